@@ -19,29 +19,29 @@ all hosts replaces the others (`checkpoint_units.py`). refuse: the other entries
 
 _Row = Tuple[Optional[Action], ...]
 _RULES: Mapping[State, _Row] = {
-    # The columns: sync, push, fetch, --checkpoint, wheels.
-    "missing": ("send", "send", "send", "send", "send"),
-    "equal": ("keep", "keep", "keep", "keep", "keep"),
+    # The columns: sync, push, fetch, --checkpoint.
+    "missing": ("send", "send", "send", "send"),
+    "equal": ("keep", "keep", "keep", "keep"),
     # Same size, other time: only fetch compares times.
-    "similar": (None, None, "check", None, None),
+    "similar": (None, None, "check", None),
     # Other content, left unchanged since the last call wrote it.
-    "written": ("replace", None, None, "newest", None),
+    "written": ("replace", None, None, "newest"),
     # Changed by the host since the last call, which had written what is wanted.
-    "changed": ("keep", None, None, "newest", None),
+    "changed": ("keep", None, None, "newest"),
     # Changed by the host since the last call, and in the source.
-    "both": ("replace and keep", None, None, "newest", None),
+    "both": ("replace and keep", None, None, "newest"),
     # Other content that no earlier call wrote.
-    "unknown": ("refuse", "refuse all", "replace", "newest", "replace"),
+    "unknown": ("refuse", "refuse all", "replace", "newest"),
     # A directory in the place of a file or link, and the other way round.
-    "directory": ("refuse", "refuse all", "refuse", "refuse all", "refuse all"),
-    "no directory": ("refuse", "refuse all", "refuse", "refuse all", None),
+    "directory": ("refuse", "refuse all", "refuse", "refuse all"),
+    "no directory": ("refuse", "refuse all", "refuse", "refuse all"),
     # Below a refused entry, or a directory that the host made a link.
-    "below": ("refuse", "refuse all", "refuse", "refuse all", None),
-    # Another account's entry. Nobody else can write in a home, where sync and wheels are.
-    "stranger": (None, "refuse all", "refuse", "refuse all", None),
+    "below": ("refuse", "refuse all", "refuse", "refuse all"),
+    # Another account's entry. Nobody else can write in a home, where trees of sync are.
+    "stranger": (None, "refuse all", "refuse", "refuse all"),
     # Not in the list any more, and unchanged since the last call wrote it; or not in the list otherwise.
-    "gone": ("delete", None, None, "set aside", None),
-    "extra": ("keep", "keep", "keep", "newest", "keep"),
+    "gone": ("delete", None, None, "set aside"),
+    "extra": ("keep", "keep", "keep", "newest"),
 }
 
 
@@ -70,5 +70,3 @@ HUB = FORCED_PATH._replace(checks_again=False)
 """A hub's cache: in a home, where nobody else writes."""
 DOWNLOAD = Policy(_column(2), keeps_times=True)
 CHECKPOINT = Policy(_column(3), owner=0o600, keeps_times=True)
-STORE = Policy(_column(4))
-"""Wheels, named by their hash: other content is damage."""

@@ -19,7 +19,6 @@ from tree_calls import (
     make_account,
     parse,
     pushed,
-    stored,
     sync,
     target_of,
     written,
@@ -137,7 +136,6 @@ CALLS: list[tuple[str, Policy, Call, dict[str, bool]]] = [
     ("push --force", policies.FORCED_PATH, pushed, {"force": True}),
     ("fetch", policies.DOWNLOAD, fetched, {}),
     ("checkpoint", policies.CHECKPOINT, exchanged, {}),
-    ("wheels", policies.STORE, stored, {}),
 ]
 BY_UNITS = ("newest", "set aside")
 """Decided for several hosts at once: test_checkpoint_units.py."""
@@ -146,7 +144,6 @@ CASES = [
     for name, policy, call, options in CALLS
     for state, scene in [*SCENES.items(), *(MORE_SCENES if call in (sync, pushed, fetched) else [])]
     if policy.actions.get(state) not in (None, *BY_UNITS)
-    if not (name == "wheels" and state in ("directory", "extra"))
 ]
 
 
@@ -174,6 +171,6 @@ def test_a_call_does_what_the_table_says(
     assert found == ("keep" if expected == "check" else expected)
     if is_refused:
         assert before.items() <= written(target).items()
-    elif call is not stored:
+    else:
         assert ((target / OTHER).stat().st_mtime_ns == TIME) == policy.keeps_times
     assert left_over(tmp_path) == []

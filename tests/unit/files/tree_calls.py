@@ -273,27 +273,6 @@ def exchanged(target: Path, nodes: Tree, then: Then = nothing) -> Said:
     return []
 
 
-def stored(target: Path, nodes: Tree) -> Said:
-    """The content at f is to be that of the file of this hash."""
-    place, contents = target.parent / "wheels", contents_of(nodes)
-    wanted: Any = [
-        {"sha256": sha(node.content), "name": path, "size": len(node.content)} for path, node in nodes.items()
-    ]
-    for file in wanted:
-        if (target / file["name"]).is_file():
-            (place / file["sha256"]).mkdir(parents=True)
-            (target / file["name"]).rename(place / file["sha256"] / file["name"])
-    present = store.have({"store": str(place), "files": wanted, "verify": True})["have"]
-    for file in wanted:
-        if file["sha256"] not in present:
-            arriving = stream({file["sha256"]: contents[file["sha256"]]}, name=file["name"])
-            store.receive({"store": str(place), "files": None}, io.BytesIO(arriving), nothing)
-    target.mkdir(exist_ok=True)
-    for file in wanted:
-        (place / file["sha256"] / file["name"]).rename(target / file["name"])
-    return []
-
-
 def target_of(top: Path, call: Callable[..., Said]) -> Path:
     return top / "home/code/p-1" if call is sync else top / "target"
 
