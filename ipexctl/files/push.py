@@ -174,7 +174,7 @@ class _Push:
             reason = f"a directory or a link stands where a file is to be, or the other way round: {names}"
             fix = "nothing was sent to it; look at it there and move it away, or name another path"
             base = replace(base, status="failed", reason=reason, fix=fix, replaced=0, refused=True)
-        elif found.differing_count and not self.options.force:
+        elif found.is_refused:
             names = _listed(found.differing, found.differing_count, found.path)
             here = "there is other content" if found.differing == ("",) else f"other content is in {names}"
             reason = f"{found.path} is there: {here}"

@@ -44,7 +44,7 @@ from ipexctl.node.files.manifest import (
     unpack_entries,
 )
 from ipexctl.node.files.place import StagedFiles, Writer, umask_set
-from ipexctl.node.files.policies import FORCED_PATH, HUB, PATH
+from ipexctl.node.files.policies import FORCED_PATH, HUB, PATH, Policy
 from ipexctl.node.files.replies import InspectReply, PlaceReply
 
 if TYPE_CHECKING:
@@ -198,6 +198,10 @@ class PathTarget(TargetView):
         return digest == entry.content
 
 
+def _policy_of(request: InspectRequest | PlaceRequest) -> Policy:
+    return HUB if request["repos"] else FORCED_PATH if request["force"] else PATH
+
+
 def inspect(request: InspectRequest, stream: BinaryIO, report: Report = store.emit_or_end) -> InspectReply:
     _use_umask_of_home(is_home=bool(request["repos"]))
     packed = b"".join(read_body(stream, request["manifest"], "the list"))
@@ -214,15 +218,15 @@ def _inspect(request: InspectRequest, rows: list[ManifestEntry], there: Place, r
                 remove_abandoned(top)
     verified = VerifiedBlobs(Path(path)) if request["repos"] else None
     with PathTarget(there, rows, report, quick=request["quick"], verified=verified) as target:
-        found = compare(rows, target, PATH)
+        found = compare(rows, target, _policy_of(request))
     if verified is not None and not request["dry_run"]:
         verified.save()
     differing = [row.path for row in found.in_state("unknown")]
     blocked = [row.path for row in found.in_state("directory", "no directory")]
     lacking = found.in_state("missing", "unknown")
-    refused = blocked or (differing and not request["force"])
+    is_refused = bool(found.entries("refuse all"))
     directory = token = digest = ""
-    if not refused and lacking and not request["dry_run"] and not request["quick"]:
+    if not is_refused and lacking and not request["dry_run"] and not request["quick"]:
         fix = FREE_SPACE_FIX if request["repos"] else store.NO_ROOM
         name = own_directory(path, request["repos"])
         directory, token, digest = prepare(path, name, lacking, is_file=request["is_file"], fix=fix)
@@ -239,6 +243,7 @@ def _inspect(request: InspectRequest, rows: list[ManifestEntry], there: Place, r
         same=same,
         lacking=len(names),
         is_complete=not lacking and not blocked,
+        is_refused=is_refused,
         need=tuple(dict.fromkeys(row.content for row in lacking if row.kind == "f")),
         names=tuple(names[:SHOWN]),
         differing=tuple(differing[:SHOWN]),
@@ -349,8 +354,7 @@ def place(request: PlaceRequest) -> PlaceReply:
             raise gone from None
         if any(row.kind == "f" and stage.lacks(row) for row in rows):
             raise AgentError("not all files have arrived", "run it again")
-        policy = HUB if request["repos"] else FORCED_PATH if request["force"] else PATH
-        writer = held.enter_context(Writer(top, policy, _umask, replaces=request["force"]))
+        writer = held.enter_context(Writer(top, _policy_of(request), _umask, replaces=request["force"]))
         try:
             writer.make(rows, stage)
         except (FileExistsError, IsADirectoryError) as error:

@@ -67,6 +67,7 @@ class InspectReply(NamedTuple):
     same: int
     lacking: int
     is_complete: bool
+    is_refused: bool
     need: tuple[str, ...]
     names: tuple[str, ...] = ()
     differing: tuple[str, ...] = ()
