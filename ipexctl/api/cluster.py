@@ -31,7 +31,7 @@ from ipexctl.files.push import PushReport
 from ipexctl.files.push_source import parse_target
 from ipexctl.files.requested import FetchResult, parse_source
 from ipexctl.hosts.host import Host, home_on_nodes, private_keys
-from ipexctl.hosts.internal import InterfaceChoice
+from ipexctl.hosts.internal_addresses import InterfaceChoice
 from ipexctl.hosts.select import LOCAL, HostRequest, Selection, select_hosts
 from ipexctl.node.common.plan import Plan
 from ipexctl.option_declaration import (

@@ -1,7 +1,7 @@
 """Takes defaults of options from files and variables, and refuses what a file may not set. Precedence: command line,
-chosen cluster, variables such as $IPEXCTL_HOSTFILE, then in each file the command's table before the top. A project's
-file was found, not named by the user, so it can't set options that run programs, trust keys, decide where packages come
-from, or send, write or delete files (`REFUSED`).
+chosen cluster, variables such as $IPEXCTL_HOSTFILE, then the files; within a file, the command's own table comes before
+top-level keys. A project's file was found, not named by the user, so it can't set options that run programs, trust
+keys, decide where packages come from, or send, write or delete files (`REFUSED`).
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from ipexctl.commands.interrupt import Interrupt, cancelling
 from ipexctl.commands.shared_options import Home, Output, Targets
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host, home_on_nodes
-from ipexctl.hosts.internal import InterfaceChoice
+from ipexctl.hosts.internal_addresses import InterfaceChoice
 from ipexctl.hosts.select import HostRequest, Selection, overridden, select_hosts
 from ipexctl.option_declaration import TRANSPORT, CallOptions, check_seconds, option_text
 from ipexctl.remote.cancel import Cancel

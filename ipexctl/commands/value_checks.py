@@ -8,7 +8,7 @@ from typing import Any, Final
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import WordError, check_user
 from ipexctl.hosts.hostfile import read_host_list
-from ipexctl.hosts.internal import InterfaceChoice
+from ipexctl.hosts.internal_addresses import InterfaceChoice
 from ipexctl.option_declaration import check_seconds, declared
 from ipexctl.run.ranks import parse_ranks
 from ipexctl.spec import RankOptions, RunOptions, RunSpec

@@ -41,7 +41,7 @@ from ipexctl.facts.cpu import TIERS
 from ipexctl.facts.facts import addresses_among, addresses_of
 from ipexctl.facts.gather import HostFacts
 from ipexctl.hosts.host import Host
-from ipexctl.hosts.internal import internal_addresses
+from ipexctl.hosts.internal_addresses import internal_addresses
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.local import is_this_machine
 from ipexctl.stack.catalog import StackSpec

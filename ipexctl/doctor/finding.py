@@ -17,7 +17,7 @@ from ipexctl.facts.facts import Facts, joining
 from ipexctl.facts.network_facts import Nic
 from ipexctl.facts.system_facts import RunSupervisor
 from ipexctl.hosts.host import Host
-from ipexctl.hosts.internal import HostAddresses
+from ipexctl.hosts.internal_addresses import HostAddresses
 from ipexctl.launch.topology import Dtype, dtype, recommended_layout
 from ipexctl.node.common.liveness import Sight, sight_of
 from ipexctl.stack.resolve.model import StackPlan, Undecided

@@ -69,7 +69,7 @@ def diagnose_login(name: str, login: LoginAttempt, node0: HostState | None, node
         ):
             return HostError("node0 can't log in yet: it doesn't know this host's key", _TRUST)
         if refused:
-            return HostError("node0 can't log in yet: this host accepts no key of node0", _TRUST)
+            return HostError("node0 can't log in yet: this host accepts none of node0's keys", _TRUST)
     elif refused and node and node0 and node0.key and node0.key.split()[-1].encode() not in (node.keys or b""):
         return HostError("node0's key is no longer in ~/.ssh/authorized_keys of this host", _TRUST)
     return None

@@ -23,7 +23,7 @@ from ipexctl.doctor.finding import (
     open_ports,
 )
 from ipexctl.facts.facts import joining
-from ipexctl.hosts.internal import Network, common_networks
+from ipexctl.hosts.internal_addresses import Network, common_networks
 from ipexctl.remote.local import is_loopback
 
 _KINDS: Final = {"docker": "docker", "libvirt": "libvirt", "veth": "containers"}

@@ -39,18 +39,17 @@ from ipexctl.facts.system_facts import (
     parse_system,
     parse_tmp,
 )
-from ipexctl.hosts import internal
 from ipexctl.hosts.host import Host
-from ipexctl.hosts.internal import HostAddresses, internal_addresses
+from ipexctl.hosts.internal_addresses import HostAddresses, InterfaceAddress, internal_addresses
 
 _CARDS: Final = ("ethernet", "infiniband", "wifi")
 _LOCAL_KINDS: Final = ("loopback", "docker", "libvirt", "veth")
 
 
-def joining(nic: Nic) -> tuple[internal.InterfaceAddress, ...]:
+def joining(nic: Nic) -> tuple[InterfaceAddress, ...]:
     if nic.kind in _LOCAL_KINDS:
         return ()
-    candidates = (internal.InterfaceAddress(nic.name, address.address, address.prefix) for address in nic.addresses)
+    candidates = (InterfaceAddress(nic.name, address.address, address.prefix) for address in nic.addresses)
     return tuple(address for address in candidates if address.joins_hosts)
 
 

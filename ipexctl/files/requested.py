@@ -72,7 +72,7 @@ def parse_source(text: str) -> FetchSource:
         word, colon, path = text.partition(":")
     if not word:
         raise UserError(
-            f"{quoted(text)} names no run and no host", fix="RUN:PATH or HOST:PATH; the last run: last:PATH"
+            f"{quoted(text)} names neither a run nor a host", fix="RUN:PATH or HOST:PATH; the last run: last:PATH"
         )
     if "\0" in text:
         raise UserError(f"{quoted(text)} can't be a path")

@@ -119,7 +119,7 @@ def _is_guard(node: ast.AST) -> bool:
 
 
 def _parts(node: ast.AST, *, is_sure: bool) -> Iterator[tuple[ast.AST, bool]]:
-    """Children, each with True if it is certainly reached: no earlier statement may leave the block."""
+    """Children, each with True if it is certainly reached, because no earlier statement in the block can leave it."""
     for child in ast.iter_child_nodes(node):
         yield child, is_sure
         if isinstance(child, ast.stmt) and _may_leave(child):

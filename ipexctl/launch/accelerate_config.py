@@ -42,7 +42,7 @@ IGNORED: Final = (
     "gpu_ids", "main_training_function", "megatron_lm_config", "parallelism_config", "rdzv_backend", "same_network",
     "tp_config", "tpu_env", "tpu_name", "tpu_use_cluster", "tpu_use_sudo", "tpu_vm", "tpu_zone",
 )  # fmt: skip
-"""Keys that mean nothing on CPUs, or where one command starts all ranks."""
+"""Keys without effect, either on CPUs or because one command starts all ranks."""
 _YES: Final = ("true", "yes", "on", "y", "1")
 _NO: Final = ("false", "no", "off", "n", "0", "")
 PRECISIONS: Final = ("no", "fp16", "bf16", "fp8")

@@ -278,7 +278,7 @@ class Follower:
 
     def _on_output(self, part: OutputPart) -> None:
         if 0 < self._world_size <= part.rank:
-            raise FrameError(f"output of rank {part.rank}, which this run doesn't have")
+            raise FrameError(f"node0 sent output of rank {part.rank}, but the run has no such rank")
         self.offsets[f"{part.rank}.{SUFFIXES[part.stream]}"] = part.end
         if self._copy is not None:
             self._copy.write(part)

@@ -57,7 +57,7 @@ def _read_number(environ: Mapping[str, str], name: str, default: float) -> float
         number = float(text)
         if number >= 0 and math.isfinite(number):
             return number
-    raise UserError(f"${name} is not a number: {text[:40]!r}", fix=f"the default is {name}={default:g}")
+    raise UserError(f"${name} is not a number of 0 or more: {text[:40]!r}", fix=f"the default is {name}={default:g}")
 
 
 def background_prune(keep: RetentionLimits, home: str, python: str, run: str) -> str:

@@ -40,7 +40,7 @@ _LOOKED_AT: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class RunWindows:
-    """All windows of a run. Times are of node0's clock."""
+    """All windows of a run. Times are by node0's clock."""
 
     ranks: Mapping[int, RankWindows] = field(default_factory=dict, hash=False)
     hosts: Mapping[int, HostWindows] = field(default_factory=dict, hash=False)

@@ -17,7 +17,7 @@ from typing import Final
 from ipexctl.errors import UserError
 from ipexctl.facts.network_facts import parse_ip_addr, parse_kernel_tables
 from ipexctl.hosts.host import Host, check_user
-from ipexctl.hosts.internal import HostAddresses, InterfaceAddress
+from ipexctl.hosts.internal_addresses import HostAddresses, InterfaceAddress
 from ipexctl.limits import TRUST_LOGIN
 from ipexctl.node.common.home import REFUSALS
 from ipexctl.remote.cancel import Cancel

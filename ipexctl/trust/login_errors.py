@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from ipexctl.hosts.internal import HostAddresses, common_networks
+from ipexctl.hosts.internal_addresses import HostAddresses, common_networks
 from ipexctl.limits import TRUST_LOGIN
 from ipexctl.remote.outcome import HostError
 from ipexctl.text import printable

@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeVar
 
 from ipexctl.errors import Refusal, UserError
 from ipexctl.hosts.host import Host, find_leaders
-from ipexctl.hosts.internal import internal_addresses
+from ipexctl.hosts.internal_addresses import internal_addresses
 from ipexctl.node.common.home import HomeRefused
 from ipexctl.option_declaration import DEFAULT_HOME
 from ipexctl.remote.connector import SessionPool

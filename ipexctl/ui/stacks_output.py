@@ -20,7 +20,7 @@ from ipexctl.ui.results import group_by, print_json, value_json
 from ipexctl.ui.text_table import WIDTH_WITHOUT_TERMINAL, output_width, print_lines
 
 _INNER, _OUTER = 16, 6
-"""Calls shown of each end of a stack that is deeper than both together."""
+"""How many innermost and outermost calls are shown of a stack that has more calls than both numbers together."""
 _NAMES: Final = 32
 _STATES: Final = {
     "R": "running",

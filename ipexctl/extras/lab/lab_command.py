@@ -294,7 +294,7 @@ def list_command(
     *,
     output: Output,
 ) -> None:
-    """List the labs on this machine, their hosts and the active faults; also labs that are not complete.
+    """List the labs on this machine, including incomplete ones, with their hosts and active faults.
 
     \b
     Example: ipexctl lab list --json

@@ -64,8 +64,8 @@ _NOT_CODE: Final = frozenset((".so", ".pyc", ".pyo", ".pyd", ".pyi"))
 @functools.cache
 def own_package() -> bytes:
     """ipexctl for a cluster that has none: a compressed tar archive; the same content gives the same bytes. Only pure
-    Python modules. The package is in HOME/agent under a name like the agent's copies, so that cleanup and uninstall
-    find it.
+    Python modules. On the cluster, it is in HOME/agent and named like the copies of the agent, so that cleanup and
+    uninstall find it.
     """
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w", format=tarfile.GNU_FORMAT) as archive:
@@ -198,7 +198,9 @@ class Submission:
             raise StartError(StartFailure.of_host(self.login.name, error)) from error
 
     def _check_programs(self, context: Gathered) -> bool:
-        """True if the package is there. Raises a StartError if Slurm's programs are missing or Python is too old."""
+        """True if the login host has ipexctl's package. Raises a StartError without Slurm or a Python that is new
+        enough.
+        """
         home, python = shlex.quote(context.home), shlex.quote(context.env.python)
         version = "import sys; print('python', *sys.version_info[:2])"
         package = f"{context.home}/agent/{package_name()}"

@@ -54,7 +54,7 @@ def environment_command(home: str | None, name: str, check: str) -> Command:
 
 
 def live_runs_command(*, with_programs: bool = False) -> Command:
-    """`with_programs`: also the scripts of runs, and programs that use cores, which takes half a second."""
+    """`with_programs` adds the runs' scripts and the programs that use cores; that takes half a second longer."""
     script = _awk("runs") + "".join(shell_text(_HERE / file) for file in ("frame.sh", "runs.sh"))
     script += _awk("busy") + shell_text(_HERE / "busy.sh") if with_programs else ""
     call = "live_runs scripts\nbusy_programs" if with_programs else "live_runs"

@@ -40,7 +40,7 @@ class UnwrappedCall:
     spec: RunSpec
     config: AccelerateConfig | None = None
     values: Mapping[str, TakenValue] = field(default_factory=dict, hash=False)
-    """Option's field name, or `$NAME` → a value that the command line does not set."""
+    """Option's field name, or `$NAME` → its value in the pasted line, if ipexctl's own options do not set it."""
     note: str = ""
 
     @property

@@ -129,7 +129,7 @@ class OtherRun(NamedTuple):
     """Host → cores of that run's ranks that are also planned for this run."""
     since: float | None = None
     until: float | None = None
-    """When that run's time limit or `--wait` ends, in seconds since 1970; None if unknown or without limit."""
+    """When the other run's time limit or `--wait` ends, in seconds since 1970; None if unknown or unlimited."""
 
 
 class Commit(NamedTuple):

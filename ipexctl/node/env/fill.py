@@ -1,5 +1,6 @@
-"""Installs an environment into an empty directory: an interpreter, a lock's wheels, and the variables a rank needs.
-Files already contain the path to which `build.py` moves the environment. uv never asks an index."""
+"""Installs an environment into an empty directory: an interpreter, a lock's wheels, and the variables a rank needs. The
+installed files contain the final path, to which `build.py` moves the environment afterwards. uv never asks an index.
+"""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ class CheckpointFiles:
         return here._replace(others=tuple(self._scan_others()))
 
     def _scan_others(self) -> Iterator[HostCopies]:
-        """Skip trees with a process of a run: it may be saving."""
+        """Skip trees that a live run uses: that run may be saving a checkpoint."""
         base = f"{self._home}/code/"
         if not self._tree or not self._path.startswith(f"{base}{self._tree}/"):
             return

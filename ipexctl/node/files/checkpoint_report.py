@@ -126,7 +126,7 @@ def _read_reasons(rows: Any, top: str) -> dict[str, str]:
 
 def _limited(value: Any, kind: type, most: int = MAX_FILES) -> Any:
     if not isinstance(value, kind) or len(value) > most:  # type: ignore[arg-type]
-        raise ValueError(f"more than {most} entries, or none at all")
+        raise ValueError(f"not a {kind.__name__} of at most {most} entries")
     return value
 
 

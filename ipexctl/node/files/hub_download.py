@@ -103,7 +103,7 @@ class _Library:
             self.utils: Any = importlib.import_module("huggingface_hub.utils")
             _adapt(importlib.import_module("huggingface_hub.file_download"))
         except ImportError as error:
-            raise AgentError(f"huggingface_hub can't be imported there: {error}", "ipexctl install") from None
+            raise AgentError(f"huggingface_hub can't be imported on this machine: {error}", "ipexctl install") from None
         self.endpoint = request["endpoint"] or HUB
 
 

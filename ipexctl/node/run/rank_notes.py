@@ -43,7 +43,7 @@ class _Reading(NamedTuple):
     threads: Mapping[int, Mapping[str, float]]
     rss: float
     main: int
-    """The thread that steps the optimizer; 0 if unknown or not in one of these processes."""
+    """The thread that steps the optimizer; 0 if it is unknown or belongs to none of `processes`."""
 
 
 class RankProbe:

@@ -106,7 +106,7 @@ def directories_above(directory: Path) -> tuple[Path, ...]:
 
 
 def _script_fix(spec: RunSpec, script: Path, cwd: Path, before: str) -> str:
-    """The call with a script of the same or a similar name above, beside or below; or empty."""
+    """The call with an existing script: the same name above or below, or a similar one beside it; or empty."""
     found = _scripts_above(script, spec.cwd, cwd) or _similar_scripts(script, cwd)
     if not found:
         return ""

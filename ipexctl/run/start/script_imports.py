@@ -391,7 +391,7 @@ def install_command(name: str) -> str:
 
 
 def install_by_run(spec: RunSpec) -> str:
-    """The call again, which installs what the project's file names; empty if it would take no such file."""
+    """The same call with `--install` for the project's requirements file; empty if a run reads no such file."""
     if spec.install or not spec.takes_own_requirements or not spec.sync or spec.kind == "command":
         return ""
     return f"ipexctl run --install {'-m ' * (spec.kind == 'module')}{shlex.join(spec.argv)}"

@@ -244,7 +244,7 @@ def _export(path: Path, texts: Mapping[str, str], options: Sequence[str]) -> str
                 argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PROJECT_LOCK, check=False
             )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise UserError(f"{path}: uv could not read it: {error}", fix="try it yourself: uv export --frozen") from None
+        raise UserError(f"uv could not read {path}: {error}", fix="try it yourself: uv export --frozen") from None
     if done.returncode:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         reason = " ".join(lines).replace(directory, str(path.parent))

@@ -134,7 +134,7 @@ class LiveRun:
         self._terminal.leave(0.1)
 
     def finish(self, exit_code: int, status: RunStatus | None, reason: str = "", fix: str = "") -> None:
-        """The end was printed when the screen was restored."""
+        """Nothing to do: the run's end was already printed when the screen was restored."""
 
     def _show(self) -> None:
         try:

@@ -32,7 +32,7 @@ from ipexctl.extras.lab.lab_system import missing
 from ipexctl.extras.slurm.submit_script import QueueOptions, check_queue_options
 from ipexctl.files.push_source import parse_target, read_source
 from ipexctl.hosts.host import Host, home_on_nodes
-from ipexctl.hosts.internal import InterfaceChoice
+from ipexctl.hosts.internal_addresses import InterfaceChoice
 from ipexctl.hugging_face import parse_repo
 from ipexctl.remote.cancel import Cancel
 from ipexctl.run.start.project import locate_project

@@ -13,7 +13,7 @@ from test_trust_plan import HOST_STATE, LINE, OWNER
 
 from ipexctl.commands.trust_command import show
 from ipexctl.errors import Refusal
-from ipexctl.hosts.internal import internal_addresses
+from ipexctl.hosts.internal_addresses import internal_addresses
 from ipexctl.trust.host_steps import Permissions
 from ipexctl.trust.trust_setup import keys_to_add, keys_to_remove
 

@@ -14,7 +14,7 @@ from test_trust_plan import HOST_STATE
 from ipexctl.commands.trust_command import show
 from ipexctl.errors import Refusal
 from ipexctl.hosts.host import Host, home_on_nodes
-from ipexctl.hosts.internal import (
+from ipexctl.hosts.internal_addresses import (
     HostAddresses,
     InterfaceAddress,
     common_networks,

@@ -9,7 +9,7 @@ import pytest
 
 from fakes import FakeSession
 from ipexctl.hosts.host import Host
-from ipexctl.hosts.internal import InterfaceAddress
+from ipexctl.hosts.internal_addresses import InterfaceAddress
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session import Ended
