@@ -139,7 +139,7 @@ def test_wheels_of_an_upload_that_took_too_long_are_not_downloaded_again(target:
         break_host(target.hosts[0], "slow-link", ["4mbit"])
         ran = target.install("--index-url", index.url, "--timeout", 6, "--limit", "node1", env=env)
         assert ran.rc == 1
-        assert "within 6 s" in ran.err
+        assert "timed out after 6 s" in ran.err
         assert ran.seconds < 30
         assert any((tmp_path / "cache").rglob("torch-*.whl"))
         mend_host(target.hosts[0])

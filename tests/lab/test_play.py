@@ -123,7 +123,7 @@ BY_SUDO=yes exec "$@"
 
 def test_become_uses_sudo_and_keeps_arguments_and_files(site: Site) -> None:
     without = site.play("- exec: id -u\n  become: true", rc=1)
-    assert missing(without.err, "become: root") == []
+    assert missing(without.err, "become root") == []
     host = site.lab.hosts[1]
     put = f"printf %s {shlex.quote(SUDO)} >/usr/local/bin/sudo && chmod 755 /usr/local/bin/sudo"
     assert ask(host, put, as_root=True).rc == 0

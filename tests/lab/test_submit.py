@@ -167,7 +167,7 @@ def test_a_job_that_slurm_begins_again_goes_on_from_its_checkpoint(laptop: Lapto
     assert lines[2:] == ["[0] ends at 60"]
     assert laptop.state(run)["state"] == "ok"
     assert (laptop.state(run)["attempt"], laptop.call("logs", run, "-r", 0).lines) == (1, lines)
-    assert missing(laptop.call("why", run).out, "well") == []
+    assert missing(laptop.call("why", run).out, "succeeded") == []
     assert ask(laptop.lab.hosts[0], f"ls .ipexctl/runs/{run}/slurm/env").rc != 0
 
 

@@ -293,5 +293,5 @@ def test_disk_full_during_unpacking_is_reported_with_missing_space(
     os.truncate(filler, filler.stat().st_size - 8_000_000)
     failed = said(start("env.build", "build", home.request(), first=first))
     assert "has no room" in failed["reason"]
-    assert "MB are missing" in failed["reason"]
+    assert "MB more than is free" in failed["reason"]
     assert home.leftovers() == []

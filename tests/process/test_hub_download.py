@@ -205,7 +205,7 @@ def test_an_answer_about_a_file_leads_nowhere(hub: Hub, tmp_path: Path, name: st
     hub.faults.etags = {name: etag.format(outside=tmp_path)}
     reply = download(hub, tmp_path / "home", "org/tiny")
     assert reply["event"] == "failed", reply
-    assert "no hash" in reply["reason"]
+    assert "not a hash" in reply["reason"]
     assert list(tmp_path.rglob("*evil*")) == []
 
 
@@ -223,7 +223,7 @@ def with_first(**fields: object) -> Callable[[Any], Any]:
         (with_first(size=None), "can't be read"),
         (with_first(lfs="x"), "can't be read"),
         (with_first(oid=None), "can't be read"),
-        (with_first(size=-5), "no size of a/vocab.txt"),
+        (with_first(size=-5), "an invalid size for a/vocab.txt"),
     ],
 )
 def test_a_list_of_another_form_is_refused_in_words(

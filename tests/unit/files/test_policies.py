@@ -37,7 +37,7 @@ COLUMNS = {
 STATES: dict[State, str] = {
     "missing": "nothing",
     "equal": "the same content",
-    "similar": "the same size, another time",
+    "similar": "the same size, another modification time",
     "written": "an earlier version, unchanged there",
     "changed": "changed there, not in the source",
     "both": "changed there and in the source",
@@ -54,7 +54,7 @@ ACTIONS: dict[Action | None, str] = {
     "keep": "kept",
     "check": "hash decides",
     "replace": "replaced",
-    "replace and keep": "replaced, kept as `NAME.node-1`",
+    "replace and keep": "replaced; the host's file is kept as `NAME.node-1`",
     "delete": "deleted",
     "newest": "newest wins",
     "set aside": "set aside",
@@ -73,7 +73,7 @@ def table() -> str:
             cells.append(ACTIONS[policy.actions.get(state)] + (f"; `--force`: {ACTIONS[forced]}" if is_forced else ""))
         rows.append(f"| {text} | {' | '.join(cells)} |")
     rows.append(f"| modes | {' | '.join('minus umask' if each.umask else 'exact' for each in COLUMNS.values())} |")
-    times = ("of the source" if each.keeps_times else "of the copy" for each in COLUMNS.values())
+    times = ("the source's" if each.keeps_times else "of copying" for each in COLUMNS.values())
     return "\n".join([*rows, f"| times | {' | '.join(times)} |"])
 
 
