@@ -1,5 +1,5 @@
 """A file with the speed of fp32 matrix products on each machine in its last `doctor --smoke`, also with bf16 inputs.
-Its keys are those of `Facts.hardware`: hosts of two clusters may have one name.
+It is keyed by `Facts.hardware`, because hosts of two clusters may share a name.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def _remove_each(names: Iterable[str], *, unless_changed: Collection[str]) -> Re
 
 
 def find_labs() -> tuple[FoundLab, ...]:
-    """Find labs, also half-made ones, and ones of which only namespaces are left."""
+    """Find labs, including half-made ones and those with nothing left but namespaces."""
     lab_record.require_readable()
     return tuple(lab_record.find(name) for name in sorted(known_labs()))
 
