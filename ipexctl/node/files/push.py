@@ -131,16 +131,6 @@ def _enter_place(request: InspectRequest) -> Place:
     return enter_named(os.path.realpath(os.path.join(home, HF_HOME)), _OWN_PLACE)
 
 
-@contextlib.contextmanager
-def _open_top(path: str, *, is_file: bool, make: bool = False) -> Iterator[GuardedDirectory]:
-    place = enter_named(path, _OWN_PLACE, make=make, is_file=is_file)
-    with GuardedDirectory(place.number, os.path.dirname(path) if is_file else path) as top:
-        if place.name and (not is_file or "/" in place.name):
-            number = errno.ENOENT if place.status is None else errno.ENOTDIR
-            raise OSError(number, os.strerror(number), path)
-        yield top
-
-
 class PathTarget(TargetView):
     """What a path has. Raises an AgentError for another account's entry."""
 
@@ -296,7 +286,10 @@ def prepare(path: str, name: bytes, lacking: list[ManifestEntry], *, is_file: bo
     """
     with contextlib.ExitStack() as held:
         with umask_set(_umask):
-            above = held.enter_context(_open_top(path, is_file=is_file, make=True))
+            there = enter_named(path, _OWN_PLACE, make=True, is_file=is_file)
+            above = held.enter_context(GuardedDirectory.of(there))
+        if there.name and not is_file:  # a file since the comparison
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
         needed = sum({row.content: row.size for row in lacking if row.kind == "f"}.values())
         try:
             with contextlib.suppress(FileExistsError):
@@ -329,11 +322,10 @@ def place(request: PlaceRequest) -> PlaceReply:
     path = request["path"]
     gone = AgentError("another program removed the files that had arrived", "run it again")
     with contextlib.ExitStack() as held:
-        there = held.enter_context(enter_named(path, _OWN_PLACE))
-        is_file = bool(there.name)  # received next to a file, but inside a directory
-        name = os.path.basename(path) if is_file else ""
+        there = enter_named(path, _OWN_PLACE)
+        top, name = held.enter_context(GuardedDirectory.of(there)), there.name
+        is_file = bool(name)  # received next to a file, but inside a directory
         try:
-            top = held.enter_context(_open_top(path, is_file=is_file))
             directory = own_directory(path, request["repos"])
             own = held.enter_context(enter_own(top, directory))
             listed = own.read(list_name(request["listed"]), _MAX_LIST)
