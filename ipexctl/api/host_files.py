@@ -9,7 +9,7 @@ from ipexctl.api.open_hosts import OpenHosts
 from ipexctl.hosts.host import private_keys
 from ipexctl.option_declaration import SyncOptions
 from ipexctl.remote.outcome import Watch, ignore_event
-from ipexctl.run.registry import RunRegistry, abandoned_runs
+from ipexctl.run.pending import abandoned_runs, runs_directory
 from ipexctl.sync.node_calls import SyncReport, TreeCalls
 from ipexctl.sync.project import Project, read_project
 from ipexctl.sync.project_sync import TreeQuery, query_project
@@ -53,7 +53,7 @@ def sync(
         calls,
         iface=opened.iface,
         watch=watch,
-        ended=abandoned_runs(RunRegistry().directory),
+        ended=abandoned_runs(runs_directory()),
         query=query,
     ).upload()
     return opened.options.in_report(report)

@@ -24,9 +24,10 @@ from ipexctl.remote.outcome import HostError, HostResult, Report, Unreachable, i
 from ipexctl.remote.session import Session
 from ipexctl.run.local_copy import save_final_status
 from ipexctl.run.node0 import options_of
+from ipexctl.run.pending import abandoned_runs
 from ipexctl.run.prune_runs import PruneResult, prune_local, prune_nodes, read_limits
 from ipexctl.run.ps import KnownRun, expired_runs, query_runs, with_copies
-from ipexctl.run.registry import RunRecord, RunRegistry, UnreadableRecord, abandoned_runs
+from ipexctl.run.registry import RunRecord, RunRegistry, UnreadableRecord
 from ipexctl.run.stop import StopResult
 from ipexctl.run.stop import stop as stop_run
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ipexctl.api.open_hosts import OpenHosts, open_sessions
 from ipexctl.commands.interrupt import Interrupt, cancelling
@@ -22,10 +23,12 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import ConnectOptions, OnStep, SessionPool
 from ipexctl.remote.local import with_own_address
-from ipexctl.spec import AccelerateConfig
 from ipexctl.text import expanded, printable
 from ipexctl.transports import OVER_SSH, Transport, choose_transport
 from ipexctl.ui.messages import print_message
+
+if TYPE_CHECKING:  # slow to import
+    from ipexctl.spec import AccelerateConfig
 
 _MOST_SHOWN = 300
 """Characters of a command that -vv prints; a script is longer."""

@@ -20,8 +20,7 @@ from ipexctl.files.push_source import PushSource
 from ipexctl.files.routes import FileTransfer, Origin, TransferOptions, local_files
 from ipexctl.files.store_client import StoreLocation
 from ipexctl.hosts.host import Host, find_leaders
-from ipexctl.node.files.push import InspectRequest, PlaceRequest
-from ipexctl.node.files.replies import InspectReply, PlaceReply
+from ipexctl.node.files.call_types import InspectReply, InspectRequest, PlaceReply, PlaceRequest
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import BytesMoved, HostError, HostResult, Report, Watch, ignore_event

@@ -37,9 +37,9 @@ from ipexctl.files.stream import pack_file
 from ipexctl.hosts.host import Host
 from ipexctl.limits import PEER_SERVER_START
 from ipexctl.node.common.files import encode_name
+from ipexctl.node.files.call_types import ConnectRequest, ServeRequest
 from ipexctl.node.files.file_stream import END
 from ipexctl.node.files.manifest import ManifestEntry
-from ipexctl.node.files.peer_transfer import ConnectRequest, ServeRequest
 from ipexctl.node.files.place import CONTENT, PARCEL
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.local import LocalSession

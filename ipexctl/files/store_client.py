@@ -23,8 +23,9 @@ from ipexctl.hosts.host import Host
 from ipexctl.limits import STEP_SILENCE
 from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.frames import StreamName
+from ipexctl.node.files.call_types import HaveRequest, ReceiveRequest, StoreFile, StoreRequest
 from ipexctl.node.files.file_stream import offset_of
-from ipexctl.node.files.store import HaveRequest, ReceiveRequest, StoreFile, StoreRequest, receive
+from ipexctl.node.files.store import receive
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import agent_and_request, agent_command, call

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from ipexctl.file_reader import open_regular
 from ipexctl.node.common.files import encode_name
+from ipexctl.node.files.call_types import StoreFile
 from ipexctl.node.files.file_stream import END, SEND_CHUNK, header_line, header_of, read_chunks
 from ipexctl.node.files.manifest import ManifestEntry
-from ipexctl.node.files.store import StoreFile
 from ipexctl.remote.outcome import HostError
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from ipexctl.hosts.host import Host
 from ipexctl.hugging_face import HubRepo
+from ipexctl.node.files.call_types import CachedRepo, CacheReply
 from ipexctl.node.files.hub import CacheRemoveRequest, CacheRequest
-from ipexctl.node.files.replies import CachedRepo, CacheReply
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostResult, Report

@@ -27,11 +27,11 @@ from ipexctl.limits import OFFER_CLEANUP
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.hub_cache import HUB_CACHE, misplaced
 from ipexctl.node.common.json_records import JsonError
+from ipexctl.node.files.call_types import DownloadReply, SnapshotReply
 from ipexctl.node.files.hub import OfferRequest
 from ipexctl.node.files.hub_download import HubDownloadRequest
 from ipexctl.node.files.manifest import ManifestEntry, read_entries
 from ipexctl.node.files.place import CONTENT
-from ipexctl.node.files.replies import DownloadReply, SnapshotReply
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.node_call import HeldCall, call
 from ipexctl.remote.outcome import BytesMoved, HostError, Notice, Watch, ignore_event

@@ -1,7 +1,6 @@
 """Keeps a record of each run on the control machine, so that `logs` or `stop` know how to reach its node0.
 Two files, mode 0600, written before the first rank starts: ID.json, and the plan in ID/plan.json. Node0 keeps the
-status, so a record never says whether a run is alive. A damaged file affects only its own run. A run that a call is
-starting also has a marker, so that a killed call does not keep its lease on a synced tree.
+status, so a record never says whether a run is alive. A damaged file affects only its own run.
 """
 
 from __future__ import annotations
@@ -12,22 +11,21 @@ import re
 import secrets
 import shlex
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError, place_fix
-from ipexctl.found_files import state_directory
 from ipexctl.hosts.allocation import job_number
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.answer import Json
-from ipexctl.node.common.files import make_private_directory, write_atomically, write_json_atomically
+from ipexctl.node.common.files import make_private_directory, write_atomically
 from ipexctl.node.common.json_records import as_object, check_type, decode, read_json_file
 from ipexctl.node.common.plan import PLAN_FILE, Plan, plan_text, read_outline
-from ipexctl.node.common.processes import ProcessIdentity, own_identity
 from ipexctl.option_declaration import CONNECT_SECONDS, NO_OPTIONS, CallOptions
+from ipexctl.run.pending import remove_record, runs_directory
 from ipexctl.run.records_0_4 import for_0_4, from_0_4
 from ipexctl.spec import NOT_TYPED, TypedCall
 from ipexctl.text import expanded, format_clock, printable
@@ -164,7 +162,7 @@ class RunRegistry:
     def directory(self) -> Path:
         if self._given is not None:
             return self._given
-        return state_directory() / "runs"
+        return runs_directory()
 
     def save(self, record: RunRecord) -> None:
         try:
@@ -237,14 +235,7 @@ class RunRegistry:
         return None
 
     def remove(self, run: str) -> None:
-        _remove_files(self.directory, run)
-
-
-def _remove_files(directory: Path, run: str) -> None:
-    (directory / f"{run}.json").unlink(missing_ok=True)
-    with contextlib.suppress(OSError):
-        (directory / run / PLAN_FILE).unlink(missing_ok=True)
-        (directory / run).rmdir()  # unless there is a copy of its output
+        remove_record(self.directory, run)
 
 
 def _only(word: str, records: Sequence[RunRecord]) -> RunRecord:
@@ -335,63 +326,3 @@ def read_failed_call(directory: Path) -> FailedCall | None:
         return decode(FailedCall, read_json_file(directory / _FAILED_CALL), "the file")
     except (OSError, ValueError):
         return None
-
-
-_SUFFIX: Final = ".begins"
-_NO_PROCESS: Final = ProcessIdentity(0)
-_KEEP_SECONDS: Final = 3600.0
-"""Markers are kept for this time; hosts drop the lease of a run that never started sooner."""
-
-
-@contextlib.contextmanager
-def mark_pending(directory: Path, run: str, unreached: Collection[str] = ()) -> Iterator[None]:
-    """Mark the run as being started by this process.
-    `unreached`: hosts that could not be cleaned up. If there are any at the end, the next sync cleans up.
-    """
-    with contextlib.suppress(OSError):  # on a full disk, the record of the run is refused later
-        make_private_directory(directory)
-        write_json_atomically(directory / f"{run}{_SUFFIX}", own_identity()._asdict(), durable=False)
-    try:
-        yield
-    finally:
-        clear_pending(directory, run)
-        if unreached:
-            with contextlib.suppress(OSError):
-                write_json_atomically(directory / f"{run}{_SUFFIX}", _NO_PROCESS._asdict(), durable=False)
-
-
-def clear_pending(directory: Path, run: str) -> None:
-    with contextlib.suppress(OSError):
-        (directory / f"{run}{_SUFFIX}").unlink()
-
-
-def abandoned_runs(directory: Path) -> tuple[str, ...]:
-    """Runs that never started because their call was killed or could not clean up a host. Removes their records."""
-    found = []
-    with contextlib.suppress(OSError):
-        for path in sorted(directory.glob(f"*{_SUFFIX}")):
-            if not _is_abandoned(path):
-                continue
-            run = path.name.removesuffix(_SUFFIX)
-            if time.time() - path.stat().st_mtime > _KEEP_SECONDS:
-                path.unlink()
-            else:
-                found.append(run)
-                _remove_files(directory, run)
-    return tuple(found)
-
-
-def starting_runs(directory: Path) -> tuple[str, ...]:
-    with contextlib.suppress(OSError):
-        markers = sorted(directory.glob(f"*{_SUFFIX}"))
-        return tuple(path.name.removesuffix(_SUFFIX) for path in markers if not _is_abandoned(path))
-    return ()
-
-
-def _is_abandoned(marker: Path) -> bool:
-    """True if the process that started the run is gone. False if it is on another machine, where we can't see it."""
-    try:
-        process = decode(ProcessIdentity, read_json_file(marker), "the file")
-    except (OSError, ValueError):
-        return False
-    return process.is_gone

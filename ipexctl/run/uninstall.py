@@ -19,7 +19,7 @@ from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, HostResult, Report, exit_code
 from ipexctl.remote.session import Session
 from ipexctl.run.control_files import FileGroup, find_control_files, remove_control_files
-from ipexctl.run.registry import RunRegistry, abandoned_runs, starting_runs
+from ipexctl.run.pending import abandoned_runs, runs_directory, starting_runs
 from ipexctl.trust.trust_setup import TrustOptions, revoke
 
 CONTROL_MACHINE: Final = Host("control machine", "localhost")
@@ -111,7 +111,7 @@ class _Uninstall:
             self.results[answer.host.name] = _first_result(answer)
 
     def call_agent(self, action: str, hosts: Sequence[Host]) -> None:
-        ended = [*abandoned_runs(RunRegistry().directory), *self.ended_runs()]
+        ended = [*abandoned_runs(runs_directory()), *self.ended_runs()]
 
         def work(host: Host, session: Session) -> UninstallResult:
             before = self.results[host.name]
@@ -171,7 +171,7 @@ class _Uninstall:
             elif result.busy:
                 again = f"wait until it has ended, then: ipexctl uninstall{self._options.selection}"
                 found[name] = HostError(result.busy[0], again)
-        if starting := starting_runs(RunRegistry().directory):
+        if starting := starting_runs(runs_directory()):
             reason = f"run {starting[0]} is being started by another call"
             found[CONTROL_MACHINE.name] = HostError(reason, "wait for that call, or press Ctrl-C in it")
         return found

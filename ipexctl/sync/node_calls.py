@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from ipexctl.files.stream import stream_entries
+from ipexctl.node.files.call_types import PutReply, PutRequest, TreeRequest, TreesReply
 from ipexctl.node.files.file_stream import END
 from ipexctl.node.files.manifest import ManifestEntry
-from ipexctl.node.files.replies import PutReply, TreesReply
-from ipexctl.node.files.tree import TreeRequest
-from ipexctl.node.files.tree_upload import PutRequest
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, HostResult, Report

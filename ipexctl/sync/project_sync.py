@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ipexctl.files.stream import pack_file
 from ipexctl.hosts.host import Host, check_same_home, find_leaders
 from ipexctl.node.common.home_entries import STATE_DIRECTORY
+from ipexctl.node.files.call_types import Generation, TreeChanges, TreesReply
 from ipexctl.node.files.manifest import ManifestEntry
-from ipexctl.node.files.replies import Generation, TreeChanges, TreesReply
-from ipexctl.node.files.tree import STAGE, tree_directory
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import Outcome, run_in_background
 from ipexctl.remote.outcome import HostError, Notice, Timed, Watch, ignore_event
@@ -297,6 +296,7 @@ class ProjectSync:
             return None
         from ipexctl.files.routes import FileTransfer, TransferOptions
         from ipexctl.files.store_client import StoreLocation
+        from ipexctl.node.files.tree import STAGE, tree_directory
 
         stage = f"code/{tree_directory(self.project.name, self._generation)}/{STATE_DIRECTORY}/{STAGE}"
         stores = []

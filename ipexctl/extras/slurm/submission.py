@@ -35,7 +35,8 @@ from ipexctl.remote.home_script import home_refusal, use_home_or_fail, walk_to
 from ipexctl.remote.node_call import explain_stderr
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.session import Captured, capture
-from ipexctl.run.registry import RunRecord, RunRegistry, mark_pending, new_id, new_record
+from ipexctl.run.pending import mark_pending
+from ipexctl.run.registry import RunRecord, RunRegistry, new_id, new_record
 from ipexctl.run.start.begin import File, clean_up, packed
 from ipexctl.run.start.context import gather
 from ipexctl.run.start.project import files_in_other_generations

@@ -13,7 +13,8 @@ from ipexctl.node.env.child import KEPT, Child, watch
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ipexctl.node.files.store import StoreFile
+    from ipexctl.node.files.call_types import StoreFile
+
 
 FOREIGN_PREFIXES = ("UV_", "PIP_", "PYTHON", "VIRTUAL_ENV", "CONDA_", "_CE_")
 

@@ -38,12 +38,13 @@ from ipexctl.node.common.link import CHECKPOINT_EXCHANGE, CHECKPOINT_FILES, deri
 from ipexctl.node.files import store
 from ipexctl.node.files.checkpoint_files import CheckpointFiles
 from ipexctl.node.files.checkpoint_report import check_name, read_copies, read_known
-from ipexctl.node.files.peer_transfer import ConnectRequest, FileServer, ServeRequest, connect
+from ipexctl.node.files.peer_transfer import FileServer, connect
 from ipexctl.node.files.place import CONTENT
 
 if TYPE_CHECKING:
     import socket
 
+    from ipexctl.node.files.call_types import ConnectRequest, ServeRequest, StoreFile
     from ipexctl.node.files.manifest import ManifestEntry
 
 PATIENCE = 60.0
@@ -172,7 +173,7 @@ def _check_exchange(name: object) -> str:
     return name
 
 
-def _as_store_files(copies: list[ManifestEntry]) -> list[store.StoreFile]:
+def _as_store_files(copies: list[ManifestEntry]) -> list[StoreFile]:
     sizes = {copy.content: copy.size for copy in copies}
     return [{"sha256": sha256, "name": CONTENT, "size": size} for sha256, size in sizes.items()]
 

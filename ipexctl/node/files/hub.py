@@ -20,9 +20,9 @@ from ipexctl.node.common.home_entries import list_names
 from ipexctl.node.common.hub_cache import CACHE, HF_HOME, HUB_CACHE, is_blob_name, repo_of
 from ipexctl.node.common.link import ready
 from ipexctl.node.files import push
+from ipexctl.node.files.call_types import CachedRepo, CacheReply
 from ipexctl.node.files.file_stream import check_hash
 from ipexctl.node.files.place import CONTENT
-from ipexctl.node.files.replies import CachedRepo, CacheReply
 
 _SIGN_OF_LIFE = 300.0
 """Seconds between events of a waiting call: one that is silent for an hour counts as hung."""

@@ -8,7 +8,7 @@ sends the hashes it needs and the bytes it has of each, and receives a `file_str
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, BinaryIO, Callable, Sequence, cast
+from typing import TYPE_CHECKING, BinaryIO, Callable, cast
 
 from ipexctl.node.common import authenticated_socket
 from ipexctl.node.common.answer import Action, AgentError, Json, answer
@@ -28,23 +28,9 @@ from ipexctl.node.files.file_stream import Wanted, offset_of
 if TYPE_CHECKING:
     import socket
 
+    from ipexctl.node.files.call_types import ConnectRequest, ServeRequest, StoreFile, StoreRequest
+
 _TICK = 0.05
-
-
-class ServeRequest(store.StoreRequest):
-    bind: str
-    token: str
-    clients: int
-    addresses: Sequence[str]
-    """Their addresses if known: when strangers fill the port, their connections are kept longest."""
-    idle: float
-    """The server exits after this many seconds without a client."""
-
-
-class ConnectRequest(store.StoreRequest):
-    address: str
-    port: int
-    token: str
 
 
 class FileServer(AuthenticatingServer):
@@ -76,7 +62,7 @@ class FileServer(AuthenticatingServer):
 
     def _serve(self, conn: socket.socket) -> None:
         wanted = read_line(conn, PEER_SILENCE)
-        files: list[store.StoreFile] = [
+        files: list[StoreFile] = [
             {**self._files[str(file.name)], "offset": file.have}
             for file in map(Wanted.of, wanted)
             if file.name in self._files
@@ -87,7 +73,7 @@ class FileServer(AuthenticatingServer):
             if size and conn.sendfile(file, offset, size) != size:
                 raise ConnectionError(f"{file.name} changed while it was read")
 
-        request: store.StoreRequest = {"store": self._request["store"], "files": files}
+        request: StoreRequest = {"store": self._request["store"], "files": files}
         store.send(request, conn.sendall, send_body, self._open_file)
 
 

@@ -21,7 +21,7 @@ import pwd
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Iterator, TypedDict
+from typing import TYPE_CHECKING, BinaryIO, Iterator
 
 from ipexctl.node.common.answer import FREE_SPACE_FIX, Action, AgentError, answer
 from ipexctl.node.common.clock import age_of
@@ -32,6 +32,7 @@ from ipexctl.node.common.home_entries import is_stored
 from ipexctl.node.common.hub_cache import CACHE, HF_HOME, HUB_CACHE
 from ipexctl.node.common.processes import is_partial_in_use
 from ipexctl.node.files import store
+from ipexctl.node.files.call_types import InspectReply, InspectRequest, PlaceReply, PlaceRequest
 from ipexctl.node.files.checkpoint_path import OWN_DATA, enter_path
 from ipexctl.node.files.compare import TargetView, compare
 from ipexctl.node.files.file_stream import check_hash, read_body
@@ -45,7 +46,6 @@ from ipexctl.node.files.manifest import (
 )
 from ipexctl.node.files.place import StagedFiles, Writer, umask_set
 from ipexctl.node.files.policies import FORCED_PATH, HUB, PATH, Policy
-from ipexctl.node.files.replies import InspectReply, PlaceReply
 
 if TYPE_CHECKING:
     from ipexctl.node.common.walk import Place
@@ -59,28 +59,6 @@ _MAX_LIST = 1 << 30
 _ABANDONED = 7 * 86400.0
 _OWN_PLACE = "name another PATH, in a directory of your own"
 _TOP = ""
-
-
-class InspectRequest(TypedDict):
-    path: str
-    """Absolute, or relative to the account's home."""
-    home: str
-    manifest: int
-    is_file: bool
-    force: bool
-    dry_run: bool
-    repos: str
-    """Repositories of a hub: the list is of its cache, and the path is the cache's place below the home. Else empty."""
-    quick: bool
-    """Compare sizes only: another host with this directory has just written it."""
-
-
-class PlaceRequest(TypedDict):
-    path: str
-    listed: str
-    force: bool
-    repos: str
-    parcels: list[str]
 
 
 def enter_data(text: str, home: str, *, is_file: bool) -> Place:

@@ -19,7 +19,7 @@ import sys
 import threading
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Iterator, NoReturn, Sequence, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Iterator, NoReturn, Sequence, TypeVar, cast
 
 from ipexctl.node.common.answer import FREE_SPACE_FIX, Action, AgentError, Json, answer, emit, explain_os_error
 from ipexctl.node.common.clock import Countdown, age_of, seconds_since
@@ -41,7 +41,8 @@ from ipexctl.node.files.file_stream import CHUNK, END, SHA256, check_hash, heade
 if TYPE_CHECKING:
     from typing import Mapping
 
-    from typing_extensions import NotRequired
+    from ipexctl.node.files.call_types import HaveRequest, ReceiveRequest, StoreFile, StoreRequest
+
 
 _TICK = 0.2
 SILENT_WRITER = 30.0
@@ -55,35 +56,6 @@ Report = Callable[..., None]
 PUSH_PREFIX = ".ipexctl-push-"
 """Prefix of the directory in or next to PATH with a push's store."""
 NO_ROOM = "free some space there, or name another PATH"
-
-
-class StoreFile(TypedDict):
-    sha256: str
-    name: str
-    size: int | None
-    offset: NotRequired[int]
-    """Where to start sending: the receiver has the bytes before it."""
-
-
-class StoreRequest(TypedDict):
-    store: str
-    home: NotRequired[str]
-    """Home that contains the store. Other stores are in directories only ipexctl uses."""
-    files: list[StoreFile]
-    guarded: NotRequired[bool]
-    """Other accounts may change a directory above the store: it is `entered`."""
-
-
-class HaveRequest(StoreRequest):
-    verify: bool
-
-
-class ReceiveRequest(TypedDict):
-    store: str
-    home: NotRequired[str]
-    files: list[StoreFile] | None
-    """The only files accepted; None accepts all."""
-    guarded: NotRequired[bool]
 
 
 class HashMismatch(AgentError):

@@ -15,7 +15,7 @@ import re
 import stat
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Iterator, NamedTuple, TypedDict
+from typing import Any, Iterator, NamedTuple
 
 from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.clock import seconds_since
@@ -36,12 +36,9 @@ from ipexctl.node.common.liveness import LEASE_LIMITS, RESERVED_FILE, liveness_o
 from ipexctl.node.common.processes import boot_id, command_lines
 from ipexctl.node.common.queue_files import is_submitted
 from ipexctl.node.common.store_lock import store_lock
+from ipexctl.node.files.call_types import Generation, TreeRequest, TreesReply
 from ipexctl.node.files.file_stream import SHA256
 from ipexctl.node.files.manifest import ManifestEntry, identity_of
-from ipexctl.node.files.replies import Generation, TreesReply
-
-if TYPE_CHECKING:
-    from typing_extensions import NotRequired
 
 START_TIME = 600.0
 STAGE = "stage"
@@ -62,24 +59,6 @@ class TreeRow(NamedTuple):
 
     def to_json(self) -> list[object]:
         return [*self.entry[:5], self.identity, self.is_from_sync]
-
-
-class TreeRequest(TypedDict):
-    home: str
-    project: str
-    digest: str
-    lease: str | None
-    ended: list[str]
-    """Runs that use no tree any more, whatever their records say."""
-    dry_run: bool
-    data: list[str]
-    """Paths the host owns now, even where an earlier sync wrote something."""
-    manifest: NotRequired[int]
-    """For an update: size of the packed manifest that follows, before the contents."""
-    expected: NotRequired[str | None]
-    """Digest of the only tree, to update in the same call. None: no tree yet."""
-    size: NotRequired[int]
-    """Bytes of the contents that follow."""
 
 
 def lstat_or_none(path: bytes) -> os.stat_result | None:

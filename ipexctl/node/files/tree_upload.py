@@ -29,15 +29,14 @@ from ipexctl.node.common.home import home_of
 from ipexctl.node.common.home_entries import STATE_DIRECTORY, is_stored
 from ipexctl.node.common.limits import UPLOAD_SILENCE
 from ipexctl.node.common.liveness import DAY
+from ipexctl.node.files.call_types import Generation, PutReply, PutRequest, TreeChanges, TreeRequest, TreesReply
 from ipexctl.node.files.compare import compare
 from ipexctl.node.files.manifest import ManifestEntry, identity_of, unpack_entries
 from ipexctl.node.files.place import StagedFiles, Writer
 from ipexctl.node.files.policies import TREE
-from ipexctl.node.files.replies import Generation, PutReply, TreeChanges, TreesReply
 from ipexctl.node.files.tree import (
     STAGE,
     ProjectTree,
-    TreeRequest,
     TreeRow,
     describe,
     generations,
@@ -54,12 +53,6 @@ if TYPE_CHECKING:
 MAX_PATHS = 20
 _STATE = encode_name(STATE_DIRECTORY)
 _STAGE = encode_name(STAGE)
-
-
-class PutRequest(TreeRequest):
-    generation: int
-    parcels: list[str]
-    """Hashes of parcels that are in the tree's stage already."""
 
 
 class TreePlan:

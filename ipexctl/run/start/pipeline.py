@@ -33,8 +33,9 @@ from ipexctl.node.env.check import normalize
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.run.local_copy import read_final_status
+from ipexctl.run.pending import clear_pending, mark_pending
 from ipexctl.run.prune_runs import prune_local, read_limits
-from ipexctl.run.registry import RunRecord, RunRegistry, clear_pending, given_id, mark_pending, new_id, new_record
+from ipexctl.run.registry import RunRecord, RunRegistry, given_id, new_id, new_record
 from ipexctl.run.start.before_install import likely_nodes
 from ipexctl.run.start.begin import Launch, clean_up
 from ipexctl.run.start.connection_checks import NoLogin, check_connectivity, remember_failure

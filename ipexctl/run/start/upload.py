@@ -30,7 +30,8 @@ from ipexctl.remote.node_call import call as call_node
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session import Session
 from ipexctl.run.local_copy import read_copy
-from ipexctl.run.registry import RunRegistry, abandoned_runs
+from ipexctl.run.pending import abandoned_runs, runs_directory
+from ipexctl.run.registry import RunRegistry
 from ipexctl.run.start.begin import clean_up
 from ipexctl.run.start.project import describe_project
 from ipexctl.run.start.request import StartError, StartFailure
@@ -86,7 +87,7 @@ def begin_query(
             TreeCalls(spec.home, lease is None, spec.timeout, pool.cancel),
             iface=spec.iface,
             lease=lease,
-            ended=(*abandoned_runs(RunRegistry().directory), *spec.resumed),
+            ended=(*abandoned_runs(runs_directory()), *spec.resumed),
         )
 
     return run_in_background(query, "tree")

@@ -24,8 +24,9 @@ from ipexctl.files.store_client import Damaged, Relay, StoreClient, StoredFile, 
 from ipexctl.files.stream import NotInStore, stream_blobs
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.files.store import StoreFile, receive
-from ipexctl.node.files.tree_upload import PutRequest, put
+from ipexctl.node.files.call_types import PutRequest, StoreFile
+from ipexctl.node.files.store import receive
+from ipexctl.node.files.tree_upload import put
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector, SessionPool
 from ipexctl.remote.outcome import Cancelled, HostError

@@ -18,8 +18,8 @@ from ipexctl.files.destination import Destination
 from ipexctl.files.manifest import Manifest, leads_out, unpacked
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.files import decode_name, encode_name
+from ipexctl.node.files.call_types import Generation, TreeChanges, TreesReply
 from ipexctl.node.files.manifest import ManifestEntry
-from ipexctl.node.files.replies import Generation, TreeChanges, TreesReply
 from ipexctl.sync import scan as walk
 from ipexctl.sync.path_notes import fetched_below, note_fetched
 from ipexctl.sync.project import Hashes, manifest_of, read_project

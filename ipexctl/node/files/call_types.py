@@ -1,8 +1,102 @@
-"""Replies about project trees, `push` and a hub's cache. The control machine decodes them strictly by their types."""
+"""Requests and replies of the calls about files. The control machine decodes replies strictly by their types."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Sequence, TypedDict
+
+if TYPE_CHECKING:
+    from typing_extensions import NotRequired
+
+
+class StoreFile(TypedDict):
+    sha256: str
+    name: str
+    size: int | None
+    offset: NotRequired[int]
+    """Where to start sending: the receiver has the bytes before it."""
+
+
+class StoreRequest(TypedDict):
+    store: str
+    home: NotRequired[str]
+    """Home that contains the store. Other stores are in directories only ipexctl uses."""
+    files: list[StoreFile]
+    guarded: NotRequired[bool]
+    """Other accounts may change a directory above the store: it is `entered`."""
+
+
+class HaveRequest(StoreRequest):
+    verify: bool
+
+
+class ReceiveRequest(TypedDict):
+    store: str
+    home: NotRequired[str]
+    files: list[StoreFile] | None
+    """The only files accepted; None accepts all."""
+    guarded: NotRequired[bool]
+
+
+class ServeRequest(StoreRequest):
+    bind: str
+    token: str
+    clients: int
+    addresses: Sequence[str]
+    """Their addresses if known: when strangers fill the port, their connections are kept longest."""
+    idle: float
+    """The server exits after this many seconds without a client."""
+
+
+class ConnectRequest(StoreRequest):
+    address: str
+    port: int
+    token: str
+
+
+class TreeRequest(TypedDict):
+    home: str
+    project: str
+    digest: str
+    lease: str | None
+    ended: list[str]
+    """Runs that use no tree any more, whatever their records say."""
+    dry_run: bool
+    data: list[str]
+    """Paths the host owns now, even where an earlier sync wrote something."""
+    manifest: NotRequired[int]
+    """For an update: size of the packed manifest that follows, before the contents."""
+    expected: NotRequired[str | None]
+    """Digest of the only tree, to update in the same call. None: no tree yet."""
+    size: NotRequired[int]
+    """Bytes of the contents that follow."""
+
+
+class PutRequest(TreeRequest):
+    generation: int
+    parcels: list[str]
+    """Hashes of parcels that are in the tree's stage already."""
+
+
+class InspectRequest(TypedDict):
+    path: str
+    """Absolute, or relative to the account's home."""
+    home: str
+    manifest: int
+    is_file: bool
+    force: bool
+    dry_run: bool
+    repos: str
+    """Repositories of a hub: the list is of its cache, and the path is the cache's place below the home. Else empty."""
+    quick: bool
+    """Compare sizes only: another host with this directory has just written it."""
+
+
+class PlaceRequest(TypedDict):
+    path: str
+    listed: str
+    force: bool
+    repos: str
+    parcels: list[str]
 
 
 class Generation(NamedTuple):
