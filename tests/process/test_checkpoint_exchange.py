@@ -63,6 +63,8 @@ def test_new_and_deleted_files_are_distributed_to_all_hosts(hosts: Callable[[str
     cluster.write("node1", saved("two"), at=500_000)
     assert cluster.exchange().failure == ""
     assert cluster.content() == [saved("two")] * 3
+    records = cluster.base.glob("*/checkpoints/*/files.json")
+    assert [json.loads(record.read_text())["number"] for record in records] == [2] * 3
     written.unlink()
     assert cluster.exchange().failure == ""
     assert cluster.content() == [None] * 3

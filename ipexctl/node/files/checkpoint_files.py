@@ -307,8 +307,8 @@ class CheckpointFiles:
         rows = {}
         for name, file in known.items():
             with contextlib.suppress(OSError, AgentError):
-                number, status = self._open_source(name)
-                os.close(number)
+                opened, status = self._open_source(name)
+                os.close(opened)
                 rows[name] = [*file, *identity_of(status)]
         mount = self.root
         while not os.path.ismount(mount):
