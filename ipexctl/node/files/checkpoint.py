@@ -21,6 +21,7 @@ all are complete, the files to remove are set aside (`checkpoint_aside.py`) and 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -29,7 +30,7 @@ import threading
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 from ipexctl.node.common import authenticated_socket
-from ipexctl.node.common.answer import AgentError, Json, answer, explain_os_error
+from ipexctl.node.common.answer import FREE_SPACE_FIX, AgentError, Json, answer, explain_os_error
 from ipexctl.node.common.authenticated_socket import MALFORMED, ConnectError, read_line, send_line
 from ipexctl.node.common.files import explain_full_disk, free_space, make_private_directory
 from ipexctl.node.common.json_records import parse_json
@@ -93,7 +94,7 @@ class Exchange:
 
     def _steps(self, hosts: list[str]) -> None:
         files = self._files
-        files.aside_files.put_back(files.top, hosts, files.make_directory)
+        files.since = files.aside_files.put_back(files.top, hosts, files.make_directory, files.since)
         scanned = files.scan()
         send_line(self._conn, scanned.to_json())
         order = self._receive()
@@ -106,13 +107,11 @@ class Exchange:
         fetches = [(fetch, list(read_copies(fetch["copies"], files.top).values())) for fetch in order["fetch"]]
         size = sum(copy.size for _, copies in fetches for copy in copies)
         if size > free_space(files.directory):
-            full = explain_full_disk(files.directory, size)
-            # These files fill the disk, so no exchange would ever succeed and remove them.
-            raise (
-                full
-                if files.aside_files.is_empty()
-                else AgentError(full.reason, _fix_full_disk(files.aside_files.path))
-            )
+            fix = FREE_SPACE_FIX
+            if not files.aside_files.is_empty():  # they fill the disk, so no exchange would succeed and remove them
+                aside = shlex.quote(files.aside_files.path)
+                fix = f"rm -r {aside}  # files that earlier exchanges set aside; or free other space there"
+            raise explain_full_disk(files.directory, size, fix)
         for fetch, copies in fetches:
             self._fetch(fetch, copies, token)
         received = [copy for _, copies in fetches for copy in copies]
@@ -123,9 +122,8 @@ class Exchange:
             files.aside_files.prepare(exchange)
         files.remove(aside_files)
         files.place(sorted(received, key=lambda copy: copy.path in markers))
-        files.restore_times(received)
         files.save(known, int(order["number"]))
-        files.aside_files.note_parts(parts, hosts)
+        files.aside_files.note_parts(parts, hosts, files.since)
         send_line(self._conn, {"done": True, "aside": files.aside_files.path if files.aside_files.is_used else ""})
         # The other hosts may still fetch from this one. If one fails, the connection ends.
         if self._receive().get("end"):
@@ -163,10 +161,6 @@ class Exchange:
             raise AgentError(f"a file changed while it was sent: {failed[0]['reason']}")
 
 
-def _fix_full_disk(aside_files: str) -> str:
-    return f"rm -r {shlex.quote(aside_files)}  # files that earlier exchanges set aside; or free other space there"
-
-
 def _check_exchange(name: object) -> str:
     if not isinstance(name, str) or not re.fullmatch("[0-9a-f]{32}", name):
         raise ValueError(f"{name!r:.80} is not a name of an exchange")
@@ -178,16 +172,9 @@ def _as_store_files(copies: list[ManifestEntry]) -> list[StoreFile]:
     return [{"sha256": sha256, "name": CONTENT, "size": size} for sha256, size in sizes.items()]
 
 
-class FoundReply(NamedTuple):
-    report: Json
-
-
-def find(request: Json, _: BinaryIO) -> FoundReply:
-    files = CheckpointFiles(request["path"], request["home"], tree=request["tree"])
-    try:
-        return FoundReply(files.scan(has_hashes=False).to_json())
-    finally:
-        files.close()
+def find(request: Json, _: BinaryIO) -> Json:
+    with contextlib.closing(CheckpointFiles(request["path"], request["home"], tree=request["tree"])) as files:
+        return {"report": files.scan(has_hashes=False).to_json()}
 
 
 def main(action: str) -> int:

@@ -80,7 +80,7 @@ class AsideFiles:
             errno.EEXIST, os.strerror(errno.EEXIST), os.path.join(above, name)
         )  # belongs to another account
 
-    def keep(self, name: str, entry: str, directory: int) -> None:
+    def keep(self, name: str, entry: bytes, directory: int) -> None:
         above, _, last = name.rpartition("/")
         try:
             with _open(self._link) as aside_files:
@@ -88,7 +88,7 @@ class AsideFiles:
         except FileNotFoundError as error:
             raise AgentError(f"{error.filename} was removed during the exchange", "start the run again") from None
         try:
-            target.rename(directory, os.fsencode(entry), os.fsencode(last))
+            target.rename(directory, entry, os.fsencode(last))
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
@@ -100,32 +100,32 @@ class AsideFiles:
             target.close()
         self.is_used = True
 
-    def note_parts(self, parts: Collection[str], hosts: Collection[str]) -> None:
-        """Remember the incomplete directories if any of their files was set aside."""
+    def note_parts(self, parts: Collection[str], hosts: Collection[str], since: int) -> None:
+        """Remember the incomplete directories if any of their files was set aside. `since`: the number of the exchange
+        after which they were written."""
         if not self.is_used:
             return
         with _open(self._link) as aside_files, aside_files.enter(self._exchange.encode()) as exchange:
             parts = [part for part in parts if _is_directory(part, exchange)]
             if parts:
-                record = {"parts": parts, "hosts": list(hosts)}
+                record = {"parts": parts, "hosts": list(hosts), "since": since}
                 exchange.write(_PARTS, [json.dumps(record).encode()])
 
-    def put_back(self, top: str, hosts: Collection[str], make: Callable[[str], GuardedDirectory]) -> None:
-        """Put incomplete directories back, where nothing is now, if another host takes part."""
+    def put_back(self, top: str, hosts: Collection[str], make: Callable[[str], GuardedDirectory], since: int) -> int:
+        """Put incomplete directories back, where nothing is now, if another host takes part. Returns the lowest number
+        of the exchanges after which they, and what is there now, were written; `since`: what is there now."""
         with contextlib.suppress(FileNotFoundError, AgentError), _open(self._link) as aside_files:
             for name in _exchanges(aside_files):
                 with aside_files.enter(name) as exchange:
-                    for part in _read_parts(exchange, top, hosts):
+                    parts, written_since = _read_parts(exchange, top, hosts)
+                    for part in parts:
                         _put_back(part, make, exchange)
+                        since = min(since, written_since)
+        return since
 
     def end(self) -> None:
         """After a successful exchange, remove what earlier ones set aside, where possible."""
-        with contextlib.suppress(OSError, AgentError), _open(self._link) as aside_files:
-            for name in _exchanges(aside_files):
-                if name != self._exchange.encode():
-                    aside_files.remove_tree(name)
-            if not _exchanges(aside_files):
-                _remove_place(self._link)
+        remove_aside(self._link, kept=self._exchange)
 
 
 def _put_back(part: str, make: Callable[[str], GuardedDirectory], exchange: GuardedDirectory) -> None:
@@ -138,13 +138,16 @@ def _put_back(part: str, make: Callable[[str], GuardedDirectory], exchange: Guar
                     below.rename(source, file, file)
 
 
-def remove_aside(link: str) -> None:
+def remove_aside(link: str, kept: str = "") -> None:
     """Remove a checkpoint's `aside` in a home, a directory or a link with its hidden directory, if this account made
-    it."""
+    it. `kept`: the exchange whose files stay."""
     with contextlib.suppress(OSError, AgentError), _open(link) as aside_files:
-        for name in _exchanges(aside_files):
-            aside_files.remove_tree(name)
-        _remove_place(link)
+        names = _exchanges(aside_files)
+        for name in names:
+            if name != kept.encode():
+                aside_files.remove_tree(name)
+        if kept.encode() not in names:
+            _remove_place(link)
 
 
 def _place_of(link: str) -> str:
@@ -191,14 +194,15 @@ def _is_directory(name: str, exchange: GuardedDirectory) -> bool:
     return False
 
 
-def _read_parts(exchange: GuardedDirectory, top: str, hosts: Collection[str]) -> list[str]:
+def _read_parts(exchange: GuardedDirectory, top: str, hosts: Collection[str]) -> tuple[list[str], int]:
     try:
         record = parse_object(exchange.read(_PARTS, _MAX_PARTS))
-        if set(hosts) <= set(record["hosts"]):
-            return []
-        return [check_name(part, top) for part in record["parts"] if _is_directory(part, exchange)]
+        if not set(hosts) <= set(record["hosts"]):
+            parts = [check_name(part, top) for part in record["parts"] if _is_directory(part, exchange)]
+            return parts, int(record.get("since", 0))
     except (AgentError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return []
+        pass
+    return [], 0
 
 
 def _existing(path: str) -> str:

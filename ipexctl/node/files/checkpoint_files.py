@@ -21,11 +21,12 @@ from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.common.walk import Place, Refused
 from ipexctl.node.files.checkpoint_aside import HIDDEN, AsideFiles
 from ipexctl.node.files.checkpoint_layout import (
+    METADATA,
     HalfWrittenError,
     check_complete,
+    directories_above,
     find_named_parts,
-    has_list_of_parts,
-    is_empty_checkpoint,
+    is_of_trainer,
 )
 from ipexctl.node.files.checkpoint_path import OWN_CHECKPOINT, enter_path, name_of_place
 from ipexctl.node.files.checkpoint_report import (
@@ -72,6 +73,7 @@ class CheckpointFiles:
         """Other tree → its highest ctime that the last exchange saw."""
         self._identities: dict[str, list[int]] = {}
         self._hashes: dict[str, str] = {}
+        self._named_parts: dict[str, frozenset[str]] = {}
         self._empty: list[str] = []
         """Empty directories that scripts take for checkpoints."""
         try:
@@ -82,6 +84,8 @@ class CheckpointFiles:
             self._seen = {str(tree): int(at) for tree, at in record.get("seen", {}).items()}
         except (*MALFORMED, AttributeError):
             self._rows, self.known = {}, {}
+        self.since = self._number
+        """Exchange after which its files were written: an earlier one than the last if some were put back."""
 
     @property
     def _place(self) -> Place:
@@ -90,9 +94,6 @@ class CheckpointFiles:
         if self._entered is None:
             self._entered = self._enter(self._path)
         return self._entered
-
-    def _below_top(self, copies: list[ManifestEntry]) -> list[ManifestEntry]:
-        return [copy._replace(path=self._path_of(copy.path)) for copy in copies]
 
     def close(self) -> None:
         for files in (self, *self._others):
@@ -173,23 +174,13 @@ class CheckpointFiles:
                 copies[name] = self._read_copy(name, since)
             except HalfWrittenError as error:
                 half[name] = str(error)
-            except OSError as error:
-                left[name] = error.strerror or str(error)
-            except AgentError as error:
-                left[name] = error.reason
+            except (OSError, AgentError) as error:
+                left[name] = getattr(error, "strerror", None) or str(error)
         self._check_mounted({*copies, *half, *left})
-        named_parts = {name: self._read_named_parts(copy) for name, copy in copies.items() if has_list_of_parts(name)}
         place = os.path.relpath(name_of_place(self.root, self._home), self.base)
         written = {name for name in copies if self._rows.get(name, [])[-3:] != self._identities[name]}
-        return HostCopies(copies, half, left, self.known, written, self._number, named_parts, place)
-
-    def _read_named_parts(self, copy: ManifestEntry) -> frozenset[str]:
-        """Files named in a list; none if it is too long or changed since the scan."""
-        if copy.size > _MAX_LIST:
-            return frozenset()
-        with contextlib.suppress(OSError), self.open_copy(copy) as file:
-            return frozenset(sorted(find_named_parts(file.read(_MAX_LIST)))[:MAX_FILES])
-        return frozenset()
+        age = self._number - self.since
+        return HostCopies(copies, half, left, self.known, written, self._number, self._named_parts, place, age)
 
     def _check_mounted(self, found: set[str]) -> None:
         """Raise if every file this host wrote vanished with the filesystem: elsewhere they would count as deleted."""
@@ -217,7 +208,7 @@ class CheckpointFiles:
             return
         for directory, directories, files in os.walk(self._anchor, onerror=self._check_unreadable):
             above = self.top + directory[len(self._anchor) :]
-            if above != self.top and not directories and not files and is_empty_checkpoint(os.path.basename(above)):
+            if above != self.top and not directories and not files and is_of_trainer(above):
                 self._empty.append(above)
             directories[:] = sorted(part for part in directories if not is_temporary(part) and HIDDEN not in part)
             for part in sorted(files):
@@ -243,6 +234,9 @@ class CheckpointFiles:
                 sha256 = str(row[0])
             else:
                 sha256 = sha256_of_open(file) if self._has_hashes else _NO_HASH
+            if os.path.basename(name) == METADATA and status.st_size <= _MAX_LIST:
+                file.seek(0)
+                self._named_parts[name] = frozenset(sorted(find_named_parts(file.read(_MAX_LIST)))[:MAX_FILES])
             if identity_of(os.fstat(file.fileno())) != identity:
                 raise AgentError("it is being written")
         self._identities[name], self._hashes[name] = identity, sha256
@@ -264,26 +258,24 @@ class CheckpointFiles:
 
     def place(self, copies: list[ManifestEntry]) -> None:
         """Replace files with the received ones. Each holds its old or its new content, never a part."""
-        if not copies:
-            return  # and there is no inbox
-        with GuardedDirectory.open(os.path.realpath(self.inbox)) as inbox:
-            stage = StagedFiles(inbox, "what has arrived was changed")
-            lacking = [copy.path for copy in copies if stage.lacks(copy)]
-            if lacking:
-                raise AgentError(f"{lacking[0]} was removed after it had arrived", "start the run again")
-            self._writer.make(self._below_top(copies), stage)
-
-    def restore_times(self, copies: list[ManifestEntry]) -> None:
-        """Scripts pick the oldest checkpoint by the mtime of its directory, so an exchange must not change it."""
-        self._writer.restore_times(self._below_top(copies))
+        entries = [copy._replace(path=self._path_of(copy.path)) for copy in copies]
+        if copies:  # otherwise there is no inbox
+            with GuardedDirectory.open(os.path.realpath(self.inbox)) as inbox:
+                stage = StagedFiles(inbox, "what has arrived was changed")
+                lacking = [copy.path for copy in copies if stage.lacks(copy)]
+                if lacking:
+                    raise AgentError(f"{lacking[0]} was removed after it had arrived", "start the run again")
+                self._writer.make(entries, stage)
+        # Scripts pick the oldest checkpoint by the mtime of its directory, so an exchange must not change it.
+        self._writer.restore_times(entries)
 
     def remove(self, names: Collection[str]) -> None:
         """Set files and temporary ones aside; remove emptied directories: scripts take them for checkpoints."""
         for name in names:
             with contextlib.suppress(FileNotFoundError), self._writer.place_of(self._path_of(name)) as (opened, entry):
                 opened.check_entry(entry, opened.status_of(entry), OWN_CHECKPOINT)
-                self.aside_files.keep(name, os.fsdecode(entry), opened.number)
-        emptied = {above for name in names for above in _directories_of(name)}
+                self.aside_files.keep(name, entry, opened.number)
+        emptied = {above for name in names for above in directories_above(name)} - {self.top}
         for directory in sorted(emptied.union(self._empty), key=lambda name: -name.count("/")):
             with contextlib.suppress(OSError):
                 if directory in emptied:
@@ -294,11 +286,13 @@ class CheckpointFiles:
     def _set_temporaries_aside(self, directory: str) -> None:
         """Set an exited rank's temporary files aside: a script would take their directory for a checkpoint."""
         opened = self._writer.enter(self._path_of(directory))
-        names = opened.names()
-        kinds = [(name, opened.status_of(name)) for name in names]
-        if all(is_temporary(os.fsdecode(name)) and status and stat.S_ISREG(status.st_mode) for name, status in kinds):
-            for name in map(os.fsdecode, names):
-                self.aside_files.keep(f"{directory}/{name}", name, opened.number)
+        entries = {entry: opened.status_of(entry) for entry in opened.names()}
+        if all(
+            is_temporary(os.fsdecode(entry)) and status and stat.S_ISREG(status.st_mode)
+            for entry, status in entries.items()
+        ):
+            for entry in entries:
+                self.aside_files.keep(f"{directory}/{os.fsdecode(entry)}", entry, opened.number)
 
     def make_directory(self, name: str) -> GuardedDirectory:
         return self._writer.enter(self._path_of(name)).enter(b"")
@@ -329,11 +323,3 @@ def _open_file(place: Place) -> tuple[int, os.stat_result]:
         return place.open_end(os.O_RDONLY | os.O_NONBLOCK), place.status
     except Refused as refused:
         raise OSError(errno.ESTALE, str(refused), place.path) from None
-
-
-def _directories_of(name: str) -> Iterator[str]:
-    """Parent directories of a file below the top, innermost first."""
-    above = name.rpartition("/")[0]
-    while "/" in above:
-        yield above
-        above = above.rpartition("/")[0]

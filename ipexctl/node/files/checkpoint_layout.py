@@ -30,7 +30,9 @@ _OF_A_RANK = re.compile(
     r"rng_state_[0-9]+\.pth|random_states_[0-9]+\.pkl|__[0-9]+_[0-9]+\.distcp"
     r"|(bf16_|fp16_)?zero_pp_rank_[0-9]+_mp_rank_[0-9]+_(optim|model)_states\.pt"
 )
-_TRAINER_STATE, _METADATA, _FIRST_STATES = "trainer_state.json", ".metadata", "random_states_0.pkl"
+METADATA = ".metadata"
+"""torch.distributed.checkpoint's list of the parts."""
+_TRAINER_STATE, _FIRST_STATES = "trainer_state.json", "random_states_0.pkl"
 _LIGHTNING_DIRECTORY, _LIGHTNING_META = re.compile(r".*[a-z]=-?[0-9].*\.ckpt"), "meta.pt"
 _NAMED_PART = re.compile(rb"__[0-9]{1,9}_[0-9]{1,9}\.distcp")
 _TRAINER_DIRECTORY = re.compile(r"checkpoint-[0-9]+")
@@ -71,18 +73,14 @@ def is_weights(name: str) -> bool:
     return _BESIDE_WEIGHTS.fullmatch(name.rpartition("/")[2]) is None
 
 
-def has_list_of_parts(name: str) -> bool:
-    return name.rpartition("/")[2] == _METADATA
-
-
 def find_named_parts(content: bytes) -> frozenset[str]:
     """Neighbouring files named in torch.distributed.checkpoint's `.metadata`. The pickle is not loaded."""
     return frozenset(part.decode() for part in _NAMED_PART.findall(content))
 
 
-def is_empty_checkpoint(directory: str) -> bool:
-    """True if a framework takes an empty directory of this name for a checkpoint."""
-    return _TRAINER_DIRECTORY.fullmatch(directory) is not None
+def is_of_trainer(directory: str) -> bool:
+    """True for the name of a Trainer's checkpoint. A Trainer takes an empty directory of this name for one, too."""
+    return _TRAINER_DIRECTORY.fullmatch(directory.rpartition("/")[2]) is not None
 
 
 def find_checkpoints(
@@ -104,10 +102,10 @@ def find_checkpoints(
     cut = {name.rpartition("/")[0] for name in half if is_of_a_framework(name) and is_weights(name)} - {""}
     for directory in cut:
         direct.setdefault(directory, set())
-    of_trainer = {path.rpartition("/")[0] for path in direct if _is_of_trainer(path) and direct[path] & _TRAINER_FILES}
+    of_trainer = {path.rpartition("/")[0] for path in direct if is_of_trainer(path) and direct[path] & _TRAINER_FILES}
     below: dict[str, set[str]] = {}
     for directory in direct:
-        for above in _directories_above(directory):
+        for above in directories_above(directory):
             if above != top:
                 below.setdefault(above, set()).add(directory)
     found: dict[str, Checkpoint] = {}
@@ -115,9 +113,9 @@ def find_checkpoints(
         inner = below.get(directory, set())
         beside_trainer = directory.rpartition("/")[0] in of_trainer
         checkpoint = _recognise(directory, direct[directory], has_more=bool(inner), beside_trainer=beside_trainer)
-        if checkpoint is not None and not direct[directory].issuperset(named_parts.get(f"{directory}/{_METADATA}", ())):
+        if checkpoint is not None and not direct[directory].issuperset(named_parts.get(f"{directory}/{METADATA}", ())):
             checkpoint = checkpoint._replace(is_whole=False)
-        if directory in cut and _is_of_trainer(directory):
+        if directory in cut and is_of_trainer(directory):
             checkpoint = Checkpoint(f"{directory}/{_TRAINER_STATE}", is_whole=False)
         if checkpoint is not None:
             has_parts = any(path in found and not found[path].is_whole for path in inner)
@@ -125,27 +123,24 @@ def find_checkpoints(
     return dict(sorted(found.items()))
 
 
-def _directories_above(directory: str) -> Iterator[str]:
-    while "/" in directory:
-        directory = directory.rpartition("/")[0]
-        yield directory
-
-
-def _is_of_trainer(directory: str) -> bool:
-    return _TRAINER_DIRECTORY.fullmatch(directory.rpartition("/")[2]) is not None
+def directories_above(name: str) -> Iterator[str]:
+    """Parent directories, innermost first."""
+    while "/" in name:
+        name = name.rpartition("/")[0]
+        yield name
 
 
 def _recognise(directory: str, files: set[str], *, has_more: bool, beside_trainer: bool) -> Checkpoint | None:
     has_rng_states = any(map(_RNG_STATE.fullmatch, files))
-    if _is_of_trainer(directory) and (files & _TRAINER_FILES or (beside_trainer and has_rng_states)):
+    if is_of_trainer(directory) and (files & _TRAINER_FILES or (beside_trainer and has_rng_states)):
         weights = any(map(is_weights, files)) or has_more
         return Checkpoint(f"{directory}/{_TRAINER_STATE}", _TRAINER_STATE in files and weights and _has_shards(files))
     if any(re.fullmatch(r"random_states_[0-9]+\.pkl", file) for file in files):
         return Checkpoint(f"{directory}/{_FIRST_STATES}", _FIRST_STATES in files and _has_shards(files))
     if any(file.endswith(".distcp") and is_of_a_rank(file) for file in files):
         if _LIGHTNING_DIRECTORY.fullmatch(directory.rpartition("/")[2]):
-            return Checkpoint(f"{directory}/{_LIGHTNING_META}", {_METADATA, _LIGHTNING_META} <= files)
-        return Checkpoint(f"{directory}/{_METADATA}", _METADATA in files)
+            return Checkpoint(f"{directory}/{_LIGHTNING_META}", {METADATA, _LIGHTNING_META} <= files)
+        return Checkpoint(f"{directory}/{METADATA}", METADATA in files)
     if _lacks_first_rank(files) and not has_more:
         return Checkpoint(f"{directory}/{_TRAINER_STATE}", is_whole=False)
     return None

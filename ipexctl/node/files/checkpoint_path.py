@@ -29,8 +29,6 @@ def enter_path(
     *,
     fix: str = OWN_CHECKPOINT,
     link_fix: str = OWN_CHECKPOINT,
-    make: bool = False,
-    is_file: bool = False,
     inside: os.stat_result | None = None,
 ) -> Place:
     """Raises an AgentError for a project's link, or if another account can change the place.
@@ -40,8 +38,6 @@ def enter_path(
     return enter_named(
         path,
         fix,
-        make=make,
-        is_file=is_file,
         on_link=lambda here, target: _check_link(here, target, home, project, link_fix),
         inside=inside,
     )

@@ -45,13 +45,21 @@ class HostCopies(NamedTuple):
     """Complete file that lists others, such as `.metadata` → their names next to it."""
     place: str = ""
     """Target of PATH on this host, relative to the directory that has it by name; for another tree, the tree's name."""
+    age: int = 0
+    """How many exchanges there were, with the last, since its files were written; 0 unless some were put back."""
     others: tuple[HostCopies, ...] = ()
     """Reports on the project's other trees where files arrived since the last exchange."""
+
+    @property
+    def since(self) -> int:
+        """The exchange after which its files were written."""
+        return self.number - self.age
 
     def to_json(self) -> Json:
         return {
             **self._asdict(),
             "copies": list(self.copies.values()),
+            "known": {name: list(file) for name, file in self.known.items()},
             "written": sorted(self.written),
             "named_parts": {name: sorted(parts) for name, parts in self.named_parts.items()},
             "others": [other.to_json() for other in self.others],
@@ -76,24 +84,21 @@ def check_name(value: object, top: str) -> str:
 
 
 def read_copies(rows: Any, top: str) -> dict[str, ManifestEntry]:
-    """Copies in a message. Like the functions below, raises a ValueError unless all are valid."""
+    """Copies in a message. Like the functions below, raises a ValueError or TypeError unless all are valid."""
     copies = {}
-    for row in _rows(rows, len(ManifestEntry._fields)):
-        copy = ManifestEntry(*row)
-        if copy.kind != "f":
+    for path, kind, mode, size, content, mtime in _limited(rows, list):
+        if kind != "f":
             raise ValueError("an entry that is no file")
-        for number in (copy.mode, copy.size, copy.mtime):
+        for number in (mode, size, mtime):
             decode_natural(number, "a number of a file")
-        _hash(copy.content)
-        copies[check_name(copy.path, top)] = copy
+        copies[check_name(path, top)] = ManifestEntry(path, "f", mode, size, _hash(content), mtime)
     return copies
 
 
 def read_known(rows: Any, top: str) -> KnownFiles:
-    entries = _limited(rows, dict)
     return {
         check_name(name, top): Known(_hash(sha256), is_brought is True, decode_natural(number, "an exchange"))
-        for name, (sha256, is_brought, number) in zip(entries, _rows(list(entries.values()), len(Known._fields)))
+        for name, (sha256, is_brought, number) in _limited(rows, dict).items()
     }
 
 
@@ -116,6 +121,7 @@ def read_host_copies(document: Any, top: str, *, is_other: bool = False) -> Host
             for name, parts in named_parts.items()
         },
         str(document["place"])[:_MAX_NAME],
+        decode_natural(document["age"], "an exchange"),
         tuple(read_host_copies(other, top, is_other=True) for other in others),
     )
 
@@ -128,12 +134,6 @@ def _limited(value: Any, kind: type, most: int = MAX_FILES) -> Any:
     if not isinstance(value, kind) or len(value) > most:  # type: ignore[arg-type]
         raise ValueError(f"not a {kind.__name__} of at most {most} entries")
     return value
-
-
-def _rows(rows: Any, length: int) -> list[list[Any]]:
-    if not all(isinstance(row, list) and len(row) == length for row in _limited(rows, list)):
-        raise ValueError("a file without all its fields")
-    return list(rows)
 
 
 def _hash(value: object) -> str:

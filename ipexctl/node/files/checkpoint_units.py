@@ -20,7 +20,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Iterator, Mapping, NamedTuple, Sequence
 
-from ipexctl.node.files.checkpoint_layout import find_checkpoints, is_of_a_framework, is_of_a_rank, is_weights
+from ipexctl.node.files.checkpoint_layout import (
+    directories_above,
+    find_checkpoints,
+    is_of_a_framework,
+    is_of_a_rank,
+    is_weights,
+)
 from ipexctl.node.files.checkpoint_report import HostCopies, Known, KnownFiles
 
 if TYPE_CHECKING:
@@ -109,10 +115,10 @@ class _Planner:
         )
         members: dict[str, list[str]] = {}
         for name in names:
-            directories = [directory for directory in _directories_above(name) if directory in found]
-            if directories[:1] == [self._top] and name.count("/") > 1:
-                del directories[0]  # only files directly in PATH belong to it
-            members.setdefault(directories[0] if directories else name, []).append(name)
+            directories = [directory for directory in directories_above(name) if directory in found]
+            if directories[-1:] == [self._top] and name.count("/") > 1:
+                directories.pop()  # only files directly in PATH belong to it
+            members.setdefault(directories[-1] if directories else name, []).append(name)
         for unit, files in members.items():
             checkpoint = found.get(unit)
             yield _Unit(checkpoint.marker, tuple(files), unit) if checkpoint else _Unit(unit, (unit,))
@@ -219,18 +225,13 @@ def _has_part(other: _Holder, name: str, holder: _Holder, number: int | None) ->
     if name not in report.copies:
         return False
     if number is None:
-        return name in report.written and (not report.number or report.number >= holder.report.number)
+        return name in report.written and (not report.since or report.since >= holder.report.since)
     return name not in report.written and report.known[name].number == number
 
 
 def _newest(copies: Sequence[_Copy]) -> _Copy:
     written = [copy for copy in copies if copy.number is None]
     seen = max((copy.number for copy in copies if copy.number is not None), default=-1)
-    if all(copy.holder.report.number < seen for copy in written):
+    if all(copy.holder.report.since < seen for copy in written):
         written += [copy for copy in copies if copy.number == seen]
     return max(written, key=lambda copy: (copy.marker.mtime, copy.is_own))
-
-
-def _directories_above(name: str) -> Iterator[str]:
-    parts = name.split("/")
-    return ("/".join(parts[:count]) for count in range(1, len(parts)))

@@ -18,6 +18,7 @@ from ipexctl.node.common.authenticated_socket import MALFORMED, REPLY_TIME, Auth
 from ipexctl.node.common.files import format_size
 from ipexctl.node.common.limits import CHECKPOINT_STEP
 from ipexctl.node.common.link import CHECKPOINT_EXCHANGE
+from ipexctl.node.files.checkpoint_layout import directories_above
 from ipexctl.node.files.checkpoint_report import HostCopies, is_temporary, read_host_copies
 from ipexctl.node.files.checkpoint_units import ExchangePlan, plan_exchange
 
@@ -223,7 +224,7 @@ def _describe_removals(path: str, reports: Mapping[str, HostCopies], plan: Excha
     counts: dict[tuple[str, str], dict[str, int]] = {}
     for host, names in plan.removals.items():
         for name in names:
-            unit = next((above for above in _directories_of(name) if above in units), name)
+            unit = next((above for above in (name, *directories_above(name)) if above in units), name)
             reason = units.get(unit) or reports[host].half.get(name, "replaced by the newest complete copy")
             of_hosts = counts.setdefault((unit, reason), {})
             of_hosts[host] = of_hosts.get(host, 0) + 1
@@ -236,12 +237,6 @@ def _describe_removals(path: str, reports: Mapping[str, HostCopies], plan: Excha
         if others:
             what += f" to {_shown('', others[-1].rpartition('/')[2])} ({len(found)} checkpoints)"
         yield f"checkpoint {what}: {reason}; {count} file{'s' * (count > 1)} set aside on {hosts}"
-
-
-def _directories_of(name: str) -> Iterator[str]:
-    while name:
-        yield name
-        name = name.rpartition("/")[0]
 
 
 def describe_aside(places: Mapping[str, str]) -> list[str]:
