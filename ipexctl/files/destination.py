@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
 import re
 import stat
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
@@ -24,8 +22,9 @@ from ipexctl.files.file_names import NameRules, find_equal, rules_of
 from ipexctl.named_paths import open_named_directory
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.files import decode_name, encode_name, free_space
-from ipexctl.node.common.guarded_directory import GuardedDirectory, blocks_of
+from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.files.compare import EntryComparer, Match, state_of
+from ipexctl.node.files.file_sender import checksums
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.files.place import TAKEN, PartFile, Writer, is_own, lock_file, open_own, part_name
 from ipexctl.node.files.policies import DOWNLOAD, Action
@@ -194,17 +193,15 @@ class Destination(Writer, EntryComparer):
         number = open_own(directory, part if transfer == "resume" else name, flags)
         if number is None:
             return missing
-        digest, crc, size = hashlib.blake2b(digest_size=32), 0, 0
-        with os.fdopen(number, "rb", buffering=0) as file:
+        try:
             if transfer != "check" and not lock_file(number):
                 raise AgentError(TAKEN)
-            for block in blocks_of(file):
-                digest.update(block)
-                crc = zlib.crc32(block, crc)
-                size += len(block)
+            crc, known, size = checksums(number, entry.size + 1)
+        finally:
+            os.close(number)
         if not 0 < size <= entry.size:
             return missing
-        return replace(missing, have=size, known=digest.hexdigest(), crc=crc, in_place=transfer != "resume")
+        return replace(missing, have=size, known=known, crc=crc, in_place=transfer != "resume")
 
     def _note(self, path: str) -> None:
         if _above(path) not in self._new:

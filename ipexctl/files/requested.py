@@ -9,7 +9,6 @@ from __future__ import annotations
 import fnmatch
 import glob
 import os
-import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -17,6 +16,7 @@ from typing import Any, Final, cast
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import quoted
 from ipexctl.node.common.files import encode_name
+from ipexctl.node.files.file_sender import is_contents, split_pattern
 from ipexctl.node.files.manifest import EntryKind, ManifestEntry
 from ipexctl.remote.outcome import HostError, HostResult
 from ipexctl.text import readable
@@ -165,11 +165,10 @@ class Requested:
             return self._accept_below(0, entries, [True] * len(entries))
         name = path.rpartition(b"/")[2]
         named = [_is_named(entry, name) for entry in entries]
-        has_wildcards = glob.has_magic(path)
-        if all(named) and len(entries) == 1 and entries[0].kind == "f" and (single or not has_wildcards):
+        _, pattern = split_pattern(path)
+        if all(named) and len(entries) == 1 and entries[0].kind == "f" and (single or not pattern):
             return Accepted({0: entries[0]}, single=True)
-        if has_wildcards and not all(named):
-            pattern = wildcards_of(path)
+        if pattern and not all(named):
             found = [matches(pattern, entry.parts, is_directory=entry.kind == "d") for entry in entries]
             return self._accept_below(0, entries, found)
         # Everything but the directory itself lies below it, so it is either that or the one file.
@@ -189,19 +188,6 @@ class Requested:
     def may_grow(self, entry: ManifestEntry, *, has_only_grown: bool) -> bool:
         """True for a run's record and for followed files."""
         return (self.is_followed and has_only_grown) or (self.path is None and entry.parts[1:2] == (_RECORD,))
-
-
-def is_contents(path: bytes) -> bool:
-    """True if a path means a directory's content, without its name: `ck/`, `.`, `..`, `~`."""
-    is_home = path.startswith(b"~") and b"/" not in path and not glob.has_magic(path)
-    return is_home or path.rpartition(b"/")[2] in (b"", b".", b"..")
-
-
-def wildcards_of(path: bytes) -> tuple[bytes, ...]:
-    """Components from the first wildcard on: names sent for a pattern begin there."""
-    components = posixpath.normpath(path).split(b"/")
-    first = next((index for index, each in enumerate(components) if glob.has_magic(each)), len(components))
-    return tuple(components[first:])
 
 
 def matches(pattern: Sequence[bytes], parts: Sequence[str], *, is_directory: bool) -> bool:

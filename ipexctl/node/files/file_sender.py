@@ -24,7 +24,7 @@ import os
 import shlex
 import stat
 import zlib
-from typing import Any, BinaryIO, Iterator, Tuple, TypedDict
+from typing import TYPE_CHECKING, Any, BinaryIO, Iterator, Tuple, TypedDict
 
 from ipexctl.node.common.answer import AgentError, Json, answer, buffer_output, emit, emit_with_bytes, signs_of_life
 from ipexctl.node.common.files import RunReference, decode_name, encode_name, read_json
@@ -34,6 +34,9 @@ from ipexctl.node.common.json_records import MAX_FILE, JsonError, parse_json, pa
 from ipexctl.node.common.limits import LONGEST_READ, SIGN_OF_LIFE
 from ipexctl.node.files.file_stream import SEND_CHUNK, Wanted
 from ipexctl.node.files.manifest import EntryKind, ManifestEntry, identity_of
+
+if TYPE_CHECKING:
+    from typing_extensions import NotRequired
 
 LIST_CHUNK_SIZE = 1 << 14
 """Bytes of the list sent at once: small, so the receiver checks while the list is made."""
@@ -56,14 +59,11 @@ class RunFiles(RunReference):
     dest: str
 
 
-class _SentPath(TypedDict):
+class SendRequest(TypedDict):
     path: str | None
     """None: the run's record and the files it wrote."""
     run: RunFiles | None
-
-
-class SendRequest(_SentPath, total=False):
-    may_be_missing: bool
+    may_be_missing: NotRequired[bool]
     """True if a missing or empty path is no error, and no directory is made for it."""
 
 
@@ -134,15 +134,13 @@ def list_path(listing: Listing, base: str, path: str) -> tuple[bytes, bool]:
 
     The receiver refuses other names. It does not know a home directory's name, so `~` means its content.
     """
-    requested = encode_name(path)
-    is_home = requested[:1] == b"~" and b"/" not in requested and not glob.has_magic(requested)
-    requested = os.path.expanduser(requested) if requested[:1] == b"~" else requested
-    if is_home and requested[:1] == b"~":
+    is_content = is_contents(encode_name(path))
+    requested = os.path.expanduser(encode_name(path))
+    if is_content and requested[:1] == b"~" and b"/" not in requested:
         raise AgentError(
             f"there is no account {decode_name(requested[1:])}", f"a file of that name: ./{decode_name(requested)}"
         )
     start = os.path.abspath(os.path.expanduser(encode_name(base)))
-    is_content = is_home or os.path.basename(requested) in (b"", b".", b"..")
     full = os.path.normpath(os.path.join(start, requested))
     if os.path.lexists(full):
         if is_content and not os.path.isdir(full):
@@ -167,12 +165,22 @@ def list_path(listing: Listing, base: str, path: str) -> tuple[bytes, bool]:
     return full, False
 
 
+def is_contents(path: bytes) -> bool:
+    """True if a path means a directory's content, without its name: `ck/`, `.`, `..`, `~`. Pure."""
+    is_home = path.startswith(b"~") and b"/" not in path and not glob.has_magic(path)
+    return is_home or os.path.basename(path) in (b"", b".", b"..")
+
+
+def split_pattern(path: bytes) -> tuple[list[bytes], list[bytes]]:
+    """Components before the first wildcard, and the others: names sent for a pattern begin there. Pure."""
+    parts = os.path.normpath(path).split(b"/")
+    first = next((index for index, part in enumerate(parts) if glob.has_magic(part)), len(parts))
+    return parts[:first], parts[first:]
+
+
 def matching(start: bytes, requested: bytes) -> Iterator[NamedPath]:
     """Matches of a pattern, each named by its path from the first wildcard on."""
-    fixed: list[bytes] = []
-    parts = os.path.normpath(requested).split(b"/")
-    while parts and not glob.has_magic(parts[0]):
-        fixed.append(parts.pop(0))
+    fixed, parts = split_pattern(requested)
     above = os.path.join(start, b"/".join(fixed) or (b"/" if requested[:1] == b"/" else b""))
     above = above.rstrip(b"/") or b"/"
     pattern = glob.escape(above).rstrip(b"/") + b"/" + b"/".join(parts)
@@ -264,11 +272,8 @@ def send_file(path: bytes, wanted: Wanted, directories: DirectoryChain) -> None:
     *above, name = path.split(b"/")[1:]
     try:
         file = os.open(name, _READING, dir_fd=directories.enter(above).number)
-    except AgentError as error:
-        emit("lost", i=number, reason=error.reason)
-        return
-    except OSError as error:
-        emit("lost", i=number, reason=error.strerror or str(error))
+    except (AgentError, OSError) as error:
+        emit("lost", i=number, reason=getattr(error, "strerror", None) or str(error))
         return
     try:
         before = os.fstat(file)
@@ -277,7 +282,7 @@ def send_file(path: bytes, wanted: Wanted, directories: DirectoryChain) -> None:
             return
         at = crc = 0
         if have and known and have <= before.st_size:
-            crc, digest = checksums(file, have)
+            crc, digest, _ = checksums(file, have)
             at = have if digest == known else os.lseek(file, 0, os.SEEK_SET)
             crc = crc if at else 0
         mode = stat.S_IMODE(before.st_mode)
@@ -298,8 +303,9 @@ def send_file(path: bytes, wanted: Wanted, directories: DirectoryChain) -> None:
         os.close(file)
 
 
-def checksums(file: int, size: int) -> tuple[int, str]:
-    """CRC and hash of the first bytes of a file. The hash identifies them; the CRC only detects transfer errors."""
+def checksums(file: int, size: int) -> tuple[int, str, int]:
+    """CRC and hash of up to `size` bytes of a file, and their number. The hash identifies them; the CRC only detects
+    transfer errors."""
     import hashlib  # loads OpenSSL (3 to 15 ms), which a fetch of new files does not need
 
     digest, crc, left = hashlib.blake2b(digest_size=32), 0, size
@@ -310,7 +316,7 @@ def checksums(file: int, size: int) -> tuple[int, str]:
         digest.update(data)
         crc = zlib.crc32(data, crc)
         left -= len(data)
-    return crc, digest.hexdigest()
+    return crc, digest.hexdigest(), size - left
 
 
 def send(request: SendRequest, stdin: BinaryIO) -> Json:

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
-import sys
-from typing import BinaryIO, Iterator, NoReturn, TypedDict
+from typing import BinaryIO, Iterator, TypedDict
 
-from ipexctl.node.common.answer import Action, answer, emit
+from ipexctl.node.common.answer import Action, answer_until_stopped, emit
 from ipexctl.node.common.files import disk_usage
 from ipexctl.node.common.guarded_directory import GuardedDirectory, check_name
 from ipexctl.node.common.home import check_home, home_of, open_home
@@ -114,16 +112,6 @@ def remove(request: CacheRemoveRequest, _: BinaryIO) -> CacheReply:
     return CacheReply(cache, tuple(repo for _, repo in _repos(cache)), tuple(removed), freed)
 
 
-def _end(*_: object) -> NoReturn:
-    sys.exit(143)
-
-
 def main(action: str) -> int:
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, _end)
-    actions: dict[str, Action] = {
-        "offer": offer,
-        "list": list_cache,
-        "remove": remove,
-    }
-    return answer(actions[action])
+    actions: dict[str, Action] = {"offer": offer, "list": list_cache, "remove": remove}
+    return answer_until_stopped(actions[action])

@@ -16,15 +16,14 @@ import os
 import resource
 import signal
 import site
-import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Collection, Iterator, NamedTuple, NoReturn, TypedDict
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Collection, Iterator, NamedTuple, TypedDict
 
-from ipexctl.node.common.answer import Action, AgentError, answer, emit, explain_os_error
+from ipexctl.node.common.answer import SIGNALS, AgentError, answer_until_stopped, emit, explain_os_error
 from ipexctl.node.common.clock import Stopwatch
 from ipexctl.node.common.files import disk_usage, explain_full_disk, free_space, write_atomically
-from ipexctl.node.common.guarded_directory import check_name
+from ipexctl.node.common.guarded_directory import blocks_of, check_name
 from ipexctl.node.common.home import home_of, make_home
 from ipexctl.node.common.hub_cache import CACHE, COMMIT, HF_HOME, HUB, HUB_CACHE, folder_of, is_blob_name
 from ipexctl.node.common.processes import end_with_parent
@@ -50,7 +49,6 @@ _SILENCE = 120.0
 _LEAST = 1 << 20
 """Bytes that must arrive in `_SILENCE` seconds: a hub may send one now and then."""
 _ROWS_REPORTED = 100
-_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _LATER = "run it again later; if it stays, tell those who keep the hub"
 _KEPT = "the files that have arrived are kept: run it again"
 _LOG_IN = "with a token of an account that may read it: read -rs HF_TOKEN; export HF_TOKEN; then the same call"
@@ -268,7 +266,7 @@ def in_own_process(work: Callable[[Tell], _Snapshot], what: str, measure: Callab
 
 
 def _send_result(work: Callable[[Tell], _Snapshot], sender: Connection) -> None:
-    for number in _SIGNALS:
+    for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     end_with_parent(signal.SIGKILL)()
     try:
@@ -364,7 +362,7 @@ class _Repo:
             digests = [hashlib.sha256()]
             if len(name) == 40:
                 digests.append(hashlib.sha1(b"blob %d\0" % before.st_size))  # noqa: S324 - git's name of a file
-            for block in iter(lambda: file.read(1 << 20), b""):
+            for block in blocks_of(file):
                 for digest in digests:
                     digest.update(block)
             if digests[-1].hexdigest() != name:
@@ -387,12 +385,5 @@ def download(request: HubDownloadRequest, _: BinaryIO) -> DownloadReply:
     return DownloadReply(tuple(_Repo(request, wanted, cache, verified).bring() for wanted in request["repos"]))
 
 
-def _end(*_: object) -> NoReturn:
-    sys.exit(143)
-
-
 def main(action: str) -> int:
-    for number in _SIGNALS:
-        signal.signal(number, _end)
-    actions: dict[str, Action] = {"download": download}
-    return answer(actions[action])
+    return answer_until_stopped({"download": download}[action])

@@ -13,14 +13,12 @@ from hypothesis import strategies as st
 
 from ipexctl.files.requested import (
     Requested,
-    is_contents,
     matches,
     may_lead_out,
     read_entry,
-    wildcards_of,
 )
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.files.file_sender import Listing, list_path, list_run, matching
+from ipexctl.node.files.file_sender import Listing, is_contents, list_path, list_run, matching, split_pattern
 from ipexctl.node.files.manifest import EntryKind, ManifestEntry
 from ipexctl.remote.outcome import HostError
 
@@ -203,7 +201,7 @@ def test_pattern_matches_the_same_names_locally_and_on_the_host(name: str, patte
     with tempfile.TemporaryDirectory() as top:
         make(top, [name], [])
         found = [os.fsdecode(each) for each, _ in matching(os.fsencode(top), os.fsencode(pattern))]
-    wildcards = wildcards_of(os.fsencode(pattern))
+    _, wildcards = split_pattern(os.fsencode(pattern))
     if not wildcards:
         return
     fixed = pattern.split("/")[: -len(wildcards)]

@@ -15,9 +15,10 @@ from ipexctl.extras.play.play_context import PlayContext
 from ipexctl.extras.play.playbook_model import local_path
 from ipexctl.extras.play.result import Call, Result, failed
 from ipexctl.files.destination import read_umask
-from ipexctl.files.requested import FetchSource, is_contents
+from ipexctl.files.requested import FetchSource
 from ipexctl.named_paths import write_named_file
 from ipexctl.node.common.files import encode_name, sha256_of
+from ipexctl.node.files.file_sender import is_contents
 from ipexctl.remote.session import Session
 from ipexctl.run.fetch import FetchRequest, fetch, order_of_host, order_of_run
 from ipexctl.run.registry import RunRegistry
