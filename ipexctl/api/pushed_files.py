@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ipexctl.api.open_hosts import OpenHosts
-from ipexctl.files.push import PushOptions, PushReport
-from ipexctl.files.push import push as push_to_hosts
+from ipexctl.files.push import Push, PushOptions, PushReport
 from ipexctl.files.push_source import read_source
 from ipexctl.hub.cached_repos import CacheReport, list_cache, remove_from_cache
 from ipexctl.hub.downloader import hub_access
@@ -33,7 +32,7 @@ def push(
 
     content = read_source(source, lambda done, total: watch(BytesMoved("", "reading", done, total)), pool.cancel)
     options = PushOptions(path, opened.home, force, dry_run, opened.iface, opened.timeout)
-    return opened.options.in_report(push_to_hosts(content, str(source), hosts, pool, options, watch))
+    return opened.options.in_report(Push(content, str(source), hosts, pool, options, watch).run())
 
 
 def push_repos(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import posixpath
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -63,11 +64,5 @@ def unpacked(packed: bytes, digest: str) -> Manifest:
 
 def leads_out(path: str, target: str) -> bool:
     """True if a link there leads out of the list's directory, by its text."""
-    if target.startswith("/"):
-        return True
-    depth = path.count("/")
-    for part in target.split("/"):
-        depth += -1 if part == ".." else part not in ("", ".")
-        if depth < 0:
-            return True
-    return False
+    below = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+    return below.startswith("/") or below.partition("/")[0] == ".."

@@ -11,9 +11,9 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
 from ipexctl.facts.facts import Facts
 from ipexctl.files.push_source import PushSource
@@ -72,33 +72,20 @@ class PushOptions:
     """Set for a hub: the path is its cache's, below the home."""
 
 
-def push(
-    source: PushSource,
-    name: str,
-    hosts: Sequence[Host],
-    pool: SessionPool,
-    options: PushOptions,
-    watch: Watch = ignore_event,
-    *,
-    origin: Origin | None = None,
-    sender: Host | None = None,
-    facts: dict[str, Facts] | None = None,
-) -> PushReport:
-    """`name`: SRC, for the report. `facts`: known facts. `origin`: for a SRC that is on another machine, `sender`."""
-    return _Push(source, name, tuple(hosts), pool, options, watch, origin, sender, facts or {}).run()
-
-
 @dataclass
-class _Push:
+class Push:
     source: PushSource
     name: str
+    """SRC, for the report."""
     hosts: Sequence[Host]
     pool: SessionPool
     options: PushOptions
-    watch: Watch
-    origin: Origin | None
-    sender: Host | None
-    facts: dict[str, Facts]
+    watch: Watch = ignore_event
+    origin: Origin | None = None
+    """For a SRC that is on another machine, `sender`."""
+    sender: Host | None = None
+    facts: dict[str, Facts] = field(default_factory=dict)
+    """Known facts."""
 
     def __post_init__(self) -> None:
         self._found: dict[str, InspectReply] = {}
@@ -164,28 +151,38 @@ class _Push:
         return found
 
     def _is_decided(self, host: Host) -> bool:
-        found = self._found[host.name]
-        base = PushResult(
-            host, "ok", path=found.path, same=found.same, differing=found.differing, replaced=found.differing_count
-        )
-        if found.blocked_count:
-            names = _listed(found.blocked, found.blocked_count, found.path)
-            reason = f"a directory or a link stands where a file is to be, or the other way round: {names}"
-            fix = "nothing was sent to it; look at it there and move it away, or name another path"
-            base = replace(base, status="failed", reason=reason, fix=fix, replaced=0, refused=True)
-        elif found.is_refused:
-            names = _listed(found.differing, found.differing_count, found.path)
-            here = "there is other content" if found.differing == ("",) else f"other content is in {names}"
-            reason = f"{found.path} is there: {here}"
-            fix = "nothing was sent to it; to replace what differs: --force"
-            base = replace(base, status="failed", reason=reason, fix=fix, replaced=0, refused=True)
+        found, result = self._found[host.name], self._result_of(host, "ok")
+        if found.is_refused:
+            if found.blocked_count:
+                names = _listed(found.blocked, found.blocked_count, found.path)
+                reason = f"a directory or a link stands where a file is to be, or the other way round: {names}"
+                fix = "nothing was sent to it; look at it there and move it away, or name another path"
+            else:
+                names = _listed(found.differing, found.differing_count, found.path)
+                here = "there is other content" if found.differing == ("",) else f"other content is in {names}"
+                reason = f"{found.path} is there: {here}"
+                fix = "nothing was sent to it; to replace what differs: --force"
+            result = replace(result, status="failed", reason=reason, fix=fix, replaced=0, refused=True)
         elif not found.is_complete and self.options.dry_run:
-            base = replace(base, status="changed", files_sent=found.lacking, would_send=found.names)
-            base = replace(base, reason=self._reason_without_files(found))
+            result = replace(self._result_of(host, "changed"), files_sent=found.lacking, would_send=found.names)
         elif not found.is_complete:
             return False
-        self._done[host.name] = replace(base, seconds=self._seconds)
+        self._done[host.name] = result
         return True
+
+    def _result_of(self, host: Host, status: Literal["ok", "changed"]) -> PushResult:
+        found = self._found[host.name]
+        is_name_only = status == "changed" and bool(self.options.repos) and not found.lacking
+        return PushResult(
+            host,
+            status,
+            f"the name of a revision: {found.path}" if is_name_only else "",
+            seconds=self._seconds,
+            path=found.path,
+            same=found.same,
+            differing=found.differing,
+            replaced=found.differing_count,
+        )
 
     def _send(self, hosts: Sequence[Host]) -> None:
         needs = {host.name: frozenset(self._found[host.name].need) for host in hosts}
@@ -223,21 +220,9 @@ class _Push:
             cancel=self.pool.cancel,
         )
         placed = reply.decode(PlaceReply).placed
-        return PushResult(
-            host,
-            "changed",
-            self._reason_without_files(found),
-            seconds=self._seconds,
-            path=found.path,
-            files_sent=found.lacking if self.options.repos else placed,
-            sent_bytes=transfer.sent.get(host.name, 0),
-            same=found.same,
-            differing=found.differing,
-            replaced=found.differing_count,
-        )
-
-    def _reason_without_files(self, found: InspectReply) -> str:
-        return f"the name of a revision: {found.path}" if self.options.repos and not found.lacking else ""
+        files_sent = found.lacking if self.options.repos else placed
+        sent_bytes = transfer.sent.get(host.name, 0)
+        return replace(self._result_of(host, "changed"), files_sent=files_sent, sent_bytes=sent_bytes)
 
     def _follow(self, host: Host, leader: Host, session: Session) -> PushResult:
         result = self._done[leader.name]

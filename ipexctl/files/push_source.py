@@ -39,14 +39,18 @@ class PushTarget(NamedTuple):
 @dataclass(frozen=True)
 class PushSource:
     root: Path
-    is_file: bool
     manifest: Manifest
     """Below `root`; a single file has an entry without path."""
-    local_name: str = ""
+    file_name: str = ""
+    """Name of a single file in `root`."""
+
+    @property
+    def is_file(self) -> bool:
+        return bool(self.file_name)
 
     def entry_of(self, sha256: str) -> ManifestEntry:
         entry = self.manifest.files[sha256]
-        return entry._replace(path=self.local_name) if self.is_file else entry
+        return entry._replace(path=self.file_name) if self.is_file else entry
 
 
 def parse_target(text: str, source: Path) -> PushTarget:
@@ -76,11 +80,11 @@ def read_source(source: Path, on_bytes: Callable[[int, int], None], cancel: Canc
     source = source.resolve()
     if stat.S_ISREG(status.st_mode):
         found = [ManifestEntry("", "f", stat.S_IMODE(status.st_mode), status.st_size, "")]
-        root, is_file = source.parent, True
+        root, file_name = source.parent, source.name
     elif stat.S_ISDIR(status.st_mode):
         mode = stat.S_IMODE(status.st_mode) & 0o777
         found = [ManifestEntry("", "d", mode, 0, ""), *_walk(os.fsencode(source), "")]
-        root, is_file = source, False
+        root, file_name = source, ""
     else:
         raise UserError(f"{source} is neither a file nor a directory")
     _check_links(source, found)
@@ -102,7 +106,7 @@ def read_source(source: Path, on_bytes: Callable[[int, int], None], cancel: Canc
 
     with ThreadPoolExecutor(_READERS) as pool:
         entries = list(pool.map(hashed, found))
-    return PushSource(root, is_file, Manifest.of(entries), source.name if is_file else "")
+    return PushSource(root, Manifest.of(entries), file_name)
 
 
 def _walk(base: bytes, prefix: str) -> Iterator[ManifestEntry]:
@@ -150,20 +154,16 @@ def _hash_of(path: bytes, size: int, on_read: Callable[[int], None]) -> str:
     """The path had no link when listed; other writers may have made one since."""
     try:
         with open(open_file(os.fsdecode(path)), "rb", buffering=0) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise _changed(path)
-            digest = sha256_of_open(file, on_read)
-            if file.tell() != size:
-                raise _changed(path)
+            digest = sha256_of_open(file, on_read) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else ""
+            if not digest or file.tell() != size:
+                raise UserError(
+                    f"{os.fsdecode(path)} changed while it was read", fix="run it again when it is complete"
+                )
             return digest
     except AgentError as error:
         raise UserError(error.reason, fix="replace it by what it leads to, or push that apart") from None
     except OSError as error:
         raise _unreadable(error, path) from None
-
-
-def _changed(path: bytes) -> UserError:
-    return UserError(f"{os.fsdecode(path)} changed while it was read", fix="run it again when it is complete")
 
 
 def _unreadable(error: OSError, path: bytes) -> UserError:

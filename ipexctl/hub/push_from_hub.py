@@ -16,7 +16,7 @@ from typing import Any
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import gather_facts
 from ipexctl.files.manifest import Manifest
-from ipexctl.files.push import PushOptions, PushReport, PushResult, push
+from ipexctl.files.push import Push, PushOptions, PushReport, PushResult
 from ipexctl.files.push_source import PushSource
 from ipexctl.files.routes import Distributor, FileTransfer, Origin
 from ipexctl.files.store_client import StoredFile, StoreLocation
@@ -91,9 +91,9 @@ def push_repos(
         failed = tuple(PushResult.of_error(host, named, seconds=seconds) for host in hosts)
         return HubPushReport(failed, seconds, words, cache, 0, 0, True, options.dry_run, on)
     manifest = Manifest.of([entry._replace(path=f"{HUB_CACHE}/{entry.path}") for entry in entries])
-    source = PushSource(Path(hf_home(options.home)).expanduser(), False, manifest)
+    source = PushSource(Path(hf_home(options.home)).expanduser(), manifest)
     others = [host for host in hosts if host != downloader.host]
-    report = push(
+    push = Push(
         source,
         words,
         others,
@@ -104,6 +104,7 @@ def push_repos(
         origin=None if downloader.is_control else _send_from(downloader, manifest, options.home),
         sender=None if downloader.is_control else downloader.host,
     )
+    report = push.run()
     pushed = tuple(
         PushedRepo(repo.word, found.commit, found.files, _size_of(found, entries), found.downloaded)
         for repo, found in zip(repos, snapshots, strict=True)
