@@ -87,26 +87,29 @@ class Staging:
         self._location = location
         self._store = StoreClient(location, session, context.pool.cancel, context.request.timeout)
         self._reasons: dict[str, str] = {}
+        self._missing: dict[str, StoredFile] = {}
+        """Wheels that the host's store lacks, by hash, with the bytes it has of each."""
 
     def stage(self, wheels: Sequence[Wheel]) -> None:
-        """Bring the wheels into the host's store; wheels that arrived stay there for the next call. Raises NotInStore
-        if a wheel can't be obtained anywhere."""
+        """Bring the wheels into the host's store; what has arrived stays there for the next call. Raises NotInStore if
+        a wheel can't be obtained anywhere."""
         sources = self._context.request.sources
-        files = [wheel.stored_file for wheel in wheels]
-        missing = {file.sha256 for file in self._store.missing(files)}
-        wanted = [wheel for wheel in wheels if wheel.sha256 in missing]
+        wanted = self._find_missing(wheels)
         if self._spec.index_answer is None:
             wanted = [_find_in_directories(wheel, sources) for wheel in wanted]
         if self._spec.by_node0 and not sources.offline:
             by_url = [wheel for wheel in wanted if wheel.url and not wheel.path]
-            self._download_on_host(by_url)
-            wanted = [wheel for wheel in wanted if wheel not in by_url or wheel.sha256 in self._reasons]
+            if by_url:
+                self._download_on_host(by_url)
+                wanted = self._find_missing(wanted)
         if wanted:
             self._send_from_here(wanted)
 
+    def _find_missing(self, wheels: Sequence[Wheel]) -> list[Wheel]:
+        self._missing = {file.sha256: file for file in self._store.missing([wheel.stored_file for wheel in wheels])}
+        return [wheel for wheel in wheels if wheel.sha256 in self._missing]
+
     def _download_on_host(self, wheels: Sequence[Wheel]) -> None:
-        if not wheels:
-            return
         context, index_answer = self._context, self._spec.index_answer
         if index_answer is None:
             settings = pip_settings(self._session, self._location.python, cancel=context.pool.cancel)
@@ -115,7 +118,7 @@ class Staging:
 
     def _send_from_here(self, wheels: Sequence[Wheel]) -> None:
         context, name = self._context, self._location.host.name
-        to_send = [(wheel.stored_file, Path(wheel.path)) for wheel in wheels if wheel.path]
+        to_send = [(self._missing[wheel.sha256], Path(wheel.path)) for wheel in wheels if wheel.path]
         to_download, index_answer = [wheel for wheel in wheels if not wheel.path], self._spec.index_answer
         if context.request.sources.offline:
             to_download = [replace(wheel, url=None) for wheel in to_download]
@@ -136,19 +139,19 @@ class Staging:
         ):
             self._store.push(
                 (entry for entries in (to_send, arriving) for entry in entries),
-                expected=[wheel.stored_file for wheel in wheels],
+                expected=[self._missing[wheel.sha256] for wheel in wheels],
                 on_bytes=lambda done: context.watch(BytesMoved(name, "receiving", done, total)),
             )
             context.watch(BytesMoved(name, "receiving", total or 0, total))
             if not isinstance(self._session, LocalSession):
-                context.uplink += sum(wheel.size or 0 for wheel in wheels)
+                context.uplink += sum((wheel.size or 0) - self._missing[wheel.sha256].have for wheel in wheels)
 
     @contextmanager
     def _downloading(
         self, wheels: Sequence[Wheel], index_answer: IndexAnswer | None
     ) -> Iterator[Iterator[tuple[StoredFile, Path]]]:
         """Download in the background; yields an iterator over the wheels that arrived."""
-        files = [wheel.stored_file for wheel in wheels]
+        files = [self._missing[wheel.sha256] for wheel in wheels]
         stop = Cancel()
         arriving = ArrivingFiles(self._context.control.location.store, stop)
 
