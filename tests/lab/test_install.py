@@ -131,7 +131,7 @@ def test_pruned_wheels_are_taken_from_the_wheelhouse_again(installed: Target, wh
     assert statuses(target.report("--wheelhouse", wheelhouse, "--offline")) == {"node1": "ok", "node2": "changed"}
 
 
-def test_wheels_of_an_upload_that_took_too_long_are_not_downloaded_again(target: Target, tmp_path: Path) -> None:
+def test_an_upload_that_took_too_long_is_continued_from_the_cache(target: Target, tmp_path: Path) -> None:
     """A link that carries less than the time limit allows, and the cache of the control machine."""
     write_stack(tmp_path / "wheels", python=PYTHON, pad=4 << 20)
     env = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
@@ -143,9 +143,12 @@ def test_wheels_of_an_upload_that_took_too_long_are_not_downloaded_again(target:
         assert ran.seconds < 30
         assert any((tmp_path / "cache").rglob("torch-*.whl"))
         mend_host(target.hosts[0])
+        parts = "ls $HOME_OF_OURS/wheels | grep -c part || true"
+        assert target.on(0, parts).strip() == "1"
         index.forget()
         assert set(statuses(target.report("--index-url", index.url, env=env)).values()) == {"changed"}
         assert sum(index.bytes.values()) < 4 << 20
+        assert target.on(0, parts).strip() == "0", "it was sent again from the first byte"
     assert not any((tmp_path / "cache").rglob("*.whl"))
 
 
