@@ -18,6 +18,7 @@ from concurrent import futures
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
@@ -33,7 +34,7 @@ from ipexctl.files.store_client import (
     report_events,
     total_size,
 )
-from ipexctl.files.stream import pack_file
+from ipexctl.files.stream import stream_entries
 from ipexctl.hosts.host import Host
 from ipexctl.limits import PEER_SERVER_START
 from ipexctl.node.common.files import encode_name
@@ -452,7 +453,7 @@ def local_files(root: Path, entry_of: Callable[[str], ManifestEntry]) -> Origin:
         try:
             parcel = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="ipexctl-")), "parcel")
             with parcel.open("wb") as file:
-                for data in (*(pack_file(base, entry) for entry in small), END):
+                for data in chain(stream_entries(base, small), (END,)):
                     digest.update(data)
                     file.write(data)
         except OSError as error:

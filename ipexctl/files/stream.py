@@ -12,7 +12,7 @@ from pathlib import Path
 from ipexctl.file_reader import open_regular
 from ipexctl.node.common.files import encode_name
 from ipexctl.node.files.call_types import StoreFile
-from ipexctl.node.files.file_stream import END, SEND_CHUNK, header_line, header_of, read_chunks
+from ipexctl.node.files.file_stream import CHUNK, END, MOST_TOGETHER, group_header, header_line, header_of, read_chunks
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.remote.outcome import HostError
 
@@ -21,26 +21,31 @@ class NotInStore(HostError):
     """A local file can't be read: not a failure of the target."""
 
 
-def pack_file(root: bytes, entry: ManifestEntry) -> bytes:
-    """A small file with its header. Raises a HostError if it changed since the scan."""
-    return b"".join(_stream_file(root, entry))
+def stream_entries(root: bytes, entries: Iterable[ManifestEntry]) -> Iterator[bytes]:
+    """Files of a project or a parcel, small ones in groups. Raises a HostError if one changed since the scan."""
+    group: list[ManifestEntry] = []
+    room = CHUNK
+    for entry in entries:
+        if entry.size > room or len(group) == MOST_TOGETHER:
+            yield from _pack(root, group)
+            group, room = [], CHUNK
+        if entry.size > CHUNK:
+            yield header_line({"sha256": entry.content, "size": entry.size})
+            yield from _read_file(root, entry)
+        else:
+            group.append(entry)
+            room -= entry.size
+    yield from _pack(root, group)
 
 
-def stream_entries(root: bytes, parts: Sequence[bytes | ManifestEntry]) -> Iterator[bytes]:
-    buffer = bytearray()
-    for part in parts:
-        for chunk in (part,) if isinstance(part, bytes) else _stream_file(root, part):
-            buffer += chunk
-            if len(buffer) >= SEND_CHUNK:
-                yield bytes(buffer)
-                buffer.clear()
-    if buffer:
-        yield bytes(buffer)
+def _pack(root: bytes, group: Sequence[ManifestEntry]) -> Iterator[bytes]:
+    if group:
+        header = group_header((entry.content, entry.size) for entry in group)
+        yield b"".join((header, *(chunk for entry in group for chunk in _read_file(root, entry))))
 
 
-def _stream_file(root: bytes, entry: ManifestEntry) -> Iterator[bytes]:
+def _read_file(root: bytes, entry: ManifestEntry) -> Iterator[bytes]:
     path = os.path.join(root, encode_name(entry.path))
-    yield header_line({"sha256": entry.content, "size": entry.size})
     try:
         with open(path, "rb", buffering=0, opener=open_regular) as file:
             if os.fstat(file.fileno()).st_size != entry.size:

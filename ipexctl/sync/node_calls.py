@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -144,19 +145,24 @@ def put_tree(
     session: Session,
     request: TreeCallOptions,
     generation: int,
-    contents: Sequence[bytes | ManifestEntry],
+    contents: bytes | Sequence[ManifestEntry],
     parcels: Sequence[str],
 ) -> tuple[PutReply, int]:
     """Update that generation to the project; return the host's reply and the number of bytes sent.
 
-    `contents`: parts of a `file_stream`, and files read while they are sent. `parcels`: hashes, in the tree's stage.
+    `contents`: part of a `file_stream`, or files read while they are sent. `parcels`: hashes, in the tree's stage.
     """
     packed = request.project.manifest.packed
-    stdin = ChunkStream(stream_entries(os.fsencode(request.project.root), (packed, *contents, END)))
+    if isinstance(contents, bytes):
+        parts, size = iter((contents + END,)), len(contents)
+    else:
+        parts = chain(stream_entries(os.fsencode(request.project.root), contents), (END,))
+        size = sum(entry.size for entry in contents)
+    stdin = ChunkStream(chain((packed,), parts))
     fields: PutRequest = {
         **request.fields(),
         "manifest": len(packed),
-        "size": sum(len(part) if isinstance(part, bytes) else part.size for part in contents),
+        "size": size,
         "generation": generation,
         "parcels": list(parcels),
     }

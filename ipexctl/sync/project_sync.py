@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ipexctl.files.stream import pack_file
+from ipexctl.files.stream import stream_entries
 from ipexctl.hosts.host import Host, check_same_home, find_leaders
 from ipexctl.node.common.home_entries import STATE_DIRECTORY
 from ipexctl.node.files.call_types import Generation, TreeChanges, TreesReply
@@ -281,7 +281,7 @@ class ProjectSync:
             if transfer is None:
                 return self._put(host, session, self._contents(needs[host.name]))
             self._sent[host.name] += transfer.sent.get(host.name, 0)
-            return self._put(host, session, [], transfer.parcels)
+            return self._put(host, session, b"", transfer.parcels)
 
         for done in self.pool.each(ready, put):
             if done.result is not None:
@@ -310,7 +310,7 @@ class ProjectSync:
         self,
         host: Host,
         session: Session,
-        contents: Sequence[bytes | ManifestEntry],
+        contents: bytes | Sequence[ManifestEntry],
         parcels: Sequence[str] = (),
     ) -> TreeChanges:
         began = time.monotonic()
@@ -329,12 +329,12 @@ class ProjectSync:
             raise HostError("files that were sent are still missing there", "run it again")
         return reply.changes
 
-    def _contents(self, need: set[str]) -> list[bytes | ManifestEntry]:
-        """Contents for a `file_stream`; a small amount is read once for all hosts that lack the same files."""
+    def _contents(self, need: set[str]) -> bytes | Sequence[ManifestEntry]:
+        """Contents for `put_tree`; a small amount is read once for all hosts that lack the same files."""
         entries = [self.project.manifest.files[sha256] for sha256 in sorted(need)]
-        if self.dry_run or sum(entry.size for entry in entries) > DISTRIBUTE_SIZE:
-            return [] if self.dry_run else list(entries)
-        return [self._pack(need)]
+        if self.dry_run:
+            return b""
+        return entries if sum(entry.size for entry in entries) > DISTRIBUTE_SIZE else self._pack(need)
 
     def _pack(self, need: set[str]) -> bytes:
         key = frozenset(need)
@@ -342,7 +342,7 @@ class ProjectSync:
             if key not in self._packed:
                 root = os.fsencode(self.project.root)
                 entries = [self.project.manifest.files[sha256] for sha256 in sorted(need)]
-                self._packed[key] = b"".join(pack_file(root, entry) for entry in entries)
+                self._packed[key] = b"".join(stream_entries(root, entries))
             return self._packed[key]
 
     def _note_copies(self) -> None:

@@ -22,7 +22,7 @@ from agent_helpers import agent_argv, all_pythons, mark_home
 from ipexctl.errors import UserError
 from ipexctl.files import routes
 from ipexctl.files.routes import Distributor
-from ipexctl.files.stream import pack_file
+from ipexctl.files.stream import stream_entries
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.guarded_directory import GuardedDirectory
@@ -38,7 +38,7 @@ from ipexctl.sync.project import read_project
 from ipexctl.sync.project_sync import make_sync_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from ipexctl.sync.project_sync import SyncPlan
@@ -238,7 +238,7 @@ def test_file_that_changes_during_the_first_sync_fails_that_host(place: Place, m
         raise HostError("a on this machine: it changed since it was scanned", "run it again")
 
     put(place.root, "a", "1")
-    monkeypatch.setattr(project_sync, "pack_file", fail)
+    monkeypatch.setattr(project_sync, "stream_entries", fail)
     (done,) = place.sync().hosts
     assert (done.status, done.fix) == ("failed", "run it again")
     assert not (place.home / "code").exists() or not list((place.home / "code").glob("*/a"))
@@ -294,11 +294,11 @@ def test_a_small_amount_is_packed_a_large_one_is_streamed_and_a_dry_run_sends_no
 ) -> None:
     packed: list[str] = []
 
-    def pack(root: bytes, entry: ManifestEntry) -> bytes:
-        packed.append(entry.path)
-        return pack_file(root, entry)
+    def pack(root: bytes, entries: Sequence[ManifestEntry]) -> Iterator[bytes]:
+        packed.extend(entry.path for entry in entries)
+        return stream_entries(root, entries)
 
-    monkeypatch.setattr("ipexctl.sync.project_sync.pack_file", pack)
+    monkeypatch.setattr("ipexctl.sync.project_sync.stream_entries", pack)
     monkeypatch.setattr(project_sync, "DISTRIBUTE_SIZE", 10)
     monkeypatch.setattr(project_sync, "UPDATE_SIZE", -1)
     put(place.root, "a", "1" * 10)

@@ -1,17 +1,19 @@
 """The stream in which files travel: for each a header, one line of JSON, then its bytes; `END` after the last.
 
 A header names the file (`sha256`, or its number in a list) and says which bytes follow: `size` of the file, `offset`
-(default 0), `length` (default the rest). A file that may be growing has no hash and comes in several parts; the header
-of the last has its checksum. After a broken transfer the receiver keeps the bytes under another name and asks for the
-rest (`Wanted`); if they match, the sender resumes after them. The complete file is checked before it gets its name.
+(default 0), `length` (default the rest). Small files come in groups: `many` has the hash and size of each. A file that
+may be growing has no hash and comes in several parts; the header of the last has its checksum. After a broken transfer
+the receiver keeps the bytes under another name and asks for the rest (`Wanted`); if they match, the sender resumes
+after them. The complete file is checked before it gets its name.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
-from typing import TYPE_CHECKING, Any, BinaryIO, Iterator, Mapping, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Iterable, Iterator, Mapping, NamedTuple, Protocol
 
 from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.files import format_size
@@ -26,6 +28,8 @@ CHUNK = 1 << 20
 SEND_CHUNK = 1 << 18
 END = b'{"end": true}\n'
 _MAX_LINE = 1 << 14
+MOST_TOGETHER = 128
+"""Files of one header; it must fit into `_MAX_LINE`."""
 _NO_HEADER = "the stream of files has other bytes where the header of a file must be"
 
 
@@ -133,7 +137,25 @@ def read_files(stream: ByteStream) -> Iterator[ArrivingFile]:
             raise AgentError(_NO_HEADER, "run it again") from None
         if header.get("end") is True:
             return
-        yield ArrivingFile(header, stream)
+        if "many" in header:
+            yield from _read_group(header["many"], stream)
+        else:
+            yield ArrivingFile(header, stream)
+
+
+def _read_group(rows: Any, stream: ByteStream) -> Iterator[ArrivingFile]:
+    is_list = isinstance(rows, list) and all(isinstance(row, list) for row in rows)
+    headers = [dict(zip(("sha256", "size"), row)) for row in rows] if is_list else []
+    sizes = [FilePart.of(header).size for header in headers]
+    if not is_list or sum(sizes) > CHUNK:
+        raise AgentError(_NO_HEADER, "run it again")
+    data = io.BytesIO(b"".join(read_body(stream, sum(sizes), "a group of files")))
+    for header in headers:
+        yield ArrivingFile(header, data)
+
+
+def group_header(files: Iterable[tuple[str, int]]) -> bytes:
+    return header_line({"many": list(files)})
 
 
 def read_body(stream: ByteStream, size: int, name: str) -> Iterator[bytes]:

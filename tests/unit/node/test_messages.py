@@ -18,7 +18,7 @@ from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.frames import Chunk, CompressedFrameReader, CompressedFrameWriter, FrameError, encode_chunk
 from ipexctl.node.common.liveness import RESERVED_FILE
 from ipexctl.node.common.records import Detail
-from ipexctl.node.files.file_stream import END, FilePart, Wanted, header_line, read_files
+from ipexctl.node.files.file_stream import CHUNK, END, FilePart, Wanted, header_line, read_files
 from ipexctl.node.run.host_calls import HostAnswer, HostCalls
 from ipexctl.node.run.messages import MAX_TEXT, Exit, read_message
 
@@ -127,6 +127,24 @@ def test_content_is_read_only_with_its_hash() -> None:
         next(files).content("REASON")
     assert list(files) == []
     assert stream.read() == b"not read"
+
+
+def test_a_group_of_small_files_has_one_header_and_no_more_bytes_than_fit_into_memory() -> None:
+    contents = [b"abc", b"", b"de"]
+    rows = [[hashlib.sha256(content).hexdigest(), len(content)] for content in contents]
+    stream = io.BytesIO(header_line({"many": rows}) + b"".join(contents) + END)
+    assert [file.content("REASON") for file in read_files(stream)] == contents
+    with pytest.raises(AgentError, match="broke off"):
+        list(read_files(io.BytesIO(header_line({"many": rows}) + b"abcd")))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [[["a" * 64, CHUNK], ["b" * 64, 1]], [["a" * 64, -1]], [["a" * 64]], [["a" * 64, "1"]], [1], "abc", None, {}],
+)
+def test_malformed_group_is_refused(rows: object) -> None:
+    with pytest.raises(AgentError, match="other bytes"):
+        list(read_files(io.BytesIO(header_line({"many": rows}) + END)))
 
 
 FLOOD = "head -c 200000000 /dev/zero >&2; echo >&2; echo refused >&2; exit 1"
