@@ -226,6 +226,8 @@ class Distributor:
         if (target.host, target.store) == (self._source.host, self._source.store):
             return "there"
         wanted = self.files if files is None else tuple(files)
+        if not wanted:
+            return "there"
         delivery = self._delivery(target, session, wanted)
         if not self._source.address:
             delivery.find_missing()
@@ -269,12 +271,7 @@ class Distributor:
                     self._add_server(source)
         only_source = False
         while True:
-            server = self._take(only_source, waits=delivery.is_asked)
-            if server is None:  # all are busy, and the target may need none
-                delivery.find_missing()
-                if delivery.had_all:
-                    return
-                continue
+            server = self._take(only_source)
             is_source = server is self._servers[0]
             try:
                 server.send(delivery)
@@ -295,7 +292,7 @@ class Distributor:
                     server.clients -= 1
                     self._changed.notify_all()
 
-    def _take(self, only_source: bool, *, waits: bool) -> Server | None:
+    def _take(self, only_source: bool) -> Server:
         with self._changed:
             while True:
                 if self._pool.cancel.thrown:
@@ -310,8 +307,6 @@ class Distributor:
                 if server.clients < max_clients:
                     server.clients += 1
                     return server
-                if not waits:
-                    return None
                 self._changed.wait(0.2)
 
     def _from_here(self, delivery: Delivery) -> None:
