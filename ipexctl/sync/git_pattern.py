@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Final, Literal
 
 from pathspec import GitIgnoreSpec
@@ -14,7 +14,7 @@ _STAR: Final = "[^/]*"
 _group_numbers = itertools.count()
 
 
-class _Pattern(GitIgnoreSpecPattern):
+class GitPattern(GitIgnoreSpecPattern):
     """A pattern with linear time in the length of a name, even with forty stars.
 
     A `*` matches as little as possible, up to the first place where the text before the next `*` fits. No later place
@@ -36,5 +36,5 @@ class _Pattern(GitIgnoreSpecPattern):
         return first + _STAR + last
 
 
-def make_spec(patterns: Iterable[str]) -> GitIgnoreSpec:
-    return GitIgnoreSpec.from_lines(patterns, _Pattern, backend="simple")
+def make_spec(patterns: Sequence[GitPattern]) -> GitIgnoreSpec:
+    return GitIgnoreSpec(patterns, backend="simple")

@@ -109,29 +109,21 @@ class Layer:
 
 def layer(base: str, files: Mapping[str, Sequence[str]]) -> Layer:
     """A later file wins. Raises a FileError for an invalid pattern."""
-    patterns = [
-        (file, number, line.rstrip("\r\n")) for file, lines in files.items() for number, line in enumerate(lines, 1)
-    ]
-    for file, number, line in patterns:
-        counts = (("/**/", line.count("/**/"), _MOST_GAPS), ("*", len(re.findall(r"\*+", line)), _MOST_STARS))
-        for text, count, most in counts:
-            if count > most and not line.startswith("#"):
-                raise FileError(file, number, f"more than {most} times {text} in one pattern", text=line, column=1)
-    try:
-        return Layer(base, _spec(line for _, _, line in patterns))
-    except ValueError:
-        for file, number, line in patterns:
+    from ipexctl.sync.git_pattern import GitPattern, make_spec  # 50 ms, and a project may have no patterns
+
+    patterns = []
+    for file, lines in files.items():
+        for number, line in enumerate(lines, 1):
+            line = line.rstrip("\r\n")
+            counts = (("/**/", line.count("/**/"), _MOST_GAPS), ("*", len(re.findall(r"\*+", line)), _MOST_STARS))
+            for text, count, most in counts:
+                if count > most and not line.startswith("#"):
+                    raise FileError(file, number, f"more than {most} times {text} in one pattern", text=line, column=1)
             try:
-                _spec([line])
+                patterns.append(GitPattern(line))
             except ValueError:
                 raise FileError(file, number, "this is not a .gitignore pattern", text=line, column=1) from None
-        raise
-
-
-def _spec(patterns: Iterable[str]) -> GitIgnoreSpec:
-    from ipexctl.sync.git_pattern import make_spec  # 50 ms, and a project may have no patterns
-
-    return make_spec(patterns)
+    return Layer(base, make_spec(patterns))
 
 
 def layer_of(directory: Path, base: str, names: Iterable[str] = FILES) -> Layer | None:
@@ -182,15 +174,10 @@ def git_directory(repository: Path) -> Path:
     git = repository / ".git"
     named = _line_of(git).removeprefix("gitdir:").strip()
     own = repository / named
-    if not (named and _is_directory(own)):
+    if not (named and os.path.isdir(own)):  # `Path.is_dir` raises for a name that is too long for git to have written
         return git
     common = own / _line_of(own / "commondir")
-    return common if _is_directory(common) else own
-
-
-def _is_directory(path: Path) -> bool:
-    """False also for a name that is too long, possible in a file that git did not write."""
-    return os.path.isdir(path)
+    return common if os.path.isdir(common) else own
 
 
 def _line_of(path: Path) -> str:
@@ -214,7 +201,8 @@ class Ignored:
         self._fetched = fetched
         self._secret_files = secret_files
         self._includes = layer("", {"--include": includes}) if includes else None
-        self._above_includes = frozenset(parent for pattern in includes for parent in parents_of_pattern(pattern))
+        self.above_includes = frozenset(parent for pattern in includes for parent in parents_of_pattern(pattern))
+        """Directories above what an `--include` names."""
 
     def reason_left_out(
         self, path: str, layers: Sequence[Layer], *, is_directory: bool, inside: Reason | None = None
@@ -245,9 +233,6 @@ class Ignored:
         if reason is not None and self._includes is not None and self._includes.excludes(full):
             return None
         return reason
-
-    def is_above_include(self, path: str) -> bool:
-        return path in self._above_includes
 
 
 def parents_of_pattern(pattern: str) -> tuple[str, ...]:

@@ -56,7 +56,6 @@ class Project:
     """First paths left out by an ignore file; a directory has a trailing slash."""
     data: tuple[str, ...] = ()
     """Directories that belong to the hosts: a sync neither sends nor removes them."""
-    files_read: int = 0
 
 
 def read_project(
@@ -78,7 +77,8 @@ def read_project(
     if problem := root_problem(root):
         raise UserError(problem, fix="name the project's directory after ipexctl sync")
     data_paths = paths_below(root, data)
-    left_out = (*excludes, *map(pattern_for, data_paths), *_own(root, home))
+    own = [*own_directories(), *([real_path(os.path.expanduser(home))] if home else [])]
+    left_out = (*excludes, *map(pattern_for, (*data_paths, *paths_below(root, own))))
     scanned = scan_project(
         root,
         left_out,
@@ -91,35 +91,27 @@ def read_project(
         check_size(root, scanned)
     name = tree_name(root, owner_here())
     cache = cache_directory() / "sync" / name
-    hashes = Hashes(cache / "hashes.json")
-    manifest = manifest_of(scanned, hashes)
-    credentials, fetched = tuple(sorted(scanned.credentials)), tuple(sorted(scanned.fetched))
+    scanned.credentials.sort()
+    scanned.fetched.sort()
     return Project(
         root,
         name,
-        manifest,
+        manifest_of(scanned, Hashes(cache / "hashes.json")),
         cache,
         notes=_notes(scanned),
-        left_out=credentials,
-        fetched=fetched,
+        left_out=tuple(scanned.credentials),
+        fetched=tuple(scanned.fetched),
         ignored=tuple(scanned.ignored[:_MOST_IGNORED]),
         data=data_paths,
-        files_read=hashes.files_read,
     )
-
-
-def _own(root: Path, home: str) -> tuple[str, ...]:
-    directories = [*own_directories(), *([real_path(os.path.expanduser(home))] if home else [])]
-    below = [path for path in dict.fromkeys(directories) if path != root and path.is_relative_to(root)]
-    return tuple(pattern_for(os.fspath(path.relative_to(root))) for path in below)
 
 
 def _notes(scanned: ScanResult) -> tuple[str, ...]:
     notes = []
     if scanned.credentials:
-        notes.append(f"left out: {_some(sorted(scanned.credentials), 10)} (credentials; --include PATTERN sends them)")
+        notes.append(f"left out: {_some(scanned.credentials, 10)} (credentials; --include PATTERN sends them)")
     if scanned.fetched:
-        notes.append(f"left out: {_some(sorted(scanned.fetched))} (fetched from a host; --include PATTERN sends them)")
+        notes.append(f"left out: {_some(scanned.fetched)} (fetched from a host; --include PATTERN sends them)")
     if scanned.skipped:
         notes.append(f"left out (no files, directories or links): {_some(scanned.skipped)}")
     if scanned.outward:
@@ -165,9 +157,9 @@ def sent_before(project: Project, digest: str) -> Manifest | None:
 
 
 def paths_below(root: Path, directories: Sequence[Path]) -> tuple[str, ...]:
-    top = real_path(root)
-    paths = [Path(os.path.normpath(top / directory)) for directory in directories]
-    return tuple(path.relative_to(top).as_posix() for path in paths if path != top and path.is_relative_to(top))
+    """Relative paths of those directories that are below the root. The root must be free of links."""
+    paths = [Path(os.path.normpath(root / directory)) for directory in directories]
+    return tuple(path.relative_to(root).as_posix() for path in paths if path != root and path.is_relative_to(root))
 
 
 class Hashes:
@@ -175,7 +167,6 @@ class Hashes:
         self._path = path
         self._cached: dict[str, list[object]] = {}
         self._next: dict[str, list[object]] = {}
-        self.files_read = 0
         data = read_json(path)
         if data.get("schema") == _SCHEMA and isinstance(data.get("files"), dict):
             self._cached = data["files"]
@@ -190,7 +181,6 @@ class Hashes:
         now = time.time_ns()
         with open(os.path.join(root, encode_name(found.path)), "rb", buffering=0, opener=open_regular) as file:
             digest, size, after = sha256_of_open(file), file.tell(), os.fstat(file.fileno())
-        self.files_read += 1
         current = (after.st_mtime_ns, after.st_ctime_ns, after.st_ino, after.st_dev)
         if current != found.identity or size != found.size:
             return found._replace(size=after.st_size, identity=current)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -136,7 +136,7 @@ def _scan_directory(
         path = prefix + composed_name(full, name, names)
         is_directory = entry.is_dir(follow_symlinks=False)
         reason = ignored.reason_left_out(path, layers, is_directory=is_directory, inside=directory.reason)
-        if reason is not None and not (is_directory and reason != "excluded" and ignored.is_above_include(path)):
+        if reason is not None and not (is_directory and reason != "excluded" and path in ignored.above_includes):
             if reason in left_out:
                 left_out[reason].append(f"{path}/" if is_directory else path)
             continue
@@ -210,17 +210,17 @@ def heaviest(files: Iterable[tuple[str, int]], *, by_count: bool = False) -> tup
             current = parent
     key = 1 if by_count else 0
 
-    def dominant(path: str) -> Iterator[LargeEntry]:
+    def dominant(path: str) -> LargeEntry:
         while path in below:
             largest = max(below[path], key=lambda child: sizes[child][key])
             if sizes[largest][key] < _DOMINANT * sizes[path][key]:
                 break
             path = largest
         size, count = sizes[path]
-        yield LargeEntry(path, size, count, path in below)
+        return LargeEntry(path, size, count, path in below)
 
     tops = sorted(below.get("", ()), key=lambda child: -sizes[child][key])[:_SHOWN]
-    return tuple(entry for top in tops for entry in dominant(top))
+    return tuple(map(dominant, tops))
 
 
 def check_size(root: Path, scanned: ScanResult) -> None:

@@ -75,7 +75,8 @@ def test_unchanged_tree_takes_one_query_and_reads_no_file(place: Place, monkeypa
     done = place.synced()
     assert (done.status, done.sent_bytes) == ("ok", 0)
     assert place.ran == ["look at the tree"]
-    assert read_project(place.root).files_read == 0
+    monkeypatch.delattr("ipexctl.sync.project.sha256_of_open")
+    read_project(place.root)
 
 
 def test_only_missing_content_is_sent(place: Place) -> None:

@@ -6,7 +6,7 @@ import itertools
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from hypothesis import given
@@ -17,7 +17,7 @@ from ipexctl.errors import UserError
 from ipexctl.files.destination import Destination
 from ipexctl.files.manifest import Manifest, leads_out, unpacked
 from ipexctl.hosts.host import Host
-from ipexctl.node.common.files import decode_name, encode_name
+from ipexctl.node.common.files import decode_name, encode_name, sha256_of_open
 from ipexctl.node.files.call_types import Generation, TreeChanges, TreesReply
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.sync import scan as walk
@@ -120,14 +120,26 @@ def test_manifest_digest_differs_with_any_change() -> None:
     assert Manifest.of([entry, others[0]]).digest == Manifest.of([others[0], entry]).digest
 
 
-def test_files_are_read_again_only_if_their_stat_changed(tmp_path: Path) -> None:
+@pytest.fixture
+def files_read(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    found: list[object] = []
+
+    def read(file: IO[bytes]) -> str:
+        found.append(file)
+        return sha256_of_open(file)
+
+    monkeypatch.setattr("ipexctl.sync.project.sha256_of_open", read)
+    return found
+
+
+def test_files_are_read_again_only_if_their_stat_changed(tmp_path: Path, files_read: list[object]) -> None:
     cache = tmp_path / "cache.json"
     root = tmp_path / "root"
 
     def read() -> tuple[int, str]:
-        hashes = Hashes(cache)
-        digest = manifest_of(walk.scan_project(root), hashes).digest
-        return hashes.files_read, digest
+        files_read.clear()
+        digest = manifest_of(walk.scan_project(root), Hashes(cache)).digest
+        return len(files_read), digest
 
     old, fresh = put(root, "old", "1"), put(root, "fresh", "1")
     assert read()[0] == 2
@@ -149,12 +161,10 @@ def test_files_are_read_again_only_if_their_stat_changed(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1, "files": 3}', '{"schema": 1, "files": {"a": 7}}'])
-def test_invalid_hash_cache_is_ignored(tmp_path: Path, text: str) -> None:
+def test_invalid_hash_cache_is_ignored(tmp_path: Path, text: str, files_read: list[object]) -> None:
     put(tmp_path, "root/a", "1")
-    cache = put(tmp_path, "cache", text)
-    hashes = Hashes(cache)
-    manifest_of(walk.scan_project(tmp_path / "root"), hashes)
-    assert hashes.files_read == 1
+    manifest_of(walk.scan_project(tmp_path / "root"), Hashes(put(tmp_path, "cache", text)))
+    assert len(files_read) == 1
 
 
 @pytest.mark.parametrize(
