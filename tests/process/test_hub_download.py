@@ -302,8 +302,8 @@ def test_a_hub_that_sends_hardly_anything_is_left(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(hub_download, "_TICK", 0.05)
 
     def drip(tell: hub_download.Tell) -> NoReturn:
-        for number in range(8):
-            tell("rows", number)
+        for _ in range(8):
+            tell(None)
             time.sleep(0.1)
         time.sleep(60)
         raise AssertionError

@@ -47,6 +47,8 @@ class AsideFiles:
         return True
 
     def prepare(self, exchange: str) -> None:
+        if not _EXCHANGE.fullmatch(exchange.encode()):
+            raise ValueError(f"{exchange!r:.80} is not a name of an exchange")
         self._exchange = exchange
         device = os.stat(_existing(self._root)).st_dev
         with contextlib.suppress(OSError, AgentError), _open(self._link) as aside_files:

@@ -126,15 +126,10 @@ class CheckpointFiles:
 
     def _open_source(self, name: str) -> tuple[int, os.stat_result]:
         """Open a file to send. Raises an OSError or AgentError, also for a link that leads out."""
-        below, place = self._below(name), self._place
-        if below:
-            with self._enter(f"{place.path}/{below}", inside=os.fstat(place.number)) as found:
-                return _open_file(found)
-        above, _, last = os.fsencode(place.name).rpartition(b"/")
-        with GuardedDirectory.of(place).enter(above) as directory:
-            directory.check_entry(last, directory.status_of(last), OWN_CHECKPOINT)
-            number = directory.open_to_read(last)
-            return number, os.fstat(number)
+        place = self._place
+        path = "/".join(filter(None, (place.path, self._below(name))))
+        with self._enter(path, inside=os.fstat(place.number)) as found:
+            return _open_file(found)
 
     def scan(self, *, has_hashes: bool = True) -> HostCopies:
         """Copies on this host, also in other trees. Without hashes, all contents look the same."""

@@ -110,17 +110,14 @@ class FileDownload:
                 arrived += count
                 fresh = buffer[min(count, skip) : count]
                 skip -= count - len(fresh)
-                self._write(part, fresh)
+                if part.size is not None and part.done + len(fresh) > part.size:
+                    raise AgentError(f"{self._display_url}: it has more than the {part.size} bytes that were expected")
+                part.write(fresh)
+                self._progress.add(len(fresh), self._file["name"])
         if length.isdigit() and arrived < int(length):
             raise ConnectionError(f"it broke off after {part.done} bytes")
         if part.size is not None and part.done < part.size:
             raise ConnectionError(f"it has {part.done} bytes where {part.size} were expected")
-
-    def _write(self, part: PartialFile, fresh: memoryview) -> None:
-        if part.size is not None and part.done + len(fresh) > part.size:
-            raise AgentError(f"{self._display_url}: it has more than the {part.size} bytes that were expected")
-        part.write(fresh)
-        self._progress.add(len(fresh), self._file["name"])
 
 
 def fetch(request: DownloadRequest, _: BinaryIO) -> Json:

@@ -151,17 +151,15 @@ def list_path(listing: Listing, base: str, path: str) -> tuple[bytes, bool]:
         name = os.path.basename(full)
         listing.add_tree(name, full, follow=True)
         return full, len(listing.paths) == 1 and not os.path.isdir(full)
-    if not glob.has_magic(requested):
+    matches = list(matching(start, requested)) if glob.has_magic(requested) else []
+    if not matches:
         raise no_such_path(full)
-    matches = list(matching(start, requested))
     for name, match in matches:
         if not is_content:
             if not listing.below_link(name):
                 listing.add_tree(name, os.path.join(os.path.realpath(os.path.dirname(match)), os.path.basename(match)))
         elif os.path.isdir(match):
             listing.add_children(b"", os.path.realpath(match))
-    if not matches:
-        raise no_such_path(full)
     return full, False
 
 

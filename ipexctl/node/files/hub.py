@@ -26,29 +26,28 @@ _SIGN_OF_LIFE = 300.0
 """Seconds between events of a waiting call: one that is silent for an hour counts as hung."""
 
 
-class OfferRequest(TypedDict):
-    home: str
-    files: list[list[str]]
-
-
 class CacheRequest(TypedDict):
     home: str
+
+
+class OfferRequest(CacheRequest):
+    files: list[list[str]]
 
 
 class CacheRemoveRequest(CacheRequest):
     folders: list[str]
 
 
-def _top(home: str) -> str:
-    """Path of the cache: it may be the user's link to a larger disk, which `home_of` has followed."""
-    return os.path.realpath(os.path.join(home, HF_HOME))
+def _places(request: CacheRequest) -> tuple[str, str]:
+    """The home, and the path of its HF_HOME: that may be the user's link to a larger disk, which `home_of` follows."""
+    home = home_of(request, CACHE)
+    return home, os.path.realpath(os.path.join(home, HF_HOME))
 
 
 def offer(request: OfferRequest, stdin: BinaryIO) -> dict[str, str]:
     """Link files into the store of a directory that only this call uses, until its stdin ends."""
-    home = home_of(request, CACHE)
+    home, top = _places(request)
     open_home(home)
-    top = _top(home)
     name = push.own_directory(f"{top}/{os.urandom(8).hex()}")
     with GuardedDirectory.open(top) as above:
         push.remove_abandoned(above)
@@ -88,15 +87,15 @@ def _repos(cache: str) -> Iterator[tuple[str, CachedRepo]]:
 
 
 def list_cache(request: CacheRequest, _: BinaryIO) -> CacheReply:
-    home = home_of(request, CACHE)
+    home, top = _places(request)
     check_home(home)
-    cache = os.path.join(_top(home), HUB_CACHE)
+    cache = os.path.join(top, HUB_CACHE)
     return CacheReply(cache, tuple(repo for _, repo in _repos(cache)))
 
 
 def remove(request: CacheRemoveRequest, _: BinaryIO) -> CacheReply:
-    home = home_of(request, CACHE)
-    cache = os.path.join(_top(home), HUB_CACHE)
+    home, top = _places(request)
+    cache = os.path.join(top, HUB_CACHE)
     removed, freed = [], 0
     if open_home(home):
         found = dict(_repos(cache))

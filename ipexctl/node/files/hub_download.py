@@ -18,7 +18,7 @@ import signal
 import site
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Collection, Iterator, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Collection, Iterator, NamedTuple, Optional, TypedDict
 
 from ipexctl.node.common.answer import SIGNALS, AgentError, answer_until_stopped, emit, explain_os_error
 from ipexctl.node.common.clock import Stopwatch
@@ -84,8 +84,8 @@ class _Snapshot(NamedTuple):
     lacking: int
 
 
-Tell = Callable[[str, int], None]
-"""Called with `rows`, the list's length so far, and with `bytes`, the bytes still to download."""
+Tell = Callable[[Optional[int]], None]
+"""Called with the bytes still to download, and with None while the list comes."""
 
 
 class _Library:
@@ -132,7 +132,7 @@ def _fetch(request: HubDownloadRequest, wanted: WantedRepo, cache: Path, tell: T
         found = _Snapshot(commit, files, sum(lacking.values()))
         if request["dry_run"]:
             return found
-        tell("bytes", found.lacking)
+        tell(found.lacking)
         if found.lacking > free_space(str(cache)):
             raise explain_full_disk(str(cache), found.lacking)
         largest = max(lacking.values(), default=0) + _MOST_UNLISTED  # a file of the hub may have no end
@@ -169,7 +169,7 @@ def _list(library: _Library, request: HubDownloadRequest, wanted: WantedRepo, te
     rows = api.list_repo_tree(name, recursive=True, revision=commit, repo_type=kind)
     for number, entry in enumerate(rows, 1):
         if number % _ROWS_REPORTED == 0:
-            tell("rows", number)
+            tell(None)
         if hasattr(entry, "blob_id"):
             found[entry.path] = entry
     files = []
@@ -248,8 +248,7 @@ def in_own_process(work: Callable[[Tell], _Snapshot], what: str, measure: Callab
                     return message
                 if isinstance(message, AgentError):
                     raise message
-                kind, number = message
-                total = number if kind == "bytes" else total
+                total = message or total
                 silence.restart()
             now = measure()
             emit("progress", done=min(now - before, total), total=total)
@@ -270,7 +269,7 @@ def _send_result(work: Callable[[Tell], _Snapshot], sender: Connection) -> None:
         signal.signal(number, signal.SIG_DFL)
     end_with_parent(signal.SIGKILL)()
     try:
-        sender.send(work(lambda kind, number: sender.send((kind, number))))
+        sender.send(work(sender.send))
     except AgentError as error:
         sender.send(error)
 
