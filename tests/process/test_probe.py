@@ -18,7 +18,7 @@ import pytest
 from agent_helpers import wait_until
 from ipexctl.facts.facts import parse, to_json
 from ipexctl.facts.gather import gather_facts, skew
-from ipexctl.facts.live_runs import read_host_snapshot
+from ipexctl.facts.live_runs import BusyProgram, read_host_snapshot
 from ipexctl.facts.probe import live_runs_command, lock_command, probe_command, probe_script, wait_command
 from ipexctl.hosts.host import Host
 from ipexctl.limits import LOCK_VALID, PROBE_REST
@@ -445,20 +445,27 @@ def test_programs_that_use_cores_are_named_with_their_script_alone(shell: list[s
     evil.write_text(burn)
     commands = [["/bin/sh", "-e", str(evil), "--password", "secret"], ["/bin/sh", "-c", burn, "secret"]]
     processes = [subprocess.Popen(command) for command in commands]
-    try:
-        script = live_runs_command(with_programs=True).script
+    script = live_runs_command(with_programs=True).script
+    expected = {"sh e[1m?run.busy 1 0 1 99 x.sh", "sh"}
+    found: dict[str, BusyProgram] = {}
+
+    def are_named() -> bool:
+        """False as long as other tests leave them too little of the cores."""
         done = subprocess.run([*shell, "-c", script], capture_output=True, text=True, timeout=60)
+        assert "secret" not in done.stdout
+        snapshot = read_host_snapshot(done.stdout)
+        assert snapshot is not None
+        found.update((program.name, program) for program in snapshot.programs if program.uid == os.getuid())
+        return expected <= set(found)
+
+    try:
+        wait_until(are_named, 60)
     finally:
         for process in processes:
             process.kill()
             process.wait()
-    assert "secret" not in done.stdout
-    snapshot = read_host_snapshot(done.stdout)
-    assert snapshot is not None
-    names = [program.name for program in snapshot.programs if program.uid == os.getuid()]
-    assert {"sh e[1m?run.busy 1 0 1 99 x.sh", "sh"} <= set(names)
-    (found,) = [program for program in snapshot.programs if program.name.startswith("sh e[1m")]
-    assert found.account == getpass.getuser()
-    assert 0.1 <= found.cores <= 1.2
-    assert found.since is not None
-    assert abs(found.since - time.time()) < 60
+    program = found["sh e[1m?run.busy 1 0 1 99 x.sh"]
+    assert program.account == getpass.getuser()
+    assert 0.1 <= program.cores <= 1.2
+    assert program.since is not None
+    assert abs(program.since - time.time()) < 120
