@@ -189,7 +189,9 @@ class Push:
         stores = [self._store_of(host) for host in hosts]
         options = TransferOptions(self.options.home, self.options.iface, self.options.timeout, self.facts)
         transfer = FileTransfer(stores, needs, self.pool, options, self.watch, self.sender)
-        arrived = transfer.bring_all(self.origin or local_files(self.source.root, self.source.entry_of), self._fail)
+        arrived = transfer.bring_all(
+            self.origin or local_files(self.source.root, self.source.entry_of, in_groups=True), self._fail
+        )
         self._each(arrived, lambda host, session: self._place(host, session, transfer))
 
     def _each(self, hosts: Sequence[Host], work: Callable[[Host, Session], PushResult]) -> None:

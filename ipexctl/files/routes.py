@@ -13,12 +13,12 @@ import os
 import secrets
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
@@ -43,6 +43,7 @@ from ipexctl.node.files.file_stream import END
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.files.place import CONTENT, PARCEL
 from ipexctl.remote.connector import SessionPool
+from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import HeldCall
 from ipexctl.remote.outcome import (
@@ -50,6 +51,7 @@ from ipexctl.remote.outcome import (
     Cancelled,
     HostError,
     Notice,
+    ProgressEvent,
     TimedOut,
     Unreachable,
     Watch,
@@ -66,6 +68,9 @@ SEPARATE_SIZE: Final = 1_000_000
 _MAX_CLIENTS: Final = 2
 _GIVE_UP: Final = 2
 """Failed connections to the source in a row until no target tries any more."""
+_SMALLEST_GROUP: Final = 64_000_000
+_MOST_GROUPS: Final = 8
+"""A group of files reaches the source while it sends the one before to the others."""
 _SERVER_IDLE: Final = 900.0
 _END_TIMEOUT: Final = 10.0
 
@@ -204,12 +209,16 @@ class Distributor:
         self._failures = 0
 
     def __enter__(self) -> Distributor:
+        return self
+
+    def fill_source(self) -> None:
+        """Send local files to the source."""
         if self._local is not None:
             delivery = self._delivery(self._source, self._pool.session(self._source.host), self.files)
             delivery.find_missing()
             if delivery.need:
                 self._from_here(delivery)
-        return self
+            delivery.finish()
 
     def __exit__(self, *_: object) -> None:
         futures.wait([server.call.end() for server in self._servers if server.call is not None], _END_TIMEOUT)
@@ -368,7 +377,7 @@ class FileTransfer:
     ) -> None:
         """`stores`: one host of each home. `needs`: host → hashes. `sender`: a host that has all; else the host that
         lacks most gets them first."""
-        self.sent: Mapping[str, int] = {}
+        self.sent: dict[str, int] = {}
         self.parcels: tuple[str, ...] = ()
         """Hashes of files that contain several."""
         self.pool, self.options, self.watch = pool, options, watch
@@ -402,40 +411,91 @@ class FileTransfer:
 
     def bring_all(self, origin: Origin, fail: Callable[[Host, HostError], None]) -> list[Host]:
         """Return the hosts that have everything; `fail` gets the others."""
+        hosts = self._hosts
         if not self.contents:
-            return self._hosts
-        ready = []
+            return hosts
         try:
             with ExitStack() as held:
-                distributor = held.enter_context(origin(self, held))
-                self.sent = distributor.sent
-                self.parcels = tuple(file.sha256 for file in distributor.files if file.name == PARCEL)
-
-                def bring(host: Host, session: Session) -> Route:
-                    wanted = {*self._needs[host.name], *self.parcels}
-                    files = [file for file in distributor.files if file.sha256 in wanted]
-                    return distributor.bring(self.stores[host.name], session, files)
-
-                for done in self.pool.each(self._hosts, bring):
-                    if done.error is not None:
-                        fail(done.host, done.error)
-                    else:
-                        ready.append(done.host)
+                groups = origin(self, held)
+                files = [file for group in groups for file in group.files]
+                self.parcels = tuple(file.sha256 for file in files if file.name == PARCEL)
+                for group in held.enter_context(closing(_filled(groups))):
+                    with group:
+                        hosts = self._bring(group, hosts, fail)
+                    if not hosts:
+                        break
+                for name in (name for group in groups for name in group.sent):
+                    self.sent[name] = sum(group.sent.get(name, 0) for group in groups)
         except HostError as error:
-            for host in self._hosts:
+            for host in hosts:
                 reason = f"{self.source.name}, which sends the files on, failed: {error.reason}"
                 fail(host, error if host == self.source else HostError(reason, error.fix))
             return []
+        return hosts
+
+    def _bring(self, group: Distributor, hosts: list[Host], fail: Callable[[Host, HostError], None]) -> list[Host]:
+        def bring(host: Host, session: Session) -> Route:
+            return group.bring(self.stores[host.name], session, self._wanted(host.name, group.files))
+
+        ready = []
+        for done in self.pool.each(hosts, bring):
+            if done.error is not None:
+                fail(done.host, done.error)
+            else:
+                ready.append(done.host)
         return ready
 
+    def _wanted(self, host: str, files: Sequence[StoredFile]) -> Sequence[StoredFile]:
+        wanted = {*self._needs[host], *self.parcels}
+        return [file for file in files if file.sha256 in wanted]
 
-Origin = Callable[[FileTransfer, ExitStack], Distributor]
-"""Makes the distributor of a transfer's files. What it enters in the stack lasts as long as the transfer."""
+    def watch_group(self, before: Sequence[StoredFile], files: Sequence[StoredFile]) -> Watch:
+        """Count the bytes of a group as part of all files. `before`: those of earlier groups."""
+
+        def watch(event: ProgressEvent) -> None:
+            if isinstance(event, BytesMoved):
+                is_source = event.host == self.source.name
+                done, total = (
+                    total_size(part if is_source else self._wanted(event.host, part)) for part in (before, files)
+                )
+                event = replace(event, done=event.done + (done or 0), total=total)
+            self.watch(event)
+
+        return watch
 
 
-def local_files(root: Path, entry_of: Callable[[str], ManifestEntry]) -> Origin:
+def _filled(groups: Sequence[Distributor]) -> Generator[Distributor, None, None]:
+    """Each group once its source has it. The source gets the next one while the caller distributes a group."""
+    filling = run_in_background(groups[0].fill_source, "fill")
+    try:
+        for group, following in zip_longest(groups, groups[1:]):
+            filling.result()
+            if following is not None:
+                filling = run_in_background(following.fill_source, "fill")
+            yield group
+    finally:
+        futures.wait([filling])
+
+
+def split(files: Sequence[StoredFile]) -> list[list[StoredFile]]:
+    least = max(_SMALLEST_GROUP, (total_size(files) or 0) / _MOST_GROUPS)
+    groups: list[list[StoredFile]] = [[]]
+    for file in files:
+        if (total_size(groups[-1]) or 0) >= least:
+            groups.append([])
+        groups[-1].append(file)
+    return groups
+
+
+Origin = Callable[[FileTransfer, ExitStack], Sequence[Distributor]]
+"""Makes the distributors of a transfer's files, of one group each. What it enters in the stack lasts as long as the
+transfer."""
+
+
+def local_files(root: Path, entry_of: Callable[[str], ManifestEntry], *, in_groups: bool) -> Origin:
     """Files of this machine: small ones in one parcel, larger ones by their own hash.
 
+    `in_groups`: the hosts send a group on while the next one arrives. They must have been asked for room for all.
     They arrive in the stage of a tree or a push (`node/files/place.py`), where a repeated call finds them.
     """
     base = os.fsencode(root)
@@ -458,7 +518,7 @@ def local_files(root: Path, entry_of: Callable[[str], ManifestEntry]) -> Origin:
             ) from None
         return StoredFile(digest.hexdigest(), PARCEL, parcel.stat().st_size), parcel
 
-    def send(transfer: FileTransfer, held: ExitStack) -> Distributor:
+    def send(transfer: FileTransfer, held: ExitStack) -> list[Distributor]:
         contents = [entry_of(sha256) for sha256 in transfer.contents]
         large = [entry for entry in contents if entry.size >= SEPARATE_SIZE]
         small = [entry for entry in contents if entry.size < SEPARATE_SIZE]
@@ -466,6 +526,11 @@ def local_files(root: Path, entry_of: Callable[[str], ManifestEntry]) -> Origin:
         if small:
             local.update([pack(held, small)])
         source, timeout = transfer.stores[transfer.source.name], transfer.options.timeout
-        return Distributor(transfer.pool, source, list(local), transfer.watch, timeout=timeout, local=local)
+        files, made = list(local), []
+        for group in split(files) if in_groups and source.address else [files]:
+            before = files[: files.index(group[0])]
+            watch = transfer.watch_group(before, files)
+            made.append(Distributor(transfer.pool, source, group, watch, timeout=timeout, local=local))
+        return made
 
     return send

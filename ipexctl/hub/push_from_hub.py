@@ -199,7 +199,7 @@ def _read_entries(folder: str, text: str) -> list[ManifestEntry]:
 def _send_from(downloader: Downloader, manifest: Manifest, home: str) -> Origin:
     """Files that the downloading host has in its cache."""
 
-    def send(transfer: FileTransfer, held: ExitStack) -> Distributor:
+    def send(transfer: FileTransfer, held: ExitStack) -> list[Distributor]:
         host, pool = downloader.host, transfer.pool
         files = [StoredFile(sha256, CONTENT, manifest.files[sha256].size) for sha256 in transfer.contents]
         paths = [[sha256, manifest.files[sha256].path.removeprefix(f"{HUB_CACHE}/")] for sha256 in transfer.contents]
@@ -212,7 +212,7 @@ def _send_from(downloader: Downloader, manifest: Manifest, home: str) -> Origin:
         held.callback(lambda: futures.wait([offered.end()], OFFER_CLEANUP))
         address = transfer.addresses.get(host.name)
         source = StoreLocation(host, downloader.python, offered.value.result(), address, is_guarded=True)
-        return Distributor(pool, source, files, transfer.watch, timeout=transfer.options.timeout)
+        return [Distributor(pool, source, files, transfer.watch, timeout=transfer.options.timeout)]
 
     return send
 

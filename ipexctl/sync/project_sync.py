@@ -274,7 +274,7 @@ class ProjectSync:
         if transfer is not None:
             from ipexctl.files.routes import local_files
 
-            origin = local_files(self.project.root, self.project.manifest.files.__getitem__)
+            origin = local_files(self.project.root, self.project.manifest.files.__getitem__, in_groups=False)
             ready = transfer.bring_all(origin, self._fail)
 
         def put(host: Host, session: Session) -> TreeChanges:

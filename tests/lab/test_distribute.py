@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,10 +20,11 @@ from ipexctl.extras.lab.faults import break_host, mend_host
 from ipexctl.extras.lab.lab_plan import LabSpec
 from ipexctl.extras.lab.lab_record import Lab, LabHost
 from ipexctl.extras.lab.lab_system import in_host
-from ipexctl.files.routes import Distributor
+from ipexctl.files.routes import Distributor, FileTransfer, TransferOptions, local_files
 from ipexctl.files.store_client import StoreClient, StoredFile, StoreLocation
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.host import Host
+from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector, SessionPool
 from ipexctl.remote.local import LocalSession
@@ -243,3 +245,42 @@ def test_push_sends_files_while_later_ones_are_produced(
     store.push(coming())
     assert arrived == [True]
     assert store.missing(BLOBS[:2]) == ()
+
+
+@pytest.mark.parametrize("source_fails", [False, True])
+def test_groups_of_local_files_reach_every_host_but_those_that_failed(
+    context: StoreHosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source_fails: bool
+) -> None:
+    """The source has some before. It sends a group on while the next one arrives."""
+    monkeypatch.setattr("ipexctl.files.routes._SMALLEST_GROUP", 1_000_000)
+    entries = {}
+    for number in range(6):
+        path, data = tmp_path / f"shard{number}", os.urandom(2_000_000)
+        path.write_bytes(data)
+        sha256 = hashlib.sha256(data).hexdigest()
+        entries[sha256] = ManifestEntry(path.name, "f", 0o644, len(data), sha256)
+    blobs = [StoredFile(sha256, "content", 2_000_000) for sha256 in entries]
+    places = [context.place(host) for host in context.hosts]
+    store = "/proc/none/wheels"
+    places[0 if source_fails else 3] = replace(places[0 if source_fails else 3], store=store, home="")
+    needs = {host.name: [*entries] for host in context.hosts}
+    options, failed = TransferOptions("~/.ipexctl", None, None, {}), dict[str, str]()
+    transfer = FileTransfer(places, needs, context.pool, options, context._note)
+
+    arrived = transfer.bring_all(
+        local_files(tmp_path, entries.__getitem__, in_groups=True),
+        lambda host, error: failed.update({host.name: error.reason}),
+    )
+    if source_fails:
+        assert arrived == []
+        assert all("/proc: the disk is full" in reason for reason in failed.values())
+        assert [name for name, reason in failed.items() if "node1, which sends" not in reason] == ["node1"]
+        return
+    assert {host.name for host in arrived} == {"node1", "node2", "node3"}
+    assert list(failed) == ["node4"]
+    assert failed["node4"].count("/proc: the disk is full") == 2, "by both routes"
+    assert transfer.sent == {"node1": 12_000_000}
+    for host in arrived:
+        assert context.store(host).missing(blobs, verify=True) == ()
+        assert context.seen[host.name] == (12_000_000, 12_000_000)
+    assert processes_with(context.lab, AGENT_MODULE) == []
