@@ -57,7 +57,6 @@ class Receiver:
         """Bytes of it that are here."""
         self._is_skipped = False
         """True if it can't be written here; its bytes come all the same."""
-        self._done = 0
         self._total = 0
 
     @property
@@ -150,11 +149,10 @@ class Receiver:
             left -= len(part)
             self._at += len(part)
             self.received += len(part)
-            self._done += len(part)
             if not left and "crc" in event:
                 self._finish(event)
-            if part and (len(part) == len(data) or self._done == self._total):  # not for each of many small files
-                self._on_bytes(self._done, max(self._total, self._done))
+            if part and (len(part) == len(data) or self.received == self._total):  # not for each of many small files
+                self._on_bytes(self.received, max(self._total, self.received))
             return None if left else len(part)
 
         return receive_part

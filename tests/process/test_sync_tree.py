@@ -403,14 +403,6 @@ def test_project_above_the_size_limit_is_refused_before_connecting(
     assert place.synced(allow_big=True).files_sent == 9
 
 
-def test_ipexctl_home_inside_the_project_is_not_sent(place: Place) -> None:
-    put(place.root, "a", "1")
-    inside = Place(place.root, place.root / "scratch/ours")
-    inside.sync()
-    inside.sync()
-    assert "scratch/ours" not in inside.there()
-
-
 @pytest.mark.parametrize("python", all_pythons())
 def test_agent_scripts_run_with_every_python_of_a_node(place: Place, python: str) -> None:
     put(place.root, "a/b", "1")
