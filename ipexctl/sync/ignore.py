@@ -26,13 +26,12 @@ if TYPE_CHECKING:
 FILES: Final = (".gitignore", ".ipexctlignore")
 """Read in every directory; `.ipexctlignore` wins over `.gitignore`."""
 
-DEFAULT_SUFFIX: Final = ".pyc"
-DEFAULT_PREFIX: Final = "._"
-"""AppleDouble: macOS writes a file's attributes there if a disk can't keep them."""
-DEFAULT_FILES: Final = frozenset({".DS_Store"})
-DEFAULT_PAGE: Final = re.compile(r"report-[A-Za-z0-9_]+-[0-9]{4}-[0-9]{6}-[0-9a-f]{4}\.html")
-"""A page of `ipexctl report`; otherwise each new page would be sent with the next run."""
-DEFAULT_DIRECTORIES: Final = frozenset({"node_modules", ".tox", ".nox", ".DS_Store"})
+_DEFAULT_FILES: Final = re.compile(
+    r".*\.pyc|\._.*|\.DS_Store|report-[A-Za-z0-9_]+-[0-9]{4}-[0-9]{6}-[0-9a-f]{4}\.html", re.DOTALL
+)
+"""`._NAME` is AppleDouble: macOS writes a file's attributes there if a disk can't keep them. The last is a page of
+`ipexctl report`; otherwise each new page would be sent with the next run."""
+_DEFAULT_DIRECTORIES: Final = frozenset({"node_modules", ".tox", ".nox", ".DS_Store"})
 """Any file of a project can override these: `!node_modules/` sends them."""
 ALWAYS: Final = frozenset(
     {
@@ -71,18 +70,9 @@ CREDENTIAL_PATTERNS: Final = (*CREDENTIAL_DIRECTORIES, *CREDENTIAL_FILES)
 """For other programs that copy a project; they leave out templates too."""
 
 
-def _names(patterns: Iterable[str]) -> re.Pattern[str]:
-    return re.compile("|".join(fnmatch.translate(pattern) for pattern in patterns if "/" not in pattern))
-
-
-def _endings(patterns: Iterable[str]) -> tuple[str, ...]:
-    return tuple(f"/{pattern}" for pattern in patterns if "/" in pattern)
-
-
-_DIRECTORY_NAMES: Final = _names(CREDENTIAL_DIRECTORIES)
-_DIRECTORY_ENDINGS: Final = _endings(CREDENTIAL_DIRECTORIES)
-_FILE_NAMES: Final = _names(CREDENTIAL_PATTERNS)
-_FILE_ENDINGS: Final = _endings(CREDENTIAL_PATTERNS)
+_DIRECTORY_ENDINGS: Final = tuple(f"/{name}" for name in CREDENTIAL_DIRECTORIES)
+_FILE_ENDINGS: Final = tuple(f"/{name}" for name in CREDENTIAL_PATTERNS if "*" not in name)
+_FILE_NAMES: Final = re.compile("|".join(fnmatch.translate(name) for name in CREDENTIAL_PATTERNS if "*" in name))
 
 Reason = Literal["excluded", "ignored", "credentials", "fetched"]
 """Why a path is left out: excluded by `--exclude` or `ALWAYS`; ignored by a file or a default; credentials by its name
@@ -258,21 +248,18 @@ def pattern_for(path: str) -> str:
 def is_credential(path: str, *, is_directory: bool) -> bool:
     """True for names of files with keys, tokens or passwords, at any depth, in any case.
 
-    A link counts as a file and as a directory. One regular expression instead of git's patterns, because every path is
-    checked.
+    A link counts as a file and as a directory. Endings and one regular expression instead of git's patterns, because
+    every path is checked.
     """
     full = f"/{path.lower()}"
-    name = full[full.rfind("/") + 1 :]
     if is_directory:
-        return _DIRECTORY_NAMES.match(name) is not None or full.endswith(_DIRECTORY_ENDINGS)
+        return full.endswith(_DIRECTORY_ENDINGS)
+    name = full[full.rfind("/") + 1 :]
     if name.startswith(".env.") and name.endswith(TEMPLATE_SUFFIXES):
         return False
-    return _FILE_NAMES.match(name) is not None or full.endswith(_FILE_ENDINGS)
+    return full.endswith(_FILE_ENDINGS) or _FILE_NAMES.match(name) is not None
 
 
 def is_default(name: str, *, is_directory: bool) -> bool:
     """True if left out unless a pattern includes it: useless on another machine."""
-    if is_directory:
-        return name in DEFAULT_DIRECTORIES
-    is_page = name.startswith("report-") and DEFAULT_PAGE.fullmatch(name) is not None
-    return is_page or name.endswith(DEFAULT_SUFFIX) or name.startswith(DEFAULT_PREFIX) or name in DEFAULT_FILES
+    return name in _DEFAULT_DIRECTORIES if is_directory else _DEFAULT_FILES.fullmatch(name) is not None
