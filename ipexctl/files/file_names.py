@@ -11,6 +11,7 @@ import contextlib
 import os
 import unicodedata
 from collections.abc import Collection, Mapping
+from itertools import accumulate
 from typing import NamedTuple
 
 from ipexctl.node.common.files import encode_name
@@ -32,10 +33,7 @@ def find_equal(paths: Mapping[int, str], rules: NameRules) -> dict[int, str]:
     found: dict[int, str] = {}
     first: dict[str, str] = {}
     for number, path in paths.items():
-        end = 0
-        while end >= 0:
-            end = path.find("/", end + 1)
-            name = path if end < 0 else path[:end]
+        for name in accumulate(path.split("/"), "{}/{}".format):
             if (earlier := first.setdefault(rules.fold(name), name)) != name:
                 found[number] = earlier
                 break

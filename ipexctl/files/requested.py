@@ -11,6 +11,7 @@ import glob
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final, cast
 
 from ipexctl.errors import UserError
@@ -242,11 +243,9 @@ def _check_tree(entries: Sequence[ManifestEntry]) -> None:
     if all(kind == "d" for kind in seen.values()):
         return
     for entry in entries:
-        above = entry.path.rpartition("/")[0]
-        while above:
+        for above in accumulate(entry.parts[:-1], "{}/{}".format):
             if seen.get(above, "d") != "d":
                 raise _refused(entry, f"{quoted(above)} is not a directory")
-            above = above.rpartition("/")[0]
 
 
 def _is_named(entry: ManifestEntry, name: bytes) -> bool:

@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -233,12 +234,7 @@ def parents_of_pattern(pattern: str) -> tuple[str, ...]:
     if pattern.startswith("!"):
         return ()
     parts = pattern.strip().strip("/").split("/")[:-1]
-    found: list[str] = []
-    for part in parts:
-        if _WILDCARDS & set(part):
-            break
-        found.append(f"{found[-1]}/{part}" if found else part)
-    return tuple(found)
+    return tuple(accumulate(takewhile(_WILDCARDS.isdisjoint, parts), "{}/{}".format))
 
 
 def pattern_for(path: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -195,32 +196,25 @@ class LargeEntry(NamedTuple):
 
 
 def heaviest(files: Iterable[tuple[str, int]], *, by_count: bool = False) -> tuple[LargeEntry, ...]:
-    sizes: dict[str, list[int]] = {}
-    below: dict[str, set[str]] = {}
+    sizes, counts = Counter[str](), Counter[str]()
     for path, size in files:
-        current = path
-        while True:
-            total = sizes.setdefault(current, [0, 0])
-            total[0] += size
-            total[1] += 1
-            if not current:
-                break
-            parent = current.rpartition("/")[0]
-            below.setdefault(parent, set()).add(current)
-            current = parent
-    key = 1 if by_count else 0
+        while path:
+            sizes[path] += size
+            counts[path] += 1
+            path = path.rpartition("/")[0]
+    weights = counts if by_count else sizes
+
+    def below(path: str) -> list[str]:
+        return sorted((name for name in sizes if name.rpartition("/")[0] == path), key=lambda name: -weights[name])
 
     def dominant(path: str) -> LargeEntry:
-        while path in below:
-            largest = max(below[path], key=lambda child: sizes[child][key])
-            if sizes[largest][key] < _DOMINANT * sizes[path][key]:
-                break
-            path = largest
-        size, count = sizes[path]
-        return LargeEntry(path, size, count, path in below)
+        entries = below(path)
+        while entries and weights[entries[0]] >= _DOMINANT * weights[path]:
+            path = entries[0]
+            entries = below(path)
+        return LargeEntry(path, sizes[path], counts[path], is_directory=bool(entries))
 
-    tops = sorted(below.get("", ()), key=lambda child: -sizes[child][key])[:_SHOWN]
-    return tuple(map(dominant, tops))
+    return tuple(map(dominant, below("")[:_SHOWN]))
 
 
 def check_size(root: Path, scanned: ScanResult) -> None:
