@@ -93,10 +93,8 @@ def read_entry(fields: Mapping[str, Any]) -> ManifestEntry:
             f"it wants to write to {quoted(str(path)[:100])}: that leads out of where files are to go",
             "nothing of it was written; look at that machine before you trust it",
         )
-    is_link = kind == "l"
-    if kind not in ("d", "f", "l") or not isinstance(content, str) or bool(content) != is_link:
-        raise HostError(_UNREADABLE)
-    if is_link and not _can_be_a_path(content):
+    is_content_valid = isinstance(content, str) and (_can_be_a_path(content) if kind == "l" else not content)
+    if kind not in ("d", "f", "l") or not is_content_valid:
         raise HostError(_UNREADABLE)
     size, mode, mtime = _checked_numbers(size, mode, mtime)
     return ManifestEntry(path, cast("EntryKind", kind), mode, size, content, mtime)
@@ -116,9 +114,7 @@ def update_entry(entry: ManifestEntry, fields: Mapping[str, Any], *, is_followed
 
 def _checked_numbers(size: Any, mode: Any, mtime: Any) -> tuple[int, int, int]:
     """Raise a HostError for other than permission bits, and for numbers this machine can't store."""
-    if type(size) is not int or type(mode) is not int or type(mtime) is not int:
-        raise HostError(_UNREADABLE)
-    if not 0 <= size < _LARGEST or abs(mode) >= _LARGEST or abs(mtime) >= _LARGEST:
+    if not all(type(number) is int and abs(number) < _LARGEST for number in (size, mode, mtime)) or size < 0:
         raise HostError(_UNREADABLE)
     return size, mode & 0o777, mtime
 

@@ -171,15 +171,15 @@ class Hashes:
         if data.get("schema") == _SCHEMA and isinstance(data.get("files"), dict):
             self._cached = data["files"]
 
-    def of(self, root: bytes, found: Found) -> Found | str:
-        """Hash of a file, or its present identity if it changed since the scan."""
+    def of(self, path: bytes, found: Found) -> Found | str:
+        """Hash of a file at an absolute path, or its present identity if it changed since the scan."""
         identity = [found.size, *found.identity]
         known = self._cached.get(found.path)
         if isinstance(known, list) and known[:-1] == identity and isinstance(known[-1], str):
             self._next[found.path] = known
             return known[-1]
         now = time.time_ns()
-        with open(os.path.join(root, encode_name(found.path)), "rb", buffering=0, opener=open_regular) as file:
+        with open(path, "rb", buffering=0, opener=open_regular) as file:
             digest, size, after = sha256_of_open(file), file.tell(), os.fstat(file.fileno())
         current = (after.st_mtime_ns, after.st_ctime_ns, after.st_ino, after.st_dev)
         if current != found.identity or size != found.size:
@@ -203,7 +203,7 @@ def manifest_of(scanned: ScanResult, hashes: Hashes) -> Manifest:
     for found in scanned.found:
         content, size = found.target, found.size
         if found.kind == "f":
-            content, size = _content(root, found, hashes)
+            content, size = _content(os.path.join(root, encode_name(found.path)), found, hashes)
             if not content:
                 continue
         entries.append(ManifestEntry(found.path, found.kind, found.mode, size, content))
@@ -211,17 +211,17 @@ def manifest_of(scanned: ScanResult, hashes: Hashes) -> Manifest:
     return Manifest.of(entries)
 
 
-def _content(root: bytes, found: Found, hashes: Hashes) -> tuple[str, int]:
+def _content(path: bytes, found: Found, hashes: Hashes) -> tuple[str, int]:
     """Hash and size of a file; an empty hash if it was removed."""
     for _ in range(_MAX_TRIES):
         try:
-            result = hashes.of(root, found)
+            result = hashes.of(path, found)
         except FileNotFoundError:
             return "", 0
         except OSError as error:
-            raise unreadable(error, os.path.join(root, encode_name(found.path))) from None
+            raise unreadable(error, path) from None
         if isinstance(result, str):
             return result, found.size
         found = result
-    path = os.fsdecode(os.path.join(root, encode_name(found.path)))
-    raise UserError(f"{path} changes while it is read", fix="wait until it is complete, or leave it out: --exclude")
+    what = f"{os.fsdecode(path)} changes while it is read"
+    raise UserError(what, fix="wait until it is complete, or leave it out: --exclude")

@@ -214,7 +214,7 @@ class ChangingFile(Hashes):
         super().__init__(Path("/nowhere"))
         self._times = times
 
-    def of(self, root: bytes, found: walk.Found) -> walk.Found | str:
+    def of(self, path: bytes, found: walk.Found) -> walk.Found | str:
         self._times -= 1
         return "a" * 64 if self._times < 0 else found._replace(size=found.size + 1)
 
