@@ -32,8 +32,7 @@ class PathNotes:
             directory = self._directory
             make_private_directory(directory)
             for path in found:
-                value = {"path": path, "text": text} if text else {"path": path}
-                write_json_atomically(directory / _file_of(path), value, durable=False)
+                write_json_atomically(directory / _file_of(path), {"path": path, "text": text}, durable=False)
             for note, path in list(self._notes()):
                 if not os.path.lexists(path):
                     note.unlink(missing_ok=True)

@@ -143,11 +143,9 @@ def tree_name(root: Path, owner: str) -> str:
 def owner_here() -> str:
     """This account on this machine, by machine id; else by a random id that is kept, because a laptop's host name
     changes with its network."""
-    machine = ""
     with contextlib.suppress(OSError):
-        machine = _MACHINE_ID.read_text().strip()
-    if machine:
-        return f"{account_name()}@{machine}/{os.uname().nodename}"
+        if machine := _MACHINE_ID.read_text().strip():
+            return f"{account_name()}@{machine}/{os.uname().nodename}"
     id_file = data_directory() / "machine"
     with contextlib.suppress(OSError):
         make_private_directory(id_file.parent)

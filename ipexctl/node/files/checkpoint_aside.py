@@ -105,12 +105,9 @@ class AsideFiles:
     def note_parts(self, parts: Collection[str], hosts: Collection[str], since: int) -> None:
         """Remember the incomplete directories if any of their files was set aside. `since`: the number of the exchange
         after which they were written."""
-        if not self.is_used:
-            return
-        with _open(self._link) as aside_files, aside_files.enter(self._exchange.encode()) as exchange:
-            parts = [part for part in parts if _is_directory(part, exchange)]
-            if parts:
-                record = {"parts": parts, "hosts": list(hosts), "since": since}
+        if self.is_used and parts:
+            record = {"parts": list(parts), "hosts": list(hosts), "since": since}
+            with _open(self._link) as aside_files, aside_files.enter(self._exchange.encode()) as exchange:
                 exchange.write(_PARTS, [json.dumps(record).encode()])
 
     def put_back(self, top: str, hosts: Collection[str], make: Callable[[str], GuardedDirectory], since: int) -> int:
