@@ -34,7 +34,7 @@ from ipexctl.files.store_client import (
     report_events,
     total_size,
 )
-from ipexctl.files.stream import stream_entries
+from ipexctl.files.stream import NotInStore, stream_entries
 from ipexctl.hosts.host import Host
 from ipexctl.limits import PEER_SERVER_START
 from ipexctl.node.common.files import encode_name
@@ -385,7 +385,7 @@ class FileTransfer:
         self.contents = sorted(set[str]().union(*needs.values()))
         ordered = sorted(stores, key=lambda store: -len(needs[store.host.name]))
         self._hosts = [store.host for store in ordered]
-        self.source = sender or self._hosts[0]
+        self.source, self._has_sender = sender or self._hosts[0], sender is not None
         self._ordered = ordered
 
     @cached_property
@@ -410,40 +410,43 @@ class FileTransfer:
         return found
 
     def bring_all(self, origin: Origin, fail: Callable[[Host, HostError], None]) -> list[Host]:
-        """Return the hosts that have everything; `fail` gets the others."""
-        hosts = self._hosts
-        if not self.contents:
-            return hosts
-        try:
-            with ExitStack() as held:
-                groups = origin(self, held)
-                files = [file for group in groups for file in group.files]
-                self.parcels = tuple(file.sha256 for file in files if file.name == PARCEL)
-                for group in held.enter_context(closing(_filled(groups))):
-                    with group:
-                        hosts = self._bring(group, hosts, fail)
-                    if not hosts:
-                        break
-                for name in (name for group in groups for name in group.sent):
-                    self.sent[name] = sum(group.sent.get(name, 0) for group in groups)
-        except HostError as error:
-            for host in hosts:
-                reason = f"{self.source.name}, which sends the files on, failed: {error.reason}"
-                fail(host, error if host == self.source else HostError(reason, error.fix))
-            return []
-        return hosts
+        """Return the hosts that have everything; `fail` gets the others. If the source fails, another host takes its
+        place."""
+        while self.contents and self._hosts:
+            try:
+                with ExitStack() as held:
+                    self._bring_groups(origin(self, held), held, fail)
+                break
+            except HostError as error:
+                is_here = isinstance(error, (Cancelled, NotInStore, Damaged))
+                for host in tuple(self._hosts) if is_here or self._has_sender else (self.source,):
+                    reason = f"{self.source.name}, which sends the files on, failed: {error.reason}"
+                    self._hosts.remove(host)
+                    fail(host, error if host == self.source else HostError(reason, error.fix))
+                self.source = self._hosts[0] if self._hosts else self.source
+        return self._hosts
 
-    def _bring(self, group: Distributor, hosts: list[Host], fail: Callable[[Host, HostError], None]) -> list[Host]:
+    def _bring_groups(
+        self, groups: Sequence[Distributor], held: ExitStack, fail: Callable[[Host, HostError], None]
+    ) -> None:
+        files = [file for group in groups for file in group.files]
+        self.parcels = tuple(file.sha256 for file in files if file.name == PARCEL)
+        for group in held.enter_context(closing(_filled(groups))):
+            with group:
+                self._bring(group, fail)
+            for name, size in group.sent.items():
+                self.sent[name] = self.sent.get(name, 0) + size
+            if not self._hosts:
+                break
+
+    def _bring(self, group: Distributor, fail: Callable[[Host, HostError], None]) -> None:
         def bring(host: Host, session: Session) -> Route:
             return group.bring(self.stores[host.name], session, self._wanted(host.name, group.files))
 
-        ready = []
-        for done in self.pool.each(hosts, bring):
+        for done in self.pool.each(tuple(self._hosts), bring):
             if done.error is not None:
+                self._hosts.remove(done.host)
                 fail(done.host, done.error)
-            else:
-                ready.append(done.host)
-        return ready
 
     def _wanted(self, host: str, files: Sequence[StoredFile]) -> Sequence[StoredFile]:
         wanted = {*self._needs[host], *self.parcels}

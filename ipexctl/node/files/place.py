@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 CONTENT, PARCEL = "content", "parcel"
 """Names in a stage's directories: a large file, or a stream of several small ones."""
 _NEXT = b"next"
+_LONGEST = 240
+"""Bytes of a name to which something is appended; file systems allow 255."""
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 TAKEN = "another fetch is bringing it to the same place"
 _CHANGED = "the part of it that was here has changed; fetch it again"
@@ -257,12 +259,12 @@ class Writer:
                 opened.set_mode(self.mode_of(entry))
 
     def keep(self, path: str) -> None:
-        """Rename an entry to NAME.node-N."""
+        """Rename an entry to NAME.node-N, with a long NAME cut."""
         with self.place_of(path) as (directory, name):
             number = 1
-            while directory.status_of(b"%s.node-%d" % (name, number)) is not None:
+            while directory.status_of(kept := b"%s.node-%d" % (name[:_LONGEST], number)) is not None:
                 number += 1
-            directory.rename(directory.number, name, b"%s.node-%d" % (name, number))
+            directory.rename(directory.number, name, kept)
 
     def remove(self, path: str) -> None:
         """Remove an entry. A directory in which a run has just written stays."""

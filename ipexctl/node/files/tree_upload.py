@@ -128,7 +128,9 @@ class TreePlan:
         if self._is_from_sync(entry.path, status):
             return "this"
         rows = self.old.get(entry.path, ())
-        if any(row.entry.kind == entry.kind and row.entry.content == entry.content for row in rows):
+        # Not by the journal: a sync that broke off may not have come to this file.
+        recorded = [row.entry for row in rows if row.is_from_sync]
+        if any(row.kind == entry.kind and row.content == entry.content for row in recorded):
             return "wanted"
         return "other" if rows else "nothing"
 

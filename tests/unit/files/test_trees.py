@@ -2,7 +2,8 @@
 
 A story names its commands, and each line is something that happens, in order:
 
-    call, force, dry, killed, data    the command, with its source; after | what it did and refused
+    call, force, dry, data            the command, with its source; after | what it did and refused
+    begun, killed                     the same, killed before the first file has its name, or after the last
     run, mal                          a run, or another account, changes these
     then run, then mal                the same in the middle of the next call
     there                             all that is there
@@ -36,6 +37,9 @@ from tree_calls import (
     target_of,
     written,
 )
+
+from ipexctl.node.files.place import Writer
+from ipexctl.node.files.tree_upload import TreePlan
 
 CALLS: Final[dict[str, Call]] = {"sync": sync, "push": pushed, "fetch": fetched, "checkpoint": exchanged}
 STORIES = """
@@ -121,6 +125,14 @@ sync: what a killed sync has written is of a sync
     run     b=host
     call    a=3 b=3 | received 1, sent 2, deleted 1, moved b
     there   a=3 b=3 b.node-1=host
+
+sync: what a killed sync has not written yet is written, and what the host has there is kept
+    call    a=1 b=1
+    run     a=host
+    begun   a=2 b=2 c=2
+    run     c=host
+    call    a=2 b=2 c=2 | sent 3, moved a c
+    there   a=2 b=2 c=2 a.node-1=host c.node-1=host
 
 sync: files in a data directory stay, and are known again without --data
     call    train.py=1 data/a=a database=d
@@ -282,7 +294,8 @@ class Story:
             "call": call,
             "force": functools.partial(call, force=True),
             "dry": functools.partial(call, is_dry=True),
-            "killed": functools.partial(call, is_killed=True),
+            "begun": functools.partial(call, killed_in=(Writer, "__enter__")),
+            "killed": functools.partial(call, killed_in=(TreePlan, "_record")),
             "data": functools.partial(call, data=("data",)),
         }
 
@@ -302,7 +315,7 @@ class Story:
                 there = written(self.target)
                 assert refused(call()) == refused(word for word in said if not DONE.match(word)), "a second call"
                 assert written(self.target) == there
-            assert then or verb == "killed" or left_over(self.top) == []
+            assert then or verb in ("begun", "killed") or left_over(self.top) == []
         elif verb == "there":
             assert written(self.target) == {path: str(node) for path, node in parse(text).items()}
         elif verb == "then":

@@ -168,7 +168,7 @@ def sync(
     *,
     data: tuple[str, ...] = (),
     is_dry: bool = False,
-    is_killed: bool = False,
+    killed_in: tuple[type, str] | None = None,
 ) -> Said:
     """`data`: directories that the host owns."""
     home, contents = target.parents[1], contents_of(nodes)
@@ -188,8 +188,8 @@ def sync(
     apply = TreePlan.apply
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TreePlan, "apply", lambda *plan: (then(), apply(*plan)))
-        if is_killed:
-            patch.setattr(TreePlan, "_record", killed)
+        if killed_in is not None:
+            patch.setattr(*killed_in, killed)
         while True:
             sent = io.BytesIO(manifest + stream({sha256: contents[sha256] for sha256 in need}))
             try:
