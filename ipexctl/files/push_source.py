@@ -83,7 +83,7 @@ def read_source(source: Path, on_bytes: Callable[[int, int], None], cancel: Canc
         root, file_name = source.parent, source.name
     elif stat.S_ISDIR(status.st_mode):
         mode = stat.S_IMODE(status.st_mode) & 0o777
-        found = [ManifestEntry("", "d", mode, 0, ""), *_walk(os.fsencode(source), "")]
+        found = [ManifestEntry("", "d", mode, 0, ""), *_walk(os.fsencode(source))]
         root, file_name = source, ""
     else:
         raise UserError(f"{source} is neither a file nor a directory")
@@ -109,8 +109,7 @@ def read_source(source: Path, on_bytes: Callable[[int, int], None], cancel: Canc
     return PushSource(root, Manifest.of(entries), file_name)
 
 
-def _walk(base: bytes, prefix: str) -> Iterator[ManifestEntry]:
-    directory = os.path.join(base, encode_name(prefix)) if prefix else base
+def _walk(directory: bytes, prefix: str = "") -> Iterator[ManifestEntry]:
     try:
         with os.scandir(directory) as entries:
             found = sorted(entries, key=lambda entry: entry.name)
@@ -123,7 +122,7 @@ def _walk(base: bytes, prefix: str) -> Iterator[ManifestEntry]:
             mode = stat.S_IMODE(status.st_mode) & 0o777
             if stat.S_ISDIR(status.st_mode):
                 yield ManifestEntry(path, "d", mode, 0, "")
-                yield from _walk(base, f"{path}/")
+                yield from _walk(entry.path, f"{path}/")
             elif stat.S_ISREG(status.st_mode):
                 yield ManifestEntry(path, "f", mode, status.st_size, "")
             elif stat.S_ISLNK(status.st_mode):

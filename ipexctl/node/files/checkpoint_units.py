@@ -107,12 +107,11 @@ class _Planner:
 
     def units(self) -> Iterator[_Unit]:
         reports = [holder.report for holder in self._holders]
+        copies = {name for report in reports for name in report.copies}
         half = {name for report in reports for name in report.half}
-        names = sorted({name for report in reports for name in (*report.copies, *report.half, *report.left)})
+        names = sorted(copies.union(half, *(report.left for report in reports)))
         self._top = names[0].partition("/")[0] if names else ""
-        found = find_checkpoints(
-            [name for name in names if any(name in report.copies for report in reports)], self._top, half
-        )
+        found = find_checkpoints(copies, self._top, half)
         members: dict[str, list[str]] = {}
         for name in names:
             directories = [directory for directory in directories_above(name) if directory in found]

@@ -41,10 +41,11 @@ def host(words: str) -> HostCopies:
     `b` brought, and changed since; `-` written here, and deleted; `x` brought, and deleted; `?` new and half-written;
     `0` empty; `!` new in another tree of the project. After `*`: its time, and its content; after a colon: the files
     that the list names. `#3`: the number of the last exchange of this host, and of what it has known since; else 1.
+    `@1`: what is new was put back; it is one exchange older.
     """
     copies: dict[str, dict[str, ManifestEntry]] = {"": {}, "!": {}}
     known, half, left, named_parts = {}, {}, {}, {}
-    number = next((int(word[1:]) for word in words.split() if word[0] == "#"), 1)
+    number, age = (next((int(word[1:]) for word in words.split() if word[0] == sign), 1) for sign in "#@")
     for word in words.split():
         word, _, parts = word.partition(":")
         word, _, version = word.partition("*")
@@ -65,7 +66,9 @@ def host(words: str) -> HostCopies:
     written = {name for name, copy in here.items() if name not in known or known[name].sha256 != copy.content}
     number = number if known or "#" in words else 0
     others = (HostCopies(there, written=set(there), number=number, place="p.gen2"),) if there else ()
-    return HostCopies(here, half, left, known, written, number, named_parts, others=others)
+    return HostCopies(
+        here, half, left, known, written, number, named_parts, age=age if "@" in words else 0, others=others
+    )
 
 
 class Result(NamedTuple):
@@ -96,6 +99,7 @@ def apply(reports: dict[str, HostCopies], plan: ExchangePlan) -> dict[str, HostC
             known=known,
             written=copies.keys() - known.keys(),
             number=plan.number,
+            age=0,
             named_parts={
                 file: lists[file, copy.content] for file, copy in copies.items() if (file, copy.content) in lists
             },
@@ -212,6 +216,12 @@ CASES = {
     ),
     "torch.distributed.checkpoint, all parts are there": (
         ["+s-2/D:D0,D1,D2 +s-2/D0", "+s-2/D1", "+s-2/D2"], "s-2/D s-2/D0 s-2/D1 s-2/D2", [], [],
+    ),
+    "torch.distributed.checkpoint, a part that is older than the last exchange of the others": (
+        ["#2 +s-2/D:D0,D1,D2 +s-2/D0", "#2 +s-2/D1", "#1 +s-2/D2"], "", ["s-2/D s-2/D0", "s-2/D1", "s-2/D2"], [],
+    ),
+    "torch.distributed.checkpoint, parts that were put back when the host of another part came": (
+        ["#2 @1 +s-2/D:D0,D1,D2 +s-2/D0", "#2 @1 +s-2/D1", "#1 +s-2/D2"], "s-2/D s-2/D0 s-2/D1 s-2/D2", [], [],
     ),
     "torch.distributed.checkpoint, written again by fewer ranks": (
         ["~s-2/D:D0,D1 ~s-2/D0 <s-2/D1 <s-2/D2", "<s-2/D:D0,D1,D2 <s-2/D0 ~s-2/D1 <s-2/D2"],
