@@ -97,9 +97,9 @@ class GuardedDirectory:
         self.number, self.path = number, path
 
     @classmethod
-    def open(cls, path: str, *, make: bool = False) -> GuardedDirectory:
+    def open(cls, path: str) -> GuardedDirectory:
         with cls(os.open("/", _ENTER), "/") as root:
-            return root.enter(os.fsencode(path), make=make)
+            return root.enter(os.fsencode(path))
 
     @classmethod
     def of(cls, place: Place) -> GuardedDirectory:
@@ -215,8 +215,8 @@ class GuardedDirectory:
         finally:
             os.close(number)
 
-    def write(self, name: bytes, chunks: Iterable[bytes], mode: int = 0o600, *, replace: bool = True) -> None:
-        with self.written(name, mode, replace=replace) as number:
+    def write(self, name: bytes, chunks: Iterable[bytes], mode: int = 0o600) -> None:
+        with self.written(name, mode) as number:
             for chunk in chunks:
                 write_all(number, chunk)
 

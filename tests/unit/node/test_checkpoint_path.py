@@ -107,17 +107,18 @@ def test_links_in_a_circle_are_an_error(home: Path, tmp_path: Path) -> None:
 
 
 def test_directories_are_opened_and_made_without_following_links(tmp_path: Path) -> None:
-    with GuardedDirectory.open(f"{tmp_path}/a/b", make=True) as directory:
-        assert directory.status().st_ino == (tmp_path / "a/b").stat().st_ino
     (tmp_path / "link").symlink_to("a")
-    for make in (False, True):
-        with pytest.raises(AgentError, match="link"):
-            GuardedDirectory.open(f"{tmp_path}/link/b", make=make)
+    (tmp_path / "file").write_text("x")
+    with GuardedDirectory.open(f"{tmp_path}") as top:
+        for make in (True, False):
+            with top.enter(b"a/b", make=make) as directory:
+                assert directory.status().st_ino == (tmp_path / "a/b").stat().st_ino
+            with pytest.raises(AgentError, match="link"):
+                top.enter(b"link/b", make=make)
+            with pytest.raises(NotADirectoryError, match="file"):
+                top.enter(b"file/b", make=make)
     with pytest.raises(FileNotFoundError, match="missing"):
         GuardedDirectory.open(f"{tmp_path}/a/missing")
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(NotADirectoryError, match="file"):
-        GuardedDirectory.open(f"{tmp_path}/file/b", make=True)
     (tmp_path / "a/file").symlink_to("../file")
     with pytest.raises(OSError, match="a/file"):
         open_file(f"{tmp_path}/a/file")

@@ -75,13 +75,14 @@ def test_an_entry_that_was_made_meanwhile_is_not_replaced(directory: Path) -> No
     (directory / "file").write_text("of another")
     (directory / "dir").mkdir()
     with GuardedDirectory.open(str(directory)) as guarded:
-        with pytest.raises(FileExistsError):
-            guarded.write(b"file", (b"new",), replace=False)
+        with pytest.raises(FileExistsError), guarded.written(b"file", 0o600, replace=False):
+            pass
         with pytest.raises(FileExistsError):
             guarded.link_to(b"x", b"file", replace=False)
         with pytest.raises(IsADirectoryError):
             guarded.write(b"dir", (b"new",))
-        guarded.write(b"other", (b"new",), replace=False)
+        with guarded.written(b"other", 0o600, replace=False):
+            pass
     assert {path.name for path in directory.iterdir()} == {"file", "dir", "other"}
     assert (directory / "file").read_text() == "of another"
 
