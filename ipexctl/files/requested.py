@@ -1,7 +1,7 @@
 """The source of a fetch, which listed entries were requested, and the result.
 
 A host's list is not trusted: all of it is checked before anything is written, and names that lead out of the
-destination are refused. Pure, except that `resolve_destination` checks if DEST is a directory.
+destination are refused. Pure, except that DEST is looked at.
 """
 
 from __future__ import annotations
@@ -124,6 +124,15 @@ def _can_be_a_path(text: str) -> bool:
         return 0 < len(encode_name(text)) <= _LONGEST_PATH and "\0" not in text
     except UnicodeEncodeError:  # a surrogate that stands for no byte
         return False
+
+
+def check_destination(dest: str) -> None:
+    """Raise a UserError for a DEST that no file can replace."""
+    if not dest or "\0" in dest:
+        raise UserError(f"DEST is {quoted(dest)}, which can't be a path", fix="the current directory is .")
+    is_stream = os.path.islink(dest) and os.readlink(dest).startswith("/proc/")  # /dev/stdout
+    if is_stream or (os.path.exists(dest) and not os.path.isfile(dest) and not os.path.isdir(dest)):
+        raise UserError(f"DEST {quoted(dest)} is a pipe, socket or device", fix="name a file or a directory")
 
 
 def resolve_destination(dest: str, *, single: bool) -> tuple[str, str | None]:

@@ -14,7 +14,14 @@ from typing import NamedTuple
 from ipexctl.errors import UserError
 from ipexctl.files.destination import Destination
 from ipexctl.files.receiver import LIMITS, Receiver
-from ipexctl.files.requested import FetchResult, FetchSource, FileFailure, Requested, resolve_destination
+from ipexctl.files.requested import (
+    FetchResult,
+    FetchSource,
+    FileFailure,
+    Requested,
+    check_destination,
+    resolve_destination,
+)
 from ipexctl.hosts.host import Host, quoted
 from ipexctl.limits import FETCH_SILENCE, PATHS_CHECK
 from ipexctl.node.files.file_sender import RunFiles, SendRequest
@@ -50,7 +57,8 @@ class FetchRequest:
 def order_of_run(
     record: RunRecord, path: str | None, dest: str, *, rank: int | None, host: str | None, others: Sequence[Host]
 ) -> FetchRequest:
-    """Request files of a run: from node0, a rank's host, or a named host. Pure."""
+    """Request files of a run: from node0, a rank's host, or a named host."""
+    check_destination(dest)
     hosts = record.plan.rank_hosts
     if rank is not None:
         if not hosts:
@@ -81,6 +89,7 @@ def order_of_run(
 
 
 def orders_of_all_hosts(record: RunRecord, path: str | None, dest: str, *, results: bool) -> list[FetchRequest]:
+    check_destination(dest)
     requests = []
     for name in record.leaders:
         target = os.path.join(dest, name, "")
@@ -141,7 +150,8 @@ class PathOnHosts(NamedTuple):
 
 
 def order_of_host(source: FetchSource, dest: str, hosts: Sequence[Host], home: str) -> FetchRequest:
-    """Request files of a host. A relative path starts at the account's home. Pure."""
+    """Request files of a host. A relative path starts at the account's home."""
+    check_destination(dest)
     for host in hosts:
         if source.word in (host.name, host.address, f"{host.user}@{host.name}", f"{host.user}@{host.address}"):
             return FetchRequest(host, {"path": source.path, "run": None}, dest, home)

@@ -130,7 +130,8 @@ class Listing:
 
 
 def list_path(listing: Listing, base: str, path: str) -> tuple[bytes, bool]:
-    """List a path as rsync does: `DIR/` is the content of the directory, `DIR` the directory; matches keep their paths.
+    """List a path as rsync does: `DIR/` is the content of the directory, `DIR` the directory. Matches of a pattern keep
+    their paths; with a `/` at its end, it matches directories only.
 
     The receiver refuses other names. It does not know a home directory's name, so `~` means its content.
     """
@@ -155,11 +156,8 @@ def list_path(listing: Listing, base: str, path: str) -> tuple[bytes, bool]:
     if not matches:
         raise no_such_path(full)
     for name, match in matches:
-        if not is_content:
-            if not listing.below_link(name):
-                listing.add_tree(name, os.path.join(os.path.realpath(os.path.dirname(match)), os.path.basename(match)))
-        elif os.path.isdir(match):
-            listing.add_children(b"", os.path.realpath(match))
+        if not listing.below_link(name) and (not is_content or os.path.isdir(match)):
+            listing.add_tree(name, os.path.join(os.path.realpath(os.path.dirname(match)), os.path.basename(match)))
     return full, False
 
 

@@ -128,7 +128,9 @@ def test_directory_is_fetched_with_attributes_and_only_once(there: Path, out: Pa
         ("*/1.pt", "out", ["out/ck/1.pt"]),
         ("ck/*.pt", "out", ["out/1.pt"]),
         ("c[k]/su*", "out", ["out/ck/sub/2.pt"]),
-        ("**/2.pt", "out", ["out/ck/sub/2.pt"]),
+        ("**/2.pt", "out", ["out/ck/sub/2.pt", "out/old/sub/2.pt"]),
+        ("*/sub/", "out", ["out/ck/sub/2.pt", "out/old/sub/2.pt"]),
+        ("c*/", "out", ["out/ck/1.pt", "out/ck/sub/2.pt"]),
         ("a[1].pt", "out", ["out"]),
         ("link", "out/", ["out/link"]),
         ("./ck/../ck/sub", "out", ["out/sub/2.pt"]),
@@ -139,6 +141,8 @@ def test_paths_have_the_same_meaning_as_for_rsync(
 ) -> None:
     write_file(there / "ck/1.pt")
     write_file(there / "ck/sub/2.pt")
+    write_file(there / "old/sub/2.pt")
+    write_file(there / "csv")
     write_file(there / "a[1].pt")
     write_file(there / "top.pt")
     (there / "link").symlink_to("ck/1.pt")

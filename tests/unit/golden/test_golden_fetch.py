@@ -32,6 +32,10 @@ def sources() -> list[Case]:
     return [
         *(refusal(f"source {text!r}", parse_source, text) for text in (":x", "last:", "[fe80::2]", "", "last:a\0b")),
         refusal("source of an unknown host", order_of_host, FetchSource("node3", "x"), ".", [first], "~/.ipexctl"),
+        *(
+            refusal(f"destination {dest!r}", order_of_host, FetchSource("a", "x"), dest, [first], "~/.ipexctl")
+            for dest in ("", "/dev/null", "/dev/stdout")
+        ),
         refusal("source of an unknown rank", of_run, 4, None),
         refusal("source of a host outside the run", of_run, None, "c"),
     ]
