@@ -105,7 +105,10 @@ class Destination(Writer, EntryComparer):
                 return MissingPart(entry, is_new=True)
             there = directory.status_of(name)
             directory.check_entry(name, there, _OWN_DEST)
-            action = DOWNLOAD.actions[state_of(entry, there, self)]
+            state = state_of(entry, there, self)
+            action = DOWNLOAD.actions[state]
+            if state == "special":
+                raise AgentError("there is a FIFO, socket or device of that name on the control machine")
             if action == "refuse":
                 raise AgentError("there is a directory of that name on the control machine; move it away")
             if entry.kind == "l":

@@ -155,8 +155,8 @@ class Push:
         if found.is_refused:
             if found.blocked_count:
                 names = _listed(found.blocked, found.blocked_count, found.path)
-                reason = f"a directory or a link stands where a file is to be, or the other way round: {names}"
-                fix = "nothing was sent to it; look at it there and move it away, or name another path"
+                reason = f"something of another kind (a directory, link, FIFO or device) is in the place of {names}"
+                fix = "nothing was sent to it; look at it there, or name another PATH"
             else:
                 names = _listed(found.differing, found.differing_count, found.path)
                 here = "there is other content" if found.differing == ("",) else f"other content is in {names}"

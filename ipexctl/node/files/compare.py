@@ -55,10 +55,17 @@ class Comparison(NamedTuple):
 KINDS = {"d": stat.S_IFDIR, "f": stat.S_IFREG, "l": stat.S_IFLNK}
 
 
+def is_special(status: os.stat_result) -> bool:
+    """True for a FIFO, socket or device."""
+    return stat.S_IFMT(status.st_mode) not in KINDS.values()
+
+
 def state_of(entry: ManifestEntry, status: os.stat_result | None, target: EntryComparer) -> State:
     if status is None:
         return "missing"
     kind = stat.S_IFMT(status.st_mode)
+    if is_special(status):
+        return "special"
     if kind == KINDS[entry.kind]:
         match = "equal" if entry.kind == "d" else target.match(entry, status)
         if match != "other":

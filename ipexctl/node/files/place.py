@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Iterable, Iterator, Sequence
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.files import decode_name, encode_name, remove_abandoned, sha256_of_open
 from ipexctl.node.common.guarded_directory import DirectoryChain, GuardedDirectory, blocks_of, set_attributes, write_all
+from ipexctl.node.files.compare import is_special
 from ipexctl.node.files.file_stream import CHUNK, ByteStream, check_hash, read_files
 
 if TYPE_CHECKING:
@@ -209,8 +210,11 @@ class Writer:
                 if entry.kind == "l":
                     stage.put_link(encode_name(entry.content), directory, name, replaces=self._replaces)
                     continue
+                there = directory.status_of(name) if self._replaces else None
+                if there is not None and is_special(there):
+                    raise AgentError(f"{os.path.join(self._top.path, entry.path)} is a FIFO, socket or device")
                 if self._owner_fix:
-                    directory.check_entry(name, directory.status_of(name), self._owner_fix)
+                    directory.check_entry(name, there, self._owner_fix)
                 uses[entry.content] -= 1
                 stage.put(
                     entry,

@@ -9,7 +9,7 @@ from typing import Literal, Mapping, NamedTuple, Optional, Tuple
 
 State = Literal[
     "missing", "equal", "similar", "written", "changed", "both", "unknown",
-    "directory", "no directory", "below", "stranger", "gone", "extra",
+    "directory", "no directory", "special", "below", "stranger", "gone", "extra",
 ]  # fmt: skip
 Action = Literal[
     "send", "keep", "check", "replace", "replace and keep", "delete", "newest", "set aside", "refuse", "refuse all"
@@ -35,6 +35,8 @@ _RULES: Mapping[State, _Row] = {
     # A directory in the place of a file or link, and the other way round.
     "directory": ("refuse", "refuse all", "refuse", "refuse all"),
     "no directory": ("refuse", "refuse all", "refuse", "refuse all"),
+    # A FIFO, socket or device.
+    "special": ("refuse", "refuse all", "refuse", "refuse all"),
     # Below a refused entry, or a directory that the host made a link.
     "below": ("refuse", "refuse all", "refuse", "refuse all"),
     # Another account's entry. Nobody else can write in a home, where trees of sync are.

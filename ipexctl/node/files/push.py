@@ -190,7 +190,7 @@ def _inspect(request: InspectRequest, rows: list[ManifestEntry], there: Place, r
     if verified is not None and not request["dry_run"]:
         verified.save()
     differing = [row.path for row in found.in_state("unknown")]
-    blocked = [row.path for row in found.in_state("directory", "no directory")]
+    blocked = [row.path for row in found.in_state("directory", "no directory", "special")]
     lacking = found.in_state("missing", "unknown")
     is_refused = bool(found.entries("refuse all"))
     directory = token = digest = ""

@@ -201,6 +201,16 @@ push: a directory, a link to one, or a file in the way is not replaced or follow
     force   sub/b=b a=a f/x=x | blocked a f sub
     there   sub>../outside a/y=mine f=mine
 
+push: a FIFO that is made meanwhile is not replaced, also with --force
+    then run f|
+    force   f=a | failed f is a FIFO, socket or device
+    there   f|
+
+push: a FIFO in the place of a single file is not replaced
+    run     .|
+    force   .=model | blocked
+    there   .|
+
 push: a link that is made meanwhile is not followed
     run     ../outside/x=theirs
     then run sub- sub>../outside

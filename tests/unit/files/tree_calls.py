@@ -30,13 +30,13 @@ from ipexctl.node.files.tree_upload import TreePlan, put_into
 STRANGER = 61002
 TIME = 10**18
 """When the sources were written."""
-_USUAL = {"d": 0o755, "f": 0o644, "l": 0o777}
-_SIGNS = {"=": "f", ">": "l", "/": "d", "-": "-"}
+_USUAL = {"d": 0o755, "f": 0o644, "l": 0o777, "p": 0o644}
+_SIGNS = {"=": "f", ">": "l", "/": "d", "|": "p", "-": "-"}
 
 
 class Node(NamedTuple):
     kind: str
-    """d, f or l; - is to be removed."""
+    """d, f, l, or p for a FIFO; - is to be removed."""
     content: str
     mode: int
 
@@ -53,14 +53,14 @@ def sha(content: str) -> str:
 
 
 def parse(text: str) -> dict[str, Node]:
-    """`a=text b/ c>target d-` are a file, a directory, a link, and one to remove; `#text` is its hash, `+755` a mode.
+    """`a=text b/ c>target d| e-`: a file, a directory, a link, a FIFO, to remove; `#text`: its hash; `+755`: a mode.
 
     Directories above a path need not be written.
     """
     nodes: dict[str, Node] = {}
     for word in re.sub(r"#(\w+)", lambda found: sha(found[1]), text).split():
         name, _, mode = word.partition("+")
-        found = re.fullmatch(r"([^=>]*)([=>])(.*)|(.*)([/-])", name)
+        found = re.fullmatch(r"([^=>]*)([=>])(.*)|(.*)([/|-])", name)
         assert found is not None, word
         path, sign, content = (found[4], found[5], "") if found[5] else (found[1], found[2], found[3])
         for above in list(Path(path).parents)[-2::-1]:
@@ -71,15 +71,17 @@ def parse(text: str) -> dict[str, Node]:
 
 
 def written(target: Path) -> dict[str, str]:
-    """The tree that is there, as text. `.` is the target itself if that is a file."""
+    """The tree that is there, as text. `.` is the target itself if that is a file or FIFO."""
     found = {}
+    if target.is_fifo():
+        return {".": str(Node("p", "", stat.S_IMODE(target.stat().st_mode)))}
     if target.is_file():
         return {".": str(Node("f", target.read_text(), stat.S_IMODE(target.stat().st_mode)))}
     for directory, names, files in os.walk(target):
         names[:] = [name for name in names if not name.startswith(".ipexctl")]
         for name in (*names, *files):
             path = Path(directory, name)
-            kind = "l" if path.is_symlink() else "d" if path.is_dir() else "f"
+            kind = "l" if path.is_symlink() else "d" if path.is_dir() else "p" if path.is_fifo() else "f"
             content = os.readlink(path) if kind == "l" else path.read_text() if kind == "f" else ""
             found[str(path.relative_to(target))] = str(Node(kind, content, stat.S_IMODE(path.lstat().st_mode)))
     return found
@@ -89,12 +91,14 @@ def change(target: Path, nodes: Tree, owner: int = -1) -> None:
     """What a run or another account does there."""
     for path, node in nodes.items():
         place = target / path
-        if node.kind == "-" or (node.kind == "l" and os.path.lexists(place)):
+        if node.kind == "-" or (node.kind in "lp" and os.path.lexists(place)):
             shutil.rmtree(place) if place.is_dir() and not place.is_symlink() else place.unlink()
         if node.kind == "d":
             place.mkdir(parents=True, exist_ok=True)
         elif node.kind == "l":
             place.symlink_to(node.content)
+        elif node.kind == "p":
+            os.mkfifo(place, node.mode)
         elif node.kind == "f":
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(node.content)
@@ -146,7 +150,7 @@ Call = Callable[..., Said]
 
 
 def named(**paths: Iterable[str]) -> Said:
-    return [" ".join((word, *sorted(names))) for word, names in paths.items() if names]
+    return [" ".join((word, *sorted(names))).strip() for word, names in paths.items() if names]
 
 
 def counted(**numbers: int) -> Said:
