@@ -241,6 +241,15 @@ def test_silent_server_is_a_timeout(server: str, tmp_path: Path, monkeypatch: py
     assert content_of(tmp_path) == {}
 
 
+def test_download_starts_anew_if_another_call_continues_what_was_left(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = cast("download.RemoteFile", item(server, "good"))
+    monkeypatch.setattr(download, "unfinished", lambda _: {file["sha256"][:16]: 2_000_000})
+    download.FileDownload(str(tmp_path), file, HttpClient({}), Progress(None)).run()
+    assert content_of(tmp_path) == {f"{file['sha256']}/a.whl": BODY}
+
+
 def test_connection_and_url_errors_are_reported(tmp_path: Path) -> None:
     assert "refused" in failure_reason(tmp_path, item("http://127.0.0.1:1", "good"))
     assert "http://no-such-host.invalid/good/a.whl: " in failure_reason(

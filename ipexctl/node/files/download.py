@@ -6,6 +6,7 @@ that brought 1 MB counts as progress, not as a failure. The largest file comes f
 
 from __future__ import annotations
 
+import contextlib
 import time
 import urllib.error
 from concurrent.futures import ThreadPoolExecutor
@@ -61,9 +62,9 @@ class FileDownload:
         """Raises an AgentError if the file can't be downloaded."""
         for is_last in (False, True):
             offset = 0 if is_last else offset_of(self._file, unfinished(self._store))
-            file: StoreFile = {**self._file, "offset": offset}  # type: ignore[typeddict-unknown-key]
-            with PartialFile(self._store, file, self._home) as part:
-                self._progress.add(offset, file["name"])
+            with self._begin(offset) as part:
+                offset = part.done
+                self._progress.add(offset, self._file["name"])
                 parts = self._download(part)
                 try:
                     part.adopt()
@@ -73,6 +74,14 @@ class FileDownload:
                         raise
                 else:
                     return
+
+    def _begin(self, offset: int) -> PartialFile:
+        """Start at the offset, or at 0 if another call, or a file with the same bytes, has just continued it."""
+        file: StoreFile = {**self._file, "offset": offset}  # type: ignore[typeddict-unknown-key]
+        if offset:
+            with contextlib.suppress(AgentError):
+                return PartialFile(self._store, file, self._home)
+        return PartialFile(self._store, {**file, "offset": 0}, self._home)
 
     def _download(self, part: PartialFile) -> int:
         tries, parts = 0, 0

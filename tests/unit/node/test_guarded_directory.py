@@ -156,12 +156,3 @@ def test_chain_keeps_only_the_way_to_the_last_directory_open(directory: Path) ->
         assert opened == [b"a", b"a/b", b"a/c", b"d"]
         assert entered is top
     assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_chain_enters_no_link(directory: Path) -> None:
-    (directory / "a").symlink_to(directory.with_name("victim"))
-    with GuardedDirectory.open(str(directory)) as top:
-        chain = DirectoryChain(top, lambda above, names: above.enter(names[-1]))
-        with pytest.raises(AgentError, match="is a link"):
-            chain.enter([b"a"])
-        assert chain.enter([]) is top
