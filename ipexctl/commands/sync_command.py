@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from ipexctl.commands.shared_options import Home, Output, Targets, argument, command, flag
 from ipexctl.commands.target_hosts import current_directory, open_hosts, select
@@ -60,9 +59,6 @@ def sync_command(
     raise interrupt.or_exit(report.exit_code)
 
 
-_LISTED: Final = 5
-
-
 def as_json(report: SyncReport) -> dict[str, Any]:
     hosts = [host_json(result, without=("moved_away",), aside=value_json(result.moved_away)) for result in report.hosts]
     root = printable(os.fspath(report.root))
@@ -74,7 +70,10 @@ def show(report: SyncReport, *, quiet: bool = False, no_color: bool = False) -> 
     if report.dry_run and not quiet:
         _show_paths(report)
     sys.stdout.flush()
-    _print_kept(report)
+    for text in report.differences("kept", "changed on the host since the last sync, and kept"):
+        print_message(f"note: {text}")
+    for text in report.warnings:
+        print_message(f"warning: {text}")
     for note in report.notes:
         print_message(f"note: {printable(note)}")
     if not quiet:
@@ -100,29 +99,13 @@ def _show_paths(report: SyncReport) -> None:
         sys.stdout.write("".join(f"  delete  {printable(path)}\n" for path in delete))
 
 
-def _print_kept(report: SyncReport) -> None:
-    """Print the files that differ from the project because runs wrote them on the hosts."""
-    explanations = {
-        "kept": "changed on the host since the last sync and is kept",
-        "blocked": "was written by a run on the host and is kept; the project's version is not on the host",
-        "moved_away": "changed on the host and in the project: the project's version replaced it; the host's version "
-        "is next to it as NAME.node-1",
-    }
-    for name, explanation in explanations.items():
-        paths_of = attrgetter(name)
-        for paths, names in fold_equal(filter(paths_of, report.hosts), paths_of).items():
-            level = "warning" if name != "kept" else "note"
-            more = f" and {len(paths) - _LISTED} more" if len(paths) > _LISTED else ""
-            listed = ", ".join(map(printable, paths[:_LISTED]))
-            print_message(f"{level}: {names}: {listed}{more} {explanation}")
-
-
 def _print_next_step(report: SyncReport) -> None:
     statuses = {result.status for result in report.hosts}
     if report.dry_run:
         print_message("nothing was sent (--dry-run)")
     elif report.hosts and statuses == {"ok"}:
-        print_message(f"nothing to do: every host has the same {counted(report.files, 'file')}")
+        but = ", but for the files above" if any(result.kept or result.blocked for result in report.hosts) else ""
+        print_message(f"nothing to do: every host has the same {counted(report.files, 'file')}{but}")
     elif statuses & {"failed", "unreachable"}:
         print_message(how_to_continue(report.hosts, "sync"))
     if report.path is not None and not report.dry_run:

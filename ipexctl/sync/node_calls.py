@@ -10,10 +10,12 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from ipexctl.files.stream import stream_entries
+from ipexctl.hosts.nodeset import fold
 from ipexctl.node.files.call_types import PutReply, PutRequest, TreeRequest, TreesReply
 from ipexctl.node.files.file_stream import END
 from ipexctl.node.files.manifest import ManifestEntry
@@ -23,6 +25,9 @@ from ipexctl.remote.outcome import HostError, HostResult, Report
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import ChunkStream, Session
 from ipexctl.sync.project import Project
+from ipexctl.text import printable
+
+_LISTED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,25 @@ class SyncReport(Report[SyncResult]):
     left_out: tuple[str, ...] = ()
     """Paths that may contain credentials; a directory has a trailing slash."""
     fetched: tuple[str, ...] = ()
+
+    @property
+    def warnings(self) -> Iterator[str]:
+        """Files of hosts in the way of the project's."""
+        yield from self.differences(
+            "blocked", "not written by a sync, and kept instead of the project's; to sync them, move them away there"
+        )
+        replaced = "to be replaced" if self.dry_run else "replaced"
+        yield from self.differences(
+            "moved_away",
+            f"changed on the host and in the project: {replaced}, with the host's version kept as NAME.node-1",
+        )
+
+    def differences(self, name: str, what: str) -> Iterator[str]:
+        paths_of = attrgetter(name)
+        for paths in dict.fromkeys(filter(None, map(paths_of, self.hosts))):
+            names = fold(result.host.name for result in self.hosts if paths_of(result) == paths)
+            more = f" and {len(paths) - _LISTED} more" if len(paths) > _LISTED else ""
+            yield f"{names}: {what}: {', '.join(map(printable, paths[:_LISTED]))}{more}"
 
 
 class TreeCalls(NamedTuple):

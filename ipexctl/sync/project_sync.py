@@ -23,7 +23,7 @@ from ipexctl.node.files.call_types import Generation, TreeChanges, TreesReply
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import Outcome, run_in_background
-from ipexctl.remote.outcome import HostError, Notice, Timed, Watch, ignore_event
+from ipexctl.remote.outcome import HostError, Timed, Watch, ignore_event
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.remote.session import Session
 from ipexctl.sync.node_calls import (
@@ -234,7 +234,14 @@ class ProjectSync:
         if found is None or not found.whole:
             return False
         self.done[host.name] = SyncResult(
-            host, "changed" if reason else "ok", reason, "", self._seconds, found.path, found.number, kept=found.kept
+            host,
+            "changed" if reason else "ok",
+            reason,
+            seconds=self._seconds,
+            path=found.path,
+            generation=found.number,
+            kept=found.kept,
+            blocked=found.blocked,
         )
         return True
 
@@ -358,7 +365,6 @@ class ProjectSync:
                 "files that runs wrote stay there: ipexctl fetch brings them"
             )
             self.notes.append(text)
-            self.watch(Notice(text))
 
     @property
     def _seconds(self) -> float:

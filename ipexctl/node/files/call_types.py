@@ -108,6 +108,7 @@ class Generation(NamedTuple):
     ended: tuple[str, ...] = ()
     staged: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
+    blocked: tuple[str, ...] = ()
 
 
 class TreeChanges(NamedTuple):

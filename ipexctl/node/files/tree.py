@@ -155,10 +155,12 @@ class ProjectTree:
             return stat.S_ISLNK(status.st_mode) and decode_name(os.readlink(path)) == entry.content
         return stat.S_ISREG(status.st_mode) and status.st_size == entry.size and sha256_of(path) == entry.content
 
-    def check(self, data: list[str]) -> tuple[int, list[str]]:
-        """Compare the tree with its state, except `data`: number of missing files, and the changed ones."""
+    def check(self, data: list[str]) -> tuple[int, list[str], list[str]]:
+        """Compare the tree with its state, except `data`: number of missing files, those that the host changed, and
+        those that were never written, because the host has its own."""
         gone = 0
         kept: list[str] = []
+        blocked: list[str] = []
         for path, row in self.rows.items():
             if is_below(path, data):
                 continue
@@ -167,9 +169,9 @@ class ProjectTree:
                 gone += 1
             elif self.is_unchanged(row, status):
                 continue
-            elif not row.is_from_sync or status.st_size > WORTH_READING or not self.has_content(row.entry, status):
-                kept.append(path)
-        return gone, kept
+            elif status.st_size > WORTH_READING or not self.has_content(row.entry, status):
+                (kept if row.is_from_sync else blocked).append(path)
+        return gone, kept, blocked
 
 
 def record_of(tree: ProjectTree, run: str) -> Json:
@@ -256,10 +258,11 @@ def inspect(request: TreeRequest) -> TreesReply:
         if not tree.exists():
             continue
         kept: list[str] = []
+        blocked: list[str] = []
         with tree.lock() if own_run and tree.digest == digest and not leased else contextlib.nullcontext():
             is_whole = tree.digest == digest and not tree.pending
             if is_whole:
-                gone, kept = tree.check(request["data"])
+                gone, kept, blocked = tree.check(request["data"])
                 is_whole = not gone
             if is_whole and not leased:
                 tree.lease(own_run)
@@ -277,6 +280,7 @@ def inspect(request: TreeRequest) -> TreesReply:
                 ended=tuple(run for run in tree.runs() if record_of(tree, run) and has_ended(tree, run)),
                 staged=tuple(staged),
                 kept=tuple(kept),
+                blocked=tuple(blocked),
             )
         )
     return describe(home, described, make_token=not request["dry_run"])

@@ -298,7 +298,7 @@ def inspect_or_update(request: TreeRequest, stream: BinaryIO) -> TreesReply:
     changes = put_into(trees, {**request, "generation": 1, "parcels": []}, stream).changes
     if changes is None:  # a content is missing after all, a run has just begun, or another host was faster
         return inspect(request)
-    updated = Generation(1, changes.path, request["digest"], True, kept=changes.kept)
+    updated = Generation(1, changes.path, request["digest"], True, kept=changes.kept, blocked=changes.blocked)
     return describe(home, [updated], make_token=True)._replace(updated=changes)
 
 

@@ -140,6 +140,8 @@ def upload_project(
     for text in report.notes:
         if text not in known:
             on_step(f"note: {text}")
+    for text in report.warnings:
+        on_step(f"warning: {text}")
     changed = [host for host in report.hosts if host.files_sent]
     if changed and not sync.dry_run:
         files = "1 file" if report.files == 1 else f"{report.files} files"

@@ -188,7 +188,7 @@ def sync(
     request.update(home=str(home), manifest=len(manifest), generation=1, parcels=[], data=[*data])
     found = inspect(request).generations
     if found and found[0].whole:
-        return named(kept=found[0].kept)
+        return named(kept=found[0].kept, blocked=found[0].blocked)
     apply = TreePlan.apply
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TreePlan, "apply", lambda *plan: (then(), apply(*plan)))
