@@ -42,6 +42,8 @@ from ipexctl.node.files.manifest import ManifestEntry, identity_of
 
 START_TIME = 600.0
 STAGE = "stage"
+MAX_PATHS = 20
+"""Of each list in a reply."""
 WORTH_READING = 64 << 20
 """Larger files with a new mtime count as changed unread, where only a message depends on it."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
@@ -279,8 +281,8 @@ def inspect(request: TreeRequest) -> TreesReply:
                 held=tuple(tree.active_runs(own_run, ended)),
                 ended=tuple(run for run in tree.runs() if record_of(tree, run) and has_ended(tree, run)),
                 staged=tuple(staged),
-                kept=tuple(kept),
-                blocked=tuple(blocked),
+                kept=tuple(kept[:MAX_PATHS]),
+                blocked=tuple(blocked[:MAX_PATHS]),
             )
         )
     return describe(home, described, make_token=not request["dry_run"])

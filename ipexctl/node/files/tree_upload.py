@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import stat
 from typing import TYPE_CHECKING, BinaryIO, Callable, NoReturn
@@ -35,6 +36,7 @@ from ipexctl.node.files.manifest import ManifestEntry, identity_of, unpack_entri
 from ipexctl.node.files.place import StagedFiles, Writer
 from ipexctl.node.files.policies import TREE
 from ipexctl.node.files.tree import (
+    MAX_PATHS,
     STAGE,
     ProjectTree,
     TreeRow,
@@ -50,7 +52,6 @@ from ipexctl.node.files.tree import (
 if TYPE_CHECKING:
     from ipexctl.node.files.compare import Left, Match
 
-MAX_PATHS = 20
 _STATE = encode_name(STATE_DIRECTORY)
 _STAGE = encode_name(STAGE)
 
@@ -278,7 +279,12 @@ def put_into(trees: list[ProjectTree], request: PutRequest, stream: BinaryIO) ->
                 other.release(own_run)
             for run in [*ended, *(run for run in tree.runs() if has_ended(tree, run))]:
                 tree.release(run)
-            plan.apply(top, stage, request["digest"])
+            try:
+                plan.apply(top, stage, request["digest"])
+            except PermissionError as error:
+                directory = os.path.dirname(os.fspath(error.filename))
+                fix = f"on that host: chmod u+w {shlex.quote(directory)}"
+                raise AgentError(f"{directory} is not writable there", fix) from None
         tree.lease(own_run)
         remove_old_transfers(home, tree.filesystem_time())
         return PutReply(changes_of(plan))
