@@ -125,6 +125,7 @@ class Push:
             "manifest": len(packed),
             "is_file": self.source.is_file,
             "repos": self.options.repos,
+            "is_of_path": not self.options.repos,
             "force": self.options.force,
             "dry_run": self.options.dry_run,
             "quick": quick,
@@ -200,7 +201,9 @@ class Push:
 
     def _store_of(self, host: Host) -> StoreLocation:
         found = self._found[host.name]
-        return StoreLocation(host, found.python, f"{found.directory}/{STORE}", is_guarded=True)
+        return StoreLocation(
+            host, found.python, f"{found.directory}/{STORE}", is_guarded=True, is_of_path=not self.options.repos
+        )
 
     def _place(self, host: Host, session: Session, transfer: FileTransfer) -> PushResult:
         found = self._found[host.name]
@@ -209,6 +212,7 @@ class Push:
             "listed": found.listed,
             "force": self.options.force,
             "repos": self.options.repos,
+            "is_of_path": not self.options.repos,
             "parcels": list(transfer.parcels),
         }
         reply = call(

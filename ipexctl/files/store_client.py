@@ -71,6 +71,8 @@ class StoreLocation:
     """ipexctl's directory there, with a copy of the agent. If empty, each call sends the agent."""
     is_guarded: bool = False
     """Other accounts may change a parent directory: see `store.entered`."""
+    is_of_path: bool = False
+    """A push's PATH is what the user can name instead, not a home."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +105,12 @@ class StoreClient(NamedTuple):
         on_event: Callable[[Reply], None] = ignore_event,
     ) -> Reply:
         at = self.location
-        options = {name: value for name, value in (("home", at.home), ("guarded", at.is_guarded)) if value}
+        options = {"home": at.home, "guarded": at.is_guarded, "is_of_path": at.is_of_path}
         return call(
             self.session,
             command,
             action,
-            {**request, **options},
+            {**request, **{name: value for name, value in options.items() if value}},
             python=at.python,
             home=at.home,
             cached=bool(at.home),

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from ipexctl.node.files.place import CONTENT, PARCEL
 from ipexctl.node.files.push import PREFIX
 from ipexctl.node.files.store import MINIMUM_KEPT
 
+pytest_plugins = ["run_fixtures"]
 LARGE = os.urandom(3_000_001)
 Rows = list[list[Any]]
 
@@ -43,6 +45,7 @@ class Target:
             "dry_run": False,
             "quick": False,
             "repos": "",
+            "is_of_path": not more.get("repos"),
             **more,
         }
         return self.call("inspect", request, packed)
@@ -59,6 +62,7 @@ class Target:
             "listed": found.last["listed"],
             "force": force,
             "repos": repos,
+            "is_of_path": not repos,
             "parcels": parcels,
         }
         return self.call("place", request)
@@ -298,4 +302,23 @@ def test_an_offered_store_goes_with_its_call(target: Target, number: signal.Sign
 def test_a_full_disk_names_the_place_to_choose_anew(target: Target, repos: str, fix: str) -> None:
     found = target.inspect([ROOT, ["a.bin", "f", 0o644, 1 << 60, "a" * 64]], repos=repos)
     assert "the disk is full" in found.reason
+    assert fix in found.last["fix"]
+    assert repos or list(target.account.iterdir()) == []  # nothing that a push to another PATH would leave
+
+
+DISKS = {"size=4m": "free some space there, or name another PATH", "nr_inodes=6": "another PATH", "ro": "writable PATH"}
+
+
+@pytest.mark.parametrize(("options", "fix"), DISKS.items())
+def test_a_disk_that_takes_no_more_files_is_shown_with_its_path(
+    target: Target, mounted: Callable[[str], Path], options: str, fix: str
+) -> None:
+    disk = mounted(options)
+    found = target.inspect(ROWS, str(disk))
+    if options != "ro":
+        (disk / "other").write_bytes(bytes(2_000_000))  # fills it in the middle of the push
+        store = {"store": f"{found.last['directory']}/store", "files": None, "guarded": True, "is_of_path": True}
+        found = run("store", "receive", store, frame(LARGE, CONTENT) + END)
+    assert f"{disk}: " in found.reason or f"{disk}/.ipexctl-push-" in found.reason
+    assert ("no inodes" in found.reason) == ("inodes" in options)
     assert fix in found.last["fix"]

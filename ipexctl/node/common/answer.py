@@ -27,13 +27,14 @@ _write_lock = threading.Lock()
 _buffer = bytearray()
 _buffer_size = 0
 _writes = 0
-FREE_SPACE_FIX = "free some space there, or name another directory: --home DIR"
+_HOME = "directory: --home DIR"
+FREE_SPACE_FIX = f"free some space there, or name another {_HOME}"
 _OS_ERRORS = {
     errno.ENOSPC: ("the disk is full", FREE_SPACE_FIX),
     errno.EDQUOT: ("this account's disk quota is used up", FREE_SPACE_FIX),
-    errno.EROFS: ("the filesystem is mounted read-only", "name a writable directory: --home DIR"),
-    errno.EACCES: ("this account may not write there", "name a separate directory: --home DIR"),
-    errno.EPERM: ("this account may not write there", "name a separate directory: --home DIR"),
+    errno.EROFS: ("the filesystem is mounted read-only", f"name a writable {_HOME}"),
+    errno.EACCES: ("this account may not write there", f"name a separate {_HOME}"),
+    errno.EPERM: ("this account may not write there", f"name a separate {_HOME}"),
     errno.ENOTDIR: ("a file is where a directory is needed", "move that file away"),
     errno.EEXIST: ("a file is where a directory is needed", "move that file away"),
     errno.EISDIR: ("a directory is where a file is needed", "look at its files, then move that directory away"),
@@ -150,7 +151,7 @@ def emit_frames() -> Iterator[CompressedFrameWriter]:
 
 def answer(action: Action, stdin: BinaryIO | None = None) -> int:
     """Read the request, run the action and emit its result as the last event; returns the exit code. New files are
-    private, whatever the umask."""
+    private, whatever the umask. The advice of a request with `is_of_path` is another PATH instead of another home."""
     os.umask(0o077)
     stdin = stdin or open(0, "rb", buffering=1 << 16, closefd=False)  # noqa: SIM115  # a pipe's size
     request: Json = {}
@@ -161,15 +162,18 @@ def answer(action: Action, stdin: BinaryIO | None = None) -> int:
         emit_failure(AgentError(f"the request can't be read: {error}", "run it again"))
         return 1
     except AgentError as error:
-        emit_failure(error)
-        return 1
+        failure = error
     except BrokenPipeError:
         raise
     except OSError as error:
-        emit_failure(explain_os_error(error, request.get("home", ""), "see: ipexctl doctor"))
-        return 1
-    emit("done", **as_json(result))
-    return 0
+        failure = explain_os_error(error, request.get("home", ""), "see: ipexctl doctor")
+    else:
+        emit("done", **as_json(result))
+        return 0
+    if request.get("is_of_path"):
+        failure.fix = failure.fix.replace(_HOME, "PATH")
+    emit_failure(failure)
+    return 1
 
 
 EXIT_CODE = 143

@@ -201,8 +201,10 @@ def secure_directory(directory: AnyPath, fix: str = _OWN_HOME) -> None:
 
 
 def explain_full_disk(path: str, needed: int, fix: str = FREE_SPACE_FIX) -> AgentError:
-    free = free_space(path)
+    free, status = free_space(path), os.statvfs(path)
     figures = f"{format_size(needed)} more needed, {format_size(free)} free"
+    if status.f_files and not status.f_favail:  # btrfs has no figures
+        figures = "no inodes are left for more files"
     return AgentError(f"{path}: the disk is full: {figures}", fix)
 
 

@@ -23,6 +23,8 @@ class StoreRequest(TypedDict):
     files: list[StoreFile]
     guarded: NotRequired[bool]
     """Other accounts may change a directory above the store: it is `entered`."""
+    is_of_path: NotRequired[bool]
+    """The store is of a push to the user's PATH, not in a home."""
 
 
 class HaveRequest(StoreRequest):
@@ -35,6 +37,7 @@ class ReceiveRequest(TypedDict):
     files: list[StoreFile] | None
     """The only files accepted; None accepts all."""
     guarded: NotRequired[bool]
+    is_of_path: NotRequired[bool]
 
 
 class ServeRequest(StoreRequest):
@@ -87,6 +90,8 @@ class InspectRequest(TypedDict):
     dry_run: bool
     repos: str
     """Repositories of a hub: the list is of its cache, and the path is the cache's place below the home. Else empty."""
+    is_of_path: bool
+    """False for a hub."""
     quick: bool
     """Compare sizes only: another host with this directory has just written it."""
 
@@ -96,6 +101,7 @@ class PlaceRequest(TypedDict):
     listed: str
     force: bool
     repos: str
+    is_of_path: bool
     parcels: list[str]
 
 

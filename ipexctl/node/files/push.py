@@ -23,7 +23,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Iterator
 
-from ipexctl.node.common.answer import FREE_SPACE_FIX, Action, AgentError, answer
+from ipexctl.node.common.answer import Action, AgentError, answer
 from ipexctl.node.common.clock import age_of
 from ipexctl.node.common.files import encode_name, explain_full_disk, free_space, sha256_of_open
 from ipexctl.node.common.guarded_directory import DirectoryChain, GuardedDirectory, blocks_of, enter_named
@@ -195,9 +195,9 @@ def _inspect(request: InspectRequest, rows: list[ManifestEntry], there: Place, r
     is_refused = bool(found.entries("refuse all"))
     directory = token = digest = ""
     if not is_refused and lacking and not request["dry_run"] and not request["quick"]:
-        fix = FREE_SPACE_FIX if request["repos"] else store.NO_ROOM
         name = own_directory(path, request["repos"])
-        directory, token, digest = prepare(path, name, lacking, is_file=request["is_file"], fix=fix)
+        _check_room(GuardedDirectory.of(there), name, lacking)
+        directory, token, digest = prepare(path, name, lacking, is_file=request["is_file"])
     names = [row.path for row in lacking if row.kind != "d"]
     same = sum(row.kind != "d" for row in found.in_state("equal"))
     if request["repos"]:
@@ -257,7 +257,16 @@ def enter_own(above: GuardedDirectory, name: bytes) -> GuardedDirectory:
     return directory
 
 
-def prepare(path: str, name: bytes, lacking: list[ManifestEntry], *, is_file: bool, fix: str) -> tuple[str, str, str]:
+def _check_room(above: GuardedDirectory, name: bytes, lacking: list[ManifestEntry]) -> None:
+    """Raise an AgentError if the disk has no room for the files, before anything is made there."""
+    needed = sum({row.content: row.size for row in lacking if row.kind == "f"}.values())
+    with contextlib.suppress(FileNotFoundError), enter_own(above, name) as directory:
+        needed -= sum(status.st_size for status in _stored(directory))
+    if needed > free_space(above.anchor):
+        raise explain_full_disk(above.path, needed)
+
+
+def prepare(path: str, name: bytes, lacking: list[ManifestEntry], *, is_file: bool) -> tuple[str, str, str]:
     """Make that directory on the disk of the path; returns it, its token and the list's hash.
 
     The token is a dangling link, shared by hosts with that directory: creating one is atomic on NFS too.
@@ -268,18 +277,12 @@ def prepare(path: str, name: bytes, lacking: list[ManifestEntry], *, is_file: bo
             above = held.enter_context(GuardedDirectory.of(there))
         if there.name and not is_file:  # a file since the comparison
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
-        needed = sum({row.content: row.size for row in lacking if row.kind == "f"}.values())
         try:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(name, 0o700, dir_fd=above.number)
         except OSError as error:
-            if error.errno != errno.ENOSPC:
-                raise
-            raise explain_full_disk(above.path, needed, fix) from None
+            raise OSError(error.errno, error.strerror, above.path) from None
         with enter_own(above, name) as directory:
-            arrived = sum(status.st_size for status in _stored(directory))
-            if needed - arrived > free_space(directory.anchor):
-                raise explain_full_disk(above.path, needed - arrived, fix)
             with contextlib.suppress(FileExistsError):
                 os.symlink(os.urandom(16).hex(), TOKEN, dir_fd=directory.number)
             rows = to_json(lacking)

@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Iterator, NoReturn, Sequence, TypeVar, cast
 
-from ipexctl.node.common.answer import FREE_SPACE_FIX, Action, AgentError, Json, answer, emit, explain_os_error
+from ipexctl.node.common.answer import Action, AgentError, Json, answer, emit, explain_os_error
 from ipexctl.node.common.clock import Countdown, age_of, seconds_since
 from ipexctl.node.common.files import (
     explain_full_disk,
@@ -55,7 +55,6 @@ Report = Callable[..., None]
 
 PUSH_PREFIX = ".ipexctl-push-"
 """Prefix of the directory in or next to PATH with a push's store."""
-NO_ROOM = "free some space there, or name another PATH"
 
 
 class HashMismatch(AgentError):
@@ -140,14 +139,11 @@ def open_store(store: str) -> GuardedDirectory:
 
 
 def _explain(error: OSError, path: str, expected: int | None = None) -> AgentError:
-    is_of_push = f"/{PUSH_PREFIX}" in path
     if error.errno == errno.ENOSPC and expected is not None:
         with suppress(OSError):
-            return explain_full_disk(path, expected, NO_ROOM if is_of_push else FREE_SPACE_FIX)
+            return explain_full_disk(path, expected)
     is_of_home = isinstance(error.filename, str) and error.filename.startswith("/")
-    explained = explain_os_error(error if is_of_home else OSError(error.errno, error.strerror), path)
-    is_full = is_of_push and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return AgentError(explained.reason, NO_ROOM) if is_full else explained
+    return explain_os_error(error if is_of_home else OSError(error.errno, error.strerror), path)
 
 
 class PartialFile:

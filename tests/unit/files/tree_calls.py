@@ -230,7 +230,8 @@ def pushed(target: Path, nodes: Tree, then: Then = nothing, *, force: bool = Fal
         place: Any = {"store": f"{found.directory}/store", "files": None}
         store.receive(place, io.BytesIO(stream({sha256: contents[sha256] for sha256 in found.need})), nothing)
         then()
-        done = push.place({"path": found.path, "listed": found.listed, "force": force, "repos": "", "parcels": []})
+        asked: Any = {"path": found.path, "listed": found.listed, "force": force, "repos": "", "parcels": []}
+        done = push.place(asked)
         return counted(received=len(found.need), sent=done.placed)
     except (AgentError, OSError) as error:
         return [f"failed {error}"]
