@@ -58,6 +58,9 @@ def parse_target(text: str, source: Path) -> PushTarget:
     match = _HOSTS.fullmatch(text)
     hosts, path = (match[1], match[2]) if match else (None, text)
     example = "ipexctl push ./corpus data/corpus"
+    before, colon, _ = text.partition(":")
+    if not match and colon and "/" not in before and before.count("[") != before.count("]"):
+        raise UserError(f"{quoted(text)}: a bracket of HOSTS is missing", fix="'node[1-4]:data/corpus'")
     if not path.strip("/") or os.path.normpath(path) in (".", "~", ".."):
         what = "/" if path.startswith("/") else "the home directory" if path else "no path"
         raise UserError(f"{quoted(text)} names {what}", fix=f"name a separate directory: {example}")
