@@ -78,7 +78,7 @@ def push_command(
         )
     target = parse_target(others[0], source)
     targets = targets if target.hosts is None else _with_hosts(targets, target.hosts)
-    with open_hosts(targets, home, output, steps_from=2) as (opened, interrupt):
+    with open_hosts(targets, home, output) as (opened, interrupt):
         opened.pool.warm(opened.hosts)
         from ipexctl.api.pushed_files import push  # while the hosts connect
 
@@ -106,7 +106,7 @@ def _push_repos(
     repos = list(dict.fromkeys(map(parse_repo, words)))
     if len({repo.folder for repo in repos}) < len(repos):
         raise UserError("a repository is named twice, with two revisions", fix="push one revision, then the other")
-    with open_hosts(targets, home, output, steps_from=2) as (opened, interrupt):
+    with open_hosts(targets, home, output) as (opened, interrupt):
         opened.pool.warm(opened.hosts)
         from ipexctl.api.pushed_files import push_repos  # while the hosts connect
 

@@ -39,6 +39,13 @@ if TYPE_CHECKING:
 
 _BUFFER: Final = 1 << 16
 _STDERR_KEPT: Final = 1000
+_LABELS: Final = {
+    "have": "look at its files",
+    "receive": "receive files",
+    "connect": "receive files from another host",
+    "serve": "send files to other hosts",
+    "fetch": "download files",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +121,7 @@ class StoreClient(NamedTuple):
             python=at.python,
             home=at.home,
             cached=bool(at.home),
+            label=_LABELS.get(action, ""),
             stdin=stdin,
             on_event=on_event,
             timeout=self.timeout,
