@@ -242,7 +242,7 @@ class Distributor:
             delivery.find_missing()
             if delivery.had_all:
                 return "there"
-        failures: list[str] = []
+        failures: dict[str, str] = {}
         fix = ""
         for route, name, transfer in self._routes():
             try:
@@ -250,7 +250,7 @@ class Distributor:
             except (Cancelled, TimedOut):
                 raise
             except HostError as error:
-                failures.append(f"{name}: {error.reason}")
+                failures[name] = error.reason
                 fix = error.fix
                 delivery.find_missing()
                 if delivery.need:
@@ -260,7 +260,9 @@ class Distributor:
             if self._servers and target.address and wanted == self.files:
                 self._add_server(delivery.client)  # it has all files now, and can serve others
             return "there" if delivery.had_all else route
-        raise HostError("; ".join(failures), fix)
+        if len(reasons := set(failures.values())) == 1:
+            raise HostError(reasons.pop(), fix)
+        raise HostError("; ".join(f"{name}: {reason}" for name, reason in failures.items()), fix)
 
     def _routes(self) -> Iterator[tuple[Route, str, Callable[[Delivery], None]]]:
         if self._source.address:

@@ -129,7 +129,7 @@ class FailureContext:
         return {output.rank: output for output in reversed(self.outputs)}
 
     @cached_property
-    def _by_pattern(self) -> dict[re.Pattern[str], tuple[tuple[RankOutput, ...], tuple[str, ...]]]:
+    def _by_pattern(self) -> dict[re.Pattern[str], tuple[str, ...]]:
         """Thousands of ranks may print the same, and for each it is asked who does."""
         return {}
 
@@ -163,16 +163,10 @@ class FailureContext:
         added = " ".join(f"--with {shlex.quote(package)}" for package in packages)
         return f"{self.plan.get('install') or 'ipexctl install'} {added}"
 
-    def outputs_with(self, pattern: re.Pattern[str]) -> tuple[RankOutput, ...]:
-        return self._printed(pattern)[0]
-
     def hosts_with(self, pattern: re.Pattern[str]) -> tuple[str, ...]:
-        return self._printed(pattern)[1]
-
-    def _printed(self, pattern: re.Pattern[str]) -> tuple[tuple[RankOutput, ...], tuple[str, ...]]:
         if pattern not in self._by_pattern:
-            outputs = tuple(output for output in self.outputs if pattern.search(output.last_text))
-            self._by_pattern[pattern] = outputs, tuple(dict.fromkeys(output.host for output in outputs))
+            hosts = (output.host for output in self.outputs if pattern.search(output.last_text))
+            self._by_pattern[pattern] = tuple(dict.fromkeys(hosts))
         return self._by_pattern[pattern]
 
 

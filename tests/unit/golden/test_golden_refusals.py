@@ -204,7 +204,7 @@ SCRIPTS = (
     "none/x.py",
     "litgpt",
 )
-TARGETS = ("", "/", "//", "~", "~/", ".", "a:", "a:/", "a:~", "..", "../x", "x/../../y", "~root/x", "a\nb", "node[1-2:x")
+TARGETS = ("", "/", "~", "~/", ".", "a:", "a:/", "a:~", "..", "../x", "x/../../y", "~root/x", "a\nb", "a[1:x")
 INTERFACES = ("10.0.0.0/33", "a b", "", "an-interface-name-too-long", "1.2.3.4/x")
 ACCOUNTS = ("me\n  ProxyCommand evil", "-oProxyCommand=x", "a b", "%h")
 SIZES = ((20_001, 1_000_000_000), (20_000, 1_000_000_001), (20_001, 1_000_000_001))
