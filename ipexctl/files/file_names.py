@@ -11,7 +11,6 @@ import contextlib
 import os
 import unicodedata
 from collections.abc import Collection, Mapping
-from itertools import accumulate
 from typing import NamedTuple
 
 from ipexctl.node.common.files import encode_name
@@ -31,11 +30,14 @@ class NameRules(NamedTuple):
 def find_equal(paths: Mapping[int, str], rules: NameRules) -> dict[int, str]:
     """Numbers of paths that would overwrite an earlier one, or lie below such a directory, with that earlier path."""
     found: dict[int, str] = {}
-    first: dict[str, str] = {}
+    first: dict[tuple[int, str], tuple[int, str]] = {}
+    """Number of a directory and folded name in it → its own number, and the name."""
     for number, path in paths.items():
-        for name in accumulate(path.split("/"), "{}/{}".format):
-            if (earlier := first.setdefault(rules.fold(name), name)) != name:
-                found[number] = earlier
+        parts, directory = path.split("/"), 0
+        for depth, part in enumerate(parts):
+            directory, name = first.setdefault((directory, rules.fold(part)), (len(first) + 1, part))
+            if name != part:
+                found[number] = "/".join([*parts[:depth], name])
                 break
     return found
 

@@ -6,18 +6,15 @@ destination are refused. Pure, except that DEST is looked at.
 
 from __future__ import annotations
 
-import fnmatch
-import glob
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any, Final, cast
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import quoted
 from ipexctl.node.common.files import encode_name
-from ipexctl.node.files.file_sender import is_contents, split_pattern
+from ipexctl.node.files.file_sender import is_contents, needs_directory, next_positions, positions_from, split_pattern
 from ipexctl.node.files.manifest import EntryKind, ManifestEntry
 from ipexctl.remote.outcome import HostError, HostResult
 from ipexctl.text import readable
@@ -197,38 +194,13 @@ class Requested:
 
 
 def matches(pattern: Sequence[bytes], parts: Sequence[str], *, is_directory: bool) -> bool:
-    """Match a name or a parent by the rules of Python's glob, which expands it on the host."""
-    length = len(pattern)
-    only_directories = pattern[-1] == b"**" and any(component != b"**" for component in pattern)
-    positions = _from(pattern, 0) - {length}
+    """Match a name or a parent by the same rules as the host."""
+    positions = positions_from(pattern, 0) - {len(pattern)}
     for depth, part in enumerate(parts, 1):
-        name, after = encode_name(part), set[int]()
-        for index in positions:
-            if pattern[index] == b"**":
-                after |= set[int]() if name.startswith(b".") else _from(pattern, index)
-            elif _matches_one(pattern[index], name):
-                after |= _from(pattern, index + 1)
-        if length in after:
-            return is_directory or depth < len(parts) or not only_directories
-        positions = after
+        positions = next_positions(pattern, positions, encode_name(part))
+        if len(pattern) in positions:
+            return is_directory or depth < len(parts) or not needs_directory(pattern)
     return False
-
-
-def _from(pattern: Sequence[bytes], index: int) -> set[int]:
-    """Positions where a name may continue: after each `**` too, which also matches no directory."""
-    found = {index}
-    while index < len(pattern) and pattern[index] == b"**":
-        index += 1
-        found.add(index)
-    return found
-
-
-def _matches_one(component: bytes, name: bytes) -> bool:
-    if not glob.has_magic(component):
-        return component == name
-    if name.startswith(b".") and not component.startswith(b"."):
-        return False
-    return fnmatch.fnmatchcase(name, component)
 
 
 def may_lead_out(link: ManifestEntry, top: int) -> bool:
@@ -248,8 +220,10 @@ def _check_tree(entries: Sequence[ManifestEntry]) -> None:
     if all(kind == "d" for kind in seen.values()):
         return
     for entry in entries:
-        for above in accumulate(entry.parts[:-1], "{}/{}".format):
-            if seen.get(above, "d") != "d":
+        above = entry.path
+        # What is above a listed directory is checked with that directory.
+        while (above := above.rpartition("/")[0]) and (kind := seen.get(above)) != "d":
+            if kind is not None:
                 raise _refused(entry, f"{quoted(above)} is not a directory")
 
 

@@ -269,7 +269,7 @@ class GuardedDirectory:
 
 
 class DirectoryChain:
-    """Keeps the directories open that lead to the one entered last: lists are sorted, so the next file is near.
+    """Keeps the last directories open that lead to the one entered last: lists are sorted, so the next file is near.
 
     Before removing or replacing a directory, enter its parent, which closes the directory here.
     """
@@ -280,19 +280,27 @@ class DirectoryChain:
         """`open_below(parent, names)` opens the last name in `parent`. The names lead there from `top`."""
         self._top, self._open_below = top, open_below
         self._opened: list[tuple[bytes, GuardedDirectory]] = []
+        self._closed = 0
+        """How many of them, from the top, are closed again: a process may have 1,024 descriptors."""
 
     def enter(self, names: Sequence[bytes]) -> GuardedDirectory:
         common = 0
         while common < min(len(self._opened), len(names)) and self._opened[common][0] == names[common]:
             common += 1
-        self.leave(common)
-        for depth in range(common, len(names)):
+        self.leave(common if common > self._closed else 0)
+        for depth in range(len(self._opened), len(names)):
             self._opened.append((names[depth], self._open_below(self._last, names[: depth + 1])))
+            if depth >= self._closed + _DEPTH:
+                self._opened[self._closed][1].close()
+                self._closed += 1
         return self._last
 
     def leave(self, depth: int = 0) -> None:
         while len(self._opened) > depth:
-            self._opened.pop()[1].close()
+            directory = self._opened.pop()[1]
+            if len(self._opened) >= self._closed:
+                directory.close()
+        self._closed = min(self._closed, depth)
 
     @property
     def _last(self) -> GuardedDirectory:

@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import fnmatch
 import glob
 import os
 import shlex
 import stat
 import zlib
-from typing import TYPE_CHECKING, Any, BinaryIO, Iterator, Tuple, TypedDict
+from typing import TYPE_CHECKING, Any, BinaryIO, Iterable, Iterator, Sequence, Tuple, TypedDict
 
 from ipexctl.node.common.answer import AgentError, Json, answer, buffer_output, emit, emit_with_bytes, signs_of_life
 from ipexctl.node.common.files import RunReference, decode_name, encode_name, read_json
@@ -79,13 +80,9 @@ class Listing:
 
     def __init__(self) -> None:
         self.paths: list[bytes] = []
-        self.names: set[bytes] = set()
-        self.links: set[bytes] = set()
 
     def add(self, name: bytes, path: bytes, *, follow: bool = False) -> os.stat_result | None:
         """Send an entry; returns its status, or None if it can't be sent."""
-        if name in self.names:
-            return None
         try:
             status = os.stat(path, follow_symlinks=follow)
             link_target = os.readlink(path) if stat.S_ISLNK(status.st_mode) else b""
@@ -96,37 +93,39 @@ class Listing:
         if kind is None:
             self.note(name, "it is neither a file nor a directory", warning=True)
             return None
-        self.names.add(name)
-        if kind == "l":
-            self.links.add(name)
         mode, target = stat.S_IMODE(status.st_mode), decode_name(link_target)
         row = ManifestEntry(decode_name(name), kind, mode, status.st_size, target, status.st_mtime_ns)
         emit("entry", row=row)
         self.paths.append(os.path.realpath(path) if follow else path)
         return status
 
-    def below_link(self, name: bytes) -> bool:
-        return any(name[:end] in self.links for end in range(len(name)) if name[end : end + 1] == b"/")
-
     def note(self, name: bytes, reason: str, *, warning: bool = False) -> None:
         emit("note", n=decode_name(name), reason=reason, warning=warning)
 
     def add_tree(self, name: bytes, path: bytes, *, follow: bool = False) -> None:
         status = self.add(name, path, follow=follow)
-        path = self.paths[-1] if status is not None else path
         if status is not None and stat.S_ISDIR(status.st_mode):
-            self.add_children(name, path)
+            self.add_content(name, self.paths[-1])
 
-    def add_children(self, name: bytes, path: bytes) -> None:
+    def add_content(self, name: bytes, path: bytes) -> None:
+        """Without recursion: a tree may have more levels than Python's stack."""
+        waiting = self._children(name, path)
+        while waiting:
+            name, path = waiting.pop()
+            status = self.add(name, path)
+            if status is not None and stat.S_ISDIR(status.st_mode):
+                waiting += self._children(name, path)
+
+    def _children(self, name: bytes, path: bytes) -> list[NamedPath]:
+        """The last one first."""
         try:
-            children = sorted(os.listdir(path))
+            children = sorted(os.listdir(path), reverse=True)
         except OSError as error:
             self.note(name or b".", error.strerror or str(error))
-            return
-        for child in children:
-            if child == STATE_DIRECTORY and os.path.exists(path + b"/.ipexctl/state.json"):
-                continue
-            self.add_tree(name + b"/" + child if name else child, path + b"/" + child)
+            return []
+        if STATE_DIRECTORY in children and os.path.exists(path + b"/.ipexctl/state.json"):
+            children.remove(STATE_DIRECTORY)
+        return [(name + b"/" + child if name else child, path + b"/" + child) for child in children]
 
 
 def list_path(listing: Listing, base: str, path: str) -> tuple[bytes, bool]:
@@ -147,7 +146,7 @@ def list_path(listing: Listing, base: str, path: str) -> tuple[bytes, bool]:
         if is_content and not os.path.isdir(full):
             raise AgentError(f"{decode_name(full)} is not a directory", "without the / at its end")
         if is_content:
-            listing.add_children(b"", os.path.realpath(full))
+            listing.add_content(b"", os.path.realpath(full))
             return full, False
         name = os.path.basename(full)
         listing.add_tree(name, full, follow=True)
@@ -156,7 +155,7 @@ def list_path(listing: Listing, base: str, path: str) -> tuple[bytes, bool]:
     if not matches:
         raise no_such_path(full)
     for name, match in matches:
-        if not listing.below_link(name) and (not is_content or os.path.isdir(match)):
+        if not is_content or os.path.isdir(match):
             listing.add_tree(name, os.path.join(os.path.realpath(os.path.dirname(match)), os.path.basename(match)))
     return full, False
 
@@ -178,12 +177,59 @@ def matching(start: bytes, requested: bytes) -> Iterator[NamedPath]:
     """Matches of a pattern, each named by its path from the first wildcard on."""
     fixed, parts = split_pattern(requested)
     above = os.path.join(start, b"/".join(fixed) or (b"/" if requested[:1] == b"/" else b""))
-    above = above.rstrip(b"/") or b"/"
-    pattern = glob.escape(above).rstrip(b"/") + b"/" + b"/".join(parts)
-    for match in sorted(glob.glob(pattern, recursive=True)):
-        name = os.path.relpath(match, above)
-        if name != b"." and STATE_DIRECTORY not in name.split(b"/"):
-            yield name, match.rstrip(b"/")
+    waiting = [(b"", above.rstrip(b"/"), positions_from(parts, 0) - {len(parts)})]
+    while waiting:
+        above_name, directory, positions = waiting.pop()
+        for child in _possible_names(directory, [parts[index] for index in positions]):
+            name, path, after = above_name + child, directory + b"/" + child, next_positions(parts, positions, child)
+            if not after or child == STATE_DIRECTORY:
+                continue
+            if len(parts) in after and (os.path.isdir(path) or not needs_directory(parts)):
+                yield name, path
+            elif os.path.isdir(path):
+                waiting.append((name + b"/", path, after))
+
+
+def _possible_names(directory: bytes, components: list[bytes]) -> list[bytes]:
+    """A directory that this account can't list may still have a name without a wildcard, as in a shell."""
+    if not any(glob.has_magic(component) for component in components):
+        return [name for name in components if os.path.lexists(directory + b"/" + name)]
+    with contextlib.suppress(OSError):
+        return sorted(os.listdir(directory))
+    return []
+
+
+def positions_from(pattern: Sequence[bytes], index: int) -> set[int]:
+    """Positions where a name may continue: after each `**` too, which also matches no directory."""
+    found = {index}
+    while index < len(pattern) and pattern[index] == b"**":
+        index += 1
+        found.add(index)
+    return found
+
+
+def next_positions(pattern: Sequence[bytes], positions: Iterable[int], name: bytes) -> set[int]:
+    """Where in a pattern a path may be after one more name, by the rules of Python's glob. Pure."""
+    after: set[int] = set()
+    for index in positions:
+        if pattern[index] == b"**":
+            after |= set() if name.startswith(b".") else positions_from(pattern, index)
+        elif _matches_one(pattern[index], name):
+            after |= positions_from(pattern, index + 1)
+    return after
+
+
+def needs_directory(pattern: Sequence[bytes]) -> bool:
+    """`ck*/**` matches no file called `ck1`."""
+    return pattern[-1] == b"**" and any(component != b"**" for component in pattern)
+
+
+def _matches_one(component: bytes, name: bytes) -> bool:
+    if not glob.has_magic(component):
+        return component == name
+    if name.startswith(b".") and not component.startswith(b"."):
+        return False
+    return fnmatch.fnmatchcase(name, component)
 
 
 def no_such_path(full: bytes) -> AgentError:
@@ -254,12 +300,18 @@ def synced_to(directory: bytes) -> dict[bytes, Any]:
 
 
 def files_below(top: bytes) -> Iterator[NamedPath]:
-    for parent, directories, files in os.walk(top):
-        directories[:] = sorted(name for name in directories if name != STATE_DIRECTORY)
-        links = [name for name in directories if os.path.islink(parent + b"/" + name)]
-        for name in sorted([*files, *links]):
-            path = parent + b"/" + name
-            yield os.path.relpath(path, top), path
+    waiting = [(b"", top)]
+    while waiting:
+        above, directory = waiting.pop()
+        try:
+            entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
+        except OSError:
+            continue
+        for entry in entries:
+            if not entry.is_dir(follow_symlinks=False):
+                yield above + entry.name, entry.path
+            elif entry.name != STATE_DIRECTORY:
+                waiting.append((above + entry.name + b"/", entry.path))
 
 
 def send_file(path: bytes, wanted: Wanted, directories: DirectoryChain) -> None:
@@ -352,7 +404,7 @@ def is_in_results(run: RunFiles, path: str) -> bool:
         return False
     home = os.path.dirname(os.path.dirname(encode_name(rundir_of(run))))
     results = os.path.join(home, b"results", encode_name(run["id"]))
-    return bool(glob.glob(os.path.join(glob.escape(results), requested), recursive=True))
+    return os.path.lexists(os.path.join(results, requested)) or next(matching(results, requested), None) is not None
 
 
 def serve(request: SendRequest, stdin: BinaryIO) -> None:

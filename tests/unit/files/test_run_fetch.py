@@ -5,9 +5,11 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import resource
 import stat
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -152,6 +154,39 @@ def test_paths_have_the_same_meaning_as_for_rsync(
     found = [str(each.relative_to(tmp_path)) for each in tmp_path.rglob("*") if each.is_file()]
     assert sorted(each for each in found if not each.startswith("there")) == names
     assert not any(each.is_symlink() for each in tmp_path.rglob("*") if "there" not in each.parts)
+
+
+@pytest.fixture
+def deep(there: Path, out: Path) -> Iterator[Path]:
+    """`there/d/d/…/f`, deeper than Python's stack and than the descriptors that a process may have open."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, limits[1]))
+    number = os.open(there, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=number)
+        below = os.open("d", os.O_RDONLY, dir_fd=number)
+        os.close(number)
+        number = below
+    with open(os.open("f", os.O_WRONLY | os.O_CREAT, dir_fd=number), "w") as file:
+        file.write("deep")
+    os.close(number)
+    yield there
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    subprocess.run(("rm", "-rf", there, out), check=True)
+
+
+@pytest.mark.parametrize("path", ["./", "d", "**/f", None])
+def test_a_deep_tree_is_fetched(deep: Path, out: Path, path: str | None) -> None:
+    if path is None:
+        record = run_record("r-1", HERE, str(deep.parent / "home"), "", cwd=str(deep), started=time.time() - 100)
+        order = order_of_run(record, None, str(out), rank=None, host=None, others=())
+        done = fetch(order, lambda: LocalSession(HERE), lambda _: None, Cancel())
+    else:
+        done = run_fetch(deep, path, out)
+    assert (len(done.brought), done.failed) == (1, ())
+    found = subprocess.run(("find", out, "-type", "f"), capture_output=True, check=True, text=True).stdout
+    assert found.endswith("/d/d" * 700 + "/f\n")
+    assert found.count("\n") == 1
 
 
 def test_link_out_of_the_directory_is_left_out_unless_requested(there: Path, out: Path) -> None:
