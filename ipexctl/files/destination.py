@@ -23,7 +23,7 @@ from ipexctl.named_paths import open_named_directory
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.files import decode_name, encode_name, free_space
 from ipexctl.node.common.guarded_directory import GuardedDirectory
-from ipexctl.node.files.compare import EntryComparer, Match, state_of
+from ipexctl.node.files.compare import EntryComparer, Match, is_special, state_of
 from ipexctl.node.files.file_sender import checksums
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.files.place import TAKEN, PartFile, Writer, is_own, lock_file, open_own, part_name
@@ -96,7 +96,7 @@ class Destination(Writer, EntryComparer):
         self._top.close()
 
     def inspect(self, entry: ManifestEntry) -> MissingPart | None:
-        """The missing part of a file; directories and links are created at once."""
+        """The missing part of a file, or a link that was made; None for a directory and for what is there already."""
         if entry.kind == "d":
             self.make_directory(entry)
             return None
@@ -107,16 +107,14 @@ class Destination(Writer, EntryComparer):
             directory.check_entry(name, there, _OWN_DEST)
             state = state_of(entry, there, self)
             action = DOWNLOAD.actions[state]
-            if state == "special":
-                raise AgentError("there is a FIFO, socket or device of that name on the control machine")
             if action == "refuse":
-                raise AgentError("there is a directory of that name on the control machine; move it away")
+                raise self._in_the_way(entry, "directory" if state == "directory" else "FIFO, socket or device")
             if entry.kind == "l":
                 if action != "keep":
                     directory.link_to(encode_name(entry.content), name)
                 if action == "send":
                     self._note(entry.path)
-                return None
+                return None if action == "keep" else MissingPart(entry)
             if there is not None and action == "keep":
                 if stat.S_IMODE(there.st_mode) != self.mode_of(entry):
                     self.set_mode(entry)
@@ -157,6 +155,11 @@ class Destination(Writer, EntryComparer):
             if file.crc != crc or file.at != entry.size:
                 file.discard()
                 raise AgentError("it was damaged on the way; fetch it again")
+            with self.place_of(entry.path) as (directory, name):
+                there = directory.status_of(name)
+            if there is not None and is_special(there):  # made during the transfer
+                file.discard()
+                raise self._in_the_way(entry, "FIFO, socket or device")
             file.finish(self.mode_of(entry), entry.mtime)
             if missing.is_new:
                 self._note(entry.path)
@@ -222,13 +225,21 @@ class Destination(Writer, EntryComparer):
             if isinstance(error, AgentError) and error.fix == _OWN_DEST:
                 raise
             kind = "link" if isinstance(error, AgentError) else "file"
-            here = os.path.join(self.root, decode_name(b"/".join(names)))
-            raise AgentError(f"{here} is a {kind} on the control machine; fetch writes into directories only") from None
+            here = self.path_of(decode_name(b"/".join(names)))
+            raise AgentError(f"{here} on this machine is a {kind}; fetch writes into directories only") from None
         mode = stat.S_IMODE(directory.status().st_mode)
         if mode & 0o700 != 0o700:
             with contextlib.suppress(OSError):
                 directory.set_mode(mode | 0o700)
         return directory
+
+    def path_of(self, path: str) -> str:
+        return os.path.join(self.root, path)
+
+    def _in_the_way(self, entry: ManifestEntry, kind: str) -> AgentError:
+        return AgentError(
+            f"{self.path_of(entry.path)} on this machine is a {kind}", "move it away, or name another DEST"
+        )
 
     def error_of_disk(self, error: OSError) -> HostError:
         full = "; make room and run it again: it continues from here" if is_full(error) else ""

@@ -106,10 +106,12 @@ class Receiver:
             except (AgentError, OSError) as error:
                 self._fail(entry, error)
                 continue
-            if missing is not None:
-                self._missing[number] = missing
-            elif entry.kind != "d":
+            if missing is None and entry.kind != "d":
                 self.unchanged.append(entry.path)
+            elif missing is not None and entry.kind == "l":
+                self.brought.append(entry.path)
+            elif missing is not None:
+                self._missing[number] = missing
         self._total = sum(missing.entry.size - missing.have for missing in self._missing.values())
         self.destination.check_room(self._total)
         wanted = [Wanted(number, missing.have, missing.known) for number, missing in self._missing.items()]
@@ -124,7 +126,8 @@ class Receiver:
         elif is_full(error):  # for all other files too
             raise self.destination.error_of_disk(error)
         else:
-            reason = f"it can't be written here: {error.strerror or error}"
+            here = self.destination.path_of(entry.path)
+            reason = f"{here} on this machine can't be written: {error.strerror or error}; name another DEST"
         self.failed.append(FileFailure(entry.path, reason))
 
     def _on_part(self, event: Reply) -> RawReader:

@@ -129,12 +129,12 @@ def check_destination(dest: str) -> None:
         raise UserError(f"DEST is {quoted(dest)}, which can't be a path", fix="the current directory is .")
     is_stream = os.path.islink(dest) and os.readlink(dest).startswith("/proc/")  # /dev/stdout
     if is_stream or (os.path.exists(dest) and not os.path.isfile(dest) and not os.path.isdir(dest)):
-        raise UserError(f"DEST {quoted(dest)} is a pipe, socket or device", fix="name a file or a directory")
+        raise UserError(f"DEST {quoted(dest)} is a FIFO, socket or device", fix="name a file or a directory")
 
 
 def resolve_destination(dest: str, *, single: bool) -> tuple[str, str | None]:
     """Destination directory, and the name of a single file in it, by cp's rules."""
-    if single and not dest.endswith("/") and not os.path.isdir(dest):
+    if single and os.path.basename(dest) not in ("", ".", "..") and not os.path.isdir(dest):
         return os.path.dirname(dest) or ".", os.path.basename(dest)
     return dest or ".", None
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import io
 import os
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from ipexctl.files.requested import (
     resolve_destination,
 )
 from ipexctl.hosts.host import Host, quoted
+from ipexctl.hosts.nodeset import expand
 from ipexctl.limits import FETCH_SILENCE, PATHS_CHECK
 from ipexctl.node.files.file_sender import RunFiles, SendRequest
 from ipexctl.remote.cancel import RETRY_INTERVALS, Cancel
@@ -155,6 +157,10 @@ def order_of_host(source: FetchSource, dest: str, hosts: Sequence[Host], home: s
     for host in hosts:
         if source.word in (host.name, host.address, f"{host.user}@{host.name}", f"{host.user}@{host.address}"):
             return FetchRequest(host, {"path": source.path, "run": None}, dest, home)
+    if len(names := expand(source.word)) > 1:
+        command = ("ipexctl", "fetch", f"{names[0]}:{source.path}", os.path.join(dest, names[0], ""))
+        fix = f"one call for each of them: {shlex.join(command)}"
+        raise UserError(f"{quoted(source.word)} names {len(names)} hosts, and fetch takes one", fix=fix)
     raise UserError(
         f"{quoted(source.word)} is neither a run of this machine nor a host of this call",
         fix=(

@@ -18,6 +18,7 @@ where nothing else does: the list of a large directory and the sum of a large fi
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import fnmatch
 import glob
@@ -87,7 +88,7 @@ class Listing:
             status = os.stat(path, follow_symlinks=follow)
             link_target = os.readlink(path) if stat.S_ISLNK(status.st_mode) else b""
         except OSError as error:
-            self.note(name, error.strerror or str(error))
+            self.note(name, unreadable(path, error))
             return None
         kind = _KINDS.get(stat.S_IFMT(status.st_mode))
         if kind is None:
@@ -121,7 +122,7 @@ class Listing:
         try:
             children = sorted(os.listdir(path), reverse=True)
         except OSError as error:
-            self.note(name or b".", error.strerror or str(error))
+            self.note(name or b".", unreadable(path, error))
             return []
         if STATE_DIRECTORY in children and os.path.exists(path + b"/.ipexctl/state.json"):
             children.remove(STATE_DIRECTORY)
@@ -148,8 +149,9 @@ def list_path(listing: Listing, base: str, path: str) -> tuple[bytes, bool]:
         if is_content:
             listing.add_content(b"", os.path.realpath(full))
             return full, False
-        name = os.path.basename(full)
-        listing.add_tree(name, full, follow=True)
+        if os.path.exists(full) and not os.path.isfile(full) and not os.path.isdir(full):
+            raise AgentError(f"{decode_name(full)} is a FIFO, socket or device", "name a file or a directory")
+        listing.add_tree(os.path.basename(full), full, follow=True)
         return full, len(listing.paths) == 1 and not os.path.isdir(full)
     matches = list(matching(start, requested)) if glob.has_magic(requested) else []
     if not matches:
@@ -158,6 +160,12 @@ def list_path(listing: Listing, base: str, path: str) -> tuple[bytes, bool]:
         if not is_content or os.path.isdir(match):
             listing.add_tree(name, os.path.join(os.path.realpath(os.path.dirname(match)), os.path.basename(match)))
     return full, False
+
+
+def unreadable(path: bytes, error: OSError) -> str:
+    shown = decode_name(path)
+    fix = f"; see whose it is on that host: ls -ld {shlex.quote(shown)}" if error.errno == errno.EACCES else ""
+    return f"{shown} can't be read: {error.strerror or error}{fix}"
 
 
 def is_contents(path: bytes) -> bool:
@@ -321,7 +329,7 @@ def send_file(path: bytes, wanted: Wanted, directories: DirectoryChain) -> None:
     try:
         file = os.open(name, _READING, dir_fd=directories.enter(above).number)
     except (AgentError, OSError) as error:
-        emit("lost", i=number, reason=getattr(error, "strerror", None) or str(error))
+        emit("lost", i=number, reason=unreadable(path, error) if isinstance(error, OSError) else str(error))
         return
     try:
         before = os.fstat(file)

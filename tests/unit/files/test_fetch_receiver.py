@@ -187,6 +187,17 @@ def test_a_file_comes_in_pieces_however_they_are_cut(tmp_path: Path, lines: list
     assert [(tmp_path / name).read_bytes() for name in ("w.pt", "e")] == [b"abc", b""]
 
 
+def test_a_file_that_cannot_be_written_is_named_by_its_path_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "REASON")
+
+    monkeypatch.setattr(Destination, "begin", refuse)
+    giving = feed(tmp_path, entry("w.pt"), LISTED, last_piece(), b"abc")
+    assert [f"{tmp_path}/w.pt on this machine" in failure.reason for failure in giving.failed] == [True]
+
+
 WEIGHTS = ManifestEntry("w.pt", "f", 0o644, 6, "", 10**9)
 
 

@@ -278,6 +278,11 @@ sync: modes are the source's
     call    a=1+777 b=1+444 c=1 d/+711
     there   a=1+777 b=1+444 c=1 d/+711
 
+fetch: a FIFO that is made meanwhile is not replaced
+    then run f|
+    call    f=1 z=2 | sent 1, refused f
+    there   f| z=2
+
 fetch: links are made and replaced, and not followed
     run     ../outside/x=theirs l>../outside/x sub>../outside
     call    l=1 m>x l2>y sub/x=2 | sent 1, refused sub sub/x

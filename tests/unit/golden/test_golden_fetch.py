@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from test_run_record import BELOW, RUN
 
 from ipexctl.files.requested import FetchSource, parse_source
 from ipexctl.hosts.host import Host
+from ipexctl.node.files.file_sender import unreadable
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
@@ -32,6 +35,7 @@ def sources() -> list[Case]:
     return [
         *(refusal(f"source {text!r}", parse_source, text) for text in (":x", "last:", "[fe80::2]", "", "last:a\0b")),
         refusal("source of an unknown host", order_of_host, FetchSource("node3", "x"), ".", [first], "~/.ipexctl"),
+        refusal("source of several hosts", order_of_host, FetchSource("a[1-3]", "x"), "d", [first], "~/.ipexctl"),
         *(
             refusal(f"destination {dest!r}", order_of_host, FetchSource("a", "x"), dest, [first], "~/.ipexctl")
             for dest in ("", "/dev/null", "/dev/stdout")
@@ -66,7 +70,12 @@ def files(tmp_path: Path) -> list[Case]:
     (tmp_path / "elsewhere").mkdir()
     (out / "sub").symlink_to(tmp_path / "elsewhere")
     (there / "pipe").symlink_to("/dev/null")
+    fetching.write_file(there / "z.pt")
+    os.mkfifo(out / "z.pt")
     done = fetching.run_fetch(there, ".", out)
+    cases.append(refusal("a FIFO is named", fetching.run_fetch, out, "z.pt", out, at=tmp_path))
+    denied = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    cases.append(Case("a file can't be read", unreadable(b"/data/my file", denied)))
     kept = sorted((*done.failed, *done.left_out), key=lambda each: each.name)
     record = run_record("r-1", fetching.HERE, str(tmp_path / "home"), "", cwd=str(there))
     fetching.write_file(tmp_path / "home/results/r-1/tb/events")
