@@ -32,6 +32,7 @@ ALLOWED = {
     "ipexctl/run/start/connection_checks.py": TEXT,
     "ipexctl/trust/host_steps.py": TEXT,
     "ipexctl/files/destination.py": PRESENT,
+    "ipexctl/files/requested.py": PRESENT,
     "ipexctl/node/common/environ.py": OF_HOSTS,
     "ipexctl/node/common/guarded_directory.py": "`anchor` is for programs of hosts, or where there is an O_PATH",
     "ipexctl/node/common/macos.py": "the module that knows the differences",

@@ -26,6 +26,7 @@ class Report:
     path: str = "/there/project"
     hosts: tuple[object, ...] = ()
     notes: tuple[str, ...] = ("NOTE",)
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass
@@ -33,12 +34,13 @@ class Sync:
     needs_upload: bool
     is_uploaded: bool = False
     dry_run: bool = False
+    warnings: tuple[str, ...] = ()
     facts: dict[str, object] = field(default_factory=dict)
     project: Any = field(default_factory=lambda: SimpleNamespace(root=Path("/here/project"), notes=(LEFT_OUT,)))
 
     def upload(self) -> Report:
         self.is_uploaded = True
-        return Report(notes=(*self.project.notes, "NOTE"))
+        return Report(notes=(*self.project.notes, "NOTE"), warnings=self.warnings)
 
 
 @pytest.fixture(autouse=True)
@@ -64,10 +66,12 @@ def test_nothing_is_uploaded_after_a_failed_preflight() -> None:
 def test_a_complete_tree_does_not_wait_for_the_preflight() -> None:
     notes: list[str] = []
     still_running: Future[Any] = Future()
-    tree, seconds = upload_project(done(Sync(needs_upload=False)), CONTEXT, notes.append, still_running)
+    tree, seconds = upload_project(
+        done(Sync(needs_upload=False, warnings=("IN THE WAY",))), CONTEXT, notes.append, still_running
+    )
     assert tree == "/there/project"
     assert 0 <= seconds < 10
-    assert notes == [f"note: {LEFT_OUT}", "note: NOTE"]
+    assert notes == [f"note: {LEFT_OUT}", "note: NOTE", "warning: IN THE WAY"]
 
 
 def test_what_is_left_out_of_a_project_is_said_once_until_it_changes(tmp_path: Path) -> None:
