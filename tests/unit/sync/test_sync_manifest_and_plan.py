@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,6 +22,7 @@ from ipexctl.node.common.files import decode_name, encode_name, sha256_of_open
 from ipexctl.node.files.call_types import Generation, TreeChanges, TreesReply
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.sync import scan as walk
+from ipexctl.sync.node_calls import SyncReport, SyncResult
 from ipexctl.sync.path_notes import fetched_below, note_fetched
 from ipexctl.sync.project import Hashes, manifest_of, read_project
 from ipexctl.sync.project_sync import make_sync_plan
@@ -343,3 +345,20 @@ def test_destination_lists_the_topmost_created_paths(root: Path) -> None:
         assert destination.created == [str(root / "there/new"), str(root / "other")]
     with Destination(str(root / "there/y/z")) as destination:
         assert destination.created == [str(root / "there/y")]
+
+
+def test_files_in_the_way_of_the_projects_are_named_with_their_hosts() -> None:
+    hosts = (
+        SyncResult(Host("n1", "n1"), "ok", blocked=("a", "b\n")),
+        SyncResult(Host("n2", "n2"), "changed", blocked=("a", "b\n"), moved_away=tuple("cdefghi")),
+        SyncResult(Host("n3", "n3"), "ok"),
+    )
+    report = SyncReport(hosts, 0.0, Path("/p"), "p", "d", 9, 9)
+    blocked, replaced = report.warnings
+    assert (
+        blocked
+        == "n[1-2]: not written by a sync, and kept instead of the project's; to sync them, move them away there: a, b "
+    )
+    assert replaced.startswith("n2: changed on the host and in the project: replaced, with the host's version kept ")
+    assert replaced.endswith(" as NAME.node-1: c, d, e, f, g and 2 more")
+    assert "to be replaced" in list(replace(report, dry_run=True).warnings)[1]
