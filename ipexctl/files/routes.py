@@ -34,7 +34,7 @@ from ipexctl.files.store_client import (
     report_events,
     total_size,
 )
-from ipexctl.files.stream import NotInStore, stream_entries
+from ipexctl.files.stream import NotInStore, explain_changed, stream_entries
 from ipexctl.hosts.host import Host
 from ipexctl.limits import PEER_SERVER_START
 from ipexctl.node.common.files import encode_name
@@ -322,7 +322,13 @@ class Distributor:
 
     def _from_here(self, delivery: Delivery) -> None:
         need, client = delivery.need, delivery.client
-        client.push(self._local_files(need), expected=need, on_bytes=delivery.on_bytes)
+        try:
+            client.push(self._local_files(need), expected=need, on_bytes=delivery.on_bytes)
+        except Damaged as damaged:
+            for file, path in (self._local or {}).items():
+                if file.sha256 == damaged.sha256:
+                    raise explain_changed(path) from None
+            raise
         if not isinstance(client.session, LocalSession):
             self.sent[client.location.host.name] = total_size(need) or 0
 
@@ -424,7 +430,7 @@ class FileTransfer:
                 for host in tuple(self._hosts) if is_here or self._has_sender else (self.source,):
                     reason = f"{self.source.name}, which sends the files on, failed: {error.reason}"
                     self._hosts.remove(host)
-                    fail(host, error if host == self.source else HostError(reason, error.fix))
+                    fail(host, error if is_here or host == self.source else HostError(reason, error.fix))
                 self.source = self._hosts[0] if self._hosts else self.source
         return self._hosts
 

@@ -242,13 +242,17 @@ def report_events(
 
 
 class Damaged(HostError):
-    """A sent file doesn't match its hash."""
+    """A sent file, `sha256`, doesn't match its hash."""
+
+    sha256 = ""
 
 
 def refuse_damaged(reply: Reply, subject: str) -> None:
     failed = reply.records("failed")
-    if any(item.get("kind") == "hash" for item in failed):
-        raise Damaged(f"{subject}: {failed[0].text('reason')}")
+    if wrong := [item for item in failed if item.get("kind") == "hash"]:
+        error = Damaged(f"{subject}: {wrong[0].text('reason')}")
+        error.sha256 = wrong[0].text("sha256")
+        raise error
     if failed:
         raise HostError(failed[0].text("reason"))
 

@@ -5,6 +5,7 @@ Files are opened when the stream reaches them; one that changed since it was lis
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -21,8 +22,12 @@ class NotInStore(HostError):
     """A local file can't be read: not a failure of the target."""
 
 
+def explain_changed(path: Path | str) -> NotInStore:
+    return NotInStore(f"{path} on this machine changed while it was sent", "run it again when it is complete")
+
+
 def stream_entries(root: bytes, entries: Iterable[ManifestEntry]) -> Iterator[bytes]:
-    """Files of a project or a parcel, small ones in groups. Raises a HostError if one changed since the scan."""
+    """Files of a project or a parcel, small ones in groups. Raises a NotInStore if one changed since the scan."""
     group: list[ManifestEntry] = []
     room = CHUNK
     for entry in entries:
@@ -45,14 +50,17 @@ def _pack(root: bytes, group: Sequence[ManifestEntry]) -> Iterator[bytes]:
 
 
 def _read_file(root: bytes, entry: ManifestEntry) -> Iterator[bytes]:
-    path = os.path.join(root, encode_name(entry.path))
+    path, digest = os.path.join(root, encode_name(entry.path)), hashlib.sha256()
     try:
         with open(path, "rb", buffering=0, opener=open_regular) as file:
-            if os.fstat(file.fileno()).st_size != entry.size:
-                raise OSError("it changed since it was scanned")
-            yield from read_chunks(file, entry.size)
+            is_changed = os.fstat(file.fileno()).st_size != entry.size
+            for chunk in () if is_changed else read_chunks(file, entry.size):
+                digest.update(chunk)
+                yield chunk
     except OSError as error:
-        raise HostError(f"{os.fsdecode(path)} on this machine: {error.strerror or error}", "run it again") from None
+        raise NotInStore(f"{os.fsdecode(path)} on this machine: {error.strerror or error}", "run it again") from None
+    if is_changed or digest.hexdigest() != entry.content:
+        raise explain_changed(os.fsdecode(path))
 
 
 def stream_blobs(files: Iterable[tuple[StoreFile, Path]]) -> Iterator[bytes]:
@@ -60,6 +68,8 @@ def stream_blobs(files: Iterable[tuple[StoreFile, Path]]) -> Iterator[bytes]:
     for blob, path in files:
         try:
             with open(path, "rb", buffering=0, opener=open_regular) as file:
+                if blob["size"] not in (None, os.fstat(file.fileno()).st_size):
+                    raise explain_changed(path)
                 line, offset, count = header_of(file, blob)
                 file.seek(offset)
                 yield line
