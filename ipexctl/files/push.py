@@ -8,6 +8,7 @@ directory, the first writes.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import time
 from collections.abc import Callable, Sequence
@@ -19,11 +20,22 @@ from ipexctl.facts.facts import Facts
 from ipexctl.files.push_source import PushSource
 from ipexctl.files.routes import FileTransfer, Origin, TransferOptions, local_files
 from ipexctl.files.store_client import StoreLocation
+from ipexctl.files.stream import NotInStore
 from ipexctl.hosts.host import Host, find_leaders
 from ipexctl.node.files.call_types import InspectReply, InspectRequest, PlaceReply, PlaceRequest
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.node_call import call
-from ipexctl.remote.outcome import BytesMoved, HostError, HostResult, Report, Watch, ignore_event
+from ipexctl.remote.outcome import (
+    BytesMoved,
+    Cancelled,
+    HostError,
+    HostResult,
+    Report,
+    TimedOut,
+    Unreachable,
+    Watch,
+    ignore_event,
+)
 from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.remote.session import Session
 from ipexctl.text import counted
@@ -117,7 +129,7 @@ class Push:
             self.options.dry_run,
         )
 
-    def _inspect(self, host: Host, session: Session, *, quick: bool = False) -> InspectReply:
+    def _inspect(self, host: Host, session: Session, *, quick: bool = False, dry_run: bool = False) -> InspectReply:
         packed = self.source.manifest.packed
         request: InspectRequest = {
             "path": self.options.path,
@@ -127,7 +139,7 @@ class Push:
             "repos": self.options.repos,
             "is_of_path": not self.options.repos,
             "force": self.options.force,
-            "dry_run": self.options.dry_run,
+            "dry_run": self.options.dry_run or dry_run,
             "quick": quick,
         }
 
@@ -190,10 +202,16 @@ class Push:
         stores = [self._store_of(host) for host in hosts]
         options = TransferOptions(self.options.home, self.options.iface, self.options.timeout, self.facts)
         transfer = FileTransfer(stores, needs, self.pool, options, self.watch, self.sender)
+        failed: dict[Host, HostError] = {}
         arrived = transfer.bring_all(
-            self.origin or local_files(self.source.root, self.source.entry_of, in_groups=True), self._fail
+            self.origin or local_files(self.source.root, self.source.entry_of, in_groups=True), failed.__setitem__
         )
         self._each(arrived, lambda host, session: self._place(host, session, transfer))
+        for host, error in failed.items():
+            self._fail(host, error)
+        lost = (Cancelled, NotInStore, TimedOut, Unreachable)
+        unsure = [host for host, error in failed.items() if not isinstance(error, lost)]
+        self._each(unsure, lambda host, session: self._check_again(host, session, failed[host]))
 
     def _each(self, hosts: Sequence[Host], work: Callable[[Host, Session], PushResult]) -> None:
         for done in self.pool.each(hosts, work):
@@ -215,20 +233,32 @@ class Push:
             "is_of_path": not self.options.repos,
             "parcels": list(transfer.parcels),
         }
-        reply = call(
-            session,
-            "files.push",
-            "place",
-            request,
-            python=found.python,
-            label=f"put files into {found.path}",
-            timeout=self.options.timeout,
-            cancel=self.pool.cancel,
-        )
+        try:
+            reply = call(
+                session,
+                "files.push",
+                "place",
+                request,
+                python=found.python,
+                label=f"put files into {found.path}",
+                timeout=self.options.timeout,
+                cancel=self.pool.cancel,
+            )
+        except HostError as error:
+            return self._check_again(host, session, error)
         placed = reply.decode(PlaceReply).placed
         files_sent = found.lacking if self.options.repos else placed
         sent_bytes = transfer.sent.get(host.name, 0)
         return replace(self._result_of(host, "changed"), files_sent=files_sent, sent_bytes=sent_bytes)
+
+    def _check_again(self, host: Host, session: Session, error: HostError) -> PushResult:
+        """Raise the error, unless another push has written the same files to the path meanwhile."""
+        with contextlib.suppress(HostError):
+            found = self._inspect(host, session, dry_run=True)
+            if found.is_complete:
+                self._found[host.name] = found
+                return self._result_of(host, "ok")
+        raise error
 
     def _follow(self, host: Host, leader: Host, session: Session) -> PushResult:
         result = self._done[leader.name]

@@ -20,10 +20,9 @@ def read(source: Path) -> PushSource:
     return read_source(source, ignore_event, Cancel())
 
 
-def push(source: PushSource, path: Path, *, force: bool = False) -> PushReport:
+def push(source: PushSource, path: Path) -> PushReport:
     with SessionPool(LocalConnector([]), Cancel(), forks=1) as pool:  # type: ignore[arg-type]
-        options = PushOptions(str(path), str(path.parent / "home"), force=force)
-        return Push(source, "src", (LOCAL_HOST,), pool, options).run()
+        return Push(source, "src", (LOCAL_HOST,), pool, PushOptions(str(path), str(path.parent / "home"))).run()
 
 
 @pytest.mark.parametrize("content", [b"small", LARGE], ids=["small", "large"])
@@ -39,3 +38,41 @@ def test_a_source_that_changes_during_the_push_is_named(tmp_path: Path, content:
     (host,) = push(read(source), tmp_path / "path").hosts
     assert (host.status, (tmp_path / "path").read_bytes()) == ("changed", source.read_bytes())
     assert {entry.name for entry in tmp_path.iterdir()} == {"src", "path"}
+
+
+@pytest.mark.parametrize("step", ["_send", "_place"])
+def test_two_pushes_of_the_same_files_to_one_path_both_succeed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """The second one ends while the first one is about to send, or to put what it has sent in place."""
+    source, target = tmp_path / "src", tmp_path / "path"
+    for name, content in (("large", LARGE), ("a", b"a"), ("sub/b", b"b")):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_bytes(content)
+    found, go_on = read(source), getattr(Push, step)
+
+    def interrupted(*args: object) -> object:
+        monkeypatch.undo()
+        assert push(found, target).hosts[0].status == "changed"
+        return go_on(*args)
+
+    monkeypatch.setattr(Push, step, interrupted)
+    (host,) = push(found, target).hosts
+    assert (host.status, host.reason) == ("ok", "")
+    assert [path.name for path in target.rglob("*") if path.is_file()] == ["large", "a", "b"]
+
+
+def test_what_a_killed_push_has_left_goes_once_the_files_are_there(tmp_path: Path) -> None:
+    source, target = tmp_path / "src", tmp_path / "path"
+    for name in ("a", "b"):
+        source.mkdir(exist_ok=True)
+        (source / name).write_bytes(LARGE + name.encode())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Push, "_place", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            push(read(source), target)
+    assert {path.name[:13] for path in target.iterdir()} == {".ipexctl-push"}
+    for name in ("a", "b"):
+        (target / name).write_bytes((source / name).read_bytes())
+    assert push(read(source), target).hosts[0].status == "ok"
+    assert sorted(path.name for path in target.iterdir()) == ["a", "b"]

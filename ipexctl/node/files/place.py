@@ -207,24 +207,29 @@ class Writer:
                 self.make_directory(entry)
                 continue
             with self.place_of(entry.path) as (directory, name):
-                if entry.kind == "l":
-                    stage.put_link(encode_name(entry.content), directory, name, replaces=self._replaces)
-                    continue
                 there = directory.status_of(name) if self._replaces else None
                 if there is not None and is_special(there):
                     raise AgentError(f"{os.path.join(self._top.path, entry.path)} is a FIFO, socket or device")
                 if self._owner_fix:
                     directory.check_entry(name, there, self._owner_fix)
-                uses[entry.content] -= 1
-                stage.put(
-                    entry,
-                    self.mode_of(entry),
-                    directory,
-                    name,
-                    is_last=not uses[entry.content],
-                    is_checked=policy.checks_again,
-                    replaces=self._replaces,
-                )
+                uses[entry.content] -= entry.kind == "f"
+                try:
+                    if entry.kind == "l":
+                        stage.put_link(encode_name(entry.content), directory, name, replaces=self._replaces)
+                        continue
+                    stage.put(
+                        entry,
+                        self.mode_of(entry),
+                        directory,
+                        name,
+                        is_last=not uses[entry.content],
+                        is_checked=policy.checks_again,
+                        replaces=self._replaces,
+                    )
+                except FileExistsError:
+                    if not _is_same(directory, name, entry):  # of another call that wrote it meanwhile
+                        raise
+                    stage.directory.unlink(_NEXT)
 
     def make_directory(self, entry: ManifestEntry) -> None:
         if self._policy.umask:
@@ -281,6 +286,16 @@ class Writer:
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
+
+
+def _is_same(directory: GuardedDirectory, name: bytes, entry: ManifestEntry) -> bool:
+    directory.check_entry(name, directory.status_of(name), "name a directory of your own")
+    with contextlib.suppress(OSError):
+        if entry.kind == "l":
+            return os.readlink(name, dir_fd=directory.number) == encode_name(entry.content)
+        with open(directory.open_to_read(name), "rb", buffering=0) as file:
+            return sha256_of_open(file) == entry.content
+    return False
 
 
 class PartFile:

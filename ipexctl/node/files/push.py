@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import os
 import pwd
@@ -198,6 +199,8 @@ def _inspect(request: InspectRequest, rows: list[ManifestEntry], there: Place, r
         name = own_directory(path, request["repos"])
         _check_room(GuardedDirectory.of(there), name, lacking)
         directory, token, digest = prepare(path, name, lacking, is_file=request["is_file"])
+    elif not lacking and not blocked and not request["dry_run"] and not request["quick"]:
+        _remove_leftovers(GuardedDirectory.of(there), own_directory(path, request["repos"]), rows)
     names = [row.path for row in lacking if row.kind != "d"]
     same = sum(row.kind != "d" for row in found.in_state("equal"))
     if request["repos"]:
@@ -309,6 +312,10 @@ def place(request: PlaceRequest) -> PlaceReply:
         try:
             directory = own_directory(path, request["repos"])
             own = held.enter_context(enter_own(top, directory))
+            locked = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=own.number)
+            held.callback(os.close, locked)
+            with contextlib.suppress(OSError):  # a filesystem without locks
+                fcntl.flock(locked, fcntl.LOCK_EX)  # another push of the same files may be here
             listed = own.read(list_name(request["listed"]), _MAX_LIST)
         except FileNotFoundError:
             raise gone from None
@@ -336,6 +343,14 @@ def place(request: PlaceRequest) -> PlaceReply:
             _note_verified(path, rows, writer)
         clean_up(top, own, directory)
         return PlaceReply(sum(row.kind != "d" for row in rows))
+
+
+def _remove_leftovers(top: GuardedDirectory, name: bytes, rows: list[ManifestEntry]) -> None:
+    """Remove what pushes of these files have left, unless a push of others is not complete either."""
+    with contextlib.suppress(OSError, AgentError), enter_own(top, name) as own:
+        lists = [own.read(entry, _MAX_LIST) for entry in own.names() if entry.startswith(LIST.encode())]
+        if {row for document in lists for row in read_entries(document)} <= {*rows}:
+            clean_up(top, own, name)
 
 
 def _note_verified(path: str, rows: list[ManifestEntry], writer: Writer) -> None:

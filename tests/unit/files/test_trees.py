@@ -192,6 +192,17 @@ push: a file that is made meanwhile stays
     call    f=a | failed f was created there during the push
     there   f=x
 
+push: a file or link that another call has written meanwhile is the same
+    then run f=a l>a copy=a
+    call    f=a l>a copy=a z=1 | received 2, sent 4
+    there   f=a l>a copy=a z=1
+
+push: a file of another account that is made meanwhile is not taken for it
+    sticky
+    then mal f=a
+    call    f=a | failed belongs to another account
+    there   f=a
+
 push: a dry run writes nothing
     dry     a=1 sub/b=1 l>a | would_send a l sub/b
     there
