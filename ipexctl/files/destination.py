@@ -237,9 +237,8 @@ class Destination(Writer, EntryComparer):
         return os.path.join(self.root, path)
 
     def _in_the_way(self, entry: ManifestEntry, kind: str) -> AgentError:
-        return AgentError(
-            f"{self.path_of(entry.path)} on this machine is a {kind}", "move it away, or name another DEST"
-        )
+        here = self.path_of(entry.path)
+        return AgentError(f"{here} on this machine is a {kind}; move it away, or name another DEST")
 
     def error_of_disk(self, error: OSError) -> HostError:
         full = "; make room and run it again: it continues from here" if is_full(error) else ""

@@ -1,12 +1,11 @@
 """The source of a fetch, which listed entries were requested, and the result.
 
 A host's list is not trusted: all of it is checked before anything is written, and names that lead out of the
-destination are refused. Pure, except that DEST is looked at.
+destination are refused. Pure.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -14,7 +13,7 @@ from typing import Any, Final, cast
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import quoted
 from ipexctl.node.common.files import encode_name
-from ipexctl.node.files.file_sender import is_contents, needs_directory, next_positions, positions_from, split_pattern
+from ipexctl.node.files.file_sender import is_contents, matches, split_pattern
 from ipexctl.node.files.manifest import EntryKind, ManifestEntry
 from ipexctl.remote.outcome import HostError, HostResult
 from ipexctl.text import readable
@@ -123,22 +122,6 @@ def _can_be_a_path(text: str) -> bool:
         return False
 
 
-def check_destination(dest: str) -> None:
-    """Raise a UserError for a DEST that no file can replace."""
-    if not dest or "\0" in dest:
-        raise UserError(f"DEST is {quoted(dest)}, which can't be a path", fix="the current directory is .")
-    is_stream = os.path.islink(dest) and os.readlink(dest).startswith("/proc/")  # /dev/stdout
-    if is_stream or (os.path.exists(dest) and not os.path.isfile(dest) and not os.path.isdir(dest)):
-        raise UserError(f"DEST {quoted(dest)} is a FIFO, socket or device", fix="name a file or a directory")
-
-
-def resolve_destination(dest: str, *, single: bool) -> tuple[str, str | None]:
-    """Destination directory, and the name of a single file in it, by cp's rules."""
-    if single and os.path.basename(dest) not in ("", ".", "..") and not os.path.isdir(dest):
-        return os.path.dirname(dest) or ".", os.path.basename(dest)
-    return dest or ".", None
-
-
 _RECORD: Final = "record"
 _FILES: Final = "files"
 _KINDS: Final = {"d": "directory", "f": "file", "l": "link"}
@@ -191,16 +174,6 @@ class Requested:
     def may_grow(self, entry: ManifestEntry, *, has_only_grown: bool) -> bool:
         """True for a run's record and for followed files."""
         return (self.is_followed and has_only_grown) or (self.path is None and entry.parts[1:2] == (_RECORD,))
-
-
-def matches(pattern: Sequence[bytes], parts: Sequence[str], *, is_directory: bool) -> bool:
-    """Match a name or a parent by the same rules as the host."""
-    positions = positions_from(pattern, 0) - {len(pattern)}
-    for depth, part in enumerate(parts, 1):
-        positions = next_positions(pattern, positions, encode_name(part))
-        if len(pattern) in positions:
-            return is_directory or depth < len(parts) or not needs_directory(pattern)
-    return False
 
 
 def may_lead_out(link: ManifestEntry, top: int) -> bool:

@@ -15,14 +15,7 @@ from typing import NamedTuple
 from ipexctl.errors import UserError
 from ipexctl.files.destination import Destination
 from ipexctl.files.receiver import LIMITS, Receiver
-from ipexctl.files.requested import (
-    FetchResult,
-    FetchSource,
-    FileFailure,
-    Requested,
-    check_destination,
-    resolve_destination,
-)
+from ipexctl.files.requested import FetchResult, FetchSource, FileFailure, Requested
 from ipexctl.hosts.host import Host, quoted
 from ipexctl.hosts.nodeset import expand
 from ipexctl.limits import FETCH_SILENCE, PATHS_CHECK
@@ -54,6 +47,15 @@ class FetchRequest:
     def requested(self) -> Requested:
         run = self.request["run"]
         return Requested(self.request["path"], run["id"] if run is not None else "", self.is_followed)
+
+
+def check_destination(dest: str) -> None:
+    """Raise a UserError for a DEST that no file can replace."""
+    if not dest or "\0" in dest:
+        raise UserError(f"DEST is {quoted(dest)}, which can't be a path", fix="the current directory is .")
+    is_stream = os.path.islink(dest) and os.readlink(dest).startswith("/proc/")  # /dev/stdout
+    if is_stream or (os.path.exists(dest) and not os.path.isfile(dest) and not os.path.isdir(dest)):
+        raise UserError(f"DEST {quoted(dest)} is a FIFO, socket or device", fix="name a file or a directory")
 
 
 def order_of_run(
@@ -208,8 +210,11 @@ def fetch(
 
 
 def _open_destination(fetch_request: FetchRequest, single: bool) -> tuple[Destination, str | None]:
-    root, name = resolve_destination(fetch_request.dest, single=single)
-    return Destination(root, appends=fetch_request.is_followed), name
+    """Destination directory, and the name of a single file in it, by cp's rules."""
+    root, name = fetch_request.dest, None
+    if single and os.path.basename(root) not in ("", ".", "..") and not os.path.isdir(root):
+        root, name = os.path.split(root)
+    return Destination(root or ".", appends=fetch_request.is_followed), name
 
 
 def _receive_once(

@@ -227,6 +227,16 @@ def next_positions(pattern: Sequence[bytes], positions: Iterable[int], name: byt
     return after
 
 
+def matches(pattern: Sequence[bytes], parts: Sequence[str], *, is_directory: bool) -> bool:
+    """Match a name or a parent, by the rules of Python's glob. Pure."""
+    positions = positions_from(pattern, 0) - {len(pattern)}
+    for depth, part in enumerate(parts, 1):
+        positions = next_positions(pattern, positions, encode_name(part))
+        if len(pattern) in positions:
+            return is_directory or depth < len(parts) or not needs_directory(pattern)
+    return False
+
+
 def needs_directory(pattern: Sequence[bytes]) -> bool:
     """`ck*/**` matches no file called `ck1`."""
     return pattern[-1] == b"**" and any(component != b"**" for component in pattern)

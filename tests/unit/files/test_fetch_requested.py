@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 
 from ipexctl.files.requested import (
     Requested,
-    matches,
     may_lead_out,
     read_entry,
 )
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.files.file_sender import Listing, is_contents, list_path, list_run, matching, split_pattern
+from ipexctl.node.files.file_sender import Listing, is_contents, list_path, list_run, matches, matching, split_pattern
 from ipexctl.node.files.manifest import EntryKind, ManifestEntry
 from ipexctl.remote.outcome import HostError
 
