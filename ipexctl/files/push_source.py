@@ -112,20 +112,29 @@ def read_source(source: Path, on_bytes: Callable[[int, int], None], cancel: Canc
     return PushSource(root, Manifest.of(entries), file_name)
 
 
-def _walk(directory: bytes, prefix: str = "") -> Iterator[ManifestEntry]:
+def _walk(source: bytes) -> Iterator[ManifestEntry]:
+    waiting = [""]
+    while waiting:
+        above = waiting.pop()
+        for entry in _list(os.path.join(source, encode_name(above)) if above else source, above):
+            yield entry
+            if entry.kind == "d":
+                waiting.append(f"{entry.path}/")
+
+
+def _list(directory: bytes, above: str) -> Iterator[ManifestEntry]:
     try:
         with os.scandir(directory) as entries:
             found = sorted(entries, key=lambda entry: entry.name)
         for entry in found:
             name = decode_name(entry.name)
-            path = prefix + name
+            path = above + name
             if name.startswith(PREFIX):  # of an interrupted push to here
                 continue
             status = entry.stat(follow_symlinks=False)
             mode = stat.S_IMODE(status.st_mode) & 0o777
             if stat.S_ISDIR(status.st_mode):
                 yield ManifestEntry(path, "d", mode, 0, "")
-                yield from _walk(entry.path, f"{path}/")
             elif stat.S_ISREG(status.st_mode):
                 yield ManifestEntry(path, "f", mode, status.st_size, "")
             elif stat.S_ISLNK(status.st_mode):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,17 @@ def test_a_source_that_changes_during_the_push_is_named(tmp_path: Path, content:
     (host,) = push(read(source), tmp_path / "path").hosts
     assert (host.status, (tmp_path / "path").read_bytes()) == ("changed", source.read_bytes())
     assert {entry.name for entry in tmp_path.iterdir()} == {"src", "path"}
+
+
+def test_a_tree_of_any_depth_is_copied(tmp_path: Path) -> None:
+    deep = f"{'d/' * 1500}f"
+    subprocess.run(["mkdir", "-p", tmp_path / "src" / deep], check=True)
+    try:
+        (host,) = push(read(tmp_path / "src"), tmp_path / "path").hosts
+        assert (host.status, host.reason) == ("changed", "")
+        assert (tmp_path / "path" / deep).is_dir()
+    finally:  # pytest's own way to remove it is recursive
+        subprocess.run(["rm", "-rf", tmp_path / "src", tmp_path / "path"], check=True)
 
 
 @pytest.mark.parametrize("step", ["_send", "_place"])
