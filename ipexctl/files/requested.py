@@ -190,8 +190,6 @@ def _check_tree(entries: Sequence[ManifestEntry]) -> None:
         if entry.path in seen:
             raise _refused(entry, "it was listed before")
         seen[entry.path] = entry.kind
-    if all(kind == "d" for kind in seen.values()):
-        return
     for entry in entries:
         above = entry.path
         # What is above a listed directory is checked with that directory.

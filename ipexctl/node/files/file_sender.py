@@ -321,15 +321,12 @@ def files_below(top: bytes) -> Iterator[NamedPath]:
     waiting = [(b"", top)]
     while waiting:
         above, directory = waiting.pop()
-        try:
-            entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
-        except OSError:
-            continue
-        for entry in entries:
-            if not entry.is_dir(follow_symlinks=False):
-                yield above + entry.name, entry.path
-            elif entry.name != STATE_DIRECTORY:
-                waiting.append((above + entry.name + b"/", entry.path))
+        with contextlib.suppress(OSError):
+            for entry in sorted(os.scandir(directory), key=lambda entry: entry.name):
+                if not entry.is_dir(follow_symlinks=False):
+                    yield above + entry.name, entry.path
+                elif entry.name != STATE_DIRECTORY:
+                    waiting.append((above + entry.name + b"/", entry.path))
 
 
 def send_file(path: bytes, wanted: Wanted, directories: DirectoryChain) -> None:
