@@ -20,7 +20,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import IO, Final, Literal, NamedTuple
 
 from ipexctl.errors import Refusal, UserError, place_fix
 from ipexctl.facts.facts import Facts, addresses_among
@@ -498,6 +498,15 @@ def split(files: Sequence[StoredFile]) -> list[list[StoredFile]]:
     return groups
 
 
+def _open_temporary(held: ExitStack) -> tuple[IO[bytes], Path]:
+    """A file to write, and its path. On Linux it has no name, so that a killed call leaves nothing."""
+    if os.path.isdir("/proc/self/fd"):
+        file = held.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+        return file, Path(f"/proc/self/fd/{file.fileno()}")
+    path = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="ipexctl-")), "parcel")
+    return held.enter_context(path.open("wb")), path
+
+
 Origin = Callable[[FileTransfer, ExitStack], Sequence[Distributor]]
 """Makes the distributors of a transfer's files, of one group each. What it enters in the stack lasts as long as the
 transfer."""
@@ -517,11 +526,11 @@ def local_files(root: Path, entry_of: Callable[[str], ManifestEntry], *, in_grou
     def pack(held: ExitStack, small: Sequence[ManifestEntry]) -> tuple[StoredFile, Path]:
         digest = hashlib.sha256()
         try:
-            parcel = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="ipexctl-")), "parcel")
-            with parcel.open("wb") as file:
-                for data in chain(stream_entries(base, small), (END,)):
-                    digest.update(data)
-                    file.write(data)
+            file, parcel = _open_temporary(held)
+            for data in chain(stream_entries(base, small), (END,)):
+                digest.update(data)
+                file.write(data)
+            file.flush()
         except OSError as error:
             raise UserError(
                 f"files can't be packed in {tempfile.gettempdir()}: {error.strerror or error}",

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import subprocess
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sync_helpers import LOCAL_HOST, LocalConnector
 
 from ipexctl.files.push import Push, PushOptions, PushReport
 from ipexctl.files.push_source import PushSource, read_source
+from ipexctl.files.routes import FileTransfer
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.outcome import ignore_event
@@ -50,6 +53,26 @@ def test_a_tree_of_any_depth_is_copied(tmp_path: Path) -> None:
         assert (tmp_path / "path" / deep).is_dir()
     finally:  # pytest's own way to remove it is recursive
         subprocess.run(["rm", "-rf", tmp_path / "src", tmp_path / "path"], check=True)
+
+
+def test_small_files_are_packed_in_a_file_that_a_killed_push_does_not_leave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "src").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / "src" / name).write_text(name)
+    temporary, bring = tmp_path / "temporary", FileTransfer._bring
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    seen: list[list[Path]] = []
+
+    def look(*args: Any) -> None:
+        seen.append([*temporary.iterdir()])
+        bring(*args)
+
+    monkeypatch.setattr(FileTransfer, "_bring", look)
+    assert push(read(tmp_path / "src"), tmp_path / "path").hosts[0].status == "changed"
+    assert seen == [[]]
 
 
 @pytest.mark.parametrize("step", ["_send", "_place"])
