@@ -141,7 +141,7 @@ try() {{
   case $code in {too_old} | 126 | 127) ;; *) exit $code ;; esac
 }}
 {walk}for python in {first} {pythons}; do {check}try "$python"; done
-{envs}printf '%s\\n' '{{"event": "failed", "reason": "{no_python}", "fix": "ipexctl doctor shows more"}}'
+{envs}printf '%s\\n' '{{"event": "failed", "reason": "{no_python}", "fix": "install one on that host"}}'
 """
 _CHECK: Final = 'case $python in {home}/*) walk "${{python%/*}}" end || continue ;; esac; '
 _ENVS: Final = """\

@@ -171,7 +171,7 @@ def _name_env(context: PlayContext, call: Call, hosts: Sequence[Host], name: str
         elif name in (env.name, *env.names):
             results[host] = Result("ok", data={"env": env.name})
         elif not pythons or facts.home is None:
-            results[host] = failed("there is no Python 3.8 or newer", "ipexctl doctor shows more")
+            results[host] = failed("there is no Python 3.8 or newer", "install one on that host")
         else:
             moves[host] = (pythons[0].path, facts.home.path, env.name)
             results[host] = Result("changed", f"{name} is now {env.name}", data={"env": env.name})
