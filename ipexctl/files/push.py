@@ -20,22 +20,11 @@ from ipexctl.facts.facts import Facts
 from ipexctl.files.push_source import PushSource
 from ipexctl.files.routes import FileTransfer, Origin, TransferOptions, local_files
 from ipexctl.files.store_client import StoreLocation
-from ipexctl.files.stream import NotInStore
 from ipexctl.hosts.host import Host, find_leaders
 from ipexctl.node.files.call_types import InspectReply, InspectRequest, PlaceReply, PlaceRequest
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.node_call import call
-from ipexctl.remote.outcome import (
-    BytesMoved,
-    Cancelled,
-    HostError,
-    HostResult,
-    Report,
-    TimedOut,
-    Unreachable,
-    Watch,
-    ignore_event,
-)
+from ipexctl.remote.outcome import BytesMoved, HostError, HostResult, Report, Watch, ignore_event
 from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.remote.session import Session
 from ipexctl.text import counted
@@ -202,16 +191,12 @@ class Push:
         stores = [self._store_of(host) for host in hosts]
         options = TransferOptions(self.options.home, self.options.iface, self.options.timeout, self.facts)
         transfer = FileTransfer(stores, needs, self.pool, options, self.watch, self.sender)
-        failed: dict[Host, HostError] = {}
         arrived = transfer.bring_all(
-            self.origin or local_files(self.source.root, self.source.entry_of, in_groups=True), failed.__setitem__
+            self.origin or local_files(self.source.root, self.source.entry_of, in_groups=True), self._fail
         )
         self._each(arrived, lambda host, session: self._place(host, session, transfer))
-        for host, error in failed.items():
-            self._fail(host, error)
-        lost = (Cancelled, NotInStore, TimedOut, Unreachable)
-        unsure = [host for host, error in failed.items() if not isinstance(error, lost)]
-        self._each(unsure, lambda host, session: self._check_again(host, session, failed[host]))
+        failed = {done.host for done in self._done.values() if done.status == "failed"}
+        self._each([host for host in hosts if host in failed], self._check_again)
 
     def _each(self, hosts: Sequence[Host], work: Callable[[Host, Session], PushResult]) -> None:
         for done in self.pool.each(hosts, work):
@@ -233,32 +218,28 @@ class Push:
             "is_of_path": not self.options.repos,
             "parcels": list(transfer.parcels),
         }
-        try:
-            reply = call(
-                session,
-                "files.push",
-                "place",
-                request,
-                python=found.python,
-                label=f"put files into {found.path}",
-                timeout=self.options.timeout,
-                cancel=self.pool.cancel,
-            )
-        except HostError as error:
-            return self._check_again(host, session, error)
+        reply = call(
+            session,
+            "files.push",
+            "place",
+            request,
+            python=found.python,
+            label=f"put files into {found.path}",
+            timeout=self.options.timeout,
+            cancel=self.pool.cancel,
+        )
         placed = reply.decode(PlaceReply).placed
         files_sent = found.lacking if self.options.repos else placed
         sent_bytes = transfer.sent.get(host.name, 0)
         return replace(self._result_of(host, "changed"), files_sent=files_sent, sent_bytes=sent_bytes)
 
-    def _check_again(self, host: Host, session: Session, error: HostError) -> PushResult:
-        """Raise the error, unless another push has written the same files to the path meanwhile."""
+    def _check_again(self, host: Host, session: Session) -> PushResult:
+        """A failed host is ok if another push has written the same files to the path meanwhile."""
         with contextlib.suppress(HostError):
-            found = self._inspect(host, session, dry_run=True)
-            if found.is_complete:
+            if (found := self._inspect(host, session, dry_run=True)).is_complete:
                 self._found[host.name] = found
                 return self._result_of(host, "ok")
-        raise error
+        return self._done[host.name]
 
     def _follow(self, host: Host, leader: Host, session: Session) -> PushResult:
         result = self._done[leader.name]

@@ -325,10 +325,8 @@ class Distributor:
         try:
             client.push(self._local_files(need), expected=need, on_bytes=delivery.on_bytes)
         except Damaged as damaged:
-            for file, path in (self._local or {}).items():
-                if file.sha256 == damaged.sha256:
-                    raise explain_changed(path) from None
-            raise
+            changed = [path for file, path in (self._local or {}).items() if file.sha256 == damaged.sha256]
+            raise explain_changed(changed[0]) if changed else damaged from None
         if not isinstance(client.session, LocalSession):
             self.sent[client.location.host.name] = total_size(need) or 0
 
