@@ -17,8 +17,8 @@ from functools import partial
 from typing import Final, Literal
 
 from ipexctl.facts.facts import Facts
+from ipexctl.files.file_transfer import FileTransfer, Origin, TransferOptions, local_files
 from ipexctl.files.push_source import PushSource
-from ipexctl.files.routes import FileTransfer, Origin, TransferOptions, local_files
 from ipexctl.files.store_client import StoreLocation
 from ipexctl.hosts.host import Host, find_leaders
 from ipexctl.node.files.call_types import InspectReply, InspectRequest, PlaceReply, PlaceRequest

@@ -8,22 +8,15 @@ reads each once. A server is one channel of its host's ssh connection; both ends
 
 from __future__ import annotations
 
-import hashlib
-import os
 import secrets
-import tempfile
 import threading
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
-from functools import cached_property, partial
-from itertools import chain, zip_longest
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import IO, Final, Literal, NamedTuple
+from typing import Final, Literal
 
-from ipexctl.errors import Refusal, UserError, place_fix
-from ipexctl.facts.facts import Facts, addresses_among
 from ipexctl.files.store_client import (
     Damaged,
     Relay,
@@ -34,24 +27,16 @@ from ipexctl.files.store_client import (
     report_events,
     total_size,
 )
-from ipexctl.files.stream import NotInStore, explain_changed, stream_entries
-from ipexctl.hosts.host import Host
+from ipexctl.files.stream import explain_changed
 from ipexctl.limits import PEER_SERVER_START
-from ipexctl.node.common.files import encode_name
 from ipexctl.node.files.call_types import ConnectRequest, ServeRequest
-from ipexctl.node.files.file_stream import END
-from ipexctl.node.files.manifest import ManifestEntry
-from ipexctl.node.files.place import CONTENT, PARCEL
 from ipexctl.remote.connector import SessionPool
-from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import HeldCall
 from ipexctl.remote.outcome import (
     BytesMoved,
     Cancelled,
     HostError,
-    Notice,
-    ProgressEvent,
     TimedOut,
     Unreachable,
     Watch,
@@ -63,14 +48,9 @@ from ipexctl.remote.session import Session
 Route = Literal["there", "server", "here"]
 """Source of the files: present already, a host's server, or through the control machine."""
 
-SEPARATE_SIZE: Final = 1_000_000
-"""Smaller files go into one parcel."""
 _MAX_CLIENTS: Final = 2
 _GIVE_UP: Final = 2
 """Failed connections to the source in a row until no target tries any more."""
-_SMALLEST_GROUP: Final = 64_000_000
-_MOST_GROUPS: Final = 8
-"""A group of files reaches the source while it sends the one before to the others."""
 _SERVER_IDLE: Final = 900.0
 _END_TIMEOUT: Final = 10.0
 
@@ -359,196 +339,3 @@ class Distributor:
                 names = ", ".join(file.name for file in self._damaged)
                 name = self._source.host.name
                 raise HostError(f"{name}'s copy of {names} was damaged, and was removed there", "run it again")
-
-
-class TransferOptions(NamedTuple):
-    home: str
-    iface: str | None
-    timeout: float | None
-    facts: dict[str, Facts]
-    """Known facts. A transfer between hosts completes them."""
-
-
-class FileTransfer:
-    """Brings to each host's store the contents it needs. One host has them first, and sends them on."""
-
-    def __init__(
-        self,
-        stores: Iterable[StoreLocation],
-        needs: Mapping[str, Collection[str]],
-        pool: SessionPool,
-        options: TransferOptions,
-        watch: Watch,
-        sender: Host | None = None,
-    ) -> None:
-        """`stores`: one host of each home. `needs`: host → hashes. `sender`: a host that has all; else the host that
-        lacks most gets them first."""
-        self.sent: dict[str, int] = {}
-        self.parcels: tuple[str, ...] = ()
-        """Hashes of files that contain several."""
-        self.pool, self.options, self.watch = pool, options, watch
-        self._needs = needs
-        self.contents = sorted(set[str]().union(*needs.values()))
-        ordered = sorted(stores, key=lambda store: -len(needs[store.host.name]))
-        self._hosts = [store.host for store in ordered]
-        self.source, self._has_sender = sender or self._hosts[0], sender is not None
-        self._ordered = ordered
-
-    @cached_property
-    def stores(self) -> Mapping[str, StoreLocation]:
-        return {store.host.name: replace(store, address=self.addresses.get(store.host.name)) for store in self._ordered}
-
-    @cached_property
-    def addresses(self) -> Mapping[str, str]:
-        """Host → address for other hosts; empty if files go through this machine."""
-        options, hosts = self.options, list(dict.fromkeys([self.source, *self._hosts]))
-        if len(hosts) == 1:
-            return {}
-        if unknown := [host for host in hosts if host.name not in options.facts]:
-            from ipexctl.facts.gather import gather_facts  # slow to import, and seldom needed
-
-            answers = gather_facts(unknown, self.pool, home=options.home, timeout=options.timeout)
-            options.facts.update({answer.host.name: answer.facts for answer in answers if answer.facts is not None})
-        found = addresses_among(hosts, options.facts, options.iface)
-        if isinstance(found, Refusal):
-            self.watch(Notice(f"files go through this machine: {found.reason}. {found.fix}"))
-            return {}
-        return found
-
-    def bring_all(self, origin: Origin, fail: Callable[[Host, HostError], None]) -> list[Host]:
-        """Return the hosts that have everything; `fail` gets the others. If the source fails, another host takes its
-        place."""
-        while self.contents and self._hosts:
-            try:
-                with ExitStack() as held:
-                    self._bring_groups(origin(self, held), held, fail)
-                break
-            except HostError as error:
-                is_here = isinstance(error, (Cancelled, NotInStore, Damaged))
-                for host in tuple(self._hosts) if is_here or self._has_sender else (self.source,):
-                    reason = f"{self.source.name}, which sends the files on, failed: {error.reason}"
-                    self._hosts.remove(host)
-                    fail(host, error if is_here or host == self.source else HostError(reason, error.fix))
-                self.source = self._hosts[0] if self._hosts else self.source
-        return self._hosts
-
-    def _bring_groups(
-        self, groups: Sequence[Distributor], held: ExitStack, fail: Callable[[Host, HostError], None]
-    ) -> None:
-        files = [file for group in groups for file in group.files]
-        self.parcels = tuple(file.sha256 for file in files if file.name == PARCEL)
-        for group in held.enter_context(closing(_filled(groups))):
-            with group:
-                self._bring(group, fail)
-            for name, size in group.sent.items():
-                self.sent[name] = self.sent.get(name, 0) + size
-            if not self._hosts:
-                break
-
-    def _bring(self, group: Distributor, fail: Callable[[Host, HostError], None]) -> None:
-        def bring(host: Host, session: Session) -> Route:
-            return group.bring(self.stores[host.name], session, self._wanted(host.name, group.files))
-
-        for done in self.pool.each(tuple(self._hosts), bring):
-            if done.error is not None:
-                self._hosts.remove(done.host)
-                fail(done.host, done.error)
-
-    def _wanted(self, host: str, files: Sequence[StoredFile]) -> Sequence[StoredFile]:
-        wanted = {*self._needs[host], *self.parcels}
-        return [file for file in files if file.sha256 in wanted]
-
-    def watch_group(self, before: Sequence[StoredFile], files: Sequence[StoredFile]) -> Watch:
-        """Count the bytes of a group as part of all files. `before`: those of earlier groups."""
-
-        def watch(event: ProgressEvent) -> None:
-            if isinstance(event, BytesMoved):
-                is_source = event.host == self.source.name
-                done, total = (
-                    total_size(part if is_source else self._wanted(event.host, part)) for part in (before, files)
-                )
-                event = replace(event, done=event.done + (done or 0), total=total)
-            self.watch(event)
-
-        return watch
-
-
-def _filled(groups: Sequence[Distributor]) -> Generator[Distributor, None, None]:
-    """Each group once its source has it. The source gets the next one while the caller distributes a group."""
-    filling = run_in_background(groups[0].fill_source, "fill")
-    try:
-        for group, following in zip_longest(groups, groups[1:]):
-            filling.result()
-            if following is not None:
-                filling = run_in_background(following.fill_source, "fill")
-            yield group
-    finally:
-        futures.wait([filling])
-
-
-def split(files: Sequence[StoredFile]) -> list[list[StoredFile]]:
-    least = max(_SMALLEST_GROUP, (total_size(files) or 0) / _MOST_GROUPS)
-    groups: list[list[StoredFile]] = [[]]
-    for file in files:
-        if (total_size(groups[-1]) or 0) >= least:
-            groups.append([])
-        groups[-1].append(file)
-    return groups
-
-
-def _open_temporary(held: ExitStack) -> tuple[IO[bytes], Path]:
-    """A file to write, and its path. On Linux it has no name, so that a killed call leaves nothing."""
-    if os.path.isdir("/proc/self/fd"):
-        file = held.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
-        return file, Path(f"/proc/self/fd/{file.fileno()}")
-    path = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="ipexctl-")), "parcel")
-    return held.enter_context(path.open("wb")), path
-
-
-Origin = Callable[[FileTransfer, ExitStack], Sequence[Distributor]]
-"""Makes the distributors of a transfer's files, of one group each. What it enters in the stack lasts as long as the
-transfer."""
-
-
-def local_files(root: Path, entry_of: Callable[[str], ManifestEntry], *, in_groups: bool) -> Origin:
-    """Files of this machine: small ones in one parcel, larger ones by their own hash.
-
-    `in_groups`: the hosts send a group on while the next one arrives. They must have been asked for room for all.
-    They arrive in the stage of a tree or a push (`node/files/place.py`), where a repeated call finds them.
-    """
-    base = os.fsencode(root)
-
-    def path_of(entry: ManifestEntry) -> Path:
-        return Path(os.fsdecode(os.path.join(base, encode_name(entry.path))))
-
-    def pack(held: ExitStack, small: Sequence[ManifestEntry]) -> tuple[StoredFile, Path]:
-        digest = hashlib.sha256()
-        try:
-            file, parcel = _open_temporary(held)
-            for data in chain(stream_entries(base, small), (END,)):
-                digest.update(data)
-                file.write(data)
-            file.flush()
-        except OSError as error:
-            raise UserError(
-                f"files can't be packed in {tempfile.gettempdir()}: {error.strerror or error}",
-                fix=place_fix(error, "set TMPDIR to another directory"),
-            ) from None
-        return StoredFile(digest.hexdigest(), PARCEL, parcel.stat().st_size), parcel
-
-    def send(transfer: FileTransfer, held: ExitStack) -> list[Distributor]:
-        contents = [entry_of(sha256) for sha256 in transfer.contents]
-        large = [entry for entry in contents if entry.size >= SEPARATE_SIZE]
-        small = [entry for entry in contents if entry.size < SEPARATE_SIZE]
-        local = {StoredFile(entry.content, CONTENT, entry.size): path_of(entry) for entry in large}
-        if small:
-            local.update([pack(held, small)])
-        source, timeout = transfer.stores[transfer.source.name], transfer.options.timeout
-        files, made = list(local), []
-        for group in split(files) if in_groups and source.address else [files]:
-            before = files[: files.index(group[0])]
-            watch = transfer.watch_group(before, files)
-            made.append(Distributor(transfer.pool, source, group, watch, timeout=timeout, local=local))
-        return made
-
-    return send

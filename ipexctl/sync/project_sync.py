@@ -39,7 +39,7 @@ from ipexctl.sync.project import Project, last_sent, remember, sent_before
 
 if TYPE_CHECKING:  # most syncs send little, and ask for no facts: 50 ms
     from ipexctl.facts.facts import Facts
-    from ipexctl.files.routes import FileTransfer
+    from ipexctl.files.file_transfer import FileTransfer
 
 
 class SyncPlan(NamedTuple):
@@ -279,7 +279,7 @@ class ProjectSync:
         needs = {host.name: self._guess_missing(host, self._generation) for host in hosts}
         transfer, ready = self._make_transfer(hosts, needs), list(hosts)
         if transfer is not None:
-            from ipexctl.files.routes import local_files
+            from ipexctl.files.file_transfer import local_files
 
             origin = local_files(self.project.root, self.project.manifest.files.__getitem__, in_groups=False)
             ready = transfer.bring_all(origin, self._fail)
@@ -301,7 +301,7 @@ class ProjectSync:
         size = sum(self.project.manifest.files[sha256].size for sha256 in set[str]().union(*needs.values()))
         if self.dry_run or len(hosts) < 2 or size < DISTRIBUTE_SIZE:
             return None
-        from ipexctl.files.routes import FileTransfer, TransferOptions
+        from ipexctl.files.file_transfer import FileTransfer, TransferOptions
         from ipexctl.files.store_client import StoreLocation
         from ipexctl.node.files.tree import STAGE, tree_directory
 

@@ -79,7 +79,7 @@ def measure_sync(rig: Rig) -> Report:
 
 def _goal(figures: dict[str, list[Spent]], column: str) -> Goal:
     reached = walls_ratio(figures, RSYNC, OURS)
-    return Goal(f"{column}: faster than rsync", f"{reached:.2f}x as fast", reached > 1)
+    return Goal(column, f"{reached:.2f}x", reached > 1)
 
 
 def _contender(rig: Rig, tree: Path, count: int, name: str, place: str) -> Contender:

@@ -20,7 +20,8 @@ from ipexctl.extras.lab.faults import break_host, mend_host
 from ipexctl.extras.lab.lab_plan import LabSpec
 from ipexctl.extras.lab.lab_record import Lab, LabHost
 from ipexctl.extras.lab.lab_system import in_host
-from ipexctl.files.routes import Distributor, FileTransfer, TransferOptions, local_files
+from ipexctl.files.file_transfer import FileTransfer, TransferOptions, local_files
+from ipexctl.files.routes import Distributor
 from ipexctl.files.store_client import StoreClient, StoredFile, StoreLocation
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.host import Host
@@ -252,7 +253,7 @@ def test_groups_of_local_files_reach_every_host_but_a_broken_one(
     context: StoreHosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: int
 ) -> None:
     """The source sends a group on while the next one arrives. If it is broken, another host is the source."""
-    monkeypatch.setattr("ipexctl.files.routes._SMALLEST_GROUP", 1_000_000)
+    monkeypatch.setattr("ipexctl.files.file_transfer._SMALLEST_GROUP", 1_000_000)
     entries = {}
     for number in range(6):
         path, data = tmp_path / f"shard{number}", os.urandom(2_000_000)

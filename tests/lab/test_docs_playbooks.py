@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 
 import pytest
@@ -34,7 +35,8 @@ def test_playbooks_of_the_pages_run(block: Block, playbook_shell: Shell) -> None
     """Single tasks get a play. Plays as root are only checked: hosts share the kernel of this machine."""
     tasks = textwrap.indent(block.text, "    ")
     playbook_shell.write("site.yml", block.text if "hosts:" in block.text else TASKS_ALONE.format(tasks))
-    call = "ipexctl play site.yml"
-    playbook_shell.type(f"{call} --check --diff")
-    if "become: true" not in block.text:
-        playbook_shell.type(call)
+    for options in ("--check --diff", "") if "become: true" not in block.text else ("--check --diff",):
+        report = json.loads(playbook_shell.type(f"ipexctl play site.yml --json {options}"))
+        for name, counts in report["recap"].items():
+            assert counts["failed"] == counts["unreachable"] == 0, name
+            assert sum(counts.values()) > 0, f"nothing was played on {name}"

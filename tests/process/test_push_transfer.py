@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from sync_helpers import LOCAL_HOST, LocalConnector
 
+from ipexctl.files.file_transfer import FileTransfer
 from ipexctl.files.push import Push, PushOptions, PushReport
 from ipexctl.files.push_source import PushSource, read_source
-from ipexctl.files.routes import FileTransfer
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.outcome import ignore_event

@@ -20,7 +20,7 @@ from sync_helpers import LOCAL_HOST, LocalConnector, Place, contents, put
 
 from agent_helpers import agent_argv, all_pythons, mark_home
 from ipexctl.errors import UserError
-from ipexctl.files import routes
+from ipexctl.files import file_transfer
 from ipexctl.files.routes import Distributor
 from ipexctl.files.stream import stream_entries
 from ipexctl.hosts.host import Host
@@ -325,7 +325,7 @@ def test_large_data_for_several_hosts_is_distributed_and_cleaned_up(
 ) -> None:
     """The hosts claim separate homes, but here they share one, so only the first has to change it."""
     monkeypatch.setattr(project_sync, "DISTRIBUTE_SIZE", 1000)
-    monkeypatch.setattr(routes, "SEPARATE_SIZE", 2000)
+    monkeypatch.setattr(file_transfer, "SEPARATE_SIZE", 2000)
     put(place.root, "large", "l" * 5000)
     put(place.root, "small", "s" * 900)
     put(place.root, "twice", "s" * 900)
@@ -343,7 +343,7 @@ def test_what_arrived_before_a_failed_transfer_is_used_by_the_next_sync(
     """The second of two hosts gets the files first, and sends them on."""
     monkeypatch.setattr(project_sync, "DISTRIBUTE_SIZE", 1000)
     monkeypatch.setattr(project_sync, "UPDATE_SIZE", 1000)
-    monkeypatch.setattr(routes, "SEPARATE_SIZE", 2000)
+    monkeypatch.setattr(file_transfer, "SEPARATE_SIZE", 2000)
     put(place.root, "large", "l" * 5000)
 
     fill = Distributor.fill_source
