@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from ipexctl.hosts.host import Host
 from ipexctl.option_declaration import DEFAULT_ENV, DEFAULT_HOME, NO_OPTIONS, PROJECT, CallOptions, SyncOptions, declare
+from ipexctl.projects.layout import NO_LAYOUT, ProjectLayout
+from ipexctl.projects.requirement_files import RequirementFiles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -348,6 +350,10 @@ class ProjectLocation:
     """A script is relative to the working directory."""
     script: ScriptFile | None = None
     """None if nothing is known of the command."""
+    layout: ProjectLayout = field(default=NO_LAYOUT, hash=False)
+    requirements: RequirementFiles = RequirementFiles()
+    entry: str = ""
+    """The `module:function` of a console script of the project."""
     hint: str = ""
     """How to make the current directory the project, if it holds the script, and the project has no mark."""
 
@@ -397,7 +403,10 @@ class RunSpec(RankOptions, StartOptions, RunOptions):
     packages: tuple[str, ...] = ()
     requirements: tuple[Path, ...] = ()
     takes_own_requirements: bool = False
-    """An install without packages and requirements takes the project's own requirements file, if it has one."""
+    """An install without packages and requirements takes the project's own requirement files, if it has some."""
+    extra: tuple[str, ...] = ()
+    """Extras of the project's own packages to install; with `group`, its dependency groups."""
+    group: tuple[str, ...] = ()
     accelerate: AccelerateConfig | None = None
     """Its ranks and ports are already in the options."""
     first_world_size: int = 0
@@ -440,7 +449,8 @@ class RunSpec(RankOptions, StartOptions, RunOptions):
         if self.sync:
             return ""
         cwd = self.project.root / self.project.subdirectory
-        return os.path.normpath(cwd / self.project.command[0] if self.kind == "script" else cwd)
+        is_file = self.kind == "script" and not self.project.entry
+        return os.path.normpath(cwd / self.project.command[0] if is_file else cwd)
 
     @property
     def work_path(self) -> str:

@@ -7,11 +7,14 @@ import shlex
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
-from ipexctl.errors import CallError, Refusal, UserError
+from ipexctl.errors import CallError, NeedsChoice, Refusal, UserError
 from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.found_files import check_found
 from ipexctl.hosts.nodeset import fold
+from ipexctl.projects.requirement_files import RequirementFiles, with_optional
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError
@@ -21,13 +24,14 @@ from ipexctl.run.start.context import is_everywhere
 from ipexctl.run.start.exclusive import inspect_hosts
 from ipexctl.run.start.request import StartFailure
 from ipexctl.run.start.resume import hosts_to_inspect, resumed_spec
+from ipexctl.run.start.script_imports import takes_own_requirements
 from ipexctl.run.start.watcher import RunWatcher
 from ipexctl.spec import RunSpec
 from ipexctl.stack.install_context import InstallReport, InstallRequest, install_request
 from ipexctl.stack.install_stack import find_unchanged, install
-from ipexctl.stack.own_requirements import find_own_requirements
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest
 from ipexctl.sync.project import Project
+from ipexctl.text import join_words
 
 
 def on_hosts_left(
@@ -48,36 +52,74 @@ def on_hosts_left(
 
 def request_of_run(spec: RunSpec, on_step: Callable[[str], None]) -> InstallRequest:
     stack = StackRequest(spec.torch, spec.stack)
-    wanted = _request_of_project(spec, stack, on_step) or install_request(
-        stack, spec.packages, spec.requirements, Sources(), spec.env, os.environ
-    )
+    project = spec.project
+    needed = frozenset(entry.module for entry in project.script.imports) if project.script is not None else frozenset()
+    request = partial(install_request, stack, env=spec.env, environ=os.environ, layout=project.layout, needed=needed)
+    wanted = _request_of_project(spec, request, on_step)
+    if wanted is None:
+        wanted = request(packages=spec.packages, files=spec.requirements, sources=Sources())
     return replace(wanted, home=spec.home, iface=spec.iface, timeout=spec.timeout)
 
 
-def _request_of_project(spec: RunSpec, stack: StackRequest, on_step: Callable[[str], None]) -> InstallRequest | None:
-    """Request for the packages of the project's own file; None without a usable one. A file that can't be installed
-    does not end the call: the script may not need what it names.
+def _request_of_project(
+    spec: RunSpec, request: Callable[..., InstallRequest], on_step: Callable[[str], None]
+) -> InstallRequest | None:
+    """Request for the packages of the project's own files; None without usable ones. A file that can't be installed
+    does not end the call, unless the call names an extra or a group: the script may not need what it names.
     """
-    if not spec.takes_own_requirements or spec.packages or spec.requirements or spec.python is not None:
+    if not takes_own_requirements(spec):
         return None
-    file = find_own_requirements(spec.project.root)
-    if file is None:
+    layout = spec.project.layout
+    files = spec.project.requirements
+    taken = with_optional(files.files, layout, spec.extra, spec.group)
+    for note in files.notes:
+        on_step(f"note: {note}")
+    if not taken:
+        if note := _note_on_none(files):
+            on_step(f"note: {note}")
         return None
-    option = f"-r {shlex.quote(os.path.relpath(file.path))}"
+    paths = [Path(os.path.relpath(layout.root / file)) for file in taken]
+    option = " ".join(f"-r {shlex.quote(str(path))}" for path in paths)
+    names = join_words([file.partition("[")[0] for file in taken])
     try:
-        for read in file.read_files:
+        made = request(packages=(), files=paths, sources=Sources())
+        for read in made.files:  # included files too
             check_found(read, naming=f"ipexctl run {option}")
-        request = install_request(stack, (), [file.path], Sources(), spec.env, os.environ)
-        for read in request.files:  # included files too
-            check_found(read, naming=f"ipexctl run {option}")
+    except NeedsChoice:
+        raise
     except UserError as error:
-        on_step(f"note: {file.path.name} is left out: {error}; --no-requirements leaves it out in silence")
+        if spec.extra or spec.group:
+            raise
+        on_step(f"note: {names} is left out: {error}; --no-requirements leaves it out in silence")
         return None
-    if request.sources != Sources():
-        on_step(f"note: {file.path.name} is left out: it names indexes, which count if the call has {option}")
+    if made.sources != Sources():
+        index = next(iter(made.sources.places), "an index")
+        on_step(f"note: {names} is left out: it names the index {index}; if you trust the file: {option}")
         return None
-    on_step(f"note: the packages of {file.path.name} are installed, too; without them: --no-requirements")
-    return request
+    on_step(f"note: packages of {names} are installed, too; {_beside(files)}")
+    for note in made.notes:
+        on_step(f"note: {note}")
+    return made
+
+
+def _beside(files: RequirementFiles) -> str:
+    if files.unread:
+        return f"{files.unread} is not read beside a lock; for it alone: -r {shlex.quote(files.unread)}"
+    return "without them: --no-requirements"
+
+
+def _note_on_none(files: RequirementFiles) -> str:
+    """Why no requirements were taken although there are some; or empty."""
+    if files.is_computed:
+        return (
+            "no requirements were taken: setup.py computes them; write them into requirements.txt, or name packages: "
+            "--with NAME"
+        )
+    if files.others:
+        where = files.others[0].rpartition("/")[0]
+        one = f"one of {where}/" if where else "one of these files"
+        return f"no requirements were taken; to take {one}: --install -r {shlex.quote(files.others[0])}"
+    return ""
 
 
 def install_first(

@@ -44,6 +44,7 @@ from ipexctl.option_declaration import (
     check_seconds,
     option_text,
 )
+from ipexctl.projects.root import find_root
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import ConnectOptions, SessionPool
@@ -63,7 +64,6 @@ from ipexctl.stack.expected_stack import VersionsReport
 from ipexctl.stack.install_context import InstallReport
 from ipexctl.stack.resolve.model import Sources, StackRequest
 from ipexctl.sync.node_calls import SyncReport
-from ipexctl.sync.root import find_root
 from ipexctl.text import expanded
 from ipexctl.transports import TransportOption, choose_transport
 from ipexctl.trust.trust_setup import TrustReport

@@ -20,7 +20,7 @@ from ipexctl.hosts.select import HostRequest, select_hosts
 from ipexctl.node.common.files import read_json
 from ipexctl.node.common.plan import PLAN_FILE
 from ipexctl.option_declaration import DEFAULT_ENV
-from ipexctl.sync.root import find_root
+from ipexctl.projects.root import find_root
 
 NEWEST: Final = 200
 

@@ -41,7 +41,7 @@ from ipexctl.errors import FileError, UserError, raise_all
 from ipexctl.found_files import user_file
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.files import write_atomically
-from ipexctl.sync.root import find_root, root_problem
+from ipexctl.projects.root import find_root, root_problem
 from ipexctl.text import printable, tilde_path
 from ipexctl.ui.messages import print_with_fix
 from ipexctl.ui.results import print_json

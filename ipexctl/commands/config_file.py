@@ -67,7 +67,7 @@ def project_file() -> Path | None:
     # Most calls end here, without the import of what finds the root.
     if not any((directory / PROJECT_FILE).is_file() for directory in (cwd, *cwd.parents)):
         return None
-    from ipexctl.sync.root import find_root, root_problem
+    from ipexctl.projects.root import find_root, root_problem
 
     root = find_root(None, None, cwd)
     path = root / PROJECT_FILE

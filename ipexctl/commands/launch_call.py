@@ -24,12 +24,12 @@ from ipexctl.file_reader import SCRIPT, read_regular
 from ipexctl.hosts.host import private_keys
 from ipexctl.launch.accelerate_config import read_accelerate_file, with_config
 from ipexctl.option_declaration import CallOptions, option_text, values_of
+from ipexctl.projects.root import find_root
 from ipexctl.run.ranks import EVERY_RANK, RankSet
 from ipexctl.run.start.project import locate_project
 from ipexctl.run.start.request import StartFailure, check_ranks, check_request, read_exports, run_spec
 from ipexctl.run.start.watcher import StartWatcher
 from ipexctl.spec import CommandKind, RankOptions, RunOptions, RunSpec
-from ipexctl.sync.root import find_root
 from ipexctl.text import expanded
 from ipexctl.ui.messages import print_refusal
 
@@ -87,7 +87,8 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet = EVER
             targets = replace(targets.without_defaults("limit"), limit=pasted.values["limit"].value)
     of_accelerate = Path(found.hostfile) if found and found.hostfile else None
     cwd = current_directory()
-    root = find_root(Path(spec.script) if spec.kind == "script" else None, line.run.cwd, cwd)
+    script = Path(spec.script) if spec.kind == "script" and os.path.isfile(spec.script) else None  # noqa: PTH113
+    root = find_root(script, line.run.cwd, cwd, spec.script if spec.kind == "module" else "")
     selection = select(targets, root, found)
     hosts = pasted.used_hosts(selection.hosts) if pasted is not None else selection.hosts
     if found is not None:

@@ -11,10 +11,10 @@ from ipexctl.commands.interrupt import Interrupt, cancelling
 from ipexctl.commands.shared_options import Output
 from ipexctl.commands.target_hosts import step_printer
 from ipexctl.errors import UserError
+from ipexctl.projects.root import find_root, is_marked
 from ipexctl.remote.cancel import Cancel
 from ipexctl.run.ranks import parse_ranks
 from ipexctl.run.registry import RunRecord, RunRegistry
-from ipexctl.sync.root import find_root, is_marked
 from ipexctl.text import printable
 from ipexctl.ui.messages import print_message
 

@@ -10,9 +10,9 @@ from typing import Any
 from ipexctl.commands.shared_options import Home, Output, Targets, argument, command, flag
 from ipexctl.commands.target_hosts import current_directory, open_hosts, select
 from ipexctl.option_declaration import SyncOptions
+from ipexctl.projects.root import find_root
 from ipexctl.sync.node_calls import SyncReport, SyncResult
 from ipexctl.sync.project import Project
-from ipexctl.sync.root import find_root
 from ipexctl.text import counted, printable, tilde_path
 from ipexctl.ui.messages import print_message
 from ipexctl.ui.progress_view import ProgressView

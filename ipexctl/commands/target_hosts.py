@@ -43,7 +43,7 @@ def select(targets: Targets, project: Path | None = None, accelerate: Accelerate
     request = _request(targets, accelerate)
     cwd = current_directory()
     if project is None and targets.hosts is None and targets.hostfile is None:
-        from ipexctl.sync.root import find_root
+        from ipexctl.projects.root import find_root
 
         project = find_root(None, None, cwd)
     selection = select_hosts(request, environ=os.environ, cwd=cwd, project=project)

@@ -5,7 +5,6 @@ names one, which returns sentence and fix, or None if the row does not apply.
 from __future__ import annotations
 
 import re
-import shlex
 import signal
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -153,13 +152,12 @@ def _no_module(found: PatternMatch) -> tuple[str, str]:
     if found.context.has_package(known or top):
         lost = f"the environment of {fold(found.hosts)} is damaged: its record lists the module {module}, which is gone"
         return lost, f"to build it again: {found.context.repair}"
-    install = found.context.install(known or top.replace("_", "-"))
+    if not known and found.context.is_of_project(top):
+        known = top.replace("_", "-")
     fix = f"if {top} is a file of yours: put it into the project, which ipexctl sync uploads; "
-    fix += f"if it is a package{'' if known else ' of that name'}"
-    fix += f": {install}"
-    if found.quiet_hosts:
-        fix += f"; to see which hosts lack it: ipexctl exec -- {shlex.quote(found.context.python)} -c 'import {top}'"
-    return sentence, fix
+    if known:
+        return sentence, f"{fix}if it is a package: {found.context.install(known)}"
+    return sentence, f"{fix}no package is known to have it; if you know which one: {found.context.install('PACKAGE')}"
 
 
 def _cpu_location(found: PatternMatch) -> tuple[str, str]:

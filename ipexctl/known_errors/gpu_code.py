@@ -50,6 +50,8 @@ class GpuLine(NamedTuple):
     text: str
     is_certain: bool
     """True if every run on CPUs reaches the line."""
+    file: str = ""
+    """The project's file that has the line; empty for the script."""
 
 
 def suggestion_for(text: str) -> str:
@@ -61,7 +63,8 @@ def suggestions(lines: Sequence[GpuLine]) -> str:
     shown = []
     for line in lines[:_SHOWN]:
         text = line.text if len(line.text) <= _WIDTH else f"{line.text[:_WIDTH]}…"
-        shown.append(f"line {line.line}, {printable(text)}: {suggestion_for(line.text)}")
+        place = f"{line.file}, line" if line.file else "line"
+        shown.append(f"{place} {line.line}, {printable(text)}: {suggestion_for(line.text)}")
     more = len(lines) - _SHOWN
     return "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
 

@@ -153,6 +153,9 @@ class FailureContext:
     def repair(self) -> str:
         return str(self.plan.get("install") or "ipexctl install")
 
+    def is_of_project(self, package: str) -> bool:
+        return _project_of(package) in as_list(self.plan.get("project_packages"))
+
     def install(self, *packages: str) -> str:
         """Command that adds packages to the run's environment; for the project's own packages, the run's command."""
         if self.plan.get("install") == "":

@@ -33,8 +33,19 @@ from ipexctl.launch.overrides import (
 from ipexctl.launch.rank_distribution import RankDistribution, ranks_on
 from ipexctl.launch.request import Gathered
 from ipexctl.launch.topology import bind, cores_of, dtype
-from ipexctl.node.common.plan import HostPlan, LauncherChoice, OtherRun, Plan, RankPlan, Setting
-from ipexctl.spec import asked_of
+from ipexctl.node.common.plan import (
+    HostPlan,
+    LauncherChoice,
+    LaunchFile,
+    OtherRun,
+    Plan,
+    PlannedProject,
+    RankPlan,
+    Setting,
+)
+from ipexctl.projects.dist_info import dist_info_files
+from ipexctl.projects.layout import ProjectLayout
+from ipexctl.spec import RunSpec, asked_of
 from ipexctl.text import counted
 from ipexctl.transports import launcher_of
 
@@ -107,7 +118,8 @@ def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
         candidates=gathered.env.stacks,
         command=_command(gathered),
         cwd=gathered.home,
-        files=mpi.launcher_files(context, hosts),
+        files=(*mpi.launcher_files(context, hosts), *_own_files(gathered.spec.project.layout)),
+        project=_planned_project(gathered.spec),
         has_starters=launcher is not None and launcher.has_starters,
         stores=find_leaders(gathered.facts, lambda name: gathered.facts[name].store_of(name)),
         setup=gathered.setup,
@@ -125,6 +137,16 @@ def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
         fp32_math=context.fp32_math,
         other_runs=_other_runs(context, hosts),
     )
+
+
+def _own_files(layout: ProjectLayout) -> Iterator[LaunchFile]:
+    return (LaunchFile(name, 0o600, text, is_everywhere=True) for name, text in dist_info_files(layout))
+
+
+def _planned_project(spec: RunSpec) -> PlannedProject:
+    project = spec.project
+    own = tuple(package.name for package in project.layout.own if package.name)
+    return PlannedProject(str(project.root), own, project.layout.paths, project.requirements.files)
 
 
 def _local_rank_option(option: str, torch: str) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator
 from typing import Final
 
 from ipexctl.launch.comm_env import over_mpi
 from ipexctl.launch.context import ChosenValue, LaunchContext, NodeLayout
-from ipexctl.node.common.plan import Setting
+from ipexctl.node.common.plan import PlannedProject, Setting
+from ipexctl.projects.dist_info import DIRECTORY
+from ipexctl.text import join_words
 
 _STRAYS: Final = (
     "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE",
@@ -36,6 +39,22 @@ def settings(context: LaunchContext) -> Iterator[Setting]:
         yield Setting("IPEXCTL_BACKEND", "none", "for scripts: there is no process group")
         return
     yield Setting("IPEXCTL_BACKEND", context.backend, "for scripts: init_process_group(os.environ['IPEXCTL_BACKEND'])")
+
+
+def own_paths(project: PlannedProject, tree: str, rundir: str = "") -> tuple[Setting, ...]:
+    """The setting for the directories from which ranks import the project's modules, in its tree on the hosts; none if
+    a path cannot be in a search path. `rundir`: where the run has the metadata of own packages."""
+    paths = [posixpath.normpath(f"{tree}/{path}") for path in project.paths]
+    if rundir and project.own:
+        paths.insert(-1, f"{rundir}/{DIRECTORY}")  # the root is the last
+    if not paths or any(":" in path for path in paths):
+        return ()
+    own = (
+        f"own package{'s' * (len(project.own) > 1)} {join_words(project.own)}"
+        if project.own
+        else "the project's modules"
+    )
+    return (Setting("PYTHONPATH", ":".join(paths), own, append=True),)
 
 
 def leftover_variables(context: LaunchContext, chosen: frozenset[str]) -> Iterator[Setting]:

@@ -14,11 +14,11 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from ipexctl.errors import UserError
+from ipexctl.projects.root import owner_here, real_path, tree_name
 from ipexctl.run.registry import RunRecord
 from ipexctl.spec import RunSpec
 from ipexctl.sync.ignore import pattern_for
 from ipexctl.sync.project import Project
-from ipexctl.sync.root import owner_here, real_path, tree_name
 from ipexctl.sync.scan import scan_project
 from ipexctl.text import join_words
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidName, canonicalize_name
@@ -23,6 +23,7 @@ from ipexctl.found_files import cache_directory
 from ipexctl.hosts.host import Host
 from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.option_declaration import DEFAULT_ENV, DEFAULT_HOME
+from ipexctl.projects.layout import NO_LAYOUT, ProjectLayout
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.local import LocalSession
@@ -135,6 +136,10 @@ class InstallRequest:
     named: tuple[str, ...] = ()
     builds: tuple[str, ...] = ()
     """Packages to build from source. Never taken from a host's record, because a build runs code."""
+    own: tuple[tuple[str, str], ...] = ()
+    """Names and versions of the project's own packages, for which no index is asked."""
+    left_out: tuple[str, ...] = ()
+    """Lines of the files that hosts cannot install."""
     name: str = DEFAULT_ENV
     home: str = DEFAULT_HOME
     iface: str | None = None
@@ -161,16 +166,23 @@ def install_request(
     env: str,
     environ: Mapping[str, str],
     builds: Sequence[str] = (),
+    layout: ProjectLayout = NO_LAYOUT,
+    needed: frozenset[str] = frozenset(),
 ) -> InstallRequest:
+    """`layout`: of the project that the call is in. `needed`: modules that its script imports in any case."""
     rows = known_rows(environ)
     check_stack_request(stack, rows)
-    request = InstallRequest(EnvRequest(stack), sources, rows, name=check_new_env_name(env))
+    _refuse_own_name_of_stack(layout)
+    own = tuple((package.normalized, package.version) for package in layout.own if package.name)
+    own += tuple((name, "0+local") for name in layout.members if name not in dict(own))
+    request = InstallRequest(EnvRequest(stack), sources, rows, name=check_new_env_name(env), own=own)
     request = replace(request, named_files=tuple(files), builds=tuple(map(_package_to_build, builds)))
     if not (packages or files) and sources == Sources():
         return request
+    from ipexctl.stack.lock.project_files import ProjectScope
     from ipexctl.stack.lock.requirements import read_package_request, sources_of  # slow to import
 
-    packages_read = read_package_request(packages, files)
+    packages_read = read_package_request(packages, files, ProjectScope(layout, needed, Path.cwd()))
     torch = None if stack.torch else packages_read.torch
     if torch is not None and (refusal := _refuse_torch(stack, torch, rows)):
         origin = next(place for line, place in packages_read.origins.items() if Requirement(line).name == "torch")
@@ -184,8 +196,20 @@ def install_request(
         notes=packages_read.notes,
         files=packages_read.files,
         named=tuple(dict.fromkeys(Requirement(line).name for line in packages_read.named)),
+        left_out=packages_read.left_out,
     )
     return request if stack == StackRequest(python=stack.python) else request.with_torch()
+
+
+_OF_STACKS: Final = frozenset({"torch", "intel-extension-for-pytorch", "oneccl-bind-pt", "impi-rt", "intel-openmp"})
+
+
+def _refuse_own_name_of_stack(layout: ProjectLayout) -> None:
+    if (name := next((name for name in layout.members if name in _OF_STACKS), None)) is not None:
+        raise UserError(
+            f"the project's own package is {name} ({layout.members[name]}), which is part of the stack",
+            fix="install from another directory: cd ~ && ipexctl install",
+        )
 
 
 def _package_to_build(name: str) -> str:

@@ -16,7 +16,7 @@ from typing import Final
 from ipexctl.errors import UserError
 from ipexctl.found_files import state_directory
 from ipexctl.node.common.files import make_private_directory, read_json, write_json_atomically
-from ipexctl.sync.root import real_path
+from ipexctl.projects.root import real_path
 
 
 class PathNotes:

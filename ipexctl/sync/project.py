@@ -29,9 +29,9 @@ from ipexctl.node.common.files import (
     write_json_atomically,
 )
 from ipexctl.node.files.manifest import ManifestEntry
+from ipexctl.projects.root import own_directories, owner_here, real_path, root_problem, tree_name
 from ipexctl.sync.ignore import pattern_for
 from ipexctl.sync.path_notes import fetched_below, secret_files_below
-from ipexctl.sync.root import own_directories, owner_here, real_path, root_problem, tree_name
 from ipexctl.sync.scan import Found, ScanResult, check_size, scan_project, unreadable
 
 _MAX_REMEMBERED: Final = 6

@@ -21,8 +21,8 @@ from ipexctl.files.file_names import composed_name
 from ipexctl.files.manifest import leads_out
 from ipexctl.node.common.files import decode_name, encode_name
 from ipexctl.node.files.manifest import EntryKind
+from ipexctl.projects.root import path_problem, real_path
 from ipexctl.sync.ignore import ENVIRONMENT_MARKS, FILES, Ignored, Layer, Reason, layer_of, outer_layers, pattern_for
-from ipexctl.sync.root import path_problem, real_path
 from ipexctl.text import readable
 
 MAX_SCANNED: Final = 200_000

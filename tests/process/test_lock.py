@@ -30,6 +30,8 @@ def request_for(uv: Path, timeout: float = 300) -> bytes:
         "settings": {},
         "logins": {},
         "builds": [],
+        "own": {},
+        "named": {},
         "interpreter": "",
         "timeout": timeout,
     }

@@ -14,10 +14,11 @@ import pytest
 from ipexctl.api import before_run
 from ipexctl.api import run as api
 from ipexctl.hosts.host import Host
+from ipexctl.projects.layout import read_layout
+from ipexctl.projects.requirement_files import find_requirement_files
 from ipexctl.run.start.request import StartFailure
 from ipexctl.run.start.watcher import RunWatcher, StartedRun
 from ipexctl.spec import ProjectLocation, RunSpec
-from ipexctl.stack.resolve.model import StackRequest
 
 HERE = Host("localhost", "localhost")
 SPEC = RunSpec("script", ("train.py",), hosts=(HERE,), project=ProjectLocation(Path("/p"), ".", ("train.py",)))
@@ -82,7 +83,9 @@ def test_secrets_are_removed_over_new_sessions_if_the_run_may_have_left_them(
 
 def test_a_dry_run_ends_before_the_first_step_that_changes_something(tmp_path: Path, answers: dict[str, Any]) -> None:
     (tmp_path / "requirements.txt").write_text("torch==2.13\n")
-    project = ProjectLocation(tmp_path, ".", ("train.py",))
+    layout = read_layout(tmp_path, tmp_path)
+    requirements = find_requirement_files(layout, tmp_path)
+    project = ProjectLocation(tmp_path, ".", ("train.py",), layout=layout, requirements=requirements)
     watcher, spec = Recorded(), replace(SPEC, install=True, takes_own_requirements=True, project=project)
     planned: Any = api.run(spec, watcher, dry_run=True)
     assert planned.torch == "2.13"
@@ -141,8 +144,10 @@ def test_a_found_file_of_requirements_counts_with_all_that_it_reads_or_not_at_al
     if open_to_all:
         (tmp_path / open_to_all).chmod(0o777)
     notes: list[str] = []
-    project = ProjectLocation(tmp_path, ".", ("train.py",))
+    layout = read_layout(tmp_path, tmp_path)
+    requirements = find_requirement_files(layout, tmp_path)
+    project = ProjectLocation(tmp_path, ".", ("train.py",), layout=layout, requirements=requirements)
     spec = replace(SPEC, install=True, takes_own_requirements=True, project=project)
-    request = before_run._request_of_project(spec, StackRequest(stack="torch"), notes.append)
-    assert (request is not None) is is_taken
-    assert is_taken or f"{tmp_path}/{open_to_all}" in notes[0]
+    request = before_run.request_of_run(spec, notes.append)
+    assert bool(request.files) is is_taken
+    assert is_taken or any(f"{tmp_path}/{open_to_all}" in note for note in notes)

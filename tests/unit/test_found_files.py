@@ -27,9 +27,9 @@ from ipexctl.found_files import (
     state_directory,
 )
 from ipexctl.node.common.walk import PathPart, callers
+from ipexctl.projects.root import own_directories
 from ipexctl.run.registry import RunRegistry
 from ipexctl.stack.install_context import ControlMachine
-from ipexctl.sync.root import own_directories
 from message_data import missing
 
 ME, ROOT, OTHER = 1000, 0, 1001

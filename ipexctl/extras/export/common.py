@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ipexctl.errors import UserError
+from ipexctl.launch.python_env import own_paths
 from ipexctl.node.common.plan import ALLREDUCE, FP32_MATH, RANK_NAMES, WIRE, WRAPPER_NAMES, Plan, Setting
 from ipexctl.option_declaration import words_in_sh
 from ipexctl.spec import RankOptions
@@ -51,23 +52,30 @@ class Exported:
     notes: tuple[str, ...] = ()
 
 
+def at_project(plan: Plan, root: str) -> Plan:
+    """The plan for a project in this directory, without what only a run has: its directory, with the metadata of own
+    packages."""
+    settings = [setting for setting in plan.settings if not setting.append]
+    return plan._replace(settings=(*settings, *own_paths(plan.project, root)))
+
+
 def common_settings(plan: Plan, *, without: Iterable[str] = ()) -> tuple[Setting, ...]:
     """Settings that are the same for all ranks on all hosts, without rank variables and secrets. The variables for our
     hooks are left out, because the hooks' files are in a run's directory.
     """
     excluded = {*_OF_RANK, ALLREDUCE, WIRE, FP32_MATH, *without}
     differing = differing_settings(plan)
-    kept: dict[str, Setting] = {}
+    kept: dict[tuple[str, bool], Setting] = {}
     for setting in plan.settings:
         if setting.name not in excluded and setting.name not in differing and not setting.secret:
-            kept.setdefault(setting.name, setting)
+            kept.setdefault((setting.name, setting.append), setting)
     return tuple(kept.values())
 
 
 def differing_settings(plan: Plan) -> dict[str, tuple[Setting, ...]]:
     by_name: dict[str, list[Setting]] = {}
     for setting in plan.settings:
-        if setting.name not in _OF_RANK and not setting.secret:
+        if setting.name not in _OF_RANK and not (setting.secret or setting.append):
             by_name.setdefault(setting.name, []).append(setting)
     hosts = {host.name for host in plan.hosts}
 
@@ -108,6 +116,8 @@ def assignment(setting: Setting) -> str:
     if setting.value is None:
         return f"unset {name}"
     value = shlex.quote(setting.value)
+    if setting.append:
+        value = f'"${{{name}:+${name}:}}"{value}'
     if setting.prepend:
         value += f'"${{{name}:+:${name}}}"'
     return f"export {name}={value}"

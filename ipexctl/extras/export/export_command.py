@@ -20,17 +20,17 @@ from ipexctl.commands.shared_options import Output, option, subcommand
 from ipexctl.commands.target_hosts import session_pool
 from ipexctl.errors import UserError
 from ipexctl.extras.export.accelerate import to_accelerate
-from ipexctl.extras.export.common import Exported
+from ipexctl.extras.export.common import Exported, at_project
 from ipexctl.extras.export.mpijob import to_mpijob
 from ipexctl.extras.export.sbatch_file import to_slurm
 from ipexctl.extras.export.shell import to_shell
 from ipexctl.hosts.host import quoted
 from ipexctl.node.common.plan import Plan
 from ipexctl.option_declaration import SLURM_LAUNCHER, declaration_of
+from ipexctl.projects.root import real_path
 from ipexctl.run.start.watcher import PlannedRun
 from ipexctl.spec import RunSpec
 from ipexctl.sync.path_notes import secret_files_below
-from ipexctl.sync.root import real_path
 from ipexctl.ui.messages import print_message
 from ipexctl.ui.results import print_json
 
@@ -100,7 +100,7 @@ def slurm(
     cwd, name, iface = str(spec.project.root / spec.project.subdirectory), _job_name(spec), spec.iface
     interface = iface if iface and "/" not in iface else None
     exported = to_slurm(
-        planned.plan,
+        at_project(planned.plan, str(spec.project.root)),
         cwd,
         name,
         planned.context.setup,
@@ -144,7 +144,7 @@ def shell(*, ctx: typer.Context, line: LaunchLine) -> None:
     tree = planned.plan.cwd.removesuffix(f"/{spec.project.subdirectory}")
     root = str(spec.project.root) if spec.sync else None
     secret_files = secret_files_below(real_path(spec.project.root), spec.secret_files)
-    exported = to_shell(planned.plan, spec.hosts, root, tree, planned.context.setup, secret_files)
+    exported = to_shell(at_project(planned.plan, tree), spec.hosts, root, tree, planned.context.setup, secret_files)
     _print(exported, line.output, _lost(ctx, spec, planned.plan))
 
 

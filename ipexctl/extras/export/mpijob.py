@@ -84,7 +84,7 @@ def settings_left_out(plan: Plan, *, without: Sequence[str] = ()) -> tuple[str, 
 def _is_image_path(plan: Plan, setting: Setting) -> bool:
     """True if the value is a path on the hosts, because the image has its files elsewhere."""
     prefix = plan.python.rpartition("/bin/")[0]
-    return setting.prepend or (bool(prefix) and prefix in (setting.value or ""))
+    return setting.prepend or setting.append or (bool(prefix) and prefix in (setting.value or ""))
 
 
 def manifest(plan: Plan, image: Sequence[str], cluster: str, job: dict[str, Any]) -> str:

@@ -18,7 +18,7 @@ from ipexctl.errors import FileError, UserError
 from ipexctl.extras.play.playbook_file import Position, Templated, Value, templates_in
 from ipexctl.file_reader import COPIED, TooLargeError, open_regular
 from ipexctl.hosts.host import did_you_mean, quoted
-from ipexctl.sync.root import path_problem
+from ipexctl.projects.root import path_problem
 from ipexctl.text import expanded, is_variable_name
 
 OptionKind = Literal["str", "int", "float", "bool", "list", "dict", "mode", "command", "path", "env", "any", "exprs"]

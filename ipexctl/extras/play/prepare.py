@@ -25,7 +25,7 @@ from ipexctl.extras.play.read import read_playbook
 from ipexctl.extras.play.templater import Templater
 from ipexctl.hosts.host import Host, did_you_mean, quoted
 from ipexctl.hosts.select import limit_hosts, limit_parts
-from ipexctl.sync.root import find_root, root_problem
+from ipexctl.projects.root import find_root, root_problem
 
 _HERE_TEMPLATE: Final = re.compile(r"\{\{ *here *\}\}")
 

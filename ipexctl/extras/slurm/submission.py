@@ -266,7 +266,7 @@ class Submission:
             python=context.env.python,
             package=f"{context.home}/agent/{package_name()}",
             workdir=str(PurePosixPath(tree) / self.spec.project.subdirectory),
-            words=words_of_run(self.spec, self.spec.project.command, context.home),
+            words=words_of_run(self.spec, self.spec.project.command, context.home, tree),
             options=self.queue,
             nonce=nonce,
         )

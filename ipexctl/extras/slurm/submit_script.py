@@ -214,16 +214,17 @@ finish "$code"
 """
 
 
-def words_of_run(spec: RunSpec, command: Sequence[str], home: str) -> tuple[str, ...]:
-    """Words after `ipexctl` that start this run in the job, every option explicit. `command`: the ranks'."""
-    words = ["--no-config", "run", "--plain", "--no-sync", "--home", home]
+def words_of_run(spec: RunSpec, command: Sequence[str], home: str, tree: str) -> tuple[str, ...]:
+    """Words after `ipexctl` that start this run in the job, every option explicit. `command`: the ranks'. `tree`: the
+    project's root there, which may be a repository whose `.git` is not sent."""
+    words = ["--no-config", "run", "--plain", "--no-sync", "--home", home, "--cwd", tree]
     words += _option_words(spec, RankOptions) + _option_words(spec, RunOptions)
     if spec.iface is not None:
         words += ["--iface", spec.iface]
     for export in spec.exports:
         words += ["-x", export.name if export.secret else f"{export.name}={export.value}"]
     before = {"script": (), "module": ("-m",), "command": ("--",)}[spec.kind]
-    return (*words, *before, *command)
+    return (*words, *before, *(spec.argv if spec.project.entry else command))
 
 
 def _option_words(values: Any, kind: type) -> list[str]:

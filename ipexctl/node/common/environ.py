@@ -130,3 +130,9 @@ def set_variables(environ: dict[str, str], variables: Variables, prepended: Coll
             environ[name] = f"{value}:{environ[name]}"
         else:
             environ[name] = value
+
+
+def append_variables(environ: dict[str, str], appended: Mapping[str, str]) -> None:
+    """Put values behind the existing ones."""
+    for name, value in appended.items():
+        environ[name] = f"{environ[name]}:{value}" if environ.get(name) else value

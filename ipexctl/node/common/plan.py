@@ -57,6 +57,8 @@ class Setting(NamedTuple):
     """None: the same on every host."""
     rank: int | None = None
     prepend: bool = False
+    append: bool = False
+    """True if the value goes behind one that another setting, a setup file or a login gives."""
     secret: bool = False
     """True if the value is empty here because `StoreJob.secrets` has it."""
 
@@ -130,6 +132,21 @@ class OtherRun(NamedTuple):
     since: float | None = None
     until: float | None = None
     """When the other run's time limit or `--wait` ends, in seconds since 1970; None if unknown or unlimited."""
+
+
+class PlannedProject(NamedTuple):
+    """What the plan knows of the project."""
+
+    root: str = ""
+    """On the control machine."""
+    own: tuple[str, ...] = ()
+    """Names of its own packages."""
+    paths: tuple[str, ...] = ()
+    """Directories that ranks import from, relative to the root."""
+    requirements: tuple[str, ...] = ()
+    """Files that `run --install` takes, relative to the root."""
+    left_out: tuple[str, ...] = ()
+    """Lines of these files that hosts cannot install, if this call has read them."""
 
 
 class Commit(NamedTuple):
@@ -225,6 +242,7 @@ class Plan(NamedTuple):
     install_by_run: str = ""
     """Command that also installs `project_packages`; empty if none would."""
     project_packages: tuple[str, ...] = ()
+    project: PlannedProject = PlannedProject()
     hub: tuple[str, ...] = ()
     commit: Commit | None = None
     """Commit of the project; None until the project is sent."""
@@ -480,8 +498,16 @@ def host_of(plan: Plan, rank: int) -> HostPlan:
     return next(host for host in plan.hosts if any(each.rank == rank for each in host.ranks))
 
 
-def variables_of(plan: Plan, rank: int, secrets: Mapping[str, str]) -> tuple[Mapping[str, str | None], Collection[str]]:
-    """A rank's variables, and the names to put before an existing value. A rank's setting wins over its host's.
+class RankVariables(NamedTuple):
+    values: Mapping[str, str | None]
+    prepended: Collection[str]
+    """Names whose value goes before an existing one."""
+    appended: Mapping[str, str]
+    """Values that go behind existing ones."""
+
+
+def variables_of(plan: Plan, rank: int, secrets: Mapping[str, str]) -> RankVariables:
+    """A rank's variables. A rank's setting wins over its host's.
 
     A missing secret raises a KeyError, so that it never reaches a rank empty.
     """
@@ -490,14 +516,16 @@ def variables_of(plan: Plan, rank: int, secrets: Mapping[str, str]) -> tuple[Map
     settings = [each for each in plan.settings if each.host in (None, host) and each.rank in (None, rank)]
     settings = [each for each in settings if each.name not in WRAPPER_NAMES or each.name in own]
     settings.sort(key=lambda each: (each.rank is not None, each.host is not None))
+    appended = {each.name: each.value or "" for each in settings if each.append}
+    settings = [each for each in settings if not each.append]
     variables = {each.name: secrets[each.name] if each.secret else each.value for each in settings}
-    return variables, {each.name for each in settings if each.prepend}
+    return RankVariables(variables, {each.name for each in settings if each.prepend}, appended)
 
 
 def command_of(plan: Plan, local_rank: int) -> tuple[str, ...]:
     if not plan.local_rank:
         return plan.command
-    at = 3 if plan.command[1] == "-m" else 2
+    at = 3 if plan.command[1] in ("-m", "-c") else 2
     return (*plan.command[:at], f"{plan.local_rank}={local_rank}", *plan.command[at:])
 
 

@@ -213,3 +213,5 @@ class CompileReply(NamedTuple):
     pylock: str | None
     local_wheels: Mapping[str, LocalWheel] = {}
     message: str = ""
+    is_of_named: bool = False
+    """True if the wheels of the named directories do not fulfil what is required of them."""

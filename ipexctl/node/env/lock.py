@@ -17,7 +17,7 @@ import zipfile
 import zlib
 from http.client import HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Iterator, Mapping, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, BinaryIO, Iterable, Iterator, Mapping, NamedTuple, TypedDict
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from ipexctl.node.common.answer import AgentError, answer_until_stopped
@@ -110,6 +110,8 @@ def download(client: HttpClient, source: SourceArchive, directory: Path) -> Path
 
 MAX_MESSAGES = 16384
 MAX_METADATA = 16 << 20
+UNFIT = "0+unfit"
+"""The version of a package of which a named directory has only wheels that do not fit the hosts."""
 PIN = re.compile(r"[\w.-]+==[\w.+!]+")
 """A pinned requirement. It also constrains builds, so that a build that needs torch gets the stack's version."""
 METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
@@ -127,6 +129,12 @@ class CompileRequest(TypedDict):
     settings: HttpSettings
     logins: Mapping[str, str]
     builds: list[str]
+    own: Mapping[str, str]
+    """Packages of the user's project, and their versions: required by others, they are met without an index, and they
+    are not in the lock."""
+    named: Mapping[str, str]
+    """Packages of which a named directory has wheels, and the wheel's path; empty if none fits. No index is asked for
+    them."""
     interpreter: str
     """This machine's Python for builds; empty if unknown."""
     timeout: float
@@ -243,7 +251,7 @@ def compile_lock(request: CompileRequest, directory: Path) -> CompileReply:
     requirements, constraints = directory / "requirements.txt", directory / "constraints.txt"
     pins = [line for line in request["requirements"] if request["builds"] and PIN.fullmatch(line)]
     for path, lines in ((requirements, request["requirements"]), (constraints, [*request["constraints"], *pins])):
-        path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+        write_lines(path, lines)
     base, builds = [uv, "--config-file", str(config)], request["builds"]
     argv = [*base, "pip", "compile", "--format", "pylock.toml", "--no-header", "--no-sources"]
     argv += ["--only-binary", ":all:", "--python", interpreter_for(request) if builds else sys.executable]
@@ -252,13 +260,18 @@ def compile_lock(request: CompileRequest, directory: Path) -> CompileReply:
     argv += ["--build-constraints", str(constraints)] if builds else []
     argv += ["--python-version", request["python"], "--python-platform", request["platform"]]
     argv += ["--constraints", str(constraints)] if request["constraints"] else []
-    argv.append(str(requirements))
-    with (directory / "pylock.toml").open("w+b") as pylock:
-        child = run(argv, env, directory, timeout=request["timeout"], stdout=pylock, kept=(0, MAX_MESSAGES))
-        pylock.seek(0)
-        text = pylock.read().decode(errors="replace")
-    message = child.text
-    if child.process.returncode == 0:
+    stubs = [write_stub(directory / "own", name, version) for name, version in request["own"].items()]
+    for name in request["own"]:
+        argv += ["--no-emit-package", name]
+    solve = Solve(argv, env, directory, requirements, request["timeout"])
+    code, text, message = solve.run([*stubs, *overrides_of(request["named"], originals, directory)])
+    is_of_named = code == 0 and bool(request["named"])
+    if is_of_named:
+        # An override ignores limits of versions. Once more, with what uv has fetched: of a named package, that is
+        # nothing, so only the directory has it.
+        is_unfit = f'\nversion = "{UNFIT}"' in text
+        code, text, message = (1, "", "") if is_unfit else solve.run(stubs, "--offline")
+    if code == 0:
         try:
             built = build_wheels(request, text, base, env, directory) if builds else {}
             return CompileReply(text, {**local_wheels(text, originals), **built})
@@ -266,7 +279,54 @@ def compile_lock(request: CompileRequest, directory: Path) -> CompileReply:
             message = str(error)
     for links, original in originals.items():
         message = message.replace(str(links), str(original))
-    return CompileReply(None, message=message.replace(str(directory) + "/", ""))
+    return CompileReply(None, message=message.replace(str(directory) + "/", ""), is_of_named=is_of_named)
+
+
+def overrides_of(named: Mapping[str, str], originals: Mapping[Path, Path], directory: Path) -> Iterator[str]:
+    """Lines that give uv one wheel of each named package, so that it asks no index for the package."""
+    places = {original: links for links, original in originals.items()}
+    for name, path in named.items():
+        if path:
+            wheel = Path(path)
+            yield f"{name} @ {(places.get(wheel.parent, wheel.parent) / wheel.name).as_uri()}"
+        else:
+            yield write_stub(directory / "unfit", name, UNFIT)
+
+
+class Solve(NamedTuple):
+    argv: list[str]
+    env: dict[str, str]
+    directory: Path
+    requirements: Path
+    timeout: float
+
+    def run(self, overrides: list[str], *more: str) -> tuple[int, str, str]:
+        """uv's exit code, the lock, and uv's messages."""
+        argv = [*self.argv, *more]
+        if overrides:
+            write_lines(self.directory / "overrides.txt", overrides)
+            argv += ["--override", str(self.directory / "overrides.txt")]
+        argv.append(str(self.requirements))
+        with (self.directory / "pylock.toml").open("w+b") as pylock:
+            child = run(argv, self.env, self.directory, timeout=self.timeout, stdout=pylock, kept=(0, MAX_MESSAGES))
+            pylock.seek(0)
+            return child.process.returncode or 0, pylock.read().decode(errors="replace"), child.text
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+
+
+def write_stub(directory: Path, name: str, version: str) -> str:
+    """Write a wheel with nothing but metadata; return the line that overrides the package with it."""
+    directory.mkdir(exist_ok=True)
+    escaped = re.sub(r"[-_.]+", "_", name)
+    info, wheel = f"{escaped}-{version}.dist-info", directory / f"{escaped}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(str(wheel), "w") as archive:
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    return f"{name} @ {wheel.as_uri()}"
 
 
 def local_wheels(text: str, originals: Mapping[Path, Path]) -> dict[str, LocalWheel]:

@@ -8,7 +8,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Mapping
 
-from ipexctl.node.common.environ import SetupResult, account_variables, set_variables, source_setup
+from ipexctl.node.common.environ import (
+    SetupResult,
+    account_variables,
+    append_variables,
+    set_variables,
+    source_setup,
+)
 from ipexctl.node.common.plan import host_of, variables_of
 from ipexctl.node.common.records import Detail, FullDisk
 
@@ -89,7 +95,7 @@ def find_full_disk(plan: Plan, rank: int, secrets: Mapping[str, str]) -> FullDis
 
 def environment(plan: Plan, rank: int, secrets: Mapping[str, str], master: Master, attempt: int) -> SetupResult:
     """The environment of a rank. Values of other launchers are removed from mpirun's. Raises an OSError."""
-    variables, prepended = variables_of(plan, rank, secrets)
+    variables, prepended, appended = variables_of(plan, rank, secrets)
     unset = {*LAUNCHER_VARIABLES, *PLANNED_ALONE, *(name for name, value in variables.items() if value is None)}
     environ = {k: v for k, v in os.environ.items() if k not in unset and not k.startswith(LAUNCHER_PREFIXES)}
     environ.update(account_variables())  # mpirun passes on node0's values
@@ -98,6 +104,7 @@ def environment(plan: Plan, rank: int, secrets: Mapping[str, str], master: Maste
         setup = source_setup(plan.setup, environ)
         environ = {k: v for k, v in setup.environ.items() if k not in unset}
     set_variables(environ, variables, prepended)
+    append_variables(environ, appended)
     environ.update(
         RESTART_COUNT=str(attempt),
         IPEXCTL_RUN=plan.id,

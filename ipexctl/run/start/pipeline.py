@@ -25,6 +25,7 @@ from ipexctl.launch.accelerate_config import remarks
 from ipexctl.launch.accelerate_env import unsupported_settings
 from ipexctl.launch.other_runs import notes_on
 from ipexctl.launch.planner import plan_launch
+from ipexctl.launch.python_env import own_paths
 from ipexctl.launch.request import Gathered
 from ipexctl.node.common.job import ConnectivityRecord
 from ipexctl.node.common.plan import Plan, for_hosts
@@ -44,7 +45,13 @@ from ipexctl.run.start.exclusive import HostLocks, Obstacles, lock_hosts, refusa
 from ipexctl.run.start.path_checks import check_data, unsynced_arguments
 from ipexctl.run.start.project import files_in_other_generations, find_commit
 from ipexctl.run.start.request import StartError, StartFailure, check_pool_plan, spec_of_all
-from ipexctl.run.start.script_imports import check_script, install_by_run, install_command, with_environment
+from ipexctl.run.start.script_imports import (
+    check_script,
+    install_by_run,
+    install_command,
+    with_environment,
+    with_sent_files,
+)
 from ipexctl.run.start.start_notes import (
     check_gpu_code,
     check_resumed,
@@ -104,7 +111,7 @@ def plan_run(
             context, plan = _plan(start, query, run, dry_run=True, checks_logins=checks_logins)
             tree, _ = upload_project(query, context, watcher.on_step)
             notes = (*notes_on(plan.other_runs, time.time()), *plan.notes)
-            plan = plan._replace(notes=tuple(map(spec.options.apply, notes)), cwd=_cwd_in(tree, spec))
+            plan = _in_tree(plan._replace(notes=tuple(map(spec.options.apply, notes))), tree, spec)
             return PlannedRun(plan, context)
     except StartError as error:
         return error.failure
@@ -187,7 +194,7 @@ def _start_locked(
         context, plan = _plan(start, query, run, locks=locks, probed=probed, no_logins=no_logins)
 
         _refuse_bad_project(reading, wait_for_it=False)  # then the hosts need no check
-        preflight = _begin_preflight(start, context, plan, undo)
+        preflight = _begin_preflight(start, context, plan, undo, reading)
         _refuse_bad_project(reading)  # while no host has a file of the run
         record = new_record(context, plan, pool.connector.options)
         undo.callback(registry.remove, run)
@@ -205,7 +212,7 @@ def _start_locked(
                 start.note(text)
             if spec.sync and (text := files_in_other_generations(tree, spec.project, registry.all())):
                 start.note(text)
-            plan = plan._replace(cwd=_cwd_in(tree, spec))
+            plan = _in_tree(plan, tree, spec)
             refuse_lost_checkpoint(spec, record.nodes, plan, pool, registry)
             if text := check_resumed(record.nodes, spec, plan, pool):
                 start.note(text)
@@ -377,10 +384,9 @@ def _plan_hosts(context: Gathered, run: str) -> Plan:
         return plan
     packages = tuple(sorted(map(normalize, context.env.packages)))
     plan = plan._replace(install=install_command(spec.env), packages=packages)
-    own = spec.project.script.requirements if spec.project.script is not None else None
-    if own is None:
-        return plan
-    return plan._replace(install_by_run=install_by_run(spec), project_packages=tuple(sorted(own.words)))
+    return plan._replace(
+        install_by_run=install_by_run(spec), project_packages=tuple(sorted(spec.project.requirements.names))
+    )
 
 
 def _accelerate_notes(context: Gathered) -> tuple[str, ...]:
@@ -394,27 +400,34 @@ def _accelerate_notes(context: Gathered) -> tuple[str, ...]:
     return (*notes, *unsupported_settings(config, context.env.packages))
 
 
-def _cwd_in(tree: str, spec: RunSpec) -> str:
-    """The ranks' working directory, in the tree that the hosts have."""
-    return str(PurePosixPath(tree) / spec.project.subdirectory)
+def _in_tree(plan: Plan, tree: str, spec: RunSpec) -> Plan:
+    """The plan with the ranks' working directory and the modules' directories in the tree that the hosts have."""
+    settings = (*plan.settings, *own_paths(plan.project, tree, plan.rundir))
+    return plan._replace(cwd=str(PurePosixPath(tree) / spec.project.subdirectory), settings=settings)
 
 
 # Preflight
 
 
-def _begin_preflight(start: _Start, context: Gathered, plan: Plan, undo: _Undo) -> Future[ConnectivityRecord | None]:
-    preflight = run_in_background(partial(_preflight, start, context, plan), "preflight")
+def _begin_preflight(
+    start: _Start, context: Gathered, plan: Plan, undo: _Undo, reading: Future[Project] | None
+) -> Future[ConnectivityRecord | None]:
+    preflight = run_in_background(partial(_preflight, start, context, plan, reading), "preflight")
     undo.callback(wait, (preflight,))  # its notes come before the answer of the call
     return preflight
 
 
-def _preflight(start: _Start, context: Gathered, plan: Plan) -> ConnectivityRecord | None:
+def _preflight(
+    start: _Start, context: Gathered, plan: Plan, reading: Future[Project] | None
+) -> ConnectivityRecord | None:
     nodes, spec, script = context.nodes_of(plan), start.spec, start.spec.project.script
     is_by_ssh = logs_in(context, plan)
     connectivity = run_in_background(
         lambda: check_connectivity(nodes, context, start.pool, logs_in=is_by_ssh), "connectivity"
     )
     script = with_environment(script, context) if script and spec.sync else None
+    if script is not None and reading is not None:
+        script = with_sent_files(script, [entry.path for entry in reading.result().manifest.entries])
     try:
         text = check_script(nodes, context.env.python, script, start.pool) if script is not None else ""
     except StartError:

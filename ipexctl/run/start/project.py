@@ -19,14 +19,17 @@ from typing import Final
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import quoted
 from ipexctl.node.common.plan import Commit
+from ipexctl.projects.layout import read_layout
+from ipexctl.projects.modules import find_launch
+from ipexctl.projects.requirement_files import RequirementFiles, find_requirement_files
+from ipexctl.projects.root import find_root, is_marked, path_problem, root_problem
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.start.script_imports import ScriptFile, project_module, project_script
 from ipexctl.spec import ProjectLocation, RunSpec
-from ipexctl.stack.own_requirements import find_own_requirements
-from ipexctl.sync.root import find_root, is_marked, path_problem, root_problem
-from ipexctl.text import tilde_path
+from ipexctl.text import join_words, tilde_path
 
 _MOST_SIMILAR: Final = 20
+_MOST_COMMANDS: Final = 6
 _OF_ONE_PROCESS: Final = {"litgpt": "this command trains in one process on CPUs: over several, it shards for GPUs"}
 """Commands of which several ranks would train several models."""
 _GENERATION: Final = re.compile(r"(?P<tree>.*?)(?:\.gen(?P<number>\d+))?")
@@ -35,30 +38,21 @@ _GENERATION: Final = re.compile(r"(?P<tree>.*?)(?:\.gen(?P<number>\d+))?")
 def locate_project(spec: RunSpec, cwd: Path, before: str = "") -> ProjectLocation:
     """`before`: the call up to the script, for the line to type instead; empty if no line can be typed."""
     script = Path(spec.script) if spec.kind == "script" else None
-    if script is not None and (problem := path_problem(cwd / script, "file")):
-        fix = _script_fix(spec, script, cwd, before)
-        if not fix and before and not script.suffix and "/" not in spec.script and not os.path.lexists(cwd / script):
-            of_one, words = _OF_ONE_PROCESS.get(spec.script, ""), shlex.join(spec.argv)
-            reason = of_one or "there is no such script here; a command of the environment stands after --"
-            raise UserError(f"{quoted(spec.script)}: {reason}", fix=f"{before}{' -n 1' * bool(of_one)} -- {words}")
-        raise UserError(
-            f"the script {quoted(str(script))} {problem}",
-            fix=fix or "name its path from here; for a module: -m NAME; for a command: -- CMD",
-        )
-    if spec.cwd is not None and (problem := path_problem(cwd / spec.cwd, "directory")):
-        raise UserError(f"--cwd {quoted(str(spec.cwd))} {problem}", fix="name the project's directory on this machine")
-    root = find_root(script, spec.cwd, cwd)
-    if spec.sync and (problem := root_problem(root)):
-        raise UserError(problem, fix=project_fix(script and cwd / script))
-    here = Path(os.path.normpath(cwd))
-    subdirectory = here.relative_to(root).as_posix() if here.is_relative_to(root) else "."
+    if script is not None and path_problem(cwd / script, "file"):
+        location = _locate_command(spec, cwd)
+        if location is None:
+            raise _no_script(spec, script, cwd, before)
+        return location
+    root, subdirectory = _root_of(spec, script, cwd)
     workdir = root / subdirectory
     if script is None:
-        module = None
+        layout = read_layout(root, workdir)
+        found = None
         if spec.kind == "module":
             check_module_name(spec.argv[0], workdir)
-            module = project_module(spec.argv, workdir, directories_above(workdir))
-        return ProjectLocation(root, subdirectory, spec.argv, module)
+            found = project_module(spec.argv, workdir, layout, directories_above(workdir))
+        files = find_requirement_files(layout, workdir)
+        return ProjectLocation(root, subdirectory, spec.argv, _with_files(found, files), layout, files)
     path = Path(os.path.normpath(cwd / script))
     if not path.is_relative_to(root):
         raise UserError(
@@ -68,17 +62,83 @@ def locate_project(spec: RunSpec, cwd: Path, before: str = "") -> ProjectLocatio
     argument = os.path.relpath(path, workdir)
     argument = f"./{argument}" if argument.startswith("-") else argument  # Python takes `-x.py` for options
     command = (argument, *spec.argv[1:])
+    here = Path(os.path.normpath(cwd))
     is_above = spec.sync and path.is_relative_to(here) and not here.is_relative_to(root)
     can_be_larger = is_above and not is_marked(root) and not root_problem(here)
     hint = "; for the current directory: --cwd ." if can_be_larger else ""
-    found = project_script(str(script), path, workdir)
-    return ProjectLocation(root, subdirectory, command, _with_own_requirements(found, root, cwd), hint)
+    layout = read_layout(root, path.parent)
+    files = find_requirement_files(layout, path.parent)
+    found = _with_files(project_script(str(script), path, layout), files)
+    return ProjectLocation(root, subdirectory, command, found, layout, files, hint=hint)
 
 
-def _with_own_requirements(script: ScriptFile, root: Path, cwd: Path) -> ScriptFile:
-    file = find_own_requirements(root)
-    typed = file and file._replace(path=Path(os.path.relpath(file.path, cwd)))
-    return replace(script, requirements=typed)
+def _root_of(spec: RunSpec, script: Path | None, cwd: Path) -> tuple[Path, str]:
+    """The root, and the ranks' working directory below it. Raises a UserError for a directory that is no project."""
+    if spec.cwd is not None and (problem := path_problem(cwd / spec.cwd, "directory")):
+        raise UserError(f"--cwd {quoted(str(spec.cwd))} {problem}", fix="name the project's directory on this machine")
+    module = spec.argv[0] if spec.kind == "module" else ""
+    root = find_root(script, spec.cwd, cwd, module)
+    if spec.sync and (problem := root_problem(root)):
+        raise UserError(problem, fix=project_fix(script and cwd / script))
+    here = Path(os.path.normpath(cwd))
+    return root, here.relative_to(root).as_posix() if here.is_relative_to(root) else "."
+
+
+def _with_files(script: ScriptFile | None, files: RequirementFiles) -> ScriptFile | None:
+    return replace(script, requirements=files) if script is not None else None
+
+
+def _locate_command(spec: RunSpec, cwd: Path) -> ProjectLocation | None:
+    """The location of a console script that the project declares; None if it declares none of that name."""
+    name = spec.script
+    if "/" in name:
+        return None
+    root, subdirectory = _root_of(spec, None, cwd)
+    workdir = root / subdirectory
+    layout = read_layout(root, workdir)
+    entry = layout.commands.get(name)
+    if entry is None:
+        return None
+    module, _, function = entry.partition(":")
+    if (found := find_launch(module, layout.search_paths)) is not None:
+        launcher, path, line = found
+        raise UserError(
+            f"{name} starts {launcher} itself ({path.name}, line {line}): every rank would start a training",
+            fix="ipexctl run -m MODULE, with the module that it is to start",
+        )
+    first = function.partition(".")[0]
+    code = f"import sys; from {module} import {first}; sys.argv[0] = {name!r}; sys.exit({function}())"
+    files = find_requirement_files(layout, workdir)
+    script = project_module((module, *spec.argv[1:]), workdir, layout)
+    command = ("-c", code, *spec.argv[1:])
+    return ProjectLocation(root, subdirectory, command, _with_files(script, files), layout, files, entry)
+
+
+def _no_script(spec: RunSpec, script: Path, cwd: Path, before: str) -> UserError:
+    problem = path_problem(cwd / script, "file")
+    fix = _script_fix(spec, script, cwd, before)
+    is_word = not script.suffix and "/" not in spec.script and not os.path.lexists(cwd / script)
+    commands = sorted(read_layout(find_root(None, spec.cwd, cwd), cwd).commands) if is_word else []
+    if commands:
+        near = difflib.get_close_matches(spec.script, commands, n=1, cutoff=0.6)
+        shown = near or commands[:1]
+        words = shlex.join((shown[0], *spec.argv[1:]))
+        more = f" and {len(commands) - _MOST_COMMANDS} more" if len(commands) > _MOST_COMMANDS else ""
+        has = f"the project has the commands {join_words(commands[:_MOST_COMMANDS])}{more}"
+        if len(commands) == 1:
+            has = f"the project has the command {commands[0]}"
+        if near or not before:
+            return UserError(
+                f"{quoted(spec.script)} is no script here; {has}", fix=f"{before or 'ipexctl run'} {words}"
+            )
+    if not fix and before and is_word:
+        of_one, words = _OF_ONE_PROCESS.get(spec.script, ""), shlex.join(spec.argv)
+        reason = of_one or "there is no such script here; a command of the environment stands after --"
+        return UserError(f"{quoted(spec.script)}: {reason}", fix=f"{before}{' -n 1' * bool(of_one)} -- {words}")
+    return UserError(
+        f"the script {quoted(str(script))} {problem}",
+        fix=fix or "name its path from here; for a module: -m NAME; for a command: -- CMD",
+    )
 
 
 def check_module_name(name: str, workdir: Path) -> None:
@@ -131,8 +191,9 @@ def _similar_scripts(script: Path, cwd: Path) -> list[str]:
 
 def describe_project(spec: RunSpec, content: str = "not synced") -> str:
     """The first line of a run: which directory is copied to the hosts, and where the hosts come from."""
-    hosts = f", hosts: {spec.hosts_from}" if spec.hosts_from else ""
-    return f"project {tilde_path(spec.project.root)} ({content}){hosts}{spec.project.hint}"
+    project, hosts = spec.project, f", hosts: {spec.hosts_from}" if spec.hosts_from else ""
+    own = f", {text}" if (text := project.layout.describe()) else ""
+    return f"project {tilde_path(project.root)} ({content}){own}{hosts}{project.hint}"
 
 
 def project_fix(script: Path | None, option: str = "--cwd ", without: str = "--no-sync") -> str:

@@ -1,16 +1,17 @@
-"""Checks that a script is Python and that every host has the modules it imports. The script is read here without
-running it; the environment's own Python on the hosts checks its syntax and looks for the modules. A run is refused only
-if it would fail: an import in an `if` or a `try` is optional, and a script that changes where Python looks, or installs
-something itself, gets a note.
+"""Checks that a script is Python and that every host has the modules that it imports, also through the project's own
+modules. They are read here without running them; the environment's own Python on the hosts checks the script's syntax
+and looks for the modules. A run is refused only if it would fail: an import in an `if` or a `try` is optional, and a
+script that changes where Python looks, or installs something itself, gets a note.
 """
 
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path, PurePath
@@ -27,6 +28,10 @@ from ipexctl.launch.request import MPI_MODULES, Gathered, MpiImport
 from ipexctl.limits import IMPORTS_CHECK
 from ipexctl.node.env.check import normalize
 from ipexctl.option_declaration import DEFAULT_ENV
+from ipexctl.projects.layout import ProjectLayout
+from ipexctl.projects.modules import Import, find_module, follow_imports, has_module, imported_names, is_anywhere
+from ipexctl.projects.project_files import find_distribution
+from ipexctl.projects.requirement_files import RequirementFiles
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.node_call import call_line, script_text
@@ -37,7 +42,7 @@ from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.start_notes import has_trainer, uses_accelerate, uses_trainer
 from ipexctl.run.unsent import named_files
 from ipexctl.spec import RunSpec
-from ipexctl.stack.own_requirements import OwnRequirements
+from ipexctl.stack.catalog import project_of
 from ipexctl.text import join_words
 
 _OTHER_INTERPRETER: Final = re.compile(
@@ -49,7 +54,6 @@ _IMPORT_SETTINGS: Final = frozenset({"path", "meta_path", "path_hooks", "modules
 """Attributes of `sys` that change where imports are found."""
 _LONGEST_SCRIPT: Final = 2_000_000
 """Characters; the syntax of a longer script is not checked."""
-_NAME: Final = re.compile(r"[^<>=!~\[; ]*")
 _STACK_OPTIONS: Final = {
     "intel_extension_for_pytorch": "--stack ipex",
     "oneccl_bindings_for_pytorch": "--require-oneccl",
@@ -59,23 +63,22 @@ _STACK_OPTIONS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Import:
-    module: str
-    """Its top level: `torch` for `import torch.nn`."""
-    line: int
-
-
-@dataclass(frozen=True, slots=True)
 class ScriptFile:
     name: str
     text: str | None = None
     """None if it is not text: a zip archive, compiled code."""
     imports: tuple[Import, ...] = ()
-    """Without modules of the project, once that is known."""
+    """Modules that are not the project's, also those that its own modules import."""
+    own_imports: tuple[tuple[Import, str], ...] = ()
+    """The project's modules, with their path relative to the root and without suffix."""
+    own_files: tuple[str, ...] = ()
+    """The project's files that the script imports in any case, relative to the root."""
+    missing: tuple[Import, ...] = ()
+    """Dotted modules of own packages that no file has."""
     doubt: str = ""
     """Why a missing module may still be found when the script runs."""
-    misplaced: tuple[str, ...] = ()
-    """Imported modules in the project's working directory, where Python does not look for them."""
+    doubts_all: bool = True
+    """False if only a module that exists somewhere in the project may be found."""
     own: bool = True
     """False for the user's own Python, to which a login's variables apply."""
     install: str = ""
@@ -91,7 +94,10 @@ class ScriptFile:
     """Its first import of a module that needs mpirun."""
     gpu_lines: tuple[GpuLine, ...] = ()
     files: tuple[str, ...] = ()
-    requirements: OwnRequirements | None = None
+    layout: ProjectLayout | None = None
+    requirements: RequirementFiles = RequirementFiles()  # noqa: RUF009 - immutable
+    is_installed_by_run: bool = False
+    """True if this call has just installed the project's requirements."""
     call_from_above: str = ""
     """The command to type if a directory above the working directory has the module of `-m`."""
 
@@ -105,38 +111,102 @@ class ScriptFile:
         return text.encode("utf-8", "surrogateescape")
 
 
-def project_script(name: str, path: Path, cwd: Path) -> ScriptFile:
-    """Raises a UserError if the script cannot be read or is not Python."""
-    return _without_project(_read_script_file(name, path), (path.parent, path.resolve().parent), cwd)
+def project_script(name: str, path: Path, layout: ProjectLayout) -> ScriptFile:
+    """Raises a UserError if the script cannot be read, is not Python, or works only as a module of its package."""
+    script, tree = _read_script_file(name, path)
+    if tree is not None:
+        _refuse_relative_imports(tree, name, path, layout)
+    places = (path.parent, path.resolve().parent, *layout.search_paths)
+    return _with_imports(script, tree, layout, places)
 
 
-def project_module(argv: Sequence[str], cwd: Path, above: Sequence[Path] = ()) -> ScriptFile | None:
+def _refuse_relative_imports(tree: ast.Module, name: str, path: Path, layout: ProjectLayout) -> None:
+    line = next((imported.line for imported in imported_names(tree, is_script=True) if imported.level), 0)
+    places = [place for place in layout.search_paths if line and path.is_relative_to(place) and path.parent != place]
+    if not places:
+        return
+    place = max(places, key=lambda each: len(each.parts))
+    module = ".".join(path.relative_to(place).with_suffix("").parts).removesuffix(".__main__")
+    raise UserError(
+        f"{name} imports from its own package (line {line}), which works only as a module",
+        fix=f"ipexctl run -m {shlex.quote(module)}",
+    )
+
+
+def project_module(
+    argv: Sequence[str], cwd: Path, layout: ProjectLayout, above: Sequence[Path] = ()
+) -> ScriptFile | None:
     """The script of `-m ARGV`; None for a module of the project that is not found as a file.
 
     `above`: directories in which the user may have meant to be.
     """
-    name = argv[0]
-    base = cwd.joinpath(*name.split("."))
-    for path in (base.with_name(f"{base.name}.py"), base / "__main__.py"):
-        if path.is_file():
-            return _without_project(_read_script_file(str(path.relative_to(cwd)), path), (cwd,), cwd)
+    name, places = argv[0], (cwd, *layout.search_paths)
+    if (found := find_module(name, places)) is not None:
+        path, package = found
+        script, tree = _read_script_file(os.path.relpath(path, cwd), path)
+        return _with_imports(script, tree, layout, places, package)
     top = name.partition(".")[0]
-    if _has_module(cwd, top):
-        _check_submodule(argv, cwd)
+    if (place := next((place for place in places if has_module(place, top)), None)) is not None:
+        _check_submodule(argv, place)
         return None
-    found = next((path for path in above if _has_module(path, top)), None)
-    call = f"cd {shlex.quote(str(found))} && ipexctl run -m {shlex.join(argv)}" if found is not None else ""
+    found_above = next((path for path in above if has_module(path, top)), None)
+    call = f"cd {shlex.quote(str(found_above))} && ipexctl run -m {shlex.join(argv)}" if found_above is not None else ""
     mpi = MpiImport(top, f"-m {name}", is_certain=True) if top in MPI_MODULES else None
-    return ScriptFile(name, imports=(Import(top, 0),), call_from_above=call, mpi_import=mpi)
+    return ScriptFile(name, imports=(Import(top, 0),), call_from_above=call, mpi_import=mpi, layout=layout)
 
 
-def _check_submodule(argv: Sequence[str], cwd: Path) -> None:
+def _with_imports(
+    script: ScriptFile, tree: ast.Module | None, layout: ProjectLayout, places: Sequence[Path], package: str = ""
+) -> ScriptFile:
+    """The script with what the own modules import that it reaches, and what they need of the machine."""
+    if tree is None:
+        return replace(script, layout=layout)
+    found = {"trainer": script.has_trainer, "uses_it": script.uses_trainer, "accelerate": script.uses_accelerate}
+    mpi, gpu = script.mpi_import, list(script.gpu_lines)
+
+    def read_own(name: str, own: ast.Module, text: str) -> None:
+        nonlocal mpi
+        mpi = mpi or _mpi_import(own, name, only_certain=True)
+        gpu.extend(line._replace(file=name) for line in find_gpu_lines(own, text) if line.is_certain)
+        if "transformers" in text:
+            found["trainer"] |= has_trainer(own)
+            found["uses_it"] |= uses_trainer(own)
+        found["accelerate"] |= "accelerate" in text and uses_accelerate(own)
+
+    reached = follow_imports(tree, layout.root, places, package=package, on_file=read_own)
+    own = {entry.module for entry, _ in reached.own}
+    return replace(
+        script,
+        imports=reached.imports,
+        own_imports=reached.own,
+        own_files=reached.files,
+        missing=reached.missing,
+        has_trainer=found["trainer"],
+        uses_trainer=found["uses_it"],
+        uses_accelerate=found["accelerate"],
+        mpi_import=mpi if mpi is None or mpi.module not in own else None,
+        gpu_lines=tuple(gpu),
+        layout=layout,
+    )
+
+
+def with_sent_files(script: ScriptFile, sent: Collection[str]) -> ScriptFile:
+    """The script; its own modules that sync leaves out count as missing. `sent`: paths of the manifest. Pure."""
+    unsent = tuple(
+        entry
+        for entry, place in script.own_imports
+        if not any(path.startswith((f"{place}/", f"{place}.")) for path in sent)
+    )
+    return replace(script, imports=(*script.imports, *unsent)) if unsent else script
+
+
+def _check_submodule(argv: Sequence[str], place: Path) -> None:
     """Raise a UserError if a package of the project lacks the module and has one of a similar name. Without a similar
     one, the module may be made on the nodes, or be in a package of the environment with the same name.
     """
     package, _, last = argv[0].rpartition(".")
-    directory = cwd.joinpath(*package.split("."))
-    if not package or not directory.is_dir() or _has_module(directory, last):
+    directory = place.joinpath(*package.split("."))
+    if not package or not directory.is_dir() or has_module(directory, last):
         return
     names = {path.stem for path in directory.glob("*.py")} | {path.parent.name for path in directory.glob("*/*.py")}
     if near := get_close_matches(last, names, n=1):
@@ -147,7 +217,7 @@ def _check_submodule(argv: Sequence[str], cwd: Path) -> None:
         )
 
 
-def _read_script_file(name: str, path: Path) -> ScriptFile:
+def _read_script_file(name: str, path: Path) -> tuple[ScriptFile, ast.Module | None]:
     try:
         return read_script(name, read_regular(path, SCRIPT))
     except (NotRegularError, IsADirectoryError):
@@ -158,30 +228,11 @@ def _read_script_file(name: str, path: Path) -> ScriptFile:
         ) from None
 
 
-def _without_project(script: ScriptFile, import_paths: tuple[Path, ...], cwd: Path) -> ScriptFile:
-    imports = tuple(
-        entry for entry in script.imports if not any(_has_module(path, entry.module) for path in import_paths)
-    )
-    misplaced = tuple(entry.module for entry in imports if _has_module(cwd, entry.module))
-    mpi = script.mpi_import
-    if mpi is not None and any(_has_module(path, mpi.module) for path in import_paths):
-        mpi = None
-    return replace(script, imports=imports, misplaced=misplaced, mpi_import=mpi)
-
-
-def _has_module(directory: Path, module: str) -> bool:
-    """True if Python finds the module there: as a file, a package or an extension."""
-    return (
-        (directory / module).is_dir()
-        or any((directory / f"{module}{suffix}").is_file() for suffix in (".py", ".pyc", ".so"))
-        or next(directory.glob(f"{module}.*.so"), None) is not None
-    )
-
-
-def read_script(name: str, data: bytes) -> ScriptFile:
-    """Raises a UserError for a file that is not Python. A syntax error may be the syntax of a newer Python."""
+def read_script(name: str, data: bytes) -> tuple[ScriptFile, ast.Module | None]:
+    """The script and its syntax tree; None for a tree that this Python can't make, as of a newer one's syntax. Raises a
+    UserError for a file that is not Python."""
     if data.startswith((b"PK\x03\x04", b"PK\x05\x06")) or name.endswith(".pyc"):
-        return ScriptFile(name)  # Python runs these, too
+        return ScriptFile(name), None  # Python runs these, too
     head = data[:8192]
     if data.startswith(b"\x7fELF"):
         raise _not_python(name, "is a program")
@@ -205,12 +256,19 @@ def read_script(name: str, data: bytes) -> ScriptFile:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         if name.endswith((".sh", ".bash", ".zsh")):
             raise _not_python(name, "is a shell script", "bash ") from None
-        return ScriptFile(name, text)
-    return ScriptFile(
+        return ScriptFile(name, text), None
+    doubt, doubts_all = _doubt(tree)
+    names: dict[str, Import] = {}
+    for imported in imported_names(tree, is_script=True):
+        top = imported.module.partition(".")[0]
+        if not imported.level:
+            names.setdefault(top, Import(top, imported.line))
+    script = ScriptFile(
         name,
         text,
-        tuple(_imports(tree)),
-        _doubt(tree),
+        tuple(names.values()),
+        doubt=doubt,
+        doubts_all=doubts_all,
         has_trainer=has_trainer(tree),
         uses_trainer=uses_trainer(tree),
         uses_accelerate=uses_accelerate(tree),
@@ -219,6 +277,7 @@ def read_script(name: str, data: bytes) -> ScriptFile:
         gpu_lines=find_gpu_lines(tree, text),
         files=named_files(tree),
     )
+    return script, tree
 
 
 def _not_python(name: str, problem: str, interpreter: str = "") -> UserError:
@@ -229,37 +288,28 @@ def _not_python(name: str, problem: str, interpreter: str = "") -> UserError:
     )
 
 
-def _imports(tree: ast.Module) -> Iterator[Import]:
-    """Unconditional imports. A module that is also imported in an `if` or a `try` is optional."""
-    guards = [node for node in tree.body if isinstance(node, (ast.If, ast.Try, ast.With))]
-    seen = {name for guard in guards for node in ast.walk(guard) for name in imported_modules(node)}
-    for node in tree.body:
-        for name in imported_modules(node):
-            if name not in seen:
-                seen.add(name)
-                yield Import(name, getattr(node, "lineno", 0))
-
-
-def _mpi_import(tree: ast.Module, name: str) -> MpiImport | None:
-    certain = {entry.module for entry in _imports(tree)}
+def _mpi_import(tree: ast.Module, name: str, *, only_certain: bool = False) -> MpiImport | None:
+    certain = {imported.module.partition(".")[0] for imported in imported_names(tree, is_script=True)}
     return next(
         (
             MpiImport(module, f"{name}, line {getattr(node, 'lineno', 0)}", module in certain)
             for node in ast.walk(tree)
             for module in imported_modules(node)
-            if module in MPI_MODULES
+            if module in MPI_MODULES and (module in certain or not only_certain)
         ),
         None,
     )
 
 
-def _doubt(tree: ast.Module) -> str:
+def _doubt(tree: ast.Module) -> tuple[str, bool]:
+    """Why a missing module may still be found, and whether that holds for any module."""
+    doubt = ""
     for node in ast.walk(tree):
-        if _changes_imports(node) or (isinstance(node, ast.Attribute) and node.attr == "addsitedir"):
-            return f"it changes where Python looks for modules (line {getattr(node, 'lineno', 0)})"
         if isinstance(node, ast.Call) and any(_is_install(argument) for argument in ast.walk(node)):
-            return f"it may install what it needs (line {node.lineno})"
-    return ""
+            return f"it may install what it needs (line {node.lineno})", True
+        if not doubt and (_changes_imports(node) or (isinstance(node, ast.Attribute) and node.attr == "addsitedir")):
+            doubt = f"it changes where Python looks for modules (line {getattr(node, 'lineno', 0)})"
+    return doubt, False
 
 
 def _changes_imports(node: ast.AST) -> bool:
@@ -276,26 +326,26 @@ def _is_install(node: ast.AST) -> bool:
 
 
 def with_environment(script: ScriptFile, context: Gathered) -> ScriptFile:
-    spec, doubt = context.spec, script.doubt
-    if any(export.name in ("PYTHONPATH", "PYTHONHOME") for export in spec.exports):
-        doubt = doubt or "PYTHONPATH is exported"
-    if spec.setup:
-        doubt = doubt or f"{spec.setup} may set where Python looks for modules"
+    spec, doubt, doubts_all = context.spec, script.doubt, script.doubts_all
+    if any(export.name in ("PYTHONPATH", "PYTHONHOME") for export in spec.exports) or spec.setup:
+        source = f"{spec.setup} may set" if spec.setup else "the call sets"
+        doubt, doubts_all = f"{source} where Python looks for modules", True
     own = context.env.name is not None
     packages = frozenset(map(normalize, context.env.packages)) if own and context.env.is_installed else frozenset()
     if own:
         install = install_command(spec.env)
     else:
         install = f"ipexctl exec -- {shlex.quote(str(context.env.python))} -m pip install"
-    by_run = install_by_run(spec) if own else ""
-    return replace(script, doubt=doubt, own=own, install=install, install_by_run=by_run, packages=packages)
-
-
-def package_of(module: str) -> str:
-    """The package that most likely has a module, by its name."""
-    known = PACKAGES.get(module) or PACKAGES.get(module.partition(".")[0]) or module.partition(".")[0]
-    match = _NAME.match(known)
-    return normalize(match[0] if match else known)
+    return replace(
+        script,
+        doubt=doubt,
+        doubts_all=doubts_all,
+        own=own,
+        install=install,
+        install_by_run=install_by_run(spec) if own else "",
+        is_installed_by_run=spec.install and takes_own_requirements(spec),
+        packages=packages,
+    )
 
 
 def check_script(hosts: Sequence[Host], python: str, script: ScriptFile, pool: SessionPool) -> str:
@@ -333,56 +383,106 @@ def check_syntax(script: ScriptFile, error: Reply) -> NoReturn:
 
 
 def check_imports(script: ScriptFile, missing: Mapping[str, Sequence[str]]) -> str:
-    """A note, or an empty text, if the run may start; else raises a StartError. `missing`: by host. Pure."""
+    """A note, or an empty text, if the run may start; else raises a StartError. `missing`: by host. Pure, but for the
+    search of the project for modules and of its `.venv` for their packages."""
     by_module: dict[str, list[str]] = {}
     for host, modules in missing.items():
         for module in modules:
             by_module.setdefault(module, []).append(host)
     needed = [entry for entry in script.imports if entry.module in by_module]
+    excused = [entry for entry in needed if script.doubt and (script.doubts_all or _is_in_project(script, entry))]
+    certain = [entry for entry in needed if entry not in excused]
     if not needed:
         return ""
-    hosts = tuple(by_module[needed[0].module])
-    same_hosts = [entry for entry in needed if tuple(by_module[entry.module]) == hosts]
+    first = (certain or needed)[0]
+    hosts = tuple(by_module[first.module])
+    same_hosts = [entry for entry in certain or needed if tuple(by_module[entry.module]) == hosts]
     reason = f"{fold(hosts)} {'lacks' if len(hosts) == 1 else 'lack'} {_named(same_hosts, script.name)}"
-    if script.doubt:
+    if not certain:
         return f"{reason}; {script.doubt}, so the run starts anyway"
-    raise StartError(StartFailure(reason, _fix(needed, script), hosts, changes_directory=bool(script.call_from_above)))
+    raise StartError(StartFailure(reason, _fix(certain, script), hosts, changes_directory=bool(script.call_from_above)))
+
+
+def _is_in_project(script: ScriptFile, entry: Import) -> bool:
+    return script.layout is None or is_anywhere(script.layout.root, entry.module)
 
 
 def _named(imports: Sequence[Import], script: str) -> str:
     names = [entry.module for entry in imports]
-    lines = list(dict.fromkeys(str(entry.line) for entry in imports if entry.line))
     modules = f"the module {names[0]}" if len(names) == 1 else f"the modules {join_words(names)}"
-    if not lines:
+    if not any(entry.line for entry in imports):
         return f"{modules} of -m"
-    return f"{modules} that {script} imports ({'line' if len(lines) == 1 else 'lines'} {join_words(lines)})"
+    places = []
+    for file in dict.fromkeys(entry.file or script for entry in imports):
+        lines = list(dict.fromkeys(str(entry.line) for entry in imports if (entry.file or script) == file))
+        places.append(f"{file} imports ({'line' if len(lines) == 1 else 'lines'} {join_words(lines)})")
+    return f"{modules} that {join_words(places)}"
 
 
 def _fix(imports: Sequence[Import], script: ScriptFile) -> str:
     names = [entry.module for entry in imports]
     if script.call_from_above:
         return f"a directory above this one has {names[0]}: {script.call_from_above}"
-    if lost := [name for name in names if package_of(name) in script.packages]:
+    known = {name: package for name in names if (package := find_package(name, script))}
+    if lost := [name for name in names if project_of(known.get(name, name)) in script.packages]:
         return f"the environment had {join_words(lost)} and is damaged; to build it again: {script.install}"
-    if misplaced := [name for name in names if name in script.misplaced]:
-        return f"{misplaced[0]} is in the project's working directory; to import it from there: -x PYTHONPATH=."
     if removed := [name for name in names if name in sys.stdlib_module_names]:
         version = f"{sys.version_info[0]}.{sys.version_info[1]}"
         return f"{removed[0]} is part of Python {version}: is the script for another Python than the environment's?"
     if option := next((_STACK_OPTIONS[name] for name in names if name in _STACK_OPTIONS), None):
         return f"another stack has it: ipexctl install {option}"
-    packages = [PACKAGES.get(name, name) for name in names]
-    if script.own and script.requirements is not None and script.requirements.names_all(packages):
-        by_file = f"{script.install or 'ipexctl install'} -r {shlex.quote(str(script.requirements.path))}"
-        return script.install_by_run or by_file
+    layout = script.layout
+    if layout is not None and (outside := next((layout.outside[name] for name in names if name in layout.outside), "")):
+        above = shlex.quote(str(layout.root.parent))
+        return f"{outside}, outside the project; name a directory that has both: --cwd {above}"
+    return _install_fix(names, known, script)
+
+
+def _install_fix(names: Sequence[str], known: Mapping[str, str], script: ScriptFile) -> str:
+    layout = script.layout
+    packages, unknown = list(known.values()), [name for name in names if name not in known]
+    of_project = [package for package in packages if project_of(package) in script.requirements.names]
+    if script.own and packages and not unknown and not script.is_installed_by_run:
+        if len(of_project) == len(packages):
+            return script.install_by_run or f"{script.install} -r {_requirement_files(script)}"
+        if script.install_by_run and (option := script.requirements.option_for(packages)):
+            return script.install_by_run.replace("--install", f"--install {option}", 1)
+    if unknown and layout is not None and all(map(layout.is_own, unknown)):
+        return (
+            f"the project's own package {unknown[0]} has no such module; ipexctl run --dry-run shows where ranks look"
+        )
+    install = script.install or "ipexctl install"
     if script.own:
-        install = " ".join([script.install or "ipexctl install", *(f"--with {shlex.quote(name)}" for name in packages)])
-    else:
-        install = f"{script.install} {shlex.join(packages)}"
-    guessed = [name for name in names if name not in PACKAGES]
-    if not guessed:
+        install += "".join(f" --with {shlex.quote(package)}" for package in packages)
+    elif packages:
+        install += f" {shlex.join(packages)}"
+    if not unknown:
         return install
-    return f"which package has {join_words(guessed)} is not known; if it has the same name: {install}"
+    more = " --with PACKAGE" if script.own else " PACKAGE"
+    have = f"no package is known to have {join_words(unknown)}"
+    return f"{have}; if you know which one: {install}{more}"
+
+
+def _requirement_files(script: ScriptFile) -> str:
+    root = script.layout.root if script.layout is not None else Path()
+    return " -r ".join(shlex.quote(os.path.relpath(root / file)) for file in script.requirements.files)
+
+
+def find_package(module: str, script: ScriptFile) -> str:
+    """The requirement of the package that has the module: by the table of known ones, by the project's requirements, or
+    by the project's own `.venv`; empty if none of them knows it, or it is the project's own name. A name that is only
+    guessed could be a stranger's package.
+    """
+    layout = script.layout
+    if layout is not None and (layout.is_own(module) or module in layout.own_modules):
+        return ""
+    if known := PACKAGES.get(module):
+        return known
+    name = normalize(module)
+    if name in script.requirements.names or name in dict(script.requirements.optional):
+        return name
+    found = find_distribution(layout.root, module) if layout is not None else ""
+    return "" if layout is not None and layout.is_own(found) else found
 
 
 def install_command(name: str) -> str:
@@ -390,8 +490,12 @@ def install_command(name: str) -> str:
     return f"ipexctl install{f' --env {shlex.quote(name)}' if name != DEFAULT_ENV else ''}"
 
 
+def takes_own_requirements(spec: RunSpec) -> bool:
+    return spec.takes_own_requirements and not (spec.packages or spec.requirements) and spec.python is None
+
+
 def install_by_run(spec: RunSpec) -> str:
-    """The same call with `--install` for the project's requirements file; empty if a run reads no such file."""
+    """The same call with `--install` for the project's requirements; empty if a run reads none, or has just done so."""
     if spec.install or not spec.takes_own_requirements or not spec.sync or spec.kind == "command":
         return ""
     return f"ipexctl run --install {'-m ' * (spec.kind == 'module')}{shlex.join(spec.argv)}"

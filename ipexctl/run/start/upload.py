@@ -62,6 +62,8 @@ def start_reading(spec: RunSpec, on_step: Callable[[str], None]) -> Future[Proje
         )
         check_synced_path(spec, content.manifest)
         on_step(describe_project(spec, content.manifest.summary))
+        for note in spec.project.layout.notes:
+            on_step(f"note: {note}")
         return content
 
     reading = run_in_background(read_content, "project")

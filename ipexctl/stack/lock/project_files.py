@@ -1,9 +1,11 @@
-"""Requirements in a project's own files: pyproject.toml, uv.lock and environment.yml, with the extras or groups of `-r
-FILE[NAME]`. uv reads its own lock (`uv export`, offline). Conda packages and sources that hosts cannot reach are
-refused."""
+"""Requirements in a project's own files: pyproject.toml, setup.cfg, setup.py, uv.lock and conda's, with the extras or
+groups of `-r FILE[NAME]`. uv reads its own lock (`uv export`, offline), and setup.py is read as text. What hosts cannot
+install is left out with a note; conda packages that pip may lack are refused."""
 
 from __future__ import annotations
 
+import configparser
+import os
 import re
 import subprocess
 import tempfile
@@ -15,31 +17,66 @@ from typing import Any, Final
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from ipexctl.errors import FileError, UserError
-from ipexctl.file_reader import REQUIREMENTS, decoded, read_regular
+from ipexctl.errors import FileError, NeedsChoice, UserError
 from ipexctl.found_files import TomlError, parse_toml
 from ipexctl.hosts.host import did_you_mean, quoted
 from ipexctl.hosts.yaml_tree import YamlNode, YamlTree, is_null
 from ipexctl.limits import PROJECT_LOCK
+from ipexctl.projects.declaration import FILES, PYPROJECT, SETUP_CFG, SETUP_PY, read_setup_call
+from ipexctl.projects.layout import NO_LAYOUT, ProjectLayout
+from ipexctl.projects.project_files import TextReader
+from ipexctl.projects.requirement_files import CONDA, UV_LOCK
 from ipexctl.stack.lock.wheel_lock import uv_here
 from ipexctl.text import counted
 
-PYPROJECT: Final = "pyproject.toml"
-UV_LOCK: Final = "uv.lock"
-CONDA: Final = ("environment.yml", "environment.yaml")
 _OTHER_LOCKS: Final = {
     "poetry.lock": "write them with: poetry export -o requirements.txt",
     "Pipfile": "write them with: pipenv requirements > requirements.txt",
     "Pipfile.lock": "write them with: pipenv requirements > requirements.txt",
     "pixi.toml": "write them into a requirements file",
     "pixi.lock": "write them into a requirements file",
-    "setup.py": "name the packages that it requires in a requirements file",
 }
 _CUDA: Final = re.compile(r"(nvidia|cuda)-.+|(pytorch-)?triton(-.+)?")
 _LOCAL: Final = re.compile(r"(==\s*[\w.]+?)\+\w[\w.]*")
-_FOR_CONDA: Final = ("python", "pip")
+_OF_CONDA: Final = frozenset(
+    "python pip setuptools wheel pytorch torchvision torchaudio pytorch-cuda pytorch-mutex cudatoolkit cpuonly mkl "  # noqa: SIM905
+    "cudnn nccl blas libblas openmp intel-openmp ca-certificates openssl nodefaults".split()
+)
+"""Conda packages that stand for Python, pip, the torch stack or libraries that wheels bring."""
+_NAMED_ALIKE: Final = frozenset("numpy scipy pandas tqdm pyyaml matplotlib pillow requests h5py".split())  # noqa: SIM905
+"""Packages of pip that have the same name in conda."""
 _DEPTH: Final = 50
-_NO_SOURCES: Final = ("git", "path", "workspace")
+GROUP: Final = "group:"
+"""Before a name that is a dependency group's, not an extra's."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectScope:
+    """The project to which the files belong, as far as the call is in one."""
+
+    layout: ProjectLayout = NO_LAYOUT
+    needed: frozenset[str] = frozenset()
+    """Modules that the script imports in any case."""
+    typed: Path = Path()
+    """The directory of the call."""
+
+    def is_own(self, name: str) -> bool:
+        return self.layout.is_own(name)
+
+    def find_directory(self, path: str, file: Path) -> Path | None:
+        """The directory inside the project that a requirement names; pip takes the path relative to the call's
+        directory, and people also write it relative to the file."""
+        if self.layout is NO_LAYOUT:
+            return None
+        real = Path(os.path.realpath(self.layout.root))
+        for base in (self.typed, self.layout.root, file.parent):
+            found = base / path
+            if Path(os.path.realpath(found)).is_relative_to(real) and any((found / name).is_file() for name in FILES):
+                return found
+        return None
+
+
+NO_PROJECT: Final = ProjectScope()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +97,8 @@ class ProjectLines:
     notes: tuple[str, ...] = ()
     indirect: tuple[FileLine, ...] = ()
     """Lines for packages that only other packages require."""
+    left_out: tuple[str, ...] = ()
+    """Lines that hosts cannot install."""
 
 
 def split_extras(path: Path) -> tuple[Path, tuple[str, ...]]:
@@ -69,18 +108,29 @@ def split_extras(path: Path) -> tuple[Path, tuple[str, ...]]:
     return Path(found[1]), tuple(name.strip() for name in found[2].split(",") if name.strip())
 
 
-def read_project_file(path: Path, text: str, names: Sequence[str]) -> ProjectLines | None:
+def read_project_file(
+    path: Path, text: str, names: Sequence[str], scope: ProjectScope = NO_PROJECT
+) -> ProjectLines | None:
     """Read a project file; None for a requirements file. Raises a UserError."""
     if path.name in _OTHER_LOCKS:
         raise UserError(f"{path} can't be read by ipexctl", fix=f"{_OTHER_LOCKS[path.name]}; then -r FILE")
     if path.name == UV_LOCK:
-        return _of_uv_lock(path, text, names)
+        return _of_uv_lock(path, text, names, scope)
     if path.suffix == ".toml":
-        return ProjectLines(tuple(_of_pyproject(path, text, names)))
+        project = _Pyproject(path, text, scope)
+        lines = tuple(project.lines(names))
+        return ProjectLines(lines, tuple(project.notes), left_out=tuple(project.left_out))
+    if path.name == SETUP_CFG:
+        return ProjectLines(tuple(_of_setup_cfg(path, text, names)))
+    if path.name == SETUP_PY:
+        return ProjectLines(tuple(_of_setup_py(path, text, names)))
     if names:
         raise UserError(f"{path} has no extras: [{','.join(names)}] is for {PYPROJECT} and {UV_LOCK}", fix=f"-r {path}")
-    if path.name in CONDA:
+    if path.suffix in (".yml", ".yaml") and (path.name in CONDA or re.search(r"(?m)^dependencies:", text)):
         return ProjectLines(tuple(_of_conda(path, text)))
+    if (match := re.search(r"(?m)^[\w.-]+=[\w.]+=\w+$", text)) is not None:
+        line = _line_with(path, text, match[0], match[0])
+        raise line.error("this is a list of conda packages", match[0], "write pip's packages into a requirements file")
     return None
 
 
@@ -99,8 +149,10 @@ def _table(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 class _Pyproject:
-    def __init__(self, path: Path, text: str) -> None:
-        self.path, self.text = path, text
+    def __init__(self, path: Path, text: str, scope: ProjectScope) -> None:
+        self.path, self.text, self.scope = path, text, scope
+        self.notes: list[str] = []
+        self.left_out: list[str] = []
         self.project, self.extras, self.groups = _tables(path, text)
         self.sources = _table(_table(_table(parse_toml(text), "tool"), "uv"), "sources")
         self._read: set[str] = set()
@@ -108,10 +160,7 @@ class _Pyproject:
     def lines(self, names: Sequence[str]) -> Iterator[FileLine]:
         dynamic = self.project.get("dynamic")
         if isinstance(dynamic, list) and "dependencies" in dynamic:
-            raise UserError(
-                f"{self.path} has its dependencies computed by its build (dynamic)",
-                fix="write them into a requirements file: uv pip compile pyproject.toml -o requirements.txt",
-            )
+            yield from self._dynamic()
         if not self.project and not self.groups:
             raise UserError(
                 f"{self.path} has neither [project] nor [dependency-groups]", fix="name the file that has requirements"
@@ -120,8 +169,27 @@ class _Pyproject:
         for name in names:
             yield from self._named(name, ())
 
+    def _dynamic(self) -> Iterator[FileLine]:
+        """The dependencies of the files that setuptools reads them from."""
+        table = _table(_table(_table(parse_toml(self.text), "tool"), "setuptools"), "dynamic")
+        files = _table(table, "dependencies").get("file")
+        names = [files] if isinstance(files, str) else files if isinstance(files, list) else []
+        read = TextReader(self.path.parent, self.notes.append)
+        texts = {name: read(name) for name in names if isinstance(name, str) and not name.startswith(("/", ".."))}
+        if not any(texts.values()):
+            raise UserError(
+                f"{self.path} has its dependencies computed by its build (dynamic)",
+                fix="write them into a requirements file: uv pip compile pyproject.toml -o requirements.txt",
+            )
+        for name, text in texts.items():
+            for number, raw in enumerate(text.splitlines(), 1):
+                line = re.sub(r"(^|\s)#.*$", "", raw).strip()
+                if line:
+                    yield FileLine(self.path.parent / name, number, line, raw)
+
     def _named(self, name: str, above: tuple[str, ...]) -> Iterator[FileLine]:
-        for table in (self.extras, self.groups):
+        is_group, name = name.startswith(GROUP), name.removeprefix(GROUP)
+        for table in (self.groups,) if is_group else (self.extras, self.groups):
             for key, entries in table.items():
                 if canonicalize_name(key) == canonicalize_name(name):
                     if key in above:
@@ -161,18 +229,62 @@ class _Pyproject:
             return
         source: Any = next((value for key, value in self.sources.items() if canonicalize_name(key) == name), None)
         sources = source if isinstance(source, list) else [source]  # a list has one source for each platform
-        for kind in _NO_SOURCES:
-            if any(isinstance(entry, dict) and kind in entry for entry in sources):
-                raise line.error(
-                    f"{requirement.name} comes from a {kind} ([tool.uv.sources]), which hosts do not have",
-                    text,
-                    "build a wheel (`pip wheel --no-deps DIR`), leave the source out, and add --find-links DIR",
-                )
+        for entry in sources:
+            if not isinstance(entry, dict):
+                continue
+            if "git" in entry:
+                self.left_out.append(line.text)
+                self.notes.append(f"{_place(line)} is left out (hosts do not clone repositories): {entry['git']}")
+                return
+            if "workspace" in entry or "path" in entry:
+                if not self.scope.is_own(name):
+                    self.left_out.append(line.text)
+                    self.notes.append(f"{_place(line)} is left out (it is outside the project): {requirement.name}")
+                return
+        if self.scope.is_own(name):
+            return
         yield line
 
 
-def _of_pyproject(path: Path, text: str, names: Sequence[str]) -> Iterator[FileLine]:
-    return _Pyproject(path, text).lines(names)
+def _place(line: FileLine) -> str:
+    return f"{os.path.relpath(line.path)}:{line.number}"
+
+
+def _of_setup_cfg(path: Path, text: str, names: Sequence[str]) -> Iterator[FileLine]:
+    config = configparser.RawConfigParser(strict=False)
+    try:
+        config.read_string(text)
+    except configparser.Error as error:
+        raise UserError(f"{path} can't be read: {error}") from None
+    extras = dict(config.items("options.extras_require")) if config.has_section("options.extras_require") else {}
+    wanted = [config.get("options", "install_requires", fallback=""), *(_extra(path, extras, name) for name in names)]
+    for block in wanted:
+        yield from (_line_with(path, text, line.strip(), line.strip()) for line in block.splitlines() if line.strip())
+
+
+def _of_setup_py(path: Path, text: str, names: Sequence[str]) -> Iterator[FileLine]:
+    call = read_setup_call(text)
+    required = call.values.get("install_requires", ())
+    if "install_requires" in call.computed:
+        raise UserError(
+            f"the code of {path} computes its requirements, and ipexctl runs no code of a project",
+            fix="name the packages that it requires in a requirements file",
+        )
+    extras = call.values.get("extras_require")
+    wanted = [required, *(_extra(path, extras if isinstance(extras, dict) else {}, name) for name in names)]
+    for values in wanted:
+        for value in [values] if isinstance(values, str) else values if isinstance(values, list) else ():
+            if isinstance(value, str):
+                yield _line_with(path, text, value, value)
+
+
+def _extra(path: Path, extras: Mapping[str, Any], name: str) -> Any:
+    plain = name.removeprefix(GROUP)
+    for key, value in extras.items():
+        if canonicalize_name(key) == canonicalize_name(plain):
+            return value
+    has = f"it has {', '.join(extras)}" if extras else "it has none"
+    raise UserError(f"{path} has no extra {quoted(plain)}", fix=did_you_mean(plain, list(extras), has, cutoff=0.6))
 
 
 def _line_with(path: Path, document: str, part: str, text: str) -> FileLine:
@@ -182,31 +294,28 @@ def _line_with(path: Path, document: str, part: str, text: str) -> FileLine:
     return FileLine(path, 1, text, text) if at is None else FileLine(path, at + 1, text, lines[at])
 
 
-def _of_uv_lock(path: Path, text: str, names: Sequence[str]) -> ProjectLines:
-    pyproject = path.with_name(PYPROJECT)
-    try:
-        project = decoded(read_regular(pyproject, REQUIREMENTS))
-    except (OSError, UnicodeDecodeError):
-        raise UserError(
-            f"{path} has no {PYPROJECT} next to it", fix="uv needs both: name the lock in the project"
-        ) from None
-    _, extras, groups = _tables(pyproject, project)
-    options = []
-    for name in names:
-        kinds = (("--extra", extras), ("--group", groups))
-        option = next((option for option, table in kinds if name in table), None)
-        if option is None:
-            known = [*extras, *groups]
-            raise UserError(
-                f"{path} has no extra and no group {quoted(name)}",
-                fix=did_you_mean(name, known, f"it has {', '.join(known) or 'none'}", cutoff=0.6),
-            )
-        options += [option, name]
+def _of_uv_lock(path: Path, text: str, names: Sequence[str], scope: ProjectScope) -> ProjectLines:
+    project = TextReader(path.parent)(PYPROJECT)
+    if not project:
+        raise UserError(f"{path} has no {PYPROJECT} next to it", fix="uv needs both: name the lock in the project")
+    texts, members = _workspace_texts(path, project, scope)
+    options = _options_of_export(path, texts, names)
+    for member in members:
+        options += ["--package", member]
+    is_virtual = not _table(parse_toml(project), "project")
+    if is_virtual and not members:
+        options.append("--all-packages")
     kept, left_out, indirect = [], [], []
-    direct = {canonicalize_name(word) for word in re.findall(r"[A-Za-z0-9][\w.-]*", project)}
-    for exported in _export(path, {UV_LOCK: text, PYPROJECT: _with_workspace(project)}, options).splitlines():
+    direct = {canonicalize_name(word) for each in texts.values() for word in re.findall(r"[A-Za-z0-9][\w.-]*", each)}
+    notes = []
+    for exported in _export(path, {**texts, UV_LOCK: text}, options).splitlines():
         line = exported.strip()
-        if not line or line.startswith("#"):
+        if not line or line.startswith(("#", "-e ", "./")):
+            continue
+        if re.match(r"(\S+ @ )?(git|hg|svn|bzr)\+", line):
+            notes.append(f"{path.name} names a repository, which is left out (hosts do not clone repositories): {line}")
+            continue
+        if scope.is_own(re.split(r"[^\w.-]", line, maxsplit=1)[0]):
             continue
         package = re.split(r"[^\w.-]", line, maxsplit=1)[0]
         if _CUDA.fullmatch(canonicalize_name(package)):
@@ -223,7 +332,41 @@ def _of_uv_lock(path: Path, text: str, names: Sequence[str]) -> ProjectLines:
         if left_out
         else ""
     )
-    return ProjectLines(tuple(kept), (note,) if note else (), tuple(indirect))
+    return ProjectLines(tuple(kept), (*([note] if note else []), *notes), tuple(indirect), left_out=tuple(notes))
+
+
+def _workspace_texts(path: Path, project: str, scope: ProjectScope) -> tuple[dict[str, str], list[str]]:
+    """The pyproject.toml of a lock and of each member of its workspace, by relative path, and the packages that the
+    script is part of."""
+    texts = {PYPROJECT: _with_workspace(project)}
+    layout = scope.layout
+    if Path(os.path.realpath(layout.root)) != Path(os.path.realpath(path.parent)) or not layout.is_workspace:
+        return texts, []
+    for file in layout.members.values():
+        if file.endswith(f"/{PYPROJECT}"):
+            texts[file] = TextReader(layout.root)(file)
+    named = [package for package in layout.own if package.name]
+    return texts, [named[0].name] if named and named[0].directory != "." else []
+
+
+def _options_of_export(path: Path, texts: Mapping[str, str], names: Sequence[str]) -> list[str]:
+    options: list[str] = []
+    for name in names:
+        plain = name.removeprefix(GROUP)
+        known: list[str] = []
+        option = ""
+        for text in texts.values():
+            _, extras, groups = _tables(path.with_name(PYPROJECT), text)
+            kinds = (("--group", groups),) if name.startswith(GROUP) else (("--extra", extras), ("--group", groups))
+            option = option or next((kind for kind, table in kinds if plain in table), "")
+            known += [*extras, *groups]
+        if not option:
+            raise UserError(
+                f"{path} has no extra and no group {quoted(plain)}",
+                fix=did_you_mean(plain, known, f"it has {', '.join(known) or 'none'}", cutoff=0.6),
+            )
+        options += [option, plain]
+    return options
 
 
 def _export(path: Path, texts: Mapping[str, str], options: Sequence[str]) -> str:
@@ -233,11 +376,12 @@ def _export(path: Path, texts: Mapping[str, str], options: Sequence[str]) -> str
     if uv is None:
         raise UserError(f"reading {path} needs uv on the control machine", fix="pip install uv")
     argv = [uv, "export", "--frozen", "--offline", "--no-config", "--no-python-downloads", "--no-default-groups"]
-    argv += ["--no-emit-project", "--no-hashes", "--no-header", "--no-annotate", "--color", "never"]
+    argv += ["--no-emit-workspace", "--no-hashes", "--no-header", "--no-annotate", "--color", "never"]
     argv += ["--format", "requirements.txt", *options]
     try:
         with tempfile.TemporaryDirectory(prefix="ipexctl-") as directory:
             for name, text in texts.items():
+                Path(directory, name).parent.mkdir(parents=True, exist_ok=True)
                 Path(directory, name).write_text(text, encoding="utf-8")
             argv += ["--project", directory]
             done = subprocess.run(
@@ -263,6 +407,7 @@ def _of_conda(path: Path, text: str) -> Iterator[FileLine]:
     lines = text.splitlines()
     entries = tree.entries(tree.root, "an environment of conda") if tree.root is not None else []
     dependencies = [entry.value for entry in entries if entry.key == "dependencies"]
+    refused: list[str] = []
     for node in (node for value in dependencies for node in _items(tree, value, "dependencies")):
         number = node.start_mark.line + 1
         if node.id == "mapping":
@@ -271,13 +416,30 @@ def _of_conda(path: Path, text: str) -> Iterator[FileLine]:
                     number = item.start_mark.line + 1
                     yield FileLine(path, number, tree.text(item), lines[number - 1])
             continue
-        package = tree.text(node)
-        if re.split(r"[^\w.-]", package, maxsplit=1)[0] not in _FOR_CONDA:
-            raise FileLine(path, number, package, lines[number - 1]).error(
-                f"{package} is a conda package, but hosts get pip's wheels",
-                package,
-                "move it below `- pip:` if PyPI has it; ipexctl run --python can use a conda environment on the hosts",
-            )
+        package = tree.text(node).rpartition("::")[2]
+        name = re.split(r"[^\w.-]", package, maxsplit=1)[0].lower()
+        if name in _OF_CONDA or re.match(r"(lib)?cuda", name):
+            continue
+        if name in _NAMED_ALIKE:
+            version = re.search(r"[<>=!~].*", package)
+            wanted = re.sub(r"(?<![<>=!~])=(?!=)(?P<v>[^=,]+)(=.*)?", r"==\g<v>.*", version[0]) if version else ""
+            yield FileLine(path, number, f"{name}{wanted.replace('.*.*', '.*')}", lines[number - 1])
+            continue
+        refused.append(name)
+    if refused:
+        more = f" and {counted(len(refused) - 1, 'other')}" if len(refused) > 1 else ""
+        with_all = " ".join(f"--with {name}" for name in refused if re.fullmatch(r"[a-z0-9][a-z0-9._-]*", name))
+        raise NeedsChoice(
+            f"{path.name} has conda packages ({refused[0]}{more}), but hosts get pip's wheels",
+            fix=f"if pip has them: ipexctl install {with_all}; with conda on every host: ipexctl run --python "
+            f"{_conda_python(entries, tree)} train.py",
+        )
+
+
+def _conda_python(entries: Sequence[Any], tree: YamlTree) -> str:
+    names = [tree.text(entry.value) for entry in entries if entry.key == "name"]
+    name = names[0] if names and re.fullmatch(r"[\w.-]+", names[0]) else "NAME"
+    return f"~/miniconda3/envs/{name}/bin/python"
 
 
 def _items(tree: YamlTree, node: YamlNode, what: str) -> list[YamlNode]:

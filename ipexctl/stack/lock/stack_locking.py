@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -53,10 +53,12 @@ from ipexctl.stack.lock.wheel_lock import (
     Lock,
     LockMaker,
     Wheel,
+    find_named_wheels,
     make_lock,
     sized,
     uv_for_node,
     uv_here,
+    wheels_in_directories,
 )
 from ipexctl.stack.lock.wheels import Availability, Target, is_cpu_build, lacks_oneccl
 from ipexctl.stack.resolve import resolver
@@ -72,10 +74,13 @@ def refuse_outdated(
     index_answer: IndexAnswer,
     maker: LockMaker,
     make: Callable[[str], object],
+    without: Collection[str] = (),
 ) -> None:
-    """Raises a HostError if wheels allow only an older version. `make` tries a lock with one more constraint."""
+    """Raises a HostError if wheels allow only an older version. `make` tries a lock with one more constraint.
+    `without`: packages that no index is asked for."""
     held = (*plan.requirements, *plan.constraints, *typed.env.constraints)
     projects = open_projects(typed.env.extras, held, {**lock.packages, **dict.fromkeys(typed.builds)})
+    projects = {name: allowed for name, allowed in projects.items() if name not in without}
     sources = [source for source in index_answer.sources if source.kind == "index" and not source.is_of_stacks]
     if not (projects and sources):
         return
@@ -171,7 +176,9 @@ def lock_stack(context: InstallContext, *, node0_may: bool = True) -> LockedStac
     if context.request.env.extras:
         projects += TORCH_LIBRARIES
     if context.request.sources.extra_index_urls:
-        projects += named_projects(context.request.env.extras)
+        named = named_projects(context.request.env.extras)
+        local = wheels_in_directories(context.request.sources)
+        projects += tuple(name for name in named if name not in local)
     return _Locking(context, projects).lock(node0_may=node0_may)
 
 
@@ -353,7 +360,17 @@ class _Locking:
 
     def _make(self, plan: StackPlan, index_answer: IndexAnswer, maker: LockMaker) -> Lock:
         context, request, typed = self.context, self.context.request, self.context.typed
-        attempt = partial(make_lock, maker, plan, index_answer, extras=request.env.extras, origins=request.origins)
+        named = find_named_wheels(request.sources, plan, request.builds) if index_answer.has_index else {}
+        attempt = partial(
+            make_lock,
+            maker,
+            plan,
+            index_answer,
+            extras=request.env.extras,
+            origins=request.origins,
+            own=dict(request.own),
+            named=named,
+        )
         make = partial(attempt, builds=request.builds)
         lock: Lock | None = None
         if context.extended is not None:  # its packages keep their versions if possible
@@ -375,7 +392,9 @@ class _Locking:
                 f"nothing requires {join_names(absent, 3)}, so it was not built", f"also require it: {line}"
             )
         held = request.env.constraints
-        refuse_outdated(typed, plan, lock, index_answer, maker, lambda more: attempt(constraints=(*held, more)))
+        refuse_outdated(
+            typed, plan, lock, index_answer, maker, lambda more: attempt(constraints=(*held, more)), without=named
+        )
         return lock
 
     def _maker(self, uv: Wheel, index_answer: IndexAnswer, plan: StackPlan, *, by_node0: bool) -> LockMaker:

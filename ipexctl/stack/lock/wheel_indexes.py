@@ -79,6 +79,10 @@ class IndexAnswer:
     logins: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
     """`https://host` → its Authorization header. A secret: never in a log or argv."""
 
+    @property
+    def has_index(self) -> bool:
+        return any(source.kind == "index" for source in self.sources)
+
     def headers_for(self, url: str) -> dict[str, str]:
         login = self.logins.get(origin_of(url))
         return {"Authorization": login} if login else {}

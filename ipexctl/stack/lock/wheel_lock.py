@@ -9,9 +9,10 @@ import hashlib
 import platform
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit
 
@@ -41,11 +42,12 @@ from ipexctl.remote.session import Session
 from ipexctl.stack.lock.wheel_indexes import IndexAnswer, directory_of, lock_sources
 from ipexctl.stack.lock.wheels import NOT_QUERIED, OLDEST_GLIBC, Availability, Target, glibc_minor, tag_ranks
 from ipexctl.stack.resolve.model import Sources, StackPlan
-from ipexctl.text import readable
+from ipexctl.text import readable, tilde_path
 
 UNPACKED: Final = 2.1
 """Bytes of an environment on disk per byte of its wheels."""
 _FILES: Final = 30_000
+EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 _LEAST: Final = 200_000_000
 """Free bytes for the host that stores the wheels first; even the smallest stack needs more."""
 
@@ -256,10 +258,14 @@ def make_lock(
     constraints: Iterable[str] = (),
     origins: Mapping[str, str] | None = None,
     builds: Sequence[str] = (),
+    own: Mapping[str, str] = EMPTY,
+    named: Mapping[str, NamedWheels] = EMPTY,
 ) -> Lock:
     """The plan's exact wheels from the sources that answered on that machine. Raises a HostError. `origins`:
-    requirement → where the user wrote it. `builds`: built on that machine."""
+    requirement → where the user wrote it. `builds`: built on that machine. `own`: versions of the project's packages.
+    `named`: packages that only the directories of the call are asked for."""
     wanted = tuple(extras)
+    own = {name: version for name, version in own.items() if name not in _projects_of(wanted)}
     timeout = ENV_BUILD if builds else LOCK_SOLVE
     if not index_answer.sources:
         raise _no_index_error(index_answer)
@@ -274,10 +280,14 @@ def make_lock(
         "settings": index_answer.settings.transport(),
         "logins": index_answer.logins,
         "builds": list(builds),
+        "own": own,
+        "named": {name: wheels.best(wanted) for name, wheels in named.items()},
         "interpreter": maker.interpreter,
         "timeout": timeout,
     }
     reply = maker.call("env.lock", "compile", request, timeout=timeout + 30).decode(CompileReply)
+    if reply.pylock is None and reply.is_of_named:
+        raise _refused_by_named(named, wanted, reply.message)
     if reply.pylock is None:
         raise explain_refusal(reply.message, plan, wanted, origins or {}, index_answer, maker.name)
     try:
@@ -292,6 +302,91 @@ def make_lock(
         # A path on another host becomes a URL, because this machine must not read a file that a host names.
         wheels = tuple(replace(w, path=None, url=f"file://{quote(w.path)}") if w.path else w for w in wheels)
     return Lock(plan.python, sized(maker, wheels, index_answer))
+
+
+def _projects_of(lines: Iterable[str]) -> frozenset[str]:
+    return frozenset(str(canonicalize_name(Requirement(line).name)) for line in lines)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedWheels:
+    """The wheels of one package in the directories that the call names."""
+
+    option: str
+    """As in `--find-links ~/wheels`."""
+    wheels: tuple[tuple[Version, str], ...]
+    """Version and path of those that fit the hosts, the newest first."""
+    others: tuple[str, ...] = ()
+    """Versions of those that do not fit."""
+
+    def best(self, requirements: Iterable[str]) -> str:
+        """The path of the newest wheel that the requirements allow; empty if none fits."""
+        for line in map(Requirement, requirements):
+            if self.wheels and canonicalize_name(line.name) == _project_in(self.wheels[0][1]):
+                allowed = [path for version, path in self.wheels if line.specifier.contains(version, prereleases=True)]
+                return allowed[0] if allowed else ""
+        return self.wheels[0][1] if self.wheels else ""
+
+    @property
+    def versions(self) -> str:
+        found = [str(version) for version, _ in self.wheels] or [
+            f"{version} for other hosts" for version in self.others
+        ]
+        return ", ".join(dict.fromkeys(found))
+
+
+def _project_in(path: str) -> str:
+    return canonicalize_name(Path(path).name.partition("-")[0])
+
+
+def wheels_in_directories(sources: Sources) -> frozenset[str]:
+    """Packages of which a directory that the call names has wheels."""
+    places = [directory_of(place) for place in (sources.wheelhouse, *sources.find_links) if place]
+    return frozenset(_project_in(str(path)) for place in places if place for path in Path(place).glob("*.whl"))
+
+
+def find_named_wheels(sources: Sources, plan: StackPlan, builds: Collection[str]) -> dict[str, NamedWheels]:
+    """Packages outside the stack of which a directory that the call names has wheels."""
+    ranks = tag_ranks(plan.python, plan.glibc)
+    left_out = {*_projects_of(plan.requirements), *builds, "uv"}
+    found: dict[str, NamedWheels] = {}
+    options = [("--wheelhouse", sources.wheelhouse), *(("--find-links", place) for place in sources.find_links)]
+    for option, place in options:
+        directory = directory_of(place) if place else None
+        for path in sorted(Path(directory).glob("*.whl")) if directory else ():
+            try:
+                name, version, _, tags = parse_wheel_filename(path.name)
+            except InvalidWheelFilename:
+                continue
+            if name in left_out:
+                continue
+            known = found.get(name, NamedWheels(f"{option} {tilde_path(Path(str(directory)))}", ()))
+            if any(tag in ranks for tag in tags):
+                wheels = tuple(sorted((*known.wheels, (version, str(path))), reverse=True))
+                found[name] = replace(known, wheels=wheels)
+            else:
+                found[name] = replace(known, others=(*known.others, str(version)))
+    return found
+
+
+def _refused_by_named(named: Mapping[str, NamedWheels], wanted: Sequence[str], message: str) -> UserError:
+    """The error for packages that the call's own directories have, but not as it is required."""
+    lines = [(line, canonicalize_name(line.name)) for line in map(Requirement, wanted)]
+    for line, project in lines:
+        name = str(project)
+        if name in named and not any(line.specifier.contains(v, prereleases=True) for v, _ in named[name].wheels):
+            return _unfit(f"{line} is needed", name, named[name])
+    mentioned = [name for name in named if re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", message)]
+    name = (mentioned or list(named))[0]
+    return _unfit(f"other packages need another {name}{_quote(message)}\n ", name, named[name])
+
+
+def _unfit(what: str, name: str, wheels: NamedWheels) -> UserError:
+    option, _, place = wheels.option.partition(" ")
+    return UserError(
+        f"{what}, but {place} has only {name} {wheels.versions}; an index is not asked for a package that {option} has",
+        fix=f"build the version again, or take it out of {place}",
+    )
 
 
 def sized(maker: LockMaker, wheels: tuple[Wheel, ...], index_answer: IndexAnswer) -> tuple[Wheel, ...]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
+from urllib.parse import urlsplit
 
 from ipexctl.node.env.env_replies import AvailableWheel
 from ipexctl.stack.catalog import StackSpec
@@ -46,6 +47,12 @@ class Sources:
     wheelhouse: str | None = None
     """An absolute directory on the control machine, or a URL."""
     offline: bool = False
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Host names of the indexes and pages, and directories."""
+        named = (*([self.index_url] if self.index_url else []), *self.extra_index_urls, *self.find_links)
+        return tuple(urlsplit(place).hostname or place for place in named)
 
     def with_more(self, other: Sources) -> Sources:
         return replace(

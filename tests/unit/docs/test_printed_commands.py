@@ -30,8 +30,8 @@ _SAID = re.compile(r"(?: (?:[a-z]{2,}s|again|and|does|it|may|on the|there|to|wit
 _SUBJECT = re.compile(r"ipexctl (?:created|did|does|doesn't|finds|itself|needs|sets|starts|supports|uses)\b")
 """The program, of which a sentence says something."""
 _TO_FILL_IN = re.compile(r"…|\.\.\.|<\w+>|\byour\b|(?<![\w$./-])[A-Z]{2,}(?:-[A-Z]+)*(?![\w=.-])")
-_CONSTANTS = frozenset(("ACCEPT", "INPUT", "REJECT", "UTF-8", "UTF-16", "RANK", "PYTHONPATH"))
-"""Words of other programs."""
+_CONSTANTS = frozenset(("ACCEPT", "INPUT", "REJECT", "UTF-8", "UTF-16", "RANK", "PYTHONPATH", "PACKAGE"))
+"""Words of other programs; and PACKAGE, which only the user can know: a guess could be a stranger's package."""
 
 
 def texts_of_golden(file: Path) -> Iterator[str]:

@@ -10,7 +10,7 @@ from golden_file import Case, golden_diff, refusal
 
 from ipexctl.found_files import Distrust, check_found, check_own, describe
 from ipexctl.node.common.walk import PathPart
-from ipexctl.sync.root import find_root
+from ipexctl.projects.root import find_root
 
 
 def part(path: str, uid: int, mode: int) -> PathPart:

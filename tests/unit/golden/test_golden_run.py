@@ -194,7 +194,7 @@ def calls() -> list[Case]:
 def of_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Case]:
     cases = [refusal(f"script {name}", read_script, name, data) for name, data in SCRIPTS]
     for line in DOUBTFUL:
-        script = read_script("train.py", f"import os, sys, site, subprocess\n{line}\nimport tqdm\n".encode())
+        script = read_script("train.py", f"import os, sys, site, subprocess\n{line}\nimport tqdm\n".encode())[0]
         cases.append(Case(f"doubt: {line}", script.doubt))
     lacking = scripts.needs("tqdm", "yaml", install="ipexctl install --torch 2.13")
     both = {"n1": ["tqdm", "yaml"], "n2": ["tqdm", "yaml"]}
@@ -208,7 +208,7 @@ def of_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Case]:
         scripts.needs("cv2", own=False, install="ipexctl exec -- /opt/py -m pip install"),
     ):
         cases.append(refused("modules: another fix", check_imports, wanted, {"a": [wanted.imports[0].module]}))
-    for_gpus = ProjectLocation(tmp_path, ".", (), read_script("train.py", gpus.DDP.encode()))
+    for_gpus = ProjectLocation(tmp_path, ".", (), read_script("train.py", gpus.DDP.encode())[0])
     cases.append(refused("written for GPUs", check_gpu_code, request_with(project=for_gpus), {}))
     fault = {"kind": "SyntaxError", "what": "WHAT", "line": 2, "column": 7, "python": "3.11"}
     cases.append(refusal("syntax", check_syntax, ScriptFile("train.py", "x = 1\ndef f(:\n"), Reply(fault)))

@@ -34,7 +34,7 @@ def test_a_rank_gets_the_variables_of_its_host() -> None:
 
 
 def test_ranks_get_those_variables_of_torchrun_that_the_user_exports() -> None:
-    variables, _ = variables_of(plan(*HOSTS, ppn=2, exports=(Export("TORCHELASTIC_RUN_ID", "mine"),)), 0, {})
+    variables = variables_of(plan(*HOSTS, ppn=2, exports=(Export("TORCHELASTIC_RUN_ID", "mine"),)), 0, {}).values
     assert {"TORCHELASTIC_RUN_ID": "mine"}.items() <= variables.items()
     assert not {"TORCHELASTIC_RESTART_COUNT", "GROUP_RANK"} & set(variables)
 

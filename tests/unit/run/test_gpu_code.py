@@ -110,7 +110,7 @@ def test_each_line_has_what_to_type_there(line: str, suggestion: str) -> None:
 def test_a_script_is_refused_only_if_it_certainly_needs_a_gpu(
     code: str, options: dict[str, Any], packages: dict[str, str], is_refused: bool
 ) -> None:
-    project = ProjectLocation(Path("/p"), ".", ("train.py",), read_script("train.py", code.encode()))
+    project = ProjectLocation(Path("/p"), ".", ("train.py",), read_script("train.py", code.encode())[0])
     spec = RunSpec("script", ("train.py",), project=project, **options)
     try:
         check_gpu_code(spec, packages)

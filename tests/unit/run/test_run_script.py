@@ -15,11 +15,13 @@ from ipexctl.errors import UserError
 from ipexctl.facts.gather import HostFacts
 from ipexctl.hosts.host import Host
 from ipexctl.option_declaration import CallOptions
+from ipexctl.projects.layout import read_layout
+from ipexctl.projects.modules import Import
+from ipexctl.projects.requirement_files import find_requirement_files
 from ipexctl.run.start.context import complete_facts
 from ipexctl.run.start.project import locate_project
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.script_imports import (
-    Import,
     ScriptFile,
     check_imports,
     install_by_run,
@@ -27,9 +29,9 @@ from ipexctl.run.start.script_imports import (
     project_module,
     project_script,
     read_script,
+    with_sent_files,
 )
 from ipexctl.spec import RunSpec
-from ipexctl.stack.own_requirements import find_own_requirements
 from message_data import missing
 
 TRAIN = """\
@@ -62,24 +64,24 @@ def later():
     ],
 )
 def test_python_files_are_recognized(data: bytes) -> None:
-    assert [each.module for each in read_script("train.py", data).imports] == ["os"]
+    assert [each.module for each in read_script("train.py", data)[0].imports] == ["os"]
 
 
 def test_archives_and_newer_syntax_are_left_to_the_hosts() -> None:
-    assert read_script("app.pyz", b"PK\x03\x04\0\0\0") == ScriptFile("app.pyz")
-    newer = read_script("train.py", b"import tqdm\nsome syntax of the future\n")
-    assert newer.imports == ()
+    assert read_script("app.pyz", b"PK\x03\x04\0\0\0") == (ScriptFile("app.pyz"), None)
+    newer, tree = read_script("train.py", b"import tqdm\nsome syntax of the future\n")
+    assert (newer.imports, tree) == ((), None)
     assert newer.text is not None
 
 
 def test_only_unconditional_imports_are_required() -> None:
-    needed = read_script("train.py", TRAIN.encode()).imports
+    needed = read_script("train.py", TRAIN.encode())[0].imports
     assert needed == (Import("os", 1), Import("torch", 1), Import("tqdm", 3))
 
 
 def test_pip_in_a_docstring_does_not_put_the_check_in_doubt() -> None:
     text = '"""Needs: pip install tqdm."""\nimport tqdm, sys\nsys.exit(0)\n'
-    assert read_script("train.py", text.encode()).doubt == ""
+    assert read_script("train.py", text.encode())[0].doubt == ""
 
 
 def failure_of(script: ScriptFile, lacking: dict[str, list[str]]) -> StartFailure:
@@ -93,27 +95,40 @@ def test_modules_of_the_project_are_not_required(tmp_path: Path) -> None:
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.touch()
-    (tmp_path / "train.py").write_text("import beside, ext, pkg.deep, tqdm")
-    assert [each.module for each in project_script("train.py", tmp_path / "train.py", tmp_path).imports] == ["tqdm"]
+    (tmp_path / "beside.py").write_text("import rich")
+    (tmp_path / "train.py").write_text("import beside, ext, pkg.deep, tqdm, wandb")
+    (tmp_path / "wandb/run-1").mkdir(parents=True)  # results, and no Python
+    layout = read_layout(tmp_path, tmp_path)
+    script = project_script("train.py", tmp_path / "train.py", layout)
+    assert [(each.module, each.file) for each in script.imports] == [("tqdm", ""), ("wandb", ""), ("rich", "beside.py")]
     below = tmp_path / "scripts" / "train.py"
     below.write_text("import own, beside")
-    needs = project_script("scripts/train.py", below, tmp_path)
-    assert ([each.module for each in needs.imports], needs.misplaced) == (["beside"], ("beside",))
-    said = failure_of(needs, {"a": ["beside"]})
-    assert "-x PYTHONPATH=." in said.fix
+    found = project_script("scripts/train.py", below, layout)
+    assert [each.module for each in found.imports] == ["rich"]
+
+
+def test_own_modules_that_sync_leaves_out_are_required(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "load.py").touch()
+    (tmp_path / "model.py").touch()
+    (tmp_path / "train.py").write_text("import data.load, model")
+    script = project_script("train.py", tmp_path / "train.py", read_layout(tmp_path, tmp_path))
+    assert with_sent_files(script, ["train.py", "model.py", "data/load.py"]).imports == ()
+    assert [each.module for each in with_sent_files(script, ["train.py", "model.py"]).imports] == ["data"]
 
 
 def test_module_is_read_from_the_project_or_required_on_hosts(tmp_path: Path) -> None:
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "train.py").write_text("import pkg.data, tqdm")
-    ours = project_module(("pkg.train",), tmp_path)
+    layout = read_layout(tmp_path, tmp_path)
+    ours = project_module(("pkg.train",), tmp_path, layout)
     assert ours is not None
     assert (ours.name, [each.module for each in ours.imports]) == ("pkg/train.py", ["tqdm"])
-    theirs = project_module(("torch.distributed.run",), tmp_path)
+    theirs = project_module(("torch.distributed.run",), tmp_path, layout)
     assert theirs is not None
     said = failure_of(theirs, {"a": ["torch"]})
     assert missing(said.reason, "a torch -m") == []
-    assert project_module(("pkg.made_later",), tmp_path) is None
+    assert project_module(("pkg.made_later",), tmp_path, layout) is None
 
 
 @pytest.mark.parametrize(
@@ -136,7 +151,7 @@ def test_imports_that_need_mpirun_are_found(tmp_path: Path, code: str, place: st
     if place:
         assert locate_project(RunSpec("module", ("mpi4py", "train.py")), tmp_path).needs_mpirun
         for module in ("mpi4py", "horovod"):
-            (tmp_path / module).mkdir()
+            (tmp_path / f"{module}.py").touch()
         assert not locate_project(RunSpec("script", ("train.py",)), tmp_path).needs_mpirun
 
 
@@ -145,7 +160,7 @@ def test_module_of_a_directory_above_is_found_with_the_line_to_type(
 ) -> None:
     root = tmp_path / "my project"
     (root / "pkg").mkdir(parents=True)
-    (root / ".git").mkdir()
+    (root / "pkg" / "train.py").touch()
     below = root / "sub" / "deep"
     below.mkdir(parents=True)
     (tmp_path / "outside").mkdir()
@@ -161,9 +176,14 @@ def test_module_of_a_directory_above_is_found_with_the_line_to_type(
         f"ipexctl run -H '{below}/hostfile' -l a --python /opt/py/bin/python -m pkg.train"
         in failure.with_call_options(CallOptions(" -H hostfile -l a", " --python /opt/py/bin/python")).fix
     )
+    (root / ".git").mkdir()
+    found = locate_project(request, below)
+    assert (found.root, found.subdirectory) == (root, "sub/deep")
+    assert found.script is not None
+    assert found.script.name == "../../pkg/train.py"
     elsewhere = locate_project(RunSpec("module", ("outside",)), below).script
     assert elsewhere is not None  # not beyond the repository
-    assert "is not known" in failure_of(elsewhere, {"a": ["outside"]}).fix
+    assert "no package is known" in failure_of(elsewhere, {"a": ["outside"]}).fix
 
 
 @pytest.mark.parametrize("module", ["sympy", "yaml", "ruamel", "PIL"])
@@ -183,19 +203,51 @@ def needs(*modules: str, **more: Any) -> ScriptFile:
     return ScriptFile("train.py", imports=imports, **more)
 
 
-def test_fix_names_the_file_of_the_project_that_has_the_package(tmp_path: Path) -> None:
+def test_fix_names_the_file_of_the_project_that_has_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "requirements.txt").write_text("TQDM>=4\nsentence_transformers\n")
-    file = find_own_requirements(tmp_path)
-    assert file is not None
-    file = file._replace(path=Path("requirements.txt"))
-    for modules, fix in (
-        (("tqdm", "sentence_transformers"), "-r requirements.txt"),
-        (("tqdm", "peft"), "--with tqdm --with peft"),
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "own"\n[dependency-groups]\nplots = ["matplotlib"]\n')
+    monkeypatch.chdir(tmp_path)
+    layout = read_layout(tmp_path, tmp_path)
+    files = find_requirement_files(layout, tmp_path)
+    by_run = "ipexctl run --install train.py"
+    for modules, fix, by_run_fix in (
+        (("tqdm", "sentence_transformers"), "ipexctl install -r requirements.txt", by_run),
+        (("tqdm", "peft"), "ipexctl install --with tqdm --with peft", "ipexctl install --with tqdm --with peft"),
+        (("matplotlib",), "ipexctl install --with matplotlib", "ipexctl run --install --group plots train.py"),
     ):
-        script = needs(*modules, install="ipexctl install", requirements=file)
-        assert failure_of(script, {"a": list(modules)}).fix.endswith(f"ipexctl install {fix}")
-        by_run = failure_of(replace(script, install_by_run="ipexctl run --install train.py"), {"a": list(modules)}).fix
-        assert by_run.endswith("run --install train.py" if "-r" in fix else fix)
+        script = needs(*modules, install="ipexctl install", requirements=files, layout=layout)
+        missing_there = {"a": list(modules)}
+        assert failure_of(script, missing_there).fix == fix
+        assert failure_of(replace(script, install_by_run=by_run), missing_there).fix == by_run_fix
+        done = replace(script, install_by_run=by_run, is_installed_by_run=True)
+        assert "run --install" not in failure_of(done, missing_there).fix
+
+
+def test_no_command_has_a_guessed_name(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "tinylm"\n')
+    (tmp_path / "src" / "tinylm").mkdir(parents=True)
+    (tmp_path / "src" / "tinylm" / "train.py").touch()
+    site = tmp_path / ".venv/lib/python3.11/site-packages"
+    for name, version, record in (
+        ("einops_exts", "1.0", "einopz/__init__.py,sha256=x,1\n"),
+        ("tinylm", "9.9", "x.py,,\n"),
+    ):
+        info = site / f"{name}-{version}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\n")
+        (info / "RECORD").write_text(record)
+    layout = read_layout(tmp_path, tmp_path)
+
+    def fix_for(module: str, **more: Any) -> str:
+        return failure_of(needs(module, layout=layout, **more), {"a": [module]}).fix
+
+    assert fix_for("einopz") == "ipexctl install --with einops_exts"
+    assert "--with PACKAGE" in fix_for("frobnicate")
+    assert "-m pip install PACKAGE" in fix_for("frobnicate", own=False, install="ipexctl exec -- py -m pip install")
+    for own_name in ("tinylm", "x"):  # also a name that a stranger's package in the .venv has
+        assert "tinylm" not in fix_for(own_name).partition("ipexctl")[2]
 
 
 @pytest.mark.parametrize(
@@ -203,7 +255,7 @@ def test_fix_names_the_file_of_the_project_that_has_the_package(tmp_path: Path) 
 )
 def test_package_of_another_name_is_known_or_not_claimed(module: str, package: str) -> None:
     assert failure_of(needs(module), {"a": [module]}).fix.startswith(f"ipexctl install --with {package}")
-    assert "is not known" in failure_of(needs("frobnicate"), {"a": ["frobnicate"]}).fix
+    assert "no package is known" in failure_of(needs("frobnicate"), {"a": ["frobnicate"]}).fix
 
 
 def test_modules_installed_on_all_hosts_are_no_failure() -> None:
@@ -247,7 +299,7 @@ def test_a_script_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr("ipexctl.run.start.script_imports.read_regular", denied)
     with pytest.raises(UserError, match=r"train\.py.*Permission denied"):
-        project_script("train.py", tmp_path / "train.py", tmp_path)
+        project_script("train.py", tmp_path / "train.py", read_layout(tmp_path, tmp_path))
 
 
 @pytest.mark.timeout(10)
@@ -258,7 +310,7 @@ def test_a_script_that_is_no_file_is_refused_at_once(kind: str, tmp_path: Path) 
     else:
         (tmp_path / "train.py").symlink_to("/dev/zero")
     with pytest.raises(UserError, match=r"train\.py"):
-        project_script("train.py", tmp_path / "train.py", tmp_path)
+        project_script("train.py", tmp_path / "train.py", read_layout(tmp_path, tmp_path))
 
 
 @pytest.mark.parametrize("name", ["pkg.train", "a.py"])

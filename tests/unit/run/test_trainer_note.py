@@ -38,7 +38,7 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "trainer_bert.py"
     ],
 )
 def test_scripts_with_a_trainer_and_without_the_setting_are_found(source: str, uses_it: bool) -> None:
-    assert read_script("train.py", source.encode()).uses_trainer == uses_it
+    assert read_script("train.py", source.encode())[0].uses_trainer == uses_it
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_scripts_with_a_trainer_and_without_the_setting_are_found(source: str, u
     ],
 )
 def test_scripts_whose_ranks_meet_by_accelerate_are_found(source: str, uses_it: bool) -> None:
-    assert read_script("train.py", source.encode()).uses_accelerate == uses_it
+    assert read_script("train.py", source.encode())[0].uses_accelerate == uses_it
 
 
 def test_use_ipex_is_noted_for_versions_without_it_with_the_last_ones_of_the_stack() -> None:
@@ -72,7 +72,7 @@ def test_use_ipex_is_noted_for_versions_without_it_with_the_last_ones_of_the_sta
 
 
 def test_the_example_of_the_trainer_gets_no_note() -> None:
-    assert not read_script("trainer_bert.py", EXAMPLE.read_bytes()).uses_trainer
+    assert not read_script("trainer_bert.py", EXAMPLE.read_bytes())[0].uses_trainer
 
 
 def note(version: str = "4.54.0", ranks: int = 2, *argv: str, uses_it: bool = True) -> str:
@@ -99,7 +99,7 @@ def test_no_note_where_it_is_not_true() -> None:
 def test_run_prints_one_note_for_an_installed_environment(*, is_installed: bool, ranks: int, count: int) -> None:
     env = RankEnv("/e/bin/python", packages={"transformers": "5.23.0"}, is_installed=is_installed)
     plan: Any = SimpleNamespace(world_size=ranks, backend="gloo")
-    script = read_script("train.py", b"from transformers import Trainer")
+    script = read_script("train.py", b"from transformers import Trainer")[0]
     project = ProjectLocation(Path("/p"), ".", ("train.py",), script)
     context: Any = SimpleNamespace(env=env, spec=RunSpec("script", ("train.py",), project=project))
     assert len(script_notes(context, plan)) == count

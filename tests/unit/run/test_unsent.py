@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from ipexctl.hosts.host import Host
+from ipexctl.projects.root import owner_here, tree_name
 from ipexctl.run.start.script_imports import read_script
 from ipexctl.run.unsent import line_that_sends, unsent_note
 from ipexctl.spec import NOT_TYPED, ProjectLocation, RunSpec, TypedCall
 from ipexctl.sync.project import read_project
-from ipexctl.sync.root import owner_here, tree_name
 from record_helpers import run_record
 
 CODE = b"""\
@@ -38,7 +38,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_ignored_files_that_the_script_names_are_a_note_with_the_whole_call(project: Path) -> None:
-    script = read_script("train.py", CODE)
+    script = read_script("train.py", CODE)[0]
     spec = RunSpec(
         *("script", ("train.py",)),
         project=ProjectLocation(project, ".", ("train.py",), script),

@@ -16,7 +16,6 @@ from ipexctl.stack.lock.requirements import contradiction, read_package_request,
 from ipexctl.stack.lock.wheel_indexes import index_order_note
 from ipexctl.stack.lock.wheel_lock import uv_here
 from ipexctl.stack.lock.wheels import Availability, Target
-from ipexctl.stack.own_requirements import find_own_requirements
 from ipexctl.stack.resolve.model import Sources, StackRequest
 from message_data import missing
 from tiny_wheels import write_wheel
@@ -195,28 +194,6 @@ def test_the_index_that_decides_against_a_newer_version_is_named() -> None:
     assert note("peft", "1.2") == ""
     assert note("peft", "0.8") == ""  # other packages exclude the newer one
     assert "1.2" in note("peft", "0.9", wheel("1.3", "PyPI", yanked=True), wheel("2.0rc1", "PyPI"))
-
-
-# The one file of a project
-
-
-def test_the_only_file_of_a_project_is_found(project: Path) -> None:
-    found = find_own_requirements(project)
-    assert found is not None
-    assert found.path.name == "pyproject.toml"
-    assert found.names_all(["peft", "torch"])
-    assert not found.names_all(["transformers"])
-    (project / "uv.lock").write_text("")
-    found = find_own_requirements(project)
-    assert found is not None
-    assert found.path.name == "uv.lock"
-    assert [path.name for path in found.read_files] == ["uv.lock", "pyproject.toml"]
-    (project / "requirements.txt").write_text("peft\n")
-    assert find_own_requirements(project) is None
-    (project / "pyproject.toml").write_text("[tool.ruff]\n")
-    found = find_own_requirements(project)
-    assert found is not None
-    assert found.path.name == "requirements.txt"
 
 
 @pytest.fixture

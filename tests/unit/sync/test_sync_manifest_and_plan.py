@@ -21,12 +21,12 @@ from ipexctl.hosts.host import Host
 from ipexctl.node.common.files import decode_name, encode_name, sha256_of_open
 from ipexctl.node.files.call_types import Generation, TreeChanges, TreesReply
 from ipexctl.node.files.manifest import ManifestEntry
+from ipexctl.projects.root import MARKS, find_root, tree_name
 from ipexctl.sync import scan as walk
 from ipexctl.sync.node_calls import SyncReport, SyncResult
 from ipexctl.sync.path_notes import fetched_below, note_fetched
 from ipexctl.sync.project import Hashes, manifest_of, read_project
 from ipexctl.sync.project_sync import make_sync_plan
-from ipexctl.sync.root import MARKS, find_root, tree_name
 from ipexctl.sync.scan import heaviest
 
 

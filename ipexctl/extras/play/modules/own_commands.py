@@ -15,13 +15,13 @@ from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import gather_facts
 from ipexctl.hosts.host import Host
 from ipexctl.option_declaration import SyncOptions
+from ipexctl.projects.root import find_root
 from ipexctl.remote.outcome import Notice
 from ipexctl.remote.session import Session
 from ipexctl.stack.env.environment import EnvClient
 from ipexctl.stack.env.record import check_new_env_name
 from ipexctl.stack.resolve.compatibility import usable_pythons
 from ipexctl.stack.resolve.model import Sources, StackRequest
-from ipexctl.sync.root import find_root
 
 
 def _doctor(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, Result]:

@@ -21,6 +21,7 @@ from ipexctl.extras.play.playbook_model import local_path, script_argv
 from ipexctl.extras.play.result import Call, Result, RunOutput, TaskStatus, masked
 from ipexctl.hosts.host import Host, private_keys
 from ipexctl.node.common.frames import Chunk, Note, StreamName
+from ipexctl.projects.root import owner_here, tree_name
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.outcome import Cancelled, Notice
@@ -31,7 +32,6 @@ from ipexctl.run.start.project import locate_project
 from ipexctl.run.start.request import StartFailure, check_request, run_spec
 from ipexctl.run.start.watcher import PlannedRun, RunWatcher, StartedRun
 from ipexctl.spec import CommandKind, Export, ProjectLocation, RunSpec
-from ipexctl.sync.root import owner_here, tree_name
 from ipexctl.text import counted
 
 _MAX_KEPT: Final = 1 << 20

@@ -82,7 +82,7 @@ def test_the_words_of_the_run_have_each_option_that_differs_and_no_secret() -> N
         "tag": "lr 3",
         "exclude": ("*.bin",),
     }
-    words = words_of_run(request(*exports, **given), ("sub/train.py", "--epochs", "3"), "/home/me/.ipexctl")
+    words = words_of_run(request(*exports, **given), ("sub/train.py", "--epochs", "3"), "/home/me/.ipexctl", "/tree")
     assert words[:2] == ("--no-config", "run")
     assert words[-3:] == ("sub/train.py", "--epochs", "3")
     text = " ".join(words)
@@ -99,8 +99,12 @@ def test_the_words_of_the_run_have_each_option_that_differs_and_no_secret() -> N
     assert "s3cret" not in text
     assert "--exclude" not in words, "the project is synced before"
     assert environment_text({"TOKEN": "a'b"}) == "export TOKEN='a'\"'\"'b'\n"
-    assert words_of_run(request(kind="module", argv=("pkg", "-n")), ("pkg", "-n"), "/h")[-3:] == ("-m", "pkg", "-n")
-    assert words_of_run(request(kind="command", argv=("env",)), ("env",), "/h")[-2:] == ("--", "env")
+    assert words_of_run(request(kind="module", argv=("pkg", "-n")), ("pkg", "-n"), "/h", "/t")[-3:] == (
+        "-m",
+        "pkg",
+        "-n",
+    )
+    assert words_of_run(request(kind="command", argv=("env",)), ("env",), "/h", "/t")[-2:] == ("--", "env")
 
 
 FAKE = """\

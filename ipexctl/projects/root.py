@@ -1,4 +1,4 @@
-"""The root directory of a project, and the name of its tree on the nodes. Reads none of the project's files.
+"""The root directory of a project, and the name of its tree on the nodes.
 
 Another account could write a mark (`MARKS`) above a shared directory such as /tmp, and all of that directory would be
 sent; such a mark is an error. A home directory is never a project. A tree's name has a hash of root, account and
@@ -15,7 +15,7 @@ import re
 import secrets
 import shlex
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -23,33 +23,85 @@ from ipexctl.files.file_names import stored_path
 from ipexctl.found_files import account_name, cache_directory, check_found, data_directory, state_directory
 from ipexctl.node.common.files import make_private_directory, open_private
 from ipexctl.option_declaration import DEFAULT_HOME
+from ipexctl.projects.declaration import FILES, PYPROJECT, read_declaration
+from ipexctl.projects.modules import has_module, top_level_imports
+from ipexctl.projects.project_files import TextReader
+from ipexctl.projects.workspace import matches_member
 
-MARKS: Final = ("ipexctl.toml", ".ipexctlignore", "pyproject.toml")
+CHOSEN: Final = ("ipexctl.toml", ".ipexctlignore")
+"""The nearest directory with one of these is the root: the user put them there."""
+MARKS: Final = (*CHOSEN, *FILES)
 _LONGEST: Final = 40
 _MACHINE_ID: Final = Path("/etc/machine-id")
+_MOST_PARENTS: Final = 64
 
 
-def find_root(script: Path | None, cwd_option: Path | None, cwd: Path) -> Path:
-    """`--cwd`, else the nearest directory with a mark, from the script's directory (or `cwd`) up to a repository, else
-    the script's directory (or `cwd`). Raises a UserError for a mark above the first directory that others could have
-    written.
+def find_root(script: Path | None, cwd_option: Path | None, cwd: Path, module: str = "") -> Path:
+    """`--cwd`, else the directory that a file marks, from the script's directory (or `cwd`) up to a repository, else
+    the script's directory (or `cwd`). A uv workspace takes the place of its member. Within a repository, the root also
+    contains `cwd` and the modules that the script imports, or the module that is run. Raises a UserError for a mark
+    above the first directory that others could have written.
 
     Links in the script's path are not resolved.
     """
     if cwd_option is not None:
         return _plain(cwd / cwd_option)
-    start = _plain(cwd / script).parent if script is not None else _plain(cwd)
+    here, start = _plain(cwd), _plain(cwd / script).parent if script is not None else _plain(cwd)
+    above, repository = _directories_of_project(start)
+    chosen = next((path for path in above if _has_any(path, CHOSEN)), None)
+    declared = next((path for path in above if _has_any(path, FILES)), None)
+    if chosen is not None:
+        root = chosen
+    else:
+        root = declared or start
+        root = _workspace_of(root, above) or root
+        if repository is not None and here.is_relative_to(repository) and not here.is_relative_to(root):
+            root = _widened(root, here, above)
+        elif repository is not None and declared is None and (script is not None or module):
+            names = top_level_imports(_plain(cwd / script)) if script is not None else (module.partition(".")[0],)
+            root = _widened(root, _place_of_modules(names, above), above)
+    for path in above[1 : above.index(root) + 1]:
+        _check_marks(path, start)
+    return root
+
+
+def _directories_of_project(start: Path) -> tuple[list[Path], Path | None]:
+    """The first directory and those above it that can be a project, and the repository, which is the last of them."""
     homes, own = home_directories(), own_directories()
-    for path in (start, *start.parents):
+    found = [start]
+    for path in (start, *start.parents)[:_MOST_PARENTS]:
         if (path != start and _is_shared(path)) or describe_root_problem(real_path(path), homes, own):
-            break
-        if is_marked(path):
-            if path != start:
-                _check_marks(path, start)
-            return path
+            return found, None
+        if path != start:
+            found.append(path)
         if os.path.lexists(path / ".git"):
-            break
-    return start
+            return found, path
+    return found, None
+
+
+def _widened(root: Path, inside: Path, above: Sequence[Path]) -> Path:
+    """The nearest directory above the root that contains `inside`, or the declared one that contains both."""
+    wide = [path for path in above[above.index(root) :] if inside.is_relative_to(path)]
+    return next((path for path in wide if is_marked(path)), wide[0] if wide else root)
+
+
+def _workspace_of(member: Path, above: Sequence[Path]) -> Path | None:
+    """The uv workspace that has the directory as a member."""
+    for path in above[above.index(member) + 1 :]:
+        declaration = read_declaration(TextReader(path)) if _has_any(path, (PYPROJECT,)) else None
+        if declaration is not None and declaration.is_workspace:
+            is_member = matches_member(declaration.members, member.relative_to(path).as_posix())
+            return path if is_member else None
+    return None
+
+
+def _place_of_modules(names: Iterable[str], above: Sequence[Path]) -> Path:
+    """The nearest directory below which, or in whose `src`, all these modules are that any of the directories has."""
+    places = (
+        next((path for path in above if has_module(path, name) or has_module(path / "src", name)), above[0])
+        for name in names
+    )
+    return min((above[0], *places), key=lambda path: len(path.parts))
 
 
 def _check_marks(directory: Path, start: Path) -> None:
@@ -62,7 +114,11 @@ def _check_marks(directory: Path, start: Path) -> None:
 
 
 def is_marked(path: Path) -> bool:
-    return any(os.path.isfile(path / name) for name in MARKS)
+    return _has_any(path, MARKS)
+
+
+def _has_any(path: Path, names: Sequence[str]) -> bool:
+    return any(os.path.isfile(path / name) for name in names)
 
 
 def _is_shared(path: Path) -> bool:

@@ -1,0 +1,437 @@
+"""What a directory's pyproject.toml, setup.cfg and setup.py say of the package there: name, version, where its modules
+are, its commands. All are read as text: of setup.py, only literals and names that are bound once to a literal. Pure,
+but for the reader of texts that the caller gives.
+"""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import posixpath
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ipexctl.found_files import TomlError, parse_toml
+from ipexctl.node.env.check import normalize
+
+PYPROJECT: Final = "pyproject.toml"
+SETUP_CFG: Final = "setup.cfg"
+SETUP_PY: Final = "setup.py"
+FILES: Final = (PYPROJECT, SETUP_CFG, SETUP_PY)
+
+ReadText = Callable[[str], str]
+"""Path below the directory → its text; empty if there is no such file, or it does not count."""
+
+_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,99}[A-Za-z0-9])?")
+_VERSION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+!_-]{0,99}")
+_TARGET: Final = re.compile(r"(?P<module>[A-Za-z_][\w.]{0,200}):(?P<function>[A-Za-z_][\w.]{0,200})")
+_COMMAND: Final = re.compile(r"[A-Za-z0-9_][\w.-]{0,99}")
+_GROUP: Final = re.compile(r"[A-Za-z0-9_][\w.-]{0,99}")
+_REQUIREMENT: Final = re.compile(r"[^\x00-\x1f\x7f]{1,500}")
+_WITH_COMPILER: Final = frozenset(
+    {"maturin", "scikit_build_core.build", "mesonpy", "scikit_build_core.setuptools.build_meta"}
+)
+_MAX_ENTRIES: Final = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class PackageDeclaration:
+    """Of one directory. Names, versions and entry points are safe in a file name and in a metadata file."""
+
+    file: str
+    """The first of `FILES` that names the package, else the first that is there."""
+    name: str = ""
+    """As it is written; empty if no file says it as a literal."""
+    version: str = ""
+    import_directories: tuple[str, ...] = ()
+    """Relative to the directory, `.` for itself; empty if nothing is declared."""
+    entry_points: Mapping[str, Mapping[str, str]] = field(default_factory=dict, hash=False)
+    """Group → name → `module:function`."""
+    requires: tuple[str, ...] = ()
+    """Requirements as they are written."""
+    version_files: tuple[str, ...] = ()
+    """Python files, relative to the directory, that a build writes with the version."""
+    outside: tuple[str, ...] = ()
+    """Declared directories that are not below this one."""
+    is_compiled: bool = False
+    members: tuple[str, ...] = ()
+    """Patterns of the members of a uv workspace, `!` before those that it leaves out."""
+    is_workspace: bool = False
+    sources: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Normalized name of a package → its path relative to this directory, or empty for a member of the workspace."""
+
+    @property
+    def normalized(self) -> str:
+        return normalize(self.name)
+
+    @property
+    def commands(self) -> Mapping[str, str]:
+        return self.entry_points.get("console_scripts", {})
+
+
+def read_declaration(read: ReadText) -> PackageDeclaration | None:
+    """The declaration of the directory that `read` reads; None if it has none of `FILES`."""
+    parts = [
+        part(text, read)
+        for name, part in ((PYPROJECT, _of_pyproject), (SETUP_CFG, _of_setup_cfg), (SETUP_PY, _of_setup_py))
+        if (text := read(name))
+    ]
+    if not parts:
+        return None
+    values: dict[str, Any] = {}
+    for part in parts:  # an earlier file wins
+        for name, value in part.items():
+            if value and name not in values:
+                values[name] = value
+    file = next((part["file"] for part in parts if part.get("name")), parts[0]["file"])
+    inside, outside = _split_inside(values.pop("directories", ()))
+    return PackageDeclaration(**{**values, "file": file, "import_directories": inside, "outside": outside})
+
+
+def _split_inside(directories: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    inside, outside = dict[str, None](), dict[str, None]()
+    for directory in directories:
+        plain = posixpath.normpath(directory or ".")
+        is_out = plain.startswith(("/", "../")) or plain == ".." or not plain.isprintable() or ":" in plain
+        (outside if is_out else inside)[plain] = None
+    return tuple(inside), tuple(outside)
+
+
+def safe_name(value: object) -> str:
+    return value if isinstance(value, str) and _NAME.fullmatch(value) else ""
+
+
+def safe_version(value: object) -> str:
+    return value.strip() if isinstance(value, str) and _VERSION.fullmatch(value.strip()) else ""
+
+
+def entry_points_of(groups: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """The entry points whose target names a function of a module; others are left out."""
+    found: dict[str, dict[str, str]] = {}
+    for group, entries in groups.items():
+        if not _GROUP.fullmatch(str(group)):
+            continue
+        for name, target in list(_pairs(entries))[:_MAX_ENTRIES]:
+            if _COMMAND.fullmatch(name) and _TARGET.fullmatch(target):
+                found.setdefault(str(group), {})[name] = target
+    return found
+
+
+def _pairs(entries: Any) -> Iterator[tuple[str, str]]:
+    """`name = target` of a table, a text of lines, or a list of texts."""
+    if isinstance(entries, Mapping):
+        yield from ((str(name), target) for name, target in entries.items() if isinstance(target, str))
+        return
+    lines = entries.splitlines() if isinstance(entries, str) else entries if isinstance(entries, (list, tuple)) else ()
+    for line in lines:
+        if isinstance(line, str) and "=" in line:
+            name, _, target = line.partition("=")
+            yield name.strip(), target.partition("[")[0].strip()
+
+
+def _table(values: Any, *names: str) -> Mapping[str, Any]:
+    for name in names:
+        values = values.get(name) if isinstance(values, Mapping) else None
+    return values if isinstance(values, Mapping) else {}
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    found = values if isinstance(values, (list, tuple)) else (values,)
+    return tuple(value for value in found if isinstance(value, str))
+
+
+def requirement_texts(values: Any) -> tuple[str, ...]:
+    return tuple(value for value in _texts(values) if _REQUIREMENT.fullmatch(value))
+
+
+# pyproject.toml
+
+
+def _of_pyproject(text: str, read: ReadText) -> dict[str, Any]:
+    try:
+        document = parse_toml(text)
+    except TomlError:
+        return {"file": PYPROJECT}  # an install reports it
+    project, tool = _table(document, "project"), _table(document, "tool")
+    poetry = _table(tool, "poetry")
+    scripts = {**_table(poetry, "scripts"), **_table(project, "scripts")}
+    backend = str(_table(document, "build-system").get("build-backend", ""))
+    dynamic = _texts(project.get("dynamic"))
+    return {
+        "file": PYPROJECT,
+        "name": safe_name(project.get("name")) or safe_name(poetry.get("name")),
+        "version": safe_version(project.get("version") or poetry.get("version"))
+        or ("" if project and "version" not in dynamic else _dynamic_version(tool, read)),
+        "directories": _declared_directories(tool, backend),
+        "entry_points": entry_points_of(
+            {
+                **_table(poetry, "plugins"),
+                **_table(project, "entry-points"),
+                "console_scripts": scripts,
+                "gui_scripts": _table(project, "gui-scripts"),
+            }
+        ),
+        "requires": requirement_texts(project.get("dependencies")),
+        "version_files": _version_files(tool),
+        "is_compiled": backend in _WITH_COMPILER or bool(_table(tool, "setuptools").get("ext-modules")),
+        "is_workspace": isinstance(_table(tool, "uv").get("workspace"), Mapping),
+        "members": (
+            *_texts(_table(tool, "uv", "workspace").get("members")),
+            *(f"!{pattern}" for pattern in _texts(_table(tool, "uv", "workspace").get("exclude"))),
+        ),
+        "sources": dict(_local_sources(_table(tool, "uv", "sources"))),
+    }
+
+
+def _declared_directories(tool: Mapping[str, Any], backend: str) -> tuple[str, ...]:
+    setuptools, hatch = _table(tool, "setuptools"), _table(tool, "hatch", "build")
+    found = [*_texts(_table(setuptools, "packages", "find").get("where"))]
+    found += _package_directories(_table(setuptools, "package-dir"))
+    if not found and isinstance(setuptools.get("packages"), list):
+        found += ["."]
+    wheel = _table(hatch, "targets", "wheel")
+    for table in (wheel, hatch):
+        packages = _texts(table.get("packages"))
+        found += [posixpath.dirname(posixpath.normpath(package)) or "." for package in packages]
+        if not packages and (table.get("include") or table.get("only-include")):
+            found += [*_texts(table.get("sources")), "."]
+    pdm = _table(tool, "pdm")
+    found += [*_texts(_table(pdm, "build").get("package-dir")), *_texts(pdm.get("package-dir"))]
+    for package in _table(tool, "poetry").get("packages", ()):
+        if isinstance(package, Mapping) and isinstance(package.get("include"), str):
+            found += [package["from"] if isinstance(package.get("from"), str) else "."]
+    if backend == "uv_build":
+        found += [*_texts(_table(tool, "uv", "build-backend").get("module-root", "src"))]
+    if found:
+        return tuple(found)
+    return _texts(_table(tool, "maturin").get("python-source"))
+
+
+def _package_directories(values: Mapping[str, Any]) -> list[str]:
+    """`{"": "src"}`, or `{"pkg": "lib/pkg"}`."""
+    found = []
+    for package, directory in values.items():
+        if not isinstance(directory, str):
+            continue
+        plain, own = posixpath.normpath(directory or "."), str(package).replace(".", "/")
+        if not package:
+            found.append(plain)
+        elif plain == own or plain.endswith(f"/{own}"):
+            found.append(plain[: -len(own)].rstrip("/") or ".")
+    return found
+
+
+def _local_sources(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, source in values.items():
+        for entry in source if isinstance(source, list) else [source]:
+            if isinstance(entry, Mapping) and isinstance(entry.get("path"), str):
+                yield normalize(str(name)), entry["path"]
+            elif isinstance(entry, Mapping) and entry.get("workspace") is True:
+                yield normalize(str(name)), ""
+
+
+def _dynamic_version(tool: Mapping[str, Any], read: ReadText) -> str:
+    setuptools = _table(tool, "setuptools", "dynamic", "version")
+    if isinstance(setuptools.get("attr"), str):
+        return _version_of_attribute(setuptools["attr"], _declared_directories(tool, ""), read)
+    for file in _texts(setuptools.get("file")):
+        if version := safe_version(_read_inside(read, file)):
+            return version
+    paths = [_table(tool, *table).get("path") for table in (("hatch", "version"), ("pdm", "version"))]
+    for file in (*_texts(paths), *_version_files(tool)):
+        if version := version_in(_read_inside(read, file)):
+            return version
+    return ""
+
+
+def _read_inside(read: ReadText, path: str) -> str:
+    inside, _ = _split_inside((path,))
+    return read(inside[0]) if inside else ""
+
+
+def _version_of_attribute(attribute: str, directories: Iterable[str], read: ReadText) -> str:
+    """The value of `pkg.module.NAME`, followed through one import."""
+    module, _, name = attribute.rpartition(".")
+    path = module.replace(".", "/")
+    for directory in (*directories, "src", "."):
+        for file in (f"{path}/__init__.py", f"{path}.py"):
+            text = _read_inside(read, posixpath.join(directory, file))
+            if not text:
+                continue
+            if version := version_in(text, name):
+                return version
+            if (source := _imported_from(text, name)) is not None:
+                base = posixpath.dirname(posixpath.join(directory, file))
+                return version_in(_read_inside(read, posixpath.join(base, f"{source[0]}.py")), source[1])
+    return ""
+
+
+def _imported_from(text: str, name: str) -> tuple[str, str] | None:
+    """Relative module and name from which `name` is imported."""
+    for node in getattr(_parsed(text), "body", ()):
+        if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module:
+            for alias in node.names:
+                if (alias.asname or alias.name) == name:
+                    return node.module.replace(".", "/"), alias.name
+    return None
+
+
+def version_in(text: str, name: str = "") -> str:
+    """The version that a Python file assigns to `name`, or to a usual name."""
+    values = constants_of(_parsed(text))
+    wanted = (name,) if name else ("__version__", "version", "VERSION")
+    return next((version for each in wanted if (version := safe_version(values.get(each)))), "")
+
+
+def _version_files(tool: Mapping[str, Any]) -> tuple[str, ...]:
+    scm = _table(tool, "setuptools_scm")
+    hook = _table(tool, "hatch", "build", "hooks", "vcs")
+    pdm = _table(tool, "pdm", "version")
+    found = (scm.get("version_file"), scm.get("write_to"), hook.get("version-file"), pdm.get("write_to"))
+    inside, _ = _split_inside(text for text in found if isinstance(text, str) and text.endswith(".py"))
+    return inside
+
+
+# setup.cfg
+
+
+def _of_setup_cfg(text: str, read: ReadText) -> dict[str, Any]:
+    config = configparser.RawConfigParser(strict=False)
+    try:
+        config.read_string(text)
+    except configparser.Error:
+        return {"file": SETUP_CFG}
+
+    def get(section: str, option: str) -> str:
+        return config.get(section, option, fallback="").strip()
+
+    version = get("metadata", "version")
+    directories = [get("options.packages.find", "where") or get("options.packages.find_namespace", "where")]
+    directories += _package_directories(dict(_pairs(get("options", "package_dir"))))
+    if version.startswith("attr:"):
+        version = _version_of_attribute(version.removeprefix("attr:").strip(), filter(None, directories), read)
+    elif version.startswith("file:"):
+        version = _read_inside(read, version.removeprefix("file:").strip())
+    groups = dict(config.items("options.entry_points")) if config.has_section("options.entry_points") else {}
+    return {
+        "file": SETUP_CFG,
+        "name": safe_name(get("metadata", "name")),
+        "version": safe_version(version),
+        "directories": tuple(filter(None, directories)),
+        "entry_points": entry_points_of(groups),
+        "requires": requirement_texts([line.strip() for line in get("options", "install_requires").splitlines()]),
+    }
+
+
+# setup.py
+
+
+def _parsed(text: str) -> ast.Module:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ast.Module([], [])
+
+
+def constants_of(tree: ast.Module) -> dict[str, Any]:
+    """Names that the module binds once, to a literal."""
+    bound = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    values: dict[str, Any] = {}
+    for node in tree.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
+            names, value = [node.target.id], node.value
+        elif isinstance(node, ast.Assign):
+            names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+            value = node.value
+        else:
+            continue
+        for name in names:
+            if bound.count(name) == 1 and (found := literal_of(value, values)) is not None:
+                values[name] = found
+    return values
+
+
+def literal_of(node: ast.AST | None, names: Mapping[str, Any]) -> Any:
+    """The value of a literal, of a known name, or of lists, tuples, dictionaries and sums of these; else None."""
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.Name):
+        return names.get(node.id)
+    if isinstance(node, (ast.List, ast.Tuple)):
+        items = [literal_of(item, names) for item in node.elts]
+        return None if any(item is None for item in items) else items
+    if isinstance(node, ast.Dict):
+        keys = [literal_of(key, names) for key in node.keys]
+        values = [literal_of(value, names) for value in node.values]
+        return {
+            key: value for key, value in zip(keys, values, strict=True) if isinstance(key, str) and value is not None
+        }
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        left, right = literal_of(node.left, names), literal_of(node.right, names)
+        is_same = type(left) is type(right) and isinstance(left, (str, list))
+        return left + right if is_same else None
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class SetupCall:
+    """The keywords of `setup()` that are literals, and how the others are written."""
+
+    values: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    computed: frozenset[str] = frozenset()
+    where: tuple[str, ...] = ()
+    """The directories of `find_packages(…)`."""
+    opened: tuple[str, ...] = ()
+    """Text files that setup.py opens by a literal name."""
+
+
+def read_setup_call(text: str) -> SetupCall:
+    tree = _parsed(text)
+    names = constants_of(tree)
+    opened = tuple(
+        found
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(found := node.value, str) and _is_list_name(found)
+    )
+    call = next(
+        (
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call)
+            and (node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")) == "setup"
+        ),
+        None,
+    )
+    if call is None:
+        return SetupCall(opened=opened)
+    values = {word.arg: literal_of(word.value, names) for word in call.keywords if word.arg is not None}
+    packages = next((word.value for word in call.keywords if word.arg == "packages"), None)
+    where: list[str] = []
+    if isinstance(packages, ast.Call):
+        arguments = [*packages.args[:1], *(word.value for word in packages.keywords if word.arg == "where")]
+        where = [found for node in arguments if isinstance(found := literal_of(node, names), str)]
+    known = {name: value for name, value in values.items() if value is not None}
+    return SetupCall(known, frozenset(values.keys() - known.keys()), tuple(where), opened)
+
+
+def _is_list_name(text: str) -> bool:
+    return len(text) < 200 and re.fullmatch(r"[\w./-]*requirements?[\w./-]*\.(?:txt|in)", text) is not None
+
+
+def _of_setup_py(text: str, read: ReadText) -> dict[str, Any]:
+    del read
+    call = read_setup_call(text)
+    values = call.values
+    directories = _package_directories(_table(values, "package_dir"))
+    groups = values.get("entry_points")
+    return {
+        "file": SETUP_PY,
+        "name": safe_name(values.get("name")),
+        "version": safe_version(values.get("version")),
+        "directories": (*call.where, *directories),
+        "entry_points": entry_points_of(groups) if isinstance(groups, Mapping) else {},
+        "requires": requirement_texts(values.get("install_requires")),
+        "is_compiled": "ext_modules" in values or "ext_modules" in call.computed,
+    }

@@ -1,0 +1,223 @@
+"""What a project is: its own packages, the directories from which ranks import them, and the names that no index is
+asked for. Decided from the texts of its files and from which directories have Python in them; nothing of it is run.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from ipexctl.node.env.check import normalize
+from ipexctl.projects.declaration import PackageDeclaration, read_declaration
+from ipexctl.projects.modules import has_module, has_packages, modules_in
+from ipexctl.projects.project_files import TextReader
+from ipexctl.projects.workspace import MOST_MEMBERS, find_members
+from ipexctl.text import join_words, printable, tilde_path
+
+_LOCAL_VERSION: Final = "0+local"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPackage:
+    directory: str
+    """With the declaration, relative to the root; `.` for the root."""
+    declaration: PackageDeclaration
+    paths: tuple[str, ...]
+    """Directories that ranks import from, relative to the root."""
+
+    @property
+    def file(self) -> str:
+        return posixpath.normpath(posixpath.join(self.directory, self.declaration.file))
+
+    @property
+    def name(self) -> str:
+        return self.declaration.name
+
+    @property
+    def normalized(self) -> str:
+        return self.declaration.normalized
+
+    @property
+    def version(self) -> str:
+        return self.declaration.version or _LOCAL_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectLayout:
+    root: Path
+    own: tuple[OwnPackage, ...] = ()
+    """Of the script's directory first, then those above it and those that they need of the workspace."""
+    is_workspace: bool = False
+    members: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Normalized name of each declared package of the project → the file that has the name, relative to the root."""
+    outside: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Normalized name of a package that the project takes from a path outside its root → file, name and path."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Directories that ranks import from, relative to the root, which is the last."""
+        found = [path for package in self.own for path in package.paths]
+        return tuple(dict.fromkeys([*(path for path in found if path != "."), "."]))
+
+    @property
+    def search_paths(self) -> tuple[Path, ...]:
+        return tuple(self.root / path for path in self.paths)
+
+    @property
+    def commands(self) -> dict[str, str]:
+        """Console scripts of the own packages: name → `module:function`."""
+        return {name: target for package in reversed(self.own) for name, target in package.declaration.commands.items()}
+
+    @property
+    def own_modules(self) -> frozenset[str]:
+        return frozenset(
+            module for package in self.own for path in package.paths for module in modules_in(self.root / path)
+        )
+
+    def is_own(self, name: str) -> bool:
+        return normalize(name) in self.members
+
+    def describe(self) -> str:
+        """As in `own package tinylm in src/`; empty if nothing is declared."""
+        named = [package for package in self.own if package.name]
+        if not named:
+            return ""
+        if self.is_workspace:
+            return f"own packages {', '.join(package.name for package in named)} (uv workspace)"
+        if len(named) > 1:
+            return f"own packages {join_words([package.name for package in named])}"
+        places = [path for path in named[0].paths if path != "."]
+        return f"own package {named[0].name}" + (f" in {join_words([f'{path}/' for path in places])}" if places else "")
+
+
+NO_LAYOUT: Final = ProjectLayout(Path())
+
+
+def read_layout(root: Path, start: Path) -> ProjectLayout:
+    """The project of a script or module that starts in `start`, a directory at or below the root."""
+    notes: list[str] = []
+    declared = dict(_declarations(root, start, notes.append))
+    top = declared.get(".") or _read(root, ".", notes.append)
+    members: dict[str, str] = {}
+    in_workspace: dict[str, str] = {}
+    is_workspace = top is not None and top.is_workspace
+    if top is not None and is_workspace:
+        found = find_members(root, top.members)
+        if found is None:
+            notes.append(
+                f"the uv workspace {printable(tilde_path(root))} has more than {MOST_MEMBERS} members; only those "
+                "above the script count"
+            )
+        for directory in found or ():
+            declaration = declared.get(directory) or _read(root, directory, notes.append)
+            if declaration is not None:
+                declared.setdefault(directory, declaration)
+                in_workspace[declaration.normalized] = directory
+    for directory, declaration in declared.items():
+        if declaration.name:
+            members[declaration.normalized] = posixpath.normpath(posixpath.join(directory, declaration.file))
+    above = [directory for directory in _chain(root, start) if directory in declared]
+    wanted, outside = _needed(root, above, declared, in_workspace, notes.append)
+    if is_workspace and not any(declared[directory].name for directory in above):
+        wanted += [directory for directory in in_workspace.values() if directory not in wanted]
+    for directory in wanted:
+        declaration = declared[directory]
+        if declaration.name:
+            members.setdefault(declaration.normalized, posixpath.normpath(posixpath.join(directory, declaration.file)))
+    own = tuple(
+        OwnPackage(each, declared[each], _paths_of(root, each, declared[each], notes.append)) for each in wanted
+    )
+    if not any(package.directory == "." for package in own) and has_packages(root / "src"):
+        own = (*own, OwnPackage(".", PackageDeclaration(""), ("src",)))
+    return ProjectLayout(root, own, is_workspace, members, outside, tuple(dict.fromkeys(notes)))
+
+
+def _chain(root: Path, start: Path) -> Iterator[str]:
+    """The directories from `start` up to the root, relative to the root."""
+    if start.is_relative_to(root):
+        relative = start.relative_to(root)
+        yield from (path.as_posix() for path in (relative, *relative.parents))
+    else:
+        yield "."
+
+
+def _declarations(root: Path, start: Path, on_note: Callable[[str], None]) -> Iterator[tuple[str, PackageDeclaration]]:
+    for directory in dict.fromkeys(_chain(root, start)):
+        declaration = _read(root, directory, on_note)
+        if declaration is not None:
+            yield directory, declaration
+
+
+def _read(root: Path, directory: str, on_note: Callable[[str], None]) -> PackageDeclaration | None:
+    return read_declaration(TextReader(root / directory, on_note))
+
+
+def _needed(
+    root: Path,
+    above: Sequence[str],
+    declared: dict[str, PackageDeclaration],
+    in_workspace: Mapping[str, str],
+    on_note: Callable[[str], None],
+) -> tuple[list[str], dict[str, str]]:
+    """The directories of the packages that the script's own ones need, and the names of those outside the root."""
+    wanted, waiting, outside = list[str](), list(above), dict[str, str]()
+    real = Path(os.path.realpath(root))
+    while waiting:
+        directory = waiting.pop(0)
+        if directory in wanted:
+            continue
+        wanted.append(directory)
+        declaration = declared[directory]
+        for name, path in declaration.sources.items():
+            place = in_workspace.get(name, "") if not path else posixpath.normpath(posixpath.join(directory, path))
+            if path and not _is_inside(root, real, place):
+                file = posixpath.normpath(posixpath.join(directory, declaration.file))
+                outside[name] = f"{file}: {name} is at {path}"
+                continue
+            if place and place not in declared and (found := _read(root, place, on_note)) is not None:
+                declared[place] = found
+            if place in declared:
+                waiting.append(place)
+    return wanted, outside
+
+
+def _is_inside(root: Path, real: Path, place: str) -> bool:
+    if place.startswith(("/", "../")) or place == "..":
+        return False
+    return Path(os.path.realpath(root / place)).is_relative_to(real)
+
+
+def _paths_of(
+    root: Path, directory: str, declaration: PackageDeclaration, on_note: Callable[[str], None]
+) -> tuple[str, ...]:
+    real = Path(os.path.realpath(root))
+    file = posixpath.normpath(posixpath.join(directory, declaration.file))
+    for path in declaration.outside:
+        on_note(f"{file}: the directory {printable(path)} is outside the project, and does not count")
+    found = []
+    for path in declaration.import_directories:
+        place = posixpath.normpath(posixpath.join(directory, path))
+        if not _is_inside(root, real, place):
+            on_note(f"{file}: the directory {printable(path)} leads out of the project, and does not count")
+        elif (root / place).is_dir():
+            found.append(place)
+    if found:
+        return tuple(found)
+    source = posixpath.normpath(posixpath.join(directory, "src"))
+    return (source if has_packages(root / source) and _is_inside(root, real, source) else directory,)
+
+
+def hidden_packages(layout: ProjectLayout, packages: Sequence[str]) -> tuple[str, ...]:
+    """Installed modules that a module at the root hides from a script which is not in the root itself."""
+    return tuple(name for name in packages if has_module(layout.root, name))
+
+
+def describe_files(layout: ProjectLayout, content: str) -> str:
+    """As in `~/tinylm (41 files, 96 kB), own package tinylm in src/`."""
+    own = layout.describe()
+    return f"{tilde_path(layout.root)} ({content})" + (f", {own}" if own else "")

@@ -1,0 +1,360 @@
+"""Where Python finds the modules that a script imports: which are the project's own, and what those import in turn.
+
+Only imports that always run are followed: at the top level of a module, and below `if __name__ == "__main__":` in the
+script. Nothing is imported or run.
+"""
+
+from __future__ import annotations
+
+import ast
+import gc
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from ipexctl.file_reader import SCRIPT, SOURCE, read_regular
+
+SUFFIXES: Final = (".py", ".pyc", ".so")
+_SOURCES: Final = (".pyx", ".cpp", ".cc", ".c", ".cu", ".rs")
+_MOST_FILES: Final = 400
+_MOST_BYTES: Final = 8_000_000
+_MOST_SECONDS: Final = 2.0
+_MOST_ENTRIES: Final = 2000
+
+IsSent = Callable[[Path, bool], bool]
+"""Path, and whether it is a directory → whether the hosts get it."""
+
+
+class Import(NamedTuple):
+    module: str
+    """Its top level: `torch` for `import torch.nn`."""
+    line: int
+    file: str = ""
+    """The project's file that imports it; empty for the script."""
+
+
+class ImportedName(NamedTuple):
+    module: str
+    """Dotted; empty for `from . import x`."""
+    level: int
+    names: tuple[str, ...]
+    line: int
+
+
+OnFile = Callable[[str, ast.Module, str], None]
+"""Called with each own file that a script reaches: its path relative to the root, its tree and its text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """What a script imports in any case."""
+
+    imports: tuple[Import, ...] = ()
+    """Modules that are not the project's own, each once."""
+    own: tuple[tuple[Import, str], ...] = ()
+    """Own modules, top level: the import, and the path without suffix, relative to the root."""
+    files: tuple[str, ...] = ()
+    """The project's own files, relative to its root, without the script."""
+    missing: tuple[Import, ...] = ()
+    """Dotted modules of own packages that no file has."""
+
+
+def has_module(directory: Path, module: str) -> bool:
+    """True if Python finds the module there: as a file, an extension, or a directory with Python files."""
+    return (
+        any((directory / f"{module}{suffix}").is_file() for suffix in SUFFIXES)
+        or _has_python(directory / module)
+        or next(directory.glob(f"{module}.*.so"), None) is not None
+    )
+
+
+def _has_python(directory: Path) -> bool:
+    """True if the directory is a package: it has files of Python, at any depth."""
+    waiting, seen = [directory], 0
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    seen += 1
+                    if entry.name.endswith(SUFFIXES):
+                        return True
+                    if entry.is_dir(follow_symlinks=False) and entry.name.isidentifier() and seen < _MOST_ENTRIES:
+                        waiting.append(Path(entry.path))
+        except OSError:
+            continue
+    return False
+
+
+def has_packages(directory: Path) -> bool:
+    """True if the directory itself is no package and has packages or modules in it."""
+    if (directory / "__init__.py").is_file():
+        return False
+    try:
+        with os.scandir(directory) as entries:
+            names = [(entry.name, entry.is_dir()) for entry in entries]
+    except OSError:
+        return False
+    return any(
+        _has_python(directory / name) if is_directory else name.endswith(".py")
+        for name, is_directory in names
+        if not is_directory or name.isidentifier()
+    )
+
+
+def find_module(name: str, places: Sequence[Path]) -> tuple[Path, str] | None:
+    """The file that `python -m NAME` runs, and its package."""
+    for place in places:
+        base = place.joinpath(*name.split("."))
+        if base.with_name(f"{base.name}.py").is_file():
+            return base.with_name(f"{base.name}.py"), name.rpartition(".")[0]
+        if (base / "__main__.py").is_file():
+            return base / "__main__.py", name
+    return None
+
+
+_LAUNCH: Final = re.compile(
+    r"(?<![\w.])(torchrun|torch\.distributed\.(?:run|launch)|accelerate[ .]launch|accelerate\.commands\.launch)\b"
+)
+
+
+def find_launch(module: str, places: Sequence[Path]) -> tuple[str, Path, int] | None:
+    """The launcher that a command's module, or one that it imports of its own package, starts; its file and line."""
+    found = find_module(module, places)
+    if found is None:
+        return None
+    path, package = found
+    paths = [path]
+    tree = parse(_bytes_of(path))
+    for node in ast.walk(tree) if tree is not None else ():
+        for imported in _names_of(node):
+            base = package.split(".")[: len(package.split(".")) - imported.level + 1] if imported.level else []
+            if imported.level or imported.module.partition(".")[0] == package.partition(".")[0]:
+                dotted = ".".join([*base, *filter(None, (imported.module,))])
+                names = (dotted, *(f"{dotted}.{name}" for name in imported.names))
+                paths += [each[0] for name in names if (each := find_module(name, places)) is not None]
+    for file in dict.fromkeys(paths):
+        own = parse(_bytes_of(file))
+        for node in ast.walk(own) if own is not None else ():
+            text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+            if isinstance(node, ast.ImportFrom) and node.module == "accelerate.commands.launch":
+                text = node.module
+            if (match := _LAUNCH.search(text)) and not _is_prose(text):
+                launcher = "accelerate launch" if "accelerate" in match[1] else "torchrun"
+                return launcher, file, getattr(node, "lineno", 0)
+    return None
+
+
+def _is_prose(text: str) -> bool:
+    """True for a docstring or a help text, which may name a launcher that the code does not start."""
+    first = text.strip().partition(" ")[0]
+    return len(text) > 40 and _LAUNCH.search(first) is None and "python" not in first
+
+
+def _bytes_of(path: Path) -> bytes:
+    try:
+        return read_regular(path, SOURCE)
+    except OSError:
+        return b""
+
+
+def is_anywhere(root: Path, module: str) -> bool:
+    """True if some directory of the project has the module."""
+    waiting, seen = [root], 0
+    while waiting and seen < 2 * _MOST_ENTRIES:
+        directory = waiting.pop(0)
+        if has_module(directory, module):
+            return True
+        try:
+            with os.scandir(directory) as entries:
+                below = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except OSError:
+            continue
+        seen += len(below) + 1
+        waiting += [path for path in below if not path.name.startswith(".") and not (path / "pyvenv.cfg").exists()]
+    return False
+
+
+def modules_in(directory: Path) -> frozenset[str]:
+    """Top-level modules that a directory has."""
+    try:
+        names = sorted(path.name for path in directory.iterdir())[:_MOST_ENTRIES]
+    except OSError:
+        return frozenset()
+    found = {name.removesuffix(".py") for name in names if name.endswith(".py")}
+    found |= {name for name in names if name.isidentifier() and _has_python(directory / name)}
+    return frozenset(name for name in found if name.isidentifier())
+
+
+def parse(data: bytes) -> ast.Module | None:
+    try:
+        return ast.parse(data)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def top_level_imports(script: Path) -> tuple[str, ...]:
+    try:
+        tree = parse(read_regular(script, SCRIPT))
+    except OSError:
+        return ()
+    names = imported_names(tree, is_script=True) if tree is not None else ()
+    return tuple(dict.fromkeys(name.module.partition(".")[0] for name in names if not name.level))
+
+
+def imported_names(tree: ast.Module, *, is_script: bool) -> tuple[ImportedName, ...]:
+    """Imports that always run. A module that is also imported in an `if` or a `try` is optional."""
+    body: list[ast.stmt] = []
+    for node in tree.body:
+        body += node.body if is_script and isinstance(node, ast.If) and is_main_guard(node) else [node]
+    guards = [node for node in body if isinstance(node, (ast.If, ast.Try, ast.With))]
+    optional = {(name.module, name.level) for guard in guards for node in ast.walk(guard) for name in _names_of(node)}
+    found = (name for node in body for name in _names_of(node))
+    return tuple(name for name in found if (name.module, name.level) not in optional)
+
+
+def is_main_guard(node: ast.If) -> bool:
+    test = node.test
+    return isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__"
+
+
+def _names_of(node: ast.AST) -> Iterator[ImportedName]:
+    if isinstance(node, ast.Import):
+        yield from (ImportedName(alias.name, 0, (), node.lineno) for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        yield ImportedName(node.module or "", node.level, tuple(alias.name for alias in node.names), node.lineno)
+
+
+class _Walk:
+    def __init__(self, root: Path, search_paths: Sequence[Path], on_file: OnFile) -> None:
+        self._root, self._paths, self._on_file = root, tuple(dict.fromkeys(search_paths)), on_file
+        self._until = time.monotonic() + _MOST_SECONDS
+        self._bytes = 0
+        self._seen: set[Path] = set()
+        self._places: dict[str, Path | None] = {}
+        self._waiting: list[tuple[Path, str]] = []
+        self.imports: dict[str, Import] = {}
+        self.missing: dict[str, Import] = {}
+        self.own: dict[str, tuple[Import, str]] = {}
+        self.files: list[str] = []
+
+    def follow(self, tree: ast.Module, name: str, package: str, *, is_script: bool) -> None:
+        for imported in imported_names(tree, is_script=is_script):
+            self._add(imported, name, package)
+
+    def follow_all(self) -> None:
+        while self._waiting and len(self.files) < _MOST_FILES and self._bytes < _MOST_BYTES:
+            if time.monotonic() > self._until:
+                return
+            path, package = self._waiting.pop(0)
+            try:
+                data = read_regular(path, SOURCE)
+            except OSError:
+                continue
+            self._bytes += len(data)
+            tree = parse(data)
+            if tree is None:
+                continue
+            name = self._name(path)
+            self.files.append(name)
+            self._on_file(name, tree, data.decode("utf-8", "replace"))
+            self.follow(tree, name, package, is_script=False)
+
+    def _add(self, imported: ImportedName, name: str, package: str) -> None:
+        if imported.level:
+            parts = package.split(".") if package else []
+            above = parts[: len(parts) - imported.level + 1]
+            if not above:
+                return  # a relative import of a script: `check_relative_imports` refuses it
+            dotted = ".".join([*above, *filter(None, (imported.module,))])
+        else:
+            dotted = imported.module
+        top = dotted.partition(".")[0]
+        place = self._place_of(top)
+        if place is None:
+            self.imports.setdefault(top, Import(top, imported.line, name))
+            return
+        self.own.setdefault(top, (Import(top, imported.line, name), self._name(place / top)))
+        self._add_own(dotted, imported, place, name)
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self._root).as_posix() if path.is_relative_to(self._root) else os.fspath(path)
+
+    def _place_of(self, top: str) -> Path | None:
+        if top not in self._places:
+            self._places[top] = next((path for path in self._paths if has_module(path, top)), None)
+        return self._places[top]
+
+    def _add_own(self, dotted: str, imported: ImportedName, place: Path, name: str) -> None:
+        parts = dotted.split(".")
+        directory = place
+        for at, part in enumerate(parts):
+            package = ".".join(parts[: at + 1])
+            if (directory / part).is_dir():
+                directory = directory / part
+                self._queue(directory / "__init__.py", package)
+            elif (directory / f"{part}.py").is_file():
+                self._queue(directory / f"{part}.py", ".".join(parts[:at]))
+                return
+            else:
+                if at and not has_module(directory, part) and not _is_made_of_names(directory):
+                    self.missing.setdefault(package, Import(package, imported.line, name))
+                return
+        for each in imported.names:
+            if (directory / f"{each}.py").is_file():
+                self._queue(directory / f"{each}.py", dotted)
+            elif (directory / each / "__init__.py").is_file():
+                self._queue(directory / each / "__init__.py", f"{dotted}.{each}")
+            elif any((directory / f"{each}{suffix}").is_file() for suffix in _SOURCES) and not has_module(
+                directory, each
+            ):
+                self.missing.setdefault(f"{dotted}.{each}", Import(f"{dotted}.{each}", imported.line, name))
+
+    def _queue(self, path: Path, package: str) -> None:
+        if path in self._seen or not path.is_file():
+            return
+        self._seen.add(path)
+        self._waiting.append((path, package))
+
+
+def _is_made_of_names(directory: Path) -> bool:
+    """True for a package whose `__init__.py` may add modules when it runs."""
+    try:
+        text = read_regular(directory / "__init__.py", SOURCE)
+    except OSError:
+        return False
+    return any(word in text for word in (b"__getattr__", b"__path__", b"sys.modules", b"lazy"))
+
+
+def source_beside(directories: Sequence[Path], dotted: str) -> Path | None:
+    """A file of a compiled language that a build makes the module from."""
+    parts = dotted.split(".")
+    paths = (directory.joinpath(*parts).with_suffix(suffix) for directory in directories for suffix in _SOURCES)
+    return next((path for path in paths if path.is_file()), None)
+
+
+def follow_imports(
+    tree: ast.Module,
+    root: Path,
+    search_paths: Sequence[Path],
+    *,
+    name: str = "",
+    package: str = "",
+    on_file: OnFile = lambda *_: None,
+) -> Reached:
+    """What a script imports, also through the project's own modules. `package`: of a script that runs as a module."""
+    walk = _Walk(root, search_paths, on_file)
+    collects = gc.isenabled()
+    gc.disable()  # syntax trees have no cycles, and looking for some doubles the time
+    try:
+        walk.follow(tree, name, package, is_script=True)
+        walk.follow_all()
+    finally:
+        if collects:
+            gc.enable()
+    return Reached(
+        tuple(walk.imports.values()), tuple(walk.own.values()), tuple(walk.files), tuple(walk.missing.values())
+    )

@@ -1,0 +1,75 @@
+"""Reads a project's own files as text, and the metadata of the packages in its `.venv`, of which nothing is imported. A
+file that others could have written does not count.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from ipexctl.errors import UserError
+from ipexctl.file_reader import FileKind, NotRegularError, TooLargeError, decoded, read_regular
+from ipexctl.found_files import check_found
+from ipexctl.text import printable, tilde_path
+
+DECLARATION: Final = FileKind("a project's declaration", 512 << 10)
+_RECORD: Final = FileKind("a list of installed files", 8 << 20)
+_MOST: Final = 1000
+_NAME: Final = re.compile(r"^Name: ([A-Za-z0-9][A-Za-z0-9._-]{0,99})$", re.MULTILINE)
+
+
+class TextReader:
+    """Reads the text files below one directory; `ReadText` of `declaration.py`. `on_note` gets why a file that exists
+    does not count."""
+
+    def __init__(self, directory: Path, on_note: Callable[[str], None] = lambda _: None) -> None:
+        self.directory = directory
+        self._on_note = on_note
+        self._texts: dict[str, str] = {}
+
+    def __call__(self, path: str) -> str:
+        if path not in self._texts:
+            self._texts[path] = self._read(self.directory / path)
+        return self._texts[path]
+
+    def _read(self, path: Path) -> str:
+        try:
+            if not path.is_file():
+                return ""
+            check_found(path)
+            return decoded(read_regular(path, DECLARATION), "utf-8-sig")
+        except UserError as error:
+            self._on_note(f"{error.message}; {error.fix}")
+        except (TooLargeError, NotRegularError) as error:
+            self._on_note(f"{printable(tilde_path(path))} does not count: {error.strerror}")
+        except (OSError, UnicodeDecodeError, ValueError):
+            self._on_note(f"{printable(tilde_path(path))} does not count: it can't be read as text in UTF-8")
+        return ""
+
+
+def find_distribution(root: Path, module: str) -> str:
+    """The name of the package; empty if there is none, or the files could be another account's."""
+    for number, directory in enumerate(sorted(root.glob(".venv/lib/python3*/site-packages/*.dist-info"))):
+        if number >= _MOST:
+            break
+        if module in _text(directory / "top_level.txt").split() or _is_recorded(directory, module):
+            match = _NAME.search(_text(directory / "METADATA"))
+            return match[1] if match else ""
+    return ""
+
+
+def _is_recorded(directory: Path, module: str) -> bool:
+    record = _text(directory / "RECORD")
+    return any(line.startswith((f"{module}/__init__.py,", f"{module}.py,")) for line in record.splitlines())
+
+
+def _text(path: Path) -> str:
+    try:
+        if not path.is_file():
+            return ""
+        check_found(path)
+        return read_regular(path, _RECORD).decode("utf-8", "replace")
+    except (OSError, UserError):
+        return ""
