@@ -18,7 +18,7 @@ from ipexctl.api import host_checks, host_files, host_stacks, open_hosts, pushed
 from ipexctl.api.before_run import on_hosts_left
 from ipexctl.api.fetch import fetch_files
 from ipexctl.api.host_checks import InstructionSet
-from ipexctl.api.host_stacks import EnvsRequest, InstallOptions
+from ipexctl.api.host_stacks import EnvsRequest, InstallOptions, Optional
 from ipexctl.api.interruptible import check_lists, check_types, interruptible, refuses_wrong_calls
 from ipexctl.api.known_runs import CallWatcher, RunList, stop
 from ipexctl.api.known_runs import ps as list_runs
@@ -204,6 +204,8 @@ class Cluster:
         env: str = DEFAULT_ENV,
         with_: Sequence[str] = (),
         requirement: Sequence[str | Path] = (),
+        extra: Sequence[str] = (),
+        group: Sequence[str] = (),
         index_url: str | None = None,
         extra_index_url: Sequence[str] = (),
         find_links: Sequence[str] = (),
@@ -216,6 +218,7 @@ class Cluster:
     ) -> InstallReport:
         """Install one matching PyTorch stack on every host."""
         check_lists(with_=with_, requirement=requirement, extra_index_url=extra_index_url, find_links=find_links)
+        check_lists(extra=extra, group=group)
         check_types(get_type_hints(StackRequest), stack, signature(self.install).parameters)
         sources = Sources(index_url, tuple(extra_index_url), tuple(find_links), wheelhouse, offline)
         return self._call(
@@ -226,6 +229,7 @@ class Cluster:
                 env=env,
                 packages=with_,
                 requirements=[Path(file) for file in requirement],
+                optional=Optional(tuple(extra), tuple(group)),
                 options=InstallOptions(upgrade, downgrade, dry_run),
                 watch=self._watch,
             )
@@ -303,6 +307,8 @@ class Cluster:
         install: bool = False,
         with_: Sequence[str] = (),
         requirement: Sequence[str | Path] = (),
+        extra: Sequence[str] = (),
+        group: Sequence[str] = (),
         no_requirements: bool = False,
         stack: str | None = None,
         torch: str | None = None,
@@ -315,7 +321,7 @@ class Cluster:
         The run outlives this program; `Run.stop` ends it. `resume`: a run, or its id, that the same call started
         before: it starts over on its hosts that answer.
         """
-        check_lists(with_=with_, requirement=requirement)
+        check_lists(with_=with_, requirement=requirement, extra=extra, group=group)
         spec = self._checked(
             script,
             args,
@@ -326,10 +332,12 @@ class Cluster:
             env_file=env_file,
             stack=stack,
             torch=torch,
-            install=install or bool(with_ or requirement),
+            install=install or bool(with_ or requirement or extra or group),
             packages=tuple(with_),
             requirements=tuple(map(expanded, requirement)),
             takes_own_requirements=not no_requirements,
+            extra=tuple(extra),
+            group=tuple(group),
             notify=notify,
         )
         resumed = None

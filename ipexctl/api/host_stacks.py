@@ -11,6 +11,9 @@ from typing import NamedTuple
 from ipexctl.api.open_hosts import OpenHosts
 from ipexctl.errors import UserError
 from ipexctl.option_declaration import DEFAULT_ENV
+from ipexctl.projects.layout import NO_LAYOUT, ProjectLayout, read_layout
+from ipexctl.projects.requirement_files import find_requirement_files, with_optional
+from ipexctl.projects.root import find_root, root_problem
 from ipexctl.remote.outcome import Watch, ignore_event
 from ipexctl.run.uninstall import UninstallOptions, UninstallReport, survey
 from ipexctl.run.uninstall import uninstall as remove_from_hosts
@@ -32,6 +35,13 @@ class InstallOptions(NamedTuple):
     build: Sequence[str] = ()
 
 
+class Optional(NamedTuple):
+    """Extras and dependency groups of the project that the call is in."""
+
+    extras: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+
+
 def install(
     opened: OpenHosts,
     stack: StackRequest | None = None,
@@ -40,14 +50,32 @@ def install(
     env: str = DEFAULT_ENV,
     packages: Sequence[str] = (),
     requirements: Sequence[Path] = (),
+    optional: Optional = Optional(),  # noqa: B008  # frozen
     options: InstallOptions = InstallOptions(),  # noqa: B008  # frozen
     watch: Watch = ignore_event,
 ) -> InstallReport:
     opened.pool.warm(opened.hosts)  # connect while the request is read
 
+    start = Path(requirements[0]).parent.absolute() if requirements else Path.cwd()
+    layout = _layout_at(start)
+    if optional != Optional():
+        if requirements:
+            raise UserError(
+                "--extra and --group are for the project's own requirements",
+                fix="with -r, name them after the file: -r 'pyproject.toml[NAME]'",
+            )
+        files = with_optional(find_requirement_files(layout, start).files, layout, *optional)
+        requirements = [Path(os.path.relpath(layout.root / file)) for file in files]
     request = replace(
         install_request(
-            stack or StackRequest(), packages, requirements, sources or Sources(), env, os.environ, options.build
+            stack or StackRequest(),
+            packages,
+            requirements,
+            sources or Sources(),
+            env,
+            os.environ,
+            options.build,
+            layout,
         ),
         home=opened.home,
         iface=opened.iface,
@@ -61,6 +89,12 @@ def install(
     else:
         report = install_stack(opened.hosts, request, opened.pool, watch)
     return opened.options.in_report(report)
+
+
+def _layout_at(directory: Path) -> ProjectLayout:
+    """Of the project that has the directory; none for a home directory and others that are no project."""
+    root = find_root(None, None, directory)
+    return NO_LAYOUT if root_problem(root) else read_layout(root, directory)
 
 
 def versions(stack: StackRequest, opened: OpenHosts | None = None) -> VersionsReport:

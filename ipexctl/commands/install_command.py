@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.commands.shared_options import (
+    EXTRA,
+    GROUP,
     PACKAGES,
     REQUIREMENTS,
     Home,
@@ -43,6 +45,8 @@ def install_command(
     ),
     requirements: list[Path] | None = REQUIREMENTS,
     packages: list[str] | None = PACKAGES,
+    extra: list[str] | None = EXTRA,
+    group: list[str] | None = GROUP,
     build: list[str] | None = option(
         "--build NAME", "Package without a wheel: one machine builds it for all, running its code; repeatable."
     ),
@@ -75,7 +79,7 @@ def install_command(
     hosts = () if download_only is not None and not targets.names_hosts else None
     with open_hosts(targets, home, output, hosts=hosts, steps_from=2) as (opened, interrupt):
         opened.pool.warm(opened.hosts)
-        from ipexctl.api.host_stacks import InstallOptions, install  # while the hosts connect
+        from ipexctl.api.host_stacks import InstallOptions, Optional, install  # while the hosts connect
         from ipexctl.stack.resolve.model import Sources, StackRequest
 
         with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
@@ -86,6 +90,7 @@ def install_command(
                 env=env,
                 packages=packages or (),
                 requirements=requirements or (),
+                optional=Optional(tuple(extra or ()), tuple(group or ())),
                 options=InstallOptions(upgrade, downgrade, dry_run, download_only, build or ()),
                 watch=view.watch,
             )

@@ -11,6 +11,8 @@ from typing import Any, Final
 import typer
 
 from ipexctl.commands.shared_options import (
+    EXTRA,
+    GROUP,
     PACKAGES,
     REQUIREMENTS,
     SUMMARY,
@@ -33,7 +35,10 @@ _OTHER_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "What to run": ("words", "module", "resume_run", "dry_run"),
     "Where": ("hostfile", "hosts", "cluster", "config", "limit", "home", "accelerate_config"),
     "Slurm": ("slurm", "partition", "nodes", "time", "account", "qos", "requeue", "sbatch"),
-    "Environment": ("install", "stack", "torch", "packages", "requirements", "no_requirements", "export", "env_file"),
+    "Environment": (
+        *("install", "stack", "torch", "packages", "requirements", "extra", "group", "no_requirements"),
+        *("export", "env_file"),
+    ),
     "Ranks and cores": (),
     "Communication": ("iface",),
     "Project files": (),
@@ -192,7 +197,9 @@ class RunCall:
     install: bool = flag("--install", "Install the environment on hosts that lack it.")
     packages: list[str] | None = PACKAGES
     requirements: list[Path] | None = REQUIREMENTS
-    no_requirements: bool = flag("--no-requirements", "Let --install leave out the project's own requirements file.")
+    extra: list[str] | None = EXTRA
+    group: list[str] | None = GROUP
+    no_requirements: bool = flag("--no-requirements", "Let --install leave out the project's own requirements.")
     ranks: str = option("--ranks SPEC", "Ranks to show, such as 0 or 0-3,8 (default: {default}).", "all")
     view: ViewOptions
     detach: bool = flag("--detach", "Start the run and return immediately.")

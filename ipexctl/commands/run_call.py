@@ -57,7 +57,7 @@ def run_of_call(ctx: typer.Context, call: RunCall) -> typer.Exit:
     line, view, detach, dry_run, summary = call.line, call.view, call.detach, call.dry_run, call.summary
     output = line.output
     outcome = ctx.with_resource(_noting_failed_call(line, summary, needs_note=not dry_run))
-    install = call.install or bool(call.packages or call.requirements)
+    install = call.install or bool(call.packages or call.requirements or call.extra or call.group)
     _refuse_ignored_options(line, view, install=install, detach=detach, dry_run=dry_run, summary=summary)
     page = _page_of_run(call.report, detach=detach, dry_run=dry_run)
     check_notify(call.notify)
@@ -73,6 +73,8 @@ def run_of_call(ctx: typer.Context, call: RunCall) -> typer.Exit:
         packages=(*(call.packages or ()), *spec.packages),
         requirements=tuple(call.requirements or ()),
         takes_own_requirements=not call.no_requirements,
+        extra=tuple(call.extra or ()),
+        group=tuple(call.group or ()),
         typed=ctx.obj["typed"],
     )
     check_packages(spec)

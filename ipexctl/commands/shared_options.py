@@ -120,8 +120,10 @@ SUMMARY: Final = option("--summary FILE", "Write the outcome to this file as JSO
 PACKAGES: Final = option("--with PKG", "Further package to install, such as 'peft>=0.17'; repeatable.")
 REQUIREMENTS: Final = option(
     "--requirement -r FILE",
-    "File of further packages: requirements.txt, pyproject.toml[EXTRA], uv.lock or environment.yml; repeatable.",
+    "File of further packages: requirements.txt, pyproject.toml[EXTRA], uv.lock, setup.py …; repeatable.",
 )
+EXTRA: Final = option("--extra NAME", "Extra of the project's own packages to install, too; repeatable.")
+GROUP: Final = option("--group NAME", "Dependency group of the project to install, too; repeatable.")
 CONFIG: Final = option(
     "--config FILE", "File of defaults to read instead of the project's ipexctl.toml (default: the one found)."
 )

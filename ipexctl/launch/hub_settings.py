@@ -92,6 +92,8 @@ def hub_use_of(tree: ast.Module, name: str) -> HubUse:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in found.used
     )
     repos = [_certain(entry, imports, texts) for _, entry in sorted(found.repos, key=lambda line: line[0])]
+    reached = _reached_options(tree)
+    repos = [replace(entry, is_certain=entry.is_certain and _reaches(entry.option, reached)) for entry in repos]
     by_directory = {entry.repo for entry in repos if not entry.is_loaded}
     repos = [replace(entry, is_loaded=entry.is_loaded and entry.repo not in by_directory) for entry in repos]
     return HubUse(tuple(repos), imports, texts, found.loads_others)
@@ -121,6 +123,34 @@ def with_arguments(use: HubUse, arguments: Sequence[str]) -> HubUse:
         if entry.repo not in named or (entry.is_certain and not named[entry.repo].is_certain):
             named[entry.repo] = entry
     return replace(use, repos=tuple(named.values()))
+
+
+def _reached_options(tree: ast.Module) -> frozenset[str]:
+    """Attributes, as of `args`, that reach a call which loads from a hub, also through a variable."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _function(node) in _CALLS]
+    words = [
+        word
+        for call in calls
+        for value in (*call.args, *(each.value for each in call.keywords))
+        for word in ast.walk(value)
+    ]
+    names = {word.id for word in words if isinstance(word, ast.Name)}
+    values = [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and any(isinstance(to, ast.Name) and to.id in names for to in node.targets)
+    ]
+    words += [word for value in values for word in ast.walk(value)]
+    return frozenset(word.attr for word in words if isinstance(word, ast.Attribute))
+
+
+def _reaches(option: str, reached: frozenset[str]) -> bool:
+    return not option or _plain(option.lstrip("-")) in reached
+
+
+def _function(call: ast.Call) -> str:
+    function = call.func
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
 def _plain(option: str) -> str:
@@ -180,8 +210,7 @@ class _Finder:
             waiting += [(child, is_sure) for child in ast.iter_child_nodes(node)]
 
     def _read_call(self, call: ast.Call, *, is_sure: bool) -> None:
-        function = call.func
-        name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+        name = _function(call)
         if name == "add_argument":
             self._read_option(call)
         if name not in _CALLS or not (self._imports or name == "from_pretrained"):

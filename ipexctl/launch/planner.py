@@ -43,9 +43,10 @@ from ipexctl.node.common.plan import (
     RankPlan,
     Setting,
 )
+from ipexctl.node.env.check import normalize
 from ipexctl.projects.dist_info import dist_info_files
 from ipexctl.projects.layout import ProjectLayout
-from ipexctl.spec import RunSpec, asked_of
+from ipexctl.spec import asked_of
 from ipexctl.text import counted
 from ipexctl.transports import launcher_of
 
@@ -119,7 +120,7 @@ def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
         command=_command(gathered),
         cwd=gathered.home,
         files=(*mpi.launcher_files(context, hosts), *_own_files(gathered.spec.project.layout)),
-        project=_planned_project(gathered.spec),
+        project=_planned_project(gathered),
         has_starters=launcher is not None and launcher.has_starters,
         stores=find_leaders(gathered.facts, lambda name: gathered.facts[name].store_of(name)),
         setup=gathered.setup,
@@ -143,10 +144,11 @@ def _own_files(layout: ProjectLayout) -> Iterator[LaunchFile]:
     return (LaunchFile(name, 0o600, text, is_everywhere=True) for name, text in dist_info_files(layout))
 
 
-def _planned_project(spec: RunSpec) -> PlannedProject:
-    project = spec.project
+def _planned_project(gathered: Gathered) -> PlannedProject:
+    project = gathered.spec.project
     own = tuple(package.name for package in project.layout.own if package.name)
-    return PlannedProject(str(project.root), own, project.layout.paths, project.requirements.files)
+    paths = project.layout.paths_with(frozenset(map(normalize, gathered.env.packages)))
+    return PlannedProject(str(project.root), own, paths, project.requirements.files)
 
 
 def _local_rank_option(option: str, torch: str) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -61,8 +61,20 @@ class ProjectLayout:
     @property
     def paths(self) -> tuple[str, ...]:
         """Directories that ranks import from, relative to the root, which is the last."""
-        found = [path for package in self.own for path in package.paths]
-        return tuple(dict.fromkeys([*(path for path in found if path != "."), "."]))
+        return self.paths_with(frozenset())
+
+    def paths_with(self, packages: Collection[str]) -> tuple[str, ...]:
+        """The same, without the directories of packages with compiled parts that the environment has as a wheel: the
+        project's files would hide the wheel's. `packages`: normalized names."""
+        built = [package for package in self.own if self._is_built(package, packages)]
+        left_out = {path for package in built for path in package.paths}
+        found = [path for package in self.own for path in package.paths if path not in left_out]
+        root = [] if "." in left_out else ["."]
+        return tuple(dict.fromkeys([*(path for path in found if path != "."), *root]))
+
+    @staticmethod
+    def _is_built(package: OwnPackage, packages: Collection[str]) -> bool:
+        return package.declaration.is_compiled and package.normalized in packages
 
     @property
     def search_paths(self) -> tuple[Path, ...]:

@@ -245,6 +245,10 @@ class _Walk:
         for imported in imported_names(tree, is_script=is_script):
             self._add(imported, name, package)
 
+    def import_package(self, package: str) -> None:
+        """Follow the package of a script that runs as a module: Python imports it first."""
+        self._add(ImportedName(package, 0, (), 0), "", "")
+
     def follow_all(self) -> None:
         while self._waiting and len(self.files) < _MOST_FILES and self._bytes < _MOST_BYTES:
             if time.monotonic() > self._until:
@@ -351,6 +355,8 @@ def follow_imports(
     gc.disable()  # syntax trees have no cycles, and looking for some doubles the time
     try:
         walk.follow(tree, name, package, is_script=True)
+        if package:
+            walk.import_package(package)
         walk.follow_all()
     finally:
         if collects:

@@ -46,6 +46,7 @@ from ipexctl.run.start.path_checks import check_data, unsynced_arguments
 from ipexctl.run.start.project import files_in_other_generations, find_commit
 from ipexctl.run.start.request import StartError, StartFailure, check_pool_plan, spec_of_all
 from ipexctl.run.start.script_imports import (
+    check_own_modules,
     check_script,
     install_by_run,
     install_command,
@@ -375,6 +376,9 @@ def make_plan(context: Gathered, run: str) -> Plan:
 def _plan_hosts(context: Gathered, run: str) -> Plan:
     spec = context.spec
     check_gpu_code(spec, context.env.packages)
+    packages = tuple(sorted(map(normalize, context.env.packages)))
+    if spec.project.script is not None:
+        check_own_modules(spec.project.script, packages)
     plan = plan_launch(context, run)
     if isinstance(plan, Refusal):
         raise StartError(plan)
@@ -382,7 +386,6 @@ def _plan_hosts(context: Gathered, run: str) -> Plan:
     plan = plan._replace(notes=notes, hub=tuple(entry.repo.word for entry in context.hub.use.repos))
     if not plan.env:
         return plan
-    packages = tuple(sorted(map(normalize, context.env.packages)))
     plan = plan._replace(install=install_command(spec.env), packages=packages)
     return plan._replace(
         install_by_run=install_by_run(spec), project_packages=tuple(sorted(spec.project.requirements.names))

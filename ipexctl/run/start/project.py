@@ -68,7 +68,11 @@ def locate_project(spec: RunSpec, cwd: Path, before: str = "") -> ProjectLocatio
     hint = "; for the current directory: --cwd ." if can_be_larger else ""
     layout = read_layout(root, path.parent)
     files = find_requirement_files(layout, path.parent)
-    found = _with_files(project_script(str(script), path, layout), files)
+    try:
+        found = _with_files(project_script(str(script), path, layout), files)
+    except UserError as error:
+        error.fix = spec.options.apply(error.fix)
+        raise
     return ProjectLocation(root, subdirectory, command, found, layout, files, hint=hint)
 
 

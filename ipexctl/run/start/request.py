@@ -108,6 +108,11 @@ def check_request(spec: RunSpec) -> None:
 
 
 def check_packages(spec: RunSpec) -> None:
+    if (spec.extra or spec.group) and (spec.packages or spec.requirements or not spec.takes_own_requirements):
+        raise UserError(
+            "--extra and --group are for the project's own requirements",
+            fix="with -r, name them after the file: -r 'pyproject.toml[NAME]'",
+        )
     if spec.python is not None and (spec.packages or spec.requirements):
         raise UserError("--with and -r change an environment, and --python is never changed", fix="remove --python")
 

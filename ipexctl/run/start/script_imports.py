@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import ast
 import os
+import posixpath
 import re
 import shlex
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path, PurePath
@@ -28,8 +29,16 @@ from ipexctl.launch.request import MPI_MODULES, Gathered, MpiImport
 from ipexctl.limits import IMPORTS_CHECK
 from ipexctl.node.env.check import normalize
 from ipexctl.option_declaration import DEFAULT_ENV
-from ipexctl.projects.layout import ProjectLayout
-from ipexctl.projects.modules import Import, find_module, follow_imports, has_module, imported_names, is_anywhere
+from ipexctl.projects.layout import OwnPackage, ProjectLayout
+from ipexctl.projects.modules import (
+    Import,
+    find_module,
+    follow_imports,
+    has_module,
+    imported_names,
+    is_anywhere,
+    source_beside,
+)
 from ipexctl.projects.project_files import find_distribution
 from ipexctl.projects.requirement_files import RequirementFiles
 from ipexctl.remote.command import Command
@@ -39,11 +48,12 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session
 from ipexctl.run.start.request import StartError, StartFailure
+from ipexctl.run.start.spawners import find_spawner
 from ipexctl.run.start.start_notes import has_trainer, uses_accelerate, uses_trainer
 from ipexctl.run.unsent import named_files
 from ipexctl.spec import RunSpec
 from ipexctl.stack.catalog import project_of
-from ipexctl.text import join_words
+from ipexctl.text import join_words, tilde_path
 
 _OTHER_INTERPRETER: Final = re.compile(
     rb"#!\s*(?:\S*/)?(?:env\s+(?:-\S+\s+)*)?(?:\S*/)?"
@@ -93,6 +103,8 @@ class ScriptFile:
     mpi_import: MpiImport | None = None
     """Its first import of a module that needs mpirun."""
     gpu_lines: tuple[GpuLine, ...] = ()
+    spawner: str = ""
+    """Where the script starts ranks of its own, as in `train.py, line 12`; or empty."""
     files: tuple[str, ...] = ()
     layout: ProjectLayout | None = None
     requirements: RequirementFiles = RequirementFiles()  # noqa: RUF009 - immutable
@@ -162,12 +174,14 @@ def _with_imports(
     if tree is None:
         return replace(script, layout=layout)
     found = {"trainer": script.has_trainer, "uses_it": script.uses_trainer, "accelerate": script.uses_accelerate}
-    mpi, gpu = script.mpi_import, list(script.gpu_lines)
+    mpi, gpu, spawner = script.mpi_import, list(script.gpu_lines), script.spawner
 
     def read_own(name: str, own: ast.Module, text: str) -> None:
-        nonlocal mpi
+        nonlocal mpi, spawner
         mpi = mpi or _mpi_import(own, name, only_certain=True)
         gpu.extend(line._replace(file=name) for line in find_gpu_lines(own, text) if line.is_certain)
+        if not spawner and "spawn" in text and (line := find_spawner(own)):
+            spawner = f"{name}, line {line}"
         if "transformers" in text:
             found["trainer"] |= has_trainer(own)
             found["uses_it"] |= uses_trainer(own)
@@ -186,6 +200,7 @@ def _with_imports(
         uses_accelerate=found["accelerate"],
         mpi_import=mpi if mpi is None or mpi.module not in own else None,
         gpu_lines=tuple(gpu),
+        spawner=spawner,
         layout=layout,
     )
 
@@ -258,6 +273,7 @@ def read_script(name: str, data: bytes) -> tuple[ScriptFile, ast.Module | None]:
             raise _not_python(name, "is a shell script", "bash ") from None
         return ScriptFile(name, text), None
     doubt, doubts_all = _doubt(tree)
+    spawner = find_spawner(tree)
     names: dict[str, Import] = {}
     for imported in imported_names(tree, is_script=True):
         top = imported.module.partition(".")[0]
@@ -276,6 +292,7 @@ def read_script(name: str, data: bytes) -> tuple[ScriptFile, ast.Module | None]:
         mpi_import=_mpi_import(tree, name),
         gpu_lines=find_gpu_lines(tree, text),
         files=named_files(tree),
+        spawner=f"{name}, line {spawner}" if spawner else "",
     )
     return script, tree
 
@@ -346,6 +363,58 @@ def with_environment(script: ScriptFile, context: Gathered) -> ScriptFile:
         is_installed_by_run=spec.install and takes_own_requirements(spec),
         packages=packages,
     )
+
+
+def check_own_modules(script: ScriptFile, packages: Collection[str]) -> None:
+    """Raise a StartError for a module of an own package that no file has, and that a build makes. Pure, but for a look
+    at the project's files. `packages`: normalized names of those in the environment."""
+    layout = script.layout
+    if layout is None or script.doubt:
+        return
+    for entry in script.missing:
+        owner = next(
+            (package for package in layout.own if package.name and _has_top(layout, package, entry.module)), None
+        )
+        name = owner.name if owner is not None else entry.module.partition(".")[0]
+        if owner is not None and owner.normalized in packages:
+            continue
+        file = entry.file or script.name
+        if (source := source_beside(layout.search_paths, entry.module)) is not None:
+            place = owner.file if owner is not None else os.path.relpath(source, layout.root)
+            raise StartError(
+                StartFailure(
+                    f"{name} has compiled parts ({place}), which hosts do not have: {file} imports {entry.module} "
+                    f"(line {entry.line})",
+                    f"build its wheel, and install that: {_build_line(layout, owner)}",
+                    exit_code=2,
+                )
+            )
+        made = [path for package in layout.own for path in _version_files_of(package)]
+        path = f"{entry.module.replace('.', '/')}.py"
+        version_file = next((each for each in made if each.endswith(path)), "")
+        if version_file:
+            raise StartError(
+                StartFailure(
+                    f"{name} needs {version_file}, which its build writes and {tilde_path(layout.root)} lacks",
+                    "make it here once: python -m pip install -e .",
+                    exit_code=2,
+                )
+            )
+
+
+def _has_top(layout: ProjectLayout, package: OwnPackage, module: str) -> bool:
+    return any(has_module(layout.root / path, module.partition(".")[0]) for path in package.paths)
+
+
+def _version_files_of(package: OwnPackage) -> Iterator[str]:
+    yield from (
+        posixpath.normpath(posixpath.join(package.directory, file)) for file in package.declaration.version_files
+    )
+
+
+def _build_line(layout: ProjectLayout, owner: OwnPackage | None) -> str:
+    directory = shlex.quote(os.path.relpath(layout.root / (owner.directory if owner is not None else ".")))
+    return f"ipexctl install --build {directory}"
 
 
 def check_script(hosts: Sequence[Host], python: str, script: ScriptFile, pool: SessionPool) -> str:

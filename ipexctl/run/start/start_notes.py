@@ -17,7 +17,7 @@ import os
 import posixpath
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from ipexctl.hosts.allocation import SCHEDULERS
@@ -30,6 +30,7 @@ from ipexctl.launch.accelerate_env import IPEX, before, no_optimize
 from ipexctl.launch.request import Gathered
 from ipexctl.limits import PATHS_CHECK
 from ipexctl.node.common.plan import Plan
+from ipexctl.projects.layout import ProjectLayout
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.session import Session, capture
@@ -87,7 +88,11 @@ def restart_note(plan: Plan) -> str:
 def check_gpu_code(spec: RunSpec, packages: Mapping[str, str]) -> None:
     """Raise a StartError for a script that fails on CPUs in any case. A user's torch may find a GPU. Pure."""
     script = spec.project.script
-    if script is None or spec.python is not None or any(name.startswith("nvidia-") for name in packages):
+    if (
+        script is None
+        or spec.python is not None
+        or any(name.startswith(("nvidia-cu", "nvidia-nccl")) for name in packages)
+    ):
         return
     if any(line.is_certain for line in script.gpu_lines):
         reason = f"{script.name} is written for GPUs, and the ranks run on CPUs"
@@ -101,13 +106,42 @@ def script_notes(context: Gathered, plan: Plan) -> tuple[str, ...]:
     ranks = plan.world_size if plan.backend != "none" else 1
     has_use_ipex = sets_use_ipex(spec.argv[1:])
     lines = script.gpu_lines if script is not None else ()
-    notes = (
+    notes: tuple[str, ...] = (
         f"{spec.script} seems to be written for GPUs, and the ranks run on CPUs: {suggestions(lines)}" if lines else "",
         use_ipex_note(packages, _last_with_ipex(context.env.stacks)) if has_use_ipex else "",
         trainer_note(uses_it=uses_it, argv=spec.argv, packages=packages, ranks=ranks),
         trainer_resume_note(find_resume_flag(spec.argv[1:]), has_trainer=has_trainer, packages=packages, ranks=ranks),
     )
+    notes += (
+        spawner_note(script.spawner if script is not None else "", ranks),
+        hydra_note([entry.module for entry in script.imports] if script is not None else (), spec.argv[1:], ranks),
+        *hiding_notes(spec.project.layout, packages),
+    )
     return tuple(note for note in notes if note)
+
+
+def spawner_note(place: str, ranks: int) -> str:
+    if not place or ranks < 2:
+        return ""
+    return f"this script starts its own ranks ({place}), and each of {ranks} ranks would do so: -n 1"
+
+
+def hydra_note(modules: Collection[str], argv: Sequence[str], ranks: int) -> str:
+    if "hydra" not in modules or ranks < 2 or any(word.lstrip("+").startswith("hydra.run.dir=") for word in argv):
+        return ""
+    return (
+        "each rank makes its own time-stamped outputs/ directory; one for all: "
+        "'hydra.run.dir=${oc.env:IPEXCTL_RUN_DIR}'"
+    )
+
+
+def hiding_notes(layout: ProjectLayout, packages: Collection[str]) -> Iterator[str]:
+    """On modules at the project's root that Python finds before those of the environment."""
+    for package in packages:
+        module = package.replace("-", "_")
+        for file in (f"{module}.py", f"{module}/__init__.py"):
+            if (layout.root / file).is_file() and not layout.is_own(package):
+                yield f"{file} in the project hides the installed package {package}"
 
 
 def _last_with_ipex(stacks: Sequence[str]) -> Mapping[str, str]:

@@ -10,6 +10,7 @@ import shlex
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, wait
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -36,10 +37,12 @@ from ipexctl.run.start.begin import clean_up
 from ipexctl.run.start.project import describe_project
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.spec import RunSpec, TypedCall
+from ipexctl.sync.ignore import is_credential, pattern_for
 from ipexctl.sync.node_calls import TreeCalls
 from ipexctl.sync.path_notes import PathNotes
 from ipexctl.sync.project import Project, read_project
 from ipexctl.sync.project_sync import ProjectSync, query_project
+from ipexctl.text import join_words
 
 _SHOWN: Final = PathNotes("said")
 
@@ -51,15 +54,22 @@ def start_reading(spec: RunSpec, on_step: Callable[[str], None]) -> Future[Proje
         return None
 
     def read_content() -> Project:
-        content = read_project(
+        read = partial(
+            read_project,
             spec.project.root,
             spec.exclude,
-            includes=spec.include,
             secret_files=spec.secret_files,
             home=spec.home,
             allow_big=spec.allow_big,
             data=[Path(path) for path in spec.data],
         )
+        content = read(includes=spec.include)
+        if unsent := unsent_modules(spec, content):
+            content = read(includes=(*spec.include, *map(pattern_for, unsent)))
+            on_step(
+                f"note: {join_words(unsent)} {'is' if len(unsent) == 1 else 'are'} sent although an ignore file "
+                "excludes it: the project's own modules import it"
+            )
         check_synced_path(spec, content.manifest)
         on_step(describe_project(spec, content.manifest.summary))
         for note in spec.project.layout.notes:
@@ -70,6 +80,17 @@ def start_reading(spec: RunSpec, on_step: Callable[[str], None]) -> Future[Proje
     if first_link(spec):
         reading.result()  # it may be refused, and then no host is asked anything
     return reading
+
+
+def unsent_modules(spec: RunSpec, project: Project) -> tuple[str, ...]:
+    """Python files of own packages that the script imports in any case, and that an ignore file excludes."""
+    script = spec.project.script
+    if script is None or spec.exclude:
+        return ()
+    sent = {entry.path for entry in project.manifest.entries}
+    packages = tuple(f"{path}/" for path in spec.project.layout.paths if path != ".")
+    below = [name for name in script.own_files if "/" in name and (name.startswith(packages) or not packages)]
+    return tuple(name for name in below if name not in sent and not is_credential(name, is_directory=False))
 
 
 def begin_query(

@@ -113,7 +113,7 @@ class Lock:
 
     @property
     def is_cuda(self) -> bool:
-        return any(wheel.name.startswith("nvidia-") for wheel in self.wheels)
+        return any(wheel.name.startswith(("nvidia-cu", "nvidia-nccl")) for wheel in self.wheels)
 
     def to_json(self) -> LockDocument:
         return {"schema": "ipexctl.lock/1", "python": self.python, "wheels": [w.to_json() for w in self.wheels]}

@@ -41,6 +41,7 @@ HARMLESS = frozenset(
         "fp32_math",
         "wire",
         "no_requirements",
+        "group",
         "diff",
         "allow_big",
         "backend",

@@ -25,6 +25,7 @@ def named(source: str, *arguments: str) -> dict[str, bool]:
 
 
 IMPORT = "from transformers import AutoModel, pipeline\nfrom datasets import load_dataset\n"
+OPTION = 'p.add_argument("--model-id", default="org/tiny")\n'
 LOAD = 'AutoModel.from_pretrained("org/tiny")\n'
 
 
@@ -59,7 +60,10 @@ LOAD = 'AutoModel.from_pretrained("org/tiny")\n'
         (IMPORT, ("--model_name_or_path", "org/tiny", "--dataset-name=org/data"), {"hf:org/tiny": True, "hf-dataset:org/data": True}),  # noqa: E501
         ("", ("--model", "org/tiny", "--model_args", "a/b"), {"hf:org/tiny": False}),
         (IMPORT, ("--model", "tiny", "--tokenizer_name", "/data/tiny"), {}),
-        (IMPORT + 'p.add_argument("--model-id", default="org/tiny")', (), {"hf:org/tiny": True}),
+        # A default counts if it reaches a call that loads it: the names of other models may look alike.
+        (IMPORT + 'p.add_argument("--model", default="DiT-L/2")\nmodels[args.model]()', (), {"hf:DiT-L/2": False}),
+        (IMPORT + OPTION + "AutoModel.from_pretrained(args.model_id)", (), {"hf:org/tiny": True}),
+        (IMPORT + OPTION + "name = args.model_id\nAutoModel.from_pretrained(name)", (), {"hf:org/tiny": True}),
         (IMPORT + 'p.add_argument("--model-id", default="org/tiny")', ("--model_id", "a/b"), {"hf:a/b": True}),
     ],
 )  # fmt: skip

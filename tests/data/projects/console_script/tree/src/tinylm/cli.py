@@ -1,0 +1,5 @@
+from tinylm.train import Model
+
+
+def main():
+    pass

@@ -1,0 +1,3 @@
+import torch
+from tinylm.model import Model
+import einops

@@ -1,0 +1,4 @@
+def main():
+    from . import launcher
+
+    launcher.launch()

@@ -1,0 +1,1 @@
+from tinylm._version import version

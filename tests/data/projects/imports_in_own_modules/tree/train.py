@@ -1,0 +1,4 @@
+import sys
+sys.path.append('lib')
+import helper, ghost
+from pk.data import load

@@ -1,0 +1,1 @@
+from org.tinylm.model import x

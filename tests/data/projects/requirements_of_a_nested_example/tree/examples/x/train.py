@@ -1,0 +1,1 @@
+import tinylm.model

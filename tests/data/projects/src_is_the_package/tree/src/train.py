@@ -1,0 +1,2 @@
+import rootutils
+from src.utils import log

@@ -1,0 +1,2 @@
+import rich
+log = 1

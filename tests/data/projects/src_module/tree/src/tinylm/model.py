@@ -1,0 +1,5 @@
+import torch
+from tqdm import tqdm
+import safetensors
+
+Model = torch.nn.Linear

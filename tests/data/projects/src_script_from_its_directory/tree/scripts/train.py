@@ -1,0 +1,1 @@
+from tinylm.train import Model

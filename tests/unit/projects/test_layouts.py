@@ -1,0 +1,95 @@
+"""Each directory of tests/data/projects is a project, with a line that is typed in it and what comes of the line.
+
+`IPEXCTL_GOLDEN=write` writes what comes into each case.json; a new layout is a new directory, and no code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipexctl.api.before_run import request_of_run
+from ipexctl.errors import UserError
+from ipexctl.option_declaration import NO_OPTIONS
+from ipexctl.run.start.project import describe_project, locate_project
+from ipexctl.run.start.request import StartError
+from ipexctl.run.start.script_imports import check_own_modules
+from ipexctl.spec import ProjectLocation, RunSpec
+
+PROJECTS = Path(__file__).parents[2] / "data" / "projects"
+NAMES = sorted(path.name for path in PROJECTS.iterdir())
+_TYPED = ("line", "cwd", "repository")
+
+
+def spec_of(line: str) -> RunSpec:
+    words = shlex.split(line)
+    if words[0] == "-m":
+        return RunSpec("module", tuple(words[1:]), takes_own_requirements=True, install=True)
+    return RunSpec("script", tuple(words), takes_own_requirements=True, install=True)
+
+
+def found_in(location: ProjectLocation, home: Path) -> dict[str, Any]:
+    script, layout = location.script, location.layout
+    imports = script.imports if script is not None else ()
+    return {
+        "root": os.path.relpath(location.root, home),
+        "subdirectory": location.subdirectory,
+        "command": list(location.command),
+        "own": [f"{package.name} {package.version}" for package in layout.own if package.name],
+        "paths": list(layout.paths),
+        "imports": [f"{each.module} ({each.file}:{each.line})" if each.file else each.module for each in imports],
+        "requirements": list(location.requirements.files),
+    }
+
+
+def what_comes(case: dict[str, Any], tree: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    cwd = tree / case.get("cwd", ".")
+    monkeypatch.chdir(cwd)
+    spec = spec_of(case["line"])
+    notes: list[str] = []
+    found: dict[str, Any] = {}
+    try:
+        location = locate_project(spec, cwd, "ipexctl run")
+        found = found_in(location, tree)
+        spec = replace(spec, project=location, options=NO_OPTIONS)
+        found["shown"] = describe_project(spec, "FILES").replace(str(tree), "TREE")
+        if location.script is not None:
+            check_own_modules(location.script, frozenset())
+        request = request_of_run(spec, notes.append)
+        found |= {"installed": list(request.env.extras), "left_out": list(request.left_out)}
+    except (UserError, StartError) as error:
+        refused = error.failure if isinstance(error, StartError) else error
+        reason = refused.reason if not isinstance(refused, UserError) else refused.message
+        found["refused"] = [text.replace(str(tree), "TREE") for text in (reason, refused.fix)]
+    found["notes"] = [note.replace(str(tree), "TREE") for note in (*location_notes(found, spec), *notes)]
+    return found
+
+
+def location_notes(found: dict[str, Any], spec: RunSpec) -> tuple[str, ...]:
+    return spec.project.layout.notes if found else ()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_project_starts_by_the_line_of_its_readme(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = json.loads((PROJECTS / name / "case.json").read_text())
+    tree = tmp_path / "work" / name
+    shutil.copytree(PROJECTS / name / "tree", tree)
+    if "repository" in case:
+        (tree / case["repository"] / ".git").mkdir()
+    found = what_comes(case, tree, monkeypatch)
+    typed = {key: case[key] for key in _TYPED if key in case}
+    if os.environ.get("IPEXCTL_GOLDEN") == "write":
+        (PROJECTS / name / "case.json").write_text(json.dumps({**typed, **found}, indent=1) + "\n")
+        return
+    assert found == {key: value for key, value in case.items() if key not in _TYPED}
+
+
+def test_the_layouts_are_many() -> None:
+    assert len(NAMES) >= 25
