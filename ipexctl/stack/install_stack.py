@@ -287,7 +287,8 @@ def _install_locked(context: InstallContext, locked: LockedStack) -> InstallRepo
     )
     installer = EnvInstaller(context, spec)
     installer.build_everywhere(context.pending)
-    if context.extended is not None and context.extended.name != name:
+    has_failed = any(result.status not in ("ok", "changed") for result in context.done.values())
+    if context.extended is not None and context.extended.name != name and not has_failed:
         installer.remove_superseded(context.extended.name)
     summary = replace(summary, mpi=context.installed_mpi or summary.mpi)
     return context.report(stack=summary, lock=lock, path=_path_of(context))

@@ -39,6 +39,7 @@ from ipexctl.stack.lock.wheel_indexes import (
     IndexCache,
     Source,
     call_labels,
+    directories_of,
     directory_of,
     index_order_note,
     lacks_answer_about_mpi,
@@ -143,6 +144,23 @@ def install_line(typed: InstallRequest, *, packages: Iterable[str] = (), builds:
     return shlex.join(["ipexctl", "install", *words])
 
 
+def built_for_another_torch(lock: Lock, directories: Collection[str]) -> tuple[str, str] | None:
+    """Problem and fix for a library of compiled code that comes from PyPI or a mirror of it, where it is built for the
+    CUDA build of torch, beside a torch for CPUs: its import fails there. `directories`: of wheels, which the user has
+    chosen. Pure."""
+    torch = lock.packages.get(TORCH)
+    for wheel in lock.wheels if torch is not None and not lock.is_cuda else ():
+        is_chosen = wheel.path is not None and str(Path(wheel.path).parent) in directories
+        if wheel.name in _FOR_ONE_TORCH and not is_chosen and Version(wheel.version).local is None:
+            what = f"{wheel.name} {wheel.version} in reach is built for torch with CUDA"
+            ways = "use a machine that reaches it, name a mirror of it, --extra-index-url URL, or the directory of its wheel"
+            return (
+                f"{what}, and the hosts get torch {torch}: its import would fail",
+                f"PyTorch's index for CPUs has its build, {TORCH_CPU}: {ways}, --find-links DIR; or leave out {wheel.name}",
+            )
+    return None
+
+
 def build_fix(typed: InstallRequest, packages: Sequence[str], machine: str) -> str:
     line, names = install_line(typed, builds=packages), join_words(packages)
     return f"build from source, which runs the code of {names} on {machine}: {line}"
@@ -150,6 +168,7 @@ def build_fix(typed: InstallRequest, packages: Sequence[str], machine: str) -> s
 
 TORCH_LIBRARIES: Final = ("torchaudio", "torchtext", "torchvision")
 """PyTorch's index has builds of these for its CPU torch; other packages require them."""
+_FOR_ONE_TORCH: Final = ("torchaudio", "torchvision")
 _LARGE: Final = 2_000_000_000
 """Bytes; for a larger download, a smaller stack is suggested."""
 
@@ -350,6 +369,8 @@ class _Locking:
             context.watch(Notice(f"{maker.name} builds {names} from source, which runs the package's code there"))
         with context.timed("", "made the lock"):
             lock = self._make(plan, index_answer, maker)
+        if problem := built_for_another_torch(lock, directories_of(index_answer)):
+            raise HostError(*problem)
         if request.sources.extra_index_urls:
             target, named = Target(plan.python, plan.glibc), call_labels(request.sources)
             note = index_order_note(request.env.extras, lock.packages, index_answer.availability, target, named)
