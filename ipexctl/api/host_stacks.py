@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from ipexctl.api.open_hosts import OpenHosts
@@ -22,9 +24,10 @@ from ipexctl.stack.env.envs import EnvsReport, list_envs, prune_envs, remove_env
 from ipexctl.stack.env.record import check_env_name
 from ipexctl.stack.env.staging import download
 from ipexctl.stack.expected_stack import VersionsReport, choose_stack, versions_for
-from ipexctl.stack.install_context import InstallReport, install_request
+from ipexctl.stack.install_context import InstallReport, InstallRequest, ProjectArchive, install_request
 from ipexctl.stack.install_stack import install as install_stack
 from ipexctl.stack.resolve.model import Sources, StackRequest
+from ipexctl.sync.scan import check_size, scan_project
 
 
 class InstallOptions(NamedTuple):
@@ -66,17 +69,26 @@ def install(
             )
         files = with_optional(find_requirement_files(layout, start).files, layout, *optional)
         requirements = [Path(os.path.relpath(layout.root / file)) for file in files]
-    request = replace(
-        install_request(
+    directories = [word for word in options.build if "/" in word or word in (".", "..")]
+    with TemporaryDirectory(prefix="ipexctl-") as archives:
+        request = install_request(
             stack or StackRequest(),
             packages,
             requirements,
             sources or Sources(),
             env,
             os.environ,
-            options.build,
+            [word for word in options.build if word not in directories],
             layout,
-        ),
+        )
+        request = replace(request, projects=tuple(pack_project(word, Path(archives)) for word in directories))
+        report = _install(opened, request, options, watch)
+    return opened.options.in_report(report)
+
+
+def _install(opened: OpenHosts, request: InstallRequest, options: InstallOptions, watch: Watch) -> InstallReport:
+    request = replace(
+        request,
         home=opened.home,
         iface=opened.iface,
         timeout=opened.timeout,
@@ -85,10 +97,28 @@ def install(
         downgrade=options.downgrade,
     )
     if options.download_only is not None:
-        report = download(opened.hosts, request, opened.pool, options.download_only, watch)
-    else:
-        report = install_stack(opened.hosts, request, opened.pool, watch)
-    return opened.options.in_report(report)
+        return download(opened.hosts, request, opened.pool, options.download_only, watch)
+    return install_stack(opened.hosts, request, opened.pool, watch)
+
+
+def pack_project(directory: str, archives: Path) -> ProjectArchive:
+    """The files of a project that a sync would send, as an archive of its sources."""
+    root = Path(directory).absolute()
+    layout = _layout_at(root)
+    package = next((each for each in layout.own if each.name and layout.root / each.directory == layout.root), None)
+    if package is None or layout.root != Path(os.path.normpath(root)):
+        raise UserError(
+            f"--build {directory}: no package is declared there, in pyproject.toml, setup.cfg or setup.py",
+            fix="name the directory that has the file; for a package of an index, its name: --build NAME",
+        )
+    scanned = scan_project(layout.root)
+    check_size(layout.root, scanned)
+    path = archives / f"{package.normalized}.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        for found in scanned.found:
+            name = f"{package.normalized}-0/{found.path}"
+            archive.add(os.path.join(scanned.root, found.path), name, recursive=False)  # noqa: PTH118
+    return ProjectArchive(package.normalized, package.version, directory, path)
 
 
 def _layout_at(directory: Path) -> ProjectLayout:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidName, canonicalize_name
@@ -121,6 +121,17 @@ def _names(lines: Iterable[str], operators: frozenset[str] = frozenset()) -> fro
     return frozenset(found)
 
 
+class ProjectArchive(NamedTuple):
+    """A copy of the user's project, to build a wheel from."""
+
+    name: str
+    """Normalized."""
+    version: str
+    directory: str
+    """As it was typed."""
+    path: Path
+
+
 @dataclass(frozen=True, slots=True)
 class InstallRequest:
     env: EnvRequest
@@ -136,6 +147,8 @@ class InstallRequest:
     named: tuple[str, ...] = ()
     builds: tuple[str, ...] = ()
     """Packages to build from source. Never taken from a host's record, because a build runs code."""
+    projects: tuple[ProjectArchive, ...] = ()
+    """Projects to build a wheel of; likewise never from a record."""
     own: tuple[tuple[str, str], ...] = ()
     """Names and versions of the project's own packages, for which no index is asked."""
     left_out: tuple[str, ...] = ()

@@ -179,7 +179,8 @@ def _find_known(context: InstallContext) -> Existing | None:
     made_for = context.request.to_json()
 
     def answers(_: Env, record: EnvRecord) -> bool:
-        return made_for in record.requests and set(request.builds) <= set(record.built)
+        is_built = set(request.builds) <= set(record.built)
+        return made_for in record.requests and is_built and not request.projects  # whose files may have changed
 
     return find_existing(context.facts, request.name, answers)
 
@@ -278,7 +279,7 @@ def _install_locked(context: InstallContext, locked: LockedStack) -> InstallRepo
             mpi=summary.mpi,
             why=plan.reason.text,
             installer=dict(locked.installer.to_json()),
-            built=context.request.builds,
+            built=(*context.request.builds, *(project.name for project in context.request.projects)),
         ),
         interpreters=plan.interpreters,
         index_answer=locked.index_answer,

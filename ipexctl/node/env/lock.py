@@ -64,7 +64,7 @@ def interpreter_for(request: CompileRequest) -> str:
     own = sys.executable if version == "{}.{}".format(*sys.version_info) else None
     found = request["interpreter"] or own or shutil.which(f"python{version}")
     if found is None:
-        builds = ", ".join(request["builds"])
+        builds = ", ".join([*request["builds"], *(project["name"] for project in request["projects"])])
         raise AgentError(
             f"there is no Python {version} on this machine to build {builds}",
             "install that Python here, or give the first host access to an index, so that it builds",
@@ -108,6 +108,43 @@ def download(client: HttpClient, source: SourceArchive, directory: Path) -> Path
     return path
 
 
+class ProjectSource(TypedDict):
+    """The user's project, to build a wheel from."""
+
+    name: str
+    version: str
+    archive: str | StoreFile
+    """A path, or a file in the home's store."""
+
+
+def build_project(request: CompileRequest, source: ProjectSource, uv: list[str], directory: Path) -> Path:
+    """Build the wheel of a project from a copy of its files. Its code gets none of the account's variables and no login
+    of an index."""
+    archive = source["archive"]
+    place = directory / "projects" / source["name"]
+    for path in (place, directory / "no-home"):
+        path.mkdir(parents=True)
+    copy = place / f"{source['name']}.tar.gz"
+    stored = (
+        archive if isinstance(archive, str) else Path(home_of(request), "wheels", archive["sha256"], archive["name"])
+    )
+    shutil.copyfile(str(stored), str(copy))
+    env = {name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "LC_ALL")}
+    env.update(UV_CACHE_DIR=str(directory / "cache"), UV_PYTHON_DOWNLOADS="never", TMPDIR=str(directory / "tmp"))
+    env.update(HOME=str(directory / "no-home"))
+    env.update(SETUPTOOLS_SCM_PRETEND_VERSION=source["version"], SOURCE_DATE_EPOCH="315532800")
+    argv = [*uv, "build", "--wheel", "--no-build", "--no-create-gitignore", "--no-sources"]
+    argv += ["--python", interpreter_for(request), "--build-constraints", str(directory / "constraints.txt")]
+    child = run([*argv, "--out-dir", str(place), str(copy)], env, directory, timeout=request["timeout"])
+    wheel = next(place.glob("*.whl"), None)
+    if child.process.returncode or wheel is None:
+        raise BuildFailed(child.text)
+    kept = Path(home_of(request), "wheels", sha256_of(wheel), wheel.name)
+    make_private_directory(kept.parent)
+    write_atomically(kept, wheel.read_bytes())
+    return kept
+
+
 MAX_MESSAGES = 16384
 MAX_METADATA = 16 << 20
 UNFIT = "0+unfit"
@@ -129,6 +166,7 @@ class CompileRequest(TypedDict):
     settings: HttpSettings
     logins: Mapping[str, str]
     builds: list[str]
+    projects: list[ProjectSource]
     own: Mapping[str, str]
     """Packages of the user's project, and their versions: required by others, they are met without an index, and they
     are not in the lock."""
@@ -235,6 +273,43 @@ def compile_lock(request: CompileRequest, directory: Path) -> CompileReply:
     uv = request["uv"]
     if not isinstance(uv, str):
         uv = unpack_uv(Path(home_of(request), "wheels"), uv, directory)
+    builds, is_building = request["builds"], bool(request["builds"] or request["projects"])
+    sources, originals = links_for_uv(request, directory)
+    env = environment(sources, request["settings"], directory)
+    config = directory / "uv.toml"
+    config.write_text(configuration(sources, env), encoding="utf-8")
+    pins = [line for line in request["requirements"] if is_building and PIN.fullmatch(line)]
+    write_lines(directory / "constraints.txt", [*request["constraints"], *pins])
+    base = [uv, "--config-file", str(config)]
+    named, lines = dict(request["named"]), list(request["requirements"])
+    try:
+        for project in request["projects"]:
+            wheel = build_project(request, project, base, directory)
+            env["UV_FIND_LINKS"] = ",".join(filter(None, (env.get("UV_FIND_LINKS"), str(wheel.parent))))
+            named[project["name"]] = str(wheel)
+            lines.append(f"{project['name']}=={wheel.name.split('-')[1]}")
+        write_lines(directory / "requirements.txt", lines)
+        stubs = [write_stub(directory / "own", name, version) for name, version in request["own"].items()]
+        solve = Solve(compile_argv(request, base, directory), env, directory, request["timeout"])
+        code, text, message = solve.run([*stubs, *overrides_of(named, originals, directory)])
+        is_of_named = code == 0 and bool(named)
+        if is_of_named:
+            # An override ignores limits of versions. Once more, with what uv has fetched: of a named package, that is
+            # nothing, so only the directory has it.
+            is_unfit = f'\nversion = "{UNFIT}"' in text
+            code, text, message = (1, "", "") if is_unfit else solve.run(stubs, "--offline")
+        if code == 0:
+            built = build_wheels(request, text, base, env, directory) if builds else {}
+            return CompileReply(text, {**local_wheels(text, originals), **built})
+    except BuildFailed as error:
+        message, is_of_named = str(error), False
+    for links, original in originals.items():
+        message = message.replace(str(links), str(original))
+    return CompileReply(None, message=message.replace(str(directory) + "/", ""), is_of_named=is_of_named)
+
+
+def links_for_uv(request: CompileRequest, directory: Path) -> tuple[list[SourceRequest], dict[Path, Path]]:
+    """The sources, with a directory of metadata in place of each directory of wheels; and which stands for which."""
     originals: dict[Path, Path] = {}
     sources: list[SourceRequest] = []
     for source in request["sources"]:
@@ -245,41 +320,21 @@ def compile_lock(request: CompileRequest, directory: Path) -> CompileReply:
             make_metadata_links(originals[links], links)
             source = {**source, "url": str(links)}
         sources.append(source)
-    env = environment(sources, request["settings"], directory)
-    config = directory / "uv.toml"
-    config.write_text(configuration(sources, env), encoding="utf-8")
-    requirements, constraints = directory / "requirements.txt", directory / "constraints.txt"
-    pins = [line for line in request["requirements"] if request["builds"] and PIN.fullmatch(line)]
-    for path, lines in ((requirements, request["requirements"]), (constraints, [*request["constraints"], *pins])):
-        write_lines(path, lines)
-    base, builds = [uv, "--config-file", str(config)], request["builds"]
+    return sources, originals
+
+
+def compile_argv(request: CompileRequest, base: list[str], directory: Path) -> list[str]:
+    builds, constraints = request["builds"], str(directory / "constraints.txt")
     argv = [*base, "pip", "compile", "--format", "pylock.toml", "--no-header", "--no-sources"]
     argv += ["--only-binary", ":all:", "--python", interpreter_for(request) if builds else sys.executable]
     for name in builds:
         argv += ["--no-binary", name]
-    argv += ["--build-constraints", str(constraints)] if builds else []
+    argv += ["--build-constraints", constraints] if builds else []
     argv += ["--python-version", request["python"], "--python-platform", request["platform"]]
-    argv += ["--constraints", str(constraints)] if request["constraints"] else []
-    stubs = [write_stub(directory / "own", name, version) for name, version in request["own"].items()]
+    argv += ["--constraints", constraints] if request["constraints"] else []
     for name in request["own"]:
         argv += ["--no-emit-package", name]
-    solve = Solve(argv, env, directory, requirements, request["timeout"])
-    code, text, message = solve.run([*stubs, *overrides_of(request["named"], originals, directory)])
-    is_of_named = code == 0 and bool(request["named"])
-    if is_of_named:
-        # An override ignores limits of versions. Once more, with what uv has fetched: of a named package, that is
-        # nothing, so only the directory has it.
-        is_unfit = f'\nversion = "{UNFIT}"' in text
-        code, text, message = (1, "", "") if is_unfit else solve.run(stubs, "--offline")
-    if code == 0:
-        try:
-            built = build_wheels(request, text, base, env, directory) if builds else {}
-            return CompileReply(text, {**local_wheels(text, originals), **built})
-        except BuildFailed as error:
-            message = str(error)
-    for links, original in originals.items():
-        message = message.replace(str(links), str(original))
-    return CompileReply(None, message=message.replace(str(directory) + "/", ""), is_of_named=is_of_named)
+    return argv
 
 
 def overrides_of(named: Mapping[str, str], originals: Mapping[Path, Path], directory: Path) -> Iterator[str]:
@@ -297,7 +352,6 @@ class Solve(NamedTuple):
     argv: list[str]
     env: dict[str, str]
     directory: Path
-    requirements: Path
     timeout: float
 
     def run(self, overrides: list[str], *more: str) -> tuple[int, str, str]:
@@ -306,7 +360,7 @@ class Solve(NamedTuple):
         if overrides:
             write_lines(self.directory / "overrides.txt", overrides)
             argv += ["--override", str(self.directory / "overrides.txt")]
-        argv.append(str(self.requirements))
+        argv.append(str(self.directory / "requirements.txt"))
         with (self.directory / "pylock.toml").open("w+b") as pylock:
             child = run(argv, self.env, self.directory, timeout=self.timeout, stdout=pylock, kept=(0, MAX_MESSAGES))
             pylock.seek(0)

@@ -20,15 +20,19 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from ipexctl.errors import Refusal, UserError
-from ipexctl.files.store_client import Download, StoreClient, StoreLocation
+from ipexctl.files.store_client import Download, StoreClient, StoredFile, StoreLocation
+from ipexctl.node.common.files import sha256_of
 from ipexctl.node.common.http import without_login
 from ipexctl.node.env.env_replies import PipSettings, SourceFailure
+from ipexctl.node.env.lock import ProjectSource
+from ipexctl.node.files.call_types import StoreFile
 from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.remote.fanout import run_in_background
+from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError, Notice
 from ipexctl.remote.session import Session
 from ipexctl.stack.expected_stack import installed_plan
-from ipexctl.stack.install_context import InstallContext, InstallRequest
+from ipexctl.stack.install_context import InstallContext, InstallRequest, ProjectArchive
 from ipexctl.stack.lock.requirements import contradiction
 from ipexctl.stack.lock.wheel_indexes import (
     CONTROL_MACHINE,
@@ -131,7 +135,7 @@ def install_line(typed: InstallRequest, *, packages: Iterable[str] = (), builds:
     options += [("env", typed.name if typed.name != DEFAULT_ENV else None)]
     options += [("with", line) for line in typed.env.extras if line not in typed.origins]
     options += [("with", package) for package in packages]
-    options += [("build", name) for name in (*typed.builds, *builds)]
+    options += [("build", name) for name in (*typed.builds, *(each.directory for each in typed.projects), *builds)]
     options += [("index-url", sources.index_url)]
     options += [("extra-index-url", url) for url in sources.extra_index_urls]
     options += [("find-links", place) for place in sources.find_links]
@@ -153,11 +157,12 @@ def built_for_another_torch(lock: Lock, directories: Collection[str]) -> tuple[s
         is_chosen = wheel.path is not None and str(Path(wheel.path).parent) in directories
         if wheel.name in _FOR_ONE_TORCH and not is_chosen and Version(wheel.version).local is None:
             what = f"{wheel.name} {wheel.version} in reach is built for torch with CUDA"
-            ways = "use a machine that reaches it, name a mirror of it, --extra-index-url URL, or the directory of its wheel"
-            return (
-                f"{what}, and the hosts get torch {torch}: its import would fail",
-                f"PyTorch's index for CPUs has its build, {TORCH_CPU}: {ways}, --find-links DIR; or leave out {wheel.name}",
+            fix = (
+                f"PyTorch's index for CPUs has its build, {TORCH_CPU}: use a machine that reaches it, or name a mirror "
+                "of it, --extra-index-url URL, or the directory of its wheel, --find-links DIR; or leave out "
+                f"{wheel.name}"
             )
+            return f"{what}, and the hosts get torch {torch}: its import would fail", fix
     return None
 
 
@@ -356,16 +361,17 @@ class _Locking:
             raise error
         if problem := lacks_oneccl(plan, request.env.extras, index_answer.availability):
             raise HostError(*problem)
-        if request.builds and request.dry_run:
+        to_build = (*request.builds, *(project.name for project in request.projects))
+        if to_build and request.dry_run:
             raise HostError(
-                f"--dry-run does not build {join_names(request.builds, 3)}, because that would run their code",
+                f"--dry-run does not build {join_names(to_build, 3)}, because that would run their code",
                 "leave --dry-run out",
             )
         uv = uv_for_node(index_answer.availability, plan.glibc, context.request.sources)
         maker = self._maker(uv, index_answer, plan, by_node0=by_node0)
         context.watch(Notice(f"{plan.row.name} for Python {plan.python}: making the lock"))
-        if request.builds:
-            names = join_names(request.builds, 3)
+        if to_build:
+            names = join_names(to_build, 3)
             context.watch(Notice(f"{maker.name} builds {names} from source, which runs the package's code there"))
         with context.timed("", "made the lock"):
             lock = self._make(plan, index_answer, maker)
@@ -391,6 +397,7 @@ class _Locking:
             origins=request.origins,
             own=dict(request.own),
             named=named,
+            projects=[self._project_source(maker, project) for project in request.projects],
         )
         make = partial(attempt, builds=request.builds)
         lock: Lock | None = None
@@ -417,6 +424,16 @@ class _Locking:
             typed, plan, lock, index_answer, maker, lambda more: attempt(constraints=(*held, more)), without=named
         )
         return lock
+
+    def _project_source(self, maker: LockMaker, project: ProjectArchive) -> ProjectSource:
+        """The project on the machine that builds it."""
+        archive: str | StoreFile = str(project.path)
+        if not isinstance(maker.session, LocalSession) or maker.session is not self.context.control.session:
+            file = StoredFile(sha256_of(project.path), project.path.name, project.path.stat().st_size)
+            location = StoreLocation(maker.session.host, maker.python, f"{maker.home}/wheels", home=maker.home)
+            StoreClient(location, maker.session, self.context.pool.cancel).push([(file, project.path)])
+            archive = file.to_json()
+        return {"name": project.name, "version": project.version, "archive": archive}
 
     def _maker(self, uv: Wheel, index_answer: IndexAnswer, plan: StackPlan, *, by_node0: bool) -> LockMaker:
         context, control, cancel = self.context, self.context.control, self.context.pool.cancel

@@ -32,7 +32,7 @@ from ipexctl.node.common.http import without_login
 from ipexctl.node.env.build import LockDocument, LockedWheel
 from ipexctl.node.env.env_replies import AvailableWheel, CompileReply, LocalWheel
 from ipexctl.node.env.indexes import SizesRequest
-from ipexctl.node.env.lock import CompileRequest
+from ipexctl.node.env.lock import CompileRequest, ProjectSource
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import call
@@ -260,13 +260,15 @@ def make_lock(
     builds: Sequence[str] = (),
     own: Mapping[str, str] = EMPTY,
     named: Mapping[str, NamedWheels] = EMPTY,
+    projects: Sequence[ProjectSource] = (),
 ) -> Lock:
     """The plan's exact wheels from the sources that answered on that machine. Raises a HostError. `origins`:
     requirement → where the user wrote it. `builds`: built on that machine. `own`: versions of the project's packages.
-    `named`: packages that only the directories of the call are asked for."""
+    `named`: packages that only the directories of the call are asked for. `projects`: the user's, built there."""
     wanted = tuple(extras)
-    own = {name: version for name, version in own.items() if name not in _projects_of(wanted)}
-    timeout = ENV_BUILD if builds else LOCK_SOLVE
+    asked = {*_projects_of(wanted), *(project["name"] for project in projects)}
+    own = {name: version for name, version in own.items() if name not in asked}
+    timeout = ENV_BUILD if builds or projects else LOCK_SOLVE
     if not index_answer.sources:
         raise _no_index_error(index_answer)
     request: CompileRequest = {
@@ -280,6 +282,7 @@ def make_lock(
         "settings": index_answer.settings.transport(),
         "logins": index_answer.logins,
         "builds": list(builds),
+        "projects": list(projects),
         "own": own,
         "named": {name: wheels.best(wanted) for name, wheels in named.items()},
         "interpreter": maker.interpreter,
