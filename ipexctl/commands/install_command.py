@@ -48,7 +48,8 @@ def install_command(
     extra: list[str] | None = EXTRA,
     group: list[str] | None = GROUP,
     build: list[str] | None = option(
-        "--build NAME", "Package without a wheel: one machine builds it for all, running its code; repeatable."
+        "--build NAME|DIR",
+        "Package without a wheel, or a project: one machine builds it for all, running its code; repeatable.",
     ),
     index_url: str | None = option("--index-url URL", "Package index instead of all others."),
     extra_index_url: list[str] | None = option("--extra-index-url URL", "Further package index; repeatable."),

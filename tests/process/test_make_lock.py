@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import shutil
 import sys
+import threading
 import urllib.request
 import zipfile
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +22,11 @@ from agent_helpers import all_pythons
 from fakes import FakeSession
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
+from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.http import HttpClient
 from ipexctl.node.common.processes import partial_name
 from ipexctl.node.env.env_replies import AvailableWheel, PipSettings, SourceFailure
+from ipexctl.node.env.lock import SourceArchive, download
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.stack.lock import wheel_indexes
@@ -469,3 +475,25 @@ def test_malformed_recorded_wheels_are_refused(changed: dict[str, object]) -> No
     assert Wheel.from_json(record).path is None
     with pytest.raises(MalformedReply):
         Wheel.from_json({**record, **changed})
+
+
+def test_a_source_that_never_ends_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Endless(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                while True:
+                    self.wfile.write(b"x" * 65536)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr("ipexctl.node.env.lock.MAX_SOURCE", 1 << 20)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Endless) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}/deep-1.0.tar.gz"
+        with pytest.raises(AgentError, match=r"deep-1\.0"):
+            download(HttpClient({}), SourceArchive("deep", url, "0" * 64), tmp_path)
+        server.shutdown()
+    assert (tmp_path / "deep-1.0.tar.gz").stat().st_size <= 1 << 20

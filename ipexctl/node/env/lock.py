@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, BinaryIO, Iterable, Iterator, Mapping, NamedTu
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from ipexctl.node.common.answer import AgentError, answer_until_stopped
-from ipexctl.node.common.files import make_private_directory, sha256_of, write_atomically
+from ipexctl.node.common.files import format_size, make_private_directory, sha256_of, write_atomically
 from ipexctl.node.common.home import home_of
 from ipexctl.node.common.home_entries import LOCK_DIRECTORY, own_entries
 from ipexctl.node.common.http import CA_BUNDLES, HttpClient, explain, without_login
@@ -100,7 +100,15 @@ def download(client: HttpClient, source: SourceArchive, directory: Path) -> Path
     path = directory / Path(unquote(urlsplit(source.url).path)).name  # an index may name `..%2F..%2Fx`
     try:
         with client.open(source.url, timeout=DOWNLOAD_SILENCE) as response, path.open("wb") as file:
-            shutil.copyfileobj(response, file, 1 << 20)
+            left = MAX_SOURCE
+            while left and (data := response.read(min(left, 1 << 20))):
+                file.write(data)
+                left -= len(data)
+        if not left:
+            raise AgentError(
+                f"{without_login(source.url)} is larger than {format_size(MAX_SOURCE)}, and does not end",
+                "use another index",
+            )
     except (OSError, HTTPException, ValueError) as error:
         raise AgentError(f"{without_login(source.url)}: {explain(error, DOWNLOAD_SILENCE)}") from None
     if sha256_of(path) != source.sha256:
@@ -146,6 +154,10 @@ def build_project(request: CompileRequest, source: ProjectSource, uv: list[str],
 
 
 MAX_MESSAGES = 16384
+MAX_SOURCE = 4 << 30
+"""Bytes of a source archive; the largest on PyPI has 1 GB."""
+MAX_REQUIRED = 10_000
+"""Packages that a wheel may require; uv takes minutes for more, and the largest on PyPI name 1,000."""
 MAX_METADATA = 16 << 20
 UNFIT = "0+unfit"
 """The version of a package of which a named directory has only wheels that do not fit the hosts."""
@@ -212,6 +224,9 @@ def write_metadata_wheel(wheel: Path, target: Path) -> bool:
                 text = file.read(MAX_METADATA)
     except (OSError, StopIteration, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError):
         return False
+    if (count := text.count(b"\nRequires-Dist:")) > MAX_REQUIRED:
+        fix = f"take it out of {wheel.parent}"
+        raise AgentError(f"{wheel.name} requires {count:,} packages; a wheel may require {MAX_REQUIRED:,}", fix)
     with zipfile.ZipFile(str(target), "w") as archive:
         archive.writestr(entry.filename, text)
         archive.writestr(f"{entry.filename.partition('/')[0]}/RECORD", f"{entry.filename},,\n")  # uv opens it

@@ -20,7 +20,7 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.host import quoted
 from ipexctl.node.common.plan import Commit
 from ipexctl.projects.layout import read_layout
-from ipexctl.projects.modules import find_launch
+from ipexctl.projects.modules import find_launch, find_module
 from ipexctl.projects.requirement_files import RequirementFiles, find_requirement_files
 from ipexctl.projects.root import find_root, is_marked, path_problem, root_problem
 from ipexctl.run.registry import RunRecord
@@ -104,6 +104,11 @@ def _locate_command(spec: RunSpec, cwd: Path) -> ProjectLocation | None:
     if entry is None:
         return None
     module, _, function = entry.partition(":")
+    if find_module(module, layout.search_paths) is None:
+        raise UserError(
+            f"the command {name} of {layout.root.name} is in the module {module}, which the project lacks",
+            fix=f"if the environment has it: ipexctl run -- {shlex.join(spec.argv)}",
+        )
     if (found := find_launch(module, layout.search_paths)) is not None:
         launcher, path, line = found
         raise UserError(
