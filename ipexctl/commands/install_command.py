@@ -49,7 +49,7 @@ def install_command(
     group: list[str] | None = GROUP,
     build: list[str] | None = option(
         "--build NAME|DIR",
-        "Package without a wheel, or a project: one machine builds it for all, running its code; repeatable.",
+        "Package without a wheel, or a project: one machine builds it, running its code; repeatable.",
     ),
     index_url: str | None = option("--index-url URL", "Package index instead of all others."),
     extra_index_url: list[str] | None = option("--extra-index-url URL", "Further package index; repeatable."),
