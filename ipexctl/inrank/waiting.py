@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple, Sequence
 
 from .segment import COUNTERS
+from .store import NAME
 
 if TYPE_CHECKING:
     from .segment import Segment
@@ -31,8 +32,10 @@ class Peer(NamedTuple):
 def read_state(pid: int) -> tuple[str, int]:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        return fields[0].decode(), int(fields[19])
+            name, _, rest = file.read().rpartition(b")")
+        fields = rest.split()
+        # A rank that only keeps its store takes no part any more.
+        return "" if name.endswith(b"(" + NAME) else fields[0].decode(), int(fields[19])
     except (OSError, IndexError, ValueError):
         return "", 0
 

@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.known_errors.match import bare, shortened
-from ipexctl.node.common.records import FINAL, Silence, SilentRank
+from ipexctl.node.common.records import FINAL, KEEPS_STORE, Silence, SilentRank
 from ipexctl.run.ranks import describe_ranks
 from ipexctl.run.stack_dump import Dump, Process, RankStacks, StackFrame, StackGroup, name_ranks, place_lines
 from ipexctl.text import counted, format_clock, join_words, printable
@@ -225,6 +225,7 @@ _STATES: Final = {
     "Z": "has ended, and its parent has not noticed",
 }
 _KERNEL_FUNCTIONS: Final = (
+    (KEEPS_STORE, "until no rank uses its rendezvous store any more; its script has ended"),
     ("futex", "for a lock or another thread"),
     ("epoll", "for a socket"),
     ("poll", "for a socket or a file"),

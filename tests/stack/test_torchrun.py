@@ -44,6 +44,20 @@ strategy = trainer.strategy
 print(type(strategy.cluster_environment).__name__, trainer.world_size, trainer.global_rank, strategy.node_rank,
       trainer.local_rank, trainer.global_step)
 """
+STORE = """\
+import os, time
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+if os.environ["RANK"] == "1":
+    time.sleep(2)
+    store = dist.distributed_c10d._get_default_store()
+    store.set("late", "used")
+    print(store.get("late").decode(), flush=True)
+print("last line of", os.environ["RANK"], flush=True)
+dist.destroy_process_group()
+"""
+"""Rank 1 uses the store two seconds after rank 0's last line."""
 SHAPES = pytest.mark.parametrize(("hosts", "ranks"), [(2, 1), (1, 2)], ids=["2 hosts x 1", "1 host x 2"])
 
 
@@ -55,18 +69,26 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         made.good("install", "-H", lab.hostfile, *words, timeout=600)
         made.write("who.py", REPORT)
         made.write("light.py", LIGHTNING)
-        on_host(lab.hosts[0], f"cat > who.py <<'EOF'\n{REPORT}EOF")
+        made.write("store.py", STORE)
+        for name, text in (("who.py", REPORT), ("store.py", STORE)):
+            on_host(lab.hosts[0], f"cat > {name} <<'EOF'\n{text}EOF")
         yield made
+
+
+def with_torchrun(lab: Lab, hosts: int, ranks: int, number: int, script: str) -> str:
+    """What the script prints on one of the hosts, without a launcher if it is who.py, and under torchrun."""
+    size = f"--nnodes {hosts} --nproc-per-node {ranks} --node-rank {number}"
+    way = f"--master-addr {lab.hosts[0].address if hosts > 1 else '127.0.0.1'} --master-port 29571"
+    alone = "$P who.py; " if script == "who.py" else ""
+    line = f"{alone}$P -m torch.distributed.run {size} {way} {script}; echo ended with $? >&2"
+    return on_host(lab.hosts[number], f"P='timeout 100 .ipexctl/envs/default/bin/python'; {line}", timeout=120)
 
 
 def set_by_torchrun(lab: Lab, hosts: int, ranks: int) -> dict[int, dict[str, str]]:
     """Rank → what torchrun has added to the environment of a login, or changed in it."""
 
     def start(number: int) -> list[dict[str, str]]:
-        size = f"--nnodes {hosts} --nproc-per-node {ranks} --node-rank {number}"
-        way = f"--master-addr {lab.hosts[0].address if hosts > 1 else '127.0.0.1'} --master-port 29571"
-        line = f"$P who.py; $P -m torch.distributed.run {size} {way} who.py; true"
-        said = on_host(lab.hosts[number], f"P='timeout 100 .ipexctl/envs/default/bin/python'; {line}", timeout=120)
+        said = with_torchrun(lab, hosts, ranks, number, "who.py")
         before, *envs = (json.loads(line)["env"] for line in said.splitlines())
         return [{name: value for name, value in env.items() if before.get(name) != value} for env in envs]
 
@@ -94,3 +116,14 @@ def test_lightning_trains_with_the_ranks_that_are_there(cluster: Cluster, hosts:
     assert said == {
         rank: ["TorchElasticEnvironment", "2", str(rank), str(rank // ranks), str(rank % ranks), "2"] for rank in (0, 1)
     }
+
+
+@SHAPES
+def test_a_rank_uses_the_store_after_rank_0_has_ended(cluster: Cluster, hosts: int, ranks: int) -> None:
+    with ThreadPoolExecutor() as pool:
+        theirs = pool.map(lambda number: with_torchrun(cluster.lab, hosts, ranks, number, "store.py"), range(hosts))
+        expected = sorted(line for said in theirs for line in said.splitlines())
+    ran = cluster.run("-n", hosts * ranks, "--ppn", ranks, "store.py", timeout=200)
+    assert by_rank(ran.out) == {0: ["last line of 0"], 1: ["used", "last line of 1"]}
+    assert sorted(line for lines in by_rank(ran.out).values() for line in lines) == expected
+    assert "succeeded" in ran.err

@@ -60,6 +60,8 @@ RANK_EXIT = 8.0
 """Seconds for ranks to exit after the grace period, on busy machines."""
 LAUNCHER_EXIT = 10.0
 """Seconds for the launcher to exit once every rank has exited."""
+STORE_KEPT = 3600.0
+"""Seconds for the other ranks to close rank 0's rendezvous store after its script has ended."""
 LAST_MESSAGES = 2.0
 """Seconds for the ranks' last messages to arrive once the launcher has exited."""
 FULL_DISK_ROOM = 5.0

@@ -24,6 +24,8 @@ FINAL: frozenset[str] = frozenset(("ok", "failed", "stopped", "lost"))
 SCHEMA = "ipexctl.status/1"
 RESTART_MARK = "[ipexctl: restart "
 """Start of the line in a rank's output that separates two attempts."""
+KEEPS_STORE = "ipexctl-store"
+"""Name of rank 0's process once its script has ended and only its store is needed; as in `inrank/store.py`."""
 
 
 class Detail(NamedTuple):
@@ -133,7 +135,7 @@ class RankStatus(NamedTuple):
     process: str | None = None
     """Kernel state of the rank's main process: R, S, D …"""
     waits_in: str | None = None
-    """Kernel function in which the main process sleeps."""
+    """Kernel function in which the main process sleeps, or KEEPS_STORE."""
     mismatch: tuple[str, ...] = ()
     """Sentences that say where cores and memory differ from the plan."""
     problem: Detail | None = None

@@ -24,6 +24,7 @@ from ipexctl.node.common.processes import (
     read_stat,
     read_text,
 )
+from ipexctl.node.common.records import KEEPS_STORE
 
 if TYPE_CHECKING:
     from ipexctl.node.common.environ import ProcessLimits
@@ -124,6 +125,8 @@ def process_state(pid: int) -> tuple[str | None, str | None]:
 
 
 def waiting_in(pid: int) -> str:
+    if read_text(f"/proc/{pid}/comm").strip() == KEEPS_STORE:
+        return KEEPS_STORE
     wchan = read_text(f"/proc/{pid}/wchan").strip()
     return "" if wchan == "0" else wchan
 

@@ -37,6 +37,11 @@ METERED = {
     "intel_extension_for_pytorch.optim._optimizer_utils": "watch_fused_steps",
 }
 """Module → function in `ipexctl_inrank.meter` to call once the module is imported."""
+RENDEZVOUS = {
+    "torch.distributed.rendezvous": "watch_rendezvous",
+    "torch.distributed.distributed_c10d": "watch_groups",
+}
+"""The same for `ipexctl_inrank.store`."""
 FP32_MATH = "IPEXCTL_FP32_MATH"
 OLDEST_ROUNDING = (2, 3)
 """The oldest torch whose "medium" precision also works on CPUs (pytorch#116015)."""
@@ -182,7 +187,24 @@ def install_notes() -> None:
     sys.excepthook = sys.__excepthook__ = (
         notes.excepthook
     )  # the same object: some libraries install their hook only then
+    atexit.register(keep_store, notes)
     atexit.register(notes.at_end)
+    for name in RENDEZVOUS:
+        call_after_import(name, watch_store)
+
+
+def watch_store(module: Any) -> None:
+    try:
+        getattr(load_in_rank("store"), RENDEZVOUS[module.__name__])(module)
+    except Exception:  # noqa: BLE001  # a torch without these functions: the store ends with rank 0
+        return
+
+
+def keep_store(notes: Notes) -> None:
+    """Keep rank 0's store for the other ranks, unless the script failed, which ends them."""
+    store: Any = sys.modules.get(f"{PACKAGE}.store")
+    if store is not None and not notes.has_failed:
+        store.stay()
 
 
 def install_ddp() -> None:
@@ -357,12 +379,13 @@ class Notes:
         self._pid = os.getpid()
         self._main = _thread.get_ident()
         self._is_over = False
+        self.has_failed = False
         self._before = sys.excepthook
 
     def write(self, code: int, text: str) -> None:
         if self._is_over or os.getpid() != self._pid or _thread.get_ident() != self._main:
             return
-        self._is_over = True
+        self._is_over = self.has_failed = True
         try:
             if is_pipe(*self._pipe):
                 os.write(self._pipe[0], f"{self._pid} {code} {text}\n".encode("utf-8", "replace"))

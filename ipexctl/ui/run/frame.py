@@ -20,6 +20,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from ipexctl.node.common.records import KEEPS_STORE
 from ipexctl.node.run.verdict import signal_name
 from ipexctl.text import counted, printable, readable
 from ipexctl.ui.run.end_of_run import duration, moved_text, slow_text, state_counts, throughput_forms
@@ -265,7 +266,7 @@ def _state_text(row: Row) -> str:
         return signal_name(status.signal)
     if status.state == "failed" and status.exit_code is not None:
         return f"exit {status.exit_code}"
-    return status.state
+    return "ended" if status.state == "running" and status.waits_in == KEEPS_STORE else status.state
 
 
 def _log_title(state: RunState) -> Rule:

@@ -175,9 +175,10 @@ def test_every_store_gets_its_job_and_the_token_by_stdin() -> None:
 @pytest.mark.parametrize(
     ("uses", "is_sent"),
     [
-        ({"asked": {"meter": False}}, False),
-        ({"asked": {"meter": True}}, True),
-        ({"asked": {"meter": False}, "wire": Choice("bf16", "asked")}, True),
+        ({"asked": {"meter": False}, "of_ranks": "a"}, False),
+        ({"asked": {"meter": True}, "of_ranks": "a"}, True),
+        ({"asked": {"meter": False}}, True),
+        ({"asked": {"meter": False}, "of_ranks": "a", "wire": Choice("bf16", "asked")}, True),
     ],
 )
 def test_the_package_of_a_rank_is_sent_only_if_the_run_uses_it(
@@ -190,7 +191,9 @@ def test_the_package_of_a_rank_is_sent_only_if_the_run_uses_it(
     assert begin(pool, **uses) is None
     names = ("__init__.py", "other.py") if is_sent else ()
     expected = {f"shim/ipexctl_inrank/{name}": name.encode() for name in names}
-    for node in pool.nodes.values():
+    nodes = [node for node in pool.nodes.values() if node.files]
+    assert len(nodes) == len(uses.get("of_ranks", "ab"))
+    for node in nodes:
         assert {name: content for name, content in node.files.items() if "inrank" in name} == expected
         (upload,) = [script for script in node.commands if "tar -x" in script]
         assert ("shim/ipexctl_inrank/__pycache__" in upload) == is_sent, "bytecode of ranks is private"

@@ -1,0 +1,186 @@
+"""Keeps rank 0's rendezvous store for the other ranks until they have closed their connections to it.
+
+The store's server is a thread of rank 0, which ends with the last reference, often in `destroy_process_group`.
+torchrun has the server in its agent. `rank_hooks.py` calls `stay` last at exit, unless the script failed.
+
+- No rank leaves its group before all ranks have made it: gloo would fail in the ranks that still connect.
+- Only existing connections are served once the script has destroyed its groups. A rank that connects later waits for
+  the server of the next group, whose keys are other ones.
+- What else rank 0's exit would close is closed before it waits, so that a rank that needs rank 0 in a collective fails
+  at once. A rank that sums in shared memory sees rank 0's NAME (`waiting.py`).
+- An MPI's finalization waits for all ranks, so nothing is kept if one is in use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import socket
+import sys
+import time
+from typing import Any, Iterator, NamedTuple
+
+NAME = b"ipexctl-store"
+"""Name of the process while only its store is needed. `node/run/processes.py` reads it."""
+LIMIT = 3600.0
+"""Seconds to keep the store; STORE_KEPT in `node/common/limits.py`."""
+INTERVAL = 0.02
+MADE = "ipexctl/made"
+MADE_LIMIT = 30.0
+"""Seconds for the other ranks to return from `init_process_group`, from this rank's destruction of the group."""
+ENGINES = ("mpi4py", "oneccl_bindings_for_pytorch", "torch_ccl", "horovod")
+_kept: dict[int, Any] = {}
+"""Port → store with its server in this process."""
+_pid = os.getpid()
+
+
+class Connection(NamedTuple):
+    number: int
+    link: str
+    local: tuple[str, int]
+    peer: tuple[str, int] | None
+    """None for a socket that listens or is not connected."""
+
+    @property
+    def is_open(self) -> bool:
+        return read_link(self.number) == self.link
+
+
+def watch_rendezvous(module: Any) -> None:
+    create = module._create_c10d_store
+
+    @functools.wraps(create)
+    def create_and_keep(hostname: str, port: int, rank: int, world_size: int, *args: Any, **kwargs: Any) -> Any:
+        _kept.pop(port, None)  # torch would use that server again, with the keys of the last group
+        store = create(hostname, port, rank, world_size, *args, **kwargs)
+        if rank == 0 and world_size > 1:
+            _kept[port] = store
+        return store
+
+    module._create_c10d_store = create_and_keep
+
+
+def watch_groups(module: Any) -> None:
+    make, destroy = module.init_process_group, module.destroy_process_group
+
+    @functools.wraps(make)
+    def make_and_count(*args: Any, **kwargs: Any) -> None:
+        make(*args, **kwargs)
+        with contextlib.suppress(Exception):
+            module._get_default_store().add(MADE, 1)
+
+    @functools.wraps(destroy)
+    def destroy_and_close(group: Any = None) -> None:
+        if group is None:
+            wait_for_ranks(module)
+        destroy(group)
+        if not module.is_initialized():
+            stop_listening()
+
+    module.init_process_group, module.destroy_process_group = make_and_count, destroy_and_close
+
+
+def wait_for_ranks(module: Any) -> None:
+    """Wait until all ranks have made the group of all ranks, if this rank has."""
+    until = time.monotonic() + MADE_LIMIT
+    with contextlib.suppress(Exception):  # rank 0 has failed, and its store is gone
+        if module.is_initialized():
+            store, size = module._get_default_store(), module.get_world_size()
+            while store.add(MADE, 0) < size and time.monotonic() < until:
+                time.sleep(INTERVAL)
+
+
+def stop_listening() -> None:
+    if not _kept or os.getpid() != _pid:
+        return
+    for found in connections():
+        if found.peer is None and found.local[1] in _kept:
+            # The server polls the descriptor, so it becomes a pipe that never is readable.
+            reader, _ = os.pipe()
+            os.dup2(reader, found.number, inheritable=False)
+            os.close(reader)
+
+
+def stay() -> None:
+    """Wait until no other process is connected to the store."""
+    if os.getpid() == _pid:
+        wait_for_ranks(sys.modules["torch.distributed.distributed_c10d"])
+    if not _kept or os.getpid() != _pid or any(name in sys.modules for name in ENGINES):
+        return
+    stop_listening()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    users = close_all_but_store()
+    if not users:
+        return
+    is_told: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: is_told.append(number))
+    set_name(NAME)
+    until = time.monotonic() + LIMIT
+    while not is_told and any(user.is_open for user in users):
+        if time.monotonic() > until:
+            text = f"kept the rendezvous store {LIMIT / 60:g} minutes after its script ended, and ends now"
+            print(f"ipexctl: rank 0 {text}; {len(users)} connections are still open", file=sys.stderr)  # noqa: T201
+            return
+        time.sleep(INTERVAL)
+
+
+def close_all_but_store() -> list[Connection]:
+    """Return the connections that other processes have to the store."""
+    found = [connection for connection in connections() if connection.peer is not None]
+    own = {connection.local for connection in found if connection.peer is not None and connection.peer[1] in _kept}
+    users = []
+    for connection in found:
+        if connection.local[1] in _kept and connection.peer not in own:
+            users.append(connection)
+        elif connection.local[1] not in _kept and connection.local not in own:
+            with open_socket(connection.number) as sock, contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+    return users
+
+
+def connections() -> Iterator[Connection]:
+    for name in os.listdir("/proc/self/fd"):
+        link = read_link(int(name))
+        if not link.startswith("socket:"):
+            continue
+        with contextlib.suppress(OSError), open_socket(int(name)) as sock:
+            if sock.family not in (socket.AF_INET, socket.AF_INET6) or sock.type != socket.SOCK_STREAM:
+                continue
+            peer = None
+            with contextlib.suppress(OSError):
+                peer = address(sock.getpeername())
+            yield Connection(int(name), link, address(sock.getsockname()), peer)
+
+
+@contextlib.contextmanager
+def open_socket(number: int) -> Iterator[socket.socket]:
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(None)  # a socket object with a timeout would change the descriptor
+    try:
+        sock = socket.socket(fileno=number)
+    finally:
+        socket.setdefaulttimeout(before)
+    try:
+        yield sock
+    finally:
+        sock.detach()
+
+
+def address(name: tuple[Any, ...]) -> tuple[str, int]:
+    return name[0].replace("::ffff:", ""), name[1]
+
+
+def read_link(number: int) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{number}")
+    except OSError:
+        return ""
+
+
+def set_name(name: bytes) -> None:
+    with contextlib.suppress(OSError), open("/proc/self/comm", "wb", buffering=0) as file:
+        file.write(name)
