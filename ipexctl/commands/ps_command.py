@@ -20,7 +20,7 @@ from ipexctl.run.registry import RunRecord, UnreadableRecord
 from ipexctl.text import counted, format_clock, printable, readable
 from ipexctl.ui.messages import fitted, print_message, print_user_error, print_with_fix
 from ipexctl.ui.results import fold_names, host_json, print_json, show_failures, value_json
-from ipexctl.ui.run.end_of_run import duration, end_lines, moved_text, short_throughput, slow_text
+from ipexctl.ui.run.end_of_run import duration, end_lines, moved_text, short_group, short_throughput, slow_text
 from ipexctl.ui.text_table import fitting_layout, folded_hosts, print_lines, show_table
 
 if TYPE_CHECKING:
@@ -144,6 +144,7 @@ def _run(run: KnownRun) -> dict[str, Any]:
         "attempt": status.attempt if status else 0,
         "attempts": attempts_of(status),
         "throughput": status and status.throughput and status.throughput._asdict(),
+        "group": status and status.group and status.group._asdict(),
         "slow": status.slow._asdict() if status and status.slow and status.state == "running" else None,
         "ended_by": printable(status.reason) if status else "",
         "first_failure": first and first._asdict() | {"oom": first.oom and first.oom._asdict()},
@@ -191,7 +192,7 @@ def _note(row: Mapping[str, str], layout: Sequence[str]) -> str:
     parts += [row["tag"]] if row["tag"] and "tag" not in layout else []
     parts += [row["throughput"]] if row["throughput"] and "throughput" not in layout else []
     parts += [row["ended by"]] if row["ended by"] and "ended by" not in layout else []
-    parts += [row["slow"]] if row["slow"] else []
+    parts += [row[name] for name in ("slow", "group") if row[name]]
     parts += [row["moved"]] if row["moved"] else []
     return "; ".join(parts)
 
@@ -229,6 +230,7 @@ def _row(run: KnownRun, now: float) -> dict[str, str]:
         "throughput": short_throughput(status.throughput if status is not None else None),
         "ended by": ended_by,
         "slow": slow_text(status),
+        "group": short_group(status),
         "moved": moved,
     }
 

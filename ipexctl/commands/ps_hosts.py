@@ -27,7 +27,7 @@ _PROGRAM_LAYOUTS: Final = (
 )
 _UNKNOWN: Final = {
     **dict.fromkeys(("tag", "env", "node0", "home", "ended", "exit_code", "attempt", "throughput", "slow"), None),
-    **dict.fromkeys(("world_size", "first_failure", "pruned"), None),
+    **dict.fromkeys(("group", "world_size", "first_failure", "pruned"), None),
     "ended_by": "",
     "reason": "",
     "fix": "",

@@ -121,6 +121,7 @@ def as_json(answer: WhyResult) -> dict[str, Any]:
         "others": value_json(diagnosis.others),
         "notes": value_json(diagnosis.notes),
         "throughput": diagnosis.throughput and diagnosis.throughput._asdict(),
+        "group": diagnosis.group and diagnosis.group._asdict(),
         "slow": answer.slow and answer.slow.document(),
         "network": value_json(answer.slow.network if answer.slow is not None else None),
         "amx_idle": [] if answer.snapshot is None else list(answer.snapshot.status.amx_idle),

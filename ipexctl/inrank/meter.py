@@ -13,6 +13,7 @@ imported.
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import functools
 import mmap
@@ -26,18 +27,18 @@ from collections.abc import Mapping
 from typing import Any, Callable, NamedTuple, Sequence
 
 SLOTS = 1024
-WORDS = 8
+WORDS = 9
 RECORD_SIZE = 8 * WORDS
 RING_SIZE = SLOTS * RECORD_SIZE
 SALT = 0x69706578_6D657472
 LINK = "/memfd:ipexctl-meter"
 MASK = (1 << 64) - 1
-_RECORD = struct.Struct("@8Q")
-_BODY = struct.Struct("@7Q")
+_RECORD = struct.Struct("@9Q")
+_BODY = struct.Struct("@8Q")
 
 
 class Totals(NamedTuple):
-    """Times in nanoseconds. All fields but `wall` and `flags` are sums since the meter started."""
+    """Times in nanoseconds. `steps` to `reduce` are sums since the meter started."""
 
     wall: int
     steps: int = 0
@@ -45,6 +46,7 @@ class Totals(NamedTuple):
     wait: int = 0
     reduce: int = 0
     flags: int = 0
+    group: int = 0
 
 
 class RingError(Exception):
@@ -63,15 +65,16 @@ class RingWriter:
 
     The rank wrapper creates the file (path in $IPEXCTL_METER) and reads it (`node/run/meter_reader.py`). The writer
     holds the file's lock. If another process takes over, it continues from the totals in the newest record. A record is
-    8 words of 64 bits in machine order:
+    9 words of 64 bits in machine order:
 
-        NUMBER, WALL, STEPS, SAMPLES, WAIT, REDUCE, FLAGS, CHECK
+        NUMBER, WALL, STEPS, SAMPLES, WAIT, REDUCE, FLAGS, GROUP, CHECK
 
     NUMBER counts from 1; the record is at place (NUMBER - 1) % SLOTS. WALL is CLOCK_MONOTONIC in nanoseconds, WAIT the
     time spent waiting for data, REDUCE the time spent waiting for other ranks in the shared-memory all-reduce. FLAGS
     has, from the lowest bit: 7 bits for why the samples since the last record are unknown, FP32, three bytes for the
-    DDP models' gradients in units of 65,536 bytes, and the thread that stepped in the upper half. CHECK is the
-    exclusive or of the other words and SALT.
+    DDP models' gradients in units of 65,536 bytes, and the thread that stepped in the upper half. GROUP is the number
+    of ranks in the largest process group so far, 0 before ALONE_STEPS steps or if unknown. CHECK is the exclusive or of
+    the other words and SALT.
 
     The writer clears NUMBER, writes the other words, then NUMBER. On x86-64 others see stores in this order, so a
     reader of an incomplete record sees NUMBER 0, two different readings, or a wrong CHECK.
@@ -99,8 +102,8 @@ class RingWriter:
     def _find_newest(self) -> tuple[int, Totals]:
         newest, totals = 0, Totals(0)
         for fields in _RECORD.iter_unpack(self._map[:]):
-            number, found = fields[0], Totals(*fields[1:7])
-            if number > newest and check_of(number, found) == fields[7]:
+            number, found = fields[0], Totals(*fields[1:8])
+            if number > newest and check_of(number, found) == fields[8]:
                 newest, totals = number, found
         return newest, totals
 
@@ -122,6 +125,10 @@ class RingWriter:
 INTERVAL = 20_000_000
 """Minimum nanoseconds between records. Faster steps share a record, so that the ring lasts 20 s."""
 SWITCH = 16
+ALONE_STEPS = 20
+"""Steps of an optimizer after which a rank without a process group counts as training alone."""
+OTHER_WAYS = ("mpi4py", "horovod", "byteps", "bagua", "hivemind", "ray")
+"""Modules by which ranks may exchange gradients without a process group of torch."""
 OLDEST = (2, 1)
 PREFETCHED, MIXED, UNSIZED = 1, 2, 4
 """Flags: another thread takes batches from the loader; several iterators feed each step; a batch has no known size."""
@@ -156,6 +163,15 @@ def size_of(batch: Any, depth: int = DEPTH) -> int | None:
         if size is not None:
             return size
     return None
+
+
+def size_of_group() -> int:
+    """Ranks in torch's default process group; 1 without one, 0 if ranks may train together without it."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_world_size())
+    is_agent_set = getattr(sys.modules.get("torch.distributed.rpc"), "_is_current_rpc_agent_set", lambda: False)
+    return 0 if is_agent_set() or any(name in sys.modules for name in OTHER_WAYS) else 1
 
 
 class StepCounter:
@@ -233,9 +249,11 @@ class Meter:
         self._ring: RingWriter | None = None
         self._before = Totals(0)
         self._models: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._written_at = 0
+        self._stepped_at = self._written_at = 0
         self._products = 0
+        self._group = 0
         os.register_at_fork(after_in_child=self._leave_ring)
+        atexit.register(self.finish)
 
     def turn_off(self) -> None:
         self.is_on = False
@@ -273,7 +291,10 @@ class Meter:
             return
         try:
             if self.counter.after_step(optimizer, threading.get_ident()):
-                self._write(time.monotonic_ns())
+                self._stepped_at = time.monotonic_ns()
+                if self._stepped_at - self._written_at >= INTERVAL or self.counter.steps == ALONE_STEPS:
+                    self._find_group()
+                    self._write(self._stepped_at)
         except Exception:  # noqa: BLE001  # the script trains without the meter
             self.turn_off()
 
@@ -292,8 +313,6 @@ class Meter:
                 self.turn_off()
                 return
             self._before = self._ring.before
-        if now - self._written_at < INTERVAL:
-            return
         self._written_at = now
         counter, before = self.counter, self._before
         waiting = sys.modules.get(WAITING)
@@ -305,9 +324,22 @@ class Meter:
                 before.wait + counter.wait,
                 before.reduce + (waiting.slept[0] if waiting is not None else 0),
                 threading.get_native_id() << 32 | self._gradients() << 8 | self._products | counter.flags,
+                self._group,
             )
         )
         counter.flags = 0
+
+    def _find_group(self) -> None:
+        found = size_of_group() if self.counter.steps >= ALONE_STEPS else 0
+        self._group = max(self._group, found) if found else 0
+
+    def finish(self) -> None:
+        """Write the steps since the last record, at exit. The script may have destroyed its group by now."""
+        if self.is_on and self._stepped_at > self._written_at:
+            try:
+                self._write(self._stepped_at)
+            except Exception:  # noqa: BLE001
+                self.turn_off()
 
 
 _meter: Meter | None = None

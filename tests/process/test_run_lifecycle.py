@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from run_helpers import Run
 
+import ipexctl
 from agent_helpers import all_pythons
 from message_data import missing
 from tiny_wheels import STAND_INS
@@ -225,3 +226,25 @@ time.sleep(3)
     os.kill(suspended, signal.SIGCONT)
     status = run.wait(40)
     assert (status["state"], status["attempt"], [rank["exit_code"] for rank in status["ranks"]]) == ("ok", 1, [0, 0])
+
+
+APART = """
+import os, sys, time
+sys.path.insert(0, {root!r})
+from ipexctl.inrank.meter import RingWriter, Totals
+ring, begun = RingWriter(os.environ["IPEXCTL_METER"]), time.monotonic_ns()
+for step in range(1, 22):
+    ring.write(Totals(begun + step * 50_000_000, step, 8 * step, group={group}))
+time.sleep(1.1)
+"""
+
+
+@pytest.mark.parametrize(("group", "samples", "notes"), [(1, 160.0, 1), (2, 320.0, 0)])
+def test_ranks_that_train_apart_are_said_once(make: Callable[..., Run], group: int, samples: float, notes: int) -> None:
+    script = APART.format(root=str(Path(ipexctl.__file__).parents[1]), group=group)
+    run = make(script, asked={"meter": True}, plan={"backend": "gloo"}).start()
+    status = run.wait()
+    assert (status["state"], status["group"]) == ("ok", {"planned": 2, "seen": group})
+    assert status["throughput"]["samples_per_s"] == pytest.approx(samples)
+    said = [line for rank in (0, 1) for line in run.output(rank, "err").splitlines()]
+    assert [b"--backend none" in line for line in said] == [True] * notes

@@ -139,7 +139,7 @@ def report_page(
     curves = host_curves(measured, hosts, start, end)
     settings = tuple(_settings(plan))
     dump = snapshot.current_dump
-    cause = diagnosis.cause
+    cause, together = diagnosis.cause, not status.group_sentence
     return ReportPage(
         run=snapshot.id or record.id,
         state=diagnosis.state,
@@ -153,7 +153,7 @@ def report_page(
         facts=tuple(_facts(record, snapshot, plan)),
         took=snapshot.took,
         measured=status.throughput,
-        throughput=throughput_of(grid, is_metric=measured.is_metric) if grid is not None else None,
+        throughput=throughput_of(grid, is_metric=measured.is_metric, together=together) if grid is not None else None,
         loss=_loss(measured, grid, start, end),
         grid=grid,
         hosts=curves,
@@ -205,15 +205,15 @@ def _facts(record: RunRecord, snapshot: RunSnapshot, plan: Mapping[str, Any]) ->
             yield Fact(f"Attempt {attempt.attempt}", f"{counted(attempt.world_size, 'rank')} on {hosts}")
 
 
-def throughput_of(grid: RankGrid, *, is_metric: bool = False) -> TimeCurve | None:
-    """Samples/s of all ranks, or as printed (`is_metric`); else steps/s with the range of the ranks."""
+def throughput_of(grid: RankGrid, *, is_metric: bool = False, together: bool = True) -> TimeCurve | None:
+    """Samples/s of all ranks that train `together`, or as printed (`is_metric`); else steps/s and the ranks' range."""
     printed = min((row for row in grid.rows if row.samples), key=lambda row: row.rank, default=None)
     if is_metric and printed is not None:
         return TimeCurve("Throughput, as the script prints it", "samples/s", printed.samples_per_s, grid.columns)
     if not any(row.steps for row in grid.rows):
         return None
     columns = range(grid.columns.count)
-    if all(row.samples_per_s for row in grid.rows) and any(row.samples for row in grid.rows):
+    if together and all(row.samples_per_s for row in grid.rows) and any(row.samples for row in grid.rows):
         total = [[r for row in grid.rows if (r := row.samples_per_s[column]) is not None] for column in columns]
         values = tuple(sum(rates) if rates else None for rates in total)
         return TimeCurve("Throughput of all ranks", "samples/s", values, grid.columns)

@@ -91,6 +91,25 @@ class Throughput(NamedTuple):
     """Where samples were counted: dataloader, or metric (the script's output); steps if samples are unknown."""
 
 
+class TrainingGroup(NamedTuple):
+    planned: int
+    """Ranks of the attempt."""
+    seen: int
+    """Ranks in the smallest process group of a rank after 20 steps of its optimizer; 1 without a group."""
+
+    @property
+    def sentence(self) -> str:
+        """What to do about a smaller group than planned; empty without one."""
+        if self.seen >= self.planned:
+            return ""
+        group = "no process group" if self.seen == 1 else f"a process group of {self.seen} ranks"
+        return (
+            f"its {self.planned} ranks do not train together: after 20 optimizer steps, a rank has {group}; fix: wrap "
+            "the model in DistributedDataParallel after torch.distributed.init_process_group(), or start independent "
+            "copies with --backend none"
+        )
+
+
 class SlowRank(NamedTuple):
     rank: int
     host: str
@@ -298,6 +317,8 @@ class RunStatus(NamedTuple):
 
     throughput: Throughput | None = None
     """All ranks together; None if nothing was measured."""
+    group: TrainingGroup | None = None
+    """None before 20 steps, with --backend none, or if the ranks' group is unknown."""
     slow: SlowRank | None = None
     """Set only while the run is running. `ipexctl slow` finds more slow ranks, and the causes."""
     network: NetworkCost | None = None
@@ -313,6 +334,10 @@ class RunStatus(NamedTuple):
     slurm: QueueJob | None = None
     hosts: tuple[str, ...] = ()
     """Hosts of this attempt in rank order; empty in older records."""
+
+    @property
+    def group_sentence(self) -> str:
+        return "" if self.group is None else self.group.sentence
 
     @property
     def all_attempts(self) -> tuple[Attempt, ...]:

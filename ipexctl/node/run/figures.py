@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Mapping, Sequence
 
-from ipexctl.node.common.records import FINAL, RankStatus, RunStatus
+from ipexctl.node.common.records import FINAL, RankStatus, RunStatus, TrainingGroup
 from ipexctl.node.run.host_notes import HostNotes
 from ipexctl.node.run.messages import Beat, Message, Mismatch
 from ipexctl.node.run.network_watch import NetworkWatch
@@ -39,6 +39,8 @@ class RunFigures:
         self._hosts = hosts
         waiting = self._waiting = waiting_of(self._plan.backend, self._plan.allreduce.mode, len(set(hosts.values())))
         self._fp32_hosts: set[str] = set()
+        self._stepped: set[int] = set()
+        self._groups: dict[int, int] = {}
         self._is_measured = False
         """True once a rank has waited in shared memory. Until then, ranks may have refused that and wait under gloo."""
         is_shared = self._plan.allreduce.mode == "shared"
@@ -80,11 +82,23 @@ class RunFigures:
         rates = window.rates("sleeps" if self._waiting == "shared" and not self._is_measured else self._waiting)
         if window.is_fp32:
             self._fp32_hosts.add(self._hosts[rank])
+        if window.steps:
+            self._stepped.add(rank)
+        if window.group:
+            self._groups[rank] = window.group
         self._ranks[rank].throughput.add(window)
         files.of_rank.add(window.number, rates, now.clock, now.epoch)
         of_window = rates._replace(steps_per_s=window.steps / window.seconds)  # includes pauses, as bytes do
         self._slow.add(rank, window.number, of_window, window.seconds)
         self._network.add(rank, window.number, of_window, window.seconds, window.gradients)
+
+    @property
+    def group(self) -> TrainingGroup | None:
+        """None also if only one rank trains without the others: they may work for it in another way."""
+        planned, seen = len(self._hosts), min(self._groups.values(), default=0)
+        if self._plan.backend == "none" or not seen or (seen < planned and len(self._stepped) < 2):
+            return None
+        return TrainingGroup(planned, min(seen, planned))
 
     def rank_status(self, peer: RankState, sinks: Mapping[str, OutputFile]) -> RankStatus:
         figures, out, err = self._ranks[peer.rank], sinks["out"], sinks["err"]
@@ -103,7 +117,9 @@ class RunFigures:
         return status._replace(process=beat.process, waits_in=beat.waits_in)
 
     def run_status(self, status: RunStatus, ranks: Sequence[RankStatus]) -> RunStatus:
-        throughput = run_throughput([rank.throughput for rank in ranks])
+        group = self.group
+        throughput = run_throughput([rank.throughput for rank in ranks], group)
         slow, network = self._slow.slow, self._network.network
         amx_idle = {host: found for host, found in self._plan.amx_hosts.items() if host in self._fp32_hosts}
-        return status._replace(ranks=tuple(ranks), throughput=throughput, slow=slow, network=network, amx_idle=amx_idle)
+        status = status._replace(ranks=tuple(ranks), throughput=throughput, group=group)
+        return status._replace(slow=slow, network=network, amx_idle=amx_idle)

@@ -39,6 +39,7 @@ from ipexctl.node.run.launcher import LaunchLog, launcher_kind_of, shell_environ
 from ipexctl.node.run.master_port import PortError, check_master_port
 from ipexctl.node.run.rank_connections import RankConnection, RankConnections
 from ipexctl.node.run.run_job import RunJob
+from ipexctl.node.run.step_windows import StepWindow
 from ipexctl.node.run.stored_status import StoredStatus, read_document
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ class SupervisorLoop:
         self.process: AttemptProcesses | None = None
         self.exchange: CheckpointExchange | None = None
         self.has_checkpoint = False
+        self.has_noted_group = False
         self.fix = ""
         self.is_finished = False
         self.events: deque[m.Event] = deque()
@@ -197,8 +199,18 @@ class SupervisorLoop:
             self.record.is_unsaved = True
             if isinstance(message, messages.Mismatch):
                 self.log("mismatch", {"rank": peer.rank, "host": peer.host, "text": message.text})
+            elif isinstance(message, StepWindow):
+                self.note_group(peer.rank)
         else:
             self.on_event(m.RankSent(peer.rank, message))
+
+    def note_group(self, rank: int) -> None:
+        """Say once that ranks do not train together."""
+        group = self.figures.group
+        if group is not None and group.sentence and not self.has_noted_group:
+            self.has_noted_group = True
+            self.log("group", group._asdict())
+            self.add_note(m.AddNote(rank, "group", {**group._asdict(), "text": group.sentence}))
 
     def handle_signals(self) -> None:
         while self.signals:

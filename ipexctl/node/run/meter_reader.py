@@ -13,17 +13,17 @@ import sys
 from typing import NamedTuple
 
 SLOTS = 1024
-RECORD_SIZE = 64
+RECORD_SIZE = 72
 RING_SIZE = SLOTS * RECORD_SIZE
 SALT = 0x69706578_6D657472
-_RECORD = struct.Struct("@8Q")
+_RECORD = struct.Struct("@9Q")
 NAME = "ipexctl-meter"
 _MEMFD_CREATE = {"x86_64": 319, "aarch64": 279}
 _CLOEXEC = 1
 
 
 class StepRecord(NamedTuple):
-    """Times in nanoseconds. All fields but `wall` and `flags` are sums since the meter started."""
+    """Times in nanoseconds. `steps` to `reduce` are sums since the meter started."""
 
     wall: int
     steps: int
@@ -31,6 +31,8 @@ class StepRecord(NamedTuple):
     wait: int
     reduce: int
     flags: int
+    group: int = 0
+    """Ranks in the rank's process group, 1 without one; 0 before 20 steps or if unknown."""
 
     @property
     def unknown(self) -> int:
@@ -88,7 +90,7 @@ class MeterReader:
             return []
         pairs = zip(_RECORD.iter_unpack(first), _RECORD.iter_unpack(again))
         found = {
-            fields[0]: StepRecord(*fields[1:7])
+            fields[0]: StepRecord(*fields[1:8])
             for place, (fields, repeated) in enumerate(pairs)
             if fields == repeated
             and self._last < fields[0]

@@ -21,6 +21,7 @@ READ_SIZE = 1 << 20
 _SENTENCES = {
     "restart": "restart {attempt} of {restarts} after: {reason}",
     "checkpoint": "{text}",
+    "group": "{text}",
     "job-limit": "Slurm job {job} ends in {seconds} s: ranks that handle SIGUSR1, or else SIGTERM, were sent it",
     "gap": "{bytes} bytes are missing here, because the disk of {host} was full",
     "not-started": "{host}: {reason}",

@@ -5,7 +5,8 @@
 - A pause between two steps, such as an evaluation, does not count. Waiting for data does, no matter how long.
 - A rank has a figure for samples if they are known for all but MOST_UNKNOWN of the time, and the run if all its ranks
   have one: accelerate's dispatching loader reads for all ranks in one of them.
-- A run's steps are its median rank's, its samples the sum of the ranks. --metric values count for the whole run.
+- A run's steps are its median rank's, its samples the sum of the ranks; of one group's ranks, if ranks train in smaller
+  groups than planned. --metric values count for the whole run.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Iterable, NamedTuple, Sequence
 
 from ipexctl.node.common.json_records import NATURAL, FieldDecoder
-from ipexctl.node.common.records import Throughput
+from ipexctl.node.common.records import Throughput, TrainingGroup
 from ipexctl.node.run.rank_notes import RankNotes  # noqa: TC001  # decoded by its name
 from ipexctl.node.run.rates import RankRates
 from ipexctl.node.run.window_file import WINDOW
@@ -52,6 +53,8 @@ class StepWindow(NamedTuple):
     is_fp32: bool = False
     worked: float = 0.0
     """Seconds of the steps that ended in the window: their complete length, without pauses."""
+    group: int = 0
+    """As in `StepRecord`; also 0 in the first window, unless it is the last, because a group may be made late."""
 
     @property
     def is_possible(self) -> bool:
@@ -94,6 +97,7 @@ class WindowMaker:
         self._records: list[StepRecord] = []
         self._usual: deque[float] = deque(maxlen=64)
         self._metrics: list[tuple[float, float]] = []
+        self._group = 0
 
     @property
     def next_end(self) -> float:
@@ -111,6 +115,7 @@ class WindowMaker:
                 self._edge, self._first = record, record.wall / _NANO
             elif record.wall > last.wall and all(new >= old for new, old in zip(record[1:5], last[1:5])):
                 self._records.append(record)
+            self._group = record.group
 
     def add_metric(self, now: float, value: float) -> None:
         self._metrics.append((now, value))
@@ -148,6 +153,8 @@ class WindowMaker:
         if self._has_metric:
             samples = values[-1] * seconds if values else None
             window = window._replace(samples=samples, by_metric=True)
+        if self._number or is_last:
+            window = window._replace(group=self._group)
         self._number += 1
         return window
 
@@ -242,7 +249,7 @@ class _Sum:
         )
 
 
-def run_throughput(ranks: Sequence[Throughput | None]) -> Throughput | None:
+def run_throughput(ranks: Sequence[Throughput | None], group: TrainingGroup | None = None) -> Throughput | None:
     measured = [rank for rank in ranks if rank is not None]
     if not measured:
         return None
@@ -254,7 +261,8 @@ def run_throughput(ranks: Sequence[Throughput | None]) -> Throughput | None:
     if printed:
         total, source = printed[0], "metric"
     elif len(samples) == len(ranks):
-        total, source = sum(samples), "dataloader"
+        copies = group.planned / group.seen if group is not None else 1
+        total, source = sum(samples) / copies, "dataloader"
     return Throughput(
         steps_per_s=median(steps) if steps else None,
         samples_per_s=total,

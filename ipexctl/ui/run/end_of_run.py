@@ -20,7 +20,8 @@ _CODES_OF_IPEXCTL: Final = (2, 3)
 def end_lines(status: RunStatus, exit_code: int) -> list[str]:
     """One sentence for success; otherwise also the first failed rank, lost output and the next command."""
     lines = _end_sentences(status, exit_code)
-    figures = (throughput_text(status.throughput), network_text(status.network), amx_text(status.amx_idle))
+    cost, idle = network_text(status.network), amx_text(status.amx_idle)
+    figures = (throughput_text(status.throughput), short_group(status), cost, idle)
     lines[1:1] = [f"  {text}" for text in figures if text]
     if (lost := status.output_lost) is not None:
         size, ranks, host = counted(lost.bytes, "byte"), describe_ranks(lost.ranks), printable(lost.host) or "node0"
@@ -88,6 +89,12 @@ def throughput_text(throughput: Throughput | None) -> str:
     if throughput.data_wait is not None:
         parts.append(f"{throughput.data_wait:.0%} waiting for data".replace("%", " %"))
     return ", ".join(parts)
+
+
+def short_group(status: RunStatus | None) -> str:
+    if status is None or not status.group_sentence:
+        return ""
+    return f"its ranks do not train together: ipexctl why {printable(status.id)}"
 
 
 def network_text(network: NetworkCost | None) -> str:

@@ -181,7 +181,7 @@ class EventsView:
         if (text := self._notes.text_of(note)) is None:
             return
         place: dict[str, Any] = {"rank": note.rank, "host": self._host(note.rank), "stream": note.stream}
-        is_warning = note.kind in ("gap", "not-started")
+        is_warning = note.kind in ("gap", "group", "not-started")
         self._print("note", note_fields(note.kind, text, warning=is_warning, details=note.fields, **place), note.at)
         self._print_words(text)
         attempt = note.fields.get("attempt")
@@ -230,6 +230,7 @@ class EventsView:
             "epochs": epochs and float(epochs),
             "speed": self._figures.speed or None,
             "throughput": status.throughput and status.throughput._asdict(),
+            "group": status.group and status.group._asdict(),
         }
         self._print("figures", _finite(fields))
         first = status.first_failure

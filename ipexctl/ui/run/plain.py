@@ -66,7 +66,7 @@ class RunView(Protocol):
         """`status`: the final one, if known; `reason`: why the run was not followed to its end."""
 
 
-_OF_THE_RUN: Final = ("restart", "checkpoint", "job-limit")
+_OF_THE_RUN: Final = ("restart", "checkpoint", "group", "job-limit")
 
 
 class ShownNotes:

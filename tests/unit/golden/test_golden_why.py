@@ -84,11 +84,16 @@ def others_and_notes() -> list[Case]:
     ended = {"state": "stopped", "status": {"exit_code": 143}, "silent": {"since": 1001.0, "after": 5.0, "ranks": at}}
     stopped = judged([({"state": "stopped"}, "")] * 2, first=None, **ended)
     verdicts = (judged(rows), silent, stopped)
+    apart = [
+        judged([({"state": "ok"}, "")] * 4, state="ok", first=None, status={"group": {"planned": 4, "seen": seen}})
+        for seen in (1, 2, 4)
+    ]
     return [
         *(Case("other ranks", each.sentence) for verdict in verdicts for each in verdict.others),
         *(Case("note", note) for note in (*stopped.notes, *runs.notes_of_a_run(), runs.note_of_attempts())),
         *(Case("note", note) for note in runs.notes_of_notify(exit_code=3, line="sh: mail: not found")),
         *(Case("note", note) for note in runs.notes_of_notify(exit_code=None)),
+        *(Case("note", note) for verdict in apart for note in verdict.notes),
     ]
 
 

@@ -127,6 +127,45 @@ def test_faster_steps_share_a_record(site: Path, ring: MeterReader) -> None:
     assert len(records) < 1000
 
 
+DISTRIBUTED = """
+import types
+group = types.ModuleType("torch.distributed")
+group.size = 0
+group.is_available, group.is_initialized = lambda: True, lambda: group.size > 0
+group.get_world_size = lambda: group.size
+sys.modules["torch.distributed"] = group
+def step(count):
+    for _ in range(count): optimizer.step()
+"""
+RPC = """
+rpc = sys.modules["torch.distributed.rpc"] = types.ModuleType("torch.distributed.rpc")
+rpc._is_current_rpc_agent_set = lambda: True"""
+
+
+@pytest.mark.parametrize(
+    ("script", "groups"),
+    [
+        ("train(19)", {0}),
+        ("train(21)", {0, 1}),
+        ("step(25)", {0, 1}),
+        ("group.size = 2; train(21)", {0, 2}),
+        ("group.size = 2; step(25); group.size = 0", {0, 2}),
+        ("group.size = 2; train(22); group.size = 0; train(9)", {0, 2}),
+        ("train(21); group.size = 4; train(2)", {0, 1, 4}),
+        ("sys.modules['mpi4py'] = None; train(21)", {0}),
+        ("train(20); sys.modules['horovod'] = None; train(1)", {0, 1}),
+        (f"{RPC}; train(21)", {0}),
+    ],
+)
+def test_the_group_is_known_after_twenty_steps(site: Path, ring: MeterReader, script: str, groups: set[int]) -> None:
+    assert {record.group for record in run(site, ring, DISTRIBUTED + script)} == groups
+
+
+def test_the_last_record_has_the_group_that_the_script_destroyed(site: Path, ring: MeterReader) -> None:
+    records = run(site, ring, DISTRIBUTED + "group.size = 2; step(25); group.size = 0")
+    assert (records[-1].steps, records[-1].group) == (25, 2)
+
+
 def test_batches_without_gradients_are_no_samples(site: Path, ring: MeterReader) -> None:
     evaluate = "torch.grad = True; list(Iter(9, 64)); torch.grad = False\n"
     assert run(site, ring, f"train(2); {evaluate}train(2)")[-1].samples == 32

@@ -10,7 +10,7 @@ import pytest
 from supervised_run import Supervised, exit_of
 
 from ipexctl.node.common.plan import Choice
-from ipexctl.node.common.records import RunStatus, read_status
+from ipexctl.node.common.records import RunStatus, TrainingGroup, read_status
 from ipexctl.node.run import stack_dumps
 from ipexctl.node.run.figures import MAX_MISMATCHES, RunFigures
 from ipexctl.node.run.host_notes import HostNotes
@@ -120,6 +120,36 @@ def test_amx_is_idle_where_a_host_has_it_and_the_script_multiplies_in_fp32(
     status = figures.run_status(RunStatus("r", "running"), [])
     assert status.amx_idle == idle
     assert read_status(json.loads(json.dumps(status.to_json()))).amx_idle == idle
+
+
+STEPS = StepWindow(1, 10.0, steps=30)
+
+
+@pytest.mark.parametrize(
+    ("backend", "windows", "expected"),
+    [
+        ("gloo", {0: STEPS._replace(group=1), 1: STEPS._replace(group=1)}, TrainingGroup(3, 1)),
+        ("gloo", {0: STEPS._replace(group=1), 1: STEPS}, TrainingGroup(3, 1)),
+        ("gloo", {0: STEPS._replace(group=3), 1: STEPS._replace(group=2)}, TrainingGroup(3, 2)),
+        ("gloo", {0: STEPS._replace(group=3), 1: STEPS._replace(group=3)}, TrainingGroup(3, 3)),
+        ("gloo", {0: STEPS._replace(group=3)}, TrainingGroup(3, 3)),
+        ("gloo", {0: STEPS._replace(group=1)}, None),
+        ("gloo", {0: STEPS, 1: STEPS}, None),
+        ("none", {0: STEPS._replace(group=1), 1: STEPS._replace(group=1)}, None),
+    ],
+)
+def test_the_group_is_the_smallest_of_ranks_that_train_beside_others(
+    recorder: Recorder, backend: str, windows: dict[int, StepWindow], expected: TrainingGroup | None
+) -> None:
+    figures = RunFigures({0: "a", 1: "a", 2: "b"}, small_plan(backend=backend))
+    for rank, window in windows.items():
+        figures.add(rank, window, recorder.windows(rank), NOW)
+    status = figures.run_status(RunStatus("r", "running"), [])
+    assert status.group == read_status(json.loads(json.dumps(status.to_json()))).group == expected
+    assert bool(status.group_sentence) == (expected is not None and expected.seen < 3)
+    figures.add(0, STEPS._replace(number=2, group=3), recorder.windows(0), NOW)
+    figures.add(1, STEPS._replace(number=2, group=3), recorder.windows(1), NOW)
+    assert figures.group == (None if backend == "none" else TrainingGroup(3, 3))
 
 
 def test_requests_for_dumps_are_taken_once_and_the_newest_dumps_stay(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ipexctl.node.common.records import Throughput
+from ipexctl.node.common.records import Throughput, TrainingGroup
 from ipexctl.node.run.meter_reader import StepRecord
 from ipexctl.node.run.rank_notes import RankNotes
 from ipexctl.node.run.rates import RankRates, Waiting
@@ -155,6 +155,24 @@ def test_the_thread_that_steps_and_the_next_end_are_known() -> None:
     maker.add(training(1000, 1))
     maker.close_windows(1012)
     assert (maker.thread, maker.next_end) == (THREAD, 1020)
+
+
+def test_a_window_has_the_newest_group_except_the_first_because_a_group_may_be_made_late() -> None:
+    records = [found._replace(group=1 if found.steps < 30 else 2) for found in training(1000, 30)]
+    maker = WindowMaker(1000)
+    maker.add(records[:25])
+    assert [window.group for window in maker.close_windows(1010)] == [0]
+    maker.add(records[25:35])
+    assert [window.group for window in maker.close_windows(1020)] == [2]
+    short = WindowMaker(1000)
+    short.add(records[:25])
+    assert [window.group for window in short.close_last(1009)] == [1]
+
+
+def test_samples_of_smaller_groups_than_planned_count_once() -> None:
+    ranks = [Throughput(2.0, 16.0, source="dataloader")] * 4
+    found = {seen: run_throughput(ranks, TrainingGroup(4, seen)) for seen in (1, 2, 4)}
+    assert {seen: each and each.samples_per_s for seen, each in found.items()} == {1: 16.0, 2: 32.0, 4: 64.0}
 
 
 def test_records_that_go_back_are_left_out() -> None:

@@ -32,10 +32,10 @@ CONTRACT = {
     "plan": "id script env node0 world_size hosts ranks",
     "start": "attempt",
     "line": "rank host stream text",
-    "figures": "state attempt hosts ranks loss step steps epoch epochs speed throughput",
+    "figures": "state attempt hosts ranks loss step steps epoch epochs speed throughput group",
     "note": "note warning rank host stream details text",
     "failure": "failure attempt rank host exit_code signal ranks reason fix",
-    "end": "id state exit_code world_size hosts seconds output_lost throughput network attempts",
+    "end": "id state exit_code world_size hosts seconds output_lost throughput group network attempts",
 }
 
 

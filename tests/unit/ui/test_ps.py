@@ -9,7 +9,7 @@ import pytest
 
 from ipexctl.commands.ps_command import as_json, show
 from ipexctl.hosts.host import Host
-from ipexctl.node.common.records import Attempt, Failure, RunStatus, SlowRank, State, Throughput
+from ipexctl.node.common.records import Attempt, Failure, RunStatus, SlowRank, State, Throughput, TrainingGroup
 from ipexctl.run.ps import KnownRun
 from message_data import missing
 from record_helpers import run_record
@@ -107,6 +107,20 @@ def test_ps_names_the_rank_that_is_slow_now(
     found = f"rank 3 on node2 is slow, by 48 % of a step: ipexctl slow {run.status and run.status.id}"
     assert (found in out) == is_shown
     assert as_json([run])["runs"][0]["slow"] == (slow._asdict() if is_shown else None)
+
+
+def test_ps_says_that_ranks_do_not_train_together(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
+    run = known_run(1, "node{}", "train")
+    assert run.status is not None
+    for seen, is_shown in ((1, True), (4, False)):
+        group = TrainingGroup(4, seen)
+        apart = replace(run, status=run.status._replace(group=group))
+        show([apart])
+        assert ("do not train together" in capsys.readouterr().out) == is_shown
+        assert as_json([apart])["runs"][0]["group"] == {"planned": 4, "seen": seen}
 
 
 @pytest.mark.parametrize(("state", "note"), [("running", "restart 1 on node[1-2], without node3"), ("ok", "")])
