@@ -99,7 +99,7 @@ _CONFIDENCE_LABELS: Final = {"likely": "likely cause", "possible": "possible cau
 
 def as_json(answer: WhyResult) -> dict[str, Any]:
     record, diagnosis = answer.record, answer.diagnosis
-    cause = diagnosis.cause
+    cause, status = diagnosis.cause, None if answer.snapshot is None else answer.snapshot.status
     return {
         "schema": SCHEMA,
         "run": {
@@ -121,10 +121,11 @@ def as_json(answer: WhyResult) -> dict[str, Any]:
         "others": value_json(diagnosis.others),
         "notes": value_json(diagnosis.notes),
         "throughput": diagnosis.throughput and diagnosis.throughput._asdict(),
-        "group": diagnosis.group and diagnosis.group._asdict(),
+        "group": status and status.group and status.group._asdict(),
+        "untrained": status and status.untrained and status.untrained._asdict(),
         "slow": answer.slow and answer.slow.document(),
         "network": value_json(answer.slow.network if answer.slow is not None else None),
-        "amx_idle": [] if answer.snapshot is None else list(answer.snapshot.status.amx_idle),
+        "amx_idle": [] if status is None else list(status.amx_idle),
         "output_lost": lost._asdict() if (lost := diagnosis.output_lost) else None,
         "next": list(diagnosis.next),
     }

@@ -73,8 +73,8 @@ class RingWriter:
     time spent waiting for data, REDUCE the time spent waiting for other ranks in the shared-memory all-reduce. FLAGS
     has, from the lowest bit: 7 bits for why the samples since the last record are unknown, FP32, three bytes for the
     DDP models' gradients in units of 65,536 bytes, and the thread that stepped in the upper half. GROUP is the number
-    of ranks in the largest process group so far, 0 before ALONE_STEPS steps or if unknown. CHECK is the exclusive or of
-    the other words and SALT.
+    of ranks in the largest process group so far, 0 before ALONE_STEPS steps or if unknown; UNUSED if the process has
+    ended without using what its script has for a training. CHECK is the exclusive or of the other words and SALT.
 
     The writer clears NUMBER, writes the other words, then NUMBER. On x86-64 others see stores in this order, so a
     reader of an incomplete record sees NUMBER 0, two different readings, or a wrong CHECK.
@@ -127,6 +127,10 @@ INTERVAL = 20_000_000
 SWITCH = 16
 ALONE_STEPS = 20
 """Steps of an optimizer after which a rank without a process group counts as training alone."""
+UNUSED = 1 << 32
+TRAINS = b".backward("
+"""In the text of a script that trains."""
+MOST_TEXT = 1 << 20
 OTHER_WAYS = ("mpi4py", "horovod", "byteps", "bagua", "hivemind", "ray")
 """Modules by which ranks may exchange gradients without a process group of torch."""
 OLDEST = (2, 1)
@@ -172,6 +176,16 @@ def size_of_group() -> int:
         return int(distributed.get_world_size())
     is_agent_set = getattr(sys.modules.get("torch.distributed.rpc"), "_is_current_rpc_agent_set", lambda: False)
     return 0 if is_agent_set() or any(name in sys.modules for name in OTHER_WAYS) else 1
+
+
+def is_training_script() -> bool:
+    """True if the main script trains by itself, and has started no process that may do it."""
+    path = getattr(sys.modules["__main__"], "__file__", None)
+    processes = sys.modules.get("multiprocessing.process")
+    if not path or (processes is not None and next(processes._process_counter) > 1):
+        return False
+    with open(path, "rb") as file:
+        return TRAINS in file.read(MOST_TEXT)
 
 
 class StepCounter:
@@ -252,6 +266,8 @@ class Meter:
         self._stepped_at = self._written_at = 0
         self._products = 0
         self._group = 0
+        self.is_used = False
+        """True once the process has built a module, made a backward, or taken a batch."""
         os.register_at_fork(after_in_child=self._leave_ring)
         atexit.register(self.finish)
 
@@ -335,11 +351,16 @@ class Meter:
 
     def finish(self) -> None:
         """Write the steps since the last record, at exit. The script may have destroyed its group by now."""
-        if self.is_on and self._stepped_at > self._written_at:
-            try:
+        if not self.is_on:
+            return
+        try:
+            if self._stepped_at > self._written_at:
                 self._write(self._stepped_at)
-            except Exception:  # noqa: BLE001
-                self.turn_off()
+            elif not self._stepped_at and not self.is_used and is_training_script():
+                self._group = UNUSED
+                self._write(time.monotonic_ns())
+        except Exception:  # noqa: BLE001
+            self.turn_off()
 
 
 _meter: Meter | None = None
@@ -384,6 +405,7 @@ def watch_backward(module: Any) -> None:
     def inspect_graph(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal graphs
         graphs += 1
+        own.is_used = True
         try:
             is_seen = own.on_backward(tensors)
         except Exception:  # noqa: BLE001  # the type stays unknown then
@@ -393,6 +415,20 @@ def watch_backward(module: Any) -> None:
         return backward(tensors, *args, **kwargs)
 
     module.backward = inspect_graph
+
+
+def watch_modules(module: Any) -> None:
+    """Note that a module is built. Only the first one is noticed, so that others cost nothing."""
+    own, build = meter(), module.Module.__init__
+
+    @functools.wraps(build)
+    def build_first(self: Any, *args: Any, **kwargs: Any) -> None:
+        own.is_used = True
+        if module.Module.__init__ is build_first:
+            module.Module.__init__ = build
+        build(self, *args, **kwargs)
+
+    module.Module.__init__ = build_first
 
 
 def product_types(tensors: Sequence[Any]) -> set[str]:
@@ -432,6 +468,7 @@ def watch_loaders(module: Any) -> None:
 
     @functools.wraps(give)
     def __next__(self: Any) -> Any:  # noqa: N807
+        own.is_used = True
         if not own.is_on or not torch.is_grad_enabled():  # an evaluation under no_grad
             return give(self)
         begun = clock()

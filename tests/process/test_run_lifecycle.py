@@ -248,3 +248,23 @@ def test_ranks_that_train_apart_are_said_once(make: Callable[..., Run], group: i
     assert status["throughput"]["samples_per_s"] == pytest.approx(samples)
     said = [line for rank in (0, 1) for line in run.output(rank, "err").splitlines()]
     assert [b"--backend none" in line for line in said] == [True] * notes
+
+
+UNTRAINED = """
+import os, sys, time
+sys.path.insert(0, {root!r})
+from ipexctl.inrank.meter import RingWriter, Totals
+RingWriter(os.environ["IPEXCTL_METER"]).write(Totals(time.monotonic_ns(), group=1 << 32))
+print("loading", flush=True)
+if os.environ["RANK"] == "1": print("needs 2 GPUs, exiting", file=sys.stderr)
+sys.exit({code})
+"""
+
+
+@pytest.mark.parametrize(("code", "expected"), [(0, {"rank": 1, "line": "needs 2 GPUs, exiting"}), (3, None)])
+def test_a_run_without_a_step_has_the_line_that_names_gpus(
+    make: Callable[..., Run], code: int, expected: dict[str, object] | None
+) -> None:
+    script = UNTRAINED.format(root=str(Path(ipexctl.__file__).parents[1]), code=code)
+    status = make(script, asked={"meter": True}, plan={"backend": "gloo"}).start().wait()
+    assert (status["exit_code"], status["untrained"]) == (code, expected)

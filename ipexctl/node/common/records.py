@@ -110,6 +110,19 @@ class TrainingGroup(NamedTuple):
         )
 
 
+class Untrained(NamedTuple):
+    """A run that succeeded without a step, although its script has a training."""
+
+    rank: int | None = None
+    """The rank that printed `line`; None if no rank printed one."""
+    line: str = ""
+    """The last line that names GPUs."""
+
+    @property
+    def sentence(self) -> str:
+        return "no rank took a training step" + (f"; rank {self.rank} printed: {self.line}" if self.line else "")
+
+
 class SlowRank(NamedTuple):
     rank: int
     host: str
@@ -319,6 +332,7 @@ class RunStatus(NamedTuple):
     """All ranks together; None if nothing was measured."""
     group: TrainingGroup | None = None
     """None before 20 steps, with --backend none, or if the ranks' group is unknown."""
+    untrained: Untrained | None = None
     slow: SlowRank | None = None
     """Set only while the run is running. `ipexctl slow` finds more slow ranks, and the causes."""
     network: NetworkCost | None = None

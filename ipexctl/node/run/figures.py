@@ -41,6 +41,7 @@ class RunFigures:
         self._fp32_hosts: set[str] = set()
         self._stepped: set[int] = set()
         self._groups: dict[int, int] = {}
+        self._unused: set[int] = set()
         self._is_measured = False
         """True once a rank has waited in shared memory. Until then, ranks may have refused that and wait under gloo."""
         is_shared = self._plan.allreduce.mode == "shared"
@@ -86,6 +87,8 @@ class RunFigures:
             self._stepped.add(rank)
         if window.group:
             self._groups[rank] = window.group
+        if window.is_unused:
+            self._unused.add(rank)
         self._ranks[rank].throughput.add(window)
         files.of_rank.add(window.number, rates, now.clock, now.epoch)
         of_window = rates._replace(steps_per_s=window.steps / window.seconds)  # includes pauses, as bytes do
@@ -99,6 +102,11 @@ class RunFigures:
         if self._plan.backend == "none" or not seen or (seen < planned and len(self._stepped) < 2):
             return None
         return TrainingGroup(planned, min(seen, planned))
+
+    @property
+    def is_untrained(self) -> bool:
+        """True if no rank has used the training that its script has."""
+        return not self._stepped and self._unused == self._hosts.keys()
 
     def rank_status(self, peer: RankState, sinks: Mapping[str, OutputFile]) -> RankStatus:
         figures, out, err = self._ranks[peer.rank], sinks["out"], sinks["err"]

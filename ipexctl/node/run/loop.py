@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import signal
 import threading
@@ -29,7 +30,7 @@ from ipexctl.node.common.job import CONNECTIVITY_FILE, HostStarterRequest, Liste
 from ipexctl.node.common.limits import FULL_DISK_FLUSH, NOTIFY, NOTIFY_CLAIM, STARTER_CALL
 from ipexctl.node.common.link import ready, wake_on_signal
 from ipexctl.node.common.plan import program_line
-from ipexctl.node.common.records import Detail, RunStatus, SilentRank
+from ipexctl.node.common.records import Detail, RunStatus, SilentRank, Untrained
 from ipexctl.node.run import messages, recorder, stack_dumps, supervisor_machine
 from ipexctl.node.run import supervisor_state as m
 from ipexctl.node.run.figures import RunFigures
@@ -56,6 +57,10 @@ MINIMUM_TURN = 0.01
 CHECKPOINT_INTERVAL = 5.0
 STARTER_HEARD = 6.0
 """A host starter is running if it sent a message within this many seconds. It sends one every four."""
+
+
+MOST_OF_LINE = 200
+_GPU = re.compile(r"\b(?:gpus?|cuda|nccl|accelerators?)\b", re.IGNORECASE)
 
 
 def now() -> m.Moment:
@@ -307,7 +312,9 @@ class SupervisorLoop:
     def complete_status(self, status: RunStatus) -> RunStatus:
         ranks = [self.figures.rank_status(peer, self.peer(peer.rank).sinks) for peer in self.state.ranks.values()]
         has_checkpoint = status.has_checkpoint or self.has_checkpoint
-        return self.figures.run_status(status, ranks)._replace(has_checkpoint=has_checkpoint)
+        is_untrained = status.state == "ok" and self.figures.is_untrained
+        untrained = find_gpu_line(self.record, self.state.ranks) if is_untrained else None
+        return self.figures.run_status(status, ranks)._replace(has_checkpoint=has_checkpoint, untrained=untrained)
 
     def end_output(self, command: m.EndOutput) -> None:
         peer = self.peer(command.rank)
@@ -614,6 +621,15 @@ class SupervisorLoop:
             notify.start_notify(notify.NotifyRequest(self.rundir, command, text, claim_after, NOTIFY))
         except OSError as error:
             self.log("not-notified", {"reason": error.strerror or str(error)})
+
+
+def find_gpu_line(record: recorder.Recorder, ranks: Iterable[int]) -> Untrained:
+    """The last line that names GPUs, of the lowest rank that printed one."""
+    for rank in ranks:
+        for line in [*reversed(record.tail(f"ranks/{rank:04}.err")), *reversed(record.tail(f"ranks/{rank:04}.out"))]:
+            if _GPU.search(line):
+                return Untrained(rank, line.strip()[:MOST_OF_LINE])
+    return Untrained()
 
 
 def earlier_start(rundir: str, job: RunJob | None) -> StoredStatus | None:

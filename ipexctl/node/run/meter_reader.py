@@ -35,6 +35,11 @@ class StepRecord(NamedTuple):
     """Ranks in the rank's process group, 1 without one; 0 before 20 steps or if unknown."""
 
     @property
+    def is_unused(self) -> bool:
+        """True if the process has ended without using what its script has for a training."""
+        return self.group >> 32 > 0
+
+    @property
     def unknown(self) -> int:
         """Nonzero if the number of samples since the last record is unknown."""
         return self.flags & 0x7F

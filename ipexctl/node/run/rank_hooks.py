@@ -33,6 +33,7 @@ DDP_MODULE = "torch.nn.parallel.distributed"
 METERED = {
     "torch.optim.optimizer": "watch_optimizers",
     "torch.autograd": "watch_backward",
+    "torch.nn.modules.module": "watch_modules",
     "torch.utils.data.dataloader": "watch_loaders",
     "intel_extension_for_pytorch.optim._optimizer_utils": "watch_fused_steps",
 }

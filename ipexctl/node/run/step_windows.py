@@ -55,6 +55,7 @@ class StepWindow(NamedTuple):
     """Seconds of the steps that ended in the window: their complete length, without pauses."""
     group: int = 0
     """As in `StepRecord`; also 0 in the first window, unless it is the last, because a group may be made late."""
+    is_unused: bool = False
 
     @property
     def is_possible(self) -> bool:
@@ -98,6 +99,7 @@ class WindowMaker:
         self._usual: deque[float] = deque(maxlen=64)
         self._metrics: list[tuple[float, float]] = []
         self._group = 0
+        self._is_unused = False
 
     @property
     def next_end(self) -> float:
@@ -110,6 +112,9 @@ class WindowMaker:
 
     def add(self, records: Iterable[StepRecord]) -> None:
         for record in records:
+            if record.is_unused:
+                self._is_unused = True
+                continue
             last = self._records[-1] if self._records else self._edge
             if last is None:
                 self._edge, self._first = record, record.wall / _NANO
@@ -154,7 +159,7 @@ class WindowMaker:
             samples = values[-1] * seconds if values else None
             window = window._replace(samples=samples, by_metric=True)
         if self._number or is_last:
-            window = window._replace(group=self._group)
+            window = window._replace(group=self._group, is_unused=self._is_unused)
         self._number += 1
         return window
 

@@ -29,6 +29,7 @@ def summary_fields(plan: Plan | None, status: RunStatus | None, exit_code: int, 
         "output_lost": lost and lost._asdict(),
         "throughput": status and status.throughput and status.throughput._asdict(),
         "group": status and status.group and status.group._asdict(),
+        "untrained": status and status.untrained and status.untrained._asdict(),
         "network": status and status.network and as_json(status.network),
         "attempts": attempts_of(status),
     }

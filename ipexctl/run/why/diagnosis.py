@@ -17,7 +17,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.known_errors.error_table import known_errors
 from ipexctl.known_errors.match import Cause, RankOutput, bare, cause_of, shortened
 from ipexctl.node.common.job_words import describe_run_end
-from ipexctl.node.common.records import Failure, LostOutput, RankStatus, SilentRank, Throughput, TrainingGroup
+from ipexctl.node.common.records import Failure, LostOutput, RankStatus, SilentRank, Throughput
 from ipexctl.node.run.verdict import describe_exit, signal_name
 from ipexctl.run.hang import Hang, describe_silent
 from ipexctl.run.ranks import describe_ranks
@@ -69,7 +69,6 @@ class Diagnosis:
     hang: Hang | None = None
     """Who waited for whom, if the run hung and its stacks show it."""
     throughput: Throughput | None = None
-    group: TrainingGroup | None = None
 
 
 def diagnose(snapshot: RunSnapshot) -> Diagnosis:
@@ -83,12 +82,7 @@ def diagnose(snapshot: RunSnapshot) -> Diagnosis:
     status = snapshot.status
     hang = find_hang(snapshot, find_first_failure(snapshot))
     return replace(
-        verdict,
-        started=status.started,
-        output_lost=status.output_lost,
-        hang=hang,
-        throughput=status.throughput,
-        group=status.group,
+        verdict, started=status.started, output_lost=status.output_lost, hang=hang, throughput=status.throughput
     )
 
 
@@ -335,6 +329,8 @@ def _notes(snapshot: RunSnapshot, cause: Cause | None = None) -> tuple[str, ...]
     is_disk_known = cause is not None and (cause.id, cause.source) == ("disk.full", "record")
     if text := snapshot.status.group_sentence:
         notes.append(text)
+    if snapshot.status.untrained is not None:
+        notes.append(printable(snapshot.status.untrained.sentence))
     if snapshot.restarts:
         times = "once" if len(snapshot.restarts) == 1 else f"{len(snapshot.restarts)} times"
         reasons = "; ".join(dict.fromkeys(snapshot.restarts))

@@ -21,7 +21,8 @@ def end_lines(status: RunStatus, exit_code: int) -> list[str]:
     """One sentence for success; otherwise also the first failed rank, lost output and the next command."""
     lines = _end_sentences(status, exit_code)
     cost, idle = network_text(status.network), amx_text(status.amx_idle)
-    figures = (throughput_text(status.throughput), short_group(status), cost, idle)
+    untrained = "" if status.untrained is None else printable(status.untrained.sentence)
+    figures = (untrained, throughput_text(status.throughput), short_group(status), cost, idle)
     lines[1:1] = [f"  {text}" for text in figures if text]
     if (lost := status.output_lost) is not None:
         size, ranks, host = counted(lost.bytes, "byte"), describe_ranks(lost.ranks), printable(lost.host) or "node0"

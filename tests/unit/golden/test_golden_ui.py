@@ -12,7 +12,7 @@ from ipexctl.commands import install_command, ps_command
 from ipexctl.errors import Refusal
 from ipexctl.extras.lab.lab_command import condition_text
 from ipexctl.extras.lab.lab_record import labs_to_remove
-from ipexctl.node.common.records import Failure, RankStatus, RunStatus, TrainingGroup
+from ipexctl.node.common.records import Failure, RankStatus, RunStatus, TrainingGroup, Untrained
 from ipexctl.node.run.verdict import describe_exit
 from ipexctl.run.ranks import parse_ranks
 from ipexctl.stack.install_context import InstallReport
@@ -35,6 +35,7 @@ def ends() -> list[Case]:
     ended.append(RunStatus("run1", "ok", world_size=3, nodes=2, ranks=ranks, attempt=2, restarts=3))
     ended += [RunStatus("run1", "ok", world_size=3, nodes=2), RunStatus("run1", "stopped", world_size=3, nodes=2)]
     ended.append(RunStatus("run1", "ok", world_size=4, nodes=2, group=TrainingGroup(4, 2)))
+    ended += [RunStatus("run1", "ok", untrained=each) for each in (Untrained(), Untrained(1, "no GPU"))]
     cases = [Case("end of a run", "\n".join(end_lines(each, each.state != "ok"))) for each in ended]
     screen = RunState(status(2))
     screen.controls.stopping = True

@@ -88,6 +88,8 @@ def others_and_notes() -> list[Case]:
         judged([({"state": "ok"}, "")] * 4, state="ok", first=None, status={"group": {"planned": 4, "seen": seen}})
         for seen in (1, 2, 4)
     ]
+    untrained = {"untrained": {"rank": 1, "line": "needs 2 GPUs"}}
+    apart.append(judged([({"state": "ok"}, "")], state="ok", first=None, status=untrained))
     return [
         *(Case("other ranks", each.sentence) for verdict in verdicts for each in verdict.others),
         *(Case("note", note) for note in (*stopped.notes, *runs.notes_of_a_run(), runs.note_of_attempts())),

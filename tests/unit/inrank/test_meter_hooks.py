@@ -22,6 +22,7 @@ compiler = types.SimpleNamespace(is_compiling=lambda: compiling)
 def is_grad_enabled():
     return not grad
 import torch.autograd
+import torch.nn
 import torch.optim.optimizer
 import torch.utils.data.dataloader
 """
@@ -54,6 +55,9 @@ OPTIMIZER_FUSED_STEP_MAPPING_CPU = {Adam: adam_step}
 FILES = {
     "torch/__init__.py": TORCH,
     "torch/autograd/__init__.py": "def backward(value): return value",
+    "torch/nn/__init__.py": "from torch.nn.modules.module import Module",
+    "torch/nn/modules/__init__.py": "",
+    "torch/nn/modules/module.py": "class Module:\n    def __init__(self, size=0): self.size = size",
     "torch/optim/__init__.py": "",
     "torch/optim/optimizer.py": OPTIMIZER,
     "torch/utils/__init__.py": "",
@@ -164,6 +168,37 @@ def test_the_group_is_known_after_twenty_steps(site: Path, ring: MeterReader, sc
 def test_the_last_record_has_the_group_that_the_script_destroyed(site: Path, ring: MeterReader) -> None:
     records = run(site, ring, DISTRIBUTED + "group.size = 2; step(25); group.size = 0")
     assert (records[-1].steps, records[-1].group) == (25, 2)
+
+
+@pytest.mark.parametrize(
+    ("script", "is_unused"),
+    [
+        ("sys.exit()", True),
+        ("print('Unable to locate sufficient 2 gpus')\ndef train(loss): loss.backward()", True),
+        ("", False),
+        ("torch.nn.Module(3)", False),
+        ("list(Iter(1, 1))", False),
+        ("torch.grad = True; list(Iter(1, 1))", False),
+        ("torch.autograd.backward(1)", False),
+        ("optimizer.step()", False),
+        ("import multiprocessing\nchild = multiprocessing.Process(target=print); child.start(); child.join()", False),
+        ("os._exit(0)", False),
+    ],
+)
+def test_a_training_script_that_ends_without_using_torch(
+    site: Path, ring: MeterReader, script: str, is_unused: bool
+) -> None:
+    """All call backward, except for the one without a text."""
+    path = site / "script.py"
+    path.write_text("loss.backward()" if script else "print(1)")
+    records = run(site, ring, f"__file__ = {str(path)!r}\n{script}")
+    assert [record.is_unused for record in records] == [is_unused] * len(records)
+    assert records or not is_unused
+
+
+def test_only_the_first_module_is_noticed(site: Path, ring: MeterReader) -> None:
+    script = "before = torch.nn.Module.__init__\nassert torch.nn.Module(4).size == 4\n"
+    run(site, ring, script + "assert torch.nn.Module.__init__ is not before and torch.nn.Module(5).size == 5")
 
 
 def test_batches_without_gradients_are_no_samples(site: Path, ring: MeterReader) -> None:

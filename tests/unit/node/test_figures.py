@@ -152,6 +152,27 @@ def test_the_group_is_the_smallest_of_ranks_that_train_beside_others(
     assert figures.group == (None if backend == "none" else TrainingGroup(3, 3))
 
 
+UNUSED = StepWindow(0, 4.0, is_unused=True)
+
+
+@pytest.mark.parametrize(
+    ("windows", "is_untrained"),
+    [
+        ([(0, UNUSED), (1, UNUSED)], True),
+        ([(0, UNUSED)], False),
+        ([(0, UNUSED), (1, UNUSED), (1, STEPS)], False),
+        ([(0, UNUSED), (1, StepWindow(0, 4.0))], False),
+    ],
+)
+def test_a_run_is_untrained_if_no_rank_used_its_training(
+    recorder: Recorder, windows: list[tuple[int, StepWindow]], is_untrained: bool
+) -> None:
+    figures = RunFigures({0: "a", 1: "b"}, small_plan(backend="gloo"))
+    for rank, window in windows:
+        figures.add(rank, window, recorder.windows(rank), NOW)
+    assert figures.is_untrained == is_untrained
+
+
 def test_requests_for_dumps_are_taken_once_and_the_newest_dumps_stay(tmp_path: Path) -> None:
     directory = str(tmp_path)
     texts = {"a": {"ranks": [1, 2]}, "b": {"ranks": None}, "c": {}, "d": {"ranks": "all"}}

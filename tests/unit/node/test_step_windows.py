@@ -169,6 +169,13 @@ def test_a_window_has_the_newest_group_except_the_first_because_a_group_may_be_m
     assert [window.group for window in short.close_last(1009)] == [1]
 
 
+def test_a_process_that_used_nothing_has_no_step() -> None:
+    maker = WindowMaker(1000)
+    maker.add([record(1003, 0)._replace(group=1 << 32)])
+    (window,) = maker.close_last(1004)
+    assert (window.is_unused, window.steps, window.step_seconds, window.group) == (True, 0, 0.0, 0)
+
+
 def test_samples_of_smaller_groups_than_planned_count_once() -> None:
     ranks = [Throughput(2.0, 16.0, source="dataloader")] * 4
     found = {seen: run_throughput(ranks, TrainingGroup(4, seen)) for seen in (1, 2, 4)}

@@ -103,8 +103,8 @@ def test_report_documents_have_these_fields(document: dict[str, Any], names: str
         ),
         (
             WHY,
-            """schema run failed_call state headline first_failure cause hang lines others notes throughput group slow
-            network amx_idle output_lost next""",
+            """schema run failed_call state headline first_failure cause hang lines others notes throughput group
+            untrained slow network amx_idle output_lost next""",
         ),
         (DUMP, "schema id at reason hang groups ranks"),
         (DUMP["groups"][1], "ranks frames"),
