@@ -1,7 +1,8 @@
 """Keeps rank 0's rendezvous store for the other ranks until they have closed their connections to it.
 
 The store's server is a thread of rank 0, which ends with the last reference, often in `destroy_process_group`.
-torchrun has the server in its agent. `rank_hooks.py` calls `stay` last at exit, unless the script failed.
+torchrun has the server in its agent. `rank_hooks.py` calls `keep_store_for_other_ranks` at exit, unless the script
+failed.
 
 - No rank leaves its group before all ranks have made it: gloo would fail in the ranks that still connect.
 - Only existing connections are served once the script has destroyed its groups. A rank that connects later waits for
@@ -33,6 +34,8 @@ MADE_LIMIT = 30.0
 ENGINES = ("mpi4py", "oneccl_bindings_for_pytorch", "torch_ccl", "horovod")
 _kept: dict[int, Any] = {}
 """Port → store with its server in this process."""
+_sizes: set[int] = set()
+"""World sizes for which this process has met other ranks at a store."""
 _pid = os.getpid()
 
 
@@ -55,6 +58,7 @@ def watch_rendezvous(module: Any) -> None:
     def create_and_keep(hostname: str, port: int, rank: int, world_size: int, *args: Any, **kwargs: Any) -> Any:
         _kept.pop(port, None)  # torch would use that server again, with the keys of the last group
         store = create(hostname, port, rank, world_size, *args, **kwargs)
+        _sizes.add(world_size)
         if rank == 0 and world_size > 1:
             _kept[port] = store
         return store
@@ -83,10 +87,10 @@ def watch_groups(module: Any) -> None:
 
 
 def wait_for_ranks(module: Any) -> None:
-    """Wait until all ranks have made the group of all ranks, if this rank has."""
+    """Wait until all ranks have made the default group, if this rank has."""
     until = time.monotonic() + MADE_LIMIT
     with contextlib.suppress(Exception):  # rank 0 has failed, and its store is gone
-        if module.is_initialized():
+        if module.is_initialized() and module.get_world_size() in _sizes:
             store, size = module._get_default_store(), module.get_world_size()
             while store.add(MADE, 0) < size and time.monotonic() < until:
                 time.sleep(INTERVAL)
@@ -103,10 +107,10 @@ def stop_listening() -> None:
             os.close(reader)
 
 
-def stay() -> None:
+def keep_store_for_other_ranks() -> None:
     """Wait until no other process is connected to the store."""
     if os.getpid() == _pid:
-        wait_for_ranks(sys.modules["torch.distributed.distributed_c10d"])
+        wait_for_ranks(sys.modules.get("torch.distributed.distributed_c10d"))
     if not _kept or os.getpid() != _pid or any(name in sys.modules for name in ENGINES):
         return
     stop_listening()

@@ -205,7 +205,10 @@ def keep_store(notes: Notes) -> None:
     """Keep rank 0's store for the other ranks, unless the script failed, which ends them."""
     store: Any = sys.modules.get(f"{PACKAGE}.store")
     if store is not None and not notes.has_failed:
-        store.stay()
+        try:
+            store.keep_store_for_other_ranks()
+        except Exception:  # noqa: BLE001  # the store ends with rank 0 then
+            return
 
 
 def install_ddp() -> None:

@@ -72,10 +72,10 @@ def test_rank_0_stays_until_the_other_process_has_closed_its_connection(server: 
     timer = threading.Timer(0.5, server.end_other)
     timer.start()
     began = time.monotonic()
-    store.stay()
+    store.keep_store_for_other_ranks()
     assert 0.4 < time.monotonic() - began < 5
     began = time.monotonic()
-    store.stay()
+    store.keep_store_for_other_ranks()
     assert time.monotonic() - began < 0.2
 
 
@@ -85,7 +85,7 @@ def test_new_connections_are_refused_and_others_than_the_stores_are_closed(serve
     there, _ = listener.accept()
     with listener, here, there:
         threading.Timer(0.3, server.end_other).start()
-        store.stay()
+        store.keep_store_for_other_ranks()
         assert here.recv(1) == there.recv(1) == b""
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", server.port), timeout=5)
@@ -95,13 +95,13 @@ def test_new_connections_are_refused_and_others_than_the_stores_are_closed(serve
 
 def test_a_signal_ends_the_wait(server: Server) -> None:
     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
-    store.stay()
+    store.keep_store_for_other_ranks()
     assert server.other.poll() is None
 
 
 def test_the_limit_is_told(server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(store, "LIMIT", 0.1)
-    store.stay()
+    store.keep_store_for_other_ranks()
     assert "1 connections are still open" in capsys.readouterr().err
 
 
@@ -109,14 +109,14 @@ def test_the_limit_is_told(server: Server, monkeypatch: pytest.MonkeyPatch, caps
 def test_an_mpi_keeps_nothing(server: Server, monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
     monkeypatch.setitem(sys.modules, engine, SimpleNamespace())
     began = time.monotonic()
-    store.stay()
+    store.keep_store_for_other_ranks()
     assert time.monotonic() - began < 0.2
     assert server.other.poll() is None
 
 
 def test_a_forked_child_leaves_the_connections_alone(server: Server) -> None:
     if not os.fork():
-        store.stay()
+        store.keep_store_for_other_ranks()
         os._exit(0)
     os.wait()
     server.own.sendall(b"x")
@@ -147,6 +147,7 @@ def test_only_rank_0_of_several_keeps_its_newest_store(monkeypatch: pytest.Monke
     create("node0", 7, 0, 2, timeout=9)
     again = create("node0", 7, 0, 2, timeout=9)
     assert store._kept == {7: again}
+    assert {1, 2} <= store._sizes
 
 
 class Groups:
@@ -184,6 +185,7 @@ class Groups:
 
 def test_a_rank_leaves_its_group_once_all_ranks_have_made_it(monkeypatch: pytest.MonkeyPatch) -> None:
     groups = Groups()
+    monkeypatch.setattr(store, "_sizes", {2})
     store.watch_groups(groups)
     groups.init_process_group("gloo")
     assert groups.made == 1
@@ -197,6 +199,15 @@ def test_a_rank_leaves_its_group_once_all_ranks_have_made_it(monkeypatch: pytest
     groups.init_process_group("gloo")
     groups.destroy_process_group()
     assert groups.events[-1] == "destroyed None with 0"
+
+
+def test_a_group_without_a_rendezvous_is_left_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = Groups()
+    monkeypatch.setattr(store, "_sizes", {4})
+    store.watch_groups(groups)
+    groups.init_process_group("fake")
+    groups.destroy_process_group()
+    assert groups.events == ["made fake", "destroyed None with 1"]
 
 
 def test_the_process_is_known_by_its_name() -> None:
