@@ -128,9 +128,6 @@ SWITCH = 16
 ALONE_STEPS = 20
 """Steps of an optimizer after which a rank without a process group counts as training alone."""
 UNUSED = 1 << 32
-TRAINS = b".backward("
-"""In the text of a script that trains."""
-MOST_TEXT = 1 << 20
 OTHER_WAYS = ("mpi4py", "horovod", "byteps", "bagua", "hivemind", "ray")
 """Modules by which ranks may exchange gradients without a process group of torch."""
 OLDEST = (2, 1)
@@ -185,7 +182,7 @@ def is_training_script() -> bool:
     if not path or (processes is not None and next(processes._process_counter) > 1):
         return False
     with open(path, "rb") as file:
-        return TRAINS in file.read(MOST_TEXT)
+        return b".backward(" in file.read()
 
 
 class StepCounter:
@@ -266,8 +263,7 @@ class Meter:
         self._stepped_at = self._written_at = 0
         self._products = 0
         self._group = 0
-        self.is_used = False
-        """True once the process has built a module, made a backward, or taken a batch."""
+        self.is_used = False  # until a module is built, a backward made, or a batch taken
         os.register_at_fork(after_in_child=self._leave_ring)
         atexit.register(self.finish)
 
@@ -418,7 +414,7 @@ def watch_backward(module: Any) -> None:
 
 
 def watch_modules(module: Any) -> None:
-    """Note that a module is built. Only the first one is noticed, so that others cost nothing."""
+    """Notice only the first module, so that others cost nothing."""
     own, build = meter(), module.Module.__init__
 
     @functools.wraps(build)

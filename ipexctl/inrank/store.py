@@ -28,6 +28,7 @@ NAME = b"ipexctl-store"
 LIMIT = 3600.0
 """Seconds to keep the store; STORE_KEPT in `node/common/limits.py`."""
 INTERVAL = 0.02
+DESCRIPTORS = "/proc/self/fd"
 MADE = "ipexctl/made"
 MADE_LIMIT = 30.0
 """Seconds for the other ranks to return from `init_process_group`, from this rank's destruction of the group."""
@@ -45,10 +46,6 @@ class Connection(NamedTuple):
     local: tuple[str, int]
     peer: tuple[str, int] | None
     """None for a socket that listens or is not connected."""
-
-    @property
-    def is_open(self) -> bool:
-        return read_link(self.number) == self.link
 
 
 def watch_rendezvous(module: Any) -> None:
@@ -117,14 +114,11 @@ def keep_store_for_other_ranks() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
-    users = close_all_but_store()
-    if not users:
-        return
-    is_told: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _: is_told.append(number))
-    set_name(NAME)
-    until = time.monotonic() + LIMIT
-    while not is_told and any(user.is_open for user in users):
+    users, is_told, until = close_all_but_store(), [], time.monotonic() + LIMIT
+    if users:
+        signal.signal(signal.SIGTERM, lambda number, _: is_told.append(number))
+        set_name(NAME)
+    while not is_told and any(os.path.realpath(f"{DESCRIPTORS}/{user.number}") == user.link for user in users):
         if time.monotonic() > until:
             text = f"kept the rendezvous store {LIMIT / 60:g} minutes after its script ended, and ends now"
             print(f"ipexctl: rank 0 {text}; {len(users)} connections are still open", file=sys.stderr)  # noqa: T201
@@ -136,53 +130,38 @@ def close_all_but_store() -> list[Connection]:
     """Return the connections that other processes have to the store."""
     found = [connection for connection in connections() if connection.peer is not None]
     own = {connection.local for connection in found if connection.peer is not None and connection.peer[1] in _kept}
-    users = []
     for connection in found:
-        if connection.local[1] in _kept and connection.peer not in own:
-            users.append(connection)
-        elif connection.local[1] not in _kept and connection.local not in own:
-            with open_socket(connection.number) as sock, contextlib.suppress(OSError):
+        if connection.local[1] not in _kept and connection.local not in own:
+            with open_copy(connection.number) as sock, contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
-    return users
+    return [each for each in found if each.local[1] in _kept and each.peer not in own]
 
 
 def connections() -> Iterator[Connection]:
-    for name in os.listdir("/proc/self/fd"):
-        link = read_link(int(name))
-        if not link.startswith("socket:"):
+    for number in map(int, os.listdir(DESCRIPTORS)):
+        link = os.path.realpath(f"{DESCRIPTORS}/{number}")
+        if "/socket:" not in link:
             continue
-        with contextlib.suppress(OSError), open_socket(int(name)) as sock:
-            if sock.family not in (socket.AF_INET, socket.AF_INET6) or sock.type != socket.SOCK_STREAM:
-                continue
-            peer = None
-            with contextlib.suppress(OSError):
-                peer = address(sock.getpeername())
-            yield Connection(int(name), link, address(sock.getsockname()), peer)
+        with contextlib.suppress(OSError), open_copy(number) as sock:
+            if sock.family in (socket.AF_INET, socket.AF_INET6) and sock.type == socket.SOCK_STREAM:
+                peer = None
+                with contextlib.suppress(OSError):
+                    peer = address(sock.getpeername())
+                yield Connection(number, link, address(sock.getsockname()), peer)
 
 
-@contextlib.contextmanager
-def open_socket(number: int) -> Iterator[socket.socket]:
+def open_copy(number: int) -> socket.socket:
+    """A socket with a default timeout would make `number` non-blocking, too."""
     before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(None)  # a socket object with a timeout would change the descriptor
+    socket.setdefaulttimeout(None)
     try:
-        sock = socket.socket(fileno=number)
+        return socket.socket(fileno=os.dup(number))
     finally:
         socket.setdefaulttimeout(before)
-    try:
-        yield sock
-    finally:
-        sock.detach()
 
 
 def address(name: tuple[Any, ...]) -> tuple[str, int]:
     return name[0].replace("::ffff:", ""), name[1]
-
-
-def read_link(number: int) -> str:
-    try:
-        return os.readlink(f"/proc/self/fd/{number}")
-    except OSError:
-        return ""
 
 
 def set_name(name: bytes) -> None:

@@ -58,6 +58,39 @@ print("last line of", os.environ["RANK"], flush=True)
 dist.destroy_process_group()
 """
 """Rank 1 uses the store two seconds after rank 0's last line."""
+TRAIN = """\
+import os, sys
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.utils.data import DataLoader, TensorDataset
+
+way, rank = sys.argv[1], int(os.environ["RANK"])
+if way == "gpus" and torch.cuda.device_count() < 2:
+    print("Unable to locate sufficient 2 gpus to run this example. Exiting.")
+    sys.exit()
+model, mesh, group = torch.nn.Linear(4, 4), None, None
+if way == "fsdp":
+    fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+elif way != "alone" and way != "late":
+    dist.init_process_group("gloo")
+if way == "parts":
+    group = [dist.new_group([number]) for number in range(2)][rank]
+if way in ("ddp", "parts"):
+    model = torch.nn.parallel.DistributedDataParallel(model, process_group=group)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for number, (batch,) in enumerate(DataLoader(TensorDataset(torch.ones(480, 4)), batch_size=8)):
+    if way == "late" and number == 40:
+        dist.init_process_group("gloo")
+    if way == "evaluate":
+        continue
+    model(batch).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+if dist.is_initialized():
+    dist.destroy_process_group()
+"""
 SHAPES = pytest.mark.parametrize(("hosts", "ranks"), [(2, 1), (1, 2)], ids=["2 hosts x 1", "1 host x 2"])
 
 
@@ -70,6 +103,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         made.write("who.py", REPORT)
         made.write("light.py", LIGHTNING)
         made.write("store.py", STORE)
+        made.write("train.py", TRAIN)
         for name, text in (("who.py", REPORT), ("store.py", STORE)):
             on_host(lab.hosts[0], f"cat > {name} <<'EOF'\n{text}EOF")
         yield made
@@ -127,3 +161,15 @@ def test_a_rank_uses_the_store_after_rank_0_has_ended(cluster: Cluster, hosts: i
     assert by_rank(ran.out) == {0: ["last line of 0"], 1: ["used", "last line of 1"]}
     assert sorted(line for lines in by_rank(ran.out).values() for line in lines) == expected
     assert "succeeded" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("way", "seen"),
+    [("alone", 1), ("ddp", 2), ("late", 2), ("parts", 2), ("fsdp", 2), ("gpus", None), ("evaluate", None)],
+)
+def test_ranks_that_train_apart_or_not_at_all_are_said(cluster: Cluster, way: str, seen: int | None) -> None:
+    ran = cluster.run("-n", 2, "--ppn", 1, "train.py", way, timeout=200)
+    document = json.loads(cluster.good("ps", "-n", 1, "--json"))["runs"][0]
+    assert document["group"] == (seen and {"planned": 2, "seen": seen})
+    assert ("do not train together" in ran.err) == (way == "alone")
+    assert ("no rank took a training step" in ran.err) == (way == "gpus")

@@ -28,7 +28,7 @@ from ipexctl.extras.report.measurements import (
 from ipexctl.extras.slow.slow_verdict import SlowVerdict
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.mpi import title_of
-from ipexctl.node.common.records import Throughput, as_dict, as_list
+from ipexctl.node.common.records import Throughput, as_dict, as_list, describe_apart
 from ipexctl.run.ranks import describe_ranks
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.stack_dump import Dump
@@ -139,7 +139,7 @@ def report_page(
     curves = host_curves(measured, hosts, start, end)
     settings = tuple(_settings(plan))
     dump = snapshot.current_dump
-    cause, together = diagnosis.cause, not status.group_sentence
+    cause, together = diagnosis.cause, not describe_apart(status.group)
     return ReportPage(
         run=snapshot.id or record.id,
         state=diagnosis.state,

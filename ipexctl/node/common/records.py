@@ -97,26 +97,23 @@ class TrainingGroup(NamedTuple):
     seen: int
     """Ranks in the smallest process group of a rank after 20 steps of its optimizer; 1 without a group."""
 
-    @property
-    def sentence(self) -> str:
-        """What to do about a smaller group than planned; empty without one."""
-        if self.seen >= self.planned:
-            return ""
-        group = "no process group" if self.seen == 1 else f"a process group of {self.seen} ranks"
-        return (
-            f"its {self.planned} ranks do not train together: after 20 optimizer steps, a rank has {group}; fix: wrap "
-            "the model in DistributedDataParallel after torch.distributed.init_process_group(), or start independent "
-            "copies with --backend none"
-        )
+
+def describe_apart(group: TrainingGroup | None) -> str:
+    """That ranks do not train together, and the fix; empty if they do, or if that is unknown."""
+    if group is None or group.seen >= group.planned:
+        return ""
+    found = "no process group with others" if group.seen == 1 else f"a process group of {group.seen} ranks"
+    apart = f"its {group.planned} ranks do not train together: after 20 optimizer steps, a rank is in {found}"
+    together = "wrap the model in DistributedDataParallel after torch.distributed.init_process_group()"
+    return f"{apart}; fix: {together}, or start independent copies with --backend none"
 
 
 class Untrained(NamedTuple):
     """A run that succeeded without a step, although its script has a training."""
 
     rank: int | None = None
-    """The rank that printed `line`; None if no rank printed one."""
     line: str = ""
-    """The last line that names GPUs."""
+    """The last line of the rank that names GPUs; without one, `rank` is None."""
 
     @property
     def sentence(self) -> str:
@@ -348,10 +345,6 @@ class RunStatus(NamedTuple):
     slurm: QueueJob | None = None
     hosts: tuple[str, ...] = ()
     """Hosts of this attempt in rank order; empty in older records."""
-
-    @property
-    def group_sentence(self) -> str:
-        return "" if self.group is None else self.group.sentence
 
     @property
     def all_attempts(self) -> tuple[Attempt, ...]:

@@ -30,7 +30,7 @@ from ipexctl.node.common.job import CONNECTIVITY_FILE, HostStarterRequest, Liste
 from ipexctl.node.common.limits import FULL_DISK_FLUSH, NOTIFY, NOTIFY_CLAIM, STARTER_CALL
 from ipexctl.node.common.link import ready, wake_on_signal
 from ipexctl.node.common.plan import program_line
-from ipexctl.node.common.records import Detail, RunStatus, SilentRank, Untrained
+from ipexctl.node.common.records import Detail, RunStatus, SilentRank, Untrained, describe_apart
 from ipexctl.node.run import messages, recorder, stack_dumps, supervisor_machine
 from ipexctl.node.run import supervisor_state as m
 from ipexctl.node.run.figures import RunFigures
@@ -212,10 +212,11 @@ class SupervisorLoop:
     def note_group(self, rank: int) -> None:
         """Say once that ranks do not train together."""
         group = self.figures.group
-        if group is not None and group.sentence and not self.has_noted_group:
+        text = describe_apart(group)
+        if group is not None and text and not self.has_noted_group:
             self.has_noted_group = True
             self.log("group", group._asdict())
-            self.add_note(m.AddNote(rank, "group", {**group._asdict(), "text": group.sentence}))
+            self.add_note(m.AddNote(rank, "group", {**group._asdict(), "text": text}))
 
     def handle_signals(self) -> None:
         while self.signals:
@@ -626,9 +627,9 @@ class SupervisorLoop:
 def find_gpu_line(record: recorder.Recorder, ranks: Iterable[int]) -> Untrained:
     """The last line that names GPUs, of the lowest rank that printed one."""
     for rank in ranks:
-        for line in [*reversed(record.tail(f"ranks/{rank:04}.err")), *reversed(record.tail(f"ranks/{rank:04}.out"))]:
-            if _GPU.search(line):
-                return Untrained(rank, line.strip()[:MOST_OF_LINE])
+        lines = [*record.tail(f"ranks/{rank:04}.out"), *record.tail(f"ranks/{rank:04}.err")]
+        if found := [line for line in lines if _GPU.search(line)]:
+            return Untrained(rank, found[-1].strip()[:MOST_OF_LINE])
     return Untrained()
 
 

@@ -17,7 +17,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.known_errors.error_table import known_errors
 from ipexctl.known_errors.match import Cause, RankOutput, bare, cause_of, shortened
 from ipexctl.node.common.job_words import describe_run_end
-from ipexctl.node.common.records import Failure, LostOutput, RankStatus, SilentRank, Throughput
+from ipexctl.node.common.records import Failure, LostOutput, RankStatus, SilentRank, Throughput, describe_apart
 from ipexctl.node.run.verdict import describe_exit, signal_name
 from ipexctl.run.hang import Hang, describe_silent
 from ipexctl.run.ranks import describe_ranks
@@ -327,7 +327,7 @@ def _lost_peer(output: RankOutput, row: RankStatus, first: Failure, has_followed
 def _notes(snapshot: RunSnapshot, cause: Cause | None = None) -> tuple[str, ...]:
     notes = []
     is_disk_known = cause is not None and (cause.id, cause.source) == ("disk.full", "record")
-    if text := snapshot.status.group_sentence:
+    if text := describe_apart(snapshot.status.group):
         notes.append(text)
     if snapshot.status.untrained is not None:
         notes.append(printable(snapshot.status.untrained.sentence))

@@ -8,7 +8,7 @@ from typing import Final
 from ipexctl.doctor.product_speeds import product_speeds
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.job_words import LIMIT_NEAR, describe_run_end
-from ipexctl.node.common.records import NetworkCost, RankStatus, RunStatus, Throughput
+from ipexctl.node.common.records import NetworkCost, RankStatus, RunStatus, Throughput, describe_apart
 from ipexctl.node.run.network_watch import ADVISED, FEWEST_BYTES
 from ipexctl.run.ranks import describe_ranks
 from ipexctl.text import counted, printable
@@ -93,7 +93,7 @@ def throughput_text(throughput: Throughput | None) -> str:
 
 
 def short_group(status: RunStatus | None) -> str:
-    if status is None or not status.group_sentence:
+    if status is None or not describe_apart(status.group):
         return ""
     return f"its ranks do not train together: ipexctl why {printable(status.id)}"
 

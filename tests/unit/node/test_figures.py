@@ -10,7 +10,7 @@ import pytest
 from supervised_run import Supervised, exit_of
 
 from ipexctl.node.common.plan import Choice
-from ipexctl.node.common.records import RunStatus, TrainingGroup, read_status
+from ipexctl.node.common.records import RunStatus, TrainingGroup, describe_apart, read_status
 from ipexctl.node.run import stack_dumps
 from ipexctl.node.run.figures import MAX_MISMATCHES, RunFigures
 from ipexctl.node.run.host_notes import HostNotes
@@ -146,7 +146,7 @@ def test_the_group_is_the_smallest_of_ranks_that_train_beside_others(
         figures.add(rank, window, recorder.windows(rank), NOW)
     status = figures.run_status(RunStatus("r", "running"), [])
     assert status.group == read_status(json.loads(json.dumps(status.to_json()))).group == expected
-    assert bool(status.group_sentence) == (expected is not None and expected.seen < 3)
+    assert bool(describe_apart(status.group)) == (expected is not None and expected.seen < 3)
     figures.add(0, STEPS._replace(number=2, group=3), recorder.windows(0), NOW)
     figures.add(1, STEPS._replace(number=2, group=3), recorder.windows(1), NOW)
     assert figures.group == (None if backend == "none" else TrainingGroup(3, 3))
