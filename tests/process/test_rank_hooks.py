@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,9 +18,11 @@ from typing import Any
 import pytest
 
 from agent_helpers import all_pythons, pyenv_pythons, wait_until
+from ipexctl.node.common.records import KEEPS_STORE
+from ipexctl.node.run.processes import waiting_in
 from ipexctl.remote.node_call import script_text
 from ipexctl.run.stack_dump import read_faulthandler
-from ipexctl.run.start.begin import HOOKS
+from ipexctl.run.start.begin import HOOKS, in_rank_files
 
 PYTHONS = all_pythons()
 SOME_PYTHONS = list(dict.fromkeys((PYTHONS[0], *PYTHONS[1:2], PYTHONS[-1])))
@@ -318,3 +321,79 @@ def test_import_of_the_hooks_is_fast(shim: HookDirectory, python: str) -> None:
     words = [python, "-c", IMPORT_TIME_CODE, str(shim.place)]
     times = [float(subprocess.run(words, env=env, close_fds=False, capture_output=True).stdout) for _ in range(12)]
     assert min(times) < 0.004
+
+
+RENDEZVOUS = """
+import os, socket, threading
+class Store:
+    def __init__(self):
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        threading.Thread(target=self.serve, daemon=True).start()
+    def serve(self):
+        connection, _ = self.listener.accept()
+        with connection:
+            while data := connection.recv(9): connection.sendall(data)
+def _create_c10d_store(hostname, port, rank, world_size, timeout):
+    return Store()
+"""
+GROUPS = """
+def init_process_group(): pass
+def destroy_process_group(group=None): pass
+def is_initialized(): return False
+"""
+USES_STORE = """
+import sys, torch.distributed.distributed_c10d
+from torch.distributed import rendezvous
+store = rendezvous._create_c10d_store("node0", 1, 0, {size}, 9)
+port = store.listener.getsockname()[1]
+from ipexctl_inrank import store as kept
+if kept._kept: kept._kept = {{port: store}}
+print(port, flush=True)
+input()
+{end}
+"""
+"""A stand-in for torch's server, which chooses its port; the script ends once the other rank is connected."""
+
+
+@pytest.mark.parametrize(
+    ("end", "size", "code", "is_kept"),
+    [
+        ("", 2, 0, True),
+        ("sys.exit()", 2, 0, True),
+        ("sys.exit(0)", 2, 0, True),
+        ("", 1, 0, False),
+        ("sys.exit(3)", 2, 3, False),
+        ("1 / 0", 2, 1, False),
+        ("import os; os.kill(os.getpid(), 9)", 2, -9, False),
+        ("sys.modules['mpi4py'] = sys", 2, 0, False),
+    ],
+)
+def test_the_store_lives_as_long_as_another_rank_uses_it_unless_the_script_failed(
+    shim: HookDirectory, tmp_path: Path, end: str, size: int, code: int, is_kept: bool
+) -> None:
+    package = tmp_path / "torch/distributed"
+    package.mkdir(parents=True)
+    for name, text in (("../__init__", ""), ("__init__", ""), ("rendezvous", RENDEZVOUS), ("distributed_c10d", GROUPS)):
+        (package / f"{name}.py").write_text(text)
+    for file in in_rank_files():
+        (tmp_path / file.name).parent.mkdir(exist_ok=True)
+        (tmp_path / file.name).write_bytes(file.content)
+    env = {**shim.env, "PYTHONPATH": f"{shim.place}:{tmp_path}"}
+    argv = [sys.executable, "-c", USES_STORE.format(size=size, end=end)]
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(argv, env=env, close_fds=False, **pipes) as rank:
+        assert rank.stdin is not None
+        assert rank.stdout is not None
+        with socket.create_connection(("127.0.0.1", int(rank.stdout.readline())), timeout=10) as other:
+            other.sendall(b"before")
+            assert other.recv(9) == b"before"
+            rank.stdin.write(b"\n")
+            rank.stdin.flush()
+            if is_kept:
+                wait_until(lambda: waiting_in(rank.pid) == KEEPS_STORE, 10)
+                time.sleep(0.3)
+                other.sendall(b"late")
+                assert other.recv(9) == b"late"
+            else:
+                assert rank.wait(10) == code
+        assert rank.wait(10) == code
