@@ -115,15 +115,17 @@ def keep_store_for_other_ranks() -> None:
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
     users, is_told, until = close_all_but_store(), [], time.monotonic() + LIMIT
-    if users:
-        signal.signal(signal.SIGTERM, lambda number, _: is_told.append(number))
-        set_name(NAME)
+    if not users:
+        return
+    signal.signal(signal.SIGTERM, lambda number, _: is_told.append(number))
+    set_name(NAME)
     while not is_told and any(os.path.realpath(f"{DESCRIPTORS}/{user.number}") == user.link for user in users):
         if time.monotonic() > until:
             text = f"kept the rendezvous store {LIMIT / 60:g} minutes after its script ended, and ends now"
             print(f"ipexctl: rank 0 {text}; {len(users)} connections are still open", file=sys.stderr)  # noqa: T201
-            return
+            break
         time.sleep(INTERVAL)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the script's own exit code stays
 
 
 def close_all_but_store() -> list[Connection]:
