@@ -326,7 +326,8 @@ def launcher_files(context: LaunchContext, hosts: Sequence[HostPlan]) -> tuple[L
     if launcher is not None:
         if launcher.has_starters and context.gathered.ssh_config and not context.gathered.node0.no_logins:
             shell, reaches_others = _ssh_script(context), not context.alone
-        return (*result, LaunchFile("ssh.sh", 0o700, shell)) if reaches_others and shell else tuple(result)
+        asks = reaches_others or not (launcher.has_starters or context.alone)  # srun says of no wrapper that it is gone
+        return (*result, LaunchFile("ssh.sh", 0o700, shell)) if asks and shell else tuple(result)
     if not context.alone and (shell or reaches_others or context.flavor != "openmpi"):
         script = shell or _ssh_script(context)
         # Open MPI's daemons look for it on every node.

@@ -17,7 +17,7 @@ from ipexctl.extras.lab.lab_system import in_host
 
 from .fault_cases import ENDLESS, SHORT, FaultCase
 from .judge import ExpectedResult
-from .stage import broken, hash_of, is_before_start, send_signal, standing_still
+from .stage import Process, broken, hash_of, is_before_start, send_signal, standing_still
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,6 +123,33 @@ def _paused(which: str) -> Callable[[FaultRound], ExpectedResult]:
         return ExpectedResult("ok", 0)
 
     return play
+
+
+def _wrapper_paused_early(context: FaultRound) -> ExpectedResult:
+    """A wrapper stands still for less time than it takes to count as lost, from its first moment on: no restart."""
+    context.start("--max-restarts", 3, is_waited_for=False)
+    host = context.pick_host().name
+
+    def wrappers() -> list[Process]:
+        return [process for process in context.stage.processes(host) if "run.rank" in process.words]
+
+    wait_until(wrappers, 60, lambda: context.client.said())
+    context.pause(6.0)
+    with standing_still(wrappers()[:1]):
+        context.pause(20.0)
+    return ExpectedResult("ok", 0, attempt=0)
+
+
+def _host_without_cores(context: FaultRound) -> ExpectedResult:
+    """The processes of a host run for moments only, as where the memory or the cores are used up: no restart."""
+    host, until = context.pick_host().name, time.monotonic() + 20.0
+    still = context.chance.uniform(1.0, 7.0)
+    context.notes.append(f"still for {still:.1f} s at a time")
+    while time.monotonic() < until:
+        with standing_still(context.stage.processes(host)):
+            time.sleep(still)
+        time.sleep(0.02)
+    return ExpectedResult("ok", 0, attempt=0)
 
 
 def _paused_rank_stopped(context: FaultRound) -> ExpectedResult:
@@ -345,6 +372,8 @@ RANDOM_CASES: Final = (
     FaultCase("all processes of a host are killed", _host_killed),
     FaultCase("a rank stands still for a while", _paused("rank"), count=SHORT),
     FaultCase("a wrapper stands still for a while", _paused("wrapper"), count=SHORT),
+    FaultCase("a wrapper stands still from its start on", _wrapper_paused_early, count=SHORT, is_early=True),
+    FaultCase("a host has no cores for a while", _host_without_cores, count=SHORT, options=("--max-restarts", "3")),
     FaultCase("the supervisor stands still for a while", _paused("supervisor"), count=SHORT),
     FaultCase("mpirun stands still for a while", _paused("mpirun"), count=SHORT),
     FaultCase("a rank that stands still is stopped", _paused_rank_stopped),

@@ -17,9 +17,12 @@ LONGEST_READ = 3600.0
 
 # The supervisor loses a rank.
 RANK_SILENCE = 25.0
-"""Seconds without a message until a rank counts as lost. A rank sends one every four seconds."""
-RANK_RECONNECT = 3.0
-"""Seconds for a rank to reconnect after its connection broke; RANK_SILENCE if the rank announced the break."""
+"""Seconds without a message until a rank counts as lost. A rank sends one every four seconds. A rank whose connection
+broke has as long to reconnect, unless its host says that its wrapper is gone."""
+STARTER_RECONNECT = 3.0
+"""Seconds for a host's starter to reconnect after its connection broke."""
+WRAPPER_ASK = 2.0
+"""Seconds between two questions to a host about a rank wrapper that closed its connection."""
 RANK_STUCK = 10.0
 """Seconds for an interpreter to exit after an uncaught exception."""
 

@@ -200,6 +200,14 @@ def is_running(pid: int) -> bool:
     return True
 
 
+def has_exited(pid: int, start: int, scope: str) -> bool:
+    """True if the process is known to have exited, which is never known of one in another `pid_scope`."""
+    try:
+        return scope == pid_scope() and start_of(pid) != start
+    except OSError:
+        return True
+
+
 def boot_id() -> str | None:
     return read_text("/proc/sys/kernel/random/boot_id").strip() or None
 

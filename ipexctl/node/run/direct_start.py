@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Mapping
 
-from ipexctl.node.common.limits import LAST_MESSAGES, RANK_RECONNECT, RANK_SILENCE, STARTER_CALL
+from ipexctl.node.common.limits import LAST_MESSAGES, RANK_SILENCE, STARTER_CALL, STARTER_RECONNECT
 from ipexctl.node.common.records import Detail, split_details
 from ipexctl.node.run import next_hosts, verdict
 from ipexctl.node.run import supervisor_state as m
@@ -59,9 +59,18 @@ def is_gone(state: SupervisorState, peer: RankState, now: float) -> bool:
     if peer.wrapper_code is not None:
         return True
     starter = state.starters.get(peer.host)
-    if starter is None or starter.is_connected or now - starter.away_since <= RANK_RECONNECT:
+    if starter is None or starter.is_connected or now - starter.away_since <= STARTER_RECONNECT:
         return False
     return peer.is_done or (state.ending is not None and not peer.has_begun)
+
+
+def has_host_ended(state: SupervisorState, peer: RankState, now: float) -> bool:
+    """True if a host closed the connections of a rank and of its starter at once, as when it reboots, and neither came
+    back."""
+    starter, at = state.starters.get(peer.host), peer.disconnected_at
+    if starter is None or starter.is_connected or at is None or abs(starter.away_since - at) > verdict.AT_ONCE:
+        return False
+    return now - max(starter.away_since, at) > STARTER_RECONNECT
 
 
 def has_wrapper_ended_early(state: SupervisorState) -> bool:
@@ -100,7 +109,7 @@ def check_beginning(turn: Transition, launcher: LauncherState, launcher_log: tup
         return
     # After a restart, a starter has been silent for a while before it counts as gone, so it gets less time.
     is_again = turn.state.has_pool and turn.state.status.attempt > turn.state.first_attempt
-    limit = RANK_RECONNECT if is_again else RANK_SILENCE
+    limit = STARTER_RECONNECT if is_again else RANK_SILENCE
     away = [
         peer
         for peer in waiting

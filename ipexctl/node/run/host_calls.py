@@ -9,14 +9,29 @@ import shlex
 import signal
 import subprocess
 import threading
-from typing import Mapping, NamedTuple, Sequence
+from typing import TYPE_CHECKING, Mapping, NamedTuple, Sequence
 
 from ipexctl.node.common.limits import HOST_ANSWER, HOST_JOB, OUTPUT_DRAIN
 from ipexctl.node.common.liveness import RESERVED_FILE
 from ipexctl.node.common.processes import end_with_parent
 
+if TYPE_CHECKING:
+    from ipexctl.node.run.supervisor_state import WrapperProcess
+
 _MAX_REASON = 300
 _KEPT = 4096
+_GONE = 75
+"""Exit code if the last line has the ranks whose wrappers are gone."""
+_ASKED_AT_ONCE = 32
+_FIND_GONE = (
+    "boot=$(cat /proc/sys/kernel/random/boot_id); ns=$(readlink /proc/self/ns/pid); ns=${ns#pid:?}; gone=; "
+    "for row; do rank=${row%%:*} row=${row#*:}; pid=${row%%:*} row=${row#*:}; start=${row%%:*} scope=${row#*:}; "
+    '[ "$boot-${ns%?}" = "$scope" ] || continue; '
+    'stat=; [ ! -r "/proc/$pid/stat" ] || read -r stat <"/proc/$pid/stat"; set -- ${stat##*) }; '
+    '{ [ "${20:-}" = "$start" ] && [ "$1" != Z ] && [ "$1" != X ]; } || gone="$gone $rank"; done; '
+    f'[ -z "$gone" ] || {{ echo $gone >&2; exit {_GONE}; }}'
+)
+"""Of rows `rank:pid:start:scope`; those of another machine or pid namespace are skipped, because nothing is known."""
 
 
 def _job_files(rundir: str) -> str:
@@ -41,6 +56,13 @@ class _Tail(threading.Thread):
 class HostAnswer(NamedTuple):
     host: str
     problem: str
+    code: int = 0
+    """Exit code of the line; 0 without an answer."""
+
+
+def gone_ranks(answer: HostAnswer) -> tuple[int, ...]:
+    """Ranks whose wrappers are gone, from the answer to `ask_wrappers`."""
+    return tuple(int(word) for word in answer.problem.split() if word.isdecimal()) if answer.code == _GONE else ()
 
 
 class HostCalls:
@@ -74,6 +96,11 @@ class HostCalls:
         target, part = shlex.quote(path), shlex.quote(f"{path}.part")
         line = f"umask 077 && rm -f {_job_files(os.path.dirname(path))} && cat >{part} && mv -f {part} {target}"
         self.begin(host, word, line, job.encode(), HOST_JOB)
+
+    def ask_wrappers(self, host: str, word: str, wrappers: Mapping[int, WrapperProcess]) -> None:
+        """Ask which wrapper processes are gone; `gone_ranks` reads the answer."""
+        rows = [f"{rank}:{each.pid}:{each.start}:{each.scope}" for rank, each in wrappers.items()]
+        self.begin(host, word, shlex.join(["sh", "-c", _FIND_GONE, "sh", *rows[:_ASKED_AT_ONCE]]), b"", HOST_ANSWER)
 
     def take(self) -> list[HostAnswer]:
         answers = []
@@ -112,4 +139,4 @@ class HostCalls:
         stderr.join(OUTPUT_DRAIN)
         lines = [line for line in stderr.kept.decode(errors="replace").splitlines() if line.strip()]
         reason = lines[-1][:_MAX_REASON] if lines else f"its shell ended with exit code {process.returncode}"
-        self._answers.put(HostAnswer(host, reason if process.returncode else ""))
+        self._answers.put(HostAnswer(host, reason if process.returncode else "", process.returncode))

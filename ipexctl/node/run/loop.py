@@ -30,11 +30,12 @@ from ipexctl.node.common.job import CONNECTIVITY_FILE, HostStarterRequest, Liste
 from ipexctl.node.common.limits import FULL_DISK_FLUSH, NOTIFY, NOTIFY_CLAIM, STARTER_CALL
 from ipexctl.node.common.link import ready, wake_on_signal
 from ipexctl.node.common.plan import program_line
+from ipexctl.node.common.processes import has_exited
 from ipexctl.node.common.records import Detail, RunStatus, SilentRank, Untrained, describe_apart
 from ipexctl.node.run import messages, recorder, stack_dumps, supervisor_machine
 from ipexctl.node.run import supervisor_state as m
 from ipexctl.node.run.figures import RunFigures
-from ipexctl.node.run.host_calls import HostCalls
+from ipexctl.node.run.host_calls import HostCalls, gone_ranks
 from ipexctl.node.run.job_end import is_step_cancelled
 from ipexctl.node.run.launcher import LaunchLog, launcher_kind_of, shell_environment, start_attempt
 from ipexctl.node.run.master_port import PortError, check_master_port
@@ -91,6 +92,9 @@ class SupervisorLoop:
         self.figures = RunFigures(self.hosts_of_ranks(), start.plan)
         self.calls: HostCalls | None = None
         self.starter_calls: HostCalls | None = None
+        self.wrapper_calls: HostCalls | None = None
+        self.asked_wrappers: dict[str, Mapping[int, m.WrapperProcess]] = {}
+        """Host → wrappers that it is asked about."""
         self.jobs: Mapping[str, str] = {}
         """Store → text of its job in this attempt; empty unless the run has a pool of hosts."""
         self.process: AttemptProcesses | None = None
@@ -104,6 +108,7 @@ class SupervisorLoop:
             m.StartAttempt: self.start_attempt,
             m.FindHosts: self.find_hosts,
             m.PrepareHosts: self.prepare_hosts,
+            m.AskWrappers: self.ask_wrappers,
             m.Send: lambda send: self.send(send.rank, send.kind, send.fields),
             m.Drop: lambda drop: self.connections.drop(self.peer(drop.rank)),
             m.DropStarter: lambda drop: self.connections.starters.drop(drop.host),
@@ -516,7 +521,21 @@ class SupervisorLoop:
         self.refused: dict[str, str] = {}
         self.take_answers()
 
+    def ask_wrappers(self, command: m.AskWrappers) -> None:
+        plan = self.state.plan
+        if command.host == plan.node0:
+            self.on_event(m.WrappersGone({rank: each for rank, each in command.wrappers.items() if has_exited(*each)}))
+        elif plan.shell and command.host not in self.asked_wrappers:
+            self.asked_wrappers[command.host] = command.wrappers
+            if self.wrapper_calls is None:
+                self.wrapper_calls = HostCalls(plan.shell, shell_environment(plan))
+            for host in self.hosts_named((command.host,)):
+                self.wrapper_calls.ask_wrappers(host.name, host.word, command.wrappers)
+
     def take_answers(self) -> None:
+        for answer in self.wrapper_calls.take() if self.wrapper_calls is not None else ():
+            asked, gone = self.asked_wrappers.pop(answer.host), gone_ranks(answer)
+            self.on_event(m.WrappersGone({rank: asked[rank] for rank in gone if rank in asked}))
         if self.starter_calls is not None:
             for answer in self.starter_calls.take():
                 self.log("starter-called", {"host": answer.host, "problem": answer.problem})

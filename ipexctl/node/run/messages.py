@@ -50,6 +50,10 @@ class Hello(NamedTuple):
     host: str
     pid: int | None = None
     attempt: int | None = None
+    start: int | None = None
+    """Start of the wrapper process, as in `processes.start_of`."""
+    scope: str = ""
+    """Where its pid is valid, as in `processes.pid_scope`."""
 
 
 class StarterHello(NamedTuple):
@@ -63,6 +67,8 @@ class Connected(NamedTuple):
     node: str
     instance: str
     wrapper: int | None = None
+    start: int | None = None
+    scope: str = ""
 
 
 class Malformed(NamedTuple):

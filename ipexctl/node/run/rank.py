@@ -26,6 +26,7 @@ from ipexctl.node.common.link import ready, wake_on_signal
 from ipexctl.node.common.listener import is_of_this_machine
 from ipexctl.node.common.liveness import RESERVED_FILE
 from ipexctl.node.common.plan import Plan, command_of, for_hosts, host_of, read_plan, variables_of
+from ipexctl.node.common.processes import pid_scope, start_of
 from ipexctl.node.common.records import DETAIL_MARK, Detail
 from ipexctl.node.run import output_buffer, process_stacks, processes, rank_env, supervisor_client
 from ipexctl.node.run.oom import OutOfMemoryWatch
@@ -87,14 +88,15 @@ class Rank:
         self.metric, self.nice = options.metric or "", options.nice
         self.meter = RankMeter(is_on=options.meter, metric=self.metric, host=host)
         process = {"rank": rank, "host": socket.gethostname(), "pid": os.getpid(), "instance": os.urandom(16).hex()}
-        self.identity: Json = {**process, "attempt": job.attempt}
+        started = {"start": start_of(os.getpid()), "scope": pid_scope()}
+        self.identity: Json = {**process, **started, "attempt": job.attempt}
         self.client = supervisor_client.SupervisorClient(
             addresses, job.token, self.identity, self.on_welcome, time.monotonic()
         )
         self.welcome: Json = {}
         self.streams: list[supervisor_client.CommandStream] = []
         self.is_lowest = rank == min(rank_env.ranks_here(plan, job))
-        self.state = WrapperState(time.monotonic(), is_lowest=self.is_lowest)
+        self.state = WrapperState(is_lowest=self.is_lowest)
         self.exchange_process: CheckpointProcess | None = None
         self.child: subprocess.Popen[bytes] | None = None
         self.watch: CommandWatch | None = None

@@ -133,7 +133,7 @@ class RankConnections:
                 self.acknowledge(peer)
         self._with_new_output.clear()
         for link in self._peers_to_write():
-            self._drop_on_error(link, Link.flush)
+            self._drop_on_error(link, self._flush)
         return has_output
 
     def send_message(self, peer: RankConnection, t: str, **fields: Any) -> bool:
@@ -186,6 +186,13 @@ class RankConnections:
             if peer is not None:
                 self._owner.on_message(peer, messages.Malformed(str(error)))
 
+    def _flush(self, link: Link) -> None:
+        try:
+            link.flush()
+        except ConnectionBroken:
+            self._receive(link)  # the rank may have announced that it will reconnect
+            raise
+
     def _receive(self, link: Link) -> None:
         for kind, payload in link.receive():
             peer = self._peers[link]
@@ -229,7 +236,8 @@ class RankConnections:
         for sink in peer.sinks.values():
             sink.full = sink.full and self._owner.is_disk_full
         self._send_welcome(link, peer, handshake)
-        self._owner.on_message(peer, messages.Connected(hello.host, hello.instance, hello.pid))
+        connected = messages.Connected(hello.host, hello.instance, hello.pid, hello.start, hello.scope)
+        self._owner.on_message(peer, connected)
 
     def _send_welcome(self, link: Link, peer: RankConnection, handshake: ServerHandshake, **more: object) -> None:
         fields = {**peer.offsets(), **self._owner.welcome(), **more}

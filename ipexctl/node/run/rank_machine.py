@@ -124,7 +124,6 @@ class Turn(NamedTuple):
 
 
 class WrapperState(NamedTuple):
-    begun: float
     is_lowest: bool = False
     """True for the rank that takes part in the checkpoint exchange for all ranks of its store."""
     phase: Phase = Phase.CONNECTING
@@ -286,7 +285,8 @@ class WrapperState(NamedTuple):
 
     def on_turn(self, turn: Turn, now: float) -> Step:
         if self.attempt is None:
-            return self, (Act.GIVE_UP_CONNECTING,) if now > self.begun + SUPERVISOR_CONNECT else ()
+            seconds = now - turn.contact.last_received  # since the start, or since this process was suspended
+            return self, (Act.GIVE_UP_CONNECTING,) if seconds > SUPERVISOR_CONNECT else ()
         state, on_loss = self._check_supervisor(turn, now)
         state, to_begin = state._begin(now)
         state, beat = state._beat(now)

@@ -12,7 +12,16 @@ from typing import IO, TYPE_CHECKING, Any, Callable, Sequence
 
 from ipexctl.node.common import listener
 from ipexctl.node.common.frames import MAX_FRAME, SUFFIXES, FrameError, decode_json, encode_json
-from ipexctl.node.common.link import RANKS, ClientHandshake, ConnectionBroken, HandshakeError, Link, Pollable, message
+from ipexctl.node.common.link import (
+    RANKS,
+    ClientHandshake,
+    ConnectionBroken,
+    HandshakeError,
+    Link,
+    Pollable,
+    message,
+    ready,
+)
 from ipexctl.node.run.supervisor_contact import Contact, Due, Stage
 
 if TYPE_CHECKING:
@@ -67,6 +76,8 @@ class SupervisorClient:
 
     def step(self, now: float) -> None:
         due = self.contact.due(now)
+        if due in (Due.DROP, Due.LEAVE) and ready(self.readers(), [], 0)[0]:
+            return  # this process was slow: it has not read the answer yet, and a close would reset the connection
         if due is Due.CONNECT:
             self._connect(now)
         elif due is Due.DROP:

@@ -18,10 +18,10 @@ from ipexctl.node.common.limits import (
     LAST_MESSAGES,
     LAUNCHER_EXIT,
     RANK_EXIT,
-    RANK_RECONNECT,
     RANK_SILENCE,
     RANKS_BEGIN,
     TERM_GRACE,
+    WRAPPER_ASK,
 )
 from ipexctl.node.common.records import FINAL, Detail, LauncherStatus, Silence, split_details
 from ipexctl.node.run import direct_start, job_end, messages, next_hosts, verdict
@@ -145,6 +145,7 @@ def on_rank_sent(turn: Transition, event: m.RankSent) -> None:
 
 def on_connected(turn: Transition, peer: RankState, message: messages.Connected) -> None:
     is_new = peer.instance != message.instance
+    pid, start, scope = message.wrapper, message.start, message.scope
     peer = turn.set_rank(
         peer.rank,
         instance=message.instance,
@@ -153,7 +154,10 @@ def on_connected(turn: Transition, peer: RankState, message: messages.Connected)
         closed_by_peer=False,
         is_leaving=False,
         is_released=False,
-        status=peer.status._replace(wrapper=message.wrapper),
+        wrapper=None if pid is None or start is None else m.WrapperProcess(pid, start, scope),
+        asked_at=float("-inf"),
+        gone_at=None,
+        status=peer.status._replace(wrapper=pid),
     )
     event = "connected" if is_new else "reconnected"
     turn.log(event, rank=peer.rank, host=peer.host, node=message.node, wrapper=message.wrapper)
@@ -254,6 +258,7 @@ def on_tick(turn: Transition, tick: m.Tick) -> None:
         end_attempt(turn)
         return
     check_suspension(turn)
+    ask_wrappers(turn)
     silence = seconds_silent(turn, tick)
     verdict.on_lost(turn, drop_silent(turn, silence), silence, tick.launcher_log)
     if turn.state.ending is not None:
@@ -276,6 +281,27 @@ def on_wrapper_ended(turn: Transition, event: m.WrapperExited) -> None:
     direct_start.on_wrapper_ended(turn, event)
     if turn.state.launcher is not None and turn.state.launcher.ended_at is None:
         check_wrappers(turn, turn.state.launcher)
+
+
+def ask_wrappers(turn: Transition) -> None:
+    """Ask the hosts of ranks whose connection closed unannounced. A slow wrapper may close it, and reconnect."""
+    asked: dict[str, dict[int, m.WrapperProcess]] = {}
+    for peer in turn.ranks:
+        is_open = peer.closed_by_peer and not peer.is_connected and not peer.is_done and peer.gone_at is None
+        interval = 0.0 if peer.host == turn.state.status.node0 else WRAPPER_ASK
+        if is_open and peer.wrapper is not None and turn.now.clock - peer.asked_at >= interval:
+            asked.setdefault(peer.host, {})[peer.rank] = peer.wrapper
+            turn.set_rank(peer.rank, asked_at=turn.now.clock)
+    for host, wrappers in asked.items():
+        turn.do(m.AskWrappers(host, wrappers))
+
+
+def on_wrappers_gone(turn: Transition, event: m.WrappersGone) -> None:
+    for rank, wrapper in event.wrappers.items():
+        peer = turn.state.ranks.get(rank)
+        if peer is not None and peer.wrapper == wrapper and not peer.is_connected and peer.gone_at is None:
+            turn.set_rank(rank, gone_at=turn.now.clock)
+            turn.log("wrapper-gone", rank=rank, host=peer.host, wrapper=wrapper.pid)
 
 
 def check_wrappers(turn: Transition, launcher: LauncherState) -> LauncherState:
@@ -324,6 +350,22 @@ def seconds_silent(turn: Transition, tick: m.Tick) -> dict[int, float]:
     }
 
 
+def is_killed(state: SupervisorState, peer: RankState, now: float) -> bool:
+    """True if the wrapper is gone, according to its host or to the mpirun that ended with it.
+
+    Mpirun kills all wrappers once one is gone, so a running mpirun gets a moment to end: it knows which was the first.
+    `verdict.check_left_behind` decides about a killed mpirun.
+    """
+    at, launcher = peer.disconnected_at, state.launcher
+    if peer.is_connected or not peer.closed_by_peer or at is None or launcher is None:
+        return False
+    if state.launcher_kind.is_direct:
+        return peer.is_wrapper_gone or direct_start.has_host_ended(state, peer, now)
+    if launcher.ended_at is not None:
+        return not launcher.was_killed and at < launcher.ended_at
+    return peer.gone_at is not None and now - peer.gone_at > verdict.AT_ONCE
+
+
 def drop_silent(turn: Transition, silence: Mapping[int, float]) -> list[int]:
     """Drop silent connections; returns the ranks that are lost."""
     now, lost = turn.now.clock, []
@@ -332,9 +374,12 @@ def drop_silent(turn: Transition, silence: Mapping[int, float]) -> list[int]:
             continue
         limit = RANK_SILENCE if peer.status.pid is not None else turn.state.setup_time
         is_silent = peer.is_connected and silence[peer.rank] > limit
-        limit = RANK_SILENCE if peer.is_leaving else RANK_RECONNECT
-        if not is_silent and (peer.disconnected_at is None or now - peer.disconnected_at <= limit):
+        is_dead = is_killed(turn.state, peer, now)
+        is_away = peer.disconnected_at is not None and now - peer.disconnected_at > RANK_SILENCE
+        if not is_silent and not is_dead and not is_away:
             continue
+        if is_away and not is_dead:
+            peer = turn.set_rank(peer.rank, closed_by_peer=False)
         if is_silent:
             turn.do(m.Drop(peer.rank))
             at = now - silence[peer.rank]
@@ -701,6 +746,7 @@ EVENTS: Mapping[type, Callable[[Transition, Any], None]] = {
     m.StartFailed: on_start_failed,
     m.LauncherExited: on_launcher_exited,
     m.WrapperExited: on_wrapper_ended,
+    m.WrappersGone: on_wrappers_gone,
     m.StarterConnected: direct_start.on_starter_connected,
     m.StarterLost: direct_start.on_starter_lost,
     m.HostAnswered: next_hosts.on_host_answered,

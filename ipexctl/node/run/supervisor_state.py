@@ -36,6 +36,14 @@ class Ending(NamedTuple):
     """Monotonic, as are all times in the state."""
 
 
+class WrapperProcess(NamedTuple):
+    pid: int
+    start: int
+    """Start of the process, because pids are reused (`processes.start_of`)."""
+    scope: str
+    """Where the pid is valid (`processes.pid_scope`)."""
+
+
 class RankState(NamedTuple):
     rank: int
     host: str
@@ -45,7 +53,12 @@ class RankState(NamedTuple):
     received_at: float = 0.0
     disconnected_at: float | None = None
     closed_by_peer: bool = False
-    """True if the rank's host closed the connection: the wrapper exited, but the host is alive."""
+    """True if the rank's host closed the connection unannounced: the wrapper exited, or was slow and will reconnect."""
+    wrapper: WrapperProcess | None = None
+    asked_at: float = float("-inf")
+    """When the host was last asked whether the wrapper is gone."""
+    gone_at: float | None = None
+    """When the host said so."""
     is_leaving: bool = False
     """True if the rank has announced that it will reconnect."""
     lost_at: float = 0.0
@@ -59,6 +72,11 @@ class RankState(NamedTuple):
     is_released: bool = False
     wrapper_code: int | None = None
     wrapper_ended_at: float | None = None
+
+    @property
+    def is_wrapper_gone(self) -> bool:
+        """True if the rank's host says that the wrapper has exited."""
+        return self.gone_at is not None or self.wrapper_code is not None
 
     @property
     def has_begun(self) -> bool:
@@ -280,6 +298,12 @@ class StarterLost(NamedTuple):
     host: str
 
 
+class WrappersGone(NamedTuple):
+    """A host's answer to `AskWrappers`: the wrappers of these ranks have exited."""
+
+    wrappers: Mapping[int, WrapperProcess]
+
+
 class HostAnswered(NamedTuple):
     host: str
     problem: str = ""
@@ -346,6 +370,7 @@ Event = Union[
     StartFailed,
     LauncherExited,
     WrapperExited,
+    WrappersGone,
     StarterConnected,
     StarterLost,
     HostAnswered,
@@ -378,6 +403,13 @@ class FindHosts(NamedTuple):
 
 class PrepareHosts(NamedTuple):
     """Write the hosts' jobs in the background; HostsPrepared follows."""
+
+
+class AskWrappers(NamedTuple):
+    """Ask a host in the background whether these wrappers have exited; WrappersGone may follow."""
+
+    host: str
+    wrappers: Mapping[int, WrapperProcess]
 
 
 class Send(NamedTuple):
@@ -485,6 +517,7 @@ Action = Union[
     StartAttempt,
     FindHosts,
     PrepareHosts,
+    AskWrappers,
     Send,
     Drop,
     DropStarter,

@@ -196,7 +196,7 @@ def on_lost(turn: Transition, lost: Sequence[int], silence: Mapping[int, float],
 
 def on_all_ended(turn: Transition) -> None:
     """Replace a rank's exit as the first failure if another rank was lost before, which made it raise an exception. The
-    loss is known late, because a rank may reconnect for some seconds."""
+    loss is known late, because its host was asked."""
     if turn.state.ending is None and any(peer.status.state == "stopped" for peer in turn.ranks):
         end(turn, "stopped", 128 + signal.SIGTERM, "it was stopped")
     ending, first = turn.state.ending, turn.state.status.first_failure
@@ -205,7 +205,10 @@ def on_all_ended(turn: Transition) -> None:
     gone = [
         peer
         for peer in turn.ranks
-        if peer.exit is None and peer.closed_by_peer and (peer.disconnected_at or ending.at) < ending.at
+        if peer.exit is None
+        and peer.closed_by_peer
+        and peer.is_wrapper_gone
+        and (peer.disconnected_at or ending.at) < ending.at
     ]
     if not gone:
         return
@@ -351,8 +354,9 @@ def describe_loss(
 ) -> Loss:
     """The loss of these ranks and of all others that were lost the same way.
 
-    A closed connection means that the host is alive; after silence it may be gone. If one wrapper is killed, mpirun
-    kills the others so soon that their connections may close first, so hydra's word (`killed`) has precedence.
+    After a closed connection, the host or mpirun said that the wrapper is gone; after silence the host may be gone. If
+    one wrapper is killed, mpirun kills the others so soon that their connections may close first, so hydra's word
+    (`killed`) has precedence.
     """
     peers = list(state.ranks.values())
     first = min((state.ranks[rank] for rank in lost), key=lambda peer: (peer.lost_at, peer.rank))

@@ -129,7 +129,7 @@ def test_srun_starts_ranks_over_gloo_where_the_plan_has_them_and_binds_nothing()
     )
     assert {"--cpu-bind=none", "--mem=0", "--no-kill", "--kill-on-bad-exit=0", "--wait=0"} < set(words)
     assert (words[0], line(found).endswith(RANK), found.launcher_env) == ("srun", True, ())
-    assert [file.name for file in found.files] == ["hostfile"]
+    assert [file.name for file in found.files] == ["hostfile", "ssh.sh"], "by it node0 asks for lost wrappers"
     assert all(rank.cores for rank in found.ranks), "the wrappers bind"
 
 

@@ -49,6 +49,8 @@ class Supervised:
         """Rank → when it has sent something last, if that is not now."""
         self.quiet_since: float | None = None
         """When a rank has printed something last, if that is not now."""
+        self.alive: set[int] = set()
+        """Ranks whose hosts say that the wrapper runs; the others say that it is gone."""
         self.dumps = 0
         """That were taken without being asked for: d1, d2 …"""
         self.has_room_for_dumps = True
@@ -77,6 +79,9 @@ class Supervised:
                 hosts = {rank: self.state.ranks[rank].host for rank in command.ranks}
                 rows = tuple(SilentRank(rank, host, "step 7") for rank, host in hosts.items())
                 self._handle(m.SilenceSeen(command.since, rows))
+            elif isinstance(command, m.AskWrappers):
+                gone = {rank: each for rank, each in command.wrappers.items() if rank not in self.alive}
+                self._handle(m.WrappersGone(gone))
             elif isinstance(command, m.TakeDump):
                 self.dumps += self.has_room_for_dumps
                 self._handle(m.DumpAsked(f"d{self.dumps}" if self.has_room_for_dumps else "", is_own=True))
@@ -105,7 +110,7 @@ class Supervised:
 
     def connect(self, *ranks: int, pids: bool = True) -> Supervised:
         for rank in ranks or self.state.ranks:
-            self._handle(m.RankSent(rank, messages.Connected("node", f"wrapper of {rank}", 1000 + rank)))
+            self._handle(m.RankSent(rank, messages.Connected("node", f"wrapper of {rank}", 1000 + rank, 7, "scope")))
             if pids:
                 self._handle(m.RankSent(rank, messages.Started(2000 + rank)))
         return self

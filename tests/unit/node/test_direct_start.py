@@ -8,7 +8,7 @@ import pytest
 from supervised_run import Supervised, exit_of
 
 from ipexctl.node.common.frames import FrameError
-from ipexctl.node.common.limits import LAST_MESSAGES, LAUNCHER_EXIT, RANK_RECONNECT, RANK_SILENCE, STARTER_CALL
+from ipexctl.node.common.limits import LAST_MESSAGES, LAUNCHER_EXIT, RANK_SILENCE, STARTER_CALL, STARTER_RECONNECT
 from ipexctl.node.common.plan import LaunchFile
 from ipexctl.node.run import messages, supervisor_machine
 from ipexctl.node.run import supervisor_state as m
@@ -70,7 +70,7 @@ def test_lost_starter_costs_no_rank_and_the_run_ends_well_without_it() -> None:
     run = direct().begin().at(3, m.StarterLost("node2")).run_until(3 + 3 * RANK_SILENCE)
     assert run.ending is None
     at = run.clock
-    run.end(at).at(at, *wrappers(0, 0)).run_until(at + RANK_RECONNECT + 1)
+    run.end(at).at(at, *wrappers(0, 0)).run_until(at + STARTER_RECONNECT + 1)
     assert (run.ending, run.state.is_closing) == (None, True)
 
 
@@ -129,10 +129,21 @@ def test_wrapper_that_ends_before_its_rank_has_begun_fails_the_run_soon() -> Non
 
 def test_killed_wrapper_is_the_loss_of_its_rank() -> None:
     run = direct().begin().at(4, m.Disconnected(3, 4.0, closed_by_peer=True), m.WrapperExited(3, -9, 0))
-    run.run_until(4 + RANK_RECONNECT + 1)
+    run.run_until(4 + STARTER_RECONNECT + 1)
     failure = run.state.status.first_failure
     assert failure is not None
     assert (failure.kind, failure.rank, failure.host) == ("lost", 3, "node2")
+
+
+@pytest.mark.parametrize(("apart", "is_lost"), [(0.5, True), (2.0, False)])
+def test_host_that_closes_all_connections_at_once_has_ended(apart: float, is_lost: bool) -> None:
+    run = direct().begin()
+    run.at(1, *(m.StarterConnected(host) for host in run.state.starters)).run_until(4)
+    run.alive = set(run.state.ranks)
+    run.at(4, m.Disconnected(3, 4.0, closed_by_peer=True)).run_until(4 + apart).at(4 + apart, m.StarterLost("node2"))
+    assert run.run_until(4 + apart + STARTER_RECONNECT).ending is None
+    run.run_until(4 + apart + STARTER_RECONNECT + 1)
+    assert (run.ending is not None) == is_lost
 
 
 def test_wrappers_of_a_starter_that_answers_no_more_are_given_up() -> None:

@@ -8,6 +8,7 @@ import json
 import os
 import random
 import resource
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from agent_helpers import wait_until
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.frames import Chunk, CompressedFrameReader, CompressedFrameWriter, FrameError, encode_chunk
 from ipexctl.node.common.liveness import RESERVED_FILE
+from ipexctl.node.common.processes import has_exited, pid_scope, start_of
 from ipexctl.node.common.records import Detail
 from ipexctl.node.files.file_stream import CHUNK, END, FilePart, Wanted, header_line, read_files
-from ipexctl.node.run.host_calls import HostAnswer, HostCalls
+from ipexctl.node.run.host_calls import HostAnswer, HostCalls, gone_ranks
 from ipexctl.node.run.messages import MAX_TEXT, Exit, read_message
+from ipexctl.node.run.supervisor_state import WrapperProcess
 
 
 def exit_message(problem: object) -> bytes:
@@ -147,6 +150,32 @@ def test_malformed_group_is_refused(rows: object) -> None:
         list(read_files(io.BytesIO(header_line({"many": rows}) + END)))
 
 
+def test_a_host_says_which_wrappers_are_gone() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        here = WrapperProcess(process.pid, start_of(process.pid), pid_scope())
+        reused, elsewhere = here._replace(start=here.start + 1), here._replace(start=1, scope="another-4026531836")
+        wrappers = {3: here, 4: reused, 5: elsewhere, 6: here._replace(pid=1 << 30)}
+        assert not has_exited(*here)
+        assert not has_exited(*elsewhere), "nothing is known about another machine"
+        assert has_exited(*reused)
+        assert gone_of(wrappers) == (4, 6)
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert gone_of(wrappers) == (3, 4, 6), "a zombie is gone, too"
+        assert has_exited(*here)
+
+
+def gone_of(wrappers: dict[int, WrapperProcess]) -> tuple[int, ...]:
+    calls = HostCalls(SHELL, dict(os.environ))
+    calls.ask_wrappers("node2", "node2", wrappers)
+    return gone_ranks(answer_to(calls, 20))
+
+
+def test_ranks_are_read_only_from_an_answer() -> None:
+    assert gone_ranks(HostAnswer("node2", "3 4 x", 75)) == (3, 4)
+    assert gone_ranks(HostAnswer("node2", "3 4", 255)) == ()
+
+
 FLOOD = "head -c 200000000 /dev/zero >&2; echo >&2; echo refused >&2; exit 1"
 SHELL = ("sh", "-c", 'eval "$2"', "sh")
 
@@ -170,21 +199,21 @@ def answer_to(calls: HostCalls, seconds: float) -> HostAnswer:
 
 
 @pytest.mark.parametrize(
-    ("line", "seconds", "problem"),
+    ("line", "seconds", "problem", "code"),
     [
-        ("cat >/dev/null", 20, ""),
-        ("echo warning >&2", 20, ""),
-        ("echo first >&2; echo; echo last >&2; exit 3", 20, "last"),
-        ("exit 3", 20, "its shell ended with exit code 3"),
-        ("sleep 30", 0.3, "no answer within 0.3 s"),
-        ("yes >&2", 0.3, "no answer within 0.3 s"),
-        ("sleep 30 & echo in the background >&2; exit 1", 20, "in the background"),
-        (FLOOD, 60, "refused"),
+        ("cat >/dev/null", 20, "", 0),
+        ("echo warning >&2", 20, "", 0),
+        ("echo first >&2; echo; echo last >&2; exit 3", 20, "last", 3),
+        ("exit 3", 20, "its shell ended with exit code 3", 3),
+        ("sleep 30", 0.3, "no answer within 0.3 s", 0),
+        ("yes >&2", 0.3, "no answer within 0.3 s", 0),
+        ("sleep 30 & echo in the background >&2; exit 1", 20, "in the background", 1),
+        (FLOOD, 60, "refused", 1),
     ],
 )
-def test_a_host_has_one_answer(line: str, seconds: float, problem: str) -> None:
+def test_a_host_has_one_answer(line: str, seconds: float, problem: str, code: int) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert answer_of(line, seconds, b"x" * 1_000_000) == HostAnswer("node2", problem)
+    assert answer_of(line, seconds, b"x" * 1_000_000) == HostAnswer("node2", problem, code)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KB
 
 

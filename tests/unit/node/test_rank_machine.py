@@ -70,7 +70,7 @@ def nothing(state: WrapperState, now: float) -> Step:
 class Loop:
     """Has turns when the machine wants them, and acts as the wrapper does. `log` has all commands but the routine."""
 
-    state: WrapperState = field(default_factory=lambda: WrapperState(0.0, is_lowest=True))
+    state: WrapperState = field(default_factory=lambda: WrapperState(is_lowest=True))
     silent_from: float = NEVER
     refused_from: float = NEVER
     """From then on the supervisor sends nothing, or its port is closed."""
@@ -100,7 +100,8 @@ class Loop:
     def turn(self, now: float) -> Turn:
         is_up = self.state.attempt is not None and now < min(self.refused_from, self.silent_from + SILENCE_LIMIT)
         stage = Stage.UP if is_up else Stage.NONE
-        contact = Contact((), min(now, self.silent_from, self.refused_from), now, stage, "it broke")
+        last_received = 0.0 if self.state.attempt is None else min(now, self.silent_from, self.refused_from)
+        contact = Contact((), last_received, now, stage, "it broke")
         is_read = self.state.exit is not None and not self.held_open
         return Turn(contact._replace(is_refused=now >= self.refused_from), is_read=is_read)
 
@@ -268,7 +269,7 @@ def test_what_happens_before_a_start(events: list[tuple[float, Event]], log: lis
 
 
 def test_one_rank_of_a_store_exchanges_its_checkpoints() -> None:
-    loop = Loop(WrapperState(0.0, is_lowest=False))
+    loop = Loop(WrapperState(is_lowest=False))
     assert loop.play((0.0, welcome(checkpoint_port=7)), (9.0, sends("begin"))) == at(
         9.0, "START_COMMAND", "start", "mismatch"
     )
@@ -387,7 +388,7 @@ def test_memory_is_looked_at_often_at_first() -> None:
 
 
 def test_the_meter_is_read_when_a_window_ends() -> None:
-    state, _ = WrapperState(0.0).on_welcome({}, 0.0)
+    state, _ = WrapperState().on_welcome({}, 0.0)
     state = state._replace(phase=Phase.RUNNING, pid=1, beat_at=9.0, poll_at=9.0, memory_at=9.0)
     contact = Contact((), 0.0, 0.0, Stage.UP)
     for turn in (Turn(contact, window_end=3.0), Turn(contact, next_read=3.0)):
@@ -408,7 +409,7 @@ def test_every_phase_leads_to_the_end_and_none_back() -> None:
 
 @pytest.mark.parametrize("phase", Phase)
 def test_a_phase_that_can_not_follow_is_an_error(phase: Phase) -> None:
-    state = WrapperState(0.0, phase=phase)
+    state = WrapperState(phase=phase)
     for after in Phase:
         if after in PHASES[phase]:
             assert state.enter(after).phase is after
@@ -428,7 +429,7 @@ def test_a_phase_that_can_not_follow_is_an_error(phase: Phase) -> None:
     ],
 )
 def test_a_lost_supervisor_releases_nobody(changes: tuple[Bond, ...], expected: Bond) -> None:
-    state = WrapperState(0.0)
+    state = WrapperState()
     for bond in changes:
         state = state.change_bond(bond)
     assert state.bond is expected
@@ -438,4 +439,4 @@ def test_a_lost_supervisor_releases_nobody(changes: tuple[Bond, ...], expected: 
 @pytest.mark.parametrize("phase", Phase)
 @pytest.mark.parametrize("bond", Bond)
 def test_a_rank_is_over_when_its_command_is_and_no_one_waits_for_it(phase: Phase, bond: Bond) -> None:
-    assert WrapperState(0.0, phase=phase, bond=bond).is_over == (phase is Phase.DONE and bond is not Bond.HELD)
+    assert WrapperState(phase=phase, bond=bond).is_over == (phase is Phase.DONE and bond is not Bond.HELD)

@@ -9,6 +9,7 @@ import pytest
 
 from ipexctl.node.common.frames import FrameReader, decode_json
 from ipexctl.node.common.link import Link
+from ipexctl.node.common.link import message as message_bytes
 from ipexctl.node.run.supervisor_client import SupervisorClient
 from ipexctl.node.run.supervisor_contact import SILENCE_LIMIT, Contact, Due, Stage
 
@@ -143,3 +144,17 @@ def test_client_announces_a_reconnect_before_it_disconnects_from_a_silent_superv
         received = b"".join(iter(lambda: other.recv(4096), b""))
     assert client.readers() == []
     assert [decode_json(payload)["t"] for _, payload in FrameReader().feed(received)] == ["reconnecting"]
+
+
+def test_client_that_was_slow_reads_what_has_arrived_before_it_takes_the_supervisor_for_silent() -> None:
+    """To close a connection with unread bytes resets it, and a reset may swallow the announcement."""
+    client = SupervisorClient([("127.0.0.1", 1)], "t", {"rank": 0}, lambda _: None, 100.0)
+    own, other = socket.socketpair()
+    client._link, client.contact = Link(own), client.contact.on_welcome(100.0)
+    late = 100.0 + SILENCE_LIMIT + 1
+    with own, other:
+        other.sendall(message_bytes("ack", out=1))
+        client.step(late)
+        assert [received["t"] for received in client.exchange(client.readers(), [], late)] == ["ack"]
+        client.step(late)
+        assert client.contact.is_up

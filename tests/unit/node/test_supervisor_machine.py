@@ -16,7 +16,6 @@ from ipexctl.node.common.limits import (
     LAST_MESSAGES,
     LAUNCHER_EXIT,
     RANK_EXIT,
-    RANK_RECONNECT,
     RANK_SILENCE,
     RANKS_BEGIN,
     TERM_GRACE,
@@ -24,7 +23,7 @@ from ipexctl.node.common.limits import (
 from ipexctl.node.common.records import Detail, SilentRank
 from ipexctl.node.run import messages, supervisor_machine
 from ipexctl.node.run import supervisor_state as m
-from ipexctl.node.run.verdict import SIGNAL_TIME
+from ipexctl.node.run.verdict import AT_ONCE, SIGNAL_TIME
 from message_data import missing
 
 SENT = m.RankSent
@@ -76,7 +75,7 @@ CHECK = supervisor_machine.RUNNING_INTERVAL
         ({"time_limit": 7.0}, [], ("failed", 1), ("time-limit", None), 7, "7 s"),
         ({}, [(5, m.LauncherExited(7))], ("failed", 1), ("mpirun", None), 5 + LAST_MESSAGES, "mpirun 7 ranks 0-3"),
         ({}, [(5, m.LauncherExited(-9))], ("failed", 1), ("mpirun", None), 5 + LAST_MESSAGES, "mpirun SIGKILL 0-3"),
-        ({}, [(5, closed_by_peer(1))], ("failed", 1), ("lost", 1), 5 + RANK_RECONNECT, "rank 1 its wrapper process"),
+        ({}, [(5, closed_by_peer(1))], ("failed", 1), ("lost", 1), 5 + AT_ONCE, "rank 1 its wrapper process"),
         ({}, [(5, silent(2, 3))], ("failed", 1), ("lost", 2), 5 + RANK_SILENCE, "node2 stopped responding"),
         (
             {},
@@ -135,7 +134,7 @@ def test_a_run_ends(
     [
         ({}, []),
         ({"hang_after": 0.0}, [(5, quiet)]),
-        ({}, [(5, closed_by_peer(1)), (5 + RANK_RECONNECT - 0.5, lambda run: run.connect(1))]),
+        ({}, [(5, lambda run: run.alive.add(1)), (5, closed_by_peer(1)), (29, lambda run: run.connect(1))]),
         (  # it is slow, and has said so
             {},
             [
@@ -336,7 +335,7 @@ def test_a_rank_without_an_end_is_given_up(is_connected: bool, seconds: float) -
     run = Supervised(2).begin().at(5, exit_of(0, 3), SENT(0, messages.End({})))
     if not is_connected:
         run.at(5, m.Disconnected(1, 5.0))
-    run.at(5, m.LauncherExited(1)).run_until(5 + min(seconds, RANK_RECONNECT) - 0.25)
+    run.at(5, m.LauncherExited(1)).run_until(5 + seconds - 0.25)
     assert not run.state.is_closing
     run.run_until(5 + seconds + 0.5)
     assert (run.state.is_closing, run.states(), run.ending) == (True, ["failed", "lost"], ("failed", 3))

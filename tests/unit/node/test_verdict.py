@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from supervised_run import Supervised, closed_by_peer, exit_of
 
-from ipexctl.node.common.limits import RANK_RECONNECT, RANK_SILENCE
+from ipexctl.node.common.limits import RANK_SILENCE, WRAPPER_ASK
 from ipexctl.node.common.records import Detail, OutOfMemory
 from ipexctl.node.run import supervisor_state as m
 from ipexctl.node.run import verdict
 from ipexctl.node.run.messages import OutsideSignal
 from message_data import missing
 
-LOST = RANK_RECONNECT + 0.5
-"""Seconds after which a rank whose connection has broken is lost."""
+LOST = verdict.AT_ONCE + 2.0
+"""Seconds after which a rank is lost whose host says that its wrapper is gone; mpirun has a moment to end."""
 
 
 def cluster(hosts: int = 3, **plan: Any) -> Supervised:
@@ -97,6 +97,45 @@ def test_first_rank_to_disconnect_is_the_first_failure() -> None:
     run.run_until(5.0 + LOST)
     assert missing(run.reason, "rank 3 node2") == []
     assert run.blamed == ("lost", 3, "node2", [3])
+
+
+def test_rank_whose_host_says_that_the_wrapper_runs_has_the_time_of_a_silent_host_to_reconnect() -> None:
+    run = cluster().run_until(5)
+    run.alive = {3}
+    asked = []
+    run.at(5, closed_by_peer(3, 5.0))
+    while run.clock < 5 + RANK_SILENCE:
+        run.run_until(run.clock + 0.5)
+        asked += [run.clock for command in run.done(m.AskWrappers) if list(command.wrappers) == [3]]
+    assert run.ending is None
+    assert len(asked) == RANK_SILENCE // WRAPPER_ASK + 1
+    run.run_until(5 + RANK_SILENCE + 1)
+    assert run.blamed == ("lost", 3, "node2", [3])
+    assert run.first.detail == Detail("silent")
+
+
+def test_answer_about_an_earlier_wrapper_counts_for_nothing() -> None:
+    run = cluster().run_until(5)
+    run.alive = {3}
+    before = run.state.ranks[3].wrapper
+    assert before is not None
+    run.at(5, closed_by_peer(3)).connect(3)
+    run.at(6, m.WrappersGone({3: before}), closed_by_peer(3), m.WrappersGone({3: before._replace(start=8), 99: before}))
+    assert run.run_until(12).ending is None
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [(137, "lost"), (-9, "mpirun")],
+    ids=["it-has-ended", "it-was-killed"],
+)
+def test_mpirun_that_ends_after_a_closed_connection_says_that_the_wrapper_is_gone(code: int, kind: str) -> None:
+    run = cluster().run_until(5)
+    run.alive = set(run.state.ranks)
+    run.at(5, closed_by_peer(3)).at(5.1, m.LauncherExited(code)).run_until(5.5)
+    assert (run.ending is None) == (kind == "mpirun")
+    run.run_until(8)
+    assert run.first.kind == kind
 
 
 @pytest.mark.parametrize(
