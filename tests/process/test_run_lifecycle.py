@@ -56,6 +56,27 @@ def test_each_attempt_has_its_own_port_and_a_separator_line(make: Callable[..., 
     assert run.left() == []
 
 
+RAISES = """import os
+def load():
+    raise TypeError("no such optimizer" + os.environ["RESTART_COUNT"] * (os.environ["RESTART_COUNT"] == "0"))
+load()
+"""
+
+
+def test_second_identical_exception_without_a_step_between_ends_the_restarts(make: Callable[..., Run]) -> None:
+    """The first one differs by its text."""
+    run = make(RAISES, asked={"max_restarts": 4, "meter": True}).start()
+    status = run.wait()
+    assert (status["state"], status["exit_code"], status["attempt"]) == ("failed", 1, 2)
+    detail = status["first_failure"]["detail"]
+    assert detail["kind"] == "repeated"
+    assert detail["fields"]["what"] == "TypeError: no such optimizer"
+    assert detail["fields"]["place"].endswith(":3")
+    (event,) = run.events("repeated")
+    assert event["steps"] == 0
+    assert run.left() == []
+
+
 REFUSES_LATE = '#!/bin/sh\ncase "$2" in test*) ;; *) sleep 2.5; echo no room >&2; exit 1;; esac\n'
 """The shell of a pool, on a host that answers and can't take its job."""
 

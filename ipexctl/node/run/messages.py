@@ -109,6 +109,16 @@ class OutsideSignal(NamedTuple):
     signal: Signal
 
 
+class Raised(NamedTuple):
+    """The uncaught exception that ended a command."""
+
+    text: str
+    place: str
+    """A number for the whole stack, and a line to show."""
+    steps: int | None = None
+    """Optimizer steps in the attempt; None if they are not counted."""
+
+
 class Exit(NamedTuple):
     code: int
     is_own: bool
@@ -117,6 +127,7 @@ class Exit(NamedTuple):
     problem: Detail | None = None
     disk: FullDisk | None = None
     """A disk that was full when the command exited."""
+    raised: Raised | None = None
 
 
 class Stuck(NamedTuple):

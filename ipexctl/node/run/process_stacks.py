@@ -30,8 +30,9 @@ PY_SPY_TIME = 4.0
 MAX_PROCESS_TEXT = 1 << 17
 MAX_RANK_TEXT = 1 << 20
 MAX_PROCESSES = 64
-Raised = Tuple[ProcessIdentity, int, str]
-"""A process that an uncaught exception is ending, its future exit code, and a description of the exception."""
+Raised = Tuple[ProcessIdentity, int, str, str]
+"""A process that an uncaught exception is ending, its future exit code, a description of the exception, and its place
+(`rank_hooks.describe_place`)."""
 
 
 class ProcessStacks:
@@ -85,7 +86,8 @@ class ProcessStacks:
         pid, code, text = [*line.split(" ", 2), "", ""][:3]
         if pid.isdigit() and code.isdigit() and self._is_of_command(int(pid)):
             with contextlib.suppress(OSError):
-                yield ProcessIdentity(int(pid), read_stat(int(pid)).start), int(code) or 1, text
+                text, _, place = text.rpartition("\t") if "\t" in text else (text, "", "")
+                yield ProcessIdentity(int(pid), read_stat(int(pid)).start), int(code) or 1, text, place
 
     def _is_of_command(self, pid: int) -> bool:
         """True for the command itself, or a Python that its shell script started; not for a child of another Python."""

@@ -228,6 +228,7 @@ class Rank:
                 self.apply(self.state.on_signal(number, time.monotonic()))
 
     def reap(self) -> None:
+        self.report_stacks()  # the command may have noted the exception that ended it
         for pid, status, memory in processes.reap():
             if self.child is not None and pid == self.child.pid:
                 self.child.returncode = 0  # it is reaped here, not by subprocess
@@ -243,8 +244,8 @@ class Rank:
         messages, raised = self.stacks.poll()
         for fields in messages:
             self.client.send_message("stacks", **fields)
-        for process, code, text in raised:
-            self.apply(self.state.on_raised(process, code, text, time.monotonic()))
+        for process, code, text, place in raised:
+            self.apply(self.state.on_raised(process, code, text, place, time.monotonic()))
 
     def forward_output(self) -> None:
         for stream in self.streams:
@@ -383,7 +384,8 @@ class Rank:
         may_be_memory = command.may_be_memory and self.watch is not None
         oom = self.watch.find_kill(command.memory) if self.watch is not None and may_be_memory else None
         disk = rank_env.find_full_disk(self.plan, self.rank, self.job.secrets) if command.may_be_disk else None
-        self.apply(self.state.on_exit_explained(oom, disk._asdict() if disk is not None else None))
+        steps = self.meter.steps()
+        self.apply(self.state.on_exit_explained(oom, disk._asdict() if disk is not None else None, steps))
 
     def clean_up(self) -> None:
         ended = processes.end_descendants(self.guard.pid)

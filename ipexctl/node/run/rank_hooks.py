@@ -409,7 +409,8 @@ class Notes:
             return
         frame = traceback.tb_frame
         if frame.f_back is None and frame.f_code.co_name in ("<module>", "_run_module_as_main"):
-            self.write(130 if isinstance(value, KeyboardInterrupt) else 1, f"raised {describe(value)}")
+            code = 130 if isinstance(value, KeyboardInterrupt) else 1
+            self.write(code, f"raised {describe(value)}\t{describe_place(traceback)}")
 
     def at_end(self) -> None:
         """Note an uncaught exception at exit, because a user's hook may have replaced `excepthook`."""
@@ -435,6 +436,20 @@ def code_of(status: Any) -> int:
     if status is None:
         return 0
     return status & 0xFF if isinstance(status, int) else 1
+
+
+def describe_place(traceback: TracebackType | None) -> str:
+    """Hash of all lines on the stack of an exception, then the innermost line outside of installed packages."""
+    stack, shown = 0, ""
+    while traceback is not None:
+        name, line = traceback.tb_frame.f_code.co_filename, traceback.tb_lineno
+        stack = hash(
+            (stack, line, sum(name.encode("utf-8", "replace")))
+        )  # of numbers, so it is the same in each process
+        if not shown or ("-packages/" not in name and not name.startswith(("<frozen", sys.base_prefix + "/lib"))):
+            shown = f"{name.rpartition('/')[2]}:{line}"
+        traceback = traceback.tb_next
+    return f"{stack} {shown}"
 
 
 def describe(value: object) -> str:

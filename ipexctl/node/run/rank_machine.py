@@ -142,6 +142,7 @@ class WrapperState(NamedTuple):
     raised_at: float = NEVER
     raised_code: int = 0
     raised_text: str = ""
+    raised_place: str = ""
     stuck: Json | None = None
     exit: Json | None = None
     kill_at: float = NEVER
@@ -249,16 +250,19 @@ class WrapperState(NamedTuple):
             return self, ()
         return self._end(code, by, now, memory=memory)
 
-    def on_exit_explained(self, oom: Json | None, disk: Json | None) -> Step:
+    def on_exit_explained(self, oom: Json | None, disk: Json | None, steps: int | None = None) -> Step:
         assert self.exit is not None
         report = {**self.exit, "oom": oom, "disk": disk}
+        if self.raised is not None and self.raised_place and self.exit["code"] == self.raised_code:
+            report["raised"] = {"text": self.raised_text, "place": self.raised_place, "steps": steps}
         return self._replace(exit=report), (Act.FINISH_METER, Act.SEND_WINDOWS, SendReport("exit", report))
 
-    def on_raised(self, process: ProcessIdentity, code: int, text: str, now: float) -> Step:
+    def on_raised(self, process: ProcessIdentity, code: int, text: str, place: str, now: float) -> Step:
         """Note an uncaught exception that is ending a process; only the first one counts."""
         if self.raised is not None:
             return self, ()
-        return self._replace(raised=process, raised_at=now, raised_code=code, raised_text=text), ()
+        state = self._replace(raised=process, raised_at=now, raised_code=code, raised_text=text)
+        return state._replace(raised_place=place), ()
 
     def on_raised_checked(self, *, is_alive: bool) -> Step:
         if not is_alive:  # a shell script continues without it

@@ -112,6 +112,13 @@ class RankMeter:
             self._add(closed)
             self._note_host(closed[-1], now)
 
+    def steps(self) -> int | None:
+        """Optimizer steps of the command; None if they are not counted."""
+        if self._reader is None or self._windows is None:
+            return None
+        self._read_ring(self._windows)
+        return self._windows.steps
+
     def finish(self, now: float) -> None:
         if self._windows is not None:
             self._read_ring(self._windows)

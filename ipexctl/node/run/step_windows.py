@@ -107,8 +107,16 @@ class WindowMaker:
 
     @property
     def thread(self) -> int:
-        record = self._records[-1] if self._records else self._edge
-        return record.thread if record is not None else 0
+        return self._newest.thread if self._newest is not None else 0
+
+    @property
+    def steps(self) -> int:
+        """All steps so far, also those that share the newest record with the first."""
+        return self._newest.steps if self._newest is not None else 0
+
+    @property
+    def _newest(self) -> StepRecord | None:
+        return self._records[-1] if self._records else self._edge
 
     def add(self, records: Iterable[StepRecord]) -> None:
         for record in records:

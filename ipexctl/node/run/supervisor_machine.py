@@ -615,6 +615,8 @@ def on_stop_asked(turn: Transition, event: m.StopAsked) -> None:
 
 def end_attempt(turn: Transition) -> None:
     verdict.on_all_ended(turn)
+    if turn.state.restarts_left > 0 and verdict.is_repeated(turn.state):
+        verdict.end_repeated(turn)
     job = turn.state.job
     hosts: tuple[str, ...] = ()
     if turn.state.has_pool and verdict.may_restart(turn.state):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ipexctl.node.common.plan import AgentOptions, Plan
     from ipexctl.node.common.records import Detail, SilentRank
     from ipexctl.node.run.launcher import LauncherKind
-    from ipexctl.node.run.messages import Exit, Message
+    from ipexctl.node.run.messages import Exit, Message, Raised
 
 
 class Moment(NamedTuple):
@@ -159,6 +159,8 @@ class SupervisorState(NamedTuple):
     launcher: LauncherState | None = None
     starters: Mapping[str, StarterState] = {}
     ending: Ending | None = None
+    raised_before: Raised | None = None
+    """What ended the attempt before, if that was an exception."""
     signalled_at: float | None = None
     """When a wrapper first got a signal that the supervisor did not send."""
     is_exchanging: bool = False

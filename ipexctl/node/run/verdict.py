@@ -35,10 +35,11 @@ from ipexctl.node.run.supervisor_state import (
 
 if TYPE_CHECKING:
     from ipexctl.node.common.plan import Plan
-    from ipexctl.node.run.messages import Exit
+    from ipexctl.node.run.messages import Exit, Raised
 
 _KILLED_RANK = re.compile(r"\bRANK (\d+) PID \d+ RUNNING AT ")
 _LOST_HOST = re.compile(r"\bDownstream from host (\S+) exited abnormally")
+_ADDRESS = re.compile(r"\b0x[0-9a-f]+")
 SETTLE_TIME = 2.0
 """Within this many seconds, a rank killed by a signal replaces another rank's exit code as the first failure."""
 SIGNAL_TIME = 1.0
@@ -262,11 +263,44 @@ def may_restart(state: SupervisorState) -> bool:
         return False
     if state.has_pool and first.kind in ON_OTHER_HOSTS:
         return True
-    return first.kind in RESTARTABLE and any(peer.status.pid is not None for peer in state.ranks.values())
+    has_started = any(peer.status.pid is not None for peer in state.ranks.values())
+    return first.kind in RESTARTABLE and has_started and not is_repeated(state)
+
+
+def raised_first(state: SupervisorState) -> Raised | None:
+    first = state.status.first_failure
+    peer = state.ranks.get(first.rank) if first is not None and first.rank is not None else None
+    return peer.exit.raised if peer is not None and peer.exit is not None else None
+
+
+def is_repeated(state: SupervisorState) -> bool:
+    """True if the exception that ended the attempt before has ended this one at the same place, no step further.
+
+    With --checkpoint, a step is progress; without it, a script that fails after as many steps has begun anew.
+    """
+    now, before = raised_first(state), state.raised_before
+    if now is None or before is None or now.steps is None or now.steps != before.steps:
+        return False
+    is_same = (_ADDRESS.sub("", now.text), now.place) == (_ADDRESS.sub("", before.text), before.place)
+    return is_same and not (now.steps and state.plan.asked.get("checkpoint"))
+
+
+def end_repeated(turn: Transition) -> None:
+    """Say why the run is not restarted."""
+    status, raised = turn.state.status, raised_first(turn.state)
+    first = status.first_failure
+    if raised is None or first is None:
+        return
+    text, place = raised.text.partition(" ")[2], raised.place.partition(" ")[2]
+    reason = f"{status.reason}; it raised the same exception as the attempt before at {place}, no step further: {text}"
+    detail = first.detail or Detail("repeated", {"what": text, "place": place})
+    turn.set_status(reason=reason, first_failure=first._replace(detail=detail))
+    turn.log("repeated", rank=first.rank, host=first.host, text=text, place=place, steps=raised.steps)
 
 
 def begin_next_attempt(turn: Transition) -> None:
     before = turn.state.status
+    turn.set(raised_before=raised_first(turn.state))
     ended = Attempt(
         before.attempt, before.reason, before.first_failure, turn.now.epoch, before.hosts, before.world_size
     )

@@ -211,11 +211,12 @@ def _start_locked(
                 notes += unsent_note(spec, reading.result())
             for text in notes:
                 start.note(text)
-            if spec.sync and (text := files_in_other_generations(tree, spec.project, registry.all())):
+            records = registry.all()
+            if spec.sync and (text := files_in_other_generations(tree, spec.project, records)):
                 start.note(text)
             plan = _in_tree(plan, tree, spec)
             refuse_lost_checkpoint(spec, record.nodes, plan, pool, registry)
-            if text := check_resumed(record.nodes, spec, plan, pool):
+            if text := check_resumed(record.nodes, spec, plan, pool, records):
                 start.note(text)
             before = {"checks": time.monotonic() - began - upload_seconds, "sync": upload_seconds}
             plan = plan._replace(commit=find_commit(spec.project.root), before_start=before)

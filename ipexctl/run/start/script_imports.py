@@ -49,7 +49,7 @@ from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.spawners import find_spawner
-from ipexctl.run.start.start_notes import has_trainer, uses_accelerate, uses_trainer
+from ipexctl.run.start.start_notes import ResumeFlag, find_resume_call, has_trainer, uses_accelerate, uses_trainer
 from ipexctl.run.unsent import named_files
 from ipexctl.spec import RunSpec
 from ipexctl.stack.catalog import project_of
@@ -99,6 +99,8 @@ class ScriptFile:
     has_trainer: bool = False
     uses_trainer: bool = False
     uses_accelerate: bool = False
+    resumes: ResumeFlag | None = None
+    """How the script resumes without an argument that says so."""
     hub: HubUse = NO_USE
     mpi_import: MpiImport | None = None
     """Its first import of a module that needs mpirun."""
@@ -288,6 +290,7 @@ def read_script(name: str, data: bytes) -> tuple[ScriptFile, ast.Module | None]:
         has_trainer=has_trainer(tree),
         uses_trainer=uses_trainer(tree),
         uses_accelerate=uses_accelerate(tree),
+        resumes=find_resume_call(tree),
         hub=hub_use_of(tree, name),
         mpi_import=_mpi_import(tree, name),
         gpu_lines=find_gpu_lines(tree, text),

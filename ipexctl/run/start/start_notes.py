@@ -34,6 +34,7 @@ from ipexctl.projects.layout import ProjectLayout
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.session import Session, capture
+from ipexctl.run.registry import RunRecord
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.spec import RunSpec
 from ipexctl.stack.catalog import known_rows
@@ -106,11 +107,12 @@ def script_notes(context: Gathered, plan: Plan) -> tuple[str, ...]:
     ranks = plan.world_size if plan.backend != "none" else 1
     has_use_ipex = sets_use_ipex(spec.argv[1:])
     lines = script.gpu_lines if script is not None else ()
+    flag = find_resume_flag(spec.argv[1:]) or (script.resumes if script is not None else None)
     notes: tuple[str, ...] = (
         f"{spec.script} seems to be written for GPUs, and the ranks run on CPUs: {suggestions(lines)}" if lines else "",
         use_ipex_note(packages, _last_with_ipex(context.env.stacks)) if has_use_ipex else "",
         trainer_note(uses_it=uses_it, argv=spec.argv, packages=packages, ranks=ranks),
-        trainer_resume_note(find_resume_flag(spec.argv[1:]), has_trainer=has_trainer, packages=packages, ranks=ranks),
+        trainer_resume_note(flag, has_trainer=has_trainer, packages=packages, ranks=ranks),
     )
     notes += (
         spawner_note(script.spawner if script is not None else "", ranks),
@@ -241,6 +243,7 @@ _NO_PATH: Final = re.compile(r"|true|yes|auto|last|latest|best|hpc|must|allow|[0
 _OFF: Final = frozenset({"false", "no", "none", "0", "never"})
 _MAX_PLACES: Final = 50
 _MAX_FOUND: Final = 1000
+_MAX_RECORDS: Final = 8
 _CHECKPOINT: Final = re.compile(r"(?P<kind>(?:checkpoint|step|epoch)[-_])(?P<number>[0-9]{1,12})")
 _SCRIPT: Final = """\
 cd {cwd} 2>/dev/null || exit 0
@@ -257,6 +260,8 @@ class ResumeFlag(NamedTuple):
     name: str
     path: str = ""
     """The checkpoint that it names; empty if the script chooses one itself."""
+    place: str = ""
+    """What `--checkpoint` should name; empty if only the hosts' files show it."""
 
 
 class HostCheckpoints(NamedTuple):
@@ -277,6 +282,25 @@ def find_resume_flag(argv: Sequence[str]) -> ResumeFlag | None:
     return None
 
 
+_LAST_CHECKPOINT: Final = "get_last_checkpoint"
+
+
+def find_resume_call(tree: ast.Module) -> ResumeFlag | None:
+    """Transformers' `get_last_checkpoint`, if the script calls it and does not mend the Trainer's resume itself."""
+    names = {name for node in ast.walk(tree) for name in _names(node)}
+    return ResumeFlag(_LAST_CHECKPOINT) if _LAST_CHECKPOINT in names and "register_package" not in names else None
+
+
+def earlier_checkpoint(spec: RunSpec, records: Sequence[RunRecord]) -> ResumeFlag | None:
+    """The PATH that the script's last run had for `--checkpoint`."""
+    of_project = [record for record in reversed(records) if record.project == str(spec.project.root)]
+    for record in of_project[:_MAX_RECORDS]:
+        path = record.plan.asked.get("checkpoint")
+        if path and list(record.plan.asked.get("argv") or ())[:1] == [spec.script]:
+            return ResumeFlag(f"run {record.id} had --checkpoint {path}", posixpath.normpath(path), path)
+    return None
+
+
 def trainer_resume_note(flag: ResumeFlag | None, *, has_trainer: bool, packages: Mapping[str, str], ranks: int) -> str:
     if flag is None or not has_trainer or ranks < 2:
         return ""
@@ -289,17 +313,22 @@ def trainer_resume_note(flag: ResumeFlag | None, *, has_trainer: bool, packages:
     )
 
 
-def check_resumed(nodes: Sequence[Host], spec: RunSpec, plan: Plan, pool: SessionPool) -> str:
-    """One round trip for a script that resumes without `--checkpoint` on several hosts. Returns a note, or ''."""
-    argv = spec.argv[1:]
-    flag = find_resume_flag(argv)
-    if flag is None or spec.checkpoint or len(nodes) < 2:
+def check_resumed(
+    nodes: Sequence[Host], spec: RunSpec, plan: Plan, pool: SessionPool, records: Sequence[RunRecord]
+) -> str:
+    """One round trip for a script that may resume without `--checkpoint` on several hosts. Returns a note, or ''."""
+    if spec.checkpoint or len(nodes) < 2:
         return ""
-    script = search_script(flag, argv, plan.cwd)
+    argv, script = spec.argv[1:], spec.project.script
+    flag = find_resume_flag(argv) or (script.resumes if script is not None else None)
+    flag = flag or earlier_checkpoint(spec, records)
+    if flag is None:
+        return ""
+    search = search_script(flag, argv, plan.cwd)
 
     def find(host: Host, session: Session) -> HostCheckpoints | None:
         del host
-        result = capture(session, Command(script, "find checkpoints"), timeout=PATHS_CHECK, cancel=pool.cancel)
+        result = capture(session, Command(search, "find checkpoints"), timeout=PATHS_CHECK, cancel=pool.cancel)
         return parse_checkpoints(result.stdout.decode(errors="replace")) if result.ended.ok else None
 
     found = {done.host.name: done.result for done in pool.each(nodes, find)}
@@ -332,7 +361,7 @@ def resume_note(flag: ResumeFlag, argv: Sequence[str], found: Mapping[str, HostC
     having = [name for name, host in found.items() if host.has_path]
     if flag.path and having and lacking:
         what = f"{printable(flag.path)} is on {fold(having)}, and not on {fold(lacking)}"
-        return _note(flag, what, posixpath.dirname(flag.path) or flag.path)
+        return _note(flag, what, flag.place or posixpath.dirname(flag.path) or flag.path)
     named = {flag.path} if flag.path else set(_places_in(argv))
     newest = {name: _newest(host) for name, host in found.items()}
     places = {place for host in newest.values() for place in host if place[0] in named}

@@ -11,7 +11,7 @@ from ipexctl.node.common.limits import RANK_SILENCE, WRAPPER_ASK
 from ipexctl.node.common.records import Detail, OutOfMemory
 from ipexctl.node.run import supervisor_state as m
 from ipexctl.node.run import verdict
-from ipexctl.node.run.messages import OutsideSignal
+from ipexctl.node.run.messages import OutsideSignal, Raised
 from message_data import missing
 
 LOST = verdict.AT_ONCE + 2.0
@@ -263,6 +263,45 @@ def test_rank_lost_before_mpirun_ended_is_the_cause_unless_mpirun_was_killed(
     assert run.blamed == expected
     if code == -9:
         assert run.reason == "mpirun was ended by SIGKILL while ranks 0-5 on node1, node2, node3 ran"
+
+
+RAISED = Raised("raised TypeError: at 0x7f12", "77 train.py:3", 0)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "checkpoint", "is_over"),
+    [
+        (RAISED, RAISED, "last", True),
+        (RAISED, RAISED._replace(text="raised TypeError: at 0x7f99"), "", True),
+        (RAISED, RAISED._replace(text="raised TypeError: at 8"), "", False),
+        (RAISED, RAISED._replace(place="78 train.py:3"), "", False),
+        (RAISED, RAISED._replace(steps=3), "", False),
+        (RAISED._replace(steps=3), RAISED._replace(steps=3), "", True),
+        (RAISED._replace(steps=3), RAISED._replace(steps=3), "last", False),
+        (RAISED._replace(steps=None), RAISED._replace(steps=None), "", False),
+        (None, RAISED, "", False),
+        (RAISED, None, "", False),
+    ],
+)
+def test_second_identical_exception_without_a_step_further_ends_the_restarts(
+    before: Raised | None, now: Raised | None, checkpoint: str, is_over: bool
+) -> None:
+    run = Supervised(2, max_restarts=5, checkpoint=checkpoint).begin()
+    for at, raised in ((5, before), (10, now)):
+        run.at(at, exit_of(1, 1, raised=raised)).stopped_ranks_end(at + 1).run_until(at + 3)
+        if run.state.status.attempt < 2 and not run.state.is_closing:
+            run.connect()
+    assert (run.state.is_closing, run.state.status.attempt) == ((True, 1) if is_over else (False, 2))
+    if is_over:
+        assert (run.first.detail and run.first.detail.kind, run.ending) == ("repeated", ("failed", 1))
+        assert missing(run.reason, "train.py:3 TypeError") == []
+
+
+def test_other_end_between_two_identical_exceptions_goes_on() -> None:
+    run = Supervised(2, max_restarts=5).begin()
+    for at, raised in ((5, RAISED), (10, None), (15, RAISED)):
+        run.at(at, exit_of(1, 1, raised=raised)).stopped_ranks_end(at + 1).run_until(at + 3).connect()
+    assert run.state.status.attempt == 3
 
 
 @pytest.mark.parametrize(

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import ast
 import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from ipexctl.hosts.host import Host
+from ipexctl.run.registry import RunRecord
 from ipexctl.run.start.start_notes import (
     HostCheckpoints,
     ResumeFlag,
+    earlier_checkpoint,
+    find_resume_call,
     find_resume_flag,
     parse_checkpoints,
     resume_note,
     search_script,
     trainer_resume_note,
 )
+from ipexctl.spec import ProjectLocation, RunSpec
+from message_data import missing
+from record_helpers import run_record
 
 
 @pytest.mark.parametrize(
@@ -112,6 +120,35 @@ def test_trainer_that_cannot_resume_on_several_ranks_is_noted(
     assert trainer_resume_note(flag, has_trainer=True, packages=packages, ranks=1) == ""
     assert trainer_resume_note(flag, has_trainer=False, packages=packages, ranks=2) == ""
     assert trainer_resume_note(None, has_trainer=True, packages=packages, ranks=2) == ""
+
+
+@pytest.mark.parametrize(
+    ("code", "is_found"),
+    [
+        ("from transformers.trainer_utils import get_last_checkpoint\nlast = get_last_checkpoint('out')", True),
+        ("import transformers.trainer_utils as utils\nlast = utils.get_last_checkpoint('out')", True),
+        ("last = get_last_checkpoint('out')\ntorch.serialization.register_package(11, a, b)", False),
+        ("from transformers import Trainer\nTrainer().train()", False),
+    ],
+)
+def test_script_that_looks_for_its_last_checkpoint_itself_is_found(code: str, *, is_found: bool) -> None:
+    assert (find_resume_call(ast.parse(code)) is not None) == is_found
+
+
+def test_path_of_the_last_run_of_the_script_with_a_checkpoint_is_known(tmp_path: Path) -> None:
+    def record(run: str, script: str = "train.py", checkpoint: str | None = None, project: str = "") -> RunRecord:
+        asked = {} if checkpoint is None else {"checkpoint": checkpoint}
+        return run_record(run, Host("a", "a"), "/h", "py", script, asked=asked, project=project or str(tmp_path))
+
+    call = RunSpec("script", ("train.py",), project=ProjectLocation(tmp_path, ".", ("train.py",)))
+    records = [record("r1", checkpoint="out/"), record("r2"), record("r3", "eval.py", "b"), record("r4", project="/p")]
+    flag = earlier_checkpoint(call, records)
+    assert flag is not None
+    assert (flag.path, flag.place) == ("out", "out/")
+    found = {"node1": HostCheckpoints(has_path=True), "node2": HostCheckpoints()}
+    assert missing(resume_note(flag, [], found), "r1 out node1 node2 --checkpoint") == []
+    assert resume_note(flag, [], dict.fromkeys(found, found["node1"])) == ""
+    assert earlier_checkpoint(call, records[1:]) is None
 
 
 def test_search_quotes_what_the_arguments_have() -> None:
