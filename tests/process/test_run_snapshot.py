@@ -16,6 +16,7 @@ from agent_helpers import all_pythons, read_events
 from env_helpers import start
 from ipexctl.node.common.frames import Chunk, Note
 from ipexctl.node.run.output_notes import NotesWriter, note_line
+from ipexctl.node.run.output_times import TimesWriter
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Unreachable
@@ -53,6 +54,20 @@ def directory(home: Path, files: dict[str, bytes], **status: Any) -> Path:
 
 def account(home: Path, **more: Any) -> RunSnapshot:
     return read_snapshot(*ask(home, "run1", **more), "node1")
+
+
+def test_losses_are_read_where_the_output_is_kept(tmp_path: Path) -> None:
+    rundir = directory(tmp_path, {"ranks/0000.out": b"loss 2.5\nval loss 9\nloss 1.5\n"})
+    writer = TimesWriter(str(rundir / "output.times"))
+    for at, end in ((10.0, 9), (11.0, 29)):
+        writer.add(0, "stdout", end)
+        writer.write_all(at)
+    writer.close()
+    assert account(tmp_path, losses=True).losses == ((10.0, 2.5), (11.0, 1.5))
+    assert account(tmp_path).losses == ()
+    answer, chunks = ask(tmp_path, "run1")
+    damaged = {**answer, "losses": [[1.0, 2.0], [3.0], "x", [None, 1.0], [4.0, float("inf")]]}
+    assert read_snapshot(damaged, chunks, "node1").losses == ((1.0, 2.0),)
 
 
 def test_output_is_split_into_lines_for_any_bytes(tmp_path: Path) -> None:

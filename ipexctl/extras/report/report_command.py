@@ -5,10 +5,8 @@ file of another kind.
 from __future__ import annotations
 
 import errno
-import math
 import os
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,8 +26,6 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.limits import WHY_ANSWER
 from ipexctl.named_paths import check_named_file, write_named_file
 from ipexctl.node.common.files import read_json
-from ipexctl.node.common.frames import SUFFIXES, StreamName
-from ipexctl.node.run.output_times import TimesReader
 from ipexctl.option_declaration import check_seconds
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.session import Session
@@ -38,56 +34,9 @@ from ipexctl.run.why.diagnosis import Diagnosis
 from ipexctl.run.why.run_snapshot import RunSnapshot
 from ipexctl.run.why.why import why
 from ipexctl.run.windows import RunWindows
-from ipexctl.text import counted, format_clock, without_colors
+from ipexctl.text import counted, format_clock
 from ipexctl.ui.messages import print_message
-from ipexctl.ui.run.figures import training_loss
 from ipexctl.ui.text_table import print_lines
-
-MAX_BYTES: Final = 32 << 20
-MAX_LOSSES: Final = 100_000
-_MAX_LINE: Final = 2000
-
-
-def find_losses(lines: Iterable[tuple[float, str]]) -> tuple[tuple[float, float], ...]:
-    """Losses that rank 0 printed, with the time node0 received each line: in nearly all scripts rank 0 has them."""
-    found: list[tuple[float, float]] = []
-    for at, line in lines:
-        value = training_loss(without_colors(line[:_MAX_LINE]))
-        if value is not None and math.isfinite(value) and len(found) < MAX_LOSSES:
-            found.append((at, value))
-    return tuple(found)
-
-
-def read_losses(copy: Path) -> tuple[tuple[float, float], ...]:
-    times = TimesReader(str(copy / "output.times"), 2)
-    if not times.exists:
-        return ()
-    ends: dict[StreamName, list[tuple[float, int]]] = {}
-    for at, (rank, stream), end in times.entries():
-        if rank == 0:
-            ends.setdefault(stream, []).append((at, end))
-    for stream, steps in ends.items():
-        try:
-            with (copy / "ranks" / f"0000.{SUFFIXES[stream]}").open("rb") as file:
-                data = file.read(MAX_BYTES)
-        except OSError:
-            continue
-        if found := find_losses(timed_lines(data, steps)):
-            return found
-    return ()
-
-
-def timed_lines(data: bytes, steps: Iterable[tuple[float, int]]) -> Iterator[tuple[float, str]]:
-    """Lines with the time at which their end was received. `steps`: a time, and the size of the output at that time."""
-    begin = 0
-    for at, end in steps:
-        last = max(data.rfind(b"\n", begin, end), data.rfind(b"\r", begin, end)) + 1
-        if last <= begin:
-            continue
-        for line in re.split(rb"[\r\n]+", data[begin:last]):
-            if line:
-                yield at, line.decode(errors="replace")
-        begin = last
 
 
 class RunReport(NamedTuple):
@@ -99,14 +48,14 @@ def report_of(
     record: RunRecord, open_session: Callable[[], Session], runs: Path, cancel: Cancel, *, timeout: float
 ) -> RunReport:
     """Ask node0; if it can't be reached, read the copy in `runs`, the registry's directory."""
-    answer = why(record, open_session, runs, cancel, timeout=timeout)
+    answer = why(record, open_session, runs, cancel, timeout=timeout, has_losses=True)
     copy, snapshot = runs / record.id, answer.snapshot
     if snapshot is None:
         return RunReport(page_without_record(answer.record, answer.diagnosis), answer.exit_code)
     windows = answer.windows or RunWindows()
     names = {row.rank: row.host for row in snapshot.status.ranks}
     hosts = {names[rank]: found for rank, found in windows.hosts.items() if rank in names}
-    measured = measurements_of(windows.ranks, hosts, read_losses(copy))
+    measured = measurements_of(windows.ranks, hosts, snapshot.losses)
     slow = answer.slow.verdict if isinstance(answer.slow, VerdictOfRun) else None
     page = report_page(answer.record, snapshot, answer.diagnosis, _plan(snapshot, copy), measured)
     return RunReport(replace(page, slow=slow, record=answer.record), answer.exit_code)

@@ -20,6 +20,7 @@ from ipexctl.node.common.frames import SUFFIXES, Chunk, CompressedFrameWriter, S
 from ipexctl.node.common.home import rundir_of
 from ipexctl.node.common.json_records import JsonError, parse_object
 from ipexctl.node.common.processes import read_text
+from ipexctl.node.run.losses import read_losses
 from ipexctl.node.run.notify import end_on_node0
 from ipexctl.node.run.output_notes import NotesReader
 from ipexctl.node.run.stack_dumps import encode_dump, newest_dump
@@ -49,6 +50,8 @@ FAILED_STATES = ("failed", "lost")
 class SnapshotRequest(RunReference):
     copy: bool
     """True if the directory is a copy from node0. Its status is then not checked, and `now` is when it was written."""
+    losses: bool
+    """True to read the losses that rank 0 printed."""
 
 
 def shorten(line: bytes) -> bytes:
@@ -146,6 +149,7 @@ def read_run_snapshot(request: SnapshotRequest, _: object) -> Json:
         "ranks": ranks,
         "last_attempt": status.notes,
         "notify": end_on_node0(rundir),
+        "losses": read_losses(rundir) if request.get("losses") else [],
     }
 
 

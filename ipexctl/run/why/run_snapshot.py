@@ -7,7 +7,7 @@ node0's clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from ipexctl.node.common.records import (
     read_status,
     split_details,
 )
+from ipexctl.node.run.losses import MAX_POINTS
 from ipexctl.run.stack_dump import Dump
 
 
@@ -56,6 +57,8 @@ class RunSnapshot:
     failed_notify: FailedNotify | None = None
     copied: tuple[int, ...] = ()
     """Ranks whose lines are from the local copy, because the record lacks some of their output."""
+    losses: tuple[tuple[float, float], ...] = ()
+    """Time and loss, if they were asked for."""
 
     @property
     def current_dump(self) -> Dump | None:
@@ -110,7 +113,15 @@ def read_snapshot(
         supervise=as_lines(document.get("supervise")),
         dump=dump,
         failed_notify=_failed_notify(document.get("notify")),
+        losses=tuple(_losses(document.get("losses"))),
     )
+
+
+def _losses(document: object) -> Iterator[tuple[float, float]]:
+    for row in as_list(document)[:MAX_POINTS]:
+        at, value = (as_number(each) for each in (*as_list(row), None, None)[:2])
+        if at is not None and value is not None:
+            yield at, value
 
 
 def _failed_notify(document: object) -> FailedNotify | None:

@@ -72,8 +72,12 @@ def why(
     cancel: Cancel,
     *,
     timeout: float = WHY_ANSWER,
+    has_losses: bool = False,
 ) -> WhyResult:
-    """Query node0; if it can't be reached or has no record, read the copy in `runs`, the registry's directory."""
+    """Query node0; if it can't be reached or has no record, read the copy in `runs`, the registry's directory.
+
+    `has_losses`: the snapshot has the losses that rank 0 printed.
+    """
     queue = queue_of(record)
     try:
         with closing(open_session()) as session:
@@ -82,14 +86,14 @@ def why(
                 record = known.record
                 if known.status is not None and not known.has_begun:
                     return WhyResult(record, queue.diagnosis_of(record, known.status))
-            snapshot = _read_snapshot(session, record, timeout, cancel)
+            snapshot = _read_snapshot(session, record, timeout, cancel, losses=has_losses)
             if snapshot.status.state == "running":
                 snapshot = _with_fresh_dump(snapshot, session, record, timeout, cancel)
             windows = _read_windows(session, record, timeout, cancel)
     except Cancelled:
         raise
     except HostError as error:
-        return _with_call_options(_from_copy(record, runs, error, cancel))
+        return _with_call_options(_from_copy(record, runs, error, cancel, losses=has_losses))
     diagnosis = _diagnose_with_copy(snapshot, record, runs, cancel)
     if queue is not None:
         had_notice = any(event.get("event") == "job-limit" for event in snapshot.events)
@@ -128,7 +132,7 @@ def _with_fresh_dump(
     except HostError as error:
         return replace(snapshot, dump_error=error.reason)
     if isinstance(taken, RunStatus):
-        return _read_snapshot(session, record, timeout, cancel)
+        return replace(_read_snapshot(session, record, timeout, cancel), losses=snapshot.losses)
     return replace(snapshot, dump=taken)
 
 
@@ -157,7 +161,7 @@ def _with_call_options(answer: WhyResult) -> WhyResult:
 
 
 def _read_snapshot(
-    session: Session, record: RunRecord, timeout: float, cancel: Cancel, *, copy: bool = False
+    session: Session, record: RunRecord, timeout: float, cancel: Cancel, *, copy: bool = False, losses: bool = False
 ) -> RunSnapshot:
     output: list[Chunk] = []
     received = 0
@@ -175,7 +179,7 @@ def _read_snapshot(
         else:
             output.append(decode_chunk(kind, payload))
 
-    request: SnapshotRequest = {"home": record.home, "id": record.id, "copy": copy}
+    request: SnapshotRequest = {"home": record.home, "id": record.id, "copy": copy, "losses": losses}
     reply = call_on_node0(
         session, record, "run.run_snapshot", "read", request, timeout=timeout, on_frame=on_frame, cancel=cancel
     )
@@ -216,21 +220,23 @@ def cause_from_copy(record: RunRecord, runs: Path) -> Cause | None:
     return diagnose(snapshot).cause if snapshot is not None else None
 
 
-def _copied_snapshot(record: RunRecord, runs: Path, timeout: float, cancel: Cancel) -> RunSnapshot | None:
+def _copied_snapshot(
+    record: RunRecord, runs: Path, timeout: float, cancel: Cancel, *, losses: bool = False
+) -> RunSnapshot | None:
     """None without a local copy. Raises a HostError if it can't be read."""
     if not (runs / record.id / "status.json").exists():
         return None
     local, session = open_copy(record, runs)
-    return _read_snapshot(session, local, timeout, cancel, copy=True)
+    return _read_snapshot(session, local, timeout, cancel, copy=True, losses=losses)
 
 
-def _from_copy(record: RunRecord, runs: Path, error: HostError, cancel: Cancel) -> WhyResult:
+def _from_copy(record: RunRecord, runs: Path, error: HostError, cancel: Cancel, *, losses: bool) -> WhyResult:
     """The copy of a run is complete, or has its beginning."""
     is_away = isinstance(error, Unreachable | TimedOut)
     what = " can't be reached" if is_away else ""
     away = f"node0 ({record.node0.name}){what}: {error.reason}"
     try:
-        snapshot = _copied_snapshot(record, runs, WHY_ANSWER, cancel)
+        snapshot = _copied_snapshot(record, runs, WHY_ANSWER, cancel, losses=losses)
     except HostError:
         snapshot = None
     if snapshot is not None and snapshot.status.state in FINAL:

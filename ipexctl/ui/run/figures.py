@@ -11,20 +11,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
-_NUMBER: Final = r"[-+]?(?:\d{1,20}\.?\d{0,20}|\.\d{1,20})(?:e[-+]?\d{1,3})?"
-_IS: Final = r"['\"]?\s{0,4}[=:#\[(]?\s{0,4}['\"]?"
-"""Text between a name and its number; transformers prints the number as text: `'loss': '2.068'`."""
-_LOSS: Final = re.compile(
-    rf"(?:\b(\w+)[ _/.:|-]{{1,3}})?(?<![a-z])loss\b{_IS}({_NUMBER}|[-+]?(?:nan|inf))(?![\w%]|\.\d)", re.I
-)
-_NOT_TRAINING: Final = frozenset({"eval", "val", "valid", "validation", "test", "dev", "best", "min", "avg"})
-_END: Final = "train_runtime"
-"""Marks the last line of transformers, in which `train_loss` is the mean of the training."""
+from ipexctl.node.run.losses import IS, NUMBER, training_loss
+
 _STEP: Final = re.compile(
-    rf"\b(?:step|iter|iteration|batch)s?\b{_IS}(\d{{1,12}})(?:\s{{0,4}}(?:/|of)\s{{0,4}}(\d{{1,12}}))?", re.I
+    rf"\b(?:step|iter|iteration|batch)s?\b{IS}(\d{{1,12}})(?:\s{{0,4}}(?:/|of)\s{{0,4}}(\d{{1,12}}))?", re.I
 )
 _OF: Final = r"\d{1,9}(?:\.\d{1,20})?"
-_EPOCH: Final = re.compile(rf"\bepochs?\b{_IS}({_OF})(?:\s{{0,4}}(?:/|of)\s{{0,4}}({_OF}))?", re.I)
+_EPOCH: Final = re.compile(rf"\bepochs?\b{IS}({_OF})(?:\s{{0,4}}(?:/|of)\s{{0,4}}({_OF}))?", re.I)
 _BAR: Final = re.compile(r"\d%\|[^|]*\|\s{0,4}(\d{1,12})/(\d{1,12})\s{0,4}\[")
 _ASIDE: Final = re.compile(
     r"\b(?:writing|saving|loading|downloading|uploading|fetching|generating|materializing|tokenizing|running|map|filter"
@@ -32,7 +25,7 @@ _ASIDE: Final = re.compile(
     re.I,
 )
 _SPEED: Final = re.compile(
-    rf"\b({_NUMBER})\s*((?:it|step|batch|sample|img|image|token|tok|example|seq)(?:e?s)?/s(?:ec)?|s/it)\b", re.I
+    rf"\b({NUMBER})\s*((?:it|step|batch|sample|img|image|token|tok|example|seq)(?:e?s)?/s(?:ec)?|s/it)\b", re.I
 )
 _HINTS: Final = re.compile(r"loss|step|iter|epoch|batch|/s\b|s/it|%\|", re.I)
 
@@ -127,13 +120,6 @@ class Figures:
             self.epoch = epoch[1], epoch[2]
         if speed:
             self.speed = f"{speed[1]} {speed[2]}"
-
-
-def training_loss(line: str) -> float | None:
-    if "loss" not in line.lower() or _END in line:
-        return None
-    losses = (found for found in _LOSS.finditer(line) if (found[1] or "").lower() not in _NOT_TRAINING)
-    return next((float(found[2]) for found in losses), None)
 
 
 def sparkline(points: Sequence[float], width: int, *, unicode: bool = True) -> str:

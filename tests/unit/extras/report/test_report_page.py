@@ -17,9 +17,10 @@ from why_helpers import FAILED, FIRST, NO_MODULE
 from ipexctl.extras.report.html import page_html
 from ipexctl.extras.report.measurements import Columns, Measurements, Window
 from ipexctl.extras.report.page import Change, ReportPage, TimeCurve, compare, report_page
-from ipexctl.extras.report.report_command import find_losses, page_without_record, read_losses, timed_lines
+from ipexctl.extras.report.report_command import page_without_record
 from ipexctl.extras.slow.slow_verdict import SlowVerdict
 from ipexctl.hosts.host import Host
+from ipexctl.node.run.losses import MAX_POINTS, find_losses, read_losses, thin, timed_lines
 from ipexctl.node.run.output_times import TimesWriter
 from ipexctl.run.why.diagnosis import diagnose
 from ipexctl.run.why.run_snapshot import read_snapshot
@@ -338,7 +339,7 @@ def test_a_line_has_the_time_at_which_its_end_arrived() -> None:
 
 
 def test_the_losses_of_a_copy(tmp_path: Path) -> None:
-    assert read_losses(tmp_path) == ()
+    assert read_losses(str(tmp_path)) == []
     (tmp_path / "ranks").mkdir()
     (tmp_path / "ranks/0000.out").write_bytes(b"loss: 2\nloss: 1\n")
     writer = TimesWriter(str(tmp_path / "output.times"))
@@ -346,7 +347,14 @@ def test_the_losses_of_a_copy(tmp_path: Path) -> None:
         writer.add(rank, "stdout", end)
         writer.write_all(at)
     writer.close()
-    assert read_losses(tmp_path) == ((10.0, 2.0), (12.0, 1.0))
+    assert read_losses(str(tmp_path)) == [(10.0, 2.0), (12.0, 1.0)]
+
+
+def test_of_many_losses_a_page_gets_the_means_of_groups() -> None:
+    assert thin([]) == []
+    assert thin([(1.0, 2.0), (2.0, 4.0)]) == [(1.0, 2.0), (2.0, 4.0)]
+    found = thin([(float(at), float(at % 2)) for at in range(2 * MAX_POINTS)])
+    assert (len(found), found[0]) == (MAX_POINTS, (1.0, 0.5))
 
 
 def test_a_copy_without_the_file_of_output_has_no_losses(tmp_path: Path) -> None:
@@ -354,7 +362,7 @@ def test_a_copy_without_the_file_of_output_has_no_losses(tmp_path: Path) -> None
     writer.add(0, "stdout", 8)
     writer.write_all(10.0)
     writer.close()
-    assert read_losses(tmp_path) == ()
+    assert read_losses(str(tmp_path)) == []
 
 
 KNOWN_RUN = run_record("train-1", Host("node1", "node1"), "/root/.ipexctl", "python3", "train.py")
