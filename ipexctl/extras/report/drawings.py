@@ -51,11 +51,12 @@ _NAMES: Final[dict[PhaseKind, str]] = {
     "script": "Script",
     "silent": "No output",
     "restart": "Restart",
+    "lost": "Wait for a lost host",
     "end": "After the steps",
 }
 
 
-_UNLABELLED: Final[tuple[PhaseKind, ...]] = ("silent", "warm-up", "checkpoint")
+_UNLABELLED: Final[tuple[PhaseKind, ...]] = ("silent", "warm-up", "checkpoint", "lost")
 """Phases without a text in their bar, because their colours have too little contrast for it."""
 
 

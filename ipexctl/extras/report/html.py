@@ -68,7 +68,7 @@ stroke-linejoin:round;vector-effect:non-scaling-stroke}.band{fill:var(--w1);opac
 rect.w0{fill:var(--w0)}rect.w2{fill:var(--w2)}rect.w4{fill:var(--w4)}rect.d0{fill:var(--d0)}rect.d2{fill:var(--d2)}
 rect.idle{fill:var(--idle)}
 .p-checks,.p-start,.p-end{fill:var(--idle)}.p-sync,.p-import{fill:var(--w1)}.p-warm-up{fill:var(--w2)}
-.p-steps,.p-script{fill:var(--w4)}.p-checkpoint{fill:var(--d0)}.p-silent{fill:var(--d1)}
+.p-steps,.p-script{fill:var(--w4)}.p-checkpoint,.p-lost{fill:var(--d0)}.p-silent{fill:var(--d1)}
 rect.p-checks,rect.p-sync,rect.p-start,rect.p-import,rect.p-warm-up,rect.p-steps,rect.p-script,rect.p-end{
 stroke:var(--bg);stroke-width:.7}
 .again{stroke:var(--bad);stroke-width:1.5;stroke-dasharray:4 3;vector-effect:non-scaling-stroke}

@@ -14,10 +14,11 @@ from statistics import median
 from typing import Any, Final, Literal, NamedTuple
 
 from ipexctl.extras.slow.timeline import RARE_STEPS
-from ipexctl.node.common.records import Throughput, as_dict, as_number
+from ipexctl.node.common.records import Failure, Throughput, as_dict, as_number
 from ipexctl.node.run.rates import HostRates, RankRates
 from ipexctl.node.run.window_file import HostWindows, RankWindows
 from ipexctl.run.why.run_snapshot import RunSnapshot
+from ipexctl.text import printable
 
 MAX_COLUMNS: Final = 400
 MAX_CELLS: Final = 120_000
@@ -281,7 +282,7 @@ def _means(values: Iterable[tuple[float, float, float | None]], columns: Columns
 
 
 PhaseKind = Literal[
-    "checks", "sync", "start", "checkpoint", "import", "warm-up", "steps", "script", "silent", "restart", "end"
+    "checks", "sync", "start", "checkpoint", "import", "warm-up", "steps", "script", "silent", "restart", "lost", "end"
 ]
 _MAX_BEFORE: Final = 7 * 86400.0
 _SHORTEST: Final = 0.05
@@ -318,12 +319,14 @@ def find_phases(
         yield RunPhase("sync", checked, origin - start, "the project is uploaded")
     ends = [attempt.ended for attempt in snapshot.status.attempts if attempt.ended is not None]
     borders = [origin, *sorted(min(max(at, origin), end) for at in ends), end]
+    failures = [attempt.first_failure for attempt in snapshot.status.all_attempts]
     for number, (begin, over) in enumerate(pairwise(borders)):
         if number:
             reason = snapshot.restarts[number - 1] if number <= len(snapshot.restarts) else ""
             text = f"restart {number}{f': {reason}' if reason else ''}"
             yield RunPhase("restart", begin - start, begin - start, text)
-        marks = [*_attempt(snapshot, measured, begin, over), (over, "end", "")]
+        first = failures[number] if number < len(failures) else None
+        marks = [*_attempt(snapshot, measured, first, begin, over), (over, "end", "")]
         for (at, kind, text), (until, _, _) in pairwise(marks):
             if until - at >= _SHORTEST:
                 yield RunPhase(kind, at - start, until - start, text)
@@ -335,7 +338,9 @@ def find_phases(
 _Mark = tuple[float, PhaseKind, str]
 
 
-def _attempt(snapshot: RunSnapshot, measured: Measurements, begin: float, over: float) -> Iterator[_Mark]:
+def _attempt(
+    snapshot: RunSnapshot, measured: Measurements, first_failure: Failure | None, begin: float, over: float
+) -> Iterator[_Mark]:
     begun = next((at for at in _times_of(snapshot, "start") if begin <= at <= over), None)
     at = begin
     if begun is not None:
@@ -354,6 +359,9 @@ def _attempt(snapshot: RunSnapshot, measured: Measurements, begin: float, over: 
     yield at, "import", "imports, data and the first step"
     yield first, "warm-up", "steps below 90 % of the usual speed"
     yield warm, "steps", "steps"
+    if first_failure is not None and first_failure.kind == "lost":
+        yield last, "lost", f"ranks wait for {printable(first_failure.host or 'the other hosts')}, which was lost"
+        last = next((at for at in _times_of(snapshot, "ending") if last <= at <= over), over)
     yield last, "end", "after the last step"
 
 

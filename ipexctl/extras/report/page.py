@@ -28,6 +28,7 @@ from ipexctl.extras.report.measurements import (
 from ipexctl.extras.slow.slow_verdict import SlowVerdict
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.mpi import title_of
+from ipexctl.limits import DUMP_FRESH
 from ipexctl.node.common.records import Throughput, as_dict, as_list, describe_apart
 from ipexctl.run.ranks import describe_ranks
 from ipexctl.run.registry import RunRecord
@@ -138,7 +139,7 @@ def report_page(
     grid = rank_grid(measured, hosts, start, end, {row.rank: row.throughput for row in status.ranks})
     curves = host_curves(measured, hosts, start, end)
     settings = tuple(_settings(plan))
-    dump = snapshot.current_dump
+    dump = _dump_of_end(snapshot, diagnosis)
     cause, together = diagnosis.cause, not describe_apart(status.group)
     return ReportPage(
         run=snapshot.id or record.id,
@@ -165,6 +166,16 @@ def report_page(
         stacks=_stacks(dump) if dump is not None else (),
         missing=tuple(_missing(grid, curves, settings)),
     )
+
+
+def _dump_of_end(snapshot: RunSnapshot, diagnosis: Diagnosis) -> Dump | None:
+    """The newest stacks, unless the run went on after them."""
+    dump, status = snapshot.current_dump, snapshot.status
+    if dump is None or status.state == "ok":
+        return None
+    silent_since = status.silent.since if status.silent is not None else math.inf
+    is_last = dump.at >= min(silent_since, (status.ended or 0.0) - DUMP_FRESH)
+    return dump if is_last or diagnosis.hang is not None else None
 
 
 def _missing(grid: RankGrid | None, hosts: Sequence[HostCurves], settings: Sequence[SettingRow]) -> Iterator[str]:

@@ -30,6 +30,8 @@ MOST_AT_ONCE = 360
 RECENT = 6
 """Windows in the last minute."""
 MOST_UNKNOWN = 0.05
+LEAST_WHOLE = 0.9
+"""Share of a window from which steps fill it."""
 PAUSE, PAUSE_STEPS = 2.0, 20
 """A gap between steps is a pause if it is longer than PAUSE seconds and than PAUSE_STEPS usual steps."""
 _NANO = 1e9
@@ -62,11 +64,14 @@ class StepWindow(NamedTuple):
         return 0 < self.seconds <= 2 * WINDOW and self.step_seconds <= self.seconds
 
     def rates(self, waiting: Waiting) -> RankRates:
-        samples_seconds = self.seconds if self.by_metric else self.step_seconds
+        # In a window with a pause, a step that began before it would count as if it had taken only the time inside.
+        is_whole = self.step_seconds > LEAST_WHOLE * WINDOW
+        step_seconds = self.step_seconds if is_whole else max(self.step_seconds, self.worked)
+        samples_seconds = self.seconds if self.by_metric else step_seconds
         is_known = self.samples is not None and samples_seconds > 0
         notes = {} if self.notes is None else self.notes._asdict()
         return RankRates(
-            steps_per_s=self.steps / self.step_seconds if self.step_seconds else 0.0,
+            steps_per_s=self.steps / step_seconds if step_seconds else 0.0,
             samples_per_s=(self.samples or 0.0) / samples_seconds if is_known else None,
             data_wait=self.data_wait,
             by_metric=self.by_metric,

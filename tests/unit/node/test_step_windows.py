@@ -107,6 +107,18 @@ def test_after_a_long_pause_the_older_windows_are_left_out(more: int) -> None:
     assert (len(found), found[0].number) == (MOST_AT_ONCE, more)
 
 
+def test_step_that_ends_right_after_a_border_before_a_pause_has_its_complete_length() -> None:
+    """As before a lost host: it would look as if a step of 0.5 s had taken 0.05."""
+    maker = WindowMaker(1000)
+    maker.add(record(1000.55 + number / 2, number + 1, samples=8 * number) for number in range(20))
+    usual, *_ = maker.close_windows(1010.0)
+    last = maker.close_last(1015.0)[-1]
+    assert (last.steps, last.step_seconds) == (1, approx(0.05))
+    for window in (usual, last):
+        rates = window.rates("sleeps")
+        assert (rates.steps_per_s, rates.samples_per_s) == (approx(2.0, rel=0.06), approx(16.0, rel=0.06))
+
+
 @pytest.mark.parametrize(
     ("begin", "step_seconds"), [(1000.0, [10, 10, 10]), (1004.0, [6, 10, 10]), (1012.0, [0, 8, 10]), (1030.0, [0] * 3)]
 )

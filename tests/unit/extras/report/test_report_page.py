@@ -22,6 +22,7 @@ from ipexctl.extras.slow.slow_verdict import SlowVerdict
 from ipexctl.hosts.host import Host
 from ipexctl.node.run.losses import MAX_POINTS, find_losses, read_losses, thin, timed_lines
 from ipexctl.node.run.output_times import TimesWriter
+from ipexctl.run.stack_dump import Dump, RankStacks
 from ipexctl.run.why.diagnosis import diagnose
 from ipexctl.run.why.run_snapshot import read_snapshot
 from ipexctl.text import printable
@@ -260,6 +261,37 @@ def test_each_attempt_has_its_own_import_and_steps() -> None:
         ("steps", 8, 11),
         ("end", 11, 13),
     ]
+
+
+def test_wait_for_a_lost_host_has_its_own_name() -> None:
+    windows = [Window(1000.0 + n, 1.0, 1) for n in range(3)] + [Window(1009.0 + n, 1.0, 1) for n in range(4)]
+    lost = {"kind": "lost", "rank": 1, "host": "node2", "ranks": [1]}
+    attempts = [{"attempt": 0, "reason": "lost", "ended": 1008.0, "first_failure": lost}]
+    status = {"attempts": attempts, "attempt": 1}
+    events = [{"event": "ending", "at": 1007.0}]
+    phases = made(measured=Measurements({0: windows}), status=status, events=events).phases
+    shown = [(phase.kind, phase.begin, phase.end) for phase in phases if phase.kind != "import"]
+    assert shown == [("steps", 0, 3), ("lost", 3, 7), ("end", 7, 8), ("restart", 8, 8), ("steps", 9, 13)]
+    assert "node2" in next(phase.text for phase in phases if phase.kind == "lost")
+
+
+@pytest.mark.parametrize(
+    ("state", "silent_since", "at", "is_shown"),
+    [
+        ("ok", None, 1012.0, False),
+        ("ok", 1005.0, 1012.0, False),
+        ("failed", None, 1990.0, True),
+        ("failed", None, 1012.0, False),
+        ("stopped", 1005.0, 1012.0, True),
+        ("running", None, 1012.0, True),
+    ],
+)
+def test_page_has_only_stacks_of_the_end(state: str, silent_since: float | None, at: float, *, is_shown: bool) -> None:
+    dump = Dump(at, (RankStacks(0, "node1", "running", (), "it is reconnecting"),))
+    silent = None if silent_since is None else {"since": silent_since, "after": 60.0}
+    status = {"ended": None if state == "running" else 2000.0}
+    snapshot = read_snapshot(*account([(FAILED, "")], state=state, silent=silent, status=status), "node1", dump)
+    assert bool(report_page(RECORD, snapshot, diagnose(snapshot), {}).stacks) == is_shown
 
 
 def test_checks_and_sync_are_before_the_start_and_the_commit_is_named() -> None:
