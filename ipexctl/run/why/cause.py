@@ -11,7 +11,7 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -20,6 +20,7 @@ from ipexctl.known_errors.error_table import known_errors
 from ipexctl.known_errors.match import Cause, PatternMatch, RankOutput, bare, cause_of, raised
 from ipexctl.node.common.files import format_size
 from ipexctl.node.common.records import Failure, FullDisk, OutOfMemory, RankStatus
+from ipexctl.node.run.run_snapshot import FEW_LINES
 from ipexctl.node.run.verdict import format_limit
 from ipexctl.run.hang import Hang, explain_hang
 from ipexctl.run.ranks import describe_ranks, fold_ranks
@@ -38,17 +39,23 @@ def find_first_failure(snapshot: RunSnapshot) -> Failure | None:
     return first._replace(host=first.host or (row.host if row else ""), oom=oom)
 
 
+_QUIET: Final = 60.0
+"""Seconds without output and steps after which ranks that wait for one another no longer look like a training."""
 _WAITED: Final = re.compile(r"[Tt]imed out waiting (?P<first>\d{1,12})ms|[Ww]ait timeout after (?P<second>\d{1,12})ms")
 
 
 def find_hang(snapshot: RunSnapshot, first: Failure | None = None) -> Hang | None:
     """Who waited for whom, from a dump taken while no rank printed anything, or while `first` waited for a peer until
-    it timed out."""
+    it timed out. After less silence than --hang-after, only ranks that all wait, in different calls, have hung."""
     dump, silent = snapshot.current_dump, snapshot.status.silent
     if dump is None:
         return None
     if silent is not None and dump.at >= silent.since:
         return explain_hang(dump)
+    is_training = snapshot.status.state == "running" and snapshot.status.throughput is not None
+    if not is_training and snapshot.printed_at is not None and dump.at - snapshot.printed_at > _QUIET:
+        hang = explain_hang(dump)
+        return hang if hang is not None and hang.kind == "mismatch" else None
     if first is None or first.at is None or (found := _WAITED.search(snapshot.output_of(first.rank).last_text)) is None:
         return None
     waited = int(found["first"] or found["second"]) / 1000
@@ -61,6 +68,8 @@ def choose_hang_cause(snapshot: RunSnapshot) -> Cause | None:
     if (apart := _resumed_apart(snapshot)) is not None:
         return apart
     hang = find_hang(snapshot)
+    if hang is not None and hang.kind == "mismatch" and (resumed := find_resumed_alone(snapshot.context.outputs)):
+        return _resumed_alone(snapshot, hang, resumed)
     if hang is not None and hang.kind != "same":
         return _of_hang(snapshot, hang)
     hint = _hint(snapshot) if len(snapshot.context.hosts) > 1 else None
@@ -71,6 +80,16 @@ def choose_hang_cause(snapshot: RunSnapshot) -> Cause | None:
     cause = _cause_of_others(snapshot, None)
     has_raised = cause is not None and snapshot.output_of(cause.rank).exception is not None
     return cause if has_raised else hint
+
+
+def _resumed_alone(snapshot: RunSnapshot, hang: Hang, resumed: Mapping[int, str]) -> Cause:
+    """Ranks wait in different calls, as the ones that resumed are at another step."""
+    path = next((found for line in resumed.values() for found in _PATH.findall(line)), "PATH")
+    rank = min(resumed)
+    sentence = f"{hang.sentence}; only {describe_ranks(resumed)} said that it resumed"
+    first = Failure(rank, snapshot.output_of(rank).host)
+    cause = _recorded(snapshot, first, "run.resumed_apart", resumed=sentence, place=path)
+    return replace(cause, confidence="possible")
 
 
 def _of_hang(snapshot: RunSnapshot, hang: Hang) -> Cause:
@@ -335,6 +354,14 @@ _RESUMED: Final = re.compile(
 )
 
 
+_SAID_RESUMED: Final = re.compile(
+    r"(?<!no )(?<!not )\bresum(?:ed|ing)\b|\b(?:load|restor)(?:ed|ing)\b.*\bcheckpoint", re.IGNORECASE
+)
+
+
+_PATH: Final = re.compile(r"(?<![\w./~+=@-])(?:[\w.~+=@-]*/)*[\w=+@-][\w.=+@-]*\.(?:pt|pth|ckpt|bin|safetensors)\b")
+
+
 class ResumedFrom(NamedTuple):
     name: str
     above: str
@@ -363,6 +390,20 @@ def find_resumed_apart(outputs: Iterable[RankOutput]) -> ResumedApart | None:
     parts += [f"{describe_ranks(group)} from {name}" for name, group in rest]
     place = next((checkpoint.above for checkpoint in resumed.values() if checkpoint.above), "")
     return ResumedApart(", ".join(parts), place, min(resumed))
+
+
+def find_resumed_alone(outputs: Iterable[RankOutput]) -> dict[int, str]:
+    """Ranks that said that they resumed, with that line; empty if all did, or the output of another rank is cut off."""
+    said, others = dict[int, str](), list[RankOutput]()
+    for output in outputs:
+        lines = (line for line in map(bare, (*output.out, *output.err)) if not _OTHER.search(line))
+        line = next(filter(_SAID_RESUMED.search, lines), None)
+        if line is None:
+            others.append(output)
+        elif output.rank is not None:
+            said[output.rank] = line
+    is_known = all(max(len(output.out), len(output.err)) < FEW_LINES for output in others)
+    return said if others and is_known else {}
 
 
 def find_resumed(outputs: Iterable[RankOutput]) -> dict[int, ResumedFrom]:

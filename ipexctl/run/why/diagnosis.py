@@ -161,7 +161,8 @@ def _stopped(snapshot: RunSnapshot) -> Diagnosis:
         by = f"as {of_job}"
     headline = f"run {snapshot.id} was stopped{_after(snapshot)}, {by}"
     notes, logs = (*_hung(snapshot), *_notes(snapshot)), f"ipexctl logs {snapshot.id}"
-    cause = choose_hang_cause(snapshot) if snapshot.silent_for is not None else None
+    has_hung = snapshot.silent_for is not None or find_hang(snapshot) is not None
+    cause = choose_hang_cause(snapshot) if has_hung else None
     others = _last_places(snapshot)
     return Diagnosis(snapshot.id, "stopped", headline, None, cause, others=others, notes=notes, next=(logs,))
 
@@ -197,6 +198,7 @@ def _running(snapshot: RunSnapshot) -> Diagnosis:
     after: tuple[str, ...] = (f"ipexctl attach {run}",)
     if silent is not None:
         headline += f"; no rank has printed anything for {rough_duration(silent)}"
+    if silent is not None or find_hang(snapshot) is not None:
         cause = choose_hang_cause(snapshot)
         after = (f"ipexctl why {run} --stacks", *after, f"ipexctl stop {run}")
     others = (*_places(snapshot), *_states_of_silent(snapshot))

@@ -44,6 +44,8 @@ class RunSnapshot:
     node0: str = ""
     now: float | None = None
     """By node0's clock, like all times here."""
+    printed_at: float | None = None
+    """When any rank printed something last; None if unknown."""
     boot: float | None = None
     ended_at: Mapping[int, float] = field(default_factory=dict, hash=False)
     """Rank → when its command ended, in the last attempt."""
@@ -106,6 +108,7 @@ def read_snapshot(
         context=_failure_context(document, output, status, node0),
         node0=node0,
         now=as_number(document.get("now")),
+        printed_at=as_number(document.get("printed")),
         boot=as_number(document.get("boot")),
         ended_at={int(rank): at for rank, at in exits if rank is not None and at is not None},
         restarts=_restarts(status, events),

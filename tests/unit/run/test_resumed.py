@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
-from known_texts import account
+from known_texts import account, recorded_dump
 
 from ipexctl.known_errors.match import RankOutput
 from ipexctl.run.why.cause import ResumedFrom, find_resumed
-from ipexctl.run.why.diagnosis import diagnose
+from ipexctl.run.why.diagnosis import Diagnosis, diagnose
 from ipexctl.run.why.run_snapshot import read_snapshot
 from message_data import missing
 
@@ -73,3 +76,54 @@ def test_silent_run_of_ranks_that_resumed_apart_has_them_as_its_cause() -> None:
     found = diagnose(read_snapshot(document, chunks, "node1")).cause
     assert found is not None
     assert found.id == "run.resumed_apart"
+
+
+def waiting(*texts: str, printed: float = 900.0, state: str = "running", **status: Any) -> Diagnosis:
+    """A run whose stacks show its ranks in different calls, and that has not been silent for --hang-after."""
+    dump = recorded_dump("mismatch")
+    rows = [({"state": "running"}, text) for text in texts]
+    document, chunks = account(rows, state=state, printed=printed, status={"ended": None, **status})
+    return diagnose(read_snapshot(document, chunks, "node1", replace(dump, at=1000.0)))
+
+
+@pytest.mark.parametrize(
+    ("texts", "found"),
+    [
+        (
+            ("resumed from out/last.pt at step 200", "step 1", "step 1"),
+            ("run.resumed_apart", "0 --checkpoint out/last.pt"),
+        ),
+        (("Resuming at step 200", "", ""), ("run.resumed_apart", "only rank 0 barrier all_reduce node2")),
+        (("resumed at 200", "resumed at 200", "resumed at 200"), ("hang.mismatch", "")),
+        (("no resumed state", "step 1", "step 1"), ("hang.mismatch", "barrier all_reduce")),
+        (("resumed at 200", "x\n" * 200, "step 1"), ("hang.mismatch", "")),
+        (("saved checkpoint while resuming", "step 1", "step 1"), ("hang.mismatch", "")),
+    ],
+)
+def test_ranks_in_different_calls_are_named_and_who_alone_said_that_it_resumed(
+    texts: tuple[str, ...], found: tuple[str, str]
+) -> None:
+    cause = waiting(*texts).cause
+    assert cause is not None
+    assert cause.id == found[0]
+    assert missing(f"{cause.sentence}\n{cause.fix}", found[1]) == []
+
+
+TRAINS: dict[str, Any] = {"throughput": {"steps_per_s": 2.0, "source": "steps"}}
+
+
+@pytest.mark.parametrize(
+    ("more", "is_found"),
+    [
+        ({}, True),
+        ({"printed": 939.0}, True),
+        ({"printed": 941.0}, False),
+        ({"printed": None}, False),
+        (TRAINS, False),
+        ({"state": "stopped", "ended": 1100.0, **TRAINS}, True),
+    ],
+)
+def test_ranks_in_different_calls_have_hung_only_without_output_and_steps(
+    more: dict[str, Any], *, is_found: bool
+) -> None:
+    assert (waiting("step 1", "step 1", "step 1", **more).cause is not None) == is_found
