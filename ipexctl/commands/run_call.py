@@ -296,7 +296,10 @@ def _refuse_ignored_options(
     line: LaunchLine, view: ViewOptions, *, install: bool, detach: bool, dry_run: bool, summary: Path | None
 ) -> None:
     if line.output.json and not dry_run:
-        raise UserError("run has no --json", fix="--summary FILE writes the outcome; --dry-run --json prints the plan")
+        raise UserError(
+            "run prints JSON only with --dry-run",
+            fix="--dry-run --json prints the plan, --events each event of the run, --summary FILE its outcome",
+        )
     if view.events and (detach or dry_run):
         raise UserError(
             "--events follows the run, so it cannot be used with --detach or --dry-run",

@@ -98,7 +98,8 @@ def notes_on(others: Sequence[OtherRun], now: float) -> tuple[str, ...]:
     text = describe(first, now) + (f", and shares {shared} with this run" if shared else "")
     if rest := [other for other in others if other is not first]:
         sharing = sum(bool(other.shared_cores) for other in rest)
-        text += f"; and {len(rest)} more" + (f", {sharing} of them on cores of this run" if sharing else "")
+        who = "" if sharing == len(rest) else f"{sharing} of them "
+        text += f"; and {len(rest)} more" + (f", {who}also on cores of this run" if sharing else "")
     slow = "; ranks on the same cores slow one another" if shared else ""
     return (f"{text}{slow}; --wait S waits until the hosts are free, --exclusive refuses to start",)
 

@@ -212,7 +212,8 @@ def on_exit(turn: Transition, peer: RankState, message: messages.Exit) -> None:
 def on_stuck(turn: Transition, peer: RankState, message: messages.Stuck) -> None:
     duration = f"its interpreter did not exit within {message.seconds:g} s"
     reason = f"rank {peer.rank} on {peer.host} {message.text}, and {duration}"
-    reason += " (with oneCCL, MPI_Finalize waits for the other ranks)"
+    if turn.state.plan.backend in ("ccl", "mpi"):
+        reason += " (MPI_Finalize may be waiting for the other ranks)"
     verdict.fail(turn, "stuck", reason, peers=[peer], exit_code=message.code)
 
 

@@ -270,6 +270,7 @@ def of_other_runs() -> list[Case]:
             for name, others, later in (
                 ("shared cores", [running], 60),
                 ("none shared, another day", [apart], 90_000),
+                ("one more", [running, running._replace(id="train-2")], 60),
                 ("several", [starting, *(running._replace(id=f"train-{number}") for number in (1, 3, 4))], 60),
             )
         ),

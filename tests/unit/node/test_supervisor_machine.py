@@ -167,6 +167,12 @@ def play_until(run: Supervised, clock: float) -> None:
     assert run.ending is None, run.reason
 
 
+@pytest.mark.parametrize(("backend", "is_named"), [("gloo", False), ("none", False), ("ccl", True), ("mpi", True)])
+def test_mpi_is_named_only_where_ranks_use_it(backend: str, *, is_named: bool) -> None:
+    run = Supervised(2, backend=backend).begin().at(5, SENT(1, messages.Stuck(1, "raised ValueError", 10.0)))
+    assert ("MPI_Finalize" in run.reason) == is_named
+
+
 def test_the_day_may_jump() -> None:
     run = Supervised(2, time_limit=300.0, hang_after=30.0).begin()
     for second in range(200):
