@@ -38,6 +38,12 @@ _BACKWARD: Final = (
     ("grad", "torch/autograd/__init__.py"),
 )
 _GRADIENTS: Final = "backward"
+_FORWARD: Final = "forward"
+_BEFORE_FORWARD: Final = (
+    ("_pre_forward", "torch/nn/parallel/distributed.py"),
+    ("_sync_buffers", "torch/nn/parallel/distributed.py"),
+)
+"""In which DDP exchanges the order of its buckets, in the second step, and buffers."""
 _PASSAGES: Final = ("torch/_ops.py", "torch/_dynamo/", "torch/_library/")
 """Files of torch that are called between its public function and C++."""
 _WAITS_IN: Final = ("futex", "poll", "wait_woken", "inet_", "tcp_", "sk_wait")
@@ -132,7 +138,8 @@ def explain_hang(dump: Dump) -> Hang | None:
 def _is_waiting(group: StackGroup) -> bool:
     called = _called(group.frames)
     # A backward pass computes in the main thread, which sleeps only while gradients are exchanged.
-    return bool(called) and (called != _GRADIENTS or all(process.state == "S" for process in _processes(group)))
+    may_compute = called in (_GRADIENTS, _FORWARD)
+    return bool(called) and not (may_compute and any(process.state != "S" for process in _processes(group)))
 
 
 def _called(frames: Sequence[StackFrame]) -> str:
@@ -146,6 +153,8 @@ def _called(frames: Sequence[StackFrame]) -> str:
             continue
         if frame.is_library and frame.key[:2] in _BACKWARD:
             return name or _GRADIENTS
+        if frame.is_library and frame.key[:2] in _BEFORE_FORWARD:
+            return name or _FORWARD
         if not (frame.is_library and frame.place.startswith(_DISTRIBUTED)):
             break
         function = frame.key[0]

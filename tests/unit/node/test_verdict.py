@@ -278,6 +278,8 @@ RAISED = Raised("raised TypeError: at 0x7f12", "77 train.py:3", 0)
         (RAISED, RAISED._replace(steps=3), "", False),
         (RAISED._replace(steps=3), RAISED._replace(steps=3), "", True),
         (RAISED._replace(steps=3), RAISED._replace(steps=3), "last", False),
+        (RAISED._replace(steps=500), RAISED._replace(steps=505), "", True),
+        (RAISED._replace(steps=500), RAISED._replace(steps=494), "", False),
         (RAISED._replace(steps=None), RAISED._replace(steps=None), "", False),
         (None, RAISED, "", False),
         (RAISED, None, "", False),

@@ -80,6 +80,20 @@ def test_models_are_made_by_the_script_and_not_by_the_hook_around_their_construc
     assert not StackFrame("__init__", "/home/ipex/shim/ipexctl_other.py", 2).is_standard
 
 
+@pytest.mark.parametrize(("state", "kind"), [("S", "mismatch"), ("R", "elsewhere")])
+def test_ddp_waits_in_forward_for_the_order_of_its_buckets(state: str, kind: str) -> None:
+    ddp = "/h/lib/python3.11/site-packages/torch/nn/parallel/distributed.py"
+    frames = (StackFrame("_pre_forward", ddp, 1600), StackFrame("train", "/h/code/p-0c4e0159/train.py", 18))
+    resumed, *others = recorded_dump("mismatch").ranks
+    (process,) = resumed.processes
+    (thread, *_) = process.threads
+    process = replace(process, state=state, threads=(replace(thread, frames=frames),))
+    hang = explain_hang(Dump(1005.0, (replace(resumed, processes=(process,)), *others)))
+    assert hang is not None
+    assert hang.kind == kind
+    assert ("0 on node1 waits in forward" in hang.sentence) == (kind == "mismatch")
+
+
 def only(dump: Dump, *ranks: int) -> Dump:
     return Dump(dump.at, tuple(rank for rank in dump.ranks if rank.rank in ranks))
 
