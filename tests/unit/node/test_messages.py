@@ -8,7 +8,9 @@ import json
 import os
 import random
 import resource
+import socket
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +19,16 @@ import pytest
 from agent_helpers import wait_until
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.frames import Chunk, CompressedFrameReader, CompressedFrameWriter, FrameError, encode_chunk
+from ipexctl.node.common.link import Link, message
 from ipexctl.node.common.liveness import RESERVED_FILE
 from ipexctl.node.common.processes import has_exited, pid_scope, start_of
-from ipexctl.node.common.records import Detail
+from ipexctl.node.common.records import Detail, RunStatus
 from ipexctl.node.files.file_stream import CHUNK, END, FilePart, Wanted, header_line, read_files
 from ipexctl.node.run.host_calls import HostAnswer, HostCalls, gone_ranks
-from ipexctl.node.run.messages import MAX_TEXT, Exit, read_message
-from ipexctl.node.run.supervisor_state import WrapperProcess
+from ipexctl.node.run.messages import MAX_TEXT, Exit, Reconnecting, read_message
+from ipexctl.node.run.rank_connections import RankConnection, RankConnections
+from ipexctl.node.run.recorder import Recorder
+from ipexctl.node.run.supervisor_state import Disconnected, WrapperProcess
 
 
 def exit_message(problem: object) -> bytes:
@@ -148,6 +153,40 @@ def test_a_group_of_small_files_has_one_header_and_no_more_bytes_than_fit_into_m
 def test_malformed_group_is_refused(rows: object) -> None:
     with pytest.raises(AgentError, match="other bytes"):
         list(read_files(io.BytesIO(header_line({"many": rows}) + END)))
+
+
+class Heard:
+    """The owner of the connections; it hears what is said."""
+
+    is_disk_full = False
+
+    def __init__(self) -> None:
+        self.heard: list[object] = []
+
+    def on_message(self, _: object, message: object) -> None:
+        self.heard.append(message)
+
+    def on_event(self, event: object) -> None:
+        self.heard.append(event)
+
+
+def test_an_announcement_counts_although_a_reset_followed_it(tmp_path: Path) -> None:
+    """A rank that closes with unread bytes resets the connection, and node0 may notice that as it writes."""
+    recorder, owner = Recorder(str(tmp_path), RunStatus("r", "running")), Heard()
+    connections = RankConnections("t" * 64, [], owner, {})  # type: ignore[arg-type]
+    peer = RankConnection(3, recorder.sinks(3, "node2"), recorder.windows(3))
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as rank:
+        peer.link = link = Link(server.accept()[0])
+        connections._peers[link] = peer
+        connections.acknowledge(peer)
+        link.flush()
+        rank.sendall(message("reconnecting"))
+        time.sleep(0.1)
+        rank.close()
+        time.sleep(0.1)
+        connections.acknowledge(peer)
+        connections.handle_ready([], 1.0)
+    assert [type(each) for each in owner.heard] == [Reconnecting, Disconnected]
 
 
 def test_a_host_says_which_wrappers_are_gone() -> None:
