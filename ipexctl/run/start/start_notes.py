@@ -296,8 +296,9 @@ def earlier_checkpoint(spec: RunSpec, records: Sequence[RunRecord]) -> ResumeFla
     of_project = [record for record in reversed(records) if record.project == str(spec.project.root)]
     for record in of_project[:_MAX_RECORDS]:
         path = record.plan.asked.get("checkpoint")
-        if path and list(record.plan.asked.get("argv") or ())[:1] == [spec.script]:
-            return ResumeFlag(f"run {record.id} had --checkpoint {path}", posixpath.normpath(path), path)
+        is_same = list(record.plan.asked.get("argv") or ())[:1] == [spec.script]
+        if isinstance(path, str) and path and is_same:
+            return ResumeFlag(f"run {record.id} had --checkpoint {printable(path)}", posixpath.normpath(path), path)
     return None
 
 
