@@ -463,16 +463,28 @@ class RunSpec(RankOptions, StartOptions, RunOptions):
         return self.exclusive or self.wait is not None
 
 
-_ONLY_HERE: Final = (
-    *("notify", "secret_files", "timeout", "accelerate", "repeats_notes"),
-    *("hosts", "hosts_from", "project", "options", "typed"),
-)
-"""Fields for this machine only; --notify, also as it was typed, may contain a token."""
+Destination = Literal["plan", "here", "secret"]
+DESTINATIONS: Final[Mapping[Destination, tuple[str, ...]]] = {
+    "plan": (
+        *("kind", "argv", "n", "ppn", "oversubscribe", "bind", "omp", "ccl_workers", "nice", "backend", "allreduce"),
+        *("wire", "fp32_math", "mpi", "master_port", "time_limit", "launcher", "env", "python", "setup", "offline_hub"),
+        *("cwd", "sync", "max_restarts", "checkpoint", "min_hosts", "spares", "hang_after", "exclusive", "wait"),
+        *("on_hang", "meter", "tag", "metric", "exclude", "include", "data", "allow_big", "home", "iface"),
+        *("checkpoint_is_found", "stack", "torch", "install", "packages", "requirements", "takes_own_requirements"),
+        *("first_world_size", "master_addr", "local_rank", "allocator", "openmp", "sources", "is_followed", "resumed"),
+    ),
+    "here": ("timeout", "accelerate", "repeats_notes", "hosts", "hosts_from", "project", "options", "secret_files"),
+    "secret": ("exports", "notify", "typed"),
+}
+"""Where each field may go: into plan.json on every host; nowhere; or nowhere because it may contain a secret. `exports`
+are in the plan without the secret values. A field that is missing here goes nowhere, and fails a test."""
 
 
 def asked_of(spec: RunSpec) -> dict[str, Any]:
-    """The spec as JSON for a plan, without what stays on this machine and without values of secrets."""
-    asked = {each.name: _as_json(getattr(spec, each.name)) for each in fields(spec) if each.name not in _ONLY_HERE}
+    """The spec as JSON for a plan, with the fields that may be in it and without the values of secrets."""
+    asked = {
+        each.name: _as_json(getattr(spec, each.name)) for each in fields(spec) if each.name in DESTINATIONS["plan"]
+    }
     values = ((one, None if one.secret else one.value) for one in spec.exports)
     return {**asked, "exports": [{"name": one.name, "source": one.source, "value": value} for one, value in values]}
 

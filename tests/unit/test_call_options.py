@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, replace
+import json
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from launch_helpers import cpu, machine, plan
 from ipexctl.launch.overrides import check_limits
 from ipexctl.node.common.plan import AgentOptions
 from ipexctl.option_declaration import NO_OPTIONS, CallOptions, declared, option_text
-from ipexctl.spec import RankOptions, RunOptions
+from ipexctl.spec import DESTINATIONS, Export, RankOptions, RunOptions, RunSpec, asked_of
 from measures import defaults_in, defaults_of_options
 
 OPTIONS = CallOptions(" -H hosts -l a --home /h", " -n 4 --env big --python /opt/py --setup /opt/s --mpi openmpi")
@@ -135,6 +136,25 @@ def test_limits_are_checked_on_both_sides(kind: type, name: str, limit: str, val
     refusal = check_limits(replace(options, **{name: outside}))
     assert refusal is not None
     assert declared(kind)[name].flag in refusal.reason
+
+
+def test_somebody_decided_for_each_field_of_the_spec_where_it_may_go() -> None:
+    decided = [name for names in DESTINATIONS.values() for name in names]
+    assert sorted(decided) == sorted(each.name for each in fields(RunSpec))
+
+
+@dataclass(frozen=True, slots=True)
+class LargerSpec(RunSpec):
+    tracker_token: str = ""
+
+
+def test_a_plan_has_no_field_that_is_not_decided_and_none_that_may_contain_a_secret() -> None:
+    exports = (Export("TOKEN", "5ecret", secret=True), Export("LOUD", "1"))
+    spec = LargerSpec("script", ("train.py",), tracker_token="5ecret", notify="curl 5ecret", exports=exports)
+    asked = asked_of(spec)
+    assert set(asked) == {*DESTINATIONS["plan"], "exports"}
+    assert [(one["name"], one["value"]) for one in asked["exports"]] == [("TOKEN", None), ("LOUD", "1")]
+    assert "5ecret" not in json.dumps(asked)
 
 
 def test_a_second_place_of_a_default_is_noticed() -> None:
