@@ -16,6 +16,8 @@ from ipexctl.errors import UserError
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.guarded_directory import GuardedDirectory, enter_named
 from ipexctl.node.common.walk import Place, Refused
+from ipexctl.node.files.compare import refuse_special
+from ipexctl.node.files.policies import DOWNLOAD
 
 _FIX: Final = "name a place in a directory of your own"
 _STREAMS: Final = {"/dev/stdout": 1, "/dev/stderr": 2}
@@ -47,15 +49,26 @@ def write_named_file(path: Path | str, content: bytes, mode: int, *, make: bool 
         if not place.name or "/" in place.name:
             number = errno.ENOENT if place.name else errno.EISDIR
             raise OSError(number, os.strerror(number), place.path)
+        _refuse_special(place)
         directory = GuardedDirectory.of(place)
         directory.write(os.fsencode(place.name), [content], mode)
         return next(iter(place.made), place.path if place.status is None else None)
 
 
-def check_named_file(path: Path | str) -> None:
-    """Raise the error that `open_named_file` would raise because of another account."""
-    if _open_stream(path, opens=False) is None:
-        _enter(path, is_file=True).__exit__()
+def check_named_file(path: Path | str, *, is_replaced: bool = False) -> None:
+    """Raise the error that `open_named_file` would raise because of another account. `is_replaced`: that of
+    `write_named_file`, also for a device."""
+    if is_replaced or _open_stream(path, opens=False) is None:
+        with _enter(path, is_file=True) as place:
+            if is_replaced:
+                _refuse_special(place)
+
+
+def _refuse_special(place: Place) -> None:
+    try:
+        refuse_special(place.path, place.status, DOWNLOAD)
+    except AgentError as error:
+        raise UserError(error.reason, fix=error.fix) from None
 
 
 def open_named_directory(path: Path | str, *, make: bool = False) -> tuple[GuardedDirectory, tuple[str, ...]]:

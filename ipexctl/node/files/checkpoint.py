@@ -111,11 +111,12 @@ class Exchange:
                 aside = shlex.quote(files.aside_files.path)
                 fix = f"rm -r {aside}  # files that earlier exchanges set aside; or free other space there"
             raise explain_full_disk(files.directory, size, fix)
-        for fetch, copies in fetches:
-            self._fetch(fetch, copies, token)
         received = [copy for _, copies in fetches for copy in copies]
         parts = [check_name(part, files.top) for part in order["parts"]]
         aside_files = {check_name(name, files.top) for name in order["remove"] if scanned.is_present(name)}
+        files.check(received, aside_files)
+        for fetch, copies in fetches:
+            self._fetch(fetch, copies, token)
         markers = frozenset(order["markers"])
         if aside_files:
             files.aside_files.prepare(exchange)

@@ -12,7 +12,7 @@ import os
 import re
 import shlex
 import stat
-from typing import IO, Collection, Iterator
+from typing import IO, Collection, Iterable, Iterator
 
 from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.authenticated_socket import MALFORMED
@@ -250,6 +250,11 @@ class CheckpointFiles:
             return file
         file.close()
         raise OSError(errno.ESTALE, "it has changed", copy.path)
+
+    def check(self, copies: Iterable[ManifestEntry], removed: Collection[str]) -> None:
+        """Raise if a received file could not get its place, before anything is received or set aside."""
+        entries = [copy._replace(path=self._path_of(copy.path)) for copy in copies]
+        self._writer.check(entries, {self._path_of(name) for name in removed})
 
     def place(self, copies: list[ManifestEntry]) -> None:
         """Replace files with the received ones. Each holds its old or its new content, never a part."""

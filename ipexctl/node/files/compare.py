@@ -5,6 +5,8 @@ from __future__ import annotations
 import stat
 from typing import TYPE_CHECKING, Iterable, Iterator, Literal, NamedTuple, Protocol
 
+from ipexctl.node.common.answer import AgentError
+
 if TYPE_CHECKING:
     import os
 
@@ -52,12 +54,19 @@ class Comparison(NamedTuple):
         return self.entries("send", "replace", "replace and keep")
 
 
+REFUSALS = ("refuse", "refuse all")
 KINDS = {"d": stat.S_IFDIR, "f": stat.S_IFREG, "l": stat.S_IFLNK}
 
 
 def is_special(status: os.stat_result) -> bool:
     """True for a FIFO, socket or device."""
     return stat.S_IFMT(status.st_mode) not in KINDS.values()
+
+
+def refuse_special(path: str, status: os.stat_result | None, policy: Policy) -> None:
+    """Raise an AgentError for a FIFO, socket or device, which no policy replaces."""
+    if status is not None and is_special(status) and policy.actions["special"] in REFUSALS:
+        raise AgentError(f"{path} is a FIFO, socket or device", "name another path")
 
 
 def state_of(entry: ManifestEntry, status: os.stat_result | None, target: EntryComparer) -> State:
@@ -89,6 +98,6 @@ def _decide(entries: Iterable[ManifestEntry], target: TargetView, policy: Policy
         is_below = bool(entry.path) and entry.path.rpartition("/")[0] in refused
         state: State = "below" if is_below else state_of(entry, target.status_of(entry), target)
         action = policy.actions[state]
-        if action in ("refuse", "refuse all") or state == "changed":
+        if action in REFUSALS or state == "changed":
             refused.add(entry.path)
         yield Decision(entry, state, action)

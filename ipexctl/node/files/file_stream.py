@@ -147,7 +147,7 @@ def _read_group(rows: Any, stream: ByteStream) -> Iterator[ArrivingFile]:
     is_list = isinstance(rows, list) and all(isinstance(row, list) for row in rows)
     headers = [dict(zip(("sha256", "size"), row)) for row in rows] if is_list else []
     sizes = [FilePart.of(header).size for header in headers]
-    if not is_list or sum(sizes) > CHUNK:
+    if not sizes or sum(sizes) > CHUNK:  # a stream of empty groups would never end
         raise AgentError(_NO_HEADER, "run it again")
     data = io.BytesIO(b"".join(read_body(stream, sum(sizes), "a group of files")))
     for header in headers:

@@ -14,12 +14,12 @@ import re
 import stat
 import zlib
 from collections import Counter
-from typing import TYPE_CHECKING, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Collection, Iterable, Iterator, Sequence
 
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.files import decode_name, encode_name, remove_abandoned, sha256_of_open
 from ipexctl.node.common.guarded_directory import DirectoryChain, GuardedDirectory, blocks_of, set_attributes, write_all
-from ipexctl.node.files.compare import is_special
+from ipexctl.node.files.compare import refuse_special
 from ipexctl.node.files.file_stream import CHUNK, ByteStream, check_hash, read_files
 
 if TYPE_CHECKING:
@@ -199,17 +199,39 @@ class Writer:
         except OSError as error:
             raise OSError(error.errno, error.strerror, os.path.join(self._top.path, path)) from None
 
+    def check(self, entries: Iterable[ManifestEntry], removed: Collection[str] = ()) -> None:
+        """Raise for an entry whose place has something that is never replaced, before anything is written. `removed`:
+        paths that will be missing by then."""
+        chain = DirectoryChain(self._top, lambda above, names: above.enter(names[-1]))
+        with contextlib.closing(chain):
+            for entry in entries:
+                *above, name = encode_name(entry.path).split(b"/")
+                path = os.path.join(self._top.path, entry.path)
+                if entry.path in removed or entry.kind == "d":
+                    continue
+                try:
+                    directory = chain.enter(above)
+                except FileNotFoundError:
+                    continue
+                status = directory.status_of(name)
+                refuse_special(path, status, self._policy)
+                if status is not None and stat.S_ISDIR(status.st_mode):
+                    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+                if self._owner_fix:
+                    directory.check_entry(name, status, self._owner_fix)
+
     def make(self, entries: Sequence[ManifestEntry], stage: StagedFiles) -> None:
         """Write entries whose contents are all in the stage. Raises an OSError with the path."""
         uses, policy = Counter(entry.content for entry in entries if entry.kind == "f"), self._policy
+        if policy.actions["special"] == "refuse all":
+            self.check(entries)
         for entry in entries:
             if entry.kind == "d":
                 self.make_directory(entry)
                 continue
             with self.place_of(entry.path) as (directory, name):
                 there = directory.status_of(name) if self._replaces else None
-                if there is not None and is_special(there):
-                    raise AgentError(f"{os.path.join(self._top.path, entry.path)} is a FIFO, socket or device")
+                refuse_special(os.path.join(self._top.path, entry.path), there, policy)
                 if self._owner_fix:
                     directory.check_entry(name, there, self._owner_fix)
                 uses[entry.content] -= entry.kind == "f"

@@ -217,6 +217,17 @@ push: a FIFO that is made meanwhile is not replaced, also with --force
     force   f=a | failed f is a FIFO, socket or device
     there   f|
 
+push checkpoint: with a FIFO in the place of one file, none is written
+    run     d/
+    then run d/f|
+    call    a=1 d/f=2 z=3 | failed d/f is a FIFO, socket or device
+    there   d/f|
+
+checkpoint: with a directory in the place of one file, none is written
+    run     a=0 f/x=mine
+    call    a=1 f=2 z=3 | failed f
+    there   a=0 f/x=mine
+
 push: a FIFO in the place of a single file is not replaced
     run     .|
     force   .=model | blocked

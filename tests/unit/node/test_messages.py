@@ -148,7 +148,7 @@ def test_a_group_of_small_files_has_one_header_and_no_more_bytes_than_fit_into_m
 
 @pytest.mark.parametrize(
     "rows",
-    [[["a" * 64, CHUNK], ["b" * 64, 1]], [["a" * 64, -1]], [["a" * 64]], [["a" * 64, "1"]], [1], "abc", None, {}],
+    [[["a" * 64, CHUNK], ["b" * 64, 1]], [["a" * 64, -1]], [["a" * 64]], [["a" * 64, "1"]], [1], "abc", None, {}, []],
 )
 def test_malformed_group_is_refused(rows: object) -> None:
     with pytest.raises(AgentError, match="other bytes"):

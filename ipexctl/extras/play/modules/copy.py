@@ -89,7 +89,12 @@ _TREE: Final = """\
 LC_ALL=C; export LC_ALL
 case $1 in '~') dest=$HOME;; '~/'*) dest=$HOME/${1#??};; *) dest=$1;; esac
 cd -- "$dest" 2>/dev/null || { echo none; exit 0; }
-echo some; sha256sum -c - 2>/dev/null
+sums=$(cat)
+printf '%s\\n' "$sums" | while IFS= read -r line; do
+  name=${line#*  }
+  [ -f "./$name" ] || [ -d "./$name" ] || [ ! -e "./$name" ] || { printf '%s\\n' "special $name"; exit 1; }
+done || exit 0
+echo some; printf '%s\\n' "$sums" | sha256sum -c - 2>/dev/null
 exit 0
 """
 # The archive has the first directory's files in its directory 0, and so on. They are unpacked in a directory that no
@@ -196,6 +201,9 @@ def _put_tree(context: PlayContext, call: Call, session: Session, source: Path) 
     expected = {f"{prefix}{name}": file for name, file in files.items()}
     lines = "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, (data, _) in expected.items())
     checked = run_sh(context, session, call, _TREE, [args["dest"]], stdin=os.fsencode(lines))
+    if checked.stdout.startswith(b"special "):
+        path = f"{args['dest'].rstrip('/')}/{checked.stdout[8:-1].decode(errors='replace')}"
+        return failed(f"{path} is a FIFO, socket or device", "name another dest")
     same = {line[: -len(b": OK")] for line in checked.stdout.splitlines() if line.endswith(b": OK")}
     missing = {name: file for name, file in expected.items() if os.fsencode(name) not in same}
     outcome = {"dest": args["dest"], "files": len(expected), "copied": sorted(missing)}

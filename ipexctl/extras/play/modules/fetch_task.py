@@ -16,7 +16,7 @@ from ipexctl.extras.play.playbook_model import local_path
 from ipexctl.extras.play.result import Call, Result, failed
 from ipexctl.files.destination import read_umask
 from ipexctl.files.requested import FetchSource
-from ipexctl.named_paths import write_named_file
+from ipexctl.named_paths import check_named_file, write_named_file
 from ipexctl.node.common.files import encode_name, sha256_of
 from ipexctl.node.files.file_sender import is_contents
 from ipexctl.remote.session import Session
@@ -46,9 +46,12 @@ def _fetch(context: PlayContext, call: Call, session: Session) -> Result:
         return _fetch_from_run(context, call)
     dest, src = _destination(call), call.args["src"]
     try:
+        check_named_file(dest, is_replaced=True)
         local_hash = sha256_of(dest) if dest.is_file() else ""
     except OSError as error:
         return failed(f"{dest} on this machine: {error.strerror or error}")
+    except UserError as error:
+        return failed(error.message, error.fix)
     completed = run_sh(context, session, call, _SEND_FILE, [src, local_hash, "yes" if call.check else ""])
     status_line, _, content = completed.stdout.partition(b"\n")
     if completed.rc != 0:

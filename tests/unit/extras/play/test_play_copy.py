@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from fakes import FakeSession
+from ipexctl.errors import UserError
 from ipexctl.extras.play.modules.host_script import Completed
 from ipexctl.extras.play.modules.migrate import applied, scan, scan_text
 from ipexctl.extras.play.result import Result
+from ipexctl.named_paths import write_named_file
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError
 from playbook_helpers import HOST, run_module
@@ -74,6 +76,27 @@ def test_copy_over_an_existing_file_has_mode_backup_and_diff(place: Path) -> Non
 def test_copy_to_a_fifo_fails(place: Path) -> None:
     os.mkfifo(place / "pipe")
     assert copy(dest=str(place / "pipe")).status == "failed"
+
+
+def test_fifos_and_devices_are_never_replaced_by_a_file(place: Path) -> None:
+    (place / "src").write_text("new")
+    os.mkfifo(place / "pipe")
+    (place / "null").symlink_to("/dev/null")
+    for name in ("pipe", "null"):
+        for check in (False, True):
+            fetched = run("fetch", check=check, src=str(place / "src"), dest=str(place / name), flat=True)
+            assert (fetched.status, "FIFO" in fetched.reason) == ("failed", True)
+    with pytest.raises(UserError, match="FIFO"):
+        write_named_file(place / "null", b"new", 0o600)
+    tree = place.parent / "tree"
+    tree.mkdir()
+    for name in ("a", "pipe"):
+        (tree / name).write_text("new")
+    for check in (False, True):
+        copied = run("copy", check=check, src=f"{tree}/", dest=str(place))
+        assert (copied.status, str(place / "pipe") in copied.reason) == ("failed", True)
+    assert ((place / "pipe").is_fifo(), Path("/dev/null").is_char_device()) == (True, True)
+    assert not (place / "a").exists()
 
 
 def test_copy_of_a_tree_follows_the_users_own_directory_symlinks(place: Path) -> None:
