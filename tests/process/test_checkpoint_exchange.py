@@ -222,6 +222,35 @@ def test_pipe_in_the_directory_is_left_out(hosts: Callable[[str], Hosts]) -> Non
     assert [note for note in cluster.notes if "pipe" in note]
 
 
+def test_a_host_with_a_pipe_in_the_place_of_one_file_gets_none(hosts: Callable[[str], Hosts]) -> None:
+    cluster = hosts("out")
+    for name in ("a.pt", "b.pt", "c.pt"):
+        cluster.write("node1", saved(name), f"out/{name}")
+    pipe = cluster.of("node2", "out/b.pt")
+    pipe.parent.mkdir(parents=True)
+    os.mkfifo(pipe)
+    assert missing(cluster.exchange().failure, f"node2 {pipe}") == []
+    assert ([path.name for path in pipe.parent.iterdir()], pipe.is_fifo()) == (["b.pt"], True)
+
+
+@pytest.mark.parametrize("damage", [{"number": 2**63 - 2}, {"number": 10**9}, {"files": []}, {"seen": 1}])
+def test_a_damaged_record_is_set_aside_and_said_and_later_exchanges_succeed(
+    hosts: Callable[[str], Hosts], damage: dict[str, object]
+) -> None:
+    cluster = hosts("out/last.pt")
+    cluster.write("node1", saved("one"), at=1000)
+    assert cluster.exchange().failure == "", cluster.errors
+    (record,) = (cluster.base / "node2/checkpoints").glob("*/files.json")
+    record.write_text(json.dumps({**json.loads(record.read_text()), **damage}))
+    aside = record.with_name("files.json.damaged")
+    assert cluster.exchange().failure == "", cluster.errors
+    assert [note for note in cluster.notes if "node2" in note and str(aside) in note]
+    assert aside.exists()
+    cluster.write("node3", saved("two"))
+    assert cluster.exchange().failure == "", cluster.errors
+    assert (cluster.content(), [note for note in cluster.notes if "damaged" in note]) == ([saved("two")] * 3, [])
+
+
 def test_write_error_of_a_host_ends_the_exchange(hosts: Callable[[str], Hosts]) -> None:
     cluster = hosts("out/last.pt")
     cluster.write("node1", saved("one"))

@@ -37,6 +37,7 @@ from ipexctl.node.files.checkpoint_report import (
     check_name,
     is_temporary,
     read_known,
+    read_number,
 )
 from ipexctl.node.files.manifest import ManifestEntry, identity_of
 from ipexctl.node.files.place import StagedFiles, Writer
@@ -76,14 +77,17 @@ class CheckpointFiles:
         self._named_parts: dict[str, frozenset[str]] = {}
         self._empty: list[str] = []
         """Empty directories that scripts take for checkpoints."""
+        self._rows: Json = {}
+        self.known: KnownFiles = {}
+        self._damaged = ""
         try:
             record = read_json(self._record)
-            self._rows: Json = record["files"]
-            self.known = read_known({name: list(Known(*row[:-3])) for name, row in self._rows.items()}, self.top)
-            self._mount, self._number = record.get("mount"), int(record.get("number", 0))
-            self._seen = {str(tree): int(at) for tree, at in record.get("seen", {}).items()}
+            rows, number = record["files"], read_number(record.get("number", 0))
+            seen = {str(tree): int(at) for tree, at in record.get("seen", {}).items()}
+            self.known = read_known({name: list(Known(*row[:-3])) for name, row in rows.items()}, self.top)
+            self._rows, self._mount, self._number, self._seen = rows, record.get("mount"), number, seen
         except (*MALFORMED, AttributeError):
-            self._rows, self.known = {}, {}
+            self._damaged = f"{self._record}.damaged" if os.path.lexists(self._record) else ""
         self.since = self._number
         """Exchange after which its files were written: an earlier one than the last if some were put back."""
 
@@ -135,7 +139,7 @@ class CheckpointFiles:
         """Copies on this host, also in other trees. Without hashes, all contents look the same."""
         self._has_hashes = has_hashes
         here = self._scan(-1)
-        return here._replace(others=tuple(self._scan_others()))
+        return here._replace(others=tuple(self._scan_others()), damaged=self._damaged)
 
     def _scan_others(self) -> Iterator[HostCopies]:
         """Skip trees that a live run uses: that run may be saving a checkpoint."""
@@ -307,6 +311,8 @@ class CheckpointFiles:
         mount = self.root
         while not os.path.ismount(mount):
             mount = os.path.dirname(mount)
+        if self._damaged:
+            os.replace(self._record, self._damaged)
         write_json_atomically(self._record, {"files": rows, "mount": mount, "number": number, "seen": self._seen})
 
     def clear(self) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 MAX_FILES = 10_000
 _MAX_NAME = 4096
+_MAX_EXCHANGES = 10**9
 _MAX_TREES = 100
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _TEMPORARY = re.compile(r"\.?tmp.*|.*\.(tmp|temp)([._-].*)?|.*\.(part|partial|incomplete|swp)|.*~|\.nfs.*", re.DOTALL)
@@ -49,6 +50,8 @@ class HostCopies(NamedTuple):
     """How many exchanges there were, with the last, since its files were written; 0 unless some were put back."""
     others: tuple[HostCopies, ...] = ()
     """Reports on the project's other trees where files arrived since the last exchange."""
+    damaged: str = ""
+    """The new path of this host's record of earlier exchanges, if that can't be read; else empty."""
 
     @property
     def since(self) -> int:
@@ -97,9 +100,17 @@ def read_copies(rows: Any, top: str) -> dict[str, ManifestEntry]:
 
 def read_known(rows: Any, top: str) -> KnownFiles:
     return {
-        check_name(name, top): Known(_hash(sha256), is_brought is True, decode_natural(number, "an exchange"))
+        check_name(name, top): Known(_hash(sha256), is_brought is True, read_number(number, _MAX_EXCHANGES))
         for name, (sha256, is_brought, number) in _limited(rows, dict).items()
     }
+
+
+def read_number(value: object, most: int = _MAX_EXCHANGES - 1) -> int:
+    """Number of an exchange; of the last one it is smaller than the largest, because the next one needs a number."""
+    number: int = decode_natural(value, "an exchange")
+    if number > most:
+        raise ValueError(f"there were never {number} exchanges")
+    return number
 
 
 def read_host_copies(document: Any, top: str, *, is_other: bool = False) -> HostCopies:
@@ -115,14 +126,15 @@ def read_host_copies(document: Any, top: str, *, is_other: bool = False) -> Host
         _read_reasons(document["left"], top),
         known,
         written,
-        decode_natural(document["number"], "an exchange"),
+        read_number(document["number"]),
         {
             check_name(name, top): frozenset(check_name(part, part) for part in _limited(parts, list))
             for name, parts in named_parts.items()
         },
         str(document["place"])[:_MAX_NAME],
-        decode_natural(document["age"], "an exchange"),
+        read_number(document["age"]),
         tuple(read_host_copies(other, top, is_other=True) for other in others),
+        str(document["damaged"])[:_MAX_NAME],
     )
 
 

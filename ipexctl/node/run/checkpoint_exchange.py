@@ -200,6 +200,11 @@ def describe_exchange(
             "path to --checkpoint"
         )
     for host, report in reports.items():
+        if report.damaged:
+            lines.append(
+                f"checkpoint {path}: what {host} remembered of earlier exchanges can't be read, so its files count as "
+                f"new; it is set aside as {_shown('', report.damaged)}"
+            )
         for name, reason in sorted(report.left.items()):
             lines.append(f"checkpoint {_shown(above, name)} of {host} is not used: {reason}")
     sources: dict[tuple[str, tuple[ManifestEntry, ...]], list[str]] = {}
