@@ -289,7 +289,9 @@ def _noting_failed_call(line: LaunchLine, summary: Path | None, *, needs_note: b
     finally:
         script = line.module or next(iter(line.words or ()), "")
         if outcome.needs_note and script:
-            save_failed_call(RunRegistry().directory, FailedCall(time.time(), script, outcome.reason, outcome.fix))
+            registry = RunRegistry()
+            failed = FailedCall(time.time(), script, outcome.reason, outcome.fix, registry.last_sequence())
+            save_failed_call(registry.directory, failed)
 
 
 def _refuse_ignored_options(

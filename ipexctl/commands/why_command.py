@@ -111,7 +111,7 @@ def as_json(answer: WhyResult) -> dict[str, Any]:
             "world_size": record.plan.world_size,
             "started": record.started,
         },
-        "failed_call": answer.failed_call and value_json(answer.failed_call),
+        "failed_call": answer.failed_call and value_json(answer.failed_call, without=("sequence",)),
         "state": diagnosis.state,
         "headline": printable(diagnosis.headline),
         "first_failure": _first_failure(diagnosis),

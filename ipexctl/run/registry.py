@@ -12,7 +12,7 @@ import secrets
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +22,7 @@ from ipexctl.hosts.allocation import job_number
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.answer import Json
 from ipexctl.node.common.files import make_private_directory, write_atomically
-from ipexctl.node.common.json_records import as_object, check_type, decode, read_json_file
+from ipexctl.node.common.json_records import as_object, check_type, decode, decode_natural, read_json_file
 from ipexctl.node.common.plan import PLAN_FILE, Plan, plan_text, read_outline
 from ipexctl.option_declaration import CONNECT_SECONDS, NO_OPTIONS, CallOptions
 from ipexctl.run.pending import remove_record, runs_directory
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ipexctl.remote.connector import ConnectOptions
 
 SCHEMA: Final = "ipexctl.record/1"
+_LAST_SEQUENCE: Final = "last-sequence"
 _NOT_IN_IDS: Final = re.compile(r"[^A-Za-z0-9_]+")
 
 
@@ -49,7 +50,9 @@ class RunRecord:
     source: Plan | Path
     """The plan, or the path of its file. A submitted run's plan gets hosts and ranks once the run has begun."""
     started: float = 0.0
-    """Seconds since the epoch, by the control machine's clock."""
+    """Seconds since the epoch, by the control machine's clock; only shown, because the clock may have been wrong."""
+    sequence: int = field(default=0, compare=False)
+    """Larger than that of every run saved before; 0 in records written before 0.6, which are older."""
     nodes: tuple[Host, ...] = ()
     host_keys: str | None = None
     connect_timeout: float = CONNECT_SECONDS
@@ -172,13 +175,29 @@ class RunRegistry:
                 write_atomically(
                     self.directory / record.id / PLAN_FILE, plan_text(record.source).encode(), durable=False
                 )
-            text = json.dumps(_to_json(record), indent=1)
+            numbered = replace(record, sequence=record.sequence or self._sequence_of(record.id))
+            text = json.dumps(_to_json(numbered), indent=1)
             write_atomically(self.directory / f"{record.id}.json", text.encode(), durable=False)
         except OSError as error:
             raise UserError(
                 f"{self.directory}: the record of the run can't be written: {error.strerror or error}",
                 fix=place_fix(error, "set XDG_STATE_HOME to a directory that this account may write to"),
             ) from None
+
+    def _sequence_of(self, run: str) -> int:
+        """The number in the run's record; the next one if there is no record."""
+        with contextlib.suppress(UnreadableRecord):
+            return _read_record(self.directory / f"{run}.json").sequence
+        number = self.last_sequence() + 1
+        write_atomically(self.directory / _LAST_SEQUENCE, b"%d" % number, durable=False)
+        return number
+
+    def last_sequence(self) -> int:
+        """The largest number that a run ever had. A kept number outlives the record of a failed start."""
+        with contextlib.suppress(OSError, ValueError):
+            number: int = decode_natural(read_json_file(self.directory / _LAST_SEQUENCE), "the number")
+            return number
+        return max((record.sequence for record in self.all()), default=0)
 
     def all(self) -> list[RunRecord]:
         return self.read_records()[0]
@@ -193,14 +212,16 @@ class RunRegistry:
                     damaged.append(error)
                 else:
                     found += [record] if record.id == path.stem else []
-        return sorted(found, key=lambda record: (record.started, record.id)), damaged
+        return sorted(found, key=lambda record: (record.sequence, record.started, record.id)), damaged
 
     def find(self, word: str) -> RunRecord:
         """Find the run by its id or a unique prefix of it; `last` is the newest."""
         records, damaged = self.read_records()
         newest = records[-1].started if records else 0.0
         of_word = [record for record in damaged if word and record.id.startswith(word)]
-        meant = [record for record in damaged if record.written > newest] if word == "last" else of_word
+        is_newest_lost = not records or records[-1].sequence < self.last_sequence()
+        of_last = [record for record in damaged if is_newest_lost or record.written > newest]
+        meant = of_last if word == "last" else of_word
         if meant and not any(record.id == word for record in records):
             raise max(meant, key=lambda record: (record.id == word, record.written))
         if not records:
@@ -312,6 +333,8 @@ class FailedCall:
     script: str
     reason: str = ""
     fix: str = ""
+    sequence: int = 0
+    """That of the last run before."""
 
 
 def save_failed_call(directory: Path, failed: FailedCall) -> None:

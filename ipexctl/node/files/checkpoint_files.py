@@ -16,8 +16,9 @@ from typing import IO, Collection, Iterable, Iterator
 
 from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.authenticated_socket import MALFORMED
-from ipexctl.node.common.files import read_json, sha256_of_open, write_json_atomically
+from ipexctl.node.common.files import sha256_of_open, write_json_atomically
 from ipexctl.node.common.guarded_directory import GuardedDirectory
+from ipexctl.node.common.json_records import read_json_file
 from ipexctl.node.common.walk import Place, Refused
 from ipexctl.node.files.checkpoint_aside import HIDDEN, AsideFiles
 from ipexctl.node.files.checkpoint_layout import (
@@ -81,13 +82,15 @@ class CheckpointFiles:
         self.known: KnownFiles = {}
         self._damaged = ""
         try:
-            record = read_json(self._record)
+            record = read_json_file(self._record)
             rows, number = record["files"], read_number(record.get("number", 0))
             seen = {str(tree): int(at) for tree, at in record.get("seen", {}).items()}
             self.known = read_known({name: list(Known(*row[:-3])) for name, row in rows.items()}, self.top)
             self._rows, self._mount, self._number, self._seen = rows, record.get("mount"), number, seen
-        except (*MALFORMED, AttributeError):
-            self._damaged = f"{self._record}.damaged" if os.path.lexists(self._record) else ""
+        except FileNotFoundError:
+            pass
+        except (OSError, *MALFORMED, AttributeError):
+            self._damaged = f"{self._record}.damaged"
         self.since = self._number
         """Exchange after which its files were written: an earlier one than the last if some were put back."""
 
@@ -312,7 +315,8 @@ class CheckpointFiles:
         while not os.path.ismount(mount):
             mount = os.path.dirname(mount)
         if self._damaged:
-            os.replace(self._record, self._damaged)
+            with GuardedDirectory.open(os.path.realpath(self.directory)) as directory:
+                directory.rename(directory.number, b"files.json", b"files.json.damaged")
         write_json_atomically(self._record, {"files": rows, "mount": mount, "number": number, "seen": self._seen})
 
     def clear(self) -> None:

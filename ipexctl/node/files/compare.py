@@ -54,7 +54,6 @@ class Comparison(NamedTuple):
         return self.entries("send", "replace", "replace and keep")
 
 
-REFUSALS = ("refuse", "refuse all")
 KINDS = {"d": stat.S_IFDIR, "f": stat.S_IFREG, "l": stat.S_IFLNK}
 
 
@@ -65,7 +64,7 @@ def is_special(status: os.stat_result) -> bool:
 
 def refuse_special(path: str, status: os.stat_result | None, policy: Policy) -> None:
     """Raise an AgentError for a FIFO, socket or device, which no policy replaces."""
-    if status is not None and is_special(status) and policy.actions["special"] in REFUSALS:
+    if status is not None and is_special(status) and policy.actions["special"] in ("refuse", "refuse all"):
         raise AgentError(f"{path} is a FIFO, socket or device", "name another path")
 
 
@@ -98,6 +97,6 @@ def _decide(entries: Iterable[ManifestEntry], target: TargetView, policy: Policy
         is_below = bool(entry.path) and entry.path.rpartition("/")[0] in refused
         state: State = "below" if is_below else state_of(entry, target.status_of(entry), target)
         action = policy.actions[state]
-        if action in REFUSALS or state == "changed":
+        if action in ("refuse", "refuse all") or state == "changed":
             refused.add(entry.path)
         yield Decision(entry, state, action)

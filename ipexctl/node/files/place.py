@@ -21,6 +21,7 @@ from ipexctl.node.common.files import decode_name, encode_name, remove_abandoned
 from ipexctl.node.common.guarded_directory import DirectoryChain, GuardedDirectory, blocks_of, set_attributes, write_all
 from ipexctl.node.files.compare import refuse_special
 from ipexctl.node.files.file_stream import CHUNK, ByteStream, check_hash, read_files
+from ipexctl.node.files.policies import REFUSE_ALL
 
 if TYPE_CHECKING:
     from ipexctl.node.files.manifest import ManifestEntry
@@ -223,7 +224,7 @@ class Writer:
     def make(self, entries: Sequence[ManifestEntry], stage: StagedFiles) -> None:
         """Write entries whose contents are all in the stage. Raises an OSError with the path."""
         uses, policy = Counter(entry.content for entry in entries if entry.kind == "f"), self._policy
-        if policy.actions["special"] == "refuse all":
+        if policy.actions["special"] == REFUSE_ALL:
             self.check(entries)
         for entry in entries:
             if entry.kind == "d":

@@ -16,6 +16,7 @@ Action = Literal[
 ]  # fmt: skip
 """check: the hash decides. replace and keep: the host's file stays as NAME.node-1. newest: the newest complete copy of
 all hosts replaces the others (`checkpoint_units.py`). refuse: the other entries are written. refuse all: nothing is."""
+REFUSE_ALL: Action = "refuse all"
 
 _Row = Tuple[Optional[Action], ...]
 _RULES: Mapping[State, _Row] = {

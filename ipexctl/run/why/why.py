@@ -138,7 +138,8 @@ def _with_fresh_dump(
 
 def mention_failed_call(answer: WhyResult, failed: FailedCall | None) -> WhyResult:
     """Add the last call of `ipexctl run` that began no run, if it was made after this run."""
-    if failed is None or failed.at <= answer.record.started:
+    record = answer.record
+    if failed is None or failed.sequence < record.sequence or (not record.sequence and failed.at <= record.started):
         return answer
     return replace(answer, failed_call=failed)
 

@@ -52,7 +52,7 @@ def test_record_is_read_back_and_its_file_is_private(register: RunRegistry, tmp_
     for name in ("train-1.json", "train-1/plan.json"):
         assert stat.S_IMODE((tmp_path / "runs" / name).stat().st_mode) == 0o600
     register.remove("train-1")
-    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["train-2", "train-2.json"]
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["last-sequence", "train-2", "train-2.json"]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"id": 3}'])
@@ -85,8 +85,8 @@ def test_node0_is_found_by_the_full_id_only(register: RunRegistry, tmp_path: Pat
 
 
 def test_last_is_the_newest_run_and_prefixes_must_be_unique(register: RunRegistry) -> None:
-    for number, started in ((12, 30.0), (2, 40.0), (1, 20.0)):
-        register.save(replace(RUN, id=f"train-{number}", started=started))
+    for number in (1, 12, 2):
+        register.save(replace(RUN, id=f"train-{number}"))
     assert [record.id for record in register.all()] == ["train-1", "train-12", "train-2"]
     assert register.find("last").id == "train-2"
     assert register.find("train-1").id == "train-1"  # whole, although another begins so
@@ -95,6 +95,36 @@ def test_last_is_the_newest_run_and_prefixes_must_be_unique(register: RunRegistr
         register.find("tr")
     with pytest.raises(UserError, match="'x'"):
         register.find("x")
+
+
+def test_the_order_of_runs_does_not_depend_on_the_clock(register: RunRegistry, tmp_path: Path) -> None:
+    """The clock was once ahead by a day, as after a boot without a network."""
+    for run, started in (("train-1", 1e9 + 86400), ("train-2", 1e9), ("train-3", 1e9 + 60)):
+        register.save(replace(RUN, id=run, started=started))
+    assert [each.id for each in register.all()] == ["train-1", "train-2", "train-3"]
+    assert register.find("last").id == "train-3"
+    register.save(replace(RUN, id="train-2", host_keys="off"))  # a submitted run that has begun
+    assert register.find("last").id == "train-3"
+    register.remove("train-3")
+    (tmp_path / "runs/last-sequence").unlink()
+    register.save(replace(RUN, id="train-4", started=1.0))
+    assert register.find("last").id == "train-4"
+    newest = tmp_path / "runs/train-4.json"
+    newest.write_text("{")
+    os.utime(newest, (1, 1))
+    with pytest.raises(UserError, match="train-4"):
+        register.find("last")
+
+
+def test_runs_of_an_older_version_are_older_and_sorted_by_their_times(register: RunRegistry, tmp_path: Path) -> None:
+    for run, started in (("train-1", 30.0), ("train-2", 20.0), ("train-3", 10.0)):
+        register.save(replace(RUN, id=run, started=started))
+    for run in ("train-1", "train-2"):
+        path = tmp_path / f"runs/{run}.json"
+        path.write_text(
+            json.dumps({key: value for key, value in json.loads(path.read_text()).items() if key != "sequence"})
+        )
+    assert [each.id for each in register.all()] == ["train-2", "train-1", "train-3"]
 
 
 def test_damaged_and_foreign_files_are_ignored(register: RunRegistry, tmp_path: Path) -> None:

@@ -86,6 +86,10 @@ def test_earlier_call_that_began_no_run_is_not_mentioned() -> None:
     report = replace(report, record=replace(report.record, started=REFUSED.at))
     assert mention_failed_call(report, REFUSED) is report
     assert mention_failed_call(report, replace(REFUSED, at=REFUSED.at + 1)).failed_call is not None
+    report = replace(report, record=replace(report.record, sequence=3))
+    for at in (0.0, REFUSED.at + 1):  # whatever the clock said
+        assert mention_failed_call(report, replace(REFUSED, at=at, sequence=2)).failed_call is None
+        assert mention_failed_call(report, replace(REFUSED, at=at, sequence=3)).failed_call is not None
 
 
 def test_failed_call_is_kept_with_its_fix_and_read_without(tmp_path: Path) -> None:
