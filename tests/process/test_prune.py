@@ -22,6 +22,7 @@ from cli_helpers import ipexctl
 from env_helpers import said, start
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.processes import read_stat
+from ipexctl.node.run.run_times import read_times, write_times
 from ipexctl.node.run.stored_status import read_pruned
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
@@ -65,10 +66,18 @@ class Runs:
         (rundir / "machine").write_text(f"{machine}\n")
         if status is not None:
             (rundir / "status.json").write_text(json.dumps(status))
+        self.set_times(rundir, days)
+        self.see(name, days)
+        return rundir
+
+    def see(self, name: str, days: float) -> None:
+        times = read_times(str(self.place))
+        write_times(str(self.place), times._replace(seen={**times.seen, name: times.passed - days * DAY}))
+
+    def set_times(self, rundir: Path, days: float) -> None:
         at = time.time() - days * DAY
         for path in (*rundir.iterdir(), rundir):
             os.utime(path, (at, at))
-        return rundir
 
     def prune(self, *, days: float = 30, gb: float = 2, keep: int = 0, **more: Any) -> dict[str, Any]:
         request = {"home": str(self.home), "days": days, "gb": gb, "keep": keep, "mine": None, "dry_run": False, **more}
@@ -101,6 +110,26 @@ def test_age_of_a_run_counts_from_its_end(runs: Runs) -> None:
         (runs.make(name, days) / "stacks").mkdir()  # a write of just now, as by a call that looked at it
     runs.prune()
     assert runs.names == ["young"]
+
+
+def test_a_clock_that_is_ahead_makes_no_run_old_and_none_of_the_newest_an_old_one(runs: Runs) -> None:
+    """The clock is 31 days ahead from the second look on, also at the newest run."""
+    names = [f"r-{number:02}" for number in range(14)]
+    for name in names:
+        runs.make(name, 0)
+    (runs.place / ".ages.json").unlink()
+    runs.prune(keep=10, mine="r-13")
+    in_progress = runs.make_other("starting", 0)
+    (in_progress / "job.json").touch()
+    for rundir in runs.place.iterdir():
+        if rundir.is_dir():
+            runs.set_times(rundir, 31)
+            if (status := rundir / "status.json").exists():
+                status.write_text(json.dumps({**json.loads(status.read_text()), "ended": time.time() - 31 * DAY}))
+    runs.make("mine", 0)
+    assert runs.prune(keep=10, mine="mine")["pruned"] == []
+    assert (in_progress / "job.json").exists()
+    assert [each["id"] for each in runs.prune(keep=10, mine="mine", gb=0)["pruned"]] == names[:6]
 
 
 def test_results_stay_when_their_run_is_pruned_and_empty_directories_go(runs: Runs) -> None:
@@ -199,6 +228,9 @@ def test_process_of_a_run_keeps_its_directory_without_status(runs: Runs, how: st
             assert runs.names == ["living"]
         finally:
             process.kill()
+    runs.prune()
+    assert runs.names == ["living"]  # its age begins now
+    runs.see("living", 99)
     runs.prune()
     assert runs.names == []
 
@@ -381,7 +413,7 @@ def test_ps_prune_reports_pruned_runs_and_unreachable_hosts(tmp_path: Path) -> N
     dry = ipexctl("ps", "--prune", "--dry-run", env=env)
     assert "localhost: 2 runs would be pruned" in dry.out, dry
     assert "  here-11: older than 30 days" in dry.out
-    assert len(list((homes[0] / "runs").iterdir())) == 12
+    assert len(Runs(homes[0], exist_ok=True).names) == 12
     pruned = ipexctl("ps", "--prune", "--json", env=env)
     assert pruned.rc == 3, pruned
     told = {host["name"]: host["status"] for host in json.loads(pruned.out)["hosts"]}

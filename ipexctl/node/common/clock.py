@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Callable
+from typing import Callable, NamedTuple
 
 
 class Countdown:
@@ -52,3 +52,14 @@ def seconds_since(at: float) -> float:
 def age_of(path: str | bytes) -> float:
     """Seconds since a file was last written; raises an OSError if it does not exist."""
     return seconds_since(os.stat(path).st_mtime)
+
+
+class ClockReading(NamedTuple):
+    boot: str
+    uptime: float
+    wall: float
+
+
+def read_clocks(boot: str) -> ClockReading:
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # counts the time of a suspended machine
+    return ClockReading(boot, time.clock_gettime(clock), time.time())

@@ -39,12 +39,13 @@ _COPY = re.compile(r"[0-9a-f]{16}")
 _NEW_COPY = re.compile(rf"\.new-{_HEX12}")
 _BYTECODE = re.compile(r"[0-9a-f]{16}\.cpython-[0-9]+\.zip|\.[0-9a-f]{16}\.cpython-[0-9]+\.zip\.[0-9a-f]{8}\.new")
 _CHECKPOINT = re.compile(r"[0-9a-f]{16}")
-_CHECKPOINT_FILES = re.compile(r"files\.json|in|out|aside|\.files\.json\.[0-9a-f]{8}\.new")
+_CHECKPOINT_FILES = re.compile(r"files\.json(\.damaged)?|in|out|aside|\.files\.json\.[0-9a-f]{8}\.new")
 _DIGEST_NAME = re.compile(r".+-[0-9a-f]{8}", re.DOTALL)
 _ENV_FILES = ("env.json", "lock.json", "pyvenv.cfg")
 REMOVED_RUN = re.compile(r"\.gone-[A-Za-z0-9_][A-Za-z0-9._-]*")
 _RUNS_FILES = re.compile(
-    rf"\.pruned\.jsonl|\.prune\.lock(\.{_HEX12})?|\.connectivity\.json|\.\.(pruned\.jsonl|connectivity\.json)\.[0-9a-f]{{8}}\.new"
+    rf"\.pruned\.jsonl|\.prune\.lock(\.{_HEX12})?|\.(ages|connectivity)\.json|"
+    r"\.\.(pruned\.jsonl|(ages|connectivity)\.json)\.[0-9a-f]{8}\.new"
 )
 _PUSH = re.compile(r"\.ipexctl-push-[0-9a-f]{16}")
 _VERIFIED = re.compile(r"verified\.json|\.verified\.json\.[0-9a-f]{8}\.new")

@@ -1,4 +1,5 @@
 """Removes old runs of this host by age and size, but never a run in progress, one of unknown state, or the newest.
+Ages are those of `run_times.py`.
 
 A run is renamed before its files are deleted, so that an interrupted removal leaves no incomplete run; its summary
 stays in `runs/.pruned.jsonl`. Job files of finished runs contain tokens and secrets, and are removed at once. Ranks can
@@ -13,20 +14,22 @@ import json
 import os
 import re
 import time
-from typing import TypedDict
+from typing import Collection, Mapping, TypedDict
 
 from ipexctl.node.common.answer import AgentError, answer
+from ipexctl.node.common.clock import read_clocks
 from ipexctl.node.common.files import disk_usage, read_json, write_atomically
 from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.common.home import check_home, home_of, open_home
 from ipexctl.node.common.home_entries import REMOVED_RUN, is_run, list_names, release_trees
 from ipexctl.node.common.limits import PRUNE_LOCK
 from ipexctl.node.common.liveness import DAY, RESERVED_FILE, RETENTION_LIMITS, liveness_of
-from ipexctl.node.common.processes import command_lines
+from ipexctl.node.common.processes import boot_id, command_lines
 from ipexctl.node.common.queue_files import waits_in_queue
 from ipexctl.node.common.records import FINAL, read_status
 from ipexctl.node.common.store_lock import store_lock
 from ipexctl.node.run.run_replies import PrunedRun, PruneReply
+from ipexctl.node.run.run_times import read_times, write_times
 
 PRUNED = b".pruned.jsonl"
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -69,8 +72,8 @@ class StoredRun:
         with contextlib.suppress(OSError), open(self.path + "/machine", errors="replace") as file:
             self.machine = file.readline(MAX_NAME).strip()
 
-    def may_be_in_progress(self, now: float, active: set[str]) -> bool:
-        """True if the run is in progress, or that can't be known."""
+    def may_be_in_progress(self, now: float, active: set[str], age: float) -> bool:
+        """True if the run is in progress, or that can't be known. `age`: seconds since it was first seen."""
         if self.name in active or self.status.supervisor.is_alive:  # after its last status, it closes files
             return True
         if waits_in_queue(self.path, self.document):
@@ -78,7 +81,7 @@ class StoredRun:
         is_elsewhere = self.machine not in ("", os.uname().nodename)
         liveness = liveness_of(
             self.status if self.document else None,
-            now - last_write_in(self.path),
+            min(age, now - last_write_in(self.path)),
             RETENTION_LIMITS,
             has_job=os.path.exists(self.path + "/job.json"),
             is_elsewhere=is_elsewhere or os.path.exists(f"{self.path}/{RESERVED_FILE}"),
@@ -102,20 +105,17 @@ def runs_with_processes(runs_directory: str) -> set[str]:
 
 
 def choose_runs(
-    runs: list[StoredRun], request: PruneRunsRequest, active: set[str], now: float
+    runs: list[StoredRun], request: PruneRunsRequest, active: Collection[str], ages: Mapping[str, float]
 ) -> list[tuple[StoredRun, str]]:
-    """Runs to remove, oldest first, with reasons."""
+    """Runs to remove, oldest first, with reasons. `ages`: seconds, the run that began first is the first."""
     days, max_bytes = request["days"], request["gb"] * 1e9
-    ordered = sorted(runs, key=lambda run: run.at, reverse=True)
-    removable = [
-        run
-        for run in ordered[request["keep"] :]
-        if run.name != request["mine"] and not run.may_be_in_progress(now, active)
-    ]
+    order = {name: number for number, name in enumerate(ages)}
+    ordered = sorted(runs, key=lambda run: (ages[run.name], -order[run.name]))
+    removable = [run for run in ordered[request["keep"] :] if run.name != request["mine"] and run.name not in active]
     total = sum(run.bytes for run in runs)
     removed: list[tuple[StoredRun, str]] = []
     for run in reversed(removable):
-        if now - run.at > days * DAY:
+        if ages[run.name] > days * DAY:
             removed.append((run, f"older than {days:g} days"))
         elif total > max_bytes:
             removed.append((run, f"all runs took more than {request['gb']:g} GB"))
@@ -176,11 +176,11 @@ def clean_up(runs_directory: GuardedDirectory) -> None:
 _JOB_FILE = re.compile(r"job(\.\d+)?\.json(\.part)?")
 
 
-def remove_job_files(runs_directory: GuardedDirectory, runs: list[StoredRun], active: set[str], now: float) -> None:
+def remove_job_files(runs_directory: GuardedDirectory, runs: list[StoredRun], active: Collection[str]) -> None:
     """Remove the job files of finished runs, which a killed call or killed ranks may have left."""
     for run in runs:
         names = [name for name in list_names(run.path) if _JOB_FILE.fullmatch(name)]
-        if names and not run.may_be_in_progress(now, active):
+        if names and run.name not in active:
             with contextlib.suppress(OSError, AgentError), runs_directory.enter(os.fsencode(run.name)) as directory:
                 for name in names:
                     directory.unlink(os.fsencode(name))
@@ -195,12 +195,17 @@ def prune(request: PruneRunsRequest) -> PruneReply:
     with store_lock(runs_directory + "/.prune.lock", lambda seconds: seconds < PRUNE_LOCK):
         names = list_names(runs_directory)
         runs = [StoredRun(runs_directory, name) for name in names if is_run(f"{runs_directory}/{name}")]
-        active = runs_with_processes(runs_directory)
-        to_remove = choose_runs(runs, request, active, now)
+        times = read_times(runs_directory).look(
+            read_clocks(boot_id() or ""), [run.name for run in sorted(runs, key=lambda run: run.at)]
+        )
+        living = runs_with_processes(runs_directory)
+        active = {run.name for run in runs if run.may_be_in_progress(now, living, times.ages[run.name])}
+        to_remove = choose_runs(runs, request, active, times.ages)
         if not request["dry_run"]:
             with GuardedDirectory.open(os.path.realpath(runs_directory)) as opened:
                 clean_up(opened)
-                remove_job_files(opened, runs, active, now)
+                write_times(runs_directory, times.renew(active))
+                remove_job_files(opened, runs, active)
                 to_remove = [(run, reason) for run, reason in to_remove if remove(opened, run, reason, now)]
     removed = {run.name for run, _ in to_remove}
     kept = [run.bytes for run in runs if run.name not in removed]
