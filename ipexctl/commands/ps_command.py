@@ -202,7 +202,8 @@ def _row(run: KnownRun, now: float) -> dict[str, str]:
     started = (status.started if status else None) or record.started
     ended = status.ended if status else None
     is_running = run.state in ("queued", "starting", "running")
-    took = duration((ended or now) - started) if ended or is_running else "?"
+    seconds = status.took if status and status.took is not None else (ended or now) - started
+    took = duration(seconds) if ended or is_running else "?"
     ended_by = ""
     if status is not None and status.state in ("failed", "lost"):
         ended_by = printable(status.reason) or f"exit code {status.exit_code or 1}"

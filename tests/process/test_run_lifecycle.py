@@ -52,6 +52,7 @@ def test_each_attempt_has_its_own_port_and_a_separator_line(make: Callable[..., 
     assert run.output(1, "err") == b""
     assert [(each["attempt"], each["first_failure"]["rank"]) for each in status["attempts"]] == [(0, 1)]
     assert status["first_failure"]["kind"] == "exit"
+    assert 1.0 <= status["elapsed"] <= status["ended"] - status["started"] + 0.5
     assert not (run.rundir / "job.json").exists()
     assert run.left() == []
 

@@ -346,6 +346,15 @@ class RunStatus(NamedTuple):
     slurm: QueueJob | None = None
     hosts: tuple[str, ...] = ()
     """Hosts of this attempt in rank order; empty in older records."""
+    elapsed: float | None = None
+    """Seconds of the run until this status, by a clock that does not jump; None in older records."""
+
+    @property
+    def took(self) -> float | None:
+        """Seconds of a run that has ended, else those until this status; None if unknown."""
+        if self.elapsed is not None or self.started is None or self.ended is None:
+            return self.elapsed
+        return max(0.0, self.ended - self.started)
 
     @property
     def all_attempts(self) -> tuple[Attempt, ...]:

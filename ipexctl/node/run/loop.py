@@ -83,6 +83,7 @@ class SupervisorLoop:
             status = recorder.continued_status(before.status, status, ended=before.written)
         self.record = recorder.Recorder(request.rundir, status, is_continued=before is not None)
         self.record.complete = self.complete_status
+        self.began, self.elapsed, self.is_over = began.clock - (status.elapsed or 0.0), 0.0, False
         self.state = m.first_state(
             start, launcher_kind, status, began, self.job.state if self.job is not None else None
         )
@@ -320,7 +321,10 @@ class SupervisorLoop:
         has_checkpoint = status.has_checkpoint or self.has_checkpoint
         is_untrained = status.state == "ok" and self.figures.is_untrained
         untrained = find_gpu_line(self.record, self.state.ranks) if is_untrained else None
-        return self.figures.run_status(status, ranks)._replace(has_checkpoint=has_checkpoint, untrained=untrained)
+        if not self.is_over:  # the last status may be written long after the end, if the disk was full
+            self.elapsed, self.is_over = round(time.monotonic() - self.began, 3), status.ended is not None
+        found = self.figures.run_status(status, ranks)
+        return found._replace(has_checkpoint=has_checkpoint, untrained=untrained, elapsed=self.elapsed)
 
     def end_output(self, command: m.EndOutput) -> None:
         peer = self.peer(command.rank)
@@ -633,7 +637,7 @@ class SupervisorLoop:
         from ipexctl.node.run import notify, summary  # few runs have --notify
 
         status = self.record.full_status()
-        seconds = (status.ended or 0.0) - (status.started or 0.0)
+        seconds = self.elapsed
         fields = summary.summary_fields(self.state.start.plan, status, status.code, seconds)
         text, claim_after = summary.summary_text(fields), NOTIFY_CLAIM if self.state.options.is_followed else 0.0
         command = self.state.start.notify

@@ -60,12 +60,14 @@ def first_status(plan: Plan, now: float) -> RunStatus:
 def continued_status(before: RunStatus, status: RunStatus, *, ended: float) -> RunStatus:
     """The status of a run that continues in another start of its job. `ended`: when `before` was written. Pure."""
     reason = before.reason or describe_run_end(REQUEUED)
+    took = before.took if before.took is not None else ended - (before.started or ended)
     last = Attempt(before.attempt, reason, before.first_failure, before.ended or ended, before.hosts, before.world_size)
     return status._replace(
         started=before.started,
         attempt=before.attempt + 1,
         attempts=(*before.attempts, last),
         restarts=status.restarts + before.attempt + 1,
+        elapsed=took + max(0.0, (status.started or ended) - ended),
     )
 
 

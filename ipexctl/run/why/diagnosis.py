@@ -191,7 +191,10 @@ def _ended_well(snapshot: RunSnapshot) -> Diagnosis:
 def _running(snapshot: RunSnapshot) -> Diagnosis:
     run = snapshot.id
     status = snapshot.status
-    age = f", {rough_duration(snapshot.now - status.started)}" if status.started and snapshot.now else ""
+    seconds = status.elapsed
+    if seconds is None and status.started and snapshot.now:
+        seconds = snapshot.now - status.started
+    age = f", {rough_duration(seconds)}" if seconds is not None else ""
     headline = f"run {run} is {status.state}{age}: {_size(snapshot)}"
     silent = snapshot.silent_for
     cause = None

@@ -73,8 +73,7 @@ class RunSnapshot:
 
     @property
     def took(self) -> float | None:
-        status = self.status
-        return max(0.0, status.ended - status.started) if status.ended and status.started else None
+        return self.status.took if self.status.ended else None
 
     @property
     def silent_for(self) -> float | None:

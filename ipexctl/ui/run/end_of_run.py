@@ -39,7 +39,7 @@ def _end_sentences(status: RunStatus, exit_code: int) -> list[str]:
             size += f" at last, {sizes[0]} at first"
         elif others := [each for each in dict.fromkeys(sizes) if each != sizes[0]]:
             size += f", {' and '.join(others)} in between"
-    took = f" after {duration(status.ended - status.started)}" if status.started and status.ended else ""
+    took = f" after {duration(status.took)}" if status.took is not None else ""
     if status.state == "ok":
         attempts = f" in {counted(status.attempt + 1, 'attempt')}" if status.attempt else ""
         near = f"; {describe_run_end(LIMIT_NEAR)}" if status.job_end == LIMIT_NEAR else ""

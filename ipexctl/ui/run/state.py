@@ -251,6 +251,8 @@ class RunState:
         self.began: float | None = None
         self._last_event: float | None = None
         self._has_new_event = False
+        self._timed: tuple[float | None, float] | None = None
+        """`elapsed` of the status, and the tick that first saw it."""
         self._updated: dict[tuple[int, StreamName], None] = {}
         self._notices: list[str] = []
         self._shown_notes = ShownNotes()
@@ -286,6 +288,8 @@ class RunState:
 
     def tick(self, now: float) -> None:
         self.began = now if self.began is None else self.began
+        if self._timed is None or self._timed[0] != self.status.elapsed:
+            self._timed = (self.status.elapsed, now)
         if self._has_new_event or self._last_event is None:
             self._last_event, self._has_new_event = now, False
         self.folded.close_window(now)
@@ -328,11 +332,13 @@ class RunState:
         return [f"[{entry.label}] {without_colors(entry.text)}" if entry.stream else entry.text for entry in entries]
 
     def elapsed(self, now: float) -> float:
-        """Seconds of the run; counted from the first tick if node0's clock is ahead."""
+        """Seconds of the run; in records without them, counted from the first tick if node0's clock is ahead."""
         if self.status.started is None:
             return now - (self.began or now)
         if self.status.ended is not None:
-            return self.status.ended - self.status.started
+            return self.status.took or 0.0
+        if self.status.elapsed is not None:
+            return self.status.elapsed + now - (self._timed[1] if self._timed is not None else now)
         return now - min(self.status.started, self.began or now)
 
     def silent(self, now: float) -> float:

@@ -175,6 +175,9 @@ def test_status_of_the_next_start_has_the_first_as_an_attempt() -> None:
     status = continued_status(first, RunStatus("r", "starting", started=99.0, restarts=2), ended=50.0)
     assert (status.state, status.started, status.attempt, status.restarts) == ("starting", 10.0, 2, 4)
     assert [(attempt.reason, attempt.ended) for attempt in status.attempts] == [("x", None), ("it was stopped", 50.0)]
+    assert status.elapsed == 89.0
+    first, back = first._replace(elapsed=40.0), RunStatus("r", "starting", started=20.0)
+    assert continued_status(first, back, ended=50.0).elapsed == 40.0  # the clock went back
     killed = continued_status(first._replace(reason="", state="running"), RunStatus("r", "starting"), ended=50.0)
     assert "queue" in killed.attempts[-1].reason
 

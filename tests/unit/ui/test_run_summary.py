@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from ipexctl.node.common.records import Attempt, Failure, RankStatus, RunStatus, Throughput, read_status
+from ipexctl.commands.ps_command import show as show_runs
+from ipexctl.hosts.host import Host
+from ipexctl.node.common.records import Attempt, Failure, RankStatus, RunStatus, State, Throughput, read_status
 from ipexctl.node.run.summary import summary_fields
+from ipexctl.run.ps import KnownRun
+from ipexctl.run.why.diagnosis import diagnose
+from ipexctl.run.why.run_snapshot import read_snapshot
 from ipexctl.ui.run.end_of_run import end_lines, throughput_text
+from ipexctl.ui.run.state import RunState
 from message_data import missing
+from record_helpers import run_record
 
 
 @pytest.mark.parametrize(("code", "is_noted"), [(1, False), (2, True), (3, True)])
@@ -32,6 +39,32 @@ def test_summary_has_the_sizes_of_attempts(hosts: str, size: str) -> None:
     last = sets[-1]
     status = RunStatus("r", "ok", world_size=len(last), nodes=len(last), hosts=last, attempt=1, attempts=before)
     assert end_lines(status, 0)[0].partition(": ")[2] == size
+
+
+@pytest.mark.parametrize("ended", [1e9 - 3600, 1e9 + 7, 1e9 + 3600, None])
+def test_the_duration_of_a_run_does_not_depend_on_the_clock_of_node0(
+    ended: float | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The clock of node0 was set while the run was running."""
+    state: State = "ok" if ended else "running"
+    status = RunStatus("r", state, started=1e9, ended=ended, elapsed=425.0, world_size=1)
+    snapshot = read_snapshot({"status": status.to_json(), "now": ended or 1e9 + 3600}, (), "node1")
+    screen = RunState(status)
+    screen.tick(50.0)
+    assert (status.took, screen.elapsed(50.0)) == (425.0, 425.0)
+    if ended:
+        assert "7:05" in end_lines(status, 0)[0]
+        assert snapshot.took == 425.0
+    else:
+        assert screen.elapsed(53.0) == 428.0
+        assert "7 min" in diagnose(snapshot).headline
+    show_runs([KnownRun(run_record("r", Host("node1", "node1"), "/h", "python3", started=1e9), status)])
+    assert "7:05" in capsys.readouterr().out
+
+
+def test_an_older_record_has_no_negative_duration() -> None:
+    assert RunStatus("r", "ok", started=20.0, ended=10.0).took == 0.0
+    assert RunStatus("r", "running", started=20.0).took is None
 
 
 @pytest.mark.parametrize(
