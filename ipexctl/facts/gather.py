@@ -1,9 +1,11 @@
 """Probes hosts with one command and one round trip each. The probe is sh, so a host needs no Python. It is stopped 5 s
-after a host's first output, because of dead file servers, and the facts that have arrived are used.
+after a host's first output, because of dead file servers, and the facts that have arrived are used. A host that does
+not answer is a failure, and so is one whose probe ends by itself before its last line.
 """
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,13 +17,13 @@ from ipexctl.facts.facts import Facts, parse
 from ipexctl.facts.probe import probe_command
 from ipexctl.facts.system_facts import HomeDirectory
 from ipexctl.hosts.host import Host
-from ipexctl.limits import PROBE_REST
+from ipexctl.limits import FIRST_ANSWER, PROBE_REST
 from ipexctl.node.common.frames import StreamName
 from ipexctl.node.common.home import HomeRefused
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.outcome import HostError, HostResult, HostStatus, TimedOut, Unreachable
-from ipexctl.remote.session import OutputCollector, Session
+from ipexctl.remote.session import Ended, OutputCollector, Session
 
 MOST_NAMES: Final = 100
 """Names that a host looks up; node0 looks up all. Else a thousand hosts would ask their name server a million times."""
@@ -70,7 +72,7 @@ class _ProbeOutput(OutputCollector):
 
     def failure(self, error: HostError, timeout: float | None) -> tuple[HostStatus, str, str]:
         """A probe that the host itself ended did not run out of PROBE_REST."""
-        if not isinstance(error, TimedOut) or self._deadline.seconds == timeout:
+        if not isinstance(error, TimedOut) or self.received is None or self._deadline.seconds == timeout:
             return error.status, error.reason, error.fix
         if not error.left_running:
             return "ok", "", ""
@@ -93,12 +95,13 @@ def gather_facts(
     started = time.monotonic()
 
     def work(host: Host, session: Session) -> HostFacts:
-        deadline = Deadline(timeout, pool.cancel)
+        deadline = Deadline(timeout if timeout is not None else FIRST_ANSWER, pool.cancel)
         output = _ProbeOutput(deadline)
         probed_at = time.monotonic()
         sent = time.time()
         status: HostStatus = "ok"
         reason = fix = ""
+        ended: Ended | None = None
         try:
             ended = session.run(of_node0 if host is hosts[0] else command, output.sink, deadline=deadline)
         except HostError as error:
@@ -109,6 +112,9 @@ def gather_facts(
         if on_step is not None:
             on_step(host, "probed", time.monotonic() - probed_at)
         facts = parse(output.stdout.decode("utf-8", "replace")) if output.stdout else None
+        if ended is not None and facts is not None and not facts.complete:
+            status, reason = "failed", f"the probe ended before its last line ({ended})"
+            fix = f"ipexctl exec --limit {shlex.quote(host.name)} -- uptime"
         if facts is not None and session.server_key is None:
             # Without ssh, the connection is the caller's own login to the control machine.
             facts = facts._replace(network=facts.network._replace(reached=None))

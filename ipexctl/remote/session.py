@@ -27,6 +27,7 @@ MAX_OUTPUT: Final = 16 << 20
 OVERTIME: Final = 0.2
 """Seconds to read, after a deadline, what arrived before it while this process was stopped (Ctrl-Z)."""
 _STDIN_CHUNK: Final = 1 << 18
+_STDERR_KEPT: Final = 8192
 
 
 class Readable(Protocol):
@@ -59,10 +60,7 @@ class OutputCollector:
         collected = self._data[stream]
         if len(collected) + len(data) > MAX_OUTPUT:
             collected.clear()  # otherwise the error's traceback keeps this collector until the command ends
-            raise HostError(
-                f"it sent more than {MAX_OUTPUT >> 20} MB on {stream}",
-                "check whether a login script there prints endlessly",
-            )
+            raise _endless(stream)
         collected += data
 
     @property
@@ -72,6 +70,26 @@ class OutputCollector:
     @property
     def stderr(self) -> bytes:
         return bytes(self._data["stderr"])
+
+
+class LastErrors:
+    """The end of what arrives on stderr."""
+
+    def __init__(self) -> None:
+        self.data = b""
+        self._received = 0
+
+    def add(self, data: bytes) -> None:
+        self.data = (self.data + data)[-_STDERR_KEPT:]
+        self._received += len(data)
+        if self._received > MAX_OUTPUT:
+            raise _endless("stderr")
+
+
+def _endless(stream: StreamName) -> HostError:
+    return HostError(
+        f"it sent more than {MAX_OUTPUT >> 20} MB on {stream}", "check whether a login script there prints endlessly"
+    )
 
 
 class Session(ABC):
@@ -129,7 +147,8 @@ class Session(ABC):
 def _restarting(deadline: Deadline, sink: Callable[[StreamName, bytes], None]) -> Callable[[StreamName, bytes], None]:
     def forward(stream: StreamName, data: bytes) -> None:
         sink(stream, data)
-        deadline.restart()
+        if stream == "stdout":  # errors without an end are no sign of work
+            deadline.restart()
 
     return forward
 

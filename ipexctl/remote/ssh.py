@@ -148,8 +148,12 @@ class SshSession(Session):
     def _wait_for_end(self, reader: _OutputReader, deadline: Deadline) -> Ended:
         keepalive = _Keepalive(self._transport)
         overtime: Deadline | None = None
+        of_step = deadline
+        if deadline.seconds is None or deadline.is_of_silence:
+            deadline = Deadline(limits.FIRST_ANSWER, deadline.cancel, is_of_silence=True)
         with deadline.cancel.waking(reader.wake.set):
             while True:
+                deadline = of_step if reader.fenced else deadline
                 reader.wake.clear()  # at the end of a stream, before the exit status, paramiko leaves it set
                 if deadline.cancelled:
                     raise Cancelled("stopped")
@@ -159,6 +163,12 @@ class SshSession(Session):
                     continue
                 if reader.at_end:
                     return self._result(reader)
+                if is_over and deadline is not of_step:
+                    raise TimedOut(
+                        f"its login shell has not started the command within {deadline.seconds:g} s",
+                        "check its startup files, such as ~/.bashrc, and whether a disk of that host hangs",
+                        option="--timeout S sets another limit",
+                    )
                 if is_over:
                     raise timed_out(deadline)
                 if overtime is not None:

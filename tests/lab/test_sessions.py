@@ -21,11 +21,13 @@ from ipexctl.extras.lab.faults import break_host, mend_host
 from ipexctl.extras.lab.lab_plan import LabSpec
 from ipexctl.extras.lab.lab_record import Lab
 from ipexctl.extras.lab.lab_system import in_host
+from ipexctl.facts.gather import gather_facts
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
-from ipexctl.remote.connector import ConnectOptions, Connector
+from ipexctl.remote.connector import ConnectOptions, Connector, SessionPool
+from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
 from ipexctl.remote.session import Session, capture
 
@@ -143,6 +145,34 @@ def test_error_text_of_a_refusing_login_shell_is_reported(hosts: tuple[Host, ...
                 capture(session, Command.argv("true"))
         finally:
             push_over_sftp(lab3)
+
+
+@pytest.mark.parametrize("line", ["sleep 6701", "while echo noise; do echo noise >&2; done"])
+def test_a_login_shell_that_never_starts_a_step_fails_and_other_hosts_are_shown(
+    hosts: tuple[Host, ...], lab3: Lab, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ipexctl.limits.FIRST_ANSWER", "ipexctl.facts.gather.FIRST_ANSWER"):
+        monkeypatch.setattr(name, 2.0)
+    for name in ("CANCEL_GRACE", "CANCEL_CLEANUP"):
+        monkeypatch.setattr(f"ipexctl.remote.ssh.{name}", 0.2)
+    with opened(hosts[2]) as session:
+        capture(session, Command.shell(f"echo '{line}' > .bashrc"))
+    steps: tuple[Callable[[Session], object], ...] = (
+        lambda session: capture(session, Command.argv("true")),
+        lambda session: session.run(Command.argv("true"), lambda *_: None),  # as exec
+        lambda session: call(session, "files.store", "have", {}, home="~/.ipexctl"),
+    )
+    try:
+        for step in steps:
+            with opened(hosts[2]) as session, pytest.raises(TimedOut) as caught:
+                step(session)
+            assert "--timeout" in caught.value.fix
+        with Connector(ConnectOptions()) as connector, SessionPool(connector, Cancel(), forks=3) as pool:
+            found = {facts.host.name: facts.status for facts in gather_facts(hosts, pool)}
+    finally:
+        push_over_sftp(lab3)
+        in_host(lab3.hosts[2], "pkill -f 'sleep [6]701' || true")
+    assert found == {hosts[0].name: "ok", hosts[1].name: "ok", hosts[2].name: "failed"}
 
 
 def push_over_sftp(lab: Lab) -> None:

@@ -1,0 +1,93 @@
+"""Hosts that answer the login and then send nothing, a part, or errors without an end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from fakes import FakeSession
+from ipexctl.facts import gather
+from ipexctl.facts.gather import HostFacts, gather_facts
+from ipexctl.hosts.host import Host
+from ipexctl.remote.cancel import Cancel, Deadline
+from ipexctl.remote.command import Command
+from ipexctl.remote.connector import ConnectOptions, Connector, SessionPool
+from ipexctl.remote.outcome import HostError
+from ipexctl.remote.reply import EventReader
+from ipexctl.remote.session import MAX_OUTPUT, Ended, LastErrors, Readable, capture, timed_out
+
+WHOLE = b"kernel.name Linux\nend yes\n"
+
+
+class _Silent(FakeSession):
+    """Answers with what it has, and then goes on without an end."""
+
+    errors = b""
+
+    def _run(self, command: Command, sink: Callable[..., None], stdin: Readable | None, deadline: Deadline) -> Ended:
+        self.answer(command, sink, stdin)
+        while not deadline.over:
+            time.sleep(0.01)
+            if self.errors:
+                sink("stderr", self.errors)
+        raise timed_out(deadline)
+
+
+class _Endless(_Silent):
+    errors = b"x" * 100
+
+
+def facts_of(
+    sessions: dict[str, FakeSession], monkeypatch: pytest.MonkeyPatch, timeout: float | None = None
+) -> dict[str, HostFacts]:
+    monkeypatch.setattr(gather, "FIRST_ANSWER", 0.3)
+    monkeypatch.setattr(gather, "PROBE_REST", 0.1)
+    monkeypatch.setattr(SessionPool, "session", lambda _, host: sessions[host.name])
+    with Connector(ConnectOptions()) as connector, SessionPool(connector, Cancel(), forks=9) as pool:
+        hosts = [Host(name, name) for name in sessions]
+        return {found.host.name: found for found in gather_facts(hosts, pool, timeout=timeout)}
+
+
+@pytest.mark.parametrize("timeout", [None, 0.2])
+def test_silent_hosts_fail_and_the_others_are_shown(timeout: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = {name: Host(name, name) for name in ("good", "silent", "endless")}
+    sessions = {
+        "good": FakeSession(hosts["good"], stdout=WHOLE),
+        "silent": _Silent(hosts["silent"]),
+        "endless": _Endless(hosts["endless"]),
+    }
+    found = facts_of(sessions, monkeypatch, timeout)
+    assert {name: facts.status for name, facts in found.items()} == {
+        "good": "ok", "silent": "failed", "endless": "failed",
+    }  # fmt: skip
+    assert all("--timeout" in found[name].fix for name in ("silent", "endless"))
+
+
+def test_a_probe_that_stops_in_the_middle_fails_only_if_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    part = WHOLE.partition(b"end")[0]
+    sessions = {
+        "nothing": FakeSession(Host("nothing", "nothing")),
+        "fragment": FakeSession(Host("fragment", "fragment"), stdout=b"kern"),
+        "part": FakeSession(Host("part", "part"), stdout=part),
+        "slow": _Silent(Host("slow", "slow"), stdout=part),  # a dead file server
+    }
+    found = facts_of(sessions, monkeypatch)
+    assert {name: facts.status for name, facts in found.items()} == {
+        "nothing": "failed", "fragment": "failed", "part": "failed", "slow": "ok",
+    }  # fmt: skip
+    assert "ipexctl exec --limit part" in found["part"].fix
+
+
+def test_errors_without_an_end_are_limited_and_no_sign_of_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ipexctl.remote.session.STEP_SILENCE", 0.2)
+    with pytest.raises(HostError, match="nothing has arrived"):
+        capture(_Endless(Host("a", "a")), Command.argv("true"))
+    reader, errors = EventReader(lambda _: None), LastErrors()
+    for sink in (lambda data: reader.sink("stderr", data), errors.add):
+        sink(b"first")
+        with pytest.raises(HostError, match="16 MB on stderr"):
+            for _ in range(20):
+                sink(b"x" * (MAX_OUTPUT // 16))
+    assert len(reader.stderr) == len(errors.data) == 8192
