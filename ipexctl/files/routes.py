@@ -29,6 +29,7 @@ from ipexctl.files.store_client import (
 )
 from ipexctl.files.stream import explain_changed
 from ipexctl.limits import PEER_SERVER_START
+from ipexctl.node.common.json_records import decode_port
 from ipexctl.node.files.call_types import ConnectRequest, ServeRequest
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.local import LocalSession
@@ -158,7 +159,12 @@ class Server:
 
 
 def _port_of(event: Reply) -> int | None:
-    return event.integer("port") if event.get("event") == "serving" else None
+    if event.get("event") != "serving":
+        return None
+    try:
+        return decode_port(event["port"])
+    except ValueError as error:
+        raise event.error(str(error)) from None
 
 
 class Distributor:

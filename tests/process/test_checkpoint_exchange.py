@@ -21,10 +21,11 @@ from checkpoint_helpers import TOKEN, Hosts, saved
 from run_helpers import STAND_IN, Run
 
 from agent_helpers import all_pythons, wait_until
-from ipexctl.node.common.authenticated_socket import connect, send_line
+from ipexctl.node.common.authenticated_socket import connect, read_line, send_line
 from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.common.link import CHECKPOINT_EXCHANGE
 from ipexctl.node.files.checkpoint_files import CheckpointFiles
+from ipexctl.node.files.checkpoint_report import HostCopies
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.run.checkpoint_exchange import CheckpointExchange
 from message_data import missing
@@ -231,6 +232,24 @@ def test_a_host_with_a_pipe_in_the_place_of_one_file_gets_none(hosts: Callable[[
     os.mkfifo(pipe)
     assert missing(cluster.exchange().failure, f"node2 {pipe}") == []
     assert ([path.name for path in pipe.parent.iterdir()], pipe.is_fifo()) == (["b.pt"], True)
+
+
+@pytest.mark.parametrize("port", [0, -1, 70_000, 2**70, "22", None])
+def test_a_host_with_a_wrong_port_is_named_itself(tmp_path: Path, port: object) -> None:
+    cluster = Hosts(tmp_path, "out/last.pt", 2)
+    exchange = CheckpointExchange(cluster.path, dict(enumerate(cluster.names)), "127.0.0.1", TOKEN)
+    client = cluster.take_part(1, exchange.port, sys.executable, TOKEN)
+    copies = {"last.pt": ManifestEntry("last.pt", "f", 0o600, 1, "a" * 64, 1)}
+    with connect("127.0.0.1", exchange.port, TOKEN, CHECKPOINT_EXCHANGE) as conn:
+        send_line(conn, {"rank": 0})
+        assert read_line(conn, 10)["scan"]
+        send_line(conn, HostCopies(copies, written=("last.pt",), place="last.pt").to_json())
+        assert read_line(conn, 10)["serve"]
+        send_line(conn, {"port": port})
+        wait_until(lambda: exchange.is_over, 30)
+    exchange.close()
+    client.communicate(timeout=30)
+    assert (exchange.failed_host, "port" in exchange.failure or "range" in exchange.failure) == ("node1", True)
 
 
 @pytest.mark.parametrize("damage", [{"number": 2**63 - 2}, {"number": 10**9}, {"files": []}, {"seen": 1}])

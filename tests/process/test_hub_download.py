@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -233,6 +234,28 @@ def test_a_list_of_another_form_is_refused_in_words(
     monkeypatch.setattr(_HubHandler, "_json", lambda self, document, **more: send(self, change(document), **more))
     reply = download(hub, tmp_path / "home", "org/tiny")
     assert (reply["event"], words in reply["reason"]) == ("failed", True), reply
+
+
+def test_a_path_below_a_file_is_an_error_of_the_hub(hub: Hub, tmp_path: Path) -> None:
+    hub.faults.names = ["config.json/x"]
+    reply = download(hub, tmp_path / "home", "org/tiny")
+    assert (reply["event"], "config.json of org/tiny as a file" in reply["reason"]) == ("failed", True), reply
+
+
+def test_a_list_without_an_end_takes_no_more_memory_than_a_list_may(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def send_on(self: _HubHandler, _: Repo, cursor: int) -> None:
+        rows = [{"type": "file", "oid": "a" * 40, "size": 1, "path": f"{cursor + n}/{'x' * 10**6}"} for n in range(20)]
+        page = f"{hub.endpoint}{self.path.partition('?')[0]}?recursive=True&cursor={cursor + 20}"
+        self._json(rows, Link=f'<{page}>; rel="next"')
+
+    monkeypatch.setattr(_HubHandler, "_tree", send_on)
+    monkeypatch.setattr(hub_download, "_MOST_FOR_LIST", 1 << 30)
+    request: Any = request_of(hub, tmp_path / "home", "org/tiny")
+    work = partial(hub_download._fetch, request, request["repos"][0], tmp_path)
+    with pytest.raises(AgentError, match="1 GB"):
+        hub_download.in_own_process(work, "the download", lambda: 0)
 
 
 def test_a_file_has_the_size_of_its_bytes_whatever_the_list_says(

@@ -36,9 +36,9 @@ exec sh -c "$3"
 """
 
 
-def check(tmp_path: Path, **addresses: str) -> dict[str, Any]:
+def check(tmp_path: Path, program: str = SSH, **addresses: str) -> dict[str, Any]:
     ssh = tmp_path / "ssh"
-    ssh.write_text(SSH)
+    ssh.write_text(program)
     ssh.chmod(0o700)
     request = {
         "address": "127.0.0.1",
@@ -50,6 +50,14 @@ def check(tmp_path: Path, **addresses: str) -> dict[str, Any]:
         "record": str(tmp_path / "record"),
     }
     return said(start("network.connectivity", "try", request))
+
+
+@pytest.mark.parametrize("port", ["70000", "-1", '"22"', str(2**70), "[]"])
+def test_a_node_with_a_wrong_port_fails_alone(tmp_path: Path, port: str) -> None:
+    lie = f'echo \'{{"event": "ready", "port": {port}}}\'; echo \'{{"event": "result", "kind": "ok", "text": ""}}\''
+    wrapped = SSH.replace("case $2 in", f"case $2 in\nliar) {lie}; exit 0 ;;")
+    nodes = check(tmp_path, wrapped, liar="127.0.0.1", node2="127.0.0.1")["nodes"]
+    assert (nodes["node2"]["kind"], nodes["liar"]["kind"], "port" in nodes["liar"]["text"]) == ("ok", "login", True)
 
 
 @pytest.mark.core

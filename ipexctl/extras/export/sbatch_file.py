@@ -76,6 +76,8 @@ def to_slurm(
     environment; an install on the nodes may choose another one.
     """
     require_process_group(plan, "an sbatch file")
+    if plan.env and env_name:
+        plan = _with_environment(plan, env_name)
     if launcher == "auto":
         launcher = "mpirun" if _needs_mpi(plan) else "srun"
     if launcher == "mpirun":
@@ -98,10 +100,31 @@ def to_slurm(
         *(_srun(plan) if launcher == "srun" else _mpirun(plan)),
         f"  bash -c 'rank \"$@\"' rank {command_line(plan)}",
     ]
-    text = "\n".join(lines) + "\n"
-    if plan.env and env_name:
-        text = text.replace(plan.env, env_name)
-    return Exported(text, tuple(_notes(plan, launcher, iface)))
+    return Exported("\n".join(lines) + "\n", tuple(_notes(plan, launcher, iface)))
+
+
+def _with_environment(plan: Plan, name: str) -> Plan:
+    """The plan with the environment's name in all paths that ipexctl made; what the user typed stays."""
+    typed = {export["name"] for export in plan.asked.get("exports") or ()}
+
+    def renamed(text: str) -> str:
+        return text.replace(plan.env or "", name)
+
+    def in_setting(setting: Setting) -> Setting:
+        if setting.name in typed:
+            return setting
+        value = setting.value if setting.value is None else renamed(setting.value)
+        return setting._replace(value=value, reason=renamed(setting.reason))
+
+    first = plan.command[:1]
+    return plan._replace(
+        python=renamed(plan.python),
+        launcher=plan.launcher._replace(path=renamed(plan.launcher.path)),
+        argv=tuple(map(renamed, plan.argv)),
+        launcher_env=tuple(map(in_setting, plan.launcher_env)),
+        settings=tuple(map(in_setting, plan.settings)),
+        command=(*(map(renamed, first) if first == (plan.python,) else first), *plan.command[1:]),
+    )
 
 
 def _needs_mpi(plan: Plan) -> bool:

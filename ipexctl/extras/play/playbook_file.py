@@ -129,6 +129,7 @@ class PlaybookFile(YamlTree):
     def __init__(self, text: str, path: str, base: Path, errors: list[FileError] | None = None) -> None:
         self.errors = [] if errors is None else errors
         """Shared by all files of one playbook."""
+        self.size = len(text)
         super().__init__(text, path, base)
 
     def position(self, node: YamlNode) -> Position:

@@ -53,12 +53,15 @@ from ipexctl.extras.play.playbook_model import (
     Task,
     check_args,
 )
+from ipexctl.file_reader import PLAYBOOK
 from ipexctl.hosts.host import did_you_mean, quoted
 from ipexctl.hosts.yaml_tree import Entry, YamlNode, is_null, kind
 
 MAX_TASKS: Final = 50_000
 MAX_FILES: Final = 1_000
 """Limit on the files of one playbook; a file counts each time it is read."""
+MAX_SIZE: Final = 4 * PLAYBOOK.limit
+"""Limit on the characters of all these files: each is kept in memory, and takes many times its size there."""
 _MAX_DEPTH: Final = 50
 
 
@@ -82,13 +85,19 @@ class _PlaybookReader:
     """Missing files of copy and template tasks; the tasks are kept."""
     task_count: int = 0
     file_count: int = 0
+    size: int = 0
 
     def _read_named_file(self, file: PlaybookFile, node: YamlNode, keyword: str) -> PlaybookFile:
         path = _named_path(file, node, keyword)
         self.file_count += 1
         if self.file_count > MAX_FILES:
             raise file.error(node, f"this playbook reads more than {MAX_FILES:,} files", fix="include fewer of them")
-        return read_file(path, at=file.position(node), errors=self.errors)
+        named = read_file(path, at=file.position(node), errors=self.errors)
+        self.size += named.size
+        if self.size > MAX_SIZE:
+            reason = f"the files of this playbook have more than {MAX_SIZE // 1_000_000} MB in all"
+            raise file.error(node, reason, fix="include fewer or smaller ones")
+        return named
 
     @contextmanager
     def _open_named_file(self, file: PlaybookFile, node: YamlNode, keyword: str) -> Iterator[PlaybookFile]:

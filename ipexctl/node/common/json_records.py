@@ -301,6 +301,13 @@ def _not_negative(decode_number: FieldDecoder, value: object, field: str) -> Any
     return number
 
 
+def decode_port(value: object, field: str = "its port") -> int:
+    number = _checked_integer(value, field)
+    if not 0 < number < 1 << 16:
+        raise ValueError(f"{field} is out of range")
+    return number
+
+
 decode_natural = partial(_not_negative, _checked_integer)
 NATURAL: Mapping[str, FieldDecoder] = {"int": decode_natural, "float": partial(_not_negative, _float)}
 """`FIELD_DECODERS` for a module without negative numbers."""

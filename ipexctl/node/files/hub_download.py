@@ -28,6 +28,7 @@ from ipexctl.node.common.home import home_of, make_home
 from ipexctl.node.common.hub_cache import CACHE, COMMIT, HF_HOME, HUB, HUB_CACHE, folder_of, is_blob_name
 from ipexctl.node.common.processes import end_with_parent
 from ipexctl.node.files.call_types import DownloadReply, SnapshotReply
+from ipexctl.node.files.checkpoint_layout import directories_above
 from ipexctl.node.files.manifest import ManifestEntry, VerifiedBlobs, to_json
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ _CHUNK = 1 << 20
 """Bytes written at once; small, to notice a slow hub that still sends."""
 _MOST_SHOWN = 300
 _MOST_MEMORY = 4 << 30
+_MOST_FOR_LIST = 1 << 30
+"""A list of 100,000 files, more than a hub advises, needs a quarter."""
 _MOST_UNLISTED = 64 << 20
 """Limit for a file missing from the hub's list, such as huggingface_hub's and Xet's own."""
 _SILENCE = 120.0
@@ -123,7 +126,8 @@ def _adapt(file_download: Any) -> None:
 
 def _fetch(request: HubDownloadRequest, wanted: WantedRepo, cache: Path, tell: Tell) -> _Snapshot:
     """List a repository and, unless it is a dry run, download what the cache lacks."""
-    resource.setrlimit(resource.RLIMIT_DATA, (_MOST_MEMORY, resource.RLIM_INFINITY))  # a list may be of any length
+    limit = _MOST_FOR_LIST  # a list may be of any length
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.RLIM_INFINITY))
     library = _Library(request)
     try:
         commit, files = _list(library, request, wanted, tell)
@@ -132,6 +136,8 @@ def _fetch(request: HubDownloadRequest, wanted: WantedRepo, cache: Path, tell: T
         found = _Snapshot(commit, files, sum(lacking.values()))
         if request["dry_run"]:
             return found
+        limit = _MOST_MEMORY
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.RLIM_INFINITY))
         tell(found.lacking)
         if found.lacking > free_space(str(cache)):
             raise explain_full_disk(str(cache), found.lacking)
@@ -149,7 +155,7 @@ def _fetch(request: HubDownloadRequest, wanted: WantedRepo, cache: Path, tell: T
     except AgentError:
         raise
     except MemoryError:
-        reason = f"the list of {wanted['repo_id']} does not fit into {_MOST_MEMORY >> 30} GB"
+        reason = f"the list of {wanted['repo_id']} does not fit into {limit >> 30} GB"
         raise AgentError(reason, _LATER) from None
     except (AttributeError, IndexError, KeyError, TypeError) as error:  # huggingface_hub checks no types
         reason = f"the list of {wanted['repo_id']} from {library.endpoint} can't be read: {str(error)[:_MOST_SHOWN]}"
@@ -172,6 +178,8 @@ def _list(library: _Library, request: HubDownloadRequest, wanted: WantedRepo, te
             tell(None)
         if hasattr(entry, "blob_id"):
             found[entry.path] = entry
+    if clash := next((above for path in found for above in directories_above(path) if above in found), ""):
+        raise AgentError(f"the hub lists {clash} of {name} as a file and as a directory", _LATER)
     files = []
     for path in library.utils.filter_repo_objects(found, allow_patterns=patterns or None):
         entry, lfs = found[path], found[path].lfs

@@ -13,7 +13,7 @@ from typing import BinaryIO, Iterable, Iterator, NamedTuple, Sequence, TypedDict
 
 from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.files import remove_file
-from ipexctl.node.common.json_records import JsonError, parse_object
+from ipexctl.node.common.json_records import JsonError, decode_port, parse_object
 from ipexctl.node.network import ports
 
 
@@ -82,7 +82,10 @@ class NodeCheck:
         for event in read_events(process.stdout):
             events[event["event"]] = event
             if "ready" in events and "result" in events:
-                return self.classify(events["ready"], events["result"], seconds)
+                try:
+                    return self.classify(events["ready"], events["result"], seconds)
+                except (KeyError, TypeError, ValueError) as error:
+                    return NodeResult("login", f"its answer can't be read: {error}")
         stderr = process.stderr.read().decode(errors="replace").split("\n")
         errors = [line for line in stderr if line.strip() and not line.startswith("\x1e")]  # of login_line
         code = process.wait()
@@ -93,8 +96,8 @@ class NodeCheck:
         """Test the connection from node0, while the node still listens. `back`: result of the connection to node0."""
         direction, port, result, text = "back", self.port, back["kind"], back["text"]
         # If the node can't listen on its address, as behind NAT, there is nothing to test.
-        if result == "ok" and ready["port"]:
-            direction, port = "there", ready["port"]
+        if result == "ok" and ready["port"] is not None:
+            direction, port = "there", decode_port(ready["port"])
             result, text = ports.connect(self.node["address"], port, self.token, seconds)
         if result == "ok":
             return NodeResult("ok")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Iterable, Iterator, Mapping
 
 from ipexctl.node.common.authenticated_socket import MALFORMED, REPLY_TIME, AuthenticatingServer, read_line, send_line
 from ipexctl.node.common.files import format_size
+from ipexctl.node.common.json_records import decode_port
 from ipexctl.node.common.limits import CHECKPOINT_STEP
 from ipexctl.node.common.link import CHECKPOINT_EXCHANGE
 from ipexctl.node.files.checkpoint_layout import directories_above
@@ -116,7 +117,8 @@ class CheckpointExchange(AuthenticatingServer):
             copies = {copy.path: copy for transfer in own for copy in transfer.copies}
             clients = [self._addresses[transfer.target] for transfer in own]
             self._send(host, {"exchange": name, "serve": list(copies.values()), "clients": clients})
-        ports = {host: self._receive(host).get("port") for host in reports}
+        sources = {transfer.source for transfer in plan.transfers}
+        ports = {host: self._read_port(host, serves=host in sources) for host in reports}
         for host in reports:
             fetches = [
                 {
@@ -157,6 +159,13 @@ class CheckpointExchange(AuthenticatingServer):
             return read_host_copies(self._receive(host), top)
         except MALFORMED as error:
             raise _HostFailure(host, f"its list of files can't be read: {error}") from None
+
+    def _read_port(self, host: str, *, serves: bool) -> int | None:
+        port = self._receive(host).get("port")
+        try:
+            return decode_port(port) if serves else None
+        except ValueError as error:
+            raise _HostFailure(host, str(error)) from None
 
     def _send(self, host: str, message: object) -> None:
         try:

@@ -30,6 +30,7 @@ from ipexctl.node.files.tree_upload import put
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector, SessionPool
 from ipexctl.remote.outcome import Cancelled, HostError
+from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Ended
 
 ONE, TWO = b"the first file", b"the second"
@@ -51,6 +52,13 @@ def relay_files(session: FakeSession, files: list[StoredFile]) -> dict[str, byte
     """The files that arrive, by name."""
     with Relay(lambda: nullcontext(StoreClient(SOURCE, session)), Cancel()) as relay:
         return {file.name: path.read_bytes() for file, path in relay.files(files)}
+
+
+@pytest.mark.parametrize("port", [0, -1, 70_000, 2**70, "22", None])
+def test_a_wrong_port_is_an_error_of_the_host_that_names_it(port: object) -> None:
+    with pytest.raises(HostError, match="port"):
+        routes._port_of(Reply({"event": "serving", "port": port}))
+    assert routes._port_of(Reply({"event": "serving", "port": 22})) == 22
 
 
 @pytest.fixture(autouse=True)

@@ -222,6 +222,16 @@ def test_slurm_export_uses_the_name_of_the_environment() -> None:
     assert "/envs/default/bin/python" in text
 
 
+def test_slurm_export_leaves_what_the_user_typed() -> None:
+    own, typed = "torch-2.13-1a2b3c4d", "/scratch/torch-2.13-1a2b3c4d/w.pt"
+    made = plan(*TWO, ppn=2, exports=(Export("WEIGHTS", typed),))
+    made = made._replace(env=own, command=(made.python, "train.py", "--weights", typed))
+    text = to_slurm(made, f"/data/{own}/project", "train", env_name="default").text
+    for line in (f"export WEIGHTS={typed}", f"train.py --weights {typed}", f"cd /data/{own}/project"):
+        assert line in text
+    assert text.count(own) == text.count(typed) + text.count(f"/data/{own}/project")
+
+
 def test_every_export_lists_its_requirements() -> None:
     made = plan(*TWO, env=IPEX, ppn=2)
     host = Host("node1", "node1")

@@ -15,7 +15,7 @@ from ipexctl.extras.play.play_context import Options, read_vars_dirs, send_call_
 from ipexctl.extras.play.templater import Filled, Job, Templater
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.host import Host
-from playbook_helpers import HOSTS, book, play_of, run_playbook, templated
+from playbook_helpers import HOSTS, at, book, play_of, refusal, run_playbook, templated
 
 PLAY = """\
 - hosts: all
@@ -115,6 +115,16 @@ def test_fifos_as_vars_files_are_refused_without_blocking(kind: str, tmp_path: P
     with pytest.raises(UserError) as caught:
         read_vars_dirs([tmp_path], [NODE1])
     assert name in caught.value.message
+
+
+def test_files_of_variables_are_limited_by_their_size_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = play_of("- debug: {msg: a}", head="  vars_files: [a.yml, b.yml]\n")
+    for name in ("a.yml", "b.yml"):
+        (tmp_path / name).write_text(f"{name[0]}: {'x' * 60}\n")
+    monkeypatch.setattr("ipexctl.extras.play.read.MAX_SIZE", 130)
+    assert book(tmp_path, text).plays
+    monkeypatch.setattr("ipexctl.extras.play.read.MAX_SIZE", 100)
+    assert at(refusal(tmp_path, text))[1].startswith("b.yml")
 
 
 def test_vars_files_override_inventory_groups_and_not_inventory_hosts(tmp_path: Path) -> None:
