@@ -31,13 +31,14 @@ from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import agent_and_request, agent_command, call
 from ipexctl.remote.outcome import Cancelled, HostError, ignore_event
 from ipexctl.remote.reply import Reply
-from ipexctl.remote.session import ChunkStream, LastErrors, Readable, Session
+from ipexctl.remote.session import ChunkStream, Readable, Session
 
 if TYPE_CHECKING:
     from ipexctl.node.common.http import HttpSettings
     from ipexctl.node.files.download import DownloadRequest
 
 _BUFFER: Final = 1 << 16
+_STDERR_KEPT: Final = 1000
 _LABELS: Final = {
     "have": "look at its files",
     "receive": "receive files",
@@ -199,11 +200,12 @@ class StoreClient(NamedTuple):
                 return receive_files(request, stream)
 
         received = run_in_background(receive_stream, "receive")
-        errors = LastErrors()
+        stderr = b""
 
         def sink(stream: StreamName, data: bytes) -> None:
+            nonlocal stderr
             if stream == "stderr":
-                errors.add(data)
+                stderr = (stderr + data)[-_STDERR_KEPT:]
                 return
             left = memoryview(data)
             while left:
@@ -213,9 +215,9 @@ class StoreClient(NamedTuple):
         stdin = io.BytesIO(agent_and_request("files.store", request))
         try:
             ended = self.session.run(command, sink, stdin=stdin, cancel=self.cancel, silence=STEP_SILENCE)
-            if errors.data.strip() and not ended.ok:
+            if stderr.strip() and not ended.ok:
                 name = self.location.host.name
-                raise HostError(f"{name}: {errors.data.decode(errors='replace').strip().splitlines()[-1]}")
+                raise HostError(f"{name}: {stderr.decode(errors='replace').strip().splitlines()[-1]}")
         except BrokenPipeError:
             pass  # the receiver ended early; its error follows
         finally:

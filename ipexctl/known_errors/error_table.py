@@ -316,7 +316,10 @@ def _timed_out(found: PatternMatch) -> tuple[str, str] | None:
 
 
 def _port_busy(found: PatternMatch) -> tuple[str, str]:
-    port = found.groups.get("port") or ""
+    port, holder = found.groups.get("port") or "", found.groups.get("holder")
+    if holder:
+        own = "if the script starts its own ranks (mp.spawn), give ipexctl run --ppn 1; else remove fixed ports from it"
+        return f"port {port} of {found.output.host} was taken by {holder}", own
     if port and port == str(found.context.master.port or ""):
         taken = f"port {port} of node0, the MASTER_PORT of the ranks, was taken by another program"
         if found.context.plan.get("master_port"):

@@ -265,6 +265,30 @@ def test_port_with_a_listener_is_refused_with_its_process(make: Callable[..., Ru
     assert (run.wait()["state"], run.output(0)) == ("ok", f"{port}\n".encode())
 
 
+@pytest.mark.parametrize("after", ["", "print('KeyError', file=sys.stderr)\n    "])
+def test_a_port_that_another_rank_took_is_told_with_that_rank(make: Callable[..., Run], after: str) -> None:
+    """As a script that starts its own ranks, on one port, in each of two ranks."""
+    port = free_port("127.0.0.1")
+    said = f"failed to listen on any local network address. port: {port}, useIpv6: false, code: -98, name: EADDRINUSE"
+    code = f"""
+import os, socket, sys, time
+if os.environ["RANK"] == "0":
+    listener = socket.create_server(("127.0.0.1", {port}))
+    time.sleep(600)
+while socket.socket().connect_ex(("127.0.0.1", {port})):
+    time.sleep(0.05)
+print({said!r}, file=sys.stderr)
+{after}sys.exit(1)
+""".replace("\n    sys", "\nsys")
+    run = make(code).start()
+    problem = run.wait()["ranks"][1]["problem"]
+    if after:
+        assert problem is None
+    else:
+        assert (problem["kind"], problem["fields"]["port"]) == ("port-taken", str(port))
+        assert f"of rank 0 of run {run.rundir.name}" in problem["fields"]["holder"]
+
+
 @pytest.mark.core
 def test_port_whose_connections_are_being_closed_is_free() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 
 from ipexctl.node.common import listener
 from ipexctl.node.common.processes import read_text
+from ipexctl.node.common.records import Detail
+
+_TAKEN = re.compile(rb"port: (\d{1,5})\b[^\n]*EADDRINUSE")
 
 
 class PortError(OSError):
@@ -35,6 +39,13 @@ def check_master_port(address: str, port: int) -> None:
     )
 
 
+def find_holder(*outputs: bytes) -> Detail | None:
+    """Who listens on the port that torch could not take, as the last line of an output says; None without either."""
+    ports = _TAKEN.findall(b"\n".join(output.rstrip().rpartition(b"\n")[2] for output in outputs))
+    holder = listening_process(int(ports[-1])) if ports else ""
+    return Detail("port-taken", {"port": ports[-1].decode(), "holder": holder}) if holder else None
+
+
 def bind_problem(port: int) -> str | None:
     """Why no process can listen on the port on all addresses; None if one can."""
     for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):  # noqa: S104
@@ -57,7 +68,7 @@ def bind_problem(port: int) -> str | None:
 
 
 def listening_process(port: int) -> str:
-    """The process, as in `python3 (pid 4711)`; empty if it belongs to another account."""
+    """The process, as in `python3 (pid 4711) of rank 0 of run r-1`; empty if it belongs to another account."""
     inodes = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in read_text(table).splitlines()[1:]:
@@ -69,5 +80,9 @@ def listening_process(port: int) -> str:
             for number in os.listdir(f"/proc/{pid}/fd"):
                 with contextlib.suppress(OSError):
                     if os.readlink(f"/proc/{pid}/fd/{number}") in inodes:
-                        return f"{read_text(f'/proc/{pid}/comm').strip() or 'a process'} (pid {pid})"
+                        pairs = (text.partition("=")[::2] for text in read_text(f"/proc/{pid}/environ").split("\0"))
+                        names, command = dict(pairs), read_text(f"/proc/{pid}/comm").strip() or "a process"
+                        is_rank = names.get("IPEXCTL_RUN") and names.get("RANK", "").isdecimal()
+                        of_run = f" of rank {names['RANK']} of run {names['IPEXCTL_RUN'][:80]}" if is_rank else ""
+                        return f"{command} (pid {pid}){of_run}"
     return ""

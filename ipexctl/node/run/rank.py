@@ -28,7 +28,7 @@ from ipexctl.node.common.liveness import RESERVED_FILE
 from ipexctl.node.common.plan import Plan, command_of, for_hosts, host_of, read_plan, variables_of
 from ipexctl.node.common.processes import pid_scope, start_of
 from ipexctl.node.common.records import DETAIL_MARK, Detail
-from ipexctl.node.run import output_buffer, process_stacks, processes, rank_env, supervisor_client
+from ipexctl.node.run import master_port, output_buffer, process_stacks, processes, rank_env, supervisor_client
 from ipexctl.node.run.oom import OutOfMemoryWatch
 from ipexctl.node.run.rank_machine import Act, Bond, ExplainExit, PassOn, SendReport, Turn, WrapperState
 from ipexctl.node.run.rank_meter import MeteredHost, RankMeter
@@ -385,18 +385,25 @@ class Rank:
         oom = self.watch.find_kill(command.memory) if self.watch is not None and may_be_memory else None
         disk = rank_env.find_full_disk(self.plan, self.rank, self.job.secrets) if command.may_be_disk else None
         steps = self.meter.steps()
-        self.apply(self.state.on_exit_explained(oom, disk._asdict() if disk is not None else None, steps))
+        self.read_rest()
+        holder = master_port.find_holder(*(stream.tail for stream in self.streams if command.may_be_disk))
+        self.apply(self.state.on_exit_explained(oom, disk._asdict() if disk is not None else None, steps, holder))
 
     def clean_up(self) -> None:
         ended = processes.end_descendants(self.guard.pid)
         if self.watch is not None:
             self.watch.remove_files(ended)
+        self.read_rest()
+        for stream in self.streams:
+            stream.close()
+        self.forward_output()
+
+    def read_rest(self) -> None:
+        """Read what the pipes have."""
         for stream in self.streams:
             for _ in range(64):
                 if stream.open:
                     stream.read_output(0.0)
-            stream.close()
-        self.forward_output()
 
     def send_beat(self) -> None:
         cpu, rss, state, waits = 0.0, 0, None, None

@@ -250,11 +250,15 @@ class WrapperState(NamedTuple):
             return self, ()
         return self._end(code, by, now, memory=memory)
 
-    def on_exit_explained(self, oom: Json | None, disk: Json | None, steps: int | None = None) -> Step:
+    def on_exit_explained(
+        self, oom: Json | None, disk: Json | None, steps: int | None = None, problem: Detail | None = None
+    ) -> Step:
         assert self.exit is not None
         report = {**self.exit, "oom": oom, "disk": disk}
         if self.raised is not None and self.raised_place and self.exit["code"] == self.raised_code:
             report["raised"] = {"text": self.raised_text, "place": self.raised_place, "steps": steps}
+        if problem is not None:
+            report["problem"] = problem._asdict()
         return self._replace(exit=report), (Act.FINISH_METER, Act.SEND_WINDOWS, SendReport("exit", report))
 
     def on_raised(self, process: ProcessIdentity, code: int, text: str, place: str, now: float) -> Step:

@@ -33,6 +33,7 @@ READ_INTERVAL = 0.015
 LINE_END_WAIT = 0.001
 """Seconds to wait for a newline, because print() writes it separately."""
 READ_SIZE = 1 << 16
+_TAIL = 1 << 13
 MAX_PENDING = 1 << 19
 
 
@@ -165,6 +166,7 @@ class CommandStream:
         self.number: int = pipe.fileno()
         self.buffer = buffer
         self.open = True
+        self.tail = b""
         self.read_at = 0.0
         self._was_read_at = 0.0
         self._pipe = pipe
@@ -185,6 +187,7 @@ class CommandStream:
             with contextlib.suppress(OSError):
                 data += os.read(self.number, READ_SIZE)
         self.buffer.put(data)
+        self.tail = (self.tail + data)[-_TAIL:]
         if self._on_data is not None:
             self._on_data(self.name, data, now)
         is_frequent = now - self._was_read_at < 2 * READ_INTERVAL

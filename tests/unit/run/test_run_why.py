@@ -223,7 +223,7 @@ DIRECT = "The above exception was the direct cause of the following exception"
         *(
             (f"{text.text}\ngoing on without it\n{TRACEBACK}\nKeyError: 'labels'", "script.raised")
             for text in TEXTS
-            if text.id in {"ccl.no_transport", "ccl.no_libccl", "meet.port_busy", "hf.no_internet"}
+            if text.id in {"ccl.no_transport", "ccl.no_libccl", "meet.port_busy", "hf.no_internet"} and not text.detail
         ),
         (f"{NO_MODULE}\ngoing on without it\n{TRACEBACK}\nOSError: [Errno 24] Too many open files", "limit.files"),
         (
