@@ -1,6 +1,5 @@
 """Probes hosts with one command and one round trip each. The probe is sh, so a host needs no Python. It is stopped 5 s
-after a host's first output, because of dead file servers, and the facts that have arrived are used. A host that does
-not answer is a failure, and so is one whose probe ends by itself before its last line.
+after a host's first output, because of dead file servers, and the facts that have arrived are used.
 """
 
 from __future__ import annotations

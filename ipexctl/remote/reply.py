@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 from ipexctl.node.common.frames import StreamName
 from ipexctl.node.common.json_records import JsonError, decode, decoder_of, parse_object
 from ipexctl.remote.outcome import HostError
-from ipexctl.remote.session import LastErrors
+from ipexctl.remote.session import MAX_OUTPUT, endless_output
 from ipexctl.text import printable
 
 Value = TypeVar("Value")
@@ -78,6 +78,7 @@ class Reply(dict[str, Any]):
         return MalformedReply(problem, _CREDENTIALS.sub("//***@", shown))
 
 
+_STDERR_KEPT: Final = 8192
 _MOST_VALUES: Final = 1_000_000
 """Limit on the values in one event, because `[],[],…` takes 20 times its length when decoded."""
 
@@ -103,20 +104,20 @@ DEFAULT_LIMITS: Final = EventLimits()
 
 class EventReader:
     def __init__(self, on_event: OnEvent, limits: EventLimits = DEFAULT_LIMITS) -> None:
-        self._errors = LastErrors()
+        self.stderr = b""
+        self._stderr_size = 0
         self._on_event = on_event
         self._limits = limits
         self._raw: RawReader | None = None
         self._line = bytearray()
         self._received = 0
 
-    @property
-    def stderr(self) -> bytes:
-        return self._errors.data
-
     def sink(self, stream: StreamName, data: bytes) -> None:
         if stream == "stderr":
-            self._errors.add(data)
+            self.stderr = (self.stderr + data)[-_STDERR_KEPT:]
+            self._stderr_size += len(data)
+            if self._stderr_size > MAX_OUTPUT:
+                raise endless_output(stream)
             return
         at = 0
         while at < len(data):

@@ -27,7 +27,6 @@ MAX_OUTPUT: Final = 16 << 20
 OVERTIME: Final = 0.2
 """Seconds to read, after a deadline, what arrived before it while this process was stopped (Ctrl-Z)."""
 _STDIN_CHUNK: Final = 1 << 18
-_STDERR_KEPT: Final = 8192
 
 
 class Readable(Protocol):
@@ -60,7 +59,7 @@ class OutputCollector:
         collected = self._data[stream]
         if len(collected) + len(data) > MAX_OUTPUT:
             collected.clear()  # otherwise the error's traceback keeps this collector until the command ends
-            raise _endless(stream)
+            raise endless_output(stream)
         collected += data
 
     @property
@@ -72,21 +71,7 @@ class OutputCollector:
         return bytes(self._data["stderr"])
 
 
-class LastErrors:
-    """The end of what arrives on stderr."""
-
-    def __init__(self) -> None:
-        self.data = b""
-        self._received = 0
-
-    def add(self, data: bytes) -> None:
-        self.data = (self.data + data)[-_STDERR_KEPT:]
-        self._received += len(data)
-        if self._received > MAX_OUTPUT:
-            raise _endless("stderr")
-
-
-def _endless(stream: StreamName) -> HostError:
+def endless_output(stream: StreamName) -> HostError:
     return HostError(
         f"it sent more than {MAX_OUTPUT >> 20} MB on {stream}", "check whether a login script there prints endlessly"
     )

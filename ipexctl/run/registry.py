@@ -195,8 +195,7 @@ class RunRegistry:
     def last_sequence(self) -> int:
         """The largest number that a run ever had. A kept number outlives the record of a failed start."""
         with contextlib.suppress(OSError, ValueError):
-            number: int = decode_natural(read_json_file(self.directory / _LAST_SEQUENCE), "the number")
-            return number
+            return int(decode_natural(read_json_file(self.directory / _LAST_SEQUENCE), "the number"))
         return max((record.sequence for record in self.all()), default=0)
 
     def all(self) -> list[RunRecord]:

@@ -113,17 +113,16 @@ def _with_environment(plan: Plan, name: str) -> Plan:
     def in_setting(setting: Setting) -> Setting:
         if setting.name in typed:
             return setting
-        value = setting.value if setting.value is None else renamed(setting.value)
-        return setting._replace(value=value, reason=renamed(setting.reason))
+        return setting._replace(value=setting.value and renamed(setting.value), reason=renamed(setting.reason))
 
-    first = plan.command[:1]
+    first = (renamed(plan.python),) if plan.command[:1] == (plan.python,) else plan.command[:1]
     return plan._replace(
         python=renamed(plan.python),
         launcher=plan.launcher._replace(path=renamed(plan.launcher.path)),
         argv=tuple(map(renamed, plan.argv)),
         launcher_env=tuple(map(in_setting, plan.launcher_env)),
         settings=tuple(map(in_setting, plan.settings)),
-        command=(*(map(renamed, first) if first == (plan.python,) else first), *plan.command[1:]),
+        command=(*first, *plan.command[1:]),
     )
 
 

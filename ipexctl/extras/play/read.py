@@ -61,7 +61,7 @@ MAX_TASKS: Final = 50_000
 MAX_FILES: Final = 1_000
 """Limit on the files of one playbook; a file counts each time it is read."""
 MAX_SIZE: Final = 4 * PLAYBOOK.limit
-"""Limit on the characters of all these files: each is kept in memory, and takes many times its size there."""
+"""Limit on the characters of all these files, which take many times their size in memory."""
 _MAX_DEPTH: Final = 50
 
 
@@ -95,8 +95,7 @@ class _PlaybookReader:
         named = read_file(path, at=file.position(node), errors=self.errors)
         self.size += named.size
         if self.size > MAX_SIZE:
-            reason = f"the files of this playbook have more than {MAX_SIZE // 1_000_000} MB in all"
-            raise file.error(node, reason, fix="include fewer or smaller ones")
+            raise file.error(node, f"this playbook's files have more than {MAX_SIZE // 10**6} MB", fix="split it")
         return named
 
     @contextmanager

@@ -302,9 +302,6 @@ class DirectoryChain:
                 directory.close()
         self._closed = min(self._closed, depth)
 
-    def close(self) -> None:
-        self.leave()
-
     @property
     def _last(self) -> GuardedDirectory:
         return self._opened[-1][1] if self._opened else self._top

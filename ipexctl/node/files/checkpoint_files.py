@@ -260,7 +260,7 @@ class CheckpointFiles:
 
     def check(self, copies: Iterable[ManifestEntry], removed: Collection[str]) -> None:
         """Raise if a received file could not get its place, before anything is received or set aside."""
-        entries = [copy._replace(path=self._path_of(copy.path)) for copy in copies]
+        entries = (copy._replace(path=self._path_of(copy.path)) for copy in copies)
         self._writer.check(entries, {self._path_of(name) for name in removed})
 
     def place(self, copies: list[ManifestEntry]) -> None:

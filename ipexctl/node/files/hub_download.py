@@ -45,7 +45,6 @@ _CHUNK = 1 << 20
 _MOST_SHOWN = 300
 _MOST_MEMORY = 4 << 30
 _MOST_FOR_LIST = 1 << 30
-"""A list of 100,000 files, more than a hub advises, needs a quarter."""
 _MOST_UNLISTED = 64 << 20
 """Limit for a file missing from the hub's list, such as huggingface_hub's and Xet's own."""
 _SILENCE = 120.0

@@ -204,7 +204,8 @@ class Writer:
         """Raise for an entry whose place has something that is never replaced, before anything is written. `removed`:
         paths that will be missing by then."""
         chain = DirectoryChain(self._top, lambda above, names: above.enter(names[-1]))
-        with contextlib.closing(chain):
+        with contextlib.ExitStack() as held:
+            held.callback(chain.leave)
             for entry in entries:
                 *above, name = encode_name(entry.path).split(b"/")
                 path = os.path.join(self._top.path, entry.path)

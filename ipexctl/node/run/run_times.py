@@ -1,8 +1,6 @@
-"""How long ago the runs of a home were first seen, by clocks that do not jump: the wall clock may be days ahead.
-
-`runs/.ages.json` has the uptime of each boot at the last look, and the time that had passed by then. Time between two
-boots, which no kernel counts, is the wall clock's, but at most a day. So ages are rather too short than too long.
-"""
+"""How long ago the runs of a home were first seen: the wall clock may be days ahead. `runs/.ages.json` has the uptime
+of each boot at the last look, and the time that had passed by then. Time between two boots is the wall clock's, but at
+most a day, so ages are rather too short than too long."""
 
 from __future__ import annotations
 
@@ -62,5 +60,4 @@ def read_times(directory: str) -> RunTimes:
 
 def write_times(directory: str, times: RunTimes) -> None:
     with contextlib.suppress(OSError):  # the disk is full: the ages stay too short
-        path = os.path.join(directory, _FILE)
-        write_json_atomically(path, as_json(times), durable=False)
+        write_json_atomically(os.path.join(directory, _FILE), as_json(times), durable=False)
