@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import gc
 import os
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -116,51 +115,6 @@ def find_module(name: str, places: Sequence[Path]) -> tuple[Path, str] | None:
     return None
 
 
-_LAUNCH: Final = re.compile(
-    r"(?<![\w.])(torchrun|torch\.distributed\.(?:run|launch)|accelerate[ .]launch|accelerate\.commands\.launch)\b"
-)
-
-
-def find_launch(module: str, places: Sequence[Path]) -> tuple[str, Path, int] | None:
-    """The launcher that a command's module, or one that it imports of its own package, starts; its file and line."""
-    found = find_module(module, places)
-    if found is None:
-        return None
-    path, package = found
-    paths = [path]
-    tree = parse(_bytes_of(path))
-    for node in ast.walk(tree) if tree is not None else ():
-        for imported in _names_of(node):
-            base = package.split(".")[: len(package.split(".")) - imported.level + 1] if imported.level else []
-            if imported.level or imported.module.partition(".")[0] == package.partition(".")[0]:
-                dotted = ".".join([*base, *filter(None, (imported.module,))])
-                names = (dotted, *(f"{dotted}.{name}" for name in imported.names))
-                paths += [each[0] for name in names if (each := find_module(name, places)) is not None]
-    for file in dict.fromkeys(paths):
-        own = parse(_bytes_of(file))
-        for node in ast.walk(own) if own is not None else ():
-            text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
-            if isinstance(node, ast.ImportFrom) and node.module == "accelerate.commands.launch":
-                text = node.module
-            if (match := _LAUNCH.search(text)) and not _is_prose(text):
-                launcher = "accelerate launch" if "accelerate" in match[1] else "torchrun"
-                return launcher, file, getattr(node, "lineno", 0)
-    return None
-
-
-def _is_prose(text: str) -> bool:
-    """True for a docstring or a help text, which may name a launcher that the code does not start."""
-    first = text.strip().partition(" ")[0]
-    return len(text) > 40 and _LAUNCH.search(first) is None and "python" not in first
-
-
-def _bytes_of(path: Path) -> bytes:
-    try:
-        return read_regular(path, SOURCE)
-    except OSError:
-        return b""
-
-
 def is_anywhere(root: Path, module: str) -> bool:
     """True if some directory of the project has the module."""
     waiting, seen = [root], 0
@@ -211,8 +165,10 @@ def imported_names(tree: ast.Module, *, is_script: bool) -> tuple[ImportedName, 
     for node in tree.body:
         body += node.body if is_script and isinstance(node, ast.If) and is_main_guard(node) else [node]
     guards = [node for node in body if isinstance(node, (ast.If, ast.Try, ast.With))]
-    optional = {(name.module, name.level) for guard in guards for node in ast.walk(guard) for name in _names_of(node)}
-    found = (name for node in body for name in _names_of(node))
+    optional = {
+        (name.module, name.level) for guard in guards for node in ast.walk(guard) for name in names_imported_by(node)
+    }
+    found = (name for node in body for name in names_imported_by(node))
     return tuple(name for name in found if (name.module, name.level) not in optional)
 
 
@@ -221,7 +177,7 @@ def is_main_guard(node: ast.If) -> bool:
     return isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__"
 
 
-def _names_of(node: ast.AST) -> Iterator[ImportedName]:
+def names_imported_by(node: ast.AST) -> Iterator[ImportedName]:
     if isinstance(node, ast.Import):
         yield from (ImportedName(alias.name, 0, (), node.lineno) for alias in node.names)
     elif isinstance(node, ast.ImportFrom):

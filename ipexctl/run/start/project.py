@@ -20,7 +20,8 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.host import quoted
 from ipexctl.node.common.plan import Commit
 from ipexctl.projects.layout import read_layout
-from ipexctl.projects.modules import find_launch, find_module
+from ipexctl.projects.modules import find_module
+from ipexctl.projects.own_launches import find_launch
 from ipexctl.projects.requirement_files import RequirementFiles, find_requirement_files
 from ipexctl.projects.root import find_root, is_marked, path_problem, root_problem
 from ipexctl.run.registry import RunRecord

@@ -39,6 +39,7 @@ from ipexctl.projects.modules import (
     is_anywhere,
     source_beside,
 )
+from ipexctl.projects.own_launches import find_spawner
 from ipexctl.projects.project_files import find_distribution
 from ipexctl.projects.requirement_files import RequirementFiles
 from ipexctl.remote.command import Command
@@ -48,7 +49,6 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session
 from ipexctl.run.start.request import StartError, StartFailure
-from ipexctl.run.start.spawners import find_spawner
 from ipexctl.run.start.start_notes import ResumeFlag, find_resume_call, has_trainer, uses_accelerate, uses_trainer
 from ipexctl.run.unsent import named_files
 from ipexctl.spec import RunSpec
@@ -62,6 +62,7 @@ _OTHER_INTERPRETER: Final = re.compile(
 _FILE_OPTION: Final = {"awk": "-f ", "make": "-f "}
 _IMPORT_SETTINGS: Final = frozenset({"path", "meta_path", "path_hooks", "modules"})
 """Attributes of `sys` that change where imports are found."""
+_INSTALL: Final = re.compile(r"(python3? -m )?pip3? install")
 _LONGEST_SCRIPT: Final = 2_000_000
 """Characters; the syntax of a longer script is not checked."""
 _STACK_OPTIONS: Final = {
@@ -342,7 +343,7 @@ def _changes_imports(node: ast.AST) -> bool:
 def _is_install(node: ast.AST) -> bool:
     if not (isinstance(node, ast.Constant) and isinstance(node.value, str)):
         return False
-    return node.value == "pip" or node.value.startswith(("pip install", "python -m pip install"))
+    return node.value == "pip" or _INSTALL.match(node.value) is not None
 
 
 def with_environment(script: ScriptFile, context: Gathered) -> ScriptFile:
