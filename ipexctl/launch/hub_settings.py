@@ -92,7 +92,7 @@ def hub_use_of(tree: ast.Module, name: str) -> HubUse:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in found.used
     )
     repos = [_certain(entry, imports, texts) for _, entry in sorted(found.repos, key=lambda line: line[0])]
-    reached = _reached_options(tree)
+    reached = _reached_options(tree) if any(entry.option for entry in repos) else frozenset[str]()
     repos = [replace(entry, is_certain=entry.is_certain and _reaches(entry.option, reached)) for entry in repos]
     by_directory = {entry.repo for entry in repos if not entry.is_loaded}
     repos = [replace(entry, is_loaded=entry.is_loaded and entry.repo not in by_directory) for entry in repos]

@@ -24,8 +24,10 @@ _LAUNCH: Final = re.compile(
 )
 
 
-def find_spawner(tree: ast.Module) -> int:
+def find_spawner(tree: ast.Module, text: str) -> int:
     """The line of the first call that starts ranks; 0 if there is none."""
+    if not any(word in text for word in ("spawn", "start_processes", "nproc_per_node", "detectron2", "ddp_")):
+        return 0
     names = dict(_imported(tree))
     lines = (node.lineno for node in ast.walk(tree) if isinstance(node, ast.Call) and _starts_ranks(node, names))
     return min(lines, default=0)

@@ -181,9 +181,12 @@ def _with_imports(
 
     def read_own(name: str, own: ast.Module, text: str) -> None:
         nonlocal mpi, spawner
-        mpi = mpi or _mpi_import(own, name, only_certain=True)
-        gpu.extend(line._replace(file=name) for line in find_gpu_lines(own, text) if line.is_certain)
-        if not spawner and "spawn" in text and (line := find_spawner(own)):
+        # Walks of the tree take longer than searches of the text.
+        if mpi is None and any(module in text for module in MPI_MODULES):
+            mpi = _mpi_import(own, name, only_certain=True)
+        if any(word in text for word in ("cuda", "nccl", "torch.accelerator")):
+            gpu.extend(line._replace(file=name) for line in find_gpu_lines(own, text) if line.is_certain)
+        if not spawner and (line := find_spawner(own, text)):
             spawner = f"{name}, line {line}"
         if "transformers" in text:
             found["trainer"] |= has_trainer(own)
@@ -276,7 +279,7 @@ def read_script(name: str, data: bytes) -> tuple[ScriptFile, ast.Module | None]:
             raise _not_python(name, "is a shell script", "bash ") from None
         return ScriptFile(name, text), None
     doubt, doubts_all = _doubt(tree)
-    spawner = find_spawner(tree)
+    spawner = find_spawner(tree, text)
     names: dict[str, Import] = {}
     for imported in imported_names(tree, is_script=True):
         top = imported.module.partition(".")[0]
