@@ -172,6 +172,12 @@ def imported_names(tree: ast.Module, *, is_script: bool) -> tuple[ImportedName, 
     return tuple(name for name in found if (name.module, name.level) not in optional)
 
 
+def _imported_body(tree: ast.Module) -> Iterator[ast.stmt]:
+    """What runs of a module that is imported: not the body of `if __name__ == "__main__":`."""
+    for node in tree.body:
+        yield from node.orelse if isinstance(node, ast.If) and is_main_guard(node) else (node,)
+
+
 def is_main_guard(node: ast.If) -> bool:
     test = node.test
     return isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__"
@@ -218,6 +224,7 @@ class _Walk:
             tree = parse(data)
             if tree is None:
                 continue
+            tree.body = list(_imported_body(tree))
             name = self._name(path)
             self.files.append(name)
             self._on_file(name, tree, data.decode("utf-8", "replace"))

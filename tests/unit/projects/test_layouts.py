@@ -21,6 +21,7 @@ from ipexctl.option_declaration import NO_OPTIONS
 from ipexctl.run.start.project import describe_project, locate_project
 from ipexctl.run.start.request import StartError
 from ipexctl.run.start.script_imports import check_own_modules
+from ipexctl.run.start.start_notes import check_gpu_code
 from ipexctl.spec import ProjectLocation, RunSpec
 
 PROJECTS = Path(__file__).parents[2] / "data" / "projects"
@@ -62,6 +63,7 @@ def what_comes(case: dict[str, Any], tree: Path, monkeypatch: pytest.MonkeyPatch
         found["shown"] = describe_project(spec, "FILES").replace(str(tree), "TREE")
         if location.script is not None:
             check_own_modules(location.script, frozenset())
+        check_gpu_code(spec, {})
         request = request_of_run(spec, notes.append)
         found |= {"installed": list(request.env.extras), "left_out": list(request.left_out)}
     except (UserError, StartError) as error:

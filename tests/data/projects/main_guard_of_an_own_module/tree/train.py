@@ -1,0 +1,3 @@
+from engine import generate
+
+generate()
