@@ -65,6 +65,7 @@ _IMPORT_SETTINGS: Final = frozenset({"path", "meta_path", "path_hooks", "modules
 _INSTALL: Final = re.compile(r"(python3? -m )?pip3? install")
 _LONGEST_SCRIPT: Final = 2_000_000
 """Characters; the syntax of a longer script is not checked."""
+_MOST_FILES_NAMED: Final = 4
 _STACK_OPTIONS: Final = {
     "intel_extension_for_pytorch": "--stack ipex",
     "oneccl_bindings_for_pytorch": "--require-oneccl",
@@ -95,7 +96,8 @@ class ScriptFile:
     install: str = ""
     """The command that rebuilds a damaged environment; packages are appended to it."""
     install_by_run: str = ""
-    """The `ipexctl run --install` that installs the project's requirements file; empty if `run` would not use it."""
+    """The `ipexctl run --install` that installs the project's requirements file; empty if `run` would not use it, or
+    this call has named extras or groups."""
     packages: frozenset[str] = frozenset()
     has_trainer: bool = False
     uses_trainer: bool = False
@@ -366,7 +368,7 @@ def with_environment(script: ScriptFile, context: Gathered) -> ScriptFile:
         doubts_all=doubts_all,
         own=own,
         install=install,
-        install_by_run=install_by_run(spec) if own else "",
+        install_by_run=install_by_run(replace(spec, install=bool(spec.extra or spec.group))) if own else "",
         is_installed_by_run=spec.install and takes_own_requirements(spec),
         packages=packages,
     )
@@ -489,9 +491,13 @@ def _named(imports: Sequence[Import], script: str) -> str:
     if not any(entry.line for entry in imports):
         return f"{modules} of -m"
     places = []
-    for file in dict.fromkeys(entry.file or script for entry in imports):
+    files = list(dict.fromkeys(entry.file or script for entry in imports))
+    shown = files if len(files) <= _MOST_FILES_NAMED else files[: _MOST_FILES_NAMED - 1]
+    for file in shown:
         lines = list(dict.fromkeys(str(entry.line) for entry in imports if (entry.file or script) == file))
         places.append(f"{file} imports ({'line' if len(lines) == 1 else 'lines'} {join_words(lines)})")
+    if len(files) > len(shown):
+        places.append(f"{len(files) - len(shown)} more files import")
     return f"{modules} that {join_words(places)}"
 
 
@@ -500,7 +506,8 @@ def _fix(imports: Sequence[Import], script: ScriptFile) -> str:
     if script.call_from_above:
         return f"a directory above this one has {names[0]}: {script.call_from_above}"
     known = {name: package for name in names if (package := find_package(name, script))}
-    if lost := [name for name in names if project_of(known.get(name, name)) in script.packages]:
+    # PACKAGES has a version for a module that other versions of the package lack.
+    if lost := [name for name in names if normalize(known.get(name, name)) in script.packages]:
         return f"the environment had {join_words(lost)} and is damaged; to build it again: {script.install}"
     if removed := [name for name in names if name in sys.stdlib_module_names]:
         version = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -518,11 +525,14 @@ def _install_fix(names: Sequence[str], known: Mapping[str, str], script: ScriptF
     layout = script.layout
     packages, unknown = list(known.values()), [name for name in names if name not in known]
     of_project = [package for package in packages if project_of(package) in script.requirements.names]
-    if script.own and packages and not unknown and not script.is_installed_by_run:
-        if len(of_project) == len(packages):
-            return script.install_by_run or f"{script.install} -r {_requirement_files(script)}"
-        if script.install_by_run and (option := script.requirements.option_for(packages)):
-            return script.install_by_run.replace("--install", f"--install {option}", 1)
+    is_new = bool(of_project) and not script.is_installed_by_run
+    if script.own and script.install_by_run:
+        others = [package for package in packages if package not in of_project]
+        option = script.requirements.option_for(others) if not unknown else ""
+        if is_new or option:  # what the project requires may bring the others
+            return script.install_by_run.replace("--install", f"--install {option}".rstrip(), 1)
+    elif script.own and is_new and len(of_project) == len(names):
+        return f"{script.install} -r {_requirement_files(script)}"
     if unknown and layout is not None and all(map(layout.is_own, unknown)):
         return (
             f"the project's own package {unknown[0]} has no such module; ipexctl run --dry-run shows where ranks look"

@@ -214,15 +214,32 @@ def test_fix_names_the_file_of_the_project_that_has_the_package(
     by_run = "ipexctl run --install train.py"
     for modules, fix, by_run_fix in (
         (("tqdm", "sentence_transformers"), "ipexctl install -r requirements.txt", by_run),
-        (("tqdm", "peft"), "ipexctl install --with tqdm --with peft", "ipexctl install --with tqdm --with peft"),
+        (("tqdm", "peft"), "ipexctl install --with tqdm --with peft", by_run),  # tqdm may bring peft
         (("matplotlib",), "ipexctl install --with matplotlib", "ipexctl run --install --group plots train.py"),
+        (
+            ("tqdm", "matplotlib"),
+            "ipexctl install --with tqdm --with matplotlib",
+            "ipexctl run --install --group plots train.py",
+        ),
+        (("peft",), "ipexctl install --with peft", "ipexctl install --with peft"),
     ):
         script = needs(*modules, install="ipexctl install", requirements=files, layout=layout)
         missing_there = {"a": list(modules)}
         assert failure_of(script, missing_there).fix == fix
         assert failure_of(replace(script, install_by_run=by_run), missing_there).fix == by_run_fix
         done = replace(script, install_by_run=by_run, is_installed_by_run=True)
-        assert "run --install" not in failure_of(done, missing_there).fix
+        assert failure_of(done, missing_there).fix != by_run  # which has just run
+
+
+def test_a_module_that_only_other_versions_have_does_not_mean_a_damaged_environment() -> None:
+    script = needs("pkg_resources", install="ipexctl install", packages=frozenset({"setuptools", "torch"}))
+    assert failure_of(script, {"a": ["pkg_resources"]}).fix == "ipexctl install --with 'setuptools<81'"
+
+
+def test_a_refusal_names_a_few_files(tmp_path: Path) -> None:
+    imports = tuple(Import(f"module{number}", number, f"pk/file{number}.py") for number in range(1, 7))
+    reason = failure_of(ScriptFile("train.py", imports=imports), {"a": [entry.module for entry in imports]}).reason
+    assert reason.endswith("pk/file3.py imports (line 3) and 3 more files import")
 
 
 def test_no_command_has_a_guessed_name(tmp_path: Path) -> None:
