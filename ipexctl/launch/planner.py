@@ -246,7 +246,7 @@ def _host_plan(context: LaunchContext, node: NodeLayout) -> HostPlan:
 
 
 def _command(gathered: Gathered) -> tuple[str, ...]:
-    if gathered.spec.kind == "command":
+    if gathered.spec.kind == "command" and not gathered.spec.project.entry:
         return gathered.spec.project.command
     module = ("-m",) if gathered.spec.kind == "module" else ()
     return (gathered.env.python, *module, *gathered.spec.project.command)

@@ -19,7 +19,7 @@ from typing import Final
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import quoted
 from ipexctl.node.common.plan import Commit
-from ipexctl.projects.layout import read_layout
+from ipexctl.projects.layout import ProjectLayout, read_layout
 from ipexctl.projects.modules import find_module
 from ipexctl.projects.own_launches import find_launch
 from ipexctl.projects.requirement_files import RequirementFiles, find_requirement_files
@@ -49,6 +49,8 @@ def locate_project(spec: RunSpec, cwd: Path, before: str = "") -> ProjectLocatio
     if script is None:
         layout = read_layout(root, workdir)
         found = None
+        if spec.kind == "command" and spec.sync and (entry := layout.commands.get(spec.script)):
+            return _command_location(spec, root, subdirectory, layout, entry)
         if spec.kind == "module":
             check_module_name(spec.argv[0], workdir)
             found = project_module(spec.argv, workdir, layout, directories_above(workdir))
@@ -104,7 +106,7 @@ def _locate_command(spec: RunSpec, cwd: Path) -> ProjectLocation | None:
     entry = layout.commands.get(name)
     if entry is None:
         return None
-    module, _, function = entry.partition(":")
+    module = entry.partition(":")[0]
     if find_module(module, layout.search_paths) is None:
         raise UserError(
             f"the command {name} of {layout.root.name} is in the module {module}, which the project lacks",
@@ -116,6 +118,15 @@ def _locate_command(spec: RunSpec, cwd: Path) -> ProjectLocation | None:
             f"{name} starts {launcher} itself ({path.name}, line {line}): every rank would start a training",
             fix="ipexctl run -m MODULE, with the module that it is to start",
         )
+    return _command_location(spec, root, subdirectory, layout, entry)
+
+
+def _command_location(
+    spec: RunSpec, root: Path, subdirectory: str, layout: ProjectLayout, entry: str
+) -> ProjectLocation:
+    """Of a console script of the project: the ranks call its function."""
+    workdir = root / subdirectory
+    name, (module, _, function) = spec.argv[0], entry.partition(":")
     first = function.partition(".")[0]
     code = f"import sys; from {module} import {first}; sys.argv[0] = {name!r}; sys.exit({function}())"
     files = find_requirement_files(layout, workdir)

@@ -582,6 +582,8 @@ def takes_own_requirements(spec: RunSpec) -> bool:
 
 def install_by_run(spec: RunSpec) -> str:
     """The same call with `--install` for the project's requirements; empty if a run reads none, or has just done so."""
-    if spec.install or not spec.takes_own_requirements or not spec.sync or spec.kind == "command":
+    is_own = spec.kind != "command" or bool(spec.project.entry)
+    if spec.install or not spec.takes_own_requirements or not spec.sync or not is_own:
         return ""
-    return f"ipexctl run --install {'-m ' * (spec.kind == 'module')}{shlex.join(spec.argv)}"
+    mark = {"module": "-m ", "command": "-- "}.get(spec.kind, "")
+    return f"ipexctl run --install {mark}{shlex.join(spec.argv)}"

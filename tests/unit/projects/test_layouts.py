@@ -33,6 +33,8 @@ def spec_of(line: str) -> RunSpec:
     words = shlex.split(line)
     if words[0] == "-m":
         return RunSpec("module", tuple(words[1:]), takes_own_requirements=True, install=True)
+    if words[0] == "--":
+        return RunSpec("command", tuple(words[1:]), takes_own_requirements=True, install=True)
     return RunSpec("script", tuple(words), takes_own_requirements=True, install=True)
 
 
