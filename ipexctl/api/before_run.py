@@ -14,6 +14,7 @@ from ipexctl.errors import CallError, NeedsChoice, Refusal, UserError
 from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.found_files import check_found
 from ipexctl.hosts.nodeset import fold
+from ipexctl.node.common.plan import PlannedProject
 from ipexctl.projects.requirement_files import RequirementFiles, with_optional
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import run_in_background
@@ -100,6 +101,15 @@ def _request_of_project(
     for note in made.notes:
         on_step(f"note: {note}")
     return made
+
+
+def with_left_out(project: PlannedProject, spec: RunSpec, wanted: InstallRequest) -> PlannedProject:
+    """The project with what `run --install` takes of its requirements, and what not. Pure."""
+    if not takes_own_requirements(spec):
+        return project._replace(requirements=())
+    if not wanted.files:
+        return project._replace(requirements=(), left_out=project.requirements)
+    return project._replace(left_out=wanted.left_out)
 
 
 def _beside(files: RequirementFiles) -> str:

@@ -34,15 +34,23 @@ def run(
         from ipexctl.run.start import pipeline  # 0.25 s, while the hosts connect
 
         if spec.install:
-            from ipexctl.api.before_run import install_first, request_of_run  # 0.1 s, for --install alone
+            from ipexctl.api.before_run import (  # 0.1 s, for --install alone
+                install_first,
+                request_of_run,
+                with_left_out,
+            )
             from ipexctl.run.start.upload import start_reading
         if dry_run:
             notes: list[str] = []
-            if spec.install:
-                spec = replace(spec, torch=request_of_run(spec, notes.append).with_torch().env.stack.torch)
+            wanted = request_of_run(spec, notes.append) if spec.install else None
+            if wanted is not None:
+                spec = replace(spec, torch=wanted.with_torch().env.stack.torch)
             planned = pipeline.plan_run(spec, pool, watcher)
             for note in notes:  # name the project before any note
                 watcher.on_step(note)
+            if wanted is not None and isinstance(planned, PlannedRun):
+                project = with_left_out(planned.plan.project, spec, wanted)
+                return replace(planned, plan=planned.plan._replace(project=project))
             return planned
         reading: Future[Project] | None = None
         probed: Sequence[HostFacts] = ()

@@ -146,7 +146,7 @@ class PlannedProject(NamedTuple):
     requirements: tuple[str, ...] = ()
     """Files that `run --install` takes, relative to the root."""
     left_out: tuple[str, ...] = ()
-    """Lines of these files that hosts cannot install, if this call has read them."""
+    """Their lines that hosts cannot install, and those that do not count, if a dry run with `--install` read them."""
 
 
 class Commit(NamedTuple):

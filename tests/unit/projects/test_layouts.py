@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from ipexctl.api.before_run import request_of_run
+from ipexctl.api.before_run import request_of_run, with_left_out
 from ipexctl.errors import UserError
+from ipexctl.node.common.plan import PlannedProject
 from ipexctl.option_declaration import NO_OPTIONS
 from ipexctl.run.start.project import describe_project, locate_project
 from ipexctl.run.start.request import StartError
@@ -67,7 +68,8 @@ def what_comes(case: dict[str, Any], tree: Path, monkeypatch: pytest.MonkeyPatch
             check_own_modules(location.script, frozenset())
         check_gpu_code(spec, {})
         request = request_of_run(spec, notes.append)
-        found |= {"installed": list(request.env.extras), "left_out": list(request.left_out)}
+        planned = with_left_out(PlannedProject(requirements=location.requirements.files), spec, request)
+        found |= {"installed": list(request.env.extras), "left_out": list(planned.left_out)}
     except (UserError, StartError) as error:
         refused = error.failure if isinstance(error, StartError) else error
         reason = refused.reason if not isinstance(refused, UserError) else refused.message
