@@ -23,6 +23,7 @@ REQUIREMENTS: Final = "requirements.txt"
 CONDA: Final = ("environment.yml", "environment.yaml", "conda.yml", "conda.yaml")
 _NAME: Final = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 _CONDA_LINE: Final = re.compile(r"\s*-\s+[\"']?([A-Za-z0-9][A-Za-z0-9._-]*)")
+_MAIN: Final = ("requirements", "base", "main")
 _MOST_OTHERS: Final = 20
 
 
@@ -38,7 +39,7 @@ class RequirementFiles(NamedTuple):
     unread: str = ""
     """A requirements.txt beside a lock, which is not read."""
     others: tuple[str, ...] = ()
-    """Files of requirements that nobody takes unless they are named."""
+    """Files of requirements that nobody takes unless they are named; one for all uses comes first."""
     is_computed: bool = False
     """True if only the code of a setup.py knows the requirements."""
     notes: tuple[str, ...] = ()
@@ -138,7 +139,7 @@ def _conda_in(root: Path, directory: str) -> tuple[str, ...]:
 
 def _other_files(root: Path) -> Iterator[str]:
     for pattern in ("requirements*.txt", "requirements*/*.txt", "requirements*/*.in"):
-        for path in sorted(root.glob(pattern))[:_MOST_OTHERS]:
+        for path in sorted(root.glob(pattern), key=lambda path: (path.stem not in _MAIN, path))[:_MOST_OTHERS]:
             yield path.relative_to(root).as_posix()
 
 
