@@ -354,7 +354,8 @@ def constants_of(tree: ast.Module) -> dict[str, Any]:
 
 
 def literal_of(node: ast.AST | None, names: Mapping[str, Any]) -> Any:
-    """The value of a literal, of a known name, or of lists, tuples, dictionaries and sums of these; else None."""
+    """The value of a literal, of a known name, or of lists, tuples, dictionaries, entries and sums of these; else
+    None."""
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.Name):
@@ -368,11 +369,26 @@ def literal_of(node: ast.AST | None, names: Mapping[str, Any]) -> Any:
         return {
             key: value for key, value in zip(keys, values, strict=True) if isinstance(key, str) and value is not None
         }
+    if isinstance(node, ast.DictComp):
+        return _requirements_by_name(node, names)
+    if isinstance(node, ast.Subscript):
+        table, key = literal_of(node.value, names), literal_of(node.slice, names)
+        return table.get(key) if isinstance(table, dict) and isinstance(key, str) else None
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         left, right = literal_of(node.left, names), literal_of(node.right, names)
         is_same = type(left) is type(right) and isinstance(left, (str, list))
         return left + right if is_same else None
     return None
+
+
+def _requirements_by_name(node: ast.DictComp, names: Mapping[str, Any]) -> dict[str, str] | None:
+    """The table of `{name: text for text, name in (re.findall(…, each)[0] for each in REQUIREMENTS)}`."""
+    inside = [each for generator in node.generators for each in ast.walk(generator.iter)]
+    if not any(isinstance(each, ast.Attribute) and each.attr == "findall" for each in inside):
+        return None
+    lists = [literal_of(each, names) for each in inside if isinstance(each, ast.Name)]
+    texts = [text for each in lists if isinstance(each, list) for text in each if isinstance(text, str)]
+    return {match[0]: text for text in texts if (match := _NAME.match(text))} or None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+from tinylm import model  # noqa: F401
