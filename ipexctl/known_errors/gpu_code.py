@@ -125,8 +125,9 @@ def _parts(node: ast.AST, *, is_sure: bool) -> Iterator[tuple[ast.AST, bool]]:
     """Children, each with True if it is certainly reached, because no earlier statement in the block can leave it."""
     for child in ast.iter_child_nodes(node):
         yield child, is_sure
-        if isinstance(child, ast.stmt) and _may_leave(child):
-            if _is_guard(child):
+        is_guard = _is_guard(child)
+        if (is_sure or is_guard) and isinstance(child, ast.stmt) and _may_leave(child):
+            if is_guard:
                 return
             is_sure = False
 
