@@ -43,7 +43,6 @@ from ipexctl.node.common.plan import (
     RankPlan,
     Setting,
 )
-from ipexctl.node.env.check import normalize
 from ipexctl.projects.dist_info import dist_info_files
 from ipexctl.projects.layout import ProjectLayout
 from ipexctl.spec import asked_of
@@ -147,7 +146,7 @@ def _own_files(layout: ProjectLayout) -> Iterator[LaunchFile]:
 def _planned_project(gathered: Gathered) -> PlannedProject:
     project = gathered.spec.project
     own = tuple(package.name for package in project.layout.own if package.name)
-    paths = project.layout.paths_with(frozenset(map(normalize, gathered.env.packages)))
+    paths = project.layout.paths_with(gathered.env.packages)
     return PlannedProject(str(project.root), own, paths, project.requirements.files)
 
 

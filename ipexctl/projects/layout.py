@@ -65,8 +65,9 @@ class ProjectLayout:
 
     def paths_with(self, packages: Collection[str]) -> tuple[str, ...]:
         """The same, without the directories of packages with compiled parts that the environment has as a wheel: the
-        project's files would hide the wheel's. `packages`: normalized names."""
-        built = [package for package in self.own if self._is_built(package, packages)]
+        project's files would hide the wheel's."""
+        normalized = frozenset(map(normalize, packages))
+        built = [package for package in self.own if self._is_built(package, normalized)]
         left_out = {path for package in built for path in package.paths}
         found = [path for package in self.own for path in package.paths if path not in left_out]
         root = [] if "." in left_out else ["."]
