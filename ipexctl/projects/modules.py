@@ -106,7 +106,7 @@ def has_packages(directory: Path) -> bool:
 
 def find_module(name: str, places: Sequence[Path]) -> tuple[Path, str] | None:
     """The file that `python -m NAME` runs, and its package."""
-    for place in places:
+    for place in places if name else ():
         base = place.joinpath(*name.split("."))
         if base.with_name(f"{base.name}.py").is_file():
             return base.with_name(f"{base.name}.py"), name.rpartition(".")[0]

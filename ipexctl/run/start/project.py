@@ -49,7 +49,8 @@ def locate_project(spec: RunSpec, cwd: Path, before: str = "") -> ProjectLocatio
     if script is None:
         layout = read_layout(root, workdir)
         found = None
-        if spec.kind == "command" and spec.sync and (entry := layout.commands.get(spec.script)):
+        entry = layout.commands.get(spec.script, "") if spec.kind == "command" and spec.sync else ""
+        if find_module(entry.partition(":")[0], layout.search_paths) is not None:
             return _command_location(spec, root, subdirectory, layout, entry)
         if spec.kind == "module":
             check_module_name(spec.argv[0], workdir)

@@ -125,7 +125,7 @@ def script_notes(context: Gathered, plan: Plan) -> tuple[str, ...]:
 def spawner_note(place: str, ranks: int) -> str:
     if not place or ranks < 2:
         return ""
-    return f"this script starts its own ranks ({place}), and each of {ranks} ranks would do so: -n 1"
+    return f"this script can start its own ranks ({place}); if it does, each of {ranks} ranks would do so: -n 1"
 
 
 def hydra_note(modules: Collection[str], argv: Sequence[str], ranks: int) -> str:
