@@ -8,7 +8,8 @@ from functools import partial
 from ipexctl.api.known_runs import CallWatcher, node0_of
 from ipexctl.limits import STOP_ANSWER, WHY_ANSWER
 from ipexctl.node.common.records import RunStatus
-from ipexctl.run.registry import RunRecord, RunRegistry, read_failed_call
+from ipexctl.projects.root import ProjectHere
+from ipexctl.run.registry import LAST, RunRecord, RunRegistry, read_failed_call
 from ipexctl.run.stack_dump import Dump
 from ipexctl.run.stack_dump import dump as dump_stacks
 from ipexctl.run.why.why import WhyResult, mention_failed_call, mention_page
@@ -24,12 +25,13 @@ def dump(
         return dump_stacks(session, record, ranks, pool.cancel, timeout=timeout or STOP_ANSWER)
 
 
-def why(record: RunRecord, caller: CallWatcher, *, timeout: float | None = None, is_last: bool = False) -> WhyResult:
-    """`is_last`: it was named as the last run, so mention a later call that started none."""
+def why(record: RunRecord, caller: CallWatcher, *, timeout: float | None = None, word: str = "") -> WhyResult:
+    """`word` named the run: with `last` or `last:all`, mention a later call that started none."""
     directory = RunRegistry().directory
     with node0_of(record, caller) as pool:
         connect = partial(pool.connector.open, record.node0, pool.cancel)
         result = explain(record, connect, directory, pool.cancel, timeout=timeout or WHY_ANSWER)
-    if is_last:
-        result = mention_failed_call(result, read_failed_call(directory))
+    failed = read_failed_call(directory) if word in LAST else None
+    if failed is not None and (word == "last:all" or ProjectHere.find().has(failed.directory, "")):
+        result = mention_failed_call(result, failed)
     return mention_page(result)

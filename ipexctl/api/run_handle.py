@@ -69,7 +69,7 @@ class Run:
 
     @classmethod
     def find(cls, run: str = "last", *, on_line: Callable[[str], object] = ignore_event) -> Run:
-        """By id, by a unique prefix of it, or the last run."""
+        """By id, by a unique prefix of it; `last` is the last run of this directory's project, `last:all` of all."""
         return cls(RunRegistry().find(run), on_line=on_line)
 
     @property

@@ -15,7 +15,7 @@ import typer
 
 from ipexctl.api.fetch import fetch_files, fetch_from_all, mirror_files
 from ipexctl.commands.interrupt import cancelling
-from ipexctl.commands.run_calls import begun, find_run
+from ipexctl.commands.run_calls import begun
 from ipexctl.commands.shared_options import (
     RECONNECT,
     Home,
@@ -91,7 +91,7 @@ class FetchCall:
 
     def from_all(self, *, results: bool) -> int:
         output = self.output
-        record = begun(find_run(self.source.word, output), output)
+        record = begun(RunRegistry().find(self.source.word), output)
         orders = orders_of_all_hosts(record, self.source.path, self.dest, results=results)
         cancel = Cancel()
         with cancelling(cancel) as interrupt:
@@ -111,7 +111,7 @@ class FetchCall:
 
     def follow(self, *, all_hosts: bool, results: bool, reconnect: float) -> int:
         output, targets, path = self.output, self.targets, self.source.path
-        record = begun(find_run(self.source.word, output), output, waits=True)
+        record = begun(RunRegistry().find(self.source.word), output, waits=True)
         others = choose_hosts(targets) if targets.names_hosts and self.host is not None else ()
         requests = (
             orders_of_all_hosts(record, path, self.dest, results=results)
@@ -164,7 +164,7 @@ class FetchCall:
         if targets.limit is not None and "limit" not in targets.defaults and not targets.names_hosts:
             fix = "use --from HOST or -r RANK to name the host of a run"
             raise UserError("-l limits the hosts of a call, and a run has its own hosts", fix=fix)
-        record = begun(find_run(source.word, output, register), output)
+        record = begun(register.find(source.word), output)
         others = choose_hosts(targets) if targets.names_hosts and of_run else ()
         return order_of_run(record, source.path, self.dest, rank=self.rank, host=self.host, others=others), record
 
@@ -302,7 +302,7 @@ def fetch_command(
     ctx: typer.Context,
     source: str = argument(
         "RUN[:PATH]|HOST:PATH",
-        "Run (id, a unique prefix of it, or `last`) or host, and a path.",
+        "Run (id, a unique prefix of it, `last`, `last:all`) or host, and a path.",
         autocompletion=completion("sources"),
     ),
     dest: str = argument("DEST", "Destination on the control machine."),

@@ -28,6 +28,7 @@ from ipexctl.commands.target_hosts import session_pool
 from ipexctl.errors import IpexctlError, UserError
 from ipexctl.extensions import addition
 from ipexctl.node.common.plan import SCHEMA, OtherRun, Plan, to_json
+from ipexctl.projects.root import ProjectHere
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.outcome import Watch
@@ -289,8 +290,10 @@ def _noting_failed_call(line: LaunchLine, summary: Path | None, *, needs_note: b
     finally:
         script = line.module or next(iter(line.words or ()), "")
         if outcome.needs_note and script:
-            registry = RunRegistry()
-            failed = FailedCall(time.time(), script, outcome.reason, outcome.fix, registry.last_sequence())
+            registry, directory = RunRegistry(), str(ProjectHere.find().directory or "")
+            failed = FailedCall(
+                time.time(), script, outcome.reason, outcome.fix, directory, sequence=registry.last_sequence()
+            )
             save_failed_call(registry.directory, failed)
 
 

@@ -103,12 +103,24 @@ def completion(kind: str) -> Callable[[typer.Context, str], list[str]]:
 
 
 RUN: Final = argument(
-    "[RUN]", "Run id, a unique prefix of it, or `last` (default: {default}).", "last", autocompletion=completion("runs")
+    "[RUN]",
+    "Run id, a unique prefix of it, `last` of this project, or `last:all` (default: {default}).",
+    "last",
+    autocompletion=completion("runs"),
 )
 """For commands that only read."""
-NAMED_RUN: Final = argument("RUN", "Run id, a unique prefix of it, or `last`.", None, autocompletion=completion("runs"))
+NAMED_RUN: Final = argument(
+    "RUN",
+    "Run id, a unique prefix of it, `last` of this project, or `last:all`.",
+    None,
+    autocompletion=completion("runs"),
+)
 """For commands that can end a run. If it is missing, the error names the last run."""
-RUNS: Final = argument("RUN…", "Run ids, unique prefixes of them, or `last`.", autocompletion=completion("runs"))
+RUNS: Final = argument(
+    "RUN…",
+    "Run ids, unique prefixes of them, `last` of this project, or `last:all`.",
+    autocompletion=completion("runs"),
+)
 RANKS: Final = option("--ranks -r RANKS", "Ranks to show, such as 0 or 0-3,8 (default: {default}).", "all")
 RECONNECT: Final = option(
     "--reconnect S",

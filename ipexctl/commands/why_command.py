@@ -10,13 +10,13 @@ from typing import Any, Final, NoReturn
 import typer
 
 from ipexctl.api.explained_runs import dump, why
-from ipexctl.commands.run_calls import begun, call_about_runs, chosen_ranks, find_run
+from ipexctl.commands.run_calls import begun, call_about_runs, chosen_ranks
 from ipexctl.commands.shared_options import RANKS, RUN, TIMEOUT, Output, command, flag, is_on_command_line
 from ipexctl.errors import CallError, UserError
 from ipexctl.known_errors.match import Cause
 from ipexctl.node.common.records import FINAL, RunStatus
 from ipexctl.option_declaration import check_seconds
-from ipexctl.run.registry import FailedCall, RunRecord
+from ipexctl.run.registry import FailedCall, RunRecord, RunRegistry
 from ipexctl.run.why.diagnosis import Diagnosis, Line
 from ipexctl.run.why.why import WhyResult
 from ipexctl.text import format_clock, printable
@@ -48,11 +48,11 @@ def why_command(
     check_seconds("--timeout", timeout)
     if not stacks and any(is_on_command_line(ctx, name) for name in ("ranks", "everything")):
         raise UserError("-r and --all choose stacks", fix="ipexctl why --stacks")
-    record = find_run(run, output)
+    record = RunRegistry().find(run)
     if stacks:
         _show_stacks(record, output, ranks, everything=everything, timeout=timeout)
     with call_about_runs(output) as (caller, _):
-        report = why(record, caller, timeout=timeout, is_last=run == "last")
+        report = why(record, caller, timeout=timeout, word=run)
     output.print_report(report, as_json, show)
     raise typer.Exit(report.exit_code)
 

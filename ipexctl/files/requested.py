@@ -67,6 +67,9 @@ def parse_source(text: str) -> FetchSource:
         word, colon = f"{account}{at}{word}", ":"
     else:
         word, colon, path = text.partition(":")
+        if word == "last" and path.partition(":")[0] == "all":
+            all_runs, colon, path = path.partition(":")
+            word = f"{word}:{all_runs}"
     if not word:
         raise UserError(
             f"{quoted(text)} names neither a run nor a host", fix="RUN:PATH or HOST:PATH; the last run: last:PATH"

@@ -17,8 +17,9 @@ import shlex
 import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
+from ipexctl.errors import UserError
 from ipexctl.files.file_names import stored_path
 from ipexctl.found_files import account_name, cache_directory, check_found, data_directory, state_directory
 from ipexctl.node.common.files import make_private_directory, open_private
@@ -111,6 +112,30 @@ def _check_marks(directory: Path, start: Path) -> None:
             more = f"or end the search for the project below it: touch {own}"
             role = "would make its directory the project, and does not count"
             check_found(directory / name, more=more, role=role)
+
+
+class ProjectHere(NamedTuple):
+    """The project of the current directory."""
+
+    directory: Path | None
+    root: Path | None
+
+    @classmethod
+    def find(cls) -> ProjectHere:
+        directory = None
+        with contextlib.suppress(OSError, UserError):
+            directory = Path.cwd()
+            return cls(directory, find_root(None, None, directory))
+        return cls(directory, None)
+
+    def has(self, call_directory: str, project: str) -> bool:
+        """True for a call that was typed in this directory, or for a run of this project. Without a mark of its own,
+        the directory belongs to each project above it."""
+        if call_directory and call_directory == str(self.directory):
+            return True
+        if self.root is None or not project:
+            return False
+        return str(self.root) == project or (not is_marked(self.root) and self.root.is_relative_to(project))
 
 
 def is_marked(path: Path) -> bool:

@@ -25,6 +25,7 @@ from ipexctl.node.common.files import make_private_directory, write_atomically
 from ipexctl.node.common.json_records import as_object, check_type, decode, decode_natural, read_json_file
 from ipexctl.node.common.plan import PLAN_FILE, Plan, plan_text, read_outline
 from ipexctl.option_declaration import CONNECT_SECONDS, NO_OPTIONS, CallOptions
+from ipexctl.projects.root import ProjectHere
 from ipexctl.run.pending import remove_record, runs_directory
 from ipexctl.run.records_0_4 import for_0_4, from_0_4
 from ipexctl.spec import NOT_TYPED, TypedCall
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "ipexctl.record/1"
 _LAST_SEQUENCE: Final = "last-sequence"
+LAST: Final = ("last", "last:all")
 _NOT_IN_IDS: Final = re.compile(r"[^A-Za-z0-9_]+")
 
 
@@ -214,20 +216,25 @@ class RunRegistry:
         return sorted(found, key=lambda record: (record.sequence, record.started, record.id)), damaged
 
     def find(self, word: str) -> RunRecord:
-        """Find the run by its id or a unique prefix of it; `last` is the newest."""
-        records, damaged = self.read_records()
+        """Find the run by its id or a unique prefix of it. `last` is the newest of the current directory's project,
+        `last:all` of all."""
+        every, damaged = self.read_records()
+        records = _of_this_project(every) if word == "last" else every
         newest = records[-1].started if records else 0.0
         of_word = [record for record in damaged if word and record.id.startswith(word)]
-        is_newest_lost = not records or records[-1].sequence < self.last_sequence()
+        is_newest_lost = not every or every[-1].sequence < self.last_sequence()
         of_last = [record for record in damaged if is_newest_lost or record.written > newest]
-        meant = of_last if word == "last" else of_word
+        meant = of_last if word in LAST else of_word
         if meant and not any(record.id == word for record in records):
             raise max(meant, key=lambda record: (record.id == word, record.written))
-        if not records:
+        if not every:
             raise UserError("no run was started from the control machine yet", fix="ipexctl run starts one")
-        if word == "last":
-            return records[-1]
-        return _only(word, records)
+        if not records:
+            raise UserError(
+                "no run of the project in this directory was started from the control machine yet",
+                fix=f"ipexctl ps lists all runs; `last:all` is the newest of them, {every[-1].id}",
+            )
+        return records[-1] if word in LAST else _only(word, records)
 
     def find_named(self, word: str | None, command: str) -> RunRecord:
         """Like `find`. Without a word, raise a UserError that names the last run. `command`: what to type."""
@@ -256,6 +263,11 @@ class RunRegistry:
 
     def remove(self, run: str) -> None:
         remove_record(self.directory, run)
+
+
+def _of_this_project(records: Sequence[RunRecord]) -> list[RunRecord]:
+    here = ProjectHere.find()
+    return [record for record in records if here.has(record.typed.directory, record.project)]
 
 
 def _only(word: str, records: Sequence[RunRecord]) -> RunRecord:
@@ -332,6 +344,7 @@ class FailedCall:
     script: str
     reason: str = ""
     fix: str = ""
+    directory: str = ""
     sequence: int = 0
     """That of the last run before."""
 

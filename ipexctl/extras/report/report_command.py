@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import typer
 
 from ipexctl.api.known_runs import CallWatcher, node0_of
-from ipexctl.commands.run_calls import begun, call_about_runs, find_run
+from ipexctl.commands.run_calls import begun, call_about_runs
 from ipexctl.commands.shared_options import RUN, TIMEOUT, Output, TextOutput, command, completion, option
 from ipexctl.errors import UserError
 from ipexctl.extras.report.html import GENERATOR, page_html
@@ -199,7 +199,7 @@ def report_command(
         raise UserError("report has no --json", fix="ipexctl why --json")
     check_seconds("--timeout", timeout)
     registry = RunRegistry()
-    records = [begun(find_run(run, output, registry), output)]
+    records = [begun(registry.find(run), output)]
     if compare is not None:
         records.append(begun(registry.find(compare), output))
     path = page_file or Path(f"report-{records[0].id}.html")

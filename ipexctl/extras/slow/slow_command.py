@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import typer
 
-from ipexctl.commands.run_calls import begun, call_about_runs, find_run
+from ipexctl.commands.run_calls import begun, call_about_runs
 from ipexctl.commands.shared_options import RUN, TIMEOUT, Output, command
 from ipexctl.extras.slow.slow import slow_of_run
 from ipexctl.extras.slow.slow_report import as_json, show
 from ipexctl.option_declaration import check_seconds
+from ipexctl.run.registry import RunRegistry
 
 
 @command()
@@ -26,7 +27,7 @@ def slow_command(
     Example: ipexctl slow last
     """
     check_seconds("--timeout", timeout)
-    record = begun(find_run(run, output), output)
+    record = begun(RunRegistry().find(run), output)
     with call_about_runs(output) as (caller, _):
         result = slow_of_run(record, caller, timeout=timeout)
     output.print_report(result, as_json, show)

@@ -136,10 +136,10 @@ def _with_fresh_dump(
     return replace(snapshot, dump=taken)
 
 
-def mention_failed_call(answer: WhyResult, failed: FailedCall | None) -> WhyResult:
+def mention_failed_call(answer: WhyResult, failed: FailedCall) -> WhyResult:
     """Add the last call of `ipexctl run` that began no run, if it was made after this run."""
     record = answer.record
-    if failed is None or failed.sequence < record.sequence or (not record.sequence and failed.at <= record.started):
+    if failed.sequence < record.sequence or (not record.sequence and failed.at <= record.started):
         return answer
     return replace(answer, failed_call=failed)
 

@@ -88,7 +88,7 @@ def test_last_is_the_newest_run_and_prefixes_must_be_unique(register: RunRegistr
     for number in (1, 12, 2):
         register.save(replace(RUN, id=f"train-{number}"))
     assert [record.id for record in register.all()] == ["train-1", "train-12", "train-2"]
-    assert register.find("last").id == "train-2"
+    assert register.find("last:all").id == "train-2"
     assert register.find("train-1").id == "train-1"  # whole, although another begins so
     assert register.find("train-12").id == "train-12"
     with pytest.raises(UserError, match=r"3.*'tr'"):
@@ -102,18 +102,18 @@ def test_the_order_of_runs_does_not_depend_on_the_clock(register: RunRegistry, t
     for run, started in (("train-1", 1e9 + 86400), ("train-2", 1e9), ("train-3", 1e9 + 60)):
         register.save(replace(RUN, id=run, started=started))
     assert [each.id for each in register.all()] == ["train-1", "train-2", "train-3"]
-    assert register.find("last").id == "train-3"
+    assert register.find("last:all").id == "train-3"
     register.save(replace(RUN, id="train-2", host_keys="off"))  # a submitted run that has begun
-    assert register.find("last").id == "train-3"
+    assert register.find("last:all").id == "train-3"
     register.remove("train-3")
     (tmp_path / "runs/last-sequence").unlink()
     register.save(replace(RUN, id="train-4", started=1.0))
-    assert register.find("last").id == "train-4"
+    assert register.find("last:all").id == "train-4"
     newest = tmp_path / "runs/train-4.json"
     newest.write_text("{")
     os.utime(newest, (1, 1))
     with pytest.raises(UserError, match="train-4"):
-        register.find("last")
+        register.find("last:all")
 
 
 def test_runs_of_an_older_version_are_older_and_sorted_by_their_times(register: RunRegistry, tmp_path: Path) -> None:
@@ -125,6 +125,38 @@ def test_runs_of_an_older_version_are_older_and_sorted_by_their_times(register: 
             json.dumps({key: value for key, value in json.loads(path.read_text()).items() if key != "sequence"})
         )
     assert [each.id for each in register.all()] == ["train-2", "train-1", "train-3"]
+
+
+@pytest.mark.parametrize(
+    ("directory", "last"),
+    [
+        ("a", "a-2"),
+        ("a/lib", "a-2"),  # below a marked directory
+        ("a/own", None),  # a project of its own
+        ("b", "b-1"),
+        ("typed", "a-2"),  # the call was typed here
+        ("other", None),
+    ],
+)
+def test_last_is_the_last_run_of_the_project_here(
+    register: RunRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, directory: str, last: str | None
+) -> None:
+    for name in ("a/lib", "a/own", "b/.git", "typed", "other"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("a", "a/own"):
+        (tmp_path / name / "ipexctl.toml").touch()
+    typed = TypedCall((), ("train.py",), str(tmp_path / "typed"))
+    for run, project, started in (("a-1", "a", 1.0), ("a-2", "a", 3.0), ("b-1", "b", 2.0), ("c-1", "c", 4.0)):
+        record = replace(RUN, id=run, project=str(tmp_path / project), started=started)
+        register.save(replace(record, typed=typed) if run == "a-2" else record)
+    monkeypatch.chdir(tmp_path / directory)
+    assert register.find("last:all").id == "c-1"
+    if last is not None:
+        assert register.find("last").id == last
+        return
+    with pytest.raises(UserError) as caught:
+        register.find("last")
+    assert "c-1" in caught.value.fix
 
 
 def test_damaged_and_foreign_files_are_ignored(register: RunRegistry, tmp_path: Path) -> None:
