@@ -69,6 +69,8 @@ CONNECTIVITY_CHECK: Final = 6.0
 """For connections between the nodes; no answer by then means a firewall."""
 RUNS_CHECK: Final = 20.0
 """To look for other runs on a host (`run --exclusive`, `--wait`), and for its lock."""
+PASS_AFTER: Final = 10.0
+"""After so long, --wait passes over a process that holds a host's lock and starts no run."""
 LOCK_VALID: Final = 3600.0
 """A starting call holds the locks of its hosts for this long: sshd may keep a lost connection for hours."""
 CONNECTIVITY_VALID: Final = 600.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -11,6 +12,8 @@ import typer
 
 from ipexctl.commands.shared_options import Home, Output, Targets, command, flag, option
 from ipexctl.errors import UserError
+from ipexctl.found_files import account_name
+from ipexctl.launch.other_runs import by_text
 from ipexctl.node.common.job_words import describe_run_end
 from ipexctl.node.run.run_replies import PrunedRun
 from ipexctl.node.run.summary import attempts_of
@@ -133,6 +136,7 @@ def _run(run: KnownRun) -> dict[str, Any]:
         "state": run.state,
         "script": record.plan.script,
         "tag": _tag(record),
+        "by": record.plan.by and record.plan.by._asdict(),
         "env": record.plan.environment,
         "node0": record.node0.name,
         "hosts": list(record.hosts),
@@ -164,6 +168,7 @@ def show(runs: Sequence[KnownRun], *, hidden: int = 0, quiet: bool = False, no_c
     if runs:
         rows = [_row(run, now) for run in runs]
         layouts = _with_column("tag", "state", _with_column("throughput", "took", _LAYOUTS, rows), rows)
+        layouts = _with_column("by", "run", layouts, rows)
         layout = fitting_layout(layouts, rows)
         notes = [_note(row, layout) for row in rows]
         show_table(layout, [[row[name] for name in layout] for row in rows], notes=notes, no_color=no_color)
@@ -189,6 +194,7 @@ def _with_column(name: str, after: str, layouts: _Layouts, rows: Sequence[Mappin
 
 def _note(row: Mapping[str, str], layout: Sequence[str]) -> str:
     parts = [] if "hosts" in layout else [f"{counted(int(row['ranks']), 'rank')} on {row['hosts']}"]
+    parts += [f"by {row['by']}"] if row["by"] and "by" not in layout else []
     parts += [row["tag"]] if row["tag"] and "tag" not in layout else []
     parts += [row["throughput"]] if row["throughput"] and "throughput" not in layout else []
     parts += [row["ended by"]] if row["ended by"] and "ended by" not in layout else []
@@ -221,6 +227,7 @@ def _row(run: KnownRun, now: float) -> dict[str, str]:
         moved = f"restart {status.attempt}{moved_text(status)}" if is_running else ""
     return {
         "run": record.id,
+        "by": "" if (by := by_text(record.plan.by)) == f"{account_name()}@{os.uname().nodename}" else by,
         "state": run.state,
         "tag": printable(_tag(record) or ""),
         "script": record.plan.script,

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ipexctl.launch.other_runs import time_of
+from ipexctl.launch.other_runs import by_text, time_of
 from ipexctl.node.common.plan import OtherRun
 from ipexctl.remote.outcome import HostResult, Report
 from ipexctl.run.hosts_now import BusyPrograms, HostsNow, RunOnHosts
@@ -15,8 +15,10 @@ from ipexctl.ui.results import fold_names, report_json, value_json
 from ipexctl.ui.text_table import fitting_layout, folded_hosts, print_lines, show_table
 
 _LAYOUTS: Final = (
-    ("run", "account", "state", "script", "ranks", "hosts", "cores", "since", "until"),
-    ("run", "account", "state", "ranks", "hosts", "cores", "since", "until"),
+    ("run", "account", "by", "tag", "state", "script", "ranks", "hosts", "cores", "since", "until"),
+    ("run", "account", "by", "state", "script", "ranks", "hosts", "cores", "since", "until"),
+    ("run", "account", "by", "state", "ranks", "hosts", "cores", "since", "until"),
+    ("run", "account", "by", "state", "ranks", "hosts", "since"),
     ("run", "account", "state", "ranks", "hosts", "since", "until"),
     ("run", "account", "state", "hosts", "since"),
     ("run", "account", "state"),
@@ -40,16 +42,26 @@ def as_json(now: HostsNow, report: Report[HostResult]) -> dict[str, Any]:
         "ps",
         report,
         runs=[_run_json(entry) for entry in now.runs],
-        waiting=[_names_json(call, "id", "account", "hosts", "since", "until") for call in now.waiting],
+        waiting=[
+            _names_json(call, "id", "account", "by", "script", "tag", "hosts", "since", "until") for call in now.waiting
+        ],
         programs=value_json(now.programs),
         free=list(now.free),
         hiding=list(now.hiding),
+        holders=value_json(now.holders),
     )
 
 
 def _run_json(entry: RunOnHosts) -> dict[str, Any]:
-    known = _names_json(entry.run, "id", "account", "state", "hosts", "cores", "until")
-    more = {"script": entry.script, "rank_count": entry.ranks, "started": entry.run.since, "attempts": [], "ranks": []}
+    known = _names_json(entry.run, "id", "account", "by", "state", "hosts", "cores", "until")
+    more: dict[str, Any] = {
+        "tag": entry.run.tag or None,
+        "script": entry.script,
+        "rank_count": entry.ranks,
+        "started": entry.run.since,
+        "attempts": [],
+        "ranks": [],
+    }
     return {**_UNKNOWN, **known, **more}
 
 
@@ -60,9 +72,11 @@ def _names_json(run: OtherRun, *names: str) -> dict[str, Any]:
 def show(now: HostsNow, *, quiet: bool = False, no_color: bool = False) -> None:
     clock = time.time()
     rows = [_row(entry.run, clock, entry.ranks, entry.script) for entry in now.runs]
-    rows += [_row(call, clock) for call in now.waiting]
+    rows += [_row(call, clock, script=call.script) for call in now.waiting]
     if rows:
-        layout = fitting_layout(_LAYOUTS, rows)
+        empty = {name for name in ("by", "tag") if not any(row[name] for row in rows)}
+        layouts = dict.fromkeys(tuple(name for name in layout if name not in empty) for layout in _LAYOUTS)
+        layout = fitting_layout(tuple(layouts), rows)
         notes = [_note(row, layout) for row in rows]
         show_table(layout, [[row[name] for name in layout] for row in rows], notes=notes, no_color=no_color)
     if now.programs:
@@ -70,21 +84,28 @@ def show(now: HostsNow, *, quiet: bool = False, no_color: bool = False) -> None:
         layout = fitting_layout(_PROGRAM_LAYOUTS, programs)
         print_lines([""] if rows else [])
         show_table(layout, [[row[name] for name in layout] for row in programs], no_color=no_color)
+    for held in now.holders:
+        what = f"pid {held.pid} of {printable(held.account)} ({held.name})"
+        print_lines([f"{held.host}: {what} holds the lock of run --exclusive and is no start of ipexctl"])
     if now.free and not quiet:
         print_lines([*([""] if rows or now.programs else []), f"free: {fold_names(now.free)}"])
 
 
 def _note(row: dict[str, str], layout: Sequence[str]) -> str:
-    missing = [name for name in ("script", "hosts", "cores", "since", "until") if row[name] and name not in layout]
-    return "; ".join(row[name] if name == "script" else f"{name} {row[name]}" for name in missing)
+    missing = [
+        name for name in ("by", "tag", "script", "hosts", "cores", "since", "until") if row[name] and name not in layout
+    ]
+    return "; ".join(row[name] if name in ("script", "tag") else f"{name} {row[name]}" for name in missing)
 
 
 def _row(run: OtherRun, clock: float, ranks: int = 0, script: str = "") -> dict[str, str]:
     return {
         "run": run.id,
         "account": printable(run.account),
+        "by": by_text(run.by),
+        "tag": printable(run.tag),
         "state": run.state,
-        "script": script,
+        "script": printable(script),
         "ranks": str(ranks) if ranks else "",
         "hosts": folded_hosts(run.hosts),
         "cores": _cores(run),

@@ -105,6 +105,7 @@ def as_json(answer: WhyResult) -> dict[str, Any]:
         "run": {
             "id": record.id,
             "script": record.plan.script,
+            "by": record.plan.by and record.plan.by._asdict(),
             "env": record.plan.environment,
             "node0": record.node0.name,
             "hosts": list(record.hosts),

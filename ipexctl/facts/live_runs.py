@@ -6,20 +6,36 @@ validated.
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from ipexctl.facts.cpu import CpuList, parse_cpulist
 from ipexctl.facts.probe import Answers, natural, read_answers
+from ipexctl.node.common.json_records import parse_object
+from ipexctl.node.common.plan import RunBy
+from ipexctl.text import printable
 
 TICKS: Final = 100
 """Kernel ticks per second in /proc, on every platform that torch supports."""
 RUN_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}")
 _LONGEST: Final = 366 * 86400
 """Seconds; longer time limits are shortened to this."""
-_MOST_NAME: Final = 60
+_MOST_NAME: Final = 80
+_OF_CALL: Final = ("user", "host", "script", "tag")
 _ACCOUNT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}\$?")
+
+
+class CallDetails(NamedTuple):
+    """What a call says about itself to its own account."""
+
+    by: RunBy | None = None
+    script: str = ""
+    tag: str = ""
+
+
+NO_DETAILS: Final = CallDetails()
 
 
 class RunOnHost(NamedTuple):
@@ -36,6 +52,7 @@ class RunOnHost(NamedTuple):
     """Like `since`. None without a limit, or if the supervisor is on another host."""
     ranks: int = 0
     script: str = ""
+    call: CallDetails = NO_DETAILS
 
     @property
     def owner(self) -> str:
@@ -50,6 +67,22 @@ class WaitingCall(NamedTuple):
     account: str | None = None
     since: float | None = None
     until: float | None = None
+    call: CallDetails = NO_DETAILS
+
+    @property
+    def owner(self) -> str:
+        return self.account or f"uid {self.uid}"
+
+
+class LockHolder(NamedTuple):
+    """A process that holds the lock of a host and is no start of ipexctl."""
+
+    pid: int
+    start: int
+    """Kernel ticks since the boot."""
+    name: str
+    uid: int
+    account: str | None = None
 
     @property
     def owner(self) -> str:
@@ -78,6 +111,12 @@ class RunsOnHost(NamedTuple):
     """True if /proc hides processes of other accounts (hidepid), so their runs are unknown."""
     waiting: tuple[WaitingCall, ...] = ()
     """Calls that wait for the host, in queue order."""
+    holder: LockHolder | None = None
+
+    @property
+    def may_be_starting(self) -> bool:
+        """True if a start of ipexctl may hold the lock of the host."""
+        return self.hides_others or any(live.is_starting for live in self.runs)
 
 
 class HostSnapshot(NamedTuple):
@@ -107,6 +146,7 @@ def parse_live_runs(answers: Answers) -> RunsOnHost:
             cores.setdefault(number, set()).update(found)
     ranks = [natural(line) for line in answers.all("run.rank")]
     scripts = dict(line.partition(" ")[::2] for line in answers.all("run.script"))
+    calls = {pid: call for line in answers.all("run.call") for pid, call in _call(line)}
     by_run: dict[tuple[int, str], list[_Program]] = {}
     waiting = []
     for line in answers.all("run.program"):
@@ -120,6 +160,7 @@ def parse_live_runs(answers: Answers) -> RunsOnHost:
         running = [program for program in programs if program.kind != "lock"]
         start = min(program.start for program in running or programs)
         script = next((scripts[text] for each in running if (text := str(each.pid)) in scripts), "")
+        call = next((calls[each.pid] for each in programs if each.pid in calls), NO_DETAILS)
         runs.append(
             RunOnHost(
                 run,
@@ -130,14 +171,37 @@ def parse_live_runs(answers: Answers) -> RunsOnHost:
                 not running,
                 min(filter(None, (_end(boot, each) for each in running)), default=None),
                 sum(ranks.count(each.pid) for each in running),
-                _script(script),
+                _script(script) or call.script,
+                call,
             )
         )
     places: dict[tuple[int, str], WaitingCall] = {}
     for each in sorted(waiting, key=lambda each: (each.start, each.pid)):  # a shell forks: its first process
-        call = WaitingCall(each.run, each.uid, names.get(each.uid), _time(boot, each.start), _end(boot, each))
-        places.setdefault((each.uid, each.run), call)
-    return RunsOnHost(tuple(sorted(runs)), "run.hidden" in answers, tuple(places.values()))
+        times = _time(boot, each.start), _end(boot, each)
+        place = WaitingCall(each.run, each.uid, names.get(each.uid), *times, calls.get(each.pid, NO_DETAILS))
+        places.setdefault((each.uid, each.run), place)
+    runs.sort(key=lambda live: (live.run, live.uid))
+    return RunsOnHost(tuple(runs), "run.hidden" in answers, tuple(places.values()), _holder(answers, names))
+
+
+def _call(line: str) -> Iterator[tuple[int, CallDetails]]:
+    """Parse `PID JSON`."""
+    pid, _, text = line.partition(" ")
+    with contextlib.suppress(ValueError):
+        found = parse_object(text.encode())
+        user, host, script, tag = (printable(str(found.get(name) or ""))[:_MOST_NAME] for name in _OF_CALL)
+        if (number := natural(pid)) is not None:
+            yield number, CallDetails(RunBy(user, host) if user and host else None, script, tag)
+
+
+def _holder(answers: Answers, names: Mapping[int, str]) -> LockHolder | None:
+    """Parse `PID UID START NAME`."""
+    for line in answers.all("run.holder"):
+        *words, name = line.split(None, 3)
+        pid, uid, start = (natural(word) for word in (*words, "", "", "")[:3])
+        if pid is not None and uid is not None and start is not None:
+            return LockHolder(pid, start, printable(name)[:_MOST_NAME], uid, names.get(uid))
+    return None
 
 
 def read_host_snapshot(text: str) -> HostSnapshot | None:
@@ -190,7 +254,9 @@ def _end(boot: int | None, program: _Program) -> float | None:
 def _program(line: str) -> _Program | None:
     """Parse `PID KIND RUN UID START [LIMIT]`."""
     match line.split():
-        case [pid, ("lock" | "rank" | "supervisor" | "wait") as kind, run, uid, start, *limit] if RUN_ID.fullmatch(run):
+        case [pid, ("lock" | "pass" | "rank" | "supervisor" | "wait") as kind, run, uid, start, *limit] if (
+            RUN_ID.fullmatch(run)
+        ):
             numbers = natural(pid), natural(uid), natural(start)
             match numbers:
                 case (int(number), int(owner), int(ticks)):

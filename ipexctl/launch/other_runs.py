@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from ipexctl.facts.cpu import CpuList
 from ipexctl.facts.live_runs import RunOnHost, RunsOnHost, WaitingCall
 from ipexctl.hosts.nodeset import fold
-from ipexctl.node.common.plan import OtherRun
+from ipexctl.node.common.plan import OtherRun, RunBy
 from ipexctl.text import printable
 
 MOST_SHOWN: Final = 3
@@ -39,6 +39,7 @@ def find_other_runs(
                 {host: str(numbers) for host, numbers in shared.items() if numbers},
                 min(begins, default=None),
                 min((live.until for live in lives.values() if live.until is not None), default=None),
+                *_described(lives.values()),
             )
         )
     return tuple(others)
@@ -64,10 +65,26 @@ def find_waiting(
             {},
             min((call.since for call in calls.values() if call.since is not None), default=None),
             max((call.until for call in calls.values() if call.until is not None), default=None),
+            *_described(calls.values()),
         )
         for (name, account), calls in found.items()
     ]
     return tuple(sorted(others, key=lambda other: other.since or 0))
+
+
+def _described(found: Iterable[RunOnHost | WaitingCall]) -> tuple[RunBy | None, str, str]:
+    """Who began it, the script and the tag, as any host shows them."""
+    calls = [each.call for each in found]
+    by = next((call.by for call in calls if call.by is not None), None)
+    return (
+        by,
+        next((call.script for call in calls if call.script), ""),
+        next((call.tag for call in calls if call.tag), ""),
+    )
+
+
+def by_text(by: RunBy | None) -> str:
+    return "" if by is None else printable(f"{by.user}@{by.host}")
 
 
 def _shared(cores: CpuList, planned: CpuList | None) -> CpuList:
@@ -80,9 +97,9 @@ def describe(other: OtherRun, now: float) -> str:
     until = "" if other.until is None else f", until {time_of(other.until, now)} at most"
     cores = _by_cores(other.cores, other.hosts)
     state = "waits for" if other.state == "waiting" else f"is {other.state} on"
-    return f"run {other.id} of {printable(other.account)} {state} {fold(other.hosts)}{since}{until}" + (
-        f" ({cores})" if cores else ""
-    )
+    more = ", ".join(filter(None, (by_text(other.by), printable(other.tag))))
+    account = printable(other.account) + (f" ({more})" if more else "")
+    return f"run {other.id} of {account} {state} {fold(other.hosts)}{since}{until}" + (f" ({cores})" if cores else "")
 
 
 def describe_all(others: Sequence[OtherRun], now: float) -> str:

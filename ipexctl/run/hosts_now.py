@@ -29,6 +29,16 @@ class BusyPrograms:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldLock:
+    """A process that holds the lock of a host, so that `run --exclusive` refuses, and is no start of ipexctl."""
+
+    host: str
+    pid: int
+    name: str
+    account: str
+
+
+@dataclass(frozen=True, slots=True)
 class HostsNow:
     runs: tuple[RunOnHosts, ...]
     waiting: tuple[OtherRun, ...]
@@ -37,6 +47,7 @@ class HostsNow:
     free: tuple[str, ...]
     hiding: tuple[str, ...]
     """Hosts that do not show the processes of other accounts."""
+    holders: tuple[HeldLock, ...] = ()
 
 
 def hosts_now(snapshots: Mapping[str, HostSnapshot]) -> HostsNow:
@@ -50,9 +61,16 @@ def hosts_now(snapshots: Mapping[str, HostSnapshot]) -> HostsNow:
     programs = _by_name(snapshots)
     taken = {host for entry in runs for host in entry.run.hosts} | {host for call in waiting for host in call.hosts}
     taken |= {host for entry in programs for host in entry.hosts}
+    holders = tuple(
+        HeldLock(host, held.pid, held.name, held.owner)
+        for host, snapshot in snapshots.items()
+        if (held := snapshot.runs.holder) is not None
+    )
+    taken |= {held.host for held in holders}
     hiding = tuple(name for name, snapshot in snapshots.items() if snapshot.runs.hides_others)
     free = tuple(name for name in snapshots if name not in taken and name not in hiding)
-    return HostsNow(tuple(sorted(runs, key=lambda entry: entry.run.since or 0)), waiting, programs, free, hiding)
+    runs.sort(key=lambda entry: entry.run.since or 0)
+    return HostsNow(tuple(runs), waiting, programs, free, hiding, holders)
 
 
 def _is_of(other: OtherRun, run: str, owner: str) -> bool:

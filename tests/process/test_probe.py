@@ -16,12 +16,15 @@ from pathlib import Path
 import pytest
 
 from agent_helpers import wait_until
+from ipexctl.facts import live_runs
 from ipexctl.facts.facts import parse, to_json
 from ipexctl.facts.gather import gather_facts, skew
-from ipexctl.facts.live_runs import BusyProgram, read_host_snapshot
+from ipexctl.facts.live_runs import BusyProgram, CallDetails, RunsOnHost, read_host_snapshot
 from ipexctl.facts.probe import live_runs_command, lock_command, probe_command, probe_script, wait_command
 from ipexctl.hosts.host import Host
 from ipexctl.limits import LOCK_VALID, PROBE_REST
+from ipexctl.node.common.plan import Plan, RunBy, plan_text
+from ipexctl.node.common.processes import own_identity
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import MAX_LINE, login_line
 from ipexctl.remote.connector import ConnectOptions, Connector, SessionPool
@@ -309,6 +312,9 @@ def test_live_runs_are_found_with_the_cores_of_their_ranks(shell: list[str], tmp
     run = f"live-{os.getpid()}-{abs(hash(' '.join(shell))) % 10_000}"
     agent = tmp_path / "a home" / "runs" / run / "agent.zip"
     agent.parent.mkdir(parents=True)
+    by, tag = RunBy("ann", "laptop"), 'a "b" \\n, é'
+    plan = Plan(run, "/h", "node1", {"tag": tag, "exports": [{"tag": "x"}]}, by=by)
+    agent.with_name("plan.json").write_text(plan_text(plan))
     core = min(os.sched_getaffinity(0))
     # The wrapper itself is bound to no core, and has a child with its own words, as the guard of a rank is.
     agent.write_text(
@@ -332,6 +338,7 @@ def test_live_runs_are_found_with_the_cores_of_their_ranks(shell: list[str], tmp
     (live,) = found
     assert (live.uid, live.account, live.is_starting) == (os.getuid(), getpass.getuser(), False)
     assert live.cores.cpus == (core,)
+    assert live.call == CallDetails(by, tag=tag)
     assert live.since is not None
     assert abs(live.since - time.time()) < 60
     assert not [live for live in parse(probe(shell, tmp_path)).activity.live.runs if live.run == run]
@@ -435,6 +442,57 @@ def test_a_place_in_the_queue_begins_once_no_other_call_enters_and_ends_with_its
             wait_until(lambda: waiting() == [runs[0]], 10)
             second.communicate(timeout=10)
             wait_until(lambda: waiting() == [], 10)
+
+
+@linux
+@pytest.mark.parametrize("shell", SHELLS)
+def test_what_a_call_says_about_itself_is_seen_by_its_own_account(shell: list[str], tmp_path: Path) -> None:
+    run, tag = f"told-{os.getpid()}", 'a "b" \\n, é'
+    said = json.dumps({"user": "ann", "host": "laptop", "script": "train.py", "tag": tag}).encode() + b"\n"
+    expected = CallDetails(RunBy("ann", "laptop"), "train.py", tag)
+
+    def seen() -> RunsOnHost:
+        done = subprocess.run([*shell, "-c", live_runs_command().script], capture_output=True, text=True, timeout=60)
+        snapshot = read_host_snapshot(done.stdout)
+        assert snapshot is not None
+        return snapshot.runs
+
+    def calls() -> list[CallDetails]:
+        found = seen()
+        runs = [each.call for each in found.runs if each.run == run]
+        return runs + [each.call for each in found.waiting if each.run == run]
+
+    commands = [lock_command(run, passes=True), wait_command(run, 60)]
+    scripts = [command.script.replace("/proc/sys", str(tmp_path), 1) for command in commands]
+    for script in [script.replace("/bin/sh", " ".join(shell)) for script in scripts]:
+        with subprocess.Popen([*shell, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as call:
+            assert call.stdin is not None
+            assert call.stdout is not None
+            call.stdin.write(said)
+            call.stdin.flush()
+            assert call.stdout.readline() in (b"held\n", b"entered\n")
+            wait_until(lambda: expected in calls(), 10)
+            assert [each.is_starting for each in seen().runs if each.run == run] in ([False], [])
+            call.communicate(timeout=10)
+
+
+@linux
+def test_the_process_that_holds_the_lock_of_a_host_is_found(tmp_path: Path) -> None:
+    mounts, locks = tmp_path / "mountinfo", tmp_path / "locks"
+    mounts.write_text("20 1 8:1 / / rw - ext4 /dev/sda1 rw\n24 20 0:300 / /proc rw,nosuid - proc proc rw\n")
+    pid = os.getpid()
+    locks.write_text(
+        f"1: FLOCK  ADVISORY  WRITE {pid} 00:12c:1 0 EOF\n"
+        f"2: FLOCK  ADVISORY  WRITE {pid} 00:12c:2 0 EOF\n"
+        f"3: POSIX  ADVISORY  WRITE {pid} 00:12c:1 0 EOF\n"
+        f"1: -> FLOCK  ADVISORY  WRITE {pid} 00:12c:1 0 EOF\n"
+        "4: FLOCK  ADVISORY  WRITE 99999999 00:12c:1 0 EOF\n"
+    )
+    program = Path(live_runs.__file__).with_name("probe") / "locks.awk"
+    done = subprocess.run(["awk", "-f", program, mounts, locks], capture_output=True, text=True, check=True)
+    (line,) = done.stdout.splitlines()
+    words = line.split(None, 3)
+    assert words[:3] == [str(pid), str(os.getuid()), str(own_identity().start)]
 
 
 @linux

@@ -28,6 +28,7 @@ from ipexctl.extras.report.measurements import (
 from ipexctl.extras.slow.slow_verdict import SlowVerdict
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.mpi import title_of
+from ipexctl.launch.other_runs import by_text
 from ipexctl.limits import DUMP_FRESH
 from ipexctl.node.common.records import Throughput, as_dict, as_list, describe_apart
 from ipexctl.run.ranks import describe_ranks
@@ -194,6 +195,8 @@ def _facts(record: RunRecord, snapshot: RunSnapshot, plan: Mapping[str, Any]) ->
     names = tuple(dict.fromkeys(row.host for row in status.ranks)) or record.hosts
     ranks = counted(status.world_size or record.plan.world_size, "rank")
     yield Fact("Script", status.script or record.plan.script)
+    if by := by_text(record.plan.by):
+        yield Fact("Begun by", by)
     yield Fact("Hosts", f"{ranks} on {counted(len(names), 'host')}: {fold(names)}")
     if started := status.started or record.started:
         yield Fact("Started", format_clock(started, "%Y-%m-%d %H:%M:%S"))

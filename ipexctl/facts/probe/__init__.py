@@ -22,8 +22,9 @@ from ipexctl.remote.node_call import WALK
 _HERE: Final = Path(__file__).parent
 _FILES: Final = ("frame.sh", "interfaces.sh", "machine.sh", "places.sh", "runs.sh", "main.sh")
 _LOCK: Final = "ipexctl-host-lock"
+_IN_SPITE: Final = "ipexctl-host-pass"
 _WAIT: Final = "ipexctl-host-wait"
-"""runs.sh finds the processes that hold a host, or wait for it, by these names."""
+"""runs.sh finds the processes that hold a host, start there in spite of its lock, or wait for it, by these names."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 PARTS: Final = ("kernel", "network", "names", "home", "programs")
@@ -58,24 +59,33 @@ def live_runs_command(*, with_programs: bool = False) -> Command:
     script = _awk("runs") + "".join(shell_text(_HERE / file) for file in ("frame.sh", "runs.sh"))
     script += _awk("busy") + shell_text(_HERE / "busy.sh") if with_programs else ""
     call = "live_runs scripts\nbusy_programs" if with_programs else "live_runs"
+    call = f"{_awk('locks')}lock_holder\n{call}"
     # Two names of one machine share one lock; lab hosts share a kernel but not a pid namespace.
     machine = 'get /proc/sys/kernel/random/boot_id\nput machine "$got $(readlink /proc/self/ns/pid)"'
     ends = 'put uid "$(id -u)"\nput clock "$(date +%s)"\nput looked yes\n'
     return Command(f"set -- '' ''\n{script}{call}\n{machine}\n{ends}", label="the look at runs")
 
 
-def lock_command(run: str) -> Command:
+def lock_command(run: str, *, passes: bool = False) -> Command:
     """Print `held` and hold the host's lock until stdin ends; exit code 1 if it is taken. The lock is flock(2) on
-    /proc: every account can take it, it is never on a file server, and it ends with its process.
+    /proc: every account can take it, it is never on a file server, and it ends with its process. `passes`: without the
+    lock, which a process that starts no run holds.
     """
-    script = shell_text(_HERE / "host_lock.sh")
-    argv = ["flock", "-n", "/proc", "/bin/sh", "-c", script, _LOCK, run, f"{LOCK_VALID:g}"]
+    shell = [
+        "/bin/sh",
+        "-c",
+        shell_text(_HERE / "host_lock.sh"),
+        _IN_SPITE if passes else _LOCK,
+        run,
+        f"{LOCK_VALID:g}",
+    ]
+    argv = shell if passes else ["flock", "-n", "/proc", *shell]
     return Command(f"exec {shlex.join(argv)}", label="the lock")
 
 
 def wait_command(run: str, seconds: float) -> Command:
-    """Print `entered` while no other call enters the host's queue; after a line on stdin, print `placed` and keep that
-    place until stdin ends."""
+    """Print `entered` while no other call enters the host's queue; after a line on stdin, which describes the call,
+    print `placed` and keep that place until stdin ends."""
     words = [run, f"{math.ceil(seconds)}", "/proc/sys", _WAIT]
     return Command.scripts(_HERE / "host_wait.sh", arguments=words, label="the queue")
 

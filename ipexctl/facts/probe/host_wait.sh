@@ -10,7 +10,9 @@ if [ -d "$3" ]; then
     flock -w 5 9
 fi
 echo entered
-[ -n "$(timeout 60 head -n 1 9<&-)" ] || exit 1
+IPEXCTL_CALL=$(timeout 60 head -n 1 9<&-) # describes the call to its own account
+[ -n "$IPEXCTL_CALL" ] || exit 1
+export IPEXCTL_CALL
 /bin/sh -c 'echo placed; while [ -n "$(timeout 60 head -n 1)" ]; do :; done' "$4" "$1" "$2" <&3 3<&- 9<&- &
 exec 3<&- 9<&-
 wait

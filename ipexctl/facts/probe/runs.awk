@@ -2,7 +2,8 @@
 #
 # programs  PID:KIND:RUN:LIMIT of each program; the arguments are the status files of all processes. Prints for each
 #           `run.program PID KIND RUN UID START LIMIT`, then `rank WRAPPER:PID` for each process that a rank wrapper
-#           has started, `script WRAPPER:PID` for the first of a run, and `account UID PID` for each account.
+#           has started, `script WRAPPER:PID` for the first of a run, `call PID:KIND` for each but all wrappers after
+#           the first of a run, and `account UID PID` for each account.
 # ranks     WRAPPER:PID of those processes; the arguments are the status files of their threads, as OpenMP binds the
 #           first thread to a part of the rank's cores. Prints `run.cores WRAPPER CORES`, each list once.
 BEGIN {
@@ -47,6 +48,8 @@ function find_programs(count, list, part, i, pid, file, line, field, parent, uid
         pid = order[i]
         if (uids[pid] == "") continue
         print "run.program " pid " " kinds[pid] " " runs[pid] " " uids[pid] " " start_of(pid) " " limits[pid]
+        if (kinds[pid] != "rank" || !((runs[pid], uids[pid]) in called)) print "call " pid ":" kinds[pid]
+        if (kinds[pid] == "rank") called[runs[pid], uids[pid]] = 1
         if (!(uids[pid] in named)) print "account " uids[pid] " " pid
         named[uids[pid]] = 1
     }

@@ -5,21 +5,45 @@ put_account() { # uid pid
     put run.account "$1 $name"
 }
 
+# What the call of an own process says about itself, as JSON: in the environment of one that holds or waits for the host,
+# else in the plan of the run.
+put_call() { # PID:KIND
+    [ -O "/proc/${1%:*}" ] || return
+    case $1 in
+    *:rank | *:supervisor)
+        plan=$(tr '\0' '\n' <"/proc/${1%:*}/cmdline" | sed -n 's,/agent\.zip$,/plan.json,p')
+        call={$(sed -n -e '/^ "asked": {$/,/^ }/s/^  \("tag": ".*"\),*$/\1,/p' \
+            -e '/^ "by": {$/,/^ }/s/^  \("[a-z]*": ".*"\),*$/\1,/p' "$plan")'"": ""}'
+        ;;
+    *) call=$(tr '\0' '\n' <"/proc/${1%:*}/environ" | sed -n 's/^IPEXCTL_CALL=//p') ;;
+    esac
+    [ -z "$call" ] || put run.call "${1%:*} $(printf %s "$call" | tr -d '\n')"
+}
+
+# The process that holds the lock of this host, unless it is a start of ipexctl.
+lock_holder() {
+    awk "$locks_awk" /proc/self/mountinfo /proc/locks | while read -r pid uid start name; do
+        grep -aqsE 'ipexctl-host-lock[[:cntrl:]]' "/proc/$pid/cmdline" && continue
+        put run.holder "$pid $uid $start $name"
+        put_account "$uid" "$pid"
+    done
+}
+
 # Runs that are alive on this host, of every account whose processes are visible: their supervisors and rank wrappers,
-# calls of `run --exclusive` that hold the host (host_lock.sh), and those that wait for it (host_wait.sh). Records are not
-# read: those of other accounts can't be.
+# calls of `run --exclusive` that hold the host (host_lock.sh) or pass its lock over, and those that wait for it
+# (host_wait.sh). Records of other accounts can't be read.
 live_runs() {
     programs=
     [ -d /proc/self ] || return
     # hidepid: the runs of other accounts are unknown.
     [ -r /proc/1/cmdline ] || put run.hidden yes
     # The first search is cheap, and usually the only one.
-    alike=$(grep -lasE -e '/agent\.zip.run\.(rank|supervisor)' -e 'ipexctl-host-(lock|wait)[[:cntrl:]]' /proc/[0-9]*/cmdline)
+    alike=$(grep -lasE -e '/agent\.zip.run\.(rank|supervisor)' -e 'ipexctl-host-(lock|pass|wait)[[:cntrl:]]' /proc/[0-9]*/cmdline)
     [ -n "$alike" ] || return
     # From the first argument on: mpirun has the words of a rank wrapper in its line, too.
     programs=$(grep -asoHE \
         -e '^[^[:cntrl:]]+[[:cntrl:]]-IS?[[:cntrl:]][^[:cntrl:]]*/runs/[A-Za-z0-9_-]+/agent\.zip[[:cntrl:]]run\.(rank|supervisor)[[:cntrl:]](limit=[0-9]+[[:cntrl:]])?' \
-        -e '[[:cntrl:]]ipexctl-host-(lock|wait)[[:cntrl:]][A-Za-z0-9_-]+[[:cntrl:]]([0-9]+[[:cntrl:]])?' \
+        -e '[[:cntrl:]]ipexctl-host-(lock|pass|wait)[[:cntrl:]][A-Za-z0-9_-]+[[:cntrl:]]([0-9]+[[:cntrl:]])?' \
         $alike | tr '\0' ' ' | while read -r line; do
         pid=${line#/proc/}
         pid=${pid%%/*}
@@ -35,6 +59,10 @@ live_runs() {
         *ipexctl-host-lock*)
             set -- ${line##*ipexctl-host-lock }
             printf '%s ' "$pid:lock:$1:"
+            ;;
+        *ipexctl-host-pass*)
+            set -- ${line##*ipexctl-host-pass }
+            printf '%s ' "$pid:pass:$1:"
             ;;
         *ipexctl-host-wait*)
             set -- ${line##*ipexctl-host-wait }
@@ -55,6 +83,7 @@ live_runs() {
                 done
                 ;;
             script) [ -z "$1" ] || put run.script "${value%:*} $(program_of "${value#*:}")" ;;
+            call) put_call "$value" ;;
             account) put_account $value ;;
             *) put "$key" "$value" ;;
             esac

@@ -119,6 +119,13 @@ class LaunchFile(NamedTuple):
     is_everywhere: bool = False
 
 
+class RunBy(NamedTuple):
+    """Who began a run: account and name of the control machine. No more than that is ever kept."""
+
+    user: str
+    host: str
+
+
 class OtherRun(NamedTuple):
     id: str
     account: str
@@ -132,6 +139,10 @@ class OtherRun(NamedTuple):
     since: float | None = None
     until: float | None = None
     """When the other run's time limit or `--wait` ends, in seconds since 1970; None if unknown or unlimited."""
+    by: RunBy | None = None
+    """None if unknown, as for a run of another account. So are `script` and `tag`."""
+    script: str = ""
+    tag: str = ""
 
 
 class PlannedProject(NamedTuple):
@@ -247,6 +258,8 @@ class Plan(NamedTuple):
     commit: Commit | None = None
     """Commit of the project; None until the project is sent."""
     before_start: Mapping[str, float] = {}
+    by: RunBy | None = None
+    """None until the start, and with IPEXCTL_ANONYMOUS=1."""
 
     @property
     def rundir(self) -> str:

@@ -2,7 +2,8 @@
 All calls take the hosts' locks in the order of the machines, and stop at the first that another call holds. So of two
 calls with common hosts exactly one starts. A lock (`facts/probe/host_lock.sh`) is a process that every account sees and
 that ends with its call's connection. A run without these options may begin in spite of the locks; a waiting call keeps
-them until that run has ended.
+them until that run has ended. Any process can hold a lock: one that is no start of ipexctl is named, and after
+PASS_AFTER the first call in the queue starts in spite of it, visible to all calls.
 
 A waiting call tries the locks once nobody is before it in the hosts' queues: first come, first served, over all
 accounts. A place in a queue is a process, too (`facts/probe/host_wait.sh`); its start, as the kernel knows it, is the
@@ -11,6 +12,7 @@ order. A call takes the entry locks of all its hosts before its places begin, so
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -19,12 +21,12 @@ from concurrent.futures import wait
 from contextlib import ExitStack
 from typing import Final, NamedTuple
 
-from ipexctl.facts.live_runs import HostSnapshot, WaitingCall, read_host_snapshot
+from ipexctl.facts.live_runs import NO_DETAILS, CallDetails, HostSnapshot, LockHolder, WaitingCall, read_host_snapshot
 from ipexctl.facts.probe import live_runs_command, lock_command, wait_command
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.other_runs import describe_all, find_other_runs, find_waiting
-from ipexctl.limits import RUNS_CHECK
+from ipexctl.limits import PASS_AFTER, RUNS_CHECK
 from ipexctl.node.common.frames import StreamName
 from ipexctl.node.common.plan import OtherRun
 from ipexctl.remote.cancel import Cancel
@@ -34,7 +36,7 @@ from ipexctl.remote.fanout import Outcome, run_in_background
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.session import Ended, OutputCollector, Session, StdinQueue, capture
 from ipexctl.run.start.request import StartError, StartFailure
-from ipexctl.text import rough_duration
+from ipexctl.text import printable, rough_duration
 
 POLL: Final = 3.0
 """Seconds between two looks at the hosts while they are not free."""
@@ -50,17 +52,29 @@ class Obstacles(NamedTuple):
     away: Mapping[str, HostError] = {}
     """Hosts that gave no usable answer."""
     locked: str = ""
-    """The host whose lock another call holds."""
+    """The host whose lock another process holds."""
+    holder: LockHolder | None = None
+    """The process, if it is no start of ipexctl."""
 
 
 class HostLocks:
     def __init__(
-        self, hosts: Sequence[Host], run: str, seconds: float, pool: SessionPool, on_step: Callable[[str], None]
+        self,
+        hosts: Sequence[Host],
+        run: str,
+        seconds: float,
+        pool: SessionPool,
+        on_step: Callable[[str], None],
+        call: bytes,
     ) -> None:
-        self.hosts, self._run, self._pool, self._on_step = hosts, run, pool, on_step
+        self.hosts, self._run, self._pool, self._on_step, self._call = hosts, run, pool, on_step, call
         self._seconds, self._deadline = seconds, time.monotonic() + seconds
-        self._queue = HostQueue(hosts, run, pool)
+        self._queue = HostQueue(hosts, run, pool, call)
         self._processes: list[HeldProcess] = []
+        self._held_by: dict[str, tuple[LockHolder | None, float]] = {}
+        """Host → the process, no start of ipexctl, that holds its lock since then."""
+        self._passes = False
+        """True if this call holds a host in spite of its lock."""
         self._snapshots: Mapping[str, HostSnapshot] = {}
         self.hiding: tuple[str, ...] = ()
         """Hosts that do not show the runs of other accounts."""
@@ -101,7 +115,7 @@ class HostLocks:
                 self._queue.enter(self._snapshots, left)
             # Hosts answer in another order at each look, which is no news.
             runs = {(other.id, other.account, frozenset(other.hosts), other.state) for other in found.others}
-            if reported != (news := (runs, set(found.away), found.locked)):
+            if reported != (news := (runs, set(found.away), found.locked, found.holder)):
                 reported = news
                 parts = [_describe(found, time.time())] if found.others or found.locked else []
                 parts += [f"{name} does not answer ({error.reason})" for name, error in list(found.away.items())[:1]]
@@ -124,10 +138,14 @@ class HostLocks:
             for name, snapshot in self._snapshots.items()
             if self._run not in [live.run for live in snapshot.runs.runs]
         ]
-        if away := {**found.away, **dict.fromkeys(blind, _BLIND)}:
+        # Another call that is starting there has met these locks; one that waits will. But it may have taken a lock
+        # that this call passed over.
+        states = ("running", "starting") if self._passes else ("running",)
+        others = tuple(other for other in found.others if other.state in states)
+        away = {**found.away, **dict.fromkeys(blind, _BLIND)}
+        if away or (others and self._passes):
             self.release()
-        # Another call that is starting there has met these locks; one that waits will.
-        return Obstacles(tuple(other for other in found.others if other.state == "running"), away)
+        return Obstacles(others, away)
 
     def _inspect(self) -> Obstacles:
         snapshots: dict[str, HostSnapshot] = {}
@@ -148,18 +166,37 @@ class HostLocks:
         machines = {self._snapshots[host.name].machine: host for host in self.hosts}
         for _, host in sorted(machines.items()):
             try:
-                is_locked = self._lock(host)
+                if self._lock(host):
+                    continue
+                found = self._inspect()
+                if not any(found) and self._may_pass(host) and self._lock(host, passes=True):
+                    continue
             except HostError as error:
                 self.release()
                 return Obstacles(away={host.name: error})
-            if not is_locked:
-                self.release()
-                return self._inspect()._replace(locked=host.name)
+            self.release()
+            snapshot = self._snapshots.get(host.name)
+            return found._replace(locked=host.name, holder=snapshot and snapshot.runs.holder)
         return Obstacles()
 
-    def _lock(self, host: Host) -> bool:
-        process = HeldProcess(self._pool.session(host), lock_command(self._run), self._pool.cancel)
+    def _may_pass(self, host: Host) -> bool:
+        """True if a process that is no start of ipexctl has held the lock for PASS_AFTER, and this call has a place in
+        the queue."""
+        seen = self._snapshots[host.name].runs
+        if seen.holder is None and seen.may_be_starting:
+            self._held_by.pop(host.name, None)
+            return False
+        holder, since = self._held_by.setdefault(host.name, (seen.holder, time.monotonic()))
+        if holder != seen.holder:
+            self._held_by[host.name] = (seen.holder, time.monotonic())
+            return False
+        return time.monotonic() - since >= PASS_AFTER and self._queue.holds(self._snapshots)
+
+    def _lock(self, host: Host, *, passes: bool = False) -> bool:
+        process = HeldProcess(self._pool.session(host), lock_command(self._run, passes=passes), self._pool.cancel)
+        process.send(self._call)
         self._processes.append(process)
+        self._passes |= passes
         if process.wait_for(b"held\n", RUNS_CHECK):
             return True
         if (ended := process.ended) is None:
@@ -176,7 +213,7 @@ class HostLocks:
 
     def release(self) -> None:
         end_all(self._processes)
-        self._processes = []
+        self._processes, self._passes = [], False
 
 
 def inspect_hosts(
@@ -195,10 +232,17 @@ def _inspect_host(session: Session, command: Command, timeout: float, cancel: Ca
 
 
 def lock_hosts(
-    hosts: Sequence[Host], run: str, seconds: float | None, pool: SessionPool, on_step: Callable[[str], None]
+    hosts: Sequence[Host],
+    run: str,
+    seconds: float | None,
+    pool: SessionPool,
+    on_step: Callable[[str], None],
+    call: CallDetails = NO_DETAILS,
 ) -> HostLocks:
     """Take the locks, waiting up to `seconds`; `on_step` is called with what it waits for. Raises a StartError."""
-    locks = HostLocks(hosts, run, seconds or 0.0, pool, on_step)
+    by = {} if call.by is None else call.by._asdict()
+    line = json.dumps({**by, "script": call.script, "tag": call.tag}).encode() + b"\n"
+    locks = HostLocks(hosts, run, seconds or 0.0, pool, on_step, line)
     locks.wait_until_free()
     return locks
 
@@ -208,19 +252,25 @@ def refusal(found: Obstacles, seconds: float = 0, *, now: float) -> StartFailure
         return StartFailure.of_host(*next(iter(found.away.items())))
     names = tuple(dict.fromkeys(host for other in found.others for host in other.hosts)) or (found.locked,)
     waited = f" after a wait of {rough_duration(seconds)}" if seconds else ""
+    is_foreign = found.holder is not None and not found.others
+    end = "starts in spite of it" if is_foreign else "waits for its end"
     return StartFailure(
         f"{fold(names)} {'is' if len(names) == 1 else 'are'} not free{waited}: {_describe(found, now)}",
-        f"{'a longer --wait S waits' if waited else '--wait 3600 waits an hour'} for its end; without --exclusive and "
-        "--wait, the run starts anyway",
+        f"{'a longer --wait S' if waited else '--wait 60' if is_foreign else '--wait 3600'} {end}; without --exclusive "
+        "and --wait, the run starts anyway",
         names,
         other_runs=found.others,
     )
 
 
 def _describe(found: Obstacles, now: float) -> str:
+    if found.others:
+        return describe_all(found.others, now)
+    if (held := found.holder) is not None:
+        what = f"pid {held.pid} of {printable(held.owner)} ({held.name})"
+        return f"{what} holds the lock of {found.locked} and is no start of ipexctl"
     # The holder has just ended, or belongs to an account with hidden processes.
-    unseen = f"another call is starting a run on {found.locked}"
-    return describe_all(found.others, now) if found.others else unseen
+    return f"another call is starting a run on {found.locked}"
 
 
 STILL_HERE: Final = b"still here\n"
@@ -277,8 +327,8 @@ def end_all(processes: Iterable[HeldProcess]) -> None:
 
 
 class HostQueue:
-    def __init__(self, hosts: Sequence[Host], run: str, pool: SessionPool) -> None:
-        self._hosts, self._run, self._pool = hosts, run, pool
+    def __init__(self, hosts: Sequence[Host], run: str, pool: SessionPool, call: bytes) -> None:
+        self._hosts, self._run, self._pool, self._call = hosts, run, pool, call
         self._processes: list[HeldProcess] = []
 
     def places(self, snapshots: Mapping[str, HostSnapshot]) -> dict[str, WaitingCall | None]:
@@ -310,7 +360,7 @@ class HostQueue:
                     break
             else:
                 for process in self._processes:
-                    process.send(b"all entered\n")
+                    process.send(self._call)
                 if all(process.wait_for(b"placed\n", RUNS_CHECK) for process in self._processes):
                     return
         except HostError:

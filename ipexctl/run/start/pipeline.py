@@ -19,6 +19,7 @@ from pathlib import PurePosixPath
 
 from ipexctl.errors import Refusal
 from ipexctl.facts.gather import HostFacts
+from ipexctl.facts.live_runs import CallDetails
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.accelerate_config import remarks
@@ -44,7 +45,7 @@ from ipexctl.run.start.context import find_use, gather
 from ipexctl.run.start.exclusive import HostLocks, Obstacles, lock_hosts, refusal
 from ipexctl.run.start.path_checks import check_data, unsynced_arguments
 from ipexctl.run.start.project import files_in_other_generations, find_commit
-from ipexctl.run.start.request import StartError, StartFailure, check_pool_plan, spec_of_all
+from ipexctl.run.start.request import StartError, StartFailure, begun_by, check_pool_plan, spec_of_all
 from ipexctl.run.start.script_imports import (
     check_own_modules,
     check_script,
@@ -219,7 +220,8 @@ def _start_locked(
             if text := check_resumed(record.nodes, spec, plan, pool, records):
                 start.note(text)
             before = {"checks": time.monotonic() - began - upload_seconds, "sync": upload_seconds}
-            plan = plan._replace(commit=find_commit(spec.project.root), before_start=before)
+            commit = find_commit(spec.project.root)
+            plan = plan._replace(commit=commit, before_start=before, by=begun_by(os.environ))
             record = replace(record, source=plan)
             registry.save(record)
             launch.upload_jobs(plan, {export.name: export.value for export in spec.exports if export.secret})
@@ -324,7 +326,8 @@ def _lock_hosts(start: _Start, run: str, at_end: ExitStack) -> HostLocks | None:
     spec = start.spec
     if not spec.is_exclusive:
         return None
-    locks = lock_hosts(likely_nodes(spec), run, spec.wait, start.pool, start.watcher.on_step)
+    call = CallDetails(begun_by(os.environ), spec.script, spec.tag or "")
+    locks = lock_hosts(likely_nodes(spec), run, spec.wait, start.pool, start.watcher.on_step, call)
     at_end.callback(locks.release)
     if locks.hiding:
         start.note(

@@ -9,8 +9,8 @@ from launch_helpers import cpu, machine, plan, with_live_run
 
 from ipexctl.facts.cpu import CpuList
 from ipexctl.facts.live_runs import RunOnHost, RunsOnHost
-from ipexctl.launch.other_runs import find_other_runs, notes_on
-from ipexctl.node.common.plan import OtherRun, to_json
+from ipexctl.launch.other_runs import describe, find_other_runs, notes_on
+from ipexctl.node.common.plan import OtherRun, RunBy, to_json
 
 
 def cores(*numbers: int) -> CpuList:
@@ -67,6 +67,9 @@ def test_the_plan_has_the_other_runs_and_the_cores_that_both_use(busy: tuple[int
             "shared_cores": {"node2": shared} if shared else {},
             "since": 100.0,
             "until": None,
+            "by": None,
+            "script": "",
+            "tag": "",
         }
     ]
     (note,) = notes_on(found.other_runs, 100.0)
@@ -78,6 +81,11 @@ def test_a_host_without_ranks_of_this_run_does_not_count() -> None:
     found = plan(machine(cpu(8, 1), 1), machine(cpu(8, 1), 2, activity=with_live_run(0)), n=1)
     assert found.other_runs == ()
     assert notes_on(found.other_runs, 0.0) == ()
+
+
+def test_a_run_is_described_with_who_began_it_and_its_tag() -> None:
+    text = describe(RUN._replace(by=RunBy("ann", "laptop"), tag="lr 3e-4"), 5.0)
+    assert "train-1 of alice (ann@laptop, lr 3e-4) is running on node1" in text
 
 
 def test_many_runs_are_counted() -> None:

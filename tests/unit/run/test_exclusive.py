@@ -4,6 +4,7 @@ lock do. `tests/process/test_probe.py` has these scripts."""
 from __future__ import annotations
 
 import contextlib
+import json
 import shlex
 import threading
 import time
@@ -33,9 +34,11 @@ class Machine:
     name: str
     lock: threading.Lock = field(default_factory=threading.Lock)
     holders: list[str] = field(default_factory=list)
+    passing: list[str] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     renewed: list[str] = field(default_factory=list)
+    described: list[object] = field(default_factory=list)
     is_away: bool = False
     hides: bool = False
     lacks: str = ""
@@ -44,6 +47,8 @@ class Machine:
     """Run and account of each place, in the order of their starts."""
     entry: threading.Lock = field(default_factory=threading.Lock)
     entered: list[str] = field(default_factory=list)
+    foreign: str = ""
+    """PID, uid, start and name of a process that holds the lock and is no start of ipexctl."""
     together: threading.Barrier | None = None
     """For the first looks of calls at the same moment."""
 
@@ -53,6 +58,8 @@ class Machine:
         lines = ["run.hidden yes"] * self.hides + ["run.boot 1000", "run.account 7 alice"]
         lines += [f"run.program 5 rank {run} 7 100" for run in list(self.runs)]
         lines += [f"run.program 6 lock {run} 7 100" for run in list(self.holders)]
+        lines += [f"run.program 7 pass {run} 7 100" for run in list(self.passing)]
+        lines += [f"run.holder {self.foreign}"] * bool(self.foreign)
         lines += [f"run.program {20 + n} wait {run} {uid} 200 60" for n, (run, uid) in enumerate(list(self.queue))]
         if self.together is not None and self.looks <= self.together.parties:
             self.together.wait(10)
@@ -76,6 +83,14 @@ class MachineSession(FakeSession):
         if command.label == "the queue":
             return self.wait(shlex.split(command.script)[2], sink, stdin)
         words = shlex.split(command.script)
+        if "ipexctl-host-pass" in words:
+            run = words[words.index("ipexctl-host-pass") + 1]
+            self.machine.passing.append(run)
+            sink("stdout", b"held\n")
+            while stdin.read():
+                pass
+            self.machine.passing.remove(run)
+            return Ended(0)
         run = words[words.index("ipexctl-host-lock") + 1]
         if self.machine.lacks == "flock":
             return Ended(127)
@@ -87,7 +102,10 @@ class MachineSession(FakeSession):
         sink("stdout", b"he")
         sink("stdout", b"ld\n")
         while line := stdin.read():
-            (self.machine.renewed if line == STILL_HERE else self.machine.left).append(run)
+            if line.startswith(b"{"):
+                self.machine.described.append(json.loads(line))
+            else:
+                (self.machine.renewed if line == STILL_HERE else self.machine.left).append(run)
         self.machine.holders.remove(run)
         self.machine.lock.release()
         return Ended(0)
@@ -180,6 +198,55 @@ def test_a_lock_of_a_call_that_is_not_seen_refuses(machines: dict[str, Machine])
         lock(machines)
     assert (caught.value.failure.exit_code, caught.value.failure.hosts) == (1, ("node2",))
     assert machines["node1"].holders == []
+
+
+def test_a_process_that_starts_no_run_and_holds_a_lock_is_named(machines: dict[str, Machine]) -> None:
+    machines["node2"].foreign = "5867 8 77 sleep"
+    with machines["node2"].lock, pytest.raises(StartError) as caught:
+        lock(machines)
+    failure = caught.value.failure
+    assert "pid 5867 of uid 8 (sleep) holds the lock of node2" in failure.reason
+    assert "--wait 60" in failure.fix
+    assert machines["node1"].holders == []
+
+
+def test_calls_that_wait_pass_over_a_process_that_starts_no_run_one_after_the_other(
+    machines: dict[str, Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exclusive, "PASS_AFTER", 0.4)
+    machines["node2"].foreign = "5867 8 77 sleep"
+    began, starts, ended = time.monotonic(), list[float](), list[str]()
+
+    def call(run: str) -> None:
+        locks = lock(machines, run, 30.0)
+        starts.append(time.monotonic() - began)
+        assert [machine.passing for machine in machines.values()] == [[], [run]]
+        assert machines["node1"].holders == [run]
+        time.sleep(0.3)
+        ended.append(run)
+        locks.release()
+
+    with machines["node2"].lock:
+        threads = [threading.Thread(target=call, args=(f"call-{number}",)) for number in range(3)]
+        for number, thread in enumerate(threads):
+            thread.start()
+            until(lambda: len(machines["node1"].entered) > number)  # noqa: B023
+        for thread in threads:
+            thread.join(30)
+    assert ended == ["call-0", "call-1", "call-2"]
+    assert starts[0] >= 0.4
+
+
+def test_a_start_of_ipexctl_is_not_passed_over(machines: dict[str, Machine], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exclusive, "PASS_AFTER", 0.1)
+    machines["node2"].holders.append("other-1")
+    with machines["node2"].lock, pytest.raises(StartError, match="other-1"):
+        lock(machines, seconds=1.0)
+    machines["node2"].holders.clear()
+    machines["node2"].hides = True  # the holder may be a start of another account
+    with machines["node2"].lock, pytest.raises(StartError, match="another call is starting a run on node2"):
+        lock(machines, seconds=1.0)
+    assert machines["node2"].passing == []
 
 
 @pytest.mark.parametrize(("lacks", "text"), [("awk", "can't be listed"), ("flock", "lock can't be taken")])

@@ -8,8 +8,17 @@ from test_ps import known_run
 from ipexctl.commands.ps_command import as_json as ps_json
 from ipexctl.commands.ps_hosts import as_json, show
 from ipexctl.facts.cpu import CpuList
-from ipexctl.facts.live_runs import BusyProgram, HostSnapshot, RunOnHost, RunsOnHost, WaitingCall
+from ipexctl.facts.live_runs import (
+    BusyProgram,
+    CallDetails,
+    HostSnapshot,
+    LockHolder,
+    RunOnHost,
+    RunsOnHost,
+    WaitingCall,
+)
 from ipexctl.hosts.host import Host
+from ipexctl.node.common.plan import RunBy
 from ipexctl.remote.outcome import HostResult, Report, Unreachable
 from ipexctl.run.hosts_now import HostsNow, hosts_now
 
@@ -63,6 +72,28 @@ def test_the_tables_fit_and_print_no_control_character(
     assert capsys.readouterr().out == "free: node4\n"
 
 
+def test_who_began_a_run_its_tag_and_a_foreign_holder_of_a_lock_are_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = CallDetails(RunBy("ann", "laptop"), "tune.py", "lr 3e-4")
+    holder = LockHolder(5867, 1, "sleep", 1004)
+    runs = RunsOnHost(
+        (TRAIN._replace(script="train.py", call=call),), waiting=(NEXT._replace(call=call),), holder=holder
+    )
+    now = hosts_now({"node1": HostSnapshot(runs, "m"), "node2": HostSnapshot(RunsOnHost(holder=holder), "n")})
+    assert now.free == ()
+    document = as_json(now, REPORT)
+    for entry in (document["runs"][0], document["waiting"][0]):
+        assert (entry["by"], entry["tag"]) == ({"user": "ann", "host": "laptop"}, "lr 3e-4")
+    assert [entry["script"] for entry in (document["runs"][0], document["waiting"][0])] == ["train.py", "tune.py"]
+    assert document["holders"][1] == {"host": "node2", "pid": 5867, "name": "sleep", "account": "uid 1004"}
+    for columns in (60, 200):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        show(now)
+        out = capsys.readouterr().out
+        assert all(word in out for word in ("ann@laptop", "lr 3e-4", "tune.py", "node2: pid 5867 of uid 1004 (sleep)"))
+
+
 def test_the_document_has_the_keys_of_ps_and_what_is_seen_on_hosts() -> None:
     document = as_json(NOW, REPORT)
     own = ps_json([known_run(0, "node{}", "train")])
@@ -72,5 +103,5 @@ def test_the_document_has_the_keys_of_ps_and_what_is_seen_on_hosts() -> None:
         "started": 1e9, "until": 1e9 + 600, "rank_count": 4, "cores": {"node1": "0-7", "node2": "0-7"},
     }  # fmt: skip
     assert [host["status"] for host in document["hosts"]] == ["ok", "unreachable"]
-    assert set(document["waiting"][0]) == {"id", "account", "hosts", "since", "until"}
+    assert set(document["waiting"][0]) == {"id", "account", "by", "script", "tag", "hosts", "since", "until"}
     assert "\x1b" not in document["programs"][0]["name"]

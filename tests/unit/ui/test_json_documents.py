@@ -126,7 +126,7 @@ def test_report_documents_have_these_fields(document: dict[str, Any], names: str
             look""",
         ),
         (LINK, "hosts cause transfer_percent bytes_per_s sentence fix since until windows current"),
-        (WHY["run"], "id script node0 hosts world_size env started"),
+        (WHY["run"], "id script by node0 hosts world_size env started"),
         (WHY["first_failure"], "rank host exit_code signal kind at after limit memory oom ranks"),
         (WHY["cause"], "id sentence fix confidence rank host source"),
         (WHY["lines"][0], "stream text"),
@@ -137,7 +137,7 @@ def test_report_documents_have_these_fields(document: dict[str, Any], names: str
             python command cwd launcher argv launcher_env files hostfile settings rank_options dtype_hint choices
             notes other_runs candidates time_limit id home node0 asked stores has_starters install packages
             install_by_run project_packages project hub commit before_start job python_version local_rank ends_at_logout
-            spares setup first_world_size fp32_math""",
+            spares setup first_world_size fp32_math by""",
         ),
         (to_json(MIXED)["hosts"][0], "name address word iface tier cores ranks hardware"),
     ],
