@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from ipexctl.api.known_runs import CallWatcher, node0_of
@@ -34,4 +35,8 @@ def why(record: RunRecord, caller: CallWatcher, *, timeout: float | None = None,
     failed = read_failed_call(directory) if word in LAST else None
     if failed is not None and (word == "last:all" or ProjectHere.find().has(failed.directory, "")):
         result = mention_failed_call(result, failed)
-    return mention_page(result)
+    result = mention_page(result)
+    if record.is_kept:
+        return result
+    diagnosis = result.diagnosis
+    return replace(result, diagnosis=replace(diagnosis, next=tuple(map(record.call_text, diagnosis.next))))

@@ -154,7 +154,7 @@ def follow(
     record: RunRecord, caller: CallWatcher, watch: OnRunUpdate, *, reconnect: float = RECONNECT_SECONDS
 ) -> RunEnded:
     """Pass on what happens until the run is over, and keep a local copy. Raises Cancelled."""
-    copy = LocalCopy(RunRegistry().directory / record.id)
+    copy = LocalCopy(RunRegistry().directory / record.id) if record.is_kept else None
     with caller.connector(record) as connector:
         connect = partial(connector.open, record.node0)
         follower = Follower(record, connect, watch, caller.cancel, copy=copy, reconnect=reconnect)

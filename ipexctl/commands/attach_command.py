@@ -9,11 +9,13 @@ from typing import Final
 
 import typer
 
-from ipexctl.commands.run_calls import begun
-from ipexctl.commands.shared_options import NAMED_RUN, RANKS, SUMMARY, TextOutput, ViewOptions, command
-from ipexctl.commands.summary_file import check_summary, write_summary_of_run
+from ipexctl.api.followed_runs import wait
+from ipexctl.commands.run_calls import begun, call_about_runs, find_run
+from ipexctl.commands.shared_options import NAMED_RUN, RANKS, SUMMARY, RunHosts, TextOutput, ViewOptions, command
+from ipexctl.commands.summary_file import check_summary, write_summary, write_summary_of_run
 from ipexctl.commands.watch import watch_run
 from ipexctl.errors import UserError
+from ipexctl.limits import PS_ANSWER
 from ipexctl.remote.cancel import Cancel
 from ipexctl.run.ranks import parse_ranks
 from ipexctl.run.registry import RunRegistry
@@ -30,6 +32,7 @@ def attach_command(
     ranks: str = RANKS,
     view: ViewOptions,
     summary: Path | None = SUMMARY,
+    where: RunHosts,
     output: TextOutput,
 ) -> None:
     """Watch a run from its first line until it ends; Ctrl-C stops the run, `q` and SIGTERM detach.
@@ -42,7 +45,7 @@ def attach_command(
     """
     if output.json:
         raise UserError("attach has no --json", fix="ipexctl ps --json has the state of each run")
-    record = RunRegistry().find_named(run, "attach")
+    record = find_run(run, where, output) if run else RunRegistry().find_named(run, "attach")
     check_summary(summary)
     record = begun(record, output, waits=True)
     began = time.monotonic()
@@ -51,6 +54,11 @@ def attach_command(
     if view.events:
         events = EventsView(Cancel(), ranks=chosen, quiet=output.quiet)
     code = watch_run(record, view, chosen, output, events=events, detaching=_DETACHING)
-    if summary is not None and not write_summary_of_run(summary, record, code, time.monotonic() - began):
-        code = code or 1
+    seconds = time.monotonic() - began
+    if summary is not None and record.is_kept:
+        code = code if write_summary_of_run(summary, record, code, seconds) else code or 1
+    elif summary is not None:
+        with call_about_runs(output, only_waits=True) as (caller, _):
+            (result,) = wait([record], caller, timeout=PS_ANSWER)
+        code = code if write_summary(summary, record, result.status, code, seconds) else code or 1
     raise typer.Exit(code)

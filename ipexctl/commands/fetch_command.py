@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -15,11 +15,13 @@ import typer
 
 from ipexctl.api.fetch import fetch_files, fetch_from_all, mirror_files
 from ipexctl.commands.interrupt import cancelling
-from ipexctl.commands.run_calls import begun
+from ipexctl.commands.run_calls import NAMING, begun, find_run
 from ipexctl.commands.shared_options import (
     RECONNECT,
     Home,
+    Login,
     Output,
+    RunHosts,
     Targets,
     argument,
     command,
@@ -55,12 +57,13 @@ class FetchCall:
     rank: int | None
     host: str | None
     targets: Targets
+    home: Home
     output: Output
     has_connect_timeout: bool
 
-    def from_one(self, home: Home) -> int:
+    def from_one(self) -> int:
         output, others = self.output, list[FetchRequest]()
-        request, record = self._resolve(check_home(home))
+        request, record = self._resolve(check_home(self.home))
         options = connect_options(self.targets, output)
         if record is not None:
             request, options = self._reached(request), self._options(record)
@@ -91,7 +94,7 @@ class FetchCall:
 
     def from_all(self, *, results: bool) -> int:
         output = self.output
-        record = begun(RunRegistry().find(self.source.word), output)
+        record = begun(self._found(), output)
         orders = orders_of_all_hosts(record, self.source.path, self.dest, results=results)
         cancel = Cancel()
         with cancelling(cancel) as interrupt:
@@ -111,7 +114,7 @@ class FetchCall:
 
     def follow(self, *, all_hosts: bool, results: bool, reconnect: float) -> int:
         output, targets, path = self.output, self.targets, self.source.path
-        record = begun(RunRegistry().find(self.source.word), output, waits=True)
+        record = begun(self._found(), output, waits=True)
         others = choose_hosts(targets) if targets.names_hosts and self.host is not None else ()
         requests = (
             orders_of_all_hosts(record, path, self.dest, results=results)
@@ -144,6 +147,14 @@ class FetchCall:
         sys.stdout.flush()
         return interrupt.code or exit_code([result.status for result in found])
 
+    def _found(self) -> RunRecord:
+        """The run of the registry; if that has none and the call names hosts, the run that the hosts have."""
+        word, registry = self.source.word, RunRegistry()
+        if not self.targets.typed & NAMING or registry.knows(word):
+            return registry.find(word)
+        shared = {field.name: getattr(self.targets, field.name) for field in fields(Login)}
+        return find_run(word, RunHosts(**shared, home=self.home.home), self.output)
+
     @contextmanager
     def _progress(self) -> Iterator[Watch]:
         output = self.output
@@ -154,17 +165,20 @@ class FetchCall:
     def _resolve(self, home: str) -> tuple[FetchRequest, RunRecord | None]:
         source, targets, output = self.source, self.targets, self.output
         of_run = self.rank is not None or self.host is not None or source.path is None
-        register = RunRegistry()
+        register, found = RunRegistry(), None
         if not (of_run or (not targets.names_hosts and register.knows(source.word))):
             try:
                 return order_of_host(source, self.dest, choose_hosts(targets), home), None
             except UserError:
                 if not register.knows(source.word):
-                    raise
+                    with suppress(UserError):
+                        found = self._found()
+                    if found is None:
+                        raise
         if targets.limit is not None and "limit" not in targets.defaults and not targets.names_hosts:
             fix = "use --from HOST or -r RANK to name the host of a run"
             raise UserError("-l limits the hosts of a call, and a run has its own hosts", fix=fix)
-        record = begun(register.find(source.word), output)
+        record = begun(found or self._found(), output)
         others = choose_hosts(targets) if targets.names_hosts and of_run else ()
         return order_of_run(record, source.path, self.dest, rank=self.rank, host=self.host, others=others), record
 
@@ -338,9 +352,9 @@ def fetch_command(
     if results and found.path is not None:
         raise UserError("--results has its own path", fix=f"ipexctl fetch {found.word} {dest} --results")
     has_connect_timeout = is_on_command_line(ctx, "connect_timeout")
-    call = FetchCall(found, dest, rank, host, targets, output, has_connect_timeout=has_connect_timeout)
+    call = FetchCall(found, dest, rank, host, targets, home, output, has_connect_timeout=has_connect_timeout)
     if follow:
         raise typer.Exit(call.follow(all_hosts=all_hosts, results=results, reconnect=reconnect))
     if all_hosts or results:
         raise typer.Exit(call.from_all(results=results))
-    raise typer.Exit(call.from_one(home))
+    raise typer.Exit(call.from_one())

@@ -7,14 +7,13 @@ from __future__ import annotations
 import typer
 
 from ipexctl.api.followed_runs import logs
-from ipexctl.commands.run_calls import begun, call_about_runs, chosen_ranks
-from ipexctl.commands.shared_options import RANKS, RECONNECT, RUN, Output, command, flag, option
+from ipexctl.commands.run_calls import begun, call_about_runs, chosen_ranks, find_run
+from ipexctl.commands.shared_options import RANKS, RECONNECT, RUN, Output, RunHosts, command, flag, option
 from ipexctl.errors import OutputError, UserError
 from ipexctl.hosts.host import quoted
 from ipexctl.node.common.frames import Chunk, StreamName
 from ipexctl.node.common.records import FINAL, RunStatus
 from ipexctl.run.follow import LineChoice, OnRunUpdate, RunEnded, RunUpdate, check_pattern
-from ipexctl.run.registry import RunRegistry
 from ipexctl.text import printable
 from ipexctl.ui.messages import print_message, print_with_fix
 from ipexctl.ui.run.plain import JsonLog, PlainRun
@@ -34,6 +33,7 @@ def logs_command(
     grep: str = option("--grep RE", "Print only lines that match this regular expression.", ""),
     plain: bool = flag("--plain", "Print lines prefixed with their rank (the default)."),
     reconnect: float = RECONNECT,
+    where: RunHosts,
     output: Output,
 ) -> None:
     """Print the output of the ranks in order of time, each line prefixed with its rank.
@@ -48,7 +48,7 @@ def logs_command(
     if output.json and follow:
         raise UserError("--json prints one document, and --follow has no end", fix="leave one of them out")
     check_pattern(grep)
-    record = begun(RunRegistry().find(run), output, waits=follow)
+    record = begun(find_run(run, where, output), output, waits=follow)
     streams: tuple[StreamName, ...] = ("stderr",) if stderr else ("stdout", "stderr")
     lines = LineChoice(chosen_ranks(record, ranks), streams, tail, grep, exact=timestamps or output.json)
     with call_about_runs(output, only_waits=True) as (caller, interrupt):

@@ -30,6 +30,7 @@ from ipexctl.option_declaration import (
 from ipexctl.ui.messages import print_message
 
 Report = TypeVar("Report")
+AnyLogin = TypeVar("AnyLogin", bound="Login")
 Command = TypeVar("Command", bound="Callable[..., None]")
 _TYPER: Final = "typer"
 _CONFIG: Final = "config"
@@ -149,7 +150,9 @@ HostKeyPolicy: TypeAlias = Literal["strict", "accept-new", "off"]
 
 # Unused eq and repr would take a third of the time for these classes at each start.
 @dataclass(frozen=True, eq=False, repr=False)
-class Targets:
+class Login:
+    """Which hosts, and how to log in."""
+
     hostfile: Path | None = option(
         "--hostfile -H PATH",
         "Hostfile or Ansible inventory (default: $IPEXCTL_HOSTFILE, else a Slurm or PBS allocation, "
@@ -160,10 +163,6 @@ class Targets:
         "Hosts instead of a hostfile: 'node[1-4],me@10.0.0.9,localhost'.",
         autocompletion=completion("hosts"),
     )
-    limit: str | None = option(
-        "--limit -l SPEC", "Limit to these hosts or groups; '!name' excludes one.", autocompletion=completion("limits")
-    )
-    forks: int = option("--forks -f N", "Hosts to work on at the same time (default: {default}).", FORKS, min=1)
     user: str | None = option("--user NAME", "User to log in as (default: from the hostfile, else the ssh config).")
     port: int | None = option(
         "--port P", "Port of sshd (default: from the hostfile, else the ssh config).", min=1, max=65535
@@ -178,15 +177,9 @@ class Targets:
     host_keys: HostKeyPolicy | None = option(
         "--host-keys", "Host key policy (default: from the ssh config, else strict)."
     )
-    transport: Literal["auto", "ssh", "srun"] = option(
-        "--transport",
-        "Reach the hosts by ssh or, inside a Slurm allocation, by srun; auto takes srun there (default: {default}).",
-        TRANSPORT,
-    )
     connect_timeout: float = option(
         "--connect-timeout S", "Seconds to connect and log in to a host (default: {default}).", CONNECT_SECONDS, min=0.1
     )
-    timeout: float | None = TIMEOUT
     cluster: str | None = option(
         "--cluster -c NAME",
         "Cluster of ipexctl.toml: its hosts and how to log in (default: $IPEXCTL_CLUSTER).",
@@ -218,13 +211,41 @@ class Targets:
         """True if the value is a default that other commands have too."""
         return name in self.defaults and self.defaults[name].table.partition(".")[0] in ("", CLUSTER)
 
-    def without_defaults(self, *names: str) -> Targets:
+    def without_defaults(self: AnyLogin, *names: str) -> AnyLogin:
         built_in: dict[str, Any] = {
             field.name: field.default for field in dataclasses.fields(self) if field.name in self.defaults
         }
         changes = {name: default for name, default in built_in.items() if not names or name in names}
         kept = {name: setting for name, setting in self.defaults.items() if name not in changes}
         return dataclasses.replace(self, **changes, defaults=kept)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Targets(Login):
+    limit: str | None = option(
+        "--limit -l SPEC", "Limit to these hosts or groups; '!name' excludes one.", autocompletion=completion("limits")
+    )
+    forks: int = option("--forks -f N", "Hosts to work on at the same time (default: {default}).", FORKS, min=1)
+    transport: Literal["auto", "ssh", "srun"] = option(
+        "--transport",
+        "Reach the hosts by ssh or, inside a Slurm allocation, by srun; auto takes srun there (default: {default}).",
+        TRANSPORT,
+    )
+    timeout: float | None = TIMEOUT
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RunHosts(Login):
+    """For commands that also read a run which another control machine began: with -H, on its hosts."""
+
+    home: Path | None = option(
+        "--home DIR", "With -H: directory of ipexctl on the nodes (default: $IPEXCTL_HOME, else ~/.ipexctl)."
+    )
+
+    @property
+    def targets(self) -> Targets:
+        shared = {field.name: getattr(self, field.name) for field in dataclasses.fields(Login)}
+        return Targets(**shared)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -5,17 +5,31 @@ from __future__ import annotations
 import typer
 
 from ipexctl.commands.ps_command import show_stopped
-from ipexctl.commands.shared_options import NAMED_RUN, TIMEOUT, TextOutput, command
+from ipexctl.commands.shared_options import NAMED_RUN, TIMEOUT, RunHosts, TextOutput, command, flag
 from ipexctl.errors import UserError
 from ipexctl.option_declaration import check_seconds
-from ipexctl.run.registry import RunRegistry
+from ipexctl.projects.root import ProjectHere
+from ipexctl.run.registry import RunRecord, RunRegistry, begun_by, begun_elsewhere
+from ipexctl.text import printable
+
+
+def refuse_foreign(record: RunRecord, word: str, *, force: bool) -> None:
+    """Raise a UserError for a run that someone else began, or that `last:all` met in another project."""
+    by, here = record.plan.by, begun_by({})
+    if not force and (not record.is_kept or (by is not None and by != here)):
+        raise UserError(begun_elsewhere(record), fix=record.call_text(f"ipexctl stop {record.id}") + " --force")
+    if word == "last:all" and not ProjectHere.find().has(record.typed.directory, record.project):
+        project = printable(record.project) or "another project"
+        raise UserError(f"the last run, {record.id}, is of {project}", fix=f"ipexctl stop {record.id}")
 
 
 @command()
 def stop_command(
     *,
     run: str | None = NAMED_RUN,
+    force: bool = flag("--force", "Stop a run that another account or machine began."),
     timeout: float | None = TIMEOUT,
+    where: RunHosts,
     output: TextOutput,
 ) -> None:
     """Stop a run on every node; ranks that do not exit within 4 seconds are killed.
@@ -24,12 +38,13 @@ def stop_command(
     Example: ipexctl stop last
     """
     from ipexctl.api.known_runs import stop
-    from ipexctl.commands.run_calls import call_about_runs
+    from ipexctl.commands.run_calls import call_about_runs, find_run
 
     if output.json:
         raise UserError("stop has no --json", fix="ipexctl ps --json has the state of each run")
     check_seconds("--timeout", timeout)
-    record = RunRegistry().find_named(run, "stop")
+    record = find_run(run, where, output) if run else RunRegistry().find_named(run, "stop")
+    refuse_foreign(record, run or "", force=force)
     with call_about_runs(output) as (caller, _):
         result = stop(record, caller, timeout=timeout)
     show_stopped(record, result, quiet=output.quiet)

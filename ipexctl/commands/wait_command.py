@@ -10,12 +10,11 @@ from typing import Any
 import typer
 
 from ipexctl.api.followed_runs import wait
-from ipexctl.commands.run_calls import call_about_runs
-from ipexctl.commands.shared_options import RUNS, SUMMARY, Output, command, option
+from ipexctl.commands.run_calls import call_about_runs, find_runs
+from ipexctl.commands.shared_options import RUNS, SUMMARY, Output, RunHosts, command, option
 from ipexctl.commands.summary_file import check_summary, write_summary
 from ipexctl.errors import UserError
 from ipexctl.run.ps import KnownRun
-from ipexctl.run.registry import RunRegistry
 from ipexctl.run.wait import first_failure
 from ipexctl.text import printable
 from ipexctl.ui.messages import fitted, print_message, print_with_fix
@@ -28,6 +27,7 @@ def wait_command(
     runs: list[str] = RUNS,
     timeout: float | None = option("--timeout S", "Seconds to wait (default: until the runs are over).", min=0.1),
     summary: Path | None = SUMMARY,
+    where: RunHosts,
     output: Output,
 ) -> None:
     """Wait until runs are over, and exit with the run's code, or the code of the first one that failed.
@@ -38,8 +38,7 @@ def wait_command(
     \b
     Example: ipexctl wait last && ipexctl fetch last:checkpoints/ ./out
     """
-    registry = RunRegistry()
-    records = list({record.id: record for record in map(registry.find, runs)}.values())
+    records = list({record.id: record for record in find_runs(runs, where, output)}.values())
     if summary is not None and len(records) > 1:
         raise UserError("--summary is for one run", fix="--json has the outcome of several")
     check_summary(summary)

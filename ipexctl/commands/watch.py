@@ -25,7 +25,7 @@ from ipexctl.remote.session import Session
 from ipexctl.run.follow import FollowCall, Follower, RunEnded, RunUpdate
 from ipexctl.run.local_copy import LocalCopy, read_final_status
 from ipexctl.run.ranks import RankSet
-from ipexctl.run.registry import RunRecord, RunRegistry
+from ipexctl.run.registry import RunRecord, RunRegistry, begun_elsewhere
 from ipexctl.run.stop import stop
 from ipexctl.text import printable
 from ipexctl.ui.messages import print_message, print_with_fix, write_to_terminal
@@ -96,7 +96,7 @@ class _Watching:
         detaching: Collection[int],
     ) -> None:
         self.code: int | None = None
-        self._detaching = detaching
+        self._detaching = detaching if record.is_kept else (*detaching, signal.SIGINT)
         self._is_detached = False
         self._record = record
         self._connector = connector
@@ -120,7 +120,7 @@ class _Watching:
             self._on_event,
             self._cancel,
             # The copy has all ranks, even hidden ones: fetching them afterwards would delay the end.
-            copy=LocalCopy(self._run_dir),
+            copy=LocalCopy(self._run_dir) if record.is_kept else None,
             first_call=started[1] if started is not None else None,
             figures=self._view.figures_interval,
             reconnect=view.reconnect,
@@ -159,10 +159,12 @@ class _Watching:
         elif is_stopped or self._has_left_ended():
             print_message(f"run {run} is over; not all of its output was shown: ipexctl logs {run}")
         elif ended is None and not self._view.detached:
-            print_message(left_text(run))
+            print_message(self._record.call_text(left_text(run)))
         if self.code is not None:
             return self.code
-        if ended is not None and ended.status is not None and ended.status.state == "failed":
+        if not self._record.is_kept and ended is not None and ended.status is not None and ended.status.code:
+            print_message(self._record.call_text(f"ipexctl why {run}"))
+        elif ended is not None and ended.status is not None and ended.status.state == "failed":
             from ipexctl.commands.why_command import cause_lines
             from ipexctl.run.why.why import cause_from_copy
 
@@ -212,7 +214,7 @@ class _Watching:
             self._view.abandon()
             run = self._record.id
             if self._is_detached and not self._over.is_set():
-                leave(f"{left_text(run)}\n")
+                leave(f"{self._record.call_text(left_text(run))}\n")
             if not self._is_leaving and not self._over.is_set():
                 self._is_leaving = True
                 self._stop_answered.wait(STOP_DELIVERY)
@@ -238,6 +240,8 @@ class _Watching:
                     self._cancel.throw()
 
     def _stop(self) -> None:
+        if not self._record.is_kept:
+            raise HostError(f"{begun_elsewhere(self._record)}; ipexctl stop {self._record.id} --force stops it")
         cancel = Cancel()
         with closing(self._connector.open(self._record.node0, cancel)) as session:
             stopped = stop(session, self._record, number=self._number, cancel=cancel, on_signalled=self._on_signalled)

@@ -10,13 +10,13 @@ from typing import Any, Final, NoReturn
 import typer
 
 from ipexctl.api.explained_runs import dump, why
-from ipexctl.commands.run_calls import begun, call_about_runs, chosen_ranks
-from ipexctl.commands.shared_options import RANKS, RUN, TIMEOUT, Output, command, flag, is_on_command_line
+from ipexctl.commands.run_calls import begun, call_about_runs, chosen_ranks, find_run
+from ipexctl.commands.shared_options import RANKS, RUN, TIMEOUT, Output, RunHosts, command, flag, is_on_command_line
 from ipexctl.errors import CallError, UserError
 from ipexctl.known_errors.match import Cause
 from ipexctl.node.common.records import FINAL, RunStatus
 from ipexctl.option_declaration import check_seconds
-from ipexctl.run.registry import FailedCall, RunRecord, RunRegistry
+from ipexctl.run.registry import FailedCall, RunRecord
 from ipexctl.run.why.diagnosis import Diagnosis, Line
 from ipexctl.run.why.why import WhyResult
 from ipexctl.text import format_clock, printable
@@ -36,6 +36,7 @@ def why_command(
     ranks: str = RANKS,
     everything: bool = flag("--all -a", "With --stacks: every thread and process, and all calls of deep stacks."),
     timeout: float | None = TIMEOUT,
+    where: RunHosts,
     output: Output,
 ) -> None:
     """Explain why a run ended: the first failure, its last lines, the likely cause and the fix.
@@ -48,7 +49,7 @@ def why_command(
     check_seconds("--timeout", timeout)
     if not stacks and any(is_on_command_line(ctx, name) for name in ("ranks", "everything")):
         raise UserError("-r and --all choose stacks", fix="ipexctl why --stacks")
-    record = RunRegistry().find(run)
+    record = find_run(run, where, output)
     if stacks:
         _show_stacks(record, output, ranks, everything=everything, timeout=timeout)
     with call_about_runs(output) as (caller, _):

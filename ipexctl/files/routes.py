@@ -19,6 +19,7 @@ from typing import Final, Literal
 
 from ipexctl.files.store_client import (
     Damaged,
+    LostClaim,
     Relay,
     StoreClient,
     StoredFile,
@@ -306,10 +307,15 @@ class Distributor:
                     return server
                 self._changed.wait(0.2)
 
-    def _from_here(self, delivery: Delivery) -> None:
+    def _from_here(self, delivery: Delivery, claims: int = 3) -> None:
         need, client = delivery.need, delivery.client
         try:
             client.push(self._local_files(need), expected=need, on_bytes=delivery.on_bytes)
+        except LostClaim:
+            if claims == 1:
+                raise
+            delivery.find_missing()
+            return self._from_here(delivery, claims - 1)
         except Damaged as damaged:
             changed = [path for file, path in (self._local or {}).items() if file.sha256 == damaged.sha256]
             raise explain_changed(changed[0]) if changed else damaged from None

@@ -247,6 +247,10 @@ class Damaged(HostError):
     sha256 = ""
 
 
+class LostClaim(HostError):
+    """Another process took what an earlier transfer had left on the host: ask it again what it lacks."""
+
+
 def refuse_damaged(reply: Reply, subject: str) -> None:
     failed = reply.records("failed")
     if wrong := [item for item in failed if item.get("kind") == "hash"]:
@@ -254,7 +258,8 @@ def refuse_damaged(reply: Reply, subject: str) -> None:
         error.sha256 = wrong[0].text("sha256")
         raise error
     if failed:
-        raise HostError(failed[0].text("reason"))
+        kind = LostClaim if all(item.get("kind") == "claim" for item in failed) else HostError
+        raise kind(failed[0].text("reason"), "run it again")
 
 
 class ArrivingFiles:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import secrets
 import shlex
@@ -18,12 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError, place_fix
+from ipexctl.found_files import account_name
 from ipexctl.hosts.allocation import job_number
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.answer import Json
 from ipexctl.node.common.files import make_private_directory, write_atomically
 from ipexctl.node.common.json_records import as_object, check_type, decode, decode_natural, read_json_file
-from ipexctl.node.common.plan import PLAN_FILE, Plan, plan_text, read_outline
+from ipexctl.node.common.plan import PLAN_FILE, Plan, RunBy, plan_text, read_outline
 from ipexctl.option_declaration import CONNECT_SECONDS, NO_OPTIONS, CallOptions
 from ipexctl.projects.root import ProjectHere
 from ipexctl.run.pending import remove_record, runs_directory
@@ -63,6 +65,8 @@ class RunRecord:
     options: CallOptions = NO_OPTIONS
     """Options that chose the hosts and the environment, for commands to type next."""
     typed: TypedCall = NOT_TYPED
+    is_kept: bool = True
+    """False for a run that was found on its hosts: nothing of it is written here."""
 
     @cached_property
     def plan(self) -> Plan:
@@ -89,6 +93,10 @@ class RunRecord:
         # The options of a submitted run are for the login node, on which no rank may start.
         return CallOptions("" if self.transport.waits else self.options.hosts, self.options.run)
 
+    def call_text(self, text: str) -> str:
+        """Give commands about a run that was found on its hosts the options that name these."""
+        return text if self.is_kept else _ABOUT_RUN.sub(rf"\g<0>{self.options.hosts}", text)
+
     @property
     def transport(self) -> Transport:
         return transport_named(self.transport_name)
@@ -102,6 +110,25 @@ class RunRecord:
         """The command that resumes the run on the remaining hosts; empty if it can't be resumed."""
         can_resume = self.typed.directory and not self.plan.job and len(self.hosts) > 1
         return f"ipexctl run --resume {self.id}" if can_resume else ""
+
+
+_ABOUT_RUN: Final = re.compile(r"ipexctl (?:attach|fetch|logs|report|slow|stop|wait|why) [A-Za-z0-9_-]+(?::\S+)?")
+
+
+_LONGEST_NAME: Final = 80
+
+
+def begun_by(environ: Mapping[str, str]) -> RunBy | None:
+    """Who begins a run here; None with IPEXCTL_ANONYMOUS=1."""
+    if environ.get("IPEXCTL_ANONYMOUS", "") not in ("", "0"):
+        return None
+    return RunBy(printable(account_name())[:_LONGEST_NAME], printable(os.uname().nodename)[:_LONGEST_NAME])
+
+
+def begun_elsewhere(record: RunRecord) -> str:
+    by = record.plan.by
+    who = printable(f"{by.user}@{by.host}") if by is not None else "another machine or account"
+    return f"run {record.id} was begun by {who}"
 
 
 def new_record(context: Gathered, plan: Plan, connect: ConnectOptions) -> RunRecord:
@@ -282,12 +309,13 @@ def _only(word: str, records: Sequence[RunRecord]) -> RunRecord:
     raise UserError(f"there is no run {word!r}", fix=f"ipexctl ps shows them; the newest: {newest}")
 
 
+_NOT_KEPT: Final = ("source", "is_kept")
 _HOST_FIELDS: Final = ("name", "address", "user", "port", "internal")
 _HOST_PATHS: Final = ("identity", "known_hosts", "ssh_config")
 
 
 def _to_json(record: RunRecord) -> Json:
-    values = {each.name: getattr(record, each.name) for each in fields(record) if each.name != "source"}
+    values = {each.name: getattr(record, each.name) for each in fields(record) if each.name not in _NOT_KEPT}
     nodes = [_host_to_json(host) for host in record.nodes]
     values |= {"node0": _host_to_json(record.node0), "nodes": nodes, "options": asdict(record.options)}
     values["transport"] = values.pop("transport_name")

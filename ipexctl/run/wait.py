@@ -129,7 +129,7 @@ def wait_for_runs(
         if known is not None:
             return KnownRun(record, known)
         result = RunWait(record, open_session, cancel, note).wait()
-        if result.status is not None and result.is_over:
+        if record.is_kept and result.status is not None and result.is_over:
             save_final_status(directory / record.id, result.status)
         return result
 

@@ -18,6 +18,7 @@ import pytest
 from node_store_helpers import END, content_of, feed, file_of, first_line, frame, have, receive, run, start
 
 from agent_helpers import all_pythons, wait_until
+from ipexctl.node.common.processes import pid_scope
 from ipexctl.remote import node_call
 from ipexctl.remote.node_call import agent_command, agent_zip
 
@@ -199,6 +200,29 @@ def test_stopped_receive_is_continued(tmp_path: Path, number: signal.Signals | N
     receive(tmp_path, first_line({**file_of(ONE), "offset": offset}) + ONE[offset:] + END)
     assert content_of(tmp_path)[f"{sha(ONE)}/a-1.0-py3-none-any.whl"] == ONE
     assert not list(tmp_path.glob("*.part"))
+
+
+@pytest.mark.parametrize(
+    ("size", "age", "is_offered"), [(600_000, 0, False), (2_000_000, 0, True), (2_000_000, 90_000, False)]
+)
+def test_only_what_the_next_receive_keeps_is_offered_to_be_continued(
+    tmp_path: Path, size: int, age: float, is_offered: bool
+) -> None:
+    part = tmp_path / f"{sha(ONE)[:16]}.{pid_scope()}.{subprocess.Popen(['true']).pid}.cafe.part"
+    part.write_bytes(ONE[:size])
+    os.utime(part, (time.time() - age,) * 2)
+    left = run("store", "have", {"store": str(tmp_path), "files": [], "verify": False}).last["unfinished"]
+    assert list(left.values()) == [size] * is_offered
+    receive(tmp_path, END)
+    assert part.exists() == is_offered
+
+
+def test_a_part_that_another_process_took_fails_alone_so_that_the_call_asks_again(tmp_path: Path) -> None:
+    said = receive(
+        tmp_path, first_line({**file_of(ONE), "offset": 2_000_000}) + ONE[2_000_000:] + frame(TWO, "b") + END
+    )
+    assert said.last["got"] == [sha(TWO)]
+    assert [(failed["sha256"], failed["kind"]) for failed in said.last["failed"]] == [(sha(ONE), "claim")]
 
 
 def test_partial_files_of_dead_writers_are_removed(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 import typer
 
 from ipexctl.api.known_runs import CallWatcher, node0_of
-from ipexctl.commands.run_calls import begun, call_about_runs
-from ipexctl.commands.shared_options import RUN, TIMEOUT, Output, TextOutput, command, completion, option
+from ipexctl.commands.run_calls import begun, call_about_runs, find_runs
+from ipexctl.commands.shared_options import RUN, TIMEOUT, Output, RunHosts, TextOutput, command, completion, option
 from ipexctl.errors import UserError
 from ipexctl.extras.report.html import GENERATOR, page_html
 from ipexctl.extras.report.measurements import measurements_of
@@ -186,6 +186,7 @@ def report_command(
         autocompletion=completion("runs"),
     ),
     timeout: float | None = TIMEOUT,
+    where: RunHosts,
     output: TextOutput,
 ) -> None:
     """Write one HTML page that shows a run: how it ended, throughput, waiting ranks, hosts, the plan.
@@ -198,10 +199,8 @@ def report_command(
     if output.json:
         raise UserError("report has no --json", fix="ipexctl why --json")
     check_seconds("--timeout", timeout)
-    registry = RunRegistry()
-    records = [begun(registry.find(run), output)]
-    if compare is not None:
-        records.append(begun(registry.find(compare), output))
+    names = [run] if compare is None else [run, compare]
+    records = [begun(record, output) for record in find_runs(names, where, output)]
     path = page_file or Path(f"report-{records[0].id}.html")
     with call_about_runs(output) as (caller, _):
         exit_code = write_report("-o", path, records, caller, timeout)

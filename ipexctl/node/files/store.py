@@ -61,6 +61,10 @@ class HashMismatch(AgentError):
     """The bytes do not have the expected hash."""
 
 
+class LostClaim(AgentError):
+    """Another process has claimed or removed the unfinished file: ask again what is there."""
+
+
 def end_on_signals() -> None:
     """Exit at once on a signal. A later call continues unfinished files."""
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
@@ -212,7 +216,7 @@ class PartialFile:
                 for _, other in left:
                     self._directory.unlink(os.fsencode(other.name))
                 return number
-        raise AgentError("another program removed the files that had arrived", "run it again")
+        raise LostClaim("another program removed the files that had arrived", "run it again")
 
     def write(self, data: memoryview) -> None:
         self._hash.update(data)
@@ -253,9 +257,16 @@ def _left_by_ended(store: str, sha256: str = "") -> Iterator[tuple[int, Path]]:
                 if not is_unfinished or not is_stored(str(path)):
                     continue
                 status = path.stat()
+                if not _is_kept(path):
+                    continue
                 # A process with a cut connection may wait for hours. If it writes again, the hash shows it.
                 if seconds_since(status.st_mtime) > SILENT_WRITER or not is_partial_in_use(str(path)):
                     yield status.st_size, path
+
+
+def _is_kept(path: Path) -> bool:
+    """True if an unfinished file is worth continuing; `clear` removes others."""
+    return age_of(str(path)) < DAY and path.stat().st_size >= MINIMUM_KEPT
 
 
 def unfinished(store: str) -> dict[str, int]:
@@ -276,8 +287,7 @@ def clear(store: str) -> None:
                     if age_of(path) > 60:
                         os.rmdir(name, dir_fd=directory.number)  # only if empty
                     continue
-                is_kept = age_of(path) < DAY and os.stat(path).st_size >= MINIMUM_KEPT
-                if not is_kept and is_stored(path) and not is_partial_in_use(path):
+                if not _is_kept(Path(path)) and is_stored(path) and not is_partial_in_use(path):
                     directory.unlink(os.fsencode(name))
 
 
@@ -365,6 +375,10 @@ def receive(request: ReceiveRequest, stream: BinaryIO, report: Report = emit_or_
                 partial.adopt()
         except HashMismatch as wrong:
             failed.append({"sha256": sha256, "reason": wrong.reason, "kind": "hash"})
+        except LostClaim as lost:
+            for _ in arriving.chunks(file["name"]):
+                pass
+            failed.append({"sha256": sha256, "reason": lost.reason, "kind": "claim"})
         else:
             got.append(sha256)
             report("got", sha256=sha256)

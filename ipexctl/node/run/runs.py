@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import signal
+import stat
 import time
 from typing import Sequence, TypedDict
 
@@ -17,17 +18,26 @@ from ipexctl.node.common.answer import AgentError, Json, answer, emit, emit_fram
 from ipexctl.node.common.clock import wait_until
 from ipexctl.node.common.files import RunReference, write_json_atomically
 from ipexctl.node.common.home import home_of, rundir_of
-from ipexctl.node.common.home_entries import release_trees
+from ipexctl.node.common.home_entries import is_plain_name, list_names, release_trees
+from ipexctl.node.common.json_records import MAX_FILE, parse_object
+from ipexctl.node.common.plan import PLAN_FILE
 from ipexctl.node.common.processes import ProcessIdentity, is_caught
 from ipexctl.node.common.queue_files import is_submitted
 from ipexctl.node.common.records import FINAL, RunStatus
+from ipexctl.node.common.walk import Refused, enter, own
 from ipexctl.node.run.stack_dumps import dump_path, encode_dump, new_dump_id
-from ipexctl.node.run.stored_status import NoRecord, read_pruned, read_status_file
+from ipexctl.node.run.stored_status import NoRecord, read_document, read_pruned, read_status_file
 
 
 class ListRequest(TypedDict):
     home: str
     ids: Sequence[str] | None
+
+
+class FindRequest(TypedDict):
+    home: str
+    word: str
+    """An id or a part of it; empty for the newest run."""
 
 
 class StopRequest(RunReference):
@@ -62,6 +72,50 @@ def list_runs(request: ListRequest) -> Json:
         lost = [name for name in ids if statuses[name] is None and name in pruned]
         statuses.update((name, {**pruned[name]["status"], "pruned": pruned[name]["at"]}) for name in lost)
     return {"runs": statuses}
+
+
+MOST_NAMES = 20
+
+
+def find(request: FindRequest) -> Json:
+    """Names of the runs with the word in their id, and the plan of the only one. A directory or a plan that another
+    account could have made is no run.
+    """
+    directory, word = os.path.join(home_of(request, "runs"), "runs"), request["word"]
+    names = [name for name in list_names(directory) if is_plain_name(name) and word in name]
+    if word in names:
+        names = [word]
+    elif not word:
+        dated = [(mtime, name) for name in names if (mtime := _mtime(os.path.join(directory, name, PLAN_FILE)))]
+        names = [name for _, name in sorted(dated)[-1:]]
+    plans = {name: plan for name in names[:MOST_NAMES] if (plan := _own_plan(os.path.join(directory, name)))}
+    if len(plans) != 1:
+        return {"names": sorted(plans), "plan": None}
+    ((name, plan),) = plans.items()
+    rundir = os.path.join(directory, name)
+    with contextlib.suppress(AgentError):
+        supervisor = read_document(os.path.join(rundir, "status.json")).status.supervisor
+        is_node0 = supervisor.is_of_this_machine
+        return {"names": [name], "plan": plan, "at": _mtime(os.path.join(rundir, PLAN_FILE)), "is_node0": is_node0}
+    return {"names": [name], "plan": plan, "at": 0.0, "is_node0": None}
+
+
+def _mtime(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0
+
+
+def _own_plan(rundir: str) -> Json | None:
+    try:
+        with enter(os.path.join(rundir, PLAN_FILE), own) as place:
+            if place.status is None or not stat.S_ISREG(place.status.st_mode):
+                return None
+            with open(place.open_end(os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+                return parse_object(file.read(MAX_FILE))
+    except (OSError, ValueError, Refused):
+        return None
 
 
 def stop(request: StopRequest) -> Json:
@@ -182,5 +236,5 @@ def check_machine(supervisor: ProcessIdentity) -> None:
 
 
 def main(action: str) -> int:
-    actions = {"list": list_runs, "stop": stop, "dump": dump, "signal": signal_supervisor}
+    actions = {"list": list_runs, "find": find, "stop": stop, "dump": dump, "signal": signal_supervisor}
     return answer(lambda request, _: actions[action](request))

@@ -252,12 +252,12 @@ def refusal(found: Obstacles, seconds: float = 0, *, now: float) -> StartFailure
         return StartFailure.of_host(*next(iter(found.away.items())))
     names = tuple(dict.fromkeys(host for other in found.others for host in other.hosts)) or (found.locked,)
     waited = f" after a wait of {rough_duration(seconds)}" if seconds else ""
-    is_foreign = found.holder is not None and not found.others
-    end = "starts in spite of it" if is_foreign else "waits for its end"
+    end = "a longer --wait S waits for its end" if waited else "--wait 3600 waits an hour for its end"
+    if found.holder is not None and not found.others:
+        end = "--wait 60 starts in spite of it"
     return StartFailure(
         f"{fold(names)} {'is' if len(names) == 1 else 'are'} not free{waited}: {_describe(found, now)}",
-        f"{'a longer --wait S' if waited else '--wait 60' if is_foreign else '--wait 3600'} {end}; without --exclusive "
-        "and --wait, the run starts anyway",
+        f"{end}; without --exclusive and --wait, the run starts anyway",
         names,
         other_runs=found.others,
     )

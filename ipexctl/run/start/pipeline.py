@@ -37,7 +37,7 @@ from ipexctl.remote.fanout import run_in_background
 from ipexctl.run.local_copy import read_final_status
 from ipexctl.run.pending import clear_pending, mark_pending
 from ipexctl.run.prune_runs import prune_local, read_limits
-from ipexctl.run.registry import RunRecord, RunRegistry, given_id, new_id, new_record
+from ipexctl.run.registry import RunRecord, RunRegistry, begun_by, given_id, new_id, new_record
 from ipexctl.run.start.before_install import likely_nodes
 from ipexctl.run.start.begin import Launch, clean_up
 from ipexctl.run.start.connection_checks import NoLogin, check_connectivity, remember_failure
@@ -45,7 +45,7 @@ from ipexctl.run.start.context import find_use, gather
 from ipexctl.run.start.exclusive import HostLocks, Obstacles, lock_hosts, refusal
 from ipexctl.run.start.path_checks import check_data, unsynced_arguments
 from ipexctl.run.start.project import files_in_other_generations, find_commit
-from ipexctl.run.start.request import StartError, StartFailure, begun_by, check_pool_plan, spec_of_all
+from ipexctl.run.start.request import StartError, StartFailure, check_pool_plan, spec_of_all
 from ipexctl.run.start.script_imports import (
     check_own_modules,
     check_script,

@@ -13,19 +13,18 @@ from typing import Any, Final
 
 from ipexctl.errors import FileError, Refusal, UserError
 from ipexctl.file_reader import VARIABLES, decoded, read_typed
-from ipexctl.found_files import account_name
 from ipexctl.hosts.host import Host, quoted
 from ipexctl.launch.overrides import check_options
 from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.request import first_hosts
-from ipexctl.node.common.plan import OtherRun, Plan, RunBy
+from ipexctl.node.common.plan import OtherRun, Plan
 from ipexctl.option_declaration import CallOptions, declared
 from ipexctl.remote.outcome import HostError, exit_code
 from ipexctl.run.ranks import EVERY_RANK, RankSet
 from ipexctl.spec import CommandKind, Export, RunSpec
 from ipexctl.stack.env.record import check_env_name
 from ipexctl.sync.ignore import OWN
-from ipexctl.text import counted, expanded, is_variable_name, printable
+from ipexctl.text import counted, expanded, is_variable_name
 
 _LONGEST_TAG: Final = 80
 
@@ -56,13 +55,6 @@ class StartError(Exception):
         if not isinstance(refusal, StartFailure):
             refusal = StartFailure(refusal.reason, refusal.fix, refusal.hosts, refusal.exit_code)
         self.failure = refusal
-
-
-def begun_by(environ: Mapping[str, str]) -> RunBy | None:
-    """Who begins a run here; None with IPEXCTL_ANONYMOUS=1."""
-    if environ.get("IPEXCTL_ANONYMOUS", "") not in ("", "0"):
-        return None
-    return RunBy(printable(account_name())[:_LONGEST_TAG], printable(os.uname().nodename)[:_LONGEST_TAG])
 
 
 def run_spec(

@@ -19,8 +19,8 @@ import pytest
 from agent_helpers import mark_home
 from fakes import FakeSession
 from ipexctl.files import routes
-from ipexctl.files.routes import Distributor
-from ipexctl.files.store_client import Damaged, Relay, StoreClient, StoredFile, StoreLocation
+from ipexctl.files.routes import Delivery, Distributor
+from ipexctl.files.store_client import Damaged, LostClaim, Relay, StoreClient, StoredFile, StoreLocation
 from ipexctl.files.stream import NotInStore, stream_blobs
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.answer import AgentError
@@ -29,7 +29,7 @@ from ipexctl.node.files.store import receive
 from ipexctl.node.files.tree_upload import put
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector, SessionPool
-from ipexctl.remote.outcome import Cancelled, HostError
+from ipexctl.remote.outcome import Cancelled, HostError, ignore_event
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Ended
 
@@ -166,3 +166,26 @@ def test_target_waits_for_a_busy_server_until_the_call_is_stopped() -> None:
         bringing.join(3)
         assert not bringing.is_alive()
     assert routes_taken == []
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_a_target_whose_unfinished_files_another_process_took_is_asked_again(tmp_path: Path, lost: int) -> None:
+    class Client:
+        location, session, pushed, asked = StoreLocation(Host("b", "b"), "python3", "/s"), FakeSession(HOST), 0, 0
+
+        def push(self, *_: object, **__: object) -> None:
+            self.pushed += 1
+            if self.pushed <= lost:
+                raise LostClaim("another program removed the files that had arrived")
+
+        def missing(self, files: tuple[StoredFile, ...]) -> tuple[StoredFile, ...]:
+            self.asked += 1
+            return files
+
+    client, cancel = Client(), Cancel()
+    delivery = Delivery(client, FILES, ignore_event)  # type: ignore[arg-type]
+    with Connector(ConnectOptions()) as connector, SessionPool(connector, cancel, forks=1) as pool:
+        distributor = Distributor(pool, client.location, FILES, local={FILES[0]: tmp_path})
+        with pytest.raises(LostClaim) if lost == 3 else contextlib.nullcontext():
+            distributor._from_here(delivery)
+    assert (client.pushed, client.asked) == (min(lost + 1, 3), min(lost, 2))
