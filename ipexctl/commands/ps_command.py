@@ -135,7 +135,7 @@ def _run(run: KnownRun) -> dict[str, Any]:
         "id": record.id,
         "state": run.state,
         "script": record.plan.script,
-        "tag": _tag(record),
+        "tag": run.tag,
         "by": record.plan.by and record.plan.by._asdict(),
         "env": record.plan.environment,
         "node0": record.node0.name,
@@ -177,11 +177,6 @@ def show(runs: Sequence[KnownRun], *, hidden: int = 0, quiet: bool = False, no_c
         print_message(text if hidden else "no runs; ipexctl run starts one")
     for problem in dict.fromkeys((run.reason, run.fix) for run in runs if run.reason):
         print_with_fix(printable(problem[0]), problem[1])
-
-
-def _tag(record: RunRecord) -> str | None:
-    tag = record.plan.asked.get("tag")
-    return tag if isinstance(tag, str) else None
 
 
 def _with_column(name: str, after: str, layouts: _Layouts, rows: Sequence[Mapping[str, str]]) -> _Layouts:
@@ -229,7 +224,7 @@ def _row(run: KnownRun, now: float) -> dict[str, str]:
         "run": record.id,
         "by": "" if (by := by_text(record.plan.by)) == f"{account_name()}@{os.uname().nodename}" else by,
         "state": run.state,
-        "tag": printable(_tag(record) or ""),
+        "tag": printable(run.tag or ""),
         "script": record.plan.script,
         "ranks": str(ranks),
         "hosts": folded_hosts(hosts),

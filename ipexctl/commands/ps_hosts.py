@@ -48,7 +48,10 @@ def as_json(now: HostsNow, report: Report[HostResult]) -> dict[str, Any]:
         programs=value_json(now.programs),
         free=list(now.free),
         hiding=list(now.hiding),
-        holders=value_json(now.holders),
+        holders=[
+            {"host": host, "pid": held.pid, "name": held.name, "account": held.owner}
+            for host, held in now.holders.items()
+        ],
     )
 
 
@@ -84,9 +87,7 @@ def show(now: HostsNow, *, quiet: bool = False, no_color: bool = False) -> None:
         layout = fitting_layout(_PROGRAM_LAYOUTS, programs)
         print_lines([""] if rows else [])
         show_table(layout, [[row[name] for name in layout] for row in programs], no_color=no_color)
-    for held in now.holders:
-        what = f"pid {held.pid} of {printable(held.account)} ({held.name})"
-        print_lines([f"{held.host}: {what} holds the lock of run --exclusive and is no start of ipexctl"])
+    print_lines([f"{host}: {held} holds the lock of run --exclusive" for host, held in now.holders.items()])
     if now.free and not quiet:
         print_lines([*([""] if rows or now.programs else []), f"free: {fold_names(now.free)}"])
 

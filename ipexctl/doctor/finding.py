@@ -126,6 +126,18 @@ class HostReport(NamedTuple):
     is_installed: bool | None = None
     """True if the host has an environment that `run` could use; None if unknown."""
 
+    @property
+    def name(self) -> str:
+        return self.host.name
+
+    @property
+    def address(self) -> str:
+        return self.host.address
+
+    @property
+    def installed(self) -> bool | None:
+        return self.is_installed
+
 
 class DoctorReport(NamedTuple):
     hosts: tuple[HostReport, ...]

@@ -86,7 +86,10 @@ class LockHolder(NamedTuple):
 
     @property
     def owner(self) -> str:
-        return self.account or f"uid {self.uid}"
+        return printable(self.account or f"uid {self.uid}")
+
+    def __str__(self) -> str:
+        return f"pid {self.pid} of {self.owner} ({self.name}), which is no start of ipexctl,"
 
 
 class BusyProgram(NamedTuple):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final, cast
 
 from ipexctl.errors import UserError
@@ -55,6 +56,9 @@ class FetchResult(HostResult):
     """Entries that are no file, directory or link."""
     older: tuple[str, ...] = ()
     """Files at DEST from a run's path that are older than the run."""
+
+    bytes = property(attrgetter("size"))
+    received_bytes = property(attrgetter("received"))
 
 
 def parse_source(text: str) -> FetchSource:

@@ -315,7 +315,7 @@ class Distributor:
             if claims == 1:
                 raise
             delivery.find_missing()
-            return self._from_here(delivery, claims - 1)
+            self._from_here(delivery, claims - 1)
         except Damaged as damaged:
             changed = [path for file, path in (self._local or {}).items() if file.sha256 == damaged.sha256]
             raise explain_changed(changed[0]) if changed else damaged from None

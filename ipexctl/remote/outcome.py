@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from operator import attrgetter
+from typing import Any, Final, Generic, Literal, TypeVar
 
 from ipexctl.hosts.host import Host
 
@@ -53,6 +54,7 @@ def ignore_event(*_: object) -> None:
 
 
 HostStatus = Literal["ok", "changed", "failed", "unreachable"]
+_STATUSES: Final = ("ok", "changed", "failed", "unreachable")
 
 
 class HostError(Exception):
@@ -105,6 +107,9 @@ class HostResult:
     def of_error(cls: type[R], host: Host, error: HostError, **fields: Any) -> R:
         return cls(host, error.status, error.reason, error.fix, **fields)
 
+    name = property(attrgetter("host.name"))
+    address = property(attrgetter("host.address"))
+
     @property
     def exit_code(self) -> int:
         return exit_code([self.status])
@@ -122,6 +127,10 @@ class Report(Generic[AnyResult]):
     @property
     def exit_code(self) -> int:
         return exit_code([result.status for result in self.hosts])
+
+    @property
+    def summary(self) -> dict[str, int]:
+        return {status: sum(result.status == status for result in self.hosts) for status in _STATUSES}
 
 
 def exit_code(statuses: Sequence[HostStatus]) -> int:

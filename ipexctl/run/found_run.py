@@ -5,7 +5,7 @@ What a home says is checked as any answer of a host. Nothing of such a run is ke
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from ipexctl.facts.live_runs import RUN_ID
 from ipexctl.hosts.host import Host, check_host, quoted
 from ipexctl.hosts.nodeset import fold
 from ipexctl.limits import PS_ANSWER
+from ipexctl.node.common.json_records import check_type
 from ipexctl.node.common.plan import Plan, read_outline
 from ipexctl.node.run.runs import FindRequest
 from ipexctl.option_declaration import CallOptions
@@ -37,83 +38,66 @@ class RunInHome(NamedTuple):
     """True on the machine of the supervisor; None on a host without the run's status."""
 
 
-def find_on_hosts(
-    word: str,
-    hosts: Sequence[Host],
-    pool: SessionPool,
-    home: str,
-    options: CallOptions,
-    *,
-    timeout: float | None = None,
-) -> RunRecord:
+def find_on_hosts(word: str, hosts: Sequence[Host], pool: SessionPool, home: str, options: CallOptions) -> RunRecord:
     """`word`: an id or a unique part of it; `last` is the newest run of these homes."""
     request: FindRequest = {"home": home, "word": "" if word in LAST else word}
 
     def look(_: Host, session: Session) -> RunInHome:
-        reply = call(session, "run.runs", "find", request, home=home, timeout=timeout or PS_ANSWER, cancel=pool.cancel)
-        return _read(reply)
+        return _read(call(session, "run.runs", "find", request, home=home, timeout=PS_ANSWER, cancel=pool.cancel))
 
-    found, errors = dict[str, RunInHome](), dict[str, HostError]()
-    for outcome in pool.each(hosts, look):
-        if outcome.result is not None:
-            found[outcome.host.name] = outcome.result
-        elif outcome.error is not None:
-            errors[outcome.host.name] = outcome.error
-    by_name = {host.name: host for host in hosts}
-    node0, plan, started = choose_run(word, {name: found[name] for name in by_name if name in found}, errors)
-    return _record(by_name[node0], plan, started, hosts, pool.connector.options, options)
+    outcomes = {outcome.host: outcome for outcome in pool.each(hosts, look)}
+    found = {host.name: done for host in hosts if (done := outcomes[host].result) is not None}
+    errors = {host.name: error for host in hosts if (error := outcomes[host].error) is not None}
+    node0, plan, at = choose_run(word, found, errors)
+    return _record(next(host for host in hosts if host.name == node0), plan, at, hosts, pool.connector.options, options)
 
 
 def _read(reply: Reply) -> RunInHome:
     """Raises a HostError if an id or a host's name can't be one: both become parts of paths here."""
     document, at, is_node0 = reply.get("plan"), reply.get("at"), reply.get("is_node0")
     names = tuple(printable(str(name)) for name in reply.get("names") or ())
+    if document is None:
+        return RunInHome(names)
     try:
-        plan = None if document is None else read_outline(document)
-        for host in () if plan is None else plan.names:
+        plan = read_outline(document)
+        for host in plan.names:
             check_host(host)
     except (ValueError, UserError):
-        plan = None
-    if (document is not None and plan is None) or (plan is not None and not RUN_ID.fullmatch(plan.id)):
-        raise HostError("its record of a run can't be read")
-    started = float(at) if isinstance(at, (int, float)) else 0.0
-    return RunInHome(names, plan, started, is_node0 if isinstance(is_node0, bool) else None)
+        raise HostError("its record of the run can't be read") from None
+    if not RUN_ID.fullmatch(plan.id):
+        raise HostError("its record of the run has a wrong id")
+    return RunInHome(names, plan, check_type(float, at, "at"), is_node0 if isinstance(is_node0, bool) else None)
 
 
-def choose_run(word: str, found: dict[str, RunInHome], errors: dict[str, HostError]) -> tuple[str, Plan, float]:
+def choose_run(word: str, found: Mapping[str, RunInHome], errors: Mapping[str, HostError]) -> tuple[str, Plan, float]:
     """Node0, the plan, and when it was made. Raises a UserError or a CallError. Pure."""
     if word in LAST:
-        newest = max((home.at for home in found.values() if home.names), default=0.0)
-        found = {name: home for name, home in found.items() if home.names and home.at >= newest}
+        newest = max((home.at for home in found.values()), default=0.0)
+        found = {name: home for name, home in found.items() if home.at >= newest}
     names = sorted({run for home in found.values() for run in home.names})
-    if word in names:
-        names = [word]
-    if len(names) > 1:
+    if len(names) > 1 and word not in names:
         some = ", ".join(names[:_MOST_SHOWN]) + (" …" if len(names) > _MOST_SHOWN else "")
-        raise UserError(
-            f"{len(names)} runs on these hosts have {quoted(word)} in their id: {some}", fix="use more of the id"
-        )
-    homes = {name: home for name, home in found.items() if home.plan is not None and home.plan.id in names}
+        reason = f"{len(names)} runs on these hosts have {quoted(word)} in their id: {some}"
+        raise UserError(reason, fix="use more of the id")
+    run = word if word in names else "".join(names)
+    homes = {name: (home, home.plan) for name, home in found.items() if home.plan is not None and home.plan.id == run}
+    if not homes and errors:
+        name, error = next(iter(errors.items()))
+        code = 3 if isinstance(error, Unreachable) else 1
+        raise CallError(f"{name}: {error.reason}", fix=error.advice, exit_code=code)
     if not homes:
-        for name, error in errors.items():
-            code = 3 if isinstance(error, Unreachable) else 1
-            raise CallError(f"{name}: {error.reason}", fix=error.advice, exit_code=code)
         what = "no run" if word in LAST else f"no run {quoted(word)}"
-        raise UserError(
-            f"there is {what} in the home of this account on {fold(tuple(found))}",
-            fix="look for it in another home: --home DIR",
-        )
-    with_status = [name for name, home in homes.items() if home.is_node0 is not None]
-    order = [name for name in with_status if homes[name].is_node0]
-    order += [name for name in with_status if (plan := homes[name].plan) is not None and plan.node0 == name]
-    order += with_status
-    plan = next(home.plan for home in homes.values() if home.plan is not None)
-    if not order:
-        raise UserError(
-            f"run {plan.id} has its record on {printable(plan.node0)}, which is none of these hosts or does not answer",
-            fix=f"add it: --hosts {printable(plan.node0)}",
-        )
-    return order[0], plan, homes[order[0]].at
+        reason = f"there is {what} in the home of this account on {fold(tuple(found))}"
+        raise UserError(reason, fix="look for it in another home: --home DIR")
+    node0 = max(
+        homes,
+        key=lambda name: (homes[name][0].is_node0 is not None, homes[name][0].is_node0, homes[name][1].node0 == name),
+    )
+    home, plan = homes[node0]
+    if home.is_node0 is None:
+        reason = f"run {run} has its record on {plan.node0}, which is none of these hosts or does not answer"
+        raise UserError(reason, fix=f"add it: --hosts {plan.node0}")
+    return node0, plan, home.at
 
 
 def _record(

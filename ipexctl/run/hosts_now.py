@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from ipexctl.facts.live_runs import BusyProgram, HostSnapshot
+from ipexctl.facts.live_runs import BusyProgram, HostSnapshot, LockHolder
 from ipexctl.launch.other_runs import find_other_runs, find_waiting
 from ipexctl.node.common.plan import OtherRun
 from ipexctl.text import printable
@@ -29,16 +29,6 @@ class BusyPrograms:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldLock:
-    """A process that holds the lock of a host, so that `run --exclusive` refuses, and is no start of ipexctl."""
-
-    host: str
-    pid: int
-    name: str
-    account: str
-
-
-@dataclass(frozen=True, slots=True)
 class HostsNow:
     runs: tuple[RunOnHosts, ...]
     waiting: tuple[OtherRun, ...]
@@ -47,7 +37,8 @@ class HostsNow:
     free: tuple[str, ...]
     hiding: tuple[str, ...]
     """Hosts that do not show the processes of other accounts."""
-    holders: tuple[HeldLock, ...] = ()
+    holders: Mapping[str, LockHolder] = field(default_factory=dict)
+    """Host → the process that holds its lock and is no start of ipexctl."""
 
 
 def hosts_now(snapshots: Mapping[str, HostSnapshot]) -> HostsNow:
@@ -61,12 +52,8 @@ def hosts_now(snapshots: Mapping[str, HostSnapshot]) -> HostsNow:
     programs = _by_name(snapshots)
     taken = {host for entry in runs for host in entry.run.hosts} | {host for call in waiting for host in call.hosts}
     taken |= {host for entry in programs for host in entry.hosts}
-    holders = tuple(
-        HeldLock(host, held.pid, held.name, held.owner)
-        for host, snapshot in snapshots.items()
-        if (held := snapshot.runs.holder) is not None
-    )
-    taken |= {held.host for held in holders}
+    holders = {host: held for host, snapshot in snapshots.items() if (held := snapshot.runs.holder) is not None}
+    taken |= holders.keys()
     hiding = tuple(name for name, snapshot in snapshots.items() if snapshot.runs.hides_others)
     free = tuple(name for name in snapshots if name not in taken and name not in hiding)
     runs.sort(key=lambda entry: entry.run.since or 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
@@ -39,6 +40,20 @@ class KnownRun:
     """When node0 pruned its output; its last status is kept."""
     is_gone: bool = False
     """True if node0 has no directory for the run."""
+
+    id = property(attrgetter("record.id"))
+    script = property(attrgetter("record.plan.script"))
+    by = property(attrgetter("record.plan.by"))
+    env = property(attrgetter("record.plan.environment"))
+    node0 = property(attrgetter("record.node0.name"))
+    hosts = property(attrgetter("record.hosts"))
+    home = property(attrgetter("record.home"))
+    world_size = property(attrgetter("record.plan.world_size"))
+
+    @property
+    def tag(self) -> str | None:
+        tag = self.record.plan.asked.get("tag")
+        return tag if isinstance(tag, str) else None
 
     def __repr__(self) -> str:
         return f"KnownRun({self.record.id!r}, {self.state!r}, exit_code={self.exit_code})"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,12 @@ class SlowResult:
     from_copy: bool = False
     look_error: str = ""
     """Why the suspect's host could not be inspected; begins with the host."""
+
+    findings = property(attrgetter("verdict.findings"))
+    links = property(attrgetter("verdict.links"))
+    waiting = property(attrgetter("verdict.waiting"))
+    network = property(attrgetter("verdict.network"))
+    unjudged = property(attrgetter("verdict.unjudged"))
 
 
 def slow_of_run(record: RunRecord, caller: CallWatcher, *, timeout: float | None) -> SlowResult:

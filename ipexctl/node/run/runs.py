@@ -90,21 +90,19 @@ def find(request: FindRequest) -> Json:
         names = [name for _, name in sorted(dated)[-1:]]
     plans = {name: plan for name in names[:MOST_NAMES] if (plan := _own_plan(os.path.join(directory, name)))}
     if len(plans) != 1:
-        return {"names": sorted(plans), "plan": None}
+        return {"names": sorted(plans)}
     ((name, plan),) = plans.items()
-    rundir = os.path.join(directory, name)
+    is_node0 = None
     with contextlib.suppress(AgentError):
-        supervisor = read_document(os.path.join(rundir, "status.json")).status.supervisor
-        is_node0 = supervisor.is_of_this_machine
-        return {"names": [name], "plan": plan, "at": _mtime(os.path.join(rundir, PLAN_FILE)), "is_node0": is_node0}
-    return {"names": [name], "plan": plan, "at": 0.0, "is_node0": None}
+        status = read_document(os.path.join(directory, name, "status.json")).status
+        is_node0 = status.supervisor.is_of_this_machine
+    return {"names": [name], "plan": plan, "at": _mtime(os.path.join(directory, name, PLAN_FILE)), "is_node0": is_node0}
 
 
 def _mtime(path: str) -> float:
-    try:
+    with contextlib.suppress(OSError):
         return os.stat(path).st_mtime
-    except OSError:
-        return 0.0
+    return 0.0
 
 
 def _own_plan(rundir: str) -> Json | None:

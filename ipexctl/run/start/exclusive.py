@@ -36,7 +36,7 @@ from ipexctl.remote.fanout import Outcome, run_in_background
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.session import Ended, OutputCollector, Session, StdinQueue, capture
 from ipexctl.run.start.request import StartError, StartFailure
-from ipexctl.text import printable, rough_duration
+from ipexctl.text import rough_duration
 
 POLL: Final = 3.0
 """Seconds between two looks at the hosts while they are not free."""
@@ -266,9 +266,8 @@ def refusal(found: Obstacles, seconds: float = 0, *, now: float) -> StartFailure
 def _describe(found: Obstacles, now: float) -> str:
     if found.others:
         return describe_all(found.others, now)
-    if (held := found.holder) is not None:
-        what = f"pid {held.pid} of {printable(held.owner)} ({held.name})"
-        return f"{what} holds the lock of {found.locked} and is no start of ipexctl"
+    if found.holder is not None:
+        return f"{found.holder} holds the lock of {found.locked}"
     # The holder has just ended, or belongs to an account with hidden processes.
     return f"another call is starting a run on {found.locked}"
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -63,6 +64,18 @@ class WhyResult:
     snapshot: RunSnapshot | None = None
     windows: RunWindows | None = None
     slow: WindowsVerdict | None = None
+
+    state = property(attrgetter("diagnosis.state"))
+    headline = property(attrgetter("diagnosis.headline"))
+    first_failure = property(attrgetter("diagnosis.first"))
+    cause = property(attrgetter("diagnosis.cause"))
+    hang = property(attrgetter("diagnosis.hang"))
+    lines = property(attrgetter("diagnosis.lines"))
+    others = property(attrgetter("diagnosis.others"))
+    notes = property(attrgetter("diagnosis.notes"))
+    next = property(attrgetter("diagnosis.next"))
+    throughput = property(attrgetter("diagnosis.throughput"))
+    output_lost = property(attrgetter("diagnosis.output_lost"))
 
 
 def why(

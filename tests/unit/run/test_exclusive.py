@@ -205,7 +205,7 @@ def test_a_process_that_starts_no_run_and_holds_a_lock_is_named(machines: dict[s
     with machines["node2"].lock, pytest.raises(StartError) as caught:
         lock(machines)
     failure = caught.value.failure
-    assert "pid 5867 of uid 8 (sleep) holds the lock of node2" in failure.reason
+    assert "pid 5867 of uid 8 (sleep), which is no start of ipexctl, holds the lock of node2" in failure.reason
     assert "--wait 60" in failure.fix
     assert machines["node1"].holders == []
 
