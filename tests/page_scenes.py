@@ -245,6 +245,15 @@ SCENES = (
             ),
         },
     ),
+    Scene(
+        "docs/team.md",
+        CLUSTER,
+        before={
+            0: (LONG, "export LOGNAME=ann XDG_STATE_HOME=$PWD/../ann IPEXCTL_HOSTFILE=hostfile"),
+            1: ("ipexctl logs -f last | grep -q 'epoch 1'", "export LOGNAME=ben XDG_STATE_HOME=$PWD/../ben"),
+        },
+        after=("test ! -e ../ben/ipexctl/runs || ! ls ../ben/ipexctl/runs/*.json",),
+    ),
     Scene("docs/trust.md", CLUSTER, hosts=4, before={0: ("ipexctl trust --revoke",)}, after=("ipexctl trust",)),
     Scene("docs/uninstall.md", CLUSTER),
     Scene("docs/versions.md", CLUSTER),
