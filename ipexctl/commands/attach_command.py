@@ -9,14 +9,14 @@ from typing import Final
 
 import typer
 
-from ipexctl.api.followed_runs import wait
+from ipexctl.api.explained_runs import why
 from ipexctl.commands.run_calls import begun, call_about_runs, find_run
 from ipexctl.commands.shared_options import NAMED_RUN, RANKS, SUMMARY, RunHosts, TextOutput, ViewOptions, command
-from ipexctl.commands.summary_file import check_summary, write_summary, write_summary_of_run
+from ipexctl.commands.summary_file import check_summary, write_summary
 from ipexctl.commands.watch import watch_run
 from ipexctl.errors import UserError
-from ipexctl.limits import PS_ANSWER
 from ipexctl.remote.cancel import Cancel
+from ipexctl.run.local_copy import read_final_status
 from ipexctl.run.ranks import parse_ranks
 from ipexctl.run.registry import RunRegistry
 from ipexctl.ui.run.events import EventsView
@@ -54,11 +54,11 @@ def attach_command(
     if view.events:
         events = EventsView(Cancel(), ranks=chosen, quiet=output.quiet)
     code = watch_run(record, view, chosen, output, events=events, detaching=_DETACHING)
-    seconds = time.monotonic() - began
-    if summary is not None and record.is_kept:
-        code = code if write_summary_of_run(summary, record, code, seconds) else code or 1
-    elif summary is not None:
-        with call_about_runs(output, only_waits=True) as (caller, _):
-            (result,) = wait([record], caller, timeout=PS_ANSWER)
-        code = code if write_summary(summary, record, result.status, code, seconds) else code or 1
+    if summary is not None:
+        status = read_final_status(RunRegistry().directory / record.id)
+        if not record.is_kept:
+            with call_about_runs(output) as (caller, _):
+                status = snapshot.status if (snapshot := why(record, caller).snapshot) else None
+        if not write_summary(summary, record, status, code, time.monotonic() - began):
+            code = code or 1
     raise typer.Exit(code)

@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +19,6 @@ from ipexctl.commands.run_calls import NAMING, begun, find_run
 from ipexctl.commands.shared_options import (
     RECONNECT,
     Home,
-    Login,
     Output,
     RunHosts,
     Targets,
@@ -152,8 +151,7 @@ class FetchCall:
         word, registry = self.source.word, RunRegistry()
         if not self.targets.typed & NAMING or registry.knows(word):
             return registry.find(word)
-        shared = {field.name: getattr(self.targets, field.name) for field in fields(Login)}
-        return find_run(word, RunHosts(**shared, home=self.home.home), self.output)
+        return find_run(word, RunHosts.of(self.targets, self.home), self.output)
 
     @contextmanager
     def _progress(self) -> Iterator[Watch]:

@@ -58,17 +58,13 @@ def ps_command(
         _show_hosts(targets, output, {"--running": running, "-n": newest, "--prune": prune, "--dry-run": dry_run})
     from ipexctl.api.known_runs import prune as prune_runs
     from ipexctl.api.known_runs import ps
-    from ipexctl.commands.run_calls import call_about_runs
+    from ipexctl.commands.run_calls import call_about_runs, refuse_without_hosts
 
     if dry_run and not prune:
         raise UserError("--dry-run is for --prune", fix="ipexctl ps --prune --dry-run")
     if newest is not None and prune:
         raise UserError("-n chooses runs to show, not to prune", fix="leave -n or --prune out")
-    if typed := sorted(targets.typed - {"timeout"}):
-        option = f"--{typed[0].replace('_', '-')}"
-        raise UserError(
-            f"{option} is for hosts that -H or --hosts names", fix="ipexctl ps -H hostfile, or leave it out"
-        )
+    refuse_without_hosts(targets.typed - {"timeout"}, "-H hostfile")
     timeout = targets.timeout
     check_seconds("--timeout", timeout)
     if prune:

@@ -22,7 +22,8 @@ from ipexctl.commands.install_command import show
 from ipexctl.commands.interrupt import Interrupt
 from ipexctl.commands.launch_call import read_launch_call, refuse_plan
 from ipexctl.commands.launch_options import LaunchLine, RunCall, RunLine
-from ipexctl.commands.shared_options import Output, ViewOptions
+from ipexctl.commands.run_calls import find_run
+from ipexctl.commands.shared_options import Output, RunHosts, ViewOptions
 from ipexctl.commands.summary_file import check_summary, write_summary, write_summary_of_run
 from ipexctl.commands.target_hosts import session_pool
 from ipexctl.errors import IpexctlError, UserError
@@ -35,7 +36,7 @@ from ipexctl.remote.outcome import Watch
 from ipexctl.remote.session import Session
 from ipexctl.run.notify import check_notify
 from ipexctl.run.ranks import RankSet, parse_ranks
-from ipexctl.run.registry import FailedCall, RunRecord, RunRegistry, save_failed_call
+from ipexctl.run.registry import FailedCall, RunRecord, RunRegistry, begun_elsewhere, save_failed_call
 from ipexctl.run.start.request import StartFailure, check_packages
 from ipexctl.run.start.resume import hosts_to_inspect
 from ipexctl.run.start.watcher import PlannedRun, RunWatcher, StartedRun
@@ -80,7 +81,8 @@ def run_of_call(ctx: typer.Context, call: RunCall) -> typer.Exit:
     )
     check_packages(spec)
     if call.resume_run is not None:
-        spec = _on_hosts_left(spec, ctx.obj["resumed"], line, ctx.obj["given"], output)
+        record = ctx.obj["resumed"] or _find_resumed(call.resume_run, spec, line)
+        spec = _on_hosts_left(spec, record, line, ctx.obj["given"], output)
     shown = RunOfCall(spec, shown_ranks, line, view, outcome, dry_run=dry_run)
     result = run(spec, shown, dry_run=dry_run)
     if not isinstance(result, StartedRun) or result.exit_code is None:
@@ -91,6 +93,17 @@ def run_of_call(ctx: typer.Context, call: RunCall) -> typer.Exit:
         page is None or page.write(record, output),
     ]
     return typer.Exit(code or (0 if all(written) else 1))
+
+
+def _find_resumed(run: str, spec: RunSpec, line: LaunchLine) -> RunRecord:
+    """A run that someone else began. Its relative checkpoint is in the tree of their project, where ranks of this call
+    would not find it."""
+    record = find_run(run, RunHosts.of(line.targets, line.home), line.output)
+    if spec.checkpoint and not spec.checkpoint.startswith("/"):
+        bring = record.call_text(f"ipexctl fetch {record.id}:{spec.checkpoint} {spec.checkpoint}")
+        reason = f"{begun_elsewhere(record)}, with {spec.checkpoint} in another copy of the project"
+        raise UserError(reason, fix=f"{bring}; then the same call without --resume")
+    return record
 
 
 def _on_hosts_left(

@@ -8,7 +8,7 @@ from typing import Final
 
 from ipexctl.api.known_runs import CallWatcher
 from ipexctl.commands.interrupt import Interrupt, cancelling
-from ipexctl.commands.shared_options import Home, Output, RunHosts
+from ipexctl.commands.shared_options import Home, Output, RunHosts, Targets
 from ipexctl.commands.target_hosts import step_printer
 from ipexctl.errors import UserError
 from ipexctl.remote.cancel import Cancel
@@ -29,7 +29,7 @@ def find_runs(words: Sequence[str], where: RunHosts, output: Output) -> list[Run
     from ipexctl.commands.target_hosts import call_options, open_hosts
     from ipexctl.run.found_run import find_on_hosts
 
-    targets, home = where.targets, Home(where.home)
+    targets, home = Targets(**where.login), Home(where.home)
     with open_hosts(targets, home, output, announces=False) as (opened, interrupt):
         options = call_options(targets, home)
         found = [find_on_hosts(word, opened.hosts, opened.pool, opened.home, options) for word in words]
@@ -42,7 +42,6 @@ NAMING: Final = frozenset(("hosts", "hostfile", "cluster"))
 
 
 def refuse_without_hosts(typed: frozenset[str], example: str) -> None:
-    """Raise a UserError for options of hosts that no other option names."""
     if typed and not typed & NAMING:
         option = f"--{min(typed).replace('_', '-')}"
         raise UserError(f"{option} is for hosts that -H or --hosts names", fix=f"add {example}, or leave {option} out")

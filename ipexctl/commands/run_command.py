@@ -44,11 +44,14 @@ class ResumingCommand(ScriptCommand):
         given = frozenset(name for name, _ in named)
         record = None
         if "resume_run" in given and not given & {"help", "help_all"} and not ctx.resilient_parsing:
-            run = next(option[-1] for name, option in reversed(named) if name == "resume_run")
-            record = RunRegistry().find(run.removeprefix("--resume="))
-            refuse_typed(record, _directory(), "module" in given or bool(words), given)
-            recorded, words = self.split([*record.typed.options, *record.typed.words])
-            options = merged([(_name_of(option, names), option) for option in recorded], named)
+            run = next(option[-1] for name, option in reversed(named) if name == "resume_run").removeprefix("--resume=")
+            has_script = "module" in given or bool(words)
+            # With a script, a run that someone else began, which is looked for on the hosts of the call.
+            if not (has_script and given & _HOSTS and not RunRegistry().knows(run)):
+                record = RunRegistry().find(run)
+                refuse_typed(record, _directory(), has_script, given)
+                recorded, words = self.split([*record.typed.options, *record.typed.words])
+                options = merged([(_name_of(option, names), option) for option in recorded], named)
         args = super().parse_args(ctx, [*chain.from_iterable(options), *words])
         own = [option for option in options if _name_of(option, names) != "resume_run"]
         call = TypedCall(tuple(chain.from_iterable(own)), tuple(words), _directory())

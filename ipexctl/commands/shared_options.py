@@ -151,8 +151,6 @@ HostKeyPolicy: TypeAlias = Literal["strict", "accept-new", "off"]
 # Unused eq and repr would take a third of the time for these classes at each start.
 @dataclass(frozen=True, eq=False, repr=False)
 class Login:
-    """Which hosts, and how to log in."""
-
     hostfile: Path | None = option(
         "--hostfile -H PATH",
         "Hostfile or Ansible inventory (default: $IPEXCTL_HOSTFILE, else a Slurm or PBS allocation, "
@@ -193,6 +191,10 @@ class Login:
         """True if the command line names hosts or a cluster."""
         named = (name for name in ("hosts", "hostfile") if getattr(self, name) is not None)
         return any(name not in self.defaults or self.defaults[name].is_chosen for name in named)
+
+    @property
+    def login(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(Login)}
 
     @property
     def typed(self) -> frozenset[str]:
@@ -242,10 +244,9 @@ class RunHosts(Login):
         "--home DIR", "With -H: directory of ipexctl on the nodes (default: $IPEXCTL_HOME, else ~/.ipexctl)."
     )
 
-    @property
-    def targets(self) -> Targets:
-        shared = {field.name: getattr(self, field.name) for field in dataclasses.fields(Login)}
-        return Targets(**shared)
+    @classmethod
+    def of(cls, targets: Targets, home: Home) -> RunHosts:
+        return cls(**targets.login, home=home.home)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

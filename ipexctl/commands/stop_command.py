@@ -9,18 +9,19 @@ from ipexctl.commands.shared_options import NAMED_RUN, TIMEOUT, RunHosts, TextOu
 from ipexctl.errors import UserError
 from ipexctl.option_declaration import check_seconds
 from ipexctl.projects.root import ProjectHere
-from ipexctl.run.registry import RunRecord, RunRegistry, begun_by, begun_elsewhere
+from ipexctl.run.registry import LAST, RunRecord, RunRegistry, begun_by, begun_elsewhere
 from ipexctl.text import printable
 
 
 def refuse_foreign(record: RunRecord, word: str, *, force: bool) -> None:
-    """Raise a UserError for a run that someone else began, or that `last:all` met in another project."""
-    by, here = record.plan.by, begun_by({})
-    if not force and (not record.is_kept or (by is not None and by != here)):
+    """Raise a UserError for a run found on hosts, and for a last run that was begun elsewhere or in another project."""
+    if not record.is_kept and not force:
         raise UserError(begun_elsewhere(record), fix=record.call_text(f"ipexctl stop {record.id}") + " --force")
-    if word == "last:all" and not ProjectHere.find().has(record.typed.directory, record.project):
-        project = printable(record.project) or "another project"
-        raise UserError(f"the last run, {record.id}, is of {project}", fix=f"ipexctl stop {record.id}")
+    is_elsewhere = record.plan.by is not None and record.plan.by != begun_by({})
+    is_here = ProjectHere.find().has(record.typed.directory, record.project)
+    if record.is_kept and word in LAST and (is_elsewhere or not is_here):
+        project = f"the last run, {record.id}, is of {printable(record.project) or 'another project'}"
+        raise UserError(begun_elsewhere(record) if is_elsewhere else project, fix=f"ipexctl stop {record.id}")
 
 
 @command()

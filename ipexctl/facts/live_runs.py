@@ -23,7 +23,6 @@ RUN_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}")
 _LONGEST: Final = 366 * 86400
 """Seconds; longer time limits are shortened to this."""
 _MOST_NAME: Final = 80
-_OF_CALL: Final = ("user", "host", "script", "tag")
 _ACCOUNT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}\$?")
 
 
@@ -192,17 +191,18 @@ def _call(line: str) -> Iterator[tuple[int, CallDetails]]:
     pid, _, text = line.partition(" ")
     with contextlib.suppress(ValueError):
         found = parse_object(text.encode())
-        user, host, script, tag = (printable(str(found.get(name) or ""))[:_MOST_NAME] for name in _OF_CALL)
+        user, host, script, tag = (
+            printable(str(found.get(name) or ""))[:_MOST_NAME] for name in ("user", "host", "script", "tag")
+        )
         if (number := natural(pid)) is not None:
             yield number, CallDetails(RunBy(user, host) if user and host else None, script, tag)
 
 
 def _holder(answers: Answers, names: Mapping[int, str]) -> LockHolder | None:
     """Parse `PID UID START NAME`."""
-    for line in answers.all("run.holder"):
-        *words, name = line.split(None, 3)
-        pid, uid, start = (natural(word) for word in (*words, "", "", "")[:3])
-        if pid is not None and uid is not None and start is not None:
+    match (answers.first("run.holder") or "").split(None, 3):
+        case [*words, name] if None not in (numbers := [natural(word) for word in words]) and len(words) == 3:
+            pid, uid, start = (number or 0 for number in numbers)
             return LockHolder(pid, start, printable(name)[:_MOST_NAME], uid, names.get(uid))
     return None
 

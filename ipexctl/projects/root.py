@@ -115,18 +115,16 @@ def _check_marks(directory: Path, start: Path) -> None:
 
 
 class ProjectHere(NamedTuple):
-    """The project of the current directory."""
-
-    directory: Path | None
-    root: Path | None
+    directory: Path | None = None
+    root: Path | None = None
 
     @classmethod
     def find(cls) -> ProjectHere:
-        directory = None
+        found = cls()
         with contextlib.suppress(OSError, UserError):
-            directory = Path.cwd()
-            return cls(directory, find_root(None, None, directory))
-        return cls(directory, None)
+            found = cls(Path.cwd())
+            found = cls(found.directory, find_root(None, None, Path.cwd()))
+        return found
 
     def has(self, call_directory: str, project: str) -> bool:
         """True for a call that was typed in this directory, or for a run of this project. Without a mark of its own,

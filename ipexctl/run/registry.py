@@ -115,14 +115,11 @@ class RunRecord:
 _ABOUT_RUN: Final = re.compile(r"ipexctl (?:attach|fetch|logs|report|slow|stop|wait|why) [A-Za-z0-9_-]+(?::\S+)?")
 
 
-_LONGEST_NAME: Final = 80
-
-
 def begun_by(environ: Mapping[str, str]) -> RunBy | None:
     """Who begins a run here; None with IPEXCTL_ANONYMOUS=1."""
     if environ.get("IPEXCTL_ANONYMOUS", "") not in ("", "0"):
         return None
-    return RunBy(printable(account_name())[:_LONGEST_NAME], printable(os.uname().nodename)[:_LONGEST_NAME])
+    return RunBy(printable(account_name())[:80], printable(os.uname().nodename)[:80])
 
 
 def begun_elsewhere(record: RunRecord) -> str:

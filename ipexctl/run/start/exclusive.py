@@ -71,10 +71,8 @@ class HostLocks:
         self._seconds, self._deadline = seconds, time.monotonic() + seconds
         self._queue = HostQueue(hosts, run, pool, call)
         self._processes: list[HeldProcess] = []
-        self._held_by: dict[str, tuple[LockHolder | None, float]] = {}
-        """Host → the process, no start of ipexctl, that holds its lock since then."""
-        self._passes = False
-        """True if this call holds a host in spite of its lock."""
+        self._held_by: dict[str, tuple[LockHolder | None, float]] = {}  # by no start of ipexctl, and since when
+        self._passes = False  # True while this call holds a host in spite of its lock
         self._snapshots: Mapping[str, HostSnapshot] = {}
         self.hiding: tuple[str, ...] = ()
         """Hosts that do not show the runs of other accounts."""
@@ -180,17 +178,14 @@ class HostLocks:
         return Obstacles()
 
     def _may_pass(self, host: Host) -> bool:
-        """True if a process that is no start of ipexctl has held the lock for PASS_AFTER, and this call has a place in
-        the queue."""
-        seen = self._snapshots[host.name].runs
+        """True if one process, no start of ipexctl, has held the lock for PASS_AFTER, and this call is in the queue."""
+        seen, now = self._snapshots[host.name].runs, time.monotonic()
+        before = self._held_by.pop(host.name, None)
         if seen.holder is None and seen.may_be_starting:
-            self._held_by.pop(host.name, None)
             return False
-        holder, since = self._held_by.setdefault(host.name, (seen.holder, time.monotonic()))
-        if holder != seen.holder:
-            self._held_by[host.name] = (seen.holder, time.monotonic())
-            return False
-        return time.monotonic() - since >= PASS_AFTER and self._queue.holds(self._snapshots)
+        since = before[1] if before is not None and before[0] == seen.holder else now
+        self._held_by[host.name] = seen.holder, since
+        return now - since >= PASS_AFTER and self._queue.holds(self._snapshots)
 
     def _lock(self, host: Host, *, passes: bool = False) -> bool:
         process = HeldProcess(self._pool.session(host), lock_command(self._run, passes=passes), self._pool.cancel)
@@ -203,6 +198,7 @@ class HostLocks:
             raise TimedOut(f"flock has not taken its lock within {RUNS_CHECK:g} s", _WITHOUT)
         if ended.code != 1:
             raise HostError(f"its lock can't be taken by flock, of the package util-linux ({ended})", _WITHOUT)
+        self._processes.remove(process)
         return False
 
     def leave(self, rundir: str) -> None:

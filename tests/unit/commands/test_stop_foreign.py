@@ -1,0 +1,74 @@
+"""What `stop` refuses: a run of someone else, and a last run that was begun elsewhere."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ipexctl.commands.stop_command import refuse_foreign
+from ipexctl.errors import UserError
+from ipexctl.hosts.host import Host
+from ipexctl.node.common.plan import RunBy
+from ipexctl.option_declaration import CallOptions
+from ipexctl.run.registry import RunRecord, RunRegistry, begun_by
+from record_helpers import run_record
+
+HERE, OTHER = begun_by({}), RunBy("ann", "elsewhere")
+RUN = run_record("train-1", Host("node1", "10.0.0.1"), "/h", "/usr/bin/python3", "train.py")
+
+
+def record(by: RunBy | None, project: Path, *, is_kept: bool = True) -> RunRecord:
+    plan = RUN.plan._replace(by=by)
+    return replace(RUN, source=plan, project=str(project), is_kept=is_kept, options=CallOptions(" -H team"))
+
+
+@pytest.mark.parametrize(
+    ("by", "project", "word", "is_refused"),
+    [
+        (HERE, "p", "last", False),
+        (None, "p", "last", False),  # IPEXCTL_ANONYMOUS=1, or a record of an older version
+        (OTHER, "p", "last", True),  # machines with one home
+        (OTHER, "p", "train-1", False),
+        (HERE, "q", "last:all", True),
+        (HERE, "q", "train-1", False),
+        (HERE, "p", "last:all", False),
+    ],
+)
+def test_the_last_run_is_stopped_only_if_it_began_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: RunBy | None, project: str, word: str, is_refused: bool
+) -> None:
+    (tmp_path / "p").mkdir()
+    monkeypatch.chdir(tmp_path / "p")
+    found = record(by, tmp_path / project)
+    if not is_refused:
+        return refuse_foreign(found, word, force=False)
+    with pytest.raises(UserError) as caught:
+        refuse_foreign(found, word, force=False)
+    assert caught.value.fix == "ipexctl stop train-1"
+    assert ("ann@elsewhere" if by == OTHER else f"{tmp_path}/{project}") in caught.value.message
+    return None
+
+
+@pytest.mark.parametrize("by", [HERE, OTHER, None])
+def test_a_run_that_was_found_on_hosts_needs_force(tmp_path: Path, by: RunBy | None) -> None:
+    found = record(by, tmp_path, is_kept=False)
+    with pytest.raises(UserError) as caught:
+        refuse_foreign(found, "train-1", force=False)
+    assert caught.value.fix == "ipexctl stop train-1 -H team --force"
+    refuse_foreign(found, "train-1", force=True)
+
+
+def test_who_begins_a_run_is_kept_unless_the_caller_forbids_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", "ann\x1b[1m")
+    by = begun_by({"IPEXCTL_ANONYMOUS": "0"})
+    assert by is not None
+    assert by.user.startswith("ann")
+    assert "\x1b" not in by.user
+    assert begun_by({"IPEXCTL_ANONYMOUS": "1"}) is None
+    registry = RunRegistry(tmp_path)
+    registry.save(record(by, tmp_path))
+    assert "is_kept" not in json.loads((tmp_path / "train-1.json").read_text())
+    assert registry.find("train-1").plan.by == by
