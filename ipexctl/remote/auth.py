@@ -10,6 +10,7 @@ import contextlib
 import io
 import os
 import select
+import shlex
 import socket
 import termios
 import threading
@@ -184,9 +185,10 @@ class Login:
         if endpoint.unsupported:
             reason += f"; ipexctl doesn't know {', '.join(endpoint.unsupported)} of the ssh config"
         port = f"-p {endpoint.port} " if endpoint.port != 22 else ""
+        key = f"-i {shlex.quote(str(self._identity))} " if self._identity and self._identity.exists() else ""
         return Unreachable(
             reason,
-            f"ssh-copy-id {port}{endpoint.user}@{endpoint.hostname}",
+            f"ssh-copy-id {key}{port}{endpoint.user}@{endpoint.hostname}",
             option="or choose the right key and user: --identity FILE, --user NAME",
         )
 

@@ -105,15 +105,15 @@ def test_a_colleague_sees_whose_run_it_is_reads_it_and_stops_it_only_by_force(
 
 def test_a_colleague_resumes_a_run_with_the_words_of_its_call(people: tuple[Person, Person]) -> None:
     ann, ben = people
-    run = begun(ann, "--min-hosts", "1", "--backend", "none")
+    run = begun(ann)
     alive = ben.run("--resume", run, "waits.py", rc=1)
     assert f"run {run} is alive" in alive.err
     ann.good("stop", run)
     relative = ben.run("--resume", run, "--checkpoint", "ck", "short.py", rc=2)
-    assert f"ipexctl fetch {run}:ck ck -H" in relative.err
+    assert f"ipexctl fetch {run}:ck -H {ann.lab.hostfile} ck" in relative.err
     again = ben.run("--resume", run, "--ppn", "1", "short.py")
     assert sorted(again.out.splitlines()) == ["[0] done", "[1] done"]
-    assert "--resume" in ben.run("--resume", "nosuch", rc=2).err
+    assert "no run 'nosuch'" in ben.run("--resume", "nosuch", rc=2).err
 
 
 def test_an_account_of_the_hosts_reads_nothing_of_another_one(people: tuple[Person, Person], tmp_path: Path) -> None:
