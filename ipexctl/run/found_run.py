@@ -26,8 +26,6 @@ from ipexctl.remote.session import Session
 from ipexctl.run.registry import LAST, RunRecord
 from ipexctl.text import printable
 
-_MOST_SHOWN = 4
-
 
 class RunInHome(NamedTuple):
     names: tuple[str, ...]
@@ -76,7 +74,7 @@ def choose_run(word: str, found: Mapping[str, RunInHome], errors: Mapping[str, H
         found = {name: home for name, home in found.items() if home.at >= newest}
     names = sorted({run for home in found.values() for run in home.names})
     if len(names) > 1 and word not in names:
-        some = ", ".join(names[:_MOST_SHOWN]) + (" …" if len(names) > _MOST_SHOWN else "")
+        some = ", ".join(names[:4]) + (" …" if len(names) > 4 else "")
         reason = f"{len(names)} runs on these hosts have {quoted(word)} in their id: {some}"
         raise UserError(reason, fix="use more of the id")
     run = word if word in names else "".join(names)

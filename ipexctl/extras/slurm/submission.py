@@ -11,6 +11,7 @@ import hashlib
 import importlib.util
 import io
 import json
+import os
 import secrets
 import shlex
 import tarfile
@@ -36,7 +37,7 @@ from ipexctl.remote.node_call import explain_stderr
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.session import Captured, capture
 from ipexctl.run.pending import mark_pending
-from ipexctl.run.registry import RunRecord, RunRegistry, new_id, new_record
+from ipexctl.run.registry import RunRecord, RunRegistry, begun_by, new_id, new_record
 from ipexctl.run.start.begin import File, clean_up, packed
 from ipexctl.run.start.context import gather
 from ipexctl.run.start.project import files_in_other_generations
@@ -282,6 +283,7 @@ class Submission:
             env=context.env.name,
             cwd=script.workdir,
             job=context.job,
+            by=begun_by(os.environ),
         )
 
     def _submit(self, script: BatchScript, record: RunRecord) -> None:
