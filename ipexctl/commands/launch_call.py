@@ -26,13 +26,14 @@ from ipexctl.launch.accelerate_config import read_accelerate_file, with_config
 from ipexctl.option_declaration import CallOptions, option_text, values_of
 from ipexctl.projects.root import find_root
 from ipexctl.run.ranks import EVERY_RANK, RankSet
-from ipexctl.run.start.project import locate_project
+from ipexctl.run.start.project import locate_project, with_python_path
 from ipexctl.run.start.request import StartFailure, check_ranks, check_request, read_exports, run_spec
 from ipexctl.run.start.watcher import StartWatcher
 from ipexctl.spec import CommandKind, RankOptions, RunOptions, RunSpec
 from ipexctl.text import expanded
 from ipexctl.ui.messages import print_refusal
 
+_SHELL_SCRIPTS: Final = (".sh", ".bash", ".zsh")
 _OUR_CALL: Final = re.compile(r"\bipexctl\b")
 
 
@@ -68,7 +69,8 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet = EVER
         found = replace(read_accelerate_file(line.accelerate_config, is_typed=is_typed), hostfile_found=is_found)
     pasted = None
     # One word may be longer than a path: Path.is_file would raise.
-    if kind == "command" or (kind == "script" and not os.path.isfile(argv[0])):  # noqa: PTH113
+    is_file = kind == "script" and os.path.isfile(argv[0])  # noqa: PTH113
+    if kind == "command" or (kind == "script" and not is_file) or (is_file and argv[0].endswith(_SHELL_SCRIPTS)):
         from ipexctl.launch.launchers.unwrap import unwrap
 
         given = {name for name in ctx.params if is_on_command_line(ctx, name)}
@@ -104,7 +106,9 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet = EVER
     check_request(spec)
     check_ranks(spec, hosts, ranks)
     spec = replace(spec, project=locate_project(spec, cwd, _call_before(ctx, line.words or (), spec.argv, options)))
-    for note in (pasted.note_on(len(hosts)) if pasted else "", note_on_arguments(ctx, spec)):
+    spec, path_note = with_python_path(spec, cwd)
+    of_line = (*pasted.variable_notes, pasted.note_on(len(hosts))) if pasted is not None else ()
+    for note in (*of_line, path_note, note_on_arguments(ctx, spec)):
         if note:
             line.output.print_note(f"note: {note}")
     return spec

@@ -39,9 +39,11 @@ _DIFFERING: Final = {
     "Bio": "biopython",
     "bs4": "beautifulsoup4",
     "Crypto": "pycryptodome",
+    "composer": "mosaicml",
     "cv2": "opencv-python-headless",
     "dateutil": "python-dateutil",
     "dotenv": "python-dotenv",
+    "fairseq_cli": "fairseq",
     "faiss": "faiss-cpu",
     "git": "GitPython",
     "google.protobuf": "protobuf",
@@ -56,6 +58,7 @@ _DIFFERING: Final = {
     "pynvml": "nvidia-ml-py",
     "skimage": "scikit-image",
     "sklearn": "scikit-learn",
+    "swift": "ms-swift",
     "umap": "umap-learn",
     "yaml": "pyyaml",
     "zmq": "pyzmq",
@@ -65,6 +68,7 @@ _EQUAL: Final = (
     *("numpy", "omegaconf", "pandas", "peft", "pytorch_lightning", "requests", "safetensors", "scipy"),
     *("sentence_transformers", "sentencepiece", "tensorboard", "timm", "tokenizers", "torchaudio", "torchmetrics"),
     *("torchvision", "tqdm", "transformers", "trl", "wandb"),
+    *("axolotl", "colossalai", "lerobot", "litgpt", "llamafactory", "xtuner"),
 )
 PACKAGES: Final = {**_DIFFERING, **{name: name.replace("_", "-") for name in _EQUAL}}
 

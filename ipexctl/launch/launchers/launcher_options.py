@@ -1,4 +1,5 @@
-"""The table of launchers: a row for each, with its names and the options that ipexctl translates. Data only.
+"""The table of launchers and of tools that start ranks: a row for each, with its names, the options that ipexctl
+translates, and what runs in each rank. Data only.
 
 Names of options have no leading dashes, and `_` for `-`. The target of an option is the field of ipexctl's option, or a
 word that `options` knows (`variable`, `ignored` …). Other options are refused, because a value may follow them.
@@ -8,14 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, get_args
+from typing import Any, Final, get_args
 
 from ipexctl.spec import Allocator, OpenMp
 
-NUMBERS: Final = ("n", "ppn", "nodes", "omp", "ccl_workers", "master_port", "max_restarts")
+NUMBERS: Final = ("n", "ppn", "nodes", "min_hosts", "omp", "ccl_workers", "master_port", "max_restarts")
 FLAGS: Final[Mapping[str, tuple[str, int]]] = {"one_host": ("nodes", 1), "oversubscribe": ("oversubscribe", True)}
 """Target of an option without a value → ipexctl's option and the value it gets."""
 CHOICES: Final = {"allocator": get_args(Allocator), "openmp": get_args(OpenMp)}
+LEFT_OUT: Final[Mapping[str, str]] = {
+    "who": "each rank gets its own",
+    "how_many": "-n N or --ppn N before the line sets the number of ranks",
+    "starts": "the ranks are there already",
+    "gpus": "the ranks run on CPUs; the number of ranks: --ppn N before the line",
+}
+"""Why a variable is left out."""
 ACCELERATE: Final = {
     "main_process_ip": "main_ip", "main_process_port": "main_port", "mixed_precision": "mixed_precision",
     "mpirun_ccl": "ccl_workers", "mpirun_hostfile": "hostfile", "num_machines": "machines",
@@ -43,12 +51,27 @@ class LauncherRow:
     of_accelerate: bool = False
     """True if it reads accelerate's config file. It may follow mpirun: it then starts no more ranks."""
     local_rank: str = ""
+    is_tool: bool = False
+    """True if the name is a tool's command. Its module runs in each rank, without the tool's own start of ranks."""
+    words: frozenset[str] = frozenset()
+    """Words without a dash that may stand between its options."""
+    module_of_files: str = ""
+    """The module that runs if the first argument is a file of settings, with the subcommand before the file."""
+    arguments: tuple[str, ...] = ()
+    """What the tool appends for ranks that exist already."""
+    variables: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Variable that only this tool reads → target, as in `VARIABLES`."""
+    only_one_rank: str = ""
+    """Why several ranks would train several models; or empty."""
     starts_copies: bool = False
     """True if it starts independent copies, unless an option makes it distributed."""
     advice: str = ""
     """What to type instead of a launcher that ipexctl can't translate."""
     environment: str = ""
     """What to type instead of a program that only chooses a local environment."""
+
+
+_NOTHING: Final[Mapping[str, Any]] = {}
 
 
 def _named(names: str) -> tuple[tuple[str, ...], ...]:
@@ -65,12 +88,48 @@ def _options(values: str, flags: str = "") -> dict[str, tuple[str, bool]]:
     }
 
 
+def _tool(
+    names: str,
+    module: str,
+    options: Mapping[str, tuple[str, bool]] = _NOTHING,
+    meanings: Mapping[str, str] = _NOTHING,
+    **others: Any,
+) -> LauncherRow:
+    """A tool's command: its options may stand anywhere among the arguments of the module."""
+    commands = _named(names)
+    return LauncherRow(
+        " ".join(commands[0]),
+        commands,
+        options,
+        meanings,
+        module=module,
+        has_options_anywhere=True,
+        is_tool=True,
+        **others,
+    )
+
+
+VARIABLES: Final[Mapping[str, str]] = {
+    name: target
+    for name, (target, _) in _options(
+        "nodes: NNODES; ppn: NPROC_PER_NODE LOCAL_WORLD_SIZE; master_addr: MASTER_ADDR; master_port: MASTER_PORT; "
+        "who: NODE_RANK RANK LOCAL_RANK GROUP_RANK ROLE_RANK; how_many: WORLD_SIZE GROUP_WORLD_SIZE ROLE_WORLD_SIZE; "
+        "starts: FORCE_TORCHRUN TORCHELASTIC_RUN_ID; "
+        "gpus: CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ASCEND_RT_VISIBLE_DEVICES"
+    ).items()
+}
+"""Variable before a command that says who is who → the option that it sets, or a key of `LEFT_OUT`."""
 _MASTER: Final = "; master_addr: master_addr; master_port: master_port"
 _MODULE: Final = "module: m module"
 _IPEXRUN: Final = _options(
     "n: ninstances; omp: ncores_per_instance; nodes: nnodes; ppn: nprocs_per_node nproc_per_node; hostfile: hostfile; "
     "ccl_workers: ccl_worker_count; allocator: memory_allocator; openmp: omp_runtime" + _MASTER,
     _MODULE,
+)
+_TORCHX: Final = _options(
+    "size: j; script: script; module_name: m; max_restarts: max_retries; "
+    "ignored: s scheduler cfg scheduler_args workspace image name h cpu gpu memMB rdzv_port rdzv_backend mounts tee",
+    "ignored: dryrun wait log debug",
 )
 _TORCHRUN: Final = _options(
     "ppn: nproc_per_node; nodes: nnodes; max_restarts: max_restarts; "
@@ -99,7 +158,7 @@ LAUNCHERS: Final = (
         },
         runs_commands=True,
     ),
-    LauncherRow("torchrun", _named("torchrun, -m torch.distributed.run"), _TORCHRUN),
+    LauncherRow("torchrun", _named("torchrun, -m torch.distributed.run, oumi distributed torchrun"), _TORCHRUN),
     LauncherRow(
         "torch.distributed.launch", _named("-m torch.distributed.launch"), _TORCHRUN, local_rank="--local-rank"
     ),
@@ -155,7 +214,74 @@ LAUNCHERS: Final = (
         ),
         of_fabric=True,
     ),
+    LauncherRow(
+        "composer",
+        _named("composer"),
+        _options(
+            "ppn: n nproc; n: world_size; ignored: base_rank node_rank stdout stderr" + _MASTER,
+            "command: c command_mode; module: m module_mode; ignored: v verbose",
+        ),
+    ),
+    LauncherRow(
+        "colossalai run",
+        _named("colossalai run"),
+        _options(
+            "hosts: H host; hostfile: hostfile; nodes: num_nodes; ppn: nproc_per_node" + _MASTER,
+            "module: m",
+        ),
+        {
+            "ssh_port": f"--port {_IN_FRONT}",
+            "include": f"-l HOSTS {_IN_FRONT}",
+            "exclude": f"-l '!HOST' {_IN_FRONT}",
+            "extra_launch_args": "leave it out: ipexctl starts the ranks itself",
+        },
+    ),
+    LauncherRow("torchx run", _named("torchx run"), _TORCHX, words=frozenset(("dist.ddp", "dist.spmd", "spmd"))),
     LauncherRow("tune run", _named("tune run"), _TORCHRUN, runs_itself=True),
+    *(_tool(f"swift {name}", f"swift.cli.{name}", module_of_files="swift.cli.main") for name in ("sft", "pt", "rlhf")),
+    _tool(
+        "llamafactory-cli train, lmf train",
+        "llamafactory.launcher",
+        variables={
+            "MAX_RESTARTS": "max_restarts",
+            "RDZV_ID": "starts",
+            "MIN_NNODES": "min_hosts",
+            "MAX_NNODES": "nodes",
+        },
+    ),
+    _tool(
+        "axolotl train",
+        "axolotl.cli.train",
+        _options(
+            "n: num_processes; nodes: nnodes num_machines; ppn: nproc_per_node; master_port: main_process_port; "
+            "ignored: launcher rdzv_backend rdzv_endpoint rdzv_id node_rank machine_rank main_process_ip" + _MASTER,
+            "ignored: multi_gpu",
+        ),
+        {
+            "cloud": "leave it out: the ranks run on the hosts of the call",
+            "sweep": "leave it out: one run for each configuration",
+        },
+    ),
+    _tool(
+        "xtuner train",
+        "xtuner.tools.train",
+        _options("ignored: launcher"),
+        arguments=("--launcher", "pytorch"),
+        variables={"ADDR": "who", "PORT": "master_port"},
+    ),
+    *(
+        _tool(
+            f"litgpt {name}",
+            "litgpt",
+            only_one_rank="it trains in one process on CPUs: over several, it shards for GPUs",
+        )
+        for name in (
+            *("finetune", "finetune_lora", "finetune_full", "finetune_adapter", "finetune_adapter_v2", "pretrain"),
+        )
+    ),
+    _tool("lerobot-train", "lerobot.scripts.lerobot_train"),
+    _tool("fairseq-train", "fairseq_cli.train"),
+    _tool("fairseq-hydra-train", "fairseq_cli.hydra_train"),
     *(
         LauncherRow(
             f"trl {name}",
@@ -206,7 +332,7 @@ LAUNCHERS: Final = (
         "",
         _named(
             "srun, sbatch, salloc, horovodrun, jsrun, lrun, prterun, prun, aprun, ibrun, yhrun, qrsh, mpirun_rsh, "
-            "mpiexec.slurm, mpiexec.mpd, mpiexec.gforker, oshrun, shmemrun, flux, torchx, composer, colossalai, "
+            "mpiexec.slurm, mpiexec.mpd, mpiexec.gforker, oshrun, shmemrun, flux, megatron, "
             "-m horovod.runner.launch, -m torch.distributed.launcher.api"
         ),
         advice="give ipexctl run the script itself, with the hosts (-H) and the number of ranks (-n, --ppn); in a job "

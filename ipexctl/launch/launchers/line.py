@@ -18,16 +18,26 @@ from ipexctl.launch.launchers.launcher_options import LAUNCHERS, LauncherRow
 
 _PYTHON: Final = re.compile(r"python(\d+(\.\d+)?)?")
 _SHELLS: Final = ("sh", "bash", "dash", "ksh", "zsh")
+_VARIABLE: Final = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<value>.*)", re.DOTALL | re.ASCII)
 _PREFIXES: Final = frozenset(
     "nohup time exec sudo nice stdbuf timeout numactl taskset setsid command chrt env".split()  # noqa: SIM905
 )
-_OF_SHELL: Final = re.compile(r"(?!\x7fELF|#!)|#!.*\b(?:sh|bash|dash|ksh|zsh)\b")
-_HERE_DOCUMENT: Final = re.compile(
-    r"(?<!<)<<-?[ \t]*(?P<quote>['\"]?)(?P<end>\w+)(?P=quote)(?=[^\n]*\n)[\s\S]*?^\t*(?P=end)$", re.MULTILINE
-)
-"""A here-document, such as a script's usage text. No launcher is searched in it."""
 _QUOTED_OR_COMMENT: Final = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.|(?:(?<=[\s;&|()<>])|\A)#[^\n]*""", re.DOTALL)
+PASTED_LINE: Final = (
+    "paste the launcher's line itself after ipexctl run --, without quotes around it; --setup FILE sources a file of "
+    "the hosts before each rank, -x NAME=VALUE sets a variable"
+)
 _ONLY_FOR_SHELL: Final = re.compile(r"[;&|()<>\n$`~*?{#]")
+
+
+def split_variables(words: Sequence[str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """`NAME=VALUE` words before a command, also behind `env`, and the command's words."""
+    at = 1 if len(words) > 1 and words[0] == "env" and _VARIABLE.fullmatch(words[1]) else 0
+    found = dict[str, str]()
+    while at < len(words) and (variable := _VARIABLE.fullmatch(words[at])) is not None:
+        found[variable["name"]] = variable["value"]
+        at += 1
+    return (found, tuple(words[at:])) if found else ({}, tuple(words))
 
 
 def find_launcher(words: Sequence[str]) -> str:
@@ -41,12 +51,6 @@ def find_launcher(words: Sequence[str]) -> str:
         if row.environment or (row.runs_itself and not "".join(found[behind : behind + 1]).startswith("-")):
             return ""
     return (start[0].name or " ".join(found[: start[1]]).rpartition("/")[2]) if found and start else ""
-
-
-def check_file(path: str, text: str) -> None:
-    """Refuse a shell script that starts a launcher on a line of its own. Raises a UserError."""
-    if _OF_SHELL.match(text):
-        _refuse_launcher(path, _launcher_in(_HERE_DOCUMENT.sub("", text)))
 
 
 def is_shell(word: str) -> bool:
@@ -106,30 +110,21 @@ def _plain(words: tuple[str, ...]) -> tuple[str, ...] | None:
 
 def _of_script(script: str) -> tuple[str, ...] | None:
     """The launcher's line of a shell script that has no other. Raises a UserError if it has more."""
-    if not (launcher := _launcher_in(script)):
+    if not (launcher := launcher_in(script)):
         return None
     joined = _joined(script)
     with contextlib.suppress(ValueError):  # an unterminated quotation
         if not _ONLY_FOR_SHELL.search(joined):
             return _plain(tuple(shlex.split(joined)))
-    _refuse_launcher("a shell script", launcher)
-    return None
-
-
-def _refuse_launcher(place: str, launcher: str) -> None:
-    if launcher:
-        raise UserError(
-            f"{place} starts {launcher}: {launcher} would start in each rank",
-            fix="paste the launcher's line itself after ipexctl run --, without quotes around it; --setup FILE "
-            "sources a file of the hosts before each rank, -x NAME=VALUE sets a variable",
-        )
+    raise UserError(f"a shell script starts {launcher}: {launcher} would start in each rank", fix=PASTED_LINE)
 
 
 def _joined(script: str) -> str:
     return script.replace("\\\r\n", " ").replace("\\\n", " ").strip()
 
 
-def _launcher_in(script: str) -> str:
+def launcher_in(script: str) -> str:
+    """The name of the first launcher that the text of a shell script starts; or empty."""
     for command in re.split(r"[;&|()<>\n]", _QUOTED_OR_COMMENT.sub("_", _joined(script))):
         words = tuple(command.split())
         with_launcher = True

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Final, NamedTuple
 
 from ipexctl.errors import CommandLineError, UserError
 from ipexctl.hosts.host import did_you_mean, quoted
-from ipexctl.launch.launchers.launcher_options import CHOICES, FLAGS, NUMBERS, LauncherRow
-from ipexctl.launch.launchers.line import is_python, launcher_at, own_line, refused_word
+from ipexctl.launch.launchers.launcher_options import CHOICES, FLAGS, LEFT_OUT, NUMBERS, VARIABLES, LauncherRow
+from ipexctl.launch.launchers.line import is_python, launcher_at, own_line, refused_word, split_variables
 from ipexctl.spec import CommandKind, Export
 from ipexctl.text import is_variable_name
 
@@ -33,10 +33,21 @@ class TakenValue(NamedTuple):
     source: str
 
 
+class LineVariable(NamedTuple):
+    """A variable before the command that says who is who."""
+
+    text: str
+    """As typed, `NNODES=2`."""
+    target: str
+    """The option that it sets; empty if it is left out."""
+    reason: str = ""
+    """Why it is left out."""
+
+
 @dataclass(frozen=True, slots=True)
 class PastedLine:
     names: tuple[str, ...]
-    """Launchers of the line, outermost first."""
+    """Launchers of the line, outermost first; empty for a plain command behind variables."""
     kind: CommandKind
     argv: tuple[str, ...]
     values: Mapping[str, TakenValue]
@@ -48,16 +59,27 @@ class PastedLine:
     packages: tuple[str, ...] = ()
     environment: str = ""
     """What to type for the environment that the line chooses, because the hosts don't have it; or empty."""
+    tool: LauncherRow | None = None
+    """The row of a tool's command."""
+    variables: tuple[LineVariable, ...] = ()
 
 
 def read_line(words: Sequence[str], environ: Mapping[str, str], *, is_script: bool = False) -> PastedLine | None:
-    """Read a line; None without a launcher. Raises a UserError for an unknown launcher or option. If `is_script`, a
-    leading `python` is dropped."""
-    found = own_line(words)
-    if found is None and not (is_script and words and is_python(words[0])):
+    """Read a line; None without a launcher and variables. Raises a UserError for an unknown launcher or option. If
+    `is_script`, a leading `python` is dropped."""
+    variables, command = split_variables(words)
+    if variables and command[:1] == ("--",):
+        command, is_script = command[1:], False
+    if variables and (not command or command[0].startswith("-")):
+        what, fix = "no command follows the variables", "name the command after them"
+        if command:
+            what, fix = f"{command[0]} follows the variables", "options of ipexctl stand before the variables"
+        raise refused_word(words, min(len(words) - len(command), len(words) - 1), what, fix)
+    found = own_line(command)
+    if found is None and not variables and not (is_script and words and is_python(words[0])):
         return None
-    line = _Reader(found or tuple(words), environ).read()
-    return None if found is None and line.kind == "command" else line
+    line = _Reader(found or command, environ, variables).read(is_script=is_script)
+    return None if found is None and line.kind == "command" and not variables else line
 
 
 def _program(words: tuple[str, ...], row: LauncherRow | None) -> tuple[CommandKind, tuple[str, ...], str | None]:
@@ -82,17 +104,18 @@ def _name_of(option: str) -> str:
 
 
 class _Reader:
-    def __init__(self, words: tuple[str, ...], environ: Mapping[str, str]) -> None:
-        self._words, self._environ = words, environ
+    def __init__(self, words: tuple[str, ...], environ: Mapping[str, str], variables: Mapping[str, str]) -> None:
+        self._words, self._environ, self._variables = words, environ, variables
         self._launchers: list[LauncherRow] = []
         self._targets: dict[str, int] = {}
         self._values: dict[str, TakenValue] = {}
         self._accelerate: dict[str, str] = {}
+        self._program: tuple[str, ...] = ()
         self._packages: list[str] = []
         self._extras: list[str] = []
         self._typed: dict[str, list[str]] = {"accelerate": [], "ignored": [], "ipex_key": []}
 
-    def read(self) -> PastedLine:
+    def read(self, *, is_script: bool) -> PastedLine:
         at, row, python = 0, None, None
         while (start := launcher_at(self._words, at)) is not None:
             (row, behind), word = start, self._words[at]
@@ -105,11 +128,16 @@ class _Reader:
                 break
         rest = self._rest(row, at) if row is not None else self._words
         kind, rest, python = self._started(row, rest, python)
+        if row is None and not is_script:
+            kind, rest, python = "command", self._words, None
+        elif row is None and kind == "command" and not is_python(rest[0]):
+            kind = "script"
         if row is not None:
             self._add_own(row)
         if python is not None:
             self._set("python", python, "the line")
-        for name in _OF_SHELL:
+        variables = tuple(self._line_variables(row))
+        for name in _OF_SHELL if row is not None or not variables else ():
             if self._environ.get(name) and not (name == "CCL_WORKER_COUNT" and "ccl_workers" in self._targets):
                 self._variable(name, self._environ[name], SHELL)
         names = tuple(row.name for row in self._launchers)
@@ -117,7 +145,27 @@ class _Reader:
         chosen = next((row.environment for row in self._launchers if row.environment), "")
         if chosen and self._extras:
             chosen = f"its packages: -r 'uv.lock[{','.join(self._extras)}]' before the line"
-        return PastedLine(names, kind, rest, self._values, accelerate, self._typed, tuple(self._packages), chosen)
+        tool = row if row is not None and row.is_tool else None
+        packages = tuple(self._packages)
+        return PastedLine(names, kind, rest, self._values, accelerate, self._typed, packages, chosen, tool, variables)
+
+    def _line_variables(self, row: LauncherRow | None) -> Iterator[LineVariable]:
+        """Take the variables over; yield those that say who is who."""
+        meanings = {**VARIABLES, **(row.variables if row is not None else {})}
+        for name, value in self._variables.items():
+            text, target = f"{name}={shlex.quote(value)}", meanings.get(name, f"${name}")
+            if target in LEFT_OUT:
+                yield LineVariable(text, "", LEFT_OUT[target])
+            elif target in ("master_addr", "master_port"):
+                self._variable(target.upper(), value, text)
+                yield LineVariable(text, target)
+            elif target.startswith("$"):
+                self._set(target, Export(name, value, source=name), name)
+            elif re.fullmatch(r"[0-9]{1,9}|[0-9]{1,9}:[0-9]{1,9}" if target == "nodes" else r"[0-9]{1,9}", value):
+                self._take(name, target, value, 0, text)
+                yield LineVariable(text, target)
+            else:
+                yield LineVariable(text, "", "it is no number")
 
     def _started(
         self, row: LauncherRow | None, rest: tuple[str, ...], python: str | None
@@ -125,12 +173,17 @@ class _Reader:
         is_module = "module" in self._targets
         if row is not None and row.runs_itself:
             return "command", (*row.name.split(), *rest), python
+        if self._program:
+            return "script" if "script" in self._targets else "module", (*self._program, *rest), python
         if row is not None and row.environment and is_module:
             return "module", rest, python
         if row is None or row.runs_commands or "command" in self._targets:
             return _program(rest, row)
+        if row.module_of_files and rest and rest[0].endswith((".yaml", ".yml", ".json")):
+            return "module", (row.module_of_files, row.name.split()[-1], *rest), python
         if row.module or is_module:
-            return "module", (*filter(None, (row.module,)), *rest), python
+            words = row.name.split()[1:] if row.only_one_rank else ()
+            return "module", (*filter(None, (row.module,)), *words, *rest, *row.arguments), python
         return "script", rest, python
 
     def _check(self, row: LauncherRow, behind: int, at: int) -> None:
@@ -146,9 +199,14 @@ class _Reader:
         words = self._words
         if row.has_options_anywhere:
             return at
-        while at < len(words) and (words[at].startswith("-") or not words[at].strip()):
+        while at < len(words) and (words[at].startswith("-") or not words[at].strip() or words[at] in row.words):
             if words[at] == "--":
                 return at + 1
+            if words[at] in row.words:
+                at += 1
+                continue
+            if self._program and _name_of(words[at]) not in row.options:
+                break
             # A word of blanks is a backslash followed by a space, at the end of a pasted line.
             at = self._read_option(row, at) if words[at].strip() else at + 1
         return at
@@ -158,8 +216,10 @@ class _Reader:
         others = []
         while at < len(self._words):
             word = self._words[at]
-            if word.startswith("--") and _name_of(word) in row.options:
+            if word.startswith("--") and _name_of(word) in (*row.options, *row.meanings):
                 at = self._read_option(row, at)
+            elif word == "--" and row.is_tool:
+                at += 1  # the tool's launcher gets what follows
             else:
                 others.append(word)
                 at += 1
@@ -180,6 +240,12 @@ class _Reader:
             value, end = self._value(at, end), end + 1
         if target == "variable" and name != "x" and "=" not in value:
             value, end = f"{value}={self._value(at, end)}", end + 1
+        if target in ("script", "module_name"):
+            self._program = (value,)
+        if target == "size":
+            nodes, _, ppn = value.rpartition("x")
+            self._take("nodes", "nodes", nodes, at, shlex.join(self._words[at:end]))
+            value, target = ppn, "ppn"
         self._targets[target] = at
         self._take(name, target, value if has_value else "true", at, f"{row.name} {shlex.join(self._words[at:end])}")
         return end
@@ -212,7 +278,7 @@ class _Reader:
             raise self._wrong(at, f"{source} is not a number", "a number, or leave it out")
         elif target in CHOICES and value not in CHOICES[target]:
             raise self._wrong(at, f"{source} has no such value", ", ".join(CHOICES[target]))
-        elif target not in ("module", "use_env", "command"):
+        elif target not in ("module", "use_env", "command", "script", "module_name"):
             self._set(target, int(value) if target in NUMBERS else value, source)
 
     def _limit(self, text: str, at: int, source: str, sign: str) -> None:
@@ -277,7 +343,10 @@ class _Reader:
         self._values.setdefault(name, TakenValue(value, source))
 
     def _rest(self, row: LauncherRow, at: int) -> tuple[str, ...]:
-        if at >= len(self._words) and not row.module:
+        if row.words and not self._program:
+            fix = "torchx run dist.ddp --script SCRIPT.py, or the script alone"
+            raise self._wrong(min(at, len(self._words) - 1), f"{row.name} names no --script", fix)
+        if at >= len(self._words) and not row.module and not self._program:
             raise UserError(
                 f"{row.name} what?",
                 fix=f"-- {row.name} {'python ' if row.runs_commands else ''}SCRIPT.py [ARGS…], or SCRIPT.py without it",

@@ -10,7 +10,7 @@ import itertools
 import json
 import os
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
@@ -21,8 +21,9 @@ from ipexctl.found_files import check_found
 from ipexctl.hosts.host import Host
 from ipexctl.launch.accelerate_config import default_file, read_accelerate, read_accelerate_file
 from ipexctl.launch.launchers.launcher_options import ACCELERATE
-from ipexctl.launch.launchers.line import check_file, is_shell
+from ipexctl.launch.launchers.line import is_python, is_shell, split_variables
 from ipexctl.launch.launchers.options import SHELL, PastedLine, TakenValue, read_line
+from ipexctl.launch.launchers.shell_script import check_file
 from ipexctl.option_declaration import declared
 from ipexctl.spec import AccelerateConfig, Export, RunSpec
 from ipexctl.text import counted, join_words
@@ -42,6 +43,8 @@ class UnwrappedCall:
     values: Mapping[str, TakenValue] = field(default_factory=dict, hash=False)
     """Option's field name, or `$NAME` → its value in the pasted line, if ipexctl's own options do not set it."""
     note: str = ""
+    variable_notes: tuple[str, ...] = ()
+    """One for each variable before the command that says who is who."""
 
     @property
     def hosts(self) -> dict[str, Any]:
@@ -77,9 +80,13 @@ def unwrap(
     """Turn `mpirun … X` into X and its options; None without a launcher. `given`: fields of the options on the command
     line."""
     line = read_line(spec.argv, environ, is_script=spec.kind == "script")
+    if line is None or not line.names:
+        _check_script(*split_variables(spec.argv))
     if line is None:
-        _check_script(spec.argv)
         return None
+    if line.tool is not None and line.tool.only_one_rank and spec.n != 1:
+        words = shlex.join(split_variables(spec.argv)[1])
+        raise UserError(f"{line.tool.name}: {line.tool.only_one_rank}", fix=f"ipexctl run -n 1 {words}")
     by_call = {*given, *(f"${export.name}" for export in spec.exports)}
     by_call |= {name for names in _SAME if by_call & {*names} for name in names}
     wins = {name: taken for name, taken in line.values.items() if name not in by_call}
@@ -93,22 +100,25 @@ def unwrap(
         sources["ranks"] = ", ".join(ranks)
         changes = {**dict.fromkeys(_RANKS), **changes}  # a file's default is not mixed with them
     exports = [taken.value for taken in wins.values() if isinstance(taken.value, Export)]
-    note = _note(line, wins, spec.argv[0])
+    note = _note(line, wins, split_variables(spec.argv)[1][0])
     if line.packages:
         changes |= {"packages": (*spec.packages, *line.packages), "install": True}
     changes |= {"kind": line.kind, "argv": line.argv, "exports": (*exports, *spec.exports), "sources": sources}
-    return UnwrappedCall(replace(spec, **changes), config, wins, note)
+    return UnwrappedCall(replace(spec, **changes), config, wins, note, tuple(_variable_notes(line, wins)))
 
 
-def _check_script(words: Sequence[str]) -> None:
-    """Refuse a local shell script that starts a launcher: `./run.sh`, `bash run.sh`."""
-    path = next(iter(words[1:2] if is_shell(words[0]) else words), "")
+def _check_script(variables: Mapping[str, str], words: Sequence[str]) -> None:
+    """Refuse a local shell script that starts a launcher: `./run.sh`, `bash -x run.sh`."""
+    at = 0
+    if is_shell(words[0]):
+        at = next((at for at, word in enumerate(words) if at and not word.startswith("-")), len(words))
+    path = "".join(words[at : at + 1])
     if not os.path.isfile(path):  # noqa: PTH113 - Path.is_file raises for a long word
         return
     text = ""
     with contextlib.suppress(OSError):  # what can't be read is left alone
         text = read_regular(path, SCRIPT).decode(errors="replace")
-    check_file(path, text)
+    check_file(path, text, words[at + 1 :], variables)
 
 
 def _accelerate(
@@ -131,13 +141,37 @@ def _accelerate(
     return config
 
 
+def _variable_notes(line: PastedLine, wins: Mapping[str, TakenValue]) -> Iterator[str]:
+    for variable in line.variables:
+        taken = wins.get(variable.target)
+        if variable.reason:
+            yield f"{variable.text} is left out: {variable.reason}"
+        elif taken is None:
+            yield f"{variable.text} is left out: an option on the command line sets it"
+        elif taken.source != variable.text:
+            yield f"{variable.text} is left out: the line has {taken.source}"
+        elif variable.target == "nodes":
+            yield f"{variable.text} is taken over: the run has {counted(taken.value, 'host')}"
+        elif variable.target == "master_addr":
+            yield f"{variable.text} is taken over: it is compared with node0's address"
+        else:
+            yield f"{variable.text} is taken over: {_shown(variable.target, taken)}"
+
+
 def _note(line: PastedLine, wins: Mapping[str, TakenValue], first: str) -> str:
-    names = line.names or (first,)
+    names = line.names or ((first,) if is_python(first) and line.kind != "command" else ())
+    if not names:
+        return ""
     verb, pronoun = ("is", "it") if len(names) == 1 else ("are", "they")
     reason = f"{pronoun} would launch again" if line.names else "ipexctl starts Python itself"
     if line.environment and len(names) == 1:
         reason = "hosts do not have the environments of the control machine"
-    given = {name: taken for name, taken in wins.items() if taken.source != SHELL and name != "master_addr"}
+    of_variables = {variable.text for variable in line.variables}
+    given = {
+        name: taken
+        for name, taken in wins.items()
+        if taken.source not in {SHELL, name[1:], *of_variables} and name != "master_addr"
+    }
     parts = {
         "taken over": [
             *itertools.starmap(_shown, given.items()),
@@ -148,12 +182,14 @@ def _note(line: PastedLine, wins: Mapping[str, TakenValue], first: str) -> str:
         "replaced by options on the command line": [
             name[1:] if name.startswith("$") else taken.source
             for name, taken in line.values.items()
-            if name not in wins
+            if name not in wins and taken.source not in of_variables
         ],
         "ignored, as ipexctl starts the ranks of all hosts itself": line.typed["ignored"],
         "not in accelerate, whose file turns IPEX on by ipex_config: {ipex: true}": line.typed["ipex_key"],
     }
     start = f"{join_words(names)} {verb} left out, because {reason}: every rank runs {line.argv[0]}"
+    if line.tool is not None:
+        start = f"every rank runs {line.argv[0]}, as {line.tool.name} starts no ranks of its own here"
     if line.argv[:2] == tuple(names[-1].split()):
         start = f"every rank runs {names[-1]}, without torchrun, because it would launch again"
     parts_shown = [f"{what}: {', '.join(words)}" for what, words in parts.items() if words]

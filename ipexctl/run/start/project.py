@@ -31,8 +31,6 @@ from ipexctl.text import join_words, tilde_path
 
 _MOST_SIMILAR: Final = 20
 _MOST_COMMANDS: Final = 6
-_OF_ONE_PROCESS: Final = {"litgpt": "this command trains in one process on CPUs: over several, it shards for GPUs"}
-"""Commands of which several ranks would train several models."""
 _GENERATION: Final = re.compile(r"(?P<tree>.*?)(?:\.gen(?P<number>\d+))?")
 
 
@@ -90,6 +88,25 @@ def _root_of(spec: RunSpec, script: Path | None, cwd: Path) -> tuple[Path, str]:
         raise UserError(problem, fix=project_fix(script and cwd / script))
     here = Path(os.path.normpath(cwd))
     return root, here.relative_to(root).as_posix() if here.is_relative_to(root) else "."
+
+
+def with_python_path(spec: RunSpec, cwd: Path) -> tuple[RunSpec, str]:
+    """Make the parts of a typed PYTHONPATH that lie in the project relative to the ranks' directory, and leave out
+    those that ranks import from anyway. The second value is a note, or empty."""
+    typed = next((export for export in spec.exports if export.name == "PYTHONPATH" and not export.secret), None)
+    project = spec.project
+    if typed is None or not spec.sync:
+        return spec, ""
+    workdir, own = project.root / project.subdirectory, project.layout.search_paths
+    parts = list[str]()
+    for part in filter(None, typed.value.split(":")):
+        path = Path(os.path.normpath(cwd / part))
+        if path not in own:
+            parts.append(os.path.relpath(path, workdir) if path.is_relative_to(project.root) else part)
+    kept = (replace(typed, value=":".join(parts)),) if parts else ()
+    others = tuple(export for export in spec.exports if export is not typed)
+    note = "" if parts else f"PYTHONPATH={typed.value} is left out: ranks import from there anyway"
+    return replace(spec, exports=(*others, *kept)), note
 
 
 def _with_files(script: ScriptFile | None, files: RequirementFiles) -> ScriptFile | None:
@@ -157,9 +174,10 @@ def _no_script(spec: RunSpec, script: Path, cwd: Path, before: str) -> UserError
                 f"{quoted(spec.script)} is no script here; {has}", fix=f"{before or 'ipexctl run'} {words}"
             )
     if not fix and before and is_word:
-        of_one, words = _OF_ONE_PROCESS.get(spec.script, ""), shlex.join(spec.argv)
-        reason = of_one or "there is no such script here; a command of the environment stands after --"
-        return UserError(f"{quoted(spec.script)}: {reason}", fix=f"{before}{' -n 1' * bool(of_one)} -- {words}")
+        return UserError(
+            f"{quoted(spec.script)}: there is no such script here; a command of the environment stands after --",
+            fix=f"{before} -- {shlex.join(spec.argv)}",
+        )
     return UserError(
         f"the script {quoted(str(script))} {problem}",
         fix=fix or "name its path from here; for a module: -m NAME; for a command: -- CMD",
