@@ -1,5 +1,5 @@
 """Finds lines of a script that need a GPU, and suggests CPU code. Pure. A line is certain to fail only if the script
-always reaches it and never mentions the CPU.
+always reaches it and never mentions the CPU. A backend or device in a variable is followed to the lines that set it.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ _SUGGESTIONS: Final = tuple(
         (r"\.to\((?:\w+\.)*device\b", 'device = torch.device("cpu") before it'),
         (r"\.to\(", '.to("cpu")'),
         (r"\bdevice\w* ?= ?", 'device = "cpu"'),
+        (r"^[\w.]+ ?(?::[^=]+)?= ?f?['\"]nccl", '"gloo" instead'),
+        (r"^[\w.]+ ?(?::[^=]+)?= ?(?:torch\.device\()?f?['\"]cuda", '"cpu" instead'),
         (r"\btorch\.(?:cuda|accelerator)\.", "leave this line out"),
         (r"\b(?:DDP|DistributedDataParallel)\(", _PLAIN_DDP),  # a call over several lines
     )
@@ -41,7 +43,9 @@ _SUGGESTIONS: Final = tuple(
 _MAIN: Final = re.compile(r"__name__ == '__main__'")
 _REACHED: Final = (ast.Module, ast.Expr, ast.Assign, ast.Call, ast.Attribute, ast.keyword)
 """AST nodes whose children run whenever the node does."""
-_SHOWN: Final = 5
+_SHOWN: Final = 40
+_PLACED: Final = frozenset(("device", "map_location"))
+"""Keywords whose value is a device."""
 _WIDTH: Final = 80
 
 
@@ -74,20 +78,80 @@ def find_gpu_lines(tree: ast.Module, text: str) -> tuple[GpuLine, ...]:
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     lines, has_doubt = text.split("\n"), _DOUBT.search(text) is not None
     found: dict[int, GpuLine] = {}
+    followed = _Variables()
     waiting: list[tuple[ast.AST, bool]] = [(tree, not has_doubt)]
     while waiting:
         node, is_sure = waiting.pop()
         if _is_guard(node):
+            followed.read_guarded(node)
             continue
         if isinstance(node, ast.Call) and _needs_gpu(node):
             is_certain = is_sure or (node.lineno in found and found[node.lineno].is_certain)
             call = " ".join(map(str.strip, lines[node.lineno - 1 : node.end_lineno]))
             found[node.lineno] = GpuLine(node.lineno, call, is_certain)
+        followed.read(node, is_sure=is_sure)
         if is_sure and isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in functions:
             waiting.append((ast.Module(functions.pop(node.func.id).body, []), True))
         is_main = isinstance(node, ast.If) and _MAIN.fullmatch(_source(node.test)) is not None
         waiting += _parts(node, is_sure=is_sure and (is_main or isinstance(node, _REACHED)))
+    for line in followed.lines():
+        found.setdefault(line.line, line)
     return tuple(found[line] for line in sorted(found))
+
+
+class _Variables:
+    """Names that are set to a GPU's backend or device, and whether a call uses them."""
+
+    def __init__(self) -> None:
+        self._set: dict[str, list[tuple[ast.stmt, bool]]] = {}
+        self._other: set[str] = set()
+        self._used: dict[str, bool] = {}
+
+    def read(self, node: ast.AST, *, is_sure: bool) -> None:
+        if isinstance(node, (ast.Assign, ast.AnnAssign)):
+            for name in _targets(node):
+                if _is_of_gpu(node.value):
+                    self._set.setdefault(name, []).append((node, is_sure))
+                else:
+                    self._other.add(name)
+        elif isinstance(node, ast.Call):
+            for name in filter(None, map(_name, _places(node))):
+                self._used[name] = is_sure or self._used.get(name, False)
+
+    def read_guarded(self, guard: ast.AST) -> None:
+        """What a check of the machine sets may be right for CPUs."""
+        self._other.update(
+            *(_targets(node) for node in ast.walk(guard) if isinstance(node, (ast.Assign, ast.AnnAssign)))
+        )
+
+    def lines(self) -> Iterator[GpuLine]:
+        for name in self._set.keys() & self._used.keys():
+            for node, is_sure in self._set[name]:
+                is_certain = is_sure and self._used[name] and name not in self._other
+                yield GpuLine(node.lineno, _source(node), is_certain)
+
+
+def _targets(node: ast.Assign | ast.AnnAssign) -> Iterator[str]:
+    yield from filter(None, map(_name, node.targets if isinstance(node, ast.Assign) else [node.target]))
+
+
+def _is_of_gpu(value: ast.AST | None) -> bool:
+    if isinstance(value, ast.Call) and _name(value.func) == "torch.device" and value.args:
+        value = value.args[0]
+    is_text = isinstance(value, ast.JoinedStr) or (isinstance(value, ast.Constant) and isinstance(value.value, str))
+    return is_text and re.match(r"f?['\"](?:cuda|nccl)", _source(value)) is not None
+
+
+def _places(call: ast.Call) -> Iterator[ast.AST]:
+    """The arguments of a call that are a backend or a device."""
+    last = _name(call.func).rpartition(".")[2]
+    keywords = {keyword.arg: keyword.value for keyword in call.keywords}
+    if last == "init_process_group":
+        yield from filter(None, (keywords.get("backend", call.args[0] if call.args else None),))
+        return
+    if last in ("to", "device", "set_device") and call.args:
+        yield call.args[0]
+    yield from (value for name, value in keywords.items() if name in _PLACED)
 
 
 def _needs_gpu(call: ast.Call) -> bool:

@@ -52,9 +52,24 @@ dist.barrier(device_ids=[0])
 """
 
 
+NANO = """\
+backend = 'nccl' # 'nccl', 'gloo', etc.
+device = 'cuda' # examples: 'cpu', 'cuda', 'cuda:0', 'cuda:1' etc.
+exec(open('configurator.py').read())
+ddp = int(os.environ.get('RANK', -1)) != -1
+if ddp:
+    init_process_group(backend=backend)
+    device = f'cuda:{ddp_local_rank}'
+    torch.cuda.set_device(device)
+    x.cuda()
+model.to(device)
+DDP(model, device_ids=[ddp_local_rank])
+"""
+
+
 def test_what_is_left_out_of_a_suggestion_is_said() -> None:
-    text = suggestions([GpuLine(number, f"{'x' * 90}.cuda()", True) for number in range(7)])
-    assert (text.count("x…:"), text.endswith("; and 2 more")) == (5, True)
+    text = suggestions([GpuLine(number, f"{'x' * 90}.cuda()", True) for number in range(42)])
+    assert (text.count("x…:"), text.endswith("; and 2 more")) == (40, True)
 
 
 @pytest.mark.parametrize(
@@ -71,6 +86,13 @@ def test_what_is_left_out_of_a_suggestion_is_said() -> None:
         ("mp.spawn(main, nprocs=2)\ndef main(rank):\n    torch.accelerator.set_device_index(rank)", {3: False}),
         ("torch.cuda.set_device = print\ntorch.cuda.set_device(0)", {2: False}),
         ("model.to(dtype)\nmodel.to(torch.device('cuda'))\ndist.init_process_group('gloo')", {2: True}),
+        ("backend = 'nccl'\ndist.init_process_group(backend=backend)", {1: True}),
+        ("backend = 'nccl'\nif no_gpu:\n    backend = 'gloo'\ninit_process_group(backend)", {1: False}),
+        ("backend = args.backend\ndevice = 'cuda:0' if x else 'y'\ninit_process_group(backend)\nm.to(device)", {}),
+        ("device = f'cuda:{n}'\nx = model.to(device)\ny = torch.load(p, map_location=device)", {1: True}),
+        ("loc: str = 'cuda:0'\nif ddp:\n    torch.load(p, map_location=loc)\nunused = 'cuda'", {1: False}),
+        ("def f():\n    d = torch.device('cuda', 1)\n    x = torch.zeros(2, device=d)\nf()", {2: True}),
+        (NANO, dict.fromkeys((1, 2, 7, 8, 9, 11), False)),
         ("x" + ".a" * 900 + ".cuda()\n" + "(" * 80 + "1" + ")" * 80, {1: True}),
     ],
 )
