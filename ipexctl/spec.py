@@ -181,6 +181,14 @@ class RunOptions(SyncOptions):
         lost_in=("accelerate", "shell", "slurm"),
         consequence="nothing begins it again",
     )
+    keep_going: bool = declare(
+        "--keep-going",
+        "Let the other copies of --backend none run on if one fails; --max-restarts then counts for each copy.",
+        False,
+        panel=_ENDING,
+        lost_in=_EVERY_EXPORT,
+        consequence="a copy that fails may end the others",
+    )
     checkpoint: str | None = declare(
         "--checkpoint PATH",
         "File or directory; before each start, every host gets its newest copy (default: none).",
@@ -289,6 +297,7 @@ if TYPE_CHECKING:
         cwd: str | Path | None
         sync: bool
         max_restarts: int
+        keep_going: bool
         checkpoint: str | None
         min_hosts: int | None
         spares: int

@@ -29,6 +29,7 @@ REASONS = {
     "submits to Slurm": "tests/lab/test_export_slurm.py does, on a Slurm of its own",
     "downloads gigabytes": "IPEX, whose torch is the one with CUDA",
     "trains for minutes": "transformers and a model of theirs",
+    "starts another runtime": "tests/lab/test_other_runtimes.py does, with the real packages",
     "needs a live run": "tests/lab/test_run_refused.py does, beside runs of its own",
     "removes what other pages need": "tests/lab/test_uninstall.py does, on hosts of its own",
 }

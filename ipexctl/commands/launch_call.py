@@ -23,6 +23,7 @@ from ipexctl.errors import UserError
 from ipexctl.file_reader import SCRIPT, read_regular
 from ipexctl.hosts.host import private_keys
 from ipexctl.launch.accelerate_config import read_accelerate_file, with_config
+from ipexctl.node.common.placeholders import used_names
 from ipexctl.option_declaration import CallOptions, option_text, values_of
 from ipexctl.projects.root import find_root
 from ipexctl.run.ranks import EVERY_RANK, RankSet
@@ -53,7 +54,9 @@ def spec_of_line(ctx: typer.Context, line: ScriptLine, targets: Targets, home: H
     )
 
 
-def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet = EVERY_RANK) -> RunSpec:
+def read_launch_call(
+    ctx: typer.Context, line: LaunchLine, ranks: RankSet = EVERY_RANK, *, is_export: bool = False
+) -> RunSpec:
     """Raises a UserError for contradictions, before any host is contacted."""
     targets, home = line.targets, line.home
     if line.module is None and not line.words:
@@ -104,6 +107,11 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet = EVER
         options=options,
     )
     check_request(spec)
+    if is_export and spec.kind == "command" and (names := sorted(used_names(spec.argv))):
+        raise UserError(
+            f"a file for another launcher has no value for {{{names[0]}}}",
+            fix=f"ipexctl run -- {shlex.join(spec.argv)}",
+        )
     check_ranks(spec, hosts, ranks)
     spec = replace(spec, project=locate_project(spec, cwd, _call_before(ctx, line.words or (), spec.argv, options)))
     spec, path_note = with_python_path(spec, cwd)

@@ -115,7 +115,10 @@ _LAYOUTS: Final[_Layouts] = (
     ("run", "state", "took"),
 )
 """Columns, from wide to narrow terminals. An id begins with the script and has the day and time of the start."""
-_OF_RANK = ("rank", "host", "state", "pid", "cpu", "rss", "exit_code", "signal", "out_lines", "err_lines", "lost")
+_OF_RANK = (
+    *("rank", "host", "state", "pid", "cpu", "rss", "exit_code", "signal", "out_lines", "err_lines", "lost"),
+    *("port", "restarts"),
+)
 
 
 def as_json(runs: Sequence[KnownRun], damaged: Sequence[UnreadableRecord] = ()) -> dict[str, Any]:

@@ -71,6 +71,8 @@ def find_launcher(gathered: Gathered, ranks_per_host: Mapping[str, int], backend
         return _direct(gathered, launcher, ranks_per_host, backend, needing)
     if launcher is None or gathered.spec.mpi != "auto":
         return _find_mpirun(gathered, ranks_per_host)
+    if gathered.spec.keep_going:
+        return _started_by(launcher, gathered, ranks_per_host, "mpirun ends all copies if one fails")
     if is_single or (launcher.is_preferred and needing is None):
         return _started_by(launcher, gathered, ranks_per_host, launcher.reason)
     found = _find_mpirun(gathered, ranks_per_host)

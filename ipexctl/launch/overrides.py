@@ -59,6 +59,16 @@ def check_options(spec: RunSpec) -> Refusal | None:
 
 
 def _check_restarts(spec: RunSpec) -> Refusal | None:
+    if spec.keep_going and spec.backend != "none":
+        return Refusal(
+            "--keep-going is for independent copies: ranks of one training need one another",
+            "--backend none with it, or leave it out",
+        )
+    if spec.keep_going and spec.checkpoint:
+        return Refusal(
+            "--keep-going starts copies again one by one, and --checkpoint copies files before all of them start",
+            "leave one of them out",
+        )
     if not spec.has_pool:
         return None
     option = "--spares" if spec.min_hosts is None else "--min-hosts"

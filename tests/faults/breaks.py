@@ -91,15 +91,15 @@ BREAKS: Final = (
     Break(
         "the death of a rank is not noticed",
         "run/rank_machine.py",
-        '(Act.FINISH_METER, Act.SEND_WINDOWS, SendReport("exit", report))',
-        "(Act.FINISH_METER, Act.SEND_WINDOWS)",
+        "(*read, *ended)",
+        "read",
         r"there are still|\('failed', 'lost'",
         ("a rank is killed",),
     ),
     Break(
         "the exit code of the first failure is lost",
         "run/verdict.py",
-        "code = exit_code or (128 + signal if signal else 1)",
+        "code = exit_code_of(first)",
         "code = 1",
         r"the call ended with 1 and not 3",
         ("a rank exits 3",),

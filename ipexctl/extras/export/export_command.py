@@ -152,7 +152,7 @@ def _plan(ctx: typer.Context, line: LaunchLine) -> tuple[RunSpec, PlannedRun]:
     """Plan as a dry run does, without checking logins between the hosts: a script names the logins that it needs."""
     from ipexctl.run.start.pipeline import plan_run  # 0.2 s, which help does not need
 
-    spec = read_launch_call(ctx, line)
+    spec = read_launch_call(ctx, line, is_export=True)
     with session_pool(line.targets, line.output) as (pool, interrupt):
         planned = plan_run(spec, pool, PrintedStart(line.output), "by-hand", checks_logins=False)
         if isinstance(planned, PlannedRun):

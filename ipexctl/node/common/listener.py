@@ -52,9 +52,19 @@ def is_of_this_machine(address: str) -> bool:
     return True
 
 
+def own_port(address: str, lane: int, lanes: int, taken: int) -> int:
+    """A free port that no other lane of this machine chooses at the same time, and not `taken`."""
+    port = free_port(address)
+    for _ in range(200 * lanes):
+        if port % lanes == lane and port != taken:
+            break
+        port = free_port(address)
+    return port
+
+
 def free_port(address: str) -> int:
     """A free port outside the range for outgoing connections: in it, a rank's connection might take the port first."""
-    low, high = 15000, 32000
+    low, high = 20000, 32000  # the workers of Ray use 10002 to 19999
     try:
         with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:
             first = int(file.read().split()[0])

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Collection, Literal, Mapping, NamedTuple, Sequence
 
 from ipexctl.node.common.json_records import FieldDecoder, as_json, check_type, decode
+from ipexctl.node.common.placeholders import NAMES, fill
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
@@ -181,6 +182,8 @@ class AgentOptions(NamedTuple):
     meter: bool
     metric: str | None
     is_followed: bool
+    keep_going: bool = False
+    """True if copies end, and start again, on their own."""
 
     @property
     def has_pool(self) -> bool:
@@ -535,7 +538,14 @@ def variables_of(plan: Plan, rank: int, secrets: Mapping[str, str]) -> RankVaria
     return RankVariables(variables, {each.name for each in settings if each.prepend}, appended)
 
 
-def command_of(plan: Plan, local_rank: int) -> tuple[str, ...]:
+def command_of(plan: Plan, rank: RankPlan, port: int | None, node0_port: int) -> tuple[str, ...]:
+    """The command of one rank. `port`: for `{port}`."""
+    if plan.asked.get("kind") == "command":
+        host, local_rank = host_of(plan, rank.rank), rank.local_rank
+        addresses = [each.address for each in plan.hosts]
+        values = (rank.rank, local_rank, host.address, addresses[0], ",".join(addresses), port, node0_port)
+        return fill(plan.command, {name: str(value) for name, value in zip(NAMES, values)})
+    local_rank = rank.local_rank
     if not plan.local_rank:
         return plan.command
     at = 3 if plan.command[1] in ("-m", "-c") else 2

@@ -172,6 +172,10 @@ class RankStatus(NamedTuple):
     problem: Detail | None = None
     disk: FullDisk | None = None
     throughput: Throughput | None = None
+    port: int | None = None
+    """What `{port}` in the command stands for; None if the command has none."""
+    restarts: int = 0
+    """How often the copy was started again, with --keep-going."""
 
     def to_json(self) -> Json:
         fields = self._asdict()  # `as_json` takes three times as long, and a run may have thousands of ranks

@@ -91,6 +91,11 @@ class CheckpointFailed(NamedTuple):
 
 class Started(NamedTuple):
     pid: int
+    port: int | None = None
+    restarts: int = 0
+    """How often the wrapper has started the command again."""
+    exit_code: int | None = None
+    """Of the command before, if it was started again."""
 
 
 class NotStarted(NamedTuple):

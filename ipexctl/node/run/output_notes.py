@@ -23,6 +23,8 @@ _SENTENCES = {
     "checkpoint": "{text}",
     "group": "{text}",
     "job-limit": "Slurm job {job} ends in {seconds} s: ranks that handle SIGUSR1, or else SIGTERM, were sent it",
+    "copy-restart": "this copy ended with exit code {code} and is started again ({restarts} of {most})",
+    "copy-failed": "{reason}; the other copies go on",
     "gap": "{bytes} bytes are missing here, because the disk of {host} was full",
     "not-started": "{host}: {reason}",
 }

@@ -284,7 +284,7 @@ class Guard:
                 break
             received += data
         if received and not received.endswith(b"dismiss\n"):
-            session = int(received.split()[0])
+            session = int(received.split()[-1])
             files = OpenmpFiles()
             files.update([session])
 

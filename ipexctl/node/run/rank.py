@@ -23,8 +23,9 @@ from ipexctl.node.common.files import make_private_directory, remove_file
 from ipexctl.node.common.job import Master, StoreJob, read_job
 from ipexctl.node.common.json_records import read_json_file
 from ipexctl.node.common.link import ready, wake_on_signal
-from ipexctl.node.common.listener import is_of_this_machine
+from ipexctl.node.common.listener import is_of_this_machine, own_port
 from ipexctl.node.common.liveness import RESERVED_FILE
+from ipexctl.node.common.placeholders import used_names
 from ipexctl.node.common.plan import Plan, command_of, for_hosts, host_of, read_plan, variables_of
 from ipexctl.node.common.processes import pid_scope, start_of
 from ipexctl.node.common.records import DETAIL_MARK, Detail
@@ -96,7 +97,9 @@ class Rank:
         self.welcome: Json = {}
         self.streams: list[supervisor_client.CommandStream] = []
         self.is_lowest = rank == min(rank_env.ranks_here(plan, job))
-        self.state = WrapperState(is_lowest=self.is_lowest)
+        keeps_going, restarts = options.keep_going, options.max_restarts if options.keep_going else 0
+        self.state = WrapperState(is_lowest=self.is_lowest, keeps_going=keeps_going, restarts_left=restarts)
+        self.port: int | None = None
         self.exchange_process: CheckpointProcess | None = None
         self.child: subprocess.Popen[bytes] | None = None
         self.watch: CommandWatch | None = None
@@ -296,7 +299,11 @@ class Rank:
             self.exchange_process.end()
 
     def start_command(self) -> None:
-        out, err = self.output_buffer("stdout"), self.output_buffer("stderr")
+        if self.streams:  # the command is started again
+            out, err = (stream.buffer for stream in self.streams)
+            self.meter = RankMeter(is_on=self.meter.is_on, metric=self.metric, host=self.meter.host)
+        else:
+            out, err = self.output_buffer("stdout"), self.output_buffer("stderr")
         mismatches: list[str] = []
         code, reason, problem = 127, "", None
         try:
@@ -332,21 +339,24 @@ class Rank:
         self.stacks.watch(self.child.pid)
         self.watch = CommandWatch(self.child.pid)
         self.meter.start(now)
-        self.apply(self.state.on_started(self.child.pid, tuple(mismatches), now))
+        self.apply(self.state.on_started(self.child.pid, tuple(mismatches), now, self.port))
 
     def start_child(self, mismatches: list[str]) -> subprocess.Popen[bytes]:
         """Start the command. Raises a RankStartError, a SetupError or another OSError."""
         planned = Master(self.plan.master_addr, self.plan.master_port)
         master = Master(**self.welcome["master"]) if "master" in self.welcome else planned
-        setup = rank_env.environment(self.plan, self.rank, self.job.secrets, master, self.state.attempt or 0)
+        attempt = (self.state.attempt or 0) + self.state.restarts
+        setup = rank_env.environment(self.plan, self.rank, self.job.secrets, master, attempt)
         mismatches += setup.refused
         environ = self.meter.prepare(self.stacks.prepare(setup.environ))
         with contextlib.suppress(OSError):  # on a full disk, the command starts anyway
             make_private_directory(rank_env.results_directory(self.plan))
         self.client.contact = self.client.contact.after_work(time.monotonic())  # sourcing a setup file takes time
+        if self.port is None and self.plan.asked.get("kind") == "command" and "port" in used_names(self.plan.command):
+            self.port = own_port(self.host.address, self.own.local_rank, len(self.host.ranks), master.port or 0)
         with processes.bound(self.own, mismatches):
             return subprocess.Popen(
-                command_of(self.plan, self.own.local_rank),
+                command_of(self.plan, self.own, self.port, master.port or 0),
                 cwd=self.plan.cwd,
                 env=environ,
                 stdin=subprocess.DEVNULL,
@@ -429,7 +439,8 @@ class Rank:
 
     def check_raised(self) -> None:
         process = self.state.raised
-        self.apply(self.state.on_raised_checked(is_alive=process is not None and process.is_alive))
+        is_alive = process is not None and process.is_alive
+        self.apply(self.state.on_raised_checked(time.monotonic(), is_alive=is_alive))
 
 
 def host_to_meter(plan: Plan, rank: int, secrets: Mapping[str, str]) -> MeteredHost | None:

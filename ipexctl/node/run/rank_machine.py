@@ -31,6 +31,11 @@ KILL_INTERVAL = 1.0
 """Seconds between two SIGKILLs, because a process may have started others in between."""
 CONNECT_TURN, BUSY_TURN = 0.2, 0.5
 """Seconds between two turns: before the first welcome, and while a connection, a dump or an exit is pending."""
+_OF_ONE_START = (
+    *("pid", "mismatches", "not_started", "raised", "raised_at", "raised_code", "raised_text", "stuck", "exit"),
+    *("kill_at", "drain_until", "memory_at", "memory_interval", "has_killed"),
+)
+"""Fields that begin anew when a copy is started again."""
 NOTICE_SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
 """Signals for a job that is about to end. The command is sent the first one that it handles."""
 SUPERVISOR_LOST = 112
@@ -135,6 +140,15 @@ class WrapperState(NamedTuple):
     """Port of the checkpoint exchange; None without one, and once it is over."""
     exchange_problem: str = ""
     """Why the checkpoint exchange failed on this host, which ends the run."""
+    keeps_going: bool = False
+    """True if the command is a copy that ends, and starts again, without the others."""
+    restarts_left: int = 0
+    restarts: int = 0
+    will_restart: bool = False
+    """True once a copy has failed, until it is started again."""
+    last_code: int | None = None
+    """Exit code of the command before, if it was started again."""
+    port: int | None = None
     pid: int | None = None
     mismatches: tuple[str, ...] = ()
     not_started: str = ""
@@ -207,7 +221,8 @@ class WrapperState(NamedTuple):
             reports.append(SendReport("outside-signal", {"signal": state.outside_signal}))
         if state.exchange_problem:
             reports.append(SendReport("checkpoint-failed", {"reason": state.exchange_problem}))
-        exit_report = [SendReport("exit", state.exit)] if state.exit is not None else []
+        has_ended = state.exit is not None and not state.will_restart
+        exit_report = [SendReport("exit", state.exit or {})] if has_ended else []
         return state, (Resume(welcome), *reports, Act.SEND_WINDOWS, *exit_report)
 
     def on_message(self, t: str, now: float) -> Step:
@@ -230,8 +245,8 @@ class WrapperState(NamedTuple):
 
     # The command
 
-    def on_started(self, pid: int, mismatches: tuple[str, ...], now: float) -> Step:
-        state = self._replace(pid=pid, mismatches=mismatches, poll_at=self.beat_at)
+    def on_started(self, pid: int, mismatches: tuple[str, ...], now: float, port: int | None = None) -> Step:
+        state = self._replace(pid=pid, mismatches=mismatches, poll_at=self.beat_at, port=port)
         state = state._replace(memory_at=now + FIRST_MEMORY_INTERVAL)
         return state, (*state._start_reports(), Act.READ_METER)
 
@@ -259,7 +274,9 @@ class WrapperState(NamedTuple):
             report["raised"] = {"text": self.raised_text, "place": self.raised_place, "steps": steps}
         if problem is not None:
             report["problem"] = problem._asdict()
-        return self._replace(exit=report), (Act.FINISH_METER, Act.SEND_WINDOWS, SendReport("exit", report))
+        read = (Act.FINISH_METER, Act.SEND_WINDOWS)
+        ended = () if self.will_restart else (SendReport("exit", report),)
+        return self._replace(exit=report), (*read, *ended)
 
     def on_raised(self, process: ProcessIdentity, code: int, text: str, place: str, now: float) -> Step:
         """Note an uncaught exception that is ending a process; only the first one counts."""
@@ -268,10 +285,12 @@ class WrapperState(NamedTuple):
         state = self._replace(raised=process, raised_at=now, raised_code=code, raised_text=text)
         return state._replace(raised_place=place), ()
 
-    def on_raised_checked(self, *, is_alive: bool) -> Step:
+    def on_raised_checked(self, now: float, *, is_alive: bool) -> Step:
         if not is_alive:  # a shell script continues without it
             return self._replace(raised=None, raised_at=NEVER), ()
         stuck = {"code": self.raised_code, "text": self.raised_text, "seconds": RANK_STUCK}
+        if self.keeps_going:  # the others run on, so the supervisor ends nothing
+            return self._replace(stuck=stuck, kill_at=now + TERM_GRACE), (Act.TERMINATE,)
         return self._replace(stuck=stuck), (SendReport("stuck", stuck),)
 
     def on_exchange_ended(self, problem: str) -> Step:
@@ -368,6 +387,16 @@ class WrapperState(NamedTuple):
     def _clean_up(self, turn: Turn, now: float) -> Step:
         if self.phase is not Phase.EXITED or not (turn.is_read or now >= self.drain_until):
             return self, ()
+        if self.will_restart:
+            again = self._replace(
+                phase=Phase.RUNNING,
+                will_restart=False,
+                restarts_left=self.restarts_left - 1,
+                restarts=self.restarts + 1,
+                last_code=self.exit["code"] if self.exit is not None else None,
+                **{name: WrapperState._field_defaults[name] for name in _OF_ONE_START},
+            )
+            return again, (Act.CLEAN_UP, Act.START_COMMAND)
         return self.enter(Phase.DONE)._replace(kill_at=NEVER, drain_until=NEVER), (Act.CLEAN_UP,)
 
     @property
@@ -379,7 +408,8 @@ class WrapperState(NamedTuple):
         return self.phase is Phase.RUNNING and self.pid is not None
 
     def _start_reports(self) -> list[Command]:
-        start = SendReport("start", {"pid": self.pid}) if self.pid is not None else None
+        fields = {"pid": self.pid, "port": self.port, "restarts": self.restarts, "exit_code": self.last_code}
+        start = SendReport("start", fields) if self.pid is not None else None
         start = start or SendReport("not-started", {"reason": self.not_started})
         return [start, *(SendReport("mismatch", {"text": text}) for text in self.mismatches)]
 
@@ -389,6 +419,8 @@ class WrapperState(NamedTuple):
     def _stop(self, now: float) -> Step:
         if self.phase is Phase.WAITING:
             return self._end_without_command(now)
+        if self.will_restart:  # between two starts of a copy
+            return self._replace(will_restart=False), (SendReport("exit", self.exit or {}),)
         if not self.may_run:
             return self, ()
         return self.enter(Phase.STOPPING)._replace(kill_at=now + TERM_GRACE), (Act.TERMINATE,)
@@ -413,6 +445,7 @@ class WrapperState(NamedTuple):
         }
         state = self.enter(Phase.EXITED)._replace(
             exit=report,
+            will_restart=bool(code) and is_own and self.restarts_left > 0 and self.pid is not None,
             beat_at=min(self.beat_at, now + EXITED_BEAT_INTERVAL),
             drain_until=now + (STOPPED_DRAIN if was_stopped else OUTPUT_DRAIN),
         )

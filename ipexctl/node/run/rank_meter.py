@@ -58,12 +58,12 @@ def _as_number(text: str | None) -> float | None:
 
 class RankMeter:
     def __init__(self, *, is_on: bool, metric: str = "", host: MeteredHost | None = None) -> None:
-        self._is_on = is_on
+        self._is_on = self.is_on = is_on
         self._has_metric = bool(metric)
         self._reader = MeterReader.create() if is_on else None
         self._metrics = {stream: MetricReader(metric) for stream in ("out", "err")} if metric else {}
         self._windows: WindowMaker | None = None
-        self._host = host
+        self._host = self.host = host
         self._probe: RankProbe | None = None
         self._host_probe: HostProbe | None = None
         self._unsent: deque[Window] = deque(maxlen=MOST_UNSENT)

@@ -190,9 +190,14 @@ def on_checkpoint_failed(turn: Transition, peer: RankState, message: messages.Ch
 
 
 def on_started(turn: Transition, peer: RankState, message: messages.Started) -> None:
+    if message.restarts > peer.status.restarts:
+        turn.set_rank_status(peer.rank, pid=message.pid, restarts=message.restarts)
+        fields = {"restarts": message.restarts, "most": turn.state.options.max_restarts, "code": message.exit_code}
+        turn.log("copy-restart", rank=peer.rank, host=peer.host, **fields)
+        turn.do(m.AddNote(peer.rank, "copy-restart", fields))
     if peer.status.state != "starting":
         return
-    turn.set_rank_status(peer.rank, pid=message.pid, state="running")
+    turn.set_rank_status(peer.rank, pid=message.pid, port=message.port, state="running")
     turn.log("start", rank=peer.rank, host=peer.host, pid=message.pid)
     if all(rank.status.state != "starting" for rank in turn.ranks):
         turn.set_status(state="running")

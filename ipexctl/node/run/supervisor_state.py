@@ -195,7 +195,8 @@ class SupervisorState(NamedTuple):
 
     @property
     def restarts_left(self) -> int:
-        return self.status.restarts - self.status.attempt
+        """Further attempts of the whole run. Copies that go on alone are started again by their wrappers."""
+        return 0 if self.options.keep_going else self.status.restarts - self.status.attempt
 
     @property
     def has_pool(self) -> bool:

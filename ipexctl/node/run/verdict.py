@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Collection, Literal, Mapping, NamedTuple, Sequ
 from ipexctl.node.common.limits import RANKS_BEGIN
 from ipexctl.node.common.records import Attempt, Detail, Failure, OutOfMemory, State
 from ipexctl.node.run.supervisor_state import (
+    AddNote,
     EndExchange,
     Ending,
     LauncherState,
@@ -99,7 +100,6 @@ def fail(
     detail: Detail | None = None,
 ) -> None:
     """Record a failure and end the attempt. `peers[0]` is the cause, if there is one; `ranks`: all that failed."""
-    code = exit_code or (128 + signal if signal else 1)
     first = Failure(
         rank=peers[0].rank if peers else None,
         host=peers[0].host if peers else None,
@@ -111,6 +111,7 @@ def fail(
         oom=oom,
         detail=detail,
     )
+    code = exit_code_of(first)
     ending, before = turn.state.ending, turn.state.status.first_failure
     if ending is None:
         turn.set_status(first_failure=first)
@@ -120,6 +121,30 @@ def fail(
     if is_soon and before is not None and before.kind == "exit" and kind in ("signal", "oom"):
         # A rank that loses a peer raises an exception. The peer's own exit may be reported a moment later.
         replace_verdict(turn, ending._replace(code=code), reason, first)
+
+
+def exit_code_of(first: Failure) -> int:
+    return first.exit_code or (128 + first.signal if first.signal else 1)
+
+
+def note_failure(
+    turn: Transition,
+    kind: str,
+    reason: str,
+    peers: Sequence[RankState],
+    *,
+    exit_code: int | None = None,
+    signal: int | None = None,
+    oom: OutOfMemory | None = None,
+    detail: Detail | None = None,
+) -> None:
+    """Record the failure of copies that does not end the others. The run fails with the first one, at its end."""
+    ranks = tuple(peer.rank for peer in peers)
+    turn.log("copy-failed", ranks=list(ranks), reason=reason)
+    turn.do(AddNote(ranks[0], "copy-failed", {"reason": reason}))
+    if turn.state.status.first_failure is None:
+        first = Failure(ranks[0], peers[0].host, exit_code, signal, turn.now.epoch, kind, ranks, oom, detail)
+        turn.set_status(first_failure=first, reason=reason)
 
 
 def replace_verdict(turn: Transition, ending: Ending, reason: str, first: Failure | None) -> None:
@@ -149,6 +174,10 @@ def on_exit(turn: Transition, peer: RankState, message: Exit) -> None:
     if gave_up:
         reason = f"rank {peer.rank} on {peer.host} was ended there, because node0 had not answered it for too long"
         fail(turn, "lost", reason, ranks=[peer.rank], detail=Detail("gave-up"))
+    elif state == "failed" and turn.state.options.keep_going and is_running:
+        kind = "oom" if oom else "signal" if by else "exit"
+        reason = f"copy {peer.rank} on {peer.host} {describe_exit(code, by, oom)}"
+        note_failure(turn, kind, reason, [peer], exit_code=code, signal=by, oom=oom, detail=message.problem)
     elif state == "failed" and (is_running or message.is_own):
         kind = "oom" if oom else "signal" if by else "exit"
         reason = f"rank {peer.rank} on {peer.host} {describe_exit(code, by, oom)}"
@@ -187,7 +216,10 @@ def on_lost(turn: Transition, lost: Sequence[int], silence: Mapping[int, float],
         loss = describe_loss(without_exit, turn.state, silence, killed)
         peers = [turn.set_rank_status(peer.rank, state="lost") for peer in loss.peers]
         cause = () if loss.kind == "cut-off" else peers
-        fail(turn, "lost", loss.reason, peers=cause, ranks=[peer.rank for peer in peers], detail=Detail(loss.kind))
+        if turn.state.options.keep_going:
+            note_failure(turn, "lost", loss.reason, peers, detail=Detail(loss.kind))
+        else:
+            fail(turn, "lost", loss.reason, peers=cause, ranks=[peer.rank for peer in peers], detail=Detail(loss.kind))
     also_lost = [peer.rank for peer in turn.ranks if peer.status.state == "lost" and not peer.is_over]
     for rank in dict.fromkeys((*lost, *also_lost)):
         peer = turn.set_rank(rank, is_over=True)
@@ -200,6 +232,12 @@ def on_lost(turn: Transition, lost: Sequence[int], silence: Mapping[int, float],
 def on_all_ended(turn: Transition) -> None:
     """Replace a rank's exit as the first failure if another rank was lost before, which made it raise an exception. The
     loss is known late, because its host was asked."""
+    copy_failure = turn.state.status.first_failure if turn.state.options.keep_going else None
+    if turn.state.ending is None and copy_failure is not None:
+        failed = [peer for peer in turn.ranks if peer.status.state in ("failed", "lost")]
+        more = f"; {len(failed)} of {len(turn.state.ranks)} copies failed" if len(failed) > 1 else ""
+        end(turn, "failed", exit_code_of(copy_failure), turn.state.status.reason + more)
+        return
     if turn.state.ending is None and any(peer.status.state == "stopped" for peer in turn.ranks):
         end(turn, "stopped", 128 + signal.SIGTERM, "it was stopped")
     ending, first = turn.state.ending, turn.state.status.first_failure
@@ -338,6 +376,9 @@ def on_output_ended(turn: Transition, rank: int) -> None:
     """Let a rank exit that has sent its output: now, or with all other ranks (`release_ended`)."""
     peer = turn.set_rank(rank, is_over=True)
     is_going_on = turn.state.ending is None and not turn.state.is_signal_open and not turn.state.has_left_at_notice
+    is_going_on &= (
+        turn.state.launcher_kind.is_direct or not turn.state.options.keep_going
+    )  # mpirun would end the others
     if is_going_on and not turn.state.keeps_jobs:
         release(turn, peer)
     else:

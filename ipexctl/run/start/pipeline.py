@@ -275,7 +275,8 @@ def _plan(
         if locks is None:
             notes = [*notes_on(plan.other_runs, time.time()), *notes]
         notes += job_notes(context, is_followed=spec.is_followed)
-        if spec.max_restarts and not spec.checkpoint and (text := restart_note(plan)):
+        is_of_all = spec.max_restarts and not spec.keep_going  # copies are started again where they were
+        if is_of_all and not spec.checkpoint and (text := restart_note(plan)):
             notes.append(text)
     for text in (*notes, *script_notes(context, plan)):
         start.note(text)

@@ -17,6 +17,7 @@ from ipexctl.hosts.host import Host, quoted
 from ipexctl.launch.overrides import check_options
 from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.request import first_hosts
+from ipexctl.node.common.placeholders import NAMES, find_wrong_name
 from ipexctl.node.common.plan import OtherRun, Plan
 from ipexctl.option_declaration import CallOptions, declared
 from ipexctl.remote.outcome import HostError, exit_code
@@ -84,6 +85,7 @@ def check_request(spec: RunSpec) -> None:
         raise UserError(refusal.reason, fix=refusal.fix)
     if spec.kind == "command":
         _refuse_launcher(spec.argv)
+        _refuse_placeholder(spec.argv)
     if spec.python is None:
         check_env_name(spec.env)
     for option, path in (("--python", spec.python), ("--setup", spec.setup)):
@@ -104,6 +106,19 @@ def check_request(spec: RunSpec) -> None:
             f"--checkpoint {quoted(spec.checkpoint)} names no file or directory of checkpoints",
             fix="name the one that rank 0 writes, relative to the working directory of the ranks: "
             "--checkpoint checkpoints; or its absolute path, the same on every host",
+        )
+
+
+def _refuse_placeholder(argv: Sequence[str]) -> None:
+    if (wrong := find_wrong_name(argv)) is not None:
+        from ipexctl.launch.launchers.line import refused_word  # most calls run a script
+
+        names = " ".join(f"{{{name}}}" for name in NAMES)
+        raise refused_word(
+            argv,
+            wrong.word,
+            f"{{{wrong.name}}} is no placeholder",
+            f"one of {names}; for a brace of the command itself, write two: {{{{{wrong.name}}}",
         )
 
 

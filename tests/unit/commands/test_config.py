@@ -58,7 +58,18 @@ HARMLESS = frozenset(
     | {"gather", "meter", "metric", "offline_hub"}
     | {"account", "nodes", "partition", "qos", "requeue", "time"}
     | {"hang_after", "host", "hostfile", "hosts", "identity", "iface", "image", "install", "internal", "ipex", "lab"}
-    | {"launcher", "limit", "list_tasks", "live", "master_port", "max_restarts", "mpirun_hostfile", "n", "names"}
+    | {
+        "keep_going",
+        "launcher",
+        "limit",
+        "list_tasks",
+        "live",
+        "master_port",
+        "max_restarts",
+        "mpirun_hostfile",
+        "n",
+        "names",
+    }
     | {"min_hosts", "oversubscribe", "resume_run", "spares"}
     | {"network", "no_color", "offline", "omp", "oneccl", "plain", "port", "ppn", "quiet", "rank", "ranks", "require"}
     | {

@@ -471,8 +471,9 @@ def test_each_rank_gets_its_local_rank_as_the_launcher_gives_it(line: str, optio
     assert unwrapped(line).spec.local_rank == option
     command = ("python", "t.py", "--lr", "1")
     plan = small_plan(command=command, local_rank=option)
-    assert command_of(plan, 1) == ("python", "t.py", *([f"{option}=1"] if option else []), "--lr", "1")
-    module = command_of(plan._replace(command=("python", "-m", "pkg.t", "x")), 1)
+    rank = plan.ranks[0]._replace(local_rank=1)
+    assert command_of(plan, rank, None, 1) == ("python", "t.py", *([f"{option}=1"] if option else []), "--lr", "1")
+    module = command_of(plan._replace(command=("python", "-m", "pkg.t", "x")), rank, None, 1)
     assert module == ("python", "-m", "pkg.t", *([f"{option}=1"] if option else []), "x")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ipexctl.node.common.limits import RANK_STUCK
 from ipexctl.node.common.processes import ProcessIdentity
 from ipexctl.node.common.records import Detail
 from ipexctl.node.run.rank_machine import (
@@ -131,7 +132,7 @@ class Loop:
             self.searched.append(command)
             self.apply(self.state.on_exit_explained(None, None), now)
         elif command is Act.CHECK_RAISED:
-            self.apply(self.state.on_raised_checked(is_alive=self.is_alive), now)
+            self.apply(self.state.on_raised_checked(now, is_alive=self.is_alive), now)
 
     def fields(self, t: str) -> list[dict[str, Any]]:
         return [dict(message.fields) for message in self.sent if message.t == t]
@@ -440,3 +441,38 @@ def test_a_lost_supervisor_releases_nobody(changes: tuple[Bond, ...], expected: 
 @pytest.mark.parametrize("bond", Bond)
 def test_a_rank_is_over_when_its_command_is_and_no_one_waits_for_it(phase: Phase, bond: Bond) -> None:
     assert WrapperState(phase=phase, bond=bond).is_over == (phase is Phase.DONE and bond is not Bond.HELD)
+
+
+def copy_loop(restarts: int) -> Loop:
+    return Loop(WrapperState(is_lowest=True, keeps_going=True, restarts_left=restarts))
+
+
+def test_a_copy_that_fails_is_started_again_as_often_as_asked() -> None:
+    loop = copy_loop(2)
+    log = loop.play((0.0, welcome()), (3.0, ends(7)), (5.0, ends(0, None)), (6.0, nothing))
+    again = [*at(3.0, "ExplainExit", "CLEAN_UP", "START_COMMAND", "start", "mismatch")]
+    assert log == [*STARTED, *again, *at(5.0, *EXITED, "CLEAN_UP", "end")]
+    assert [(start["restarts"], start["exit_code"]) for start in loop.fields("start")] == [(0, None), (1, 7)]
+    assert loop.state.exit_code == 0
+    loop = copy_loop(1)
+    loop.play((0.0, welcome()), (3.0, ends(7)), (5.0, ends(8)), (6.0, nothing))
+    assert [ended["code"] for ended in loop.fields("exit")] == [8]
+
+
+def test_a_copy_that_is_stopped_is_not_started_again() -> None:
+    loop = copy_loop(3)
+    loop.play((0.0, welcome()), (3.0, sends("stop")), (4.0, ends(143, TERM)), (5.0, nothing))
+    assert len(loop.fields("start")) == 1
+    loop = copy_loop(3)
+    loop.held_open = True  # it has failed, and its output is read for a while
+    log = loop.play((0.0, welcome()), (3.0, ends(7)), (3.1, sends("stop")), (9.0, nothing))
+    assert log[len(STARTED) :] == [(3.0, "ExplainExit"), (3.1, "exit"), *at(log[-1][0], "CLEAN_UP", "end")]
+    assert [ended["code"] for ended in loop.fields("exit")] == [7]
+
+
+def test_a_copy_whose_interpreter_hangs_after_an_exception_is_ended_alone() -> None:
+    loop = copy_loop(0)
+    loop.play((0.0, welcome()), (3.0, raises()), (3.0 + RANK_STUCK + 0.5, ends(143, TERM)), (40.0, nothing))
+    assert loop.fields("stuck") == []
+    assert [ended["code"] for ended in loop.fields("exit")] == [1]
+    assert "TERMINATE" in [command for _, command in loop.log]

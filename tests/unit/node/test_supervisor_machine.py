@@ -651,3 +651,63 @@ def test_a_step_that_the_supervisor_has_ended_was_not_cancelled_by_slurm() -> No
     assert run.done(m.SignalLauncher)
     run.at(7, m.LauncherExited(-15)).run_until(8).at(8, m.Closed(is_step_cancelled=True))
     assert (run.state.status.state, run.state.status.job_end) == ("failed", "")
+
+
+COPIES: dict[str, Any] = {
+    "keep_going": True,
+    "max_restarts": 2,
+    "backend": "none",
+    "flavor": "none",
+    "has_starters": True,
+}
+
+
+def finish_copies(run: Supervised, clock: float) -> Supervised:
+    for rank in run.state.ranks:
+        run.at(clock, m.WrapperExited(rank, 0, 0))
+    return run.run_until(clock + 1)
+
+
+def test_a_copy_that_fails_does_not_end_the_others_and_its_code_is_the_runs() -> None:
+    run = Supervised(3, **COPIES).begin()
+    run.end(5.0, 1, code=4)
+    assert (run.ending, run.sent("stop"), run.sent("release")) == (None, [], [1])
+    run.end(9.0, 2, code=6)
+    run.end(20.0, 0)
+    finish_copies(run, 21.0)
+    assert run.ending == ("failed", 4)
+    assert run.blamed == ("exit", 1, "node1", [1])
+    assert missing(run.reason, "1 node1 4 2 3") == []
+    assert run.states() == ["ok", "failed", "failed"]
+    assert run.done(m.StartAttempt) == [], "restarts are those of the copies"
+
+
+def test_a_copy_that_was_started_again_and_succeeds_is_no_failure() -> None:
+    run = Supervised(2, **COPIES).begin()
+    run.at(5.0, SENT(1, messages.Started(77, port=5001, restarts=1, exit_code=3)))
+    assert [(note.rank, note.kind) for note in run.done(m.AddNote)] == [(1, "copy-restart")]
+    assert [run.state.ranks[1].status.restarts, run.state.ranks[1].status.pid] == [1, 77]
+    run.end(9.0)
+    finish_copies(run, 10.0)
+    assert run.state.status.first_failure is None
+    assert run.states() == ["ok", "ok"]
+
+
+def test_a_lost_host_does_not_end_the_copies_of_others() -> None:
+    run = Supervised(4, **COPIES).begin()
+    run.at(3.0, m.StarterLost("node2"), m.Disconnected(2, 3.0), m.Disconnected(3, 3.0))
+    run.run_until(3.0 + RANK_RECONNECT + 1)
+    assert (run.ending, run.states()) == (None, ["running", "running", "lost", "lost"])
+    run.end(40.0, 0, 1)
+    for rank in (0, 1):
+        run.at(41.0, m.WrapperExited(rank, 0, 0))
+    run.run_until(50.0)
+    assert (run.ending, run.first.kind) == (("failed", 1), "lost")
+
+
+def test_an_mpirun_gets_no_exit_of_a_copy_before_all_have_ended() -> None:
+    run = Supervised(2, keep_going=True, max_restarts=0, backend="none").begin()
+    run.end(5.0, 0, code=4)
+    assert run.sent("release") == []
+    run.end(9.0, 1)
+    assert run.sent("release") == [0, 1]

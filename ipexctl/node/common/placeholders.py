@@ -1,0 +1,44 @@
+"""Placeholders in a command behind `--`, such as `{port}`, which each rank replaces. Pure.
+
+`{{` is a brace. Other braces stay: `${HOME}` of a shell, JSON, `a{3}`. Only a word of letters in braces is a name.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Mapping, NamedTuple, Sequence
+
+NAMES = ("rank", "local_rank", "host", "node0", "hosts", "port", "node0_port")
+_PLACEHOLDER = re.compile(r"\{\{|(?<!\$)\{(?P<name>[A-Za-z_]\w*)\}")
+
+
+class WrongName(NamedTuple):
+    word: int
+    """The position of the word."""
+    name: str
+
+
+def find_wrong_name(words: Sequence[str]) -> WrongName | None:
+    return next(
+        (
+            WrongName(at, found["name"])
+            for at, word in enumerate(words)
+            for found in _PLACEHOLDER.finditer(word)
+            if found["name"] is not None and found["name"] not in NAMES
+        ),
+        None,
+    )
+
+
+def used_names(words: Sequence[str]) -> frozenset[str]:
+    return frozenset(found["name"] for word in words for found in _PLACEHOLDER.finditer(word) if found["name"])
+
+
+def fill(words: Sequence[str], values: Mapping[str, str]) -> tuple[str, ...]:
+    """The words with a value for each name in `values`."""
+
+    def value_of(found: re.Match[str]) -> str:
+        name = found["name"]
+        return "{" if name is None else values.get(name, found[0])
+
+    return tuple(_PLACEHOLDER.sub(value_of, word) for word in words)
