@@ -38,7 +38,7 @@ def locate_project(spec: RunSpec, cwd: Path, before: str = "") -> ProjectLocatio
     """`before`: the call up to the script, for the line to type instead; empty if no line can be typed."""
     script = Path(spec.script) if spec.kind == "script" else None
     if script is not None and path_problem(cwd / script, "file"):
-        location = _locate_command(spec, cwd, before)
+        location = _locate_command(spec, cwd)
         if location is None:
             raise _no_script(spec, script, cwd, before)
         return location
@@ -113,7 +113,7 @@ def _with_files(script: ScriptFile | None, files: RequirementFiles) -> ScriptFil
     return replace(script, requirements=files) if script is not None else None
 
 
-def _locate_command(spec: RunSpec, cwd: Path, before: str) -> ProjectLocation | None:
+def _locate_command(spec: RunSpec, cwd: Path) -> ProjectLocation | None:
     """The location of a console script that the project declares; None if it declares none of that name."""
     name = spec.script
     if "/" in name:
@@ -136,9 +136,6 @@ def _locate_command(spec: RunSpec, cwd: Path, before: str) -> ProjectLocation | 
             f"{name} starts {launcher} itself ({path.name}, line {line}): every rank would start a training",
             fix="ipexctl run -m MODULE, with the module that it is to start",
         )
-    may_be_several = spec.n != 1 and (len(spec.hosts) > 1 or (spec.n or spec.ppn or 1) > 1)
-    if may_be_several and (of_one := _OF_ONE_PROCESS.get(name)):
-        raise UserError(f"{quoted(name)}: {of_one}", fix=f"{before or 'ipexctl run'} -n 1 {shlex.join(spec.argv)}")
     return _command_location(spec, root, subdirectory, layout, entry)
 
 

@@ -696,7 +696,7 @@ def test_a_copy_that_was_started_again_and_succeeds_is_no_failure() -> None:
 def test_a_lost_host_does_not_end_the_copies_of_others() -> None:
     run = Supervised(4, **COPIES).begin()
     run.at(3.0, m.StarterLost("node2"), m.Disconnected(2, 3.0), m.Disconnected(3, 3.0))
-    run.run_until(3.0 + RANK_RECONNECT + 1)
+    run.run_until(3.0 + RANK_SILENCE + 1)
     assert (run.ending, run.states()) == (None, ["running", "running", "lost", "lost"])
     run.end(40.0, 0, 1)
     for rank in (0, 1):
