@@ -52,6 +52,7 @@ class FetchRun:
             world_size=2,
             hosts=tuple(host.name for host in self.hosts),
             nodes=self.hosts,
+            project=str(Path.cwd()),
             ranks=tuple(host.name for host in self.hosts),
             cwd=f"{home}/work",
         )

@@ -109,13 +109,13 @@ def test_run_attach_logs_why_and_fetch(mac: ForeignMachine, lab: Lab, hosts: tup
     ran = mac.call("run", *hosts, *RUN, "train.py", cwd=project)
     assert {f"[{rank}] rank {rank} of Linux" in ran.out for rank in (0, 1)} == {True}
     assert "rank 1 of Linux" in mac.call("attach", "last", cwd=project).out
-    mac.call("fetch", "last", project / "out", "--results")
+    mac.call("fetch", "last", project / "out", "--results", cwd=project)
     assert {path.read_text() for path in (project / "out").rglob("Model")} == {"Model"}
     assert len([*(project / "out").rglob("log")]) == 2
     break_host(lab.hosts[0], "sshd-dead")
     try:
-        assert "rank 1 of Linux" in mac.call("logs", "last", rc=None).out
-        assert "copy on the control machine" in mac.call("why", "last", rc=None).out
+        assert "rank 1 of Linux" in mac.call("logs", "last", cwd=project, rc=None).out
+        assert "copy on the control machine" in mac.call("why", "last", cwd=project, rc=None).out
     finally:
         mend_host(lab.hosts[0])
 

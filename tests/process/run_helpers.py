@@ -80,7 +80,10 @@ class Run:
     def record(self) -> RunRecord:
         """As the control machine has it, which is this one."""
         return run_record(
-            self.id, HERE, str(self.home), sys.executable, "count.py", world_size=self.size, started=time.time()
+            *(self.id, HERE, str(self.home), sys.executable, "count.py"),
+            world_size=self.size,
+            started=time.time(),
+            project=str(Path.cwd()),
         )
 
     @property

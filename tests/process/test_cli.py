@@ -198,8 +198,9 @@ def test_run_argument_defaults_to_last_except_for_stop_and_attach(command: str, 
     registry = RunRegistry(tmp_path / "ipexctl/runs")
     for number, run in enumerate(("a-1120-100000-aaaa", "b-1120-110000-bbbb")):
         here = Host(name="localhost", address="localhost")
-        registry.save(run_record(run, here, str(tmp_path / "home"), sys.executable, started=float(number)))
-    done = call(command, env={"XDG_STATE_HOME": str(tmp_path)})
+        home, project = str(tmp_path / "home"), str(tmp_path)
+        registry.save(run_record(run, here, home, sys.executable, started=float(number), project=project))
+    done = call(command, cwd=tmp_path, env={"XDG_STATE_HOME": str(tmp_path)})
     assert "Usage:" not in done.stdout + done.stderr
     asks = command in ("stop", "attach")
     assert done.returncode == (2 if asks else 1)
@@ -208,8 +209,7 @@ def test_run_argument_defaults_to_last_except_for_stop_and_attach(command: str, 
 
 
 @pytest.mark.parametrize("command", ["why", "logs", "slow", "report", "fetch"])
-def test_the_last_run_of_another_project_is_named_first(command: str, tmp_path: Path) -> None:
-    """`last` is the last run of all; from a directory of another project, a user may mean that one's."""
+def test_the_last_run_of_another_project_is_meant_only_by_its_name(command: str, tmp_path: Path) -> None:
     for name in ("ours", "theirs", "plain"):
         (tmp_path / name).mkdir()
     for name in ("ours", "theirs"):
@@ -220,13 +220,13 @@ def test_the_last_run_of_another_project_is_named_first(command: str, tmp_path: 
     words = {"fetch": ("last:checkpoints", "there"), "report": ("last", "-o", "page.html")}.get(command, ("last",))
     env = {"XDG_STATE_HOME": str(tmp_path)}
 
-    def first_line(directory: str, *more: str) -> str:
-        return (call(command, *words, *more, cwd=tmp_path / directory, env=env).stderr.splitlines() or [""])[0]
-
-    assert missing(first_line("ours"), f"b-1120-110000-bbbb {project}") == []
-    assert project not in first_line("ours", "--quiet")
+    done = call(command, *words, cwd=tmp_path / "ours", env=env)
+    assert done.returncode == 2
+    assert missing(done.stderr, "project last:all b-1120-110000-bbbb") == []
     if command == "why":  # one function decides, for all of them
-        assert project not in first_line("theirs") + first_line("plain")
+        assert call(command, "last", cwd=tmp_path / "theirs", env=env).returncode == 1
+        assert call(command, "last", cwd=tmp_path / "plain", env=env).returncode == 2
+        assert call(command, "last:all", cwd=tmp_path / "plain", env=env).returncode == 1
 
 
 def test_json_has_file_line_and_column_of_a_hostfile_error(tmp_path: Path) -> None:
