@@ -37,7 +37,7 @@ from ipexctl.remote.connector import ConnectOptions
 from ipexctl.remote.outcome import Watch, exit_code, ignore_event
 from ipexctl.run.fetch import FetchRequest, PathOnHosts, found_nothing, order_of_host, order_of_run, orders_of_all_hosts
 from ipexctl.run.node0 import options_of
-from ipexctl.run.registry import RunRecord, RunRegistry
+from ipexctl.run.registry import LAST, RunRecord, RunRegistry
 from ipexctl.text import counted, printable, readable
 from ipexctl.ui.messages import print_message, print_with_fix
 from ipexctl.ui.progress_view import ProgressView
@@ -162,7 +162,7 @@ class FetchCall:
 
     def _resolve(self, home: str) -> tuple[FetchRequest, RunRecord | None]:
         source, targets, output = self.source, self.targets, self.output
-        of_run = self.rank is not None or self.host is not None or source.path is None
+        of_run = self.rank is not None or self.host is not None or source.path is None or source.word in LAST
         register, found = RunRegistry(), None
         if not (of_run or (not targets.names_hosts and register.knows(source.word))):
             try:

@@ -26,7 +26,7 @@ from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import BytesMoved, Cancelled, Notice, TimedOut, Unreachable, Watch
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session, StdinQueue
-from ipexctl.run.registry import LAST, RunRecord
+from ipexctl.run.registry import RunRecord
 from ipexctl.sync.path_notes import note_fetched
 
 
@@ -165,11 +165,7 @@ def order_of_host(source: FetchSource, dest: str, hosts: Sequence[Host], home: s
         raise UserError(f"{quoted(source.word)} names {len(names)} hosts, and fetch takes one", fix=fix)
     raise UserError(
         f"{quoted(source.word)} is neither a run of this machine nor a host of this call",
-        fix=(
-            "ipexctl ps shows the runs; `last` is the newest of them"
-            if source.word in LAST
-            else f"ipexctl ps shows the runs; a host: --hosts {source.word}, or -H HOSTFILE"
-        ),
+        fix=f"ipexctl ps shows the runs; a host: --hosts {source.word}, or -H HOSTFILE",
     )
 
 
