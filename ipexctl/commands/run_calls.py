@@ -9,7 +9,7 @@ from typing import Final
 from ipexctl.api.known_runs import CallWatcher
 from ipexctl.commands.interrupt import Interrupt, cancelling
 from ipexctl.commands.shared_options import Home, Output, RunHosts, Targets
-from ipexctl.commands.target_hosts import step_printer
+from ipexctl.commands.target_hosts import call_options, open_hosts, step_printer
 from ipexctl.errors import UserError
 from ipexctl.remote.cancel import Cancel
 from ipexctl.run.ranks import parse_ranks
@@ -26,10 +26,9 @@ def find_runs(words: Sequence[str], where: RunHosts, output: Output) -> list[Run
     refuse_without_hosts(where.typed, f"-H hostfile {words[0]}")
     if not where.typed & NAMING:
         return [RunRegistry().find(word) for word in words]
-    from ipexctl.commands.target_hosts import call_options, open_hosts
     from ipexctl.run.found_run import find_on_hosts
 
-    targets, home = Targets(**where.login), Home(where.home)
+    targets, home = Targets(**where.host_options), Home(where.home)
     with open_hosts(targets, home, output, announces=False) as (opened, interrupt):
         options = call_options(targets, home)
         found = [find_on_hosts(word, opened.hosts, opened.pool, opened.home, options) for word in words]

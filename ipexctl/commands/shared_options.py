@@ -30,7 +30,7 @@ from ipexctl.option_declaration import (
 from ipexctl.ui.messages import print_message
 
 Report = TypeVar("Report")
-AnyLogin = TypeVar("AnyLogin", bound="Login")
+AnyHosts = TypeVar("AnyHosts", bound="HostOptions")
 Command = TypeVar("Command", bound="Callable[..., None]")
 _TYPER: Final = "typer"
 _CONFIG: Final = "config"
@@ -150,7 +150,7 @@ HostKeyPolicy: TypeAlias = Literal["strict", "accept-new", "off"]
 
 # Unused eq and repr would take a third of the time for these classes at each start.
 @dataclass(frozen=True, eq=False, repr=False)
-class Login:
+class HostOptions:
     hostfile: Path | None = option(
         "--hostfile -H PATH",
         "Hostfile or Ansible inventory (default: $IPEXCTL_HOSTFILE, else a Slurm or PBS allocation, "
@@ -193,8 +193,8 @@ class Login:
         return any(name not in self.defaults or self.defaults[name].is_chosen for name in named)
 
     @property
-    def login(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(Login)}
+    def host_options(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(HostOptions)}
 
     @property
     def typed(self) -> frozenset[str]:
@@ -213,7 +213,7 @@ class Login:
         """True if the value is a default that other commands have too."""
         return name in self.defaults and self.defaults[name].table.partition(".")[0] in ("", CLUSTER)
 
-    def without_defaults(self: AnyLogin, *names: str) -> AnyLogin:
+    def without_defaults(self: AnyHosts, *names: str) -> AnyHosts:
         built_in: dict[str, Any] = {
             field.name: field.default for field in dataclasses.fields(self) if field.name in self.defaults
         }
@@ -223,7 +223,7 @@ class Login:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Targets(Login):
+class Targets(HostOptions):
     limit: str | None = option(
         "--limit -l SPEC", "Limit to these hosts or groups; '!name' excludes one.", autocompletion=completion("limits")
     )
@@ -237,7 +237,7 @@ class Targets(Login):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class RunHosts(Login):
+class RunHosts(HostOptions):
     """For commands that also read a run which another control machine began: with -H, on its hosts."""
 
     home: Path | None = option(
@@ -246,7 +246,7 @@ class RunHosts(Login):
 
     @classmethod
     def of(cls, targets: Targets, home: Home) -> RunHosts:
-        return cls(**targets.login, home=home.home)
+        return cls(**targets.host_options, home=home.home)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

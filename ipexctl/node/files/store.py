@@ -61,7 +61,7 @@ class HashMismatch(AgentError):
     """The bytes do not have the expected hash."""
 
 
-class LostClaim(AgentError):
+class PartTaken(AgentError):
     """Another process has claimed or removed the unfinished file: ask again what is there."""
 
 
@@ -216,7 +216,7 @@ class PartialFile:
                 for _, other in left:
                     self._directory.unlink(os.fsencode(other.name))
                 return number
-        raise LostClaim("another program removed the files that had arrived", "run it again")
+        raise PartTaken("another program removed the files that had arrived", "run it again")
 
     def write(self, data: memoryview) -> None:
         self._hash.update(data)
@@ -375,7 +375,7 @@ def receive(request: ReceiveRequest, stream: BinaryIO, report: Report = emit_or_
                 partial.adopt()
         except HashMismatch as wrong:
             failed.append({"sha256": sha256, "reason": wrong.reason, "kind": "hash"})
-        except LostClaim as lost:
+        except PartTaken as lost:
             for _ in arriving.chunks(file["name"]):
                 pass
             failed.append({"sha256": sha256, "reason": lost.reason, "kind": "claim"})
