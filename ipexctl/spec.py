@@ -480,7 +480,7 @@ DESTINATIONS: Final[Mapping[Destination, tuple[str, ...]]] = {
         *("cwd", "sync", "max_restarts", "checkpoint", "min_hosts", "spares", "hang_after", "exclusive", "wait"),
         *("on_hang", "meter", "tag", "metric", "exclude", "include", "data", "allow_big", "home", "iface"),
         *("checkpoint_is_found", "stack", "torch", "install", "packages", "requirements", "takes_own_requirements"),
-        *("extra", "group"),
+        *("extra", "group", "keep_going"),
         *("first_world_size", "master_addr", "local_rank", "allocator", "openmp", "sources", "is_followed", "resumed"),
     ),
     "here": ("timeout", "accelerate", "repeats_notes", "hosts", "hosts_from", "project", "options", "secret_files"),

@@ -236,18 +236,6 @@ def test_a_module_that_only_other_versions_have_does_not_mean_a_damaged_environm
     assert failure_of(script, {"a": ["pkg_resources"]}).fix == "ipexctl install --with 'setuptools<81'"
 
 
-def test_a_command_of_one_process_is_refused_for_several_ranks(tmp_path: Path) -> None:
-    (tmp_path / "pyproject.toml").write_text('[project]\nname = "own"\nscripts = { litgpt = "own.cli:main" }\n')
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "cli.py").touch()
-    spec = RunSpec("script", ("litgpt", "pretrain"), hosts=(Host("a", "a"), Host("b", "b")))
-    with pytest.raises(UserError) as caught:
-        locate_project(spec, tmp_path)
-    assert caught.value.fix == "ipexctl run -n 1 litgpt pretrain"
-    for one in (replace(spec, n=1), replace(spec, hosts=spec.hosts[:1])):
-        assert locate_project(one, tmp_path).entry == "own.cli:main"
-
-
 def test_a_refusal_names_a_few_files() -> None:
     imports = tuple(Import(f"module{number}", number, f"pk/file{number}.py") for number in range(1, 7))
     reason = failure_of(ScriptFile("train.py", imports=imports), {"a": [entry.module for entry in imports]}).reason
