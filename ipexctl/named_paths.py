@@ -56,7 +56,7 @@ def write_named_file(path: Path | str, content: bytes, mode: int, *, make: bool 
 
 
 def check_named_file(path: Path | str, *, is_replaced: bool = False) -> None:
-    """Raise the error that `open_named_file` would raise because of another account; or that of `write_named_file`."""
+    """Raise the error that opening or writing the file would raise because of another account."""
     if is_replaced or _open_stream(path, opens=False) is None:
         with _enter(path, is_file=True) as place:
             if is_replaced:

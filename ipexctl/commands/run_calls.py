@@ -18,7 +18,7 @@ from ipexctl.ui.messages import print_message
 
 
 def find_run(word: str, where: RunHosts, output: Output) -> RunRecord:
-    """The run of this machine's registry; with -H or --hosts, the one that the hosts have."""
+    """The run in this machine's registry, or with -H or --hosts, on the hosts."""
     return find_runs([word], where, output)[0]
 
 

@@ -129,7 +129,7 @@ ALONE_STEPS = 20
 """Steps of an optimizer after which a rank without a process group counts as training alone."""
 UNUSED = 1 << 32
 OTHER_WAYS = ("mpi4py", "horovod", "byteps", "bagua", "hivemind", "ray")
-"""Modules by which ranks may exchange gradients without a process group of torch."""
+"""Modules that may exchange gradients without a process group of torch."""
 OLDEST = (2, 1)
 PREFETCHED, MIXED, UNSIZED = 1, 2, 4
 """Flags: another thread takes batches from the loader; several iterators feed each step; a batch has no known size."""

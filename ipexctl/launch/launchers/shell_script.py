@@ -88,7 +88,8 @@ def check_file(path: str, text: str, arguments: Sequence[str], variables: Mappin
     unknown = f"set {join_words(found.unknown)} in this shell, and " if found.unknown else ""
     fix = f"{unknown}paste its line: ipexctl run {found}"
     if found.is_computed:
-        fix = f"paste line {found.number} of {path} behind ipexctl run in a shell, which computes its values"
+        place = f"line {found.number} of {path}"
+        fix = f"replace each $(…) and `…` in {place} with its value, and paste the line behind ipexctl run"
     raise UserError(f"{path} starts {found.launcher} (line {found.number}), which would start in each rank", fix=fix)
 
 

@@ -101,7 +101,7 @@ class TrainingGroup(NamedTuple):
 
 
 def describe_apart(group: TrainingGroup | None) -> str:
-    """That ranks do not train together, and the fix; empty if they do, or if that is unknown."""
+    """Says which ranks train alone, and the fix. Empty if all train together, or if that is unknown."""
     if group is None or group.seen >= group.planned:
         return ""
     found = "no process group with others" if group.seen == 1 else f"a process group of {group.seen} ranks"

@@ -82,18 +82,23 @@ def build_wheels(
         place = directory / "built" / str(number)
         place.mkdir(parents=True)
         archive = download(client, source, place)
-        argv = [*uv, "build", "--wheel", "--no-build", "--no-create-gitignore", "--no-sources"]
-        argv += ["--python", interpreter_for(request), "--build-constraints", str(directory / "constraints.txt")]
-        child = run([*argv, "--out-dir", str(place), str(archive)], env, directory, timeout=request["timeout"])
-        wheel = next(place.glob("*.whl"), None)
-        if child.process.returncode or wheel is None:
-            raise BuildFailed(child.text)
-        digest = sha256_of(wheel)
-        stored = Path(home_of(request), "wheels", digest, wheel.name)
-        make_private_directory(stored.parent)
-        write_atomically(stored, wheel.read_bytes())
-        built[source.url] = LocalWheel(str(stored), digest, stored.stat().st_size)
+        kept = build_wheel(request, archive, uv, env, directory)
+        built[source.url] = LocalWheel(str(kept), kept.parent.name, kept.stat().st_size)
     return built
+
+
+def build_wheel(request: CompileRequest, archive: Path, uv: list[str], env: dict[str, str], directory: Path) -> Path:
+    """Build the wheel of a source archive beside it, and keep it in the home's store, below its sha256."""
+    argv = [*uv, "build", "--wheel", "--no-build", "--no-create-gitignore", "--no-sources"]
+    argv += ["--python", interpreter_for(request), "--build-constraints", str(directory / "constraints.txt")]
+    child = run([*argv, "--out-dir", str(archive.parent), str(archive)], env, directory, timeout=request["timeout"])
+    wheel = next(archive.parent.glob("*.whl"), None)
+    if child.process.returncode or wheel is None:
+        raise BuildFailed(child.text)
+    kept = Path(home_of(request), "wheels", sha256_of(wheel), wheel.name)
+    make_private_directory(kept.parent)
+    write_atomically(kept, wheel.read_bytes())
+    return kept
 
 
 def download(client: HttpClient, source: SourceArchive, directory: Path) -> Path:
@@ -141,16 +146,7 @@ def build_project(request: CompileRequest, source: ProjectSource, uv: list[str],
     env.update(UV_CACHE_DIR=str(directory / "cache"), UV_PYTHON_DOWNLOADS="never", TMPDIR=str(directory / "tmp"))
     env.update(HOME=str(directory / "no-home"))
     env.update(SETUPTOOLS_SCM_PRETEND_VERSION=source["version"], SOURCE_DATE_EPOCH="315532800")
-    argv = [*uv, "build", "--wheel", "--no-build", "--no-create-gitignore", "--no-sources"]
-    argv += ["--python", interpreter_for(request), "--build-constraints", str(directory / "constraints.txt")]
-    child = run([*argv, "--out-dir", str(place), str(copy)], env, directory, timeout=request["timeout"])
-    wheel = next(place.glob("*.whl"), None)
-    if child.process.returncode or wheel is None:
-        raise BuildFailed(child.text)
-    kept = Path(home_of(request), "wheels", sha256_of(wheel), wheel.name)
-    make_private_directory(kept.parent)
-    write_atomically(kept, wheel.read_bytes())
-    return kept
+    return build_wheel(request, copy, uv, env, directory)
 
 
 MAX_MESSAGES = 16384
@@ -160,7 +156,7 @@ MAX_REQUIRED = 10_000
 """Packages that a wheel may require; uv takes minutes for more, and the largest on PyPI name 1,000."""
 MAX_METADATA = 16 << 20
 UNFIT = "0+unfit"
-"""The version of a package of which a named directory has only wheels that do not fit the hosts."""
+"""The version of a package if no wheel for it in a named directory fits the hosts."""
 PIN = re.compile(r"[\w.-]+==[\w.+!]+")
 """A pinned requirement. It also constrains builds, so that a build that needs torch gets the stack's version."""
 METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
