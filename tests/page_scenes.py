@@ -22,6 +22,8 @@ ALLOCATION = "a Slurm, on its login node"
 REAL_HERE = "this machine, the real torch"
 REAL_CCL = "two hosts, the real oneCCL bindings"
 PACKAGE = "a checkout, a package index"
+RUNTIMES = "two hosts, the real Ray, Dask and GNU parallel"
+"""tests/lab/test_other_runtimes.py types the blocks section by section."""
 
 REASONS = {
     "installs on this machine": "system packages, or a checkout's own environment",
@@ -29,7 +31,6 @@ REASONS = {
     "submits to Slurm": "tests/lab/test_export_slurm.py does, on a Slurm of its own",
     "downloads gigabytes": "IPEX, whose torch is the one with CUDA",
     "trains for minutes": "transformers and a model of theirs",
-    "starts another runtime": "tests/lab/test_other_runtimes.py does, with the real packages",
     "needs a live run": "tests/lab/test_run_refused.py does, beside runs of its own",
     "removes what other pages need": "tests/lab/test_uninstall.py does, on hosts of its own",
 }
@@ -93,6 +94,10 @@ def uses(name: str, *, as_name: str | None = None) -> str:
 TRAIN = uses("train.py")
 LONG = uses("goes_on.py", as_name="train.py")
 PREPARED = (TRAIN, uses("default_config.yaml"), "mkdir mypackage && cp $PAGES/train.py mypackage/")
+TINYLM = (
+    f"mkdir -p ~/tinylm/src/tinylm && cp hostfile ~/tinylm && {uses('train.py', as_name='~/tinylm/src/tinylm/')}",
+    r"printf '[project]\nname = \"tinylm\"\nversion = \"1\"\n' >~/tinylm/pyproject.toml",
+)
 RESULTS = """echo 'Path(os.environ["IPEXCTL_RUN_DIR"], "loss.csv").write_text("1,0.5")' >> train.py"""
 SHORT = "sed -i 's/default=3840/default=960/; s/default=64/default=16/' examples/train_digits.py"
 """A quarter of the pictures, in as many steps."""
@@ -179,6 +184,8 @@ SCENES = (
         before={0: ("rm -r examples", uses("with_ipex.txt", as_name="train.py")), 2: (TRAIN,)},
     ),
     Scene("docs/oneccl.md", REAL_CCL, before={0: ("mkdir ~/wheels && cp $BINDINGS/*.whl ~/wheels/", SHORT)}),
+    Scene("docs/other-runtimes.md", RUNTIMES),
+    Scene("docs/projects.md", CLUSTER, before={0: TINYLM}),
     Scene("docs/python.md", CLUSTER, frozenset({0}), take={"sweep.py": ("python", 0)}, before={0: (TRAIN,)}),
     Scene("docs/python.md", REAL_HERE, frozenset({1}), before={1: (OUR_PYTHON,)}),
     Scene(

@@ -9,7 +9,8 @@
 
 environment tests/requirements.lock
 if lab_packages; then
-  packages tcsh:tcsh fish:fish || say "left out: the tests with csh and fish (these shells can't be installed)"
+  packages tcsh:tcsh fish:fish jq:jq parallel:parallel ||
+    say "left out: the tests with csh, fish, jq and GNU parallel (they can't be installed)"
 else
   say "left out: the tests on real hosts (they need root on Linux with sshd and iproute2)"
 fi

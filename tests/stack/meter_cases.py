@@ -212,7 +212,8 @@ def main() -> None:
         counter = own.counter = type(own.counter)()
         seen[0] = 0
         case()
-        row = {"steps": counter.steps, "samples": counter.samples, "unknown": seen[0], "is_on": own.is_on}
+        unknown = seen[0] | counter.flags  # also those that no record has yet
+        row = {"steps": counter.steps, "samples": counter.samples, "unknown": unknown, "is_on": own.is_on}
         print(json.dumps({"case": case.__name__, **row}), flush=True)
     dist.destroy_process_group()
 
