@@ -22,7 +22,7 @@ from ipexctl.remote.outcome import exit_code
 from ipexctl.run.registry import RunRecord, UnreadableRecord
 from ipexctl.text import counted, format_clock, printable, readable
 from ipexctl.ui.messages import fitted, print_message, print_user_error, print_with_fix
-from ipexctl.ui.results import fold_names, host_json, print_json, show_failures, value_json
+from ipexctl.ui.results import fold_names, group_by, host_json, print_json, show_failures, value_json
 from ipexctl.ui.run.end_of_run import duration, end_lines, moved_text, short_group, short_throughput, slow_text
 from ipexctl.ui.text_table import fitting_layout, folded_hosts, print_lines, show_table
 
@@ -174,8 +174,11 @@ def show(runs: Sequence[KnownRun], *, hidden: int = 0, quiet: bool = False, no_c
     elif not quiet:
         text = f"no run is running; ipexctl ps shows the {counted(hidden, 'run')} that ended"
         print_message(text if hidden else "no runs; ipexctl run starts one")
-    for problem in dict.fromkeys((run.reason, run.fix) for run in runs if run.reason):
-        print_with_fix(printable(problem[0]), problem[1])
+    unknown = group_by([run for run in runs if run.reason], lambda run: (run.reason, run.fix, run.record.options.hosts))
+    for (reason, fix, hosts), affected in unknown.items():
+        first, *others = [run.id for run in affected]
+        more = f" and {counted(len(others), 'other run')}" if others else ""
+        print_with_fix(printable(f"{reason} ({first}{more}{hosts and f', begun with{hosts}'})"), fix)
 
 
 def _with_column(name: str, after: str, layouts: _Layouts, rows: Sequence[Mapping[str, str]]) -> _Layouts:

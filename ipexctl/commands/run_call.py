@@ -194,7 +194,7 @@ class RunOfCall(RunWatcher):
     def on_installed(self, report: InstallReport) -> None:
         if report.exit_code or not all(host.status == "ok" for host in report.hosts):
             with redirect_stdout(sys.stderr):  # stdout has only the ranks' output
-                show(report, quiet=self._output.quiet, no_color=self._output.no_color)
+                show(replace(report, next_step=""), quiet=self._output.quiet, no_color=self._output.no_color)
 
     def on_planned(self, plan: Plan) -> None:
         self._ranks.within(plan.world_size)

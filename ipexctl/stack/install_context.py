@@ -312,6 +312,8 @@ class InstallContext:
         self.control = ControlMachine.find()
         self.changes: tuple[PackageChange, ...] = ()
         self.notes: list[str] = [*request.notes]
+        self.silent_indexes: list[str] = []
+        """Notes, which a call that changes nothing leaves out."""
         self.facts: dict[str, Facts] = {}
         self.done: dict[str, InstallResult] = {}
         self.installed_mpi: str | None = None
@@ -371,13 +373,15 @@ class InstallContext:
                 named = not refusal.hosts or host.name in refusal.hosts
                 reason = refusal.reason if named else "nothing was started, because all hosts get the same stack"
                 self.add_result(host, "failed", reason, refusal.fix if named else "")
+        hosts = tuple(self.done[host.name] for host in self.hosts if host.name in self.done)
+        is_unchanged = bool(hosts) and not self.request.dry_run and all(host.status == "ok" for host in hosts)
         return InstallReport(
-            hosts=tuple(self.done[host.name] for host in self.hosts if host.name in self.done),
+            hosts=hosts,
             seconds=self.seconds,
             stack=stack,
             refusal=refusal,
             lock=lock,
-            notes=tuple(dict.fromkeys(self.notes)),
+            notes=tuple(dict.fromkeys((*self.notes, *(() if is_unchanged else self.silent_indexes)))),
             path=path,
             dry_run=self.request.dry_run,
             uplink=self.uplink,

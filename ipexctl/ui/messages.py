@@ -90,7 +90,7 @@ def wrapped_fix(fix: str, width: int, indent: str, hanging: str) -> list[str]:
 
 
 _LOCK = threading.Lock()
-STOPPING = "stopping (press Ctrl-C again to leave at once)\n"
+STOPPING = "stopping (press Ctrl-C again to leave without waiting for the end)\n"
 
 
 def wants_color(stream: TextIO, *, no_color: bool = False) -> bool:

@@ -35,8 +35,8 @@ def check_state(attached: Attached, state: str) -> None:
 @pytest.mark.parametrize(
     ("call", "sent", "rc", "said", "state"),
     [
-        ("attach last", [(0, INT)], 130, "again to leave at once", "stopped"),
-        ("attach last", [(0, INT), (0.003, INT), (0.003, INT)], 130, "again to leave at once", "stopped"),
+        ("attach last", [(0, INT)], 130, "again to leave without waiting", "stopped"),
+        ("attach last", [(0, INT), (0.003, INT), (0.003, INT)], 130, "again to leave without waiting", "stopped"),
         ("attach last", [(0, INT), (0.06, INT)], -INT, "ID is being stopped ipexctl why ID", "stopped"),
         ("attach last", [(0, INT), (0.5, INT)], -INT, "ID is being stopped ipexctl why ID", "stopped"),
         ("attach last", [(0, TERM)], 143, "detached ipexctl attach ID ipexctl stop", "running"),

@@ -70,26 +70,34 @@ class CommandError(Exception):
 
 
 def run(argv: Sequence[str], *, stdin: str = "", timeout: float = 30) -> str:
-    """Return stdout; raise CommandError unless the program exits with 0. It ends with this process."""
+    """Return stdout; raise CommandError unless the program exits with 0. It ends with this process, and after `timeout`
+    seconds with all processes it started."""
     environment = {**os.environ, "LC_ALL": "C", "PATH": f"{os.environ.get('PATH', os.defpath)}:{SBIN}"}
+    name = " ".join(argv[:4])
     try:
-        completed = subprocess.run(
+        with subprocess.Popen(
             list(argv),
-            input=stdin,
-            capture_output=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            timeout=timeout,
             env=environment,
-            check=False,
+            start_new_session=True,
             preexec_fn=end_with_parent(signal.SIGKILL),
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
+        ) as process:
+            try:
+                out, err = process.communicate(stdin, timeout)
+            except BaseException:
+                os.killpg(process.pid, signal.SIGKILL)
+                raise
+    except OSError as error:
         raise CommandError(str(error)) from error
-    if completed.returncode:
-        output = (completed.stderr or completed.stdout).strip() or f"exit code {completed.returncode}"
-        raise CommandError(f"{' '.join(argv[:4])}: {output}")
-    return completed.stdout
+    except subprocess.TimeoutExpired as error:
+        raise CommandError(f"{name}: not done after {timeout:g} s") from error
+    if process.returncode:
+        raise CommandError(f"{name}: {(err or out).strip() or f'exit code {process.returncode}'}")
+    return out
 
 
 def ip_batch(commands: str, *, netns: str | None = None) -> None:

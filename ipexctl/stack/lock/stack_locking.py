@@ -345,7 +345,7 @@ class _Locking:
         for failures in availability.failures:
             reasons.setdefault(failures.reason, []).append(failures.source)
         for reason, sources in reasons.items():
-            self.context.notes.append(f"{where} got no answer from {join_names(sources, 3)}: {reason}")
+            self.context.silent_indexes.append(f"{where} got no answer from {join_names(sources, 3)}: {reason}")
 
     def _lock(self, plan: StackPlan, index_answer: IndexAnswer, *, by_node0: bool) -> LockedStack:
         context, request = self.context, self.context.request

@@ -10,6 +10,7 @@ import pytest
 from ipexctl.commands.ps_command import as_json, show
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.records import Attempt, Failure, RunStatus, SlowRank, State, Throughput, TrainingGroup
+from ipexctl.option_declaration import CallOptions
 from ipexctl.run.ps import KnownRun
 from message_data import missing
 from record_helpers import run_record
@@ -153,3 +154,12 @@ def test_ps_counts_hosts_whose_names_do_not_fold(
     monkeypatch.delenv("COLUMNS")
     show([odd])
     assert "l-l.example" in capsys.readouterr().out, "a pipe gets all names"
+
+
+def test_ps_names_the_runs_and_the_hostfile_of_a_node0_that_does_not_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    call = CallOptions(" -H labs/gone/hostfile")
+    runs = [known_run(number, "node{}", "train", options=call) for number in range(3)]
+    show([replace(run, status=None, reason="node1: port 22 closed the connection") for run in runs])
+    said = capsys.readouterr().err
+    assert missing(said, f"port 22 closed the connection {runs[0].id} 2 other runs labs/gone/hostfile") == []
+    assert said.count("port 22") == 1
