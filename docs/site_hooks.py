@@ -11,13 +11,13 @@ from typing import Any
 
 from mkdocs.structure.files import File
 
-_BESIDE = re.compile(r"\]\(\.\./((?:examples|playbooks|tests/benchmarks)/[\w./-]+)\)")
+_BESIDE = re.compile(r"\]\(\.\./((?:examples|playbooks|tools/benchmarks)/[\w./-]+)\)")
 _SHORT_CODE = re.compile(r"<code>(?=[^<]{1,30}</code>)")
 ROOT = Path(__file__).parents[1]
 
 
 def on_files(files: Any, config: Any) -> Any:
-    for pattern in ("examples/*.py", "examples/*.txt", "playbooks/*.yml", "tests/benchmarks/contenders/*.*"):
+    for pattern in ("examples/*.py", "examples/*.txt", "playbooks/*.yml", "tools/benchmarks/contenders/*.*"):
         for path in sorted(ROOT.glob(pattern)):
             name = path.relative_to(ROOT).as_posix()
             files.append(File.generated(config, f"files/{name}", abs_src_path=str(path)))

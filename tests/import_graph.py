@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-_PATHS = (".", "tests", "tests/lab", "tests/process", *(f"tests/unit/{name}" for name in (
+_PATHS = (".", "tools", "tests", "tests/lab", "tests/process", *(f"tests/unit/{name}" for name in (
     "cli", "doctor", "extras/lab", "extras/play", "extras/report", "extras/slow", "hosts", "launch", "node", "run",
     "stack", "sync", "trust", "ui",
 )))  # fmt: skip
@@ -40,7 +40,7 @@ def distances(changed: Iterable[str], imports: Mapping[str, frozenset[str]]) -> 
     while waiting:
         file = waiting.popleft()
         for importer in importers[file]:
-            further = found[file] + (not importer.startswith("tests/"))
+            further = found[file] + (not importer.startswith(("tests/", "tools/")))
             if further < found.get(importer, further + 1):
                 found[importer] = further
                 waiting.append(importer)
@@ -78,7 +78,7 @@ def _imported(file: str) -> Iterator[str]:
         yield module
     for listed in _PLUGINS.findall(text):
         yield from re.findall(r"[\w.]+", listed)
-    if file.startswith("tests/"):
+    if file.startswith(("tests/", "tools/")):
         yield from (f"ipexctl.node.{name}" for name in re.findall(r'"([a-z_.]+)"', text))
 
 

@@ -37,7 +37,7 @@ PROVEN_ELSEWHERE = {
     "the call gets SIGTERM": "process/test_signals.py; to the run it is as if it is stopped from elsewhere",
     "node0's disk is full to the end": "process/test_supervisor.py and process/test_attach.py",
 }
-"""Cases that only `python -m tests.faults run` plays, and which tests have what they would show here."""
+"""Cases that only `python -m tools.faults run` plays, and which tests have what they would show here."""
 assert PROVEN_ELSEWHERE.keys() <= {case.name for case in FAULT_CASES}
 
 

@@ -1,4 +1,4 @@
-"""Mutants change one expression each, in every way that `python -m tests.mutants` promises, and nothing else."""
+"""Mutants change one expression each, in every way that `python -m tools.mutants` promises, and nothing else."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_tests_that_call_a_function_are_found(tmp_path: Path) -> None:
     )
     file = str(tmp_path / "module.py")
     (tmp_path / "lines").write_text(json.dumps({file: [1, 3, 5]}))
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "tests"), "IPEXCTL_TESTS_REACHED": str(tmp_path / "lines")}
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "tools"), "IPEXCTL_TESTS_REACHED": str(tmp_path / "lines")}
     argv = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", ".", "-p", "mutants.reached"]
     subprocess.run(argv, cwd=tmp_path, env=env, check=True, stdout=subprocess.DEVNULL)
     assert json.loads((tmp_path / "lines").read_text()) == {

@@ -1,4 +1,4 @@
-"""Rows of `tests/measures.py` that hold: their numbers fall, and never grow again."""
+"""Rows of `tools/measures.py` that hold: their numbers fall, and never grow again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Start-up imports only needed modules. Times are measured in tests/benchmarks."""
+"""Start-up imports only needed modules. Times are measured in tools/benchmarks."""
 
 from __future__ import annotations
 

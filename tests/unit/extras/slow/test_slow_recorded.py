@@ -1,4 +1,4 @@
-"""The verdict on windows that a lab recorded while a rank or a link was slowed (`python -m tests.faults slow`).
+"""The verdict on windows that a lab recorded while a rank or a link was slowed (`python -m tools.faults slow`).
 
 Two ranks on two hosts over gloo, a core each. The windows have 2 s; joined to one of 10 s, there were too few.
 """

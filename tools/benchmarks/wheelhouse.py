@@ -37,7 +37,7 @@ class Wheelhouse:
 
 def make_wheelhouse(path: Path, size: int) -> Wheelhouse:
     """The stack of torch 2.8, its bytes on the three wheels that are heavy in earnest."""
-    sys.path.append(str(Path(__file__).parents[1]))
+    sys.path.append(str(Path(__file__).parents[2] / "tests"))
     from tiny_wheels import write_impi, write_ipex, write_torch, write_wheel
 
     write_torch(path, "2.8.0", pad=int(size * _SHARES["torch"]))
@@ -58,7 +58,7 @@ def install_mpi(rig: Rig, *where: str) -> None:
 
 
 def _write_mpi_wheels(path: Path) -> None:
-    sys.path.append(str(Path(__file__).parents[1]))
+    sys.path.append(str(Path(__file__).parents[2] / "tests"))
     from tiny_wheels import write_stack
 
     path.mkdir()

@@ -1,4 +1,4 @@
-"""The costs of understanding and changing this project, computed from its code: `python -m tests.measures [-v]`.
+"""The costs of understanding and changing this project, computed from its code: `python -m tools.measures [-v]`.
 
 Each row is a function below `@row`, in the order of the table. It returns the places it found: their number is the
 value, and `-v` prints them. `wanted` is the goal. A row with `held` fails in `tests/unit/test_measures.py` as soon as

@@ -6,8 +6,8 @@ A row is installed and verified by `ipexctl install`, two ranks train `examples/
 in bold names the step that failed and the last line of its output. docs/versions.md lists the failures. Uses only this
 machine and keeps everything in one directory. Too long for every day: each row is some 4 GB.
 
-    python tests/stack/all_stacks.py
-    python tests/stack/all_stacks.py --rows ipex-1.12,ipex-1.13 --scratch /var/tmp
+    python tools/all_stacks.py
+    python tools/all_stacks.py --rows ipex-1.12,ipex-1.13 --scratch /var/tmp
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 HEADER = (
     *("stack", "torch", "IPEX", "Python", "wheels MB", "env MB", "install s", "capability", "bf16", "all-reduce"),
     *("two ranks train", "inference", "transformers", "accelerate", "Trainer with --use_ipex"),

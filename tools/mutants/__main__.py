@@ -1,6 +1,6 @@
 """Makes mutants of a package of ipexctl, and runs the unit tests that belong to it on each.
 
-    .venv/bin/python -m tests.mutants doctor --seed 1 --count 10
+    .venv/bin/python -m tools.mutants doctor --seed 1 --count 10
 
 In: a package or module below ipexctl, a seed and a number. Out: one line for each mutant, with what noticed it. A
 survivor is a change that no test noticed: add a test, or see that it changes nothing. The tests run once without a
@@ -118,7 +118,7 @@ def main() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m tools.mutants", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("room", metavar="ROOM", help="package or module below ipexctl: doctor, node/run, hosts/limit")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=10)

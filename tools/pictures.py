@@ -1,7 +1,7 @@
 """Pictures of a terminal for the pages: a command is called on a real one, and its last screen drawn as SVG.
 
-    python tests/pictures.py docs/pictures/doctor.svg --size 110x30 -- ipexctl doctor
-    python tests/pictures.py docs/pictures/run.svg --at 'epoch 3/3' -- ipexctl run train_digits.py
+    python tools/pictures.py docs/pictures/doctor.svg --size 110x30 -- ipexctl doctor
+    python tools/pictures.py docs/pictures/run.svg --at 'epoch 3/3' -- ipexctl run train_digits.py
 
 Needs `pyte` of docs/requirements.lock beside our own packages. What `--at` names is waited for, where the picture is to
 be of a program that still runs; it is stopped by Ctrl-C then.
@@ -25,7 +25,7 @@ from rich.style import Style
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from terminals import TerminalProgram
 
 NAMES = {"brown": "yellow"}

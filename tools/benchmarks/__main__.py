@@ -1,6 +1,6 @@
 """Measure ipexctl beside its peers, on a lab made for it (Linux, root).
 
-The one command: python -m tests.benchmarks --markdown docs/benchmarks.md
+The one command: python -m tools.benchmarks --markdown docs/benchmarks.md
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def main() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m tools.benchmarks", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--runs", type=_positive, metavar="N", help="rounds of a part (default: 5, of some 1 to 28)")
     parser.add_argument(
         "--only",

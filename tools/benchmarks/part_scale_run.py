@@ -241,7 +241,7 @@ def measure_life(rig: Rig) -> Report:
 
 def _live_view(rig: Rig) -> tuple[str, str, str]:
     """Of a view that is attached and has shown all ranks."""
-    sys.path.append(str(Path(__file__).parents[1]))
+    sys.path.append(str(Path(__file__).parents[2] / "tests"))
     from terminals import TerminalProgram
 
     usage = Usage()

@@ -3,4 +3,5 @@
 import sys
 from pathlib import Path
 
-sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "lab")]
+_TESTS = Path(__file__).parents[2] / "tests"
+sys.path += [str(_TESTS), str(_TESTS / "lab")]

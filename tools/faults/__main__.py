@@ -1,4 +1,4 @@
-"""`python -m tests.faults KIND --seed S --count N`: random faults on hosts of a lab, one round after the other.
+"""`python -m tools.faults KIND --seed S --count N`: random faults on hosts of a lab, one round after the other.
 
 KIND is `run` (runs, syncs, installs), `files` (syncs, pushes, fetches, installs), `direct` (runs without an mpirun),
 `lost_node` (runs that go on without lost hosts), `slurm` (runs over srun), `allreduce` (ranks that add gradients up in
@@ -75,7 +75,7 @@ def play_breaks(kind: Kind, stage: Any, breaks: Sequence[Break], seed: int, base
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.faults", description="Play random faults on hosts of a lab.")
+    parser = argparse.ArgumentParser(prog="python -m tools.faults", description="Play random faults on hosts of a lab.")
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
     for name, kind in KINDS.items():
         options = kinds.add_parser(name, help=kind.help, description=kind.help)
