@@ -179,9 +179,10 @@ class Shell:
         """The output as if the page's lab were the only one."""
         if self.lab is None:
             return text.splitlines()
-        others = line.startswith("ipexctl lab list")
-        lines = [each.replace(self.lab, "lab") for each in text.splitlines()]
-        return [each for each in lines if not others or re.match(r"lab\b|─", each)]
+        lines = text.splitlines()
+        if line.startswith("ipexctl lab list"):
+            lines = [each for each in lines if each.startswith((self.lab, "─")) or re.match(r"lab +host\b", each)]
+        return [each.replace(self.lab, "lab") for each in lines]
 
 
 @dataclass

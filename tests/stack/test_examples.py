@@ -156,6 +156,25 @@ def test_checkpoint_with_other_settings_is_refused(stock: Stock, killed: Path, t
     assert "Traceback" not in other.stderr
 
 
+def test_two_ranks_of_three_train_the_same_global_batch(stock: Stock, project: Path) -> None:
+    """test_trainer_resumes.py loses the hosts."""
+    loss_line = r"step (\d+)/40 loss (\d\.\d+)"
+    script = ("fewer_hosts.py", "--steps", "40", "--log-every", "10")
+    expected = told(stock.run(project, *ONE_THREAD, "-n", "3", *script), loss_line)
+    shutil.rmtree(project / "checkpoints")
+    begun = stock.run(project, *ONE_THREAD, "-n", "3", *script[:2], "20")
+    assert begun.rc == 0, begun.err
+    words = ("-m", "torch.distributed.run", "--nproc-per-node", "2", project / script[0], *script[1:])
+    fewer = subprocess.run(
+        [stock.python, *words], capture_output=True, text=True, timeout=120, check=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "IPEXCTL_FIRST_WORLD_SIZE": "3"},
+    ).stdout  # fmt: skip
+    assert "2 of 3 ranks go on from step 20" in fewer
+    assert [(step, float(loss)) for step, loss in re.findall(loss_line, fewer)] == [
+        (step, pytest.approx(float(loss), abs=2e-3)) for step, loss in expected[2:]
+    ]
+
+
 def test_inference_without_ipex_uses_pytorch_alone(stock: Stock, project: Path) -> None:
     ran = stock.run(project, "-n", "1", "inference.py", "--rounds", "1", "--batch", "1")
     assert ran.rc == 0, ran.err
