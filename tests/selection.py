@@ -4,8 +4,8 @@
 as fit into `BUDGET`; what it leaves out is named. Pages and golden texts bring the tests of pages and of golden texts.
 
 `ci` prints the files of which a submission runs all tests, beside the core of all others: those of `changed` since
-the last landing within `CI_BUDGET`, and an eighth of the rest. Which one is the number of commits: in ten landings
-each file of the rest has its turn, and so do the oldest and the newest Python (`.ci/run`), in place of an eighth.
+the last landing within `CI_BUDGET`, and a twelfth of the rest. Which one is the number of commits: in 14 landings
+each file of the rest has its turn, and so do the oldest and the newest Python (`.ci/run`), in place of a twelfth.
 Real wheels are near to what is in `OF_WHEELS` alone. As a plugin of pytest, `--whole FILE` takes that list: tests
 that are neither core nor of a file in it are left out. `--after-plain FILE` leaves out the core, too, but for tests
 that need a program the plain call may have lacked.
@@ -35,7 +35,7 @@ from import_graph import ROOT, distances, is_test, project_imports
 DURATIONS = Path(__file__).with_name("durations.json")
 BUDGET = 60.0
 """Seconds of tests, one after the other, for `changed`; two processes run them in half of it, beside the checks."""
-CI_BUDGET = 240.0
+CI_BUDGET = 180.0
 """Seconds of tests that a submission's changes bring, three at a time; unit tests run anyway and cost nothing here."""
 NEAR = 2
 """A test that reaches a changed module by more imports than this proves little of it: nearly all tests do."""
@@ -43,8 +43,8 @@ UNKNOWN_SECONDS = 30.0
 """Of a test file without a record: it is new."""
 UNTESTED = r"^ *((from [a-z_.]+ )?import |@pytest\.mark\.(core|rest)$)"
 """Lines that change nothing that a test could find."""
-SHARES = 8
-TURNS = 10
+SHARES = 12
+TURNS = 14
 """Of landings: those after the shares belong to the other Pythons, which `.ci/run` finds."""
 TESTS_OF = {"docs/": "tests/unit/docs", "mkdocs.yml": "tests/unit/docs", "tests/unit/golden/": "tests/unit/golden"}
 ALWAYS = ("tests/unit/test_measures.py",)
