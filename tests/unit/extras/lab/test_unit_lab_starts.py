@@ -6,11 +6,16 @@ import importlib
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ipexctl.errors import UserError
+from ipexctl.extras.lab import lab_system
+from ipexctl.extras.lab.lab_system import CommandError
+from ipexctl.node.common.processes import is_running
+from message_data import missing
 
 up: Any = importlib.import_module("ipexctl.extras.lab.up")  # the package has a function of that name
 
@@ -46,3 +51,17 @@ def test_failed_start_is_not_under_way_any_more() -> None:
 
 def test_nobody_waits_for_the_banner_of_a_closed_start() -> None:
     up._await_banner("192.0.2.1", timeout=60, is_closed=lambda: True)
+
+
+def test_program_that_takes_too_long_ends_with_all_that_it_started(tmp_path: Path) -> None:
+    """A fault's script would go on filling a disk that is being mended."""
+    script = tmp_path / "fill"
+    script.write_text(f"sleep 60 &\necho $! >{tmp_path}/pid\nwait\n")
+    with pytest.raises(CommandError) as raised:
+        lab_system.run(["/bin/sh", str(script)], timeout=1)
+    assert missing(str(raised.value), f"{script} 1 s") == []
+    pid = int((tmp_path / "pid").read_text())
+    until = time.monotonic() + 10
+    while is_running(pid) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not is_running(pid)
