@@ -39,4 +39,6 @@ def why(record: RunRecord, caller: CallWatcher, *, timeout: float | None = None,
     if record.is_kept:
         return result
     diagnosis = result.diagnosis
-    return replace(result, diagnosis=replace(diagnosis, next=tuple(map(record.call_text, diagnosis.next))))
+    cause = diagnosis.cause and replace(diagnosis.cause, fix=record.call_text(diagnosis.cause.fix))
+    commands = tuple(map(record.call_text, diagnosis.next))
+    return replace(result, diagnosis=replace(diagnosis, cause=cause, next=commands))

@@ -20,7 +20,7 @@ from ipexctl.node.run.runs import FindRequest
 from ipexctl.option_declaration import CallOptions
 from ipexctl.remote.connector import ConnectOptions, SessionPool
 from ipexctl.remote.node_call import call
-from ipexctl.remote.outcome import HostError, Unreachable
+from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session
 from ipexctl.run.registry import LAST, RunRecord
@@ -44,6 +44,8 @@ def find_on_hosts(word: str, hosts: Sequence[Host], pool: SessionPool, home: str
         return _read(call(session, "run.runs", "find", request, home=home, timeout=PS_ANSWER, cancel=pool.cancel))
 
     outcomes = {outcome.host: outcome for outcome in pool.each(hosts, look)}
+    if pool.cancel.thrown:
+        raise Cancelled("stopped")
     found = {host.name: done for host in hosts if (done := outcomes[host].result) is not None}
     errors = {host.name: error for host in hosts if (error := outcomes[host].error) is not None}
     node0, plan, at = choose_run(word, found, errors)
