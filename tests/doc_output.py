@@ -10,6 +10,7 @@ _FIGURES: Final = (
     (re.compile(r"(?<=[a-z\d]-)(?=[0-9a-f]*\d)[0-9a-f]{8}\b"), "MARK"),
     (re.compile(r"/(home|Users)/\w+(?=/)"), "/home/me"),
     (re.compile(r"(?<=/code/)[\w.]+(?=-MARK\b)"), "project"),
+    (re.compile(r"\(\w+@[\w.-]+\)"), "(ann@desk)"),
     (re.compile(r"─+"), "─"),
     (re.compile(r"\b(float32|bfloat16|fp32|bf16)\b"), "DTYPE"),
     (re.compile(r"\b(?:(\d+) min|\d+:\d+|[\d.]+ s)\b"), "TIME"),

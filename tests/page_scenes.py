@@ -97,6 +97,7 @@ PREPARED = (TRAIN, uses("default_config.yaml"), "mkdir mypackage && cp $PAGES/tr
 TINYLM = (
     f"mkdir -p ~/tinylm/src/tinylm && cp hostfile ~/tinylm && {uses('train.py', as_name='~/tinylm/src/tinylm/')}",
     r"printf '[project]\nname = \"tinylm\"\nversion = \"1\"\n' >~/tinylm/pyproject.toml",
+    "head -c 96000 /dev/zero >~/tinylm/tokens.bin",
 )
 RESULTS = """echo 'Path(os.environ["IPEXCTL_RUN_DIR"], "loss.csv").write_text("1,0.5")' >> train.py"""
 SHORT = "sed -i 's/default=3840/default=960/; s/default=64/default=16/' examples/train_digits.py"
@@ -258,7 +259,10 @@ SCENES = (
         CLUSTER,
         before={
             0: (LONG, "export LOGNAME=ann XDG_STATE_HOME=$PWD/../ann IPEXCTL_HOSTFILE=hostfile"),
-            1: ("ipexctl logs -f last | grep -q 'epoch 1'", "export LOGNAME=ben XDG_STATE_HOME=$PWD/../ben"),
+            1: (
+                "until ipexctl logs last | grep -q 'epoch 1'; do sleep 0.5; done",
+                "export LOGNAME=ben XDG_STATE_HOME=$PWD/../ben",
+            ),
         },
         after=("test ! -e ../ben/ipexctl/runs || ! ls ../ben/ipexctl/runs/*.json",),
     ),
