@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import typer
@@ -12,9 +11,12 @@ import typer
 from ipexctl.commands.shared_options import Home, Output, Targets, command, flag, option
 from ipexctl.commands.target_hosts import open_hosts
 from ipexctl.doctor.finding import LEVELS, DoctorReport, Finding, HostReport, Recommendation, merge_findings
+from ipexctl.facts.cpu import Cpu
 from ipexctl.facts.facts import to_json
+from ipexctl.launch.topology import bind, cores_of
 from ipexctl.option_declaration import NO_OPTIONS, CallOptions
-from ipexctl.text import counted
+from ipexctl.text import counted, printable
+from ipexctl.ui.machine_drawing import DrawnRank, machine_lines, short_cpu
 from ipexctl.ui.messages import paint, wants_color, wrapped, wrapped_fix, wrapped_names
 from ipexctl.ui.results import fold_names, group_by, summary_json
 from ipexctl.ui.text_table import folded_hosts, output_width, print_lines, show_table
@@ -58,13 +60,15 @@ _COLORS = {"fail": "31", "unreachable": "31", "warn": "33", "ok": "32", "info": 
 def show_doctor(
     report: DoctorReport, *, quiet: bool, verbose: bool, no_color: bool, options: CallOptions = NO_OPTIONS
 ) -> None:
-    if not quiet:
+    has_color = wants_color(sys.stdout, no_color=no_color)
+    if verbose and not quiet:
+        print_lines(drawn_hosts(report, has_color=has_color))
+    elif not quiet:
         show_table(
             ("host", "state", "cpu", "cores", "numa", "isa", "memory", "load"),
             host_rows(report.hosts),
             no_color=no_color,
         )
-    has_color = wants_color(sys.stdout, no_color=no_color)
     sections = finding_sections(report, quiet=quiet, verbose=verbose, has_color=has_color, options=options)
     if not quiet:
         sections.append([*_plan_lines(report, options), _summary(report)])
@@ -126,6 +130,28 @@ def host_rows(hosts: Sequence[HostReport]) -> list[tuple[str, ...]]:
     ]
 
 
+def drawn_hosts(report: DoctorReport, *, has_color: bool) -> Iterator[str]:
+    """The table's cells of each machine, and its drawing with the ranks that are recommended."""
+    groups = group_by(report.hosts, lambda host: (_lasting_cells(host), host.facts and host.facts.cpu))
+    for at, group in enumerate(groups.values()):
+        state, model, cores, _, tier, _ = _lasting_cells(group[0])
+        load = _load(group)
+        cells = (state, model, cores and f"{cores} cores", tier, _memory(group), load and f"load {load}")
+        yield from [""] * (at > 0)
+        title = "  ".join(printable(cell) for cell in (folded_hosts(_names(group)), *cells) if cell)
+        yield from (paint(line, "1", on=has_color) for line in wrapped(title, _width(), "", "  "))
+        if (facts := group[0].facts) is not None:
+            yield from machine_lines(facts.cpu, _drawn_ranks(facts.cpu, report.recommendation), min(80, _width()))
+
+
+def _drawn_ranks(cpu: Cpu, advice: Recommendation | None) -> list[DrawnRank]:
+    if advice is None or not advice.ppn:
+        return []
+    binding = bind(cores_of(cpu), advice.ppn, advice.ccl_worker_count or 0, "auto")
+    threads = binding.threads
+    return [DrawnRank((at,), slot.cores, slot.workers, slot.memory, threads) for at, slot in enumerate(binding.slots)]
+
+
 def _lasting_cells(host: HostReport) -> tuple[str, ...]:
     """Cells for state, processor, cores, NUMA nodes, tier and the memory that this account may use."""
     facts = host.facts
@@ -138,19 +164,12 @@ def _lasting_cells(host: HostReport) -> tuple[str, ...]:
         cores += f" of {cpu.cores}"
     return (
         "not installed" if host.status == "ok" and host.is_installed is False else host.status,
-        short_cpu(cpu.model_name or cpu.arch or ""),
+        short_cpu(cpu),
         cores,
         str(cpu.numa_nodes or ""),
         cpu.tier or "",
         "" if facts.memory.usable is None else _gib(facts.memory.usable),
     )
-
-
-def short_cpu(model: str) -> str:
-    """`Platinum 8358` for `Intel(R) Xeon(R) Platinum 8358 CPU @ 2.60GHz`."""
-    text = re.sub(r"\((R|TM|r|tm)\)|\bCPU\b|\bProcessor\b|@.*|\d+-Core", " ", model)
-    short = re.sub(r"\b(Intel|Xeon|AMD)\b", " ", text, flags=re.IGNORECASE)
-    return " ".join(short.split()) or " ".join(text.split())
 
 
 def _memory(hosts: Sequence[HostReport]) -> str:

@@ -238,7 +238,9 @@ class RunOfCall(RunWatcher):
         if isinstance(result, PlannedRun):
             from ipexctl.ui.launch_plan import show_plan
 
-            self._line.output.print_report(result.plan, to_json, show_plan)
+            facts = result.context.facts if self._output.verbose else {}
+            machines = {name: each.cpu for name, each in facts.items()}
+            self._line.output.print_report(result.plan, to_json, show_plan, machines=machines)
             return interrupt.or_exit(0)
         if not isinstance(result, StartFailure):
             code = result.exit_code if interrupt.code is None else interrupt.code

@@ -197,9 +197,9 @@ def numa(host: HostContext) -> Iterator[Finding]:
         yield Finding(
             "numa.no_memory",
             "warn",
-            f"NUMA node {numbers} has cores but no memory: a rank there fetches every byte from another node, which is "
-            "slow",
-            "install memory modules in all sockets, or start fewer ranks per host: --ppn",
+            f"NUMA node {numbers} has cores but no memory: its cores fetch every byte from another node, which is "
+            "slow, and get no rank of their own",
+            "install memory modules in all sockets",
         )
     elif min(memories) < max(memories) / 2:
         yield Finding(
@@ -208,6 +208,19 @@ def numa(host: HostContext) -> Iterator[Finding]:
             "One NUMA node has less than half the memory of another: its rank runs out of memory first, and is slower "
             "if modules are missing",
             "distribute the memory modules evenly over all sockets",
+        )
+
+
+def hbm(host: HostContext) -> Iterator[Finding]:
+    nodes = host.facts.cpu.hbm
+    if nodes:
+        yield Finding(
+            "numa.hbm",
+            "info",
+            f"{size(sum(node.memory or 0 for node in nodes))} of HBM in NUMA nodes of their own (flat mode): a program "
+            "uses it only if it asks for these nodes",
+            "nothing to do under ipexctl run: ranks prefer the HBM of their socket; elsewhere: "
+            f"numactl --preferred-many={','.join(str(node.number) for node in nodes)}",
         )
 
 
@@ -380,6 +393,6 @@ def processes(host: HostContext) -> Iterator[Finding]:
 
 
 RULES: Final[tuple[HostRule, ...]] = (
-    arch, instructions, hidden, allowed, quota, numa, topology, smt, governor, one_core,
+    arch, instructions, hidden, allowed, quota, numa, hbm, topology, smt, governor, one_core,
     amount, limit, busy, shared, huge_pages, transparent, swap, locked, processes, files,
 )  # fmt: skip

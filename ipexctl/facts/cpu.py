@@ -18,6 +18,7 @@ from ipexctl.text import number_ranges
 
 _MAX_CPUS: Final = 1 << 16
 """No kernel supports more; a broken `0-99999999999` must not exhaust the memory."""
+_MAX_NODES: Final = 1 << 10
 _PART = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
 
 
@@ -76,6 +77,10 @@ _AMX_FP16_MODELS: Final = (173, 174)
 """Model numbers of Granite Rapids. They decide, because /proc/cpuinfo has no flag for AMX-FP16."""
 
 
+_PHI_MODELS: Final = (87, 133)
+_MOST_HBM: Final = 64 << 30
+"""HBM of one socket."""
+
 _ISA: Final = (
     "avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16", "amx_fp16",
 )  # fmt: skip
@@ -85,6 +90,8 @@ class NumaNode(NamedTuple):
     number: int
     cpus: CpuList = CpuList()
     memory: int | None = None
+    distances: tuple[int, ...] = ()
+    """Distance to each node of the host, in their order; empty if unknown."""
 
 
 class Cpu(NamedTuple):
@@ -101,6 +108,8 @@ class Cpu(NamedTuple):
     online: CpuList | None = None
     siblings: tuple[CpuList, ...] = ()
     packages: tuple[CpuList, ...] = ()
+    p_cores: CpuList | None = None
+    """Threads of the performance cores, if the kernel says which a hybrid CPU has."""
     numa: tuple[NumaNode, ...] = ()
     governor: str | None = None
     smt: bool | None = None
@@ -127,6 +136,15 @@ class Cpu(NamedTuple):
     @property
     def numa_nodes(self) -> int | None:
         return sum(1 for node in self.numa if node.cpus) or None
+
+    @property
+    def hbm(self) -> tuple[NumaNode, ...]:
+        """Nodes of high-bandwidth memory: a Xeon Max or Xeon Phi in flat mode shows it as nodes without CPUs. Such a
+        node of another processor is slow memory, such as CXL or Optane."""
+        is_xeon_max = re.search(r"\bXeon\b.*\bMax\b", self.model_name or "", re.IGNORECASE)
+        if self.vendor != "GenuineIntel" or not (is_xeon_max or (self.family == 6 and self.model in _PHI_MODELS)):
+            return ()
+        return tuple(node for node in self.numa if not node.cpus and 0 < (node.memory or 0) <= _MOST_HBM)
 
     @property
     def allowed_cpus(self) -> CpuList | None:
@@ -179,7 +197,10 @@ def cpu_json(cpu: Cpu) -> dict[str, Any]:
     return {
         **{name: getattr(cpu, name) for name in _JSON_FIELDS},
         "allowed_cpus": None if cpu.allowed_cpus is None else str(cpu.allowed_cpus),
-        "numa": [{"node": node.number, "cpus": str(node.cpus), "memory": node.memory} for node in cpu.numa],
+        "numa": [
+            {"node": node.number, "cpus": str(node.cpus), "memory": node.memory, "hbm": node in cpu.hbm}
+            for node in cpu.numa
+        ],
     }
 
 
@@ -234,6 +255,7 @@ def _parse_cpu(lines: tuple[tuple[str, tuple[str, ...]], ...], arch: str | None)
         online=known,
         siblings=siblings,
         packages=packages,
+        p_cores=parse_cpulist(answers.first("cpu.performance") or ""),
         numa=_numa(answers),
         governor=answers.first("cpu.governor"),
         smt=any(len(core) > 1 for core in siblings) if siblings else None,
@@ -301,9 +323,10 @@ def _restrict_to_online(groups: set[CpuList], online: CpuList | None) -> tuple[C
 
 
 def _numa(answers: Answers) -> tuple[NumaNode, ...]:
-    """Parse lines `3 0-7` and `Node 3 MemTotal: 1024 kB`; a node that has only memory has no list."""
+    """Parse lines `3 0-7`, `Node 3 MemTotal: 1024 kB` and `3 10 21`; a node that has only memory has no list."""
     cpus: dict[int, CpuList] = {}
     memory: dict[int, int] = {}
+    distances: dict[int, tuple[int, ...]] = {}
     for line in answers.all("numa"):
         node, _, cpu_list = line.partition(" ")
         if (index := natural(node)) is not None:
@@ -313,7 +336,15 @@ def _numa(answers: Answers) -> tuple[NumaNode, ...]:
             case ["Node", node, "MemTotal:", size, *_]:
                 if (index := natural(node)) is not None and (memory_bytes := kilobytes(size)) is not None:
                     memory.setdefault(index, memory_bytes)
-    return tuple(NumaNode(index, cpus.get(index, CpuList()), memory.get(index)) for index in sorted({*cpus, *memory}))
+    for line in answers.all("numa.distance"):
+        row = [value for word in line.split() if (value := natural(word)) is not None]
+        distances.update({row[0]: tuple(row[1:])} if row else {})
+    numbers = sorted(index for index in {*cpus, *memory} if index < _MAX_NODES)
+    if any(len(row) != len(numbers) for row in distances.values()):
+        distances = {}
+    return tuple(
+        NumaNode(index, cpus.get(index, CpuList()), memory.get(index), distances.get(index, ())) for index in numbers
+    )
 
 
 def _affinity(answers: Answers, online: CpuList | None) -> CpuList | None:

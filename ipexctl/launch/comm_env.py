@@ -94,7 +94,7 @@ def _offload(context: LaunchContext, node: NodeLayout) -> ChosenValue | None:
         return "0", "a single rank has nothing to communicate: all cores compute"
     if not context.workers:
         return "0", "no oneCCL worker is wanted: communication runs in the rank's own thread"
-    cores = node.cores.count // node.count
+    cores = node.binding.share
     if context.omp is not None and cores > context.workers:
         return "0", (
             f"{context.omp} of {cores} cores of a rank are for its OpenMP threads, and none is left for a worker: "

@@ -7,14 +7,23 @@ with -v.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from ipexctl.errors import Refusal
 from ipexctl.facts.cpu import CpuList
 from ipexctl.facts.software import GLOO_MENDED, has_gloo_overflow
 from ipexctl.hosts.host import find_leaders
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch import allreduce, comm_env, cpu_variables, hub_settings, mpi, python_env, rank_distribution
+from ipexctl.launch import (
+    allreduce,
+    comm_env,
+    cpu_variables,
+    hub_settings,
+    mpi,
+    numa_notes,
+    python_env,
+    rank_distribution,
+)
 from ipexctl.launch.context import LaunchContext, NodeLayout
 from ipexctl.launch.mpi import LauncherProgram, find_launcher, lone_ranks_note, started_by
 from ipexctl.launch.other_runs import find_other_runs
@@ -32,7 +41,7 @@ from ipexctl.launch.overrides import (
 )
 from ipexctl.launch.rank_distribution import RankDistribution, ranks_on
 from ipexctl.launch.request import Gathered
-from ipexctl.launch.topology import bind, cores_of, dtype
+from ipexctl.launch.topology import bind, cores_of, cores_per_rank, dtype
 from ipexctl.node.common.plan import (
     HostPlan,
     LauncherChoice,
@@ -61,8 +70,8 @@ def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
         host.name: count for host, count in zip(gathered.first_hosts, distribution.counts, strict=True) if count
     }
     world_size = sum(ranks_per_host.values())
-    cores_per_rank = min(cores_of(gathered.facts[name].cpu).count // count for name, count in ranks_per_host.items())
-    choice = choose_backend(gathered, len(ranks_per_host), world_size, cores_per_rank)
+    share = min(cores_per_rank(gathered.facts[name].cpu, count) for name, count in ranks_per_host.items())
+    choice = choose_backend(gathered, len(ranks_per_host), world_size, share)
     if isinstance(choice, Refusal):
         return choice
     backend, backend_reason = choice
@@ -179,6 +188,7 @@ def _nodes(
     keeps_workers = spec.ccl_workers is not None or "CCL_WORKER_COUNT" in wanted
     omp = 1 if keeps_workers else requested_number(wanted, "OMP_NUM_THREADS") or spec.omp or 1
     bind_workers = "CCL_WORKER_AFFINITY" not in wanted
+    need = gathered.earlier_memory.size if gathered.earlier_memory else 0
     for host in gathered.first_hosts:
         if host.name not in ranks_per_host:
             continue
@@ -188,7 +198,8 @@ def _nodes(
         if (len(ranks_per_host) == 1 or host is gathered.hosts[0]) and ":" not in address:
             ssh_name = address  # hydra recognises its own machine by the address, and would use ssh for some names
         cores = cores_of(facts.cpu)
-        binding = bind(cores, ranks_per_host[host.name], workers, mode, omp=omp, bind_workers=bind_workers)
+        ranks = ranks_per_host[host.name]
+        binding = bind(cores, ranks, workers, mode, omp=omp, bind_workers=bind_workers, need=need)
         nic = facts.network.nic_with(address) if len(ranks_per_host) > 1 else None
         iface = nic.name if nic else None
         nodes.append(NodeLayout(host.name, facts, address, ssh_name, first, cores, binding, iface))
@@ -252,7 +263,7 @@ def _command(gathered: Gathered) -> tuple[str, ...]:
 
 
 def plan_choices(context: LaunchContext, distribution: RankDistribution, program: LauncherProgram) -> tuple[str, ...]:
-    choices = [f"ranks on each host: {distribution.reason}"]
+    choices = [f"ranks on each host: {distribution.reason}", *numa_notes.choices(context)]
     if program.of_env:
         choices.append(f"{started_by(program.flavor)}: {program.reason}")
     if context.backend_reason:
@@ -290,55 +301,12 @@ def plan_notes(context: LaunchContext, distribution: RankDistribution, program: 
         notes.append("Intel MPI binds the ranks to cores, by your I_MPI_PIN variables; --bind cores has ipexctl do it")
     notes += cpu_variables.missing_libraries(context)
     if distribution.by_default:
-        notes += _more_than_sockets(context)
+        notes += numa_notes.more_than_sockets(context)
     notes += allreduce.notes(context)
     notes += cpu_variables.fp32_notes(context)
     notes += rank_distribution.memory_notes(context)
     notes += hub_settings.notes(context)
-    return (*notes, *_crowded(context), *_straddling(context), *_unequal(context), *comm_env.notes(context))
-
-
-def _more_than_sockets(context: LaunchContext) -> Iterator[str]:
-    """Sub-NUMA clustering makes several ranks per socket, each with its own model and batch."""
-    ranks, sockets = context.nodes[0].count, [_sockets(node) for node in context.nodes]
-    minimum = min(sockets)
-    if not minimum or ranks <= minimum:
-        return
-    yield (
-        f"{ranks} ranks on each host, one for each NUMA node: {ranks} copies of model and optimizer in its memory, and "
-        f"a global batch of {context.world_size} x the per-device batch; one for each socket: --ppn {minimum}"
-    )
-
-
-def _sockets(node: NodeLayout) -> int:
-    return len({core.socket for core in node.cores.cores if core.socket is not None})
-
-
-def _straddling(context: LaunchContext) -> Iterator[str]:
-    """Notes on ranks with cores of two sockets, or of shared NUMA nodes."""
-    hosts: defaultdict[str, list[str]] = defaultdict(list)
-    for node in context.nodes:
-        if node.binding.crowded or context.gathered.spec.bind not in ("auto", "cores"):
-            continue
-        place = {core.cpu: (core.socket, core.node) for core in node.cores.cores}
-        areas = [{place[cpu] for cpu in (*slot.cores, *slot.workers) if cpu in place} for slot in node.binding.slots]
-        several = [at for at, area in enumerate(areas) if len(area) > 1]
-        split = [at for at in several if _is_split(areas, at)]
-        if split:
-            numa = len(set(place.values()))
-            ranks = fold(str(node.first + at) for at in split).strip("[]")
-            hosts[
-                f"rank{'s' * (len(split) > 1)} {ranks} on {{}}: cores of several NUMA nodes, and memory of the far "
-                f"ones is slower; --ppn {numa} gives each NUMA node a rank"
-            ].append(node.name)
-    for text, names in hosts.items():
-        yield text.format(fold(names))
-
-
-def _is_split(areas: Sequence[set[tuple[int | None, int | None]]], at: int) -> bool:
-    """True if the rank spans two sockets, or a NUMA node that another rank also uses."""
-    others = (area for other, area in enumerate(areas) if other != at)
-    return len({socket for socket, _ in areas[at]}) > 1 or any(areas[at] & area for area in others)
+    return (*notes, *_crowded(context), *numa_notes.notes(context), *_unequal(context), *comm_env.notes(context))
 
 
 def _crowded(context: LaunchContext) -> Iterator[str]:

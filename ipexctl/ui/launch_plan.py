@@ -6,11 +6,10 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from ipexctl.facts.cpu import CpuList
+from ipexctl.facts.cpu import Cpu, CpuList
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.mpi import started_by, title_of
 from ipexctl.node.common.plan import HostPlan, Plan, Setting
@@ -18,12 +17,12 @@ from ipexctl.option_declaration import words_in_sh
 from ipexctl.run.start.request import StartFailure
 from ipexctl.spec import RankOptions
 from ipexctl.text import printable
+from ipexctl.ui.machine_drawing import DrawnRank, folded_numbers, machine_lines, short_cpu
 from ipexctl.ui.messages import paint, wants_color, wrapped, wrapped_fix
 from ipexctl.ui.results import group_by, print_json
 from ipexctl.ui.text_table import column_widths, folded_hosts, output_width, print_lines, row_lines
 
-_MOST_RANKS: Final = 8
-"""Most ranks listed in a cell if their numbers do not fold into ranges."""
+NO_MACHINES: Final[Mapping[str, Cpu]] = {}
 _FREE_PORT: Final = "node0 looks for one that is free as the run starts: a fixed one may be taken"
 
 
@@ -33,25 +32,30 @@ def show_refused_json(failure: StartFailure, schema: str) -> None:
     print_json({"schema": schema, "status": status, **details})
 
 
-def show_plan(plan: Plan, *, quiet: bool = False, no_color: bool = False) -> None:
+def show_plan(
+    plan: Plan, *, quiet: bool = False, no_color: bool = False, machines: Mapping[str, Cpu] = NO_MACHINES
+) -> None:
+    """`machines`: processors of the hosts, to be drawn."""
     del quiet
     width = min(100, output_width(80))
     colors = wants_color(sys.stdout, no_color=no_color)
-    print_lines(plan_lines(plan, width, colors=colors))
+    print_lines(plan_lines(plan, width, colors=colors, machines=machines))
 
 
-def plan_lines(plan: Plan, width: int = 80, *, colors: bool = False) -> Iterator[str]:
+def plan_lines(
+    plan: Plan, width: int = 80, *, colors: bool = False, machines: Mapping[str, Cpu] = NO_MACHINES
+) -> Iterator[str]:
     for line in wrapped(_summary(plan), width):
         yield paint(line, "1", on=colors)
-    for heading, lines in _sections(plan, width):
+    for heading, lines in _sections(plan, width, machines):
         if section := list(lines):
             yield from ("", paint(heading, "1", on=colors), *section)
 
 
-def _sections(plan: Plan, width: int) -> Iterator[tuple[str, Iterable[str]]]:
+def _sections(plan: Plan, width: int, machines: Mapping[str, Cpu]) -> Iterator[tuple[str, Iterable[str]]]:
     given = [setting for setting in plan.settings if setting.value is not None]
     differing = [setting for setting in given if setting.host is not None and setting.rank is None]
-    yield "Ranks", _ranks(plan.hosts, width)
+    yield "Ranks", _drawn_ranks(plan.hosts, width, machines) if machines else _ranks(plan.hosts, width)
     yield "Variables on every rank", _everywhere([setting for setting in given if setting.host is None], plan, width)
     yield "Variables that differ from host to host", _by_host(differing, width)
     yield "Variables that differ from rank to rank", _by_rank([s for s in plan.settings if s.rank is not None], width)
@@ -68,15 +72,30 @@ def _summary(plan: Plan) -> str:
     return f"{plan.size} {plan.connection}, {started_by(plan.flavor)}"
 
 
+def _drawn_ranks(hosts: Sequence[HostPlan], width: int, machines: Mapping[str, Cpu]) -> Iterator[str]:
+    for group in group_by(hosts, lambda host: (machines[host.name], _alike(host))).values():
+        cpu = machines[group[0].name]
+        yield from wrapped(printable(f"{fold(host.name for host in group)}: {short_cpu(cpu)}"), width, "  ", "    ")
+        ranks = [
+            DrawnRank([host.ranks[at].rank for host in group], rank.cores, rank.ccl_cores, rank.memory, rank.omp)
+            for at, rank in enumerate(group[0].ranks)
+        ]
+        yield from (f"  {line}" for line in machine_lines(cpu, ranks, width - 2))
+
+
+def _alike(host: HostPlan) -> tuple[object, ...]:
+    return tuple((rank.cores, rank.ccl_cores, rank.omp, rank.memory) for rank in host.ranks)
+
+
 def _ranks(hosts: Sequence[HostPlan], width: int) -> Iterator[str]:
-    alike = group_by(hosts, lambda host: tuple((r.cores, r.ccl_cores, r.omp, r.memory) for r in host.ranks))
+    alike = group_by(hosts, _alike)
     rows: list[tuple[str, ...]] = [("host", "rank", "cores", "oneCCL", "threads", "memory")]
     for group in alike.values():
         for index, rank in enumerate(group[0].ranks):
             rows.append(
                 (
                     printable(fold(host.name for host in group)) if index == 0 else "",
-                    _rank_numbers([host.ranks[index].rank for host in group]),
+                    folded_numbers([host.ranks[index].rank for host in group]),
                     str(CpuList.of(rank.cores)) if rank.cores else "not bound",
                     str(CpuList.of(rank.ccl_cores)) or "-",
                     str(rank.omp),
@@ -87,14 +106,6 @@ def _ranks(hosts: Sequence[HostPlan], width: int) -> Iterator[str]:
         rows = [(*row[:3], *row[4:]) for row in rows]
     widths = column_widths(rows, width - 2)
     yield from (f"  {line}" for row in rows for line in row_lines(row, widths))
-
-
-def _rank_numbers(ranks: Sequence[int]) -> str:
-    """`0-3,6`; many numbers at the same distance are `0,2,4,…,254`."""
-    steps = {after - before for before, after in pairwise(ranks)}
-    if len(ranks) > _MOST_RANKS and len(steps) == 1 and steps != {1}:
-        return f"{','.join(map(str, ranks[:3]))},…,{ranks[-1]}"
-    return str(CpuList.of(ranks))
 
 
 def _shown(setting: Setting) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import signal
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -139,6 +141,35 @@ def test_rank_starts_if_scheduling_policies_are_refused(monkeypatch: pytest.Monk
         with bound(RankPlan(0, 0, "node1", (), 1, batch=batch), mismatches):
             pass
         assert [missing(text, "SCHED_BATCH Operation not permitted") for text in mismatches] == [[]] * batch
+
+
+def test_kernel_that_cannot_prefer_several_nodes_lets_the_first_write_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for kernels before 5.15, which answer EINVAL to MPOL_PREFERRED_MANY; and for a node without memory."""
+    modes: list[int] = []
+
+    def answer(_number: object, mode: ctypes.c_int, *_: object) -> int:
+        modes.append(mode.value)
+        ctypes.set_errno(errno.EINVAL)
+        return -1 if mode.value else 0
+
+    monkeypatch.setattr(processes, "_libc", SimpleNamespace(syscall=answer))
+    told: dict[tuple[int, ...], list[str]] = {(1, 2): [], (3, 4): [], (1,): []}
+    for nodes, mismatches in told.items():
+        with bound(RankPlan(0, 0, "node1", (), 1, memory=nodes), mismatches):
+            pass
+    assert modes == [5, 0, 5, 0, 1, 0]
+    assert told[1, 2] == told[3, 4], "equal texts are told once per host"
+    assert [missing(told[nodes][0], words) for nodes, words in (((1, 2), "several NUMA"), ((1,), "1 Invalid"))] == [
+        [],
+        [],
+    ]
+
+
+def test_memory_of_a_node_that_exists_can_be_preferred() -> None:
+    mismatches: list[str] = []
+    with bound(RankPlan(0, 0, "node1", (), 1, memory=(0,)), mismatches):
+        pass
+    assert mismatches == []
 
 
 def test_intel_openmp_files_of_workers_that_have_ended_are_removed(

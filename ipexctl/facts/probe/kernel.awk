@@ -58,6 +58,7 @@ function processors(cpus, file, line, begun, online, count, i, at, group) {
     cpus = "/sys/devices/system/cpu"
     online = first(cpus "/online")
     put("cpu.online", online)
+    put("cpu.performance", first("/sys/devices/cpu_core/cpus"))
     put("cpu.governor", first(cpus "/cpu0/cpufreq/scaling_governor"))
     count = expand(online, at)
     if (!count || first(cpus "/cpu" at[1] "/topology/thread_siblings_list") == "") {
@@ -95,13 +96,15 @@ function places(file, line, row, part) {
     close(file)
 }
 
+# Kernels before 2.6.35 begin a node's meminfo with an empty line.
 function numa(nodes, count, list, i, at) {
     nodes = "/sys/devices/system/node"
     count = expand(first(nodes "/online"), list)
     for (i = 1; i <= count; i++) {
         at = nodes "/node" list[i]
         print "numa " list[i] " " first(at "/cpulist")
-        put("numa.memory", first(at "/meminfo"))
+        matching("numa.memory", at "/meminfo", " MemTotal:")
+        put("numa.distance " list[i], first(at "/distance"))
     }
 }
 

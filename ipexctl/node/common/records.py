@@ -168,7 +168,7 @@ class RankStatus(NamedTuple):
     waits_in: str | None = None
     """Kernel function in which the main process sleeps, or KEEPS_STORE."""
     mismatch: tuple[str, ...] = ()
-    """Sentences that say where cores and memory differ from the plan."""
+    """Sentences that say where cores and memory differ from the plan; each once per host."""
     problem: Detail | None = None
     disk: FullDisk | None = None
     throughput: Throughput | None = None

@@ -38,6 +38,7 @@ class RunFigures:
     def begin_attempt(self, hosts: Mapping[int, str]) -> None:
         self._hosts = hosts
         waiting = self._waiting = waiting_of(self._plan.backend, self._plan.allreduce.mode, len(set(hosts.values())))
+        self._mismatches: set[tuple[str, str]] = set()
         self._fp32_hosts: set[str] = set()
         self._stepped: set[int] = set()
         self._groups: dict[int, int] = {}
@@ -63,8 +64,10 @@ class RunFigures:
         if isinstance(message, Beat):
             figures.beat = message
         elif isinstance(message, Mismatch):
-            if message.text in figures.mismatch or len(figures.mismatch) >= MAX_MISMATCHES:
+            said = self._hosts[rank], message.text
+            if said in self._mismatches or len(figures.mismatch) >= MAX_MISMATCHES:
                 return False
+            self._mismatches.add(said)
             figures.mismatch = (*figures.mismatch, message.text)
         elif isinstance(message, StepWindow):
             if message.is_possible:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import signal
 import time
@@ -39,7 +40,10 @@ _libc.prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_u
 
 
 def _set_memory(nodes: list[int]) -> str:
-    """Prefer memory of these NUMA nodes; an empty list resets that. Returns an error text, or an empty one."""
+    """Prefer memory of these NUMA nodes; an empty list resets that. Returns an error text, or an empty one.
+
+    If the kernel does not know MPOL_PREFERRED_MANY, its default remains: memory of the thread's own node.
+    """
     machine = os.uname().machine
     number = _SET_MEMPOLICY.get(machine)
     if number is None:
@@ -55,7 +59,10 @@ def _set_memory(nodes: list[int]) -> str:
     if _libc.syscall(
         ctypes.c_long(number), ctypes.c_int(mode), pointer, ctypes.c_ulong(length * 64 + 1 if nodes else 0)
     ):
-        return f"memory of NUMA node {','.join(map(str, nodes))}: {os.strerror(ctypes.get_errno())}"
+        error = ctypes.get_errno()
+        if error == errno.EINVAL and len(nodes) > 1:
+            return "this kernel can't prefer several NUMA nodes: each page is on the node that first writes it"
+        return f"memory of NUMA node {','.join(map(str, nodes))}: {os.strerror(error)}"
     return ""
 
 

@@ -97,6 +97,12 @@ HOST: Final[Mapping[str, Scene]] = {
     "cpu.governor": lambda: alone(DOCKER),
     "cpu.topology_hidden": lambda: changed(cpu={"siblings": (), "packages": ()}),
     "numa.no_memory": lambda: changed(cpu={"numa": _numa(256 * GB, 0)}),
+    "numa.hbm": lambda: changed(
+        cpu={
+            "model_name": "Intel(R) Xeon(R) CPU Max 9480",
+            "numa": (*_numa(256 * GB, 256 * GB), NumaNode(2, CpuList(), 64 * GB), NumaNode(3, CpuList(), 64 * GB)),
+        }
+    ),
     "numa.uneven": lambda: changed(cpu={"numa": _numa(256 * GB, 64 * GB)}),
     "memory.small": lambda: changed(memory={"total": 2 * GB, "available": 2 * GB}),
     "memory.limit": lambda: alone(recorded("container-cgroup1-quota")),

@@ -68,7 +68,8 @@ def test_interleaved_core_numbers_are_supported() -> None:
 
 def test_only_allowed_cores_are_assigned() -> None:
     found = plan(machine("container-cgroup2-cpuset"))
-    assert [(str(CpuList.of(rank.cores)), rank.memory) for rank in found.ranks] == [("8-11", (0,)), ("12-15", ())]
+    # Six cores of one NUMA node, and two of the next.
+    assert [(str(CpuList.of(rank.cores)), rank.memory) for rank in found.ranks] == [("8-15", ())]
     allowed = cpu(64, 2, affinity=CpuList.of(range(30, 34)))
     assert cores(bound(allowed, 2)) == ["30-31", "32-33"]
     assert cores(bound(cpu(64, 2, affinity=CpuList.of([94, 95, 96])), 3)) == ["94", "95", "96"]
@@ -138,6 +139,7 @@ def test_e_cores_are_left_out() -> None:
     assert cores(bound(hybrid, 1)) == ["0,2,4,6"]
     assert cores_of(hybrid).left_out == 4
     assert cores_of(hybrid._replace(model=143)).left_out == 0
+    assert cores(bound(hybrid._replace(model=143, p_cores=CpuList.of(range(4))), 1)) == ["0,2"]
     assert any(missing(note, "4 E-cores") == [] for note in plan(machine(hybrid)).notes)
 
 

@@ -8,6 +8,7 @@ import subprocess
 import pytest
 from launch_helpers import IPEX, cpu, eth, machine, plan
 
+from ipexctl.facts.cpu import CpuList
 from ipexctl.spec import Export
 from ipexctl.ui.launch_plan import plan_lines, show_plan
 from message_data import missing
@@ -40,6 +41,25 @@ def test_equal_hosts_share_rows() -> None:
     few = plan(*(machine(SPR, at) for at in range(1, 9)), ppn=2)
     assert any(line.split()[:2] == ["node[1-8]", "0,2,4,6,8,10,12,14"] for line in plan_lines(few))
     assert len(lines) < 140
+
+
+def test_drawing_replaces_the_table_and_says_which_rank_has_each_core() -> None:
+    limited = cpu(16, 2, sockets=2, affinity=CpuList.of(range(3, 16)))
+    found = plan(machine(limited, 1), machine(limited, 2), env=IPEX)
+    machines = dict.fromkeys(("node1", "node2"), limited)
+    lines = list(plan_lines(found, machines=machines))
+    drawing = [line.split() for line in lines if line.startswith("    node")]
+    assert drawing == [["node", "0", "---0000+"], ["node", "1", "1111+..."]]
+    ranks = [line.strip() for line in lines if "threads, memory" in line]
+    assert [missing(*each) for each in zip(ranks, ("0,2 3-6 7 4 node 0", "1,3 8-11 12 4 node 1"), strict=True)] == [
+        [],
+        [],
+    ]
+    assert not any(line.split()[:2] == ["host", "rank"] for line in lines)
+    alone = plan(machine(cpu(8, 2)), bind="none", ppn=1)
+    text = words_of("\n".join(plan_lines(alone, machines={"node1": cpu(8, 2)})))
+    assert "0000 node 1 0000" in text
+    assert "rank 0: not bound, 8 threads, any memory" in text
 
 
 def test_unbound_ranks_are_marked() -> None:

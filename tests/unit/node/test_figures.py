@@ -57,6 +57,9 @@ def test_each_mismatch_counts_once_and_their_number_is_bounded(recorder: Recorde
     throughput = figures.of(0).throughput
     figures.begin_attempt({0: "node1"})
     assert (figures.of(0).mismatch, figures.of(0).throughput) == ((), throughput)
+    figures.begin_attempt({0: "node1", 1: "node1", 2: "node2"})
+    told = [figures.add(rank, Mismatch("one for all"), recorder.windows(rank), NOW) for rank in (0, 1, 2)]
+    assert told == [True, False, True], "once per host"
     figures.begin_attempt({0: "node1", 1: "node1"})
     assert figures.of(0).throughput is not throughput
 

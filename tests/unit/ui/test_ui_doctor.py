@@ -139,3 +139,19 @@ def test_fix_with_limit_names_the_hosts(capfd: pytest.CaptureFixture[str]) -> No
     fix = "train without them (--limit '!NAME,!NAME')"
     lines = shown(capfd, Finding("cluster.example", "warn", "Slow", fix, ("node1", "node4")))
     assert any("(--limit '!node1,!node4')" in line for line in lines)
+
+
+def test_verbose_doctor_draws_equal_machines_once_instead_of_the_table(capfd: pytest.CaptureFixture[str]) -> None:
+    why = {"stack": "an index has it"}
+    advice = Recommendation("torch-2.13", ("torch-2.13",), "float32", 2, 12, None, "gloo", "eth0", why)
+    hosts = [report()._replace(host=Host(f"node{number}", "10.1.0.1")) for number in (1, 2)]
+    silent = HostReport(Host("node4", "10.1.0.4"), "unreachable", 1.0, reason="no answer")
+    drawn = DoctorReport((*hosts, silent), (), advice, 1.0)
+    show_doctor(drawn, quiet=False, verbose=True, no_color=True)
+    lines = capfd.readouterr().out.splitlines()
+    assert lines[0].split()[:2] == ["node[1-2]", "ok"]
+    assert sum(line.startswith("0  rank 0:") for line in lines) == 1
+    assert "node4  unreachable" in lines
+    assert not any("─" in line for line in lines)
+    show_doctor(drawn, quiet=True, verbose=True, no_color=True)
+    assert "rank 0" not in capfd.readouterr().out

@@ -1,0 +1,132 @@
+"""Notes on ranks and NUMA nodes: nodes that get no rank of their own, ranks that span several, high-bandwidth memory.
+Pure. Advice to use another `--ppn` always leads to the ranks that are the default.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+
+from ipexctl.facts.cpu import CpuList
+from ipexctl.hosts.nodeset import fold
+from ipexctl.launch.context import LaunchContext, NodeLayout
+from ipexctl.launch.topology import bind, default_ranks, split_ranks
+from ipexctl.text import counted
+
+
+def more_than_sockets(context: LaunchContext) -> Iterator[str]:
+    """Sub-NUMA clustering makes several ranks per socket, each with its own model and batch."""
+    ranks, sockets = context.nodes[0].count, [_sockets(node) for node in context.nodes]
+    minimum = min(sockets)
+    if not minimum or ranks <= minimum or any(_is_split_with(node, minimum) for node in context.nodes):
+        return
+    yield (
+        f"{ranks} ranks on each host, by its NUMA nodes: {ranks} copies of model and optimizer in its memory, and "
+        f"a global batch of {context.world_size} x the per-device batch; one for each socket: --ppn {minimum}"
+    )
+
+
+def _sockets(node: NodeLayout) -> int:
+    return len({core.socket for core in node.cores.cores if core.socket is not None})
+
+
+def _is_split_with(node: NodeLayout, ranks: int) -> bool:
+    return bool(split_ranks(node.cores, bind(node.cores, ranks, 0, "auto")))
+
+
+def choices(context: LaunchContext) -> Iterator[str]:
+    earlier = context.gathered.earlier_memory
+
+    def memory(node: NodeLayout) -> str:
+        share = node.binding.hbm
+        if not share:
+            return ""
+        numbers = CpuList.of(number for area in node.cores.areas for number in area.hbm)
+        about = f"memory of ranks on {{}}: {share / 2**30:.0f} GiB of HBM for each (flat mode, NUMA nodes {numbers})"
+        if earlier is not None and earlier.size > share:
+            size = f"{earlier.size / 2**30:.0f} GiB of a rank in run {earlier.run}"
+            return f"{about}, too little for the {size}: DDR is used"
+        return f"{about} before DDR, because HBM has more bandwidth; what does not fit goes to DDR"
+
+    yield from _by_text(context, memory)
+
+
+def notes(context: LaunchContext) -> Iterator[str]:
+    best = min(default_ranks(node.facts.cpu) for node in context.nodes)
+    is_by_cores = context.gathered.spec.bind in ("auto", "cores") and not context.bound_by_mpi
+    yield from _by_text(context, _without_memory)
+    yield from _by_text(context, _without_rank if is_by_cores else lambda _: "")
+    yield from _by_text(context, partial(_straddling, best) if is_by_cores else lambda _: "")
+    yield from _by_text(context, _old_kernel)
+
+
+def _by_text(context: LaunchContext, text_of: Callable[[NodeLayout], str]) -> Iterator[str]:
+    """Each text once, with the names of its hosts for `{}`."""
+    hosts: defaultdict[str, list[str]] = defaultdict(list)
+    for node in context.nodes:
+        hosts[text_of(node)].append(node.name)
+    yield from (text.format(fold(names)) for text, names in hosts.items() if text)
+
+
+def _without_memory(node: NodeLayout) -> str:
+    with_memory = {number for area in node.cores.areas for number in area.memory}
+    empty = [numa for numa in node.facts.cpu.numa if numa.number not in with_memory]
+    far = {number for numa in empty for number in numa.cpus}
+    cores = sum(core.cpu in far for core in node.cores.cores)
+    numbers = _numbered(numa.number for numa in empty if numa.cpus)
+    return f"{numbers} on {{}} without memory: {counted(cores, 'core')} there use the nearest node's" if cores else ""
+
+
+def _without_rank(node: NodeLayout) -> str:
+    """Nodes without a rank of their own, and idle cores, unless fewer than one for each rank."""
+    cores, binding = node.cores.cores, node.binding
+    if node.cores.limited or binding.crowded or not cores:
+        return ""
+    used = {cpu for slot in binding.slots for cpu in (*slot.cores, *slot.workers)}
+    own = {slot.cores[0] for slot in binding.slots}
+    size_of = Counter(core.node for core in cores)
+    largest = max(size_of.values())
+    small = size_of.keys() - {core.node for core in cores if core.cpu in own} - {None}
+    idle = [core for core in cores if core.cpu not in used]
+    if small and all(2 * size_of[number] < largest for number in small):
+        there, unused = sum(size_of[number] for number in small), sum(core.node in small for core in idle)
+        rest = f"{unused} of them idle" if unused else "ranks of their socket have them"
+        return (
+            f"no rank of its own for {_numbered(small)} on {{}}: {counted(there, 'core')} there, fewer than half of "
+            f"the {largest} in the largest node; {rest}"
+        )
+    if len(idle) < node.count:
+        return ""
+    return (
+        f"{counted(len(idle), 'core')} of {_numbered(core.node for core in idle)} on {{}} idle: each of "
+        f"{counted(node.count, 'rank')} has {binding.share}, as many as fit into the smallest NUMA node"
+    )
+
+
+def _numbered(numbers: Iterable[int | None]) -> str:
+    known = CpuList.of(number for number in numbers if number is not None)
+    return f"NUMA node{'s' * (len(known) > 1)} {known}"
+
+
+def _straddling(best: int, node: NodeLayout) -> str:
+    split = split_ranks(node.cores, node.binding)
+    if not split:
+        return ""
+    ranks = fold(str(node.first + at) for at in split).strip("[]")
+    advice = "" if best == node.count or _is_split_with(node, best) else f"; --ppn {best} fits the nodes better"
+    return (
+        f"rank{'s' * (len(split) > 1)} {ranks} on {{}}: cores of several NUMA nodes, and memory of the far ones is "
+        f"slower{advice}"
+    )
+
+
+def _old_kernel(node: NodeLayout) -> str:
+    version = [int(number) for number in re.findall(r"\d{1,4}", node.facts.system.kernel or "")[:2]]
+    if not version or version >= [5, 15] or all(len(slot.memory) < 2 for slot in node.binding.slots):
+        return ""
+    return (
+        f"kernel {'.'.join(map(str, version))} of {{}} may not know how to prefer several NUMA nodes (5.15 does): "
+        "the memory of ranks on several then lies where their threads first write it"
+    )
