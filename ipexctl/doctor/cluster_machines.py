@@ -7,7 +7,8 @@ from typing import Final
 
 from ipexctl.doctor.finding import ClusterContext, ClusterRule, Finding, few, groups, odd_ones, size, span, usable_cores
 from ipexctl.facts.cpu import TIERS, X86
-from ipexctl.launch.topology import numa_nodes
+from ipexctl.launch.topology import default_ranks, numa_nodes
+from ipexctl.text import counted
 
 _LEAVE_OUT: Final = "train without them (--limit '!NAME,!NAME'), or accept it"
 _WORTH_SAYING: Final = 1.05
@@ -112,11 +113,12 @@ def numa(cluster: ClusterContext) -> Iterator[Finding]:
     if len(found) < 2:
         return
     usual, others, names = odd_ones(found)
+    ranks = min(default_ranks(node.facts.cpu) for node in cluster.runnable)
     yield Finding(
         "cluster.mixed_numa",
         "info",
-        f"NUMA nodes: {span(min(others), max(others))}, but {usual} on the other hosts; every host gets {min(found)} "
-        f"rank{'s' * (min(found) > 1)}",
+        f"NUMA nodes: {span(min(others), max(others))}, but {usual} on the other hosts; every host gets "
+        f"{counted(ranks, 'rank')}",
         "nothing to do; --ppn sets another number of ranks, and the firmware's SNC or NPS setting another number of "
         "NUMA nodes",
         names,

@@ -18,18 +18,14 @@ from ipexctl.text import counted
 
 def more_than_sockets(context: LaunchContext) -> Iterator[str]:
     """Sub-NUMA clustering makes several ranks per socket, each with its own model and batch."""
-    ranks, sockets = context.nodes[0].count, [_sockets(node) for node in context.nodes]
-    minimum = min(sockets)
+    ranks = context.nodes[0].count
+    minimum = min(len({core.socket for core in node.cores.cores} - {None}) for node in context.nodes)
     if not minimum or ranks <= minimum or any(_is_split_with(node, minimum) for node in context.nodes):
         return
     yield (
         f"{ranks} ranks on each host, by its NUMA nodes: {ranks} copies of model and optimizer in its memory, and "
         f"a global batch of {context.world_size} x the per-device batch; one for each socket: --ppn {minimum}"
     )
-
-
-def _sockets(node: NodeLayout) -> int:
-    return len({core.socket for core in node.cores.cores if core.socket is not None})
 
 
 def _is_split_with(node: NodeLayout, ranks: int) -> bool:
@@ -56,10 +52,9 @@ def choices(context: LaunchContext) -> Iterator[str]:
 def notes(context: LaunchContext) -> Iterator[str]:
     best = min(default_ranks(node.facts.cpu) for node in context.nodes)
     is_by_cores = context.gathered.spec.bind in ("auto", "cores") and not context.bound_by_mpi
-    yield from _by_text(context, _without_memory)
-    yield from _by_text(context, _without_rank if is_by_cores else lambda _: "")
-    yield from _by_text(context, partial(_straddling, best) if is_by_cores else lambda _: "")
-    yield from _by_text(context, _old_kernel)
+    by_cores = (_without_rank, partial(_straddling, best)) if is_by_cores else ()
+    for text_of in (_without_memory, *by_cores, _old_kernel):
+        yield from _by_text(context, text_of)
 
 
 def _by_text(context: LaunchContext, text_of: Callable[[NodeLayout], str]) -> Iterator[str]:

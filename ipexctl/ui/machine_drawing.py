@@ -123,17 +123,14 @@ def _rows(cpu: Cpu) -> Iterator[_Row]:
     for nodes, cpus in rows:
         own = set(cpus)
         cores = [core for core in _cores(cpu) if core.cpus[0] in own]
-        sockets = _sockets(cpu, cpus or home_of.get(nodes[0].number, CpuList()))
+        near = cpus or home_of.get(nodes[0].number, CpuList())
+        sockets = frozenset(at for at, package in enumerate(cpu.packages) if package & near)
         label = f"node{'s' * (len(nodes) > 1)} {CpuList.of(node.number for node in nodes)}"
         memory = _memory(nodes, is_hbm=nodes[0] in cpu.hbm) if any(node.memory for node in cpu.numa) else ""
         yield _Row(label, memory, sockets, cores)
     if not rows:
         for at, package in enumerate(cpu.packages or (cpu.online or CpuList(),)):
             yield _Row("cores", "", frozenset({at}), [core for core in _cores(cpu) if core.cpus[0] in package])
-
-
-def _sockets(cpu: Cpu, cpus: CpuList) -> frozenset[int]:
-    return frozenset(at for at, package in enumerate(cpu.packages) if package & cpus)
 
 
 def _memory(nodes: Sequence[NumaNode], *, is_hbm: bool) -> str:
