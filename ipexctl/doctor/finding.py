@@ -62,7 +62,7 @@ def recommend(
         if precision == "bfloat16"
         else "not every host computes bfloat16 in hardware; there it is slower than float32"
     )
-    reasons["ppn"] = "one rank for each NUMA node of the smallest host"
+    reasons["ppn"] = "by the NUMA nodes and the cores of the smallest host"
     reasons["omp_num_threads"] = layout.reason
     return Recommendation(
         plan.row.name if plan is chosen else None,

@@ -103,7 +103,7 @@ def _by_slots(hosts: Sequence[Host], n: int | None, default: int) -> RankDistrib
     slots = [min(host.slots or default, host.max_slots or 1 << 20) for host in hosts]
     granted = any(host.slots for host in hosts)
     if n is None:
-        reason = "its slots" if granted else "one for each NUMA node of the smallest host"
+        reason = "its slots" if granted else "by the NUMA nodes and the cores of the smallest host"
         return RankDistribution(tuple(slots), reason)
     if not granted:
         slots = [0] * len(hosts)  # without slots none can be exceeded: distribute evenly
