@@ -361,6 +361,7 @@ input()
         ("", 2, 0, True),
         ("sys.exit()", 2, 0, True),
         ("sys.exit(0)", 2, 0, True),
+        ("raise SystemExit(3)", 2, 3, True),  # its code is not known before the interpreter ends
         ("", 1, 0, False),
         ("sys.exit(3)", 2, 3, False),
         ("1 / 0", 2, 1, False),

@@ -28,7 +28,7 @@ from ipexctl.node.common.liveness import RESERVED_FILE
 from ipexctl.node.common.placeholders import used_names
 from ipexctl.node.common.plan import Plan, command_of, for_hosts, host_of, read_plan, variables_of
 from ipexctl.node.common.processes import pid_scope, start_of
-from ipexctl.node.common.records import DETAIL_MARK, Detail
+from ipexctl.node.common.records import DETAIL_MARK, KEEPS_STORE, Detail
 from ipexctl.node.run import master_port, output_buffer, process_stacks, processes, rank_env, supervisor_client
 from ipexctl.node.run.oom import OutOfMemoryWatch
 from ipexctl.node.run.rank_machine import Act, Bond, ExplainExit, PassOn, SendReport, Turn, WrapperState
@@ -377,6 +377,8 @@ class Rank:
 
     def terminate(self) -> None:
         if self.child is not None and self.state.exit is None:
+            kept_store = processes.waiting_in(self.child.pid) == KEEPS_STORE
+            self.state = self.state._replace(kept_store=kept_store or self.state.kept_store)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.child.pid, signal.SIGTERM)
 

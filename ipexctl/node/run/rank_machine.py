@@ -33,7 +33,7 @@ CONNECT_TURN, BUSY_TURN = 0.2, 0.5
 """Seconds between two turns: before the first welcome, and while a connection, a dump or an exit is pending."""
 _OF_ONE_START = (
     *("pid", "mismatches", "not_started", "raised", "raised_at", "raised_code", "raised_text", "stuck", "exit"),
-    *("kill_at", "drain_until", "memory_at", "memory_interval", "has_killed"),
+    *("kill_at", "drain_until", "memory_at", "memory_interval", "has_killed", "kept_store"),
 )
 """Fields that begin anew when a copy is started again."""
 NOTICE_SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
@@ -166,6 +166,8 @@ class WrapperState(NamedTuple):
     memory_at: float = NEVER
     memory_interval: float = FIRST_MEMORY_INTERVAL
     has_killed: bool = False
+    kept_store: bool = False
+    """True if rank 0's script had ended when it was told to, and only its store was needed."""
     end_sent: bool = False
     is_signalled: bool = False
     """True after a signal that ends the wrapper, from mpirun or any process but the supervisor."""
@@ -434,7 +436,7 @@ class WrapperState(NamedTuple):
         if self.stuck is not None:  # the exception is the cause, not the signal that ended the process
             code, by = self.stuck["code"], None
         was_stopped = self.phase is Phase.STOPPING
-        is_own = not was_stopped or (by == signal.SIGKILL and not self.has_killed)
+        is_own = not was_stopped or self.kept_store or (by == signal.SIGKILL and not self.has_killed)
         report = {
             "code": code,
             "signal": by,

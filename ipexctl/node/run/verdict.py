@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 _KILLED_RANK = re.compile(r"\bRANK (\d+) PID \d+ RUNNING AT ")
 _LOST_HOST = re.compile(r"\bDownstream from host (\S+) exited abnormally")
 _ADDRESS = re.compile(r"\b0x[0-9a-f]+")
+_PEER_GONE = re.compile(r"Connection (?:closed|reset) by peer|got 0 bytes|Broken pipe")
+"""In exceptions of gloo and of torch's store in a rank whose peer has exited."""
 STEPS_TOLERANCE = 0.01
 """Part of the steps that the meter may have missed at the end, as fast steps share a record."""
 SETTLE_TIME = 2.0
@@ -117,10 +119,18 @@ def fail(
         turn.set_status(first_failure=first)
         end(turn, "failed", code, reason)
         return
+    if before is None or before.kind != "exit":
+        return
+    # A rank that loses a peer raises an exception. The peer's own exit may be reported a moment later.
     is_soon = turn.now.clock - ending.at < SETTLE_TIME
-    if is_soon and before is not None and before.kind == "exit" and kind in ("signal", "oom"):
-        # A rank that loses a peer raises an exception. The peer's own exit may be reported a moment later.
+    own = peers[0].exit if kind == "exit" and peers else None
+    is_cause = own is not None and lost_peer(raised_first(turn.state)) and not lost_peer(own.raised)
+    if is_cause or (is_soon and kind in ("signal", "oom")):
         replace_verdict(turn, ending._replace(code=code), reason, first)
+
+
+def lost_peer(raised: Raised | None) -> bool:
+    return raised is not None and _PEER_GONE.search(raised.text) is not None
 
 
 def exit_code_of(first: Failure) -> int:

@@ -63,6 +63,10 @@ def exchange_ends(problem: str = "") -> Event:
     return lambda state, now: state.on_exchange_ended(problem)
 
 
+def kept_store(state: WrapperState, now: float) -> Step:
+    return state._replace(kept_store=True), ()
+
+
 def nothing(state: WrapperState, now: float) -> Step:
     return state, ()
 
@@ -327,6 +331,7 @@ def test_a_rank_that_mpirun_has_ended_gives_up_a_silent_supervisor_soon() -> Non
         ([(5.0, ends(139, signal.SIGSEGV))], (139, signal.SIGSEGV, True), (False, True)),
         ([(4.0, sends("stop")), (5.0, ends(143, TERM))], (143, TERM, False), (False, False)),
         ([(4.0, sends("stop")), (5.0, ends(1))], (1, None, False), (False, False)),
+        ([(4.0, sends("stop")), (4.0, kept_store), (5.0, ends(3))], (3, None, True), (False, True)),
         # Not by the wrapper, whose first SIGKILL comes after four seconds.
         ([(4.0, sends("stop")), (5.0, ends(137, KILL))], (137, KILL, True), (True, True)),
         ([(4.0, sends("stop")), (8.1, ends(137, KILL))], (137, KILL, False), (False, False)),

@@ -42,6 +42,25 @@ def test_oom_kill_reported_soon_after_replaces_an_exception_as_first_failure(
         assert run.ending == ("failed", 137)
 
 
+@pytest.mark.parametrize(
+    ("first", "own", "is_own", "blamed"),
+    [
+        ("RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:9138.", "", True, (0, 3)),
+        ("DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed.", "ValueError: x", True, (0, 3)),
+        ("RuntimeError: Connection closed by peer", "RuntimeError: Connection closed by peer", True, (1, 1)),
+        ("RuntimeError: Connection closed by peer", "", False, (1, 1)),  # its script ended because of the stop
+        ("ValueError: y", "", True, (1, 1)),
+    ],
+)
+def test_the_exit_that_made_another_rank_lose_its_connection_is_the_first_failure(
+    first: str, own: str, is_own: bool, blamed: tuple[int, int]
+) -> None:
+    run = Supervised().begin().at(5, exit_of(1, 1, raised=Raised(first, "7 train.py:6")))
+    run.at(9, exit_of(0, 3, is_own=is_own, raised=Raised(own, "8 train.py:5") if own else None))
+    assert (run.first.rank, run.first.exit_code) == blamed
+    assert run.ending == ("failed", blamed[1])
+
+
 def test_ranks_stopped_by_the_supervisor_are_not_the_first_failure() -> None:
     run = cluster().at(5, exit_of(0, 1), exit_of(1, 137, is_own=False, signal=9))
     assert run.blamed[:2] == ("exit", 0)
