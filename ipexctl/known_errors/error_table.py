@@ -178,6 +178,12 @@ def _for_gpus(found: PatternMatch) -> tuple[str, str]:
     file, _, number = output.place.rpartition(", line ")
     shown = re.search(rf'{re.escape(file)}", line {number}\b.*\n +(.*)', output.last_text) if file else None
     text = shortened(shown[1].strip(), 100) if shown is not None else ""
+    packages = re.findall(r'^ *File "[^"]*-packages/(\w+)', output.last_text, re.MULTILINE)
+    if packages and re.search(rf'-packages/[^"\n]*{re.escape(file)}", line {number}\b', output.last_text):
+        return (
+            f"{packages[0]} wants a GPU here, and these nodes have only CPUs: {output.place}, in an installed package",
+            f"look for an option of {packages[0]} that chooses the CPU; if it wants GPUs only for several ranks: -n 1",
+        )
     cause = "the script is written for GPUs, and these nodes have only CPUs"
     if suggestion := suggestion_for(text):
         return f"{cause}: {output.place}, {text}", f"line {number}: {suggestion}"

@@ -8,7 +8,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from ipexctl.file_reader import SOURCE, read_regular
 from ipexctl.projects.modules import find_module, names_imported_by, parse
@@ -22,15 +22,28 @@ _OF_LIGHTNING: Final = ("ddp_spawn", "ddp_notebook", "ddp_fork")
 _LAUNCH: Final = re.compile(
     r"(?<![\w.])(torchrun|torch\.distributed\.(?:run|launch)|accelerate[ .]launch|accelerate\.commands\.launch)\b"
 )
+_MAKES_LAUNCHERS: Final = frozenset(("FORCE_TORCHRUN", "NPROC_PER_NODE"))
+"""Variables that make a tool start torchrun: LLaMA-Factory, and ms-swift and xtuner."""
 
 
-def find_spawner(tree: ast.Module, text: str) -> int:
-    """The line of the first call that starts ranks; 0 if there is none."""
+class Spawner(NamedTuple):
+    """The first call of a module that starts ranks."""
+
+    file: str
+    line: int
+    strategy: str
+    """Lightning's strategy that starts them; or empty. With a rank's variables, each of them becomes rank 0 of 1."""
+
+
+def find_spawner(tree: ast.Module, text: str, file: str) -> Spawner | None:
     if not any(word in text for word in ("spawn", "start_processes", "nproc_per_node", "detectron2", "ddp_")):
-        return 0
+        return None
     names = dict(_imported(tree))
-    lines = (node.lineno for node in ast.walk(tree) if isinstance(node, ast.Call) and _starts_ranks(node, names))
-    return min(lines, default=0)
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    found = (
+        Spawner(file, call.lineno, strategy) for call in calls if (strategy := _starts_ranks(call, names)) is not None
+    )
+    return min(found, default=None, key=lambda spawner: spawner.line)
 
 
 def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
@@ -44,18 +57,16 @@ def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
                 yield alias.asname or alias.name, f"{node.module}.{alias.name}"
 
 
-def _starts_ranks(call: ast.Call, names: Mapping[str, str]) -> bool:
+def _starts_ranks(call: ast.Call, names: Mapping[str, str]) -> str | None:
+    """The strategy of a call that starts ranks, or empty; None for any other call."""
     dotted = _dotted(call.func, names)
     keywords = {word.arg: word.value for word in call.keywords if word.arg is not None}
-    if dotted in _SPAWN:
-        return True
-    if dotted == _IGNITE:
-        return "nproc_per_node" in keywords
-    if dotted in _DETECTRON:
-        return True
+    if dotted in (*_SPAWN, *_DETECTRON) or (dotted == _IGNITE and "nproc_per_node" in keywords):
+        return ""
     strategy = keywords.get("strategy")
     is_trainer = dotted.rpartition(".")[2] in ("Trainer", "Fabric") and "lightning" in dotted
-    return is_trainer and isinstance(strategy, ast.Constant) and strategy.value in _OF_LIGHTNING
+    value = strategy.value if isinstance(strategy, ast.Constant) else None
+    return value if is_trainer and isinstance(value, str) and value in _OF_LIGHTNING else None
 
 
 def _dotted(node: ast.AST, names: Mapping[str, str]) -> str:
@@ -89,10 +100,22 @@ def find_launch(module: str, places: Sequence[Path]) -> tuple[str, Path, int] | 
             text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
             if isinstance(node, ast.ImportFrom) and node.module == "accelerate.commands.launch":
                 text = node.module
+            elif not _MAKES_LAUNCHERS.isdisjoint(_set_variables(node)):
+                text = "torchrun"
             if (match := _LAUNCH.search(text)) and not _is_prose(text):
                 launcher = "accelerate launch" if "accelerate" in match[1] else "torchrun"
                 return launcher, file, getattr(node, "lineno", 0)
     return None
+
+
+def _set_variables(node: ast.AST) -> Iterator[str]:
+    """Names that a node sets as a mapping's keys: `env["NAME"] = …`, `{"NAME": …}` or `dict(env, NAME=…)`."""
+    if isinstance(node, ast.Call):
+        yield from (word.arg for word in node.keywords if word.arg is not None)
+    keys = node.keys if isinstance(node, ast.Dict) else []
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+        keys = [node.slice]
+    yield from (key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str))
 
 
 def _is_prose(text: str) -> bool:

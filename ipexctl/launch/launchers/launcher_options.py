@@ -261,6 +261,7 @@ LAUNCHERS: Final = (
             "cloud": "leave it out: the ranks run on the hosts of the call",
             "sweep": "leave it out: one run for each configuration",
         },
+        only_one_rank="it trains in one process on CPUs: over several, it loads the model on GPUs",
     ),
     _tool(
         "xtuner train",
@@ -279,7 +280,7 @@ LAUNCHERS: Final = (
             *("finetune", "finetune_lora", "finetune_full", "finetune_adapter", "finetune_adapter_v2", "pretrain"),
         )
     ),
-    _tool("lerobot-train", "lerobot.scripts.lerobot_train"),
+    _tool("lerobot-train", "", runs_itself=True),  # the module's name differs between versions
     _tool("fairseq-train", "fairseq_cli.train"),
     _tool("fairseq-hydra-train", "fairseq_cli.hydra_train"),
     *(

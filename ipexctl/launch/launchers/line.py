@@ -48,7 +48,8 @@ def find_launcher(words: Sequence[str]) -> str:
     start = launcher_at(found, 0) if found else None
     if found and start is not None:
         row, behind = start
-        if row.environment or (row.runs_itself and not "".join(found[behind : behind + 1]).startswith("-")):
+        has_option = not row.is_tool and "".join(found[behind : behind + 1]).startswith("-")
+        if row.environment or (row.runs_itself and not has_option):
             return ""
     return (start[0].name or " ".join(found[: start[1]]).rpartition("/")[2]) if found and start else ""
 

@@ -182,7 +182,7 @@ class _Reader:
         if row.module_of_files and rest and rest[0].endswith((".yaml", ".yml", ".json")):
             return "module", (row.module_of_files, row.name.split()[-1], *rest), python
         if row.module or is_module:
-            words = row.name.split()[1:] if row.only_one_rank else ()
+            words = row.name.split()[1:] if row.module == row.name.split()[0] else ()
             return "module", (*filter(None, (row.module,)), *words, *rest, *row.arguments), python
         return "script", rest, python
 
@@ -346,7 +346,7 @@ class _Reader:
         if row.words and not self._program:
             fix = "torchx run dist.ddp --script SCRIPT.py, or the script alone"
             raise self._wrong(min(at, len(self._words) - 1), f"{row.name} names no --script", fix)
-        if at >= len(self._words) and not row.module and not self._program:
+        if at >= len(self._words) and not (row.module or row.is_tool or self._program):
             raise UserError(
                 f"{row.name} what?",
                 fix=f"-- {row.name} {'python ' if row.runs_commands else ''}SCRIPT.py [ARGS…], or SCRIPT.py without it",

@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -28,6 +29,7 @@ from ipexctl.option_declaration import declared
 from ipexctl.spec import AccelerateConfig, Export, RunSpec
 from ipexctl.text import counted, join_words
 
+_STARTS_TORCHRUN: Final = re.compile(r"^[^#\n]*\b(NPROC_PER_NODE|NNODES)[\"']?\s*:", re.MULTILINE)
 _RANKS, _HOSTS = ("n", "ppn"), ("hostfile", "hosts")
 _SAME: Final = (
     *(_RANKS, _HOSTS, ("accelerate_config", "config_file")),
@@ -84,6 +86,8 @@ def unwrap(
         _check_script(*split_variables(spec.argv))
     if line is None:
         return None
+    if line.tool is not None and line.argv[0] == line.tool.module_of_files:
+        _check_settings(line.tool.name, line.argv[2])
     if line.tool is not None and line.tool.only_one_rank and spec.n != 1:
         words = shlex.join(split_variables(spec.argv)[1])
         raise UserError(f"{line.tool.name}: {line.tool.only_one_rank}", fix=f"ipexctl run -n 1 {words}")
@@ -119,6 +123,18 @@ def _check_script(variables: Mapping[str, str], words: Sequence[str]) -> None:
     with contextlib.suppress(OSError):  # what can't be read is left alone
         text = read_regular(path, SCRIPT).decode(errors="replace")
     check_file(path, text, words[at + 1 :], variables)
+
+
+def _check_settings(tool: str, path: str) -> None:
+    """Refuse a file of settings that sets a variable with which the tool starts torchrun."""
+    text = ""
+    with contextlib.suppress(OSError):  # the tool says in each rank that it can't read it
+        text = read_regular(path, SCRIPT).decode(errors="replace")
+    if (found := _STARTS_TORCHRUN.search(text)) is not None:
+        raise UserError(
+            f"{path} sets {found[1]}, so {tool} would start torchrun in each rank",
+            fix=f"leave {found[1]} out of that file; the number of ranks: --ppn N before the line",
+        )
 
 
 def _accelerate(
@@ -190,7 +206,7 @@ def _note(line: PastedLine, wins: Mapping[str, TakenValue], first: str) -> str:
     start = f"{join_words(names)} {verb} left out, because {reason}: every rank runs {line.argv[0]}"
     if line.tool is not None:
         start = f"every rank runs {line.argv[0]}, as {line.tool.name} starts no ranks of its own here"
-    if line.argv[:2] == tuple(names[-1].split()):
+    elif line.argv[:2] == tuple(names[-1].split()):
         start = f"every rank runs {names[-1]}, without torchrun, because it would launch again"
     parts_shown = [f"{what}: {', '.join(words)}" for what, words in parts.items() if words]
     return "; ".join([start, *parts_shown, *([line.environment] if line.environment else [])])

@@ -134,7 +134,7 @@ def _locate_command(spec: RunSpec, cwd: Path) -> ProjectLocation | None:
         launcher, path, line = found
         raise UserError(
             f"{name} starts {launcher} itself ({path.name}, line {line}): every rank would start a training",
-            fix="ipexctl run -m MODULE, with the module that it is to start",
+            fix="ipexctl run -m MODULE, with the module that it is to start, or the line of the tool that it calls",
         )
     return _command_location(spec, root, subdirectory, layout, entry)
 

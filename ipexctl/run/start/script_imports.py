@@ -39,7 +39,7 @@ from ipexctl.projects.modules import (
     is_anywhere,
     source_beside,
 )
-from ipexctl.projects.own_launches import find_spawner
+from ipexctl.projects.own_launches import Spawner, find_spawner
 from ipexctl.projects.project_files import find_distribution
 from ipexctl.projects.requirement_files import RequirementFiles
 from ipexctl.remote.command import Command
@@ -108,8 +108,7 @@ class ScriptFile:
     mpi_import: MpiImport | None = None
     """Its first import of a module that needs mpirun."""
     gpu_lines: tuple[GpuLine, ...] = ()
-    spawner: str = ""
-    """Where the script starts ranks of its own, as in `train.py, line 12`; or empty."""
+    spawner: Spawner | None = None
     files: tuple[str, ...] = ()
     layout: ProjectLayout | None = None
     requirements: RequirementFiles = RequirementFiles()  # noqa: RUF009 - immutable
@@ -188,8 +187,7 @@ def _with_imports(
             mpi = _mpi_import(own, name, only_certain=True)
         if any(word in text for word in ("cuda", "nccl", "torch.accelerator")):
             gpu.extend(line._replace(file=name) for line in find_gpu_lines(own, text) if line.is_certain)
-        if not spawner and (line := find_spawner(own, text)):
-            spawner = f"{name}, line {line}"
+        spawner = spawner or find_spawner(own, text, name)
         if "transformers" in text:
             found["trainer"] |= has_trainer(own)
             found["uses_it"] |= uses_trainer(own)
@@ -281,7 +279,6 @@ def read_script(name: str, data: bytes) -> tuple[ScriptFile, ast.Module | None]:
             raise _not_python(name, "is a shell script", "bash ") from None
         return ScriptFile(name, text), None
     doubt, doubts_all = _doubt(tree)
-    spawner = find_spawner(tree, text)
     names: dict[str, Import] = {}
     for imported in imported_names(tree, is_script=True):
         top = imported.module.partition(".")[0]
@@ -301,7 +298,7 @@ def read_script(name: str, data: bytes) -> tuple[ScriptFile, ast.Module | None]:
         mpi_import=_mpi_import(tree, name),
         gpu_lines=find_gpu_lines(tree, text),
         files=named_files(tree),
-        spawner=f"{name}, line {spawner}" if spawner else "",
+        spawner=find_spawner(tree, text, name),
     )
     return script, tree
 

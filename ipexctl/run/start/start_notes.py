@@ -31,6 +31,7 @@ from ipexctl.launch.request import Gathered
 from ipexctl.limits import PATHS_CHECK
 from ipexctl.node.common.plan import Plan
 from ipexctl.projects.layout import ProjectLayout
+from ipexctl.projects.own_launches import Spawner
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.session import Session, capture
@@ -115,15 +116,23 @@ def script_notes(context: Gathered, plan: Plan) -> tuple[str, ...]:
         trainer_resume_note(flag, has_trainer=has_trainer, packages=packages, ranks=ranks),
     )
     notes += (
-        spawner_note(script.spawner if script is not None else "", ranks),
+        spawner_note(script.spawner if script is not None else None, ranks, has_group=plan.backend != "none"),
         hydra_note([entry.module for entry in script.imports] if script is not None else (), spec.argv[1:], ranks),
         *hiding_notes(spec.project.layout, packages),
     )
     return tuple(note for note in notes if note)
 
 
-def spawner_note(place: str, ranks: int) -> str:
-    if not place or ranks < 2:
+def spawner_note(spawner: Spawner | None, ranks: int, *, has_group: bool) -> str:
+    if spawner is None or not has_group:
+        return ""
+    place = f"{spawner.file}, line {spawner.line}"
+    if spawner.strategy:
+        return (
+            f"Lightning's {spawner.strategy} ({place}) fails in a rank of this run: strategy='ddp' trains with these "
+            "ranks, of all hosts; to start the script as it is, on one host: --backend none -n 1"
+        )
+    if ranks < 2:
         return ""
     return f"this script can start its own ranks ({place}); if it does, each of {ranks} ranks would do so: -n 1"
 

@@ -54,6 +54,15 @@ def test_every_known_text_gives_its_cause(text: Text) -> None:
     assert "{" not in cause.sentence + cause.fix
 
 
+def test_a_line_of_an_installed_package_is_not_to_be_changed() -> None:
+    text = next(text for text in TEXTS if text.id == "script.wants_cuda" and "site-packages" in text.text)
+    cause = cause_in(verdict_of(text))
+    assert "axolotl" in cause.sentence
+    assert "modeling_utils.py, line 5026" in cause.sentence
+    assert missing(cause.fix, "axolotl -n 1") == []
+    assert "line" not in cause.fix
+
+
 def test_every_known_error_has_an_example_text() -> None:
     ids = {known.id for section in ("errors", "hang", "recorded") for known in known_errors(section)}
     assert {text.id for text in TEXTS} == {*ids, "script.raised"}
