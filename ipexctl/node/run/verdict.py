@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _KILLED_RANK = re.compile(r"\bRANK (\d+) PID \d+ RUNNING AT ")
 _LOST_HOST = re.compile(r"\bDownstream from host (\S+) exited abnormally")
 _ADDRESS = re.compile(r"\b0x[0-9a-f]+")
-_PEER_GONE = re.compile(r"Connection (?:closed|reset) by peer|got 0 bytes|Broken pipe")
+_PEER_GONE = re.compile(r"Connection (?:closed by peer|was likely closed|reset by peer|refused)|Broken pipe")
 """In exceptions of gloo and of torch's store in a rank whose peer has exited."""
 STEPS_TOLERANCE = 0.01
 """Part of the steps that the meter may have missed at the end, as fast steps share a record."""
