@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ipexctl.remote.outcome import Unreachable
 
@@ -64,18 +64,18 @@ def apply_algorithms(transport: paramiko.Transport, configured: Algorithms, know
     options.kex = allowed("KexAlgorithms", options.kex, configured.kex)
     key_types = allowed("HostKeyAlgorithms", options.key_types, configured.host_keys)
     options.key_types = sorted(key_types, key=lambda name: _key_type(name) not in known_types)
-    unnamed: Any = transport  # paramiko has no other way to set it
-    unnamed._preferred_pubkeys = allowed("PubkeyAcceptedAlgorithms", unnamed._preferred_pubkeys, configured.login_keys)
+    logins = transport.preferred_pubkeys
+    usable = allowed("PubkeyAcceptedAlgorithms", logins, configured.login_keys)
+    transport.disabled_algorithms = {"pubkeys": [name for name in logins if name not in usable]}
 
 
 @lru_cache(maxsize=64)
 def allowed(keyword: str, available: tuple[str, ...], configured: str) -> tuple[str, ...]:
     strong = [name for name in available if not _WEAK.search(name)]
-    patterns = ",".join(map(_without_alias, configured.lstrip("-").split(",")))
-    if not configured or configured.startswith(("+", "^")):  # only without OpenSSH: `ssh -G` prints complete lists
+    if not configured:
         return tuple(strong)
-    is_denied = configured.startswith("-")
-    result = tuple(name for name in strong if list_matches(patterns, _without_alias(name)) != is_denied)
+    patterns = ",".join(map(_without_alias, configured.split(",")))
+    result = tuple(name for name in strong if list_matches(patterns, _without_alias(name)))
     if not result:
         raise Unreachable(
             f"ipexctl supports none of the {keyword} that the ssh config allows for this host: {configured}",

@@ -164,7 +164,7 @@ class Login:
                 break
             self._tried.append(label)
             try:
-                _offer(transport, self._endpoint.user, key)
+                transport.auth_publickey(self._endpoint.user, key)
             except Exception as error:  # noqa: BLE001  # rejected, or the agent can't use the key: offer the next one
                 if isinstance(error, paramiko.BadAuthenticationType):
                     self._allowed = error.allowed_types
@@ -229,16 +229,6 @@ class Login:
         except (paramiko.SSHException, OSError):
             self._problems.append(f"the agent at {self._endpoint.agent} doesn't answer")
             return ()
-
-
-def _offer(transport: paramiko.Transport, user: str, key: paramiko.PKey) -> None:
-    """Log in with that key. paramiko itself would poll ten times a second."""
-    answered = threading.Event()
-    transport.auth_publickey(user, key, answered)
-    while not answered.wait(5.0) and transport.is_active():
-        pass
-    assert transport.auth_handler is not None
-    transport.auth_handler.wait_for_response(answered)
 
 
 def _public_blob(path: Path) -> bytes | None:

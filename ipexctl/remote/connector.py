@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.frames import StreamName
@@ -29,7 +28,7 @@ from ipexctl.remote.local import LocalSession, is_this_machine
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.proxy_jump import ProxyJumps
 from ipexctl.remote.session import Ended, Readable, Session
-from ipexctl.remote.ssh_config import PARAMIKO_LOCK, Resolver
+from ipexctl.remote.ssh_config import Resolver
 from ipexctl.remote.tcp import connect_tcp
 from ipexctl.transports import OVER_SSH, Transport
 
@@ -39,50 +38,9 @@ if TYPE_CHECKING:
     from ipexctl.remote.ssh import SshSession, SshSessions
 
 
-def _version(name: str) -> str:
-    """Version of a package, from the name of its metadata directory."""
-    for directory in getattr(sys.modules.get(name), "__path__", ()):
-        for metadata in Path(directory).parent.glob(f"{name}-*.dist-info"):
-            return metadata.name.removeprefix(f"{name}-").removesuffix(".dist-info")
-    raise ImportError(name)
-
-
-_UNUSED: Final[dict[str, dict[str, object]]] = {
-    "unittest.mock": {"Mock": type("Mock", (), {})},
-    "invoke.vendor.yaml": {},
-    "importlib.metadata": {"version": _version},
-}
-"""Modules that invoke and paramiko import, with the names used. They take a third of `import fabric`: unittest.mock
-imports asyncio and ssl, importlib.metadata imports email."""
-
-
-def import_ssh() -> None:
-    """Import paramiko and fabric without modules that ipexctl does not use; other threads wait for the first."""
-    with PARAMIKO_LOCK:
-        placeholders = [_placeholder(name) for name in _UNUSED if name not in sys.modules]
-        try:
-            _import()
-        except (ImportError, AttributeError):  # a version of invoke or paramiko that needs more of these modules
-            _remove(placeholders)
-            _import()
-        finally:
-            _remove(placeholders)
-
-
-def _import() -> None:
+def _import_ssh() -> None:
+    """Import fabric and paramiko, which a call on this machine does not need."""
     import ipexctl.remote.ssh  # noqa: F401
-
-
-def _placeholder(name: str) -> ModuleType:
-    module = sys.modules[name] = ModuleType(name)
-    module.__dict__.update(_UNUSED[name])
-    return module
-
-
-def _remove(placeholders: list[ModuleType]) -> None:
-    for module in placeholders:
-        if sys.modules.get(module.__name__) is module:
-            del sys.modules[module.__name__]
 
 
 OnStep: TypeAlias = "Callable[[Host, Command | None, float], None]"
@@ -117,7 +75,7 @@ class Connector:
         allow_many_files()  # a connection takes several descriptors
         self.options = options
         self.resolver = Resolver()
-        self.jumps = ProxyJumps(self.resolver.ssh, options.host_keys)
+        self.jumps = ProxyJumps(options.host_keys)
         self._warned: set[str] = set()
         self._lock = threading.Lock()
         self._imported: Future[None] | None = None
@@ -127,11 +85,11 @@ class Connector:
     def _import(self) -> Future[None]:
         with self._lock:
             if self._imported is None:
-                self._imported = run_in_background(import_ssh, "import")
+                self._imported = run_in_background(_import_ssh, "import")
             return self._imported
 
     def _ssh_sessions(self) -> SshSessions:
-        from ipexctl.remote.ssh import SshSessions  # with paramiko, which a call on this machine does not need: MS
+        from ipexctl.remote.ssh import SshSessions  # imported by _import_ssh
 
         with self._lock:
             if self._ssh is None:

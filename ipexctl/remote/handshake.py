@@ -1,7 +1,6 @@
 """Turns an open socket into an authenticated ssh connection: algorithms, host key, login, error messages.
 
-paramiko's timeouts know neither Ctrl-C nor pauses for a passphrase, so only the deadline limits the handshake. paramiko
-has no hooks to make it fast enough for many hosts, so `FastTransport` overrides private methods.
+paramiko's timeouts know neither Ctrl-C nor pauses for a passphrase, so only the deadline limits the handshake.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
-import threading
 from typing import Any, ClassVar, Final, NamedTuple
 
 import fabric
@@ -33,8 +31,6 @@ from ipexctl.remote.outcome import Cancelled, Unreachable
 from ipexctl.remote.proxy_jump import ProxySocket, close_tunnel
 from ipexctl.remote.ssh_config import Endpoint, manual_command
 
-_LONG_WAIT: Final = 5.0
-"""Seconds between keepalive checks. A dead connection wakes every waiting caller earlier."""
 _CHANNEL_MESSAGES: Final = frozenset(
     {
         MSG_CHANNEL_WINDOW_ADJUST,
@@ -82,7 +78,10 @@ def _record_exit_signal(channel: paramiko.Channel, message: paramiko.Message) ->
         wake.set()
 
 
-class FastTransport(paramiko.Transport):
+class CorrectedTransport(paramiko.Transport):
+    """Keeps the signal that ended a command, and sends no message to a closed channel. paramiko has no hook for either,
+    so private methods are overridden."""
+
     _channel_handler_table: ClassVar[dict[int, Any]] = {
         **paramiko.Transport._channel_handler_table,  # type: ignore[attr-defined]
         MSG_CHANNEL_REQUEST: _record_exit_signal,
@@ -91,8 +90,6 @@ class FastTransport(paramiko.Transport):
     def __init__(self, sock: socket.socket, **options: Any) -> None:
         self._closed_channels = ClosedChannels()
         super().__init__(sock, packetizer_class=_Packetizer, **options)
-
-    # Send no message to a closed channel.
 
     def _send_message(self, data: paramiko.Message) -> None:
         """paramiko's lock serializes this, except during key exchange."""
@@ -108,37 +105,14 @@ class FastTransport(paramiko.Transport):
         message.packet.seek(start)
         super()._parse_channel_open_success(message)  # type: ignore[misc]
 
-    # Do not poll.
-
-    _active_check_timeout = 1.0
-    """Seconds between checks for a close. paramiko's 0.1 s take a tenth of a core with 128 idle hosts."""
-
-    def start_client(self, event: threading.Event | None = None, timeout: float | None = None) -> None:
-        """Wait for the end of the negotiation; paramiko itself polls ten times a second."""
-        del event, timeout
-        negotiated = threading.Event()
-        super().start_client(negotiated)
-        while not negotiated.wait(_LONG_WAIT) and self.is_active():
-            pass
-        if not self.is_active():
-            raise self.get_exception() or paramiko.SSHException("Negotiation failed.")
-
-    # Write no log.
-
-    def _log(self, level: int, msg: str | list[str], *args: object) -> None:
-        """Do nothing: nobody reads the log, and paramiko would format 35 messages per connection."""
-
-    def _parse_debug(self, message: paramiko.Message) -> None:
-        """Ignore sshd's debug messages, which paramiko would format byte by byte for a log that is off."""
-
 
 class _Packetizer(Packetizer):
     def start_handshake(self, timeout: float) -> None:
-        """Start no timer thread: the deadline covers the handshake, and may be later than these 15 s."""
+        """Start no timer: after a failed handshake, its thread would delay the exit by up to these 15 s."""
 
 
-logging.getLogger("paramiko").addHandler(logging.NullHandler())
-logging.getLogger("paramiko").propagate = False
+logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)
+"""Failures are reported as Unreachable."""
 
 
 class Handshake(NamedTuple):
@@ -178,18 +152,19 @@ def connect(handshake: Handshake) -> fabric.Connection:
 
 def _connection(handshake: Handshake, login: Login) -> fabric.Connection:
     def transport(sock: socket.socket, **options: Any) -> paramiko.Transport:
-        made = FastTransport(sock, **options)
+        made = CorrectedTransport(sock, **options)
         endpoint = handshake.endpoint
         apply_algorithms(made, endpoint.algorithms, handshake.host_keys.preferred_types(endpoint))
         return made
 
     # paramiko's own timeouts know neither cancellation nor pauses, so they must not expire before the deadline.
     no_timeout = (handshake.deadline.seconds or 0) + 3600
-    connection = _Connection(
+    connection = fabric.Connection(
         handshake.endpoint.hostname,
         user=handshake.endpoint.user,
         port=handshake.endpoint.port,
-        config=_CONFIG,
+        # Reads no files, because the endpoint has everything. Not shared, because another thread may see it empty.
+        config=fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True),
         connect_kwargs={
             "sock": handshake.sock,
             "transport_factory": transport,
@@ -203,25 +178,6 @@ def _connection(handshake: Handshake, login: Login) -> fabric.Connection:
     )
     connection.client.set_missing_host_key_policy(_CheckHostKey(handshake))
     return connection
-
-
-class _Connection(fabric.Connection):  # type: ignore[misc]  # fabric has no types
-    """A connection with plain attributes: fabric's __setattr__ searches `dir(self)` at each assignment, half a
-    millisecond per host, and changes the config."""
-
-    __setattr__ = object.__setattr__
-
-
-class _NoSSHConfig(paramiko.SSHConfig):
-    """paramiko's own class, even if empty, calls getpwuid twice per host."""
-
-    def lookup(self, hostname: str) -> paramiko.SSHConfigDict:
-        return paramiko.SSHConfigDict(hostname=hostname)
-
-
-_CONFIG: Final = fabric.Config(ssh_config=_NoSSHConfig(), lazy=True)
-"""Reads neither fabric.yaml nor ssh_config, because the endpoint has everything."""
-_CONFIG._set(_root=_CONFIG, _keypath=())  # invoke otherwise searches for them at each of ten accesses per host, in vain
 
 
 class _CheckHostKey(paramiko.MissingHostKeyPolicy):

@@ -67,8 +67,7 @@ def close_tunnel(sock: socket.socket | paramiko.Channel) -> None:
 
 
 class ProxyJumps:
-    def __init__(self, ssh: str | None, policy: Policy | None) -> None:
-        self._ssh = ssh
+    def __init__(self, policy: Policy | None) -> None:
         self._policy = policy
         self._lock = threading.Lock()
         self._masters: dict[tuple[str, Path | None, Path | None], _Master] = {}
@@ -78,15 +77,10 @@ class ProxyJumps:
         if endpoint.proxy:
             return _pipe(["/bin/sh", "-c", f"exec {endpoint.proxy}"])
         assert endpoint.jump
-        if not self._ssh:
-            raise Unreachable(
-                f"it is behind {endpoint.jump}, and this machine has no ssh to go through it",
-                "install OpenSSH's client (openssh-client)",
-            )
         options = [*self._options(host), *_jump_arguments(endpoint.jump)]
         target = f"[{endpoint.hostname}]:{endpoint.port}"
         control = self._master(host, endpoint.jump, deadline)
-        return _pipe([self._ssh, *control, "-W", target, *options])
+        return _pipe(["ssh", *control, "-W", target, *options])
 
     def close(self) -> None:
         for master in self._masters.values():
@@ -102,21 +96,19 @@ class ProxyJumps:
         return [*options, "-i", str(host.identity)] if host.identity else options
 
     def _master(self, host: Host, jump: str, deadline: Deadline) -> list[str]:
-        assert self._ssh
         key = (jump, host.ssh_config, host.identity)
         with self._lock:
             if self._directory is None:
                 self._directory = _short_directory()
             if key not in self._masters:
                 path = self._directory / f"m{len(self._masters)}"
-                self._masters[key] = _Master(self._ssh, [*self._options(host), *_jump_arguments(jump)], path)
+                self._masters[key] = _Master([*self._options(host), *_jump_arguments(jump)], path)
             master = self._masters[key]
         return master.options(deadline)
 
 
 class _Master:
-    def __init__(self, ssh: str, argv: list[str], path: Path) -> None:
-        self._ssh = ssh
+    def __init__(self, argv: list[str], path: Path) -> None:
         self._argv = argv
         self._path = path
         self._lock = threading.Lock()
@@ -138,7 +130,7 @@ class _Master:
                 self._call([*self._options, "-O", "exit", *self._argv])
 
     def _call(self, arguments: list[str]) -> int:
-        argv = [self._ssh, *arguments]
+        argv = ["ssh", *arguments]
         return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=10).returncode
 
     def _user_master_is_open(self) -> bool:
@@ -151,7 +143,7 @@ class _Master:
         options = ["-o", f"ControlPath={self._path}"]
         is_interactive = sys.stdin.isatty()
         limit = deadline.seconds or 30
-        argv = [self._ssh, *options, "-o", "ControlMaster=yes", "-o", "ControlPersist=300"]
+        argv = ["ssh", *options, "-o", "ControlMaster=yes", "-o", "ControlPersist=300"]
         argv += [] if is_interactive else ["-o", "BatchMode=yes"]
         argv += ["-o", f"ConnectTimeout={max(1, round(limit))}", "-f", "-N", *self._argv]
         with tempfile.TemporaryFile() as stderr:  # not a pipe, because the master process stays and would hold it open

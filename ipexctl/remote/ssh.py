@@ -129,7 +129,6 @@ class SshSession(Session):
         try:
             with limit.closing(self._transport.close):
                 channel = self._transport.open_session(timeout=3600)
-                channel.in_buffer = _Pipe()  # type: ignore[assignment]
             if deadline.cancelled:
                 raise Cancelled("stopped before it began")
             answer = Deadline(limit.left())
@@ -219,38 +218,6 @@ class SshSession(Session):
         with contextlib.suppress(*_CONNECTION_ERRORS):
             self._connection.close()
         close_tunnel(self._transport.sock)
-
-
-class _Pipe:
-    """A channel's output in pieces as received; paramiko would copy each into an array and out again."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._pieces: list[bytes] = []
-        self._wake = threading.Event()
-
-    def __len__(self) -> int:
-        return sum(map(len, self._pieces))
-
-    def set_event(self, wake: threading.Event) -> None:
-        self._wake = wake
-
-    def feed(self, data: bytes) -> None:
-        with self._lock:
-            self._pieces.append(data)
-        self._wake.set()
-
-    def read_ready(self) -> bool:
-        return bool(self._pieces)
-
-    def read(self, nbytes: int, timeout: float | None = None) -> bytes:
-        del nbytes, timeout
-        with self._lock:
-            pieces, self._pieces = self._pieces, []
-        return b"".join(pieces)
-
-    def close(self) -> None:
-        self._wake.set()
 
 
 class SshSessions:

@@ -1,19 +1,17 @@
 """Address and login of a host, from the user's ssh config.
 
-OpenSSH evaluates the config (`ssh -G`); without OpenSSH, paramiko's parser is used. Each `ssh -G` is a process, so
-hosts that no `Host` line distinguishes share one call, in whose output only the name is replaced.
+OpenSSH evaluates the config (`ssh -G`). Each `ssh -G` is a process, so hosts that no `Host` line distinguishes share
+one call, in whose output only the name is replaced.
 """
 
 from __future__ import annotations
 
 import contextlib
 import glob
-import io
 import os
 import pwd
 import re
 import shlex
-import shutil
 import signal
 import socket
 import subprocess
@@ -22,9 +20,9 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ipexctl.file_reader import SSH_CONFIG, decoded, read_regular
+from ipexctl.file_reader import SSH_CONFIG, read_regular
 from ipexctl.found_files import account_name
 from ipexctl.hosts.host import Host, ssh_options
 from ipexctl.remote.algorithms import ANY_ALGORITHMS, Algorithms, matches
@@ -32,8 +30,6 @@ from ipexctl.remote.outcome import Unreachable
 from ipexctl.text import home_directory
 
 SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
-PARAMIKO_LOCK = threading.Lock()
-"""Held while paramiko is imported, because another thread would see half-imported modules."""
 _UNSUPPORTED = {
     "pkcs11provider": "PKCS11Provider",
     "bindaddress": "BindAddress",
@@ -85,15 +81,11 @@ class Endpoint(NamedTuple):
 
 class Resolver:
     def __init__(self) -> None:
-        self.ssh = shutil.which("ssh")
         self._lock = threading.Lock()
         self._patterns: dict[Path | None, tuple[str, ...] | None] = {}
         self._groups: dict[object, _HostGroup] = {}
 
     def resolve(self, host: Host, timeout: float = 30.0) -> Endpoint:
-        if not self.ssh:
-            return endpoint(_query_paramiko(host), host, os.environ)
-
         def query(host: Host) -> dict[str, list[str]]:
             return self._run_ssh(host, timeout)
 
@@ -115,14 +107,17 @@ class Resolver:
             return self._patterns[config]
 
     def _run_ssh(self, host: Host, timeout: float) -> dict[str, list[str]]:
-        assert self.ssh is not None
-        argv = [self.ssh, *ssh_options(host), "-G", "--", host.address]
+        argv = ["ssh", *ssh_options(host), "-G", "--", host.address]
         try:
             code, out, err = _run(argv, timeout)
         except subprocess.TimeoutExpired:
             raise Unreachable(
                 f"`ssh -G` gave no answer within {timeout:g} s: check whether a `Match exec` in the ssh config hangs",
                 _try_ssh_g(host),
+            ) from None
+        except FileNotFoundError:
+            raise Unreachable(
+                "this machine has no ssh", "install OpenSSH's client (package openssh-client or openssh-clients)"
             ) from None
         except OSError as error:
             raise Unreachable(f"ssh can't be started: {error.strerror or error}", _try_ssh_g(host)) from None
@@ -267,34 +262,6 @@ def parse_ssh_g(text: str) -> dict[str, list[str]]:
         keyword, _, value = line.partition(" ")
         settings.setdefault(keyword.lower(), []).append(value.strip())
     return settings
-
-
-def _query_paramiko(host: Host) -> dict[str, list[str]]:
-    with PARAMIKO_LOCK:
-        import paramiko
-
-    config = paramiko.SSHConfig()
-    for file in [host.ssh_config] if host.ssh_config else [ssh_home() / ".ssh/config", SYSTEM_CONFIG]:
-        try:
-            config.parse(io.StringIO(decoded(read_regular(file, SSH_CONFIG))))
-        except FileNotFoundError:
-            continue
-        except (OSError, UnicodeDecodeError, paramiko.ConfigParseError, paramiko.CouldNotCanonicalize) as error:
-            raise Unreachable(
-                f"{file} can't be read: {error}", "fix it", option="or use another one: --ssh-config FILE"
-            ) from None
-    parsed: dict[str, Any] = dict(config.lookup(host.address))
-    result = {key: value if isinstance(value, list) else [value] for key, value in parsed.items()}
-    if host.user:
-        result["user"] = [host.user]
-    if host.port:
-        result["port"] = [str(host.port)]
-    if host.identity:
-        result["identityfile"], result["identitiesonly"] = [str(host.identity)], ["yes"]
-    result.setdefault("identityfile", [f"~/.ssh/{name}" for name in ("id_ed25519", "id_ecdsa", "id_rsa")])
-    result.setdefault("userknownhostsfile", ["~/.ssh/known_hosts"])
-    result.setdefault("globalknownhostsfile", ["/etc/ssh/ssh_known_hosts"])
-    return result
 
 
 def endpoint(settings: Mapping[str, Sequence[str]], host: Host, environ: Mapping[str, str]) -> Endpoint:

@@ -64,22 +64,3 @@ def test_command_on_localhost_imports_no_ssh_library(tmp_path: Path) -> None:
     """Without a file of defaults, it needs no reader of TOML either."""
     imported = imported_by(call("exec", "--hosts", "localhost", "--", "true"), {"XDG_CONFIG_HOME": str(tmp_path)})
     assert not imported & {"paramiko", "fabric", "rich", "yaml", "tomllib", "tomli"}
-
-
-def test_ssh_sessions_skip_libraries_that_only_invoke_uses() -> None:
-    code = "from ipexctl.remote.connector import import_ssh\nimport_ssh()\n"
-    imported = modules_of(code)
-    assert {"fabric", "paramiko", "ipexctl.remote.ssh"} <= imported
-    assert not imported & {"unittest.mock", "asyncio", "ssl", "yaml", "invoke.vendor.yaml", "importlib.metadata"}
-    # The placeholders are removed afterwards.
-    modules_of(code + "import unittest.mock, invoke.vendor.yaml\nunittest.mock.patch, invoke.vendor.yaml.safe_load\n")
-    code += (
-        "import importlib.metadata, paramiko\nassert paramiko.__version__ == importlib.metadata.version('paramiko')\n"
-    )
-    modules_of(code)
-
-
-def test_ssh_sessions_work_if_invoke_needs_a_skipped_library() -> None:
-    code = "from ipexctl.remote import connector\nconnector._UNUSED = {'unittest.mock': {}}\n"
-    code += "connector.import_ssh()\n"
-    assert {"fabric", "unittest.mock", "ipexctl.remote.ssh"} <= modules_of(code)
