@@ -145,8 +145,8 @@ class YamlTree:
             if isinstance(event, yaml.CollectionStartEvent):
                 depth += 1
                 if depth > MAX_DEPTH:
-                    mark = event.start_mark
-                    raise self.error_at(mark.line + 1, mark.column + 1, f"nested more than {MAX_DEPTH} deep")
+                    # In the words of PyYAML 6.0.4, which itself refuses a deeper file.
+                    raise yaml.MarkedYAMLError(None, None, "exceeded maximum nesting depth", event.start_mark)
             elif isinstance(event, yaml.CollectionEndEvent):
                 depth -= 1
 
