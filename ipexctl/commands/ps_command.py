@@ -15,6 +15,7 @@ from ipexctl.errors import UserError
 from ipexctl.found_files import account_name
 from ipexctl.launch.other_runs import by_text
 from ipexctl.node.common.job_words import describe_run_end
+from ipexctl.node.common.records import RankStatus
 from ipexctl.node.run.run_replies import PrunedRun
 from ipexctl.node.run.summary import attempts_of
 from ipexctl.option_declaration import check_seconds
@@ -151,14 +152,16 @@ def _run(run: KnownRun) -> dict[str, Any]:
         "slow": status.slow._asdict() if status and status.slow and status.state == "running" else None,
         "ended_by": printable(status.reason) if status else "",
         "first_failure": first and first._asdict() | {"oom": first.oom and first.oom._asdict()},
-        "ranks": [
-            {name: getattr(rank, name) for name in _OF_RANK} | {"oom": rank.oom and rank.oom._asdict()}
-            for rank in ranks
-        ],
+        "ranks": [_rank(rank) for rank in ranks],
         "reason": printable(run.reason),
         "fix": printable(run.fix),
         "pruned": run.pruned,
     }
+
+
+def _rank(rank: RankStatus) -> dict[str, Any]:
+    values = {**rank._asdict(), **rank.figures._asdict()}
+    return {**{name: values[name] for name in _OF_RANK}, "oom": rank.oom and rank.oom._asdict()}
 
 
 def show(runs: Sequence[KnownRun], *, hidden: int = 0, quiet: bool = False, no_color: bool = False) -> None:

@@ -86,7 +86,7 @@ class FakeRank:
         self.send({**EXIT, "code": code}, {"t": "end", "ends": {"out": 5}})
 
 
-BEAT = {"t": "beat", "cpu": 1.0, "rss": 1, "process": "S", "waits_in": None, "ends": {"out": 0, "err": 0}}
+BEAT = {"t": "beat", "figures": {"cpu": 1.0, "rss": 1, "process": "S"}, "ends": {"out": 0, "err": 0}}
 EXIT = {"t": "exit", "code": 0, "signal": None, "is_own": True, "oom": None}
 STUCK = {"t": "stuck", "code": 1, "text": "x", "seconds": 10}
 
@@ -110,11 +110,11 @@ MALFORMED: list[dict[str, Any] | bytes] = [
     {"t": "start"},
     {"t": "start", "pid": "1"},
     {"t": "start", "pid": 1e400},
-    *({**BEAT, name: value} for name in ("cpu", "rss") for value in (None, "a lot", [1], float("nan"))),
+    *({**BEAT, "figures": {name: value}} for name in ("cpu", "rss") for value in ("a lot", [1], float("nan"))),
+    *({**BEAT, "figures": value} for value in (None, [], {"waits_in": 5})),
     {**BEAT, "ends": {"out": -1}},
     {**BEAT, "ends": {"err": {}}},
     {**BEAT, "ends": None},
-    {**BEAT, "waits_in": 5},
     *({**EXIT, "code": value} for value in (None, "1", float("inf"), 10**30, -1, True)),
     *({**EXIT, "signal": value} for value in ("9", 0, 65, [9])),
     {**EXIT, "is_own": None},

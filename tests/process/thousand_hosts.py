@@ -29,7 +29,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.launch.planner import plan_launch
 from ipexctl.node.common.frames import Chunk
 from ipexctl.node.common.plan import Plan, read_plan, to_json
-from ipexctl.node.common.records import RankStatus, RunStatus
+from ipexctl.node.common.records import RankFigures, RankStatus, RunStatus
 from ipexctl.remote.outcome import HostResult, Report
 from ipexctl.run.hosts_now import hosts_now
 from ipexctl.run.ps import KnownRun
@@ -113,7 +113,8 @@ def doctor() -> Callable[[], object]:
 
 def live_view() -> Callable[[], object]:
     rows = tuple(
-        RankStatus(rank, NAMES[rank // PER_HOST], "running", cpu=790.0, rss=2 << 30) for rank in range(HOSTS * PER_HOST)
+        RankStatus(rank, NAMES[rank // PER_HOST], "running", figures=RankFigures(cpu=790.0, rss=2 << 30))
+        for rank in range(HOSTS * PER_HOST)
     )
     status = RunStatus("train-1", "running", "train.py", "default", HOSTS, len(rows), 100.0, ranks=rows)
     state, console = RunState(status), Console(file=io.StringIO(), force_terminal=True, width=80, height=24)

@@ -35,6 +35,8 @@ class ProcessStat(NamedTuple):
     """Bytes."""
     processor: int = -1
     """CPU on which the process ran last; -1 if unknown."""
+    faults: int = 0
+    """Page faults that read from a disk."""
 
     @property
     def is_alive(self) -> bool:
@@ -103,15 +105,16 @@ def read_text(path: str) -> str:
         return ""
 
 
-def read_stat(pid: int) -> ProcessStat:
-    with open(f"/proc/{pid}/stat", "rb") as file:
+def read_stat(pid: int, proc: str = "/proc") -> ProcessStat:
+    with open(f"{proc}/{pid}/stat", "rb") as file:
         data = file.read()
     try:
         fields = data.rpartition(b")")[2].split()
         seconds = (int(fields[11]) + int(fields[12])) / _TICKS
         start, rss = int(fields[19]), int(fields[21]) * _PAGE
-        processor = int(fields[36]) if len(fields) > 36 else -1
-        return ProcessStat(pid, fields[0].decode(), int(fields[1]), int(fields[3]), seconds, start, rss, processor)
+        processor, faults = int(fields[36]) if len(fields) > 36 else -1, int(fields[9])
+        state, parent, session = fields[0].decode(), int(fields[1]), int(fields[3])
+        return ProcessStat(pid, state, parent, session, seconds, start, rss, processor, faults)
     except (ValueError, IndexError):
         raise ProcessLookupError(0, f"process {pid} has no status") from None
 

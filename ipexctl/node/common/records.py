@@ -145,28 +145,38 @@ class NetworkCost(NamedTuple):
     advice: WireAdvice | None = None
 
 
+class RankFigures(NamedTuple):
+    """A rank's numbers, from its wrapper through the supervisor to `ps`, events and the live view. None: unknown."""
+
+    cpu: float | None = None
+    """Percent of one core, as in top: 800 is eight cores."""
+    rss: int | None = None
+    """Bytes."""
+    process: str | None = None
+    """Kernel state of the rank's main process: R, S, D …"""
+    waits_in: str | None = None
+    """Kernel function in which the main process sleeps, or KEEPS_STORE."""
+    out_lines: int | None = None
+    """Counted by the supervisor, like the next two."""
+    err_lines: int | None = None
+    lost: int = 0
+    """Bytes of output lost because a disk was full."""
+
+    def after_exit(self) -> RankFigures:
+        return self._replace(cpu=0.0, rss=0)
+
+
 class RankStatus(NamedTuple):
     rank: int
     host: str
     state: State = "starting"
     pid: int | None = None
-    cpu: float | None = None
-    """Percent of one core, as in top: 800 is eight cores."""
-    rss: int | None = None
-    """Bytes."""
+    figures: RankFigures = RankFigures()
     exit_code: int | None = None
     signal: int | None = None
-    out_lines: int | None = None
-    err_lines: int | None = None
-    lost: int = 0
-    """Bytes of output lost because a disk was full."""
     oom: OutOfMemory | None = None
     wrapper: int | None = None
     """Pid of the rank wrapper."""
-    process: str | None = None
-    """Kernel state of the rank's main process: R, S, D …"""
-    waits_in: str | None = None
-    """Kernel function in which the main process sleeps, or KEEPS_STORE."""
     mismatch: tuple[str, ...] = ()
     """Sentences that say where cores and memory differ from the plan; each once per host."""
     problem: Detail | None = None
@@ -179,14 +189,15 @@ class RankStatus(NamedTuple):
 
     def to_json(self) -> Json:
         fields = self._asdict()  # `as_json` takes three times as long, and a run may have thousands of ranks
-        lines = {"out": fields.pop("out_lines"), "err": fields.pop("err_lines")}
+        figures = fields.pop("figures")._asdict()
+        lines = {"out": figures.pop("out_lines"), "err": figures.pop("err_lines")}
         records = {
             "oom": self.oom and self.oom._asdict(),
             "problem": self.problem and self.problem._asdict(),
             "disk": self.disk and self.disk._asdict(),
             "throughput": self.throughput and self.throughput._asdict(),
         }
-        return {**fields, **records, "lines": lines}
+        return {**fields, **figures, **records, "lines": lines}
 
 
 class Failure(NamedTuple):
@@ -372,10 +383,10 @@ class RunStatus(NamedTuple):
 
     @property
     def output_lost(self) -> LostOutput | None:
-        gaps = [rank for rank in self.ranks if rank.lost]
+        gaps = [rank for rank in self.ranks if rank.figures.lost]
         if not gaps:
             return None
-        return LostOutput(sum(rank.lost for rank in gaps), self.node0, tuple(rank.rank for rank in gaps))
+        return LostOutput(sum(rank.figures.lost for rank in gaps), self.node0, tuple(rank.rank for rank in gaps))
 
     @property
     def is_over(self) -> bool:
@@ -421,8 +432,13 @@ def _state(value: object, _field: str) -> State:
 
 def _rank(value: object, field: str) -> RankStatus:
     entry = check_type(dict, value, field)
+    return decode_valid(RankStatus, {**entry, "figures": entry})
+
+
+def _figures(value: object, field: str) -> RankFigures:
+    entry = check_type(dict, value, field)
     lines = as_dict(entry.get("lines"))
-    return decode_valid(RankStatus, {**entry, "out_lines": lines.get("out"), "err_lines": lines.get("err")})
+    return decode_valid(RankFigures, {**entry, "out_lines": lines.get("out"), "err_lines": lines.get("err")})
 
 
 def _silence(value: object, _field: str) -> Silence | None:
@@ -430,7 +446,12 @@ def _silence(value: object, _field: str) -> Silence | None:
     return silence if silence.since else None
 
 
-FIELD_DECODERS: dict[str, FieldDecoder] = {"State": _state, "RankStatus": _rank, "Silence | None": _silence}
+FIELD_DECODERS: dict[str, FieldDecoder] = {
+    "State": _state,
+    "RankFigures": _figures,
+    "RankStatus": _rank,
+    "Silence | None": _silence,
+}
 
 
 def as_dict(value: object) -> Json:

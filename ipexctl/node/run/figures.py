@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MAX_MISMATCHES = 64
 
 
-class RankFigures:
+class _FiguresOfRank:
     """Figures of one rank in this attempt; `throughput` includes earlier attempts."""
 
     def __init__(self, throughput: RankThroughput) -> None:
@@ -51,11 +51,11 @@ class RunFigures:
         self._network = NetworkWatch(hosts, waiting, is_wire_possible=can_advise, shared=is_shared)
         if self._throughput.keys() != hosts.keys():  # samples of other ranks can't be added
             self._throughput = {rank: RankThroughput() for rank in hosts}
-        self._ranks = {rank: RankFigures(throughput) for rank, throughput in self._throughput.items()}
+        self._ranks = {rank: _FiguresOfRank(throughput) for rank, throughput in self._throughput.items()}
         for throughput in self._throughput.values():
             throughput.begin_attempt()
 
-    def of(self, rank: int) -> RankFigures:
+    def of(self, rank: int) -> _FiguresOfRank:
         return self._ranks[rank]
 
     def add(self, rank: int, message: Message, files: WindowFiles, now: Moment) -> bool:
@@ -113,19 +113,13 @@ class RunFigures:
 
     def rank_status(self, peer: RankState, sinks: Mapping[str, OutputFile]) -> RankStatus:
         figures, out, err = self._ranks[peer.rank], sinks["out"], sinks["err"]
-        status = peer.status._replace(
-            out_lines=out.lines,
-            err_lines=err.lines,
-            lost=out.lost + err.lost,
+        now = peer.status.figures if figures.beat is None else figures.beat.figures
+        now = now.after_exit() if peer.status.state in FINAL else now
+        return peer.status._replace(
+            figures=now._replace(out_lines=out.lines, err_lines=err.lines, lost=out.lost + err.lost),
             throughput=figures.throughput.now(is_over=peer.exit is not None or peer.is_done),
             mismatch=figures.mismatch,
         )
-        beat = figures.beat
-        if beat is None:
-            return status
-        if status.state not in FINAL:
-            status = status._replace(cpu=beat.cpu, rss=beat.rss)
-        return status._replace(process=beat.process, waits_in=beat.waits_in)
 
     def run_status(self, status: RunStatus, ranks: Sequence[RankStatus]) -> RunStatus:
         group = self.group

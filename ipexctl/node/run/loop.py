@@ -340,11 +340,12 @@ class SupervisorLoop:
         self.on_event(m.SilenceSeen(command.since, ranks))
 
     def silent_rank(self, rank: int) -> SilentRank:
-        peer, status = self.peer(rank), self.figures.rank_status(self.state.ranks[rank], self.peer(rank).sinks)
+        peer = self.peer(rank)
+        figures = self.figures.rank_status(self.state.ranks[rank], peer.sinks).figures
         stream = max(peer.printed_at, key=lambda name: peer.printed_at[name], default=None)
         lines = self.record.tail(f"ranks/{rank:04}.{stream}", 1) if stream else []
         last = lines[-1][:400] if lines else None
-        return SilentRank(rank, peer.host, last, status.cpu, status.process, status.waits_in, stream)
+        return SilentRank(rank, peer.host, last, figures.cpu, figures.process, figures.waits_in, stream)
 
     def take_dump(self, _: m.TakeDump) -> None:
         dump_id = stack_dumps.new_dump_id(time.time())
@@ -360,7 +361,7 @@ class SupervisorLoop:
         for row in command.rows:
             if row["rank"] in command.unanswered:
                 beat = self.figures.of(row["rank"]).beat
-                last = {"process": beat and beat.process, "waits_in": beat and beat.waits_in}
+                last = {"process": beat and beat.figures.process, "waits_in": beat and beat.figures.waits_in}
                 row = {**row, "last": last}
             rows.append(row)
         stack_dumps.write_dump(self.dumps, command.id, time.time(), rows)

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Callable, Dict, Mapping, NamedTuple, TypeVar, 
 
 from ipexctl.node.common.frames import FrameError, decode_json
 from ipexctl.node.common.json_records import NATURAL, FieldDecoder, check_type, decode, decode_natural
-from ipexctl.node.common.records import Detail, FullDisk, OutOfMemory
+from ipexctl.node.common.records import Detail, FullDisk, OutOfMemory, RankFigures
 from ipexctl.node.run.host_notes import HostNotes
 from ipexctl.node.run.step_windows import StepWindow
 
@@ -78,11 +78,8 @@ class Malformed(NamedTuple):
 
 
 class Beat(NamedTuple):
-    cpu: float
-    rss: int
+    figures: RankFigures
     ends: Ends
-    process: str | None = None
-    waits_in: str | None = None
 
 
 class CheckpointFailed(NamedTuple):

@@ -28,7 +28,7 @@ from ipexctl.node.common.liveness import RESERVED_FILE
 from ipexctl.node.common.placeholders import used_names
 from ipexctl.node.common.plan import Plan, command_of, for_hosts, host_of, read_plan, variables_of
 from ipexctl.node.common.processes import pid_scope, start_of
-from ipexctl.node.common.records import DETAIL_MARK, KEEPS_STORE, Detail
+from ipexctl.node.common.records import DETAIL_MARK, KEEPS_STORE, Detail, RankFigures
 from ipexctl.node.run import master_port, output_buffer, process_stacks, processes, rank_env, supervisor_client
 from ipexctl.node.run.oom import OutOfMemoryWatch
 from ipexctl.node.run.rank_machine import Act, Bond, ExplainExit, PassOn, SendReport, Turn, WrapperState
@@ -58,9 +58,9 @@ class CommandWatch:
         """The command, then its other processes at the last measurement."""
         return [self._pid, *(self._usage.pids - {self._pid})]
 
-    def measure(self) -> tuple[float, int]:
-        figures = self._usage.now()
-        self._memory = figures[1]
+    def measure(self) -> RankFigures:
+        cpu, self._memory = self._usage.now()
+        figures = RankFigures(round(cpu, 1), self._memory, *processes.process_state(self._pid))
         self._openmp_files.update(self._usage.pids)
         return figures
 
@@ -418,12 +418,9 @@ class Rank:
                     stream.read_output(0.0)
 
     def send_beat(self) -> None:
-        cpu, rss, state, waits = 0.0, 0, None, None
-        if self.child is not None and self.watch is not None and self.state.exit is None:
-            cpu, rss = self.watch.measure()
-            state, waits = processes.process_state(self.child.pid)
-        figures = {"cpu": round(cpu, 1), "rss": rss, "process": state, "waits_in": waits}
-        self.client.send_message("beat", ends=self.ends(), **figures)
+        is_running = self.state.exit is None
+        figures = self.watch.measure() if self.watch is not None and is_running else RankFigures(0.0, 0)
+        self.client.send_message("beat", ends=self.ends(), figures=figures._asdict())
 
     def send_windows(self) -> None:
         if self.client.contact.is_up:

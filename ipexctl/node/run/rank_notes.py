@@ -12,6 +12,7 @@ import os
 from typing import Collection, Iterator, Mapping, NamedTuple
 
 from ipexctl.node.common.json_records import NATURAL, FieldDecoder
+from ipexctl.node.common.processes import read_stat
 
 BACKWARD = "pt_autograd"
 """torch's name for backward threads. For a CPU-only graph there are none; the calling thread runs backward."""
@@ -23,8 +24,6 @@ MAX_READS = 2
 """How often a thread's name is read, because a thread may get its name some time after its start."""
 BEHIND_TRANSFER = 0.5
 """Fraction of gloo's time on a rank's only core in which the main thread is ready too."""
-_TICKS = float(os.sysconf("SC_CLK_TCK"))
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 _NANO = 1e9
 FIELD_DECODERS: dict[str, FieldDecoder] = {**NATURAL}
 
@@ -97,18 +96,12 @@ class RankProbe:
         except OSError:
             return ""
 
-    def _stat(self, path: str) -> list[str]:
-        return self._read(path).rpartition(")")[2].split()
-
     def _process(self, pid: int) -> dict[str, float]:
-        fields = self._stat(f"{pid}/stat")
-        if len(fields) < 22:
+        try:
+            stat = read_stat(pid, self._proc)
+        except OSError:
             return {}
-        return {
-            "cpu": (int(fields[11]) + int(fields[12])) / _TICKS,
-            "faults": float(fields[9]),
-            "rss": float(int(fields[21]) * _PAGE),
-        }
+        return {"cpu": stat.seconds, "faults": float(stat.faults), "rss": float(stat.rss)}
 
     def _has_thread(self, pid: int, thread: int) -> bool:
         return os.path.exists(f"{self._proc}/{pid}/task/{thread}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Union
 
 from ipexctl.node.common.limits import RANK_SILENCE, RANKS_BEGIN
-from ipexctl.node.common.records import RankStatus, RunStatus, State
+from ipexctl.node.common.records import RankFigures, RankStatus, RunStatus, State
 from ipexctl.node.run.job_end import JobLimit
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ def ranks_of_starters(state: SupervisorState) -> dict[str, frozenset[int]]:
 
 
 def first_rank_status(rank: int, host: str) -> RankStatus:
-    return RankStatus(rank, host, cpu=0.0, rss=0, out_lines=0, err_lines=0)
+    return RankStatus(rank, host, figures=RankFigures(cpu=0.0, rss=0, out_lines=0, err_lines=0))
 
 
 # What happens

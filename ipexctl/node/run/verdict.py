@@ -177,7 +177,7 @@ def on_exit(turn: Transition, peer: RankState, message: Exit) -> None:
         state = "stopped"
     elif code == 0:
         state = "ok"
-    ended = peer.status._replace(state=state, exit_code=code, signal=by, oom=oom, cpu=0.0, rss=0)
+    ended = peer.status._replace(state=state, exit_code=code, signal=by, oom=oom)
     peer = turn.set_rank(peer.rank, exit=message, status=ended._replace(problem=message.problem, disk=message.disk))
     more = {"oom": oom._asdict()} if oom else {}
     turn.log("exit", rank=peer.rank, host=peer.host, exit_code=code, signal=by, state=state, **more)
@@ -235,7 +235,7 @@ def on_lost(turn: Transition, lost: Sequence[int], silence: Mapping[int, float],
         peer = turn.set_rank(rank, is_over=True)
         if peer.exit is None:
             is_lost = peer.status.state == "lost" or not was_ending
-            turn.set_rank_status(rank, state="lost" if is_lost else "stopped", cpu=0.0, rss=0)
+            turn.set_rank_status(rank, state="lost" if is_lost else "stopped")
             turn.log("lost", rank=rank, host=peer.host)
 
 

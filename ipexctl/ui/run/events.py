@@ -209,10 +209,10 @@ class EventsView:
             {
                 "rank": rank.rank,
                 "state": rank.state,
-                "cpu_percent": rank.cpu,
-                "rss_bytes": rank.rss,
-                "stdout_lines": rank.out_lines,
-                "stderr_lines": rank.err_lines,
+                "cpu_percent": rank.figures.cpu,
+                "rss_bytes": rank.figures.rss,
+                "stdout_lines": rank.figures.out_lines,
+                "stderr_lines": rank.figures.err_lines,
             }
             for rank in status.ranks
         ]

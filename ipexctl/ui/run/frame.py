@@ -132,7 +132,7 @@ def _totals(state: RunState) -> Text:
     ranks = [row.status for row in state.rows.values()]
     has_trouble = any(rank.state in {"failed", "lost"} for rank in ranks)
     parts = [f"{state.rate:,.0f} lines/s"]
-    cpu, memory = sum(rank.cpu or 0 for rank in ranks), sum(rank.rss or 0 for rank in ranks)
+    cpu, memory = sum(rank.figures.cpu or 0 for rank in ranks), sum(rank.figures.rss or 0 for rank in ranks)
     if cpu >= 5:
         parts.append(f"{cpu / 100:,.1f} cores busy")
     if memory:
@@ -210,17 +210,17 @@ def _ranks(state: RunState, width: int, height: int) -> tuple[RenderableType, in
     for name, column_width, is_number in columns:
         table.add_column(name.rjust(column_width) if is_number else name, width=column_width + 1, no_wrap=True)
     table.add_column("last line", ratio=1, no_wrap=True, overflow="ellipsis")
-    busiest = max([100.0, *(row.status.cpu or 0 for row in rows)])
+    busiest = max([100.0, *(row.status.figures.cpu or 0 for row in rows)])
     for row in shown:
-        status = row.status
+        status, used = row.status, row.status.figures
         cells: list[RenderableType] = [
             Text(f"{status.rank:>4}"),
             Text(_middle(printable(status.host), host_width)),
             Text(_state_text(row), _STATE_STYLE[status.state]),
             Text(f"{_count(row.rate):>7}"),
-            Text("" if status.cpu is None else f"{status.cpu:>5.0f}"),
-            "" if status.cpu is None else _bar(status.cpu, busiest, width=bar_width, style="cyan"),
-            Text("" if status.rss is None else f"{_memory(status.rss):>7}"),
+            Text("" if used.cpu is None else f"{used.cpu:>5.0f}"),
+            "" if used.cpu is None else _bar(used.cpu, busiest, width=bar_width, style="cyan"),
+            Text("" if used.rss is None else f"{_memory(used.rss):>7}"),
         ]
         table.add_row(*cells[: len(columns)], Text(row.last))
     if hidden:
@@ -266,7 +266,7 @@ def _state_text(row: Row) -> str:
         return signal_name(status.signal)
     if status.state == "failed" and status.exit_code is not None:
         return f"exit {status.exit_code}"
-    return "ended" if status.state == "running" and status.waits_in == KEEPS_STORE else status.state
+    return "ended" if status.state == "running" and status.figures.waits_in == KEEPS_STORE else status.state
 
 
 def _log_title(state: RunState) -> Rule:

@@ -359,7 +359,8 @@ class RunState:
         self.status = status
         for rank in status.ranks:
             self._row(rank.rank).status = rank
-        self.late = max(0, sum((rank.out_lines or 0) + (rank.err_lines or 0) for rank in status.ranks) - self.lines)
+        printed = sum((rank.figures.out_lines or 0) + (rank.figures.err_lines or 0) for rank in status.ranks)
+        self.late = max(0, printed - self.lines)
         if status.state in FINAL:
             self.controls.stopping = False
 

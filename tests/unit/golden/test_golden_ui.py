@@ -12,7 +12,7 @@ from ipexctl.commands import install_command, ps_command
 from ipexctl.errors import Refusal
 from ipexctl.extras.lab.lab_command import condition_text
 from ipexctl.extras.lab.lab_record import labs_to_remove
-from ipexctl.node.common.records import Failure, RankStatus, RunStatus, TrainingGroup, Untrained
+from ipexctl.node.common.records import Failure, RankFigures, RankStatus, RunStatus, TrainingGroup, Untrained
 from ipexctl.node.run.verdict import describe_exit
 from ipexctl.run.ranks import parse_ranks
 from ipexctl.stack.install_context import InstallReport
@@ -31,7 +31,11 @@ def ends() -> list[Case]:
     ended = [
         RunStatus("run1", "failed", world_size=6, nodes=3, first_failure=each, reason=why) for each, why in failures
     ]
-    ranks = (RankStatus(0, "a", lost=1000), RankStatus(1, "a"), RankStatus(2, "b", lost=234))
+    ranks = (
+        RankStatus(0, "a", figures=RankFigures(lost=1000)),
+        RankStatus(1, "a"),
+        RankStatus(2, "b", figures=RankFigures(lost=234)),
+    )
     ended.append(RunStatus("run1", "ok", world_size=3, nodes=2, ranks=ranks, attempt=2, restarts=3))
     ended += [RunStatus("run1", "ok", world_size=3, nodes=2), RunStatus("run1", "stopped", world_size=3, nodes=2)]
     ended.append(RunStatus("run1", "ok", world_size=4, nodes=2, group=TrainingGroup(4, 2)))

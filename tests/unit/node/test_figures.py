@@ -10,7 +10,7 @@ import pytest
 from supervised_run import Supervised, exit_of
 
 from ipexctl.node.common.plan import Choice
-from ipexctl.node.common.records import RunStatus, TrainingGroup, describe_apart, read_status
+from ipexctl.node.common.records import RankFigures, RunStatus, TrainingGroup, describe_apart, read_status
 from ipexctl.node.run import stack_dumps
 from ipexctl.node.run.figures import MAX_MISMATCHES, RunFigures
 from ipexctl.node.run.host_notes import HostNotes
@@ -34,11 +34,11 @@ def status_of(run: Supervised, recorder: Recorder, *received: Message) -> dict[s
     figures = RunFigures({0: "node1", 1: "node1"}, small_plan(backend="none"))
     for message in received:
         assert figures.add(1, message, recorder.windows(1), NOW)
-    return figures.rank_status(run.state.ranks[1], recorder.sinks(1, "node1"))._asdict()
+    return figures.rank_status(run.state.ranks[1], recorder.sinks(1, "node1")).to_json()
 
 
 def test_a_rank_has_its_last_figures_and_one_that_has_ended_uses_nothing(recorder: Recorder) -> None:
-    received = (Beat(90.0, 1, {}), Beat(99.0, 2 << 30, {}, "S", "futex"))
+    received = (Beat(RankFigures(90.0, 1), {}), Beat(RankFigures(99.0, 2 << 30, "S", "futex"), {}))
     running = status_of(Supervised(2).begin(), recorder, *received)
     wanted = {"cpu": 99.0, "rss": 2 << 30, "process": "S", "waits_in": "futex", "pid": 2001}
     assert wanted.items() <= running.items()

@@ -50,7 +50,7 @@ def test_silence_is_read_from_the_status_without_invalid_parts() -> None:
     assert status.first_failure is not None
     assert (status.first_failure.rank, status.first_failure.host, status.first_failure.ranks) == (None, None, (2, 3))
     assert status.ranks[0].oom is not None
-    assert (status.ranks[0].oom.limit, status.ranks[0].lost) == (5, 9)
+    assert (status.ranks[0].oom.limit, status.ranks[0].figures.lost) == (5, 9)
     assert read_status({"silent": "odd"}).silent is None
 
 

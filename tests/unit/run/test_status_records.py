@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipexctl.node.common.records import Failure, RankStatus, RunStatus, read_status
+from ipexctl.node.common.records import Failure, RankFigures, RankStatus, RunStatus, read_status
 
 DOCUMENT = {
     "schema": "ipexctl.status/1",
@@ -34,8 +34,8 @@ def test_a_status_file_is_read_whole() -> None:
         id="r1", state="failed", script="train.py", env="default", nodes=2, world_size=2, started=10.5, ended=20.0,
         exit_code=3,
         ranks=(
-            RankStatus(0, "a", "ok", 7, 790.5, 1024, 0, None, 4, 0),
-            RankStatus(1, "b", "failed", 8, None, None, 3),
+            RankStatus(0, "a", "ok", 7, RankFigures(790.5, 1024, out_lines=4, err_lines=0), 0),
+            RankStatus(1, "b", "failed", 8, exit_code=3),
         ),
         first_failure=Failure(1, "b", 3, None, 19.5),
     )  # fmt: skip

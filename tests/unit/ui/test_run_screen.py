@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.segment import Segment
 
 from ipexctl.node.common.frames import Chunk
-from ipexctl.node.common.records import Failure, RankStatus, RunStatus, SlowRank, State, Throughput
+from ipexctl.node.common.records import Failure, RankFigures, RankStatus, RunStatus, SlowRank, State, Throughput
 from ipexctl.remote.outcome import Notice
 from ipexctl.run.follow import RunEnded, RunUpdate
 from ipexctl.run.ranks import parse_ranks
@@ -23,7 +23,9 @@ from message_data import missing
 
 def status(ranks: int, state: State = "running", **odd: State) -> RunStatus:
     rows = tuple(
-        RankStatus(rank, f"node{rank // 4 + 1}", odd.get(f"r{rank}", state), cpu=790.0, rss=2 << 30)
+        RankStatus(
+            rank, f"node{rank // 4 + 1}", odd.get(f"r{rank}", state), figures=RankFigures(cpu=790.0, rss=2 << 30)
+        )
         for rank in range(ranks)
     )
     return RunStatus("k3vx", state, "examples/train.py", "default", (ranks + 3) // 4, ranks, 100.0, ranks=rows)
@@ -157,7 +159,8 @@ def test_stopping_view_shows_ctrl_c() -> None:
 
 
 def test_backlog_of_unseen_lines_is_shown_until_it_is_gone() -> None:
-    gathered = RunStatus("r", "running", world_size=1, ranks=(RankStatus(0, "a", "running", out_lines=50_000),))
+    rank = RankStatus(0, "a", "running", figures=RankFigures(out_lines=50_000))
+    gathered = RunStatus("r", "running", world_size=1, ranks=(rank,))
     screen = RunState(gathered)
     screen.feed(Chunk(0, "stdout", b"line\n" * 1000))
     screen.feed(gathered)
@@ -384,7 +387,7 @@ def test_frame_has_the_size_of_the_screen_after_any_events_and_keys(
     ("rss", "shown"), [(0, "0 kB"), (900, "0 kB"), (12_300_000_000, "12.3 GB"), (2 << 30, "2.1 GB")]
 )
 def test_memory_of_a_rank_is_apart_from_its_last_line(rss: int, shown: str) -> None:
-    rank = RankStatus(0, "node1", "running", cpu=790.0, rss=rss)
+    rank = RankStatus(0, "node1", "running", figures=RankFigures(cpu=790.0, rss=rss))
     screen = RunState(status(1)._replace(ranks=(rank,)))
     screen.feed(Chunk(0, "stdout", b"step 190\n"))
     assert any(f"{shown} step 190" in line for line in plain(screen))
