@@ -2,8 +2,8 @@
 by `declare`, of a frozen dataclass: `RankOptions` (what a rank gets), `SyncOptions`, `RunOptions`. From its
 `Declaration` come the command-line option, its help and its key in ipexctl.toml (`commands/shared_options.py:
 grouped`), the playbook option (`extras/play/modules/__init__.py: declared_options`), its limits (`launch/overrides.py:
-check_limits`), the note of `ipexctl export` if a launcher lacks it, and `AgentOptions` on the hosts
-(`node/common/plan.py`).
+check_limits`), and the note of `ipexctl export` if a launcher lacks it. `Asked` (`node/common/asked.py`) names those
+that go into the plan and to the hosts.
 
 `CallOptions` adds the options of this call to the commands in a fix, so that they can be pasted. A command that is only
 mentioned ("nothing to do under ipexctl run") is left alone.

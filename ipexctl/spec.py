@@ -1,15 +1,16 @@
-"""The spec of a run: one frozen value, from the words of the call to plan.json. `run/start/request.py: run_spec` makes
-it; the plan keeps it as JSON (`asked_of`), from which ranks and supervisor take `AgentOptions` (`node/common/plan.py`).
+"""The spec of a run: one frozen value, from the words of the call to the plan. `run/start/request.py: run_spec` makes
+it. The plan keeps the fields that hosts may know (`asked_of`); the others never leave this machine.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from ipexctl.hosts.host import Host
+from ipexctl.node.common.asked import Asked, AskedExport
 from ipexctl.option_declaration import DEFAULT_ENV, DEFAULT_HOME, NO_OPTIONS, PROJECT, CallOptions, SyncOptions, declare
 from ipexctl.projects.layout import NO_LAYOUT, ProjectLayout
 from ipexctl.projects.requirement_files import RequirementFiles
@@ -472,34 +473,14 @@ class RunSpec(RankOptions, StartOptions, RunOptions):
         return self.exclusive or self.wait is not None
 
 
-Destination = Literal["plan", "here", "secret"]
-DESTINATIONS: Final[Mapping[Destination, tuple[str, ...]]] = {
-    "plan": (
-        *("kind", "argv", "n", "ppn", "oversubscribe", "bind", "omp", "ccl_workers", "nice", "backend", "allreduce"),
-        *("wire", "fp32_math", "mpi", "master_port", "time_limit", "launcher", "env", "python", "setup", "offline_hub"),
-        *("cwd", "sync", "max_restarts", "checkpoint", "min_hosts", "spares", "hang_after", "exclusive", "wait"),
-        *("on_hang", "meter", "tag", "metric", "exclude", "include", "data", "allow_big", "home", "iface"),
-        *("checkpoint_is_found", "stack", "torch", "install", "packages", "requirements", "takes_own_requirements"),
-        *("extra", "group", "keep_going"),
-        *("first_world_size", "master_addr", "local_rank", "allocator", "openmp", "sources", "is_followed", "resumed"),
-    ),
-    "here": ("timeout", "accelerate", "repeats_notes", "hosts", "hosts_from", "project", "options", "secret_files"),
-    "secret": ("exports", "notify", "typed"),
-}
-"""Where each field may go: into plan.json on every host; nowhere; or nowhere because it may contain a secret. `exports`
-are in the plan without the secret values. A field that is missing here goes nowhere, and fails a test."""
+def asked_of(spec: RunSpec) -> Asked:
+    """What the plan keeps of the spec. Without the values of secrets; a field that Asked lacks stays here."""
+    values = {name: _plain(getattr(spec, name)) for name in Asked._fields if name != "exports"}
+    exports = (AskedExport(each.name, each.source, None if each.secret else each.value) for each in spec.exports)
+    return Asked(**values, exports=tuple(exports))
 
 
-def asked_of(spec: RunSpec) -> dict[str, Any]:
-    """The spec as JSON for a plan, with the fields that may be in it and without the values of secrets."""
-    asked = {
-        each.name: _as_json(getattr(spec, each.name)) for each in fields(spec) if each.name in DESTINATIONS["plan"]
-    }
-    values = ((one, None if one.secret else one.value) for one in spec.exports)
-    return {**asked, "exports": [{"name": one.name, "source": one.source, "value": value} for one, value in values]}
-
-
-def _as_json(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
-        return [_as_json(item) for item in value]
+        return tuple(map(_plain, value))
     return str(value) if isinstance(value, Path) else value

@@ -56,5 +56,5 @@ def small_plan(
     }
     chosen = tuple(host for host in hosts if host.name in of_ranks)
     waiting = tuple(host for host in hosts if host.name not in of_ranks)
-    options = {**asked_of(RunSpec("script", ("train.py",))), **(asked or {})}
+    options = asked_of(RunSpec("script", ("train.py",)))._replace(**(asked or {}))
     return Plan(asked=options, hosts=chosen, spares=waiting, **given)

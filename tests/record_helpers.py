@@ -7,6 +7,8 @@ from itertools import cycle, islice
 from typing import Any
 
 from ipexctl.hosts.host import Host
+from ipexctl.node.common.asked import Asked
+from ipexctl.node.common.json_records import decode_valid
 from ipexctl.node.common.plan import Plan, with_ranks
 from ipexctl.run.registry import RunRecord
 
@@ -33,8 +35,8 @@ def run_record(
     record."""
     hosts = hosts or stores or (node0.name,)
     ranks = ranks or tuple(islice(cycle(hosts), len(hosts) if world_size is None else world_size))
-    asked = {"argv": [script] if script else [], **(asked or {})}
-    plan = Plan(run, home, node0.name, asked, python=python, env=env, cwd=cwd, job=job, first_world_size=len(ranks))
+    given = decode_valid(Asked, {"argv": [script] if script else [], **(asked or {})})
+    plan = Plan(run, home, node0.name, given, python=python, env=env, cwd=cwd, job=job, first_world_size=len(ranks))
     if not is_queued:
         plan = plan._replace(stores={name: name if not stores or name in stores else stores[0] for name in hosts})
         plan = with_ranks(plan, hosts, ranks)

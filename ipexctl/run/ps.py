@@ -49,11 +49,7 @@ class KnownRun:
     hosts = property(attrgetter("record.hosts"))
     home = property(attrgetter("record.home"))
     world_size = property(attrgetter("record.plan.world_size"))
-
-    @property
-    def tag(self) -> str | None:
-        tag = self.record.plan.asked.get("tag")
-        return tag if isinstance(tag, str) else None
+    tag = property(attrgetter("record.plan.asked.tag"))
 
     def __repr__(self) -> str:
         return f"KnownRun({self.record.id!r}, {self.state!r}, exit_code={self.exit_code})"

@@ -156,7 +156,7 @@ def _removed(settings: Sequence[Setting], width: int) -> Iterator[str]:
 
 def _rank_command(plan: Plan) -> Sequence[str]:
     """With the options that the rank wrapper applies written for a shell."""
-    return (*words_in_sh(RankOptions, plan.asked), *plan.command)
+    return (*words_in_sh(RankOptions, plan.asked._asdict()), *plan.command)
 
 
 def _command(argv: Sequence[str], width: int) -> Iterator[str]:

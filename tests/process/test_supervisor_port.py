@@ -111,7 +111,7 @@ MALFORMED: list[dict[str, Any] | bytes] = [
     {"t": "start", "pid": "1"},
     {"t": "start", "pid": 1e400},
     *({**BEAT, "figures": {name: value}} for name in ("cpu", "rss") for value in ("a lot", [1], float("nan"))),
-    *({**BEAT, "figures": value} for value in (None, [], {"waits_in": 5})),
+    *({**BEAT, "figures": value} for value in (None, "0", {"waits_in": 5})),
     {**BEAT, "ends": {"out": -1}},
     {**BEAT, "ends": {"err": {}}},
     {**BEAT, "ends": None},

@@ -6,15 +6,16 @@ import ast
 import json
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 import pytest
 from launch_helpers import cpu, machine, plan
 
 from ipexctl.launch.overrides import check_limits
-from ipexctl.node.common.plan import AgentOptions
+from ipexctl.node.common.asked import Asked
+from ipexctl.node.common.json_records import as_json, decode
 from ipexctl.option_declaration import NO_OPTIONS, CallOptions, declared, option_text
-from ipexctl.spec import DESTINATIONS, Export, RankOptions, RunOptions, RunSpec, asked_of
+from ipexctl.spec import Export, RankOptions, RunOptions, RunSpec, TypedCall, asked_of
 from measures import defaults_in, defaults_of_options
 
 OPTIONS = CallOptions(" -H hosts -l a --home /h", " -n 4 --env big --python /opt/py --setup /opt/s --mpi openmpi")
@@ -124,8 +125,8 @@ LIMITS = [
 
 def test_rank_wrapper_applies_the_options_that_exports_write_as_words_of_sh() -> None:
     in_sh = [name for name, declaration in declared(RankOptions).items() if declaration.in_sh]
-    assert set(in_sh) <= set(AgentOptions._fields)
-    assert plan(machine(cpu(4), 1), nice=19).options.nice == 19
+    assert set(in_sh) <= set(Asked._fields)
+    assert plan(machine(cpu(4), 1), nice=19).asked.nice == 19
 
 
 @pytest.mark.parametrize(("kind", "name", "limit", "value"), LIMITS)
@@ -138,9 +139,19 @@ def test_limits_are_checked_on_both_sides(kind: type, name: str, limit: str, val
     assert declared(kind)[name].flag in refusal.reason
 
 
-def test_somebody_decided_for_each_field_of_the_spec_where_it_may_go() -> None:
-    decided = [name for names in DESTINATIONS.values() for name in names]
-    assert sorted(decided) == sorted(each.name for each in fields(RunSpec))
+HERE = frozenset(
+    ["timeout", "accelerate", "repeats_notes", "hosts", "hosts_from", "project", "options", "secret_files"]
+)
+SECRET = {"notify", "typed"}
+"""May contain a token: `typed` has --notify, too."""
+
+
+def test_each_field_of_a_run_is_decided() -> None:
+    """A new field stays on this machine. Asked has those that may go into plan.json and to the hosts."""
+    kept = {each.name for each in fields(RunSpec)} - set(Asked._fields)
+    assert kept == HERE | SECRET
+    assert set(Asked._fields) <= {each.name for each in fields(RunSpec)}
+    assert not [name for name, kind in get_type_hints(Asked).items() if "Path" in str(kind) or "Host" in str(kind)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +161,23 @@ class LargerSpec(RunSpec):
 
 def test_a_plan_has_no_field_that_is_not_decided_and_none_that_may_contain_a_secret() -> None:
     exports = (Export("TOKEN", "5ecret", secret=True), Export("LOUD", "1"))
-    spec = LargerSpec("script", ("train.py",), tracker_token="5ecret", notify="curl 5ecret", exports=exports)
+    typed = TypedCall(("--notify", "curl 5ecret"))
+    spec = LargerSpec(
+        "script", ("train.py",), tracker_token="5ecret", notify="curl 5ecret", exports=exports, typed=typed
+    )
     asked = asked_of(spec)
-    assert set(asked) == {*DESTINATIONS["plan"], "exports"}
-    assert [(one["name"], one["value"]) for one in asked["exports"]] == [("TOKEN", None), ("LOUD", "1")]
-    assert "5ecret" not in json.dumps(asked)
+    assert [(one.name, one.value) for one in asked.exports] == [("TOKEN", None), ("LOUD", "1")]
+    assert "5ecret" not in json.dumps(as_json(asked))
+    assert decode(Asked, json.loads(json.dumps(as_json(asked))), "asked") == asked
+
+
+def test_a_plan_of_version_0_5_is_read() -> None:
+    """A new field of Asked needs a default, because older plans lack it."""
+    required = set(Asked._fields) - set(Asked._field_defaults)
+    assert len(required) == 56
+    document = json.loads(json.dumps(as_json(asked_of(RunSpec("script", ("train.py",))))))
+    older = {name: value for name, value in document.items() if name in required}
+    assert decode(Asked, older, "asked") == decode(Asked, document, "asked")
 
 
 def test_a_second_place_of_a_default_is_noticed() -> None:

@@ -201,7 +201,7 @@ def command_line(plan: Plan) -> str:
 
 def rank_prefix(plan: Plan) -> tuple[str, ...]:
     """Words before a rank's command, for options that the rank wrapper applies in a run."""
-    return words_in_sh(RankOptions, plan.asked)
+    return words_in_sh(RankOptions, plan.asked._asdict())
 
 
 def portable_command_line(plan: Plan) -> str:

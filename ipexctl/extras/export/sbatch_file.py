@@ -105,7 +105,7 @@ def to_slurm(
 
 def _with_environment(plan: Plan, name: str) -> Plan:
     """The plan with the environment's name in all paths that ipexctl made; what the user typed stays."""
-    typed = {export["name"] for export in plan.asked.get("exports") or ()}
+    typed = {export.name for export in plan.asked.exports}
 
     def renamed(text: str) -> str:
         return text.replace(plan.env or "", name)

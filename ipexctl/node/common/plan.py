@@ -11,6 +11,7 @@ import shlex
 from functools import partial
 from typing import TYPE_CHECKING, Collection, Literal, Mapping, NamedTuple, Sequence
 
+from ipexctl.node.common.asked import Asked  # noqa: TC001  # `decode` looks it up
 from ipexctl.node.common.json_records import FieldDecoder, as_json, check_type, decode
 from ipexctl.node.common.placeholders import NAMES, fill
 
@@ -166,38 +167,13 @@ class Commit(NamedTuple):
     branch: str = ""
 
 
-class AgentOptions(NamedTuple):
-    nice: int
-    time_limit: float | None
-    max_restarts: int
-    min_hosts: int | None
-    spares: int
-    checkpoint: str | None
-    checkpoint_is_found: bool
-    """True if the path is from a project file; no link may then lead it out of the project."""
-    hang_after: float
-    """Seconds without output from any rank until the silence is reported; 0 for never."""
-    on_hang: str
-    """`report`; `dump` also dumps all stacks; `stop` also stops the run after that."""
-    meter: bool
-    metric: str | None
-    is_followed: bool
-    keep_going: bool = False
-    """True if copies end, and start again, on their own."""
-
-    @property
-    def has_pool(self) -> bool:
-        return self.min_hosts is not None or self.spares > 0
-
-
 class Plan(NamedTuple):
     id: str
     home: str
     """Absolute path, the same on every host."""
     node0: str
     """The supervisor's host, possibly without ranks."""
-    asked: Json
-    """Option → value, typed or default."""
+    asked: Asked
     flavor: str = ""
     """A `LaunchFlavor`: what starts the ranks."""
     launcher: LauncherChoice = LauncherChoice("mpirun", "", "")
@@ -274,11 +250,7 @@ class Plan(NamedTuple):
 
     @property
     def time_limit(self) -> float | None:
-        return self.asked.get("time_limit")
-
-    @property
-    def options(self) -> AgentOptions:
-        return decode(AgentOptions, self.asked, "the options")
+        return self.asked.time_limit
 
     @property
     def all_hosts(self) -> tuple[HostPlan, ...]:
@@ -298,7 +270,7 @@ class Plan(NamedTuple):
 
     @property
     def script(self) -> str:
-        return " ".join(self.asked.get("argv") or ())[:200]
+        return " ".join(self.asked.argv)[:200]
 
     @property
     def environment(self) -> str:
@@ -308,11 +280,11 @@ class Plan(NamedTuple):
     def exchanged(self) -> str:
         """Checkpoint path that all hosts exchange before an attempt, absolute or relative to `cwd`; or empty."""
         has_several = len({self.stores[host.name] for host in self.all_hosts}) > 1
-        return self.asked.get("checkpoint") or "" if has_several else ""
+        return self.asked.checkpoint or "" if has_several else ""
 
     @property
     def has_pool(self) -> bool:
-        return self.options.has_pool and len(self.all_hosts) > 1
+        return self.asked.has_pool and len(self.all_hosts) > 1
 
     @property
     def shell(self) -> tuple[str, ...]:
@@ -369,7 +341,7 @@ def to_json(plan: Plan) -> Json:
         "world_size": plan.world_size,
         "hostfile": plan.hostfile,
         "time_limit": plan.time_limit,
-        "rank_options": {"nice": plan.asked.get("nice", 0)},
+        "rank_options": {"nice": plan.asked.nice},
     }
 
 
@@ -527,8 +499,8 @@ def variables_of(plan: Plan, rank: int, secrets: Mapping[str, str]) -> RankVaria
 
     A missing secret raises a KeyError, so that it never reaches a rank empty.
     """
-    host, exports = host_of(plan, rank).name, plan.asked.get("exports") or ()
-    own = {export["name"] for export in exports if export["value"] is not None}
+    host = host_of(plan, rank).name
+    own = {export.name for export in plan.asked.exports if export.value is not None}
     settings = [each for each in plan.settings if each.host in (None, host) and each.rank in (None, rank)]
     settings = [each for each in settings if each.name not in WRAPPER_NAMES or each.name in own]
     settings.sort(key=lambda each: (each.rank is not None, each.host is not None))
@@ -540,7 +512,7 @@ def variables_of(plan: Plan, rank: int, secrets: Mapping[str, str]) -> RankVaria
 
 def command_of(plan: Plan, rank: RankPlan, port: int | None, node0_port: int) -> tuple[str, ...]:
     """The command of one rank. `port`: for `{port}`."""
-    if plan.asked.get("kind") == "command":
+    if plan.asked.kind == "command":
         host, local_rank = host_of(plan, rank.rank), rank.local_rank
         addresses = [each.address for each in plan.hosts]
         values = (rank.rank, local_rank, host.address, addresses[0], ",".join(addresses), port, node0_port)

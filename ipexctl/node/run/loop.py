@@ -640,7 +640,7 @@ class SupervisorLoop:
         status = self.record.full_status()
         seconds = self.elapsed
         fields = summary.summary_fields(self.state.start.plan, status, status.code, seconds)
-        text, claim_after = summary.summary_text(fields), NOTIFY_CLAIM if self.state.options.is_followed else 0.0
+        text, claim_after = summary.summary_text(fields), NOTIFY_CLAIM if self.state.asked.is_followed else 0.0
         command = self.state.start.notify
         try:
             notify.start_notify(notify.NotifyRequest(self.rundir, command, text, claim_after, NOTIFY))

@@ -153,7 +153,7 @@ def refusing_hosts(state: SupervisorState) -> frozenset[str]:
 
 
 def least_hosts(state: SupervisorState) -> int:
-    return state.options.min_hosts or len(state.start.plan.hosts)
+    return state.asked.min_hosts or len(state.start.plan.hosts)
 
 
 def end_for_lack(turn: Transition, hosts: Sequence[str]) -> None:

@@ -80,7 +80,7 @@ class CommandWatch:
 class Rank:
     def __init__(self, plan: Plan, job: StoreJob, path: str, rank: int, addresses: Sequence[tuple[str, int]]) -> None:
         self.plan, self.job, self.path, self.rank = plan, job, path, rank
-        self.host, options = host_of(plan, rank), plan.options
+        self.host, options = host_of(plan, rank), plan.asked
         self.own = next(each for each in self.host.ranks if each.rank == rank)
         self.supervisor_address = addresses[-1]
         self.guard = processes.Guard()
@@ -352,7 +352,7 @@ class Rank:
         with contextlib.suppress(OSError):  # on a full disk, the command starts anyway
             make_private_directory(rank_env.results_directory(self.plan))
         self.client.contact = self.client.contact.after_work(time.monotonic())  # sourcing a setup file takes time
-        if self.port is None and self.plan.asked.get("kind") == "command" and "port" in used_names(self.plan.command):
+        if self.port is None and self.plan.asked.kind == "command" and "port" in used_names(self.plan.command):
             self.port = own_port(self.host.address, self.own.local_rank, len(self.host.ranks), master.port or 0)
         with processes.bound(self.own, mismatches):
             return subprocess.Popen(

@@ -27,7 +27,7 @@ class CheckpointProcess:
             "address": address,
             "port": port,
             "token": token,
-            "project": plan.cwd if plan.options.checkpoint_is_found else "",
+            "project": plan.cwd if plan.asked.checkpoint_is_found else "",
             "tree": "" if os.path.isabs(plan.exchanged) else below.partition("/")[0],
         }
         self._process = subprocess.Popen(

@@ -140,7 +140,7 @@ def elastic_variables(plan: Plan, rank: int, attempt: int) -> dict[str, str]:
         "ROLE_NAME": "default",
         "ROLE_RANK": str(rank),
         "ROLE_WORLD_SIZE": str(plan.world_size),
-        "TORCHELASTIC_MAX_RESTARTS": str(plan.options.max_restarts),
+        "TORCHELASTIC_MAX_RESTARTS": str(plan.asked.max_restarts),
         "TORCHELASTIC_RESTART_COUNT": str(attempt),
         "TORCHELASTIC_RUN_ID": plan.id,
     }

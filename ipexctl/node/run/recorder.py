@@ -49,7 +49,7 @@ def first_status(plan: Plan, now: float) -> RunStatus:
         len(hosts),
         plan.world_size,
         started=now,
-        restarts=plan.options.max_restarts,
+        restarts=plan.asked.max_restarts,
         hosts=hosts,
         supervisor=own_identity(),
         node0=plan.node0,

@@ -192,7 +192,7 @@ def on_checkpoint_failed(turn: Transition, peer: RankState, message: messages.Ch
 def on_started(turn: Transition, peer: RankState, message: messages.Started) -> None:
     if message.restarts > peer.status.restarts:
         turn.set_rank_status(peer.rank, pid=message.pid, restarts=message.restarts)
-        fields = {"restarts": message.restarts, "most": turn.state.options.max_restarts, "code": message.exit_code}
+        fields = {"restarts": message.restarts, "most": turn.state.asked.max_restarts, "code": message.exit_code}
         turn.log("copy-restart", rank=peer.rank, host=peer.host, **fields)
         turn.do(m.AddNote(peer.rank, "copy-restart", fields))
     if peer.status.state != "starting":
@@ -398,7 +398,7 @@ def drop_silent(turn: Transition, silence: Mapping[int, float]) -> list[int]:
 
 
 def check_limits(turn: Transition, launcher: LauncherState) -> None:
-    now, options = turn.now.clock, turn.state.options
+    now, options = turn.now.clock, turn.state.asked
     missing = [peer for peer in turn.ranks if not peer.has_begun]
     if missing and now - launcher.started_at > RANKS_BEGIN:
         verdict.on_not_begun(turn, missing)
@@ -472,7 +472,7 @@ def check_silence(turn: Transition, tick: m.Tick, launcher: LauncherState) -> No
     """Report a long silence. Ranks that never start are found earlier, by `check_limits`."""
     if turn.state.ending is not None or all(peer.exit is not None or peer.is_done for peer in turn.ranks):
         return  # a silence that lasted until the end stays in the status
-    length, after = turn.now.clock - max(launcher.started_at, tick.printed_at), turn.state.options.hang_after
+    length, after = turn.now.clock - max(launcher.started_at, tick.printed_at), turn.state.asked.hang_after
     if turn.state.status.silent is not None:
         if length < after:
             turn.set_status(silent=None)
@@ -484,7 +484,7 @@ def check_silence(turn: Transition, tick: m.Tick, launcher: LauncherState) -> No
 
 def on_silence_seen(turn: Transition, event: m.SilenceSeen) -> None:
     """Report a silence. The stack dump is kept in any case, to explain the hang later."""
-    options = turn.state.options
+    options = turn.state.asked
     silent = Silence(event.since, options.hang_after, event.ranks, on_hang=options.on_hang)
     turn.set_status(silent=silent)
     turn.log("silent", **as_json(silent))
@@ -540,7 +540,7 @@ def check_dumps(turn: Transition) -> None:
 
 
 def on_stall_dumped(turn: Transition, dump_id: str) -> None:
-    options, silent = turn.state.options, turn.state.status.silent
+    options, silent = turn.state.asked, turn.state.status.silent
     if options.on_hang == "report":  # keep only the newest dump, because a script may often be silent
         if turn.state.stall_dump:
             turn.do(m.RemoveDump(turn.state.stall_dump))

@@ -13,8 +13,9 @@ from ipexctl.node.run.job_end import JobLimit
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
+    from ipexctl.node.common.asked import Asked
     from ipexctl.node.common.job import Master, Start
-    from ipexctl.node.common.plan import AgentOptions, Plan
+    from ipexctl.node.common.plan import Plan
     from ipexctl.node.common.records import Detail, SilentRank
     from ipexctl.node.run.launcher import LauncherKind
     from ipexctl.node.run.messages import Exit, Message, Raised
@@ -147,7 +148,7 @@ class SupervisorState(NamedTuple):
     start: Start
     plan: Plan
     """The plan of this attempt; `start.plan` has all hosts."""
-    options: AgentOptions
+    asked: Asked
     launcher_kind: LauncherKind
     status: RunStatus
     """The status without ranks and figures."""
@@ -196,11 +197,11 @@ class SupervisorState(NamedTuple):
     @property
     def restarts_left(self) -> int:
         """Further attempts of the whole run. Copies that go on alone are started again by their wrappers."""
-        return 0 if self.options.keep_going else self.status.restarts - self.status.attempt
+        return 0 if self.asked.keep_going else self.status.restarts - self.status.attempt
 
     @property
     def has_pool(self) -> bool:
-        return self.options.has_pool and len(self.plan.all_hosts) > 1
+        return self.asked.has_pool and len(self.plan.all_hosts) > 1
 
     @property
     def shell(self) -> tuple[str, ...]:
@@ -225,8 +226,8 @@ def first_state(
     plan = start.plan
     others = {host.name for host in plan.all_hosts} - {status.node0} if launcher_kind.is_direct else ()
     starters = {host: StarterState(away_since=now.clock) for host in others}
-    ranks, options = first_ranks(plan), plan.options
-    state = SupervisorState(start, plan, options, launcher_kind, status, ranks, now.clock, now.clock, now.clock)
+    ranks, asked = first_ranks(plan), plan.asked
+    state = SupervisorState(start, plan, asked, launcher_kind, status, ranks, now.clock, now.clock, now.clock)
     return state._replace(starters=starters, job=job, limit=limit, first_attempt=status.attempt)
 
 

@@ -184,7 +184,7 @@ def on_exit(turn: Transition, peer: RankState, message: Exit) -> None:
     if gave_up:
         reason = f"rank {peer.rank} on {peer.host} was ended there, because node0 had not answered it for too long"
         fail(turn, "lost", reason, ranks=[peer.rank], detail=Detail("gave-up"))
-    elif state == "failed" and turn.state.options.keep_going and is_running:
+    elif state == "failed" and turn.state.asked.keep_going and is_running:
         kind = "oom" if oom else "signal" if by else "exit"
         reason = f"copy {peer.rank} on {peer.host} {describe_exit(code, by, oom)}"
         note_failure(turn, kind, reason, [peer], exit_code=code, signal=by, oom=oom, detail=message.problem)
@@ -226,7 +226,7 @@ def on_lost(turn: Transition, lost: Sequence[int], silence: Mapping[int, float],
         loss = describe_loss(without_exit, turn.state, silence, killed)
         peers = [turn.set_rank_status(peer.rank, state="lost") for peer in loss.peers]
         cause = () if loss.kind == "cut-off" else peers
-        if turn.state.options.keep_going:
+        if turn.state.asked.keep_going:
             note_failure(turn, "lost", loss.reason, peers, detail=Detail(loss.kind))
         else:
             fail(turn, "lost", loss.reason, peers=cause, ranks=[peer.rank for peer in peers], detail=Detail(loss.kind))
@@ -242,7 +242,7 @@ def on_lost(turn: Transition, lost: Sequence[int], silence: Mapping[int, float],
 def on_all_ended(turn: Transition) -> None:
     """Replace a rank's exit as the first failure if another rank was lost before, which made it raise an exception. The
     loss is known late, because its host was asked."""
-    copy_failure = turn.state.status.first_failure if turn.state.options.keep_going else None
+    copy_failure = turn.state.status.first_failure if turn.state.asked.keep_going else None
     if turn.state.ending is None and copy_failure is not None:
         failed = [peer for peer in turn.ranks if peer.status.state in ("failed", "lost")]
         more = f"; {len(failed)} of {len(turn.state.ranks)} copies failed" if len(failed) > 1 else ""
@@ -334,7 +334,7 @@ def is_repeated(state: SupervisorState) -> bool:
     if abs(now.steps - before.steps) > STEPS_TOLERANCE * before.steps:
         return False
     is_same = (_ADDRESS.sub("", now.text), now.place) == (_ADDRESS.sub("", before.text), before.place)
-    return is_same and not (now.steps and state.plan.asked.get("checkpoint"))
+    return is_same and not (now.steps and state.plan.asked.checkpoint)
 
 
 def end_repeated(turn: Transition) -> None:
@@ -386,9 +386,7 @@ def on_output_ended(turn: Transition, rank: int) -> None:
     """Let a rank exit that has sent its output: now, or with all other ranks (`release_ended`)."""
     peer = turn.set_rank(rank, is_over=True)
     is_going_on = turn.state.ending is None and not turn.state.is_signal_open and not turn.state.has_left_at_notice
-    is_going_on &= (
-        turn.state.launcher_kind.is_direct or not turn.state.options.keep_going
-    )  # mpirun would end the others
+    is_going_on &= turn.state.launcher_kind.is_direct or not turn.state.asked.keep_going  # mpirun would end the others
     if is_going_on and not turn.state.keeps_jobs:
         release(turn, peer)
     else:

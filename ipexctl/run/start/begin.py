@@ -257,7 +257,7 @@ def unpack_script(plan: Plan, retention: RetentionLimits | None = None, source: 
 
 
 def _needs_in_rank(plan: Plan) -> bool:
-    return plan.adds_up or plan.options.meter or plan.world_size > 1
+    return plan.adds_up or plan.asked.meter or plan.world_size > 1
 
 
 def _raise_first(outcomes: Iterable[Outcome[Host, None]]) -> None:

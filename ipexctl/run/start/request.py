@@ -162,12 +162,16 @@ def check_ranks(spec: RunSpec, hosts: Sequence[Host], shown: RankSet = EVERY_RAN
         shown.within(sum(share.counts))
 
 
+_SHOWN: Final = frozenset({"MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "CCL_WORKER_COUNT"})
+"""Variables that are no secrets, because the plan is made of their values and shows them."""
+
+
 def read_exports(arguments: Iterable[str], files: Sequence[Path], environ: Mapping[str, str]) -> tuple[Export, ...]:
-    """`-x KEY=VALUE`, `-x KEY` (a secret with its value in `environ`), and the lines of --env-file (secrets, too)."""
+    """`-x KEY=VALUE`, `-x KEY` (with its value in `environ`) and the lines of --env-file. The last two are secrets."""
     found: dict[str, Export] = {}
     for file in files:
         for name, value in _read_env_file(file).items():
-            found[name] = Export(name, value, secret=True, source=f"--env-file {file.name}")
+            found[name] = Export(name, value, secret=name not in _SHOWN, source=f"--env-file {file.name}")
     for argument in arguments:
         name, equals, value = argument.partition("=")
         if not is_variable_name(name):
@@ -177,7 +181,7 @@ def read_exports(arguments: Iterable[str], files: Sequence[Path], environ: Mappi
         if equals:
             found[name] = Export(name, value, source="-x")
         elif name in environ:
-            found[name] = Export(name, environ[name], secret=True, source="-x")
+            found[name] = Export(name, environ[name], secret=name not in _SHOWN, source="-x")
         else:
             raise UserError(f"-x {name}: it is not set here", fix=f"export {name}=…, or -x {name}=VALUE")
     return tuple(found.values())

@@ -79,7 +79,7 @@ def resumed_spec(
         n=spec.n if spec.n is None or "n" in typed else max(1, spec.n * after // before),
         first_world_size=record.plan.first_world_size,
         options=spec.options.without(away),
-        resumed=(*record.plan.asked.get("resumed", ()), record.id),
+        resumed=(*record.plan.asked.resumed, record.id),
     )
     check_ranks(found, left)
     return found

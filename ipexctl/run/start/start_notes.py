@@ -304,8 +304,8 @@ def earlier_checkpoint(spec: RunSpec, records: Sequence[RunRecord]) -> ResumeFla
     """The PATH that the script's last run had for `--checkpoint`."""
     of_project = [record for record in reversed(records) if record.project == str(spec.project.root)]
     for record in of_project[:_MAX_RECORDS]:
-        path = record.plan.asked.get("checkpoint")
-        is_same = list(record.plan.asked.get("argv") or ())[:1] == [spec.script]
+        path = record.plan.asked.checkpoint
+        is_same = record.plan.asked.argv[:1] == (spec.script,)
         if isinstance(path, str) and path and is_same:
             return ResumeFlag(f"run {record.id} had --checkpoint {printable(path)}", posixpath.normpath(path), path)
     return None

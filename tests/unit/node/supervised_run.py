@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from ipexctl.node.common.job import Master, Start, StoreJob
-from ipexctl.node.common.plan import AgentOptions
 from ipexctl.node.common.processes import ProcessIdentity
 from ipexctl.node.common.records import Failure, RunStatus, Silence, SilentRank
 from ipexctl.node.run import messages, supervisor_machine
@@ -16,6 +15,12 @@ from plan_helpers import small_plan
 
 EPOCH = 1_700_000_000.0
 Kind = TypeVar("Kind")
+
+_ASKED = (
+    *("nice", "time_limit", "max_restarts", "min_hosts", "checkpoint", "checkpoint_is_found", "hang_after"),
+    *("on_hang", "meter", "metric", "is_followed", "keep_going"),
+)
+"""The plan has a field with the same name as some other options."""
 
 
 class Supervised:
@@ -33,11 +38,11 @@ class Supervised:
     ) -> None:
         """`spares`: further ranks, on hosts that wait. `given`: options of the call, and fields of the plan."""
         hosts = [f"node{rank // per_host + 1}" for rank in range(ranks + spares)]
-        asked = {name: given.pop(name) for name in AgentOptions._fields if name in given}
+        asked = {name: given.pop(name) for name in _ASKED if name in given}
         plan = small_plan(hosts[:ranks], hosts[ranks:], asked=asked, **given)
         start = Start(plan, StoreJob(plan.rundir, "t" * 64), notify=notify)
         status = RunStatus(
-            "r", "starting", node0="node1", restarts=plan.options.max_restarts, supervisor=ProcessIdentity(1)
+            "r", "starting", node0="node1", restarts=plan.asked.max_restarts, supervisor=ProcessIdentity(1)
         )
         self.clock = 0.0
         self.jump = 0.0

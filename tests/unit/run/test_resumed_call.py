@@ -74,7 +74,7 @@ def test_hosts_that_answer_have_as_many_ranks_as_before(
     assert " ".join(host.name for host in found.hosts) == hosts
     assert {name: getattr(found, name) for name in left} == left
     assert found.first_world_size == 6
-    again = RECORD.plan._replace(first_world_size=9, asked={"resumed": ["train-0"]})
+    again = RECORD.plan._replace(first_world_size=9, asked=RECORD.plan.asked._replace(resumed=("train-0",)))
     assert resumed_spec(asked, replace(RECORD, source=again), dict.fromkeys(("n1", "n2", "n3"), FREE), ()) == replace(
         asked, first_world_size=9, resumed=("train-0", "train-1")
     )
