@@ -170,14 +170,7 @@ _FULL: Final = re.compile(r"No space left on device|os error (?:28|122)\b|[Qq]uo
 _FETCH: Final = re.compile(r"(?:Failed to fetch|Failed to download|for url)[:\s`(]+(https?://[^\s`)]+)")
 # Matches start at a word boundary, because a long word would otherwise take quadratic time.
 _NO_WHEEL: Final = re.compile(
-    r"(?<![\w.-])([\w.-]+[=<>!~]=?[\w.+*]+(?:,[<>!]=?[\w.+*]+)?) has no (?:wheels with a matching|usable wheels)"
-)
-_BUILD_FAILED: Final = re.compile(r"Failed to build (?:source distribution )?`(?:built/)?([\w.-]+)[=@`/]")
-_EXCEPTION: Final = re.compile(r"[\w.]{1,100}(?:Error|Exception|Exit)\b")
-_OTHER_PYTHON: Final = re.compile(r"does not satisfy Python\S* and (\S+) depends on Python")
-_ABSENT: Final = re.compile(
-    r"(?:Because|and) (\S+) was not found in the|there (?:is no version|are no versions) of (\S+?)(?=[,.]? )"
-    r"|only \S+ is available and you require (\S+?)(?=[,.]? )"
+    r"(?<![\w.-])([\w.-]+)[=<>!~]=?[\w.+*]+(?:,[<>!]=?[\w.+*]+)? has no (?:wheels with a matching|usable wheels)"
 )
 _MAX_LINES: Final = 15
 _MAX_WIDTH: Final = 200
@@ -483,6 +476,8 @@ def explain_refusal(
     index_answer: IndexAnswer,
     machine: str,
 ) -> HostError | UserError:
+    """Tell three kinds of uv's English apart: trouble of the machine or an index, a package that --build could build,
+    and all others, which are quoted."""
     messages = re.sub(r"://[^/@\s]+@", "://", messages)
     text = " ".join(re.sub(r"(?m)^\s*(error|cause):", "", messages).split())
     quote = _quote(messages)
@@ -492,7 +487,7 @@ def explain_refusal(
         for line in extras
         if canonicalize_name(Requirement(line).name) in named
     ]
-    needed_by = f", needed for {', '.join(user_lines)}" if user_lines else f", needed for {plan.row.name}"
+    who = ", ".join(user_lines) or plan.row.name
     if _FULL.search(text):
         return HostError(
             f"uv on {machine} has no disk space to make the lock{quote}", "free some space there, or use --home DIR"
@@ -518,39 +513,16 @@ def explain_refusal(
                 "or the wheels of a directory, --wheelhouse DIR"
             )
         return HostError(f"fetching from {source} on {machine} failed{quote}", fix)
-    if found := _BUILD_FAILED.search(text):
-        lines = [line.strip()[:_MAX_WIDTH] for line in messages.splitlines()]
-        errors = [line for line in lines if "fatal error" in line] or [line for line in lines if _EXCEPTION.match(line)]
-        return HostError(
-            f"{found[1]} cannot be built from its source on {machine}: {errors[-1] if errors else quote}",
-            f"install what its build needs on {machine}, such as a compiler and Python's headers; or build it yourself "
-            f"(`pip wheel --no-deps {found[1]}`) and add --find-links DIR",
-        )
-    if found := _NO_WHEEL.search(text) or _OTHER_PYTHON.search(text):
-        package = found[1]
-        reason = f"{package} has no wheel for Python {plan.python} and glibc {plan.glibc} on x86_64{needed_by}{quote}"
-        project = canonicalize_name(re.split(r"[=<>!~]", package)[0])
-        of_stack = {canonicalize_name(Requirement(line).name) for line in plan.requirements}
-        if found.re is _NO_WHEEL and project not in of_stack:
-            return LacksWheel(project, reason)
-        return HostError(reason, "use another version")
-    if found := _ABSENT.search(text):
-        failures = index_answer.availability.failures
-        no_answer = f" (no answer from {', '.join(f'{s.source}: {s.reason}' for s in failures)})" if failures else ""
-        name = next(group for group in found.groups() if group)
-        return HostError(
-            f"no index has {name}{needed_by}{no_answer}{quote}",
-            "name an index or a directory that has it: --extra-index-url URL, --wheelhouse DIR",
-        )
-    if "requirements are unsatisfiable" not in text:
-        return HostError(
-            f"uv failed to make the lock{quote}",
-            "use another index: --index-url URL, or another stack: ipexctl versions",
-        )
-    fix = "use another version, or another stack: ipexctl versions"
-    if user_lines:
-        return UserError(f"{', '.join(user_lines)} can't be installed with {plan.row.name}{quote}", fix=fix)
-    return HostError(f"the packages of {plan.row.name} exclude each other in these indexes{quote}", fix)
+    of_stack = {canonicalize_name(Requirement(line).name) for line in plan.requirements}
+    if (found := _NO_WHEEL.search(text)) and (project := canonicalize_name(found[1])) not in of_stack:
+        wanted = f"Python {plan.python} and glibc {plan.glibc} on x86_64"
+        return LacksWheel(project, f"{project} has no wheel for {wanted}, needed for {who}{quote}")
+    failures = index_answer.availability.failures
+    no_answer = f" (no answer from {', '.join(f'{s.source}: {s.reason}' for s in failures)})" if failures else ""
+    fix = "use another version, another index (--extra-index-url URL, --wheelhouse DIR) or stack (ipexctl versions)"
+    if user_lines and not failures and "requirements are unsatisfiable" in text:
+        return UserError(f"{who} can't be installed with {plan.row.name}{quote}", fix=fix)
+    return HostError(f"uv on {machine} failed to lock {who}{no_answer}{quote}", fix)
 
 
 def _no_index_error(index_answer: IndexAnswer) -> HostError:
