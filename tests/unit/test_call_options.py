@@ -15,6 +15,7 @@ from ipexctl.launch.overrides import check_limits
 from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.json_records import as_json, decode
 from ipexctl.option_declaration import NO_OPTIONS, CallOptions, declared, option_text
+from ipexctl.run.start.request import read_exports
 from ipexctl.spec import Export, RankOptions, RunOptions, RunSpec, TypedCall, asked_of
 from measures import defaults_in, defaults_of_options
 
@@ -169,6 +170,13 @@ def test_a_plan_has_no_field_that_is_not_decided_and_none_that_may_contain_a_sec
     assert [(one.name, one.value) for one in asked.exports] == [("TOKEN", None), ("LOUD", "1")]
     assert "5ecret" not in json.dumps(as_json(asked))
     assert decode(Asked, json.loads(json.dumps(as_json(asked))), "asked") == asked
+
+
+def test_a_value_that_the_plan_shows_is_no_secret(tmp_path: Path) -> None:
+    (tmp_path / "env").write_text("MASTER_PORT=1\nKEY=2\n")
+    exports = read_exports(["MASTER_ADDR", "TOKEN"], [tmp_path / "env"], {"MASTER_ADDR": "10.0.0.1", "TOKEN": "3"})
+    assert {each.name for each in exports if each.secret} == {"KEY", "TOKEN"}
+    assert {each.name for each in exports if not each.secret} == {"MASTER_ADDR", "MASTER_PORT"}
 
 
 def test_a_plan_of_version_0_5_is_read() -> None:
