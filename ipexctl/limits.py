@@ -79,6 +79,10 @@ LOGINS_REMEMBERED: Final = 7200.0
 """If ranks can start without logins between nodes, a login that failed is not tried again for this long."""
 NETWORK_CHECK: Final = 8.0
 """For all connections that doctor tries between the hosts; longer for many hosts."""
+SLOW_SHELL: Final = 2.0
+"""A login shell that takes so long to start a command is a finding of doctor, which then extends NETWORK_CHECK."""
+SLOWEST_SHELL: Final = 5.0
+"""A host whose login shell takes longer is left out of doctor's network check."""
 CHECKED_CONNECTION: Final = 3.0
 """For one of these connections; longer for many hosts."""
 TRUST_LOGIN: Final = 25

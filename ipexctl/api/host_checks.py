@@ -24,7 +24,7 @@ def doctor(
     opened: OpenHosts, *, require: InstructionSet | None = None, network: bool = True, smoke: bool = False
 ) -> DoctorReport:
     began, hosts, pool = time.monotonic(), opened.hosts, opened.pool
-    probed = gather_facts(hosts, pool, home=opened.home, timeout=opened.timeout)
+    probed = gather_facts(hosts, pool, home=opened.home, timeout=opened.timeout, tries_sessions=True)
     answers = run_in_background(lambda: list(probed), "facts")
     pool.connector.load(hosts)
 

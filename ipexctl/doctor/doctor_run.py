@@ -123,6 +123,8 @@ def run_doctor(
                 skew=skew.seconds if skew else None,
                 uncertainty=skew.uncertainty if skew else None,
                 runs=runs,
+                has_one_session=answers[host.name].has_one_session,
+                shell_seconds=answers[host.name].shell_seconds,
             )
     cluster = list(examine_cluster(tuple(contexts.values()), iface=request.iface))
     reached = [host for host in hosts if answers[host.name].status == "ok"]
@@ -133,7 +135,15 @@ def run_doctor(
         from ipexctl.doctor.network_check import check_network
 
         needs_logins = advice is not None and advice.backend == "ccl"
-        network = check_network(pool, reached, internal, facts=facts, home=request.home, needs_logins=needs_logins)
+        network = check_network(
+            pool,
+            reached,
+            internal,
+            facts=facts,
+            home=request.home,
+            needs_logins=needs_logins,
+            delays={name: answer.shell_seconds for name, answer in answers.items()},
+        )
         cluster += network.findings
         network_seconds, open_outside = network.seconds, network.open_outside
     cluster += overflow_findings(facts, internal, open_outside)

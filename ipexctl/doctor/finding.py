@@ -171,6 +171,8 @@ class HostContext(NamedTuple):
     """Seconds by which the host's clock is ahead of the control machine's, within `uncertainty`."""
     uncertainty: float | None = None
     runs: Mapping[str, RunLife] = {}
+    has_one_session: bool = False
+    shell_seconds: float = 0.0
 
     @property
     def name(self) -> str:

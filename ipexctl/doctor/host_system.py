@@ -10,6 +10,7 @@ from ipexctl.facts.facts import Facts
 from ipexctl.facts.system_facts import RunProcess
 from ipexctl.hosts.allocation import SCHEDULERS
 from ipexctl.launch.other_runs import time_of
+from ipexctl.limits import SLOW_SHELL
 from ipexctl.text import printable
 
 _ENV: Final = 10 * GB
@@ -29,16 +30,46 @@ def complete(host: HostContext) -> Iterator[Finding]:
         "names": "a name server that doesn't answer",
         "programs": "a program or a PATH that hangs",
     }
-    if host.facts.complete and not host.facts.cut:
+    cut = host.facts.cut
+    if "kernel" in cut and host.facts.has_finished("programs") and "awk" not in host.facts.environment.tools:
+        cut = tuple(part for part in cut if part != "kernel")
+        yield Finding(
+            "tools.no_awk",
+            "warn",
+            "No awk: CPU, memory and limits of this host are unknown, and a run uses one core there",
+            "as root: apt-get install -y mawk, or dnf install -y gawk",
+        )
+    if host.facts.complete and not cut:
         return
-    lost = few(host.facts.cut, 3) or "the rest"
-    likely = next((causes[part] for part in host.facts.cut if part in causes), "a slow machine or a lost connection")
+    lost = few(cut, 3) or "the rest"
+    likely = next((causes[part] for part in cut if part in causes), "a slow machine or a lost connection")
     yield Finding(
         "probe.incomplete",
         "warn",
         f"The host did not answer everything (missing: {lost}): {likely} would make training hang as well",
         "run these on the host to see which one is slow: time df ~ /tmp; time getent hosts $(hostname)",
     )
+
+
+def login(host: HostContext) -> Iterator[Finding]:
+    if host.shell_seconds >= SLOW_SHELL:
+        yield Finding(
+            "ssh.slow_shell",
+            "warn",
+            f"The login shell took {host.shell_seconds:.0f} s to start a command: every step of ipexctl and every "
+            "start of ranks on this host waits as long",
+            "on the host, measure: time bash -ic exit; unless programs need what ~/.bashrc sets, let commands over "
+            "ssh skip it: sed -i '1i [[ $- == *i* ]] || return' ~/.bashrc",
+        )
+    if host.has_one_session:
+        yield Finding(
+            "ssh.one_session",
+            "info",
+            "sshd opens one session per connection (MaxSessions 1): ipexctl needs a second connection for a second "
+            "command, which takes longer",
+            "as root: sed -i 's/^ *MaxSessions .*/MaxSessions 10/I' /etc/ssh/sshd_config "
+            "/etc/ssh/sshd_config.d/*.conf; sshd -t && systemctl reload sshd",
+        )
 
 
 def linux(host: HostContext) -> Iterator[Finding]:
@@ -304,6 +335,6 @@ def selinux(host: HostContext) -> Iterator[Finding]:
 
 
 RULES: Final[tuple[HostRule, ...]] = (
-    complete, linux, room, exposed, writing, temporary, logind, load, selinux, scheduler, runs, other_accounts,
+    complete, login, linux, room, exposed, writing, temporary, logind, load, selinux, scheduler, runs, other_accounts,
     leftovers,
 )  # fmt: skip

@@ -20,7 +20,7 @@ from ipexctl.doctor.finding import Finding, Level, merge_findings
 from ipexctl.facts.facts import Facts
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
-from ipexctl.limits import CHECKED_CONNECTION, NETWORK_CHECK
+from ipexctl.limits import CHECKED_CONNECTION, NETWORK_CHECK, SLOW_SHELL, SLOWEST_SHELL
 from ipexctl.node.network.ports import connect
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import SessionPool
@@ -143,6 +143,7 @@ def log_in(
 
 
 _NO_LONGER_ANSWERS: Final = "it stopped answering"
+_TOO_SLOW: Final = f"its login shell takes more than {SLOWEST_SHELL:g} s to start a command"
 _ALIVE: Final = 0.35
 """Share of the budget after which a silent host counts as lost."""
 
@@ -163,15 +164,21 @@ def check_network(
     home: str,
     needs_logins: bool = True,
     budget: float | None = None,
+    delays: Mapping[str, float] = {},
 ) -> NetworkReport:
-    """`needs_logins`: an mpirun starts the ranks, so a failed login is a fail."""
+    """`needs_logins`: an mpirun starts the ranks, so a failed login is a fail. `delays`: seconds that the login shell
+    of each host takes to start a command. Two such starts must fit into the time before a silent host counts as lost.
+    """
     started = time.monotonic()
+    slow = frozenset(name for name, delay in delays.items() if delay > SLOWEST_SHELL)
     if budget is None:
-        budget = for_many(NETWORK_CHECK, len(hosts))
+        slowest = max((delay for name, delay in delays.items() if delay >= SLOW_SHELL and name not in slow), default=0)
+        budget = for_many(NETWORK_CHECK, len(hosts)) + 2 * slowest / _ALIVE
     cancel = Cancel()
     try:
         with pool.cancel.waking(cancel.throw):
-            return _NetworkCheck(pool, hosts, internal, facts, home, needs_logins, started, budget, cancel).report()
+            check = _NetworkCheck(pool, hosts, internal, facts, home, needs_logins, started, budget, cancel, slow)
+            return check.report()
     finally:
         # Stops programs that still run on hosts, in threads that nobody waits for.
         cancel.throw()
@@ -188,6 +195,7 @@ class _NetworkCheck:
     started: float
     budget: float
     cancel: Cancel
+    slow: frozenset[str] = frozenset()
     sessions: dict[str, Session] = field(default_factory=dict)
     node0_state: HostState | None = None
     identities: dict[str, str] = field(default_factory=dict)
@@ -228,7 +236,9 @@ class _NetworkCheck:
         return NetworkReport(tuple(findings), time.monotonic() - self.started, self.open_outside)
 
     def _reach_hosts(self) -> None:
-        self.sessions, errors = open_sessions(self.pool, self.hosts, self.at(_ALIVE))
+        self.untested.update(dict.fromkeys(self.slow, _TOO_SLOW))
+        hosts = [host for host in self.hosts if host.name not in self.slow]
+        self.sessions, errors = open_sessions(self.pool, hosts, self.at(_ALIVE))
         states = self._probe_states(self.hosts[:1], self.at(_ALIVE), late_is_lost=True)
         self.node0_state = states.get(self.hosts[0].name)
         for name, error in errors.items():
@@ -258,7 +268,7 @@ class _NetworkCheck:
     def _log_in(self) -> dict[str, LoginAttempt]:
         node0, *others = self.hosts
         if node0.name not in self.sessions:
-            raise self.lost[node0.name]
+            raise self.lost.get(node0.name) or HostError(_TOO_SLOW)
         ssh_names = ssh_names_for(others, self.internal)
         if not ssh_names or self.pool.connector.options.transport.no_logins:
             return {}

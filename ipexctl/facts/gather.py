@@ -42,6 +42,10 @@ def skew(clock: float, sent: float, received: float) -> Skew:
 class HostFacts(HostResult):
     facts: Facts | None = None
     skew: Skew | None = None
+    has_one_session: bool = False
+    """True if sshd opens one session per connection. Only if `tries_sessions` asked for it."""
+    shell_seconds: float = 0.0
+    """From the command to its first byte: mostly the start of the login shell."""
 
     def require_home(self) -> tuple[Facts, HomeDirectory]:
         """Raises HostError if anything is missing, UserError if another account could replace the home."""
@@ -57,16 +61,20 @@ class HostFacts(HostResult):
 
 class _ProbeOutput(OutputCollector):
     received: float | None = None
+    has_one_session = False
 
-    def __init__(self, deadline: Deadline) -> None:
+    def __init__(self, deadline: Deadline, session: Session | None) -> None:
+        """Try to open a second session while the probe of `session` runs."""
         super().__init__()
         self._deadline = deadline
+        self._session = session
 
     def sink(self, stream: StreamName, data: bytes) -> None:
         if stream == "stdout":
             if self.received is None:
                 self.received = time.time()
                 self._deadline.limit(PROBE_REST)
+                self.has_one_session = self._session is not None and self._session.is_limited_to_one()
             super().sink(stream, data)
 
     def failure(self, error: HostError, timeout: float | None) -> tuple[HostStatus, str, str]:
@@ -84,6 +92,7 @@ def gather_facts(
     *,
     home: str | None = None,
     timeout: float | None = None,
+    tries_sessions: bool = False,
     on_step: Callable[[Host, str, float], None] | None = None,
 ) -> Iterator[HostFacts]:
     """Probe every host and yield results as they arrive; after a timeout or a lost connection with the facts that
@@ -95,7 +104,7 @@ def gather_facts(
 
     def work(host: Host, session: Session) -> HostFacts:
         deadline = Deadline(timeout if timeout is not None else FIRST_ANSWER, pool.cancel)
-        output = _ProbeOutput(deadline)
+        output = _ProbeOutput(deadline, session if tries_sessions else None)
         probed_at = time.monotonic()
         sent = time.time()
         status: HostStatus = "ok"
@@ -118,10 +127,12 @@ def gather_facts(
             # Without ssh, the connection is the caller's own login to the control machine.
             facts = facts._replace(network=facts.network._replace(reached=None))
         seconds = time.monotonic() - started
-        difference = None
-        if facts is not None and facts.clock is not None and output.received is not None:
-            difference = skew(facts.clock, sent, output.received)
-        return HostFacts(host, status, reason, fix, seconds, facts, difference)
+        difference, waited = None, 0.0
+        if output.received is not None:
+            waited = output.received - sent
+            if facts is not None and facts.clock is not None:
+                difference = skew(facts.clock, sent, output.received)
+        return HostFacts(host, status, reason, fix, seconds, facts, difference, output.has_one_session, waited)
 
     for outcome in pool.each(hosts, work):
         seconds = time.monotonic() - started

@@ -29,7 +29,7 @@ from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.proxy_jump import ProxyJumps
 from ipexctl.remote.session import Ended, Readable, Session
 from ipexctl.remote.ssh_config import Resolver
-from ipexctl.remote.tcp import connect_tcp
+from ipexctl.remote.tcp import Dialed, connect_tcp
 from ipexctl.transports import OVER_SSH, Transport
 
 if TYPE_CHECKING:
@@ -133,8 +133,13 @@ class Connector:
             raise
 
     def _over_ssh(self, host: Host, cancel: Cancel) -> SshSession:
-        deadline = Deadline(self.options.connect_timeout, cancel)
         imported = self._import()
+        dialed = self._dial(host, cancel)
+        imported.result()
+        return self._ssh_sessions().open(host, dialed, partial(self._dial, host))
+
+    def _dial(self, host: Host, cancel: Cancel) -> Dialed:
+        deadline = Deadline(self.options.connect_timeout, cancel)
         endpoint = self.resolver.resolve(host, self.options.connect_timeout)
         self._warn(host, endpoint.unsupported)
         sock: socket.socket
@@ -142,8 +147,7 @@ class Connector:
             sock = self.jumps.open(host, endpoint, deadline)
         else:
             sock = connect_tcp(endpoint.hostname, endpoint.port, deadline, endpoint.family)
-        imported.result()
-        return self._ssh_sessions().open(host, endpoint, sock, deadline)
+        return Dialed(endpoint, sock, deadline)
 
     def _warn(self, host: Host, unsupported: tuple[str, ...]) -> None:
         with self._lock:

@@ -89,6 +89,10 @@ class Session(ABC):
     def server_key(self) -> tuple[str, bytes] | None:
         """Type and bytes of the verified host key; None without ssh."""
 
+    def is_limited_to_one(self) -> bool:
+        """True if sshd refuses to open a second session on this connection, while a command runs (`MaxSessions 1`)."""
+        return False
+
     def run(
         self,
         command: Command,

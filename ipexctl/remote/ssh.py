@@ -1,7 +1,8 @@
 """A session over ssh: one connection with one channel per command, tuned for short commands and long output.
 
-If sshd opens no further channel (MaxSessions), the command waits until another one ends. After 15 s of silence, half of
-what TCP takes, sshd must answer a keepalive; this also detects a frozen host and one behind a bastion.
+If sshd opens no further channel (MaxSessions), the command gets another connection: two commands may wait for each
+other. After 15 s of silence, half of what TCP takes, sshd must answer a keepalive; this also detects a frozen host and
+one behind a bastion.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import secrets
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -22,21 +22,18 @@ from ipexctl.hosts.host import Host
 from ipexctl.limits import CANCEL_CLEANUP, CANCEL_GRACE
 from ipexctl.node.common.frames import StreamName
 from ipexctl.remote.auth import KeyRing
-from ipexctl.remote.cancel import Deadline
+from ipexctl.remote.cancel import Cancel, Deadline
 from ipexctl.remote.command import MAX_LINE, Command, FenceFilter, end_session_script, login_line
 from ipexctl.remote.handshake import Handshake, connect
 from ipexctl.remote.host_keys import HostKeys, Policy
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.proxy_jump import ProxySocket, close_tunnel
 from ipexctl.remote.session import OVERTIME, Ended, Readable, Session, copy_stdin, timed_out
-from ipexctl.remote.ssh_config import Endpoint
+from ipexctl.remote.tcp import Dialed
 
 _READ = 1 << 20
-_RETRY_INTERVAL = 0.1
-"""Seconds between attempts to open a channel while others are open."""
-_TRIES_ALONE = 3
-"""Attempts if no other channel is open, because another thread may be about to open one."""
 _CONNECTION_ERRORS = (paramiko.SSHException, EOFError, OSError)
+_MORE_SESSIONS = "raise MaxSessions in its sshd_config, or its process limit"
 
 
 class _NoChannel(HostError):
@@ -44,14 +41,14 @@ class _NoChannel(HostError):
 
 
 class SshSession(Session):
-    def __init__(self, host: Host, connection: fabric.Connection) -> None:
+    def __init__(
+        self, host: Host, connection: fabric.Connection, connect_again: Callable[[Cancel], fabric.Connection]
+    ) -> None:
         self.host = host
-        self._connection = connection
+        self._connect_again = connect_again
         self._transport: paramiko.Transport = connection.client.get_transport()
+        self._connections = {self._transport: connection}
         self.has_proxy = isinstance(self._transport.sock, ProxySocket)
-        self._commands_changed = threading.Condition()
-        self._running = 0
-        self._ended_count = 0
 
     @property
     def server_key(self) -> tuple[str, bytes]:
@@ -60,6 +57,15 @@ class SshSession(Session):
         except _CONNECTION_ERRORS as error:
             raise _lost(error) from None
         return key.get_name(), key.asbytes()
+
+    def is_limited_to_one(self) -> bool:
+        try:
+            self._transport.open_session(timeout=limits.PROBE_REST).close()
+        except paramiko.ChannelException:
+            return True
+        except _CONNECTION_ERRORS:
+            return False
+        return False
 
     def _run(
         self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline
@@ -94,58 +100,47 @@ class SshSession(Session):
         finally:
             with contextlib.suppress(*_CONNECTION_ERRORS):
                 channel.close()
-            with self._commands_changed:
-                self._running -= 1
-                self._ended_count += 1
-                self._commands_changed.notify_all()
 
     def _start(self, line: str, deadline: Deadline) -> paramiko.Channel:
-        tries_alone = 0
-        while True:
-            ended = self._ended_count
-            try:
-                channel = self._open_channel(line, deadline)
-            except _NoChannel:
-                with self._commands_changed:
-                    tries_alone += not self._running and ended == self._ended_count
-                    if tries_alone > _TRIES_ALONE:
-                        raise
-                    self._commands_changed.wait(deadline.left(_RETRY_INTERVAL))
-                if deadline.cancelled:
-                    raise Cancelled("stopped before it began") from None
-                if deadline.over:
-                    raise timed_out(deadline) from None
-            else:
-                with self._commands_changed:
-                    self._running += 1
-                return channel
+        for transport in list(self._connections):
+            if transport is self._transport or transport.is_active():
+                with contextlib.suppress(_NoChannel):
+                    return self._open_channel(transport, line, deadline)
+        try:
+            connection = self._connect_again(deadline.cancel)
+        except Unreachable as error:
+            problem = f"its sshd opens no further session on this connection, and another one fails: {error.reason}"
+            raise HostError(problem, _MORE_SESSIONS) from None
+        further: paramiko.Transport = connection.client.get_transport()
+        self._connections[further] = connection
+        return self._open_channel(further, line, deadline)
 
-    def _open_channel(self, line: str, deadline: Deadline) -> paramiko.Channel:
+    def _open_channel(self, transport: paramiko.Transport, line: str, deadline: Deadline) -> paramiko.Channel:
         """Open the channel and run the command. If sshd doesn't answer in time, close the connection. The command may
         run before sshd answers, so a cancelled call waits a moment for the answer: only then can its processes be
         ended."""
         limit = Deadline(deadline.left(limits.DEAD_AFTER), deadline.cancel)
         channel = None
         try:
-            with limit.closing(self._transport.close):
-                channel = self._transport.open_session(timeout=3600)
+            with limit.closing(transport.close):
+                channel = transport.open_session(timeout=3600)
             if deadline.cancelled:
                 raise Cancelled("stopped before it began")
             answer = Deadline(limit.left())
-            with deadline.cancel.waking(lambda: answer.limit(CANCEL_GRACE)), answer.closing(self._transport.close):
+            with deadline.cancel.waking(lambda: answer.limit(CANCEL_GRACE)), answer.closing(transport.close):
                 channel.exec_command(line.encode())
         except _CONNECTION_ERRORS as error:
             if deadline.cancelled:
                 raise Cancelled("stopped before it began") from None
             if deadline.over:
                 raise timed_out(deadline) from None
-            if self._transport.is_active() and isinstance(error, paramiko.SSHException):
+            if transport.is_active() and isinstance(error, paramiko.SSHException):
                 raise _refused(opened=channel is not None) from None
             raise _lost(error) from None
         return channel
 
     def _wait_for_end(self, reader: _OutputReader, deadline: Deadline) -> Ended:
-        keepalive = _Keepalive(self._transport)
+        keepalive = _Keepalive(reader.channel.get_transport())
         overtime: Deadline | None = None
         of_step = deadline
         if deadline.seconds is None or deadline.is_of_silence:
@@ -183,7 +178,7 @@ class SshSession(Session):
         if signal_name and reader.fenced:
             return Ended(128 + getattr(signal, f"SIG{signal_name}", 0), signal_name)
         if channel.exit_status < 0:
-            raise _lost(self._transport.get_exception())
+            raise _lost(channel.get_transport().get_exception())
         output = reader.noise.decode(errors="replace").strip().splitlines()
         raise HostError(
             f"the login shell never ran the command (exit code {channel.exit_status}"
@@ -196,15 +191,16 @@ class SshSession(Session):
         fence = FenceFilter(nonce)
         line = login_line(Command(end_session_script(reader.session_id), "end"), nonce)
         answer = b""
-        try:
-            with Deadline(CANCEL_GRACE + CANCEL_CLEANUP).closing(self._transport.close):
-                channel = self._transport.open_session(timeout=3600)
-                channel.exec_command(line.encode())
+        deadline = Deadline(CANCEL_GRACE + CANCEL_CLEANUP)
+        with contextlib.suppress(HostError, *_CONNECTION_ERRORS):
+            if reader.session_id is None:  # then the script ends the other processes of this connection
+                channel = self._open_channel(reader.channel.get_transport(), line, deadline)
+            else:
+                channel = self._start(line, deadline)
+            with deadline.closing(channel.get_transport().close):
                 while data := channel.recv(4096):
                     answer += fence.feed(data)
                 channel.close()
-        except _CONNECTION_ERRORS:
-            answer = b""
         remaining = answer.decode(errors="replace").strip()
         if remaining == "0":
             return ""
@@ -215,9 +211,10 @@ class SshSession(Session):
         )
 
     def close(self) -> None:
-        with contextlib.suppress(*_CONNECTION_ERRORS):
-            self._connection.close()
-        close_tunnel(self._transport.sock)
+        for transport, connection in list(self._connections.items()):
+            with contextlib.suppress(*_CONNECTION_ERRORS):
+                connection.close()
+            close_tunnel(transport.sock)
 
 
 class SshSessions:
@@ -226,8 +223,11 @@ class SshSessions:
     def __init__(self, policy: Policy | None) -> None:
         self._host_keys, self._keys = HostKeys(policy), KeyRing()
 
-    def open(self, host: Host, endpoint: Endpoint, sock: socket.socket, deadline: Deadline) -> SshSession:
-        return SshSession(host, connect(Handshake(host, endpoint, sock, self._host_keys, self._keys, deadline)))
+    def open(self, host: Host, dialed: Dialed, dial: Callable[[Cancel], Dialed]) -> SshSession:
+        return SshSession(host, self._connect(host, dialed), lambda cancel: self._connect(host, dial(cancel)))
+
+    def _connect(self, host: Host, dialed: Dialed) -> fabric.Connection:
+        return connect(Handshake(host, dialed.endpoint, dialed.sock, self._host_keys, self._keys, dialed.deadline))
 
 
 class _OutputReader:
@@ -299,9 +299,7 @@ def _refused(*, opened: bool) -> HostError:
         return HostError(
             "sshd there refuses to run commands", "check whether this account may do more than sftp or forwarding"
         )
-    return _NoChannel(
-        "its sshd opens no session on this connection", "raise MaxSessions in its sshd_config, or its process limit"
-    )
+    return _NoChannel("its sshd opens no session on this connection", _MORE_SESSIONS)
 
 
 def _lost(error: Exception | None) -> Unreachable:

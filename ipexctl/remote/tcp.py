@@ -12,12 +12,13 @@ import select
 import socket
 import struct
 import threading
-from typing import Any
+from typing import Any, NamedTuple
 
 from ipexctl import limits
 from ipexctl.node.common import macos
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.outcome import Cancelled, Unreachable
+from ipexctl.remote.ssh_config import Endpoint
 
 _POLL_INTERVAL = 0.2
 
@@ -25,6 +26,14 @@ _READ_AHEAD = 1 << 17
 """Bytes per read: four of ssh's largest packets."""
 
 _QUICK_ACKS = 96
+
+
+class Dialed(NamedTuple):
+    """An open socket, and the rest of what the ssh handshake needs."""
+
+    endpoint: Endpoint
+    sock: socket.socket
+    deadline: Deadline
 
 
 def connect_tcp(hostname: str, port: int, deadline: Deadline, family: int = socket.AF_UNSPEC) -> TunedSocket:

@@ -271,7 +271,7 @@ python3.13 python3.14 python3.15 python3.16" "$@" \
         /opt/intel/compilers_and_libraries*/linux/mpi/intel64/bin /usr/lib64/openmpi/bin /usr/lib64/mpich/bin \
         /usr/lib64/mvapich2*/bin /opt/openmpi*/bin /opt/ompi*/bin /opt/mpich*/bin /usr/local/openmpi*/bin
     slurm=
-    for name in bash ssh tar sha256sum timeout rsync curl numactl taskset gcc uv nc ncat socat perl python3 getent ip \
+    for name in bash ssh awk tar sha256sum timeout rsync curl numactl taskset gcc uv nc ncat socat perl python3 getent ip \
         srun qsub bsub; do
         for directory; do
             [ -x "$directory/$name" ] || continue

@@ -226,13 +226,18 @@ def check_ports(
             if len(listening) == len(hosts):
                 break
         targets = {name: f"{addresses[name]} {port} {tokens[name]}" for name, port in listening.items()}
-        if node0 not in targets:
-            raise StartError(StartFailure(f"{node0}: the port check did not begin in time", "", (node0,)))
-        ready = [name for name in others if name in targets]
-        for name in ready:
+        if late := tuple(name for name in tokens if name not in targets):
+            raise StartError(
+                StartFailure(
+                    f"{fold(late)}: the login shell has not started the port check within {life:.0f} s",
+                    "check its startup files, such as ~/.bashrc; ipexctl doctor measures how long it takes",
+                    late,
+                )
+            )
+        for name in others:
             dialog.send(name, f"{CONNECTIVITY_CHECK} {targets[node0]}\n".encode())
-        dialog.send(node0, f"{CONNECTIVITY_CHECK} {' '.join(targets[name] for name in ready)}\n".encode())
-        return {**dict.fromkeys(others, _NO_ANSWER), **_results(dialog, node0, ready, listening, until)}
+        dialog.send(node0, f"{CONNECTIVITY_CHECK} {' '.join(targets[name] for name in others)}\n".encode())
+        return _results(dialog, node0, others, listening, until)
     finally:
         dialog.end(time.monotonic() + 1)
 

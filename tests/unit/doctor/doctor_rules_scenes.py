@@ -66,6 +66,8 @@ AMX: Final = ("amx_tile", "amx_int8", "amx_bf16")
 
 HOST: Final[Mapping[str, Scene]] = {
     "probe.incomplete": lambda: alone(healthy()._replace(complete=False, cut=("home", "programs"))),
+    "ssh.slow_shell": lambda: alone(healthy(), shell_seconds=20.4),
+    "ssh.one_session": lambda: alone(healthy(), has_one_session=True),
     "system.not_linux": lambda: alone(recorded("macos")),
     "system.wsl": lambda: changed(system={"kernel": "5.15.153.1-microsoft-standard-WSL2"}),
     "home.full": lambda: changed(home=home(free=200 * MB)),
@@ -143,6 +145,7 @@ HOST: Final[Mapping[str, Scene]] = {
     "openmp.two_runtimes": lambda: alone(DOCKER),
     "allocator.missing": lambda: changed(software={"libraries": {}}),
     "tools.missing": lambda: changed(environment={"tools": {"bash": "/bin/bash", "ssh": "/usr/bin/ssh"}}),
+    "tools.no_awk": lambda: alone(healthy()._replace(cut=("kernel",))),
     "tools.no_ssh": lambda: alone(
         healthy(environment={"tools": {"tar": "/bin/tar", "sha256sum": "/bin/x"}}), node0=True
     ),
