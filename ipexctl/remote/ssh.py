@@ -28,11 +28,14 @@ from ipexctl.remote.handshake import Handshake, connect
 from ipexctl.remote.host_keys import HostKeys, Policy
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.proxy_jump import ProxySocket, close_tunnel
-from ipexctl.remote.session import OVERTIME, Ended, Readable, Session, copy_stdin, timed_out
+from ipexctl.remote.session import OVERTIME, Ended, OutputCollector, Readable, Session, copy_stdin, timed_out
 from ipexctl.remote.tcp import Dialed
 
 _READ = 1 << 20
 _CONNECTION_ERRORS = (paramiko.SSHException, EOFError, OSError)
+_RETRY_INTERVALS = (0.05, 0.1, 0.2)
+"""Seconds between attempts to open a channel if no other is open: sshd frees that of the last command a moment later.
+"""
 _MORE_SESSIONS = "raise MaxSessions in its sshd_config, or its process limit"
 
 
@@ -48,6 +51,7 @@ class SshSession(Session):
         self._connect_again = connect_again
         self._transport: paramiko.Transport = connection.client.get_transport()
         self._connections = {self._transport: connection}
+        self._open_channels: set[paramiko.Channel] = set()
         self.has_proxy = isinstance(self._transport.sock, ProxySocket)
 
     @property
@@ -98,14 +102,17 @@ class SshSession(Session):
             self._end_processes(reader)
             raise
         finally:
-            with contextlib.suppress(*_CONNECTION_ERRORS):
-                channel.close()
+            self._close_channel(channel)
 
     def _start(self, line: str, deadline: Deadline) -> paramiko.Channel:
-        for transport in list(self._connections):
-            if transport is self._transport or transport.is_active():
-                with contextlib.suppress(_NoChannel):
-                    return self._open_channel(transport, line, deadline)
+        for seconds in (*_RETRY_INTERVALS, 0.0):
+            for transport in list(self._connections):
+                if transport is self._transport or transport.is_active():
+                    with contextlib.suppress(_NoChannel):
+                        return self._open_channel(transport, line, deadline)
+            if self._open_channels:
+                break
+            deadline.cancel.sleep(seconds)
         try:
             connection = self._connect_again(deadline.cancel)
         except Unreachable as error:
@@ -137,7 +144,13 @@ class SshSession(Session):
             if transport.is_active() and isinstance(error, paramiko.SSHException):
                 raise _refused(opened=channel is not None) from None
             raise _lost(error) from None
+        self._open_channels.add(channel)
         return channel
+
+    def _close_channel(self, channel: paramiko.Channel) -> None:
+        with contextlib.suppress(*_CONNECTION_ERRORS):
+            channel.close()
+        self._open_channels.discard(channel)
 
     def _wait_for_end(self, reader: _OutputReader, deadline: Deadline) -> Ended:
         keepalive = _Keepalive(reader.channel.get_transport())
@@ -187,21 +200,19 @@ class SshSession(Session):
         )
 
     def _end_processes(self, reader: _OutputReader) -> str:
-        nonce = secrets.token_hex(8)
-        fence = FenceFilter(nonce)
+        nonce, output = secrets.token_hex(8), OutputCollector()
         line = login_line(Command(end_session_script(reader.session_id), "end"), nonce)
-        answer = b""
         deadline = Deadline(CANCEL_GRACE + CANCEL_CLEANUP)
-        with contextlib.suppress(HostError, *_CONNECTION_ERRORS):
+        with contextlib.suppress(HostError):
             if reader.session_id is None:  # then the script ends the other processes of this connection
                 channel = self._open_channel(reader.channel.get_transport(), line, deadline)
             else:
                 channel = self._start(line, deadline)
-            with deadline.closing(channel.get_transport().close):
-                while data := channel.recv(4096):
-                    answer += fence.feed(data)
-                channel.close()
-        remaining = answer.decode(errors="replace").strip()
+            try:
+                self._wait_for_end(_OutputReader(channel, output.sink, nonce), deadline)
+            finally:
+                self._close_channel(channel)
+        remaining = output.stdout.decode(errors="replace").strip()
         if remaining == "0":
             return ""
         return (

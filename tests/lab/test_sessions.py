@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import shlex
 import subprocess
 import sys
 import threading
@@ -27,6 +28,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import ConnectOptions, Connector, SessionPool
+from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
 from ipexctl.remote.session import Session, capture
@@ -123,18 +125,56 @@ def test_unread_stdin_does_not_break_the_connection(hosts: tuple[Host, ...]) -> 
         sys.setswitchinterval(before)
 
 
-def test_commands_wait_if_sshd_limits_sessions(hosts: tuple[Host, ...], lab3: Lab) -> None:
-    set_there = "cp /etc/ssh/sshd_config /etc/ssh/before; { echo MaxSessions 2; grep -v MaxSessions /etc/ssh/before; } "
+@contextmanager
+def sshd_with(lab: Lab, *settings: str) -> Iterator[None]:
+    """The first host with these settings of sshd, for new connections."""
+    new = "".join(f"{line}\n" for line in settings)
     reload = "kill -HUP $(cat /run/sshd.pid)"
-    in_host(lab3.hosts[0], f"{set_there} >/etc/ssh/sshd_config; {reload}")
+    set_there = f"cp sshd_config before; {{ printf {shlex.quote(new)}; grep -v MaxSessions before; }} >sshd_config"
+    in_host(lab.hosts[0], f"cd /etc/ssh; {set_there}; {reload}")
     try:
-        with opened(hosts[0]) as session, ThreadPoolExecutor(5) as pool:
-            said = list(pool.map(lambda n: capture(session, Command.shell(f"sleep 0.3; echo {n}")), range(5)))
+        yield
     finally:
-        in_host(lab3.hosts[0], f"cat /etc/ssh/before >/etc/ssh/sshd_config; {reload}")
-        with opened(hosts[0]):
+        in_host(lab.hosts[0], f"cd /etc/ssh; cat before >sshd_config; {reload}")
+        with opened(read_hosts_file(lab.hostfile)[0]):
             pass
-    assert [each.stdout for each in said] == [f"{n}\n".encode() for n in range(5)]
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_commands_that_wait_for_each_other_run_if_sshd_limits_sessions(
+    hosts: tuple[Host, ...], lab3: Lab, most: int
+) -> None:
+    meet = "cd /tmp; : >met{0}; until [ -e met0 ] && [ -e met1 ] && [ -e met2 ]; do sleep 0.1; done; echo {0}"
+    with sshd_with(lab3, f"MaxSessions {most}"), opened(hosts[0]) as session, ThreadPoolExecutor(3) as pool:
+        said = list(pool.map(lambda n: capture(session, Command.shell(meet.format(n)), timeout=30), range(3)))
+        capture(session, Command.shell("rm /tmp/met?"))
+        with pytest.raises(TimedOut) as caught:
+            capture(session, Command.argv("sleep", "6611"), timeout=0.5)
+        assert not caught.value.left_running
+        assert processes_with(lab3, "sleep 6611") == []
+    assert [each.stdout for each in said] == [b"0\n", b"1\n", b"2\n"]
+
+
+def test_a_second_command_fails_at_once_if_sshd_takes_no_second_connection(hosts: tuple[Host, ...], lab3: Lab) -> None:
+    with sshd_with(lab3, "MaxSessions 1"), opened(hosts[0]) as session:
+        first = run_in_background(lambda: capture(session, Command.shell("echo x; sleep 2")), "first")
+        in_host(lab3.hosts[0], "echo DenyUsers ipex >>/etc/ssh/sshd_config; kill -HUP $(cat /run/sshd.pid)")
+        with pytest.raises(HostError, match="another one fails") as caught:
+            capture(session, Command.argv("true"))
+        assert "MaxSessions" in caught.value.fix
+        assert first.result().stdout == b"x\n"
+        assert capture(session, Command.argv("echo", "still here")).stdout == b"still here\n"
+
+
+def test_one_session_per_connection_is_noticed_during_the_probe(hosts: tuple[Host, ...], lab3: Lab) -> None:
+    with (
+        sshd_with(lab3, "MaxSessions 1"),
+        opened(hosts[0]),
+        Connector(ConnectOptions()) as connector,
+        SessionPool(connector, Cancel(), forks=3) as pool,
+    ):
+        found = {host.host.name: host.has_one_session for host in gather_facts(hosts, pool, tries_sessions=True)}
+    assert found == {"node1": True, "node2": False, "node3": False}
 
 
 def test_error_text_of_a_refusing_login_shell_is_reported(hosts: tuple[Host, ...], lab3: Lab) -> None:
