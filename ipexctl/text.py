@@ -158,3 +158,12 @@ def number_ranges(numbers: Sequence[int]) -> str:
             parts.append(f"{first}" if first == number else f"{first}-{number}")
             start = position + 1
     return ",".join(parts)
+
+
+_MOST_LISTED: Final = 6
+
+
+def short_list(listed: str) -> str:
+    """`0,2,4,…,254` for a list with more than six entries, which a person does not read."""
+    parts = listed.split(",")
+    return listed if len(parts) <= _MOST_LISTED else f"{','.join(parts[:3])},…,{parts[-1]}"

@@ -11,7 +11,7 @@ from ipexctl.facts.system_facts import RunProcess
 from ipexctl.hosts.allocation import SCHEDULERS
 from ipexctl.launch.other_runs import time_of
 from ipexctl.limits import SLOW_SHELL
-from ipexctl.text import printable
+from ipexctl.text import printable, short_list
 
 _ENV: Final = 10 * GB
 _MOST_PIDS: Final = 16
@@ -277,7 +277,7 @@ def other_accounts(host: HostContext) -> Iterator[Finding]:
     texts = []
     for live in others[:_MOST_RUNS]:
         since = f" since {time_of(live.since, facts.clock or live.since)}" if live.since is not None else ""
-        cores = f", on cores {live.cores}" if live.cores else ""
+        cores = f", on cores {short_list(str(live.cores))}" if live.cores else ""
         texts.append(f"{live.run} of {printable(live.owner)}{since}{cores}")
     more = f", and {len(others) - _MOST_RUNS} more" if len(others) > _MOST_RUNS else ""
     yield Finding(

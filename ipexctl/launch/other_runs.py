@@ -10,7 +10,7 @@ from ipexctl.facts.cpu import CpuList
 from ipexctl.facts.live_runs import RunOnHost, RunsOnHost, WaitingCall
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.plan import OtherRun, RunBy
-from ipexctl.text import printable
+from ipexctl.text import printable, short_list
 
 MOST_SHOWN: Final = 3
 
@@ -128,7 +128,7 @@ def _by_cores(cores: Mapping[str, str], hosts: Collection[str]) -> str:
     parts = []
     for text, names in by_cores.items():
         noun = "cores" if len(text) > 1 and not text.isdecimal() else "core"
-        parts.append(f"{noun} {text}" + ("" if len(names) == len(hosts) else f" on {fold(names)}"))
+        parts.append(f"{noun} {short_list(text)}" + ("" if len(names) == len(hosts) else f" on {fold(names)}"))
     return ", ".join(parts)
 
 

@@ -16,13 +16,15 @@ from ipexctl.node.common.plan import HostPlan, Plan, Setting
 from ipexctl.option_declaration import words_in_sh
 from ipexctl.run.start.request import StartFailure
 from ipexctl.spec import RankOptions
-from ipexctl.text import printable
+from ipexctl.text import printable, short_list
 from ipexctl.ui.machine_drawing import DrawnRank, folded_numbers, machine_lines, short_cpu
 from ipexctl.ui.messages import paint, wants_color, wrapped, wrapped_fix
 from ipexctl.ui.results import group_by, print_json
 from ipexctl.ui.text_table import column_widths, folded_hosts, output_width, print_lines, row_lines
 
 NO_MACHINES: Final[Mapping[str, Cpu]] = {}
+_MOST_NUMBERS: Final = 16
+"""More numbers in a variable's value are counted, not listed."""
 _FREE_PORT: Final = "node0 looks for one that is free as the run starts: a fixed one may be taken"
 
 
@@ -49,7 +51,7 @@ def plan_lines(
         yield paint(line, "1", on=colors)
     for heading, lines in _sections(plan, width, machines):
         if section := list(lines):
-            yield from ("", paint(heading, "1", on=colors), *section)
+            yield from ("", *(paint(line, "1", on=colors) for line in wrapped(heading, width)), *section)
 
 
 def _sections(plan: Plan, width: int, machines: Mapping[str, Cpu]) -> Iterator[tuple[str, Iterable[str]]]:
@@ -96,8 +98,8 @@ def _ranks(hosts: Sequence[HostPlan], width: int) -> Iterator[str]:
                 (
                     printable(fold(host.name for host in group)) if index == 0 else "",
                     folded_numbers([host.ranks[index].rank for host in group]),
-                    str(CpuList.of(rank.cores)) if rank.cores else "not bound",
-                    str(CpuList.of(rank.ccl_cores)) or "-",
+                    short_list(str(CpuList.of(rank.cores))) or "not bound",
+                    short_list(str(CpuList.of(rank.ccl_cores))) or "-",
                     str(rank.omp),
                     f"node {CpuList.of(rank.memory)}" if rank.memory else "any",
                 )
@@ -112,6 +114,9 @@ def _shown(setting: Setting) -> str:
     if setting.secret:
         return f"{printable(setting.name)}=(not shown)"
     value = printable(setting.value or "")
+    count = value.count(",") + 1
+    if count > _MOST_NUMBERS and value.replace(",", "").isdecimal():
+        value = f"{short_list(value)} ({count} numbers, which --json lists)"
     return f"{printable(setting.name)}={value}" + (":..." if setting.prepend else "")
 
 
@@ -138,7 +143,9 @@ def _by_rank(settings: Sequence[Setting], width: int) -> Iterator[str]:
     for (name, reason), group in group_by(settings, lambda setting: (setting.name, setting.reason)).items():
         distinct = list(dict.fromkeys(setting.value or "" for setting in group))
         shown = (
-            str(CpuList.of(map(int, distinct))) if all(value.isdecimal() for value in distinct) else ", ".join(distinct)
+            short_list(str(CpuList.of(map(int, distinct))))
+            if all(value.isdecimal() for value in distinct)
+            else ", ".join(distinct)
         )
         yield from _setting(f"{printable(name)}={printable(shown)}", reason, width)
 
