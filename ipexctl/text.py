@@ -160,10 +160,10 @@ def number_ranges(numbers: Sequence[int]) -> str:
     return ",".join(parts)
 
 
-_MOST_LISTED: Final = 6
+_MOST_LISTED: Final = 8
 
 
 def short_list(listed: str) -> str:
-    """`0,2,4,…,254` for a list with more than six entries, which a person does not read."""
+    """`0,2,4,…,254` for a list with more than eight entries, which a person does not read."""
     parts = listed.split(",")
     return listed if len(parts) <= _MOST_LISTED else f"{','.join(parts[:3])},…,{parts[-1]}"

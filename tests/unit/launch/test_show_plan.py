@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 
 import pytest
 from launch_helpers import IPEX, cpu, eth, machine, plan
 
-from ipexctl.facts.cpu import CpuList
+from ipexctl.facts.cpu import CpuList, NumaNode
 from ipexctl.spec import Export
 from ipexctl.ui.launch_plan import plan_lines, show_plan
 from message_data import missing
@@ -60,6 +61,21 @@ def test_drawing_replaces_the_table_and_says_which_rank_has_each_core() -> None:
     text = words_of("\n".join(plan_lines(alone, machines={"node1": cpu(8, 2)})))
     assert "0000 node 1 0000" in text
     assert "rank 0: not bound, 8 threads, any memory" in text
+
+
+@pytest.mark.parametrize("ppn", [8, 64])
+def test_a_plan_of_large_hosts_lists_few_cores_in_a_line(ppn: int) -> None:
+    """Eight sockets of 60 cores, numbered in turn: a rank has every eighth core."""
+    nodes = tuple(
+        NumaNode(at, CpuList.of(cpu + 480 * thread for thread in range(2) for cpu in range(at, 480, 8)))
+        for at in range(8)
+    )
+    large = cpu(480, sockets=8, packages=tuple(node.cpus for node in nodes), numa=nodes)
+    made = plan(*(machine(large, at) for at in range(1, 9)), env=IPEX, backend="ccl", ppn=ppn)
+    lines = list(plan_lines(made))
+    assert max(map(len, lines)) <= 80
+    assert max(len(re.findall(r"\d+", line)) for line in lines) <= 20
+    assert any("(64 numbers, which --json lists)" in line for line in lines) == (ppn == 64)
 
 
 def test_unbound_ranks_are_marked() -> None:
