@@ -170,7 +170,7 @@ class SshSession(Session):
                     continue
                 if reader.at_end:
                     return self._result(reader)
-                if is_over and deadline is not of_step:
+                if is_over and not reader.fenced:
                     raise TimedOut(
                         f"its login shell has not started the command within {deadline.seconds:g} s",
                         "check its startup files, such as ~/.bashrc, and whether a disk of that host hangs",

@@ -103,9 +103,12 @@ def server(step: str, commands: list[bytes] | None = None, waits: Callable[[], N
                     held.append(transport)
 
     held: list[object] = []
-    threading.Thread(target=serve, daemon=True).start()
+    serving = threading.Thread(target=serve, daemon=True)
+    serving.start()
     yield listener.getsockname()[1]
     made.over.set()
+    listener.shutdown(socket.SHUT_RDWR)
+    serving.join()  # else its next accept may be of the next server's socket, which gets the same descriptor
     listener.close()
     for each in held:
         each.close()  # type: ignore[attr-defined]
