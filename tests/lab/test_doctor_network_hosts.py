@@ -46,6 +46,7 @@ def run_check(
     internal: Mapping[str, str] | None = None,
     facts: Mapping[str, Facts] | None = None,
     budget: float = BUDGET,
+    delay: float = 0.0,
 ) -> NetworkReport:
     """Run the check with these faults on the second host; a late fault is injected after connecting."""
     hosts = read_hosts_file(lab.hostfile)
@@ -58,7 +59,15 @@ def run_check(
             if late:
                 break_host(lab.hosts[1], late)
             started = time.monotonic()
-            report = check_network(pool, hosts, addresses, facts=facts or {}, home="~/.ipexctl", budget=budget)
+            report = check_network(
+                pool,
+                hosts,
+                addresses,
+                facts=facts or {},
+                home="~/.ipexctl",
+                budget=None if delay else budget,
+                delays={lab.hosts[1].name: delay},
+            )
             assert time.monotonic() - started < budget
     finally:
         mend_host(lab.hosts[1])
@@ -165,6 +174,16 @@ def test_cancelled_network_check_ends_and_leaves_no_processes(lab: Lab) -> None:
             check_nothing_left(lab)
     finally:
         mend_host(lab.hosts[1])
+
+
+@pytest.mark.parametrize(("delay", "is_checked"), [(2, True), (20, False)])
+def test_a_host_with_a_slow_login_shell_is_not_lost(lab: Lab, delay: int, is_checked: bool) -> None:
+    report = run_check(lab, f"slow-rc {delay}", delay=delay, budget=BUDGET + 12)
+    untested = [finding for finding in report.findings if finding.id == "network.port_untested"]
+    assert {finding.id for finding in report.findings} <= {"network.login", "network.port_untested"}
+    assert [finding.hosts for finding in untested] == ([] if is_checked else [(lab.hosts[1].name,)])
+    assert all("login shell" in finding.message for finding in untested)
+    check_nothing_left(lab)
 
 
 def test_internal_network_is_checked_if_hosts_have_one(make_lab: Callable[[LabSpec], Lab]) -> None:

@@ -398,6 +398,11 @@ def test_disk_on_both_sides_of_each_threshold(
     assert level(changed(home=home(**room), software=software), identifier) == expected
 
 
+@pytest.mark.parametrize(("seconds", "expected"), [(1.9, None), (2.0, "warn")])
+def test_login_shell_on_both_sides_of_the_threshold(seconds: float, expected: str | None) -> None:
+    assert level(alone(healthy(), shell_seconds=seconds), "ssh.slow_shell") == expected
+
+
 @pytest.mark.parametrize(("free", "expected"), [(GB - 1, "info"), (GB, None)])
 def test_temporary_directory_on_both_sides_of_the_threshold(free: int, expected: str | None) -> None:
     assert level(changed(tmp=disk("/tmp", free=free)), "tmp.small") == expected
