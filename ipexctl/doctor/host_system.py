@@ -37,7 +37,7 @@ def complete(host: HostContext) -> Iterator[Finding]:
             "tools.no_awk",
             "warn",
             "No awk: CPU, memory and limits of this host are unknown, and a run uses one core there",
-            "as root: apt-get install -y mawk, or dnf install -y gawk",
+            "as root: apt-get install -y mawk; on RHEL or Fedora: dnf install -y gawk",
         )
     if host.facts.complete and not cut:
         return
@@ -65,9 +65,9 @@ def login(host: HostContext) -> Iterator[Finding]:
         yield Finding(
             "ssh.one_session",
             "info",
-            "sshd opens one session per connection (MaxSessions 1): ipexctl needs a second connection for a second "
-            "command, which takes longer",
-            "as root: sed -i 's/^ *MaxSessions .*/MaxSessions 10/I' /etc/ssh/sshd_config "
+            "sshd opens one session per connection (MaxSessions 1): each further command needs a connection of its "
+            "own, which takes longer",
+            "as root: sed -i 's/^\\s*MaxSessions\\s.*/MaxSessions 10/I' /etc/ssh/sshd_config "
             "/etc/ssh/sshd_config.d/*.conf; sshd -t && systemctl reload sshd",
         )
 

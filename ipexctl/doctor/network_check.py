@@ -170,9 +170,9 @@ def check_network(
     of each host takes to start a command. Two such starts must fit into the time before a silent host counts as lost.
     """
     started = time.monotonic()
-    slow = frozenset(name for name, delay in delays.items() if delay > SLOWEST_SHELL)
+    slow = frozenset(host.name for host in hosts if delays.get(host.name, 0) > SLOWEST_SHELL)
     if budget is None:
-        slowest = max((delay for name, delay in delays.items() if delay >= SLOW_SHELL and name not in slow), default=0)
+        slowest = max((delay for delay in delays.values() if SLOW_SHELL <= delay <= SLOWEST_SHELL), default=0)
         budget = for_many(NETWORK_CHECK, len(hosts)) + 2 * slowest / _ALIVE
     cancel = Cancel()
     try:

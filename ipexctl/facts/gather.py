@@ -64,7 +64,7 @@ class _ProbeOutput(OutputCollector):
     has_one_session = False
 
     def __init__(self, deadline: Deadline, session: Session | None) -> None:
-        """Try to open a second session while the probe of `session` runs."""
+        """`session`: whether it takes a second command is tried while the probe runs; None to leave that out."""
         super().__init__()
         self._deadline = deadline
         self._session = session
