@@ -1,4 +1,7 @@
-"""Writes the man pages from the help into the wheel: `ipexctl.1` and one page for each command.
+"""What a build makes: the links of its metadata, and the man pages `ipexctl.1` and one for each command.
+
+README.md has relative links, which PyPI does not follow: the metadata has them with the project's home before them. If
+pyproject.toml sets no home, the build prints the links that will be dead.
 
 click's own help goes through a formatter that writes roff in place of lines, so a page has the panels, options and
 defaults of `--help` and nothing else. The commands are those of the source: it is imported with typer alone.
@@ -15,10 +18,49 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 from typer.main import get_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+
+_LINK = re.compile(r"(?P<is_picture>!?)(?P<text>\[[^]]*\])\((?!\w+:|#)(?P<path>[^)\s]+)\)")
+
+
+class Links(MetadataHookInterface):
+    """The fields of the metadata that name the project's home."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        home, site, contact = (self.config[name].rstrip("/") for name in ("home", "site", "contact"))
+        readme = (Path(self.root) / "README.md").read_text(encoding="utf-8")
+        if home:
+            readme = with_absolute_links(readme, home, metadata["version"])
+        else:
+            dead = ", ".join(dict.fromkeys(link["path"] for link in _LINK.finditer(readme)))
+            print(f"pyproject.toml sets no home: these links will be dead on PyPI: {dead}", file=sys.stderr)  # noqa: T201
+        if not contact:
+            print("pyproject.toml sets no contact: SECURITY.md leads nowhere", file=sys.stderr)  # noqa: T201
+        metadata["readme"] = {"content-type": "text/markdown", "text": readme}
+        metadata["urls"] = urls_of(home, site)
+        metadata["authors"] = [{"email": contact}] if contact else []
+
+
+def with_absolute_links(markdown: str, home: str, version: str) -> str:
+    """Pages as the repository shows them at the release's tag, and pictures as they are."""
+
+    def absolute(link: re.Match[str]) -> str:
+        kind = "raw" if link["is_picture"] else "blob"
+        return f"{link['is_picture']}{link['text']}({home}/{kind}/v{version}/{link['path']})"
+
+    return _LINK.sub(absolute, markdown)
+
+
+def urls_of(home: str, site: str) -> dict[str, str]:
+    urls = {"Documentation": f"{site}/"} if site else {}
+    if home:
+        urls |= {"Source": home, "Issues": f"{home}/issues", "Changelog": f"{home}/blob/main/CHANGELOG.md"}
+    return urls
 
 
 class ManPages(BuildHookInterface[Any]):
@@ -109,7 +151,7 @@ def pages() -> dict[str, str]:
     from ipexctl.commands.app import app, commands, load_command
 
     names = [f"ipexctl-{name}" for name in commands()]
-    root = page(get_command(app), "ipexctl", "PyTorch training on a list of machines that answer to ssh", names)
+    root = page(get_command(app), "ipexctl", "one PyTorch job on the machines you can ssh to", names)
     found = {
         f"ipexctl-{name}.1": page(load_command(name), f"ipexctl {name}", text.rstrip("."), ["ipexctl"])
         for name, text in commands().items()

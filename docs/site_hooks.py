@@ -1,6 +1,7 @@
 """Files beside docs/ that pages link to (examples, playbooks, what is measured) become part of the site.
 
-A page's HTML marks short spans of code, whose lines a browser must not break.
+A page's HTML marks short spans of code, whose lines a browser must not break. The addresses of the site and of the
+repository are those of pyproject.toml.
 """
 
 from __future__ import annotations
@@ -9,11 +10,20 @@ import re
 from pathlib import Path
 from typing import Any
 
+import tomllib
 from mkdocs.structure.files import File
 
 _BESIDE = re.compile(r"\]\(\.\./((?:examples|playbooks|tools/benchmarks)/[\w./-]+)\)")
 _SHORT_CODE = re.compile(r"<code>(?=[^<]{1,30}</code>)")
 ROOT = Path(__file__).parents[1]
+
+
+def on_config(config: Any) -> Any:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["metadata"]["hooks"]["custom"]
+    config.repo_url = settings["home"]
+    config.repo_name = "/".join(settings["home"].split("/")[-2:])
+    config.site_url = settings["site"]
+    return config
 
 
 def on_files(files: Any, config: Any) -> Any:

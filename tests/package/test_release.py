@@ -168,6 +168,37 @@ def test_builds_of_two_checkouts_are_the_same_bytes(release: Release, tmp_path: 
     assert builds[0] == builds[1]
 
 
+RENDERED = """
+import sys, tarfile, zipfile
+from email import message_from_bytes
+from readme_renderer.markdown import render
+name = sys.argv[1]
+if name.endswith(".whl"):
+    wheel = zipfile.ZipFile(name)
+    data = wheel.read(next(entry for entry in wheel.namelist() if entry.endswith("/METADATA")))
+else:
+    sdist = tarfile.open(name)
+    data = sdist.extractfile(next(entry for entry in sdist if entry.name.endswith("/PKG-INFO"))).read()
+print(render(message_from_bytes(data).get_payload()))
+"""
+"""The description of a wheel or of an sdist, as PyPI shows it."""
+
+
+def test_long_description_has_no_relative_link_once_a_home_is_set(release: Release, tmp_path: Path) -> None:
+    copy = tmp_path / "checkout"
+    shutil.copytree(ROOT, copy, ignore=NOT_OURS)
+    settings = copy / "pyproject.toml"
+    settings.write_text(settings.read_text().replace('home = ""', 'home = "https://example.org/team/ipexctl"'))
+    build(release.tools, copy, tmp_path / "dist")
+    for path in (tmp_path / "dist").iterdir():
+        call = [str(release.tools / "python"), "-c", RENDERED, str(path)]
+        html = subprocess.run(call, capture_output=True, text=True, check=True).stdout
+        targets = re.findall(r'(?:href|src)="([^"]+)"', html)
+        assert len(targets) > 15
+        assert [target for target in targets if not target.startswith(("https://", "#"))] == []
+        assert f'src="https://example.org/team/ipexctl/raw/v{ipexctl.__version__}/docs/pictures/' in html
+
+
 def test_files_of_a_release_pass_the_check_of_their_index(release: Release) -> None:
     files = [str(path) for path in release.directory.glob("ipexctl-*")]
     assert len(files) == 2

@@ -32,4 +32,4 @@ def test_site_builds_strictly_with_every_page(context: Scene, tmp_path: Path) ->
             assert "<h1" in text
             assert "fonts.googleapis" not in text
     assert (site / "files/examples/train_digits.py").is_file()
-    assert "<image" not in (site / "pictures/run.svg").read_text()
+    assert "<image" not in (site / "pictures/lost-host.svg").read_text()

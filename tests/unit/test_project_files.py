@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from hatch_build import Links, with_absolute_links
 from linux_tests import left_out
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,14 +54,67 @@ def test_release_is_off_until_a_person_turns_it_on_and_one_job_alone_can_publish
     assert jobs["publish"]["needs"] == "build"
     assert {name for name, job in jobs.items() if "permissions" in job} == {"publish"}
     assert not any("run" in step for step in jobs["publish"]["steps"]), "it publishes, and runs nothing else"
-    (lines,) = (step["run"] for step in jobs["build"]["steps"] if "run" in step)
+    lines = "".join(step["run"] for step in jobs["build"]["steps"] if "run" in step)
+    assert lines.index("sha256sum") < lines.index("try_release.sh dist"), "tried before it is published"
     for call in ("--require-hashes -r .github/release.lock", "-m build --no-isolation", "twine check --strict dist/*"):
         assert call in lines
 
 
-@pytest.mark.parametrize("name", ["ISSUE_TEMPLATE/bug.md", "pull_request_template.md"])
-def test_templates_are_short(name: str) -> None:
-    assert 5 <= len((ROOT / ".github" / name).read_text().splitlines()) <= 10
+def test_template_of_a_pull_request_is_short() -> None:
+    assert 5 <= len((ROOT / ".github/pull_request_template.md").read_text().splitlines()) <= 10
+
+
+@pytest.mark.parametrize("name", ["bug", "feature", "question"])
+def test_issue_form_asks_at_most_four_things_and_requires_the_first(name: str) -> None:
+    form = read_yaml(f".github/ISSUE_TEMPLATE/{name}.yml")
+    assert {"name", "description", "labels", "body"} == set(form)
+    assert 1 <= len(form["body"]) <= 4
+    assert len({field["id"] for field in form["body"]}) == len(form["body"])
+    assert form["body"][0]["validations"]["required"] is True
+
+
+def test_each_lock_and_each_action_is_kept_current() -> None:
+    updates = {update["package-ecosystem"]: update for update in read_yaml(".github/dependabot.yml")["updates"]}
+    directories = {f"/{path.parent.relative_to(ROOT)}" for path in ROOT.glob("*/*.lock")}
+    directories |= {f"/{path.parent.relative_to(ROOT)}" for path in ROOT.glob(".github/*.lock")}
+    assert set(updates["pip"]["directories"]) == directories
+    assert "github-actions" in updates
+
+
+def test_citation_has_the_fields_that_its_format_requires() -> None:
+    assert {"cff-version", "message", "title", "authors"} <= set(read_yaml("CITATION.cff"))
+
+
+HOME = "https://example.org/team/ipexctl"
+
+
+def test_relative_links_and_pictures_of_a_release_lead_to_its_tag() -> None:
+    text = "[a](docs/a.md#b) ![p](docs/p.svg) [m](https://example.org) [own](#own) [two\nlines](LICENSE)"
+    assert with_absolute_links(text, HOME, "1.0") == (
+        f"[a]({HOME}/blob/v1.0/docs/a.md#b) ![p]({HOME}/raw/v1.0/docs/p.svg) [m](https://example.org) [own](#own) "
+        f"[two\nlines]({HOME}/blob/v1.0/LICENSE)"
+    )
+
+
+def test_metadata_names_the_home_the_pages_and_the_contact(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = {"home": f"{HOME}/", "site": "https://example.org/pages", "contact": "security@example.org"}
+    metadata: dict[str, Any] = {"version": "1.0"}
+    Links(str(ROOT), settings).update(metadata)
+    assert metadata["urls"]["Documentation"] == "https://example.org/pages/"
+    assert metadata["urls"]["Issues"] == f"{HOME}/issues"
+    assert metadata["authors"] == [{"email": "security@example.org"}]
+    assert f"({HOME}/blob/v1.0/docs/security.md)" in metadata["readme"]["text"]
+    assert capsys.readouterr().err == ""
+
+
+def test_build_without_a_home_names_each_dead_link(capsys: pytest.CaptureFixture[str]) -> None:
+    metadata: dict[str, Any] = {"version": "1.0"}
+    Links(str(ROOT), {"home": "", "site": "", "contact": ""}).update(metadata)
+    dead, contact = capsys.readouterr().err.splitlines()
+    links = re.findall(r"\]\((?!https?:)([^)]+)\)", (ROOT / "README.md").read_text())
+    assert dead.partition("PyPI: ")[2].split(", ") == list(dict.fromkeys(links))
+    assert "SECURITY.md" in contact
+    assert (metadata["urls"], metadata["authors"]) == ({}, [])
 
 
 def test_changelog_has_one_line_for_each_entry_in_the_sections_of_keepachangelog() -> None:
