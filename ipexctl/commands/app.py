@@ -15,7 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 import ipexctl
-from ipexctl.errors import Interrupted, OutputError, UserError
+from ipexctl.errors import Interrupted, OutputError
 from ipexctl.extensions import commands_of_extras
 from ipexctl.ui.messages import print_message
 from ipexctl.ui.safe_output import guard_stdout
@@ -37,7 +37,7 @@ CORE: Final[Mapping[str, Mapping[str, str]]] = {
         "exec": "Run one command on every host and show its output live.",
         "sync": "Sync a project directory to the same path on every host.",
         "push": "Copy data, or models and datasets of a hub, to every host.",
-        "hub": "List or remove models and datasets in the hub cache of every host.",
+        "hub": "List or remove what the hub cache of every host has.",
         "uninstall": "Remove ipexctl from the hosts and the control machine.",
     },
     "Look back": {
@@ -142,7 +142,6 @@ class _Commands(TyperGroup):
             self._only_named = False
 
     def invoke(self, ctx: Any) -> Any:
-        """With --json, a wrong or interrupted call prints a JSON document too."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -150,24 +149,19 @@ class _Commands(TyperGroup):
         except BrokenPipeError as error:  # typer would exit with 1
             raise OutputError(error) from None
         except UsageError as error:
-            option = getattr(error, "option_name", "")
-            went = _REMOVED_OPTIONS.get(option) or _REMOVED_OPTIONS.get(
-                f"{getattr(error.ctx, 'info_name', '')} {option}"
-            )
-            if went is not None:
-                error.message, error.possibilities = went, None  # type: ignore[attr-defined]
-            from ipexctl.ui.error_output import print_json_error
+            raise _in_our_words(error, f"ipexctl {ctx.invoked_subcommand}") from None
 
-            print_json_error(error.format_message())
-            raise
+    def make_context(self, *args: Any, **more: Any) -> Any:
+        try:
+            return super().make_context(*args, **more)
+        except UsageError as error:
+            raise _in_our_words(error, "ipexctl") from None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and not args[0].startswith("-") and not is_command(args[0]):
             if args[0] == "dump":
                 print_message("dump is why --stacks since 0.5")
                 return super().resolve_command(ctx, ["why", "--stacks", *args[1:]])
-            if args[0] == "autotune":
-                raise UserError("autotune went in 0.5: examples/tune.py compares settings", fix=_TUNE)
             near = get_close_matches(args[0], commands(), n=1)
             ctx.fail(f"there is no command {args[0]!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
         return super().resolve_command(ctx, args)
@@ -177,20 +171,24 @@ class _Commands(TyperGroup):
         width = max(map(len, commands()))
         for group, of_group in groups().items():
             with formatter.section(group):
-                formatter.write_dl([(name.ljust(width), text) for name, text in of_group.items()])
+                if group == "Advanced":
+                    formatter.write_text(", ".join(of_group))
+                else:
+                    formatter.write_dl([(name.ljust(width), text) for name, text in of_group.items()])
 
 
-_TUNE: Final = "python examples/tune.py -H hostfile omp=1 omp=2 -- train.py"
-_REMOVED_OPTIONS: Final = {
-    "--rejoin": "--rejoin went in 0.5: a lost host that answers again joins at the next restart",
-    "envs --diff": "--diff went in 0.5: ipexctl install --dry-run shows what would change",
-}
+def _in_our_words(error: Any, command: str) -> Exception:
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return cast("Exception", error)
+    from ipexctl.commands.usage_errors import user_error
+
+    return user_error(error, command)
+
 
 app = typer.Typer(
     cls=_Commands,
     name="ipexctl",
-    help="Run PyTorch training on a list of machines that you can reach by ssh.",
-    epilog="Example: ipexctl exec --hosts 'node[1-4]' --gather -- uname -r",
+    help="Run PyTorch training on machines you can ssh to: ipexctl run train.py",
     no_args_is_help=True,
     rich_markup_mode=None,  # help in colour costs as much start-up as everything else together
     pretty_exceptions_enable=False,
@@ -209,9 +207,7 @@ def root(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
-    no_config: Annotated[
-        bool, typer.Option("--no-config", help="Take no defaults from ipexctl.toml and the user's config.toml.")
-    ] = False,
+    no_config: Annotated[bool, typer.Option("--no-config", help="Take no defaults from files (ipexctl.toml).")] = False,
 ) -> None:
     del version, no_config
 

@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -92,7 +93,11 @@ def config_command(
 
     names = [name for name in commands() if name != ctx.info_name]
     if what is not None and what not in names:
-        raise UserError(f"there is no command {what!r} with options of files", fix=f"one of: {', '.join(names)}")
+        near = get_close_matches(what, [INIT, *names], n=1)
+        raise UserError(
+            f"there is no command {what!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
+            fix="show the options of all commands: ipexctl config",
+        )
     files = files_of(ctx)
     given = {param.name: ConfiguredValue(ctx.params[param.name], "command line") for param in _given(ctx).values()}
     cluster = targets.cluster if CLUSTER in given else None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ipexctl.commands.install_command import verified_text
 from ipexctl.commands.shared_options import Home, Output, Targets, command, completion, flag, option
 from ipexctl.errors import UserError
+from ipexctl.hosts.nodeset import fold
 from ipexctl.node.env.env_replies import EnvEntry, EnvListing
 from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.text import counted, readable
@@ -52,6 +53,11 @@ def envs_command(
         raise UserError("--env, --python and --setup need --verify", fix="add --verify, or leave them out")
     with open_hosts(targets, home, output) as (opened, interrupt):
         report = envs(opened, request)
+    if remove and report.exit_code == 0 and not any(result.removed for result in report.hosts):
+        names = f"environment {', '.join(map(repr, remove))}"
+        raise UserError(
+            f"{names} does not exist on {fold(result.host.name for result in report.hosts)}", fix="ipexctl envs"
+        )
     output.print_report(report, as_json, show, options=opened.options.hosts)
     raise interrupt.or_exit(report.exit_code)
 

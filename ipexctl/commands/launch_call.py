@@ -60,7 +60,9 @@ def read_launch_call(
     """Raises a UserError for contradictions, before any host is contacted."""
     targets, home = line.targets, line.home
     if line.module is None and not line.words:
-        raise UserError("run what?", fix=f"{ctx.command_path} SCRIPT.py, -m MODULE, or -- COMMAND")
+        raise UserError(
+            "the script is missing", fix=f"{ctx.command_path} train.py; list the options: {ctx.command_path} --help"
+        )
     repeats_notes = line.output.verbose > 0
     spec = spec_of_line(ctx, line, targets, home, stack=line.stack, torch=line.torch, repeats_notes=repeats_notes)
     kind, argv = spec.kind, spec.argv

@@ -100,7 +100,7 @@ def merged(recorded: Sequence[tuple[str, Words]], typed: Sequence[tuple[str, Wor
     return sorted(options, key=lambda option: has_module([option]))
 
 
-@command(cls=ResumingCommand, no_args_is_help=True, context_settings={"allow_interspersed_args": False})
+@command(cls=ResumingCommand, context_settings={"allow_interspersed_args": False})
 def run_command(*, ctx: typer.Context, call: RunCall) -> None:
     """Run a script on all hosts, one process per rank.
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from ipexctl.node.env.check import normalize
 from ipexctl.projects.declaration import PackageDeclaration, read_declaration
-from ipexctl.projects.modules import has_module, has_packages, modules_in
+from ipexctl.projects.modules import has_packages, modules_in
 from ipexctl.projects.project_files import TextReader
 from ipexctl.projects.workspace import MOST_MEMBERS, find_members
 from ipexctl.text import join_words, printable, tilde_path
@@ -223,14 +223,3 @@ def _paths_of(
         return tuple(found)
     source = posixpath.normpath(posixpath.join(directory, "src"))
     return (source if has_packages(root / source) and _is_inside(root, real, source) else directory,)
-
-
-def hidden_packages(layout: ProjectLayout, packages: Sequence[str]) -> tuple[str, ...]:
-    """Installed modules that a module at the root hides from a script which is not in the root itself."""
-    return tuple(name for name in packages if has_module(layout.root, name))
-
-
-def describe_files(layout: ProjectLayout, content: str) -> str:
-    """As in `~/tinylm (41 files, 96 kB), own package tinylm in src/`."""
-    own = layout.describe()
-    return f"{tilde_path(layout.root)} ({content})" + (f", {own}" if own else "")

@@ -24,9 +24,6 @@ _MOST_BYTES: Final = 8_000_000
 _MOST_SECONDS: Final = 2.0
 _MOST_ENTRIES: Final = 2000
 
-IsSent = Callable[[Path, bool], bool]
-"""Path, and whether it is a directory → whether the hosts get it."""
-
 
 class Import(NamedTuple):
     module: str

@@ -101,7 +101,7 @@ def _ranks(hosts: Sequence[HostPlan], width: int) -> Iterator[str]:
                     short_list(str(CpuList.of(rank.cores))) or "not bound",
                     short_list(str(CpuList.of(rank.ccl_cores))) or "-",
                     str(rank.omp),
-                    f"node {CpuList.of(rank.memory)}" if rank.memory else "any",
+                    f"NUMA node {CpuList.of(rank.memory)}" if rank.memory else "any",
                 )
             )
     if all(row[3] == "-" for row in rows[1:]):

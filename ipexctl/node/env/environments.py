@@ -107,7 +107,7 @@ def check(request: CheckRequest) -> CheckResult:
     env = env_of(request)
     record, lock = read_json(env / "env.json"), read_json(env / "lock.json")
     if not env.is_dir():
-        problems = [f"there is no environment {request['name']}"]
+        problems = [f"environment {request['name']!r} does not exist"]
     else:
         problems = find_problems(str(env), record, lock, request["digest"])
         if not problems:
@@ -261,7 +261,7 @@ def remove_one(home: Path, env: Path, name: str, used: str | None) -> list[str]:
         env.rename(temporary)  # atomic; if this call is killed, the next build removes the rest
         shutil.rmtree(str(temporary), ignore_errors=True)
     elif not links:
-        raise AgentError(f"there is no environment {name}")
+        raise AgentError(f"environment {name!r} does not exist")
     for link in links:
         link.unlink()
     return sorted({name, env.name, *(link.name for link in links)})
@@ -296,7 +296,7 @@ def write_record(env: Path, record: Mapping[str, Any]) -> None:
 def link(request: LinkRequest) -> Json:
     envs, env = Path(home_of(request, "envs"), "envs"), env_of(request)
     if not env.is_dir():
-        raise AgentError(f"there is no environment {request['name']}", "see: ipexctl envs")
+        raise AgentError(f"environment {request['name']!r} does not exist", "see: ipexctl envs")
     name = request["link"]
     check_name(name)
     link_path, temporary = envs / name, envs / f".link-{os.urandom(6).hex()}"

@@ -153,11 +153,10 @@ def existing_environment(hosts: Sequence[Host], name: str, facts: Mapping[str, F
             )
         )
     if missing:
-        where = "" if len(hosts) == 1 else f" on {fold(missing)}"
         raise StartError(
             StartFailure(
-                f"there is no environment {name}{where}",
-                f"{install} makes it; or use another Python: --python PATH",
+                f"environment {name!r} does not exist on {fold(missing)}",
+                f"install it: {install}; or use another Python: --python PATH",
                 missing,
             )
         )
@@ -199,7 +198,7 @@ def planned_environment(
 
     chosen = choose_stack(StackRequest(spec.torch, spec.stack), facts, rows, env=spec.env)
     if isinstance(chosen, Refusal):
-        reason = f"there is no environment {spec.env}, and it cannot be installed: {chosen.reason}"
+        reason = f"environment {spec.env!r} does not exist, and cannot be installed: {chosen.reason}"
         raise StartError(StartFailure(reason, chosen.fix, chosen.hosts))
     note = f"the environment {spec.env} does not exist yet: this plan uses the one that install would make"
     candidates = (chosen,) if isinstance(chosen, StackPlan) else chosen.candidates

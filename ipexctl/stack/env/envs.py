@@ -72,7 +72,7 @@ def remove_envs(
         present = [name for name in names if name in known]
         outcome = target.client(session, pool).remove(present, target.used)
         missing = [name for name in names if name not in known]
-        reason = f"no such environment: {', '.join(missing)}" if missing else ""
+        reason = f"does not exist: {', '.join(missing)}" if missing else ""
         return target.result("changed" if outcome.removed else "ok", reason, removed=outcome.removed)
 
     def removed(target: _Target) -> list[Env]:
@@ -117,7 +117,7 @@ def verify_envs(
             client = target.client(session, pool)
             found = client.check(name, timeout=timeout)
             if not found.exists:
-                raise HostError(f"there is no environment {name}", "list the environments: ipexctl envs")
+                raise HostError(f"environment {name!r} does not exist", "list the environments: ipexctl envs")
             if found.record is None:
                 raise HostError(f"{name} is damaged: {found.problem}", "build it again: ipexctl install")
             machine = machine_token(target.facts, target.host)

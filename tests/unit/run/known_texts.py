@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ if __name__ == "__main__":
 from ipexctl.node.common.frames import Chunk
 from ipexctl.node.common.records import DETAIL_MARK
 from ipexctl.remote.reply import Reply
-from ipexctl.run.stack_dump import Dump, place_lines, read_dump
+from ipexctl.run.stack_dump import Dump, read_dump
 from ipexctl.run.why.diagnosis import Diagnosis, diagnose
 from ipexctl.run.why.run_snapshot import read_snapshot
 
@@ -185,14 +186,15 @@ _HEAD = """\
 # When a run fails
 
 `ipexctl why RUN` finds these texts [in a run's output](run-end.md#when-it-fails) and prints the cause and the fix.
-Each id has one example, printed by rank 1 on node2. *Likely* and *possible* say how certain the cause is. `why
---json` has the ids, which do not change.
+Each id has one example, printed by rank 1 on node2; an id without a text is of ipexctl's own records. *Likely* and
+*possible* say how certain the cause is. `why --json` has the ids, which do not change.
 
 ![ipexctl why: the kernel killed rank 2 on node3, whose memory ran out](pictures/why.svg)
 
 `why` ignores two texts that healthy runs also print: `The hostname of the client socket cannot be retrieved` (an
 address has no name) and `Using the loopback address as fallback` (gloo could not resolve a host's own name). If it
-knows no text in the output, it names the exception or the exit code. """
+knows no text in the output, it names the exception or the exit code.
+"""
 
 
 _TAIL = """\
@@ -202,10 +204,9 @@ The run ends well, so no text shows these.
 
 ### The Trainer's loss is multiplied by the number of ranks
 
-transformers 4.54 and later (5.23 is the newest tried) multiply loss and gradients of the `Trainer` by the number of
-ranks if the model's `forward` takes `**kwargs` and ignores `num_items_in_batch`, as BERT's classifiers do
-([measured](examples.md#trainer_bertpy)). `ipexctl run` has a note for such a script. Add
-`--average_tokens_across_devices False` to its arguments, or set `accepts_loss_kwargs = False` in the model's class.
+transformers 4.54 and later multiply loss and gradients of the `Trainer` by the number of ranks if the model's `forward`
+takes `**kwargs` and ignores `num_items_in_batch`, as BERT's classifiers do ([measured](examples.md#trainer_bertpy)).
+Add `--average_tokens_across_devices False` to its arguments, or set `accepts_loss_kwargs = False` in the model's class.
 Causal language models are right with the default.
 """
 
@@ -223,8 +224,9 @@ def page() -> str:
             fix = _without_logs(cause.fix)
             known = ids_of_fixes.setdefault(fix, text.id)
             fix = fix if known == text.id else f"as for {known}"
-            meaning = f"{cause.confidence.capitalize()}: {cause.sentence}."
-            parts += [f"### {text.id}\n", f"```text\n{_printed(text)}\n```\n", f"{meaning} Fix: {fix}\n"]
+            meaning = f"{cause.confidence.capitalize()}: {cause.sentence}. Fix: {fix}\n"
+            printed = [f"{textwrap.indent(text.text, '    ')}\n"] if text.text and text.by != "supervisor" else []
+            parts += [f"### {text.id}\n", *printed, meaning]
     return "\n".join([*parts, _TAIL])
 
 
@@ -232,18 +234,6 @@ def _without_logs(fix: str) -> str:
     """Without the clauses that lead to the run's own output, unless there is no other."""
     clauses = fix.split("; ")
     return "; ".join([clause for clause in clauses if ": ipexctl logs " not in clause] or clauses)
-
-
-def _printed(text: Text) -> str:
-    if text.stacks:
-        return "\n".join(line for _, line in place_lines(recorded_dump(text.stacks)))
-    if text.text:
-        return text.text
-    if text.signal:
-        return f"(killed by {signal.Signals(text.signal).name}, without a message)"
-    if text.lost:
-        return f"(exit code {text.exit_code}, and {text.lost:,} bytes of its output are not in the record)"
-    return f"(exit code {text.exit_code}, without an exception)"
 
 
 if __name__ == "__main__":

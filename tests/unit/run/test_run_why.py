@@ -178,10 +178,10 @@ def test_overloaded_hosts_are_distinguished_from_killed_wrappers(
 @pytest.mark.parametrize(
     ("printed", "kind", "file", "argument"),
     [
-        ("", "no-command", "./my train; reboot", "ls -l './my train;'' reboot' "),
+        ("", "no-command", "./my train; reboot", "ls -l './my train;'' reboot'"),
         ("", "setup-failed", "/opt/$(reboot).sh", "'/opt/$(reboot).sh'"),
         ("sh: 1: x'; reboot; ': not found", "", "", """ 'x'"'"';'' reboot;'' '"'"'';"""),
-        ("", "no-command", "./train", "ipexctl exec -- ls -l ./train "),
+        ("", "no-command", "./train", "ipexctl exec -- ls -l ./train"),
     ],
 )
 def test_printed_and_recorded_texts_are_quoted_in_the_fix(printed: str, kind: str, file: str, argument: str) -> None:

@@ -164,10 +164,10 @@ def _name_env(context: PlayContext, call: Call, hosts: Sequence[Host], name: str
         env = next((item for item in facts.software.envs if source in (item.name, *item.names)), None)
         pythons = usable_pythons(facts)
         if env is None and call.check:
-            results[host] = Result("skipped", f"--check: there is no environment {source} yet")
+            results[host] = Result("skipped", f"--check: environment {source!r} does not exist yet")
         elif env is None:
             known = ", ".join(sorted({label for item in facts.software.envs for label in (item.name, *item.names)}))
-            results[host] = failed(f"there is no environment {source}", f"one of: {known}" if known else "")
+            results[host] = failed(f"environment {source!r} does not exist", f"one of: {known}" if known else "")
         elif name in (env.name, *env.names):
             results[host] = Result("ok", data={"env": env.name})
         elif not pythons or facts.home is None:
