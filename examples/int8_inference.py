@@ -5,7 +5,8 @@
 
 The script draws its pictures. Rank 0 trains; each rank then quantizes and runs its own share by itself, and prints its
 throughput; rank 0 prints the accuracy over all shares. With IPEX, its `prepare` and `convert` and a traced graph are
-used, else PyTorch's own FX quantization. PyTorch announces that its part moves to torchao, and still has it in 2.13.
+used, else PyTorch's own FX quantization, which is deprecated for torchao: torch 2.15 still has it, and the same in
+torchao needs a compiler on each host.
 """
 
 from __future__ import annotations
