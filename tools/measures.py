@@ -99,6 +99,7 @@ _OF_OTHERS: dict[str, str] = {
     "timed out": "of OpenSSL",
     r"No space left|os error 28\)": "of uv",
     "Open MPI": "of mpirun",
+    r"(?P<value>'.*'|\S+) is not (?:a valid (?P<kind>\w+)|in the range|one of)": "of typer",
     "ended by": "the name of a column",
     "[Tt]imed out|[Ww]ait timeout|Socket Timeout": "of gloo and torch",
     r"[Tt]imed out waiting (?P<first>\d{1,12})ms|[Ww]ait timeout after (?P<second>\d{1,12})ms": (

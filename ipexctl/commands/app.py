@@ -4,6 +4,7 @@ when it is called, and for Tab none is; extras are searched only for a name that
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -15,7 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 import ipexctl
-from ipexctl.errors import Interrupted, OutputError
+from ipexctl.errors import Interrupted, OutputError, UserError
 from ipexctl.extensions import commands_of_extras
 from ipexctl.ui.messages import print_message
 from ipexctl.ui.safe_output import guard_stdout
@@ -177,12 +178,40 @@ class _Commands(TyperGroup):
                     formatter.write_dl([(name.ljust(width), text) for name, text in of_group.items()])
 
 
+_REFUSED: Final = re.compile(r"(?P<value>'.*'|\S+) is not (?:a valid (?P<kind>\w+)|in the range|one of)", re.S)
+_KINDS: Final = {"int": "a whole number", "float": "a number", "boolean": "true or false"}
+
+
 def _in_our_words(error: Any, command: str) -> Exception:
+    """`command` is the call's, for errors that do not know theirs."""
     if type(error).__name__ == "NoArgsIsHelpError":
         return cast("Exception", error)
-    from ipexctl.commands.usage_errors import user_error
+    path = error.ctx.command_path if error.ctx else command
+    return UserError(_sentence(error), fix=f"list what is possible: {path} --help")
 
-    return user_error(error, command)
+
+def _sentence(error: Any) -> str:
+    kind, param = type(error).__name__, getattr(error, "param", None)
+    is_option = getattr(param, "param_type_name", "") == "option"
+    name = max(param.opts, key=len) if param and is_option else getattr(param, "human_readable_name", "")
+    refused = _REFUSED.match(error.message)
+    if kind == "NoSuchOption":
+        near = get_close_matches(error.option_name, error.possibilities or (), n=1)
+        return f"there is no option {error.option_name}" + (f"; did you mean {near[0]}?" if near else "")
+    if kind == "MissingParameter":
+        return f"{name} is missing"
+    if kind == "BadOptionUsage":
+        return f"{error.option_name} needs a value"
+    if param is not None and refused:
+        return f"{name} must be {_KINDS.get(refused['kind']) or _allowed(param.type)}, not {refused['value']}"
+    extra = re.fullmatch(r"Got unexpected extra argument\S* \((.*)\)", error.message, re.S)
+    return f"too many arguments: {extra[1]}" if extra else str(error.message).rstrip(".")
+
+
+def _allowed(values: Any) -> str:
+    if choices := getattr(values, "choices", ()):
+        return f"one of {', '.join(map(str, choices))}"
+    return f"{values.min} or more" if values.max is None else f"{values.min} to {values.max}"
 
 
 app = typer.Typer(
