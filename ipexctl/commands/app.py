@@ -163,6 +163,8 @@ class _Commands(TyperGroup):
             if args[0] == "dump":
                 print_message("dump is why --stacks since 0.5")
                 return super().resolve_command(ctx, ["why", "--stacks", *args[1:]])
+            if args[0] == "autotune":
+                raise UserError("autotune went in 0.5: examples/tune.py compares settings", fix=_TUNE)
             near = get_close_matches(args[0], commands(), n=1)
             ctx.fail(f"there is no command {args[0]!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
         return super().resolve_command(ctx, args)
@@ -178,6 +180,11 @@ class _Commands(TyperGroup):
                     formatter.write_dl([(name.ljust(width), text) for name, text in of_group.items()])
 
 
+_TUNE: Final = "python examples/tune.py -H hostfile omp=1 omp=2 -- train.py"
+_REMOVED_OPTIONS: Final = {
+    "--rejoin": ("a lost host that answers again joins at the next restart", "leave it out"),
+    "--diff": ("the dry run shows what would change", "ipexctl install --dry-run"),
+}
 _REFUSED: Final = re.compile(r"(?P<value>'.*'|\S+) is not (?:a valid (?P<kind>\w+)|in the range|one of)", re.S)
 _KINDS: Final = {"int": "a whole number", "float": "a number", "boolean": "true or false"}
 
@@ -187,6 +194,10 @@ def _in_our_words(error: Any, command: str) -> Exception:
     if type(error).__name__ == "NoArgsIsHelpError":
         return cast("Exception", error)
     path = error.ctx.command_path if error.ctx else command
+    option = getattr(error, "option_name", "")
+    if option in _REMOVED_OPTIONS and path.endswith((" run", " envs")):
+        instead, fix = _REMOVED_OPTIONS[option]
+        return UserError(f"{option} went in 0.5: {instead}", fix=fix)
     return UserError(_sentence(error), fix=f"list what is possible: {path} --help")
 
 
@@ -196,7 +207,7 @@ def _sentence(error: Any) -> str:
     name = max(param.opts, key=len) if param and is_option else getattr(param, "human_readable_name", "")
     refused = _REFUSED.match(error.message)
     if kind == "NoSuchOption":
-        near = get_close_matches(error.option_name, error.possibilities or (), n=1)
+        near = get_close_matches(error.option_name, error.possibilities or (), n=1, cutoff=0.75)
         return f"there is no option {error.option_name}" + (f"; did you mean {near[0]}?" if near else "")
     if kind == "MissingParameter":
         return f"{name} is missing"
