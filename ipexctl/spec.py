@@ -255,6 +255,14 @@ class RunOptions(SyncOptions):
         True,
         panel=_WATCHING,
     )
+    profile: bool = declare(
+        "--profile",
+        "Profile two optimizer steps of each rank: where their time goes, and what the cores could do.",
+        False,
+        panel=_WATCHING,
+        lost_in=_EVERY_EXPORT,
+        consequence="no step is profiled",
+    )
     tag: str | None = declare(
         "--tag TEXT",
         "Text that ipexctl ps shows for the run.",
@@ -307,6 +315,7 @@ if TYPE_CHECKING:
         wait: float | None
         on_hang: Literal["report", "dump", "stop"]
         meter: bool
+        profile: bool
         tag: str | None
         metric: str | None
         exclude: Sequence[str]

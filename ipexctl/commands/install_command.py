@@ -51,6 +51,7 @@ def install_command(
         "--build NAME|DIR",
         "Package without a wheel, or a project: one machine builds it, running its code; repeatable.",
     ),
+    with_compiler: bool = flag("--with-compiler", "Install a C++ compiler for torch.compile, for hosts without g++."),
     index_url: str | None = option("--index-url URL", "Package index instead of all others."),
     extra_index_url: list[str] | None = option("--extra-index-url URL", "Further package index; repeatable."),
     find_links: list[str] | None = option("--find-links DIR|URL", "Further directory or page of wheels; repeatable."),
@@ -81,7 +82,7 @@ def install_command(
     with open_hosts(targets, home, output, hosts=hosts, steps_from=2) as (opened, interrupt):
         opened.pool.warm(opened.hosts)
         from ipexctl.api.host_stacks import InstallOptions, Optional, install  # while the hosts connect
-        from ipexctl.stack.resolve.model import Sources, StackRequest
+        from ipexctl.stack.resolve.model import COMPILER_PACKAGES, Sources, StackRequest
 
         with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
             report = install(
@@ -89,7 +90,7 @@ def install_command(
                 StackRequest(**vars(stack)),
                 Sources(index_url, tuple(extra_index_url or ()), tuple(find_links or ()), wheelhouse, offline),
                 env=env,
-                packages=packages or (),
+                packages=[*(packages or ()), *(COMPILER_PACKAGES if with_compiler else ())],
                 requirements=requirements or (),
                 optional=Optional(tuple(extra or ()), tuple(group or ())),
                 options=InstallOptions(upgrade, downgrade, dry_run, download_only, build or ()),

@@ -16,6 +16,7 @@ from ipexctl.errors import CallError, UserError
 from ipexctl.known_errors.match import Cause
 from ipexctl.node.common.records import FINAL, RunStatus
 from ipexctl.option_declaration import check_seconds
+from ipexctl.run.profile import lines_of as profile_lines
 from ipexctl.run.registry import FailedCall, RunRecord
 from ipexctl.run.why.diagnosis import Diagnosis, Line
 from ipexctl.run.why.why import WhyResult
@@ -127,6 +128,7 @@ def as_json(answer: WhyResult) -> dict[str, Any]:
         "untrained": status and status.untrained and status.untrained._asdict(),
         "slow": answer.slow and answer.slow.document(),
         "network": value_json(answer.slow.network if answer.slow is not None else None),
+        "profile": answer.profile and answer.profile.document(),
         "amx_idle": [] if status is None else list(status.amx_idle),
         "output_lost": lost._asdict() if (lost := diagnosis.output_lost) else None,
         "next": list(diagnosis.next),
@@ -171,13 +173,14 @@ def lines_of(answer: WhyResult, columns: int = 0, *, colors: bool = False) -> It
     slow = "" if answer.slow is None else answer.slow.line(answer.record.id, is_over=diagnosis.state in FINAL)
     network = "" if answer.slow is None else network_text(answer.slow.network)
     amx = "" if answer.snapshot is None else amx_text(answer.snapshot.status.amx_idle)
-    if diagnosis.others or diagnosis.notes or slow or network or amx:
+    profile = profile_lines(answer.profile)
+    if diagnosis.others or diagnosis.notes or slow or network or amx or profile:
         yield ""
     for other in diagnosis.others:
         yield from _folded(other.sentence, columns, "")
     for note in diagnosis.notes:
         yield from _folded(note, columns, "")
-    for text in filter(None, (slow, network, amx)):
+    for text in filter(None, (slow, network, amx, *profile)):
         yield from _folded(text, columns, "")
     cause = diagnosis.cause
     if cause is not None:

@@ -250,6 +250,33 @@ def libraries(host: HostContext) -> Iterator[Finding]:
         )
 
 
+def compiler(host: HostContext) -> Iterator[Finding]:
+    if not host.facts.system.is_linux or not host.facts.has_finished("programs") or not host.facts.environment.tools:
+        return
+    software = host.facts.software
+    minors = {python for env in software.envs if (python := minor_of(env.python))}
+    known = [python for python in software.pythons if python.headers is not None]
+    used = [python for python in known if python.minor in minors] or known
+    has_headers = any(python.headers for python in used)
+    if not used:
+        return
+    if not has_headers:
+        yield Finding(
+            "compiler.no_headers",
+            "info",
+            f"Python {few(sorted({python.version or '' for python in used}))} has no headers (Python.h), which "
+            "torch.compile needs with any C++ compiler",
+            package_command(host.facts, "python3-dev", "python3-devel", "python3-devel"),
+        )
+    if "g++" not in host.facts.environment.tools and not any("ziglang" in env.packages for env in software.envs):
+        yield Finding(
+            "compiler.missing",
+            "info",
+            "There is no g++, which torch.compile needs" + "; Python.h is there" * has_headers,
+            "only for scripts that compile: ipexctl install --with-compiler",
+        )
+
+
 def tools(host: HostContext) -> Iterator[Finding]:
     have = host.facts.environment.tools
     if not host.facts.system.is_linux or not host.facts.has_finished("programs") or not have:
@@ -273,7 +300,7 @@ def tools(host: HostContext) -> Iterator[Finding]:
 
 
 HOST_RULES: Final[tuple[HostRule, ...]] = (
-    libc, pythons, venv, broken, changed_packages, dead_envs, mpis, libraries, tools,
+    libc, pythons, venv, broken, changed_packages, dead_envs, mpis, libraries, compiler, tools,
 )  # fmt: skip
 
 

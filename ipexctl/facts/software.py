@@ -84,6 +84,8 @@ class Python(NamedTuple):
     libc: Literal["glibc", "musl"] | None = None
     venv: bool | None = None
     """True if `-m venv` can create an environment with pip."""
+    headers: bool | None = None
+    """True if its Python.h is installed."""
 
     @property
     def minor(self) -> tuple[int, int] | None:
@@ -158,7 +160,7 @@ def parse_software(answers: Answers) -> Software:
 
 
 def _python(line: str) -> Python:
-    path, version, venv_support, built = [*line.split(" "), "", "", ""][:4]
+    path, version, venv_support, built, headers = [*line.split(" "), "", "", "", ""][:5]
     if not re.fullmatch(r"3\.\d+(\.\d+)*", version):
         return Python(path)
     parts = built.split("-")
@@ -169,6 +171,7 @@ def _python(line: str) -> Python:
         arch=parts[1] if len(parts) > 2 else None,
         libc=None if libc is None else "musl" if libc[0] == "musl" else "glibc",
         venv=venv_support == "venv",
+        headers=headers == "headers" if headers else None,
     )
 
 

@@ -71,10 +71,10 @@ class RingWriter:
 
     NUMBER counts from 1; the record is at place (NUMBER - 1) % SLOTS. WALL is CLOCK_MONOTONIC in nanoseconds, WAIT the
     time spent waiting for data, REDUCE the time spent waiting for other ranks in the shared-memory all-reduce. FLAGS
-    has, from the lowest bit: 7 bits for why the samples since the last record are unknown, FP32, three bytes for the
-    DDP models' gradients in units of 65,536 bytes, and the thread that stepped in the upper half. GROUP is the number
-    of ranks in the largest process group so far, 0 before ALONE_STEPS steps or if unknown; UNUSED if the process has
-    ended without using what its script has for a training. CHECK is the exclusive or of the other words and SALT.
+    has, from the lowest bit: 6 bits for why the samples since the last record are unknown, PAUSED, FP32, three bytes
+    for the DDP models' gradients in units of 65,536 bytes, and the thread that stepped in the upper half. GROUP is the
+    number of ranks in the largest process group so far, 0 before ALONE_STEPS steps or if unknown; UNUSED if the process
+    has ended without using what its script has for a training. CHECK is the exclusive or of the other words and SALT.
 
     The writer clears NUMBER, writes the other words, then NUMBER. On x86-64 others see stores in this order, so a
     reader of an incomplete record sees NUMBER 0, two different readings, or a wrong CHECK.
@@ -133,6 +133,8 @@ OTHER_WAYS = ("mpi4py", "horovod", "byteps", "bagua", "hivemind", "ray")
 OLDEST = (2, 1)
 PREFETCHED, MIXED, UNSIZED = 1, 2, 4
 """Flags: another thread takes batches from the loader; several iterators feed each step; a batch has no known size."""
+PAUSED = 64
+"""A flag: the time until the next record does not count."""
 FP32 = 128
 """A flag that is never cleared: matrices are multiplied in fp32, without rounding their values."""
 PRODUCTS = ("mm", "linear", "convolution")
@@ -263,6 +265,7 @@ class Meter:
         self._stepped_at = self._written_at = 0
         self._products = 0
         self._group = 0
+        self._paused: tuple[int, int, int] | None = None
         self.is_used = False  # until a module is built, a backward made, or a batch taken
         os.register_at_fork(after_in_child=self._leave_ring)
         atexit.register(self.finish)
@@ -317,7 +320,22 @@ class Meter:
         except Exception:  # noqa: BLE001
             self.turn_off()
 
+    def pause(self) -> None:
+        """Count no steps until `resume`."""
+        self.counter.flags |= PAUSED
+        self._write(time.monotonic_ns())
+        self._paused = self.counter.steps, self.counter.samples, self.counter.wait
+
+    def resume(self) -> None:
+        if self._paused is not None:
+            self.counter.steps, self.counter.samples, self.counter.wait = self._paused
+            self._paused = None
+            self._stepped_at = time.monotonic_ns()
+            self._write(self._stepped_at)
+
     def _write(self, now: int) -> None:
+        if self._paused is not None or not self.is_on:
+            return
         if self._ring is None:
             try:
                 self._ring = RingWriter(self._path)

@@ -15,7 +15,7 @@ from ipexctl.launch.allreduce import SHIM, torch_version
 from ipexctl.launch.context import ChosenValue, LaunchContext, NodeLayout
 from ipexctl.launch.overrides import requested_variables
 from ipexctl.launch.request import Gathered
-from ipexctl.node.common.plan import AS_THEY_ARE, FP32_MATH, Choice, Setting
+from ipexctl.node.common.plan import AS_THEY_ARE, COMPILER, FP32_MATH, Choice, Setting
 
 IPEX: Final = "intel-extension-for-pytorch"
 
@@ -26,6 +26,7 @@ def settings(context: LaunchContext) -> Iterator[Setting]:
     yield from _malloc(context)
     yield from _runtime(context)
     yield from _instructions(context)
+    yield from context.per_node("CXX", lambda node: _compiler(context, node))
 
 
 def openmp_library(context: LaunchContext, node: NodeLayout) -> str | None:
@@ -36,6 +37,15 @@ def openmp_library(context: LaunchContext, node: NodeLayout) -> str | None:
     if "intel-openmp" in env.packages and env.prefix:
         return f"{env.prefix}/lib/libiomp5.so"
     return next(iter(node.facts.software.libraries.get("libiomp5", ())), None)
+
+
+def _compiler(context: LaunchContext, node: NodeLayout) -> ChosenValue | None:
+    """The environment's compiler. Its kernels need Intel's OpenMP, which is preloaded."""
+    env = context.gathered.env
+    is_there = {"ziglang", "intel-openmp"} <= set(env.packages) and env.prefix
+    if not is_there or "g++" in node.facts.environment.tools or not has_iomp(context, node):
+        return None
+    return f"{env.prefix}/{COMPILER}", "this host has no g++: torch.compile uses the one of install --with-compiler"
 
 
 def has_iomp(context: LaunchContext, node: NodeLayout) -> bool:

@@ -55,6 +55,8 @@ def check_options(spec: RunSpec) -> Refusal | None:
             f"--wire {spec.wire} is not possible with --allreduce backend, which leaves gradients to the backend",
             "leave one of them out",
         )
+    if spec.profile and not spec.meter:
+        return Refusal("--profile needs the steps that --no-meter does not count", "leave one of them out")
     return _check_restarts(spec)
 
 

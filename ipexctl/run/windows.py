@@ -6,6 +6,7 @@ the call; a damaged file is skipped.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,12 +18,15 @@ from ipexctl.launch.rank_distribution import EarlierMemory
 from ipexctl.limits import WHY_ANSWER
 from ipexctl.node.common.files import RunReference
 from ipexctl.node.common.frames import WINDOWS, Frame, FrameError, WindowsFile, decode_windows
+from ipexctl.node.common.json_records import decode, parse_json
+from ipexctl.node.run import rank_profile
+from ipexctl.node.run.rank_profile import RankProfile
 from ipexctl.node.run.window_file import (
     BINARY,
     HOST_SUFFIX,
-    KINDS,
     MAX_FILE,
     RANK_SUFFIX,
+    SENT,
     HostWindows,
     RankWindows,
     decode_host_windows,
@@ -45,6 +49,7 @@ class RunWindows:
     ranks: Mapping[int, RankWindows] = field(default_factory=dict, hash=False)
     hosts: Mapping[int, HostWindows] = field(default_factory=dict, hash=False)
     """Keys: the lowest rank of each host, which wrote them."""
+    profiles: Mapping[int, RankProfile] = field(default_factory=dict, hash=False)
     are_older: bool = False
     """True for a run of 0.4 or older, whose files can't be read."""
 
@@ -76,7 +81,7 @@ def read_copied_windows(directory: Path) -> RunWindows:
 
 def _copied_files(directory: Path) -> Iterator[WindowsFile]:
     for path in sorted((directory / "ranks").glob("*.*")):
-        if path.suffix in KINDS and path.stem.isdigit():
+        if path.suffix in SENT and path.stem.isdigit():
             try:
                 with path.open("rb") as file:
                     yield WindowsFile(int(path.stem), path.suffix, file.read(MAX_FILE))
@@ -87,6 +92,7 @@ def _copied_files(directory: Path) -> Iterator[WindowsFile]:
 def run_windows(files: Iterable[WindowsFile]) -> RunWindows:
     ranks: dict[int, RankWindows] = {}
     hosts: dict[int, HostWindows] = {}
+    profiles: dict[int, RankProfile] = {}
     are_older = False
     for rank, suffix, data in files:
         are_older = are_older or data.startswith(BINARY)
@@ -94,13 +100,16 @@ def run_windows(files: Iterable[WindowsFile]) -> RunWindows:
             ranks[rank] = of_rank
         elif suffix == HOST_SUFFIX and (of_host := decode_host_windows(data)) is not None:
             hosts[rank] = of_host
-    return RunWindows(ranks, hosts, are_older)
+        elif suffix == rank_profile.SUFFIX:
+            with contextlib.suppress(ValueError):
+                profiles[rank] = decode(RankProfile, parse_json(data), "a profile")
+    return RunWindows(ranks, hosts, profiles, are_older)
 
 
 def check_windows(world_size: int, payload: bytes) -> WindowsFile:
     """Parse a file. Raises a FrameError if this run can't have it."""
     file = decode_windows(payload)
-    if file.suffix not in KINDS or 0 < world_size <= file.rank or len(file.data) > MAX_FILE:
+    if file.suffix not in SENT or 0 < world_size <= file.rank or len(file.data) > MAX_FILE:
         raise FrameError(f"windows of rank {file.rank} that this run doesn't have")
     return file
 

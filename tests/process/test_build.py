@@ -93,6 +93,26 @@ def test_env_commands_run_under_every_python(home: Home, python: str) -> None:
     assert home.envs("remove", python=python, names=["default"])["failed"] == {}
 
 
+@pytest.mark.parametrize("name", ["home", "a b/home"])
+def test_ziglang_and_intel_openmp_become_a_compiler(tmp_path: Path, name: str) -> None:
+    home = Home(tmp_path / name)
+    home.add_stack(tmp_path / "source")
+    assert home.build()["state"] == "built"
+    assert not (home.env / "compiler").exists()
+    shows = {"ziglang/__init__.py": "", "ziglang/__main__.py": "import os, sys; print(sys.argv[1:], dict(os.environ))"}
+    home.wheels.append(home.add(write_wheel(tmp_path / "more", "ziglang", "0.17.1", files=shows)))
+    assert home.build(name=f"{home.name}2")["state"] == "built"
+    env = home.path / "envs" / f"{home.name}2"
+    shown = subprocess.run([env / "compiler/c++", "-x", "a b"], capture_output=True, text=True, check=True).stdout
+    for word in (
+        "'c++', '-target'",
+        f"-isystem', '{env}/opt/compiler/include', '-idirafter', '/usr/include', '-L{env}/compiler'",
+    ):
+        assert word in shown
+    assert f"'ZIG_LOCAL_CACHE_DIR': '{env}/compiler/cache'" in shown
+    assert (env / "compiler" / "libgomp.so").resolve() == env / "lib" / "libiomp5.so"
+
+
 @pytest.mark.parametrize("module", ["oneccl_bindings_for_pytorch", "torch_ccl"])
 def test_variables_come_from_setvars_of_the_bindings(tmp_path: Path, module: str) -> None:
     home = Home.below(tmp_path, oneccl="2.8.0", module=module)

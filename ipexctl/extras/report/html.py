@@ -14,6 +14,7 @@ from typing import Final
 from ipexctl.extras.report import drawings
 from ipexctl.extras.report.markup import Markup, duration_text, element, escaped, joined, number_text
 from ipexctl.extras.report.page import Change, Fact, Incomparable, ReportPage, RunComparison, SettingRow
+from ipexctl.extras.report.profile_section import profile_content
 from ipexctl.extras.slow.slow_report import section_of
 from ipexctl.node.common.records import FINAL
 from ipexctl.text import counted
@@ -41,6 +42,8 @@ def page_html(page: ReportPage) -> str:
     if page.comparison is not None:
         sections.append(_comparison(page.comparison))
     sections.append(_slow(page))
+    if page.profile is not None:
+        sections.append(section("Where a step's time goes", *profile_content(page.profile, page.run)))
     sections += _drawings(page)
     sections += [_plan(page), _missing(page)]
     return document(f"Run {page.run}", sections)

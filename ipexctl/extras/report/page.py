@@ -31,6 +31,7 @@ from ipexctl.launch.mpi import title_of
 from ipexctl.launch.other_runs import by_text
 from ipexctl.limits import DUMP_FRESH
 from ipexctl.node.common.records import Throughput, as_dict, as_list, describe_apart
+from ipexctl.run.profile import RunProfile
 from ipexctl.run.ranks import describe_ranks
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.stack_dump import Dump
@@ -117,6 +118,7 @@ class ReportPage:
     record: RunRecord | None = None
     """Used for the commands in the section on slow ranks."""
     slow: SlowVerdict | None = None
+    profile: RunProfile | None = None
 
     @property
     def span(self) -> float:

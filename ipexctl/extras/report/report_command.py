@@ -58,7 +58,7 @@ def report_of(
     measured = measurements_of(windows.ranks, hosts, snapshot.losses)
     slow = answer.slow.verdict if isinstance(answer.slow, VerdictOfRun) else None
     page = report_page(answer.record, snapshot, answer.diagnosis, _plan(snapshot, copy), measured)
-    return RunReport(replace(page, slow=slow, record=answer.record), answer.exit_code)
+    return RunReport(replace(page, slow=slow, record=answer.record, profile=answer.profile), answer.exit_code)
 
 
 def page_without_record(record: RunRecord, diagnosis: Diagnosis) -> ReportPage:

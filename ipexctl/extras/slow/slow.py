@@ -26,6 +26,7 @@ from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
 from ipexctl.remote.session import Session
 from ipexctl.run.local_copy import read_copy
 from ipexctl.run.node0 import call_on_node0
+from ipexctl.run.profile import RunProfile, profile_of
 from ipexctl.run.registry import RunRecord, RunRegistry
 from ipexctl.run.windows import RunWindows, fetch_windows, read_copied_windows
 
@@ -40,6 +41,7 @@ class SlowResult:
     from_copy: bool = False
     look_error: str = ""
     """Why the suspect's host could not be inspected; begins with the host."""
+    profile: RunProfile | None = None
 
     findings = property(attrgetter("verdict.findings"))
     links = property(attrgetter("verdict.links"))
@@ -70,7 +72,9 @@ def slow(
         raise
     except HostError as error:
         return _from_copy(record, runs / record.id, error)
-    result = _with_exit_code(SlowResult(record, find_slow_ranks(windows, setup), status.state))
+    result = _with_exit_code(
+        SlowResult(record, find_slow_ranks(windows, setup), status.state, profile=profile_of(windows.profiles))
+    )
     suspect = suspect_of(result.verdict) if status.state == "running" else None
     return result if suspect is None else _with_look(result, suspect, status, windows, setup, open_session, cancel)
 
@@ -150,4 +154,5 @@ def _from_copy(record: RunRecord, directory: Path, error: HostError) -> SlowResu
     if copy is None or not copy.is_complete:
         return SlowResult(record, SlowVerdict(unjudged="no-windows"), exit_code=code, error=error)
     status, verdict = verdict_of_copy(directory)
-    return _with_exit_code(SlowResult(record, verdict, status.state, error=error, from_copy=True))
+    profile = profile_of(read_copied_windows(directory).profiles)
+    return _with_exit_code(SlowResult(record, verdict, status.state, error=error, from_copy=True, profile=profile))

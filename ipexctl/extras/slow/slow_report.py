@@ -16,6 +16,7 @@ from ipexctl.extras.slow.slow_verdict import CauseKind, LinkFinding, SlowFinding
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.records import FINAL, NetworkCost, RunStatus
 from ipexctl.node.run.run_replies import SuspectSnapshot
+from ipexctl.run.profile import lines_of as profile_lines
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.windows import RunWindows
 from ipexctl.text import LOOK_AT_LINK, counted, format_clock, printable, rough_duration
@@ -75,6 +76,7 @@ def as_json(result: SlowResult) -> dict[str, Any]:
         "waiting": verdict.waiting,
         "network": value_json(verdict.network),
         "amx_idle": list(verdict.amx_idle),
+        "profile": result.profile and result.profile.document(),
         "unjudged": verdict.unjudged,
         "from_copy": result.from_copy,
         "reason": printable(f"{record.node0.name}: {result.error.reason}") if result.error is not None else "",
@@ -259,6 +261,7 @@ def _closing(result: SlowResult) -> Iterator[str]:
             yield from [f"  {result.error.advice}"] if result.error.advice else []
             return
     yield from _verdict_lines(record, verdict, is_over=result.state in FINAL)
+    yield from profile_lines(result.profile)
     if result.look_error:
         yield f"{result.look_error}; so it is unknown who uses its cores"
 

@@ -60,8 +60,8 @@ our_envs() {
         done <"$at/env.json"
         for lib in "$at"/lib/python3*; do
             [ ! -d "$lib" ] || put env.python "$name ${lib##*/python}"
-            for wanted in torch intel_extension_for_pytorch oneccl oneccl_bind_pt impi_rt intel_openmp numpy accelerate \
-                transformers; do
+            for wanted in torch intel_extension_for_pytorch oneccl oneccl_bind_pt impi_rt intel_openmp ziglang numpy \
+                accelerate transformers; do
                 for info in "$lib/site-packages/$wanted"-*.dist-info; do
                     [ -d "$info" ] || continue
                     put env.package "$name ${info##*/}"
@@ -237,7 +237,9 @@ one_python() { # path
         [ ! -e "$module" ] || built=${module##*.cpython-}
         break
     done
-    put python "$1 $version $can ${built%.so}"
+    headers=-
+    [ ! -r "${library%/*/*}/include/python$minor/Python.h" ] || headers=headers
+    put python "$1 $version $can ${built%.so} $headers"
 }
 
 library_of() { # prefix minor
@@ -271,8 +273,8 @@ python3.13 python3.14 python3.15 python3.16" "$@" \
         /opt/intel/compilers_and_libraries*/linux/mpi/intel64/bin /usr/lib64/openmpi/bin /usr/lib64/mpich/bin \
         /usr/lib64/mvapich2*/bin /opt/openmpi*/bin /opt/ompi*/bin /opt/mpich*/bin /usr/local/openmpi*/bin
     slurm=
-    for name in bash ssh awk tar sha256sum timeout rsync curl numactl taskset gcc uv nc ncat socat perl python3 getent ip \
-        srun qsub bsub; do
+    for name in bash ssh awk tar sha256sum timeout rsync curl numactl taskset gcc g++ uv nc ncat socat perl python3 getent \
+        ip srun qsub bsub; do
         for directory; do
             [ -x "$directory/$name" ] || continue
             buffer tool "$name $directory/$name"

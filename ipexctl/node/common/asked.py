@@ -79,6 +79,7 @@ class Asked(NamedTuple):
     resumed: tuple[str, ...]
     extra: tuple[str, ...] = ()
     group: tuple[str, ...] = ()
+    profile: bool = False
     keep_going: bool = False
     """True if copies end, and start again, on their own."""
 

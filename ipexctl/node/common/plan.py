@@ -46,6 +46,8 @@ ALLREDUCE = "IPEXCTL_ALLREDUCE"
 """Tells a rank's hooks to sum gradients in shared memory; only a plan sets it."""
 WIRE = "IPEXCTL_WIRE"
 """Tells a rank's hooks to send gradients between hosts in fewer bytes; only a plan sets it."""
+COMPILER = "compiler/c++"
+"""Path in an environment that has ziglang and intel-openmp (`node/env/fill.py`)."""
 FP32_MATH = "IPEXCTL_FP32_MATH"
 """Tells a rank's hooks to multiply fp32 matrices with bf16 inputs; only a plan sets it."""
 

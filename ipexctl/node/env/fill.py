@@ -10,6 +10,7 @@ import errno
 import json
 import os
 import re
+import shlex
 import shutil
 import time
 import zipfile
@@ -26,6 +27,7 @@ from ipexctl.node.common.files import (
     sha256_of,
     write_atomically,
 )
+from ipexctl.node.common.plan import COMPILER
 from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.node.env.environments import HYDRA, intel_mpi_version, write_record
 from ipexctl.node.env.unpacked import Package, find_unpacked
@@ -35,6 +37,16 @@ if TYPE_CHECKING:
     from ipexctl.node.env.build import BuildArea, BuildRequest, LockedWheel
 
 MARGIN = 32 << 20
+COMPILER_TEXT = """\
+#!/bin/sh
+env={env}
+: "${{ZIG_GLOBAL_CACHE_DIR:=$env/compiler/cache}}" "${{ZIG_LOCAL_CACHE_DIR:=$ZIG_GLOBAL_CACHE_DIR}}"
+export ZIG_GLOBAL_CACHE_DIR ZIG_LOCAL_CACHE_DIR
+exec "$env/bin/python" -m ziglang c++ -target {machine}-linux-gnu.2.31 \\
+    -isystem "$env/opt/compiler/include" -idirafter /usr/include "-L$env/compiler" "$@"
+"""
+"""Kernels of torch.compile link with `-lgomp`, which is Intel's OpenMP here. Debian's Python.h is in two directories of
+/usr/include, where zig does not search."""
 LIST_VARIABLES = ("LD_LIBRARY_PATH", "PYTHONPATH", "LIBRARY_PATH", "CPATH", "MANPATH", "CLASSPATH", "PKG_CONFIG_PATH")
 IGNORED_VARIABLES = {"_", "PWD", "OLDPWD", "SHLVL", "HOME", "SETVARS_CALL", "INFOPATH", "CMAKE_PREFIX_PATH"}
 IGNORED_VARIABLES.update(LIST_VARIABLES[2:])
@@ -78,6 +90,8 @@ class Fill:
         self._install(new)
         emit_step("finishing")
         site = _site_of(self.target)
+        if (site / "ziglang").is_dir() and (self.target / "lib" / "libiomp5.so").exists():
+            self._make_compiler()
         variables, prepended = self._variables(site)
         self._replace_paths(site)
         record = self.record._replace(
@@ -180,6 +194,17 @@ class Fill:
             self._step(*install, *options, "-r", str(lock))
         with contextlib.suppress(FileNotFoundError):
             (self.target / ".lock").chmod(0o600)  # uv ignores the umask and makes it world-writable
+
+    def _make_compiler(self) -> None:
+        """Make a C++ compiler of ziglang and Intel's OpenMP, which answers calls of GNU's, too.
+
+        It needs no library of the host. An older glibc than the host's is enough, and one home may serve several hosts.
+        """
+        path = self.target / COMPILER
+        path.parent.mkdir()
+        (path.parent / "libgomp.so").symlink_to("../lib/libiomp5.so")
+        path.write_text(COMPILER_TEXT.format(env=shlex.quote(self.final), machine=os.uname().machine))
+        path.chmod(0o711)
 
     def _step(self, *argv: str) -> None:
         code, text = self._run(*argv)

@@ -47,7 +47,9 @@ STATE_DIRECTORY = b".ipexctl"
 RECORD_FILES = ("status.json", "events.jsonl", "plan.json", "mpirun.log", "supervise.log")
 _READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _KINDS: dict[int, EntryKind] = {stat.S_IFDIR: "d", stat.S_IFREG: "f", stat.S_IFLNK: "l"}
-_OF_RANKS = (b".out", b".err", b".meter", b".host")
+_OF_RANKS = (b".out", b".err", b".meter", b".host", b".profile")
+PROFILE = "profile"
+"""Directory of the traces that `inrank/profiler.py` writes."""
 CLOCK_TOLERANCE = 2.0
 """Seconds by which the control machine's clock may be ahead of this host's."""
 NamedPath = Tuple[bytes, bytes]
@@ -396,7 +398,7 @@ def send(request: SendRequest, stdin: BinaryIO) -> Json:
 
 def list_requested(listing: Listing, request: SendRequest, path: str) -> tuple[bytes, bool]:
     run, may_be_missing = request["run"], request.get("may_be_missing", False)
-    base = "~" if run is None or path.startswith(("/", "~")) else decode_name(working_directory(run))
+    base = "~" if run is None or path.startswith(("/", "~")) else decode_name(directory_of(run, path))
     full = os.path.join(os.path.expanduser(encode_name(base)), os.path.expanduser(encode_name(path)))
     # Results have a literal path, even if the home's name looks like a pattern.
     if may_be_missing and run is None and not os.path.lexists(full.rstrip(b"/")):
@@ -412,13 +414,23 @@ def list_requested(listing: Listing, request: SendRequest, path: str) -> tuple[b
         return full, False
 
 
+def directory_of(run: RunFiles, path: str) -> bytes:
+    """Where a relative path of a run begins: its working directory, but `profile/` is in its results."""
+    is_profile = path.split("/")[0] == PROFILE and os.path.isdir(os.path.join(results_of(run), PROFILE.encode()))
+    return results_of(run) if is_profile else working_directory(run)
+
+
+def results_of(run: RunFiles) -> bytes:
+    home = os.path.dirname(os.path.dirname(encode_name(rundir_of(run))))
+    return os.path.join(home, b"results", encode_name(run["id"]))
+
+
 def is_in_results(run: RunFiles, path: str) -> bool:
     """True if a path missing in the working directory is below the run's IPEXCTL_RUN_DIR."""
     requested = encode_name(path)
     if requested[:1] in (b"/", b"~") or b".." in requested.split(b"/"):
         return False
-    home = os.path.dirname(os.path.dirname(encode_name(rundir_of(run))))
-    results = os.path.join(home, b"results", encode_name(run["id"]))
+    results = results_of(run)
     return os.path.lexists(os.path.join(results, requested)) or next(matching(results, requested), None) is not None
 
 

@@ -8,6 +8,7 @@ from ipexctl.node.common.records import FINAL, RankStatus, RunStatus, TrainingGr
 from ipexctl.node.run.host_notes import HostNotes
 from ipexctl.node.run.messages import Beat, Message, Mismatch
 from ipexctl.node.run.network_watch import NetworkWatch
+from ipexctl.node.run.rank_profile import RankProfile
 from ipexctl.node.run.rates import waiting_of
 from ipexctl.node.run.slow_watch import SlowWatch
 from ipexctl.node.run.step_windows import RankThroughput, StepWindow, run_throughput
@@ -77,6 +78,8 @@ class RunFigures:
                 window, host = message, self._hosts[rank]
                 self._network.add_host(host, window.number, window.rates, window.seconds, window.iface)
                 files.of_host.add(window.number, window.rates, now.clock, now.epoch)
+        elif isinstance(message, RankProfile):
+            files.write_profile(message)
         else:
             return False
         return True

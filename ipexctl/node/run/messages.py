@@ -29,6 +29,7 @@ from ipexctl.node.common.frames import FrameError, decode_json
 from ipexctl.node.common.json_records import NATURAL, FieldDecoder, check_type, decode, decode_natural
 from ipexctl.node.common.records import Detail, FullDisk, OutOfMemory, RankFigures
 from ipexctl.node.run.host_notes import HostNotes
+from ipexctl.node.run.rank_profile import RankProfile
 from ipexctl.node.run.step_windows import StepWindow
 
 if TYPE_CHECKING:
@@ -188,6 +189,7 @@ Message = Union[
     End,
     StepWindow,
     HostNotes,
+    RankProfile,
 ]
 
 
@@ -207,6 +209,7 @@ MESSAGES: Mapping[str, Callable[..., Message]] = {
     "end": End,
     "window": StepWindow,
     "host": HostNotes,
+    "profile": RankProfile,
 }
 
 

@@ -42,7 +42,12 @@ class StepRecord(NamedTuple):
     @property
     def unknown(self) -> int:
         """Nonzero if the number of samples since the last record is unknown."""
-        return self.flags & 0x7F
+        return self.flags & 0x3F
+
+    @property
+    def is_paused(self) -> bool:
+        """True if the time until the next record does not count, nor do its steps."""
+        return bool(self.flags & 0x40)
 
     @property
     def is_fp32(self) -> bool:

@@ -33,6 +33,7 @@ from ipexctl.node.run import master_port, output_buffer, process_stacks, process
 from ipexctl.node.run.oom import OutOfMemoryWatch
 from ipexctl.node.run.rank_machine import Act, Bond, ExplainExit, PassOn, SendReport, Turn, WrapperState
 from ipexctl.node.run.rank_meter import MeteredHost, RankMeter
+from ipexctl.node.run.rank_profile import SUFFIX
 from ipexctl.node.run.spill_file import SpillFile
 
 if TYPE_CHECKING:
@@ -87,7 +88,8 @@ class Rank:
         self.stacks = process_stacks.ProcessStacks(plan.rundir, plan.command)
         host = host_to_meter(plan, rank, job.secrets)
         self.metric, self.nice = options.metric or "", options.nice
-        self.meter = RankMeter(is_on=options.meter, metric=self.metric, host=host)
+        profile = os.path.join(plan.rundir, "spill", f"{rank:04}{SUFFIX}") if options.profile else ""
+        self.meter = RankMeter(is_on=options.meter, metric=self.metric, host=host, profile=profile)
         process = {"rank": rank, "host": socket.gethostname(), "pid": os.getpid(), "instance": os.urandom(16).hex()}
         started = {"start": start_of(os.getpid()), "scope": pid_scope()}
         self.identity: Json = {**process, **started, "attempt": job.attempt}
@@ -301,7 +303,8 @@ class Rank:
     def start_command(self) -> None:
         if self.streams:  # the command is started again
             out, err = (stream.buffer for stream in self.streams)
-            self.meter = RankMeter(is_on=self.meter.is_on, metric=self.metric, host=self.meter.host)
+            meter = self.meter
+            self.meter = RankMeter(is_on=meter.is_on, metric=self.metric, host=meter.host, profile=meter.profile)
         else:
             out, err = self.output_buffer("stdout"), self.output_buffer("stderr")
         mismatches: list[str] = []

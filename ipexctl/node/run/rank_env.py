@@ -32,7 +32,7 @@ MPI_PREFIXES = (
     *TASK_OF_SLURM,
 )
 """Removed without a backend: scripts read a rank and a world size from these, and would wait for other ranks."""
-PLANNED_ALONE = ("IPEXCTL_ALLREDUCE", "IPEXCTL_WIRE", "IPEXCTL_FP32_MATH", "IPEXCTL_METER")
+PLANNED_ALONE = ("IPEXCTL_ALLREDUCE", "IPEXCTL_WIRE", "IPEXCTL_FP32_MATH", "IPEXCTL_METER", "IPEXCTL_PROFILE")
 """Only a plan or the wrapper sets these. Inherited ones would ask for files that this run does not have."""
 _FULL = 1 << 20
 """A disk with fewer free bytes counts as full: no checkpoint fits, and a failed write may have left a few bytes."""

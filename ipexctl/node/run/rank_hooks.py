@@ -38,6 +38,13 @@ METERED = {
     "intel_extension_for_pytorch.optim._optimizer_utils": "watch_fused_steps",
 }
 """Module → function in `ipexctl_inrank.meter` to call once the module is imported."""
+PROFILED = {
+    "torch.optim": "watch_steps",
+    "torch.autograd.profiler": "watch_profilers",
+    "torch.profiler.profiler": "watch_profilers",
+    "torch._inductor.config": "name_kernels",
+}
+"""The same for `ipexctl_inrank.profiler`, with --profile. `torch.optim` is imported after its part in METERED."""
 RENDEZVOUS = {
     "torch.distributed.rendezvous": "watch_rendezvous",
     "torch.distributed.distributed_c10d": "watch_groups",
@@ -58,6 +65,7 @@ def begin() -> None:
         install_notes,
         install_ddp,
         install_meter,
+        install_profile,
         install_fp32_math,
     ):
         try:
@@ -238,6 +246,21 @@ def start_meter(module: Any) -> None:
         watch(module)
     except Exception:  # noqa: BLE001  # only the throughput is missing then
         return
+
+
+def install_profile() -> None:
+    if os.environ.get("IPEXCTL_PROFILE") and os.environ.get("IPEXCTL_METER"):
+        os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # torch's profiler prints two lines otherwise
+        for name in PROFILED:
+            call_after_import(name, start_profile)
+
+
+def start_profile(module: Any) -> None:
+    try:
+        getattr(load_in_rank("profiler"), PROFILED[module.__name__])(module)
+    except Exception as error:  # noqa: BLE001  # the script trains without it
+        if os.environ.get("RANK", "0") == "0":
+            print(f"ipexctl: --profile is off: {describe(error)}", file=sys.stderr)  # noqa: T201
 
 
 def install_fp32_math() -> None:

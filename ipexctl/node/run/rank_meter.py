@@ -14,6 +14,7 @@ from ipexctl.node.common.json_records import as_json
 from ipexctl.node.run.host_notes import HostNotes, HostProbe
 from ipexctl.node.run.meter_reader import MeterReader
 from ipexctl.node.run.rank_notes import RankProbe
+from ipexctl.node.run.rank_profile import ProfileFile, RankProfile
 from ipexctl.node.run.step_windows import RECENT, StepWindow, WindowMaker
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ VARIABLE = "IPEXCTL_METER"
 MOST_UNSENT = 360
 """Windows kept while the supervisor can't be reached: an hour's."""
 MAX_LINE = 4096
-Window = Union[StepWindow, HostNotes]
+Window = Union[StepWindow, HostNotes, RankProfile]
+_KINDS = {HostNotes: "host", RankProfile: "profile"}
 
 
 class MeteredHost(NamedTuple):
@@ -57,11 +59,14 @@ def _as_number(text: str | None) -> float | None:
 
 
 class RankMeter:
-    def __init__(self, *, is_on: bool, metric: str = "", host: MeteredHost | None = None) -> None:
+    def __init__(self, *, is_on: bool, metric: str = "", host: MeteredHost | None = None, profile: str = "") -> None:
+        """`profile`: path of the file in which the command leaves its profile; empty for none."""
         self._is_on = self.is_on = is_on
         self._has_metric = bool(metric)
         self._reader = MeterReader.create() if is_on else None
         self._metrics = {stream: MetricReader(metric) for stream in ("out", "err")} if metric else {}
+        self.profile = profile
+        self._profile = ProfileFile(profile) if profile else None
         self._windows: WindowMaker | None = None
         self._host = self.host = host
         self._probe: RankProbe | None = None
@@ -83,7 +88,8 @@ class RankMeter:
             self._host_probe.read(now)
 
     def prepare(self, environ: dict[str, str]) -> dict[str, str]:
-        return environ if self._reader is None else {**environ, VARIABLE: self._reader.path}
+        profile = self._profile.prepare() if self._profile is not None else {}
+        return environ if self._reader is None else {**environ, VARIABLE: self._reader.path, **profile}
 
     def start(self, now: float) -> None:
         if self._is_on or self._has_metric:
@@ -105,6 +111,7 @@ class RankMeter:
         if self._windows is None:
             return
         self._read_ring(self._windows)
+        self._read_profile()
         if self._probe is not None:
             self._probe.update(pids, self._windows.thread, now)
         closed = self._windows.close_windows(now)
@@ -120,6 +127,7 @@ class RankMeter:
         return self._windows.steps
 
     def finish(self, now: float) -> None:
+        self._read_profile()
         if self._windows is not None:
             self._read_ring(self._windows)
         if self._reader is not None:
@@ -135,6 +143,11 @@ class RankMeter:
         if self._reader is not None:
             windows.add(self._reader.read())
 
+    def _read_profile(self) -> None:
+        profile = self._profile.read() if self._profile is not None else None
+        if profile is not None:
+            self._unsent.append(profile)
+
     def _add(self, closed: Sequence[StepWindow]) -> None:
         notes = self._probe.take() if self._probe is not None else None
         self._unsent.extend(window._replace(notes=notes) for window in closed)
@@ -149,7 +162,7 @@ class RankMeter:
         windows = list(self._unsent)
         self._unsent.clear()
         self._sent.extend(windows)
-        return [("host" if isinstance(window, HostNotes) else "window", as_json(window)) for window in windows]
+        return [(_KINDS.get(type(window), "window"), as_json(window)) for window in windows]
 
     def rewind(self) -> None:
         self._unsent.extendleft(reversed(self._sent))

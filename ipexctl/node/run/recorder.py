@@ -13,14 +13,16 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Mapping
 
-from ipexctl.node.common.files import last_lines, open_private, remove_file
+from ipexctl.node.common.files import last_lines, open_private, remove_file, write_json_atomically
 from ipexctl.node.common.frames import SUFFIXES, Note, last_state
 from ipexctl.node.common.job import Master
 from ipexctl.node.common.job_words import REQUEUED, describe_run_end
+from ipexctl.node.common.json_records import as_json
 from ipexctl.node.common.processes import own_identity
 from ipexctl.node.common.records import Attempt, RunStatus
 from ipexctl.node.run.output_notes import NotesWriter, note_line
 from ipexctl.node.run.output_times import TimesWriter
+from ipexctl.node.run.rank_profile import SUFFIX, RankProfile
 from ipexctl.node.run.rates import HostRates, RankRates
 from ipexctl.node.run.unstored_output import Held, UnstoredOutput
 from ipexctl.node.run.window_file import HOST_SUFFIX, RANK_SUFFIX, WindowWriter
@@ -199,8 +201,13 @@ class OutputFile:
 
 class WindowFiles:
     def __init__(self, path: str) -> None:
+        self._profile = f"{path}{SUFFIX}"
         self.of_rank = WindowWriter(f"{path}{RANK_SUFFIX}", RankRates)
         self.of_host = WindowWriter(f"{path}{HOST_SUFFIX}", HostRates)
+
+    def write_profile(self, profile: RankProfile) -> None:
+        with contextlib.suppress(OSError):  # a full disk: the run continues without it
+            write_json_atomically(self._profile, as_json(profile), durable=False)
 
     def begin_attempt(self) -> None:
         self.of_rank.begin_attempt()

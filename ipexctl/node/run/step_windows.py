@@ -2,7 +2,8 @@
 
 - Steps count from the end of the first: imports, compilation and the first step are not in `step_seconds`.
 - A step counts in the window in which it ends, with its complete length and waiting.
-- A pause between two steps, such as an evaluation, does not count. Waiting for data does, no matter how long.
+- A pause between two steps, such as an evaluation, does not count, nor do steps that were profiled. Waiting for data
+  does, no matter how long.
 - A rank has a figure for samples if they are known for all but MOST_UNKNOWN of the time, and the run if all its ranks
   have one: accelerate's dispatching loader reads for all ranks in one of them.
 - A run's steps are its median rank's, its samples the sum of the ranks; of one group's ranks, if ranks train in smaller
@@ -160,8 +161,9 @@ class WindowMaker:
         window = StepWindow(self._number, seconds, samples=None if self._has_metric else 0.0)
         if self._edge is not None:
             worked, paused = self._lengths([self._edge, *inside], end - seconds)
-            since = end - (inside[-1] if inside else self._edge).wall / _NANO
-            if is_last or self._is_pause(since, 1):
+            newest = inside[-1] if inside else self._edge
+            since = end - newest.wall / _NANO
+            if is_last or newest.is_paused or self._is_pause(since, 1):
                 paused += min(seconds, since)
             counted = max(0.0, min(seconds, end - self._first) - paused)
             window = window._replace(worked=worked, step_seconds=counted)
@@ -181,7 +183,10 @@ class WindowMaker:
         for before, record in zip(records, records[1:]):
             gap, waited = (record.wall - before.wall) / _NANO, (record.wait - before.wait) / _NANO
             steps, length = max(1, record.steps - before.steps), gap
-            if self._is_pause(gap - waited, steps):
+            if before.is_paused:
+                length = 0.0
+                paused += min(gap, max(0.0, record.wall / _NANO - begun))
+            elif self._is_pause(gap - waited, steps):
                 length = min(gap, median(self._usual) * steps + waited)
                 paused += min(gap - length, max(0.0, record.wall / _NANO - begun))
             else:

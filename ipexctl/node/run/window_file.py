@@ -20,6 +20,7 @@ from ipexctl.node.common.files import RunReference, open_private, remove_file
 from ipexctl.node.common.frames import WindowsFile, encode_windows
 from ipexctl.node.common.home import rundir_of
 from ipexctl.node.common.json_records import as_json, decode, parse_json
+from ipexctl.node.run import rank_profile
 from ipexctl.node.run.rates import HostRates, RankRates, merge
 
 WINDOW = 10.0
@@ -38,6 +39,8 @@ CAPACITY = 2160
 """Places in a file: six hours in windows of ten seconds."""
 MAX_FILE = MAX_LINE * (CAPACITY + 3)
 KINDS: Mapping[str, Any] = {RANK_SUFFIX: RankRates, HOST_SUFFIX: HostRates}
+SENT = (*KINDS, rank_profile.SUFFIX)
+"""Profiles of ranks are sent with the windows."""
 
 
 class _Header(NamedTuple):
@@ -225,7 +228,7 @@ def decode_host_windows(data: bytes) -> HostWindows | None:
 def windows_of(rundir: str, max_sent: int = MAX_SENT) -> Iterator[WindowsFile]:
     directory = os.path.join(rundir, "ranks")
     try:
-        names = sorted(name for name in os.listdir(directory) if os.path.splitext(name)[1] in KINDS)
+        names = sorted(name for name in os.listdir(directory) if os.path.splitext(name)[1] in SENT)
     except OSError:
         return
     sizes = {name: os.path.getsize(os.path.join(directory, name)) for name in names}

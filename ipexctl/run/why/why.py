@@ -27,6 +27,7 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.session import Session
 from ipexctl.run.node0 import call_on_node0, open_copy
+from ipexctl.run.profile import RunProfile, profile_of
 from ipexctl.run.queue import queue_of
 from ipexctl.run.queue_wait import poll_status
 from ipexctl.run.ranks import describe_ranks
@@ -76,6 +77,10 @@ class WhyResult:
     next = property(attrgetter("diagnosis.next"))
     throughput = property(attrgetter("diagnosis.throughput"))
     output_lost = property(attrgetter("diagnosis.output_lost"))
+
+    @property
+    def profile(self) -> RunProfile | None:
+        return profile_of(self.windows.profiles) if self.windows is not None else None
 
 
 def why(

@@ -20,6 +20,8 @@ IPEX: Final = "intel-extension-for-pytorch"
 ONECCL: Final = "oneccl-bind-pt"
 UV: Final = "uv"
 OPTIONAL: Final = ("intel-openmp", "numpy")
+COMPILER_PACKAGES: Final = ("ziglang", "intel-openmp")
+"""Of which `node/env/fill.py` makes a C++ compiler."""
 """torch works without these; IPEX imports numpy."""
 
 

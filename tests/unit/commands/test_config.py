@@ -40,6 +40,8 @@ HARMLESS = frozenset(
         "allreduce",
         "fp32_math",
         "wire",
+        "profile",
+        "with_compiler",
         "no_requirements",
         "group",
         "diff",

@@ -44,8 +44,8 @@ DOCKER: Final = recorded("ubuntu2004-docker")
 CENTOS7: Final = recorded("centos7-nfs-slurm")
 
 
-def _pythons(*versions: str, venv: bool = True) -> tuple[Python, ...]:
-    return tuple(Python(f"/usr/bin/python{v}", f"{v}.1", "x86_64", "glibc", venv) for v in versions)
+def _pythons(*versions: str, venv: bool = True, headers: bool | None = None) -> tuple[Python, ...]:
+    return tuple(Python(f"/usr/bin/python{v}", f"{v}.1", "x86_64", "glibc", venv, headers) for v in versions)
 
 
 def _numa(*memories: int) -> tuple[NumaNode, ...]:
@@ -143,6 +143,8 @@ HOST: Final[Mapping[str, Scene]] = {
     "mpi.mixed": lambda: alone(CENTOS7),
     "openmp.no_libiomp5": lambda: changed(software={"envs": (env(intel_openmp=""),)}),
     "openmp.two_runtimes": lambda: alone(DOCKER),
+    "compiler.missing": lambda: changed(software={"pythons": _pythons("3.11", headers=True)}),
+    "compiler.no_headers": lambda: changed(software={"pythons": _pythons("3.11", headers=False)}),
     "allocator.missing": lambda: changed(software={"libraries": {}}),
     "tools.missing": lambda: changed(environment={"tools": {"bash": "/bin/bash", "ssh": "/usr/bin/ssh"}}),
     "tools.no_awk": lambda: alone(healthy()._replace(cut=("kernel",))),

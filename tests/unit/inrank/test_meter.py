@@ -249,6 +249,29 @@ def test_meter_writes_at_the_first_step_and_never_raises(
     assert not own.is_on
 
 
+def test_steps_of_a_pause_do_not_count(ring: meter_reader.MeterReader) -> None:
+    own, optimizer = Meter(ring.path), Optimizer()
+
+    def take_steps(count: int) -> None:
+        for _ in range(count):
+            own.on_batch(own, tensor(8), 5)
+            own.before_step()
+            own.after_step(optimizer)
+
+    take_steps(2)
+    own.pause()
+    take_steps(3)
+    own.finish()
+    own.resume()
+    own.resume()
+    take_steps(1)
+    own.finish()
+    records = ring.read()
+    assert [record.is_paused for record in records if record.steps == 2] == [True, False]
+    assert (records[-1].steps, records[-1].samples, records[-1].wait) == (3, 24, 15)
+    assert not any(record.unknown for record in records)
+
+
 def test_meter_without_a_ring_is_off() -> None:
     own = Meter("/proc/self/fd/none")
     own.before_step()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -123,6 +124,31 @@ def test_steps_samples_and_thread_of_a_training(site: Path, ring: MeterReader) -
 
 def test_without_the_variable_nothing_is_loaded(site: Path) -> None:
     run(site, None, "train(2); assert not [name for name in sys.modules if 'ipexctl' in name]")
+
+
+def test_without_profile_its_module_is_not_loaded(site: Path, ring: MeterReader) -> None:
+    run(
+        site,
+        ring,
+        "train(2); assert 'ipexctl_inrank.meter' in sys.modules; assert 'ipexctl_inrank.profiler' not in sys.modules",
+    )
+
+
+def test_a_profile_that_is_not_possible_leaves_the_training_as_it_is(site: Path, ring: MeterReader) -> None:
+    """Stand-ins for torch have no profiler."""
+    path = site / "0001.profile"
+    records = run(site, ring, "import torch.optim; train(9)", IPEXCTL_PROFILE=str(path), RANK="1")
+    assert records[-1].steps == 9
+    assert not any(record.unknown for record in records)
+    assert json.loads(path.read_text()) == {
+        "note": "AttributeError: module 'torch.autograd' has no attribute '_profiler_enabled'"
+    }
+
+
+def test_too_few_steps_for_a_profile_are_noted(site: Path, ring: MeterReader) -> None:
+    path = site / "0001.profile"
+    run(site, ring, "import torch.optim; train(1)", IPEXCTL_PROFILE=str(path), RANK="1")
+    assert json.loads(path.read_text())["note"].startswith("the script ended after 1 optimizer step;")
 
 
 def test_faster_steps_share_a_record(site: Path, ring: MeterReader) -> None:

@@ -28,6 +28,7 @@ from launch_helpers import (
 )  # fmt: skip
 
 from ipexctl.facts.network_facts import Nic, Rdma
+from ipexctl.facts.system_facts import Environment
 from ipexctl.launch.planner import plan_launch
 from ipexctl.node.common.plan import Plan, Setting
 from ipexctl.spec import AccelerateConfig, Export
@@ -76,6 +77,16 @@ def test_libraries_are_preloaded_only_on_hosts_that_have_them() -> None:
     assert (value(found, "OMP_SCHEDULE"), value(found, "OMP_SCHEDULE", "node2")) == (None, "STATIC")
     assert value(plan(has, plain, env=IPEX), "LD_PRELOAD") == f"{IOMP}:{TCMALLOC}"
     assert value(plan(has, plain, env=IPEX), "LD_PRELOAD", "node2") == IOMP
+
+
+def test_the_environments_compiler_is_for_hosts_without_one() -> None:
+    env = replace(STOCK, packages={**STOCK.packages, "ziglang": "0.17.1", "intel-openmp": "2026.2.0"})
+    has = machine(SPR, 1, environment=Environment(tools={"ssh": "/usr/bin/ssh", "g++": "/usr/bin/g++"}))
+    found = plan(has, machine(SPR, 2), env=env)
+    assert (value(found, "CXX"), value(found, "CXX", "node2")) == (None, f"{env.prefix}/compiler/c++")
+    assert value(plan(machine(SPR)), "CXX") is None
+    assert value(plan(machine(SPR), env=env, exports=(Export("CXX", "clang++"),)), "CXX") == "clang++"
+    assert value(plan(machine(SPR), env=env, exports=(Export("LD_PRELOAD", ""),)), "CXX") is None
 
 
 def test_malloc_variables_are_set_without_another_allocator() -> None:

@@ -22,7 +22,7 @@ from ipexctl.node.common.files import (
     write_atomically,
     write_json_atomically,
 )
-from ipexctl.node.files.file_sender import synced_to
+from ipexctl.node.files.file_sender import RunFiles, directory_of, synced_to
 from ipexctl.node.run.output_buffer import MEMORY, OutputBuffer
 from ipexctl.node.run.spill_file import SpillFile
 
@@ -156,3 +156,12 @@ def test_a_state_of_a_sync_counts_if_it_is_of_this_account(
     below = tmp_path / "work"
     below.mkdir()
     assert list(synced_to(os.fsencode(below))) == [os.fsencode(tmp_path / name) for name in found]
+
+
+def test_traces_of_a_profile_are_in_the_results_and_any_other_path_in_the_working_directory(tmp_path: Path) -> None:
+    run: RunFiles = {"home": str(tmp_path), "id": "r", "cwd": "/tree", "since": 0.0, "has_record": True, "dest": "."}
+    assert directory_of(run, "profile/") == b"/tree"
+    (tmp_path / "results" / "r" / "profile").mkdir(parents=True)
+    results = os.fsencode(tmp_path / "results" / "r")
+    found = [directory_of(run, path) for path in ("profile", "profile/rank-0.json.gz", "profiles", "a/profile")]
+    assert found == [results, results, b"/tree", b"/tree"]

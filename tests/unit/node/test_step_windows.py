@@ -23,6 +23,7 @@ approx: Any = pytest.approx
 """In place of a number in a tuple."""
 
 SECOND = 1_000_000_000
+PAUSED = 64
 
 
 THREAD = 77
@@ -286,6 +287,25 @@ def test_the_wait_for_data_is_no_pause() -> None:
 def test_a_pause_is_no_part_of_the_rate_of_its_window() -> None:
     records = [*(record(1000 + n / 10, n + 1) for n in range(50)), *(record(1017 + n / 10, 51 + n) for n in range(30))]
     assert [window.rates("sleeps").steps_per_s for window in windows_of(records, 1020)] == approx([10, 10], rel=0.05)
+
+
+def test_profiled_steps_are_no_part_of_the_rate_of_their_window() -> None:
+    before = [record(1000 + n / 10, n + 1) for n in range(30)]
+    before[-1] = before[-1]._replace(flags=record(0, 0, flags=PAUSED).flags)
+    assert not before[-1].unknown
+    after = [record(1004 + n / 10, 30 + n) for n in range(61)]
+    window, *_ = windows_of([*before, *after], 1010)
+    assert window.rates("sleeps").steps_per_s == approx(10, rel=0.02)
+    assert window.step_seconds == approx(10 - 1.1, rel=0.02)
+
+
+def test_a_window_that_ends_while_steps_are_profiled() -> None:
+    records = [record(1000 + n / 10, n + 1) for n in range(81)]
+    records[-1] = records[-1]._replace(flags=record(0, 0, flags=PAUSED).flags)
+    records += [record(1011 + n / 10, 81 + n) for n in range(91)]
+    for window in windows_of(records, 1020)[:2]:
+        assert window.rates("sleeps").steps_per_s == approx(10, rel=0.05)
+        assert window.step_seconds == approx(8 if window.number == 0 else 9, rel=0.05)
 
 
 def test_a_rank_without_steps_has_no_figures() -> None:

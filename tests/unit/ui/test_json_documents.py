@@ -104,7 +104,7 @@ def test_report_documents_have_these_fields(document: dict[str, Any], names: str
         (
             WHY,
             """schema run failed_call state headline first_failure cause hang lines others notes throughput group
-            untrained slow network amx_idle output_lost next""",
+            untrained slow network profile amx_idle output_lost next""",
         ),
         (DUMP, "schema id at reason hang groups ranks"),
         (DUMP["groups"][1], "ranks frames"),
@@ -113,7 +113,7 @@ def test_report_documents_have_these_fields(document: dict[str, Any], names: str
         (
             SLOW,
             """schema run findings links windows seconds waiting network unjudged from_copy reason look_error
-            amx_idle""",
+            amx_idle profile""",
         ),
         (
             SLOW["findings"][0],

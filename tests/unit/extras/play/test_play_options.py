@@ -141,6 +141,7 @@ def test_run_module_has_the_options_of_the_run_command() -> None:
         "detach",
         "reconnect",
         "meter",
+        "profile",
         "metric",
         "tag",
     }

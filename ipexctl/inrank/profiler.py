@@ -1,0 +1,406 @@
+"""Profiles two optimizer steps of an unchanged script with torch's profiler (`run --profile`), and measures what the
+cores can do.
+
+`watch_steps` puts a `StepProfiler` around the step meter's hooks. After WARM_UP steps, one step without shapes shows
+how many events there are; up to MANY_EVENTS, two steps with shapes follow. An error here ends the profile, not the
+script: the reason is in the rank's document, and rank 0 prints it once.
+
+- torch's profiler belongs to the thread that starts it. A process that exits while the profiler is on crashes.
+- A script with a profiler of its own keeps it: ours ends as soon as the script makes one.
+- A forked process would go on recording, so the profile starts over at a fork.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import gzip
+import json
+import os
+import sys
+import threading
+import time
+from statistics import median
+from typing import Any, Callable, Iterator
+
+from . import profile_parts
+from .meter import Meter, meter
+from .profile_parts import Event
+
+VARIABLE = "IPEXCTL_PROFILE"
+"""Path of the document, which the rank wrapper reads."""
+WARM_UP = 5
+STEPS = 2
+MANY_EVENTS, MOST_EVENTS = 50_000, 200_000
+"""Events from which steps have no shapes, and from which there is no profile."""
+MOST_SECONDS, MOST_MEMORY = 30.0, 512 << 20
+"""A window ends at the next batch, backward or step once it has taken more time or memory."""
+MOST_STARTS = 4
+PEAK_SECONDS = 0.3
+"""Seconds for each type in which the peak is measured."""
+SIZES = (64, 128, 256, 512, 1024, 2048)
+LEAST_PRODUCTS = 3
+
+
+class StepProfiler:
+    def __init__(self, own: Meter, path: str) -> None:
+        self._meter, self._path = own, path
+        self._torch = sys.modules["torch"]
+        self._profile: Any = None
+        self._is_over = self._is_ours = self._has_shapes = False
+        self._edges: list[int] = []
+        self._marks: list[tuple[int, int]] = []
+        self._stepping = self._steps = self._starts = self._memory = self._first = 0
+        self._paused = self._begun = self._cpu = 0.0
+        self._ends: list[float] = []
+        self._replaced: list[tuple[Any, str, Any, Any]] = []
+
+    # What happens in the script
+
+    def before_step(self, step: Callable[[], None]) -> None:
+        self.check_limits()
+        if self._profile is not None:
+            self._stepping = time.time_ns()
+        step()
+
+    def after_step(self, step: Callable[[Any], None], optimizer: Any) -> None:
+        before = self._meter.counter.steps
+        step(optimizer)
+        if self._is_over:
+            return
+        if self._profile is not None and self._stepping:
+            self._marks.append((self._stepping, time.time_ns()))
+        if self._meter.counter.steps > before:
+            self.run_guarded(self._on_step)
+
+    def run_guarded(self, action: Callable[[], None]) -> None:
+        """The script trains on without a profile if this fails."""
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001
+            self.end(f"{type(error).__name__}: {error}")
+
+    def _on_step(self) -> None:
+        self._steps += 1
+        if threading.current_thread() is not threading.main_thread():
+            self.end("the script trains in another thread than its main one")
+        elif self._profile is None:
+            self._ends = [*self._ends, time.monotonic()][-WARM_UP:]
+            if len(self._ends) == WARM_UP:
+                self._paused, self._first = time.monotonic(), self._steps
+                self._meter.pause()
+                self._start(has_shapes=False)
+        else:
+            self._edges.append(time.time_ns())
+            if not self._has_shapes:
+                self._close(at_limit=False)
+            elif len(self._edges) > STEPS:
+                self._finish(self._stop())
+
+    def check_limits(self) -> None:
+        """Called where a window can end inside a step."""
+        if self._profile is None or threading.current_thread() is not threading.main_thread():
+            return
+        if time.monotonic() - self._begun > MOST_SECONDS or resident_memory() - self._memory > MOST_MEMORY:
+            self.run_guarded(functools.partial(self._close, at_limit=True))
+
+    def before_fork(self) -> None:
+        if self._profile is not None and threading.current_thread() is threading.main_thread():
+            self.run_guarded(self._start_over)
+
+    def after_fork(self) -> None:
+        """In the child, which is the one that trains only if no step was made before."""
+        if self._steps:
+            self._is_over, self._profile = True, None
+
+    def on_other_profiler(self) -> None:
+        if self._is_ours or self._is_over:
+            return
+        if threading.current_thread() is threading.main_thread():
+            self.end("the script has a profiler of its own, which it keeps")
+        else:
+            self._begun = 0.0  # the window ends at the next batch, backward or step
+
+    def at_exit(self) -> None:
+        if self._steps and not self._is_over:
+            steps = f"{self._steps} optimizer step{'s' * (self._steps != 1)}"
+            self.end(f"the script ended after {steps}; the profile begins after {WARM_UP} and takes {1 + STEPS}")
+
+    # The window
+
+    def _start(self, *, has_shapes: bool) -> None:
+        autograd = self._torch.autograd
+        self._starts += 1
+        if autograd._profiler_enabled():
+            self.end("another profiler is on in this process")
+            return
+        if self._starts > MOST_STARTS:
+            self.end("the script starts processes every few steps")
+            return
+        self._is_ours = True
+        try:
+            profile = autograd.profiler.profile(record_shapes=has_shapes, use_kineto=True)
+            # Before torch 2.6, this makes an object of each event at the end, which takes 0.1 ms an event.
+            profile._parse_kineto_results = lambda *_: []
+            self._watch_window()
+            self._has_shapes, self._marks, self._stepping = has_shapes, [], 0
+            self._memory, self._begun, self._cpu = resident_memory(), time.monotonic(), time.process_time()
+            profile.__enter__()
+            self._profile = profile
+        finally:
+            self._is_ours = False
+        self._edges = [time.time_ns()]
+
+    def _stop(self) -> Any:
+        """The results of the window, whose end the caller has noted in `_edges`."""
+        profile, self._profile = self._profile, None
+        self._cpu = time.process_time() - self._cpu
+        self._put_back()
+        profile.__exit__(None, None, None)
+        return profile.kineto_results
+
+    def _close(self, *, at_limit: bool) -> None:
+        """End a window without shapes, or one at its limit: of a whole step in it, only that counts."""
+        is_cut = at_limit and len(self._edges) == 1
+        if is_cut:
+            self._edges.append(time.time_ns())
+        results = self._stop()
+        if at_limit or len(results.events()) > MANY_EVENTS:
+            self._finish(results, is_cut=is_cut)
+        else:
+            self._start(has_shapes=True)
+
+    def _start_over(self) -> None:
+        self._stop()
+        self._meter.resume()
+        self._ends = []
+
+    def _watch_window(self) -> None:
+        """Until the window ends, check its limits at each batch and backward, and name the all-reduce of `ddp.py`."""
+        autograd = self._torch.autograd
+        loaders, ddp = sys.modules.get("torch.utils.data.dataloader"), sys.modules.get(f"{__package__}.ddp")
+        checked = [(autograd, "backward"), (getattr(loaders, "_BaseDataLoaderIter", None), "__next__")]
+        for owner, name in checked:
+            if owner is not None:
+                self._replace(owner, name, _checking(self.check_limits, getattr(owner, name)))
+        if ddp is not None:
+            named = autograd.profiler.record_function(profile_parts.ALL_REDUCE)
+            self._replace(ddp.Gradients, "reduce", named(ddp.Gradients.reduce))
+
+    def _replace(self, owner: Any, name: str, function: Any) -> None:
+        self._replaced.append((owner, name, function, getattr(owner, name)))
+        setattr(owner, name, function)
+
+    def _put_back(self) -> None:
+        while self._replaced:
+            owner, name, function, before = self._replaced.pop()
+            if getattr(owner, name) is function:  # else the script has replaced it, too
+                setattr(owner, name, before)
+
+    def _finish(self, results: Any, *, is_cut: bool = False) -> None:
+        count = len(results.events())
+        if count > MOST_EVENTS:
+            self.end(f"a step has more than {MOST_EVENTS:,} events")
+            return
+        events = [event for event in read_events(results) if event.begin < self._edges[-1]]
+        times = profile_parts.split_window(events, self._edges, self._marks)
+        operators = profile_parts.sum_operators(events)
+        trace = self._save_trace(results)
+        del events, results
+        peak, spread, peak_bf16 = self._measure_peak(operators.dtype)
+        usual = median(after - before for before, after in zip(self._ends, self._ends[1:]))
+        write_document(
+            self._path,
+            first_step=self._steps - len(self._edges) + 2 + is_cut,
+            steps=0 if is_cut else len(self._edges) - 1,
+            seconds=(self._edges[-1] - self._edges[0]) / 1e9,
+            usual=usual,
+            **{name: spent / 1e9 for name, spent in times._asdict().items() if name != "communication"},
+            communication=[waited / 1e9 for waited in times.communication],
+            cpu=self._cpu,
+            cores=own_cores(),
+            threads=self._torch.get_num_threads(),
+            load=os.getloadavg()[0],
+            operators=operators.rows,
+            has_shapes=self._has_shapes,
+            is_compiled=operators.is_compiled,
+            flops=operators.flops,
+            dtype=operators.dtype,
+            products=operators.products,
+            product_seconds=operators.product_time / 1e9,
+            peak=max(peak, operators.fastest) if peak else 0.0,
+            peak_spread=spread,
+            peak_bf16=peak_bf16,
+            events=count,
+            trace=trace,
+            cost=time.monotonic() - self._paused - usual * (self._steps - self._first),
+        )
+        self._leave()
+
+    def _save_trace(self, results: Any) -> str:
+        """Write a Chrome trace without paths of the home; returns its name, or why it is missing after `!`."""
+        directory = os.path.join(os.environ.get("IPEXCTL_RUN_DIR", ""), "profile")
+        name = f"rank-{os.environ.get('RANK', '0')}.json.gz"
+        part = os.path.join(directory, f".{name}.part")
+        try:
+            os.makedirs(directory, mode=0o700, exist_ok=True)
+            results.save(part)
+            pack_trace(part, os.path.join(directory, name))
+        except (OSError, RuntimeError) as error:
+            return f"!{error}"
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(part)
+        return name
+
+    def _measure_peak(self, dtype: str) -> tuple[float, float, float]:
+        """FLOP/s of the fastest matrix product, how many times slower the median one of its size was, and the first for
+        bf16 if this is another type."""
+        torch = self._torch
+        types = {"fp32": torch.float32, "fp64": torch.float64, "bf16": torch.bfloat16, "fp16": torch.float16}
+        if dtype not in types:
+            return 0.0, 0.0, 0.0
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            peak, spread = fastest_product(torch, types[dtype])
+            bf16 = fastest_product(torch, torch.bfloat16)[0] if dtype == "fp32" else 0.0
+        return peak, spread, bf16
+
+    def end(self, reason: str) -> None:
+        """End without a profile."""
+        if self._profile is not None:
+            with contextlib.suppress(Exception):  # what it measured is dropped
+                self._stop()
+        with contextlib.suppress(OSError, ValueError):
+            if not os.path.exists(self._path):
+                write_document(self._path, note=reason[:300])
+            if os.environ.get("RANK", "0") == "0":
+                print(f"ipexctl: --profile is off: {reason[:300]}", file=sys.stderr, flush=True)  # noqa: T201
+        self._leave()
+
+    def _leave(self) -> None:
+        self._is_over = True
+        self._put_back()
+        self._meter.resume()
+        self._meter.__dict__.pop("before_step", None)
+        self._meter.__dict__.pop("after_step", None)
+
+
+def _checking(check: Callable[[], None], function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        check()
+        return function(*args, **kwargs)
+
+    return checked
+
+
+def read_events(results: Any) -> Iterator[Event]:
+    for event in results.events():
+        if hasattr(event, "start_ns"):
+            begin, duration = event.start_ns(), event.duration_ns()
+        else:  # before torch 2.4
+            begin, duration = event.start_us() * 1000, event.duration_us() * 1000
+        yield Event(
+            event.name(),
+            begin,
+            begin + duration,
+            event.start_thread_id(),
+            event.scope(),
+            event.sequence_nr(),
+            event.fwd_thread_id(),
+            event.is_async(),
+            event.shapes(),
+            event.dtypes(),
+            event.concrete_inputs() if event.name() == "aten::convolution_backward" else (),
+        )
+
+
+def fastest_product(torch: Any, dtype: Any) -> tuple[float, float]:
+    until = time.monotonic() + PEAK_SECONDS
+    best, spread = 0.0, 1.0
+    for size in SIZES:
+        first, result = (torch.ones((size, size), dtype=dtype, device="cpu") for _ in range(2))
+        times: list[float] = []
+        while len(times) < LEAST_PRODUCTS or (time.monotonic() < until and len(times) < 10 * LEAST_PRODUCTS):
+            begun = time.perf_counter()
+            torch.mm(first, first, out=result)
+            times.append(time.perf_counter() - begun)
+            if time.monotonic() > until + PEAK_SECONDS:
+                break
+        rate = 2 * size**3 / min(times)
+        if rate > best:
+            best, spread = rate, median(times) / min(times)
+        if time.monotonic() > until:
+            break
+    return best, spread
+
+
+def own_cores() -> int:
+    """Cores that this rank may use, or its share of the host's if it is not bound."""
+    ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
+    share = (os.cpu_count() or 1) // max(1, int(ranks) if ranks.isdigit() else 1)
+    return min(len(os.sched_getaffinity(0)), max(1, share))
+
+
+def resident_memory() -> int:
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def pack_trace(source: str, target: str) -> None:
+    directory, home = os.fsencode(os.path.dirname(source)), os.fsencode(os.path.expanduser("~"))
+    with open(source, "rb") as text, open_private(target) as file, gzip.open(file, "wb", 5) as packed:
+        for line in text:
+            packed.write(line.replace(directory, b".").replace(home, b"~"))
+
+
+def open_private(path: str) -> Any:
+    return open(path, "wb", opener=functools.partial(os.open, mode=0o600))
+
+
+def write_document(path: str, **fields: Any) -> None:
+    """Rename it into place, so that the wrapper reads all of it or nothing."""
+    with open_private(f"{path}.part") as file:
+        file.write(json.dumps(fields).encode())
+    os.replace(f"{path}.part", path)
+
+
+_profiler: StepProfiler | None = None
+
+
+def watch_steps(_: Any) -> None:
+    """Put a profiler around the meter's hooks."""
+    global _profiler
+    own = meter()
+    _profiler = profiler = StepProfiler(own, os.environ[VARIABLE])
+    before, after = own.before_step, own.after_step
+    own.before_step = functools.partial(profiler.before_step, before)  # type: ignore[method-assign]
+    own.after_step = functools.partial(profiler.after_step, after)  # type: ignore[method-assign]
+    atexit.register(profiler.at_exit)
+    os.register_at_fork(before=profiler.before_fork, after_in_child=profiler.after_fork)
+
+
+def watch_profilers(module: Any) -> None:
+    """Notice a profiler that the script makes."""
+    for name in ("profile", "_KinetoProfile"):
+        kind = getattr(module, name, None)
+        if isinstance(kind, type):
+            kind.__init__ = _noticing(kind.__init__)  # type: ignore[misc]
+
+
+def _noticing(construct: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(construct)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        if _profiler is not None:
+            _profiler.on_other_profiler()
+        construct(self, *args, **kwargs)
+
+    return __init__
+
+
+def name_kernels(config: Any) -> None:
+    """Let compiled kernels have their names in the profile. They use C++ objects of torch then, which fails with the
+    compiler of `install --with-compiler`."""
+    if not os.environ.get("CXX", "").endswith("/compiler/c++"):
+        config.cpp.enable_kernel_profile = True

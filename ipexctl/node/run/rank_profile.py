@@ -1,0 +1,108 @@
+"""The profile of a rank, in seconds and FLOP/s: written by `inrank/profiler.py`, sent by the rank wrapper, and kept on
+node0 as `ranks/NNNN.profile`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import NamedTuple
+
+from ipexctl.node.common.files import make_private_directory, remove_file
+from ipexctl.node.common.json_records import NATURAL, FieldDecoder, check_type, decode, read_json_file
+
+SUFFIX = ".profile"
+MAX_FILE = 64 << 10
+_MAX_TEXT = 400
+_MOST_ROWS = 10
+
+
+class OperatorTime(NamedTuple):
+    name: str
+    shapes: str
+    dtype: str
+    calls: int
+    seconds: float
+    """Its own time, without that of operators inside it."""
+
+
+class RankProfile(NamedTuple):
+    note: str = ""
+    """Why there is no profile; the other fields are empty then."""
+    first_step: int = 0
+    steps: int = 0
+    """Whole steps; 0 if a step took too long, so that only its beginning was profiled."""
+    seconds: float = 0.0
+    """Of the window, of which the next fields are parts."""
+    usual: float = 0.0
+    """Seconds of a step before."""
+    data: float = 0.0
+    forward: float = 0.0
+    backward: float = 0.0
+    optimizer: float = 0.0
+    rest: float = 0.0
+    communication: tuple[float, ...] = ()
+    """Of each step."""
+    gaps: float = 0.0
+    """Time without an operator, a collective or the DataLoader."""
+    cpu: float = 0.0
+    """Processor time of the process in the window."""
+    cores: int = 0
+    threads: int = 0
+    load: float = 0.0
+    operators: tuple[OperatorTime, ...] = ()
+    has_shapes: bool = False
+    is_compiled: bool = False
+    flops: int = 0
+    """Of the matrix products in the window."""
+    dtype: str = ""
+    products: int = 0
+    product_seconds: float = 0.0
+    peak: float = 0.0
+    """FLOP/s of the fastest matrix product of that type, measured after the window; 0 if unknown."""
+    peak_spread: float = 0.0
+    """How many times slower the median product of that size was."""
+    peak_bf16: float = 0.0
+    """The same for bf16, if the type is fp32."""
+    events: int = 0
+    trace: str = ""
+    """Name of the trace, or after `!` why it is missing."""
+    cost: float = 0.0
+    """Seconds that profiling took from the run."""
+
+    @property
+    def is_usable(self) -> bool:
+        return self.seconds > 0 and len(self.operators) <= _MOST_ROWS and len(self.communication) == max(1, self.steps)
+
+
+class ProfileFile:
+    """What the command writes into a file that the wrapper names."""
+
+    VARIABLE = "IPEXCTL_PROFILE"
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._read_at = 0
+
+    def prepare(self) -> dict[str, str]:
+        with contextlib.suppress(OSError):
+            make_private_directory(os.path.dirname(self._path))
+            remove_file(self._path)
+        return {self.VARIABLE: self._path}
+
+    def read(self) -> RankProfile | None:
+        """The profile, if there is one that was not read before."""
+        try:
+            changed = os.stat(self._path).st_mtime_ns
+            if changed == self._read_at:
+                return None
+            self._read_at = changed
+            return decode(RankProfile, read_json_file(self._path, MAX_FILE), "a profile")
+        except (OSError, ValueError):
+            return None
+
+
+def _text(value: object, field: str) -> str:
+    return check_type(str, value, field)[:_MAX_TEXT]
+
+
+FIELD_DECODERS: dict[str, FieldDecoder] = {**NATURAL, "str": _text}

@@ -1,0 +1,237 @@
+"""The profile of a run: the profiles of its ranks as one. Pure.
+
+- The run's parts are those of the rank that waits least for the others, because all ranks step as fast as that one.
+- A collective takes all ranks as long as it takes the last one to arrive, so in each step the shortest communication of
+  any rank is the all-reduce, and what a rank has above that is waiting.
+- Each advice has the number that it follows from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from ipexctl.node.run.rank_profile import OperatorTime, RankProfile
+from ipexctl.run.ranks import describe_ranks
+from ipexctl.text import counted, printable
+
+PARTS: Final = ("data", "forward", "backward", "wait", "all_reduce", "optimizer", "rest")
+PART_NAMES: Final = {"data": "data", "wait": "waiting for other ranks", "all_reduce": "all-reduce"}
+MOST_NAMED: Final = 3
+_ADVISED: Final = {"data": 0.1, "wait": 0.15, "all_reduce": 0.15}
+"""Part → share of a step from which it is worth an advice."""
+PYTHON: Final = 0.25
+"""The same for the time between operators."""
+SMALL_PRODUCT: Final = 50e-6
+LOW_SHARE: Final = 0.3
+IDLE: Final = 0.5
+BF16_GAIN: Final = 1.3
+SLOWED: Final = 3.0
+PRODUCTS_MATTER: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class RankParts:
+    rank: int
+    step: float
+    """Seconds of a profiled step."""
+    parts: Mapping[str, float] = field(hash=False)
+    """Part → seconds of a step; they add up to it."""
+
+    def share(self, name: str) -> float:
+        return self.parts[name] / self.step
+
+
+_NONE: Final = RankProfile()
+
+
+@dataclass(frozen=True, slots=True)
+class RunProfile:
+    ranks: tuple[RankParts, ...] = ()
+    main: RankParts | None = None
+    """The rank that waits least."""
+    of_main: RankProfile = _NONE
+    operators: tuple[OperatorTime, ...] = ()
+    """Of `main`, per step."""
+    flops: float | None = None
+    """FLOP/s of all profiled ranks; None if not counted."""
+    peak: float | None = None
+    cores: int = 0
+    notes: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
+
+    @property
+    def share(self) -> float | None:
+        return self.flops / self.peak if self.flops is not None and self.peak else None
+
+    def document(self) -> dict[str, Any]:
+        """For `slow --json` and `why --json`."""
+        main, own = self.main, self.of_main
+        return {
+            "step": main and main.step,
+            "usual_step": own.usual if main else None,
+            "steps": own.steps,
+            "rank": main and main.rank,
+            "parts": dict(main.parts) if main else {},
+            "ranks": [{"rank": each.rank, "step": each.step, "parts": dict(each.parts)} for each in self.ranks],
+            "operators": [operator._asdict() for operator in self.operators],
+            "flops": self.flops,
+            "peak": self.peak,
+            "share": self.share,
+            "dtype": own.dtype or None,
+            "cost": own.cost if main else None,
+            "advice": list(self.advice),
+            "notes": list(self.notes),
+        }
+
+
+def profile_of(profiles: Mapping[int, RankProfile]) -> RunProfile | None:
+    """None if no rank has been profiled, nor said why not."""
+    usable = {rank: profile for rank, profile in sorted(profiles.items()) if profile.is_usable}
+    notes = tuple(_notes(profiles))
+    if not usable:
+        return RunProfile(notes=notes) if notes else None
+    shared = _all_reduce(list(usable.values()))
+    ranks = tuple(_parts(rank, profile, shared) for rank, profile in usable.items())
+    main = min(ranks, key=lambda each: each.parts["wait"])
+    own = usable[main.rank]
+    is_counted = all(each.flops and not each.is_compiled for each in usable.values())
+    flops = sum(each.flops / each.seconds for each in usable.values()) if is_counted else None
+    peaks = [each.peak for each in usable.values()]
+    profile = RunProfile(
+        ranks=ranks,
+        main=main,
+        of_main=own,
+        operators=tuple(_per_step(own)),
+        flops=flops,
+        peak=sum(peaks) if all(peaks) else None,
+        cores=sum(min(each.threads, each.cores) for each in usable.values()),
+        notes=notes,
+    )
+    return replace(profile, advice=tuple(_advice(profile)))
+
+
+def _notes(profiles: Mapping[int, RankProfile]) -> Iterator[str]:
+    reasons: dict[str, list[int]] = {}
+    for rank, profile in profiles.items():
+        if profile.note:
+            reasons.setdefault(f"no profile of {{}}: {printable(profile.note)}", []).append(rank)
+        elif not profile.steps:
+            reasons.setdefault("only the beginning of a step of {} was profiled: it took too long", []).append(rank)
+        elif not profile.has_shapes:
+            why = f"a step has {profile.events:,} events"
+            reasons.setdefault(f"no shapes of operators of {{}}, nor FLOPs: {why}", []).append(rank)
+        if profile.trace.startswith("!"):
+            reasons.setdefault(f"no trace of {{}}: {printable(profile.trace[1:])}", []).append(rank)
+    for reason, ranks in reasons.items():
+        yield reason.format(describe_ranks(ranks))
+
+
+def _all_reduce(profiles: Sequence[RankProfile]) -> float:
+    """Seconds of the all-reduce in a step."""
+    steps = min(len(each.communication) for each in profiles)
+    return sum(min(each.communication[step] for each in profiles) for step in range(steps)) / steps
+
+
+def _parts(rank: int, profile: RankProfile, all_reduce: float) -> RankParts:
+    steps = max(1, profile.steps)
+    seconds = {name: getattr(profile, name) / steps for name in ("data", "forward", "backward", "optimizer", "rest")}
+    communication = sum(profile.communication) / steps
+    seconds["all_reduce"] = min(all_reduce, communication)
+    seconds["wait"] = communication - seconds["all_reduce"]
+    return RankParts(rank, profile.seconds / steps, {name: seconds[name] for name in PARTS})
+
+
+def _per_step(profile: RankProfile) -> Iterator[OperatorTime]:
+    steps = max(1, profile.steps)
+    for operator in profile.operators:
+        texts = {name: printable(getattr(operator, name)) for name in ("name", "shapes", "dtype")}
+        yield operator._replace(calls=-(-operator.calls // steps), seconds=operator.seconds / steps, **texts)
+
+
+def step_sentence(profile: RunProfile) -> str:
+    """Return `a step of 0.21 s: backward 41 %, forward 23 %, …`."""
+    main = profile.main
+    if main is None:
+        return ""
+    order = sorted(PARTS, key=lambda name: -main.parts[name])
+    named = ", ".join(
+        f"{PART_NAMES.get(name, name)} {100 * main.share(name):.0f} %" for name in order if main.share(name) >= 0.005
+    )
+    who = f" of rank {main.rank}, which waits least," if len(profile.ranks) > 1 else ""
+    return f"a profiled step{who} takes {seconds_text(main.step)}: {named}"
+
+
+def share_sentence(profile: RunProfile) -> str:
+    own, share = profile.of_main, profile.share
+    if own.is_compiled:
+        return "compiled code is not counted in FLOP/s"
+    if profile.flops is None:
+        return ""
+    speed = f"{profile.flops / 1e9:.3g} GFLOP/s"
+    if share is None or profile.peak is None:
+        return speed
+    cores = f"these {profile.cores} cores" if profile.cores != 1 else "this core"
+    text = f"{100 * share:.0f} % of what {cores} can do in {own.dtype} ({speed} of {profile.peak / 1e9:.3g})"
+    products = own.product_seconds / own.seconds
+    if products < PRODUCTS_MATTER:
+        text = f"{text}; matrix products take only {100 * products:.0f} % of a step"
+    elif (gain := own.peak_bf16 / own.peak) >= BF16_GAIN:
+        text = f"{text}; bf16 would allow up to {gain:.1f}x: --fp32-math bf16"
+    return text
+
+
+def cost_sentence(profile: RunProfile) -> str:
+    own = profile.of_main
+    if profile.main is None:
+        return ""
+    first, last = own.first_step, own.first_step + max(1, own.steps) - 1
+    steps = f"steps {first} and {last}" if last > first else f"step {first}"
+    cost = f"profiling {steps} cost {seconds_text(own.cost)}, and is in no throughput"
+    return f"{cost}; a step before took {seconds_text(own.usual)}"
+
+
+def seconds_text(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 0.1 else f"{1000 * seconds:.3g} ms"
+
+
+def _advice(profile: RunProfile) -> Iterator[str]:
+    main, own = profile.main, profile.of_main
+    if main is None:
+        return
+    used = min(own.threads, own.cores) or 1
+    if main.share("data") >= _ADVISED["data"]:
+        yield f"waiting for data takes {100 * main.share('data'):.0f} % of a step: more DataLoader workers"
+    most = max(profile.ranks, key=lambda each: each.share("wait"))
+    if most.share("wait") >= _ADVISED["wait"]:
+        yield f"rank {most.rank} waits {100 * most.share('wait'):.0f} % of a step for rank {main.rank}: ipexctl slow"
+    if main.share("all_reduce") >= _ADVISED["all_reduce"]:
+        text = f"all-reduce takes {100 * main.share('all_reduce'):.0f} % of a step"
+        yield f"{text}: larger batches or gradient accumulation; between hosts --wire bf16"
+    is_python = own.gaps >= PYTHON * own.seconds
+    if is_python:
+        text = f"Python between operators takes {100 * own.gaps / own.seconds:.0f} % of a step"
+        yield f"{text}: larger batches, or torch.compile"
+    average = own.product_seconds / own.products if own.products else SMALL_PRODUCT
+    if used > 1 and average < SMALL_PRODUCT and (profile.share or 0.0) < LOW_SHARE:
+        text = f"a matrix product takes {1e6 * average:.0f} µs on average, too little for {counted(used, 'thread')}"
+        yield f"{text}: larger batches, or more ranks with fewer threads (--ppn)"
+    busy = own.cpu / (own.seconds * own.cores) if own.cores else 1.0
+    if 2 * own.threads <= own.cores:
+        text = f"torch uses {counted(own.threads, 'thread')} on {own.cores} cores"
+        yield f"{text}: --omp {own.cores}, and no torch.set_num_threads"
+    elif busy < IDLE and not is_python and main.share("data") + sum(own.communication) / own.seconds < _ADVISED["data"]:
+        text = f"{counted(used, 'thread')} worked {100 * busy:.0f} % of a step"
+        yield f"{text}: larger batches, or more ranks on each host (--ppn)"
+    if own.peak_spread >= SLOWED:
+        text = f"the same matrix product took {own.peak_spread:.1f} times its best time, at load {own.load:.0f}"
+        yield f"{text}: other programs use these cores: ipexctl doctor"
+
+
+def lines_of(profile: RunProfile | None) -> tuple[str, ...]:
+    """For `why` and `slow`."""
+    if profile is None:
+        return ()
+    texts = (step_sentence(profile), share_sentence(profile), *profile.advice, *profile.notes)
+    return tuple(text for text in texts if text)

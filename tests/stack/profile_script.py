@@ -1,0 +1,46 @@
+"""Run by each rank of a profiled run: trains a little and prints a hash of all its losses.
+
+profile_script.py plain | workers | own | ended
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+WAY = sys.argv[1]
+torch.manual_seed(0)
+has_group = int(os.environ.get("WORLD_SIZE", "1")) > 1
+if has_group:
+    dist.init_process_group("gloo")
+layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
+model = torch.nn.Sequential(layer, torch.nn.Linear(64, 4))
+trained = DistributedDataParallel(model) if has_group else model
+data = TensorDataset(torch.randn(96, 16, 64), torch.randint(0, 4, (96, 16)))
+loader = DataLoader(data, batch_size=8, shuffle=True, num_workers=2 * (WAY == "workers"))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+losses: list[float] = []
+profiler = torch.profiler.profile() if WAY == "own" else None
+for _ in range(2):
+    for inputs, target in loader:
+        if profiler is not None and len(losses) == 6:
+            profiler.start()
+        loss = torch.nn.functional.cross_entropy(trained(inputs).flatten(0, 1), target.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        if WAY == "ended" and len(losses) == 7:
+            raise SystemExit(3)
+if profiler is not None:
+    profiler.stop()
+    print("its own profile:", any(event.key == "aten::addmm" for event in profiler.key_averages()))
+print("losses", hashlib.sha256(repr(losses).encode()).hexdigest(), flush=True)
+if has_group:
+    dist.destroy_process_group()
