@@ -54,7 +54,14 @@ from ipexctl.run.fetch import order_of_host
 from ipexctl.run.notify import check_notify
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.start.project import locate_project
-from ipexctl.run.start.request import StartFailure, check_packages, check_ranks, check_request, read_exports, run_spec
+from ipexctl.run.start.request import (
+    StartFailure,
+    check_packages,
+    check_request,
+    read_exports,
+    refuse_bad_rank_counts,
+    run_spec,
+)
 from ipexctl.run.start.resume import refuse_job
 from ipexctl.run.start.watcher import PlannedRun, RunWatcher, StartedRun
 from ipexctl.run.uninstall import UninstallReport
@@ -412,7 +419,7 @@ class Cluster:
         )
         check_request(spec)
         check_packages(spec)
-        check_ranks(spec, self.hosts)
+        refuse_bad_rank_counts(spec, self.hosts)
         return replace(spec, project=locate_project(spec, Path.cwd()))
 
     def _start(self, spec: RunSpec, resumed: RunRecord | None, cancel: Cancel) -> RunRecord:

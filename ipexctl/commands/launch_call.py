@@ -28,7 +28,7 @@ from ipexctl.option_declaration import CallOptions, option_text, values_of
 from ipexctl.projects.root import find_root
 from ipexctl.run.ranks import EVERY_RANK, RankSet
 from ipexctl.run.start.project import locate_project, with_python_path
-from ipexctl.run.start.request import StartFailure, check_ranks, check_request, read_exports, run_spec
+from ipexctl.run.start.request import StartFailure, check_request, read_exports, refuse_bad_rank_counts, run_spec
 from ipexctl.run.start.watcher import StartWatcher
 from ipexctl.spec import CommandKind, RankOptions, RunOptions, RunSpec
 from ipexctl.text import expanded
@@ -114,7 +114,7 @@ def read_launch_call(
             f"a file for another launcher has no value for {{{names[0]}}}",
             fix=f"ipexctl run -- {shlex.join(spec.argv)}",
         )
-    check_ranks(spec, hosts, ranks)
+    refuse_bad_rank_counts(spec, hosts, ranks)
     spec = replace(spec, project=locate_project(spec, cwd, _call_before(ctx, line.words or (), spec.argv, options)))
     spec, path_note = with_python_path(spec, cwd)
     of_line = (*pasted.variable_notes, pasted.note_on(len(hosts))) if pasted is not None else ()

@@ -241,7 +241,7 @@ class Destination(Writer, EntryComparer):
         return AgentError(f"{here} on this machine is a {kind}; move it away, or name another DEST")
 
     def error_of_disk(self, error: OSError) -> HostError:
-        full = "; make room and run it again: it continues from here" if is_full(error) else ""
+        full = "; make room and run it again: it continues from here" if is_disk_full(error) else ""
         return HostError(f"{self.root} on this machine: {error.strerror or error}{full}")
 
 
@@ -268,7 +268,7 @@ def read_umask() -> int:
     return umask
 
 
-def is_full(error: OSError) -> bool:
+def is_disk_full(error: OSError) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from ipexctl.files.destination import Destination, MissingPart, is_full
+from ipexctl.files.destination import Destination, MissingPart, is_disk_full
 from ipexctl.files.requested import FileFailure, Requested, read_entry, update_entry
 from ipexctl.hosts.host import quoted
 from ipexctl.node.common.answer import AgentError
@@ -123,7 +123,7 @@ class Receiver:
         assert self.destination is not None
         if isinstance(error, AgentError):
             reason = "; ".join(filter(None, (error.reason, error.fix)))
-        elif is_full(error):  # for all other files too
+        elif is_disk_full(error):  # for all other files too
             raise self.destination.error_of_disk(error)
         else:
             here = self.destination.path_of(entry.path)

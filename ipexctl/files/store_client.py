@@ -83,7 +83,7 @@ class StoreLocation:
 
 
 @dataclass(frozen=True, slots=True)
-class Download:
+class DownloadItem:
     blob: StoredFile
     url: str
     headers: Mapping[str, str] | None = None
@@ -146,7 +146,7 @@ class StoreClient(NamedTuple):
 
     def fetch(
         self,
-        downloads: Sequence[Download],
+        downloads: Sequence[DownloadItem],
         *,
         settings: HttpSettings | None = None,
         on_bytes: Callable[[int], None] = ignore_event,

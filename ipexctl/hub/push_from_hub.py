@@ -1,6 +1,6 @@
 """`ipexctl push hf:ORG/MODEL`: copies repositories of a hub to every host's cache. One machine downloads, and the files
 then go from host to host as in any push. Only the downloading machine gets the token, on stdin. A file list from a host
-is checked before use (`node/common/hub_cache.py: misplaced`).
+is checked before use (`node/common/hub_cache.py: first_misplaced_path`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ipexctl.hub.downloader import Downloader, HubAccess, find_downloader
 from ipexctl.hugging_face import HubRepo, hf_home
 from ipexctl.limits import OFFER_CLEANUP
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.common.hub_cache import HUB_CACHE, misplaced
+from ipexctl.node.common.hub_cache import HUB_CACHE, first_misplaced_path
 from ipexctl.node.common.json_records import JsonError
 from ipexctl.node.files.call_types import DownloadReply, SnapshotReply
 from ipexctl.node.files.hub import OfferRequest
@@ -192,7 +192,7 @@ def _read_entries(folder: str, text: str) -> list[ManifestEntry]:
         entries = read_entries(text.encode())
     except (AgentError, JsonError, TypeError, ValueError) as error:
         raise MalformedReply(str(error), text[:200]) from None
-    if wrong := misplaced(entries, folder):
+    if wrong := first_misplaced_path(entries, folder):
         raise MalformedReply("a file does not belong in a hub cache", wrong)
     return entries
 

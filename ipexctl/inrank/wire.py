@@ -22,7 +22,7 @@ class Bf16:
     itemsize, has_feedback = 2, False
 
     @staticmethod
-    def size(elements: int) -> int:
+    def encoded_bytes(elements: int) -> int:
         return 2 * elements
 
     @staticmethod
@@ -40,7 +40,7 @@ class Int8:
     itemsize, has_feedback = 1, True
 
     @staticmethod
-    def size(elements: int) -> int:
+    def encoded_bytes(elements: int) -> int:
         return 4 * -(-elements // BLOCK) + -(-elements // 4) * 4  # fp32 begins at multiples of four
 
     @staticmethod
@@ -134,18 +134,18 @@ class Swap(Work):
         target.copy_(terms[0].add_(terms[1]))
 
 
-class Scatter(Work):
+class ReduceScatter(Work):
     """With more hosts, first step: this host gets its part of the values from all other hosts, and sums it."""
 
     def __init__(self, link: Between, values: Any, lost: Lost | None) -> None:
         self._link, self._values, self._lost = link, _with_lost(values, lost), lost
         elements = values.numel()
         self._bounds = part_bounds(elements, link.size)
-        size = link.codec.size(self._bounds[0][1])
+        size = link.codec.encoded_bytes(self._bounds[0][1])
         self._sent = self._values.new_zeros(link.size * size, dtype=torch.uint8)
         self._received = torch.empty_like(self._sent)
         for wire, (low, high) in zip(self._sent.view(link.size, -1), self._bounds):
-            link.codec.encode(self._values[low:high], wire[: link.codec.size(high - low)])
+            link.codec.encode(self._values[low:high], wire[: link.codec.encoded_bytes(high - low)])
         super().__init__(link.first.alltoall_base(self._received, self._sent, [], []))
 
     def next_step(self) -> Gather:
@@ -153,13 +153,13 @@ class Scatter(Work):
         low, high = self._bounds[place]
         total, term = (self._values.new_zeros(high - low) for _ in range(2))
         for host, wire in enumerate(self._received.view(link.size, -1)):
-            codec.decode(wire[: codec.size(high - low)], total if host == 0 else term)
+            codec.decode(wire[: codec.encoded_bytes(high - low)], total if host == 0 else term)
             if host:
                 total.add_(term)
         if self._lost is not None:
             decoded = torch.empty_like(self._values)
             for wire, (first, last) in zip(self._sent.view(link.size, -1), self._bounds):
-                codec.decode(wire[: codec.size(last - first)], decoded[first:last])
+                codec.decode(wire[: codec.encoded_bytes(last - first)], decoded[first:last])
             _keep(self._lost, self._values, decoded)
         return Gather(link, total, self._bounds, self._lost)
 
@@ -169,8 +169,8 @@ class Gather(Work):
 
     def __init__(self, link: Between, total: Any, bounds: Sequence[Any], lost: Lost | None) -> None:
         self._link, self._total, self._bounds, self._lost = link, total, bounds, lost
-        own = total.new_zeros(link.codec.size(bounds[0][1]), dtype=torch.uint8)
-        link.codec.encode(total, own[: link.codec.size(total.numel())])
+        own = total.new_zeros(link.codec.encoded_bytes(bounds[0][1]), dtype=torch.uint8)
+        link.codec.encode(total, own[: link.codec.encoded_bytes(total.numel())])
         self._wires = [torch.empty_like(own) for _ in range(link.size)]
         super().__init__(link.second.allgather([self._wires], [own]))
 
@@ -178,7 +178,7 @@ class Gather(Work):
         codec, place = self._link.codec, self._link.place
         sums = self._total.new_empty(self._bounds[-1][1])
         for wire, (low, high) in zip(self._wires, self._bounds):
-            codec.decode(wire[: codec.size(high - low)], sums[low:high])
+            codec.decode(wire[: codec.encoded_bytes(high - low)], sums[low:high])
         if self._lost is not None and self._lost.values is not None:
             low, high = self._bounds[place]
             missing = self._total - sums[low:high]
@@ -202,10 +202,10 @@ class Between:
             return Work()
         if not self.compresses(values.dtype, values.element_size()):
             return PlainSum(self, values)
-        return (Swap if self.size == 2 else Scatter)(self, values, lost if self.codec.has_feedback else None)
+        return (Swap if self.size == 2 else ReduceScatter)(self, values, lost if self.codec.has_feedback else None)
 
     def encoded(self, values: Any) -> Any:
-        wire = values.new_empty(self.codec.size(values.numel()), dtype=torch.uint8)
+        wire = values.new_empty(self.codec.encoded_bytes(values.numel()), dtype=torch.uint8)
         self.codec.encode(values, wire)
         return wire
 

@@ -43,12 +43,12 @@ def _compiler(context: LaunchContext, node: NodeLayout) -> ChosenValue | None:
     """The environment's compiler. Its kernels need Intel's OpenMP, which is preloaded."""
     env = context.gathered.env
     is_there = {"ziglang", "intel-openmp"} <= set(env.packages) and env.prefix
-    if not is_there or "g++" in node.facts.environment.tools or not has_iomp(context, node):
+    if not is_there or "g++" in node.facts.environment.tools or not has_intel_openmp(context, node):
         return None
     return f"{env.prefix}/{COMPILER}", "this host has no g++: torch.compile uses the one of install --with-compiler"
 
 
-def has_iomp(context: LaunchContext, node: NodeLayout) -> bool:
+def has_intel_openmp(context: LaunchContext, node: NodeLayout) -> bool:
     if "LD_PRELOAD" in context.wanted:
         return "libiomp5" in context.wanted["LD_PRELOAD"]
     return openmp_library(context, node) is not None
@@ -144,14 +144,14 @@ def _runtime(context: LaunchContext) -> Iterator[Setting]:
     def affinity(node: NodeLayout) -> ChosenValue | None:
         if own_places:
             return None, f"Intel's OpenMP would ignore your {own_places[0]}"
-        if has_iomp(context, node) and node.binding.alone:
+        if has_intel_openmp(context, node) and node.binding.alone:
             return "granularity=fine,compact,1,0", "one thread stays on each of the rank's own cores"
-        if has_iomp(context, node):
+        if has_intel_openmp(context, node):
             return None, "ranks share cores here: bound threads of all of them would choose the same ones"
         return None, "it is for Intel's OpenMP, which is not on this host"
 
     def proc_bind(node: NodeLayout) -> ChosenValue | None:
-        if has_iomp(context, node):
+        if has_intel_openmp(context, node):
             return None, "KMP_AFFINITY sets it for Intel's OpenMP, and both would conflict"
         return None, (
             "the rank is bound to its cores already; libgomp would bind the main thread to one of them, "
@@ -161,9 +161,9 @@ def _runtime(context: LaunchContext) -> Iterator[Setting]:
     blocktime = "1", "an idle thread sleeps after 1 ms, not 200: its core is then free for oneCCL and data loading"
     schedule = "STATIC", "threads get parts of the same size; libgomp's default is dynamic"
     yield from context.per_node("KMP_AFFINITY", affinity)
-    yield from context.per_node("KMP_BLOCKTIME", lambda node: blocktime if has_iomp(context, node) else None)
+    yield from context.per_node("KMP_BLOCKTIME", lambda node: blocktime if has_intel_openmp(context, node) else None)
     yield from context.per_node("OMP_PROC_BIND", proc_bind)
-    yield from context.per_node("OMP_SCHEDULE", lambda node: None if has_iomp(context, node) else schedule)
+    yield from context.per_node("OMP_SCHEDULE", lambda node: None if has_intel_openmp(context, node) else schedule)
 
 
 def _instructions(context: LaunchContext) -> Iterator[Setting]:

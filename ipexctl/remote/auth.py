@@ -33,7 +33,7 @@ from ipexctl.remote.ssh_config import Endpoint
 _CERTIFICATE: Final = "-cert.pub"
 
 
-class LoadedKey(NamedTuple):
+class KeyLoadResult(NamedTuple):
     key: paramiko.PKey | None
     problem: str = ""
 
@@ -43,41 +43,41 @@ class KeyRing:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._loaded: dict[Path, LoadedKey | None] = {}
+        self._loaded: dict[Path, KeyLoadResult | None] = {}
 
-    def load(self, path: Path, deadline: Deadline) -> LoadedKey | None:
+    def load(self, path: Path, deadline: Deadline) -> KeyLoadResult | None:
         """The key, or None if there is no such file."""
         with deadline.paused(), self._lock:
             if path not in self._loaded:
                 self._loaded[path] = self._load_file(path, deadline.cancel)
             return self._loaded[path]
 
-    def _load_file(self, path: Path, cancel: Cancel) -> LoadedKey | None:
+    def _load_file(self, path: Path, cancel: Cancel) -> KeyLoadResult | None:
         try:
-            return LoadedKey(_read_key(path))
+            return KeyLoadResult(_read_key(path))
         except FileNotFoundError:
             return None
         except OSError as error:
-            return LoadedKey(None, f"{error.filename or path}: {error.strerror}")
+            return KeyLoadResult(None, f"{error.filename or path}: {error.strerror}")
         except TypeError:  # raised by the cryptography library for an encrypted key
             return self._open_encrypted(path, cancel)
         except (ValueError, paramiko.SSHException, UnknownKeyType):
-            return LoadedKey(None, f"{path} can't be read as a private key")
+            return KeyLoadResult(None, f"{path} can't be read as a private key")
 
-    def _open_encrypted(self, path: Path, cancel: Cancel) -> LoadedKey:
+    def _open_encrypted(self, path: Path, cancel: Cancel) -> KeyLoadResult:
         for attempt in range(3):
             retry = " (wrong, try again)" if attempt else ""
             try:
                 passphrase = prompt_on_terminal(f"Passphrase for {path}{retry}: ", cancel)
             except (EOFError, OSError):
-                return LoadedKey(
+                return KeyLoadResult(
                     None, f"{path} is encrypted and there is no terminal to ask on ({add_key_command(path)})"
                 )
             if not passphrase:
                 break
             with contextlib.suppress(ValueError, paramiko.SSHException):
-                return LoadedKey(_read_key(path, passphrase))
-        return LoadedKey(None, f"{path} is encrypted and wasn't opened")
+                return KeyLoadResult(_read_key(path, passphrase))
+        return KeyLoadResult(None, f"{path} is encrypted and wasn't opened")
 
 
 def _read_key(path: Path, passphrase: str | None = None) -> paramiko.PKey:

@@ -19,7 +19,7 @@ from agent_helpers import wait_until
 from env_helpers import said, start
 from hub_server import Hub, Repo, _Handler, _HubHandler
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.common.hub_cache import CACHE, misplaced
+from ipexctl.node.common.hub_cache import CACHE, first_misplaced_path
 from ipexctl.node.common.processes import all_processes
 from ipexctl.node.files import hub_download
 from ipexctl.node.files.manifest import read_entries
@@ -63,7 +63,7 @@ def check(reply: dict[str, Any], repo: Repo, home: Path) -> None:
     assert reply["event"] == "done", reply
     (found,) = reply["snapshots"]
     entries = read_entries(found["entries"].encode())
-    assert misplaced(entries, found["folder"]) == ""
+    assert first_misplaced_path(entries, found["folder"]) == ""
     snapshot = home / CACHE / found["folder"] / "snapshots" / repo.commit
     assert {name: (snapshot / name).read_bytes() for name in repo.files()} == {
         name: (repo.path / name).read_bytes() for name in repo.files()

@@ -9,7 +9,7 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from ipexctl.remote.auth import KeyRing, LoadedKey, _public_blob, _read_key
+from ipexctl.remote.auth import KeyLoadResult, KeyRing, _public_blob, _read_key
 from ipexctl.remote.cancel import Cancel, Deadline
 from ipexctl.remote.host_keys import HostKeys, check_revoked
 from ipexctl.remote.outcome import Unreachable
@@ -30,7 +30,7 @@ def keygen(*words: object) -> None:
     subprocess.run(["ssh-keygen", "-q", *map(str, words)], check=True, stdin=subprocess.DEVNULL)
 
 
-def load(path: Path) -> LoadedKey | None:
+def load(path: Path) -> KeyLoadResult | None:
     return KeyRing().load(path, Deadline(5.0, Cancel()))
 
 

@@ -17,11 +17,11 @@ from playbook_helpers import HOST, run_module
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ipexctl.extras.play.result import Result
+    from ipexctl.extras.play.result import TaskResult
     from ipexctl.remote.command import Command
     from ipexctl.remote.session import Ended
 
-    Run = Callable[..., Result]
+    Run = Callable[..., TaskResult]
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make links of another account")
 NOBODY = 65534

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ipexctl.hugging_face import HubRepo, hf_home, is_repo_word, parse_repo, push_line
-from ipexctl.node.common.hub_cache import CACHE, misplaced, repo_of, snapshot_in
+from ipexctl.node.common.hub_cache import CACHE, first_misplaced_path, repo_of, snapshot_in
 from ipexctl.node.files.manifest import RECORDED_SIZE, VERIFIED, ManifestEntry, VerifiedBlobs
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -78,7 +78,7 @@ def entry(path: str, content: str = "", *, folder: str = FOLDER) -> ManifestEntr
     ],
 )
 def test_places_in_a_cache(found: ManifestEntry, is_fine: bool) -> None:
-    assert misplaced([entry(f"blobs/{BLOB}"), found], FOLDER) == ("" if is_fine else found.path)
+    assert first_misplaced_path([entry(f"blobs/{BLOB}"), found], FOLDER) == ("" if is_fine else found.path)
 
 
 SHA256 = "a" * 64

@@ -87,7 +87,7 @@ def _is_image_path(plan: Plan, setting: Setting) -> bool:
     return setting.prepend or setting.append or (bool(prefix) and prefix in (setting.value or ""))
 
 
-def manifest(plan: Plan, image: Sequence[str], cluster: str, job: dict[str, Any]) -> str:
+def render_manifest(plan: Plan, image: Sequence[str], cluster: str, job: dict[str, Any]) -> str:
     """The YAML of a job, below comments that show its plan and what the image and the cluster must have."""
     import yaml  # imported late for a fast start
 
@@ -156,7 +156,7 @@ def to_mpijob(
         "Needed in the cluster: the MPI operator of Kubeflow with kubeflow.org/v2beta1, and for each worker "
         f"{to_give(limits)}."
     )
-    return Exported(manifest(plan, IMAGE, cluster, job), tuple(notes))
+    return Exported(render_manifest(plan, IMAGE, cluster, job), tuple(notes))
 
 
 def _replicas(count: int, container: dict[str, Any]) -> dict[str, Any]:

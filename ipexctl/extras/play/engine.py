@@ -19,9 +19,9 @@ from ipexctl.extras.play.result import (
     ItemDone,
     PlayReport,
     PlayStarted,
-    Result,
     TaskDone,
     TaskReport,
+    TaskResult,
     TaskStarted,
     failed_host,
     masked,
@@ -144,7 +144,7 @@ class Engine:
             variables = {"facts": facts, "ansible_facts": facts | named}
             variables |= {f"ansible_{key}": value for key, value in named.items()}
             self.context.templater.layer(f"facts:{name}", variables, templated=False)
-            self.end(report, name, Result("ok"))
+            self.end(report, name, TaskResult("ok"))
         self.finish(report)
 
     def _handlers(self, play: Play, hosts: Sequence[str]) -> set[str]:
@@ -226,7 +226,7 @@ class Engine:
         return report
 
     def end(
-        self, report: TaskReport, host: str, result: Result, *, no_log: bool = False, ignored: bool = False
+        self, report: TaskReport, host: str, result: TaskResult, *, no_log: bool = False, ignored: bool = False
     ) -> None:
         counts = self.counts[host]
         report.hosts[host] = shown(result, self.context.templater.secrets, no_log=no_log)

@@ -17,10 +17,10 @@ from ipexctl.extras.play.result import (
     PlayEvent,
     PlayReport,
     PlayStarted,
-    Result,
     RunOutput,
     TaskDone,
     TaskReport,
+    TaskResult,
     TaskStarted,
 )
 from ipexctl.hosts.nodeset import fold
@@ -130,7 +130,7 @@ class PlayView:
                 color = {"+": "32", "-": "31", "@": "36"}.get(line[:1], "")
                 self._print(paint(printable(line), color, on=self._colors))
 
-    def _line(self, names: str, result: Result, label: str) -> None:
+    def _line(self, names: str, result: TaskResult, label: str) -> None:
         if result.is_failure:
             self._print_failure(names, result, label, ignored=False)
             return
@@ -145,7 +145,7 @@ class PlayView:
         if self._verbose:
             self._output_lines(result)
 
-    def _print_failure(self, names: str, result: Result, label: str, *, ignored: bool) -> None:
+    def _print_failure(self, names: str, result: TaskResult, label: str, *, ignored: bool) -> None:
         suffix = " (ignored)" if ignored else ""
         message = f"{printable(names)}: {result.status}{label}{suffix}: {_indented(result.reason)}"
         lines = [message, *(excerpt(result.line, result.column) if result.line else ())]
@@ -153,7 +153,7 @@ class PlayView:
         if self._shows and result.status == "failed":
             self._output_lines(result, only_long=True)
 
-    def _output_lines(self, result: Result, *, only_long: bool = False) -> None:
+    def _output_lines(self, result: TaskResult, *, only_long: bool = False) -> None:
         for name in ("stdout", "stderr"):
             lines = str(result.data.get(name) or "").splitlines()
             if only_long and name == "stderr" and len(lines) < 2:
@@ -202,7 +202,7 @@ def _indented(text: str) -> str:
     return "\n  ".join(printable(line) for line in text.splitlines())
 
 
-def _output_of(result: Result) -> str:
+def _output_of(result: TaskResult) -> str:
     return f"{result.data.get('stdout')}\0{result.data.get('stderr')}"
 
 

@@ -59,7 +59,7 @@ class TaskStarted:
 class ItemDone:
     host: str
     label: str
-    result: Result
+    result: TaskResult
 
 
 @dataclass
@@ -68,7 +68,7 @@ class TaskReport:
     play: str
     module: str
     position: str
-    hosts: dict[str, Result] = field(default_factory=dict)
+    hosts: dict[str, TaskResult] = field(default_factory=dict)
     ignored: set[str] = field(default_factory=set)
     seconds: float = 0.0
 
@@ -124,7 +124,7 @@ TaskStatus = Literal["ok", "changed", "failed", "skipped", "unreachable"]
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class TaskResult:
     """`reason`: a sentence without the host's name; `data`: further values for `register`."""
 
     status: TaskStatus
@@ -179,11 +179,11 @@ class Call:
 _ORDER: tuple[TaskStatus, ...] = ("skipped", "ok", "changed", "failed", "unreachable")
 
 
-def combine_items(results: Sequence[Result], items: Sequence[object], var: str) -> Result:
+def combine_items(results: Sequence[TaskResult], items: Sequence[object], var: str) -> TaskResult:
     worst: TaskStatus = max((result.status for result in results), key=_ORDER.index, default=_ORDER[0])
     failure = next((result for result in results if result.status == worst and result.is_failure), None)
     entries = [{**result.to_variable(), var: item} for result, item in zip(results, items, strict=True)]
-    return Result(
+    return TaskResult(
         worst,
         failure.reason if failure else "" if results else "there is nothing to loop over",
         failure.fix if failure else "",
@@ -200,23 +200,23 @@ def unified_diff(old: str, new: str, name: str, *, is_new: bool = False, context
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
-def failed(reason: str, fix: str = "", **data: object) -> Result:
-    return Result("failed", reason, fix, data)
+def failed(reason: str, fix: str = "", **data: object) -> TaskResult:
+    return TaskResult("failed", reason, fix, data)
 
 
-def failed_by(error: UserError) -> Result:
+def failed_by(error: UserError) -> TaskResult:
     return failed(error.message, error.fix)
 
 
-def host_result(done: HostResult, **data: object) -> Result:
-    return Result(done.status, done.reason, done.fix, data)
+def host_result(done: HostResult, **data: object) -> TaskResult:
+    return TaskResult(done.status, done.reason, done.fix, data)
 
 
-def failed_host(failure: HostError | HostResult | HostReport) -> Result:
-    return Result("unreachable" if failure.status == "unreachable" else "failed", failure.reason, failure.fix)
+def failed_host(failure: HostError | HostResult | HostReport) -> TaskResult:
+    return TaskResult("unreachable" if failure.status == "unreachable" else "failed", failure.reason, failure.fix)
 
 
-def missing_hosts(calls: Sequence[Call], missing: Mapping[str, str]) -> Result | None:
+def missing_hosts(calls: Sequence[Call], missing: Mapping[str, str]) -> TaskResult | None:
     """Result that refuses a cluster job, or None. `missing`: host that left the play → reason."""
     if missing and not calls[0].args.get("fewer"):
         remaining = fold([call.host.name for call in calls])
@@ -301,7 +301,7 @@ def masked_value(value: Any, secrets: set[str]) -> Any:
     return value
 
 
-def shown(result: Result, secrets: set[str], *, no_log: bool) -> Result:
+def shown(result: TaskResult, secrets: set[str], *, no_log: bool) -> TaskResult:
     if no_log:
         kept = {key: result.data[key] for key in ("rc", "attempts") if key in result.data}
         reason = "no_log: its output is not shown" if result.reason or result.is_failure else ""
@@ -314,7 +314,7 @@ def shown(result: Result, secrets: set[str], *, no_log: bool) -> Result:
     return replace(result, data=masked_value(dict(result.data), secrets), **texts)
 
 
-def secrets_in(result: Result, loop_var: str = "item") -> set[str]:
+def secrets_in(result: TaskResult, loop_var: str = "item") -> set[str]:
     """Secrets of a no_log task: its output and each line of it, the variables it set, and its loop items."""
     values: list[object] = []
     items = result.data.get("results")

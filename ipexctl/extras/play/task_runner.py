@@ -18,8 +18,8 @@ from ipexctl.extras.play.playbook_model import BadOption, Task, filled, filled_e
 from ipexctl.extras.play.result import (
     Call,
     ItemDone,
-    Result,
     TaskReport,
+    TaskResult,
     combine_items,
     failed,
     failed_by,
@@ -50,7 +50,7 @@ class _WorkItem:
     index: int = 0
     label: str = ""
     call: Call | None = None
-    result: Result = _NOT_BEGUN
+    result: TaskResult = _NOT_BEGUN
     ignored: bool = False
     attempts: int = 0
     local: list[tuple[Mapping[str, Any], bool]] = field(default_factory=list)
@@ -133,12 +133,12 @@ class TaskRunner:
             else:
                 self._prepare(work_item, answer)
 
-    def _skip(self, host: Host, condition: str) -> Result:
+    def _skip(self, host: Host, condition: str) -> TaskResult:
         """Result for a false condition; names the registered results that are missing because of --check."""
         words = dict.fromkeys(_WORD.findall(condition))
         unknown = [word for word in words if (host.name, word) in self._context.not_run]
         note = f" (--check skipped the task that registers {', '.join(unknown)})" if unknown else ""
-        return Result("skipped", f"when: {condition}{note}")
+        return TaskResult("skipped", f"when: {condition}{note}")
 
     def _prepare(self, work_item: _WorkItem, answer: Filled) -> None:
         task, inherited, values = self._task, self._task.inherited, answer.values
@@ -158,7 +158,7 @@ class TaskRunner:
         if values["file"] is not None:
             options["content"] = str(values["file"])
         target = self._target(work_item.host, values["delegate"])
-        if isinstance(target, Result):
+        if isinstance(target, TaskResult):
             work_item.result = target
             return
         context = self._context.options
@@ -175,7 +175,7 @@ class TaskRunner:
             timeout=inherited.timeout or context.timeout,
         )
 
-    def _target(self, host: Host, delegate: object) -> Host | Result:
+    def _target(self, host: Host, delegate: object) -> Host | TaskResult:
         if delegate is None or self._task.spec.where == "control":
             return host
         if delegate == "node0":
@@ -264,7 +264,7 @@ class TaskRunner:
             except UserError as error:
                 done = failed_by(error)
             for work_item in group:
-                work_item.result = done if isinstance(done, Result) else done[work_item.host.name]
+                work_item.result = done if isinstance(done, TaskResult) else done[work_item.host.name]
 
     def _apply_conditions(self, work_items: Sequence[_WorkItem]) -> list[_WorkItem]:
         task = self._task
@@ -294,7 +294,7 @@ class TaskRunner:
                 unfinished.append(work_item)
         return unfinished
 
-    def _apply_truths(self, result: Result, truths: Mapping[str, bool]) -> Result:
+    def _apply_truths(self, result: TaskResult, truths: Mapping[str, bool]) -> TaskResult:
         task = self._task
         fails = truths.get("failed_when", task.failed_when if isinstance(task.failed_when, bool) else None)
         changes = truths.get("changed_when", task.changed_when if isinstance(task.changed_when, bool) else None)
@@ -333,7 +333,7 @@ class TaskRunner:
         # run_once: a failure counts for all hosts.
         return set(self._names) if task.inherited.run_once and failed_names else failed_names
 
-    def _loop_result(self, work_items: Sequence[_WorkItem], results: Sequence[Result]) -> Result:
+    def _loop_result(self, work_items: Sequence[_WorkItem], results: Sequence[TaskResult]) -> TaskResult:
         task, secrets = self._task, self._templater.secrets
         assert task.loop is not None
         if len(work_items) == 1 and work_items[0].call is None and work_items[0].item is None:
@@ -344,7 +344,7 @@ class TaskRunner:
             self.items_done.append(ItemDone(work_item.host.name, label, visible))
         return combine_items(results, [work_item.item for work_item in work_items], task.loop.loop_var)
 
-    def _register(self, name: str, result: Result, work_items: Sequence[_WorkItem]) -> None:
+    def _register(self, name: str, result: TaskResult, work_items: Sequence[_WorkItem]) -> None:
         facts: dict[str, Any] = {}
         if self._task.spec.name == "set_fact":
             for work_item in work_items:
@@ -367,5 +367,5 @@ def _label(item: object) -> str:
     return item if isinstance(item, str) else json.dumps(item)[:80]
 
 
-def _template_failure(error: FileError, previous: Result = _NOT_BEGUN) -> Result:
-    return Result("failed", error.message, error.fix, previous.data, line=error.text, column=error.column)
+def _template_failure(error: FileError, previous: TaskResult = _NOT_BEGUN) -> TaskResult:
+    return TaskResult("failed", error.message, error.fix, previous.data, line=error.text, column=error.column)

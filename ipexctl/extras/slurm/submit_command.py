@@ -32,7 +32,7 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.run.queue_wait import poll_status
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.start.project import locate_project
-from ipexctl.run.start.request import StartFailure, check_pool, check_ranks, check_request
+from ipexctl.run.start.request import StartFailure, check_pool, check_request, refuse_bad_rank_counts
 from ipexctl.spec import RunSpec
 from ipexctl.ui.messages import print_message, print_refusal
 from ipexctl.ui.results import print_json
@@ -188,7 +188,7 @@ def _read_call(
     )
     check_request(spec)
     nodes = [Host(f"node{number}", "") for number in range(1, options.nodes + 1)]
-    check_ranks(spec, nodes)
+    refuse_bad_rank_counts(spec, nodes)
     if (refusal := check_pool(spec, nodes)) is not None:
         raise UserError(refusal.reason, fix=refusal.fix)
     if options.requeue and not spec.checkpoint:

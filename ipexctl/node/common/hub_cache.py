@@ -72,7 +72,7 @@ def is_blob_name(name: str) -> bool:
     return _BLOB.fullmatch(name) is not None
 
 
-def misplaced(entries: list[ManifestEntry], folder: str) -> str:
+def first_misplaced_path(entries: list[ManifestEntry], folder: str) -> str:
     """Path of the first entry that may not be in this repository's directory, because the hub chooses the names; or
     empty."""
     blobs = {entry.path for entry in entries if entry.kind == "f"}

@@ -155,7 +155,7 @@ def list_path(listing: Listing, base: str, path: str) -> tuple[bytes, bool]:
             raise AgentError(f"{decode_name(full)} is a FIFO, socket or device", "name a file or a directory")
         listing.add_tree(os.path.basename(full), full, follow=True)
         return full, len(listing.paths) == 1 and not os.path.isdir(full)
-    matches = list(matching(start, requested)) if glob.has_magic(requested) else []
+    matches = list(iter_glob_matches(start, requested)) if glob.has_magic(requested) else []
     if not matches:
         raise no_such_path(full)
     for name, match in matches:
@@ -183,7 +183,7 @@ def split_pattern(path: bytes) -> tuple[list[bytes], list[bytes]]:
     return parts[:first], parts[first:]
 
 
-def matching(start: bytes, requested: bytes) -> Iterator[NamedPath]:
+def iter_glob_matches(start: bytes, requested: bytes) -> Iterator[NamedPath]:
     """Matches of a pattern, each named by its path from the first wildcard on."""
     fixed, parts = split_pattern(requested)
     above = os.path.join(start, b"/".join(fixed) or (b"/" if requested[:1] == b"/" else b""))
@@ -431,7 +431,10 @@ def is_in_results(run: RunFiles, path: str) -> bool:
     if requested[:1] in (b"/", b"~") or b".." in requested.split(b"/"):
         return False
     results = results_of(run)
-    return os.path.lexists(os.path.join(results, requested)) or next(matching(results, requested), None) is not None
+    return (
+        os.path.lexists(os.path.join(results, requested))
+        or next(iter_glob_matches(results, requested), None) is not None
+    )
 
 
 def serve(request: SendRequest, stdin: BinaryIO) -> None:

@@ -48,7 +48,7 @@ def note_sentence(note: Note) -> str:
 
 
 class NotesWriter:
-    """Appends entries; `withdraw` removes the last one."""
+    """Appends entries; `undo_last_note` removes the last one."""
 
     def __init__(self, path: str) -> None:
         self._number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -69,7 +69,7 @@ class NotesWriter:
                     return
                 self._refused.pop(0)
 
-    def withdraw(self) -> None:
+    def undo_last_note(self) -> None:
         if self._refused:
             self._refused.pop()
         else:

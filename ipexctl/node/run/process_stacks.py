@@ -65,7 +65,7 @@ class ProcessStacks:
         path = f"{self._hooks_directory}:{before}" if before else self._hooks_directory
         return {**environ, "PYTHONPATH": path, "IPEXCTL_NOTES": f"{self._writer}:{os.fstat(self._writer).st_ino}"}
 
-    def watch(self, pid: int) -> None:
+    def set_pid(self, pid: int) -> None:
         self._pid = pid
 
     def poll(self) -> tuple[list[Json], list[Raised]]:

@@ -262,10 +262,10 @@ class Rank:
                 self.client.send(frames.encode_chunk(chunk))
         is_all_sent = not any(stream.open or not stream.buffer.is_empty for stream in self.streams)
         if is_all_sent and self.client.contact.is_up:
-            self.apply(self.state.on_all_sent(self.ends()))
+            self.apply(self.state.on_all_sent(self.stream_end_offsets()))
         self.client.exchange([], [], time.monotonic())
 
-    def ends(self) -> Json:
+    def stream_end_offsets(self) -> Json:
         return {stream.name: stream.buffer.end for stream in self.streams}
 
     # Commands
@@ -339,7 +339,7 @@ class Rank:
             self.apply(self.state.on_not_started(reason, code, problem, tuple(mismatches), now))
             return
         self.guard.watch(self.child.pid)
-        self.stacks.watch(self.child.pid)
+        self.stacks.set_pid(self.child.pid)
         self.watch = CommandWatch(self.child.pid)
         self.meter.start(now)
         self.apply(self.state.on_started(self.child.pid, tuple(mismatches), now, self.port))
@@ -423,7 +423,7 @@ class Rank:
     def send_beat(self) -> None:
         is_running = self.state.exit is None
         figures = self.watch.measure() if self.watch is not None and is_running else RankFigures(0.0, 0)
-        self.client.send_message("beat", ends=self.ends(), figures=figures._asdict())
+        self.client.send_message("beat", ends=self.stream_end_offsets(), figures=figures._asdict())
 
     def send_windows(self) -> None:
         if self.client.contact.is_up:

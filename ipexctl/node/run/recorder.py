@@ -81,7 +81,7 @@ class OutputFile:
         on_grown: Callable[[int], None],
         hold: Callable[[int, bytes], Held | None],
         announce: Callable[[Note], None],
-        withdraw: Callable[[], None],
+        undo_last_note: Callable[[], None],
         key: OutputKey,
         *,
         is_continued: bool = False,
@@ -90,7 +90,7 @@ class OutputFile:
         keeps data that the disk has no room for."""
         self._key = key
         self._announce = announce
-        self._withdraw = withdraw
+        self._withdraw = undo_last_note
         self.have = 0
         """The offset up to which output is written, held in memory, or known to be lost."""
         self.lines = 0
@@ -250,7 +250,7 @@ class Recorder:
                 partial(self.times.add, rank, stream),
                 partial(self.unstored.put, rank, stream),
                 self.notes.add,
-                self.notes.withdraw,
+                self.notes.undo_last_note,
                 (rank, stream),
                 is_continued=self._is_continued,
             )

@@ -150,7 +150,7 @@ def _is_path_of_checkpoint(path: str) -> bool:
     return is_plain and not is_own and not path.startswith("~")
 
 
-def check_ranks(spec: RunSpec, hosts: Sequence[Host], shown: RankSet = EVERY_RANK) -> None:
+def refuse_bad_rank_counts(spec: RunSpec, hosts: Sequence[Host], shown: RankSet = EVERY_RANK) -> None:
     """Refuse numbers of ranks that do not fit the hosts, as far as known before they are contacted."""
     if (refusal := check_pool(spec, hosts)) is not None:
         raise UserError(refusal.reason, fix=refusal.fix)

@@ -15,7 +15,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
 from ipexctl.run.registry import RunRecord
-from ipexctl.run.start.request import check_ranks
+from ipexctl.run.start.request import refuse_bad_rank_counts
 from ipexctl.spec import RunSpec
 from ipexctl.text import counted
 
@@ -81,7 +81,7 @@ def resumed_spec(
         options=spec.options.without(away),
         resumed=(*record.plan.asked.resumed, record.id),
     )
-    check_ranks(found, left)
+    refuse_bad_rank_counts(found, left)
     return found
 
 

@@ -379,7 +379,7 @@ class ResumedApart(NamedTuple):
 
 
 def find_resumed_apart(outputs: Iterable[RankOutput]) -> ResumedApart | None:
-    resumed = find_resumed(outputs)
+    resumed = resume_points_by_rank(outputs)
     ranks: dict[str, list[int]] = {}
     for rank, checkpoint in resumed.items():
         ranks.setdefault(checkpoint.name, []).append(rank)
@@ -406,7 +406,7 @@ def find_resumed_alone(outputs: Iterable[RankOutput]) -> dict[int, str]:
     return said if others and is_known else {}
 
 
-def find_resumed(outputs: Iterable[RankOutput]) -> dict[int, ResumedFrom]:
+def resume_points_by_rank(outputs: Iterable[RankOutput]) -> dict[int, ResumedFrom]:
     found = ((output.rank, _resumed_from(output)) for output in outputs)
     return {rank: resumed for rank, resumed in found if rank is not None and resumed is not None}
 

@@ -23,7 +23,7 @@ from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session
 from ipexctl.stack.env.environment import EnvClient, EnvSpec, explain, machine_token, parse_result
 from ipexctl.stack.install_context import InstallContext
-from ipexctl.stack.lock.wheel_lock import Lock, home_obstacle
+from ipexctl.stack.lock.wheel_lock import Lock, home_problem
 
 
 class EnvInstaller:
@@ -283,7 +283,7 @@ def find_unpacked(
 
 def find_obstacle(context: InstallContext, host: Host, lock: Lock, interpreter: str | None) -> tuple[str, str] | None:
     facts = context.facts[host.name]
-    found = home_obstacle(facts, lock)
+    found = home_problem(facts, lock)
     if found is None:
         return None
     location = StoreLocation(host, context.python(host, interpreter), f"{context.home}/wheels")
@@ -292,7 +292,7 @@ def find_obstacle(context: InstallContext, host: Host, lock: Lock, interpreter: 
         lacking = StoreClient(location, context.pool.session(host), context.pool.cancel, 60).missing(files)
     except HostError:
         return found
-    return home_obstacle(facts, lock, held=lock.size - sum(file.size or 0 for file in lacking))
+    return home_problem(facts, lock, held=lock.size - sum(file.size or 0 for file in lacking))
 
 
 def check_by_digest(

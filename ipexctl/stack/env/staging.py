@@ -23,7 +23,7 @@ from typing import Final
 from packaging.requirements import Requirement
 
 from ipexctl.errors import Refusal, UserError, place_fix
-from ipexctl.files.store_client import ArrivingFiles, Download, StoreClient, StoredFile, StoreLocation
+from ipexctl.files.store_client import ArrivingFiles, DownloadItem, StoreClient, StoredFile, StoreLocation
 from ipexctl.files.stream import NotInStore
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.files import make_private_directory, sha256_of, write_atomically
@@ -70,7 +70,7 @@ def download_wheels(
     """Download into the store of the machine `name`; returns hash → reason for each failed wheel."""
     total = _total(wheels)
     result = store.fetch(
-        [Download(w.stored_file, w.url, index_answer.headers_for(w.url)) for w in wheels if w.url],
+        [DownloadItem(w.stored_file, w.url, index_answer.headers_for(w.url)) for w in wheels if w.url],
         settings=index_answer.settings.transport(),
         on_bytes=lambda done: context.watch(BytesMoved(name, "downloading", done, total)),
         on_got=on_got,

@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from ipexctl.errors import Refusal, UserError
-from ipexctl.files.store_client import Download, StoreClient, StoredFile, StoreLocation
+from ipexctl.files.store_client import DownloadItem, StoreClient, StoredFile, StoreLocation
 from ipexctl.node.common.files import sha256_of
 from ipexctl.node.common.http import without_login
 from ipexctl.node.env.env_replies import PipSettings, SourceFailure
@@ -443,7 +443,7 @@ class _Locking:
             location = StoreLocation(host, python, f"{context.home}/wheels", home=context.home)
             store = StoreClient(location, session, cancel)
             if uv.url:
-                download = Download(uv.stored_file, uv.url, index_answer.headers_for(uv.url))
+                download = DownloadItem(uv.stored_file, uv.url, index_answer.headers_for(uv.url))
                 settings = index_answer.settings.transport()
                 fetched = store.fetch([download], settings=settings)
                 if fetched.failed:

@@ -130,7 +130,7 @@ def takes_wheels(facts: Facts) -> bool:
     return disk.writable is not False and not disk.noexec and (disk.free is None or disk.free >= _LEAST)
 
 
-def home_obstacle(facts: Facts, lock: Lock, held: int = 0) -> tuple[str, str] | None:
+def home_problem(facts: Facts, lock: Lock, held: int = 0) -> tuple[str, str] | None:
     """Problem and fix, or None. `held`: bytes of the wheels that are already in the store."""
     home = facts.home
     disk = home.disk if home else None

@@ -149,7 +149,7 @@ def left_text(run: str) -> str:
     return f"detached; run {run} continues: ipexctl attach {run}\n  to stop it: ipexctl stop {run}"
 
 
-def state_counts(ranks: list[RankStatus]) -> str:
+def format_state_counts(ranks: list[RankStatus]) -> str:
     """`14 running, 2 failed`: worst state last."""
     order = ("starting", "running", "ok", "stopped", "unknown", "lost", "failed")
     counts = {state: sum(rank.state == state for rank in ranks) for state in order}

@@ -23,7 +23,7 @@ from rich.text import Text
 from ipexctl.node.common.records import KEEPS_STORE
 from ipexctl.node.run.verdict import signal_name
 from ipexctl.text import counted, printable, readable
-from ipexctl.ui.run.end_of_run import duration, moved_text, slow_text, state_counts, throughput_forms
+from ipexctl.ui.run.end_of_run import duration, format_state_counts, moved_text, slow_text, throughput_forms
 from ipexctl.ui.run.figures import sparkline
 from ipexctl.ui.run.state import HELP, LogLine, Row, RunState, newest
 
@@ -137,7 +137,7 @@ def _totals(state: RunState) -> Text:
         parts.append(f"{cpu / 100:,.1f} cores busy")
     if memory:
         parts.append(f"memory {readable(memory)}")
-    counts = state_counts(ranks)
+    counts = format_state_counts(ranks)
     return Text.assemble((f"{counts}  " if counts else "", "bold red" if has_trouble else ""), "  ".join(parts))
 
 
@@ -225,7 +225,7 @@ def _ranks(state: RunState, width: int, height: int) -> tuple[RenderableType, in
         table.add_row(*cells[: len(columns)], Text(row.last))
     if hidden:
         rate = sum(row.rate for row in hidden)
-        note = f"and {len(hidden)} more: {state_counts([row.status for row in hidden])}, {rate:,.0f} lines/s"
+        note = f"and {len(hidden)} more: {format_state_counts([row.status for row in hidden])}, {rate:,.0f} lines/s"
     elif not rows:
         note = "none of the chosen ranks is in this run" if state.rows else "no rank has started yet"
     else:

@@ -17,7 +17,15 @@ from ipexctl.files.requested import (
     read_entry,
 )
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.files.file_sender import Listing, is_contents, list_path, list_run, matches, matching, split_pattern
+from ipexctl.node.files.file_sender import (
+    Listing,
+    is_contents,
+    iter_glob_matches,
+    list_path,
+    list_run,
+    matches,
+    split_pattern,
+)
 from ipexctl.node.files.manifest import EntryKind, ManifestEntry
 from ipexctl.remote.outcome import HostError
 
@@ -199,7 +207,7 @@ def test_pattern_matches_the_same_names_locally_and_on_the_host(name: str, patte
     """A host that has only this file lists it, or a parent directory, exactly if the name is accepted here."""
     with tempfile.TemporaryDirectory() as top:
         make(top, [name], [])
-        found = [os.fsdecode(each) for each, _ in matching(os.fsencode(top), os.fsencode(pattern))]
+        found = [os.fsdecode(each) for each, _ in iter_glob_matches(os.fsencode(top), os.fsencode(pattern))]
     _, wildcards = split_pattern(os.fsencode(pattern))
     if not wildcards:
         return

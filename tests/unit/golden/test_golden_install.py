@@ -22,7 +22,7 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.stack.env.environment import explain
 from ipexctl.stack.install_context import install_request
 from ipexctl.stack.lock.requirements import contradiction, read_requirements, requirement, sources_of
-from ipexctl.stack.lock.wheel_lock import home_obstacle
+from ipexctl.stack.lock.wheel_lock import home_problem
 from ipexctl.stack.lock.wheels import lacks_oneccl
 from ipexctl.stack.resolve.model import Sources, StackRequest
 from ipexctl.stack.resolve.resolver import resolve
@@ -104,7 +104,7 @@ def broken() -> list[Case]:
 
 
 def obstacles() -> list[Case]:
-    found = [home_obstacle(facts, test_answers_chosen.LOCK) for facts in HOMES]
+    found = [home_problem(facts, test_answers_chosen.LOCK) for facts in HOMES]
     differ = check_same_home({"a": "/root/.ipexctl", "b": "/home/me/.ipexctl"}, [None, "me"])
     without_oneccl = test_resolver_refusals.answer(oneccl=False)
     found.append(lacks_oneccl(test_resolver_refusals.plan_of(without_oneccl), (), without_oneccl))

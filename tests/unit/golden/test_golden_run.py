@@ -36,7 +36,7 @@ from ipexctl.run.start import path_checks as places
 from ipexctl.run.start.context import complete_facts
 from ipexctl.run.start.exclusive import Obstacles
 from ipexctl.run.start.exclusive import refusal as occupied
-from ipexctl.run.start.request import StartError, check_ranks, check_request
+from ipexctl.run.start.request import StartError, check_request, refuse_bad_rank_counts
 from ipexctl.run.start.resume import resumed_spec
 from ipexctl.run.start.script_imports import (
     ScriptFile,
@@ -176,7 +176,7 @@ def calls() -> list[Case]:
     return [
         *(refusal("run request", check_request, request_with(**each)) for each in REQUESTS),
         *(
-            refusal("ranks of these hosts", check_ranks, spec, hosts, parse_ranks(text))
+            refusal("ranks of these hosts", refuse_bad_rank_counts, spec, hosts, parse_ranks(text))
             for spec, text in RANKS_OF_HOSTS
         ),
         *(refusal(f"--ranks {text!r}", parse_ranks, text) for text in RANK_SETS),

@@ -95,7 +95,7 @@ def test_a_withdrawn_note_hides_no_output(tmp_path: Path) -> None:
     writer = NotesWriter(str(tmp_path / "output.notes"))
     writer.add(restart_at(0, rank=1))
     writer.add(restart_at(0))
-    writer.withdraw()
+    writer.undo_last_note()
     (tmp_path / "0000.out").write_bytes(b"what the script printed, which is longer than the line of any note of ours\n")
     assert [type(part) for part in parts_of(tmp_path)] == [Chunk]
     reader = NotesReader(str(tmp_path / "output.notes"))
@@ -109,7 +109,7 @@ def test_entries_that_a_full_disk_refused_are_written_later(tmp_path: Path, monk
         patch.setattr("os.write", lambda *_: 0)
         writer.add(restart_at(0))
         writer.add(restart_at(500))
-        writer.withdraw()
+        writer.undo_last_note()
     assert (tmp_path / "output.notes").read_bytes() == b""
     writer.write_refused()
     reader = NotesReader(str(tmp_path / "output.notes"))

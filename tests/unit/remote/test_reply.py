@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes import FakeSession
-from ipexctl.files.store_client import Download, StoreClient, StoredFile, StoreLocation
+from ipexctl.files.store_client import DownloadItem, StoreClient, StoredFile, StoreLocation
 from ipexctl.hosts.host import Host
 from ipexctl.node.env.env_replies import PipSettings
 from ipexctl.remote.cancel import Cancel
@@ -72,7 +72,7 @@ CALLS: dict[str, tuple[dict[str, Any], Callable[[Session], object]]] = {
     "push": ({"got": ["0" * 64], "failed": []}, lambda session: StoreClient(LOCATION, session).push([])),
     "fetch": (
         {"got": [], "failed": [{"sha256": "0" * 64, "reason": "gone"}]},
-        lambda session: StoreClient(LOCATION, session).fetch([Download(BLOB, "https://h/a.whl")]),
+        lambda session: StoreClient(LOCATION, session).fetch([DownloadItem(BLOB, "https://h/a.whl")]),
     ),
 }
 

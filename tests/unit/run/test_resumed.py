@@ -9,7 +9,7 @@ import pytest
 from known_texts import account, recorded_dump
 
 from ipexctl.known_errors.match import RankOutput
-from ipexctl.run.why.cause import ResumedFrom, find_resumed
+from ipexctl.run.why.cause import ResumedFrom, resume_points_by_rank
 from ipexctl.run.why.diagnosis import Diagnosis, diagnose
 from ipexctl.run.why.run_snapshot import read_snapshot
 from message_data import missing
@@ -34,7 +34,9 @@ from message_data import missing
     ],
 )
 def test_lines_about_a_resume_have_the_checkpoint(line: str, resumed: ResumedFrom | None) -> None:
-    found = find_resumed([RankOutput(3, "node1", ("before", line), ("from out/checkpoint-99",) if resumed else ())])
+    found = resume_points_by_rank(
+        [RankOutput(3, "node1", ("before", line), ("from out/checkpoint-99",) if resumed else ())]
+    )
     assert found == ({3: resumed} if resumed else {})
 
 

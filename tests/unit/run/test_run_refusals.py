@@ -28,7 +28,7 @@ from ipexctl.run.ranks import parse_ranks
 from ipexctl.run.start import connection_checks as ways
 from ipexctl.run.start import path_checks as places
 from ipexctl.run.start.before_install import needs_logins
-from ipexctl.run.start.request import StartFailure, check_ranks, check_request
+from ipexctl.run.start.request import StartFailure, check_request, refuse_bad_rank_counts
 from ipexctl.run.start.script_imports import ScriptFile
 from ipexctl.run.start.upload import check_synced_path, check_unsynced_path
 from ipexctl.spec import ProjectLocation, RunSpec
@@ -294,7 +294,7 @@ def test_checkpoint_through_a_link_of_the_project_is_refused(
 )
 def test_valid_requests_are_accepted(more: dict[str, Any]) -> None:
     check_request(RunSpec("script", ("train.py",), **more))
-    check_ranks(RunSpec("script", ("train.py",)), [Host(name, name) for name in ADDRESSES], parse_ranks("9"))
+    refuse_bad_rank_counts(RunSpec("script", ("train.py",)), [Host(name, name) for name in ADDRESSES], parse_ranks("9"))
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from ipexctl.stack.install_context import (
 from ipexctl.stack.install_stack import install
 from ipexctl.stack.lock.stack_locking import LockedStack, _Locking, announce_stack, install_line, open_projects
 from ipexctl.stack.lock.wheel_indexes import IndexAnswer, lacks_answer_about_mpi
-from ipexctl.stack.lock.wheel_lock import Lock, Wheel, home_obstacle
+from ipexctl.stack.lock.wheel_lock import Lock, Wheel, home_problem
 from ipexctl.stack.lock.wheels import Availability
 from ipexctl.stack.resolve.constraints import Constraints
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackPlan, StackRequest
@@ -366,13 +366,13 @@ def at(**disk: object) -> Facts:
 
 def test_wheels_already_in_the_home_need_no_space() -> None:
     facts = at(writable=True, free=500_000_000)
-    assert home_obstacle(facts, LOCK) is not None
-    assert home_obstacle(facts, LOCK, held=200_000_000) is None
+    assert home_problem(facts, LOCK) is not None
+    assert home_problem(facts, LOCK, held=200_000_000) is None
 
 
 def test_unknown_facts_are_no_obstacle() -> None:
-    assert home_obstacle(Facts(), LOCK) is None
-    assert home_obstacle(at(), LOCK) is None
+    assert home_problem(Facts(), LOCK) is None
+    assert home_problem(at(), LOCK) is None
 
 
 def test_equal_homes_are_no_obstacle() -> None:

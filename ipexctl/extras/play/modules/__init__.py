@@ -230,8 +230,8 @@ MODULES: Final = {**_SPECS, "shell": _SPECS["exec"]}
 
 def runner(name: str) -> Callable[..., Any]:
     """A module's function; the `where` of its declaration decides how it is called: `control`: (context, call) ->
-    Result; `host`: (context, call, session) -> Result; `all`: (context, call, hosts) -> Result for all hosts, or a
-    mapping from the host's name.
+    TaskResult; `host`: (context, call, session) -> TaskResult; `all`: (context, call, hosts) -> TaskResult for
+    all hosts, or a mapping from the host's name.
     """
     file = import_module(f"ipexctl.extras.play.modules.{_FILES[name]}")
     function: Callable[..., Any] = file.RUNNERS[name]

@@ -11,38 +11,38 @@ from ipexctl.extras.play.modules.host_script import exports, run_sh
 from ipexctl.extras.play.play_context import PlayContext
 from ipexctl.extras.play.playbook_file import Templated
 from ipexctl.extras.play.playbook_model import OMIT
-from ipexctl.extras.play.result import Call, Result, failed
+from ipexctl.extras.play.result import Call, TaskResult, failed
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.remote.session import Session
 
 
-def _assert(_: PlayContext, call: Call) -> Result:
+def _assert(_: PlayContext, call: Call) -> TaskResult:
     for text, holds in call.args["that"]:
         if not holds:
             reason = call.args["fail_msg"] or f"not true: {text}"
             return failed(reason, assertion=text, evaluated_to=False)
-    return Result("ok", message="" if call.args["quiet"] else call.args["success_msg"] or "all conditions are true")
+    return TaskResult("ok", message="" if call.args["quiet"] else call.args["success_msg"] or "all conditions are true")
 
 
-def _fail(_: PlayContext, call: Call) -> Result:
+def _fail(_: PlayContext, call: Call) -> TaskResult:
     return failed(call.args["msg"])
 
 
-def _debug(context: PlayContext, call: Call) -> Result:
+def _debug(context: PlayContext, call: Call) -> TaskResult:
     if call.args["verbosity"] > context.options.verbose:
-        return Result("skipped", "verbosity: -" + "v" * call.args["verbosity"] + " shows it")
+        return TaskResult("skipped", "verbosity: -" + "v" * call.args["verbosity"] + " shows it")
     value = call.args["msg"]
     if value is None and "var" in call.task.args:
         var = call.task.args["var"].value
         name = (var.text if isinstance(var, Templated) else str(var)).strip()
-        return Result("ok", message=f"{name} = {_to_text(call.args['var'])}", data={name: call.args["var"]})
+        return TaskResult("ok", message=f"{name} = {_to_text(call.args['var'])}", data={name: call.args["var"]})
     text = "Hello world!" if value is None else value if isinstance(value, str) else _to_text(value)
-    return Result("ok", message=text, data={"msg": value})
+    return TaskResult("ok", message=text, data={"msg": value})
 
 
-def _set_fact(_: PlayContext, call: Call) -> Result:
+def _set_fact(_: PlayContext, call: Call) -> TaskResult:
     facts = {name: value for name, value in call.args.items() if name != "cacheable" and value != OMIT}
-    return Result("ok", data={"ansible_facts": facts})
+    return TaskResult("ok", data={"ansible_facts": facts})
 
 
 def _to_text(value: object) -> str:
@@ -70,13 +70,13 @@ done
 """
 
 
-def _wait_for(context: PlayContext, call: Call, session: Session) -> Result:
+def _wait_for(context: PlayContext, call: Call, session: Session) -> TaskResult:
     args = call.args
     expected = "no" if args["state"] in ("stopped", "absent") else "yes"
     if args["port"] is None and args["path"] is None:
         if not call.check:
             run_sh(context, session, call, f"sleep {args['seconds']:g}")
-        return Result("ok", data={"elapsed": 0 if call.check else args["seconds"]})
+        return TaskResult("ok", data={"elapsed": 0 if call.check else args["seconds"]})
     port = "" if args["port"] is None else str(args["port"])
     if port and args["host"] in (None, "localhost", "127.0.0.1"):
         port, host = f"{args['port']:04X}", ""
@@ -90,20 +90,20 @@ def _wait_for(context: PlayContext, call: Call, session: Session) -> Result:
     if output[0] == b"yes":
         if len(output) < 2 or re.fullmatch(rb"[0-9]{1,9}", output[1]) is None:
             raise MalformedReply("no number of seconds", completed.stdout.decode(errors="replace"))
-        return Result("ok", data={"elapsed": int(output[1])})
+        return TaskResult("ok", data={"elapsed": int(output[1])})
     target = args["path"] or f"port {args['port']}" + (f" of {args['host']}" if host else "")
     state = {"yes": "does not exist", "no": "is still there"}[expected]
     if call.check:
-        return Result("ok", f"{target} {state}; --check doesn't wait")
+        return TaskResult("ok", f"{target} {state}; --check doesn't wait")
     return failed(f"{target} {state} after {args['seconds']:g} s", "raise seconds:, or find out why")
 
 
-def _pause(context: PlayContext, call: Call) -> Result:
+def _pause(context: PlayContext, call: Call) -> TaskResult:
     seconds = call.args["seconds"] + 60 * call.args["minutes"]
     if call.check:
-        return Result("ok", f"{seconds:g} s; --check doesn't wait", data={"delta": 0})
+        return TaskResult("ok", f"{seconds:g} s; --check doesn't wait", data={"delta": 0})
     context.sleep(seconds)
-    return Result("ok", data={"delta": seconds})
+    return TaskResult("ok", data={"delta": seconds})
 
 
 # The guard prints one letter and a newline; the command's own output follows.
@@ -123,11 +123,11 @@ echo g
 _NAME: Final = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})")
 
 
-def _exec(context: PlayContext, call: Call, session: Session) -> Result:
+def _exec(context: PlayContext, call: Call, session: Session) -> TaskResult:
     args = call.args
     guarded = args["creates"] is not None or args["removes"] is not None
     if call.check and not guarded:
-        return Result("skipped", "not run: --check", data={"rc": 0, "stdout": "", "stderr": ""}, not_run=True)
+        return TaskResult("skipped", "not run: --check", data={"rc": 0, "stdout": "", "stderr": ""}, not_run=True)
     splits_words = call.task.spec.name == "command"
     argv: Any = args["cmd"]
     line = ""
@@ -154,23 +154,23 @@ def _exec(context: PlayContext, call: Call, session: Session) -> Result:
     return _outcome(guard_letter, call, data, truncated=completed.truncated, last_line=completed.last_error)
 
 
-def _outcome(guard_letter: bytes, call: Call, data: dict[str, Any], *, truncated: bool, last_line: str) -> Result:
+def _outcome(guard_letter: bytes, call: Call, data: dict[str, Any], *, truncated: bool, last_line: str) -> TaskResult:
     args = call.args
     if guard_letter == b"d":
         return failed(f"chdir: there is no directory {args['chdir']}", "create it first, or use another", **data)
     if guard_letter == b"c":
-        return Result("ok", f"{args['creates']} already exists", data=data)
+        return TaskResult("ok", f"{args['creates']} already exists", data=data)
     if guard_letter == b"r":
-        return Result("ok", f"{args['removes']} does not exist", data=data)
+        return TaskResult("ok", f"{args['removes']} does not exist", data=data)
     if guard_letter == b"w":
-        return Result("changed", "would be run", data=data, not_run=True)
+        return TaskResult("changed", "would be run", data=data, not_run=True)
     if guard_letter != b"g":
         return failed(f"the host's shell can't run our script: {last_line or 'no message'}", **data)
     if data["rc"] != 0:
         fix = "the program is not on the host's PATH" if data["rc"] == 127 else ""
         return failed(f"exit code {data['rc']}" + (f": {last_line}" if last_line else ""), fix, **data, changed=True)
     note = "more than 16 MB of output: the rest is omitted" if truncated else ""
-    return Result("changed", note, data=data)
+    return TaskResult("changed", note, data=data)
 
 
 def _quote_expanding(word: str) -> str:

@@ -19,7 +19,7 @@ from typing import Final
 from ipexctl.extras.play.modules.host_script import WALK, run_sh
 from ipexctl.extras.play.play_context import PlayContext
 from ipexctl.extras.play.playbook_model import TOO_LARGE_FIX, source_path
-from ipexctl.extras.play.result import Call, Result, failed, unified_diff
+from ipexctl.extras.play.result import Call, TaskResult, failed, unified_diff
 from ipexctl.file_reader import COPIED, TooLargeError, read_regular
 from ipexctl.remote.session import Session
 
@@ -128,7 +128,7 @@ mkdir -m 700 -- "$temporary" || exit 1
 )
 
 
-def _copy(context: PlayContext, call: Call, session: Session) -> Result:
+def _copy(context: PlayContext, call: Call, session: Session) -> TaskResult:
     content = call.args.get("content")
     if content is not None:
         name = os.path.basename(call.args.get("src") or "content")  # noqa: PTH119
@@ -151,7 +151,7 @@ def _content(path: Path, _modified: int) -> bytes:
     return read_regular(path, COPIED)
 
 
-def _put(context: PlayContext, call: Call, session: Session, data: bytes, name: str) -> Result:
+def _put(context: PlayContext, call: Call, session: Session, data: bytes, name: str) -> TaskResult:
     """A small file is sent along with the check; the host discards it if it already has that content."""
     args = call.args
     mode = "" if args["mode"] is None else f"{args['mode']:o}"
@@ -170,12 +170,12 @@ def _put(context: PlayContext, call: Call, session: Session, data: bytes, name: 
     path = dest.decode(errors="replace")
     outcome = {"dest": path, "checksum": arguments[2], "size": len(data)}
     if state == b"ok":
-        return Result("ok", data=outcome)
+        return TaskResult("ok", data=outcome)
     if state == b"mode":
         before = old_mode.decode(errors="replace")
         diff = f"--- {path}\n+++ {path}\n-mode {before}\n+mode {mode}\n"
-        return Result("changed", f"mode {before} → {mode}", data=outcome, diff=diff)
-    return Result("changed", data=outcome, diff=_diff(old, data, path, is_new=not old_mode) if call.diff else "")
+        return TaskResult("changed", f"mode {before} → {mode}", data=outcome, diff=diff)
+    return TaskResult("changed", data=outcome, diff=_diff(old, data, path, is_new=not old_mode) if call.diff else "")
 
 
 def _diff(old: bytes, new: bytes, path: str, *, is_new: bool) -> str:
@@ -185,7 +185,7 @@ def _diff(old: bytes, new: bytes, path: str, *, is_new: bool) -> str:
     return unified_diff(old.decode(errors="replace"), new.decode(errors="replace"), path, is_new=is_new)
 
 
-def _put_tree(context: PlayContext, call: Call, session: Session, source: Path) -> Result:
+def _put_tree(context: PlayContext, call: Call, session: Session, source: Path) -> TaskResult:
     """Copy a directory; only differing files are sent. `src/` copies its contents, `src` the directory itself."""
     args = call.args
     prefix = "" if args["src"].endswith("/") else f"{source.name}/"
@@ -208,17 +208,17 @@ def _put_tree(context: PlayContext, call: Call, session: Session, source: Path) 
     missing = {name: file for name, file in expected.items() if os.fsencode(name) not in same}
     outcome = {"dest": args["dest"], "files": len(expected), "copied": sorted(missing)}
     if not missing:
-        return Result("ok", data=outcome)
+        return TaskResult("ok", data=outcome)
     message = f"{len(missing)} of {len(expected)} files"
     diff = "".join(f"+ {args['dest'].rstrip('/')}/{name}\n" for name in sorted(missing))
     if call.check:
-        return Result("changed", message, data=outcome, diff=diff)
+        return TaskResult("changed", message, data=outcome, diff=diff)
     directories = sorted({str(PurePosixPath(name).parent) for name in missing})
     arguments = [args["dest"], "yes" if args["follow"] else "", *directories]
     completed = run_sh(context, session, call, _UNPACK, arguments, stdin=_packed(missing, directories, args["mode"]))
     if completed.rc != 0:
         return completed.failure(**outcome)
-    return Result("changed", message, data=outcome, diff=diff)
+    return TaskResult("changed", message, data=outcome, diff=diff)
 
 
 def _files_below(source: Path) -> dict[str, tuple[bytes, int]] | None:

@@ -13,7 +13,7 @@ from ipexctl.errors import UserError
 from ipexctl.extras.play.modules.host_script import MAX_OUTPUT, run_sh
 from ipexctl.extras.play.play_context import PlayContext
 from ipexctl.extras.play.playbook_model import local_path
-from ipexctl.extras.play.result import Call, Result, failed
+from ipexctl.extras.play.result import Call, TaskResult, failed
 from ipexctl.files.destination import read_umask
 from ipexctl.files.requested import FetchSource
 from ipexctl.named_paths import check_named_file, write_named_file
@@ -41,7 +41,7 @@ echo "f $size $mode"
 _STATUS_LINE: Final = re.compile(rb"([sf]) +([0-9]{1,19})(?: ([0-7]{1,5}))?")
 
 
-def _fetch(context: PlayContext, call: Call, session: Session) -> Result:
+def _fetch(context: PlayContext, call: Call, session: Session) -> TaskResult:
     if call.args["run"] is not None:
         return _fetch_from_run(context, call)
     dest, src = _destination(call), call.args["src"]
@@ -63,13 +63,13 @@ def _fetch(context: PlayContext, call: Call, session: Session) -> Result:
     if status_line == b"n" and call.args["fail_on_missing"] and not call.check:
         return failed(f"there is no {src}", "fail_on_missing: false allows that", src=src)
     if status_line == b"n":
-        return Result("ok", f"there is no {src}", data={"src": src})
+        return TaskResult("ok", f"there is no {src}", data={"src": src})
     match = _STATUS_LINE.fullmatch(status_line)
     if match is None or is_contents(encode_name(src)) or (match[1] == b"s" and not local_hash):
         return failed("its reply about the file can't be read", "check that machine before you trust it", src=src)
     data: dict[str, Any] = {"src": src, "dest": str(dest), "size": int(match[2])}
     if match[1] == b"s" or call.check:
-        return Result("ok" if match[1] == b"s" else "changed", data=data)
+        return TaskResult("ok" if match[1] == b"s" else "changed", data=data)
     if completed.truncated or len(content) != data["size"]:
         if data["size"] >= MAX_OUTPUT - 64:
             return _fetch_with_agent(context, call, dest, str(dest))
@@ -87,7 +87,7 @@ def _destination(call: Call) -> Path:
     return base.joinpath(call.host.name, *parts)
 
 
-def _write(dest: Path, content: bytes, data: dict[str, Any], mode: int) -> Result:
+def _write(dest: Path, content: bytes, data: dict[str, Any], mode: int) -> TaskResult:
     try:
         created = write_named_file(dest, content, mode & 0o777 & ~read_umask(), make=True)
         if created is not None:
@@ -96,37 +96,37 @@ def _write(dest: Path, content: bytes, data: dict[str, Any], mode: int) -> Resul
         return failed(f"{dest} on this machine: {error.strerror or error}", **data)
     except UserError as error:
         return failed(error.message, error.fix, **data)
-    return Result("changed", data=data)
+    return TaskResult("changed", data=data)
 
 
-def _fetch_with_agent(context: PlayContext, call: Call, path: Path, dest: str) -> Result:
+def _fetch_with_agent(context: PlayContext, call: Call, path: Path, dest: str) -> TaskResult:
     if call.check:
-        return Result("changed", "would be fetched", data={"src": call.args["src"], "dest": str(path)})
+        return TaskResult("changed", "would be fetched", data={"src": call.args["src"], "dest": str(path)})
     return _fetch_order(
         context,
         order_of_host(FetchSource(call.target.name, call.args["src"]), dest, [call.target], context.options.home),
     )
 
 
-def _fetch_from_run(context: PlayContext, call: Call) -> Result:
+def _fetch_from_run(context: PlayContext, call: Call) -> TaskResult:
     dest = local_path(call.task.base, call.args["dest"])
     if not call.args["run"]:
-        return Result("skipped", "there is no run to fetch from")
+        return TaskResult("skipped", "there is no run to fetch from")
     try:
         record = RunRegistry().find(call.args["run"])
         if call.host.name != record.node0.name:
-            return Result("skipped", f"node0 of the run is {record.node0.name}")
+            return TaskResult("skipped", f"node0 of the run is {record.node0.name}")
         if call.check:
-            return Result("changed", "would be fetched", data={"run": record.id, "dest": str(dest)})
+            return TaskResult("changed", "would be fetched", data={"run": record.id, "dest": str(dest)})
         order = order_of_run(record, call.args["path"], str(dest), rank=None, host=None, others=())
     except UserError as error:
         if call.check:
-            return Result("skipped", "--check: there is no such run yet")
+            return TaskResult("skipped", "--check: there is no such run yet")
         return failed(error.message, error.fix)
     return _fetch_order(context, order)
 
 
-def _fetch_order(context: PlayContext, order: FetchRequest) -> Result:
+def _fetch_order(context: PlayContext, order: FetchRequest) -> TaskResult:
     done = fetch(order, lambda: context.pool.borrow(order.host, context.cancel), lambda _: None, context.cancel)
     left_out = [file.name for file in done.left_out]
     data = {"src": done.source, "dest": done.dest, "files": list(done.brought), "size": done.size}
@@ -139,8 +139,8 @@ def _fetch_order(context: PlayContext, order: FetchRequest) -> Result:
         first = done.failed[0]
         return failed(f"{first.name}: {first.reason}", "the same command continues from there", **data)
     if done.brought:
-        return Result("changed", f"{len(done.brought)} brought{suffix}", data=data)
-    return Result("ok", suffix[2:], data=data)
+        return TaskResult("changed", f"{len(done.brought)} brought{suffix}", data=data)
+    return TaskResult("ok", suffix[2:], data=data)
 
 
 RUNNERS: Final = {"fetch": _fetch}

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ipexctl.extras.play.modules.host_script import WALK, run_sh
 from ipexctl.extras.play.play_context import PlayContext
-from ipexctl.extras.play.result import Call, Result
+from ipexctl.extras.play.result import Call, TaskResult
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.remote.session import Session
 
@@ -100,7 +100,7 @@ _STAT_LINE: Final = re.compile(
 _KINDS: Final = {0x4: "isdir", 0x8: "isreg", 0xA: "islnk"}
 
 
-def _file(context: PlayContext, call: Call, session: Session) -> Result:
+def _file(context: PlayContext, call: Call, session: Session) -> TaskResult:
     args = call.args
     mode = "" if args["mode"] is None else f"{args['mode']:o}"
     state = args["state"] or ""
@@ -115,14 +115,14 @@ def _file(context: PlayContext, call: Call, session: Session) -> Result:
     changed, old_state, old_mode, path = output.split("\n", 3)
     data: dict[str, Any] = {"path": path.rstrip("\n"), "state": state or old_state}
     if changed != "changed":
-        return Result("ok", data=data)
+        return TaskResult("ok", data=data)
     removed = [f"-{old_state}", f"-mode {old_mode}"] if old_mode and mode else [f"-{old_state}"]
     added = [f"+{state or old_state}", f"+mode {mode}"] if old_mode and mode else [f"+{state or old_state}"]
     lines = [f"--- {data['path']}", f"+++ {data['path']}", *removed, *added]
-    return Result("changed", data=data, diff="".join(f"{line}\n" for line in lines))
+    return TaskResult("changed", data=data, diff="".join(f"{line}\n" for line in lines))
 
 
-def _stat(context: PlayContext, call: Call, session: Session) -> Result:
+def _stat(context: PlayContext, call: Call, session: Session) -> TaskResult:
     args = call.args
     arguments = [args["path"], "yes" if args["follow"] else "", "yes" if args["get_checksum"] else ""]
     completed = run_sh(context, session, call, _HOME + _STAT, arguments)
@@ -131,7 +131,7 @@ def _stat(context: PlayContext, call: Call, session: Session) -> Result:
     output = completed.stdout.decode(errors="replace")
     first, *rest = output.split("\n")
     if first == "none":
-        return Result("ok", data={"stat": {"exists": False}})
+        return TaskResult("ok", data={"stat": {"exists": False}})
     match = _STAT_LINE.fullmatch(first)
     if match is None or not rest:
         raise MalformedReply("no file status", output)
@@ -149,14 +149,14 @@ def _stat(context: PlayContext, call: Call, session: Session) -> Result:
         stat["lnk_target"] = rest[0]
     if checksum := "".join(rest[1:2]).split():
         stat["checksum"] = checksum[0]
-    return Result("ok", data={"stat": stat})
+    return TaskResult("ok", data={"stat": stat})
 
 
-def _ping(context: PlayContext, call: Call, session: Session) -> Result:
+def _ping(context: PlayContext, call: Call, session: Session) -> TaskResult:
     completed = run_sh(context, session, call, "exit 0")
     if completed.rc != 0:
         return completed.failure()
-    return Result("ok", data={"ping": "pong"})
+    return TaskResult("ok", data={"ping": "pong"})
 
 
 RUNNERS: Final = {"file": _file, "stat": _stat, "ping": _ping}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from ipexctl.extras.play.play_context import PlayContext
-from ipexctl.extras.play.result import Call, Result, failed
+from ipexctl.extras.play.result import Call, TaskResult, failed
 from ipexctl.hosts.host import quoted
 from ipexctl.node.common.frames import StreamName
 from ipexctl.remote.command import Command, encode_for_printf, script_error, shell_text
@@ -57,7 +57,7 @@ class Completed:
     def last_error(self) -> str:
         return _SH_PREFIX.sub("", script_error(self.stderr).text)
 
-    def failure(self, *, link_fix: str = _LINK_FIX, **data: object) -> Result:
+    def failure(self, *, link_fix: str = _LINK_FIX, **data: object) -> TaskResult:
         """Failed result of a script: its last error line, and a fix if the cause is known."""
         if self.rc == 95 and (refused := _REFUSED_LINK.search(self.stderr)):
             owner, link, target = (field.decode(errors="replace") for field in refused.groups())

@@ -11,7 +11,7 @@ from typing import Final
 from ipexctl.errors import UserError
 from ipexctl.extras.play.play_context import PlayContext
 from ipexctl.extras.play.playbook_model import local_path
-from ipexctl.extras.play.result import Call, Result, unified_diff
+from ipexctl.extras.play.result import Call, TaskResult, unified_diff
 from ipexctl.file_reader import SOURCE, decoded, read_regular
 from ipexctl.hosts.host import Host
 
@@ -126,7 +126,7 @@ def _files(root: Path) -> Iterator[Path]:
                 yield path
 
 
-def _migrate(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, Result]:
+def _migrate(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, TaskResult]:
     del context
     root = local_path(call.task.base, call.args["src"])
     if not root.is_dir():
@@ -156,10 +156,10 @@ def _migrate(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping
     ]
     message = "\n".join(lines) or "it does not use IPEX"
     changes = bool(edits) and call.args["apply"]
-    first = Result(
+    first = TaskResult(
         "changed" if changes else "ok", message=message, reason=message if changes else "", data=data, diff=diff
     )
-    return {**dict.fromkeys([host.name for host in hosts], Result("ok", data=data)), hosts[0].name: first}
+    return {**dict.fromkeys([host.name for host in hosts], TaskResult("ok", data=data)), hosts[0].name: first}
 
 
 RUNNERS: Final = {"migrate": _migrate}

@@ -10,7 +10,7 @@ from typing import Final
 from ipexctl.api import host_checks, host_files, host_stacks
 from ipexctl.extras.play.play_context import PlayContext
 from ipexctl.extras.play.playbook_model import local_path
-from ipexctl.extras.play.result import Call, Result, failed, failed_host, host_result
+from ipexctl.extras.play.result import Call, TaskResult, failed, failed_host, host_result
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import gather_facts
 from ipexctl.hosts.host import Host
@@ -24,13 +24,13 @@ from ipexctl.stack.resolve.compatibility import usable_pythons
 from ipexctl.stack.resolve.model import Sources, StackRequest
 
 
-def _doctor(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, Result]:
+def _doctor(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, TaskResult]:
     args = call.args
     opened = context.opened(call, hosts)
     report = host_checks.doctor(opened, require=args["require"], network=args["network"], smoke=args["smoke"])
     failing_levels = ("fail", "warn") if args["warnings"] == "fail" else ("fail",)
     ignored = {*(args["ignore"] or ()), *(context.fixed if call.check else ())}
-    results: dict[str, Result] = {}
+    results: dict[str, TaskResult] = {}
     for host in report.hosts:
         name = host.host.name
         if host.status == "unreachable" or (host.facts is None and host.status == "fail"):
@@ -46,11 +46,11 @@ def _doctor(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[
             "findings": [{"id": f.id, "level": f.level, "message": f.message, "fix": f.fix} for f in findings],
             "tier": host.facts.cpu.tier if host.facts else None,
         }
-        results[name] = Result("failed" if failures else "ok", text, fixes, data)
+        results[name] = TaskResult("failed" if failures else "ok", text, fixes, data)
     return results
 
 
-def _trust(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, Result]:
+def _trust(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, TaskResult]:
     report = host_checks.trust(context.opened(call, hosts), revoke=call.args["state"] == "absent", dry_run=call.check)
     for note in report.notes:
         context.watch(Notice(f"note: {note}"))
@@ -59,7 +59,7 @@ def _trust(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[s
     return {done.host.name: host_result(done, internal=done.internal, by=report.by) for done in report.hosts}
 
 
-def _sync(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, Result]:
+def _sync(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, TaskResult]:
     args, base, src = call.args, call.task.base, call.args["src"]
     root = find_root(None, None if src is None else local_path(base, src), base)
     given = {name: tuple(args[name] or ()) for name in ("exclude", "include", "data")}
@@ -74,14 +74,14 @@ def _sync(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[st
         changes = [f"{counts[0]} files sent"] * bool(counts[0]) + [f"{counts[1]} deleted"] * bool(counts[1])
         diff = "".join(f"+ {path}\n" for path in send) + "".join(f"- {path}\n" for path in deleted)
         data = {"path": done.path or report.path, "files": report.files, "sent": counts[0], "deleted": counts[1]}
-        results[done.host.name] = Result(done.status, done.reason or ", ".join(changes), done.fix, data, diff)
+        results[done.host.name] = TaskResult(done.status, done.reason or ", ".join(changes), done.fix, data, diff)
     return results
 
 
 _STACK: Final = ("torch", "stack", "ipex", "oneccl", "python", "require_oneccl")
 
 
-def _install(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, Result]:
+def _install(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, TaskResult]:
     args = call.args
     wheelhouse = args["wheelhouse"]
 
@@ -118,7 +118,7 @@ def _install(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping
             "backend": stack.backend,
         }
     results = {
-        done.host.name: Result(
+        done.host.name: TaskResult(
             done.status,
             done.reason or (f"{stack.name}: torch {stack.torch}" if stack and done.status == "changed" else ""),
             done.fix,
@@ -135,7 +135,7 @@ def _source(call: Call, source: str) -> str:
     return source if "://" in source else str(local_path(call.task.base, source))
 
 
-def _env(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, Result]:
+def _env(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, TaskResult]:
     name = call.args["name"]
     if call.args["state"] == "named":
         return _name_env(context, call, hosts, check_new_env_name(name))
@@ -145,36 +145,36 @@ def _env(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str
     return {done.host.name: host_result(done, verify=dict(done.verify)) for done in report.hosts}
 
 
-def _remove_env(context: PlayContext, call: Call, hosts: Sequence[Host], name: str) -> Mapping[str, Result]:
+def _remove_env(context: PlayContext, call: Call, hosts: Sequence[Host], name: str) -> Mapping[str, TaskResult]:
     if call.check:
-        results: dict[str, Result] = {}
+        results: dict[str, TaskResult] = {}
         for host, facts in _gather_facts(context, hosts, results).items():
             exists = any(name in (env.name, *env.names) for env in facts.software.envs)
-            results[host] = Result("changed" if exists else "ok", f"{name} would be removed" if exists else "")
+            results[host] = TaskResult("changed" if exists else "ok", f"{name} would be removed" if exists else "")
         return results
     report = host_stacks.envs(context.opened(call, hosts), host_stacks.EnvsRequest(remove=(name,)))
     return {done.host.name: host_result(done, removed=list(done.removed)) for done in report.hosts}
 
 
-def _name_env(context: PlayContext, call: Call, hosts: Sequence[Host], name: str) -> Mapping[str, Result]:
+def _name_env(context: PlayContext, call: Call, hosts: Sequence[Host], name: str) -> Mapping[str, TaskResult]:
     source = call.args["from"]
-    results: dict[str, Result] = {}
+    results: dict[str, TaskResult] = {}
     moves: dict[str, tuple[str, str, str]] = {}
     for host, facts in _gather_facts(context, hosts, results).items():
         env = next((item for item in facts.software.envs if source in (item.name, *item.names)), None)
         pythons = usable_pythons(facts)
         if env is None and call.check:
-            results[host] = Result("skipped", f"--check: environment {source!r} does not exist yet")
+            results[host] = TaskResult("skipped", f"--check: environment {source!r} does not exist yet")
         elif env is None:
             known = ", ".join(sorted({label for item in facts.software.envs for label in (item.name, *item.names)}))
             results[host] = failed(f"environment {source!r} does not exist", f"one of: {known}" if known else "")
         elif name in (env.name, *env.names):
-            results[host] = Result("ok", data={"env": env.name})
+            results[host] = TaskResult("ok", data={"env": env.name})
         elif not pythons or facts.home is None:
             results[host] = failed("there is no Python 3.8 or newer", "install one on that host")
         else:
             moves[host] = (pythons[0].path, facts.home.path, env.name)
-            results[host] = Result("changed", f"{name} is now {env.name}", data={"env": env.name})
+            results[host] = TaskResult("changed", f"{name} is now {env.name}", data={"env": env.name})
     if call.check:
         return results
 
@@ -188,7 +188,7 @@ def _name_env(context: PlayContext, call: Call, hosts: Sequence[Host], name: str
     return results
 
 
-def _gather_facts(context: PlayContext, hosts: Sequence[Host], results: dict[str, Result]) -> dict[str, Facts]:
+def _gather_facts(context: PlayContext, hosts: Sequence[Host], results: dict[str, TaskResult]) -> dict[str, Facts]:
     facts: dict[str, Facts] = {}
     for answer in gather_facts(hosts, context.pool, home=context.options.home, timeout=context.options.timeout):
         if answer.facts is None or answer.status != "ok":

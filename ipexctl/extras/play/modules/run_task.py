@@ -18,7 +18,7 @@ from ipexctl.errors import CallError
 from ipexctl.extras.play.modules.host_script import run_sh
 from ipexctl.extras.play.play_context import PlayContext
 from ipexctl.extras.play.playbook_model import local_path, script_argv
-from ipexctl.extras.play.result import Call, Result, RunOutput, TaskStatus, masked
+from ipexctl.extras.play.result import Call, RunOutput, TaskResult, TaskStatus, masked
 from ipexctl.hosts.host import Host, private_keys
 from ipexctl.node.common.frames import Chunk, Note, StreamName
 from ipexctl.projects.root import owner_here, tree_name
@@ -50,12 +50,12 @@ exit 1
 _NOT_RUN: Final = {"rc": 0, "stdout": "", "stderr": "", "run": "none-yet"}
 
 
-def _run(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Result | Mapping[str, Result]:
+def _run(context: PlayContext, call: Call, hosts: Sequence[Host]) -> TaskResult | Mapping[str, TaskResult]:
     spec = replace(_run_spec(context, call), hosts=tuple(hosts), secret_files=private_keys(hosts))
     check_request(spec)
     spec = replace(spec, project=locate_project(spec, call.task.base))
     if call.args["creates"] is not None and (created := _find_created(context, call, spec.project)):
-        return Result("ok", f"{created} already exists", data={**_NOT_RUN, "run": "", "creates": created})
+        return TaskResult("ok", f"{created} already exists", data={**_NOT_RUN, "run": "", "creates": created})
     return _plan_only(context, call, spec) if call.check else _start(context, call, spec)
 
 
@@ -97,20 +97,20 @@ def _run_spec(context: PlayContext, call: Call) -> RunSpec:
     )
 
 
-def _plan_only(context: PlayContext, call: Call, spec: RunSpec) -> Result:
+def _plan_only(context: PlayContext, call: Call, spec: RunSpec) -> TaskResult:
     # As for exec: if the `creates` file is missing, the run would start, so later tasks must see it as changed.
     status: TaskStatus = "skipped" if call.args["creates"] is None else "changed"
     planned = api.run(spec, _TaskRun(context, call, is_silent=True), dry_run=True)
     if isinstance(planned, StartFailure):
         # With --check, files that an earlier task would create are missing. This is not a failure of the playbook.
-        return Result(status, f"not run: --check ({planned.reason})", data=_NOT_RUN, not_run=True)
+        return TaskResult(status, f"not run: --check ({planned.reason})", data=_NOT_RUN, not_run=True)
     assert isinstance(planned, PlannedRun)
     ranks = planned.plan.world_size
     message = f"not run: --check; it would be {counted(ranks, 'rank')}"
-    return Result(status, message, data={**_NOT_RUN, "world_size": ranks}, not_run=True)
+    return TaskResult(status, message, data={**_NOT_RUN, "world_size": ranks}, not_run=True)
 
 
-def _start(context: PlayContext, call: Call, spec: RunSpec) -> Result | Mapping[str, Result]:
+def _start(context: PlayContext, call: Call, spec: RunSpec) -> TaskResult | Mapping[str, TaskResult]:
     task = _TaskRun(context, call)
     result = api.run(spec, task)
     if isinstance(result, StartFailure):
@@ -119,18 +119,18 @@ def _start(context: PlayContext, call: Call, spec: RunSpec) -> Result | Mapping[
     run, plan, code = result.record.id, result.record.plan, result.exit_code
     data = {"run": run, "world_size": plan.world_size, "backend": plan.backend, "cwd": plan.cwd}
     if code is None:
-        return Result("changed", f"run {run} keeps running", data=data)
+        return TaskResult("changed", f"run {run} keeps running", data=data)
     data |= {"rc": code, **task.output}
     if code == 0:
-        return Result("changed", f"run {run} succeeded", data=data)
+        return TaskResult("changed", f"run {run} succeeded", data=data)
     reason = f"run {run} failed with exit code {code}" + (f": {task.reason}" if task.reason else "")
-    return Result("failed", reason, f"ipexctl why {run}", data | {"changed": True})
+    return TaskResult("failed", reason, f"ipexctl why {run}", data | {"changed": True})
 
 
-def _not_started(hosts: Sequence[Host], failure: StartFailure) -> Mapping[str, Result]:
+def _not_started(hosts: Sequence[Host], failure: StartFailure) -> Mapping[str, TaskResult]:
     unreachable = (failure.hosts or [host.name for host in hosts]) if failure.exit_code == 3 else ()
     return {
-        host.name: Result("unreachable" if host.name in unreachable else "failed", failure.reason, failure.fix)
+        host.name: TaskResult("unreachable" if host.name in unreachable else "failed", failure.reason, failure.fix)
         for host in hosts
     }
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from ipexctl.extras.play.modules.host_script import WALK, run_sh
 from ipexctl.extras.play.play_context import PlayContext
-from ipexctl.extras.play.result import Call, Result, failed
+from ipexctl.extras.play.result import Call, TaskResult, failed
 from ipexctl.remote.home_script import home_functions, home_refusal
 from ipexctl.remote.session import Session
 
@@ -94,7 +94,7 @@ done <"$kept"
 )
 
 
-def _tune(context: PlayContext, call: Call, session: Session) -> Result:
+def _tune(context: PlayContext, call: Call, session: Session) -> TaskResult:
     settings = _requested_settings(call)
     if not settings and call.args["state"] == "present":
         return failed("tune has nothing to set", "give linger, thp, governor or sysctl")
@@ -129,7 +129,7 @@ def _requested_settings(call: Call) -> dict[str, str]:
     return settings
 
 
-def _outcome(outcomes: list[tuple[str, ...]], call: Call) -> Result:
+def _outcome(outcomes: list[tuple[str, ...]], call: Call) -> TaskResult:
     changed = [entry for entry in outcomes if entry[0] == "changed"]
     failures = [entry for entry in outcomes if entry[0] == "failed"]
     missing = [entry[1] for entry in outcomes if entry[0] == "missing"]
@@ -147,10 +147,10 @@ def _outcome(outcomes: list[tuple[str, ...]], call: Call) -> Result:
     if failures:
         name, before, wanted_value, error = failures[0][1:5]
         fix = "become: true sets it as root" if call.become is None else "this kernel or container does not allow it"
-        return Result(
+        return TaskResult(
             "failed", f"{name} is still {before}, not {wanted_value}" + (f": {error}" if error else ""), fix, data, diff
         )
-    return Result("changed" if changed else "ok", message, data=data, diff=diff)
+    return TaskResult("changed" if changed else "ok", message, data=data, diff=diff)
 
 
 RUNNERS: Final = {"tune": _tune}

@@ -14,7 +14,7 @@ from ipexctl.extras.play.play_context import Options, PlayContext
 from ipexctl.extras.play.playbook_file import Position, Templated
 from ipexctl.extras.play.playbook_model import InheritedKeywords, Playbook, Task, filled
 from ipexctl.extras.play.prepare import TaskSelection, load_playbook, prepare
-from ipexctl.extras.play.result import Call, Result
+from ipexctl.extras.play.result import Call, TaskResult
 from ipexctl.extras.play.templater import Filled, Job, Templater
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.source import SourceFile
@@ -73,7 +73,9 @@ def fill(
     return templater.fill([Job("", {"it": templated(text, kind)}, local=[(dict(values or {}), False)])])[0]
 
 
-def run_module(module: str, session: Session, *, check: bool = False, home: str = "~/.ipexctl", **args: Any) -> Result:
+def run_module(
+    module: str, session: Session, *, check: bool = False, home: str = "~/.ipexctl", **args: Any
+) -> TaskResult:
     """The result of one module with these options over this session."""
     nothing: Any = None
     pool, options = SessionPool(nothing, Cancel(), forks=1), Options(home)
@@ -81,7 +83,7 @@ def run_module(module: str, session: Session, *, check: bool = False, home: str 
     spec = MODULES[module]
     task = Task(module, spec, {}, POSITION, InheritedKeywords(), Path())
     call = Call(HOST, HOST, task, filled(spec, args), check=check, diff=True, environment={"GREETING": "a  b"})
-    result: Result = runner(module)(context, call, session)
+    result: TaskResult = runner(module)(context, call, session)
     return result
 
 

@@ -13,7 +13,7 @@ from fakes import FakeSession
 from ipexctl.errors import UserError
 from ipexctl.extras.play.modules.host_script import Completed
 from ipexctl.extras.play.modules.migrate import applied, scan, scan_text
-from ipexctl.extras.play.result import Result
+from ipexctl.extras.play.result import TaskResult
 from ipexctl.named_paths import write_named_file
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError
@@ -28,11 +28,11 @@ def place(tmp_path: Path) -> Path:
     return place
 
 
-def run(module: str, **args: Any) -> Result:
+def run(module: str, **args: Any) -> TaskResult:
     return run_module(module, LocalSession(HOST), **args)
 
 
-def copy(**args: Any) -> Result:
+def copy(**args: Any) -> TaskResult:
     return run("copy", **{"content": "new", **args})
 
 
@@ -205,7 +205,7 @@ ARGS: dict[str, dict[str, Any]] = {"stat": {"path": "/x"}, "file": {"path": "/x"
 STATUS = b"81a4|5|644|1795244924|ipex|ipex\n\n"
 
 
-def run_answering(module: str, output: bytes) -> Result:
+def run_answering(module: str, output: bytes) -> TaskResult:
     """Run a module on a host that always prints `output`."""
     return run_module(module, FakeSession(HOST, stdout=output), **ARGS[module])
 

@@ -23,9 +23,9 @@ from ipexctl.extras.play.result import (
     PlayEvent,
     PlayReport,
     PlayStarted,
-    Result,
     RunOutput,
     TaskDone,
+    TaskResult,
     TaskStarted,
     failed,
 )
@@ -186,7 +186,7 @@ def test_variables_of_include_vars_may_reference_each_other(tmp_path: Path) -> N
 
 def test_delegate_to_runs_a_task_on_that_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PlayContext, "session", lambda _, host: nullcontext(host))
-    where = lambda context, call, session: Result("ok", message=session.name)  # noqa: E731
+    where = lambda context, call, session: TaskResult("ok", message=session.name)  # noqa: E731
     monkeypatch.setattr("ipexctl.extras.play.task_runner.runner", lambda name: where)
     names = ("node0", "10.0.0.2", "\"{{ 'local' ~ 'host' }}\"")
     text = play_of("".join(f"- {{exec: x, ignore_errors: true, delegate_to: {name}}}\n" for name in names))
@@ -228,9 +228,9 @@ class _FakeRunModule:
     def __init__(self) -> None:
         self.ran: list[list[str]] = []
 
-    def __call__(self, context: Any, call: Call, hosts: Sequence[Host]) -> Result:
+    def __call__(self, context: Any, call: Call, hosts: Sequence[Host]) -> TaskResult:
         self.ran.append([host.name for host in hosts])
-        return Result("changed")
+        return TaskResult("changed")
 
 
 @pytest.fixture
@@ -278,7 +278,7 @@ def test_run_task_is_not_refused_for_rescued_hosts_or_hosts_skipped_by_when(
 def test_conditions_on_results_are_ignored_for_tasks_skipped_by_check(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    skipped = Result("skipped", data={"stdout": ""}, not_run=True)
+    skipped = TaskResult("skipped", data={"stdout": ""}, not_run=True)
     monkeypatch.setattr("ipexctl.extras.play.task_runner.runner", lambda name: lambda *_: skipped)
     text = """\
 - run: {cmd: hostname}
@@ -359,7 +359,7 @@ def test_no_log_values_are_absent_from_events_and_report(tmp_path: Path) -> None
 
 
 def test_retries_without_until_repeat_failed_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    results = [failed("no"), failed("no"), Result("changed"), failed("no")]
+    results = [failed("no"), failed("no"), TaskResult("changed"), failed("no")]
     monkeypatch.setattr("ipexctl.extras.play.task_runner.runner", lambda name: lambda *_: results.pop(0))
     report, _ = run_playbook(tmp_path, play_of("- run: {cmd: hostname}\n  retries: 4\n  delay: 0\n"))
     assert ({result.status for result in report.tasks[0].hosts.values()}, len(results)) == ({"changed"}, 1)

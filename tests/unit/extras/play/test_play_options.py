@@ -21,7 +21,7 @@ from ipexctl.commands.launch_options import PANELS
 from ipexctl.extras.play.modules import MODULES, runner
 from ipexctl.extras.play.modules.run_task import _run_spec
 from ipexctl.extras.play.playbook_model import OMIT, BadOption, Option, converted, filled, filled_environment
-from ipexctl.extras.play.result import HIDDEN, Call, Result, combine_items, masked, masked_value, secrets_in, shown
+from ipexctl.extras.play.result import HIDDEN, Call, TaskResult, combine_items, masked, masked_value, secrets_in, shown
 from ipexctl.hosts.host import Host
 
 
@@ -65,13 +65,15 @@ def test_every_module_function_takes_the_expected_number_of_arguments() -> None:
 
 
 def test_shown_results_contain_no_secrets() -> None:
-    result = Result("changed", "it is s3cret", "type s3cret", {"a": ["x s3cret y"], "s3cret": 1}, "+s3cret", "s3cret")
+    result = TaskResult(
+        "changed", "it is s3cret", "type s3cret", {"a": ["x s3cret y"], "s3cret": 1}, "+s3cret", "s3cret"
+    )
     seen = shown(result, {"s3cret"}, no_log=False)
     assert "s3cret" not in repr(seen)
     assert seen.data["a"] == [f"x {HIDDEN} y"]
     hidden = shown(result, set(), no_log=True)
     assert "s3cret" not in repr(hidden)
-    assert secrets_in(Result("ok", data={"stdout": "one line\nab\nanother"})) == {
+    assert secrets_in(TaskResult("ok", data={"stdout": "one line\nab\nanother"})) == {
         "one line\nab\nanother",
         "one line",
         "another",
@@ -117,15 +119,17 @@ def test_secrets_are_masked_in_the_output_form_of_every_filter(form: Callable[[s
 
 
 def test_secrets_of_loop_results_and_facts_are_collected() -> None:
-    loop = Result("ok", data={"results": [{"stdout": "first-out"}, {"stdout": "second-out", "item": {"a": "given"}}]})
+    loop = TaskResult(
+        "ok", data={"results": [{"stdout": "first-out"}, {"stdout": "second-out", "item": {"a": "given"}}]}
+    )
     assert secrets_in(loop) == {"first-out", "second-out", "given"}
-    facts = Result("ok", data={"ansible_facts": {"a": {"b": ["deep-one"]}, "n": 12345}})
+    facts = TaskResult("ok", data={"ansible_facts": {"a": {"b": ["deep-one"]}, "n": 12345}})
     assert secrets_in(facts) == {"deep-one", "12345"}
     assert masked_value({"n": 12345, "rc": 1}, {"12345"}) == {"n": HIDDEN, "rc": 1}
 
 
 def test_combined_loop_result_has_the_worst_status() -> None:
-    turns = [Result("ok"), Result("failed", "no"), Result("changed")]
+    turns = [TaskResult("ok"), TaskResult("failed", "no"), TaskResult("changed")]
     all_of_it = combine_items(turns, ["a", "b", "c"], "item")
     assert (all_of_it.status, all_of_it.reason) == ("failed", "no")
     assert [each["item"] for each in all_of_it.data["results"]] == ["a", "b", "c"]
