@@ -26,9 +26,9 @@ say "" "The hosts have addresses, accounts and files of their own; the commands 
 show run --omp 1 --install --stack torch examples/train_digits.py --fresh || exit
 
 say "" "The same again, but this time rank 1 is killed on its host in the second epoch."
-show run --omp 1 --detach examples/train_digits.py --fresh || exit
+show run --omp 1 --detach examples/train_digits.py --fresh --epochs 30 || exit
 tries=0
-until "$ipexctl" logs last 2>/dev/null | grep -q 'epoch 2/3' || [ $tries = 120 ]; do
+until "$ipexctl" logs last 2>/dev/null | grep -q 'epoch 2/30' || [ $tries = 120 ]; do
   tries=$((tries + 1))
   sleep 1
 done
