@@ -8,7 +8,7 @@ import codecs
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -167,3 +167,7 @@ def short_list(listed: str) -> str:
     """`0,2,4,…,254` for a list with more than eight entries, which a person does not read."""
     parts = listed.split(",")
     return listed if len(parts) <= _MOST_LISTED else f"{','.join(parts[:3])},…,{parts[-1]}"
+
+
+def short_numbers(numbers: Iterable[int]) -> str:
+    return short_list(number_ranges(sorted(set(numbers))))

@@ -16,8 +16,8 @@ from ipexctl.node.common.plan import HostPlan, Plan, Setting
 from ipexctl.option_declaration import words_in_sh
 from ipexctl.run.start.request import StartFailure
 from ipexctl.spec import RankOptions
-from ipexctl.text import printable, short_list
-from ipexctl.ui.machine_drawing import DrawnRank, folded_numbers, machine_lines, short_cpu
+from ipexctl.text import printable, short_list, short_numbers
+from ipexctl.ui.machine_drawing import DrawnRank, machine_lines, short_cpu
 from ipexctl.ui.messages import paint, wants_color, wrapped, wrapped_fix
 from ipexctl.ui.results import group_by, print_json
 from ipexctl.ui.text_table import column_widths, folded_hosts, output_width, print_lines, row_lines
@@ -97,9 +97,9 @@ def _ranks(hosts: Sequence[HostPlan], width: int) -> Iterator[str]:
             rows.append(
                 (
                     printable(fold(host.name for host in group)) if index == 0 else "",
-                    folded_numbers([host.ranks[index].rank for host in group]),
-                    short_list(str(CpuList.of(rank.cores))) or "not bound",
-                    short_list(str(CpuList.of(rank.ccl_cores))) or "-",
+                    short_numbers([host.ranks[index].rank for host in group]),
+                    short_numbers(rank.cores) or "not bound",
+                    short_numbers(rank.ccl_cores) or "-",
                     str(rank.omp),
                     f"NUMA node {CpuList.of(rank.memory)}" if rank.memory else "any",
                 )
@@ -143,9 +143,7 @@ def _by_rank(settings: Sequence[Setting], width: int) -> Iterator[str]:
     for (name, reason), group in group_by(settings, lambda setting: (setting.name, setting.reason)).items():
         distinct = list(dict.fromkeys(setting.value or "" for setting in group))
         shown = (
-            short_list(str(CpuList.of(map(int, distinct))))
-            if all(value.isdecimal() for value in distinct)
-            else ", ".join(distinct)
+            short_numbers(map(int, distinct)) if all(value.isdecimal() for value in distinct) else ", ".join(distinct)
         )
         yield from _setting(f"{printable(name)}={printable(shown)}", reason, width)
 

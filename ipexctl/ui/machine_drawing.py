@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import Final, NamedTuple
 
 from ipexctl.facts.cpu import Cpu, CpuList, NumaNode
 from ipexctl.launch.topology import cores_of
+from ipexctl.text import short_numbers
 from ipexctl.ui.messages import wrapped
 
 _RANK_SIGNS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -19,9 +19,6 @@ _MEANINGS: Final = {
     "e": "E-core",
     "-": "not for this account",
 }
-_MOST_NUMBERS: Final = 8
-"""Most numbers of a list that is shown in full if it does not fold into ranges."""
-_LONGEST_LIST: Final = 40
 
 
 class DrawnRank(NamedTuple):
@@ -38,14 +35,6 @@ class _Row(NamedTuple):
     memory: str
     sockets: frozenset[int]
     cores: Sequence[CpuList] = ()
-
-
-def folded_numbers(numbers: Sequence[int]) -> str:
-    """`0-3,6`; many numbers at the same distance are `0,2,4,…,254`."""
-    steps = {after - before for before, after in pairwise(numbers)}
-    if len(numbers) > _MOST_NUMBERS and len(steps) == 1 and steps != {1}:
-        return f"{','.join(map(str, numbers[:3]))},…,{numbers[-1]}"
-    return str(CpuList.of(numbers))
 
 
 def short_cpu(cpu: Cpu) -> str:
@@ -74,11 +63,8 @@ def machine_lines(cpu: Cpu, ranks: Sequence[DrawnRank], width: int) -> Iterator[
 
 
 def _rank_text(rank: DrawnRank) -> str:
-    name = f"rank{'s' * (len(rank.numbers) > 1)} {folded_numbers(rank.numbers)}"
-    listed = folded_numbers(sorted(rank.cores))
-    if len(listed) > _LONGEST_LIST:  # JSON has all of them
-        listed = ",".join((*listed.split(",")[:3], "…", listed.rpartition(",")[2]))
-    cores = f"cores {listed}" if rank.cores else "not bound"
+    name = f"rank{'s' * (len(rank.numbers) > 1)} {short_numbers(rank.numbers)}"
+    cores = f"cores {short_numbers(rank.cores)}" if rank.cores else "not bound"
     workers = f"oneCCL on {CpuList.of(rank.workers)}" if rank.workers else ""
     threads = f"{rank.threads} thread{'s' * (rank.threads != 1)}"
     nodes = f"node{'s' * (len(rank.memory) > 1)} {CpuList.of(rank.memory)}"
