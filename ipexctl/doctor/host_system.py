@@ -246,7 +246,8 @@ def load(host: HostContext) -> Iterator[Finding]:
             "warn",
             f"Other programs compute on this host now (load {now:.0f} on {cores} cores): every rank waits at each step "
             "for the ranks on this host",
-            "to see which programs: ps -eo user,pcpu,etime,args --sort=-pcpu | head",
+            "see which programs: ps -eo user,pcpu,etime,args --sort=-pcpu | head; if they stay, "
+            "let waiting threads sleep earlier: ipexctl run -x GOMP_SPINCOUNT=60000",
         )
 
 
