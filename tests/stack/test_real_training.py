@@ -104,8 +104,8 @@ def test_a_script_in_fp32_multiplies_with_bf16_inputs_if_asked_and_its_own_setti
         assert ran.rc == 0, ran.err + ran.out
         assert ("--fp32-math bf16 is on" in ran.err) == bool(words)
         found[name] = by_rank(ran.out)[0][-1].split()
-    words = f"OMP_NUM_THREADS=1 {training.python} -c {shlex.quote(PRODUCT)} medium"
-    of_torch = on_host(training.lab.hosts[0], words).split()  # which products are rounded depends on the processor
+    line = f"OMP_NUM_THREADS=1 {training.python} -c {shlex.quote(PRODUCT)} medium"
+    of_torch = on_host(training.lab.hosts[0], line).split()  # which products are rounded depends on the processor
     assert found["default"] == alone, "bit for bit"
     assert found["asked"] == ["medium", of_torch[1], "bf16", of_torch[3]]
     assert found["own"] == ["highest", "False", "bf16", alone[3]]
