@@ -11,7 +11,7 @@ trap 'rm -rf "$debian"' EXIT
 trap 'exit 130' INT TERM
 
 debootstrap --variant=minbase --include=ca-certificates,pipx,procps,python3,python3-venv trixie "$debian" \
-  "${DEBIAN_MIRROR:-http://deb.debian.org/debian}" >"$debian.log" || { tail "$debian.log"; exit 1; }
+  ${DEBIAN_MIRROR:+"$DEBIAN_MIRROR"} >"$debian.log" || { tail "$debian.log"; exit 1; }
 rm "$debian.log"
 # What this machine trusts and resolves.
 cp /etc/resolv.conf "$debian/etc/"

@@ -55,9 +55,8 @@ def envs_command(
         report = envs(opened, request)
     if remove and report.exit_code == 0 and not any(result.removed for result in report.hosts):
         names = f"environment {', '.join(map(repr, remove))}"
-        raise UserError(
-            f"{names} does not exist on {fold(result.host.name for result in report.hosts)}", fix="ipexctl envs"
-        )
+        hosts = fold(result.host.name for result in report.hosts)
+        raise UserError(f"{names} does not exist on {hosts}", fix=f"ipexctl envs{opened.options.hosts}")
     output.print_report(report, as_json, show, options=opened.options.hosts)
     raise interrupt.or_exit(report.exit_code)
 

@@ -94,6 +94,11 @@ class NumaNode(NamedTuple):
     """Distance to each node of the host, in their order; empty if unknown."""
 
 
+def format_numa_nodes(numbers: Iterable[int | None]) -> str:
+    known = CpuList.of(number for number in numbers if number is not None)
+    return f"NUMA node{'s' * (len(known) > 1)} {known}"
+
+
 class Cpu(NamedTuple):
     arch: str | None = None
     vendor: str | None = None

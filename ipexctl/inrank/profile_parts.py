@@ -186,7 +186,8 @@ def _open(events: Iterable[Event], own: Iterable[Event], thread: int | None) -> 
 
 
 def _top_level(own: Sequence[Event]) -> tuple[list[Event], dict[int, int]]:
-    """Events in no other one, and for each event the place of the one that it is in. Named ranges do not count."""
+    """Return the events that are in no other event, and for each event the index of the one that contains it. Named
+    ranges do not count."""
     tops: list[Event] = []
     places: dict[int, int] = {}
     for place, event in enumerate(own):
@@ -241,8 +242,8 @@ def _forward(
 
 
 def count_flops(event: Event) -> int:
-    """Floating-point operations of a matrix product; 0 for any other operator. A convolution's backward has those of
-    its forward, whose event does not show the size of the result."""
+    """Floating-point operations of a matrix product; 0 for any other operator. The backward of a convolution counts
+    as its forward, because its event does not show the size of the result."""
     name, shapes = event.name, event.shapes
     try:
         if name in PRODUCTS:

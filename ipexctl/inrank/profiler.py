@@ -110,7 +110,7 @@ class StepProfiler:
             self.run_guarded(self._start_over)
 
     def after_fork(self) -> None:
-        """In the child, which is the one that trains only if no step was made before."""
+        """Called in the child, which trains only if the parent has made no step."""
         if self._steps:
             self._is_over, self._profile = True, None
 

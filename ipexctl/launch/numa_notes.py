@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
-from ipexctl.facts.cpu import CpuList
+from ipexctl.facts.cpu import CpuList, format_numa_nodes
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.context import LaunchContext, NodeLayout
 from ipexctl.launch.topology import bind, default_ranks, split_ranks
@@ -70,7 +70,7 @@ def _without_memory(node: NodeLayout) -> str:
     empty = [numa for numa in node.facts.cpu.numa if numa.number not in with_memory]
     far = {number for numa in empty for number in numa.cpus}
     cores = sum(core.cpu in far for core in node.cores.cores)
-    numbers = _numbered(numa.number for numa in empty if numa.cpus)
+    numbers = format_numa_nodes(numa.number for numa in empty if numa.cpus)
     return f"{numbers} on {{}} without memory: {counted(cores, 'core')} there use the nearest node's" if cores else ""
 
 
@@ -89,20 +89,15 @@ def _without_rank(node: NodeLayout) -> str:
         there, unused = sum(size_of[number] for number in small), sum(core.node in small for core in idle)
         rest = f"{unused} of them idle" if unused else "ranks of their socket have them"
         return (
-            f"no rank of its own for {_numbered(small)} on {{}}: {counted(there, 'core')} there, fewer than half of "
-            f"the {largest} in the largest node; {rest}"
+            f"no rank of its own for {format_numa_nodes(small)} on {{}}: {counted(there, 'core')} there, fewer than "
+            f"half of the {largest} in the largest node; {rest}"
         )
     if len(idle) < node.count:
         return ""
     return (
-        f"{counted(len(idle), 'core')} of {_numbered(core.node for core in idle)} on {{}} idle: each of "
+        f"{counted(len(idle), 'core')} of {format_numa_nodes(core.node for core in idle)} on {{}} idle: each of "
         f"{counted(node.count, 'rank')} has {binding.share}, as many as fit into the smallest NUMA node"
     )
-
-
-def _numbered(numbers: Iterable[int | None]) -> str:
-    known = CpuList.of(number for number in numbers if number is not None)
-    return f"NUMA node{'s' * (len(known) > 1)} {known}"
 
 
 def _straddling(best: int, node: NodeLayout) -> str:

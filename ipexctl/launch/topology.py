@@ -236,7 +236,7 @@ class Binding:
     workers: int
     """oneCCL workers per rank; 0 if a rank has no core to spare."""
     share: int
-    """Cores per rank, with those of its workers; 0 if there are more ranks than cores."""
+    """Cores per rank, including the cores of its oneCCL workers; 0 if there are more ranks than cores."""
     alone: bool
     """True if no two ranks share a core, so each thread may be bound to one."""
     crowded: bool = False

@@ -34,8 +34,8 @@ from ipexctl.remote.tcp import Dialed
 _READ = 1 << 20
 _CONNECTION_ERRORS = (paramiko.SSHException, EOFError, OSError)
 _RETRY_INTERVALS = (0.05, 0.1, 0.2)
-"""Seconds between attempts to open a channel if no other is open: sshd frees that of the last command a moment later.
-"""
+"""Seconds between attempts to open a channel if no other is open: sshd frees the channel of a
+finished command a moment later."""
 _MORE_SESSIONS = "raise MaxSessions in its sshd_config, or its process limit"
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from ipexctl.facts.cpu import Cpu, CpuList, NumaNode
+from ipexctl.facts.cpu import Cpu, CpuList, NumaNode, format_numa_nodes
 from ipexctl.launch.topology import cores_of
 from ipexctl.text import short_numbers
 from ipexctl.ui.messages import wrapped
@@ -67,8 +67,7 @@ def _rank_text(rank: DrawnRank) -> str:
     cores = f"cores {short_numbers(rank.cores)}" if rank.cores else "not bound"
     workers = f"oneCCL on {CpuList.of(rank.workers)}" if rank.workers else ""
     threads = f"{rank.threads} thread{'s' * (rank.threads != 1)}"
-    nodes = f"node{'s' * (len(rank.memory) > 1)} {CpuList.of(rank.memory)}"
-    memory = f"memory of {nodes}" if rank.memory else "any memory"
+    memory = f"memory of {format_numa_nodes(rank.memory)}" if rank.memory else "any memory"
     return f"{name}: {', '.join(part for part in (cores, workers, threads, memory) if part)}"
 
 
@@ -111,7 +110,7 @@ def _rows(cpu: Cpu) -> Iterator[_Row]:
         cores = [core for core in _cores(cpu) if core.cpus[0] in own]
         near = cpus or home_of.get(nodes[0].number, CpuList())
         sockets = frozenset(at for at, package in enumerate(cpu.packages) if package & near)
-        label = f"node{'s' * (len(nodes) > 1)} {CpuList.of(node.number for node in nodes)}"
+        label = format_numa_nodes(node.number for node in nodes)
         memory = _memory(nodes, is_hbm=nodes[0] in cpu.hbm) if any(node.memory for node in cpu.numa) else ""
         yield _Row(label, memory, sockets, cores)
     if not rows:

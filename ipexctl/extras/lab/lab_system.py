@@ -5,6 +5,7 @@ network namespace, never by name.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -89,7 +90,8 @@ def run(argv: Sequence[str], *, stdin: str = "", timeout: float = 30) -> str:
             try:
                 out, err = process.communicate(stdin, timeout)
             except BaseException:
-                os.killpg(process.pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
                 raise
     except OSError as error:
         raise CommandError(str(error)) from error

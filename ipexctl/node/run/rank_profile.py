@@ -22,7 +22,7 @@ class OperatorTime(NamedTuple):
     dtype: str
     calls: int
     seconds: float
-    """Its own time, without that of operators inside it."""
+    """Without the operators that it calls."""
 
 
 class RankProfile(NamedTuple):
@@ -32,7 +32,7 @@ class RankProfile(NamedTuple):
     steps: int = 0
     """Whole steps; 0 if a step took too long, so that only its beginning was profiled."""
     seconds: float = 0.0
-    """Of the window, of which the next fields are parts."""
+    """Length of the window. `data` to `communication` add up to it."""
     usual: float = 0.0
     """Seconds of a step before."""
     data: float = 0.0

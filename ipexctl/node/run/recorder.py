@@ -90,7 +90,7 @@ class OutputFile:
         keeps data that the disk has no room for."""
         self._key = key
         self._announce = announce
-        self._withdraw = undo_last_note
+        self._undo_last_note = undo_last_note
         self.have = 0
         """The offset up to which output is written, held in memory, or known to be lost."""
         self.lines = 0
@@ -144,7 +144,7 @@ class OutputFile:
         self._announce(Note(*self._key, line, self._size, None, kind, fields))
         if self._write(line):
             return True
-        self._withdraw()
+        self._undo_last_note()
         return False
 
     def _write_gap(self, offset: int) -> bool:

@@ -49,8 +49,8 @@ def test_drawing_replaces_the_table_and_says_which_rank_has_each_core() -> None:
     found = plan(machine(limited, 1), machine(limited, 2), env=IPEX)
     machines = dict.fromkeys(("node1", "node2"), limited)
     lines = list(plan_lines(found, machines=machines))
-    drawing = [line.split() for line in lines if line.startswith("    node")]
-    assert drawing == [["node", "0", "---0000+"], ["node", "1", "1111+..."]]
+    drawing = [line.split() for line in lines if line.startswith("    NUMA node")]
+    assert drawing == [["NUMA", "node", "0", "---0000+"], ["NUMA", "node", "1", "1111+..."]]
     ranks = [line.strip() for line in lines if "threads, memory" in line]
     assert [missing(*each) for each in zip(ranks, ("0,2 3-6 7 4 node 0", "1,3 8-11 12 4 node 1"), strict=True)] == [
         [],
