@@ -59,7 +59,7 @@ def test_drawing_replaces_the_table_and_says_which_rank_has_each_core() -> None:
     assert not any(line.split()[:2] == ["host", "rank"] for line in lines)
     alone = plan(machine(cpu(8, 2)), bind="none", ppn=1)
     text = words_of("\n".join(plan_lines(alone, machines={"node1": cpu(8, 2)})))
-    assert "0000 node 1 0000" in text
+    assert "0000 NUMA node 1 0000" in text
     assert "rank 0: not bound, 8 threads, any memory" in text
 
 
