@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from mutants.__main__ import ROOT, Place, choose, files_of, near, paths_of, stages
+from mutants.fixed import FILE, read_fixed
 from mutants.mutate import KINDS, is_in_function, mutants_of
 
 
@@ -98,6 +99,15 @@ def test_tests_that_call_a_function_are_found(tmp_path: Path) -> None:
         f"{file}:3": ["test_it.py::test_both"],
         f"{file}:5": ["test_it.py::test_one", "test_it.py::test_both"],
     }
+
+
+def test_fixed_mutants_apply_and_name_tests_that_exist() -> None:
+    for mutant in read_fixed():
+        assert mutant.apply((ROOT / mutant.file).read_text()) is not None, f"write the new text to {FILE}: {mutant}"
+        file, _, function = mutant.test.partition("::")
+        assert f"\ndef {function}(" in (ROOT / file).read_text(), f"name another test in {FILE}: {mutant}"
+    assert {mutant.file for mutant in read_fixed("node/run/verdict")} == {"ipexctl/node/run/verdict.py"}
+    assert read_fixed("node/ru") == []
 
 
 def test_each_package_has_tests() -> None:

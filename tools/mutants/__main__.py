@@ -1,6 +1,7 @@
 """Makes mutants of a package of ipexctl, and runs the unit tests that belong to it on each.
 
     .venv/bin/python -m tools.mutants doctor --seed 1 --count 10
+    .venv/bin/python -m tools.mutants --fixed
 
 In: a package or module below ipexctl, a seed and a number. Out: one line for each mutant, with what noticed it. A
 survivor is a change that no test noticed: add a test, or see that it changes nothing. The tests run once without a
@@ -9,8 +10,13 @@ counts when a module is imported, such as a constant, has the tests that import 
 the tests of `--also` come last. A test that gets what it examines from another one, such as a cached value, may be
 missed: run a survivor's tests whole before you believe it.
 
-Rule: mutants are made in a copy of the checkout in a temporary directory, one at a time. The exit code is 0 whatever
-survives; it is 1 if the tests fail without any change. It takes minutes and is no part of `tests/run.sh`.
+`--fixed` plays the mutants of `fixed.yaml`, each with the one test named for it: with ROOM those of its files, else all
+(about six minutes). Before a test is deleted or moved, play random mutants of the module that it calls; play them again
+with the same seed afterwards, and then the fixed ones.
+
+Rule: mutants are made in a copy of the checkout in a temporary directory, one at a time. Random mutants give exit code
+0 whatever survives; fixed ones give 1 if one survives or its text is gone; both give 1 if the tests fail without any
+change. It takes minutes and is no part of `tests/run.sh`.
 """
 
 from __future__ import annotations
@@ -33,6 +39,7 @@ from typing import Final, NamedTuple
 
 from import_graph import distances, is_test, project_imports
 
+from .fixed import FixedMutant, read_fixed
 from .mutate import KINDS, Mutant, is_in_function, mutants_of
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -76,6 +83,46 @@ class Place(NamedTuple):
 
 def main() -> int:
     given = _arguments()
+    return _play_fixed(given) if given.fixed else _play_random(given)
+
+
+def _play_fixed(given: argparse.Namespace) -> int:
+    mutants = read_fixed(given.room)
+    if not mutants:
+        sys.exit(f"no fixed mutant in a package or module {given.room} below ipexctl")
+    chosen = {number: mutant for number, mutant in enumerate(mutants, 1) if not given.only or number in given.only}
+    if given.list:
+        for number, mutant in chosen.items():
+            print(f"{number}: {_shown(mutant)}")
+        return 0
+    uncaught = 0
+    with tempfile.TemporaryDirectory(prefix="ipexctl-mutants-") as directory:
+        copy = copied(Path(directory))
+        begun = time.monotonic()
+        if noticed := run(copy, tuple(dict.fromkeys(mutant.test for mutant in chosen.values())), 3600):
+            print(f"the tests fail without any change: {noticed}", file=sys.stderr)
+            return 1
+        limit = max(_LEAST_TIME, 3 * (time.monotonic() - begun))
+        for number, mutant in chosen.items():
+            file = copy / mutant.file
+            before = file.read_text(encoding="utf-8") if file.is_file() else ""
+            after = mutant.apply(before)
+            begun, result = time.monotonic(), "text not found"
+            if after is not None:
+                file.write_text(after, encoding="utf-8")
+                result = "caught" if run(copy, (mutant.test,), limit) else "SURVIVED"
+                file.write_text(before, encoding="utf-8")
+            uncaught += result != "caught"
+            print(f"{number}/{len(mutants)} {result} in {time.monotonic() - begun:.0f} s: {_shown(mutant)}", flush=True)
+    print(f"{len(chosen)} fixed mutants: {uncaught} not caught")
+    return 1 if uncaught else 0
+
+
+def _shown(mutant: FixedMutant) -> str:
+    return f"{mutant.file}: {mutant.before.strip()}  ->  {mutant.after.strip() or '(removed)'}\n    by {mutant.test}"
+
+
+def _play_random(given: argparse.Namespace) -> int:
     source = ROOT / "ipexctl" / given.room
     files = sorted(source.rglob("*.py")) if source.is_dir() else [source.with_suffix(".py")]
     if not all(file.is_file() for file in files):
@@ -119,14 +166,24 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tools.mutants", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("room", metavar="ROOM", help="package or module below ipexctl: doctor, node/run, hosts/limit")
+    parser.add_argument(
+        "room",
+        metavar="ROOM",
+        nargs="?",
+        default="",
+        help="package or module below ipexctl: doctor, node/run, hosts/limit",
+    )
+    parser.add_argument("--fixed", action="store_true", help="play the mutants of fixed.yaml, of ROOM or all")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=10)
     parser.add_argument("--kind", choices=KINDS, help="only such mutants")
     parser.add_argument("--also", action="append", default=[], metavar="PATH", help="more tests, such as tests/process")
     parser.add_argument("--only", type=int, action="append", default=[], metavar="N", help="only number N of the list")
     parser.add_argument("--list", action="store_true", help="print the mutants and run nothing")
-    return parser.parse_args()
+    given = parser.parse_args()
+    if not given.room and not given.fixed:
+        parser.error("needs a ROOM or --fixed")
+    return given
 
 
 def choose(files: list[Path], seed: int, count: int, kind: str | None) -> list[Place]:
