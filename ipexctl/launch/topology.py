@@ -343,7 +343,7 @@ def level(total: int, room: Sequence[int]) -> list[int]:
             break
         # Whole rounds in one step, because a hostfile may grant thousands.
         rounds = max(1, min(total // len(with_room), min(room[at] - counts[at] for at in with_room)))
-        for at in with_room[: total if total < len(with_room) else None]:
+        for at in with_room[:total]:
             counts[at] += rounds
             total -= rounds
     return counts

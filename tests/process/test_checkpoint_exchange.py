@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -148,6 +149,26 @@ def test_unreadable_directory_is_an_error_if_it_had_files(tmp_path: Path, monkey
     files.known = {"out/step-1/last.pt": SimpleNamespace(is_brought=True)}  # type: ignore[dict-item]
     with pytest.raises(PermissionError, match="step-1"):
         files.scan()
+
+
+def test_file_that_is_written_while_it_is_read_is_no_copy(tmp_path: Path) -> None:
+    file = tmp_path / "out/weights.bin"
+    file.parent.mkdir()
+    with file.open("wb") as stream:
+        stream.truncate(64 << 20)
+    done = threading.Event()
+
+    def write() -> None:
+        while not done.wait(0.001):
+            os.utime(file)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    report = CheckpointFiles(str(file.parent), str(tmp_path)).scan()
+    done.set()
+    writer.join()
+    assert ({*report.copies}, {*report.left}) == (set(), {"out/weights.bin"})
+    assert {*CheckpointFiles(str(file.parent), str(tmp_path)).scan().copies} == {"out/weights.bin"}
 
 
 HALF = pytest.mark.parametrize(

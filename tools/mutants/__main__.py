@@ -119,7 +119,8 @@ def _play_fixed(given: argparse.Namespace) -> int:
 
 
 def _shown(mutant: FixedMutant) -> str:
-    return f"{mutant.file}: {mutant.before.strip()}  ->  {mutant.after.strip() or '(removed)'}\n    by {mutant.test}"
+    before, after = (" ".join(text.split()) for text in (mutant.before, mutant.after))
+    return f"{mutant.file}: {before}  ->  {after or '(removed)'}\n    by {mutant.test}"
 
 
 def _play_random(given: argparse.Namespace) -> int:

@@ -78,8 +78,7 @@ class _Copy(NamedTuple):
 
     @property
     def is_own(self) -> bool:
-        known = self.holder.report.known.get(self.marker.path)
-        return self.number is None or (known is not None and not known.is_brought)
+        return self.number is None or not self.holder.report.known[self.marker.path].is_brought
 
 
 def plan_exchange(reports: Mapping[str, HostCopies]) -> ExchangePlan:

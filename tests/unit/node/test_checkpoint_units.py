@@ -316,6 +316,7 @@ NEWEST = {
     "half-written everywhere": (["?a.pt", "?a.pt", "0a.pt"], set(), ["a.pt", "a.pt"]),
     "empty on a host": (["0a.pt", "<a.pt"], {"2>1"}, []),
     "a new disk": (["", "<a.pt"], {"2>1"}, []),
+    "a new disk, and the writer has its copy": (["", "<a.pt", "=a.pt"], {"3>1"}, []),
     "a copy that was brought is deleted": (["=a.pt", "xa.pt"], {"1>2"}, []),
     "deleted by its writer": (["-a.pt", "<a.pt"], set(), ["", "a.pt"]),
     "deleted by its writer, and written on another host": (["-a.pt", "ba.pt"], {"2>1"}, []),

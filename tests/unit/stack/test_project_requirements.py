@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -169,12 +170,20 @@ def test_torch_in_a_file_chooses_the_stack(tmp_path: Path, line: str, torch: str
     assert request(file) == torch
 
 
-def test_torch_of_a_file_and_a_kind_of_stack_count_together(tmp_path: Path) -> None:
-    (tmp_path / "requirements.txt").write_text("torch==2.13.0\n")
-    made = install_request(
-        StackRequest(stack="torch"), (), [tmp_path / "requirements.txt"], Sources(), "default", {}
-    ).env.stack
-    assert made == StackRequest(torch="2.13.0", stack="torch")
+@pytest.mark.parametrize(
+    ("stack", "line", "torch"),
+    [
+        (StackRequest(stack="torch"), "torch==2.13.0", "2.13.0"),
+        (StackRequest(ipex="2.7.0"), "torch>=2.7", None),  # the requested part alone decides the stack's torch
+        (StackRequest(oneccl="2.7.0"), "torch>=2.7", None),
+    ],
+)
+def test_torch_of_a_file_and_a_requested_stack_count_together(
+    tmp_path: Path, stack: StackRequest, line: str, torch: str | None
+) -> None:
+    (tmp_path / "requirements.txt").write_text(f"{line}\n")
+    made = install_request(stack, (), [tmp_path / "requirements.txt"], Sources(), "default", {})
+    assert made.env.stack == replace(stack, torch=torch)
 
 
 # The note on the order of indexes

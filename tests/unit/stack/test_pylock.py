@@ -71,6 +71,19 @@ def test_wheel_on_disk_has_a_path_and_no_url() -> None:
     assert (wheel.url, wheel.path, wheel.sha256, wheel.size) == (None, "/w/t.whl", "ab", 7)
 
 
+@pytest.mark.parametrize(
+    ("published", "path"), [((), "/w/torch-2.8.0-py3-none-linux_x86_64.whl"), (("torch-2.8.0-py3-none-any.whl",), None)]
+)
+def test_wheel_built_from_the_source_is_read_only_if_none_is_published(
+    published: tuple[str, ...], path: str | None
+) -> None:
+    source = "https://host/torch-2.8.0.tar.gz"
+    text = lock(*published) + f'sdist = {{ url = "{source}", hashes = {{ sha256 = "cd" }} }}\n'
+    built = LocalWheel("/w/torch-2.8.0-py3-none-linux_x86_64.whl", "ab", 7)
+    (wheel,) = read_pylock(text, "3.11", "2.31", {source: built})
+    assert wheel.path == path
+
+
 def test_wheel_given_by_url_is_read() -> None:
     text = (
         'lock-version = "1.0"\n[[packages]]\nname = "Special_Thing"\n'

@@ -184,6 +184,7 @@ def test_available_wheels_decide_the_stack_and_its_versions(
     assert (plan.ipex is None) == row.startswith("torch")
     assert (plan.backend, plan.python) == ("ccl" if oneccl else "gloo", "3.8" if row == "ipex-1.12" else "3.11")
     assert oneccl is None or not any("impi-rt" in requirement for requirement in plan.requirements)
+    assert plan.reason.fields["gloo"] == ("yes" if plan.ipex and not oneccl else "no")
     assert missing(plan.reason.text, why) == []
 
 

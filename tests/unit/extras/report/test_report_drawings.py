@@ -163,10 +163,10 @@ def test_the_data_of_a_path_is_numbers_and_commands() -> None:
 
 def test_the_grid_shows_waiting_work_idleness_and_what_is_not_known() -> None:
     waits = (0.0, 0.09, 0.1, 0.4, 0.7, None, None)
-    row = RankRow(0, "a", 5, None, 0.2, 0.8, None, (0.8,) * 6 + (None,), waits, (1.0,) * 5 + (0.0, None), ())
+    row = RankRow(0, "a", 5, None, 0.2, 0.8, None, (0.1, *(0.8,) * 5, None), waits, (1.0,) * 5 + (0.0, None), ())
     drawn = grid(1, RankGrid(Columns(0, 10, 7), (row,)), 70.0)
     cells = {style: path for path, style in re.findall(r'<path d="([^"]*)" class="(w\d|d\d|idle)">', drawn)}
-    assert cells == {"w4": "M0 0h2", "d0": "M2 0h1", "d1": "M3 0h1", "d2": "M4 0h1", "idle": "M5 0h1"}
+    assert cells == {"w0": "M0 0h1", "w4": "M1 0h1", "d0": "M2 0h1", "d1": "M3 0h1", "d2": "M4 0h1", "idle": "M5 0h1"}
 
 
 def test_phases_are_at_their_time_on_the_common_axis() -> None:

@@ -183,6 +183,14 @@ def test_the_change_of_throughput_has_an_interval_that_contains_it() -> None:
     assert change.low <= change.ratio <= change.high
 
 
+def test_the_interval_has_the_factor_of_the_runs_degrees_of_freedom() -> None:
+    """Two samples of five with equal variances have eight degrees, for which tables of Student's t say 2.306."""
+    change = compare(page_with([2.0, 3, 4, 5, 6, 7]), page_with([1.0, 2, 3, 4, 5, 6])).change
+    assert isinstance(change, Change)
+    assert change.low == pytest.approx((1 - 2.306) / 4, abs=0.003)
+    assert change.high == pytest.approx((1 + 2.306) / 4, abs=0.003)
+
+
 def test_a_short_run_has_no_interval() -> None:
     for count, has_interval in ((5, False), (6, True)):
         change = compare(page_with([1.0, 1.1] * 30), page_with([1.0 + n / 10 for n in range(count)])).change
@@ -311,12 +319,14 @@ def test_a_damaged_time_before_the_start_does_not_count(before: object) -> None:
     assert [phase.kind for phase in made({"before_start": before}).phases] == ["script"]
 
 
-def test_steps_below_the_usual_speed_are_the_warm_up() -> None:
-    for first, kinds in ((0.9, ["steps", "end"]), (0.5, ["warm-up", "steps", "end"])):
-        windows = [Window(1000.0 + n, 1.0, first if n < 3 else 1.0) for n in range(12)]
-        phases = made(measured=Measurements({0: windows})).phases
-        assert [phase.kind for phase in phases] == kinds
-        assert phases[-2].begin == (0 if first == 0.9 else 3)
+@pytest.mark.parametrize(
+    ("first", "count", "has_warm_up"), [(0.9, 12, False), (0.5, 12, True), (0.5, 6, True), (0.5, 5, False)]
+)
+def test_steps_below_the_usual_speed_are_the_warm_up(first: float, count: int, has_warm_up: bool) -> None:
+    windows = [Window(1000.0 + n, 1.0, first if n < 2 else 1.0) for n in range(count)]
+    phases = made(measured=Measurements({0: windows})).phases
+    assert [phase.kind for phase in phases] == [*(["warm-up"] if has_warm_up else []), "steps", "end"]
+    assert phases[-2].begin == (2 if has_warm_up else 0)
 
 
 def test_an_exchange_of_checkpoints_is_a_phase() -> None:
