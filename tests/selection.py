@@ -1,7 +1,7 @@
 """Chooses the tests that a call runs: `python tests/selection.py changed [BASE]`, `python tests/selection.py ci`.
 
 `changed` prints the test files of what differs from BASE (the last commit of main): nearest first, by imports, as many
-as fit into `BUDGET`; what it leaves out is named. Pages and golden texts bring the tests of pages and of golden texts.
+as fit into `BUDGET`; what it leaves out is named. Pages, golden texts and tables of cases bring their tests.
 
 `ci` prints the files of which a submission runs all tests, beside the core of all others: those of `changed` since
 the last landing within `CI_BUDGET`, and a twelfth of the rest. Which one is the number of commits: in 14 landings
@@ -30,6 +30,7 @@ from typing import NamedTuple
 
 import pytest
 
+from case_table import reader_of
 from import_graph import ROOT, distances, is_test, project_imports
 
 DURATIONS = Path(__file__).with_name("durations.json")
@@ -80,6 +81,8 @@ def choose(
         for prefix, tests in TESTS_OF.items():
             if path.startswith(prefix):
                 reached.update({file: 0 for file in imports if is_test(file) and file.startswith(f"{tests}/")})
+        if path.endswith(".txt") and (reader := str(reader_of(Path(path)))) in imports:
+            reached[reader] = 0
     near = {file: distance for file, distance in reached.items() if is_test(file) and distance <= NEAR}
     if any(path.endswith(".py") for path in changed):
         near.update({file: 0 for file in ALWAYS if file in imports})

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from case_table import case_table
 from cli_helpers import IPEXCTL, CommandResult, ipexctl
 from ipexctl.extras.lab.faults import break_host, mend_host
 from ipexctl.extras.lab.lab_plan import LabSpec, ipv6
@@ -222,33 +223,7 @@ def test_host_key_of_another_type_than_known_is_refused(
     assert known.read_text() == ""
 
 
-@pytest.mark.parametrize(
-    ("port", "lines", "config", "expected"),
-    [
-        (2201, ["PORT E"], "", "refused"),
-        (2201, ["PORT E", "PORT c", "PORT C"], "", "known"),
-        (2201, ["* E"], "", "refused"),
-        (2201, ["@cert-authority * A"], "", "new"),
-        (2201, ["@cert-authority * A", "PORT E"], "", "refused"),
-        (2201, ["@revoked * E"], "", "new"),
-        (2201, ["PORT C", "@revoked * C"], "", "refused"),
-        (2201, ["BARE E"], "", "new"),
-        (2201, ["BARE C"], "", "known"),
-        (2201, ["BARE C", "PORT E"], "", "refused"),
-        (2201, ["cluster E"], "HostKeyAlias cluster", "refused"),
-        (2201, ["PORT E"], "HostKeyAlias cluster", "new"),
-        (2201, ["2 PORT E"], "", "refused"),
-        (2201, ["PORT E", "2 PORT C"], "", "known"),
-        (2202, ["PORT C"], "", "known"),
-        (2202, ["PORT E"], "", "known"),
-        (2202, ["PORT R"], "", "refused"),
-        (2202, ["PORT c", "PORT E"], "", "known"),
-        (2202, ["PORT C", "PORT e"], "", "refused"),
-        (2204, ["PORT R"], "", "known"),
-        (22, ["BARE C"], "", "refused"),
-    ],
-    ids=str,
-)
+@case_table
 def test_host_key_check_matches_openssh(
     lab3: Lab, extra_sshds: dict[str, str], tmp_path: Path, port: int, lines: list[str], config: str, expected: str
 ) -> None:
@@ -425,23 +400,7 @@ def test_sshd_with_only_weak_algorithms_is_refused(lab3: Lab, host_key: str, tmp
     assert (ran.rc, ran.out) == (3, "")
 
 
-@pytest.mark.parametrize(
-    ("lines", "code", "named"),
-    [
-        ([], 0, ""),
-        (["Ciphers aes256-ctr", "MACs hmac-sha2-256"], 0, ""),
-        (["Ciphers aes192-ctr"], 3, ""),
-        (["Ciphers aes128-cbc"], 3, "Ciphers"),
-        (["MACs hmac-sha2-512"], 3, ""),
-        (["HostKeyAlgorithms ssh-ed25519"], 3, ""),
-        (["RequiredRSASize 2048"], 0, ""),
-        (["RequiredRSASize 3072"], 3, "RequiredRSASize"),
-        (["RevokedHostKeys DIRECTORY/revoked"], 3, "RevokedHostKeys"),
-        (["RevokedHostKeys DIRECTORY/missing"], 3, "RevokedHostKeys"),
-        (["RevokedHostKeys DIRECTORY/others"], 0, ""),
-    ],
-    ids=str,
-)
+@case_table
 def test_security_settings_of_the_ssh_config_are_applied(
     lab3: Lab, host_key: str, tmp_path: Path, lines: list[str], code: int, named: str
 ) -> None:

@@ -18,6 +18,7 @@ import pytest
 import typer
 
 import ipexctl
+from case_table import literals_of
 from forked_calls import forked_call
 from ipexctl.commands.app import commands, groups, load_command
 from ipexctl.commands.launch_options import PANELS, ScriptCommand
@@ -90,43 +91,7 @@ def test_host_commands_have_all_host_options() -> None:
             assert set(HOST_OPTIONS.split()) <= set(options), name
 
 
-WRONG_CALLS = (
-    "exce",
-    "exec --hosst x -- true",
-    "exec --hosts a",
-    "dump nosuch -r 0",
-    "envs --diff a b",
-    "exec --hosts",
-    "config a b",
-    "config shwo",
-    "lab break node1",
-    "why --all",
-    "exec --shell true -- true",
-    "exec --shell=",
-    "exec --forks 0 -- true",
-    "exec --timeout inf -- true",
-    "exec --timeout nan -- true",
-    "exec --hosts me@@node1 -- true",
-    "exec -H /no/such/file -- true",
-    "exec --hosts -oProxyCommand=x -- true",
-    "exec --stdin /no/such/file -- cat",
-    "exec --host-keys maybe -- true",
-    "exec --home mine -- true",
-    "doctor --iface 10.0.0.0/99",
-    "run --json x.py",
-    "run --plain --live x.py",
-    "run --detach --summary out.json x.py",
-    "run --live x.py",
-    "run --summary /no/such/out.json x.py",
-    "run --stack torch x.py",
-    "run --hosts a nosuch.py",
-    "run --hosts a -n 0 tests/doc_shell.py",
-    "run --hosts a --mpi lam tests/doc_shell.py",
-    "run --hosts a --ranks 0..3 tests/doc_shell.py",
-    "run --hosts a --python python3 tests/doc_shell.py",
-    "run --hosts a -x RANK=0 tests/doc_shell.py",
-    "run --hosts a --env-file nosuch.env tests/doc_shell.py",
-)
+WRONG_CALLS = literals_of(__file__, "wrong_calls")
 """Each ends with exit code 2; the golden tests have their messages."""
 
 

@@ -11,32 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from case_table import case_table
 from mutants.__main__ import ROOT, Place, choose, files_of, near, paths_of, stages
 from mutants.fixed import FILE, read_fixed
 from mutants.mutate import KINDS, is_in_function, mutants_of
 
 
 @pytest.mark.core
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("x = a < 5", {"comparison: a <= 5", "threshold: 6", "threshold: 4"}),
-        ("x = a >= b", {"comparison: a > b"}),
-        ("MOST: Final = 600", {"threshold: 601", "threshold: 599"}),
-        ("x = a and b", {"and-or: a or b"}),
-        ("x = a or b", {"and-or: a and b", "precedence: b or a"}),
-        ("if a or b:\n    x()", {"and-or: a and b"}),
-        ("x = not a or b", {"and-or: not a and b"}),
-        ("x = {**a, **b}", {"precedence: {**b, **a}"}),
-        ("x = a if b else c", {"if-else: c if b else a"}),
-        ("if a:\n    x()\nelse:\n    y()", {"if-else: not a"}),
-        ("def f():\n    if a:\n        return", {"guard: False"}),
-        ("if a:\n    x()", set()),
-        ("if TYPE_CHECKING:\n    x = a < b", set()),
-        ("def f(x: A = 3) -> B: ...", set()),
-        ("x = f'{a or b}'", set()),
-    ],
-)
+@case_table
 def test_each_kind_of_change_is_made(text: str, expected: set[str]) -> None:
     assert {f"{mutant.kind}: {mutant.after}" for mutant in mutants_of(text)} == expected
 

@@ -49,6 +49,7 @@ def test_imports_of_the_product_are_counted_and_helpers_are_not() -> None:
         (["tests/helpers.py"], 60.0, ["a"], []),
         (["docs/run.md"], 60.0, ["docs/test_links"], []),
         (["tests/unit/golden/a.txt"], 60.0, ["golden/test_golden_a"], []),
+        (["tests/unit/d.txt", "tests/unit/none.txt"], 60.0, ["d"], []),
         (["LICENSE"], 60.0, [], []),
     ],
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from test_cli import call, run_program
 
+from case_table import case_table
 from ipexctl.hosts.host import Host
 from ipexctl.run.registry import RunRegistry
 from record_helpers import run_record
@@ -50,20 +51,7 @@ def save_runs(place: Path, *runs: tuple[str, str]) -> None:
         os.utime(register.directory / f"{run}.json", (1e9 + age, 1e9 + age))
 
 
-@pytest.mark.parametrize(
-    ("words", "offered"),
-    [
-        (("exec", "-l", ""), ["node1", "node2", "node3", "big9"]),
-        (("run", "--limit", "n"), ["node1", "node2", "node3"]),
-        (("exec", "-l", "node1,n"), ["node1,node2", "node1,node3"]),
-        (("exec", "-l", "!b"), ["!big9"]),
-        (("doctor", "--hosts", "b"), ["big9"]),
-        (("exec", "-H", "hosts.ini", "-l", "r"), ["rack1", "rack2", "raven"]),
-        (("exec", "-H", "hosts.ini", "-l", "c"), ["cpu"]),
-        (("exec", "-H", "broken", "-l", ""), []),
-        (("exec", "-H", "not-there", "-l", ""), []),
-    ],
-)
+@case_table
 def test_hosts_are_completed_from_the_hostfile_of_the_command(
     place: Path, words: tuple[str, ...], offered: list[str]
 ) -> None:
@@ -74,7 +62,7 @@ def test_hosts_are_completed_from_ipexctl_hostfile_variable(place: Path) -> None
     assert tab(place, "exec", "-l", "", IPEXCTL_HOSTFILE="hosts.ini")[:3] == ["rack1", "rack2", "raven"]
 
 
-@pytest.mark.parametrize("command", ["logs", "attach", "why", "slow", "stop", "fetch"])
+@case_table
 def test_runs_are_completed_newest_first(place: Path, command: str) -> None:
     save_runs(
         place, ("train-1120-0002", "ipex-2.8-aa"), ("train-1120-0001", "ipex-2.8-aa"), ("other-1119", "torch-2.13-bb")

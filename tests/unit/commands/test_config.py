@@ -17,6 +17,7 @@ from test_cli import call
 from test_complete import tab
 from typer.main import get_command
 
+from case_table import case_table, lines_of
 from ipexctl.commands import config_file
 from ipexctl.commands.app import app, commands, defaults_of
 from ipexctl.commands.defaults import _VARIABLES, REFUSED, command_specs, shared_options
@@ -33,89 +34,7 @@ else:
     import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
 VARIABLES = ("IPEXCTL_CLUSTER", *(variable for variable, _ in _VARIABLES))
-HARMLESS = frozenset(
-    {
-        "accelerate_config",
-        "all_hosts",
-        "allreduce",
-        "fp32_math",
-        "wire",
-        "profile",
-        "with_compiler",
-        "no_requirements",
-        "group",
-        "diff",
-        "allow_big",
-        "backend",
-        "bastion",
-        "bind",
-        "budget",
-        "ccl_workers",
-        "check",
-        "compare",
-        "connect_timeout",
-        "tag",
-    }
-    | {"cpu", "data", "detach", "diff", "dry_run", "env", "everything", "exclude", "exclusive", "follow", "forks"}
-    | {"gather", "meter", "metric", "offline_hub"}
-    | {"account", "nodes", "partition", "qos", "requeue", "time"}
-    | {"hang_after", "host", "hostfile", "hosts", "identity", "iface", "image", "install", "internal", "ipex", "lab"}
-    | {
-        "keep_going",
-        "launcher",
-        "limit",
-        "list_tasks",
-        "live",
-        "master_port",
-        "max_restarts",
-        "mpirun_hostfile",
-        "n",
-        "names",
-    }
-    | {"min_hosts", "oversubscribe", "resume_run", "spares"}
-    | {"network", "no_color", "offline", "omp", "oneccl", "plain", "port", "ppn", "quiet", "rank", "ranks", "require"}
-    | {
-        "require_oneccl",
-        "running",
-        "shared_home",
-        "skip_tags",
-        "slurm",
-        "smoke",
-        "stack",
-        "stacks",
-        "start_at",
-        "stderr",
-        "step",
-        "sync",
-    }
-    | {
-        "syntax_check",
-        "tags",
-        "time_limit",
-        "timeout",
-        "torch",
-        "transport",
-        "upgrade",
-        "downgrade",
-        "user",
-        "verbose",
-        "verify",
-    }
-    | {
-        "downgrade",
-        "grep",
-        "newest",
-        "nice",
-        "on_hang",
-        "only",
-        "reconnect",
-        "results",
-        "resume",
-        "tail",
-        "timestamps",
-        "wait",
-    }
-)
+HARMLESS = frozenset(" ".join(lines_of(__file__, "harmless")).split())
 """Parameters that a project's file may set: they run no program, send and write no file, and weaken no check."""
 NO_DEFAULTS = {"events", "json", "inventory", "cluster", "config", "help_all"}
 
@@ -268,41 +187,7 @@ def test_every_command_takes_defaults() -> None:
         assert isinstance(command, ConfiguredCommand) or command.commands, name
 
 
-@pytest.mark.parametrize(
-    ("command", "line"),
-    [
-        ("doctor", "ssh-config = 'cfg'"),
-        ("doctor", "known-hosts = 'cfg'"),
-        ("doctor", "host-keys = 'off'"),
-        ("doctor", "home = '/tmp/x'"),
-        ("install", "index-url = 'http://x/'"),
-        ("install", "extra-index-url = ['http://x/']"),
-        ("install", "find-links = ['wheels']"),
-        ("install", "wheelhouse = 'wheels'"),
-        ("install", "requirement = ['requirements.txt']"),
-        ("install", "with = ['torch @ https://x/torch.whl']"),
-        ("install", "with = ['torch @ file:torch.whl']"),
-        ("install", "with = ['./torch.whl']"),
-        ("install", "with = ['tqdm', 'wheels/torch.whl']"),
-        ("run", "setup = '/tmp/x'"),
-        ("run", "python = '/tmp/x'"),
-        ("run", "mpi = '/tmp/mpirun'"),
-        ("run", "export = ['A=1', 'AWS_SECRET_ACCESS_KEY']"),
-        ("run", "env-file = ['/home/me/.env']"),
-        ("run", "include = ['.env']"),
-        ("run", "cwd = '/etc'"),
-        ("run", "summary = '/home/me/.bashrc'"),
-        ("run", "report = '/home/me/.bashrc'"),
-        ("report", "output = '/home/me/.bashrc'"),
-        ("run", "module = 'x'"),
-        ("run", "notify = 'touch ran'"),
-        ("exec", "shell = 'touch ran'"),
-        ("exec", "stdin = '/home/me/.ssh/id'"),
-        ("play", "local = true"),
-        ("envs", "prune = true"),
-        ("push", "force = true"),
-    ],
-)  # fmt: skip
+@case_table
 def test_unsafe_options_are_refused_in_a_project_file_only(command: str, line: str, project: Path) -> None:
     text = f"[{command}]\n{line}\n"
     (project / "ipexctl.toml").write_text(text)

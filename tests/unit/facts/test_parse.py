@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from case_table import case_table
 from fakes import FakeSession
 from ipexctl.extras.lab.cpu_profiles import CPU_PROFILES, CpuProfile, cpus
 from ipexctl.facts import cpu as cpu_facts
@@ -313,20 +314,7 @@ def _cpu(affinity: str | None = None, quota: float | None = None) -> Cpu:
     return Cpu(cores=4, threads=8, online=parse_cpulist("0-7"), siblings=siblings, affinity=mask, quota=quota)
 
 
-@pytest.mark.parametrize(
-    ("affinity", "quota", "allowed"),
-    [
-        (None, None, 4),
-        ("0-7", None, 4),
-        ("0-3", None, 4),
-        ("0,4", None, 1),
-        ("0,1,4", None, 2),
-        ("0-7", 2.5, 3),
-        ("0-7", 0.1, 1),
-        ("0-7", 64.0, 4),
-        ("0,4", 2.0, 1),
-    ],
-)
+@case_table
 def test_allowed_cores_are_limited_by_affinity_and_quota(
     affinity: str | None, quota: float | None, allowed: int
 ) -> None:
@@ -337,7 +325,7 @@ def test_allowed_threads_of_each_core() -> None:
     assert [str(core) for core in _cpu("1,2,6").allowed_cores] == ["1", "2,6"]
 
 
-@pytest.mark.parametrize("text", ["", "x", "1-", "3-1", "0-99999999", "1,,2", "-1", "0x1"])
+@case_table
 def test_invalid_cpu_lists_are_none(text: str) -> None:
     assert parse_cpulist(text) is None
 

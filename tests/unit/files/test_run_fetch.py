@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from agent_helpers import other_pythons, wait_until
+from case_table import case_table
 from ipexctl.commands.fetch_command import as_json, show, show_hosts_with_path, show_other_hosts
 from ipexctl.files import destination
 from ipexctl.files.requested import FetchResult, FetchSource, parse_source
@@ -117,28 +118,7 @@ def test_directory_is_fetched_with_attributes_and_only_once(there: Path, out: Pa
     (out / "ck/closed").chmod(0o750)
 
 
-@pytest.mark.parametrize(
-    ("path", "dest", "names"),
-    [
-        ("ck/", "out", ["out/1.pt", "out/sub/2.pt"]),
-        ("ck/.", "out/new", ["out/new/1.pt", "out/new/sub/2.pt"]),
-        ("ck", "out", ["out/ck/1.pt", "out/ck/sub/2.pt"]),
-        ("ck/1.pt", "out", ["out"]),
-        ("ck/1.pt", "out/", ["out/1.pt"]),
-        ("ck/1.pt", "out/.", ["out/1.pt"]),
-        ("ck/1.pt", "is", ["is/1.pt"]),
-        ("**/top.pt", "out", ["out/top.pt"]),
-        ("*/1.pt", "out", ["out/ck/1.pt"]),
-        ("ck/*.pt", "out", ["out/1.pt"]),
-        ("c[k]/su*", "out", ["out/ck/sub/2.pt"]),
-        ("**/2.pt", "out", ["out/ck/sub/2.pt", "out/old/sub/2.pt"]),
-        ("*/sub/", "out", ["out/ck/sub/2.pt", "out/old/sub/2.pt"]),
-        ("c*/", "out", ["out/ck/1.pt", "out/ck/sub/2.pt"]),
-        ("a[1].pt", "out", ["out"]),
-        ("link", "out/", ["out/link"]),
-        ("./ck/../ck/sub", "out", ["out/sub/2.pt"]),
-    ],
-)
+@case_table
 def test_paths_have_the_same_meaning_as_for_rsync(
     tmp_path: Path, there: Path, path: str, dest: str, names: list[str]
 ) -> None:
@@ -559,21 +539,7 @@ def test_host_of_a_source_is_found_by_name_login_and_address() -> None:
         assert order_of_host(FetchSource(word, "x"), ".", [host], "~/.ipexctl").host == host
 
 
-@pytest.mark.parametrize(
-    ("text", "word", "path"),
-    [
-        ("last", "last", None),
-        ("last:ck/", "last", "ck/"),
-        ("last:a:b", "last", "a:b"),
-        ("last:all", "last:all", None),
-        ("last:all:ck/", "last:all", "ck/"),
-        ("last:all/x", "last", "all/x"),
-        ("me@node2:/data/x", "me@node2", "/data/x"),
-        ("[fe80::2]:x", "fe80::2", "x"),
-        ("me@[fe80::2]:~/x", "me@fe80::2", "~/x"),
-        ("run:a@b", "run", "a@b"),
-    ],
-)
+@case_table
 def test_source_is_split_into_name_and_path(text: str, word: str, path: str | None) -> None:
     assert parse_source(text) == FetchSource(word, path)
 

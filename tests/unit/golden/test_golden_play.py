@@ -12,6 +12,7 @@ import pytest
 from golden_file import Case, golden_diff, refusal, refused
 
 import test_play_templates as templates
+from case_table import literals_of
 from ipexctl.extras.play.modules.host_script import Completed
 from ipexctl.extras.play.modules.tune import LINK_FIX
 from ipexctl.extras.play.play_context import read_vars_dirs
@@ -26,101 +27,15 @@ from test_play_read import TASKS as TASKS_WITH_TAGS
 from test_play_refusals import check as check_in_home
 from test_play_variables import NODE1, write
 
-TASKS = (
-    "- exce: true",
-    "- apt: {name: vim}",
-    "- exec: a\n  whn: b",
-    "- exec: a\n  async: 5",
-    "- install: {offlin: yes}",
-    "- install: {offline: maybe}",
-    "- wait_for: {port: ssh}",
-    "- wait_for: {port: 99999}",
-    "- copy: {content: x}",
-    "- copy: {dest: /x}",
-    "- copy: {content: x, dest: /x, mode: rw}",
-    "- run: {module: a, ppn: 0}",
-    "- run: {module: a, env: ../x}",
-    "- install: {env: a/b}",
-    '- env: {name: "a\\nb", state: absent}',
-    "- env: {from: .., state: named}",
-    "- run: {module: a, backend: nccl}",
-    "- doctor: {require: avx512bf16}",
-    "- exec: a\n  copy: {content: x, dest: y}",
-    "- name: nothing",
-    "- exec: make creates=/x",
-    "- exec: echo {{ a",
-    "- exec: a\n  when: a ==",
-    "- exec: a\n  when: '{{ a }} == 1'",
-    "- debug: {msg: '{{ a | uppper }}'}",
-    "- debug: {msg: '{% include \"x\" %}'}",
-    "- exec: a\n  notify: nobody",
-    "- exec: a\n  register: facts",
-    "- exec: a\n  retries: '{{ n }}'",
-    "- include_tasks: gone.yml",
-    "- template: {src: gone.j2, dest: /x}",
-    "- exec: a\n  loop: 5",
-    "- debug: {msg: !vault x}",
-    "- doctor:\n  become: true",
-    "- block: []\n  loop: [1]",
-    "- [a, b]",
-    "- exec: a\n  exec: b",
-    "- copy: {src: site.yml, dest: x, owner: root}",
-    "- template: {src: site.yml, dest: x, group: root}",
-    "- copy: {src: site.yml, dest: x, remote_src: yes}",
-    "- run: {script: train.py, resume: last}",
-    "- replace: {path: x}",
-    "- group: {name: x}",
-    "- slurp: {src: x}",
-    "- {debug: , with_subelements: x}",
-    "- {debug: , delegate_facts: true}",
-    "- exec: x\n- copy: {content: \"{{ lookup('file', 'a') }}\", dest: /x}",
-    "- debug: {msg: \"{{ query('ansible.builtin.template', 'a') }}\"}",
-    "- debug: {var: \"lookup('pipe', 'id')\"}",
-    "- exec: x\n  when: lookup('password', 'a') == 'b'",
-    "- debug: {msg: x}\n  loop: \"{{ lookup('env', lookup('vars', 'a')) }}\"",
-    "- command: mkdir {{ d }} creates={{ d }}",
-    "- command: mkdir x creates=x",
-    "- command: chdir=/tmp make",
-    "- command: make chdir={{ a ~ '/b' }} creates=b",
-)
+TASKS = literals_of(__file__, "tasks")
 PLAYBOOKS = (
-    "hosts: all\ntasks: []\n",
-    "- tasks: []\n",
-    "- hosts: all\n  roles: [web]\n",
-    "- hosts: all\n  exec: true\n",
-    "- hosts: all\n  strategy: free\n",
-    "- hosts: all\n  vars: {facts: 1}\n",
-    "- hosts: all\n  tasks:\n\t- exec: true\n",
-    "- hosts: all\n  tasks: [\n",
-    "- hosts: all\n  hosts: none\n",
-    "- hosts: all\n  tasks: &t\n    - block: *t\n",
-    "- hosts: all\n  vars_files: gone.yml\n",
+    *literals_of(__file__, "playbooks"),
     "- " * 200 + "x\n",
-    "- hosts: all\n  vars: {a: \x00}\n",
     "- hosts: all\n  vars:\n    a: &a '" + "z" * 40_000 + "'\n    b: [" + "*a," * 30_000 + "]\n",
     "- hosts: all\n  vars:\n    a: &a '{{ x }}" + "z" * 40_000 + "'\n    b: [" + "*a," * 30_000 + "]\n",
 )
-TEMPLATES = (
-    "{{ tir }}",
-    "{{ cpu.tir }}",
-    "{{ ansible_processor_cores }}",
-    "{{ ansible_bios_date }}",
-    "{{ tier | int / 0 }}",
-    "{{ cpu.tier.x }}",
-    "{{ lookup('file', '/etc/passwd') }}",
-    "{{ lookup('pipe', 'id') }}",
-)
-HOME_TASKS = (
-    "- sync:",
-    "- sync: ~",
-    "- sync: {src: ~/proj/.., exclude: '{{ x }}'}",
-    "- exec: x\n- run: a.py --epochs 3",
-    "- run: {script: proj/two words.py, cwd: .}",
-    "- run: {script: '{{ x }}', cwd: '{{ here }}'}",
-    "- run: {module: pkg.train}",
-    "- run: {cmd: hostname}",
-    "- block:\n  - run: {cmd: hostname, cwd: /}",
-)
+TEMPLATES = literals_of(__file__, "templates")
+HOME_TASKS = literals_of(__file__, "home_tasks")
 VALUES: tuple[tuple[Any, Any], ...] = (
     ("mode", "u=rw"),
     ("mode", "999"),

@@ -23,6 +23,7 @@ from test_trust_plan import answer
 from test_unit_lab_plan import HOST, PROGRAMS
 
 import ipexctl
+from case_table import literals_of
 from ipexctl.commands.push_command import _with_hosts
 from ipexctl.commands.shared_options import Targets
 from ipexctl.errors import FileError
@@ -109,60 +110,8 @@ QUEUE_OPTIONS = (
     QueueOptions(others=("--array=0-3",)),
     QueueOptions(others=("--wait",)),
 )
-CONFIG_FILES = (
-    "fork = 3\n",
-    "# x\n\n  fork = 3\n",
-    "[rnu]\nppn = 2\n",
-    "[run]\n\npnp = 2\n",
-    "[run]\nmax_restarts = 2\n",
-    "[run]\nno-sync = true\n",
-    "[run]\nppn = '2'\n",
-    "[run]\nppn = true\n",
-    "[run]\nsync = 1\n",
-    "[run]\nexclude = '*.pt'\n",
-    "[run]\nexclude = [1]\n",
-    "[run]\nbackend = 'nccl'\n",
-    "[run]\nstack = {name = 'torch'}\n",
-    "forks = 0\n",
-    "[cluster.lab]\nhost = 'a'\n",
-    "[cluster.lab]\nppn = 2\n",
-    "ppn = 2\n",
-    "forks = 2\nupgrade = true\n",
-    "[run]\nupgrade = true\n",
-    "[run]\nmpi = 'foo'\n",
-    "[run]\nppn = 0\n",
-    "[run]\nstack = 'foo'\n",
-    "[run]\nranks = 'a-'\n",
-    "[run]\ncheckpoint = 'a//b'\n",
-    "[run]\nenv = '../x'\n",
-    "iface = '10.0.0.0/99'\n",
-    "hosts = 'node['\n",
-    "user = 'a b'\n",
-    "timeout = 1e9\n",
-    "[cluster]\nhosts = 'a'\n",
-    "run = 3\n",
-    "json = true\n",
-    "[run]\ncluster = 'a'\n",
-    "[run\nppn = 2\n",
-    "forks = 2\nforks = 3\n",
-    "run.pnp = 2\n",
-)
-REPOSITORIES = (
-    "hf:",
-    "hf:a/b/c",
-    "hf:../x",
-    "hf:a/..",
-    "hf:a--b/c",
-    "hf:a/b.git",
-    "hf:-a/b",
-    "hf:a/b@",
-    "hf:a/b@../x",
-    "hf:a/b@x/./y",
-    "hf:a/b@-x",
-    f"hf:a/{'b' * 95}",
-    "hf:a/b\n",
-    "hf-dataset:a b",
-)
+CONFIG_FILES = literals_of(__file__, "config_files")
+REPOSITORIES = (*literals_of(__file__, "repositories"), f"hf:a/{'b' * 95}")
 RUN_KEYWORDS: tuple[dict[str, Any], ...] = (
     {"wire": "bf17"},
     {"ppn": 0},
@@ -195,16 +144,7 @@ API_CALLS: tuple[Callable[[Any], object], ...] = (
     lambda _: UNTYPED.Run.find(rnu="last"),
     lambda _: UNTYPED.Run(RECORD).wait(timout=1),
 )
-SCRIPTS = (
-    "tarin.py",
-    "train",
-    "Train.py",
-    "src/evl.py",
-    "eval.py",
-    "nothing-like-it",
-    "none/x.py",
-    "litgpt",
-)
+SCRIPTS = literals_of(__file__, "scripts")
 TARGETS = ("", "/", "~", "~/", ".", "a:", "a:/", "a:~", "..", "../x", "x/../../y", "~root/x", "a\nb", "a[1:x")
 INTERFACES = ("10.0.0.0/33", "a b", "", "an-interface-name-too-long", "1.2.3.4/x")
 ACCOUNTS = ("me\n  ProxyCommand evil", "-oProxyCommand=x", "a b", "%h")

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from case_table import case_table
 from hosts_helpers import almost_valid, any_text, assert_can_be_reached, assert_points_inside, user_error
 from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.detect import detect, read_hosts_file
@@ -169,44 +170,12 @@ def test_named_hostfile_may_be_a_pipe(tmp_path: Path) -> None:
     assert [host.name for host in selection.hosts] == ["node1"]
 
 
-@pytest.mark.parametrize(
-    ("text", "suffix", "kind"),
-    [
-        ("node1\nnode2:4\n", "", "hostfile"),
-        ("", "", "hostfile"),
-        ("# [gpu]\nnode1 # ansible_host=x\n", "", "hostfile"),
-        ("[fe80::2]:2\n", "", "hostfile"),
-        ("node1:\n", "", "hostfile"),
-        ("node[1-4]\n", ".txt", "hostfile"),
-        ("node1\n[gpu]\nnode2\n", "", "ini"),
-        ("[all:vars]\r\nx=1\r\n", "", "ini"),
-        ("; for Ansible\nn ansible_host=a\n", "", "ini"),
-        ("node1\n", ".INI", "ini"),
-        ("all:\n  hosts:\n", "", "yaml"),
-        ("# x\n\n---\na:\n", "", "yaml"),
-        ("gpu:\n  hosts:\n    n:\n", "", "yaml"),
-        ("all:\n", "", "yaml"),
-        ('{"all": {}}', "", "yaml"),
-        ("node1", ".yaml", "yaml"),
-        ("node1", ".yml", "yaml"),
-        ("{}", ".json", "yaml"),
-    ],
-)
+@case_table
 def test_format_is_detected_by_suffix_or_content(text: str, suffix: str, kind: str) -> None:
     assert detect(text, suffix) == kind
 
 
-@pytest.mark.parametrize(
-    ("name", "data"),
-    [
-        ("hostfile", b"n1\nn2\n"),
-        ("hostfile", b"\xef\xbb\xbfn1\r\nn2\r\n"),
-        ("hosts.ini", b"[a]\nn[1:2]\n"),
-        ("hosts", b"[a]\nn[1:2]\n"),
-        ("hosts.yml", b"a: {hosts: {n1: , n2: }}"),
-        ("hosts", b"all:\n  hosts:\n    n1:\n    n2:\n"),
-    ],
-)
+@case_table
 def test_every_format_is_read_from_disk(tmp_path: Path, name: str, data: bytes) -> None:
     path = tmp_path / name
     path.write_bytes(data)

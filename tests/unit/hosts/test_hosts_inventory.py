@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from case_table import case_table
 from hosts_helpers import almost_valid, assert_only_user_errors
 from ipexctl.hosts.host import Host, ssh_options
 from ipexctl.hosts.inventory_files import read_inventory_ini, read_inventory_yaml
@@ -139,32 +140,12 @@ def test_ansible_connection_variables_are_read(line: str, host: Host) -> None:
     assert read(line) == {host.name: host}
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        ("'a b'", "a b"),
-        ('"a # b"', "a # b"),
-        ("plain", "plain"),
-        ('"say \\"x\\""', 'say "x"'),
-        ("{{x}}", "{{x}}"),
-        ("a=b", "a=b"),
-    ],
-)
+@case_table
 def test_other_variables_are_kept_as_text_without_their_quotes(value: str, text: str) -> None:
     assert read(f"n x={value} port=8080")["n"].vars == {"x": text, "port": "8080"}
 
 
-@pytest.mark.parametrize(
-    ("args", "proxy"),
-    [
-        ("-J me@b:2222", "ProxyJump=me@b:2222"),
-        ("-Jb -C", "ProxyJump=b"),
-        ("-o ProxyJump=b,c", "ProxyJump=b,c"),
-        ("-oproxycommand='ssh -W %h:%p b'", "proxycommand=ssh -W %h:%p b"),
-        ("-o ProxyJump=none -J b", "ProxyJump=none"),
-        ("-C", None),
-    ],
-)
+@case_table
 def test_proxy_in_ssh_arguments_becomes_an_ssh_option(args: str, proxy: str | None) -> None:
     host = read(f'n ansible_ssh_common_args="{args}"')["n"]
     assert host.proxy == proxy
@@ -177,20 +158,7 @@ def test_a_local_host_may_inherit_a_proxy() -> None:
     assert read(text)["here"].address == "localhost"
 
 
-@pytest.mark.parametrize(
-    ("args", "config", "known", "left"),
-    [
-        ("-F cfg", "inv/cfg", None, None),
-        ("-Fcfg -o UserKnownHostsFile=kh", "inv/cfg", "inv/kh", None),
-        ("-oUserKnownHostsFile=/etc/kh -v", None, "/etc/kh", "-v"),
-        ('-o \\"UserKnownHostsFile kh\\"', None, "inv/kh", None),
-        ("-o ProxyJump=bastion -F cfg -o Compression=yes", "inv/cfg", None, "-o Compression=yes"),
-        ("-o userknownhostsfile=/dev/null", None, None, "-o userknownhostsfile=/dev/null"),
-        ("-F none", "/dev/null", None, None),
-        ("-o ControlPath={{b}}", None, None, "-o ControlPath={{b}}"),
-        ("-F", None, None, "-F"),
-    ],
-)
+@case_table
 def test_files_in_ssh_arguments_are_read_and_the_rest_is_kept(
     args: str, config: str | None, known: str | None, left: str | None
 ) -> None:

@@ -9,33 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from case_table import case_table
 from hosts_helpers import any_text
 from ipexctl.hosts.host import WordError
 from ipexctl.hosts.nodeset import MAX_HOSTS, expand, expand_ranges, fold, split_specs
 
 
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("node1", "node1"),
-        ("node[1-4,7]", "node1 node2 node3 node4 node7"),
-        ("node[01-10/2]", "node01 node03 node05 node07 node09"),
-        ("node[001-003]", "node001 node002 node003"),
-        ("a[1-2]b[3-4]", "a1b3 a1b4 a2b3 a2b4"),
-        ("node[8-11].site", "node8.site node9.site node10.site node11.site"),
-        ("10.0.0.[9-10]", "10.0.0.9 10.0.0.10"),
-        ("b,a,n[5]", "b a n5"),
-        ("a, b ,,c", "a b c"),
-        ("[fe80::2]", "fe80::2"),
-        ("[1-2]x", "1x 2x"),
-        ("n[3,1,2-3],m,n1", "n3 n1 n2 n3 m n1"),
-        ("node[010-020/5]", "node010 node015 node020"),
-        ("node[0-2]", "node0 node1 node2"),
-        ("n[0-4000000/1000000]", "n0 n1000000 n2000000 n3000000 n4000000"),
-        ("n[1-6/3]", "n1 n4"),
-        ("n[1-7/3]", "n1 n4 n7"),
-    ],
-)
+@case_table
 def test_node_set_is_expanded_to_names(text: str, names: str) -> None:
     assert expand(text) == tuple(names.split())
 
@@ -46,17 +26,7 @@ def test_only_the_hosts_of_a_step_count_for_the_limit() -> None:
     assert (len(names), names[-1]) == (MAX_HOSTS, f"n{MAX_HOSTS * 2 - 2}")
 
 
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("node[01:03]", "node01 node02 node03"),
-        ("node[1:9:4]", "node1 node5 node9"),
-        ("node[:2]", "node0 node1 node2"),
-        ("db-[a:c].x", "db-a.x db-b.x db-c.x"),
-        ("r[1:2]-[x:y]", "r1-x r1-y r2-x r2-y"),
-        ("node[1-2]", "node1 node2"),
-    ],
-)
+@case_table
 def test_ansible_ranges_and_node_sets_are_expanded(text: str, names: str) -> None:
     assert expand_ranges(text) == tuple(names.split())
 
@@ -78,18 +48,7 @@ def test_names_fold_to_the_shortest_form(names: list[str], folded: str) -> None:
     assert fold(names) == folded
 
 
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        ("a,b", ("a", "b")),
-        (" node[1-4,7] , 10.0.0.9,", ("node[1-4,7]", "10.0.0.9")),
-        ("[fe80::2]:2,u@h", ("[fe80::2]:2", "u@h")),
-        ("n[1,2", ("n[1,2",)),
-        ("a],b", ("a]", "b")),
-        ("", ()),
-        (" , ", ()),
-    ],
-)
+@case_table
 def test_commas_inside_brackets_do_not_split(text: str, parts: tuple[str, ...]) -> None:
     assert split_specs(text) == parts
 

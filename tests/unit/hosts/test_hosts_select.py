@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from case_table import case_table
 from hosts_helpers import any_text
 from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.allocation import allocated_hosts, read_tasks
@@ -188,34 +189,7 @@ HOSTS = (
 )
 
 
-@pytest.mark.parametrize(
-    ("spec", "names"),
-    [
-        ("node1", "node1"),
-        ("node1,node10", "node10 node1"),
-        ("node[1-2]", "node2 node1"),
-        ("node*", "node10 node2 node1"),
-        ("node?", "node2 node1"),
-        ("small", "node2 node1"),
-        ("small,gpu1", "node2 node1 gpu1"),
-        ("odd-*", "node2"),
-        ("all", "node10 node2 node1 gpu1 fe80::2"),
-        ("*", "node10 node2 node1 gpu1 fe80::2"),
-        ("!node1", "node10 node2 gpu1 fe80::2"),
-        ("node*,!node[1-2]", "node10"),
-        ("!big,all", "node2 node1 fe80::2"),
-        ("!node1,node*", "node10 node2"),
-        ("10.0.0.2", "node2"),
-        ("fe80::2", "fe80::2"),
-        ("[fe80::2]", "fe80::2"),
-        (" node1 , ! big ,", "node1"),
-        ("node[1-2]*", "node10 node2 node1"),
-        ("node[1-2]:node10:!node2", "node10 node1"),
-        ("small:!node1", "node2"),
-        ("small:&odd-rack", "node2"),
-        ("&big", "node10 gpu1"),
-    ],
-)
+@case_table
 def test_limit_selects_hosts_in_the_order_of_the_file(spec: str, names: str) -> None:
     assert [host.name for host in limit_hosts(HOSTS, spec)] == names.split()
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import ipexctl
+from case_table import case_table
 from ipexctl.node.run.meter_reader import MeterReader, StepRecord
 
 PACKAGE = Path(ipexctl.__file__).parent
@@ -196,21 +197,7 @@ def test_the_last_record_has_the_group_that_the_script_destroyed(site: Path, rin
     assert (records[-1].steps, records[-1].group) == (25, 2)
 
 
-@pytest.mark.parametrize(
-    ("script", "is_unused"),
-    [
-        ("sys.exit()", True),
-        ("print('Unable to locate sufficient 2 gpus')\ndef train(loss): loss.backward()", True),
-        ("", False),
-        ("torch.nn.Module(3)", False),
-        ("list(Iter(1, 1))", False),
-        ("torch.grad = True; list(Iter(1, 1))", False),
-        ("torch.autograd.backward(1)", False),
-        ("optimizer.step()", False),
-        ("import multiprocessing\nchild = multiprocessing.Process(target=print); child.start(); child.join()", False),
-        ("os._exit(0)", False),
-    ],
-)
+@case_table
 def test_a_training_script_that_ends_without_using_torch(
     site: Path, ring: MeterReader, script: str, is_unused: bool
 ) -> None:

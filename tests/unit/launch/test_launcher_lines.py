@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from launch_helpers import cpu, machine, plan, software, value
 
+from case_table import case_table, literals_of
 from ipexctl.errors import UserError
 from ipexctl.launch.accelerate_config import with_config
 from ipexctl.launch.launchers.launcher_options import LAUNCHERS
@@ -53,53 +54,13 @@ def exports(found: UnwrappedCall) -> dict[str, str]:
     return {export.name: export.value for export in found.spec.exports}
 
 
-@pytest.mark.parametrize(
-    ("kind", "line", "words"),
-    [
-        ("script", "torchrun train.py --lr 1", "train.py --lr 1"),
-        ("module", "/opt/env/bin/torchrun --nproc_per_node=2 -m pkg.train a", "pkg.train a"),
-        ("script", "python3.11 -u -W ignore -m torch.distributed.launch --use-env t.py", "t.py"),
-        ("script", "accelerate launch t.py --config_file mine", "t.py --config_file mine"),
-        ("module", "accelerate-launch --cpu --num_processes 4 -m pkg", "pkg"),
-        ("script", "python -m accelerate.commands.accelerate_cli launch --ipex t.py", "t.py"),
-        ("module", "accelerate test", "accelerate.test_utils.scripts.test_script"),
-        ("script", "mpirun -n 2 python3 -u run_qa.py -n 3", "run_qa.py -n 3"),
-        ("module", "mpirun -n 2 python -m pkg.train a", "pkg.train a"),
-        ("command", "mpirun -n 2 python -I x.py", "python -I x.py"),
-        ("command", "mpiexec.hydra --allow-run-as-root -n 2 ./a.out x", "./a.out x"),
-        ("script", "ipexrun cpu --ninstances 2 x.py a", "x.py a"),
-        ("script", "deepspeed --num_gpus 2 x.py --deepspeed", "x.py --deepspeed"),
-        ("script", "uv run x.py --with y", "x.py --with y"),
-        ("script", "uv run --frozen python x.py", "x.py"),
-        ("module", "uv run -m pkg.train a", "pkg.train a"),
-        ("module", "/opt/uv run python -m pkg", "pkg"),
-        ("script", "uv run torchrun --nproc_per_node 2 x.py", "x.py"),
-        ("script", "mpirun -n 2 uv run x.py", "x.py"),
-        ("script", "poetry run python x.py", "x.py"),
-        ("script", "conda run -n E --no-capture-output python x.py", "x.py"),
-        ("command", "pixi run train", "train"),
-        ("command", "torchrun --no-python --nproc-per-node 2 ./train.sh -n 3", "./train.sh -n 3"),
-        ("script", "accelerate launch --no_python python x.py", "x.py"),
-        ("module", "trl sft --lr 1 --num_processes 4 --dataset_name d", "trl.scripts.sft --lr 1 --dataset_name d"),
-        ("command", "tune run --nnodes 1 --nproc_per_node 2 full --config c", "tune run full --config c"),
-        ("command", "tune run full --config c", "tune run full --config c"),
-        ("script", "fabric run --devices=2 x.py --devices 3", "x.py --devices 3"),
-        ("script", "lightning run model --num-nodes 2 x.py", "x.py"),
-    ],
-)
+@case_table
 def test_the_command_behind_the_launchers_is_run(kind: str, line: str, words: str) -> None:
     found = unwrapped(line)
     assert (found.spec.kind, " ".join(found.spec.argv)) == (kind, words)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "python train.py", "accelerate env", "python -m pip list", "./torchrun.sh", "sh -c 'echo rank $RANK'", "bash",
-        "bash -c 'which mpirun; grep mpirun x # mpirun x'", "numactl -C 0 python x.py",
-        "bash -c 'echo \"do not; mpirun x\"'",
-    ],
-)  # fmt: skip
+@case_table
 def test_other_commands_are_left_as_they_are(line: str) -> None:
     assert unwrap(RunSpec("command", tuple(shlex.split(line))), (), None, {}) is None
     assert find_launcher(shlex.split(line)) == ""
@@ -229,25 +190,8 @@ def test_a_foreign_master_address_is_not_used() -> None:
         assert missing(notes[0], "node1 10.1.0.1") == []
 
 
-REFUSED_LINES = (
-    "mpirun -n 2 -foo python x.py", "mpirun --rank-by core -n 2 python x.py", "mpirun -n many python x.py",
-    "mpirun -n 1 python a.py : -n 1 python b.py", "mpirun -x NOT_SET python a.py", "mpirun -n",
-    "mpirun -n 2 torchrun x.py", "mpirun -n 2 mpirun x.py", "mpirun -n 2 srun x.py", "mpirun -genv 1A=2 x",
-    "torchrun --nproc-per-node 1000000000 t.py", "accelerate launch --use_fsdp t.py", "accelerate config",
-    "accelerate launch --mixed_precison bf16 t.py", "accelerate launch --num_cpu_threads_per_process some t.py",
-    "ipexrun --cores-list 0-3 t.py", "ipexrun --memory-allocator mimalloc t.py",
-    "ipexrun --ncores-per-instance 8 t.py", "nohup mpirun -n 2 python x.py", "bash -c 'A=1 mpirun -n 2 python x.py'",
-    "nice python -m torch.distributed.run x.py", "srun -n 4 python x.py", "python -m horovod.runner.launch x.py",
-    "horovodrun -np 4 python x.py", "prterun x.py",
-    "deepspeed --exclude a:0 t.py", "deepspeed -i '' t.py", "deepspeed --include a:0@b:0,1 t.py",
-    "trl dpo --lr 1 --num_processes", "tune run --x y z",
-)  # fmt: skip
-SHELL_SCRIPTS = (
-    "source env/setvars.sh; mpirun -n 2 python x.py", "mpirun -n 2 python x.py | tee log", "torchrun x.py 'no end",
-    "for i in 1 2; do\nmpirun -n 2 python x.py\ndone", "mpirun -n 2 python x.py &", "mpirun -n 2 python $SCRIPT",
-    "mpirun -n 2 python x.py ~/data {a,b} *.txt", "set -e\nmpirun x", "nohup mpirun -n 2 python x.py",
-    "echo \"it's\" # don't\nmpirun -n 2 python x.py",
-)  # fmt: skip
+REFUSED_LINES = literals_of(__file__, "refused_lines")
+SHELL_SCRIPTS = literals_of(__file__, "shell_scripts")
 
 
 def test_a_launcher_is_found_in_what_is_refused() -> None:
@@ -257,21 +201,7 @@ def test_a_launcher_is_found_in_what_is_refused() -> None:
         assert find_launcher(words), words
 
 
-@pytest.mark.parametrize(
-    ("line", "values"),
-    [
-        ("torchrun --log-dir logs --tee 3 --role a x.py", {}),
-        ("mpirun -n 2 --oversubscribe -bind-to core x", {"n": 2, "oversubscribe": True, "bind": "cores"}),
-        ("accelerate launch --multi_gpu x.py", {}),
-        ("deepspeed --num_accelerators 2 --bind_cores_to_rank --no_local_rank x.py", {"ppn": 2}),
-        ("deepspeed --include n1:0,1@n2:0,3 x.py", {"limit": "n1,n2", "ppn": 2, "local_rank": "--local_rank"}),
-        ("deepspeed -i n1@n-2 --no_local_rank x.py", {"limit": "n1,n-2"}),
-        ("deepspeed --exclude n1@n2 --no_local_rank x.py", {"limit": "!n1,!n2"}),
-        ("fabric run --devices 2 --num_nodes=3 --main-port 9 x.py", {"ppn": 2, "nodes": 3, "master_port": 9}),
-        ("fabric run x.py", {"ppn": 1, "nodes": 1}),
-        ("tune run --nnodes=1:3 --nproc_per_node=2 x", {"ppn": 2, "nodes": 3, "min_hosts": 1, "max_restarts": 3}),
-    ],
-)
+@case_table
 def test_options_that_ipexctl_has_are_taken_over(line: str, values: dict[str, Any]) -> None:
     found = unwrapped(line)
     taken = {name: taken.value for name, taken in found.values.items() if not name.startswith("$")}

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
+from case_table import case_table
 from ipexctl.node.files.checkpoint_layout import find_checkpoints
 from ipexctl.node.files.checkpoint_report import HostCopies, Known
 from ipexctl.node.files.checkpoint_units import ExchangePlan, plan_exchange
@@ -127,222 +128,30 @@ def names(words: str) -> set[str]:
     return set(map(full, words.split()))
 
 
-def per_host(*words: str) -> dict[str, set[str]]:
-    return {f"node{number}": names(each) for number, each in enumerate(words, 1) if each}
+def reports_of(words: str) -> dict[str, HostCopies]:
+    """The reports of node1, node2 …, from words of each host, with a semicolon between hosts."""
+    return {f"node{number}": host(each) for number, each in enumerate(words.split(";"), 1)}
 
 
-CASES = {
-    "each rank has written its part": (["+60/M +60/S +60/R0", "+60/R1"], "60/M 60/S 60/R0 60/R1", [], []),
-    "rotated by rank 0 before any exchange": (
-        ["+60/M +60/S +60/R0", "+20/R1 +60/R1", "+20/R2 +60/R2"],
-        "60/M 60/S 60/R0 60/R1 60/R2", ["", "20/R1", "20/R2"], [],
-    ),
-    "rotated by rank 0 after an exchange": (
-        ["-60/M -60/S -60/R0 x60/R1 +30/M +30/S +30/R0", "<60/M <60/S <60/R0 =60/R1 +30/R1"],
-        "30/M 30/S 30/R0 30/R1", ["", "60/M 60/S 60/R0 60/R1"], [],
-    ),
-    "deleted by rank 0, and a rank wrote its state again": (
-        ["-60/M -60/S -60/R0 x60/R1", "<60/M <60/S <60/R0 ~60/R1"], "", ["", "60/M 60/S 60/R0 60/R1"], [],
-    ),
-    "deleted by one of two hosts that wrote it": (
-        ["-60/M -60/S -60/R0 x60/R1", "=60/M =60/S <60/R0 =60/R1"], "60/M 60/S 60/R0 60/R1", [], [],
-    ),
-    "a file of the user in a rotated directory": (
-        ["-60/M -60/S -60/R0 x60/R1", "<60/M <60/S <60/R0 =60/R1 +60/notes.txt"],
-        "", ["", "60/M 60/S 60/R0 60/R1 60/notes.txt"], [],
-    ),
-    "a file of the user in a whole directory": (
-        ["+60/M +60/S", "+60/R1 +60/notes.txt"], "60/M 60/S 60/R1", [], ["", "60/notes.txt"],
-    ),
-    "deleted and written again": (
-        ["~60/M ~60/S ~60/R0 x60/R1", "<60/M <60/S <60/R0 =60/R1"], "60/M 60/S 60/R0", ["", "60/R1 60/S"], [],
-    ),
-    "written again by all": (
-        ["~60/M ~60/S ~60/R0 x60/R1", "<60/M <60/S <60/R0 ~60/R1"], "60/M 60/S 60/R0 60/R1", ["", "60/S"], [],
-    ),
-    "rank 0 is on another host, which writes it again": (
-        ["-60/M -60/S -60/R0 b60/R1", "b60/M b60/S b60/R0 =60/R1"], "60/M 60/S 60/R0 60/R1", [], [],
-    ),
-    "deleted by rank 0 on another host than its writer": (
-        ["=60/M =60/S =60/R0 <60/R1", "x60/M x60/S x60/R0 -60/R1"], "60/M 60/S 60/R0 60/R1", [], [],
-    ),
-    "deleted, and its writer takes no part": (["", "x60/M x60/S", "<60/M <60/S"], "60/M 60/S", [], []),
-    "the deletion was interrupted, and the others have the rest": (
-        ["-60/M =60/S =60/R0 x60/R1", "<60/M <60/S <60/R0 =60/R1"], "60/M 60/S 60/R0 60/R1", [], [],
-    ),
-    "only the optimizer was deleted, to save space": (
-        ["=60/M =60/S =60/R0 -60/O <60/R1", "<60/M <60/S <60/R0 <60/O =60/R1"],
-        "60/M 60/S 60/R0 60/R1", ["", "60/O"], [],
-    ),
-    "the save of a new one did not end": (
-        ["=60/M =60/S =60/R0 <60/R1 +80/M +80/R0", "<60/M <60/S <60/R0 =60/R1 +80/R1"],
-        "60/M 60/S 60/R0 60/R1", ["80/M 80/R0", "80/R1"], [],
-    ),
-    "the save of a new one ended in the middle of a file": (
-        ["=60/M =60/S ?80/M", "<60/M <60/S"], "60/M 60/S", ["80/M"], [],
-    ),
-    "the save into an old one did not end": (
-        ["~60/M =60/S =60/R0 <60/R1", "<60/M <60/S <60/R0 =60/R1"], "60/M 60/S 60/R0 60/R1", ["60/M"], [],
-    ),
-    "a file of the user in a part": (["", "+60/R1 +60/notes.txt 060/done"], "", ["", "60/R1 60/notes.txt 60/done"], []),
-    "part of a rank that two hosts wrote": (
-        ["+60/M +60/S +60/R0", "+60/R1", "+60/R1*3"], "60/M 60/S 60/R0", ["", "60/R1", "60/R1"], [],
-    ),
-    "torch.distributed.checkpoint, a part that two hosts wrote": (
-        ["+s-2/D:D0,D1 +s-2/D0", "+s-2/D1", "+s-2/D1*3"], "", ["s-2/D s-2/D0", "s-2/D1", "s-2/D1"], [],
-    ),
-    "torch.distributed.checkpoint, two saves that are whole": (
-        ["+s-2/D:D0,D1 +s-2/D0 +s-2/D1", "+s-2/D*3:D0,D1 +s-2/D0*3 +s-2/D1*3"],
-        "s-2/D s-2/D0 s-2/D1", ["s-2/D s-2/D0 s-2/D1"], [],
-    ),
-    "a shard is missing": (
-        ["+60/S +60/R0 +60/model-00001-of-00002.safetensors", "+60/R1"],
-        "", ["60/S 60/R0 60/model-00001-of-00002.safetensors", "60/R1"], [],
-    ),
-    "rank 0's host has a new disk": (["", "<60/M <60/S =60/R1 +80/R1"], "60/M 60/S 60/R1", ["", "80/R1"], []),
-    "accelerate": (
-        ["+a/step_2/model.safetensors +a/step_2/A0", "+a/step_2/A1 +a/step_1/A1"],
-        "a/step_2/model.safetensors a/step_2/A0 a/step_2/A1", ["", "a/step_1/A1"], [],
-    ),
-    "torch.distributed.checkpoint": (
-        ["+s-2/D +s-2/D0 +s-3/D0", "+s-1/D1 +s-2/D1 +s-3/D1"], "s-2/D s-2/D0 s-2/D1", ["s-3/D0", "s-1/D1 s-3/D1"], [],
-    ),
-    "torch.distributed.checkpoint, rotated": (["-s-2/D -s-2/D0 xs-2/D1", "<s-2/D <s-2/D0 =s-2/D1"],
-        "", ["", "s-2/D s-2/D0 s-2/D1"], []),
-    "torch.distributed.checkpoint, the host of a part is not there": (
-        ["=s-1/D:D0,D1,D2 =s-1/D0 <s-1/D1 <s-1/D2 +s-2/D:D0,D1,D2 +s-2/D0",
-         "<s-1/D:D0,D1,D2 <s-1/D0 =s-1/D1 <s-1/D2 +s-2/D1"],
-        "s-1/D s-1/D0 s-1/D1 s-1/D2", ["s-2/D s-2/D0", "s-2/D1"], [],
-    ),
-    "torch.distributed.checkpoint, all parts are there": (
-        ["+s-2/D:D0,D1,D2 +s-2/D0", "+s-2/D1", "+s-2/D2"], "s-2/D s-2/D0 s-2/D1 s-2/D2", [], [],
-    ),
-    "torch.distributed.checkpoint, a part that is older than the last exchange of the others": (
-        ["#2 +s-2/D:D0,D1,D2 +s-2/D0", "#2 +s-2/D1", "#1 +s-2/D2"], "", ["s-2/D s-2/D0", "s-2/D1", "s-2/D2"], [],
-    ),
-    "torch.distributed.checkpoint, parts that were put back when the host of another part came": (
-        ["#2 @1 +s-2/D:D0,D1,D2 +s-2/D0", "#2 @1 +s-2/D1", "#1 +s-2/D2"], "s-2/D s-2/D0 s-2/D1 s-2/D2", [], [],
-    ),
-    "torch.distributed.checkpoint, written again by fewer ranks": (
-        ["~s-2/D:D0,D1 ~s-2/D0 <s-2/D1 <s-2/D2", "<s-2/D:D0,D1,D2 <s-2/D0 ~s-2/D1 <s-2/D2"],
-        "s-2/D s-2/D0 s-2/D1", ["s-2/D2", "s-2/D s-2/D2"], [],
-    ),
-    "torch.distributed.checkpoint, written again without the host that has an old part": (
-        ["~s-2/D:D0,D1 ~s-2/D0 <s-2/D1", "<s-2/D:D0,D1 <s-2/D0 =s-2/D1"],
-        "s-2/D s-2/D0 s-2/D1", ["s-2/D s-2/D0"], [],
-    ),
-    "FSDP with the Trainer, the host of a part is not there": (
-        ["+60/S +60/R0 +checkpoint-60/pytorch_model_fsdp_0/D:D0,D1 +checkpoint-60/pytorch_model_fsdp_0/D0", "+60/R2"],
-        "", ["60/S 60/R0 checkpoint-60/pytorch_model_fsdp_0/D checkpoint-60/pytorch_model_fsdp_0/D0", "60/R2"], [],
-    ),
-    "a Trainer, the host of a rank's state is not there": (
-        ["+60/M +60/S +60/R0", "+60/R2"], "60/M 60/S 60/R0 60/R2", [], [],
-    ),
-    "Lightning, sharded": (
-        ["+epoch=1.ckpt/D:D0,D1 +epoch=1.ckpt/D0 +epoch=1.ckpt/meta.pt +epoch=2.ckpt/D:D0,D1 +epoch=2.ckpt/D0",
-         "+epoch=1.ckpt/D1 +epoch=2.ckpt/D1"],
-        "epoch=1.ckpt/D epoch=1.ckpt/D0 epoch=1.ckpt/D1 epoch=1.ckpt/meta.pt",
-        ["epoch=2.ckpt/D epoch=2.ckpt/D0", "epoch=2.ckpt/D1"], [],
-    ),
-    "a directory with the ending of Lightning's": (
-        ["+s-9.ckpt/D:D0,D1 +s-9.ckpt/D0", "+s-9.ckpt/D1"], "s-9.ckpt/D s-9.ckpt/D0 s-9.ckpt/D1", [], [],
-    ),
-    "accelerate, a shard is missing": (
-        ["+a/step_2/model-00001-of-00002.safetensors +a/step_2/A0", "+a/step_2/A1"],
-        "", ["a/step_2/model-00001-of-00002.safetensors a/step_2/A0", "a/step_2/A1"], [],
-    ),
-    "plain torch.save, in the middle of a file": (["+a-1.pt ?a-2.pt 0done", ""], "a-1.pt", ["a-2.pt"], ["done"]),
-    "FSDP with the Trainer": (
-        ["+60/S +60/R0 +checkpoint-60/pytorch_model_fsdp_0/D0", "+60/R1"],
-        "", ["60/S 60/R0 checkpoint-60/pytorch_model_fsdp_0/D0", "60/R1"], [],
-    ),
-    "a script of its own, rotated before any exchange": (
-        ["+s-2/model.pt +s-2/rank0.pt", "+s-1/rank1.pt +s-2/rank1.pt"],
-        "s-2/model.pt s-2/rank0.pt s-2/rank1.pt s-1/rank1.pt", [], [],
-    ),
-    "a script of its own, rotated after an exchange": (
-        ["-s-1/rank0.pt xs-1/rank1.pt +s-2/rank0.pt", "<s-1/rank0.pt -s-1/rank1.pt +s-2/rank1.pt"],
-        "s-2/rank0.pt s-2/rank1.pt", ["", "s-1/rank0.pt"], [],
-    ),
-    "a directory for each rank": (
-        ["+rank-0/model.pt", "+rank-1/model.pt"], "rank-0/model.pt rank-1/model.pt", [], [],
-    ),
-    "a script with names of a Trainer": (
-        ["+60/model.pt +60/O +60/R0 +80/M +80/R0", "+60/R1 +80/R1"],
-        "60/model.pt 60/O 60/R0 60/R1 80/M 80/R0 80/R1", [], [],
-    ),
-    "a script with names of a Trainer, ended in a save": (
-        ["+60/model.pt +60/R0 ?60/O +80/R0 ?80/M", "+60/R1 +80/R1"],
-        "60/model.pt 60/R0 60/R1", ["60/O 80/R0 80/M", "80/R1"], [],
-    ),
-    "states of ranks in a directory of their own": (
-        ["+s-1/rng/R0 +s-1/model.pt", "+s-1/rng/R1"], "s-1/rng/R0 s-1/rng/R1 s-1/model.pt", [], [],
-    ),
-    "Lightning, top k": (
-        ["-v/epoch=1.ckpt =v/epoch=2.ckpt +v/epoch=3.ckpt", "<v/epoch=1.ckpt <v/epoch=2.ckpt"],
-        "v/epoch=2.ckpt v/epoch=3.ckpt", ["", "v/epoch=1.ckpt"], [],
-    ),
-    "flat files of ranks": (["+rank0.pt +x.json", "+rank1.pt"], "rank0.pt rank1.pt x.json", [], []),
-    "a flat file that its writer has deleted and another host wrote, too": (["-a.pt", "=a.pt"], "a.pt", [], []),
-    "a flat state of accelerate": (["+A0 +model.safetensors", "+A1"], "A0 A1 model.safetensors", [], []),
-    "a flat state in part": (["+model.safetensors", "+A1"], "", ["model.safetensors", "A1"], []),
-    "a model that was saved alone": (["+60/M +60/config.json", ""], "60/M 60/config.json", [], []),
-    "a model that was saved alone, beside a Trainer's": (
-        ["=60/M =60/S +80/M", "<60/M <60/S"], "60/M 60/S 80/M", [], [],
-    ),
-    "the final model of a Trainer beside its checkpoints": (
-        ["+M +training_args.bin +60/M +60/S +60/R0", "+60/R1"], "M training_args.bin 60/M 60/S 60/R0 60/R1", [], [],
-    ),
-}  # fmt: skip
+def per_host(words: str) -> dict[str, set[str]]:
+    return {f"node{number}": names(each) for number, each in enumerate(words.split(";"), 1) if each.strip()}
 
 
-@pytest.mark.parametrize(("words", "common", "aside_files", "alone"), CASES.values(), ids=CASES)
-def test_directories_are_whole_on_all_hosts_or_set_aside(
-    words: list[str], common: str, aside_files: list[str], alone: list[str]
-) -> None:
-    reports = {f"node{number}": host(each) for number, each in enumerate(words, 1)}
-    assert outcome(reports) == Result(names(common), per_host(*aside_files), per_host(*alone))
+@case_table
+def test_directories_are_whole_on_all_hosts_or_set_aside(words: str, common: str, aside: str, alone: str) -> None:
+    assert outcome(reports_of(words)) == Result(names(common), per_host(aside), per_host(alone))
 
 
-NEWEST = {
-    "a host has none": (["+a.pt", ""], {"1>2"}, []),
-    "the newer one by its time": (["+a.pt*3", "+a.pt*4"], {"2>1"}, ["a.pt"]),
-    "equal": (["+a.pt*3", "+a.pt*3"], set(), []),
-    "written since an exchange that had seen the other, though the clock is behind": (
-        ["~a.pt*1", "#1 <a.pt +b.pt*9"], {"1>2", "2>1"}, [],
-    ),
-    "rank 0 was killed while it wrote": (["?a.pt", "<a.pt"], {"2>1"}, ["a.pt"]),
-    "half-written on two hosts": (["?a.pt", "?a.pt", "=a.pt"], {"3>1", "3>2"}, ["a.pt", "a.pt"]),
-    "half-written everywhere": (["?a.pt", "?a.pt", "0a.pt"], set(), ["a.pt", "a.pt"]),
-    "empty on a host": (["0a.pt", "<a.pt"], {"2>1"}, []),
-    "a new disk": (["", "<a.pt"], {"2>1"}, []),
-    "a new disk, and the writer has its copy": (["", "<a.pt", "=a.pt"], {"3>1"}, []),
-    "a copy that was brought is deleted": (["=a.pt", "xa.pt"], {"1>2"}, []),
-    "deleted by its writer": (["-a.pt", "<a.pt"], set(), ["", "a.pt"]),
-    "deleted by its writer, and written on another host": (["-a.pt", "ba.pt"], {"2>1"}, []),
-    "a host comes back with what it wrote before others went on": (["#1 ~a.pt*3", "#3 ~a.pt*4"], {"2>1"}, ["a.pt"]),
-    "a host comes back, and the others have written nothing since": (
-        ["#1 ~a.pt*0", "#3 =a.pt", "#3 <a.pt"], {"2>1"}, ["a.pt"],
-    ),
-    "newer in another tree": (["=a.pt", "<a.pt !a.pt"], {"2>1", "2>2"}, []),
-    "older in another tree": (["+a.pt*3", "!a.pt"], {"1>2"}, []),
-    "only in other trees": (["!a.pt*3", "!a.pt*4"], {"2>1", "2>2"}, []),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("words", "moves", "aside_files"), NEWEST.values(), ids=NEWEST)
-def test_the_newest_whole_copy_of_a_file_is_on_all_hosts(
-    words: list[str], moves: set[str], aside_files: list[str]
-) -> None:
-    reports = {f"node{number}": host(each) for number, each in enumerate(words, 1)}
-    plan = plan_exchange(reports)
-    assert {f"{each.source}>{each.target}".replace("node", "") for each in plan.transfers} == moves
-    assert outcome(reports).aside_files == per_host(*aside_files)
+@case_table
+def test_the_newest_whole_copy_of_a_file_is_on_all_hosts(words: str, moves: str, aside: str) -> None:
+    plan = plan_exchange(reports := reports_of(words))
+    assert {f"{each.source}>{each.target}".replace("node", "") for each in plan.transfers} == set(moves.split())
+    assert outcome(reports).aside_files == per_host(aside)
 
 
 def test_a_checkpoint_of_another_tree_is_gathered_there_alone() -> None:
     reports = {"node1": host("!60/M !60/S !60/R0"), "node2": host("!60/R1 +60/R2")}
-    assert outcome(reports) == Result(names("60/M 60/S 60/R0 60/R1"), per_host("", "60/R2"), {})
+    assert outcome(reports) == Result(names("60/M 60/S 60/R0 60/R1"), per_host("; 60/R2"), {})
 
 
 def test_a_unit_belongs_to_its_writer_until_another_host_writes_it() -> None:

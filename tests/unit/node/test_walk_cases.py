@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import pytest
 
+from case_table import lines_of
 from ipexctl.remote.command import shell_text
 from ipexctl.remote.node_call import WALK
 
@@ -27,113 +28,6 @@ ROOT = Path(__file__).parents[3]
 UIDS = {"root": 0, "me": 4711, "mal": 4712, "svc": 4713, "nobody": 65534}
 GIDS = {"root": 0, "me": 4711, "mal": 4712, "team": 4799, "nobody": 65534}
 
-# directory d (owner:group mode[+acl]); entry x: the same with a slash, a file, `OWNER -> TARGET`, or - for none;
-# the result of `own` and of `named`; what differs in the accounts.
-TABLE = """
-me:me 755       | me:me 755/      | ok     | ok
-me:me 700       | me:me 700/      | ok     | ok
-me:me 711       | me:me 755/      | ok     | ok
-root:root 755   | me:me 755/      | ok     | ok
-root:root 711   | me:me 755/      | ok     | ok
-root:root 755   | root:root 755/  | ok     | ok
-me:me 755       | root:root 755/  | ok     | ok
-me:me 775       | me:me 755/      | ok     | ok
-me:me 2775      | me:me 775/      | ok     | ok
-me:me 775       | me:me 755/      | group  | ok    | svc
-me:me 775       | me:me 755/      | group  | ok    | member
-me:me 755       | me:me 775/      | group  | ok    | svc
-me:me 3775      | me:me 755/      | ok     | ok    | svc
-root:root 775   | me:me 755/      | ok     | ok
-root:me 775     | me:me 755/      | ok     | ok
-me:root 775     | me:me 755/      | ok     | ok
-me:team 775     | me:me 755/      | group  | ok
-root:team 2775  | me:me 755/      | group  | ok
-root:team 2775  | -               | group  | missing
-root:team 3775  | me:me 755/      | ok     | ok
-root:team 3775  | mal:mal 755/    | group  | owner
-root:team 2775  | mal:mal 755/    | group  | owner
-root:team 2775  | root:root 755/  | group  | ok
-me:mal 775      | me:me 755/      | group  | ok
-me:me 757       | me:me 755/      | others | ok
-me:me 777       | me:me 755/      | others | ok
-me:me 777       | mal:mal 755/    | others | planted
-me:me 755       | me:me 757/      | others | ok
-me:me 755       | me:me 777/      | others | ok
-me:me 755       | me:me 1777/     | others | ok
-root:root 777   | me:me 755/      | others | ok
-root:root 777   | root:root 755/  | others | ok
-root:root 1777  | me:me 755/      | ok     | ok
-root:root 1777  | root:root 755/  | ok     | ok
-root:root 1777  | mal:mal 755/    | others | planted
-root:root 1777  | mal:mal 777/    | others | planted
-root:root 1777  | -               | ok     | missing
-root:root 777   | -               | others | missing
-me:me 755       | -               | ok     | missing
-mal:mal 755     | -               | owner  | missing
-mal:mal 755     | me:me 755/      | owner  | ok
-mal:mal 1777    | me:me 755/      | owner  | ok
-mal:mal 777     | me:me 755/      | owner  | ok
-mal:mal 755     | mal:mal 755/    | owner  | owner
-root:root 755   | mal:mal 755/    | owner  | owner
-root:root 755   | mal:mal 1777/   | owner  | owner
-me:me 755       | mal:mal 755/    | owner  | owner
-nobody:nobody 755 | me:me 755/    | owner  | ok
-me:me 755       | nobody:nobody 755/ | owner | owner
-me:me 755       | me -> mine      | ok     | ok
-root:root 755   | root -> mine    | ok     | ok
-me:me 755       | mal -> mine     | link   | link
-mal:mal 755     | mal -> mine     | link   | link
-mal:mal 755     | me -> mine      | owner  | ok
-root:root 1777  | me -> mine      | ok     | ok
-root:root 1777  | root -> mine    | ok     | ok
-root:root 1777  | mal -> mine     | link   | link
-root:root 777   | me -> mine      | others | ok
-root:root 777   | mal -> mine     | link   | link
-me:me 755       | me -> theirs    | owner  | owner
-me:me 755       | me -> open/mine | others | ok
-me:me 755       | me -> open/theirs | others | planted
-me:me 755       | me -> /nosuch   | ok     | missing
-me:me 755       | me -> x         | error  | error
-me:me 755       | me -> ../mine/../theirs | owner | owner
-me:me 755       | me -> ../theirs/../mine | ok | ok
-me:me 755       | me -> second    | link   | link
-me:me 755       | me -> nosuch/../mine | error | error
-me:me 755+u:me:7  | me:me 755/    | ok     | ok
-me:me 755+u:mal:5 | me:me 755/    | ok     | ok
-me:me 755+u:mal:7 | me:me 755/    | acl    | ok
-me:me 755+u:root:7 | me:me 755/   | ok     | ok
-me:me 755+g:team:7 | me:me 755/   | acl    | ok
-me:me 755+g:me:7  | me:me 755/    | ok     | ok
-me:me 755+g:me:7  | me:me 755/    | acl    | ok    | svc
-root:root 1777+u:mal:7 | me:me 755/ | ok   | ok
-me:me 755       | me:me 755+u:mal:7/ | acl | ok
-"""
-# The result of `named`, and what a found file is distrusted for: the file or link itself, or the directory above it.
-FILES = """
-me:me 755       | me:me 600       | ok    | ok
-me:me 755       | me:me 666       | ok    | x others
-me:me 775       | me:me 664       | ok    | ok
-me:me 755       | me:team 664     | ok    | x group
-me:me 777       | me:me 777       | ok    | x others
-root:root 755   | root:root 644   | ok    | ok
-me:me 755       | mal:mal 644     | owner | x owner
-mal:team 755    | me:me 644       | ok    | d owner
-me:team 2775    | me:team 644     | ok    | d group
-root:root 777   | me:me 644       | ok    | d others
-root:root 1777  | me:me 600       | ok    | ok
-root:root 1777  | mal:mal 666     | owner | x owner
-root:team 2775  | me:me 664       | ok    | d group
-root:team 2775  | mal:mal 664     | owner | x owner
-me:me 755       | me -> mine/file | ok    | ok
-me:me 755       | me -> open/file | ok    | open others
-root:root 1777  | mal -> mine/file | link | x owner
-root:root 1777  | me:me 600 linked | names | ok
-root:team 2775  | me:me 600 linked | names | d group
-me:me 755       | me:me 600 linked | ok   | ok
-me:me 755       | me:me 600 pipe  | ok    | ok
-root:root 1777  | mal:mal 666 pipe | owner | x owner
-root:root 755   | root:root 666 null | ok | x others
-"""
 LOOK = """
 import json, os, sys
 sys.path.insert(0, sys.argv[1])
@@ -181,8 +75,8 @@ class Row(NamedTuple):
         return cls(above, entry, tuple(expected), last)
 
 
-ROWS = [Row.of(line) for line in TABLE.strip().splitlines()]
-FILE_ROWS = [Row.of(line) for line in FILES.strip().splitlines()]
+ROWS = [Row.of(line) for line in lines_of(__file__, "directories")]
+FILE_ROWS = [Row.of(line) for line in lines_of(__file__, "files")]
 
 
 def give(path: Path, text: str) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from launch_helpers import IPEX, STOCK, cpu, eth, machine, request, settings_of
 
+from case_table import case_table
 from ipexctl.errors import Refusal
 from ipexctl.hosts.host import Host
 from ipexctl.launch.planner import plan_launch
@@ -93,37 +94,13 @@ def test_an_attempt_on_fewer_hosts_is_planned_as_the_planner_does(data: st.DataO
     assert shape(ours) == shape(planned_for(again))
 
 
-@pytest.mark.parametrize(
-    ("wanted", "present", "last", "chosen"),
-    [
-        (4, "bcd", "abcd", "abcd"),
-        (4, "bd", "abcd", "abd"),
-        (4, "", "abcd", "a"),
-        (4, "bcd", "ab", "abcd"),  # they are back
-        (2, "bcd", "ab", "ab"),  # spares wait
-        (2, "cd", "ab", "ac"),  # the first spare replaces it
-        (2, "bcd", "ac", "ac"),  # one that is back is a spare now
-        (2, "bd", "ac", "ab"),
-        (3, "bd", "abc", "abd"),
-    ],
-)
+@case_table
 def test_hosts_of_the_next_attempt(wanted: int, present: str, last: str, chosen: str) -> None:
     plan = small_plan("abcd"[:wanted], "abcd"[wanted:])
     assert "".join(choose_hosts(plan, set(present), tuple(last))) == chosen
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"min_hosts": 4}, "--min-hosts 4 3 hosts"),
-        ({"spares": 2}, "--spares 2 1 host of 3 node0"),
-        ({"spares": 3}, "--spares 3 0 hosts of 3"),
-        ({"spares": 1, "min_hosts": 3}, "--min-hosts 3 2 hosts 1 spare"),
-        ({"spares": 1, "min_hosts": 2}, ""),
-        ({"min_hosts": 1}, ""),
-        ({}, ""),
-    ],
-)
+@case_table
 def test_options_that_do_not_fit_the_hosts_are_refused(options: dict[str, Any], words: str) -> None:
     hosts = [Host(name, name) for name in ("node1", "node2", "node3")]
     refused = check_pool(replace(SPEC, **options), hosts)

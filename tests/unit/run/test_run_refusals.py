@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from case_table import case_table
 from ipexctl.errors import UserError
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.network_facts import Address, Network, Nic
@@ -108,23 +109,7 @@ def test_only_recent_valid_connectivity_records_are_used(rest: str, is_valid: bo
     assert files.connectivity == (ConnectivityRecord("k", 100.5) if is_valid else None)
 
 
-@pytest.mark.parametrize(
-    ("options", "is_needed"),
-    [
-        ({}, False),  # its indexes decide
-        ({"torch": "2.13"}, False),
-        ({"torch": "2.7"}, True),
-        ({"stack": "torch"}, False),
-        ({"stack": "torch-2.13"}, False),
-        ({"stack": "torch", "mpi": "intel"}, True),
-        ({"stack": "torch", "backend": "ccl"}, True),
-        ({"stack": "torch", "launcher": "mpirun"}, True),
-        ({"stack": "ipex-2.7"}, True),
-        ({"stack": "ipex-2.7", "backend": "gloo"}, False),
-        ({"launcher": "direct"}, False),
-        ({"backend": "none"}, False),
-    ],
-)
+@case_table
 def test_logins_are_needed_before_an_install_only_for_ranks_of_an_mpirun(
     options: dict[str, Any], *, is_needed: bool
 ) -> None:
@@ -240,23 +225,7 @@ def test_fix_repeats_the_host_options() -> None:
     assert said.with_call_options(NO_OPTIONS).fix == said.fix
 
 
-@pytest.mark.parametrize(
-    ("subdirectory", "checkpoint", "is_refused"),
-    [
-        (".", "ckpt", True),
-        (".", "ckpt/last.pt", True),
-        (".", "a/ckpt", True),
-        ("a", "ckpt/x", True),
-        ("a", "../ckpt", True),
-        ("a", "x", False),
-        (".", "ckpt2", False),
-        (".", "a/x", False),
-        (".", "file/x", False),
-        (".", "../ckpt", False),
-        (".", "/ckpt", False),
-        (".", "", False),
-    ],
-)
+@case_table
 def test_checkpoint_through_a_link_of_the_project_is_refused(
     tmp_path: Path, subdirectory: str, checkpoint: str, is_refused: bool
 ) -> None:
@@ -297,19 +266,7 @@ def test_valid_requests_are_accepted(more: dict[str, Any]) -> None:
     refuse_bad_rank_counts(RunSpec("script", ("train.py",)), [Host(name, name) for name in ADDRESSES], parse_ranks("9"))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "paths"),
-    [
-        ("--data /data/a --epochs 3", ["/data/a", "3"]),
-        ("--data=/data/a /data/b/ /data/a", ["/data/a", "/data/b"]),
-        ("--output_dir /data/a --save-path=/data/b --log /data/c --logging_dir /d", []),
-        ("--catalog /data/a --outer /data/b", ["/data/a", "/data/b"]),
-        ("--verbose --data /data/a -o /data/b", ["/data/a", "/data/b"]),
-        ("data/a/ --x ./b --out c lr=/1", ["data/a", "./b", "lr=/1"]),
-        ("/ //x /dev/shm /proc/self", []),
-        ("--output_dir out /data/a", ["/data/a"]),
-    ],
-)
+@case_table
 def test_paths_that_a_script_may_read(arguments: str, paths: list[str]) -> None:
     assert list(places.data_arguments(arguments.split())) == paths
 

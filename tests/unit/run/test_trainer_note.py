@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from case_table import case_table
 from ipexctl.launch.accelerate_env import IPEX
 from ipexctl.launch.request import RankEnv
 from ipexctl.run.start.script_imports import read_script
@@ -18,40 +19,12 @@ from message_data import missing
 EXAMPLE = Path(__file__).parents[3] / "examples" / "trainer_bert.py"
 
 
-@pytest.mark.parametrize(
-    ("source", "uses_it"),
-    [
-        ("from transformers import Trainer, TrainingArguments", True),
-        ("from transformers import Seq2SeqTrainer as T", True),
-        ("from transformers.trainer import Trainer", True),
-        ("import transformers\ndef main():\n transformers.Trainer(model=None)", True),
-        ("def main():\n from transformers import Trainer", True),
-        ("from transformers import AutoModel", False),
-        ("from pytorch_lightning import Trainer", False),
-        ("from .transformers import Trainer", False),
-        ("from transformers import Trainer\nTrainingArguments(average_tokens_across_devices=False)", False),
-        ("from transformers import Trainer\nmore = {'average_tokens_across_devices': False}", False),
-        ("from transformers import Trainer\nargs.average_tokens_across_devices = True", False),
-        ("from transformers import Trainer\nsys.argv += ['--average_tokens_across_devices', 'False']", False),
-        ("from transformers import Trainer\nclass M:\n accepts_loss_kwargs = False", False),
-        ("import torch", False),
-    ],
-)
+@case_table
 def test_scripts_with_a_trainer_and_without_the_setting_are_found(source: str, uses_it: bool) -> None:
     assert read_script("train.py", source.encode())[0].uses_trainer == uses_it
 
 
-@pytest.mark.parametrize(
-    ("source", "uses_it"),
-    [
-        ("from transformers import Trainer", True),
-        ("import accelerate", True),
-        ("from accelerate.utils import set_seed", True),
-        ("from transformers import Trainer\nTrainingArguments(average_tokens_across_devices=False)", True),
-        ("from transformers import AutoModel", False),
-        ("from .accelerate import x", False),
-    ],
-)
+@case_table
 def test_scripts_whose_ranks_meet_by_accelerate_are_found(source: str, uses_it: bool) -> None:
     assert read_script("train.py", source.encode())[0].uses_accelerate == uses_it
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from stack_helpers import index
 
+from case_table import case_table
 from ipexctl.node.env.env_replies import AvailableWheel, LocalWheel
 from ipexctl.stack.lock.wheel_lock import NoWheel, platform_for, read_pylock
 from ipexctl.stack.lock.wheels import Availability, Target
@@ -22,18 +23,7 @@ def taken(*wheels: str, python: str = "3.11", glibc: str = "2.31") -> str:
     return wheel.filename
 
 
-@pytest.mark.parametrize(
-    ("glibc", "platform"),
-    [
-        ("2.17", "x86_64-manylinux_2_17"),
-        ("2.27", "x86_64-manylinux_2_17"),
-        ("2.28", "x86_64-manylinux_2_28"),
-        ("2.30", "x86_64-manylinux_2_28"),
-        ("2.36", "x86_64-manylinux_2_36"),
-        ("2.41", "x86_64-manylinux_2_40"),
-        ("2.12", "x86_64-manylinux_2_17"),
-    ],
-)
+@case_table
 def test_uv_platform_is_never_newer_than_the_glibc_of_the_hosts(glibc: str, platform: str) -> None:
     assert platform_for(glibc) == platform
 
@@ -102,34 +92,7 @@ def test_local_versions_in_urls_are_decoded() -> None:
 # Compatibility of wheels with a Python and a glibc, by their names
 
 
-@pytest.mark.parametrize(
-    ("tags", "python", "glibc", "runs"),
-    [
-        ("cp311-cp311-manylinux_2_28_x86_64", "3.11", "2.28", True),
-        ("cp311-cp311-manylinux_2_28_x86_64", "3.11", "2.27", False),
-        ("cp311-cp311-manylinux_2_28_x86_64", "3.12", "2.28", False),
-        ("cp311-cp311-manylinux1_x86_64", "3.11", "2.17", True),
-        ("cp311-cp311-manylinux2010_x86_64", "3.11", "2.17", True),
-        ("cp311-cp311-manylinux2014_x86_64", "3.11", "2.17", True),
-        ("cp311-cp311-manylinux2014_x86_64.manylinux_2_17_x86_64", "3.11", "2.17", True),
-        ("cp311-cp311-linux_x86_64", "3.11", "2.17", True),
-        ("cp311-cp311-manylinux_2_28_aarch64", "3.11", "2.36", False),
-        ("cp311-cp311-musllinux_1_2_x86_64", "3.11", "2.36", False),
-        ("cp311-cp311-win_amd64", "3.11", "2.36", False),
-        ("cp311-cp311-macosx_11_0_arm64", "3.11", "2.36", False),
-        ("cp37-cp37m-manylinux1_x86_64", "3.7", "2.17", True),
-        ("cp39-abi3-manylinux_2_28_x86_64", "3.12", "2.28", True),
-        ("cp39-abi3-manylinux_2_28_x86_64", "3.8", "2.28", False),
-        ("cp310-abi3-manylinux_2_28_x86_64", "3.9", "2.28", False),
-        ("py3-none-any", "3.15", "2.17", True),
-        ("py2.py3-none-manylinux1_x86_64", "3.8", "2.17", True),
-        ("py310-none-any", "3.9", "2.17", False),
-        ("py310-none-any", "3.10", "2.17", True),
-        ("py2-none-any", "3.10", "2.17", False),
-        ("cp313-cp313t-manylinux_2_28_x86_64", "3.13", "2.28", False),
-        ("pp310-pypy310_pp73-manylinux_2_28_x86_64", "3.10", "2.28", False),
-    ],
-)
+@case_table
 def test_wheel_tags_match_python_and_glibc(tags: str, python: str, glibc: str, runs: bool) -> None:
     found = index(f"torch-2.8.0-{tags}.whl").build("torch", "2.8.0", Target(python, glibc))
     assert (found is not None) == runs
@@ -160,18 +123,7 @@ def test_wheel_that_is_not_yanked_is_preferred() -> None:
     assert not found.yanked
 
 
-@pytest.mark.parametrize(
-    ("wheel", "requirement", "there"),
-    [
-        ("impi_rt-2021.18.0-py2.py3-none-manylinux_2_28_x86_64.whl", "impi-rt>=2021.14,<2021.19", True),
-        ("impi_rt-2021.19.0-py2.py3-none-manylinux_2_28_x86_64.whl", "impi-rt>=2021.14,<2021.19", False),
-        ("impi_rt-2021.18.0-py2.py3-none-manylinux_2_28_x86_64.whl!", "impi-rt>=2021.14,<2021.19", False),
-        ("impi_rt-2021.18.0-py2.py3-none-manylinux_2_34_x86_64.whl", "impi-rt>=2021.14,<2021.19", False),
-        ("impi_rt-2021.18.0-py2.py3-none-win_amd64.whl", "impi-rt>=2021.14,<2021.19", False),
-        ("intel_openmp-2024.1.2-py2.py3-none-manylinux1_x86_64.whl!", "intel-openmp==2024.1.2", True),
-        ("intel_openmp-2024.1.2-py2.py3-none-manylinux1_x86_64.whl!", "intel-openmp==2024.*", False),
-    ],
-)
+@case_table
 def test_can_satisfy_checks_version_platform_and_yanked(wheel: str, requirement: str, there: bool) -> None:
     assert index(wheel).can_satisfy(requirement, Target("3.11", "2.28")) == there
 

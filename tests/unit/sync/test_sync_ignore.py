@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pathspec import GitIgnoreSpec
 from sync_helpers import Place, put
 
+from case_table import case_table
 from ipexctl.commands.sync_command import as_json
 from ipexctl.errors import UserError
 from ipexctl.sync import scan as walk
@@ -224,7 +225,7 @@ def test_what_is_left_out(tmp_path: Path, files: str, rules: str, expected: str,
     assert seen.credentials == credentials.split()
 
 
-@pytest.mark.parametrize("name", ["a b", "#x", "!x", "x*y", "q?", "[z]", "tail ", "back\\slash", "é"])
+@case_table
 def test_pattern_for_a_path_matches_only_that_path(tmp_path: Path, name: str) -> None:
     tree(tmp_path, name, "deep/" + name, "other")
     assert sent(tmp_path, pattern_for(name)) == {"deep", "deep/" + name, "other"}
@@ -367,27 +368,7 @@ def test_page_lists_the_names_that_the_code_has() -> None:
     assert all(f"`.env{suffix}`" in page for suffix in TEMPLATE_SUFFIXES)
 
 
-@pytest.mark.parametrize(
-    ("includes", "expected"),
-    [
-        (("*.pem",), {"a.pem", "sub/b.pem"}),
-        (("/a.pem",), {"a.pem"}),
-        (("sub/b.pem",), {"sub/b.pem"}),
-        (("*.pem", "!b.pem"), {"a.pem"}),
-        ((".ssh/",), {".ssh/config", ".ssh/id_rsa", ".ssh/more/x"}),
-        ((".ssh/config",), {".ssh/config"}),
-        ((".ssh/*.d", ".ssh/id_*"), {".ssh/id_rsa"}),
-        ((".ssh/more/x",), {".ssh/more/x"}),
-        (("/.ssh/more/x/",), set()),
-        ((".ssh/mo*/x", "**/more/x", "!.ssh/more/x"), set()),
-        (("config",), set()),
-        (("*.log",), {"x.log"}),
-        (("hidden/",), {"hidden/.env", "hidden/y"}),
-        (("hidden/.env",), {"hidden/.env"}),
-        ((".env",), {".env"}),
-        ((".git/config", "__pycache__/"), set()),
-    ],
-)
+@case_table
 def test_include_option_sends_credentials_and_ignored_files(
     tmp_path: Path, includes: tuple[str, ...], expected: set[str]
 ) -> None:

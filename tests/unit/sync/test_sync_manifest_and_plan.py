@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sync_helpers import put
 
+from case_table import case_table
 from ipexctl.errors import UserError
 from ipexctl.files.destination import Destination
 from ipexctl.files.manifest import Manifest, leads_out, unpacked
@@ -30,27 +31,7 @@ from ipexctl.sync.project_sync import make_sync_plan
 from ipexctl.sync.scan import heaviest
 
 
-@pytest.mark.parametrize(
-    ("script", "option", "root"),
-    [
-        ("train.py", None, "me/proj"),
-        ("src/train.py", None, "me/proj/src"),
-        ("pkg/deep/train.py", None, "me/proj/pkg"),
-        ("pkg/near/train.py", None, "me/proj/pkg/near"),
-        ("../other/train.py", None, "me/other"),
-        ("../big/repository/src/train.py", None, "me/big/repository/src"),
-        ("../big/marked/src/train.py", None, "me/big/marked"),
-        ("../train.py", None, "me"),
-        ("../../beside/train.py", None, "beside"),
-        ("/opt/examples/train.py", None, "/opt/examples"),
-        ("src/../../other/t.py", None, "me/other"),
-        ("/opt/examples/train.py", "/data/x", "/data/x"),
-        ("pkg/deep/train.py", "pkg/deep", "me/proj/pkg/deep"),
-        ("train.py", "src", "me/proj/src"),
-        (None, None, "me/proj"),
-        (None, "..", "me"),
-    ],
-)
+@case_table
 def test_the_root_is_found_from_the_script_or_the_current_directory(
     tmp_path: Path, script: str | None, option: str | None, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,18 +150,7 @@ def test_invalid_hash_cache_is_ignored(tmp_path: Path, text: str, files_read: li
     assert len(files_read) == 1
 
 
-@pytest.mark.parametrize(
-    ("path", "target", "out"),
-    [
-        ("l", "a", False),
-        ("d/l", "../a", False),
-        ("d/l", "./x/../y", False),
-        ("l", "../a", True),
-        ("d/l", "../../a", True),
-        ("l", "a/../..", True),
-        ("l", "/a", True),
-    ],
-)
+@case_table
 def test_links_out_of_the_project_are_detected_by_their_target(path: str, target: str, out: bool) -> None:
     assert leads_out(path, target) is out
 

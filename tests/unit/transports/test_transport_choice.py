@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from case_table import case_table
 from ipexctl.hosts.host import Host
 from ipexctl.option_declaration import CallOptions
 from ipexctl.run.queue import queue_of
@@ -72,21 +73,7 @@ def test_only_over_ssh_nodes_log_in_and_only_srun_has_a_job() -> None:
     assert missing(OVER_SRUN.announcement(IN_JOB), "srun 12") == []
 
 
-@pytest.mark.parametrize(
-    ("ranks_per_host", "backend", "direct", "step"),
-    [
-        ({"node1": 1}, "gloo", True, False),
-        ({"node1": 1}, "mpi", False, False),
-        ({"node2": 1}, "gloo", True, False),
-        ({"node2": 1}, "ccl", False, False),
-        ({"node1": 2}, "gloo", True, False),
-        ({"node1": 1}, "ccl", True, False),
-        ({"node1": 1, "node2": 1}, "gloo", True, True),
-        ({"node1": 1, "node2": 1}, "none", True, True),
-        ({"node1": 1, "node2": 1}, "ccl", False, False),
-        ({"node1": 1, "node2": 1}, "mpi", False, False),
-    ],
-)
+@case_table
 def test_ranks_that_need_no_mpi(ranks_per_host: dict[str, int], backend: str, *, direct: bool, step: bool) -> None:
     assert (DIRECT.can_start(ranks_per_host, "node1", backend), STEP.can_start(ranks_per_host, "node1", backend)) == (
         direct,

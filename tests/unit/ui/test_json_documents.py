@@ -16,6 +16,7 @@ from test_slow_call import result as slow_result
 from test_trust_internal import REPORT as TRUSTED
 from why_helpers import FAILED, NO_MODULE, STOPPED, answer, judged
 
+from case_table import case_table
 from ipexctl.commands import (
     envs_command,
     fetch_command,
@@ -163,22 +164,6 @@ def test_values_of_documents() -> None:
     assert "hunter2" not in json.dumps(to_json(MIXED))
 
 
-@pytest.mark.parametrize(
-    ("call", "schema"),
-    [
-        ("doctor --json", "ipexctl.doctor/1"),
-        ("exec --json -H nofile -- true", "ipexctl.exec/1"),
-        ("install --json", "ipexctl.install/1"),
-        ("lab up --json --hosts 999", "ipexctl.lab-up/1"),
-        ("run --dry-run --json train.py", "ipexctl.run/1"),
-        ("fetch run-1:train.py ./out --json", "ipexctl.fetch/1"),
-        ("sync --exclude a.py --json", "ipexctl.sync/1"),
-        ("doctor", None),
-        ("exec -- ls --json", None),
-        ("run train.py --json", None),
-        ("run -m train --json", None),
-        ("--json", None),
-    ],
-)
+@case_table
 def test_requested_schema_needs_the_json_option_of_the_command(call: str, schema: str | None) -> None:
     assert requested_schema(call.split()) == schema

@@ -5,32 +5,14 @@ from __future__ import annotations
 import math
 import time
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from case_table import case_table
 from ipexctl.ui.run.figures import Curve, Figures, sparkline
 
 
-@pytest.mark.parametrize(
-    ("line", "loss", "step", "epoch", "speed"),
-    [
-        ("epoch 1 step 3/10 loss=0.123", 0.123, (3, 10), ("1", None), ""),
-        ("{'loss': 0.5234, 'grad_norm': 1.2, 'epoch': 0.53}", 0.5234, None, ("0.53", None), ""),
-        ("{'loss': '2.068', 'grad_norm': '0.58', 'epoch': '0.0128'}", 2.068, None, ("0.0128", None), ""),
-        ("{'train_runtime': '18.3', 'train_loss': '1.383', 'epoch': '3'}", None, None, ("3", None), ""),
-        ("{'eval_loss': '1.4', 'epoch': '1'}", None, None, ("1", None), ""),
-        ("Writing model shards: 100%|###| 1/1 [00:00<00:00, 61.45it/s]", None, None, None, ""),
-        ("Epoch 3 training: 10%|#  | 10/100 [00:00<00:09, 9.8it/s]", None, (10, 100), ("3", None), "9.8 it/s"),
-        (" 24%|##  | 120/500 [00:12<00:40,  9.80it/s, loss=1e-3]", 0.001, (120, 500), None, "9.80 it/s"),
-        ("Epoch [2/5], Step [100/600], Loss: 0.2345", 0.2345, (100, 600), ("2", "5"), ""),
-        ("val loss 0.3 train_loss=0.1", 0.1, None, None, ""),
-        ("eval_loss: 0.4 best_loss: 0.1 test loss 2", None, None, None, ""),
-        ("Iteration 7 of 9: 812.5 samples/s", None, (7, 9), None, "812.5 samples/s"),
-        ("lossless 3 glossy 4", None, None, None, ""),
-        ("nothing of the kind", None, None, None, ""),
-    ],
-)
+@case_table
 def test_loss_step_epoch_and_speed_are_parsed(
     line: str,
     loss: float | None,

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from case_table import case_table
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import ExecResult
@@ -31,24 +32,7 @@ CONTROL_SEQUENCE = re.compile(
 )
 
 
-@pytest.mark.parametrize(
-    ("text", "safe"),
-    [
-        ("plain text\n", "plain text\n"),
-        ("\x1b[1;31mred\x1b[0m\ttab\n", "\x1b[1;31mred\x1b[0m\ttab\n"),
-        ("\x1b[38:5:1mred\x1b[m\n", "\x1b[38:5:1mred\x1b[m\n"),
-        ("\x1b[31mnot ended\n", "\x1b[31mnot ended\n\x1b[0m"),
-        ("a\x1b[2Jb\x1b[?1049hc\x1b[10;1Hd", "abcd"),
-        ("a\x1b]52;c;aGVsbG8=\x07b\x1b]0;title\x1b\\c", "abc"),
-        ("a\x1b]0;without an end\nb", "a\nb"),
-        ("a\x9b2Jb\x9d52;c;x\x9cc\x85d", "abc d"),
-        ("a\x1bPq\x1b\\b\x1bcc\x1b(0d", "abcd"),
-        ("a\x08b\x07c\x7fd\x00e\x1b", "a\ufffdb\ufffdc\ufffdd\ufffde\ufffd"),
-        ("over\rwritten", "over written"),
-        ("\u202eright to left", "\ufffdright to left"),
-        ("ünïcode 🙂", "ünïcode 🙂"),
-    ],
-)
+@case_table
 def test_neutralise_removes_control_sequences(text: str, safe: str) -> None:
     assert neutralise(text) == safe
 

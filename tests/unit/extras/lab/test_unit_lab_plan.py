@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
+from case_table import case_table
 from ipexctl.errors import UserError
 from ipexctl.extras.lab import faults, lab_files, lab_record, lab_slurm, lab_system
 from ipexctl.extras.lab.cpu_profiles import CPU_PROFILES
@@ -183,21 +184,7 @@ def test_up_takes_a_name_as_down_does(monkeypatch: pytest.MonkeyPatch) -> None:
 HOST = plan_lab(LabSpec(hosts=1, internal=True), "lab", 1).hosts[0]
 
 
-@pytest.mark.parametrize(
-    ("fault", "given", "expected"),
-    [
-        ("slow-link", (), ("10mbit", "all")),
-        ("slow-link", ("1GBIT",), ("1gbit", "all")),
-        ("slow-link", ("eth1",), ("10mbit", "eth1")),
-        ("slow-link", ("5mbit", "eth0"), ("5mbit", "eth0")),
-        ("packet-loss", ("2.50%",), ("2.5", "all")),
-        ("link-down", (), ("all",)),
-        ("slow-rc", ("5s",), ("5",)),
-        ("clock-skew", ("-90",), ("-90",)),
-        ("clock-skew", ("+90s",), ("90",)),
-        ("full-disk", (), ()),
-    ],
-)
+@case_table
 def test_arguments_are_normalized(fault: str, given: tuple[str, ...], expected: tuple[str, ...]) -> None:
     assert read_arguments(find_fault(fault), given) == expected
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from case_table import case_table
 from fakes import FakeSession
 from ipexctl.errors import UserError
 from ipexctl.extras.play.modules.host_script import Completed
@@ -132,21 +133,7 @@ def test_file_module_is_idempotent(place: Path) -> None:
         assert run("file", path=str(made), state="absent").status == status
 
 
-@pytest.mark.parametrize(
-    ("module", "args", "said"),
-    [
-        ("exec", {"cmd": ["echo", "$HOME", "a  b", "*"]}, "$HOME a  b *"),
-        ("exec", {"cmd": 'echo "$HOME" | tr a-z A-Z'}, "/HOME/ME"),
-        ("exec", {"cmd": "cat", "stdin": "from here\n"}, "from here"),
-        ("exec", {"cmd": "pwd", "chdir": "/usr"}, "/usr"),
-        ("command", {"cmd": "echo $HOME | cat"}, "/home/me | cat"),
-        (
-            "command",
-            {"cmd": "printf '%s|' ~/x $HOME/y ${GREETING}z '$NOTHING' '*' a;b \"two  words\" ''"},
-            "/home/me/x|/home/me/y|a  bz|$NOTHING|*|a;b|two  words||",
-        ),
-    ],
-)
+@case_table
 def test_command_lists_are_argv_and_only_exec_uses_a_shell(
     module: str, args: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,23 +141,7 @@ def test_command_lists_are_argv_and_only_exec_uses_a_shell(
     assert run(module, **args).data["stdout"] == said
 
 
-@pytest.mark.parametrize(
-    ("suffix", "line", "new"),
-    [
-        (".py", "import intel_extension_for_pytorch as ipex", ""),
-        (".py", "import oneccl_bindings_for_pytorch", ""),
-        (".py", "dist.init_process_group(backend='ccl')", "dist.init_process_group(backend='gloo')"),
-        (".py", 'dist.init_process_group("ccl", rank=0)', 'dist.init_process_group("gloo", rank=0)'),
-        (".py", "TrainingArguments(use_ipex=True, bf16=True)", "TrainingArguments(bf16=True)"),
-        (".py", "TrainingArguments(ddp_backend='ccl')", "TrainingArguments(ddp_backend='gloo')"),
-        (".py", "model = ipex.optimize(model)", None),
-        (".sh", "run x.py --use_ipex --ddp_backend=ccl --bf16", "run x.py --ddp_backend gloo --bf16"),
-        (".yaml", "  ipex: true", "  ipex: false"),
-        (".yaml", "use_ipex: true", ""),
-        (".txt", "intel-extension-for-pytorch==2.8.0", ""),
-        (".toml", '"oneccl-bind-pt",', None),
-    ],
-)
+@case_table
 def test_uses_of_ipex_and_ccl_are_replaced(suffix: str, line: str, new: str | None) -> None:
     (found,) = scan_text(line, f"f{suffix}", suffix)
     assert found.new == new

@@ -16,6 +16,7 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
+from case_table import case_table
 from ipexctl.commands.app import load_command
 from ipexctl.commands.launch_options import PANELS
 from ipexctl.extras.play.modules import MODULES, runner
@@ -25,23 +26,7 @@ from ipexctl.extras.play.result import HIDDEN, Call, TaskResult, combine_items, 
 from ipexctl.hosts.host import Host
 
 
-@pytest.mark.parametrize(
-    ("kind", "given", "taken"),
-    [
-        ("mode", "644", 0o644),
-        ("mode", "0644", 0o644),
-        ("mode", "0o755", 0o755),
-        ("mode", 0o600, 0o600),
-        ("bool", "no", False),
-        ("bool", 1, True),
-        ("int", " 12 ", 12),
-        ("float", "1.5", 1.5),
-        ("list", "one", ["one"]),
-        ("list", [1, True], ["1", "true"]),
-        ("str", 1.5, "1.5"),
-        ("command", ["a", 1], ["a", "1"]),
-    ],
-)
+@case_table
 def test_option_values_are_converted_to_their_type(kind: Any, given: Any, taken: Any) -> None:
     assert converted(Option(kind), given) == taken
 

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from case_table import case_table
 from hosts_helpers import PIECES as HOST_PIECES
 from ipexctl.commands.app import app
 from ipexctl.errors import FileError, UserError
@@ -164,38 +165,12 @@ TASKS = """\
 - {name: never, exec: a, tags: [never, clean]}"""
 
 
-@pytest.mark.parametrize(
-    ("pattern", "names"),
-    [
-        ("all", "node1 node2 node3"),
-        ("*", "node1 node2 node3"),
-        ("node0", "node1"),
-        ("xeon", "node1 node2"),
-        ("xeon:old", "node1 node2 node3"),
-        ("xeon,old", "node1 node2 node3"),
-        ("all:!old", "node1 node2"),
-        ("all:&old", "node3"),
-        ("node[2-3]", "node2 node3"),
-        ("!node1", "node2 node3"),
-    ],
-)
+@case_table
 def test_host_patterns_select_the_same_hosts_as_ansible(pattern: str, names: str) -> None:
     assert [host.name for host in hosts_of(pattern, POSITION, HOSTS)] == names.split()
 
 
-@pytest.mark.parametrize(
-    ("tags", "skip", "names"),
-    [
-        ("", "", "plain fast both always"),
-        ("fast", "", "fast both always"),
-        ("fast", "slow", "fast always"),
-        ("", "always", "plain fast both"),
-        ("clean", "", "always never"),
-        ("untagged", "", "plain always"),
-        ("tagged", "", "fast both always"),
-        ("all", "fast", "plain always"),
-    ],
-)
+@case_table
 def test_tags_select_the_same_tasks_as_ansible(tmp_path: Path, tags: str, skip: str, names: str) -> None:
     playbook = book(tmp_path, play_of(TASKS))
     wanted = select_tasks(playbook, TaskSelection(frozenset(tags.split()), frozenset(skip.split())))

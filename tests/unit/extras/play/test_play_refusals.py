@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
+from case_table import case_table
 from ipexctl.commands.app import app
 from ipexctl.errors import MAX_ERRORS, FileError, raise_all
 from ipexctl.extras.play.play_command import _extra_variables, _pairs
@@ -77,18 +78,7 @@ def test_creates_as_an_argument_of_the_command_is_accepted(tmp_path: Path) -> No
     assert book(tmp_path, play_of("- shell: dd creates=x | tee y\n"))
 
 
-@pytest.mark.parametrize(
-    ("task", "given", "fix"),
-    [
-        ("debug: {msg: '{{ ansible_env.HOME }}'}", (), "printenv"),
-        ("debug: {msg: 'at {{ ansible_date_time.date }}'}", (), "date +%F"),
-        ("debug: {msg: '{{ ansible_env.HOME }}'}", ("ansible_env",), ""),
-        ("{set_fact: {ansible_env: {}}, vars: {x: '{{ ansible_env }}'}}", (), ""),
-        ("debug: {msg: '{{ ansible_env | default(1) }}'}", (), ""),
-        ("debug: {msg: '{% if ansible_env is defined %}{{ ansible_env }}{% endif %}'}", (), ""),
-        ("debug: {msg: '{{ ansible_hostname }}'}", (), ""),
-    ],
-)
+@case_table
 def test_unknown_ansible_facts_are_refused_with_their_position(
     tmp_path: Path, task: str, given: tuple[str, ...], fix: str
 ) -> None:
@@ -113,20 +103,7 @@ def test_source_files_are_searched_in_the_same_places_as_ansible(tmp_path: Path)
     assert book(tmp_path, play_of(text)).plays
 
 
-@pytest.mark.parametrize(
-    ("word", "values"),
-    [
-        ("a=1", {"a": "1"}),
-        ("a=1 b=2", {"a": "1", "b": "2"}),
-        ("a='x y' b=\"z\"", {"a": "x y", "b": "z"}),
-        ("args=--epochs 3", {"args": "--epochs 3"}),
-        ("args=--lr=1 --x=2", {"args": "--lr=1 --x=2"}),
-        ("a=", {"a": ""}),
-        ("a=it's", {"a": "it's"}),
-        ("a", {}),
-        ("1a=2", {}),
-    ],
-)
+@case_table
 def test_one_extra_vars_option_may_set_several_variables(word: str, values: dict[str, str]) -> None:
     assert _pairs(word) == values
 
@@ -170,20 +147,7 @@ def errors_of(directory: Path, word: str, cwd: Path, tags: frozenset[str] = froz
         return list(check_projects(ready, cwd))
 
 
-@pytest.mark.parametrize(
-    "tasks",
-    [
-        "- sync: proj",
-        "- run: proj/two words.py",
-        "- sync: {src: '{{ x }}'}",
-        "- run: {script: proj/train.py, cwd: proj}",
-        "- run: {cmd: hostname, sync: no}",
-        "- run: '{{ x }}'",
-        "- run: {script: a.py, sync: '{{ x }}'}",
-        "- run: {cmd: hostname, cwd: '{{ here }}/proj'}",
-        "- {sync: ~, tags: [never]}",
-    ],
-)
+@case_table
 def test_projects_below_home_and_unknown_paths_are_not_refused(home: Path, tasks: str) -> None:
     (home / "site.yml").write_text(play_of(tasks))
     assert errors_of(home, "site.yml", home) == []

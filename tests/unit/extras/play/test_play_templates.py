@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from case_table import case_table
 from ipexctl.errors import FileError
 from ipexctl.extras.play import templater as templater_module
 from ipexctl.extras.play.templater import _PROGRAM, Filled, Job, Templater
@@ -33,31 +34,7 @@ def wrong(templater: Templater, text: str, values: dict[str, Any] | None = None)
     return found
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("{{ n }}", 3),
-        ("n is {{ n }}", "n is 3"),
-        ("{{ names }}", ["a", "b"]),
-        ("{{ names | map('upper') | list }}", ["A", "B"]),
-        ("{{ names | map('upper') }}", ["A", "B"]),
-        ("{{ names + ['a'] | unique | length }}", None),
-        ("{{ (names + ['a']) | unique | length }}", 2),
-        ("{{ gone | default('x') }}", "x"),
-        ("{{ deep.gone.further | default(omit) }}", "\0omit"),
-        ("{{ 'yes' | bool }}", True),
-        ("{{ deep.a.b }}", 1),
-        ("{{ 'a/b.c' | basename }}", "b.c"),
-        ("{{ {'a': 1} | combine({'b': 2}) }}", {"a": 1, "b": 2}),
-        ("{{ [[1], [2, [3]]] | flatten }}", [1, 2, 3]),
-        ("{{ 'x1y' | regex_replace('[0-9]', '-') }}", "x-y"),
-        ("{{ names | join(',') if n > 2 else '' }}", "a,b"),
-        ("{% for x in names %}{{ x }};{% endfor %}", "a;b;"),
-        ("{{ '{{ n }}' }}", "{{ n }}"),
-        ("{{ range(3) | list }}", [0, 1, 2]),
-        ("{{ r is failed }}", True),
-    ],
-)
+@case_table
 def test_templates_evaluate_as_in_ansible(templater: Templater, text: str, expected: Any) -> None:
     values = {"n": 3, "names": ["a", "b"], "deep": {"a": {"b": 1}}, "r": {"failed": True}}
     if expected is None:
@@ -98,29 +75,7 @@ def test_variables_that_reference_undefined_variables_are_undefined() -> None:
         assert (given.values["it"], asked.values["it"]) == (1, False)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{{ ''.__class__ }}",
-        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
-        "{{ ''['__class__'] }}",
-        "{{ ('' | attr('__class__')) }}",
-        "{{ range.__globals__ }}",
-        "{{ lookup.__globals__ }}",
-        "{{ lookup.__self__ }}",
-        "{{ self.__init__.__globals__ }}",
-        "{{ '{0.__class__}'.format('') }}",
-        "{{ '%s' % 5 }}",
-        "{{ cycler.__init__.__globals__.os }}",
-        "{{ namespace.__class__ }}",
-        "{{ dict.__base__ }}",
-        "{{ (x for x in []).gi_frame }}",
-        "{% set ns = namespace() %}{% set ns.__class__ = 1 %}",
-        "{{ names.append(1) }}",
-        "{{ hostvars.__class__ }}",
-        "{{ hostvars._scope }}",
-    ],
-)
+@case_table
 def test_templates_cannot_access_python_internals(templater: Templater, text: str) -> None:
     assert not isinstance(fill(templater, text, {"names": []}), Filled)
 
@@ -154,17 +109,7 @@ def test_endless_templates_are_stopped_and_the_next_template_is_filled(impatient
     assert TEMPLATE_RENDERED < TEMPLATE_REPLY < 20
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{% macro f(n) %}{{ f(n - 1) }}{{ f(n - 1) }}{% endmacro %}{{ f(200) }}",
-        "{{ range(10 ** 9) | list }}",
-        "{{ 'x' * 10 ** 7 }}",
-        "{{ 'x' * 10 ** 10 }}",
-        "{{ 'a' | center(10 ** 10) }}",
-        "{{ 'aaaa'.replace('a', 'b' * 1000000).replace('b', 'c' * 1000000) }}",
-    ],
-)
+@case_table
 def test_huge_templates_are_stopped_and_the_next_template_is_filled(templater: Templater, text: str) -> None:
     message = wrong(templater, text).message
     assert message.startswith("t.yml:1:")
@@ -202,10 +147,7 @@ def test_values_from_lookup_env_are_secrets(monkeypatch: pytest.MonkeyPatch) -> 
         assert told.secrets == {"s3cr3t-value"}
 
 
-@pytest.mark.parametrize(
-    ("text", "holds"),
-    [("true", True), ("'false'", False), ("'no'", False), ("''", False), ("0", False), ("[]", False), ("'x'", True)],
-)
+@case_table
 def test_conditions_are_evaluated_as_booleans(templater: Templater, text: str, holds: bool) -> None:
     (found,) = templater.fill([Job("", when=[templated(text, "expr")])])
     assert isinstance(found, Filled)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from case_table import case_table
 from ipexctl.errors import UserError
 from ipexctl.extras.play.engine import batches
 from ipexctl.extras.play.play_context import Options, read_vars_dirs, send_call_variables, send_play_variables
@@ -48,21 +49,7 @@ def test_variable_precedence_is_the_order_of_ansible(tmp_path: Path) -> None:
     assert said == "inventory play file task set call"
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("8", 8),
-        ("1.5", 1.5),
-        ("True", True),
-        ("0644", "0644"),
-        ('["a", "b"]', ["a", "b"]),
-        ("['a', 1]", ["a", 1]),
-        ("[broken", "[broken"),
-        ("{'k': 'v'}", {"k": "v"}),
-        ("/data/{{ inventory_hostname }}", "/data/node1"),
-        ("{{ ''.__class__ }}", None),
-    ],
-)
+@case_table
 def test_inventory_values_have_the_types_of_ansible(tmp_path: Path, text: str, value: Any) -> None:
     if value is None:
         with pytest.raises(AssertionError, match="inventory, z of node1"):

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 from report_samples import measured_page, measurements
 
+from case_table import case_table
 from ipexctl.extras.report.drawings import LEFT, RIGHT, WIDTH, band_path, grid, line_path, phases
 from ipexctl.extras.report.html import page_html
 from ipexctl.extras.report.markup import (
@@ -68,7 +69,7 @@ class Drawings(HTMLParser):
         self.drawings[-1][1].append(Box(left, y - 9, left + width, y + 2, data))
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 8, 16, 64, 200])
+@case_table
 @pytest.mark.parametrize("seconds", [60, 900])
 def test_texts_are_inside_and_do_not_cover_one_another(ranks: int, seconds: int) -> None:
     for height, boxes in Drawings(page_html(measured_page(ranks, seconds, measurements(ranks, seconds)))).drawings:
@@ -119,18 +120,12 @@ def test_marks_of_values_are_round_and_reach_the_largest(most: float, marks: lis
     assert not most > ticks[-1] * (1 + 1e-9)
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0, "0"), (0.1234, "0.123"), (3.2, "3.2"), (410, "410"), (999.6, "1k"), (12_500, "12.5k"), (3e11, "300G")],
-)
+@case_table
 def test_numbers_have_three_digits(value: float, text: str) -> None:
     assert number_text(value) == text
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0, "0 s"), (59.4, "59 s"), (59.6, "1:00 min"), (3599, "59:59 min"), (3600, "1:00 h"), (90000, "1 d 1 h")],
-)
+@case_table
 def test_clock(seconds: float, text: str) -> None:
     assert clock_text(seconds) == text
 

@@ -14,6 +14,7 @@ from report_samples import page as sample_page
 from slow_helpers import CALM, HEALTHY, changed, verdict_of
 from why_helpers import FAILED, FIRST, NO_MODULE
 
+from case_table import case_table
 from ipexctl.extras.report.html import page_html
 from ipexctl.extras.report.measurements import Columns, Measurements, Window
 from ipexctl.extras.report.page import Change, ReportPage, TimeCurve, compare, report_page
@@ -235,19 +236,7 @@ def test_a_printed_throughput_is_that_of_the_run_and_is_not_summed() -> None:
     assert set(again.values) == {8.0}
 
 
-@pytest.mark.parametrize(
-    ("name", "is_hidden"),
-    [
-        ("HF_TOKEN", True),
-        ("WANDB_API_KEY", True),
-        ("AWS_SECRET_ACCESS_KEY", True),
-        ("db_password", True),
-        ("TOKENIZERS_PARALLELISM", False),
-        ("PWD", False),
-        ("KEYBOARD", False),
-        ("OMP_NUM_THREADS", False),
-    ],
-)
+@case_table
 def test_a_credential_that_the_call_wrote_out_is_hidden(name: str, is_hidden: bool) -> None:
     page = made({"settings": [{"name": name, "value": "hunter2", "reason": "set by -x"}]})
     assert [row.is_hidden for row in page.settings] == [is_hidden]
@@ -283,17 +272,7 @@ def test_wait_for_a_lost_host_has_its_own_name() -> None:
     assert "node2" in next(phase.text for phase in phases if phase.kind == "lost")
 
 
-@pytest.mark.parametrize(
-    ("state", "silent_since", "at", "is_shown"),
-    [
-        ("ok", None, 1012.0, False),
-        ("ok", 1005.0, 1012.0, False),
-        ("failed", None, 1990.0, True),
-        ("failed", None, 1012.0, False),
-        ("stopped", 1005.0, 1012.0, True),
-        ("running", None, 1012.0, True),
-    ],
-)
+@case_table
 def test_page_has_only_stacks_of_the_end(state: str, silent_since: float | None, at: float, *, is_shown: bool) -> None:
     dump = Dump(at, (RankStacks(0, "node1", "running", (), "it is reconnecting"),))
     silent = None if silent_since is None else {"since": silent_since, "after": 60.0}
@@ -343,24 +322,7 @@ def test_an_exchange_of_checkpoints_is_a_phase() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("line", "value"),
-    [
-        ("loss: 0.25", 0.25),
-        ("{'loss': '2.068', 'grad_norm': '0.58', 'epoch': '0.0128'}", 2.068),
-        ("step 10 | train_loss 4", 4.0),
-        ("Training loss: .5", 0.5),
-        ("\x1b[32mLoss\x1b[0m: 1.5", 1.5),
-        ("val loss: 0.3", None),
-        ("validation: loss 0.3", None),
-        ("loss: nan", None),
-        ("loss of connection 3", None),
-        ("loss: 12 %", 12.0),
-        ("loss: 12%", None),
-        ("loss: 1.2.3", None),
-        ("no number: loss", None),
-    ],
-)
+@case_table
 def test_a_line_with_a_loss(line: str, value: float | None) -> None:
     assert [found for _, found in find_losses([(1.0, line)])] == ([] if value is None else [value])
 
@@ -432,18 +394,7 @@ def test_the_stacks_of_a_hang_are_folded_on_the_page() -> None:
         assert all(stack.lines for stack in page.stacks)
 
 
-@pytest.mark.parametrize(
-    "status",
-    [
-        {"started": None, "ended": None},
-        {"started": 1e308, "ended": -1e308},
-        {"started": -1e308, "ended": 1e308},
-        {"started": 1000.0, "ended": 1000.0},
-        {"started": "x", "ended": [], "exit_code": {}, "attempts": "x", "silent": 3},
-        {"attempts": [{"attempt": 0, "ended": 9e99}, {"ended": None}, 3, {"ended": -5.0}], "attempt": 3},
-        {"silent": {"since": 1005.0, "after": 3.0, "ranks": []}},
-    ],
-)
+@case_table
 def test_a_damaged_record_gives_a_page(status: dict[str, Any]) -> None:
     events = [{"event": "start", "at": "x"}, {"event": "start", "at": 1e300}, {}, {"event": None}]
     sent, output = account([({"state": "ok"}, "")], status=status, state="running", events=events)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from slow_helpers import BEGIN, CALM, HEALTHY, changed, only, ranks_of, run_of, setup_of, steady, verdict_of
 
+from case_table import case_table
 from ipexctl.extras.slow.slow_verdict import LinkFinding, find_slow_ranks
 from ipexctl.extras.slow.timeline import training_rows
 from ipexctl.node.common.medians import medians_of_others
@@ -171,18 +172,7 @@ def test_own_time_is_what_is_no_waiting_or_that_part_of_it_which_is_known(rates:
     assert rates.own_time == pytest.approx(own)
 
 
-@pytest.mark.parametrize(
-    ("backend", "allreduce", "hosts", "waiting"),
-    [
-        ("gloo", "backend", 2, "sleeps"),
-        ("gloo", "shared", 1, "shared"),
-        ("gloo", "shared", 2, "sleeps"),
-        ("ccl", "backend", 2, "spins"),
-        ("mpi", "backend", 1, "spins"),
-        ("", "", 1, "spins"),
-        ("none", "backend", 2, "independent"),
-    ],
-)
+@case_table
 def test_how_ranks_wait(backend: str, allreduce: str, hosts: int, waiting: str) -> None:
     assert waiting_of(backend, allreduce, hosts) == waiting
 
@@ -239,22 +229,7 @@ def test_slow_transfer_of_many_bytes() -> None:
     assert (round(link.transfer, 3), round(link.bytes_per_s)) == (0.5, 120_000_000)
 
 
-@pytest.mark.parametrize(
-    ("fits", "beyond"),
-    [
-        ({"windows": 4}, {"windows": 3}),
-        ({"hosts": 2}, {"hosts": 1}),
-        ({"waiting": "sleeps"}, {"waiting": "spins"}),
-        (
-            {"rank": {"cpu": 0.68}, "host": {"sent_per_s": 1e7}},
-            {"rank": {"cpu": 0.70}, "host": {"sent_per_s": 1e7}},
-        ),
-        ({"rank": {"queue": 0.24, "cpu": 0.25}}, {"rank": {"queue": 0.25, "cpu": 0.25}}),
-        ({"rank": {"faults_per_s": 9.9}}, {"rank": {"faults_per_s": 10.0}}),
-        ({"host": {"peak_sent_per_s": 1.2e8}}, {"host": {"peak_sent_per_s": 1.25e8}}),
-        ({"host": {"sent_per_s": 5.3e6}}, {"host": {"sent_per_s": 5.2e6}}),  # 1.04 MB in a step
-    ],
-)
+@case_table
 def test_both_sides_of_each_threshold(fits: dict[str, Any], beyond: dict[str, Any]) -> None:
     usual: dict[str, Any] = {"rank": {}, "host": {}}
     assert len(links(**usual | fits)) == 1
