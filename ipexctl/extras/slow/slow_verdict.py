@@ -17,7 +17,7 @@ from ipexctl.node.common.medians import medians_of_others
 from ipexctl.node.common.records import NetworkCost
 from ipexctl.node.run.rates import RankRates, Waiting
 from ipexctl.node.run.run_replies import SuspectSnapshot
-from ipexctl.node.run.slow_watch import MORE_OWN, ROW
+from ipexctl.node.run.slow_watch import MORE_OWN, ROW, Streak
 from ipexctl.run.windows import RunWindows
 
 CauseKind = Literal["other-programs", "slower-cores", "data", "memory", "more-work", "unknown"]
@@ -185,21 +185,21 @@ def find_slow_links(rows: Sequence[Sequence[TrainingWindow]]) -> list[LinkFindin
 
 
 def find_stretches(rows: Iterable[Sequence[Window]], is_so: Callable[[Window], bool]) -> Iterator[list[Window]]:
-    """Stretches of at least ROW successive windows for which `is_so` holds. A single other window inside is skipped."""
+    """Windows of each streak for which `is_so` holds."""
     for row in rows:
+        streak = Streak()
         found: list[Window] = []
-        missed = 0
-        for window in [*row, None]:
-            if window is not None and is_so(window):
+        for window in row:
+            counts = is_so(window)
+            streak.add(counts=counts)
+            if counts:
                 found.append(window)
-                missed = 0
-                continue
-            missed += 1
-            if window is not None and missed == 1 and len(found) >= ROW:
-                continue
-            if len(found) >= ROW:
-                yield found
-            found, missed = [], 0
+            elif not streak.length:
+                if len(found) >= ROW:
+                    yield found
+                found = []
+        if streak.has_begun:
+            yield found
 
 
 def is_ongoing(stretch: Sequence[Window], rows: Sequence[Sequence[Window]]) -> bool:

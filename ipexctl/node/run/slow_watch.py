@@ -1,8 +1,7 @@
 """Finds the rank that is slow now, for the run's status, while the ranks' windows arrive. Pure.
 
-As in `ipexctl slow`, a rank is slow if its own time is at least MORE_OWN of a step above the others' median in ROW
-periods in a row, until it is below in two in a row. A window counts only once all ranks have sent it; the window in
-which steps begin is left out.
+As in `ipexctl slow`, a rank is slow if its own time is at least MORE_OWN of a step above the others' median for a
+`Streak` of periods. A window counts only once all ranks have sent it; the window in which steps begin is left out.
 """
 
 from __future__ import annotations
@@ -24,6 +23,24 @@ MOST_OPEN = 6
 """Windows that may be incomplete, because some ranks have not sent theirs."""
 
 
+class Streak:
+    """Begins with ROW periods in a row that count. One other period inside is skipped, two in a row end the streak."""
+
+    def __init__(self) -> None:
+        self.length = self._missed = 0
+
+    @property
+    def has_begun(self) -> bool:
+        return self.length >= ROW
+
+    def add(self, *, counts: bool) -> None:
+        self._missed = 0 if counts else self._missed + 1
+        if counts:
+            self.length += 1
+        elif self._missed > 1 or not self.has_begun:
+            self.length = 0
+
+
 class SlowWatch:
     def __init__(self, hosts: Mapping[int, str], waiting: Waiting) -> None:
         self._hosts = hosts
@@ -36,8 +53,7 @@ class SlowWatch:
         self._has_begun = False
         self._totals: dict[int, list[float]] = {}
         self._steps = 0.0
-        self._rows: dict[int, int] = {}
-        self._missed: dict[int, int] = {}
+        self._streaks: dict[int, Streak] = {}
         self._more: dict[int, float] = {}
         self.slow: SlowRank | None = None
 
@@ -70,20 +86,15 @@ class SlowWatch:
 
     def _forget(self) -> None:
         self._totals, self._steps = {}, 0.0
-        self._rows, self._missed, self._more, self.slow = {}, {}, {}, None
+        self._streaks, self._more, self.slow = {}, {}, None
 
     def _find_slow(self, totals: Mapping[int, Collection[float]]) -> None:
         own = {rank: fmean(found) for rank, found in totals.items()}
         for rank, usual in medians_of_others(own).items():
             more = own[rank] - usual
+            self._streaks.setdefault(rank, Streak()).add(counts=more >= MORE_OWN)
             if more >= MORE_OWN:
-                self._rows[rank] = self._rows.get(rank, 0) + 1
-                self._missed[rank] = 0
                 self._more[rank] = more
-            elif rank in self._rows:
-                self._missed[rank] = self._missed.get(rank, 0) + 1
-                if self._missed[rank] > 1 or self._rows[rank] < ROW:
-                    del self._rows[rank]
-        slow = [rank for rank, row in self._rows.items() if row >= ROW]
+        slow = [rank for rank, streak in self._streaks.items() if streak.has_begun]
         worst = max(slow, key=lambda rank: self._more[rank], default=None)
         self.slow = None if worst is None else SlowRank(worst, self._hosts[worst], 100 * self._more[worst])
