@@ -11,7 +11,7 @@ from ipexctl.commands.shared_options import Home, Output, Targets, argument, sub
 from ipexctl.errors import UserError
 from ipexctl.hub.cached_repos import CacheReport, CacheResult
 from ipexctl.hugging_face import DEFAULT_REVISION, HubRepo, parse_repo
-from ipexctl.node.files.call_types import CachedRepo
+from ipexctl.node.files.call_replies import CachedRepo
 from ipexctl.text import readable
 from ipexctl.ui.messages import print_message
 from ipexctl.ui.results import group_by, report_json, show_results

@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ipexctl.commands.shared_options import Home, Output, Targets, argument, command, flag
 from ipexctl.commands.target_hosts import current_directory, open_hosts, select
 from ipexctl.option_declaration import SyncOptions
 from ipexctl.projects.root import find_root
-from ipexctl.sync.node_calls import SyncReport, SyncResult
-from ipexctl.sync.project import Project
 from ipexctl.text import counted, printable, tilde_path
 from ipexctl.ui.messages import print_message
 from ipexctl.ui.progress_view import ProgressView
 from ipexctl.ui.results import fold_equal, host_json, how_to_continue, report_json, show_results, value_json
+
+if TYPE_CHECKING:  # loaded while the hosts connect: 15 ms
+    from ipexctl.sync.node_calls import SyncReport, SyncResult
+    from ipexctl.sync.project import Project
 
 
 @command()

@@ -21,7 +21,8 @@ from ipexctl.files.file_transfer import FileTransfer, Origin, TransferOptions, l
 from ipexctl.files.push_source import PushSource
 from ipexctl.files.store_client import StoreLocation
 from ipexctl.hosts.host import Host, find_leaders
-from ipexctl.node.files.call_types import InspectReply, InspectRequest, PlaceReply, PlaceRequest
+from ipexctl.node.files.call_replies import InspectReply, PlaceReply
+from ipexctl.node.files.call_requests import InspectRequest, PlaceRequest
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import BytesMoved, HostError, HostResult, Report, Watch, ignore_event

@@ -31,7 +31,7 @@ from ipexctl.files.store_client import (
 from ipexctl.files.stream import explain_changed
 from ipexctl.limits import PEER_SERVER_START
 from ipexctl.node.common.json_records import decode_port
-from ipexctl.node.files.call_types import ConnectRequest, ServeRequest
+from ipexctl.node.files.call_requests import ConnectRequest, ServeRequest
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import HeldCall

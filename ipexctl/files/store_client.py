@@ -23,7 +23,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.limits import STEP_SILENCE
 from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.frames import StreamName
-from ipexctl.node.files.call_types import HaveRequest, ReceiveRequest, StoreFile, StoreRequest
+from ipexctl.node.files.call_requests import HaveRequest, ReceiveRequest, StoreFile, StoreRequest
 from ipexctl.node.files.file_stream import offset_of
 from ipexctl.node.files.store import receive
 from ipexctl.remote.cancel import Cancel

@@ -9,13 +9,16 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ipexctl.file_reader import open_regular
 from ipexctl.node.common.files import encode_name
-from ipexctl.node.files.call_types import StoreFile
 from ipexctl.node.files.file_stream import CHUNK, END, MOST_TOGETHER, group_header, header_line, header_of, read_chunks
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.remote.outcome import HostError
+
+if TYPE_CHECKING:
+    from ipexctl.node.files.call_requests import StoreFile
 
 
 class NotInStore(HostError):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from ipexctl.hosts.host import Host
 from ipexctl.hugging_face import HubRepo
-from ipexctl.node.files.call_types import CachedRepo, CacheReply
+from ipexctl.node.files.call_replies import CachedRepo, CacheReply
 from ipexctl.node.files.hub import CacheRemoveRequest, CacheRequest
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.node_call import call

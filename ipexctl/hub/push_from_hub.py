@@ -28,7 +28,7 @@ from ipexctl.limits import OFFER_CLEANUP
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.hub_cache import HUB_CACHE, first_misplaced_path
 from ipexctl.node.common.json_records import JsonError
-from ipexctl.node.files.call_types import DownloadReply, SnapshotReply
+from ipexctl.node.files.call_replies import DownloadReply, SnapshotReply
 from ipexctl.node.files.hub import OfferRequest
 from ipexctl.node.files.hub_download import HubDownloadRequest
 from ipexctl.node.files.manifest import ManifestEntry, read_entries

@@ -114,8 +114,8 @@ else:
 if copy:
     from ipexctl.node.common.archive import open_home
     open_home(copy, present)
-from ipexctl.node.__main__ import main
-sys.exit(main())
+from ipexctl.node.__main__ import run_and_exit
+run_and_exit()
 """
 """Runs the agent's copy if this account owns it and nobody else can open it, else the zip from stdin.
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from ipexctl.files.stream import stream_entries
 from ipexctl.hosts.nodeset import fold
-from ipexctl.node.files.call_types import PutReply, PutRequest, TreeRequest, TreesReply
+from ipexctl.node.files.call_replies import PutReply, TreesReply
 from ipexctl.node.files.file_stream import END
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.remote.cancel import Cancel
@@ -26,6 +26,9 @@ from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import ChunkStream, Session
 from ipexctl.sync.project import Project
 from ipexctl.text import printable
+
+if TYPE_CHECKING:
+    from ipexctl.node.files.call_requests import PutRequest, TreeRequest
 
 _LISTED: Final = 5
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ipexctl.files.stream import stream_entries
 from ipexctl.hosts.host import Host, check_same_home, find_leaders
-from ipexctl.node.common.home_entries import STATE_DIRECTORY
-from ipexctl.node.files.call_types import Generation, TreeChanges, TreesReply
+from ipexctl.node.common.home import STATE_DIRECTORY
+from ipexctl.node.files.call_replies import Generation, TreeChanges, TreesReply
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import Outcome, run_in_background

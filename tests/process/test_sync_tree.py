@@ -26,7 +26,7 @@ from ipexctl.files.stream import stream_entries
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.guarded_directory import GuardedDirectory
-from ipexctl.node.files.call_types import Generation, TreeChanges, TreesReply
+from ipexctl.node.files.call_replies import Generation, TreeChanges, TreesReply
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.files.place import StagedFiles
 from ipexctl.remote.cancel import Cancel

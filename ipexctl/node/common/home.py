@@ -41,6 +41,8 @@ HOME_ENTRIES = frozenset(
         MARK,
     }
 )
+STATE_DIRECTORY = ".ipexctl"
+"""In a project's tree."""
 IGNORED = r"lost\+found|\.snapshot|\.nfs.*"
 """Names that filesystems and file servers create; a directory with only these counts as empty."""
 _OTHERS_MAY_WRITE = 0o022

@@ -46,7 +46,9 @@ def parse_json(text: str | bytes | bytearray, *, any_number: bool = False) -> An
         if not isinstance(text, str):
             text = text.decode()
             text = text[1:] if text.startswith("\ufeff") else text  # some editors write a byte order mark
-        value = (_ANY_NUMBER if any_number else _DECODER).decode(text)
+        tokens = _tokens_of(text)
+        has_long_number = _LONG_NUMBER in tokens.translate(_DIGITS)
+        value = (_ANY_NUMBER if any_number else _CHECKED if has_long_number else _PLAIN).decode(text)
     except json.JSONDecodeError as error:
         place = f": line {error.lineno}, column {error.colno}"
         raise JsonError(error.msg[:1].lower() + error.msg[1:], error.pos, place) from None
@@ -58,7 +60,7 @@ def parse_json(text: str | bytes | bytearray, *, any_number: bool = False) -> An
         raise JsonError(_TOO_DEEP) from None
     except ValueError:  # more digits than Python accepts
         raise JsonError(_OUT_OF_RANGE) from None
-    if text.count("[") + text.count("{") > MAX_DEPTH and _is_deeper(value, MAX_DEPTH):
+    if _is_deeper(tokens.translate(_BRACKETS, _NO_BRACKETS), MAX_DEPTH):
         raise JsonError(_TOO_DEEP)
     if "\\u" in text and _ESCAPED_SURROGATE.search(text) and _has_lone_surrogate(value):
         raise JsonError("it has half a surrogate pair")
@@ -103,23 +105,27 @@ def _refuse_constant(_: str) -> float:
     raise JsonError(_OUT_OF_RANGE)
 
 
-_DECODER = json.JSONDecoder(parse_float=_finite, parse_int=_integer, parse_constant=_refuse_constant)
+_CHECKED = json.JSONDecoder(parse_float=_finite, parse_int=_integer, parse_constant=_refuse_constant)
+_PLAIN = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse_constant)
+"""Faster, because it calls nothing for each integer."""
 _ANY_NUMBER = json.JSONDecoder()
+_LONG_NUMBER = b"0" * (_MAX_DIGITS + 1)
+_DIGITS = bytes.maketrans(b"-123456789", b"0000000000")
+_BRACKETS = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
-def _is_deeper(value: Any, depth: int) -> bool:
-    level = _containers([value])
+def _tokens_of(text: str) -> bytes:
+    """The text without strings. A list of files has 2,000 rows, and only methods of str and bytes are fast enough."""
+    if "\\" in text:
+        text = text.replace("\\\\", "").replace('\\"', "")
+    return "".join(text.split('"')[::2]).encode(errors="replace")
+
+
+def _is_deeper(brackets: bytes, depth: int) -> bool:
     for _ in range(depth):
-        level = [item for container in level for item in _containers(_items(container))]
-    return bool(level)
-
-
-def _items(container: Any) -> Iterable[Any]:
-    return container.values() if type(container) is dict else container
-
-
-def _containers(items: Iterable[Any]) -> list[Any]:
-    return [item for item in items if type(item) in (dict, list)]
+        brackets = brackets.replace(b"[]", b"")
+    return bool(brackets)
 
 
 def _has_lone_surrogate(value: Any) -> bool:

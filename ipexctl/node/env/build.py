@@ -19,7 +19,7 @@ from ipexctl.node.env.environments import check_name, remove_tree
 from ipexctl.node.env.fill import Fill
 
 if TYPE_CHECKING:
-    from ipexctl.node.files.call_types import StoreFile
+    from ipexctl.node.files.call_requests import StoreFile
 
 
 class LockedWheel(TypedDict):

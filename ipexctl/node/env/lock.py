@@ -34,7 +34,7 @@ from ipexctl.node.env.uv import run, unpack_uv, uv_environment
 if TYPE_CHECKING:
     from ipexctl.node.common.http import HttpSettings
     from ipexctl.node.env.indexes import SourceRequest
-    from ipexctl.node.files.call_types import StoreFile
+    from ipexctl.node.files.call_requests import StoreFile
 
 
 NAME = re.compile(r'^name = "([^"]+)"', re.MULTILINE)

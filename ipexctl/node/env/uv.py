@@ -13,7 +13,7 @@ from ipexctl.node.env.child import KEPT, Child, watch
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ipexctl.node.files.call_types import StoreFile
+    from ipexctl.node.files.call_requests import StoreFile
 
 
 FOREIGN_PREFIXES = ("UV_", "PIP_", "PYTHON", "VIRTUAL_ENV", "CONDA_", "_CE_")

@@ -44,7 +44,7 @@ from ipexctl.node.files.place import CONTENT
 if TYPE_CHECKING:
     import socket
 
-    from ipexctl.node.files.call_types import ConnectRequest, ServeRequest, StoreFile
+    from ipexctl.node.files.call_requests import ConnectRequest, ServeRequest, StoreFile
     from ipexctl.node.files.manifest import ManifestEntry
 
 PATIENCE = 60.0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.guarded_directory import enter_named
-from ipexctl.node.common.home_entries import STATE_DIRECTORY
+from ipexctl.node.common.home import STATE_DIRECTORY
 from ipexctl.node.files.tree import ProjectTree
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO, Mapping, TypedDict
 from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.http import HttpClient, HttpSettings, explain, is_final, without_login
 from ipexctl.node.common.limits import DOWNLOAD_SILENCE
-from ipexctl.node.files.call_types import StoreFile
+from ipexctl.node.files.call_requests import StoreFile
 from ipexctl.node.files.file_stream import CHUNK, offset_of
 from ipexctl.node.files.store import (
     HashMismatch,

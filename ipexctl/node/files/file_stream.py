@@ -20,7 +20,7 @@ from ipexctl.node.common.files import format_size
 from ipexctl.node.common.json_records import JsonError, parse_object
 
 if TYPE_CHECKING:
-    from ipexctl.node.files.call_types import StoreFile
+    from ipexctl.node.files.call_requests import StoreFile
 
 
 SHA256 = re.compile(r"[0-9a-f]{64}")

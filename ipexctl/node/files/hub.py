@@ -18,7 +18,7 @@ from ipexctl.node.common.home_entries import list_names
 from ipexctl.node.common.hub_cache import CACHE, HF_HOME, HUB_CACHE, is_blob_name, repo_of
 from ipexctl.node.common.link import ready
 from ipexctl.node.files import push
-from ipexctl.node.files.call_types import CachedRepo, CacheReply
+from ipexctl.node.files.call_replies import CachedRepo, CacheReply
 from ipexctl.node.files.file_stream import check_hash
 from ipexctl.node.files.place import CONTENT
 

@@ -27,7 +27,7 @@ from ipexctl.node.common.guarded_directory import blocks_of, check_name
 from ipexctl.node.common.home import home_of, make_home
 from ipexctl.node.common.hub_cache import CACHE, COMMIT, HF_HOME, HUB, HUB_CACHE, folder_of, is_blob_name
 from ipexctl.node.common.processes import end_with_parent
-from ipexctl.node.files.call_types import DownloadReply, SnapshotReply
+from ipexctl.node.files.call_replies import DownloadReply, SnapshotReply
 from ipexctl.node.files.checkpoint_layout import directories_above
 from ipexctl.node.files.manifest import ManifestEntry, VerifiedBlobs, to_json
 

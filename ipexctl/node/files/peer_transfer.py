@@ -28,7 +28,7 @@ from ipexctl.node.files.file_stream import Wanted, offset_of
 if TYPE_CHECKING:
     import socket
 
-    from ipexctl.node.files.call_types import ConnectRequest, ServeRequest, StoreFile, StoreRequest
+    from ipexctl.node.files.call_requests import ConnectRequest, ServeRequest, StoreFile, StoreRequest
 
 _TICK = 0.05
 

@@ -33,7 +33,7 @@ from ipexctl.node.common.home_entries import is_stored
 from ipexctl.node.common.hub_cache import CACHE, HF_HOME, HUB_CACHE
 from ipexctl.node.common.processes import is_partial_in_use
 from ipexctl.node.files import store
-from ipexctl.node.files.call_types import InspectReply, InspectRequest, PlaceReply, PlaceRequest
+from ipexctl.node.files.call_replies import InspectReply, PlaceReply
 from ipexctl.node.files.checkpoint_path import OWN_DATA, enter_path
 from ipexctl.node.files.compare import TargetView, compare
 from ipexctl.node.files.file_stream import check_hash, read_body
@@ -50,6 +50,7 @@ from ipexctl.node.files.policies import FORCED_PATH, HUB, PATH, Policy
 
 if TYPE_CHECKING:
     from ipexctl.node.common.walk import Place
+    from ipexctl.node.files.call_requests import InspectRequest, PlaceRequest
     from ipexctl.node.files.compare import Match
     from ipexctl.node.files.store import Report
 

@@ -41,7 +41,7 @@ from ipexctl.node.files.file_stream import CHUNK, END, SHA256, check_hash, heade
 if TYPE_CHECKING:
     from typing import Mapping
 
-    from ipexctl.node.files.call_types import HaveRequest, ReceiveRequest, StoreFile, StoreRequest
+    from ipexctl.node.files.call_requests import HaveRequest, ReceiveRequest, StoreFile, StoreRequest
 
 
 _TICK = 0.2

@@ -15,7 +15,7 @@ import re
 import stat
 import sys
 import time
-from typing import Any, Iterator, NamedTuple
+from typing import TYPE_CHECKING, Any, Iterator, NamedTuple
 
 from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.clock import seconds_since
@@ -29,16 +29,18 @@ from ipexctl.node.common.files import (
     write_json_atomically,
 )
 from ipexctl.node.common.guarded_directory import open_own
-from ipexctl.node.common.home import home_of, make_home
-from ipexctl.node.common.home_entries import STATE_DIRECTORY
+from ipexctl.node.common.home import STATE_DIRECTORY, home_of, make_home
 from ipexctl.node.common.limits import TREE_LOCK
 from ipexctl.node.common.liveness import LEASE_LIMITS, RESERVED_FILE, liveness_of
 from ipexctl.node.common.processes import boot_id, command_lines
 from ipexctl.node.common.queue_files import is_submitted
 from ipexctl.node.common.store_lock import store_lock
-from ipexctl.node.files.call_types import Generation, TreeRequest, TreesReply
+from ipexctl.node.files.call_replies import Generation, TreesReply
 from ipexctl.node.files.file_stream import SHA256
 from ipexctl.node.files.manifest import ManifestEntry, identity_of
+
+if TYPE_CHECKING:
+    from ipexctl.node.files.call_requests import TreeRequest
 
 START_TIME = 600.0
 STAGE = "stage"

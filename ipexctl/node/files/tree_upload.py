@@ -26,11 +26,10 @@ from ipexctl.node.common.files import (
     write_json_atomically,
 )
 from ipexctl.node.common.guarded_directory import GuardedDirectory, blocks_of, open_own
-from ipexctl.node.common.home import home_of
-from ipexctl.node.common.home_entries import STATE_DIRECTORY, is_stored
+from ipexctl.node.common.home import STATE_DIRECTORY, home_of
 from ipexctl.node.common.limits import UPLOAD_SILENCE
 from ipexctl.node.common.liveness import DAY
-from ipexctl.node.files.call_types import Generation, PutReply, PutRequest, TreeChanges, TreeRequest, TreesReply
+from ipexctl.node.files.call_replies import Generation, PutReply, TreeChanges, TreesReply
 from ipexctl.node.files.compare import compare
 from ipexctl.node.files.manifest import ManifestEntry, identity_of, unpack_entries
 from ipexctl.node.files.place import StagedFiles, Writer
@@ -50,6 +49,7 @@ from ipexctl.node.files.tree import (
 )
 
 if TYPE_CHECKING:
+    from ipexctl.node.files.call_requests import PutRequest, TreeRequest
     from ipexctl.node.files.compare import Left, Match
 
 _STATE = encode_name(STATE_DIRECTORY)
@@ -201,6 +201,8 @@ def empty_stage(top: GuardedDirectory) -> None:
 def remove_old_transfers(home: bytes, now: float) -> None:
     """Remove what aborted syncs of version 0.4 left in HOME/tmp/sync."""
     with contextlib.suppress(OSError), open_own(os.path.join(decode_name(home), "tmp", "sync")) as store:
+        from ipexctl.node.common.home_entries import is_stored  # 2 ms, and few homes have that directory
+
         for name in store.names():
             status = store.status_of(name)
             is_old = status is not None and now - status.st_mtime >= DAY

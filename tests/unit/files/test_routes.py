@@ -24,7 +24,7 @@ from ipexctl.files.store_client import Damaged, LostClaim, Relay, StoreClient, S
 from ipexctl.files.stream import NotInStore, stream_blobs
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.files.call_types import PutRequest, StoreFile
+from ipexctl.node.files.call_requests import PutRequest, StoreFile
 from ipexctl.node.files.store import receive
 from ipexctl.node.files.tree_upload import put
 from ipexctl.remote.cancel import Cancel

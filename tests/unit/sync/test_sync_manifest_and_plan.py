@@ -20,7 +20,7 @@ from ipexctl.files.destination import Destination
 from ipexctl.files.manifest import Manifest, leads_out, unpacked
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.files import decode_name, encode_name, sha256_of_open
-from ipexctl.node.files.call_types import Generation, TreeChanges, TreesReply
+from ipexctl.node.files.call_replies import Generation, TreeChanges, TreesReply
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.projects.root import MARKS, find_root, tree_name
 from ipexctl.sync import scan as walk

@@ -1,0 +1,112 @@
+"""Replies of the calls about files. The control machine decodes them strictly by their types."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Generation(NamedTuple):
+    number: int
+    path: str
+    digest: str | None
+    whole: bool
+    held: tuple[str, ...] = ()
+    ended: tuple[str, ...] = ()
+    staged: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    blocked: tuple[str, ...] = ()
+
+
+class TreeChanges(NamedTuple):
+    path: str
+    changed: bool
+    placed: int
+    deleted: int
+    kept: tuple[str, ...]
+    blocked: tuple[str, ...]
+    moved_away: tuple[str, ...]
+    would_place: tuple[str, ...] = ()
+    would_delete: tuple[str, ...] = ()
+
+
+class PutReply(NamedTuple):
+    """Without changes, the reason: missing contents, or runs that use the tree. Neither: another call was faster."""
+
+    changes: TreeChanges | None = None
+    need: tuple[str, ...] = ()
+    busy: tuple[str, ...] = ()
+
+
+class TreesReply(NamedTuple):
+    home: str
+    store: str | None
+    """Equal on hosts that share this home; None if unknown."""
+    python: str
+    generations: tuple[Generation, ...]
+    updated: TreeChanges | None = None
+    """Of an update in the same call."""
+
+    @property
+    def is_changed(self) -> bool:
+        return self.updated is not None and self.updated.changed
+
+    def generation(self, number: int) -> Generation | None:
+        return next((generation for generation in self.generations if generation.number == number), None)
+
+
+class InspectReply(NamedTuple):
+    """What a path has of a push's list. Names are cut after the first few."""
+
+    path: str
+    python: str
+    directory: str
+    """The push's directory, next to or in the path; empty if nothing is missing."""
+    token: str
+    """Equal on hosts that share this directory."""
+    listed: str
+    """Hash of the list in the directory, passed back to `place`."""
+    same: int
+    lacking: int
+    is_complete: bool
+    is_refused: bool
+    need: tuple[str, ...]
+    names: tuple[str, ...] = ()
+    differing: tuple[str, ...] = ()
+    differing_count: int = 0
+    blocked: tuple[str, ...] = ()
+    """Names where a directory, or a link to one, is in the way of a file, or vice versa."""
+    blocked_count: int = 0
+
+
+class PlaceReply(NamedTuple):
+    placed: int
+
+
+class SnapshotReply(NamedTuple):
+    folder: str
+    commit: str
+    entries: str
+    files: int
+    downloaded: int
+
+
+class DownloadReply(NamedTuple):
+    snapshots: tuple[SnapshotReply, ...]
+
+
+class CachedRepo(NamedTuple):
+    kind: str
+    repo_id: str
+    revisions: tuple[str, ...]
+    """Branches and tags in the cache, else commits."""
+    files: int
+    size: int
+    used: float
+    """Last read of one of its files if the filesystem records that, else last write."""
+
+
+class CacheReply(NamedTuple):
+    path: str
+    repos: tuple[CachedRepo, ...]
+    removed: tuple[str, ...] = ()
+    freed: int = 0

@@ -1,0 +1,105 @@
+"""Requests of the calls about files. A sync does not import this module: its classes take 2 ms of each host's time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Sequence, TypedDict
+
+if TYPE_CHECKING:
+    from typing_extensions import NotRequired
+
+
+class StoreFile(TypedDict):
+    sha256: str
+    name: str
+    size: int | None
+    offset: NotRequired[int]
+    """Where to start sending: the receiver has the bytes before it."""
+
+
+class StoreRequest(TypedDict):
+    store: str
+    home: NotRequired[str]
+    """Home that contains the store. Other stores are in directories only ipexctl uses."""
+    files: list[StoreFile]
+    guarded: NotRequired[bool]
+    """Other accounts may change a directory above the store: it is `entered`."""
+    is_of_path: NotRequired[bool]
+    """The store is of a push to the user's PATH, not in a home."""
+
+
+class HaveRequest(StoreRequest):
+    verify: bool
+
+
+class ReceiveRequest(TypedDict):
+    store: str
+    home: NotRequired[str]
+    files: list[StoreFile] | None
+    """The only files accepted; None accepts all."""
+    guarded: NotRequired[bool]
+    is_of_path: NotRequired[bool]
+
+
+class ServeRequest(StoreRequest):
+    bind: str
+    token: str
+    clients: int
+    addresses: Sequence[str]
+    """Their addresses if known: when strangers fill the port, their connections are kept longest."""
+    idle: float
+    """The server exits after this many seconds without a client."""
+
+
+class ConnectRequest(StoreRequest):
+    address: str
+    port: int
+    token: str
+
+
+class TreeRequest(TypedDict):
+    home: str
+    project: str
+    digest: str
+    lease: str | None
+    ended: list[str]
+    """Runs that use no tree any more, whatever their records say."""
+    dry_run: bool
+    data: list[str]
+    """Paths the host owns now, even where an earlier sync wrote something."""
+    manifest: NotRequired[int]
+    """For an update: size of the packed manifest that follows, before the contents."""
+    expected: NotRequired[str | None]
+    """Digest of the only tree, to update in the same call. None: no tree yet."""
+    size: NotRequired[int]
+    """Bytes of the contents that follow."""
+
+
+class PutRequest(TreeRequest):
+    generation: int
+    parcels: list[str]
+    """Hashes of parcels that are in the tree's stage already."""
+
+
+class InspectRequest(TypedDict):
+    path: str
+    """Absolute, or relative to the account's home."""
+    home: str
+    manifest: int
+    is_file: bool
+    force: bool
+    dry_run: bool
+    repos: str
+    """Repositories of a hub: the list is of its cache, and the path is the cache's place below the home. Else empty."""
+    is_of_path: bool
+    """False for a hub."""
+    quick: bool
+    """Compare sizes only: another host with this directory has just written it."""
+
+
+class PlaceRequest(TypedDict):
+    path: str
+    listed: str
+    force: bool
+    repos: str
+    is_of_path: bool
+    parcels: list[str]
