@@ -72,6 +72,19 @@ def lstat_or_none(path: bytes) -> os.stat_result | None:
         return None
 
 
+def _stamp_of(path: bytes) -> tuple[int, ...]:
+    """Identity of a file's content, empty if it is missing. NFS looks at the server's file only when it is opened."""
+    try:
+        number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return ()
+    try:
+        status = os.fstat(number)
+    finally:
+        os.close(number)
+    return (*identity_of(status), status.st_ctime_ns)
+
+
 def is_below(path: str, directories: list[str]) -> bool:
     return any(path == directory or path.startswith(directory + "/") for directory in directories)
 
@@ -89,13 +102,19 @@ class ProjectTree:
         self.state_directory = self.path + b"/" + encode_name(STATE_DIRECTORY)
         self.stage = self.state_directory + b"/" + encode_name(STAGE)
         self.leases = self.state_directory + b"/leases"
+        self._stamps: list[tuple[int, ...]] = []
         self.load()
 
     def load(self) -> None:
-        state = read_json(self.state_directory + b"/state.json")
+        """Read the state again if another process may have changed it."""
+        files = [self.state_directory + name for name in (b"/state.json", b"/pending.json")]
+        stamps = list(map(_stamp_of, files))
+        if stamps == self._stamps:
+            return
+        self._stamps = stamps
+        state, pending = map(read_json, files)
         self.digest = state.get("digest")
         self.rows = {row[0]: TreeRow.of(row) for row in state.get("rows", [])}
-        pending = read_json(self.state_directory + b"/pending.json")
         self.pending = [ManifestEntry(*row[:5]) for row in pending.get("rows", [])]
         """Paths a sync was about to write; left there if it was killed."""
 
@@ -117,7 +136,7 @@ class ProjectTree:
             return True
 
         with store_lock(decode_name(self.state_directory) + "/lock", wait):
-            self.load()  # another process may have changed it
+            self.load()
             yield
 
     def filesystem_time(self) -> float:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import signal
 import stat
@@ -71,6 +72,8 @@ class TreePlan:
             if not is_below(entry.path, data):
                 self.old.setdefault(entry.path, []).append(TreeRow(entry))
         self._statuses: dict[str, os.stat_result | None] = {}
+        self._is_reached = {"": True}
+        """Whether a directory of the tree is one, and all above it are."""
         self.remove: dict[str, None] = {}
         self._plan_deletions()
         found = compare(sorted(manifest, key=lambda entry: encode_name(entry.path)), self, TREE)
@@ -103,12 +106,11 @@ class TreePlan:
     def _status_at(self, path: str) -> os.stat_result | None:
         """Status of a path; also None if a parent is a link, made by a run or an earlier sync."""
         above = path.rpartition("/")[0]
-        while above:
-            status = self.status(above)
-            if status is None or not stat.S_ISDIR(status.st_mode):
-                return None
-            above = above.rpartition("/")[0]
-        return self.status(path)
+        if above not in self._is_reached:
+            parents = [above[: at.start()] for at in re.finditer("/", above)]
+            statuses = map(self.status, (*parents, above))
+            self._is_reached[above] = all(status and stat.S_ISDIR(status.st_mode) for status in statuses)
+        return self.status(path) if self._is_reached[above] else None
 
     def status(self, path: str) -> os.stat_result | None:
         if path not in self._statuses:
