@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.__main__ import PARTS
 from benchmarks.figures import fit_line, median_interval, ratio, ratios, turn_rates
+from benchmarks.report import HEADLINES
 
 
 @pytest.mark.parametrize(
@@ -42,8 +43,6 @@ def test_median_interval_has_the_stated_coverage() -> None:
 
 def test_target_inside_the_interval_is_undecided() -> None:
     interval = median_interval([0.97, 0.98, 0.99, 1.0, 1.01, 1.02, 1.03])
-    assert [interval.reaches(aim) for aim in (0.96, 0.98, 1.04)] == [True, None, False]
-    assert median_interval([1.0] * 5).reaches(0.5) is None
     assert [interval.stays_below(limit) for limit in (0.96, 0.98, 1.04)] == [False, None, True]
     assert median_interval([1.0] * 5).stays_below(2.0) is None
 
@@ -81,9 +80,10 @@ def test_interruption_within_a_step_does_not_change_the_rate() -> None:
 def test_each_table_of_the_page_names_its_call_its_machine_and_its_version() -> None:
     page = (Path(__file__).parents[2] / "docs/benchmarks.md").read_text()
     tables = re.findall(r"<!-- begin (\S+) -->\n(.*?)<!-- end \1 -->", page, re.DOTALL)
+    assert tables.pop(0)[0] == HEADLINES
     assert sorted(name for name, _ in tables) == sorted(PARTS)
-    stamp = r"Medians of \d+, [\d-]{10}, load [\d.]+, `--only (\S+)[^`]*`; [^;]+, ipexctl \S+\."
+    stamp = r"Medians of (?!1,)\d+, [\d-]{10}, load [\d.]+, `--only (\S+)[^`]*`; [^;]+, ipexctl \S+\."
     for name, text in tables:
         last = text.strip().splitlines()[-1]
         found = re.fullmatch(stamp, last)
-        assert last == "Not measured yet." or (found is not None and found[1] == name), last
+        assert found is not None and found[1] == name, last

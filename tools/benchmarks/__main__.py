@@ -35,7 +35,7 @@ from . import (
     peers,
 )
 from .harness import Failed, clean_environment, say
-from .report import Report, markdown, plain, put_between_markers
+from .report import Report, markdown, plain, put_between_markers, put_headlines
 from .rig import Rig, laboratory, leave_on_signals, scratch
 
 
@@ -67,9 +67,8 @@ PARTS: Final[Mapping[str, Part]] = {
     "start": Part(part_start.measure, hosts=part_start.HOSTS),
     "sync": Part(part_files.measure_sync, counts=(1, 8)),
     "train-fp32": Part(partial(part_train.measure, part_train.FP32), runs=28),
-    "scale": Part(part_scale.measure, counts=(8, 32, 64), runs=2),
-    "scale-start": Part(part_scale_run.measure_start, counts=(8, 32, 64), runs=2, has_own_lab=True),
-    "scale-life": Part(part_scale_run.measure_life, counts=(8, 32, 64), runs=1, has_own_lab=True),
+    "scale": Part(part_scale.measure, counts=(8, 64), runs=3),
+    "scale-start": Part(part_scale_run.measure_start, counts=(8, 64), runs=3, has_own_lab=True),
     "wire": Part(part_wire.measure_steps, runs=9),
     "wire-accuracy": Part(part_wire.measure_accuracy, runs=1),
 }
@@ -143,6 +142,7 @@ def _measure(given: argparse.Namespace) -> None:
             say(f"{name} took {rough_duration(time.monotonic() - clock)}")
             if given.markdown:
                 put_between_markers(given.markdown, name, f"{markdown(report)}\n\n{stamp}")
+                put_headlines(given.markdown, report.headlines, begun.partition(",")[0], peers.processor())
 
 
 def _with_options(part: Part, given: argparse.Namespace) -> Part:

@@ -24,14 +24,8 @@ class Interval:
     def __str__(self) -> str:
         return f"{self.median:.3f}x ({self.low:.3f} to {self.high:.3f})"
 
-    def reaches(self, aim: float) -> bool | None:
-        """True or False if the whole interval says so, None if the aim lies inside it or there are too few rounds."""
-        if self.coverage < CONFIDENCE:
-            return None
-        return True if self.low >= aim else False if self.high < aim else None
-
     def stays_below(self, limit: float) -> bool | None:
-        """Likewise for what is to be at most the limit."""
+        """True or False if the whole interval says so, None if the limit lies inside it or there are too few rounds."""
         if self.coverage < CONFIDENCE:
             return None
         return True if self.high <= limit else False if self.low > limit else None

@@ -15,15 +15,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import IO, Any, TypeVar
+from typing import IO, Any, Final, TypeVar
 
 from ipexctl.node.common.processes import read_stat
 
 from .figures import median, ratio
+from .report import Headline
 
 TOO_LONG = 300.0
 """Seconds after which a contender counts as hung."""
 LOOK_INTERVAL = 0.05
+TIMES: Final = "wall s / client CPU s (ipexctl's wall / this wall)"
+"""What a cell of `table` has."""
 
 Measured = TypeVar("Measured")
 
@@ -203,13 +206,23 @@ def walls_ratio(figures: Mapping[str, Sequence[Spent]], name: str, beside: str) 
     return ratio([spent.wall for spent in figures[name]], [spent.wall for spent in figures[beside]])
 
 
-def table(columns: Iterable[Mapping[str, Sequence[Spent]]], beside: str) -> tuple[tuple[str, ...], ...]:
-    """A row for each contender with its wall, processor and ratio in each column."""
+def table(columns: Iterable[Mapping[str, Sequence[Spent]]], ours: str) -> tuple[tuple[str, ...], ...]:
+    """A row for each contender with its wall, processor and, in each column, our wall by its wall."""
     columns = list(columns)
-    return tuple((name, *(_cell(figures, name, beside) for figures in columns)) for name in columns[0])
+    return tuple((name, *(_cell(figures, name, ours) for figures in columns)) for name in columns[0])
 
 
-def _cell(figures: Mapping[str, Sequence[Spent]], name: str, beside: str) -> str:
-    wall = median([spent.wall for spent in figures[name]])
-    cpu = median([spent.cpu for spent in figures[name]])
-    return f"{wall:.2f} / {cpu:.2f} ({walls_ratio(figures, name, beside):.2f}x)"
+def _wall(figures: Mapping[str, Sequence[Spent]], name: str) -> float:
+    return median([spent.wall for spent in figures[name]])
+
+
+def _cell(figures: Mapping[str, Sequence[Spent]], name: str, ours: str) -> str:
+    times = f"{_wall(figures, name):.2f} / {median([spent.cpu for spent in figures[name]]):.2f}"
+    return times if name == ours else f"{times} ({walls_ratio(figures, ours, name):.2f}x)"
+
+
+def headline(what: str, figures: Mapping[str, Sequence[Spent]], ours: str) -> Headline:
+    """Our wall beside that of the fastest other contender."""
+    best = min((name for name in figures if name != ours), key=lambda name: _wall(figures, name))
+    ratio_of_walls = f"{walls_ratio(figures, ours, best):.2f}x"
+    return Headline(what, f"{_wall(figures, ours):.2f} s", f"{_wall(figures, best):.2f} s", best, ratio_of_walls)

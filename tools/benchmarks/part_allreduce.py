@@ -14,7 +14,6 @@ from .figures import Interval, median, median_interval, ratio
 from .harness import printed, say
 from .part_train import (
     BACKEND,
-    BF16,
     DIGITS,
     FP32,
     SHARED,
@@ -25,20 +24,18 @@ from .part_train import (
     prepare_place,
     trained,
 )
-from .report import Goal, Report
+from .report import Goal, Headline, Report
 from .rig import Rig, ipexctl
 
-AIM_4MB, AIM_16MB, AIM_ALWAYS = 0.60, 0.45, 1.05
+AIM_4MB, AIM_25MB, AIM_ALWAYS = 0.60, 0.45, 1.05
 """Of gloo's time."""
-AIM_STEP, AIM_STEP_BACKEND, AIM_TRAINING, AIM_UNHARMED = 1.3, 1.25, 1.05, 0.98
+AIM_STEP, AIM_STEP_BACKEND, AIM_TRAINING, AIM_UNHARMED = 0.77, 0.8, 0.95, 1.02
 RANKS: Final = 2
+USUAL: Final = 25 << 20
+"""Bytes of a bucket of DDP."""
 NAMES: Final = (SHARED, BACKEND, TORCHRUN)
 EXCHANGE: Final = Workload(TRAININGS, "steps", 1, 10, 1.5, ("gradients",), 1.5)
-
-
-def _short(workload: Workload) -> Workload:
-    """Of the transformers: all columns have to fit into minutes in which nothing else runs."""
-    return replace(workload, warm_up=2, turn=3.0, steady=3.0)
+BLOCKS: Final = replace(FP32, warm_up=2, turn=3.0, steady=3.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +45,12 @@ class Training:
     title: str
     workload: Workload
     aims: Mapping[str, float]
-    """Contender → how many times as fast shared memory is to be."""
+    """Contender → the part of its time that a step with shared memory is to take at most."""
 
 
 COLUMNS: Final = (
     Training("25 MB of gradients", EXCHANGE, {TORCHRUN: AIM_STEP, BACKEND: AIM_STEP_BACKEND}),
-    Training("transformer, fp32", _short(FP32), {TORCHRUN: AIM_TRAINING}),
-    Training("transformer, bf16", _short(BF16), {TORCHRUN: AIM_TRAINING}),
+    Training("transformer, fp32", BLOCKS, {TORCHRUN: AIM_TRAINING}),
     Training("digits", DIGITS, {TORCHRUN: AIM_UNHARMED, BACKEND: AIM_UNHARMED}),
 )
 
@@ -69,21 +65,23 @@ def measure_sizes(rig: Rig) -> Report:
         say(f"all-reduce: sizes, start {number + 1} of {rig.runs}")
         (found,) = printed(call, rig.env, "sizes")
         starts.append({int(size): pairs for size, pairs in found.items()})
-    rows, beside = [], {}
+    rows, beside, headlines = [], {}, []
     for size in starts[0]:
         columns = [list(zip(*start[size], strict=True)) for start in starts]
         beside[size] = median_interval([ratio(ours, gloo) for gloo, ours in columns])
         gloo, ours = (median([median(column[at]) for column in columns]) * 1e3 for at in (0, 1))
         rows.append((_named(size), f"{gloo:.2f}", f"{ours:.2f}", str(beside[size])))
-    large = {size: found for size, found in beside.items() if size >= 16 << 20}
+        if size == USUAL:
+            figures = (f"{ours:.1f} ms", f"{gloo:.1f} ms", "gloo", f"{beside[size].median:.2f}x")
+            headlines.append(Headline(f"all-reduce of {_named(size)}, 2 ranks of a host", *figures))
+    large = {size: found for size, found in beside.items() if size >= USUAL}
     goals = (
         Goal(f"4 MB: ≤ {AIM_4MB}x gloo", str(beside[4 << 20]), beside[4 << 20].stays_below(AIM_4MB)),
-        _worst(f"from 16 MB: ≤ {AIM_16MB}x gloo", large, AIM_16MB),
+        _worst(f"from 25 MB: ≤ {AIM_25MB}x gloo", large, AIM_25MB),
         _worst(f"any size: ≤ {AIM_ALWAYS}x gloo", beside, AIM_ALWAYS),
     )
-    return Report(
-        rig.runs, ("all-reduce, 2 ranks, ms", "gloo", "shared memory", "ratio (interval)"), tuple(rows), goals
-    )
+    header = ("all-reduce, 2 ranks, ms", "gloo", "shared memory", "shared memory / gloo (interval)")
+    return Report(rig.runs, header, tuple(rows), goals, (), tuple(headlines))
 
 
 def measure_trainings(rig: Rig) -> Report:
@@ -92,10 +90,11 @@ def measure_trainings(rig: Rig) -> Report:
         (training, trained(rig, place, training.workload, RANKS, rig.runs, NAMES, share_rounds=0))
         for training in COLUMNS
     ]
-    header = ("2 ranks, steps, tokens or images/s (shared memory relative to this row)", *(t.title for t in COLUMNS))
+    unit = "2 ranks, steps, tokens or images/s (time of a step with shared memory / this one's)"
+    header = (unit, *(training.title for training in COLUMNS))
     rows = tuple((name, *(_speed(speeds, name) for _, speeds in found)) for name in NAMES)
     goals = tuple(
-        Goal(f"{training.title}: ≥ {aim}x {name}", str(beside), beside.reaches(aim))
+        Goal(f"{training.title}: ≤ {aim}x {name}", str(beside), beside.stays_below(aim))
         for training, speeds in found
         for name, aim in training.aims.items()
         for beside in [speeds.beside(name, SHARED)]

@@ -16,7 +16,7 @@ from .part_wire import SEEDS, WORKLOADS, report_of_accuracy
 from .report import Goal, Report
 from .rig import Rig, ipexctl
 
-AIM: Final = 1.5
+AIM: Final = 0.67
 MODES: Final = ("fp32", "bf16")
 PACKAGES: Final = ("scikit-learn", "transformers", "accelerate")
 
@@ -31,11 +31,12 @@ def measure_speed(rig: Rig) -> Report:
     rows = [("fp32", f"{found.median(OURS):.0f}", "")]
     rows += [(name, f"{found.median(name):.0f}", str(gain)) for name, gain in gains.items()]
     gain = gains[FP32_MATH]
-    goals = (Goal(f"≥ {AIM}x fp32 with AMX", str(gain), gain.reaches(AIM)),) if units == "amx_bf16" else ()
+    goals = (Goal(f"≤ {AIM}x fp32 with AMX", str(gain), gain.stays_below(AIM)),) if units == "amx_bf16" else ()
     notes = [f"This processor has {units}."]
     if not has_bf16:
         notes.append("bf16 autocast is left out: without bf16 instructions one step takes longer than a minute.")
-    return Report(rig.runs, ("tokens/s", "1 rank", "x fp32"), tuple(rows), goals, tuple(notes))
+    header = ("tokens/s", "1 rank", "time of a step / that in fp32")
+    return Report(rig.runs, header, tuple(rows), goals, tuple(notes))
 
 
 def measure_accuracy(rig: Rig) -> Report:

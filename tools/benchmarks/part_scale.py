@@ -1,15 +1,13 @@
 """The cost of many hosts for commands; `part_scale_run.py` has that of runs.
 
 Processor time is that of the control machine's process and its children; memory and open files are those of the
-process. A line through the figures gives the slope a host, what 1,000 hosts would cost, and the limit reached first.
+process. A line through the figures gives the slope a host.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-import os
-import resource
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,7 +16,7 @@ from typing import Final
 
 from ipexctl.text import counted
 
-from .figures import Line, fit_line, median
+from .figures import fit_line, median
 from .harness import Failed, good_end_of, say
 from .processes import Usage
 from .report import Goal, Report
@@ -26,14 +24,11 @@ from .rig import Rig, all_well, ipexctl, write_project
 
 EXEC, DOCTOR, NETWORK, TRUST, SYNC = "exec -- true", "doctor --no-network", "doctor", "trust", "sync"
 CHECK: Final = "doctor's network check"
-MANY: Final = 1000
 AIM_HOSTS: Final = 64
 AIMS: Final = {EXEC: 1.0, DOCTOR: 2.0, CHECK: 2.0, TRUST: 3.0}
 """Seconds."""
 AIM_CPU: Final = 8.0
 """Milliseconds on the control machine for each of up to AIM_HOSTS hosts."""
-OPEN_FILES: Final = 1 << 16
-"""To which ipexctl raises its own limit, where it may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +108,7 @@ def _values(costs: Costs, name: str, kind: str) -> dict[int, float]:
 
 def _report(runs: int, costs: Costs) -> Report:
     counts = sorted({count for by_count in costs.values() for count in by_count})
-    header = ("hosts", *(str(count) for count in counts), "each more", f"{MANY:,} by that slope")
+    header = ("hosts", *(str(count) for count in counts), "each more")
     rows = []
     for name in costs:
         for kind, unit in (("wall", "s"), ("cpu", "CPU s")):
@@ -122,8 +117,8 @@ def _report(runs: int, costs: Costs) -> Report:
                 continue
             line = fit_line(values)
             cells = (f"{values[count]:.2f}" if count in values else "" for count in counts)
-            rows.append((f"{name}: {unit}", *cells, f"{1000 * line.slope:.1f} ms", f"{line.at(MANY):.0f}"))
-    return Report(runs, header, tuple(rows), _goals(costs), (_largest(costs), _first_limit(costs)))
+            rows.append((f"{name}: {unit}", *cells, f"{1000 * line.slope:.1f} ms"))
+    return Report(runs, header, tuple(rows), _goals(costs), (_largest(costs),))
 
 
 def _largest(costs: Costs) -> str:
@@ -152,29 +147,3 @@ def _goals(costs: Costs) -> tuple[Goal, ...]:
         *goals,
         Goal(aim_of_cpu, f"{slopes[worst]:.1f} ms, {worst}", slopes[worst] <= AIM_CPU),
     )
-
-
-def _line(costs: Costs, name: str, kind: str) -> Line:
-    return fit_line(_values(costs, name, kind))
-
-
-def _first_limit(costs: Costs) -> str:
-    """The limits by the number of hosts at which each is reached."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e6
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    files = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
-    limits = {}
-    for name in costs:
-        owner = f"`{name}`"
-        limits[f"{files:,} open files of {owner}"] = _line(costs, name, "files").reaches(files)
-        limits[f"{memory:,.0f} MB of memory for {owner}"] = _line(costs, name, "size").reaches(memory)
-    reached = sorted((count, what) for what, count in limits.items() if 0 < count < 1e6)
-    if not reached:
-        return "No limit is reached below a million hosts."
-    first, *later = [f"{what} ({_rounded(count)} hosts)" for count, what in reached[:3]]
-    return f"What breaks first by these slopes: {first}" + (f"; then {' and '.join(later)}." if later else ".")
-
-
-def _rounded(count: float) -> str:
-    """Two digits: a line through a few points has no more."""
-    return f"{float(f'{count:.1e}'):,.0f}"

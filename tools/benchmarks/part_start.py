@@ -1,79 +1,93 @@
-"""From `ipexctl run` to rank 0's first line, beside a plain `ssh node0 mpiexec.hydra` of the same script.
+"""From `ipexctl run` to rank 0's first line and first optimizer step, beside mpiexec.hydra and torchrun by hand.
 
-The project is there already and so is the environment: what is measured is the start. Processor time is that of this
+The project and the environment are there already: what is measured is the start. Processor time is that of this
 machine's processes and of all the hosts' together, and doesn't suffer from what else the machine does.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from ipexctl.extras.lab import lab_system
 
-from .figures import median
-from .harness import Contender, Failed, failure, in_turns, say, started
-from .report import Goal, Report
-from .rig import Rig, ipexctl, prepare, write_project
-from .wheelhouse import install_mpi
+from .figures import median, ratio
+from .harness import Contender, Failed, failure, in_turns, say, spend, started
+from .part_train import TORCH
+from .report import Goal, Headline, Report
+from .rig import CONTENDERS, Rig, ipexctl, prepare, write_project
 
-HOSTS: Final = 3
-OURS, BARE, UNTUNED = "ipexctl run", "ssh node0 mpiexec.hydra", "the same, its ssh with OpenSSH's own choices"
-AIM, AIM_CONNECTIONS = 0.5, 9
+HOSTS: Final = 2
+OURS, BARE, TORCHRUN = "ipexctl run", "mpiexec.hydra by hand", "torchrun by hand, one ssh for each host"
+AIM, AIM_CONNECTIONS = 0.5, 6
 PAUSE: Final = 1.0
-_SCRIPT: Final = """\
-import os
-print("first line of rank", os.environ["PMI_RANK"], flush=True)
-"""
+SCRIPT: Final = "first_step.py"
+PHASES: Final = ("import torch", "the group", "the first batch", "the first step")
+"""What the script does after its first line, in this order."""
+PORT: Final = 29511
 _FIRST: Final = b"first line of rank 0"
-_OWN_CHOICES: Final = (
-    "-o KexAlgorithms=sntrup761x25519-sha512@openssh.com -o Ciphers=chacha20-poly1305@openssh.com"  # of OpenSSH 9
-)
+_TOOK: Final = b"rank 0 took "
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One start: when rank 0's line came, when all was over, and the processor time and logins it took."""
+    """One start: when rank 0's line came, what followed, and the processor time and logins it took."""
 
     first: float
-    wall: float
+    phases: tuple[float, ...]
+    """Seconds of each of PHASES."""
     here: float
     there: float
     logins: int
+
+    @property
+    def step(self) -> float:
+        """When the first step was done."""
+        return self.first + sum(self.phases)
 
 
 def measure(rig: Rig) -> Report:
     where = rig.where(HOSTS)
     prepare(rig, "trust", *where)
-    install_mpi(rig, *where)
+    say(f"start: installing torch {TORCH} on {HOSTS} hosts")
+    spend(ipexctl("preparation", "install", *where, "--stack", "torch", "--torch", TORCH), rig.env)
     project = write_project(rig.scratch / "start")
-    (project / "first.py").write_text(_SCRIPT)
-    contenders = {OURS: ipexctl(OURS, "run", *where, "--ppn", 1, "--cwd", project, project / "first.py")}
-    _start(rig, contenders[OURS])
+    script = project / SCRIPT
+    script.write_bytes((CONTENDERS / SCRIPT).read_bytes())
+    options = ("--ppn", 1, "--omp", 1, "--plain", "--cwd", project)
+    ours = ipexctl(OURS, "run", *where, *options, script)
+    _start(rig, ours)
     (tree,) = {line for _, line in rig.on_hosts("ls -d $HOME/.ipexctl/code/start-*", HOSTS)}
-    for name, options in ((BARE, ""), (UNTUNED, _OWN_CHOICES)):
-        contenders[name] = _by_hand(rig, name, f"{tree}/first.py", options)
+    contenders = {each.name: each for each in (ours, *_by_hand(rig, f"{tree}/{SCRIPT}"))}
     for contender in contenders.values():
         _start(rig, contender)
     figures = in_turns(list(contenders), rig.runs, lambda name: _start(rig, contenders[name]), PAUSE)
     return _report(rig.runs, figures)
 
 
-def _by_hand(rig: Rig, name: str, script: str, ssh_options: str) -> Contender:
-    """A plain mpirun over ssh, as a person would type it who has `ipexctl trust` for the logins."""
-    home = rig.lab.hosts[0].home
-    env, ssh = f"{home}/.ipexctl/envs/default", f"{home}/bare-{len(name)}"
-    text = f"#!/bin/sh\\nexec ssh {ssh_options} -F {home}/.ipexctl/ssh/config"
+def _by_hand(rig: Rig, script: str) -> tuple[Contender, Contender]:
+    """As a person would type it who has `ipexctl trust` for the logins."""
+    home, node0 = rig.lab.hosts[0].home, rig.addresses(1)[0]
+    env, ssh = f"{home}/.ipexctl/envs/default", f"{home}/bare-ssh"
+    text = f"#!/bin/sh\\nexec ssh -F {home}/.ipexctl/ssh/config"
     rig.on_hosts(f"printf '{text} \"$@\"\\n' >{ssh}; chmod 755 {ssh}", 1)
-    words = f"PATH={env}/bin:$PATH I_MPI_ROOT={env} I_MPI_PIN=0 mpiexec.hydra -bootstrap ssh -bootstrap-exec {ssh} "
-    words += f"-iface eth0 -hosts {','.join(rig.addresses(HOSTS))} -ppn 1 -n {HOSTS} {env}/bin/python {script}"
-    return Contender(name, (str(rig.peers["ssh"]), "-F", str(rig.lab.ssh_config), rig.names(1)[0], words))
+    variables = f"OMP_NUM_THREADS=1 MASTER_ADDR={node0} MASTER_PORT={PORT} GLOO_SOCKET_IFNAME=eth0"
+    words = f"{variables} PATH={env}/bin:$PATH I_MPI_ROOT={env} I_MPI_PIN=0 mpiexec.hydra -bootstrap ssh "
+    words += f"-bootstrap-exec {ssh} -iface eth0 -hosts {','.join(rig.addresses(HOSTS))} -ppn 1 -n {HOSTS} "
+    login = (str(rig.peers["ssh"]), "-F", str(rig.lab.ssh_config))
+    bare = Contender(BARE, (*login, rig.names(1)[0], f"{words}{env}/bin/python {script}"))
+    of_torch = f"{variables} {env}/bin/torchrun --nnodes {HOSTS} --nproc-per-node 1 --master-port {PORT} "
+    of_torch += f"--master-addr {node0} --node-rank"
+    lines = [f"{' '.join(login)} {name} '{of_torch} {at} {script}' &" for at, name in enumerate(rig.names(HOSTS))]
+    return bare, Contender(TORCHRUN, ("sh", "-c", "\n".join([*lines, "wait"])))
 
 
 def _start(rig: Rig, contender: Contender) -> Start:
@@ -88,10 +102,12 @@ def _start(rig: Rig, contender: Contender) -> Start:
         end = wait()
     if end.code != 0:
         raise failure(contender, end, said.decode(errors="replace"))
-    if not first or said.count(b"first line of rank") != HOSTS:
+    took = said.partition(_TOOK)[2].partition(b"\n")[0]
+    if not first or not took or said.count(b"first line of rank") != HOSTS:
         raise Failed(f"{contender.name} showed other lines than its ranks': {said!r}")
     time.sleep(0.3)
-    found = Start(first, end.spent.wall, end.spent.cpu, spent_on_hosts(rig) - there, connections(rig) - logins)
+    spent = spent_on_hosts(rig) - there
+    found = Start(first, tuple(json.loads(took)), end.spent.cpu, spent, connections(rig) - logins)
     say(f"start: {contender.name}: {found}")
     return found
 
@@ -120,12 +136,13 @@ def connections(rig: Rig, count: int = HOSTS) -> int:
     return found
 
 
-def _report(runs: int, figures: dict[str, list[Start]]) -> Report:
+def _report(runs: int, figures: Mapping[str, Sequence[Start]]) -> Report:
     rows = tuple(
         (
             name,
             f"{median([each.first for each in starts]):.2f}",
-            f"{median([each.wall for each in starts]):.2f}",
+            *(f"{median([each.phases[at] for each in starts]):.2f}" for at in range(len(PHASES))),
+            f"{median([each.step for each in starts]):.2f}",
             f"{median([each.here for each in starts]):.2f}",
             f"{median([each.there for each in starts]):.2f}",
             f"{median([each.logins for each in starts]):.0f}",
@@ -138,5 +155,14 @@ def _report(runs: int, figures: dict[str, list[Start]]) -> Report:
         Goal(f"rank 0's first line ≤ {AIM} s later than {BARE}'s", f"{more:.2f} s", more <= AIM),
         Goal(f"≤ {AIM_CONNECTIONS} connections", f"{logins:.0f}", logins <= AIM_CONNECTIONS),
     )
-    header = (f"{HOSTS} hosts", "first line s", "whole call s", "CPU s here", "CPU s of the hosts", "connections")
-    return Report(runs, header, rows, goals)
+    header = (f"{HOSTS} hosts, s", "first line", *PHASES, "all", "CPU here", "CPU of the hosts", "connections")
+    headlines = tuple(_headline(figures, what, at) for what, at in (("first line", "first"), ("first step", "step")))
+    return Report(runs, header, rows, goals, (), headlines)
+
+
+def _headline(figures: Mapping[str, Sequence[Start]], what: str, at: str) -> Headline:
+    times = {name: [float(getattr(each, at)) for each in starts] for name, starts in figures.items()}
+    best = min((name for name in times if name != OURS), key=lambda name: median(times[name]))
+    ours, other = (f"{median(times[name]):.2f} s" for name in (OURS, best))
+    beside = f"{ratio(times[OURS], times[best]):.2f}x"
+    return Headline(f"from `run` to the {what}, {HOSTS} hosts", ours, other, best, beside)

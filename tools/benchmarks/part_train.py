@@ -16,7 +16,7 @@ from ipexctl.text import counted
 from .figures import Interval, median, median_interval, ratios, turn_rates
 from .frozen import Stopped, stopped_after
 from .harness import Contender, Failed, good_end_of, in_turns, rotated, say, spend
-from .report import Goal, Report
+from .report import Goal, Headline, Report
 from .rig import CONTENDERS, HERE, Rig, ipexctl
 
 OURS, BY_HAND = "ipexctl run", "the same line by hand (export shell)"
@@ -36,9 +36,9 @@ OF_IPEXCTL: Final[Mapping[str, tuple[str, ...]]] = {
 """Contender → its own options."""
 RANKS: Final = (1, 2)
 TORCH: Final = "2.13"
-AIM, AIM_WATCHED = 0.98, 0.995
+AIM, AIM_WATCHED = 1.02, 1.005
 """Beside the other launchers; beside the same line without our programs."""
-AIM_SHARE: Final = 1 - AIM_WATCHED
+AIM_SHARE: Final = AIM_WATCHED - 1
 """Of the time: had every rank to wait whenever our programs run, it would lose this much."""
 UNDISTURBED: Final = 8.0
 """Seconds in which the processor time of our programs is measured, in each of the first rounds."""
@@ -117,23 +117,23 @@ class Speeds:
         return median([median(turns) for turns in self.of[name]])
 
     def beside(self, name: str, ours: str = OURS) -> Interval:
-        """The ratios of the rounds, of which each is the median of the ratios within its turns.
+        """Our time for a step by the other's in each round, of which each is the median of the ratios within its turns.
 
         Two starts of one program differ for as long as they run, so a round is one observation, however long it is.
         """
         rounds = zip(self.of[ours], self.of[name], strict=True)
-        return median_interval([median(ratios(ours, other)) for ours, other in rounds])
+        return median_interval([median(ratios(other, ours)) for ours, other in rounds])
 
 
 def measure(workload: Workload, rig: Rig) -> Report:
     place = prepare_place(rig)
     found = {ranks: trained(rig, place, workload, ranks, _rounds(rig.runs, ranks)) for ranks in RANKS}
-    unit = f"{workload.unit}/s (ipexctl run relative to this row: median, interval)"
+    unit = f"{workload.unit}/s (ipexctl's time of a step / this one's: median, interval)"
     header = (unit, *(counted(ranks, "rank") for ranks in RANKS))
     rows = tuple((name, *(_cell(found[ranks], name) for ranks in RANKS)) for name in (OURS, BY_HAND, *OTHERS))
     goals = tuple(goal for ranks in RANKS for goal in _goals(found[ranks], counted(ranks, "rank")))
     rounds = ", ".join(f"{counted(_rounds(rig.runs, ranks), 'round')} with {counted(ranks, 'rank')}" for ranks in RANKS)
-    return Report(rig.runs, header, rows, goals, (f"{rounds}.",))
+    return Report(rig.runs, header, rows, goals, (f"{rounds}.",), (_headline(workload, found[RANKS[-1]]),))
 
 
 def _rounds(runs: int, ranks: int) -> int:
@@ -146,13 +146,24 @@ def _cell(speeds: Speeds, name: str) -> str:
     return speed if name == OURS else f"{speed} ({speeds.beside(name)})"
 
 
+def _best(speeds: Speeds) -> str:
+    return max(OTHERS, key=lambda name: speeds.beside(name).median)
+
+
+def _headline(workload: Workload, speeds: Speeds) -> Headline:
+    best = _best(speeds)
+    ours, other = (f"{speeds.median(name):.0f} {workload.unit}/s" for name in (OURS, best))
+    what = f"training of a transformer, {counted(RANKS[-1], 'rank')}"
+    return Headline(what, ours, other, best, f"{speeds.beside(best).median:.2f}x")
+
+
 def _goals(speeds: Speeds, ranks: str) -> tuple[Goal, ...]:
     """Of the other launchers, the one that comes off best counts."""
-    best = min(OTHERS, key=lambda name: speeds.beside(name).median)
+    best = _best(speeds)
     fastest, by_hand = speeds.beside(best), speeds.beside(BY_HAND)
     return (
-        Goal(f"{ranks}: ≥ {AIM}x the best launcher", f"{fastest} {best}", fastest.reaches(AIM)),
-        Goal(f"{ranks}: ≥ {AIM_WATCHED}x the same line by hand", str(by_hand), by_hand.reaches(AIM_WATCHED)),
+        Goal(f"{ranks}: ≤ {AIM}x the best launcher", f"{fastest} {best}", fastest.stays_below(AIM)),
+        Goal(f"{ranks}: ≤ {AIM_WATCHED}x the same line by hand", str(by_hand), by_hand.stays_below(AIM_WATCHED)),
         Goal(
             f"{ranks}: our programs run in ≤ {AIM_SHARE:.1%} of the time",
             f"{speeds.share:.2%}",

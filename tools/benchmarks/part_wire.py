@@ -22,7 +22,7 @@ from ipexctl.text import counted
 from .figures import Interval, median, median_interval, ratios
 from .harness import printed, say, spend
 from .part_train import TORCH, TRAININGS
-from .report import Goal, Report
+from .report import Goal, Headline, Report
 from .rig import HERE, Rig, ipexctl, laboratory, prepare
 
 MODES: Final = ("bf16", "int8")
@@ -41,11 +41,11 @@ SHARED_AIMS: Final = {"step": 0.85, "bytes": 0.70}
 SLOWEST, GIGABIT, UNLIMITED = "100 Mbit/s", "1 Gbit/s", "no limit"
 HOSTS: Final = 4
 SUM_AIMS: Final = {"bf16": 0.55, "int8": 0.32}
-STEP_AIMS: Final = {"bf16": 1.7, "int8": 2.8}
+STEP_AIMS: Final = {"bf16": 0.59, "int8": 0.36}
 """Beside gloo."""
-HOOK_AIMS: Final = {"bf16": 1.0, "int8": 1.7}
+HOOK_AIMS: Final = {"bf16": 1.0, "int8": 0.59}
 BYTES_AIMS: Final = {"bf16": 0.52, "int8": 0.28}
-UNHARMED: Final = 0.9
+UNHARMED: Final = 1.11
 ALONE: Final = ("--ppn", "1", "--omp", "1")
 """All hosts share the cores of this machine."""
 WORKLOADS: Final = {"digits": "accuracy", "words": "bits for a byte", "trainer": "accuracy"}
@@ -100,21 +100,28 @@ def measure_steps(rig: Rig) -> Report:
             found[place] = Found(turns)
     header = ("25 MB of gradients, ms a step", "gloo", *HOOKS, *(f"--wire {mode}" for mode in MODES), "MB sent")
     rows = tuple((str(place), *_cells(found[place])) for place in PLACES)
-    note = "Ratios are to gloo. MB that a host sends: with gloo, bf16, int8. All hosts share the cores of one machine."
-    return Report(rig.runs, header, rows, tuple(_goals(found)), (note,))
+    note = "Ratios: to gloo, to the hook. MB that a host sends: with gloo, bf16, int8. All hosts share the cores."
+    return Report(rig.runs, header, rows, tuple(_goals(found)), (note,), (_headline(found[Place(2, 1, GIGABIT)]),))
+
+
+def _headline(found: Found) -> Headline:
+    ours, hook = (f"{found.median('int8', name) * 1e3:.0f} ms" for name in ("ours", HOOKS[0]))
+    ratio = f"{found.beside('int8', 'ours', HOOKS[0]).median:.2f}x"
+    return Headline(f"25 MB of gradients, 2 hosts, {GIGABIT}, `--wire int8`", ours, hook, HOOKS[0], ratio)
 
 
 def _cells(found: Found) -> list[str]:
     first = MODES[0]
     cells = [f"{found.median(first, 'gloo') * 1e3:.1f}"]
-    cells += [_cell(found, first, hook) for hook in HOOKS]
+    cells += [f"{found.median(first, hook) * 1e3:.1f}" for hook in HOOKS]
     cells += [_cell(found, mode, "ours") for mode in MODES]
     sent = [found.median(first, "gloo", 1), *(found.median(mode, "ours", 1) for mode in MODES)]
     return [*cells, ", ".join(f"{size / 1e6:.1f}" for size in sent)]
 
 
 def _cell(found: Found, mode: str, name: str) -> str:
-    return f"{found.median(mode, name) * 1e3:.1f} ({found.beside(mode, name, 'gloo').median:.2f}x)"
+    beside = ", ".join(f"{found.beside(mode, name, other).median:.2f}x" for other in ("gloo", *HOOKS))
+    return f"{found.median(mode, name) * 1e3:.1f} ({beside})"
 
 
 def _goals(found: Mapping[Place, Found]) -> Sequence[Goal]:
@@ -125,15 +132,14 @@ def _goals(found: Mapping[Place, Found]) -> Sequence[Goal]:
         total = two.beside(mode, "sum by ours", "sum by gloo")
         aim = SUM_AIMS[mode]
         goals.append(Goal(f"all-reduce, {mode}: ≤ {aim}x gloo", str(total), total.stays_below(aim)))
-        for other, rate in (("gloo", STEP_AIMS[mode]), ("bf16 hook", HOOK_AIMS[mode])):
-            beside = two.beside(mode, other, "ours")
-            goals.append(Goal(f"steps, {mode}: ≥ {rate}x the rate of {other}", str(beside), beside.reaches(rate)))
+        for other, most in (("gloo", STEP_AIMS[mode]), ("bf16 hook", HOOK_AIMS[mode])):
+            beside = two.beside(mode, "ours", other)
+            goals.append(Goal(f"steps, {mode}: ≤ {most}x {other}", str(beside), beside.stays_below(most)))
         for hosts, of in ((2, two), (4, four)):
             sent, most = of.beside(mode, "ours", "gloo", 1), BYTES_AIMS[mode]
             goals.append(Goal(f"bytes, {hosts} hosts, {mode}: ≤ {most}x", str(sent), sent.stays_below(most)))
-        beside = free.beside(mode, "gloo", "ours")
-        aim_free = f"no limit, {mode}: ≥ {UNHARMED}x the rate of gloo"
-        goals.append(Goal(aim_free, str(beside), beside.reaches(UNHARMED)))
+        beside = free.beside(mode, "ours", "gloo")
+        goals.append(Goal(f"no limit, {mode}: ≤ {UNHARMED}x gloo", str(beside), beside.stays_below(UNHARMED)))
     return goals
 
 

@@ -1,4 +1,4 @@
-"""Processes of this machine and of a lab's hosts while they are measured, as /proc shows them."""
+"""Processes of this machine while they are measured, as /proc shows them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,8 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
-from ipexctl.extras.lab import lab_system
 from ipexctl.node.common.processes import read_stat
-
-_SUPERVISOR: Final = b"run.supervisor"
 
 
 def arguments(pid: int) -> list[bytes]:
@@ -19,14 +15,6 @@ def arguments(pid: int) -> list[bytes]:
         return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return []
-
-
-def is_detached(pid: int) -> bool:
-    """In the session of a process that has ended: the supervisor, not the process that has started it and follows."""
-    try:
-        return not Path(f"/proc/{read_stat(pid).session}").exists()
-    except OSError:
-        return False
 
 
 def high_water(pid: int) -> float:
@@ -54,19 +42,3 @@ class Usage:
             self.files = max(self.files, len(os.listdir(f"/proc/{pid}/fd")))
         except OSError:
             return
-
-
-class SupervisorWatch:
-    """The supervisor of a run on a lab's host."""
-
-    def __init__(self, netns: str) -> None:
-        self._netns = netns
-        self._pid = 0
-        self.usage = Usage()
-
-    def look(self) -> None:
-        if not self._pid:
-            pids = lab_system.in_namespaces({self._netns})[self._netns]
-            self._pid = next((pid for pid in pids if _SUPERVISOR in arguments(pid) and is_detached(pid)), 0)
-        if self._pid:
-            self.usage.update(self._pid)

@@ -6,6 +6,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+HEADLINES: Final = "headlines"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +22,18 @@ class Goal:
 
 
 @dataclass(frozen=True, slots=True)
+class Headline:
+    """A row of the page's first table: what a user asks for."""
+
+    what: str
+    ours: str
+    other: str
+    """The best other one's figure."""
+    name: str
+    ratio: str
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """One part's table: the first cell of a row is a name, the others are figures."""
 
@@ -28,6 +43,7 @@ class Report:
     rows: tuple[tuple[str, ...], ...]
     goals: tuple[Goal, ...] = ()
     notes: tuple[str, ...] = ()
+    headlines: tuple[Headline, ...] = ()
 
 
 def left_out(names: Iterable[str]) -> tuple[str, ...]:
@@ -69,6 +85,18 @@ def _not_met(goal: Goal, table: str) -> str:
 
 def _verdict(goal: Goal) -> str:
     return "not decided" if goal.met is None else "met" if goal.met else "missed"
+
+
+def put_headlines(path: Path, headlines: Iterable[Headline], date: str, processor: str) -> None:
+    """Replace these rows of the first table, known by their first cell; new ones go to its end."""
+    begin = f"<!-- begin {HEADLINES} -->"
+    _, _, rest = path.read_text().partition(begin)
+    head, rule, *lines = [line for line in rest.partition("<!-- end")[0].splitlines() if line]
+    rows = {line.split(" | ")[0]: line for line in lines}
+    for found in headlines:
+        cells = (found.what, found.ours, f"{found.other} ({found.name})", found.ratio, date, processor)
+        rows[f"| {found.what}"] = f"| {' | '.join(cells)} |"
+    put_between_markers(path, HEADLINES, "\n".join([head, rule, *rows.values()]))
 
 
 def put_between_markers(path: Path, name: str, text: str) -> None:

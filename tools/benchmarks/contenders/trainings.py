@@ -127,7 +127,7 @@ def gradients() -> None:
 
 # All-reduces of one size, on one host
 
-SIZES = (16 << 10, 64 << 10, 256 << 10, 512 << 10, 1 << 20, 4 << 20, 16 << 20, 25 << 20, 64 << 20, 256 << 20)
+SIZES = (16 << 10, 256 << 10, 1 << 20, 4 << 20, 25 << 20, 256 << 20)
 WARM_UP = 3
 MOST, FEWEST = 80, 6
 SECONDS_OF_A_SIZE = 0.8
