@@ -20,9 +20,9 @@ IPEX: Final = "intel-extension-for-pytorch"
 ONECCL: Final = "oneccl-bind-pt"
 UV: Final = "uv"
 OPTIONAL: Final = ("intel-openmp", "numpy")
+"""torch works without these; IPEX imports numpy."""
 COMPILER_PACKAGES: Final = ("ziglang", "intel-openmp")
 """Of which `node/env/fill.py` makes a C++ compiler."""
-"""torch works without these; IPEX imports numpy."""
 
 
 @dataclass(frozen=True, slots=True)
