@@ -135,14 +135,6 @@ def check_home(home: str) -> bool:
         return directory is not None
 
 
-def is_home(home: str) -> bool:
-    try:
-        with _open(home) as directory:
-            return directory is not None and _has_mark(directory)
-    except AgentError:
-        return False
-
-
 def remove_mark(home: str) -> None:
     with _open(home) as directory:
         if directory is not None and _has_mark(directory):

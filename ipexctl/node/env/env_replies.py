@@ -128,7 +128,6 @@ class VerifyResult(NamedTuple):
     """Instruction set of torch's kernels, such as `AVX512`; never AMX, which only oneDNN uses."""
     bf16: str | None = None
     """`training`, `inference` or `no`."""
-    bf16_why: str = ""
     backend: str | None = None
     launcher: str | None = None
     """The mpirun that started the two ranks, if any."""
@@ -144,12 +143,10 @@ class VerifyResult(NamedTuple):
         return next((phase for phase in self.phases if not phase.ok), None)
 
     def to_json(self) -> Json:
-        document = self._asdict()
-        del document["bf16_why"]
         phases = [phase._asdict() for phase in self.phases]
         for phase in phases:
             del phase["timed_out"], phase["detail"]
-        return {**document, "phases": phases, "allreduce_ms": list(self.allreduce_ms)}
+        return {**self._asdict(), "phases": phases, "allreduce_ms": list(self.allreduce_ms)}
 
 
 class PipSettings(NamedTuple):

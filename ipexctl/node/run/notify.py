@@ -33,10 +33,6 @@ class NotifyEnd(NamedTuple):
     """As a shell shows it; None if the command timed out."""
     error: str = ""
 
-    @property
-    def is_good(self) -> bool:
-        return self.exit_code == 0
-
 
 class NotifyRequest(NamedTuple):
     rundir: str
