@@ -187,11 +187,9 @@ def transport_for(targets: Targets, hosts: Sequence[Host] | None, *, quiet: bool
 
 
 @contextmanager
-def open_pool(
-    options: ConnectOptions, forks: int = 1, *, only_waits: bool = False
-) -> Iterator[tuple[SessionPool, Interrupt]]:
+def open_pool(options: ConnectOptions, forks: int = 1) -> Iterator[tuple[SessionPool, Interrupt]]:
     cancel = Cancel()
-    with cancelling(cancel, only_waits=only_waits) as interrupt, open_sessions(options, cancel, forks=forks) as pool:
+    with cancelling(cancel) as interrupt, open_sessions(options, cancel, forks=forks) as pool:
         yield pool, interrupt
 
 

@@ -305,7 +305,6 @@ def follow_imports(
     root: Path,
     search_paths: Sequence[Path],
     *,
-    name: str = "",
     package: str = "",
     on_file: OnFile = lambda *_: None,
 ) -> Reached:
@@ -314,7 +313,7 @@ def follow_imports(
     collects = gc.isenabled()
     gc.disable()  # syntax trees have no cycles, and looking for some doubles the time
     try:
-        walk.follow(tree, name, package, is_script=True)
+        walk.follow(tree, "", package, is_script=True)
         if package:
             walk.import_package(package)
         walk.follow_all()

@@ -41,12 +41,12 @@ _NO_CAUSE: Final = re.compile(r"tar: (?:Exiting with failure status|Error is not
 """Lines that only report that an earlier line ended the program."""
 
 
-def explain_stderr(stderr: bytes, path: str = "") -> tuple[str, str]:
-    """Reason (the last line, as in a traceback) and fix, or empty. `path`: where the program writes. Pure."""
+def explain_stderr(stderr: bytes) -> tuple[str, str]:
+    """Reason (the last line, as in a traceback) and fix, or empty. Pure."""
     text = stderr.decode(errors="replace")
     for words, code in _EXPLAINED:
         if words in text:
-            explained = explain_os_error(OSError(code, words), path)
+            explained = explain_os_error(OSError(code, words))
             return explained.reason, explained.fix
     lines = [line.strip() for line in text.splitlines() if line.strip() and not _NO_CAUSE.match(line.strip())]
     return (lines[-1] if lines else "", "")
@@ -136,7 +136,7 @@ exec(sys.argv.pop(1))
 _FIND_PYTHON: Final = """\
 try() {{
   command -v "$1" >/dev/null 2>&1 || return
-  "$1" {options} -c {boot} {arguments}
+  "$1" -I -S -c {boot} {arguments}
   code=$?
   case $code in {too_old} | 126 | 127) ;; *) exit $code ;; esac
 }}
@@ -204,23 +204,22 @@ def agent_command(
     archive = agent_zip(command.partition(".")[0])
     copy = f"{home_path}/agent/{_copy_name(archive)} {shlex.quote(script_text('common.walk'))}" if cached else "''"
     arguments = f"{len(archive)} {copy} {shlex.join([command, action] if action else [command])}"
-    text = _find_python(python, home_path if home else "", "-I -S", _BOOT, arguments)
+    text = _find_python(python, home_path if home else "", _BOOT, arguments)
     return Command(text, label or f"{command} {action}".strip())
 
 
 def script_command(module: str, *, python: str = "", label: str) -> Command:
-    return Command(_find_python(python, "", "-I -S", _RUN_SOURCE, shlex.quote(script_text(module))), label)
+    return Command(_find_python(python, "", _RUN_SOURCE, shlex.quote(script_text(module))), label)
 
 
 @functools.lru_cache(maxsize=64)
-def _find_python(python: str, home_path: str, options: str, boot: str, arguments: str) -> str:
+def _find_python(python: str, home_path: str, boot: str, arguments: str) -> str:
     return _FIND_PYTHON.format(
         first=shlex.quote(python) if python else "",
         pythons=_PYTHONS,
         walk=shell_text(WALK) if home_path else "",
         check=_CHECK.format(home=home_path) if home_path else "",
         envs=_ENVS.format(home=home_path) if home_path else "",
-        options=options,
         boot=shlex.quote(boot),
         arguments=arguments,
         too_old=_TOO_OLD,

@@ -194,10 +194,13 @@ def print_refusal(reason: str, fix: str = "", *, no_color: bool = False) -> None
     print_with_fix(f"{label} {printable_lines(reason)}", fix)
 
 
-def excerpt(text: str, column: int, width: int = 74) -> list[str]:
+_EXCERPT_WIDTH: Final = 74
+
+
+def excerpt(text: str, column: int) -> list[str]:
     """The line and a caret under `column` (from 1); a long line is cut around it."""
-    start = max(0, column - 1 - width // 2) if len(text) > width else 0
-    piece = text[start : start + width]
+    start = max(0, column - 1 - _EXCERPT_WIDTH // 2) if len(text) > _EXCERPT_WIDTH else 0
+    piece = text[start : start + _EXCERPT_WIDTH]
     shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" if c != "\t" else " " for c in piece)
     lines = [f"  {'...' if start else ''}{shown}"]
     if column:

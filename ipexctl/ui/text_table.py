@@ -35,9 +35,9 @@ def print_lines(lines: Iterable[str]) -> None:
     sys.stdout.flush()
 
 
-def print_sentence(text: str, hanging: str = "    ") -> None:
+def print_sentence(text: str) -> None:
     """Print a text that is safe to print; on a terminal no word is cut."""
-    print_lines(wrapped_lines(text, output_width(0), hanging) if sys.stdout.isatty() else [text])
+    print_lines(wrapped_lines(text, output_width(0), "    ") if sys.stdout.isatty() else [text])
 
 
 def show_table(

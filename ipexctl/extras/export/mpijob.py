@@ -57,25 +57,22 @@ def to_give(limits: dict[str, int | str]) -> str:
     return f"a node with {' and '.join(f'{value} of {name}' for name, value in limits.items())} free"
 
 
-def pod_variables(plan: Plan, *, without: Sequence[str] = ()) -> dict[str, str]:
-    settings = common_settings(plan, without=(*HOST_SETTINGS, *without))
+def pod_variables(plan: Plan) -> dict[str, str]:
     return {
         setting.name: setting.value
-        for setting in settings
+        for setting in common_settings(plan, without=HOST_SETTINGS)
         if setting.value is not None and not _is_image_path(plan, setting)
     }
 
 
-def settings_left_out(plan: Plan, *, without: Sequence[str] = ()) -> tuple[str, ...]:
-    """Notes about variables that are not in a manifest; the caller has its own notes about some."""
-    noted = {*HOST_SETTINGS, *without}
+def settings_left_out(plan: Plan) -> tuple[str, ...]:
+    """Notes about variables that are not in a manifest."""
     in_image = [
-        setting.name for setting in plan.settings if _is_image_path(plan, setting) and setting.name not in noted
+        setting.name for setting in plan.settings if _is_image_path(plan, setting) and setting.name not in HOST_SETTINGS
     ]
-    differing = [name for name in differing_settings(plan) if name not in {*noted, *in_image}]
-    of_hosts = [name for name in HOST_SETTINGS if name not in without]
+    differing = [name for name in differing_settings(plan) if name not in {*HOST_SETTINGS, *in_image}]
     return (
-        *omitted(plan, of_hosts, "left out, because they belong to the machines of this plan, not to pods"),
+        *omitted(plan, HOST_SETTINGS, "left out, because they belong to the machines of this plan, not to pods"),
         *omitted(plan, dict.fromkeys(in_image), "left out, because the image has its own"),
         *omitted(plan, differing, "left out, because hosts have different values"),
     )

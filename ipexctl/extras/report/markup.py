@@ -49,23 +49,24 @@ _TIME_STEPS: Final = (
     *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200),
     *(86400, 172800, 432000, 864000, 1728000, 4320000),
 )
+_MOST_TICKS: Final = 8
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _PREFIXES: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
-def time_ticks(span: float, maximum: int = 8) -> list[tuple[float, str]]:
-    step = next((step for step in _TIME_STEPS if span / step <= maximum), span / maximum)
+def time_ticks(span: float) -> list[tuple[float, str]]:
+    step = next((step for step in _TIME_STEPS if span / step <= _MOST_TICKS), span / _MOST_TICKS)
     divisor, unit = next(((size, name) for size, name in _UNITS if step >= size), (1, "s"))
     marks = [number * step for number in range(int(span / step + 1e-9) + 1)]
     return [(at, f"{number_text(at / divisor)} {unit}" if at else "0") for at in marks]
 
 
-def value_ticks(maximum: float, minimum: float = 0.0, count: int = 4) -> list[float]:
+def value_ticks(maximum: float, minimum: float = 0.0) -> list[float]:
     """Round tick marks from 0, or from below a negative `minimum`, to at least `maximum`."""
     maximum, minimum = max(maximum, 0.0), min(minimum, 0.0)
     if not math.isfinite(maximum - minimum) or maximum - minimum < 1e-300:
         return [0.0, 1.0]
-    raw = (maximum - minimum) / count
+    raw = (maximum - minimum) / 4
     size = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * size for factor in (1, 2, 2.5, 5, 10, 20) if factor * size >= raw * (1 - 1e-9))
     first, last = math.floor(minimum / step + 1e-9), math.ceil(maximum / step - 1e-9)

@@ -307,10 +307,10 @@ def _not_negative(decode_number: FieldDecoder, value: object, field: str) -> Any
     return number
 
 
-def decode_port(value: object, field: str = "its port") -> int:
-    number = _checked_integer(value, field)
+def decode_port(value: object) -> int:
+    number = _checked_integer(value, "its port")
     if not 0 < number < 1 << 16:
-        raise ValueError(f"{field} is out of range")
+        raise ValueError("its port is out of range")
     return number
 
 

@@ -181,10 +181,10 @@ def signal_handlers(pid: int, number: int) -> bool:
     return any(answers)
 
 
-def end_descendants(except_pid: int, grace: float = 0.5) -> list[int]:
+def end_descendants(except_pid: int) -> list[int]:
     if not has_children(except_pid):  # reading all processes is slow on a node with many ranks
         return []
-    all_time, is_term = Countdown(grace + 1.0), Countdown(grace)
+    all_time, is_term = Countdown(1.5), Countdown(0.5)
     victims = signal_descendants(signal.SIGTERM, except_pid)
     left = len(victims)
     while left and not all_time.is_over:
