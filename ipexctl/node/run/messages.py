@@ -221,16 +221,16 @@ def read_hello(fields: Json) -> Hello | StarterHello:
 
 
 def read_starter_message(payload: bytes) -> StarterMessage:
-    fields = decode_json(payload)
-    kind = STARTER_MESSAGES.get(str(fields.get("t")))
-    if kind is None:
-        raise FrameError(f"an unknown message {str(fields.get('t'))[:40]!r}")
-    return decode_fields(kind, fields)
+    return _read_kind(STARTER_MESSAGES, payload)
 
 
 def read_message(payload: bytes) -> Message:
+    return _read_kind(MESSAGES, payload)
+
+
+def _read_kind(kinds: Mapping[str, Callable[..., Value]], payload: bytes) -> Value:
     fields = decode_json(payload)
-    kind = MESSAGES.get(str(fields.get("t")))
+    kind = kinds.get(str(fields.get("t")))
     if kind is None:
         raise FrameError(f"an unknown message {str(fields.get('t'))[:40]!r}")
     return decode_fields(kind, fields)
