@@ -126,20 +126,6 @@ def test_files_are_distributed_if_only_port_22_is_open(context: StoreHosts) -> N
     assert processes_with(context.lab, AGENT_MODULE) == []
 
 
-def test_damaged_source_file_is_named_and_replaced_by_the_next_push(
-    context: StoreHosts, files: list[tuple[StoredFile, Path]]
-) -> None:
-    first = context.place(context.hosts[0])
-    in_host(context.lab.hosts[0], f"printf xx | dd of={first.store}/{BLOBS[0].sha256}/p0.whl conv=notrunc 2>/dev/null")
-    for name, end in context.spread().items():
-        assert name == "node1" or all(word in end for word in ("node1", "p0.whl", "damaged"))
-    store = context.store(context.hosts[0])
-    assert [blob.name for blob in store.missing(BLOBS)] == ["p0.whl"]
-    store.push(files[:1])
-    assert "there" in context.spread().values()
-    assert all(context.lacks(host) == () for host in context.hosts)
-
-
 def test_lost_host_does_not_delay_other_hosts(context: StoreHosts) -> None:
     with Distributor(context.pool, context.place(context.hosts[0]), BLOBS) as spreader:
         session = context.pool.session(context.hosts[1])

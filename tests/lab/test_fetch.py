@@ -19,7 +19,6 @@ from ipexctl.extras.lab.lab_record import Lab
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.run.registry import RunRegistry
 from lab_helpers import ask
-from message_data import missing
 from record_helpers import run_record
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
@@ -76,25 +75,6 @@ def context(lab: Lab, tmp_path: Path) -> FetchRun:
 
 def local_digest(path: Path) -> str:
     return subprocess.run(["sha256sum", path], capture_output=True, text=True, check=True).stdout.split()[0]
-
-
-def test_fetch_resumes_after_sigkill(context: FetchRun) -> None:
-    killed = context.begin("last:ck/", context.out)
-    context.wait_for_part(50_000_000)
-    killed.kill()
-    killed.communicate()
-    (part,) = context.out.glob(".ipexctl-*.part")
-    begun = part.stat().st_size
-    ran = ipexctl("fetch", "last:ck/", context.out, "--json", env=context.env)
-    said = json.loads(ran.out)
-    assert ran.rc == 0, ran.err
-    assert said["resumed"] == ["big.pt"]
-    assert said["received_bytes"] <= 200_000_002 - begun
-    assert local_digest(context.out / "big.pt") == context.digest("work/ck/big.pt")
-    assert sorted(path.name for path in context.out.iterdir()) == ["big.pt", "of"]
-    ran = ipexctl("fetch", "last:ck/", context.out, env=context.env)
-    assert missing(ran.out, f"{context.out}: 2 files") == []
-    assert ran.seconds < 5
 
 
 def test_ctrl_c_keeps_partial_file_and_ends_the_sender(context: FetchRun) -> None:

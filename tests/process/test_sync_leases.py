@@ -39,7 +39,8 @@ def test_tree_used_by_a_run_is_not_changed(place: Place) -> None:
     assert place.synced(lease="r2").path == first.path, "nothing changes, so they can share it"
     write_run_status(place, "r2", "ok")
     put(place.root, "train.py", "2")
-    assert place.synced(dry_run=True).generation == 2
+    assert place.synced(dry_run=True, lease="r0").generation == 2
+    assert not (place.tree / ".ipexctl/leases/r0").exists()
     report = place.sync(lease="r3")
     (second,) = report.hosts
     assert (second.generation, second.path) == (2, f"{first.path}.gen2")

@@ -22,12 +22,10 @@ from agent_helpers import agent_argv, all_pythons, mark_home
 from ipexctl.errors import UserError
 from ipexctl.files import file_transfer
 from ipexctl.files.routes import Distributor
-from ipexctl.files.stream import stream_entries
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.files.call_replies import Generation, TreeChanges, TreesReply
-from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.files.place import StagedFiles
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import SessionPool
@@ -38,30 +36,12 @@ from ipexctl.sync.project import read_project
 from ipexctl.sync.project_sync import make_sync_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from ipexctl.sync.project_sync import SyncPlan
 
 pytest_plugins = ["sync_fixtures"]
-
-
-@pytest.mark.core
-def test_first_sync_copies_files_modes_links_and_directories(place: Place) -> None:
-    put(place.root, "train.py", "print()")
-    put(place.root, "src/mod.py", "1")
-    put(place.root, "run.sh").chmod(0o755)
-    put(place.root, ".hidden").chmod(0o600)
-    (place.root / "empty/inner").mkdir(parents=True)
-    (place.root / "link").symlink_to("src/mod.py")
-    (place.root / "out").symlink_to("/nowhere/at/all")
-    report = place.sync()
-    assert place.there() == contents(place.root)
-    assert (place.tree / "run.sh").stat().st_mode & 0o777 == 0o755
-    assert (place.tree / ".hidden").stat().st_mode & 0o777 == 0o600
-    assert report.path == str(place.tree)
-    assert report.hosts[0].files_sent == 6
-    assert [note for note in report.notes if "out" in note]
 
 
 def test_unchanged_tree_takes_one_query_and_reads_no_file(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,6 +59,7 @@ def test_unchanged_tree_takes_one_query_and_reads_no_file(place: Place, monkeypa
     read_project(place.root)
 
 
+@pytest.mark.core
 def test_only_missing_content_is_sent(place: Place) -> None:
     put(place.root, "big", "b" * 300_000)
     put(place.root, "small", "s")
@@ -273,44 +254,6 @@ def test_hosts_with_different_home_paths_fail_with_notes_about_their_copies(plac
     assert [done.status for done in report.hosts] == ["failed", "failed"]
     for name, path in (("here", "/h/code/p"), ("there", "/data/h/code/p")):
         assert any(name in note and path in note for note in report.notes)
-
-
-def test_dry_run_reports_changes_and_writes_nothing(place: Place) -> None:
-    put(place.root, "a", "1")
-    put(place.root, "b", "1")
-    done = place.synced(dry_run=True)
-    assert done.would_send == ("a", "b")
-    assert not place.home.exists()
-    place.sync()
-    (place.root / "b").unlink()
-    put(place.root, "a", "2")
-    done = place.synced(dry_run=True, lease="r")
-    assert (done.would_send, done.would_delete) == (("a",), ("b",))
-    assert place.there() == {"a": "1", "b": "1"}
-    assert not list((place.tree / ".ipexctl/leases").iterdir())
-
-
-def test_a_small_amount_is_packed_a_large_one_is_streamed_and_a_dry_run_sends_nothing(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    packed: list[str] = []
-
-    def pack(root: bytes, entries: Sequence[ManifestEntry]) -> Iterator[bytes]:
-        packed.extend(entry.path for entry in entries)
-        return stream_entries(root, entries)
-
-    monkeypatch.setattr("ipexctl.sync.project_sync.stream_entries", pack)
-    monkeypatch.setattr(project_sync, "DISTRIBUTE_SIZE", 10)
-    monkeypatch.setattr(project_sync, "UPDATE_SIZE", -1)
-    put(place.root, "a", "1" * 10)
-    assert place.synced(dry_run=True).sent_bytes == 0
-    assert packed == []
-    assert place.synced().sent_bytes > 0
-    assert packed == ["a"]
-    put(place.root, "b", "2" * 11)
-    assert place.synced().sent_bytes > 0
-    assert packed == ["a"]
-    assert place.there() == contents(place.root)
 
 
 @pytest.mark.parametrize("sent", [b"", b'{"sha256": "%s", "size": 3}\nab' % (b"a" * 64)])

@@ -363,25 +363,6 @@ def test_umask_is_read_where_proc_is_missing(monkeypatch: pytest.MonkeyPatch) ->
     assert destination.read_umask() == shown == os.umask(shown)
 
 
-def test_nothing_is_written_through_an_existing_link(there: Path, out: Path) -> None:
-    write_file(there / "sub/a.pt")
-    write_file(there / "b.pt")
-    elsewhere = out.parent / "elsewhere"
-    elsewhere.mkdir()
-    out.mkdir()
-    (out / "sub").symlink_to(elsewhere)
-    victim = write_file(out.parent / "victim", b"mine")
-    (out / "b.pt").symlink_to(victim)
-    done = run_fetch(there, ".", out)
-    assert done.exit_code == 1
-    assert {each.name for each in done.failed} == {"sub", "sub/a.pt"}
-    assert "link" in done.failed[0].reason
-    assert list(elsewhere.iterdir()) == []
-    assert (out / "b.pt").is_file()
-    assert not (out / "b.pt").is_symlink()
-    assert victim.read_bytes() == b"mine"
-
-
 def test_pipes_are_left_out(there: Path, out: Path) -> None:
     write_file(there / "good.pt")
     os.mkfifo(there / "pipe")
