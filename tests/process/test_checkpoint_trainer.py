@@ -160,18 +160,6 @@ def test_file_of_the_user_stays_in_a_whole_checkpoint_and_goes_aside_with_a_rota
     assert three.aside_files("node2") == {*three.whole(), "notes.txt"}
 
 
-def test_another_host_completes_what_was_set_aside(tmp_path: Path) -> None:
-    """Node1, which wrote the model, takes no part in one exchange."""
-    hosts = Training(tmp_path, "checkpoints", 3)
-    hosts.train("20")
-    hosts.names = ("node2", "node3")
-    hosts.exchanged()
-    assert hosts.found() == {"node2": {}, "node3": {}}
-    hosts.names = ("node1", "node2", "node3")
-    hosts.exchanged()
-    assert hosts.found() == everywhere(hosts, "checkpoint-20")
-
-
 def write_shard(hosts: Training, step: int, rank: int) -> None:
     """As torch.distributed.checkpoint does; the first rank writes the list of all parts at the end."""
     name = f"node{rank + 1}"
