@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import re
 import subprocess
-from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import fan_out
-from ipexctl.remote.host_keys import HostKeys, KnownHostsEntry, Policy, entries_for, fingerprint, hash_name, parse
+from ipexctl.remote.host_keys import HostKeys, Policy, fingerprint, hash_name
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.ssh_config import Endpoint
 
@@ -204,41 +203,6 @@ def test_changed_key_error_has_the_line_of_an_added_key(at: Endpoint) -> None:
     keys.check(at, "ssh-ed25519", KEY)
     with pytest.raises(Unreachable, match=rf"{path}:5 has"):
         keys.check(at, "ssh-ed25519", OTHER)
-
-
-def test_each_name_is_searched_once_until_a_key_is_added(at: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_known_hosts(at, line("[10.0.0.1]:2222", KEY))
-    asked: list[str] = []
-
-    def counting(entries: Iterable[KnownHostsEntry], name: str) -> tuple[KnownHostsEntry, ...]:
-        asked.append(name)
-        return entries_for(entries, name)
-
-    monkeypatch.setattr("ipexctl.remote.host_keys.entries_for", counting)
-    keys = HostKeys("accept-new")
-    for port in (2222, 2222, 2223):
-        keys.preferred_types(at._replace(port=port))
-        keys.check(at._replace(port=port), "ssh-ed25519", KEY)
-        keys.check(at._replace(port=port), "ssh-ed25519", KEY)
-    assert asked == ["[10.0.0.1]:2222", "[10.0.0.1]:2223", "10.0.0.1", "[10.0.0.1]:2223"]
-
-
-def test_known_hosts_files_are_read_once_also_after_additions(at: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[Path] = []
-
-    def counting(path: Path) -> tuple[KnownHostsEntry, ...]:
-        read.append(path)
-        return ()
-
-    monkeypatch.setattr("ipexctl.remote.host_keys._read_known_hosts", counting)
-    keys = HostKeys("accept-new")
-    for number in range(5):
-        there = at._replace(hostname=f"n{number}")
-        keys.preferred_types(there)
-        keys.check(there, "ssh-ed25519", KEY)
-        keys.check(there, "ssh-ed25519", KEY)
-    assert read == list(at.known_hosts)
-    assert [entry.line for entry in parse(at.known_hosts[0].read_text(), "f")] == [1, 2, 3, 4, 5]
 
 
 def test_concurrent_hosts_with_one_alias_accept_only_one_new_key(at: Endpoint) -> None:
