@@ -35,6 +35,7 @@ PROVEN_ELSEWHERE = {
     "all hang, and it is stopped": "test_why.py and process/test_run_lifecycle.py",
     "the call is hung up on": "process/test_attach.py; to the run it is as if the call is killed",
     "the call gets SIGTERM": "process/test_signals.py; to the run it is as if it is stopped from elsewhere",
+    "mpirun is told to end": "here as mpirun is killed",
     "node0's disk is full to the end": "process/test_supervisor.py and process/test_attach.py",
 }
 """Cases that only `python -m tools.faults run` plays, and which tests have what they would show here."""

@@ -53,19 +53,6 @@ def test_two_followers_get_every_line_once_after_reconnects(cluster: Cluster) ->
     assert len(names) == 8 + len(windows)
 
 
-def test_playbook_follows_its_run_after_reconnects(cluster: Cluster) -> None:
-    cluster.write("site.yml", "- hosts: all\n  tasks:\n    - run: {script: counts.py 200, ppn: 1}\n    - ping:\n")
-    playing = cluster.begin_call("play", "site.yml", "-H", cluster.lab.hostfile)
-    for number in (10, 80):
-        playing.wait_for(f"[1] number {number}\n", times=2)
-        subprocess.run(["ss", "-K", "dst", cluster.lab.hosts[0].address, "dport", "=", "22"], capture_output=True)
-    assert playing.end(60) == 0, playing.err.read_text()
-    assert "is reached again" in playing.err.read_text()
-    lines = playing.out.read_text().splitlines()
-    assert [line for line in lines if line.startswith("[0] ")] == [f"[0] number {number}" for number in range(200)]
-    assert "failed=0 unreachable=0" in lines[-1]
-
-
 def test_wait_survives_a_node0_that_is_away_and_says_what_it_saw(cluster: Cluster) -> None:
     cluster.write("ends.py", "import sys, time\nprint('here', flush=True)\ntime.sleep(25)\nsys.exit(5)\n")
     run = cluster.run("--ppn", "1", "--detach", "-l", "node1", "ends.py").out.strip()

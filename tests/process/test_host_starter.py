@@ -15,7 +15,6 @@ from run_helpers import DIRECT, SLEEP_FOREVER, Run
 
 from agent_helpers import wait_until
 from ipexctl.node.common.processes import is_running
-from message_data import missing
 
 pytest_plugins = ["run_fixtures"]
 RUNS = {
@@ -93,19 +92,6 @@ def test_killed_starter_costs_no_rank(make: Callable[..., Run], number: int) -> 
     assert [run.output(rank).endswith(b"done\n") for rank in range(4)] == [True] * 4
     assert [event["host"] for event in run.events("starter-lost")] == ["there"]
     wait_until(lambda: not run.left(), 5, run.left)
-
-
-def test_restart_without_the_starter_ends_and_says_so(make: Callable[..., Run]) -> None:
-    code = "import os, sys, time\nprint('here', flush=True)\ntime.sleep(600 * int(os.environ['RESTART_COUNT']) + 2)\n"
-    run = make(f"{code}sys.exit(4)", asked={"max_restarts": 1})
-    pid = started(run)
-    run.wait_for_all(b"here")
-    os.kill(pid, signal.SIGKILL)
-    status = run.wait(60)
-    first = status["first_failure"]
-    assert (status["state"], first["kind"], first["ranks"]) == ("failed", "not-begun", [2, 3])
-    assert missing(status["reason"], "there starter") == []
-    assert run.left() == []
 
 
 def test_stop_ends_the_ranks_of_both_hosts(make: Callable[..., Run]) -> None:
