@@ -14,7 +14,7 @@ from ipexctl.extras.lab.lab_plan import LabSpec
 from lab_helpers import ask
 from message_data import missing
 from simple_index import SimpleIndex
-from tiny_wheels import write_stack, write_wheel
+from tiny_wheels import write_stack
 
 LAB = LabSpec(hosts=2)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
@@ -102,23 +102,6 @@ def test_host_without_python_is_refused_before_any_change(target: Target, instal
     (wheelhouse / "train.py").write_text("print('here')\n")
     refused = installed.install(wheelhouse / "train.py", verb="run")
     assert missing(refused.err, "node2 apt-get install -y python3 then: ipexctl install") == [], refused.err
-
-
-def test_new_environment_takes_what_another_has_unpacked(installed: Target, wheelhouse: Path) -> None:
-    """Stores are empty, and no host needs torch again; a damaged package alone is sent again."""
-    target, torch = installed, "lib/python3*/site-packages/torch/__init__.py"
-    write_wheel(wheelhouse, "tqdm", "4.67.1")
-    target.report("--prune", verb="envs")
-    words = ("--wheelhouse", wheelhouse, "--offline", "--with", "tqdm", "--env", "more", "--stack", "ipex")
-    assert set(statuses(target.report(*words)).values()) == {"changed"}
-    for index in range(len(target.hosts)):
-        of_both = target.on(index, f"stat -c %i $HOME_OF_OURS/envs/default/{torch} $HOME_OF_OURS/envs/more/{torch}")
-        assert len({*of_both.split()}) == 1
-        assert target.on(index, "ls $HOME_OF_OURS/wheels/*/torch-* 2>/dev/null | wc -l").strip() == "0"
-    tqdm = "$HOME_OF_OURS/envs/more/lib/python3*/site-packages/tqdm.py"
-    target.on(1, f"for f in {tqdm}; do echo x >> $f; done")
-    assert statuses(target.report(*words)) == {"node1": "ok", "node2": "changed"}
-    assert target.on(1, f"ls $HOME_OF_OURS/envs/*/{torch} | wc -l").strip() in ("2", "4")
 
 
 def test_pruned_wheels_are_taken_from_the_wheelhouse_again(installed: Target, wheelhouse: Path) -> None:
