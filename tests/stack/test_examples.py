@@ -288,8 +288,8 @@ def test_accelerate_and_ipexctl_train_equally_with_one_config(stock: Stock, proj
     assert (plans[0]["world_size"], plans[0]["master_port"]) == (2, port)
 
 
-@pytest.mark.parametrize("version", ["0.27.2", "0.34.2", "1.2.1", "installed"])
-def test_exported_config_is_read_equally_by_each_accelerate_version(stock: Stock, tmp_path: Path, version: str) -> None:
+@pytest.mark.parametrize("version", ["0.27.2", "installed"])
+def test_exported_config_is_read_equally_by_accelerate(stock: Stock, tmp_path: Path, version: str) -> None:
     version = stock.accelerate if version == "installed" else version
     text = to_accelerate(plan(*TWO, env=IPEX, ppn=2), {**IPEX.packages, "accelerate": version}, "machines").text
     said = ask(str(stock.python), wheel_of(version, tmp_path / "wheels"), {"exported": text}, tmp_path / "said")
