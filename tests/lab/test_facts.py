@@ -84,15 +84,11 @@ def test_unresolved_peer_names_are_reported(lab3: Lab, node: LabHost) -> None:
     assert [facts.network.peers[name] for name in others] == [(), ()]
 
 
-@pytest.mark.parametrize(("timeout", "status", "reason"), [(1, "failed", "timed out after 1 s"), (None, "ok", "")])
-def test_partial_facts_are_kept_at_timeout(
-    lab3: Lab, node: LabHost, timeout: float | None, status: str, reason: str
-) -> None:
+def test_partial_facts_are_kept_at_timeout(lab3: Lab, node: LabHost) -> None:
     in_host(node, r"printf '#!/bin/sh\nsleep 6655\n' >/usr/local/bin/stat; chmod 755 /usr/local/bin/stat")
-    answer = ask_all(lab3, timeout=timeout)[node.name]
+    answer = ask_all(lab3, timeout=1)[node.name]
     in_host(node, "rm /usr/local/bin/stat")
-    assert answer.status == status
-    assert answer.reason == reason
+    assert (answer.status, answer.reason) == ("failed", "timed out after 1 s")
     assert answer.facts is not None
     assert answer.facts.cpu.cores
     assert answer.facts.cut == ("home", "programs")

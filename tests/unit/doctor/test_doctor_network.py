@@ -65,7 +65,6 @@ if TYPE_CHECKING:
     from ipexctl.doctor.network_check import NetworkReport
     from ipexctl.doctor.port_pairs import Pair
     from ipexctl.node.common.frames import StreamName
-    from ipexctl.remote.session import Session
     from ipexctl.trust.host_steps import HostState
 
 OK, REFUSED, SILENT = ConnectionResult("ok"), ConnectionResult("refused"), ConnectionResult("timeout")
@@ -334,32 +333,6 @@ def test_login_failure_is_reported_if_the_query_of_trust_times_out(
     (failed,) = (found for found in report.findings if found.level == "fail")
     assert (failed.id, failed.hosts) == ("network.login", ("b",))
     assert "refuses" in failed.message
-
-
-class _RecordedDialog(ScriptDialog):
-    """Every host says one thing, and then none says any more; keeps until when each word was waited for."""
-
-    untils: list[float]
-
-    def start(self, name: str, session: Session, command: Command, *, timeout: float, stdin: bytes = b"") -> None:
-        self._running.add(name)
-        type(self).untils = []
-
-    def receive(self, until: float) -> tuple[str, Reply | HostError | None] | None:
-        self.untils.append(until)
-        names = sorted(self._running)
-        return (names[len(self.untils) - 1], Reply(event="begun")) if len(self.untils) <= len(names) else None
-
-
-def test_host_that_says_nothing_is_lost_earlier_than_one_that_is_slow(
-    check_with_login: Callable[[int, bytes], NetworkReport], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ipexctl.doctor.network_check.ScriptDialog", _RecordedDialog)
-    monkeypatch.setattr("ipexctl.doctor.network_check.NETWORK_CHECK", 100.0)
-    began = time.monotonic()
-    check_with_login(0, b"")
-    shares = [until - began for until in _RecordedDialog.untils[:4]]
-    assert shares == pytest.approx([35, 35, 35, 60], abs=5)
 
 
 # ── ports that are open beyond the hosts' own network ────────────────────────────────────────────────────────────────
