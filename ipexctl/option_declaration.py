@@ -1,9 +1,7 @@
-"""Declares an option once for the command line, ipexctl.toml, playbooks and the hosts. Such an option is a field, made
-by `declare`, of a frozen dataclass: `RankOptions` (what a rank gets), `SyncOptions`, `RunOptions`. From its
-`Declaration` come the command-line option, its help and its key in ipexctl.toml (`commands/shared_options.py:
-grouped`), the playbook option (`extras/play/modules/__init__.py: declared_options`), its limits (`launch/overrides.py:
-check_limits`), and the note of `ipexctl export` if a launcher lacks it. `Asked` (`node/common/asked.py`) names those
-that go into the plan and to the hosts.
+"""Declares an option once for the command line, ipexctl.toml, playbooks and the hosts. From its `Declaration` come the
+command-line option, its help and its key in ipexctl.toml (`commands/shared_options.py: grouped`), the playbook option
+(`extras/play/modules/__init__.py: declared_options`), its limits (`launch/overrides.py: check_limits`), and the note of
+`ipexctl export` if a launcher lacks it. `run_options.py` has the declarations of a run.
 
 `CallOptions` adds the options of this call to the commands in a fix, so that they can be pasted. A command that is only
 mentioned ("nothing to do under ipexctl run") is left alone.
@@ -14,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
@@ -51,7 +49,7 @@ class Declaration(NamedTuple):
     minimum: float | None = None
     maximum: float | None = None
     kind: str = ""
-    """Kind of value in a playbook, if the Python type does not tell: `path`, `env`."""
+    """Kind of value, if the Python type does not tell: `path` on the hosts, `directory` here, `env`."""
     lost_in: tuple[str, ...] = ()
     """Targets of `ipexctl export` that can't express the option."""
     consequence: str = ""
@@ -78,23 +76,8 @@ def declared(options: Any) -> dict[str, Declaration]:
     return {name: declaration for name, declaration in found if declaration is not None}
 
 
-def values_of(options: Any) -> dict[str, Any]:
-    return {name: getattr(options, name) for name in declared(options)}
-
-
 def with_default(text: str, default: Any) -> str:
     return text.replace("{default}", f"{default:g}" if isinstance(default, float) else str(default))
-
-
-def words_in_sh(kind: type, values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Words before a rank's command that make a shell do what the rank wrapper does with these values."""
-    forms = {field.name: (field.default, declaration_of(field)) for field in dataclasses.fields(kind)}
-    given = [
-        declaration.in_sh.format(values[name])
-        for name, (default, declaration) in forms.items()
-        if declaration is not None and values.get(name, default) != default
-    ]
-    return tuple(word for words in given for word in shlex.split(words))
 
 
 def check_seconds(option: str, seconds: float | None) -> None:

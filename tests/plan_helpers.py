@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from ipexctl.node.common.asked import Asked, CommandKind
 from ipexctl.node.common.plan import HostPlan, LauncherChoice, Plan, RankPlan, Setting
-from ipexctl.spec import RunSpec, asked_of
+from ipexctl.spec import RunSpec
 
 RANK_LINE = ("python", "-IS", "agent.zip", "run.rank", "/h/runs/r/job.json")
+
+
+def spec_of(kind: CommandKind = "script", argv: tuple[str, ...] = ("train.py",), **fields: Any) -> RunSpec:
+    """A spec with these fields, of `Asked` or its own. A secret is empty unless `secrets` has its value."""
+    empty = {export.name: "" for export in fields.get("exports", ()) if export.value is None}
+    return changed(RunSpec(Asked(kind, argv), secrets=empty), **fields)
+
+
+def changed(spec: RunSpec, **fields: Any) -> RunSpec:
+    asked = {name: value for name, value in fields.items() if name in Asked._fields}
+    own = {name: value for name, value in fields.items() if name not in asked}
+    return replace(spec, asked=spec.asked._replace(**asked), **own)
 
 
 def small_plan(
@@ -56,5 +70,4 @@ def small_plan(
     }
     chosen = tuple(host for host in hosts if host.name in of_ranks)
     waiting = tuple(host for host in hosts if host.name not in of_ranks)
-    options = asked_of(RunSpec("script", ("train.py",)))._replace(**(asked or {}))
-    return Plan(asked=options, hosts=chosen, spares=waiting, **given)
+    return Plan(asked=Asked(argv=("train.py",), **(asked or {})), hosts=chosen, spares=waiting, **given)

@@ -8,7 +8,6 @@ from typing import Any
 
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.asked import Asked
-from ipexctl.node.common.json_records import decode_valid
 from ipexctl.node.common.plan import Plan, with_ranks
 from ipexctl.run.registry import RunRecord
 
@@ -35,7 +34,7 @@ def run_record(
     record."""
     hosts = hosts or stores or (node0.name,)
     ranks = ranks or tuple(islice(cycle(hosts), len(hosts) if world_size is None else world_size))
-    given = decode_valid(Asked, {"argv": [script] if script else [], **(asked or {})})
+    given = Asked(argv=(script,) if script else ())._replace(**(asked or {}))
     plan = Plan(run, home, node0.name, given, python=python, env=env, cwd=cwd, job=job, first_world_size=len(ranks))
     if not is_queued:
         plan = plan._replace(stores={name: name if not stores or name in stores else stores[0] for name in hosts})

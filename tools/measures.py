@@ -196,6 +196,8 @@ def _where_printed(text: str, kind: str, below: tuple[str, ...] = ("ipexctl/",))
 
 _OF_MANY_FIELDS = (None, False, True, 0, "", ())
 """Defaults that many fields have."""
+_ASKED = "ipexctl/node/common/asked.py"
+"""Has the defaults of a run's options."""
 
 
 @row("* places where the default of an option is written again", wanted=0, held=0)
@@ -203,6 +205,7 @@ def defaults_written_again() -> list[str]:
     return [
         f"{path}:{line}: {name}"
         for path, tree in modules().items()
+        if path != _ASKED
         for name, line in defaults_in(tree, defaults_of_options())
     ]
 
@@ -640,7 +643,7 @@ def modules_that_name_slurm() -> list[str]:
 
 _OF_RUN = re.compile(
     r"ipexctl/(spec|run/(registry|ps|wait|follow)|run/start/\w+|launch/(request|context|planner|mpi|rank_distribution)"
-    r"|api/runs?|commands/run_call|commands/launch_options|extras/slurm/submission|node/common/(plan|job|records)|node/run/(notify|rank))\.py"
+    r"|api/runs?|commands/run_call|commands/launch_options|extras/slurm/submission|node/common/(asked|plan|job|records)|node/run/(notify|rank))\.py"
 )
 """What is asked, what the planner reads, what is decided, what starts it, and what came of it."""
 

@@ -14,6 +14,7 @@ from ipexctl.errors import CallError, NeedsChoice, Refusal, UserError
 from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.found_files import check_found
 from ipexctl.hosts.nodeset import fold
+from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.plan import PlannedProject
 from ipexctl.projects.requirement_files import RequirementFiles, with_optional
 from ipexctl.remote.connector import SessionPool
@@ -52,14 +53,15 @@ def on_hosts_left(
 
 
 def request_of_run(spec: RunSpec, on_step: Callable[[str], None]) -> InstallRequest:
-    stack = StackRequest(spec.torch, spec.stack)
+    asked = spec.asked
+    stack = StackRequest(asked.torch, asked.stack)
     project = spec.project
     needed = frozenset(entry.module for entry in project.script.imports) if project.script is not None else frozenset()
-    request = partial(install_request, stack, env=spec.env, environ=os.environ, layout=project.layout, needed=needed)
+    request = partial(install_request, stack, env=asked.env, environ=os.environ, layout=project.layout, needed=needed)
     wanted = _request_of_project(spec, request, on_step)
     if wanted is None:
-        wanted = request(packages=spec.packages, files=spec.requirements, sources=Sources())
-    return replace(wanted, home=spec.home, iface=spec.iface, timeout=spec.timeout)
+        wanted = request(packages=asked.packages, files=tuple(map(Path, asked.requirements)), sources=Sources())
+    return replace(wanted, home=asked.home, iface=asked.iface, timeout=spec.timeout)
 
 
 def _request_of_project(
@@ -68,11 +70,12 @@ def _request_of_project(
     """Request for the packages of the project's own files; None without usable ones. A file that can't be installed
     does not end the call, unless the call names an extra or a group: the script may not need what it names.
     """
-    if not takes_own_requirements(spec):
+    asked = spec.asked
+    if not takes_own_requirements(asked):
         return None
     layout = spec.project.layout
     files = spec.project.requirements
-    taken = with_optional(files.files, layout, spec.extra, spec.group)
+    taken = with_optional(files.files, layout, asked.extra, asked.group)
     for note in files.notes:
         on_step(f"note: {note}")
     if not taken:
@@ -89,7 +92,7 @@ def _request_of_project(
     except NeedsChoice:
         raise
     except UserError as error:
-        if spec.extra or spec.group:
+        if asked.extra or asked.group:
             raise
         on_step(f"note: {names} is left out: {error}; --no-requirements leaves it out in silence")
         return None
@@ -103,9 +106,9 @@ def _request_of_project(
     return made
 
 
-def with_left_out(project: PlannedProject, spec: RunSpec, wanted: InstallRequest) -> PlannedProject:
+def with_left_out(project: PlannedProject, asked: Asked, wanted: InstallRequest) -> PlannedProject:
     """The project with what `run --install` takes of its requirements, and what not. Pure."""
-    if not takes_own_requirements(spec):
+    if not takes_own_requirements(asked):
         return project._replace(requirements=())
     if not wanted.files:
         return project._replace(requirements=(), left_out=project.requirements)
@@ -145,8 +148,8 @@ def install_first(
     is_any = wanted.env == EnvRequest(StackRequest())
     unchanged = run_in_background(lambda: None if is_any else find_unchanged(hosts, wanted, pool), "environment")
     # Read all answers: an abandoned gather cancels the pool.
-    probed = tuple(gather_facts(hosts, pool, home=spec.home, timeout=spec.timeout))
-    is_there = is_everywhere(probed, spec.env)
+    probed = tuple(gather_facts(hosts, pool, home=spec.asked.home, timeout=spec.timeout))
+    is_there = is_everywhere(probed, spec.asked.env)
     if (is_there and is_any) or unchanged.result() is not None:
         return probed
     if not is_there:

@@ -33,6 +33,7 @@ from ipexctl.files.requested import FetchResult, parse_source
 from ipexctl.hosts.host import Host, home_on_nodes, private_keys
 from ipexctl.hosts.internal_addresses import InterfaceChoice
 from ipexctl.hosts.select import LOCAL, HostRequest, Selection, select_hosts
+from ipexctl.node.common.asked import Asked, CommandKind
 from ipexctl.node.common.plan import Plan
 from ipexctl.option_declaration import (
     CONNECT_SECONDS,
@@ -60,12 +61,13 @@ from ipexctl.run.start.request import (
     check_request,
     read_exports,
     refuse_bad_rank_counts,
-    run_spec,
+    with_given,
 )
 from ipexctl.run.start.resume import refuse_job
 from ipexctl.run.start.watcher import PlannedRun, RunWatcher, StartedRun
 from ipexctl.run.uninstall import UninstallReport
-from ipexctl.spec import CommandKind, RankOptions, RunOptions, RunSpec, StartOptions
+from ipexctl.run_options import DECLARED
+from ipexctl.spec import RunSpec
 from ipexctl.stack.env.envs import EnvsReport
 from ipexctl.stack.expected_stack import VersionsReport
 from ipexctl.stack.install_context import InstallReport
@@ -78,7 +80,7 @@ from ipexctl.trust.trust_setup import TrustReport
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
 
-    from ipexctl.spec import RunKeywords
+    from ipexctl.run_options import RunKeywords
 
     class HostKeywords(TypedDict, total=False):
         limit: str | None
@@ -341,7 +343,7 @@ class Cluster:
             torch=torch,
             install=install or bool(with_ or requirement or extra or group),
             packages=tuple(with_),
-            requirements=tuple(map(expanded, requirement)),
+            requirements=tuple(str(expanded(path)) for path in requirement),
             takes_own_requirements=not no_requirements,
             extra=tuple(extra),
             group=tuple(group),
@@ -393,33 +395,38 @@ class Cluster:
                 "run needs one of script, module and command", fix='cluster.run("train.py", ["--lr", "0.1"])'
             )
         kind: CommandKind = "script" if script else "module" if module else "command"
-        known = get_type_hints(RankOptions) | get_type_hints(StartOptions) | get_type_hints(RunOptions)
+        types = get_type_hints(Asked)
+        known = {name: types[name] for name in DECLARED} | {"cwd": Path | None}
         check_types(known, options, signature(self.run).parameters)
         check_notify(notify)
-        given = dict(options)
-        if given.get("cwd") is not None:
-            given["cwd"] = Path(given["cwd"])
         variables = [f"{name}={value}" for name, value in export.items()] if hasattr(export, "items") else export
         files = list(map(expanded, env_file))
-        spec = run_spec(
-            kind,
-            (*map(str, filter(None, (script, module))), *command, *map(str, args)),
-            given,
-            read_exports(variables, files, os.environ),
-            home=self._home,
-            iface=self._iface,
-            timeout=self._timeout,
+        exports, secrets = read_exports(variables, files, os.environ)
+        asked = with_given(
+            Asked(
+                kind,
+                (*map(str, filter(None, (script, module))), *command, *map(str, args)),
+                home=self._home,
+                iface=self._iface,
+                exports=exports,
+                is_followed=False,
+                **others,
+            ),
+            options,
+        )
+        check_request(asked)
+        check_packages(asked)
+        refuse_bad_rank_counts(asked, self.hosts)
+        spec = RunSpec(
+            asked,
+            secrets=secrets,
             secret_files=(*files, *private_keys(self.hosts)),
+            timeout=self._timeout,
+            notify=notify,
             hosts=self.hosts,
             hosts_from=self._source,
             options=self._options,
-            is_followed=False,
-            notify=notify,
-            **others,
         )
-        check_request(spec)
-        check_packages(spec)
-        refuse_bad_rank_counts(spec, self.hosts)
         return replace(spec, project=locate_project(spec, Path.cwd()))
 
     def _start(self, spec: RunSpec, resumed: RunRecord | None, cancel: Cancel) -> RunRecord:

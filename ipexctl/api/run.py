@@ -33,7 +33,7 @@ def run(
     with watcher.sessions() as pool:
         from ipexctl.run.start import pipeline  # 0.25 s, while the hosts connect
 
-        if spec.install:
+        if spec.asked.install:
             from ipexctl.api.before_run import (  # 0.1 s, for --install alone
                 install_first,
                 request_of_run,
@@ -42,19 +42,19 @@ def run(
             from ipexctl.run.start.upload import start_reading
         if dry_run:
             notes: list[str] = []
-            wanted = request_of_run(spec, notes.append) if spec.install else None
+            wanted = request_of_run(spec, notes.append) if spec.asked.install else None
             if wanted is not None:
-                spec = replace(spec, torch=wanted.with_torch().env.stack.torch)
+                spec = replace(spec, asked=spec.asked._replace(torch=wanted.with_torch().env.stack.torch))
             planned = pipeline.plan_run(spec, pool, watcher)
             for note in notes:  # name the project before any note
                 watcher.on_step(note)
             if wanted is not None and isinstance(planned, PlannedRun):
-                project = with_left_out(planned.plan.project, spec, wanted)
+                project = with_left_out(planned.plan.project, spec.asked, wanted)
                 return replace(planned, plan=planned.plan._replace(project=project))
             return planned
         reading: Future[Project] | None = None
         probed: Sequence[HostFacts] = ()
-        if spec.install:
+        if spec.asked.install:
             reading = start_reading(spec, watcher.on_step)
             installed = install_first(spec, pool, watcher, reading)
             if not isinstance(installed, tuple):
@@ -64,7 +64,7 @@ def run(
         if not isinstance(started, StartedRun):
             return started
         watcher.on_started(started)
-        if not spec.is_followed and not pool.cancel.thrown:
+        if not spec.asked.is_followed and not pool.cancel.thrown:
             return started
         code = watcher.follow(started)
     if spec.notify:

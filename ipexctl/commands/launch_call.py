@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,14 +23,15 @@ from ipexctl.errors import UserError
 from ipexctl.file_reader import SCRIPT, read_regular
 from ipexctl.hosts.host import private_keys
 from ipexctl.launch.accelerate_config import read_accelerate_file, with_config
+from ipexctl.node.common.asked import Asked, CommandKind
 from ipexctl.node.common.placeholders import used_names
-from ipexctl.option_declaration import CallOptions, option_text, values_of
+from ipexctl.option_declaration import CallOptions, option_text
 from ipexctl.projects.root import find_root
 from ipexctl.run.ranks import EVERY_RANK, RankSet
 from ipexctl.run.start.project import locate_project, with_python_path
-from ipexctl.run.start.request import StartFailure, check_request, read_exports, refuse_bad_rank_counts, run_spec
+from ipexctl.run.start.request import StartFailure, check_request, read_exports, refuse_bad_rank_counts, with_given
 from ipexctl.run.start.watcher import StartWatcher
-from ipexctl.spec import CommandKind, RankOptions, RunOptions, RunSpec
+from ipexctl.spec import RunSpec
 from ipexctl.text import expanded
 from ipexctl.ui.messages import print_refusal
 
@@ -39,18 +40,23 @@ _OUR_CALL: Final = re.compile(r"\bipexctl\b")
 
 
 def spec_of_line(ctx: typer.Context, line: ScriptLine, targets: Targets, home: Home, **others: Any) -> RunSpec:
+    """`others`: fields of `Asked`."""
     kind: CommandKind = "module" if line.module is not None else "command" if ctx.obj["dashes"] else "script"
-    return run_spec(
+    exports, secrets = read_exports(line.export or (), line.env_file or (), os.environ)
+    asked = Asked(
         kind,
         (*((line.module,) if line.module is not None else ()), *(line.words or ())),
-        values_of(line.ranks) | values_of(line.run),
-        read_exports(line.export or (), line.env_file or (), os.environ),
         home=check_home(home),
         iface=home.iface,
+        exports=exports,
         checkpoint_is_found=targets.is_found("checkpoint"),
+        **others,
+    )
+    return RunSpec(
+        with_given(asked, line.asked._asdict()),
+        secrets=secrets,
         secret_files=tuple(map(expanded, line.env_file or ())),
         timeout=targets.timeout,
-        **others,
     )
 
 
@@ -63,10 +69,9 @@ def read_launch_call(
         raise UserError(
             "the script is missing", fix=f"{ctx.command_path} train.py; list the options: {ctx.command_path} --help"
         )
-    repeats_notes = line.output.verbose > 0
-    spec = spec_of_line(ctx, line, targets, home, stack=line.stack, torch=line.torch, repeats_notes=repeats_notes)
-    kind, argv = spec.kind, spec.argv
-    of_ranks = option_text(options_of_run(line.ranks, line.run, targets))
+    spec = spec_of_line(ctx, line, targets, home, stack=line.stack, torch=line.torch)
+    kind, argv = spec.asked.kind, spec.asked.argv
+    of_ranks = option_text(options_of_run(line.asked, targets))
     found = None
     if line.accelerate_config is not None:
         is_found = targets.is_found("accelerate_config")
@@ -94,8 +99,8 @@ def read_launch_call(
             targets = replace(targets.without_defaults("limit"), limit=pasted.values["limit"].value)
     of_accelerate = Path(found.hostfile) if found and found.hostfile else None
     cwd = current_directory()
-    script = Path(spec.script) if spec.kind == "script" and os.path.isfile(spec.script) else None  # noqa: PTH113
-    root = find_root(script, line.run.cwd, cwd, spec.script if spec.kind == "module" else "")
+    script = Path(spec.asked.script) if spec.asked.kind == "script" and os.path.isfile(spec.asked.script) else None  # noqa: PTH113
+    root = find_root(script, spec.asked.cwd, cwd, spec.asked.script if spec.asked.kind == "module" else "")
     selection = select(targets, root, found)
     hosts = pasted.used_hosts(selection.hosts) if pasted is not None else selection.hosts
     if found is not None:
@@ -107,15 +112,18 @@ def read_launch_call(
         hosts_from=selection.source,
         secret_files=(*spec.secret_files, *private_keys(hosts)),
         options=options,
+        repeats_notes=line.output.verbose > 0,
     )
-    check_request(spec)
-    if is_export and spec.kind == "command" and (names := sorted(used_names(spec.argv))):
+    check_request(spec.asked)
+    if is_export and spec.asked.kind == "command" and (names := sorted(used_names(spec.asked.argv))):
         raise UserError(
             f"a file for another launcher has no value for {{{names[0]}}}",
-            fix=f"ipexctl run -- {shlex.join(spec.argv)}",
+            fix=f"ipexctl run -- {shlex.join(spec.asked.argv)}",
         )
-    refuse_bad_rank_counts(spec, hosts, ranks)
-    spec = replace(spec, project=locate_project(spec, cwd, _call_before(ctx, line.words or (), spec.argv, options)))
+    refuse_bad_rank_counts(spec.asked, hosts, ranks)
+    spec = replace(
+        spec, project=locate_project(spec, cwd, _call_before(ctx, line.words or (), spec.asked.argv, options))
+    )
     spec, path_note = with_python_path(spec, cwd)
     of_line = (*pasted.variable_notes, pasted.note_on(len(hosts))) if pasted is not None else ()
     for note in (*of_line, path_note, note_on_arguments(ctx, spec)):
@@ -142,9 +150,8 @@ _OF_RUN: Final = (
 _OF_OTHERS: Final = ("env", "python", "setup")
 
 
-def options_of_run(ranks: RankOptions, run: RunOptions, targets: Targets) -> Iterator[tuple[str, object]]:
-    built_in = {field.name: field.default for field in (*fields(ranks), *fields(run))}
-    values = values_of(ranks) | values_of(run)
+def options_of_run(asked: Asked, targets: Targets) -> Iterator[tuple[str, object]]:
+    built_in, values = Asked._field_defaults, asked._asdict()
     for option_name, name in _OF_RUN:
         value = values[name]
         is_default_again = targets.is_shared_default(name) or (name in targets.defaults and name not in _OF_OTHERS)
@@ -154,7 +161,7 @@ def options_of_run(ranks: RankOptions, run: RunOptions, targets: Targets) -> Ite
 
 def note_on_arguments(ctx: typer.Context, spec: RunSpec) -> str:
     """A note on the script's arguments that are options of ipexctl and that the script does not mention; or empty."""
-    kind, argv = spec.kind, spec.argv
+    kind, argv = spec.asked.kind, spec.asked.argv
     if kind != "script" or not Path(argv[0]).is_file():
         return ""
     options = {name for param in ctx.command.params for name in param.opts}

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 import typer
 
@@ -17,6 +17,7 @@ from ipexctl.commands.shared_options import (
     REQUIREMENTS,
     SUMMARY,
     ConfiguredCommand,
+    DeclaredOption,
     Home,
     Output,
     PlanOutput,
@@ -26,10 +27,11 @@ from ipexctl.commands.shared_options import (
     completion,
     flag,
     option,
+    option_group,
 )
 from ipexctl.errors import UserError
-from ipexctl.option_declaration import declared
-from ipexctl.spec import RankOptions, RunOptions, StartOptions
+from ipexctl.node.common.asked import Asked
+from ipexctl.run_options import DECLARED
 
 _OTHER_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "What to run": ("words", "module", "resume_run", "dry_run"),
@@ -53,9 +55,8 @@ _OTHER_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "Other": ("help_all",),
 }  # fmt: skip
-_DECLARED: Final = declared(RankOptions) | declared(StartOptions) | declared(RunOptions)
 PANELS: Final[Mapping[str, tuple[str, ...]]] = {
-    panel: (*(name for name, declaration in _DECLARED.items() if declaration.panel == panel), *others)
+    panel: (*(name for name, declaration in DECLARED.items() if declaration.panel == panel), *others)
     for panel, others in _OTHER_OPTIONS.items()
 }
 _SHORT: Final = "ipexctl.short_help"
@@ -153,12 +154,23 @@ def _own_option(argument: str) -> list[str]:
     return [_SAME_MEANING[name], *([value] if equals else [])]
 
 
+def asked_options(*, without: Collection[str] = ()) -> Any:
+    """All options of a run but these, as one parameter of type `Asked`."""
+    types = get_type_hints(Asked)
+    return option_group(
+        {
+            name: DeclaredOption(types[name], Asked._field_defaults[name], declaration)
+            for name, declaration in DECLARED.items()
+            if name not in without
+        }
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class ScriptLine:
     words: list[str] | None = argument("SCRIPT.py [ARGS…]", "Script to run; or -m MODULE [ARGS…]; or -- COMMAND…", None)
     module: str | None = option("--module -m NAME", "Python module to run instead of a script.")
-    ranks: RankOptions
-    run: RunOptions
+    asked: Asked = asked_options(without=("launcher",))
     export: list[str] | None = option(
         "--export -x KEY[=VALUE]", "Variable for the ranks; without VALUE, the value on the control machine."
     )
@@ -181,7 +193,7 @@ class LaunchLine(ScriptLine):
 class RunLine(LaunchLine):
     """Options of `run` that `export` has too, and those for the start."""
 
-    start: StartOptions
+    asked: Asked = asked_options()
     output: PlanOutput
 
 

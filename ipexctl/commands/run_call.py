@@ -68,18 +68,19 @@ def run_of_call(ctx: typer.Context, call: RunCall) -> typer.Exit:
     spec = read_launch_call(ctx, line, shown_ranks)
     spec = replace(
         spec,
-        launcher=line.start.launcher,
+        asked=spec.asked._replace(
+            is_followed=not detach,
+            install=install or spec.asked.install,
+            packages=(*(call.packages or ()), *spec.asked.packages),
+            requirements=tuple(map(str, call.requirements or ())),
+            takes_own_requirements=not call.no_requirements,
+            extra=tuple(call.extra or ()),
+            group=tuple(call.group or ()),
+        ),
         notify=call.notify,
-        is_followed=not detach,
-        install=install or spec.install,
-        packages=(*(call.packages or ()), *spec.packages),
-        requirements=tuple(call.requirements or ()),
-        takes_own_requirements=not call.no_requirements,
-        extra=tuple(call.extra or ()),
-        group=tuple(call.group or ()),
         typed=ctx.obj["typed"],
     )
-    check_packages(spec)
+    check_packages(spec.asked)
     if call.resume_run is not None:
         record = ctx.obj["resumed"] or _find_resumed(call.resume_run, spec, line)
         spec = _on_hosts_left(spec, record, line, ctx.obj["given"], output)
@@ -99,9 +100,9 @@ def _find_resumed(run: str, spec: RunSpec, line: LaunchLine) -> RunRecord:
     """A run that someone else began. Its relative checkpoint is in the tree of their project, where ranks of this call
     would not find it."""
     record = find_run(run, RunHosts.of(line.targets, line.home), line.output)
-    if spec.checkpoint and not spec.checkpoint.startswith("/"):
-        bring = record.call_text(f"ipexctl fetch {record.id}:{spec.checkpoint} {spec.checkpoint}")
-        reason = f"{begun_elsewhere(record)}, with {spec.checkpoint} in another copy of the project"
+    if spec.asked.checkpoint and not spec.asked.checkpoint.startswith("/"):
+        bring = record.call_text(f"ipexctl fetch {record.id}:{spec.asked.checkpoint} {spec.asked.checkpoint}")
+        reason = f"{begun_elsewhere(record)}, with {spec.asked.checkpoint} in another copy of the project"
         raise UserError(reason, fix=f"{bring}; then the same call without --resume")
     return record
 
@@ -201,7 +202,7 @@ class RunOfCall(RunWatcher):
 
     def on_started(self, run: StartedRun) -> None:
         self._outcome.needs_note = False
-        is_followed = self._spec.is_followed
+        is_followed = self._spec.asked.is_followed
         assert self._pool is not None
         self._session = self._pool.detach(run.record.node0) if is_followed else None
         self._pool.close()

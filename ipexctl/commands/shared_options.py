@@ -9,10 +9,10 @@ import dataclasses
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, TypeVar, get_type_hints
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -24,6 +24,7 @@ from ipexctl.option_declaration import (
     FORKS,
     RECONNECT_SECONDS,
     TRANSPORT,
+    Declaration,
     declaration_of,
     with_default,
 )
@@ -34,6 +35,7 @@ AnyHosts = TypeVar("AnyHosts", bound="HostOptions")
 Command = TypeVar("Command", bound="Callable[..., None]")
 _TYPER: Final = "typer"
 _CONFIG: Final = "config"
+_GROUP: Final = "group"
 
 
 def option(declaration: str, help_text: str | None = None, default: object = None, **settings: Any) -> Any:
@@ -50,6 +52,17 @@ def _typer_option(declaration: str, help_text: str | None, default: object, **se
     settings = {"metavar": " ".join(words[len(names) :]) or None, "readable": False, "show_default": False} | settings
     help_text = with_default(help_text, default) if help_text else help_text
     return typer.Option(default, *names, help=help_text, **settings)
+
+
+class DeclaredOption(NamedTuple):
+    type: Any
+    default: object
+    declaration: Declaration
+
+
+def option_group(options: Mapping[str, DeclaredOption]) -> Any:
+    """Declare options that a command takes as one record, by the names of its fields."""
+    return dataclasses.field(metadata={_GROUP: options})
 
 
 def flag(declaration: str, help_text: str | None = None, default: bool = False, **settings: Any) -> Any:
@@ -385,26 +398,37 @@ def _options(name: str, annotation: object, default: object) -> Iterator[inspect
     elif isinstance(default, dataclasses.Field) and _TYPER in default.metadata:
         info = default.metadata[_TYPER]
         yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=info, annotation=annotation)
+    elif isinstance(default, dataclasses.Field) and _GROUP in default.metadata:
+        for own, declared in default.metadata[_GROUP].items():
+            yield _declared_option(own, declared)
     elif isinstance(default, dataclasses.Field) and (declaration := declaration_of(default)) is not None:
-        # Our own check of limits also serves playbooks and ipexctl.toml, so typer gets none.
-        is_list = annotation == tuple[str, ...]
-        info = _typer_option(
-            declaration.words,
-            declaration.help,
-            None if is_list else default.default,
-            autocompletion=completion("environments") if declaration.kind == "env" else None,
-        )
-        annotation = list[str] | None if is_list else annotation
-        yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=info, annotation=annotation)
+        yield _declared_option(name, DeclaredOption(annotation, default.default, declaration))
 
 
-def _value(name: str, annotation: object, values: dict[str, Any]) -> Any:
+def _declared_option(name: str, declared: DeclaredOption) -> inspect.Parameter:
+    # Our own check of limits also serves playbooks and ipexctl.toml, so typer gets none.
+    declaration, is_list = declared.declaration, declared.type == tuple[str, ...]
+    info = _typer_option(
+        declaration.words,
+        declaration.help,
+        None if is_list else declared.default,
+        autocompletion=completion("environments") if declaration.kind == "env" else None,
+    )
+    is_here = declaration.kind == "directory"  # shells complete its name
+    annotation = list[str] | None if is_list else Path | None if is_here else declared.type
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=info, annotation=annotation)
+
+
+def _value(name: str, annotation: object, values: dict[str, Any], default: object = None) -> Any:
     if annotation == Defaults:
         return defaults_of(values["ctx"])
     if annotation == tuple[str, ...]:
         return tuple(values[name] or ())
+    if isinstance(default, dataclasses.Field) and _GROUP in default.metadata:
+        group = default.metadata[_GROUP]
+        return annotation(**{own: _value(own, declared.type, values) for own, declared in group.items()})  # type: ignore[operator]
     if not dataclasses.is_dataclass(annotation):
         return values[name]
     hints = _type_hints(annotation)
     fields = dataclasses.fields(annotation)
-    return annotation(**{field.name: _value(field.name, hints[field.name], values) for field in fields})  # type: ignore[operator]
+    return annotation(**{field.name: _value(field.name, hints[field.name], values, field) for field in fields})  # type: ignore[operator]

@@ -9,9 +9,10 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.host import WordError, check_user
 from ipexctl.hosts.hostfile import read_host_list
 from ipexctl.hosts.internal_addresses import InterfaceChoice
-from ipexctl.option_declaration import check_seconds, declared
+from ipexctl.node.common.asked import Asked
+from ipexctl.option_declaration import check_seconds
 from ipexctl.run.ranks import parse_ranks
-from ipexctl.spec import RankOptions, RunOptions, RunSpec
+from ipexctl.run_options import DECLARED
 
 _OF_STACK: Final = ("stack", "torch", "ipex", "oneccl")
 
@@ -19,15 +20,10 @@ _OF_STACK: Final = ("stack", "torch", "ipex", "oneccl")
 def check_value(param: Any, value: Any) -> None:
     """Raise a UserError for a value that the command would refuse whatever the other options are."""
     name, given = param.name, {param.name: value}
-    if name in declared(RankOptions):
-        from ipexctl.launch.overrides import check_options
-
-        if (refusal := check_options(RunSpec("script", ("",), **given))) is not None:
-            raise UserError(refusal.reason, fix=refusal.fix)
-    elif name in declared(RunOptions) and (name != "python" or param.metavar == "PATH"):
+    if name in DECLARED and (name != "python" or param.metavar == "PATH"):
         from ipexctl.run.start.request import check_request
 
-        check_request(RunSpec("script", ("",), **given))
+        check_request(Asked(argv=("",), **given))
     elif name in _OF_STACK or name == "python":
         from ipexctl.stack.catalog import known_rows
         from ipexctl.stack.expected_stack import check_stack_request

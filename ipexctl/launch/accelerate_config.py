@@ -72,28 +72,23 @@ def read_accelerate_file(path: Path, *, is_typed: bool = False) -> AccelerateCon
 
 def with_config(spec: RunSpec, config: AccelerateConfig, hosts: int) -> RunSpec:
     """Fill options that the command line does not set from the file."""
-    n, ppn, sources = spec.n, spec.ppn, dict(spec.sources)
+    asked = spec.asked
+    n, ppn, sources = asked.n, asked.ppn, dict(asked.sources)
     if n is None and ppn is None and config.processes is not None:
         n = config.processes
         sources["ranks"] = f"{config.path}: num_processes {n}"
         if config.machines > 1:
             ppn = -(-n // min(config.machines, hosts))
             sources["ranks"] += f", num_machines {config.machines}"
-    backend = spec.backend
+    backend = asked.backend
     if not config.is_distributed and n == 1 and ppn in (None, 1) and backend == "auto":
         backend = "none"
         sources["backend"] = f"{config.path}: distributed_type NO, with one process"
-    if spec.master_port is None and config.main_port is not None:
+    if asked.master_port is None and config.main_port is not None:
         sources["master_port"] = f"{config.path}: main_process_port"
-    return replace(
-        spec,
-        n=n,
-        ppn=ppn,
-        backend=backend,
-        master_port=spec.master_port or config.main_port,
-        sources=sources,
-        accelerate=config,
-    )
+    master_port = asked.master_port or config.main_port
+    asked = asked._replace(n=n, ppn=ppn, backend=backend, master_port=master_port, sources=sources)
+    return replace(spec, asked=asked, accelerate=config)
 
 
 def default_file(environ: Mapping[str, str]) -> Path | None:

@@ -36,7 +36,7 @@ BYTES: Final[dict[str, float]] = {"fp32": 1.0, "bf16": 0.5, "int8": 0.25}
 
 def choose_allreduce(gathered: Gathered, nodes: Sequence[NodeLayout], backend: Backend) -> Choice:
     """Shared memory, or the backend's own all-reduce with the first reason for it."""
-    choice = gathered.spec.allreduce
+    choice = gathered.asked.allreduce
     if choice == "backend":
         return Choice("backend", "asked")
     against, hosts = _obstacle(gathered, nodes, backend)
@@ -52,10 +52,10 @@ def choose_allreduce(gathered: Gathered, nodes: Sequence[NodeLayout], backend: B
 
 def choose_wire(gathered: Gathered, nodes: Sequence[NodeLayout], backend: Backend, allreduce: Choice) -> Choice:
     """The user's choice; or fp32, with the reason why no other format is possible, or `default` if one is."""
-    wanted = gathered.spec.wire
+    wanted = gathered.asked.wire
     if len(nodes) == 1:
         return AS_THEY_ARE if wanted == "fp32" else Choice("fp32", "one-host")
-    if gathered.spec.allreduce == "backend":
+    if gathered.asked.allreduce == "backend":
         return AS_THEY_ARE if wanted == "fp32" else Choice("fp32", "backend-asked")
     against = None if allreduce.mode == "shared" else allreduce.reason
     hosts = allreduce.hosts
@@ -128,13 +128,13 @@ def wire_text(context: LaunchContext) -> str | None:
 
 
 def notes(context: LaunchContext) -> Iterator[str]:
-    options = context.gathered.spec
-    if options.allreduce == "shared" and context.allreduce.mode != "shared" and context.world_size > 1:
+    asked = context.gathered.asked
+    if asked.allreduce == "shared" and context.allreduce.mode != "shared" and context.world_size > 1:
         yield f"--allreduce shared has no effect: {_reason_text(context)}{_fix(context.allreduce.reason)}"
-    if options.wire != context.wire.mode:
+    if asked.wire != context.wire.mode:
         found = context.wire
         reason = _text_of(context, found.reason, found.hosts, "it")
-        yield f"--wire {options.wire} has no effect: {reason}{_fix(found.reason)}"
+        yield f"--wire {asked.wire} has no effect: {reason}{_fix(found.reason)}"
 
 
 def _reason_text(context: LaunchContext) -> str:

@@ -38,7 +38,7 @@ def over_mpi(context: LaunchContext) -> bool:
 
 
 def _rendezvous(context: LaunchContext) -> Iterator[Setting]:
-    port = context.gathered.spec.master_port
+    port = context.gathered.asked.master_port
     if context.alone:
         yield Setting("MASTER_ADDR", "127.0.0.1", "all ranks are on this one host")
     else:
@@ -47,7 +47,7 @@ def _rendezvous(context: LaunchContext) -> Iterator[Setting]:
             "MASTER_ADDR", node0.address, f"the host of rank 0: the address of {node0.name} on the network of the nodes"
         )
     if port is not None:
-        reason = context.gathered.spec.sources.get("master_port", "set by --master-port")
+        reason = context.gathered.asked.sources.get("master_port", "set by --master-port")
         yield Setting("MASTER_PORT", str(port), reason)
 
     def loopback_or_iface(node: NodeLayout) -> ChosenValue | None:
@@ -71,7 +71,7 @@ def _oneccl(context: LaunchContext) -> Iterator[Setting]:
     reason = "one thread keeps up with one network link; more take cores from the computation"
     if not context.workers:
         reason = "CCL_WORKER_OFFLOAD turns workers off; oneCCL and transformers refuse a count of 0"
-    elif context.gathered.spec.ccl_workers is not None:
+    elif context.gathered.asked.ccl_workers is not None:
         reason = "set by --ccl-workers"
     yield Setting("CCL_WORKER_COUNT", str(context.workers or 1), reason)
 
@@ -206,14 +206,14 @@ def notes(context: LaunchContext) -> Iterator[str]:
 
 def _other_master(context: LaunchContext) -> str | None:
     """Note for a pasted line with another MASTER_ADDR, such as 127.0.0.1, which is never used."""
-    node0, wanted = context.nodes[0], context.gathered.spec.master_addr
+    node0, wanted = context.nodes[0], context.gathered.asked.master_addr
     host = context.gathered.hosts[0]
     own = {node0.name, host.name, host.address, node0.address, node0.facts.network.hostname}
     own |= {address.address for nic in node0.facts.network.nics for address in nic.addresses}
     is_loopback = wanted is not None and (wanted in ("localhost", "::1") or wanted.startswith("127."))
     if not wanted or (context.alone if is_loopback else wanted in own):
         return None
-    source = context.gathered.spec.sources.get("master_addr", "MASTER_ADDR")
+    source = context.gathered.asked.sources.get("master_addr", "MASTER_ADDR")
     return f"{source}: {wanted} is not used, rank 0 runs on {node0.name} and MASTER_ADDR is {node0.address}"
 
 

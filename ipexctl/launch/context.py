@@ -59,7 +59,7 @@ class LaunchContext:
 
     @property
     def omp(self) -> int | None:
-        return requested_number(self.wanted, "OMP_NUM_THREADS") or self.gathered.spec.omp
+        return requested_number(self.wanted, "OMP_NUM_THREADS") or self.gathered.asked.omp
 
     @property
     def ranks_per_host(self) -> dict[str, int]:

@@ -32,7 +32,7 @@ def settings(context: LaunchContext) -> Iterator[Setting]:
 def openmp_library(context: LaunchContext, node: NodeLayout) -> str | None:
     """Path of libiomp5: the environment's, else the system's, else None."""
     env = context.gathered.env
-    if context.gathered.spec.openmp == "default":
+    if context.gathered.asked.openmp == "default":
         return None
     if "intel-openmp" in env.packages and env.prefix:
         return f"{env.prefix}/lib/libiomp5.so"
@@ -63,11 +63,11 @@ def by_turns(context: LaunchContext, node: NodeLayout) -> bool:
 
 
 def _threads(context: LaunchContext) -> Iterator[Setting]:
-    omp = context.gathered.spec.omp
+    omp = context.gathered.asked.omp
 
     def choose(node: NodeLayout) -> ChosenValue:
         if omp is not None:
-            return str(omp), context.gathered.spec.sources.get("omp", "set by --omp")
+            return str(omp), context.gathered.asked.sources.get("omp", "set by --omp")
         reason = f"physical cores this account may use: {node.binding.formula}"
         if node.facts.cpu.quota is not None:
             reason += f"; the cgroup allows the time of {node.facts.cpu.quota:g} CPUs"
@@ -96,20 +96,20 @@ def _preload(context: LaunchContext, node: NodeLayout) -> ChosenValue | None:
 
 def _allocators(context: LaunchContext, node: NodeLayout) -> tuple[str, ...]:
     """Paths to preload: tcmalloc, unless a pasted line names another allocator."""
-    choice = context.gathered.spec.allocator
+    choice = context.gathered.asked.allocator
     name = "libjemalloc" if choice == "jemalloc" else "libtcmalloc"
     return node.facts.software.libraries.get(name, ()) if choice != "default" else ()
 
 
 def missing_libraries(context: LaunchContext) -> Iterator[str]:
-    options = context.gathered.spec
-    if options.allocator in ("tcmalloc", "jemalloc"):
-        package = "libgoogle-perftools4" if options.allocator == "tcmalloc" else "libjemalloc2"
+    asked = context.gathered.asked
+    if asked.allocator in ("tcmalloc", "jemalloc"):
+        package = "libgoogle-perftools4" if asked.allocator == "tcmalloc" else "libjemalloc2"
         lacking = [node.name for node in context.nodes if not _allocators(context, node)]
         if lacking:
-            yield f"no {options.allocator} on {fold(lacking)}, so malloc is used; to install it: apt install {package}"
+            yield f"no {asked.allocator} on {fold(lacking)}, so malloc is used; to install it: apt install {package}"
     lacking = [node.name for node in context.nodes if openmp_library(context, node) is None]
-    if options.openmp == "intel" and lacking:
+    if asked.openmp == "intel" and lacking:
         yield (
             f"no Intel OpenMP on {fold(lacking)}, so torch's own is used there; "
             "to install it: ipexctl install --with intel-openmp"
@@ -128,7 +128,7 @@ def _malloc(context: LaunchContext) -> Iterator[Setting]:
             None if (_allocators(context, node) if own is None else "malloc" in own) else (value, reason)
         )
 
-    if context.gathered.spec.allocator == "jemalloc":
+    if context.gathered.asked.allocator == "jemalloc":
         conf = "oversize_threshold:1,background_thread:true,metadata_thp:auto"
         by_thread = "jemalloc returns memory in a separate thread, not in the one that computes"
         yield from context.per_node("MALLOC_CONF", lambda n: (conf, by_thread) if _allocators(context, n) else None)
@@ -190,7 +190,7 @@ OLDEST_TORCH: Final = (2, 3)
 
 
 def choose_fp32_math(gathered: Gathered, nodes: Sequence[NodeLayout]) -> Choice:
-    if gathered.spec.fp32_math == "fp32":
+    if gathered.asked.fp32_math == "fp32":
         return AS_THEY_ARE
     if requested_variables(gathered).get(SHIM) == "off":
         return Choice("fp32", "hooks-off")

@@ -328,7 +328,7 @@ def _token(gathered: Gathered, host: str) -> ChosenValue | None:
 def _names(gathered: Gathered, host: str, names: frozenset[str]) -> bool:
     found = gathered.hub.hosts.get(host)
     is_set_up = found is not None and found.has_own_cache and names.issuperset(CACHES)
-    exported = {export.name for export in gathered.spec.exports}
+    exported = {export.name for export in gathered.asked.exports}
     return is_set_up or not names.isdisjoint({*exported, *gathered.facts[host].environment.variables})
 
 
@@ -358,7 +358,7 @@ def _is_prepared(gathered: Gathered, host: str, repo: HubRepo) -> bool:
 
 
 def _offline(gathered: Gathered, hosts: Sequence[str]) -> dict[str, str]:
-    if gathered.spec.offline_hub:
+    if gathered.asked.offline_hub:
         return dict.fromkeys(hosts, "--offline-hub")
     problems = {host: found.problem for host in hosts if (found := gathered.hub.hosts.get(host)) and found.problem}
     reasons = {host: f"it does not reach the hub: {problem}" for host, problem in problems.items()}
@@ -404,8 +404,8 @@ def refusal(context: LaunchContext) -> Refusal | None:
         return None
     it = "it" if len(lost) == 1 else "them"
     push = push_line(entry.repo for entry in lost)
-    if gathered.spec.offline_hub or _decided(gathered):
-        option = "--offline-hub" if gathered.spec.offline_hub else f"{OFFLINE}=1"
+    if gathered.asked.offline_hub or _decided(gathered):
+        option = "--offline-hub" if gathered.asked.offline_hub else f"{OFFLINE}=1"
         return Refusal(
             f"{_named(lost)}: no host has {it}, and {option} keeps the ranks from the hub", push, tuple(hosts)
         )
@@ -416,8 +416,8 @@ def refusal(context: LaunchContext) -> Refusal | None:
 
 def _decided(gathered: Gathered) -> bool | None:
     """True if the command line keeps the ranks from the hub; None if it does not say."""
-    values = [export.value for export in gathered.spec.exports if export.name == OFFLINE]
-    return values[-1].strip().upper() in _TRUE if values else None
+    value = gathered.spec.variables.get(OFFLINE)
+    return None if value is None else value.strip().upper() in _TRUE
 
 
 def _lacking(gathered: Gathered, hosts: Sequence[str]) -> list[tuple[NamedRepo, list[str]]]:

@@ -59,7 +59,7 @@ def find_launcher(gathered: Gathered, ranks_per_host: Mapping[str, int], backend
 
     If no mpirun works, and neither --mpi, the backend nor a module of the script needs one, ipexctl starts the ranks.
     """
-    wanted, node0 = gathered.spec.launcher, gathered.hosts[0].name
+    wanted, node0 = gathered.asked.launcher, gathered.hosts[0].name
     is_single = DIRECT.is_single(ranks_per_host, node0)
     needing = None if is_single else gathered.spec.project.mpi_import
     if wanted == "mpirun":
@@ -69,9 +69,9 @@ def find_launcher(gathered: Gathered, ranks_per_host: Mapping[str, int], backend
     launcher = candidate if candidate.can_start(ranks_per_host, node0, backend) else None
     if wanted == "direct":
         return _direct(gathered, launcher, ranks_per_host, backend, needing)
-    if launcher is None or gathered.spec.mpi != "auto":
+    if launcher is None or gathered.asked.mpi != "auto":
         return _find_mpirun(gathered, ranks_per_host)
-    if gathered.spec.keep_going:
+    if gathered.asked.keep_going:
         return _started_by(launcher, gathered, ranks_per_host, "mpirun ends all copies if one fails")
     if is_single or (launcher.is_preferred and needing is None):
         return _started_by(launcher, gathered, ranks_per_host, launcher.reason)
@@ -109,8 +109,8 @@ def _direct(
     backend: Backend,
     needing: MpiImport | None,
 ) -> LauncherProgram | Refusal:
-    if gathered.spec.mpi != "auto":
-        reason = f"--launcher direct starts ranks without an MPI, and --mpi {gathered.spec.mpi} names one"
+    if gathered.asked.mpi != "auto":
+        reason = f"--launcher direct starts ranks without an MPI, and --mpi {gathered.asked.mpi} names one"
         return Refusal(reason, "leave one of them out")
     if launcher is None:
         return Refusal(
@@ -123,7 +123,7 @@ def _direct(
 
 
 def _find_mpirun(gathered: Gathered, ranks_per_host: Mapping[str, int]) -> LauncherProgram | Refusal:
-    choice, names = gathered.spec.mpi, list(ranks_per_host)
+    choice, names = gathered.asked.mpi, list(ranks_per_host)
     if "/" in choice:
         return _named(gathered, choice)
     for launcher in (*_of_env(gathered), *_of_hosts(gathered, names)):
@@ -322,7 +322,7 @@ def _intel_env(context: LaunchContext, program: LauncherProgram) -> Iterator[Set
 
 def launcher_files(context: LaunchContext, hosts: Sequence[HostPlan]) -> tuple[LaunchFile, ...]:
     launcher, shell = launcher_of(context.flavor), context.gathered.transport.remote_shell
-    reaches_others = context.gathered.spec.has_pool and not context.alone
+    reaches_others = context.gathered.asked.has_pool and not context.alone
     text = hostfile_text(context.flavor, hosts)
     result = [LaunchFile("hostfile", 0o600, text)] if text else []
     if launcher is not None:

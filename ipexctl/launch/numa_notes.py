@@ -51,7 +51,7 @@ def choices(context: LaunchContext) -> Iterator[str]:
 
 def notes(context: LaunchContext) -> Iterator[str]:
     best = min(default_ranks(node.facts.cpu) for node in context.nodes)
-    is_by_cores = context.gathered.spec.bind in ("auto", "cores") and not context.bound_by_mpi
+    is_by_cores = context.gathered.asked.bind in ("auto", "cores") and not context.bound_by_mpi
     by_cores = (_without_rank, partial(_straddling, best)) if is_by_cores else ()
     for text_of in (_without_memory, *by_cores, _old_kernel):
         yield from _by_text(context, text_of)

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from ipexctl.errors import Refusal
 from ipexctl.hugging_face import LAST_ACCELERATE, LAST_DDP_CCL, WITHOUT_DDP_CCL, WITHOUT_IPEX
 from ipexctl.launch.accelerate_env import before, variables_of
 from ipexctl.launch.request import Gathered
 from ipexctl.launch.topology import automatic_backend
+from ipexctl.node.common.asked import Asked, Export
 from ipexctl.node.common.plan import ALLREDUCE, FP32_MATH, RANK_NAMES, WIRE, Backend, Setting
-from ipexctl.option_declaration import declared
-from ipexctl.spec import CCL_WORKERS, AccelerateConfig, Export, RunSpec
+from ipexctl.run_options import CCL_WORKERS, DECLARED
+from ipexctl.spec import AccelerateConfig, RunSpec
 from ipexctl.transports import LaunchFlavor
 
 _MPIS: Final = ("auto", "intel", "openmpi", "mpich")
@@ -31,15 +32,15 @@ _OFF: Final = ("0", "no", "off", "false", "disable")
 _PLACEMENTS_OF_MPI: Final = ("I_MPI_PIN", "I_MPI_PIN_DOMAIN", "I_MPI_PIN_PROCESSOR_LIST", "I_MPI_PIN_CELL")
 
 
-def check_options(spec: RunSpec) -> Refusal | None:
+def check_options(asked: Asked) -> Refusal | None:
     """Why no hosts could meet the options. Called before a host is contacted."""
-    if spec.master_port is not None and not 0 < spec.master_port < 1 << 16:
-        return Refusal(f"--master-port {spec.master_port} is not a port", "a number from 1024 to 65535")
-    if (refusal := check_limits(spec)) is not None:
+    if asked.master_port is not None and not 0 < asked.master_port < 1 << 16:
+        return Refusal(f"--master-port {asked.master_port} is not a port", "a number from 1024 to 65535")
+    if (refusal := check_limits(asked)) is not None:
         return refusal
-    if "/" not in spec.mpi and spec.mpi not in _MPIS:
-        return Refusal(f"--mpi {spec.mpi} is not a known MPI", f"{', '.join(_MPIS)}, or the path of an mpirun")
-    for export in spec.exports:
+    if "/" not in asked.mpi and asked.mpi not in _MPIS:
+        return Refusal(f"--mpi {asked.mpi} is not a known MPI", f"{', '.join(_MPIS)}, or the path of an mpirun")
+    for export in asked.exports:
         if export.name in RANK_NAMES:
             return Refusal(
                 f"{export.name} can't be set with -x: each rank has its own value",
@@ -50,42 +51,42 @@ def check_options(spec: RunSpec) -> Refusal | None:
                 f"{export.name} can't be set with -x: the plan sets it for all ranks",
                 f"{_OF_PLANS[export.name]}; leave {export.name} out of {export.source}",
             )
-    if spec.wire != "fp32" and spec.allreduce == "backend":
+    if asked.wire != "fp32" and asked.allreduce == "backend":
         return Refusal(
-            f"--wire {spec.wire} is not possible with --allreduce backend, which leaves gradients to the backend",
+            f"--wire {asked.wire} is not possible with --allreduce backend, which leaves gradients to the backend",
             "leave one of them out",
         )
-    if spec.profile and not spec.meter:
+    if asked.profile and not asked.meter:
         return Refusal("--profile needs the steps that --no-meter does not count", "leave one of them out")
-    return _check_restarts(spec)
+    return _check_restarts(asked)
 
 
-def _check_restarts(spec: RunSpec) -> Refusal | None:
-    if spec.keep_going and spec.backend != "none":
+def _check_restarts(asked: Asked) -> Refusal | None:
+    if asked.keep_going and asked.backend != "none":
         return Refusal(
             "--keep-going is for independent copies: ranks of one training need one another",
             "--backend none with it, or leave it out",
         )
-    if spec.keep_going and spec.checkpoint:
+    if asked.keep_going and asked.checkpoint:
         return Refusal(
             "--keep-going starts copies again one by one, and --checkpoint copies files before all of them start",
             "leave one of them out",
         )
-    if not spec.has_pool:
+    if not asked.has_pool:
         return None
-    option = "--spares" if spec.min_hosts is None else "--min-hosts"
-    if not spec.max_restarts:
+    option = "--spares" if asked.min_hosts is None else "--min-hosts"
+    if not asked.max_restarts:
         return Refusal(
             f"{option} needs --max-restarts: without it, a loss ends the run", f"{option} N --max-restarts 3"
         )
-    if spec.backend == "none":
+    if asked.backend == "none":
         return Refusal(f"{option} is not for independent copies (--backend none)", f"leave {option} out")
     return None
 
 
-def check_limits(options: Any) -> Refusal | None:
-    for name, declaration in declared(options).items():
-        value = getattr(options, name)
+def check_limits(asked: Asked) -> Refusal | None:
+    for name, declaration in DECLARED.items():
+        value = getattr(asked, name)
         if value is None:
             continue
         flag, minimum, maximum = declaration.flag, declaration.minimum, declaration.maximum
@@ -115,11 +116,11 @@ def choose_backend(
     gathered: Gathered, hosts: int, world_size: int, cores_per_rank: int
 ) -> tuple[Backend, str] | Refusal:
     """The backend and, under `auto`, the reason. `cores_per_rank`: of the rank with the fewest cores."""
-    choice, env, stated = gathered.spec.backend, gathered.env, stated_by(gathered.spec)
+    choice, env, stated = gathered.asked.backend, gathered.env, stated_by(gathered.spec)
     no_workers = has_no_workers(gathered)
     place = f"the environment {env.name}" if env.name else f"the environment of {env.python}"
     if choice == "none":
-        return "none", gathered.spec.sources.get("backend", "")
+        return "none", gathered.asked.sources.get("backend", "")
     if choice == "auto" and env.ccl and no_workers:
         return "gloo", "CCL_WORKER_COUNT is 0, which accelerate takes as a request for gloo; oneCCL refuses it"
     if choice == "ccl" and no_workers:
@@ -155,14 +156,14 @@ def given_settings(gathered: Gathered) -> tuple[Setting, ...]:
     config = gathered.spec.accelerate
     if config is None:
         return ()
-    keeps_workers = gathered.spec.ccl_workers is not None
+    keeps_workers = gathered.asked.ccl_workers is not None
     variables = variables_of(config, gathered.env.packages)
     return tuple(setting for setting in variables if not (keeps_workers and setting.name == "CCL_WORKER_COUNT"))
 
 
 def requested_variables(gathered: Gathered) -> dict[str, str]:
     values = {setting.name: setting.value for setting in given_settings(gathered) if setting.value is not None}
-    return {**values, **{export.name: export.value for export in gathered.spec.exports}}
+    return {**values, **gathered.spec.variables}
 
 
 def requested_number(wanted: Mapping[str, str], name: str) -> int | None:
@@ -172,7 +173,7 @@ def requested_number(wanted: Mapping[str, str], name: str) -> int | None:
 
 def worker_count(gathered: Gathered, wanted: Mapping[str, str], backend: Backend, world_size: int) -> int:
     """oneCCL's workers per rank; 0 if the user, or a login on every host, turns them off."""
-    if backend != "ccl" or world_size == 1 or gathered.spec.ccl_workers == 0:
+    if backend != "ccl" or world_size == 1 or gathered.asked.ccl_workers == 0:
         return 0
     logins = {
         gathered.facts[host.name].environment.variables.get("CCL_WORKER_OFFLOAD") for host in gathered.first_hosts
@@ -180,12 +181,12 @@ def worker_count(gathered: Gathered, wanted: Mapping[str, str], backend: Backend
     of_logins = next(iter(logins)) if len(logins) == 1 else None
     if _is_off(wanted.get("CCL_WORKER_OFFLOAD", of_logins or "")):
         return 0
-    return requested_number(wanted, "CCL_WORKER_COUNT") or gathered.spec.ccl_workers or CCL_WORKERS
+    return requested_number(wanted, "CCL_WORKER_COUNT") or gathered.asked.ccl_workers or CCL_WORKERS
 
 
-def is_bound_by_mpi(spec: RunSpec, wanted: Mapping[str, str], flavor: LaunchFlavor) -> bool:
+def is_bound_by_mpi(asked: Asked, wanted: Mapping[str, str], flavor: LaunchFlavor) -> bool:
     """True if the user has Intel MPI bind the ranks. An explicit --bind overrides that."""
-    if flavor != "intel" or spec.bind != "auto" or _is_off(wanted.get("I_MPI_PIN", "1")):
+    if flavor != "intel" or asked.bind != "auto" or _is_off(wanted.get("I_MPI_PIN", "1")):
         return False
     return any(name in wanted for name in _PLACEMENTS_OF_MPI)
 
@@ -208,7 +209,7 @@ def apply_overrides(
     last = {export.name: export for export in exports}
     settings = [setting for setting in settings if setting.name not in last]
     for export in last.values():
-        if export.secret:
+        if export.value is None:
             reason = f"set by {export.source}; its value travels apart and is never shown"
             settings.append(Setting(export.name, "", reason, secret=True))
         else:
@@ -232,7 +233,7 @@ class StatedBackend:
 
 
 def stated_by(spec: RunSpec) -> StatedBackend | None:
-    return stated_backend(spec.argv[1:], spec.accelerate)
+    return stated_backend(spec.asked.argv[1:], spec.accelerate)
 
 
 def stated_backend(argv: Sequence[str], config: AccelerateConfig | None) -> StatedBackend | None:
@@ -272,7 +273,7 @@ def stated_note(gathered: Gathered, backend: Backend, *, world_size: int, no_wor
     """Note that the ranks get another backend than the stated one, why, and what to type; empty if they get it."""
     if world_size == 1 or backend == "none":
         return ""
-    choice, env, stated = gathered.spec.backend, gathered.env, stated_by(gathered.spec)
+    choice, env, stated = gathered.asked.backend, gathered.env, stated_by(gathered.spec)
     reason, older = no_ccl_in_packages(gathered)
     if stated is None:
         if not (reason and env.ccl and backend == "gloo" and choice == "auto"):

@@ -54,7 +54,6 @@ from ipexctl.node.common.plan import (
 )
 from ipexctl.projects.dist_info import dist_info_files
 from ipexctl.projects.layout import ProjectLayout
-from ipexctl.spec import asked_of
 from ipexctl.text import counted
 from ipexctl.transports import launcher_of
 
@@ -62,8 +61,8 @@ from ipexctl.transports import launcher_of
 def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
     if (refusal := check_addresses(gathered)) is not None:
         return refusal
-    spec = gathered.spec
-    distribution = ranks_on(gathered.first_hosts, gathered.facts, spec)
+    asked = gathered.asked
+    distribution = ranks_on(gathered.first_hosts, gathered.facts, asked)
     if isinstance(distribution, Refusal):
         return distribution
     ranks_per_host = {
@@ -80,7 +79,7 @@ def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
         return program
     wanted = requested_variables(gathered)
     workers = worker_count(gathered, wanted, backend, world_size)
-    by_mpi = is_bound_by_mpi(spec, wanted, program.flavor)
+    by_mpi = is_bound_by_mpi(asked, wanted, program.flavor)
     nodes = _nodes(gathered, ranks_per_host, workers, wanted, bound_by_mpi=by_mpi)
     adding = allreduce.choose_allreduce(gathered, nodes, backend)
     wire = allreduce.choose_wire(gathered, nodes, backend, adding)
@@ -109,7 +108,7 @@ def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
         id=run,
         home=gathered.home,
         node0=gathered.hosts[0].name,
-        asked=asked_of(spec),
+        asked=asked,
         flavor=program.flavor,
         launcher=LauncherChoice(program.mode, program.reason, program.path),
         argv=mpi.launcher_argv(context, program),
@@ -117,7 +116,7 @@ def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
         hosts=hosts,
         settings=_settings(context),
         master_addr=wanted.get("MASTER_ADDR") or own_address,
-        master_port=requested_number(wanted, "MASTER_PORT") or spec.master_port,
+        master_port=requested_number(wanted, "MASTER_PORT") or asked.master_port,
         backend=backend,
         backend_reason=backend_reason,
         dtype_hint=dtype(node.facts.cpu.tier or "unsupported" for node in nodes),
@@ -134,8 +133,8 @@ def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
         setup=gathered.setup,
         job=gathered.job,
         python_version=gathered.env.version,
-        local_rank=_local_rank_option(spec.local_rank, gathered.env.packages.get("torch", "")),
-        first_world_size=spec.first_world_size or world_size,
+        local_rank=_local_rank_option(asked.local_rank, gathered.env.packages.get("torch", "")),
+        first_world_size=asked.first_world_size or world_size,
         ends_at_logout=tuple(
             name for name, facts in gathered.facts.items() if facts.logind and facts.logind.kill_user_processes
         ),
@@ -182,11 +181,11 @@ def _nodes(
 ) -> tuple[NodeLayout, ...]:
     nodes: list[NodeLayout] = []
     first = 0
-    spec = gathered.spec
-    mode = "none" if bound_by_mpi else spec.bind
+    asked = gathered.asked
+    mode = "none" if bound_by_mpi else asked.bind
     # Workers that the user asks for get their cores, even if that leaves fewer than threads.
-    keeps_workers = spec.ccl_workers is not None or "CCL_WORKER_COUNT" in wanted
-    omp = 1 if keeps_workers else requested_number(wanted, "OMP_NUM_THREADS") or spec.omp or 1
+    keeps_workers = asked.ccl_workers is not None or "CCL_WORKER_COUNT" in wanted
+    omp = 1 if keeps_workers else requested_number(wanted, "OMP_NUM_THREADS") or asked.omp or 1
     bind_workers = "CCL_WORKER_AFFINITY" not in wanted
     need = gathered.earlier_memory.size if gathered.earlier_memory else 0
     for host in gathered.first_hosts:
@@ -239,7 +238,7 @@ def _settings(context: LaunchContext) -> tuple[Setting, ...]:
     )
     planned = [setting for settings in rules for setting in settings(context)]
     gathered = context.gathered
-    settings = apply_overrides(planned, given_settings(gathered), gathered.spec.exports)
+    settings = apply_overrides(planned, given_settings(gathered), gathered.asked.exports)
     chosen = frozenset(setting.name for setting in settings)
     return (*settings, *python_env.leftover_variables(context, chosen))
 
@@ -256,9 +255,9 @@ def _host_plan(context: LaunchContext, node: NodeLayout) -> HostPlan:
 
 
 def _command(gathered: Gathered) -> tuple[str, ...]:
-    if gathered.spec.kind == "command" and not gathered.spec.project.entry:
+    if gathered.asked.kind == "command" and not gathered.spec.project.entry:
         return gathered.spec.project.command
-    module = ("-m",) if gathered.spec.kind == "module" else ()
+    module = ("-m",) if gathered.asked.kind == "module" else ()
     return (gathered.env.python, *module, *gathered.spec.project.command)
 
 
@@ -310,7 +309,7 @@ def plan_notes(context: LaunchContext, distribution: RankDistribution, program: 
 
 
 def _crowded(context: LaunchContext) -> Iterator[str]:
-    bind, omp = context.gathered.spec.bind, context.omp
+    bind, omp = context.gathered.asked.bind, context.omp
     hosts: defaultdict[str, list[str]] = defaultdict(list)
     for node in context.nodes:
         cores, binding = node.cores, node.binding

@@ -86,13 +86,13 @@ def _removed(context: LaunchContext, name: str, reason: str) -> Iterator[Setting
 
 def for_launcher(context: LaunchContext) -> Iterator[Setting]:
     """Settings of the user and the site that mpirun needs too, such as its port range."""
-    exported = {export.name for export in context.gathered.spec.exports}
+    exported = {export.name for export in context.gathered.asked.exports}
     ports = "I_MPI_PORT_RANGE"
     node0 = context.nodes[0]
     if context.flavor == "intel" and ports not in exported and (value := node0.facts.environment.variables.get(ports)):
         yield Setting(ports, value, f"a login on {node0.name} sets it, perhaps because of a firewall")
-    for export in context.gathered.spec.exports:
-        if export.name.startswith(_LAUNCHER_PREFIXES) and not export.secret:
+    for export in context.gathered.asked.exports:
+        if export.name.startswith(_LAUNCHER_PREFIXES) and export.value is not None:
             yield Setting(export.name, export.value, f"set by {export.source}")
 
 
@@ -114,7 +114,7 @@ def _own_rank(context: LaunchContext) -> Iterator[Setting]:
             for name in ("GROUP_RANK", "NODE_RANK"):
                 yield Setting(name, str(number), "the number of its host", node.name, rank)
     run = context.run
-    restarts = context.gathered.spec.max_restarts
+    restarts = context.gathered.asked.max_restarts
     yield Setting("TORCHELASTIC_RUN_ID", run, "tells Lightning and torch that all ranks are started")
     yield Setting("TORCHELASTIC_MAX_RESTARTS", str(restarts), "--max-restarts")
     yield Setting("TORCHELASTIC_RESTART_COUNT", "0", "the number of the attempt")

@@ -19,7 +19,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.context import LaunchContext
 from ipexctl.launch.topology import cores_of, default_ranks, level
-from ipexctl.spec import RunSpec
+from ipexctl.node.common.asked import Asked
 from ipexctl.text import counted, readable
 
 MAX_RANKS_PER_CORE: Final = 64
@@ -34,35 +34,35 @@ class RankDistribution:
     by_default: bool = False
 
 
-def ranks_on(hosts: Sequence[Host], facts: Mapping[str, Facts], spec: RunSpec) -> RankDistribution | Refusal:
+def ranks_on(hosts: Sequence[Host], facts: Mapping[str, Facts], asked: Asked) -> RankDistribution | Refusal:
     """Ranks for each host, or a refusal if there are too few cores. A host whose cores are unknown passes."""
     cpus = {host.name: facts[host.name].cpu for host in hosts}
-    found = distribute_ranks(hosts, spec.n, spec.ppn, min(map(default_ranks, cpus.values())))
+    found = distribute_ranks(hosts, asked.n, asked.ppn, min(map(default_ranks, cpus.values())))
     if isinstance(found, Refusal):
         return found
     crowded = defaultdict[tuple[int, int], list[str]](list)
     for host, count in zip(hosts, found.counts, strict=True):
         cores = cores_of(cpus[host.name])
         is_known = bool(cores.cores) or cpus[host.name].allowed is not None
-        if is_known and count > cores.count * (MAX_RANKS_PER_CORE if spec.oversubscribe else 1):
+        if is_known and count > cores.count * (MAX_RANKS_PER_CORE if asked.oversubscribe else 1):
             crowded[count, cores.count].append(host.name)
     if not crowded:
-        return replace(found, reason=spec.sources.get("ranks", found.reason))
+        return replace(found, reason=asked.sources.get("ranks", found.reason))
     shares = ", ".join(
         f"{ranks} on {counted(cores, 'core')} of {'each of ' * (len(names) > 1)}{fold(names)}"
         for (ranks, cores), names in crowded.items()
     )
-    fewer = f"{fewer_ranks(spec, min(cores for _, cores in crowded))} gives each rank a core"
+    fewer = f"{fewer_ranks(asked, min(cores for _, cores in crowded))} gives each rank a core"
     return Refusal(
-        f"more {f'than {MAX_RANKS_PER_CORE} ranks a core' if spec.oversubscribe else 'ranks than cores'}: {shares}",
-        fewer if spec.oversubscribe else f"{fewer}; --oversubscribe lets them share",
+        f"more {f'than {MAX_RANKS_PER_CORE} ranks a core' if asked.oversubscribe else 'ranks than cores'}: {shares}",
+        fewer if asked.oversubscribe else f"{fewer}; --oversubscribe lets them share",
         tuple(name for names in crowded.values() for name in names),
         exit_code=2,
     )
 
 
-def fewer_ranks(spec: RunSpec, ppn: int) -> str:
-    typed = spec.sources.get("ranks", "" if spec.n is None else f"-n {spec.n}")
+def fewer_ranks(asked: Asked, ppn: int) -> str:
+    typed = asked.sources.get("ranks", "" if asked.n is None else f"-n {asked.n}")
     return f"--ppn {ppn} instead of {typed}" if typed else f"--ppn {ppn}"
 
 
@@ -145,20 +145,20 @@ class EarlierMemory:
 
 
 def memory_refusal(context: LaunchContext) -> Refusal | None:
-    earlier, spec = context.gathered.earlier_memory, context.gathered.spec
+    earlier, asked = context.gathered.earlier_memory, context.gathered.asked
     for node in context.nodes:
         free = _free_memory(node.facts.memory)
-        if free is None or node.count == 1 or spec.oversubscribe:
+        if free is None or node.count == 1 or asked.oversubscribe:
             continue
         if earlier is not None:
             size, whence = (earlier.size, f"as in run {earlier.run}") if node.count > earlier.ppn > 0 else (0, "")
         else:
-            size, whence = (0, "") if spec.kind == "command" else (TORCH_START, "for Python with torch alone")
+            size, whence = (0, "") if asked.kind == "command" else (TORCH_START, "for Python with torch alone")
         if node.count * size > free:
             return Refusal(
                 f"{node.count} ranks would take {readable(node.count * size)} of memory on {node.name}, "
                 f"{readable(size)} each {whence}, and {readable(free)} are free",
-                f"{fewer_ranks(spec, max(1, free // size))}, or a host with more memory; --oversubscribe ignores it",
+                f"{fewer_ranks(asked, max(1, free // size))}, or a host with more memory; --oversubscribe ignores it",
                 (node.name,),
                 exit_code=2,
             )

@@ -10,6 +10,7 @@ from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import Mpi
 from ipexctl.hosts.host import Host
 from ipexctl.launch.hub_settings import NO_HUB, Hub
+from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.job import ConnectivityRecord
 from ipexctl.spec import RunSpec
 from ipexctl.transports import OVER_SSH, Transport
@@ -90,13 +91,17 @@ class Gathered:
     earlier_memory: EarlierMemory | None = None
 
     @property
+    def asked(self) -> Asked:
+        return self.spec.asked
+
+    @property
     def hosts(self) -> tuple[Host, ...]:
         """Hosts in the order of the hostfile; the first is node0."""
         return self.spec.hosts
 
     @property
     def first_hosts(self) -> tuple[Host, ...]:
-        return first_hosts(self.spec.hosts, self.spec)
+        return first_hosts(self.spec.hosts, self.asked)
 
     def nodes_of(self, plan: Plan) -> tuple[Host, ...]:
         return tuple(host for host in self.hosts if host.name in plan.names)
@@ -113,5 +118,5 @@ def common_python(facts: Mapping[str, Facts]) -> str:
     return next((path for path in paths[0] if all(path in others for others in paths)), "")
 
 
-def first_hosts(hosts: Sequence[Host], spec: RunSpec) -> tuple[Host, ...]:
-    return tuple(hosts[: len(hosts) - spec.spares])
+def first_hosts(hosts: Sequence[Host], asked: Asked) -> tuple[Host, ...]:
+    return tuple(hosts[: len(hosts) - asked.spares])

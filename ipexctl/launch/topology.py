@@ -16,8 +16,8 @@ from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
 from ipexctl.facts.cpu import Cpu, CpuList, NumaNode
+from ipexctl.node.common.asked import Bind
 from ipexctl.node.common.plan import Backend
-from ipexctl.spec import Bind
 from ipexctl.text import counted
 
 Dtype = Literal["bfloat16", "float32"]

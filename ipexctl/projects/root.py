@@ -37,7 +37,7 @@ _MACHINE_ID: Final = Path("/etc/machine-id")
 _MOST_PARENTS: Final = 64
 
 
-def find_root(script: Path | None, cwd_option: Path | None, cwd: Path, module: str = "") -> Path:
+def find_root(script: Path | None, cwd_option: str | Path | None, cwd: Path, module: str = "") -> Path:
     """`--cwd`, else the directory that a file marks, from the script's directory (or `cwd`) up to a repository, else
     the script's directory (or `cwd`). A uv workspace takes the place of its member. Within a repository, the root also
     contains `cwd` and the modules that the script imports, or the module that is run. Raises a UserError for a mark

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ipexctl.node.common.asked import Asked
-from ipexctl.node.common.json_records import decode, decode_valid
+from ipexctl.node.common.json_records import decode
 from ipexctl.node.common.plan import Plan, with_ranks
 from ipexctl.option_declaration import CallOptions
 from ipexctl.spec import TypedCall
@@ -41,7 +41,7 @@ def from_0_4(document: Json) -> dict[str, Any]:
         str(document.get("id")),
         str(document.get("home")),
         node0="",
-        asked=decode_valid(Asked, {"argv": [old.script] if old.script else []}),
+        asked=Asked(argv=(old.script,) if old.script else ()),
         python=str(document.get("python")),
         env=old.env or None,
         cwd=old.cwd,

@@ -25,7 +25,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.node.common.answer import Json
 from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.files import make_private_directory, write_atomically
-from ipexctl.node.common.json_records import as_object, check_type, decode, decode_natural, decode_valid, read_json_file
+from ipexctl.node.common.json_records import as_object, check_type, decode, decode_natural, read_json_file
 from ipexctl.node.common.plan import PLAN_FILE, Plan, RunBy, plan_text, read_outline
 from ipexctl.option_declaration import CONNECT_SECONDS, NO_OPTIONS, CallOptions
 from ipexctl.projects.root import ProjectHere
@@ -77,7 +77,7 @@ class RunRecord:
         try:
             return read_outline(read_json_file(self.source))
         except (OSError, ValueError):
-            return Plan(self.id, self.home, self.node0.name, decode_valid(Asked, {}))
+            return Plan(self.id, self.home, self.node0.name, Asked())
 
     @property
     def hosts(self) -> tuple[str, ...]:

@@ -44,7 +44,7 @@ def unsent_note(spec: RunSpec, project: Project) -> tuple[str, ...]:
     options = [word for pattern in dict.fromkeys(map(_include_pattern, found)) for word in ("--include", pattern)]
     line = shlex.join(("ipexctl", "run", *options, *typed.options, *typed.words) if typed.words else options)
     them = "it" if len(found) == 1 else "them"
-    kept = f"{spec.script} names {join_words(found)}, but an ignore file keeps {them} from the hosts"
+    kept = f"{spec.asked.script} names {join_words(found)}, but an ignore file keeps {them} from the hosts"
     return (f"{kept}; to send {them}: {line}",)
 
 

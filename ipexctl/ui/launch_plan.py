@@ -13,9 +13,8 @@ from ipexctl.facts.cpu import Cpu, CpuList
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.mpi import started_by, title_of
 from ipexctl.node.common.plan import HostPlan, Plan, Setting
-from ipexctl.option_declaration import words_in_sh
 from ipexctl.run.start.request import StartFailure
-from ipexctl.spec import RankOptions
+from ipexctl.run_options import words_in_sh
 from ipexctl.text import printable, short_list, short_numbers
 from ipexctl.ui.machine_drawing import DrawnRank, machine_lines, short_cpu
 from ipexctl.ui.messages import paint, wants_color, wrapped, wrapped_fix
@@ -161,7 +160,7 @@ def _removed(settings: Sequence[Setting], width: int) -> Iterator[str]:
 
 def _rank_command(plan: Plan) -> Sequence[str]:
     """With the options that the rank wrapper applies written for a shell."""
-    return (*words_in_sh(RankOptions, plan.asked._asdict()), *plan.command)
+    return (*words_in_sh(plan.asked), *plan.command)
 
 
 def _command(argv: Sequence[str], width: int) -> Iterator[str]:

@@ -23,7 +23,8 @@ from ipexctl.remote.connector import ConnectOptions, Connector, SessionPool
 from ipexctl.remote.node_call import script_text
 from ipexctl.run.start.path_checks import CheckedPaths, check_paths
 from ipexctl.run.start.request import StartError
-from ipexctl.spec import ProjectLocation, RunSpec
+from ipexctl.spec import ProjectLocation
+from plan_helpers import spec_of
 from tls_helpers import serving
 
 SSH = """#!/bin/sh
@@ -226,7 +227,7 @@ def bindings(tmp_path: Path) -> Path:
 
 
 def checked(mpi: Path | str = "auto", **options: Any) -> CheckedPaths:
-    spec = RunSpec("script", ("train.py",), hosts=(Host("localhost", "localhost"),), mpi=str(mpi), **options)
+    spec = spec_of(hosts=(Host("localhost", "localhost"),), mpi=str(mpi), **options)
     with Connector(ConnectOptions()) as connector, SessionPool(connector, Cancel(), forks=2) as pool:
         found = check_paths(spec, pool)
     assert isinstance(found, CheckedPaths), found

@@ -18,10 +18,11 @@ from ipexctl.projects.layout import read_layout
 from ipexctl.projects.requirement_files import find_requirement_files
 from ipexctl.run.start.request import StartFailure
 from ipexctl.run.start.watcher import RunWatcher, StartedRun
-from ipexctl.spec import ProjectLocation, RunSpec
+from ipexctl.spec import ProjectLocation
+from plan_helpers import changed, spec_of
 
 HERE = Host("localhost", "localhost")
-SPEC = RunSpec("script", ("train.py",), hosts=(HERE,), project=ProjectLocation(Path("/p"), ".", ("train.py",)))
+SPEC = spec_of(hosts=(HERE,), project=ProjectLocation(Path("/p"), ".", ("train.py",)))
 RECORD: Any = SimpleNamespace(id="r")
 STARTED: Any = StartedRun(RECORD, RECORD)
 
@@ -86,9 +87,9 @@ def test_a_dry_run_ends_before_the_first_step_that_changes_something(tmp_path: P
     layout = read_layout(tmp_path, tmp_path)
     requirements = find_requirement_files(layout, tmp_path)
     project = ProjectLocation(tmp_path, ".", ("train.py",), layout=layout, requirements=requirements)
-    watcher, spec = Recorded(), replace(SPEC, install=True, takes_own_requirements=True, project=project)
+    watcher, spec = Recorded(), changed(SPEC, install=True, takes_own_requirements=True, project=project)
     planned: Any = api.run(spec, watcher, dry_run=True)
-    assert planned.torch == "2.13"
+    assert planned.asked.torch == "2.13"
     assert watcher.events == ["open", "close"]
     assert answers["probed"] is None
 
@@ -97,14 +98,14 @@ def test_a_dry_run_ends_before_the_first_step_that_changes_something(tmp_path: P
 def test_a_detached_run_is_followed_only_to_stop_it_after_a_signal(
     is_cancelled: bool, last: str, answers: dict[str, Any]
 ) -> None:
-    watcher, spec = Recorded(is_cancelled=is_cancelled), replace(SPEC, is_followed=False)
+    watcher, spec = Recorded(is_cancelled=is_cancelled), changed(SPEC, is_followed=False)
     assert (api.run(spec, watcher) == STARTED) is not is_cancelled
     assert watcher.events[-2] == last
 
 
 @pytest.mark.parametrize("failed", [StartFailure("no"), SimpleNamespace(exit_code=1)])
 def test_nothing_starts_if_the_install_fails(failed: Any, answers: dict[str, Any]) -> None:
-    watcher, spec = Recorded(), replace(SPEC, install=True)
+    watcher, spec = Recorded(), changed(SPEC, install=True)
     answers["install_first"] = failed
     assert api.run(spec, watcher) == failed
     assert answers["probed"] is None
@@ -113,7 +114,7 @@ def test_nothing_starts_if_the_install_fails(failed: Any, answers: dict[str, Any
 def test_facts_that_still_hold_after_an_install_are_not_gathered_again(answers: dict[str, Any]) -> None:
     facts: Any = ("facts of localhost",)
     answers["install_first"] = facts
-    api.run(replace(SPEC, install=True), Recorded())
+    api.run(changed(SPEC, install=True), Recorded())
     assert answers["probed"] == facts
 
 
@@ -147,7 +148,7 @@ def test_a_found_file_of_requirements_counts_with_all_that_it_reads_or_not_at_al
     layout = read_layout(tmp_path, tmp_path)
     requirements = find_requirement_files(layout, tmp_path)
     project = ProjectLocation(tmp_path, ".", ("train.py",), layout=layout, requirements=requirements)
-    spec = replace(SPEC, install=True, takes_own_requirements=True, project=project)
+    spec = changed(SPEC, install=True, takes_own_requirements=True, project=project)
     request = before_run.request_of_run(spec, notes.append)
     assert bool(request.files) is is_taken
     assert is_taken or any(f"{tmp_path}/{open_to_all}" in note for note in notes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
@@ -12,12 +12,23 @@ import pytest
 from launch_helpers import cpu, machine, plan
 
 from ipexctl.launch.overrides import check_limits
-from ipexctl.node.common.asked import Asked
+from ipexctl.node.common.asked import Asked, Export
 from ipexctl.node.common.json_records import as_json, decode
-from ipexctl.option_declaration import NO_OPTIONS, CallOptions, declared, option_text
+from ipexctl.node.common.plan import to_json
+from ipexctl.option_declaration import (
+    DEFAULT_ENV,
+    DEFAULT_HOME,
+    NO_OPTIONS,
+    CallOptions,
+    SyncOptions,
+    declared,
+    option_text,
+)
 from ipexctl.run.start.request import read_exports
-from ipexctl.spec import Export, RankOptions, RunOptions, RunSpec, TypedCall, asked_of
-from measures import defaults_in, defaults_of_options
+from ipexctl.run_options import DECLARED, words_in_sh
+from ipexctl.spec import RunSpec, TypedCall
+from measures import defaults_in, defaults_of_options, modules
+from plan_helpers import changed, spec_of
 
 OPTIONS = CallOptions(" -H hosts -l a --home /h", " -n 4 --env big --python /opt/py --setup /opt/s --mpi openmpi")
 
@@ -116,76 +127,102 @@ def test_the_fixes_of_a_report_get_the_options() -> None:
 
 
 LIMITS = [
-    (kind, name, limit, value)
-    for kind in (RankOptions, RunOptions)
-    for name, declaration in declared(kind).items()
+    (name, limit, value)
+    for name, declaration in DECLARED.items()
     for limit, value in (("minimum", declaration.minimum), ("maximum", declaration.maximum))
     if value is not None
 ]
 
 
 def test_rank_wrapper_applies_the_options_that_exports_write_as_words_of_sh() -> None:
-    in_sh = [name for name, declaration in declared(RankOptions).items() if declaration.in_sh]
-    assert set(in_sh) <= set(Asked._fields)
-    assert plan(machine(cpu(4), 1), nice=19).asked.nice == 19
+    assert [name for name, declaration in DECLARED.items() if declaration.in_sh] == ["nice"]
+    assert words_in_sh(plan(machine(cpu(4), 1), nice=19).asked) == ("nice", "-n", "19")
+    assert words_in_sh(Asked()) == ()
 
 
-@pytest.mark.parametrize(("kind", "name", "limit", "value"), LIMITS)
-def test_limits_are_checked_on_both_sides(kind: type, name: str, limit: str, value: float) -> None:
+@pytest.mark.parametrize(("name", "limit", "value"), LIMITS)
+def test_limits_are_checked_on_both_sides(name: str, limit: str, value: Any) -> None:
     outside = value - 1 if limit == "minimum" else value + 1
-    options: Any = kind()
-    assert check_limits(replace(options, **{name: value})) is None
-    refusal = check_limits(replace(options, **{name: outside}))
+    assert check_limits(Asked(**{name: value})) is None
+    refusal = check_limits(Asked(**{name: outside}))
     assert refusal is not None
-    assert declared(kind)[name].flag in refusal.reason
+    assert DECLARED[name].flag in refusal.reason
 
 
-HERE = frozenset(
-    ["timeout", "accelerate", "repeats_notes", "hosts", "hosts_from", "project", "options", "secret_files"]
-)
-SECRET = {"notify", "typed"}
+HERE = {"timeout", "accelerate", "repeats_notes", "hosts", "hosts_from", "project", "options", "secret_files"}
+SECRET = {"secrets", "notify", "typed"}
 """May contain a token: `typed` has --notify, too."""
+OPTIONS_OF_HOSTS = set(DECLARED)
+"""Options that go into plan.json and to the hosts, as do the following."""
+OTHERS_OF_HOSTS = {
+    *("kind", "argv", "home", "iface", "exports", "sources", "master_addr", "local_rank", "allocator", "openmp"),
+    *("stack", "torch", "install", "packages", "requirements", "takes_own_requirements", "extra", "group"),
+    *("checkpoint_is_found", "is_followed", "first_world_size", "resumed"),
+}
 
 
 def test_each_field_of_a_run_is_decided() -> None:
-    """A new field stays on this machine. Asked has those that may go into plan.json and to the hosts."""
-    kept = {each.name for each in fields(RunSpec)} - set(Asked._fields)
-    assert kept == HERE | SECRET
-    assert set(Asked._fields) <= {each.name for each in fields(RunSpec)}
+    """What never leaves the control machine is in the spec, and what may go to the hosts is in Asked."""
+    assert {each.name for each in fields(RunSpec)} == {"asked"} | HERE | SECRET
+    assert set(Asked._fields) == OPTIONS_OF_HOSTS | OTHERS_OF_HOSTS
     assert not [name for name, kind in get_type_hints(Asked).items() if "Path" in str(kind) or "Host" in str(kind)]
+    assert {each.name for each in fields(RunSpec) if not each.repr} == SECRET
 
 
-@dataclass(frozen=True, slots=True)
-class LargerSpec(RunSpec):
-    tracker_token: str = ""
+def test_a_plan_has_nothing_of_the_spec_that_stays_here() -> None:
+    marks = {
+        "timeout": 81818.5,
+        "hosts_from": "81818",
+        "typed": TypedCall(("--notify", "81818"), ("81818",), "/81818"),
+        "notify": "81818",
+        "secrets": {"TOKEN": "81818"},
+        "secret_files": (Path("/81818"),),
+        "options": CallOptions(" -H 81818"),
+    }
+    used = {"accelerate", "hosts", "project", "repeats_notes"}
+    assert set(marks) == (HERE | SECRET) - used, "from the others the plan takes what it needs"
+    exports = (Export("TOKEN", "-x", None), Export("LOUD", "-x", "1"))
+    found = plan(machine(cpu(4), 1), exports=exports, **marks)
+    assert [(one.name, one.value) for one in found.asked.exports] == [("TOKEN", None), ("LOUD", "1")]
+    assert "81818" not in json.dumps(to_json(found)) + repr(found)
+    assert "81818" not in repr(changed(spec_of(exports=exports), **{name: marks[name] for name in SECRET}))
+    assert decode(Asked, json.loads(json.dumps(as_json(found.asked))), "asked") == found.asked
 
 
-def test_a_plan_has_no_field_that_is_not_decided_and_none_that_may_contain_a_secret() -> None:
-    exports = (Export("TOKEN", "5ecret", secret=True), Export("LOUD", "1"))
-    typed = TypedCall(("--notify", "curl 5ecret"))
-    spec = LargerSpec(
-        "script", ("train.py",), tracker_token="5ecret", notify="curl 5ecret", exports=exports, typed=typed
-    )
-    asked = asked_of(spec)
-    assert [(one.name, one.value) for one in asked.exports] == [("TOKEN", None), ("LOUD", "1")]
-    assert "5ecret" not in json.dumps(as_json(asked))
-    assert decode(Asked, json.loads(json.dumps(as_json(asked))), "asked") == asked
+def test_the_planner_reads_nothing_else_of_the_spec() -> None:
+    read = {
+        (path, node.attr)
+        for path, tree in modules().items()
+        if path.startswith("ipexctl/launch/")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value).rpartition(".")[2] == "spec"
+    }
+    assert {name for _, name in read} == {"asked", "variables", "accelerate", "hosts", "project", "secrets"}
+    assert {path for path, name in read if name == "secrets"} == {"ipexctl/launch/launchers/unwrap.py"}, "it adds some"
 
 
 def test_a_value_that_the_plan_shows_is_no_secret(tmp_path: Path) -> None:
-    (tmp_path / "env").write_text("MASTER_PORT=1\nKEY=2\n")
-    exports = read_exports(["MASTER_ADDR", "TOKEN"], [tmp_path / "env"], {"MASTER_ADDR": "10.0.0.1", "TOKEN": "3"})
-    assert {each.name for each in exports if each.secret} == {"KEY", "TOKEN"}
-    assert {each.name for each in exports if not each.secret} == {"MASTER_ADDR", "MASTER_PORT"}
+    (tmp_path / "env").write_text("MASTER_PORT=1\nKEY=2\nTOKEN=4\nLOUD=5\n")
+    words = ["MASTER_ADDR", "TOKEN", "LOUD=6"]
+    exports, secrets = read_exports(words, [tmp_path / "env"], {"MASTER_ADDR": "10.0.0.1", "TOKEN": "3"})
+    assert secrets == {"KEY": "2", "TOKEN": "3"}
+    shown = {each.name: each.value for each in exports if each.value is not None}
+    assert shown == {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "1", "LOUD": "6"}
+    assert {each.name for each in exports} == {*secrets, *shown}
 
 
-def test_a_plan_of_version_0_5_is_read() -> None:
-    """A new field of Asked needs a default, because older plans lack it."""
-    required = set(Asked._fields) - set(Asked._field_defaults)
-    assert len(required) == 56
-    document = json.loads(json.dumps(as_json(asked_of(RunSpec("script", ("train.py",))))))
-    older = {name: value for name, value in document.items() if name in required}
-    assert decode(Asked, older, "asked") == decode(Asked, document, "asked")
+def test_the_plan_of_any_version_is_read() -> None:
+    """A field that an older plan lacks has its default, and a word of a newer version is kept."""
+    assert decode(Asked, {}, "asked") == Asked()
+    newer: Any = decode(Asked, {"on_hang": "restart", "unknown": 1, "tag": None}, "asked")
+    assert newer == Asked()._replace(on_hang=newer.on_hang)
+    assert newer.on_hang == "restart"
+
+
+def test_defaults_that_the_agent_cannot_import_are_those_of_the_other_commands() -> None:
+    assert (Asked().env, Asked().home) == (DEFAULT_ENV, DEFAULT_HOME)
+    of_sync = {name: getattr(SyncOptions(), name) for name in declared(SyncOptions)}
+    assert of_sync == {name: Asked._field_defaults[name] for name in of_sync}
 
 
 def test_a_second_place_of_a_default_is_noticed() -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final, Literal, TypedDict
 
@@ -25,10 +24,12 @@ from ipexctl.extras.export.mpijob import to_mpijob
 from ipexctl.extras.export.sbatch_file import to_slurm
 from ipexctl.extras.export.shell import to_shell
 from ipexctl.hosts.host import quoted
+from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.plan import Plan
-from ipexctl.option_declaration import SLURM_LAUNCHER, declaration_of
+from ipexctl.option_declaration import SLURM_LAUNCHER
 from ipexctl.projects.root import real_path
 from ipexctl.run.start.watcher import PlannedRun
+from ipexctl.run_options import changed_options
 from ipexctl.spec import RunSpec
 from ipexctl.sync.path_notes import secret_files_below
 from ipexctl.ui.messages import print_message
@@ -97,7 +98,7 @@ def slurm(
     Example: ipexctl export slurm -H hostfile train.py > train.sbatch
     """
     spec, planned = _plan(ctx, line)
-    cwd, name, iface = str(spec.project.root / spec.project.subdirectory), _job_name(spec), spec.iface
+    cwd, name, iface = str(spec.project.root / spec.project.subdirectory), _job_name(spec), spec.asked.iface
     interface = iface if iface and "/" not in iface else None
     exported = to_slurm(
         at_project(planned.plan, str(spec.project.root)),
@@ -106,7 +107,7 @@ def slurm(
         planned.context.setup,
         launcher=launcher,
         iface=interface,
-        env_name=spec.env,
+        env_name=spec.asked.env,
     )
     _print(exported, line.output, _lost(ctx, spec, planned.plan))
 
@@ -129,7 +130,9 @@ def mpijob(
     """
     _check_image(image)
     spec, planned = _plan(ctx, line)
-    exported = to_mpijob(planned.plan, _job_name(spec), image, restarts=spec.max_restarts, **_pod_resources(planned))
+    exported = to_mpijob(
+        planned.plan, _job_name(spec), image, restarts=spec.asked.max_restarts, **_pod_resources(planned)
+    )
     _print(exported, line.output, _lost(ctx, spec, planned.plan))
 
 
@@ -142,7 +145,7 @@ def shell(*, ctx: typer.Context, line: LaunchLine) -> None:
     """
     spec, planned = _plan(ctx, line)
     tree = planned.plan.cwd.removesuffix(f"/{spec.project.subdirectory}")
-    root = str(spec.project.root) if spec.sync else None
+    root = str(spec.project.root) if spec.asked.sync else None
     secret_files = secret_files_below(real_path(spec.project.root), spec.secret_files)
     exported = to_shell(at_project(planned.plan, tree), spec.hosts, root, tree, planned.context.setup, secret_files)
     _print(exported, line.output, _lost(ctx, spec, planned.plan))
@@ -180,11 +183,11 @@ def _check_image(image: str) -> None:
 
 
 def _job_name(spec: RunSpec) -> str:
-    return Path(spec.script).stem
+    return Path(spec.asked.script).stem
 
 
 def _lost(ctx: typer.Context, spec: RunSpec, plan: Plan) -> list[str]:
-    lost = _lost_options(ctx, spec)
+    lost = _lost_options(ctx, spec.asked)
     if plan.allreduce.mode == "shared":
         lost.append(
             "ranks of one host add gradients up over gloo, because the files for shared memory exist only in a run"
@@ -192,13 +195,12 @@ def _lost(ctx: typer.Context, spec: RunSpec, plan: Plan) -> list[str]:
     return lost
 
 
-def _lost_options(ctx: typer.Context, spec: RunSpec) -> list[str]:
+def _lost_options(ctx: typer.Context, asked: Asked) -> list[str]:
     """Notes about options on the command line that the other launcher can't express, from their declarations."""
     notes = []
-    for field in fields(spec):
-        declaration, value = declaration_of(field), getattr(spec, field.name)
+    for _, declaration, value in changed_options(asked):
         # An option that is 0 or empty asks for nothing.
-        if declaration is None or ctx.info_name not in declaration.lost_in or not value or value == field.default:
+        if ctx.info_name not in declaration.lost_in or not value:
             continue
         shown = f" {value:g}" if isinstance(value, float) else "" if value is True else f" {value}"
         shown = f" {shlex.join(value)}" if isinstance(value, tuple) else shown

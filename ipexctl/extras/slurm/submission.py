@@ -45,7 +45,7 @@ from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.script_imports import check_script, with_environment
 from ipexctl.run.start.upload import begin_query, release_tree, start_reading, upload_project
 from ipexctl.run.start.watcher import StartWatcher
-from ipexctl.spec import RunSpec, asked_of
+from ipexctl.spec import RunSpec
 from ipexctl.sync.path_notes import note_secret_files
 from ipexctl.sync.project import Project
 from ipexctl.sync.project_sync import ProjectSync
@@ -134,7 +134,7 @@ class Submission:
             return error.failure.with_call_options(self.spec.options)
 
     def submit(self) -> RunRecord | StartFailure:
-        run, registry, unreached = new_id(self.spec.script, time.time()), RunRegistry(), set[str]()
+        run, registry, unreached = new_id(self.spec.asked.script, time.time()), RunRegistry(), set[str]()
         note_secret_files(self.spec.secret_files)
         try:
             with mark_pending(registry.directory, run, unreached), ExitStack() as undo:
@@ -149,7 +149,9 @@ class Submission:
                 if reading is not None:
                     reading.result()
                 tree, _ = upload_project(query, context, self.watcher.on_step)
-                if self.spec.sync and (text := files_in_other_generations(tree, self.spec.project, registry.all())):
+                if self.spec.asked.sync and (
+                    text := files_in_other_generations(tree, self.spec.project, registry.all())
+                ):
                     self.watcher.on_note(text)
                 if not has_package:
                     self._send_package(context.home)
@@ -171,7 +173,7 @@ class Submission:
         return record
 
     def _begin_query(self, reading: Future[Project] | None, lease: str | None) -> Future[ProjectSync] | None:
-        of_login = replace(self.spec, iface=None)  # --iface is for the nodes of the job
+        of_login = replace(self.spec, asked=self.spec.asked._replace(iface=None))  # --iface is for the nodes of the job
         return begin_query(reading, of_login, self.pool, lease=lease)
 
     def _clean(self, script: str) -> frozenset[str]:
@@ -185,7 +187,7 @@ class Submission:
 
     def _check_script(self, context: Gathered) -> None:
         script = self.spec.project.script
-        if script is not None and self.spec.sync:
+        if script is not None and self.spec.asked.sync:
             found = with_environment(script, context)
             if text := check_script(self.spec.hosts, context.env.python, found, self.pool):
                 self.watcher.on_note(text)
@@ -278,7 +280,7 @@ class Submission:
             script.run,
             context.home,
             self.login.name,
-            asked_of(self.spec),
+            self.spec.asked,
             python=context.env.python,
             env=context.env.name,
             cwd=script.workdir,
@@ -297,9 +299,8 @@ class Submission:
             texts["requeue"] = ""
         if self.queue.no_kill:
             texts["no-kill"] = ""
-        values = {export.name: export.value for export in self.spec.exports if export.secret}
-        if values:
-            texts["env"] = environment_text(values)
+        if self.spec.secrets:
+            texts["env"] = environment_text(self.spec.secrets)
         files = packed([File(f"slurm/{name}", text.encode()) for name, text in texts.items()])
         rundir, job = shlex.quote(script.rundir), shlex.quote(f"{script.rundir}/slurm/job")
         line = (

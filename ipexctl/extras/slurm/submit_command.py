@@ -179,22 +179,23 @@ def _read_call(
         others=tuple(queue.sbatch or ()),
     )
     check_queue_options(options)
-    spec = spec_of_line(ctx, line, targets, home, hosts_from=f"Slurm of {login.name}")
+    spec = spec_of_line(ctx, line, targets, home)
     spec = replace(
         spec,
         hosts=(login,),
+        hosts_from=f"Slurm of {login.name}",
         secret_files=(*spec.secret_files, *private_keys((login,))),
         options=CallOptions(host_options(targets, home)),
     )
-    check_request(spec)
+    check_request(spec.asked)
     nodes = [Host(f"node{number}", "") for number in range(1, options.nodes + 1)]
-    refuse_bad_rank_counts(spec, nodes)
-    if (refusal := check_pool(spec, nodes)) is not None:
+    refuse_bad_rank_counts(spec.asked, nodes)
+    if (refusal := check_pool(spec.asked, nodes)) is not None:
         raise UserError(refusal.reason, fix=refusal.fix)
-    if options.requeue and not spec.checkpoint:
+    if options.requeue and not spec.asked.checkpoint:
         raise UserError(
             "--requeue without --checkpoint: the script would start over each time",
             fix="--checkpoint PATH, a file or directory that the script writes and reads at its start",
         )
     spec = replace(spec, project=locate_project(spec, current_directory()))
-    return spec, replace(options, no_kill=spec.has_pool)
+    return spec, replace(options, no_kill=spec.asked.has_pool)

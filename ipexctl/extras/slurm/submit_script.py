@@ -9,14 +9,15 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import quoted
+from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.batch_job import NO_HOME, NO_PROJECT, NO_PYTHON
-from ipexctl.option_declaration import declaration_of
-from ipexctl.spec import RankOptions, RunOptions, RunSpec
+from ipexctl.run_options import changed_options
+from ipexctl.spec import RunSpec
 
 _WORD: Final = re.compile(r"[A-Za-z0-9_.,:@=+/*&|\[\]()%~^-]+")
 _TIME: Final = re.compile(r"(\d+-)?\d+(:\d+){0,2}|UNLIMITED|INFINITE", re.IGNORECASE)
@@ -217,21 +218,21 @@ finish "$code"
 def words_of_run(spec: RunSpec, command: Sequence[str], home: str, tree: str) -> tuple[str, ...]:
     """Words after `ipexctl` that start this run in the job, every option explicit. `command`: the ranks'. `tree`: the
     project's root there, which may be a repository whose `.git` is not sent."""
+    asked = spec.asked
     words = ["--no-config", "run", "--plain", "--no-sync", "--home", home, "--cwd", tree]
-    words += _option_words(spec, RankOptions) + _option_words(spec, RunOptions)
-    if spec.iface is not None:
-        words += ["--iface", spec.iface]
-    for export in spec.exports:
-        words += ["-x", export.name if export.secret else f"{export.name}={export.value}"]
-    before = {"script": (), "module": ("-m",), "command": ("--",)}[spec.kind]
-    return (*words, *before, *(spec.argv if spec.project.entry else command))
+    words += _option_words(asked)
+    if asked.iface is not None:
+        words += ["--iface", asked.iface]
+    for export in asked.exports:
+        words += ["-x", export.name if export.value is None else f"{export.name}={export.value}"]
+    before = {"script": (), "module": ("-m",), "command": ("--",)}[asked.kind]
+    return (*words, *before, *(asked.argv if spec.project.entry else command))
 
 
-def _option_words(values: Any, kind: type) -> list[str]:
+def _option_words(asked: Asked) -> list[str]:
     words = list[str]()
-    for field in fields(kind):
-        declaration, value = declaration_of(field), getattr(values, field.name)
-        if declaration is None or field.name in _NOT_IN_JOB or value == field.default or value is None:
+    for name, declaration, value in changed_options(asked):
+        if name in _NOT_IN_JOB or value is None:
             continue
         yes, _, no = declaration.flag.partition("/")
         if isinstance(value, bool):

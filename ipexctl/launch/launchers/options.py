@@ -17,7 +17,7 @@ from ipexctl.errors import CommandLineError, UserError
 from ipexctl.hosts.host import did_you_mean, quoted
 from ipexctl.launch.launchers.launcher_options import CHOICES, FLAGS, LEFT_OUT, NUMBERS, VARIABLES, LauncherRow
 from ipexctl.launch.launchers.line import is_python, launcher_at, own_line, refused_word, split_variables
-from ipexctl.spec import CommandKind, Export
+from ipexctl.node.common.asked import CommandKind, Export
 from ipexctl.text import is_variable_name
 
 SHELL: Final = "the shell"
@@ -160,7 +160,7 @@ class _Reader:
                 self._variable(target.upper(), value, text)
                 yield LineVariable(text, target)
             elif target.startswith("$"):
-                self._set(target, Export(name, value, source=name), name)
+                self._set(target, Export(name, name, value), name)
             elif re.fullmatch(r"[0-9]{1,9}|[0-9]{1,9}:[0-9]{1,9}" if target == "nodes" else r"[0-9]{1,9}", value):
                 self._take(name, target, value, 0, text)
                 yield LineVariable(text, target)
@@ -301,7 +301,7 @@ class _Reader:
         if equals:
             self._variable(name, value, option)
         elif name in self._environ:
-            self._set(f"${name}", Export(name, self._environ[name], secret=True, source=option), option)
+            self._set(f"${name}", Export(name, option, None), option)
         else:
             raise self._wrong(
                 at, f"{source} names a variable that is not set here", f"set {name} in this shell, or leave it out"
@@ -311,7 +311,7 @@ class _Reader:
         if name == "MASTER_ADDR":
             self._set("master_addr", value, source)
         elif name != "MASTER_PORT":
-            self._set(f"${name}", Export(name, value, source=source), source)
+            self._set(f"${name}", Export(name, source, value), source)
         elif re.fullmatch(r"[0-9]{1,5}", value) and 0 < int(value) < 1 << 16:
             self._set("master_port", int(value), source)
 

@@ -12,7 +12,7 @@ import os
 import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,8 +25,9 @@ from ipexctl.launch.launchers.launcher_options import ACCELERATE
 from ipexctl.launch.launchers.line import is_python, is_shell, split_variables
 from ipexctl.launch.launchers.options import SHELL, PastedLine, TakenValue, read_line
 from ipexctl.launch.launchers.shell_script import check_file
-from ipexctl.option_declaration import declared
-from ipexctl.spec import AccelerateConfig, Export, RunSpec
+from ipexctl.node.common.asked import Asked, Export
+from ipexctl.run_options import DECLARED
+from ipexctl.spec import AccelerateConfig, RunSpec
 from ipexctl.text import counted, join_words
 
 _STARTS_TORCHRUN: Final = re.compile(r"^[^#\n]*\b(NPROC_PER_NODE|NNODES)[\"']?\s*:", re.MULTILINE)
@@ -81,34 +82,37 @@ def unwrap(
 ) -> UnwrappedCall | None:
     """Turn `mpirun … X` into X and its options; None without a launcher. `given`: fields of the options on the command
     line."""
-    line = read_line(spec.argv, environ, is_script=spec.kind == "script")
+    asked = spec.asked
+    line = read_line(asked.argv, environ, is_script=asked.kind == "script")
     if line is None or not line.names:
-        _check_script(*split_variables(spec.argv))
+        _check_script(*split_variables(asked.argv))
     if line is None:
         return None
     if line.tool is not None and line.argv[0] == line.tool.module_of_files:
         _check_settings(line.tool.name, line.argv[2])
-    if line.tool is not None and line.tool.only_one_rank and spec.n != 1:
-        words = shlex.join(split_variables(spec.argv)[1])
+    if line.tool is not None and line.tool.only_one_rank and asked.n != 1:
+        words = shlex.join(split_variables(asked.argv)[1])
         raise UserError(f"{line.tool.name}: {line.tool.only_one_rank}", fix=f"ipexctl run -n 1 {words}")
-    by_call = {*given, *(f"${export.name}" for export in spec.exports)}
+    by_call = {*given, *(f"${export.name}" for export in asked.exports)}
     by_call |= {name for names in _SAME if by_call & {*names} for name in names}
     wins = {name: taken for name, taken in line.values.items() if name not in by_call}
     if line.accelerate is not None:
         config = _accelerate(line.accelerate, config, wins, environ)
         if wins.keys() & {*_HOSTS}:
             config = replace(config, hostfile=None)  # the outer launcher's hosts
-    changes: dict[str, Any] = {name: wins[name].value for field in fields(spec) if (name := field.name) in wins}
-    sources = {**spec.sources, **{name: wins[name].source for name in changes}}
+    changes: dict[str, Any] = {name: wins[name].value for name in Asked._fields if name in wins}
+    sources = {**asked.sources, **{name: wins[name].source for name in (*changes, "hosts") if name in wins}}
     if ranks := [wins[name].source for name in _RANKS if name in wins]:
         sources["ranks"] = ", ".join(ranks)
         changes = {**dict.fromkeys(_RANKS), **changes}  # a file's default is not mixed with them
     exports = [taken.value for taken in wins.values() if isinstance(taken.value, Export)]
-    note = _note(line, wins, split_variables(spec.argv)[1][0])
+    note = _note(line, wins, split_variables(asked.argv)[1][0])
     if line.packages:
-        changes |= {"packages": (*spec.packages, *line.packages), "install": True}
-    changes |= {"kind": line.kind, "argv": line.argv, "exports": (*exports, *spec.exports), "sources": sources}
-    return UnwrappedCall(replace(spec, **changes), config, wins, note, tuple(_variable_notes(line, wins)))
+        changes |= {"packages": (*asked.packages, *line.packages), "install": True}
+    changes |= {"kind": line.kind, "argv": line.argv, "exports": (*exports, *asked.exports), "sources": sources}
+    secrets = {export.name: environ[export.name] for export in exports if export.value is None}
+    spec = replace(spec, asked=asked._replace(**changes), secrets={**secrets, **spec.secrets})
+    return UnwrappedCall(spec, config, wins, note, tuple(_variable_notes(line, wins)))
 
 
 def _check_script(variables: Mapping[str, str], words: Sequence[str]) -> None:
@@ -215,8 +219,8 @@ def _note(line: PastedLine, wins: Mapping[str, TakenValue], first: str) -> str:
 def _shown(name: str, taken: TakenValue) -> str:
     value = taken.value
     if isinstance(value, Export):
-        return f"-x {value.name}" if value.secret else f"-x {value.name}={shlex.quote(value.value)}"
-    flags = {name: declaration.flag for name, declaration in declared(RunSpec).items()}
+        return f"-x {value.name}" if value.value is None else f"-x {value.name}={shlex.quote(value.value)}"
+    flags = {name: declaration.flag for name, declaration in DECLARED.items()}
     flags |= {name: f"--{name.replace('_', '-')}" for name in (*_HOSTS, "iface", "limit")}
     flags["config_file"] = "--accelerate-config"
     if value is True:

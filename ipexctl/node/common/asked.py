@@ -1,83 +1,118 @@
-"""What was asked of a run: every option of the call that hosts may know, typed or default. Pure.
-
-The rest of the spec (`ipexctl/spec.py`) stays on the control machine. A field has a default only if plans of version
-0.5 lack it; the defaults of options are in the spec.
+"""What was asked of a run: every option of the call that hosts may know, typed or default. Pure. It is the plan's own
+field; the rest of the spec (`ipexctl/spec.py`) stays on the control machine. `ipexctl/run_options.py` has the words,
+help and limits of the options.
 """
 
 from __future__ import annotations
 
-from typing import Mapping, NamedTuple
+from functools import partial
+from typing import Literal, Mapping, NamedTuple
+
+from ipexctl.node.common.json_records import FieldDecoder, check_type
+
+CommandKind = Literal["script", "module", "command"]
+Bind = Literal["auto", "socket", "numa", "cores", "none"]
+Allocator = Literal["auto", "default", "tcmalloc", "jemalloc"]
+OpenMp = Literal["auto", "default", "intel"]
+AskedLauncher = Literal["auto", "mpirun", "direct"]
+AskedBackend = Literal["auto", "ccl", "gloo", "mpi", "none"]
+AskedAllReduce = Literal["auto", "shared", "backend"]
+Wire = Literal["fp32", "bf16", "int8"]
+Fp32Math = Literal["fp32", "bf16"]
+OnHang = Literal["report", "dump", "stop"]
+
+# A word of a newer version must not make a plan unreadable.
+FIELD_DECODERS: Mapping[str, FieldDecoder] = dict.fromkeys(
+    (
+        *("CommandKind", "Bind", "Allocator", "OpenMp", "OnHang"),
+        *("AskedLauncher", "AskedBackend", "AskedAllReduce", "Wire", "Fp32Math"),
+    ),
+    partial(check_type, str),
+)
 
 
-class AskedExport(NamedTuple):
+class Export(NamedTuple):
+    """A variable the user sets for the ranks."""
+
     name: str
     source: str
+    """The option that sets it: `-x`, `--env-file secrets.env`."""
     value: str | None
     """None: a secret, whose value only the control machine and job.json have."""
 
 
 class Asked(NamedTuple):
-    kind: str
-    """A `CommandKind`."""
-    argv: tuple[str, ...]
-    n: int | None
-    ppn: int | None
-    oversubscribe: bool
-    bind: str
-    omp: int | None
-    ccl_workers: int | None
-    nice: int
-    backend: str
-    allreduce: str
-    wire: str
-    fp32_math: str
-    mpi: str
-    master_port: int | None
-    time_limit: float | None
-    launcher: str
-    env: str
-    python: str | None
-    setup: str | None
-    offline_hub: bool
-    cwd: str | None
-    sync: bool
-    max_restarts: int
-    checkpoint: str | None
-    min_hosts: int | None
-    spares: int
-    hang_after: float
+    kind: CommandKind = "script"
+    argv: tuple[str, ...] = ()
+    n: int | None = None
+    ppn: int | None = None
+    oversubscribe: bool = False
+    bind: Bind = "auto"
+    omp: int | None = None
+    ccl_workers: int | None = None
+    nice: int = 0
+    backend: AskedBackend = "auto"
+    allreduce: AskedAllReduce = "auto"
+    wire: Wire = "fp32"
+    fp32_math: Fp32Math = "fp32"
+    mpi: str = "auto"
+    master_port: int | None = None
+    time_limit: float | None = None
+    launcher: AskedLauncher = "auto"
+    env: str = "default"
+    python: str | None = None
+    setup: str | None = None
+    offline_hub: bool = False
+    cwd: str | None = None
+    sync: bool = True
+    max_restarts: int = 0
+    checkpoint: str | None = None
+    min_hosts: int | None = None
+    spares: int = 0
+    hang_after: float = 600.0
     """Seconds without output from any rank until the silence is reported; 0 for never."""
-    exclusive: bool
-    wait: float | None
-    on_hang: str
+    exclusive: bool = False
+    wait: float | None = None
+    on_hang: OnHang = "report"
     """`report`; `dump` also dumps all stacks; `stop` also stops the run after that."""
-    meter: bool
-    tag: str | None
-    metric: str | None
-    exclude: tuple[str, ...]
-    include: tuple[str, ...]
-    data: tuple[str, ...]
-    allow_big: bool
-    home: str
-    iface: str | None
-    exports: tuple[AskedExport, ...]
-    checkpoint_is_found: bool
+    meter: bool = True
+    tag: str | None = None
+    metric: str | None = None
+    exclude: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()
+    data: tuple[str, ...] = ()
+    allow_big: bool = False
+    home: str = "~/.ipexctl"
+    iface: str | None = None
+    exports: tuple[Export, ...] = ()
+    checkpoint_is_found: bool = False
     """True if the path is from a project file; no link may then lead it out of the project."""
-    stack: str | None
-    torch: str | None
-    install: bool
-    packages: tuple[str, ...]
-    requirements: tuple[str, ...]
-    takes_own_requirements: bool
-    first_world_size: int
-    master_addr: str | None
-    local_rank: str
-    allocator: str
-    openmp: str
-    sources: Mapping[str, str]
-    is_followed: bool
-    resumed: tuple[str, ...]
+    stack: str | None = None
+    torch: str | None = None
+    """With `stack`: the environment to install where it is missing."""
+    install: bool = False
+    """Install the environment on hosts that lack it, with these packages and requirements."""
+    packages: tuple[str, ...] = ()
+    requirements: tuple[str, ...] = ()
+    takes_own_requirements: bool = False
+    """An install without packages and requirements takes the project's own requirement files, if it has some."""
+    first_world_size: int = 0
+    """Ranks of the first run, if this one resumes another; else 0."""
+    master_addr: str | None = None
+    """From a pasted line; only compared with node0's address."""
+    local_rank: str = ""
+    """The option by which a pasted launcher gives each rank its local rank."""
+    allocator: Allocator = "auto"
+    """From a pasted line of ipexrun, as is `openmp`. `default`: malloc."""
+    openmp: OpenMp = "auto"
+    """`default`: the OpenMP that torch brings."""
+    sources: Mapping[str, str] = {}
+    """`ranks`, `omp`, `master_port`, `master_addr`, `backend` → what set it, if not the option of `ipexctl run`."""
+    is_followed: bool = True
+    resumed: tuple[str, ...] = ()
+    """The chain of resumed runs, that of --resume last. They no longer use a tree."""
     extra: tuple[str, ...] = ()
+    """Extras of the project's own packages to install; with `group`, its dependency groups."""
     group: tuple[str, ...] = ()
     profile: bool = False
     keep_going: bool = False
@@ -86,3 +121,12 @@ class Asked(NamedTuple):
     @property
     def has_pool(self) -> bool:
         return self.min_hosts is not None or self.spares > 0
+
+    @property
+    def script(self) -> str:
+        """The script, module or command; the run's id begins with its name."""
+        return self.argv[0] if self.argv else ""
+
+    @property
+    def is_exclusive(self) -> bool:
+        return self.exclusive or self.wait is not None

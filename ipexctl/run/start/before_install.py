@@ -11,7 +11,7 @@ from ipexctl.errors import Refusal
 from ipexctl.facts.gather import HostFacts
 from ipexctl.hosts.host import Host
 from ipexctl.launch.rank_distribution import distribute_ranks, ranks_on
-from ipexctl.launch.request import first_hosts
+from ipexctl.node.common.asked import Asked
 from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.remote.connector import SessionPool
 from ipexctl.run.start.connection_checks import check_connectivity
@@ -49,20 +49,20 @@ def check_before_install(
     try:
         check_gpu_code(spec, {})
         context = gather(spec, pool, before_install=True, probed=probed)
-        distribution = ranks_on(first_hosts(spec.hosts, spec), context.facts, spec)
+        distribution = ranks_on(context.first_hosts, context.facts, spec.asked)
         if isinstance(distribution, Refusal):
             raise StartError(distribution)
         nodes = likely_nodes(spec)
         if context.env.python:
             request = wanted.with_torch().env.stack
-            chosen = choose_stack(request, context.facts, wanted.rows, env=spec.env)
+            chosen = choose_stack(request, context.facts, wanted.rows, env=spec.asked.env)
             logs_in = needs_logins(spec, chosen) and not context.transport.no_logins
             check_connectivity(nodes, context, pool, logs_in=logs_in)
-        if script is None or not spec.sync or wanted.env.extras:
+        if script is None or not spec.asked.sync or wanted.env.extras:
             return ""  # the modules of --with and -r are not known before the install
-        if has_environment(spec.env, context.facts):
+        if has_environment(spec.asked.env, context.facts):
             return ""  # the hosts get an existing environment, with the packages that were added to it
-        return check_modules(with_environment(script, context), [host.name for host in nodes], spec)
+        return check_modules(with_environment(script, context), [host.name for host in nodes], spec.asked)
     except StartError as error:
         return error.failure
 
@@ -72,28 +72,29 @@ def needs_logins(spec: RunSpec, chosen: StackPlan | Undecided | Refusal) -> bool
 
     Where the indexes decide whether it has oneCCL bindings, it most likely lacks them, and the ranks meet over gloo.
     """
-    if spec.launcher != "auto":
-        return spec.launcher == "mpirun"
-    if spec.mpi != "auto" or spec.project.needs_mpirun:
+    asked = spec.asked
+    if asked.launcher != "auto":
+        return asked.launcher == "mpirun"
+    if asked.mpi != "auto" or spec.project.needs_mpirun:
         return True
-    if spec.backend != "auto":
-        return spec.backend not in ("gloo", "none")
+    if asked.backend != "auto":
+        return asked.backend not in ("gloo", "none")
     return isinstance(chosen, StackPlan) and chosen.backend == "ccl"
 
 
 def likely_nodes(spec: RunSpec) -> Sequence[Host]:
     hosts = spec.hosts
-    share = distribute_ranks(hosts, spec.n, spec.ppn, 1)
+    share = distribute_ranks(hosts, spec.asked.n, spec.asked.ppn, 1)
     if isinstance(share, Refusal):
         return hosts
     return [host for host, count in zip(hosts, share.counts, strict=True) if count or host is hosts[0]]
 
 
-def check_modules(script: ScriptFile, hosts: Sequence[str], spec: RunSpec) -> str:
+def check_modules(script: ScriptFile, hosts: Sequence[str], asked: Asked) -> str:
     may_exist = sys.stdlib_module_names | _IN_A_STACK | _REMOVED_FROM_PYTHON
     missing = [entry.module for entry in script.imports if entry.module not in may_exist]
     install = ["ipexctl install"]
-    for option, value in (("--stack", spec.stack), ("--torch", spec.torch)):
+    for option, value in (("--stack", asked.stack), ("--torch", asked.torch)):
         install += [option, value] if value else []
-    install += ["--env", spec.env] if spec.env != DEFAULT_ENV else []
+    install += ["--env", asked.env] if asked.env != DEFAULT_ENV else []
     return check_imports(replace(script, own=True, install=" ".join(install)), dict.fromkeys(hosts, missing))

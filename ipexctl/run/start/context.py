@@ -21,6 +21,7 @@ from ipexctl.hugging_face import hf_home
 from ipexctl.launch.hub_settings import CACHES, NO_USE, OFFLINE_NAMES, HostHub, Hub, HubUse, with_arguments
 from ipexctl.launch.request import Gathered, Node0Files, RankEnv, common_python
 from ipexctl.limits import PATHS_CHECK
+from ipexctl.node.common.asked import Asked
 from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.node.network.hub_check import FoundHub, HubRequest
 from ipexctl.option_declaration import DEFAULT_ENV
@@ -60,16 +61,16 @@ def gather(
     paths = run_in_background(lambda: check_paths(spec, pool), "paths")
     of_hub = run_in_background(lambda: ask_hosts(spec, hub, pool), "hub")
     node0_files = run_in_background(
-        lambda: read_node0(pool.session(node0), spec.home, pool.cancel) if others else Node0Files(), "node0"
+        lambda: read_node0(pool.session(node0), spec.asked.home, pool.cancel) if others else Node0Files(), "node0"
     )
     # All answers are read before a failure is raised: an abandoned gather cancels the pool, and so a whole playbook.
-    probed = probed or tuple(gather_facts(hosts, pool, home=spec.home, timeout=spec.timeout))
+    probed = probed or tuple(gather_facts(hosts, pool, home=spec.asked.home, timeout=spec.timeout))
     wait((paths,))
     wait((of_hub,))
     wait((node0_files,))
     facts = complete_facts(hosts, probed)
     home = next(host_facts.home.path for host_facts in facts.values() if host_facts.home)
-    addresses = addresses_among(hosts, facts, spec.iface) if others else {}
+    addresses = addresses_among(hosts, facts, spec.asked.iface) if others else {}
     if isinstance(addresses, Refusal):
         raise StartError(addresses)
     checked = paths.result()
@@ -78,10 +79,10 @@ def gather(
         env = checked.env
     elif before_install:
         env = RankEnv(common_python(facts))
-    elif dry_run and not has_environment(spec.env, facts):
-        env, notes = planned_environment(spec, facts, home, known_rows(os.environ))
+    elif dry_run and not has_environment(spec.asked.env, facts):
+        env, notes = planned_environment(spec.asked, facts, home, known_rows(os.environ))
     else:
-        env = existing_environment(hosts, spec.env, facts, home)
+        env = existing_environment(hosts, spec.asked.env, facts, home)
     try:
         files = node0_files.result()
     except HostError as error:
@@ -89,7 +90,7 @@ def gather(
     logs_in = others and not transport.no_logins
     ssh_config = config_in(home, files.ssh_config, [host.name for host in others]) if logs_in else None
     # An installed environment has the variables of its own setvars.sh.
-    setup = spec.setup or (None if "CCL_ROOT" in env.variables else checked.setvars)
+    setup = spec.asked.setup or (None if "CCL_ROOT" in env.variables else checked.setvars)
     return Gathered(
         spec,
         facts,
@@ -190,24 +191,24 @@ def has_environment(name: str, facts: Mapping[str, Facts]) -> bool:
 
 
 def planned_environment(
-    spec: RunSpec, facts: Mapping[str, Facts], home: str, rows: Sequence[StackSpec]
+    asked: Asked, facts: Mapping[str, Facts], home: str, rows: Sequence[StackSpec]
 ) -> tuple[RankEnv, tuple[str, ...]]:
     """The environment that `ipexctl install` would make, as far as that is known, and notes."""
     from ipexctl.stack.expected_stack import choose_stack  # slow to import, and seldom needed
     from ipexctl.stack.resolve.model import StackPlan, StackRequest
 
-    chosen = choose_stack(StackRequest(spec.torch, spec.stack), facts, rows, env=spec.env)
+    chosen = choose_stack(StackRequest(asked.torch, asked.stack), facts, rows, env=asked.env)
     if isinstance(chosen, Refusal):
-        reason = f"environment {spec.env!r} does not exist, and cannot be installed: {chosen.reason}"
+        reason = f"environment {asked.env!r} does not exist, and cannot be installed: {chosen.reason}"
         raise StartError(StartFailure(reason, chosen.fix, chosen.hosts))
-    note = f"the environment {spec.env} does not exist yet: this plan uses the one that install would make"
+    note = f"the environment {asked.env} does not exist yet: this plan uses the one that install would make"
     candidates = (chosen,) if isinstance(chosen, StackPlan) else chosen.candidates
     plan = candidates[-1]
     if plan is chosen:
         note += f": {plan.row.name}, {plan.reason.text}"
     else:
         note += f". Which stack that is {chosen.reason.text}; this plan is for {plan.row.name}"
-    prefix = f"{home}/envs/{spec.env}"
+    prefix = f"{home}/envs/{asked.env}"
     packages = {project_of(line): "" for line in plan.requirements}
     packages |= {"torch": plan.torch, **({"intel-extension-for-pytorch": plan.ipex} if plan.ipex else {})}
     variables: dict[str, str] = {}
@@ -216,7 +217,7 @@ def planned_environment(
     env = RankEnv(
         f"{prefix}/bin/python",
         prefix,
-        spec.env,
+        asked.env,
         packages,
         variables,
         ccl=plan.backend == "ccl",
@@ -253,7 +254,7 @@ def find_use(spec: RunSpec) -> HubUse:
     """What the script and its arguments name, without directories of the project."""
     project = spec.project
     use = project.script.hub if project.script is not None else HubUse()
-    use = with_arguments(use, spec.argv[1:])
+    use = with_arguments(use, spec.asked.argv[1:])
     work = project.root / project.subdirectory
     return use.without(frozenset(entry.repo for entry in use.repos if _is_directory(work, entry.repo.repo_id)))
 
@@ -263,14 +264,15 @@ def _is_directory(work: Path, name: str) -> bool:
 
 
 def ask_hosts(spec: RunSpec, use: HubUse, pool: SessionPool) -> Hub:
+    asked = spec.asked
     if not use.is_any:
         return Hub(use)
-    given = {export.name: export.value for export in spec.exports}
-    is_decided = spec.offline_hub or not given.keys().isdisjoint(OFFLINE_NAMES)
+    given = spec.variables
+    is_decided = asked.offline_hub or not given.keys().isdisjoint(OFFLINE_NAMES)
     words = {entry.repo.word: entry.repo for entry in use.repos}
     request: HubRequest = {
-        "home": spec.home,
-        "setup": spec.setup or "",
+        "home": asked.home,
+        "setup": asked.setup or "",
         "variables": {name: value for name, value in given.items() if name in _READ or name.lower().endswith("_proxy")},
         "repos": [
             {"word": word, "repo_id": repo.repo_id, "folder": repo.folder, "revision": repo.revision}

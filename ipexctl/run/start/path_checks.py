@@ -31,7 +31,7 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.remote.session import Session, capture
 from ipexctl.run.start.request import StartError, StartFailure
-from ipexctl.spec import RankOptions, RunSpec
+from ipexctl.spec import RunSpec
 from ipexctl.text import printable
 
 _OLDEST_PYTHON = (3, 8)
@@ -122,13 +122,14 @@ def check_paths(
     local_arguments: Mapping[str, LocalArgument] | None = None,
 ) -> CheckedPaths:
     """One round trip, or none without such a path; raises a StartError. `local_*`: the control machine's."""
+    asked = spec.asked
     hosts, unsynced = spec.hosts, spec.executed_path
-    data = [path for path in spec.data if path.startswith("/")]
-    mpi = spec.mpi if "/" in spec.mpi else ""
+    data = [path for path in asked.data if path.startswith("/")]
+    mpi = asked.mpi if "/" in asked.mpi else ""
     if local_arguments is None:
-        absolute = [path for path in data_arguments(spec.argv[1:]) if path.startswith("/") and os.path.exists(path)]  # noqa: PTH110
+        absolute = [path for path in data_arguments(asked.argv[1:]) if path.startswith("/") and os.path.exists(path)]  # noqa: PTH110
         local_arguments = {path: LocalArgument(path, path, path) for path in absolute[:_MOST_ARGUMENTS]}
-    if not (data or spec.setup or spec.python or mpi or unsynced or local_arguments):
+    if not (data or asked.setup or asked.python or mpi or unsynced or local_arguments):
         return CheckedPaths()
     bundled = _BUNDLED_MPI.fullmatch(mpi)
     setvars = f"{bundled[1]}/env/setvars.sh" if bundled else None
@@ -138,11 +139,11 @@ def check_paths(
         f"[ -e {shlex.quote(argument.path)} ] || echo {shlex.quote('argument ' + word)}"
         for word, argument in local_arguments.items()
     ]
-    if spec.setup:
-        tests.append(f"[ -r {shlex.quote(spec.setup)} ] || echo {shlex.quote('--setup ' + spec.setup)}")
+    if asked.setup:
+        tests.append(f"[ -r {shlex.quote(asked.setup)} ] || echo {shlex.quote('--setup ' + asked.setup)}")
     if setvars:
         tests.append(f"! [ -r {shlex.quote(setvars)} ] || echo setvars")
-    executed = {"--no-sync": unsynced, "--setup": spec.setup or "", "--python": spec.python or ""}
+    executed = {"--no-sync": unsynced, "--setup": asked.setup or "", "--python": asked.python or ""}
     if any(executed.values()):
         tests.append(shell_text(WALK))
     tests += [
@@ -153,7 +154,7 @@ def check_paths(
     script = _SCRIPT.format(
         tests="\n".join(tests) or ":",
         mpi=shlex.quote(mpi),
-        python=shlex.quote(spec.python or ""),
+        python=shlex.quote(asked.python or ""),
         script=shlex.quote(script_text("run.interpreter")),
     )
 
@@ -173,7 +174,7 @@ def check_paths(
     if local_data is None:
         local_data = {path: LocalData(path, path) for path in data if os.path.isdir(path)}  # noqa: PTH112
     ordered = {host.name: found[host.name] for host in hosts}
-    checked = evaluate_paths(ordered, spec.python, hosts, local_data, local_arguments)
+    checked = evaluate_paths(ordered, asked.python, hosts, local_data, local_arguments)
     return replace(checked, setvars=setvars) if all(paths.setvars for paths in found.values()) else checked
 
 
@@ -193,7 +194,7 @@ def unsynced_arguments(spec: RunSpec, synced: Manifest, tree: str) -> dict[str, 
     """Relative paths among the script's arguments that the control machine has and a sync leaves out."""
     project = spec.project
     work = project.root / project.subdirectory
-    words = [word for word in data_arguments(spec.argv[1:]) if not word.startswith("/")]
+    words = [word for word in data_arguments(spec.asked.argv[1:]) if not word.startswith("/")]
     relative = [word for word in words if os.path.exists(work / word)]  # noqa: PTH110 - also for a text of any length
     found: dict[str, LocalArgument] = {}
     for word in relative[:_MOST_ARGUMENTS]:
@@ -220,16 +221,16 @@ def check_data(
     root = spec.project.root
     sources = {
         posixpath.normpath(f"{tree}/{path}"): Path(os.path.normpath(root / path))
-        for path in spec.data
+        for path in spec.asked.data
         if not path.startswith("/")
     }
-    spec = replace(spec, data=tuple(sources), setup=None, python=None, mpi=RankOptions.mpi, sync=True)
+    of_data = spec.asked._replace(data=tuple(sources), setup=None, python=None, mpi="", sync=True)
     local_data = {}
     for path, source in sources.items():
         if source.is_dir():
             target = path if str(source) == path else _target_of(source, tree)
             local_data[path] = LocalData(str(source.resolve()), target, is_in_project=source.is_relative_to(root))
-    return check_paths(spec, pool, local_data=local_data, local_arguments=arguments).notes
+    return check_paths(replace(spec, asked=of_data), pool, local_data=local_data, local_arguments=arguments).notes
 
 
 def parse_paths(output: str) -> FoundPaths:

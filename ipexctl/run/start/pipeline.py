@@ -161,7 +161,7 @@ def _start_once(
     spec, registry = start.spec, RunRegistry()
     run = given_id(os.environ)
     if not run or registry.knows(run):  # another run of the same job
-        run = new_id(spec.script, time.time())
+        run = new_id(spec.asked.script, time.time())
     note_secret_files(spec.secret_files)
     with ExitStack() as at_end:
         locks = _lock_hosts(start, run, at_end)
@@ -213,7 +213,7 @@ def _start_locked(
             for text in notes:
                 start.note(text)
             records = registry.all()
-            if spec.sync and (text := files_in_other_generations(tree, spec.project, records)):
+            if spec.asked.sync and (text := files_in_other_generations(tree, spec.project, records)):
                 start.note(text)
             plan = _in_tree(plan, tree, spec)
             refuse_lost_checkpoint(spec, record.nodes, plan, pool, registry)
@@ -224,7 +224,7 @@ def _start_locked(
             plan = plan._replace(commit=commit, before_start=before, by=begun_by(os.environ))
             record = replace(record, source=plan)
             registry.save(record)
-            launch.upload_jobs(plan, {export.name: export.value for export in spec.exports if export.secret})
+            launch.upload_jobs(plan, spec.secrets)
 
             connectivity = preflight.result()
         except NoLogin as error:
@@ -261,7 +261,7 @@ def _plan(
             query.result()  # the project is named before any note
         while notes:  # also for a run that is refused
             start.note(notes.pop(0))
-    context = replace(context, earlier_memory=earlier_memory(spec.project.root, spec.script))
+    context = replace(context, earlier_memory=earlier_memory(spec.project.root, spec.asked.script))
     if no_logins:
         context = replace(context, node0=replace(context.node0, no_logins=no_logins))
     plan = make_plan(context, run)
@@ -274,9 +274,9 @@ def _plan(
     if not dry_run:
         if locks is None:
             notes = [*notes_on(plan.other_runs, time.time()), *notes]
-        notes += job_notes(context, is_followed=spec.is_followed)
-        is_of_all = spec.max_restarts and not spec.keep_going  # copies are started again where they were
-        if is_of_all and not spec.checkpoint and (text := restart_note(plan)):
+        notes += job_notes(context, is_followed=spec.asked.is_followed)
+        is_of_all = spec.asked.max_restarts and not spec.asked.keep_going  # copies are started again where they were
+        if is_of_all and not spec.asked.checkpoint and (text := restart_note(plan)):
             notes.append(text)
     for text in (*notes, *script_notes(context, plan)):
         start.note(text)
@@ -293,7 +293,7 @@ def needs_login_check(context: Gathered, plan: Plan) -> bool:
 
 def may_start_directly(context: Gathered, plan: Plan) -> bool:
     """True if the ranks of a plan for an mpirun can be started without logins, and nobody asked for an mpirun. Pure."""
-    if context.spec.launcher != "auto" or context.spec.mpi != "auto" or not logs_in(context, plan):
+    if context.asked.launcher != "auto" or context.asked.mpi != "auto" or not logs_in(context, plan):
         return False
     ranks_per_host = {host.name: len(host.ranks) for host in plan.hosts}
     node0 = context.hosts[0].name
@@ -325,10 +325,10 @@ def _check_logins(start: _Start, context: Gathered, plan: Plan, *, dry_run: bool
 
 def _lock_hosts(start: _Start, run: str, at_end: ExitStack) -> HostLocks | None:
     spec = start.spec
-    if not spec.is_exclusive:
+    if not spec.asked.is_exclusive:
         return None
-    call = CallDetails(begun_by(os.environ), spec.script, spec.tag or "")
-    locks = lock_hosts(likely_nodes(spec), run, spec.wait, start.pool, start.watcher.on_step, call)
+    call = CallDetails(begun_by(os.environ), spec.asked.script, spec.asked.tag or "")
+    locks = lock_hosts(likely_nodes(spec), run, spec.asked.wait, start.pool, start.watcher.on_step, call)
     at_end.callback(locks.release)
     if locks.hiding:
         start.note(
@@ -363,15 +363,15 @@ def make_plan(context: Gathered, run: str) -> Plan:
     With spares, all hosts are planned like those of the first attempt, for which the decisions are told.
     """
     spec, plan = context.spec, _plan_hosts(context, run)
-    if not spec.has_pool:
+    if not spec.asked.has_pool:
         return plan
     pool_plan = plan
-    if spec.spares:
+    if spec.asked.spares:
         of_all = spec_of_all(spec, plan)
         if isinstance(of_all, Refusal):
             raise StartError(of_all)
         pool_plan = _plan_hosts(replace(context, spec=of_all), run)
-    if (refusal := check_pool_plan(spec, pool_plan)) is not None:
+    if (refusal := check_pool_plan(spec.asked, pool_plan)) is not None:
         raise StartError(refusal)
     told = ("asked", "backend_reason", "notes", "choices", "other_runs", "first_world_size")
     first = for_hosts(pool_plan, {host.name for host in plan.hosts})
@@ -391,7 +391,7 @@ def _plan_hosts(context: Gathered, run: str) -> Plan:
     plan = plan._replace(notes=notes, hub=tuple(entry.repo.word for entry in context.hub.use.repos))
     if not plan.env:
         return plan
-    plan = plan._replace(install=install_command(spec.env), packages=packages)
+    plan = plan._replace(install=install_command(spec.asked.env), packages=packages)
     return plan._replace(
         install_by_run=install_by_run(spec), project_packages=tuple(sorted(spec.project.requirements.names))
     )
@@ -433,7 +433,7 @@ def _preflight(
     connectivity = run_in_background(
         lambda: check_connectivity(nodes, context, start.pool, logs_in=is_by_ssh), "connectivity"
     )
-    script = with_environment(script, context) if script and spec.sync else None
+    script = with_environment(script, context) if script and spec.asked.sync else None
     if script is not None and reading is not None:
         script = with_sent_files(script, [entry.path for entry in reading.result().manifest.entries])
     try:

@@ -18,6 +18,7 @@ from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import quoted
+from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.plan import Commit
 from ipexctl.projects.layout import ProjectLayout, read_layout
 from ipexctl.projects.modules import find_module
@@ -36,25 +37,26 @@ _GENERATION: Final = re.compile(r"(?P<tree>.*?)(?:\.gen(?P<number>\d+))?")
 
 def locate_project(spec: RunSpec, cwd: Path, before: str = "") -> ProjectLocation:
     """`before`: the call up to the script, for the line to type instead; empty if no line can be typed."""
-    script = Path(spec.script) if spec.kind == "script" else None
+    asked = spec.asked
+    script = Path(asked.script) if asked.kind == "script" else None
     if script is not None and path_problem(cwd / script, "file"):
         location = _locate_command(spec, cwd)
         if location is None:
             raise _no_script(spec, script, cwd, before)
         return location
-    root, subdirectory = _root_of(spec, script, cwd)
+    root, subdirectory = _root_of(asked, script, cwd)
     workdir = root / subdirectory
     if script is None:
         layout = read_layout(root, workdir)
         found = None
-        entry = layout.commands.get(spec.script, "") if spec.kind == "command" and spec.sync else ""
+        entry = layout.commands.get(asked.script, "") if asked.kind == "command" and asked.sync else ""
         if find_module(entry.partition(":")[0], layout.search_paths) is not None:
             return _command_location(spec, root, subdirectory, layout, entry)
-        if spec.kind == "module":
-            check_module_name(spec.argv[0], workdir)
-            found = project_module(spec.argv, workdir, layout, directories_above(workdir))
+        if asked.kind == "module":
+            check_module_name(asked.argv[0], workdir)
+            found = project_module(asked.argv, workdir, layout, directories_above(workdir))
         files = find_requirement_files(layout, workdir)
-        return ProjectLocation(root, subdirectory, spec.argv, _with_files(found, files), layout, files)
+        return ProjectLocation(root, subdirectory, asked.argv, _with_files(found, files), layout, files)
     path = Path(os.path.normpath(cwd / script))
     if not path.is_relative_to(root):
         raise UserError(
@@ -63,9 +65,9 @@ def locate_project(spec: RunSpec, cwd: Path, before: str = "") -> ProjectLocatio
         )
     argument = os.path.relpath(path, workdir)
     argument = f"./{argument}" if argument.startswith("-") else argument  # Python takes `-x.py` for options
-    command = (argument, *spec.argv[1:])
+    command = (argument, *asked.argv[1:])
     here = Path(os.path.normpath(cwd))
-    is_above = spec.sync and path.is_relative_to(here) and not here.is_relative_to(root)
+    is_above = asked.sync and path.is_relative_to(here) and not here.is_relative_to(root)
     can_be_larger = is_above and not is_marked(root) and not root_problem(here)
     hint = "; for the current directory: --cwd ." if can_be_larger else ""
     layout = read_layout(root, path.parent)
@@ -78,13 +80,13 @@ def locate_project(spec: RunSpec, cwd: Path, before: str = "") -> ProjectLocatio
     return ProjectLocation(root, subdirectory, command, found, layout, files, hint=hint)
 
 
-def _root_of(spec: RunSpec, script: Path | None, cwd: Path) -> tuple[Path, str]:
+def _root_of(asked: Asked, script: Path | None, cwd: Path) -> tuple[Path, str]:
     """The root, and the ranks' working directory below it. Raises a UserError for a directory that is no project."""
-    if spec.cwd is not None and (problem := path_problem(cwd / spec.cwd, "directory")):
-        raise UserError(f"--cwd {quoted(str(spec.cwd))} {problem}", fix="name the project's directory on this machine")
-    module = spec.argv[0] if spec.kind == "module" else ""
-    root = find_root(script, spec.cwd, cwd, module)
-    if spec.sync and (problem := root_problem(root)):
+    if asked.cwd is not None and (problem := path_problem(cwd / asked.cwd, "directory")):
+        raise UserError(f"--cwd {quoted(asked.cwd)} {problem}", fix="name the project's directory on this machine")
+    module = asked.argv[0] if asked.kind == "module" else ""
+    root = find_root(script, asked.cwd, cwd, module)
+    if asked.sync and (problem := root_problem(root)):
         raise UserError(problem, fix=project_fix(script and cwd / script))
     here = Path(os.path.normpath(cwd))
     return root, here.relative_to(root).as_posix() if here.is_relative_to(root) else "."
@@ -93,9 +95,9 @@ def _root_of(spec: RunSpec, script: Path | None, cwd: Path) -> tuple[Path, str]:
 def with_python_path(spec: RunSpec, cwd: Path) -> tuple[RunSpec, str]:
     """Make the parts of a typed PYTHONPATH that lie in the project relative to the ranks' directory, and leave out
     those that ranks import from anyway. The second value is a note, or empty."""
-    typed = next((export for export in spec.exports if export.name == "PYTHONPATH" and not export.secret), None)
+    typed = next((export for export in spec.asked.exports if export.name == "PYTHONPATH"), None)
     project = spec.project
-    if typed is None or not spec.sync:
+    if typed is None or typed.value is None or not spec.asked.sync:
         return spec, ""
     workdir, own = project.root / project.subdirectory, project.layout.search_paths
     parts = list[str]()
@@ -103,10 +105,10 @@ def with_python_path(spec: RunSpec, cwd: Path) -> tuple[RunSpec, str]:
         path = Path(os.path.normpath(cwd / part))
         if path not in own:
             parts.append(os.path.relpath(path, workdir) if path.is_relative_to(project.root) else part)
-    kept = (replace(typed, value=":".join(parts)),) if parts else ()
-    others = tuple(export for export in spec.exports if export is not typed)
+    kept = (typed._replace(value=":".join(parts)),) if parts else ()
+    others = tuple(export for export in spec.asked.exports if export is not typed)
     note = "" if parts else f"PYTHONPATH={typed.value} is left out: ranks import from there anyway"
-    return replace(spec, exports=(*others, *kept)), note
+    return replace(spec, asked=spec.asked._replace(exports=(*others, *kept))), note
 
 
 def _with_files(script: ScriptFile | None, files: RequirementFiles) -> ScriptFile | None:
@@ -115,10 +117,10 @@ def _with_files(script: ScriptFile | None, files: RequirementFiles) -> ScriptFil
 
 def _locate_command(spec: RunSpec, cwd: Path) -> ProjectLocation | None:
     """The location of a console script that the project declares; None if it declares none of that name."""
-    name = spec.script
+    name = spec.asked.script
     if "/" in name:
         return None
-    root, subdirectory = _root_of(spec, None, cwd)
+    root, subdirectory = _root_of(spec.asked, None, cwd)
     workdir = root / subdirectory
     layout = read_layout(root, workdir)
     entry = layout.commands.get(name)
@@ -128,7 +130,7 @@ def _locate_command(spec: RunSpec, cwd: Path) -> ProjectLocation | None:
     if find_module(module, layout.search_paths) is None:
         raise UserError(
             f"the command {name} of {layout.root.name} is in the module {module}, which the project lacks",
-            fix=f"if the environment has it: ipexctl run -- {shlex.join(spec.argv)}",
+            fix=f"if the environment has it: ipexctl run -- {shlex.join(spec.asked.argv)}",
         )
     if (found := find_launch(module, layout.search_paths)) is not None:
         launcher, path, line = found
@@ -144,36 +146,37 @@ def _command_location(
 ) -> ProjectLocation:
     """Of a console script of the project: the ranks call its function."""
     workdir = root / subdirectory
-    name, (module, _, function) = spec.argv[0], entry.partition(":")
+    name, (module, _, function) = spec.asked.argv[0], entry.partition(":")
     first = function.partition(".")[0]
     code = f"import sys; from {module} import {first}; sys.argv[0] = {name!r}; sys.exit({function}())"
     files = find_requirement_files(layout, workdir)
-    script = project_module((module, *spec.argv[1:]), workdir, layout)
-    command = ("-c", code, *spec.argv[1:])
+    script = project_module((module, *spec.asked.argv[1:]), workdir, layout)
+    command = ("-c", code, *spec.asked.argv[1:])
     return ProjectLocation(root, subdirectory, command, _with_files(script, files), layout, files, entry)
 
 
 def _no_script(spec: RunSpec, script: Path, cwd: Path, before: str) -> UserError:
+    asked = spec.asked
     problem = path_problem(cwd / script, "file")
     fix = _script_fix(spec, script, cwd, before)
-    is_word = not script.suffix and "/" not in spec.script and not os.path.lexists(cwd / script)
-    commands = sorted(read_layout(find_root(None, spec.cwd, cwd), cwd).commands) if is_word else []
+    is_word = not script.suffix and "/" not in asked.script and not os.path.lexists(cwd / script)
+    commands = sorted(read_layout(find_root(None, asked.cwd, cwd), cwd).commands) if is_word else []
     if commands:
-        near = difflib.get_close_matches(spec.script, commands, n=1, cutoff=0.6)
+        near = difflib.get_close_matches(asked.script, commands, n=1, cutoff=0.6)
         shown = near or commands[:1]
-        words = shlex.join((shown[0], *spec.argv[1:]))
+        words = shlex.join((shown[0], *asked.argv[1:]))
         more = f" and {len(commands) - _MOST_COMMANDS} more" if len(commands) > _MOST_COMMANDS else ""
         has = f"the project has the commands {join_words(commands[:_MOST_COMMANDS])}{more}"
         if len(commands) == 1:
             has = f"the project has the command {commands[0]}"
         if near or not before:
             return UserError(
-                f"{quoted(spec.script)} is no script here; {has}", fix=f"{before or 'ipexctl run'} {words}"
+                f"{quoted(asked.script)} is no script here; {has}", fix=f"{before or 'ipexctl run'} {words}"
             )
     if not fix and before and is_word:
         return UserError(
-            f"{quoted(spec.script)}: there is no such script here; a command of the environment stands after --",
-            fix=f"{before} -- {shlex.join(spec.argv)}",
+            f"{quoted(asked.script)}: there is no such script here; a command of the environment stands after --",
+            fix=f"{before} -- {shlex.join(asked.argv)}",
         )
     return UserError(
         f"the script {quoted(str(script))} {problem}",
@@ -207,13 +210,13 @@ def directories_above(directory: Path) -> tuple[Path, ...]:
 
 def _script_fix(spec: RunSpec, script: Path, cwd: Path, before: str) -> str:
     """The call with an existing script: the same name above or below, or a similar one beside it; or empty."""
-    found = _scripts_above(script, spec.cwd, cwd) or _similar_scripts(script, cwd)
+    found = _scripts_above(script, spec.asked.cwd, cwd) or _similar_scripts(script, cwd)
     if not found:
         return ""
-    return f"{before} {shlex.join((found[0], *spec.argv[1:]))}" if before else f"did you mean {quoted(found[0])}?"
+    return f"{before} {shlex.join((found[0], *spec.asked.argv[1:]))}" if before else f"did you mean {quoted(found[0])}?"
 
 
-def _scripts_above(script: Path, cwd_option: Path | None, cwd: Path) -> list[str]:
+def _scripts_above(script: Path, cwd_option: str | None, cwd: Path) -> list[str]:
     """Only inside the project: a script further above would make another directory the project."""
     root, here = find_root(None, cwd_option, cwd), Path(os.path.normpath(cwd))
     above = [directory for directory in here.parents if directory.is_relative_to(root)]

@@ -17,12 +17,14 @@ from ipexctl.hosts.host import Host, quoted
 from ipexctl.launch.overrides import check_options
 from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.request import first_hosts
+from ipexctl.node.common.asked import Asked, Export
 from ipexctl.node.common.placeholders import NAMES, find_wrong_name
 from ipexctl.node.common.plan import OtherRun, Plan
-from ipexctl.option_declaration import CallOptions, declared
+from ipexctl.option_declaration import CallOptions
 from ipexctl.remote.outcome import HostError, exit_code
 from ipexctl.run.ranks import EVERY_RANK, RankSet
-from ipexctl.spec import CommandKind, Export, RunSpec
+from ipexctl.run_options import DECLARED
+from ipexctl.spec import RunSpec
 from ipexctl.stack.env.record import check_env_name
 from ipexctl.sync.ignore import OWN
 from ipexctl.text import counted, expanded, is_variable_name
@@ -58,15 +60,15 @@ class StartError(Exception):
         self.failure = refusal
 
 
-def run_spec(
-    kind: CommandKind, argv: tuple[str, ...], given: Mapping[str, Any], exports: tuple[Export, ...], **others: Any
-) -> RunSpec:
-    """`given`: the options shared with the playbook task `run`, by name."""
-    values = {name: given[name] for name in declared(RunSpec) if name in given}
+def with_given(asked: Asked, given: Mapping[str, Any]) -> Asked:
+    """Set the options in `given`, by name, as the command line, a playbook or a program gives them."""
+    values = {name: given[name] for name in DECLARED if name in given}
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     if values.get("checkpoint") is not None:
         values["checkpoint"] = os.path.normpath(values["checkpoint"])
-    return RunSpec(kind, argv, exports=exports, **values, **others)
+    if values.get("cwd") is not None:
+        values["cwd"] = str(Path(values["cwd"]))
+    return asked._replace(**values)
 
 
 def _refuse_launcher(argv: Sequence[str]) -> None:
@@ -80,30 +82,30 @@ def _refuse_launcher(argv: Sequence[str]) -> None:
         )
 
 
-def check_request(spec: RunSpec) -> None:
-    if (refusal := check_options(spec)) is not None:
+def check_request(asked: Asked) -> None:
+    if (refusal := check_options(asked)) is not None:
         raise UserError(refusal.reason, fix=refusal.fix)
-    if spec.kind == "command":
-        _refuse_launcher(spec.argv)
-        _refuse_placeholder(spec.argv)
-    if spec.python is None:
-        check_env_name(spec.env)
-    for option, path in (("--python", spec.python), ("--setup", spec.setup)):
+    if asked.kind == "command":
+        _refuse_launcher(asked.argv)
+        _refuse_placeholder(asked.argv)
+    if asked.python is None:
+        check_env_name(asked.env)
+    for option, path in (("--python", asked.python), ("--setup", asked.setup)):
         if path is not None and not path.startswith("/"):
             raise UserError(f"{option} {quoted(path)} is not an absolute path", fix=f"{option} /PATH/ON/EVERY/HOST")
-    if spec.metric is not None and (problem := metric_problem(spec.metric)):
+    if asked.metric is not None and (problem := metric_problem(asked.metric)):
         raise UserError(
-            f"--metric {quoted(spec.metric)}: {problem}",
+            f"--metric {quoted(asked.metric)}: {problem}",
             fix=r"a regular expression with one group for the number, such as --metric 'samples/s: (\S+)'",
         )
-    if spec.tag is not None and not (spec.tag.isprintable() and len(spec.tag) <= _LONGEST_TAG):
+    if asked.tag is not None and not (asked.tag.isprintable() and len(asked.tag) <= _LONGEST_TAG):
         raise UserError(
-            f"--tag is one line of at most {_LONGEST_TAG} characters: {quoted(spec.tag[:_LONGEST_TAG])}",
+            f"--tag is one line of at most {_LONGEST_TAG} characters: {quoted(asked.tag[:_LONGEST_TAG])}",
             fix="a shorter --tag, without control characters",
         )
-    if spec.checkpoint and not _is_path_of_checkpoint(spec.checkpoint):
+    if asked.checkpoint and not _is_path_of_checkpoint(asked.checkpoint):
         raise UserError(
-            f"--checkpoint {quoted(spec.checkpoint)} names no file or directory of checkpoints",
+            f"--checkpoint {quoted(asked.checkpoint)} names no file or directory of checkpoints",
             fix="name the one that rank 0 writes, relative to the working directory of the ranks: "
             "--checkpoint checkpoints; or its absolute path, the same on every host",
         )
@@ -122,13 +124,13 @@ def _refuse_placeholder(argv: Sequence[str]) -> None:
         )
 
 
-def check_packages(spec: RunSpec) -> None:
-    if (spec.extra or spec.group) and (spec.packages or spec.requirements or not spec.takes_own_requirements):
+def check_packages(asked: Asked) -> None:
+    if (asked.extra or asked.group) and (asked.packages or asked.requirements or not asked.takes_own_requirements):
         raise UserError(
             "--extra and --group are for the project's own requirements",
             fix="with -r, name them after the file: -r 'pyproject.toml[NAME]'",
         )
-    if spec.python is not None and (spec.packages or spec.requirements):
+    if asked.python is not None and (asked.packages or asked.requirements):
         raise UserError("--with and -r change an environment, and --python is never changed", fix="remove --python")
 
 
@@ -150,15 +152,15 @@ def _is_path_of_checkpoint(path: str) -> bool:
     return is_plain and not is_own and not path.startswith("~")
 
 
-def refuse_bad_rank_counts(spec: RunSpec, hosts: Sequence[Host], shown: RankSet = EVERY_RANK) -> None:
+def refuse_bad_rank_counts(asked: Asked, hosts: Sequence[Host], shown: RankSet = EVERY_RANK) -> None:
     """Refuse numbers of ranks that do not fit the hosts, as far as known before they are contacted."""
-    if (refusal := check_pool(spec, hosts)) is not None:
+    if (refusal := check_pool(asked, hosts)) is not None:
         raise UserError(refusal.reason, fix=refusal.fix)
-    hosts = first_hosts(hosts, spec)
-    share = distribute_ranks(hosts, spec.n, spec.ppn, 1)
+    hosts = first_hosts(hosts, asked)
+    share = distribute_ranks(hosts, asked.n, asked.ppn, 1)
     if isinstance(share, Refusal):
         raise UserError(share.reason, fix=share.fix)
-    if spec.n is not None or spec.ppn is not None or all(host.slots for host in hosts):
+    if asked.n is not None or asked.ppn is not None or all(host.slots for host in hosts):
         shown.within(sum(share.counts))
 
 
@@ -166,12 +168,21 @@ _SHOWN: Final = frozenset({"MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "CCL
 """Variables that are no secrets, because the plan is made of their values and shows them."""
 
 
-def read_exports(arguments: Iterable[str], files: Sequence[Path], environ: Mapping[str, str]) -> tuple[Export, ...]:
-    """`-x KEY=VALUE`, `-x KEY` (with its value in `environ`) and the lines of --env-file. The last two are secrets."""
+def read_exports(
+    arguments: Iterable[str], files: Sequence[Path], environ: Mapping[str, str]
+) -> tuple[tuple[Export, ...], dict[str, str]]:
+    """`-x KEY=VALUE`, `-x KEY` (with its value in `environ`) and the lines of --env-file; the last two are secrets.
+    The second value has the values of secrets, by name."""
     found: dict[str, Export] = {}
+    values: dict[str, str] = {}
+
+    def add(name: str, source: str, value: str, *, is_shown: bool) -> None:
+        found[name] = Export(name, source, value if is_shown else None)
+        values[name] = value
+
     for file in files:
         for name, value in _read_env_file(file).items():
-            found[name] = Export(name, value, secret=name not in _SHOWN, source=f"--env-file {file.name}")
+            add(name, f"--env-file {file.name}", value, is_shown=name in _SHOWN)
     for argument in arguments:
         name, equals, value = argument.partition("=")
         if not is_variable_name(name):
@@ -179,12 +190,12 @@ def read_exports(arguments: Iterable[str], files: Sequence[Path], environ: Mappi
                 f"-x {quoted(argument)}: {quoted(name)} is not a variable name", fix="-x NAME=VALUE, or -x NAME"
             )
         if equals:
-            found[name] = Export(name, value, source="-x")
+            add(name, "-x", value, is_shown=True)
         elif name in environ:
-            found[name] = Export(name, environ[name], secret=name not in _SHOWN, source="-x")
+            add(name, "-x", environ[name], is_shown=name in _SHOWN)
         else:
             raise UserError(f"-x {name}: it is not set here", fix=f"export {name}=…, or -x {name}=VALUE")
-    return tuple(found.values())
+    return tuple(found.values()), {name: values[name] for name, export in found.items() if export.value is None}
 
 
 def _read_env_file(path: Path) -> dict[str, str]:
@@ -211,21 +222,21 @@ def _read_env_file(path: Path) -> dict[str, str]:
     return found
 
 
-def check_pool(spec: RunSpec, hosts: Sequence[Host]) -> Refusal | None:
+def check_pool(asked: Asked, hosts: Sequence[Host]) -> Refusal | None:
     """Why the options can't be met on these hosts, before one is contacted."""
-    if not spec.has_pool:
+    if not asked.has_pool:
         return None
-    wanted = len(hosts) - spec.spares
-    if spec.spares and wanted < 2:
+    wanted = len(hosts) - asked.spares
+    if asked.spares and wanted < 2:
         return Refusal(
-            f"--spares {spec.spares} leaves {counted(max(wanted, 0), 'host')} of {len(hosts)} for the ranks, and node0 "
-            "can't be replaced",
+            f"--spares {asked.spares} leaves {counted(max(wanted, 0), 'host')} of {len(hosts)} for the ranks, and "
+            "node0 can't be replaced",
             f"--spares {len(hosts) - 2}" if len(hosts) > 2 else "name more hosts: two for the ranks, and the spares",
         )
-    if spec.min_hosts is not None and spec.min_hosts > wanted:
-        beside = f" beside {counted(spec.spares, 'spare')}" if spec.spares else ""
+    if asked.min_hosts is not None and asked.min_hosts > wanted:
+        beside = f" beside {counted(asked.spares, 'spare')}" if asked.spares else ""
         return Refusal(
-            f"--min-hosts {spec.min_hosts} is more than the {counted(wanted, 'host')} of the run{beside}",
+            f"--min-hosts {asked.min_hosts} is more than the {counted(wanted, 'host')} of the run{beside}",
             f"--min-hosts {max(1, wanted - 1)}, or name more hosts",
         )
     return None
@@ -241,22 +252,22 @@ def spec_of_all(spec: RunSpec, plan: Plan) -> RunSpec | Refusal:
             "--ppn N with --spares",
         )
     ranks = next(iter(counts.values()))
-    minimum = spec.min_hosts or len(plan.hosts)  # it stays a run that may have other hosts
-    without_spares = replace(spec, n=None, ppn=ranks, spares=0, min_hosts=minimum)
-    return replace(without_spares, backend=plan.backend or "auto", launcher=plan.launcher.mode)
+    minimum = spec.asked.min_hosts or len(plan.hosts)  # it stays a run that may have other hosts
+    asked = spec.asked._replace(n=None, ppn=ranks, spares=0, min_hosts=minimum, launcher=plan.launcher.mode)
+    return replace(spec, asked=asked._replace(backend=plan.backend or "auto"))
 
 
-def check_pool_plan(spec: RunSpec, pool_plan: Plan) -> Refusal | None:
+def check_pool_plan(asked: Asked, pool_plan: Plan) -> Refusal | None:
     """Why no attempt with fewer hosts is possible."""
     node0 = pool_plan.node0
     if pool_plan.hosts[0].name != node0:
         return Refusal(f"--min-hosts and --spares need ranks on {node0}, whose supervisor plans each attempt", "-n N")
-    minimum, hosts = spec.min_hosts or 1, len(pool_plan.hosts) - spec.spares
+    minimum, hosts = asked.min_hosts or 1, len(pool_plan.hosts) - asked.spares
     if minimum > hosts:
         return Refusal(
             f"--min-hosts {minimum} is more than the {counted(hosts, 'host')} with ranks", "fewer --min-hosts"
         )
-    if len(pool_plan.leaders) > 1 and not spec.checkpoint:
+    if len(pool_plan.leaders) > 1 and not asked.checkpoint:
         return Refusal(
             "--min-hosts and --spares need --checkpoint on hosts without a shared home: a lost one may have the only "
             "copy of what the others continue from",

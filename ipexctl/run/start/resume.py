@@ -43,7 +43,7 @@ def resumed_spec(
 
     Raises a UserError for options that do not fit the hosts.
     """
-    node0 = record.node0.name
+    asked, node0 = spec.asked, record.node0.name
     alive = [
         name
         for name, snapshot in snapshots.items()
@@ -59,8 +59,8 @@ def resumed_spec(
         return Refusal(f"run {record.id} is alive on {fold(alive)}", f"ipexctl stop {record.id}", tuple(alive))
     left = tuple(host for host in spec.hosts if not isinstance(snapshots[host.name], NO_ANSWER))
     away = tuple(host.name for host in spec.hosts if host not in left)
-    if len(left) < (spec.min_hosts or 1):
-        minimum = f", fewer than --min-hosts {spec.min_hosts}" if spec.min_hosts else ""
+    if len(left) < (asked.min_hosts or 1):
+        minimum = f", fewer than --min-hosts {asked.min_hosts}" if asked.min_hosts else ""
         reason = next(snapshot.reason for snapshot in snapshots.values() if isinstance(snapshot, NO_ANSWER))
         return Refusal(
             f"{counted(len(left), 'host')} of {len(spec.hosts)} answer{'s' * (len(left) == 1)}{minimum}; "
@@ -70,18 +70,20 @@ def resumed_spec(
             away,
             3,
         )
-    spares = spec.spares if "spares" in typed else max(0, spec.spares - len(away))
-    before, after = len(spec.hosts) - spec.spares, len(left) - spares
+    spares = asked.spares if "spares" in typed else max(0, asked.spares - len(away))
+    before, after = len(spec.hosts) - asked.spares, len(left) - spares
     found = replace(
         spec,
         hosts=left,
-        spares=spares,
-        n=spec.n if spec.n is None or "n" in typed else max(1, spec.n * after // before),
-        first_world_size=record.plan.first_world_size,
         options=spec.options.without(away),
-        resumed=(*record.plan.asked.resumed, record.id),
+        asked=asked._replace(
+            spares=spares,
+            n=asked.n if asked.n is None or "n" in typed else max(1, asked.n * after // before),
+            first_world_size=record.plan.first_world_size,
+            resumed=(*record.plan.asked.resumed, record.id),
+        ),
     )
-    refuse_bad_rank_counts(found, left)
+    refuse_bad_rank_counts(found.asked, left)
     return found
 
 

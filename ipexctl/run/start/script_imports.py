@@ -27,6 +27,7 @@ from ipexctl.known_errors.gpu_code import GpuLine, find_gpu_lines
 from ipexctl.launch.hub_settings import NO_USE, HubUse, hub_use_of, imported_modules
 from ipexctl.launch.request import MPI_MODULES, Gathered, MpiImport
 from ipexctl.limits import IMPORTS_CHECK
+from ipexctl.node.common.asked import Asked
 from ipexctl.node.env.check import normalize
 from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.projects.layout import OwnPackage, ProjectLayout
@@ -349,24 +350,25 @@ def _is_install(node: ast.AST) -> bool:
 
 
 def with_environment(script: ScriptFile, context: Gathered) -> ScriptFile:
-    spec, doubt, doubts_all = context.spec, script.doubt, script.doubts_all
-    if any(export.name in ("PYTHONPATH", "PYTHONHOME") for export in spec.exports) or spec.setup:
-        source = f"{spec.setup} may set" if spec.setup else "the call sets"
+    spec, asked, doubt, doubts_all = context.spec, context.asked, script.doubt, script.doubts_all
+    if any(export.name in ("PYTHONPATH", "PYTHONHOME") for export in asked.exports) or asked.setup:
+        source = f"{asked.setup} may set" if asked.setup else "the call sets"
         doubt, doubts_all = f"{source} where Python looks for modules", True
     own = context.env.name is not None
     packages = frozenset(map(normalize, context.env.packages)) if own and context.env.is_installed else frozenset()
     if own:
-        install = install_command(spec.env)
+        install = install_command(asked.env)
     else:
         install = f"ipexctl exec -- {shlex.quote(str(context.env.python))} -m pip install"
+    with_extras = replace(spec, asked=asked._replace(install=bool(asked.extra or asked.group)))
     return replace(
         script,
         doubt=doubt,
         doubts_all=doubts_all,
         own=own,
         install=install,
-        install_by_run=install_by_run(replace(spec, install=bool(spec.extra or spec.group))) if own else "",
-        is_installed_by_run=spec.install and takes_own_requirements(spec),
+        install_by_run=install_by_run(with_extras) if own else "",
+        is_installed_by_run=asked.install and takes_own_requirements(asked),
         packages=packages,
     )
 
@@ -573,14 +575,15 @@ def install_command(name: str) -> str:
     return f"ipexctl install{f' --env {shlex.quote(name)}' if name != DEFAULT_ENV else ''}"
 
 
-def takes_own_requirements(spec: RunSpec) -> bool:
-    return spec.takes_own_requirements and not (spec.packages or spec.requirements) and spec.python is None
+def takes_own_requirements(asked: Asked) -> bool:
+    return asked.takes_own_requirements and not (asked.packages or asked.requirements) and asked.python is None
 
 
 def install_by_run(spec: RunSpec) -> str:
     """The same call with `--install` for the project's requirements; empty if a run reads none, or has just done so."""
-    is_own = spec.kind != "command" or bool(spec.project.entry)
-    if spec.install or not spec.takes_own_requirements or not spec.sync or not is_own:
+    asked = spec.asked
+    is_own = asked.kind != "command" or bool(spec.project.entry)
+    if asked.install or not asked.takes_own_requirements or not asked.sync or not is_own:
         return ""
-    mark = {"module": "-m ", "command": "-- "}.get(spec.kind, "")
-    return f"ipexctl run --install {mark}{shlex.join(spec.argv)}"
+    mark = {"module": "-m ", "command": "-- "}.get(asked.kind, "")
+    return f"ipexctl run --install {mark}{shlex.join(asked.argv)}"

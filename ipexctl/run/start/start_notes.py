@@ -92,7 +92,7 @@ def check_gpu_code(spec: RunSpec, packages: Mapping[str, str]) -> None:
     script = spec.project.script
     if (
         script is None
-        or spec.python is not None
+        or spec.asked.python is not None
         or any(name.startswith(("nvidia-cu", "nvidia-nccl")) for name in packages)
     ):
         return
@@ -102,22 +102,24 @@ def check_gpu_code(spec: RunSpec, packages: Mapping[str, str]) -> None:
 
 
 def script_notes(context: Gathered, plan: Plan) -> tuple[str, ...]:
-    spec, script = context.spec, context.spec.project.script
+    spec, asked, script = context.spec, context.asked, context.spec.project.script
     uses_it, has_trainer = (script.uses_trainer, script.has_trainer) if script is not None else (False, False)
     packages = context.env.packages if context.env.is_installed else {}
     ranks = plan.world_size if plan.backend != "none" else 1
-    has_use_ipex = sets_use_ipex(spec.argv[1:])
+    has_use_ipex = sets_use_ipex(asked.argv[1:])
     lines = script.gpu_lines if script is not None else ()
-    flag = find_resume_flag(spec.argv[1:]) or (script.resumes if script is not None else None)
+    flag = find_resume_flag(asked.argv[1:]) or (script.resumes if script is not None else None)
     notes: tuple[str, ...] = (
-        f"{spec.script} seems to be written for GPUs, and the ranks run on CPUs: {suggestions(lines)}" if lines else "",
+        f"{asked.script} seems to be written for GPUs, and the ranks run on CPUs: {suggestions(lines)}"
+        if lines
+        else "",
         use_ipex_note(packages, _last_with_ipex(context.env.stacks)) if has_use_ipex else "",
-        trainer_note(uses_it=uses_it, argv=spec.argv, packages=packages, ranks=ranks),
+        trainer_note(uses_it=uses_it, argv=asked.argv, packages=packages, ranks=ranks),
         trainer_resume_note(flag, has_trainer=has_trainer, packages=packages, ranks=ranks),
     )
     notes += (
         spawner_note(script.spawner if script is not None else None, ranks, has_group=plan.backend != "none"),
-        hydra_note([entry.module for entry in script.imports] if script is not None else (), spec.argv[1:], ranks),
+        hydra_note([entry.module for entry in script.imports] if script is not None else (), asked.argv[1:], ranks),
         *hiding_notes(spec.project.layout, packages),
     )
     return tuple(note for note in notes if note)
@@ -305,7 +307,7 @@ def earlier_checkpoint(spec: RunSpec, records: Sequence[RunRecord]) -> ResumeFla
     of_project = [record for record in reversed(records) if record.project == str(spec.project.root)]
     for record in of_project[:_MAX_RECORDS]:
         path = record.plan.asked.checkpoint
-        is_same = record.plan.asked.argv[:1] == (spec.script,)
+        is_same = record.plan.asked.argv[:1] == (spec.asked.script,)
         if isinstance(path, str) and path and is_same:
             return ResumeFlag(f"run {record.id} had --checkpoint {printable(path)}", posixpath.normpath(path), path)
     return None
@@ -327,9 +329,9 @@ def check_resumed(
     nodes: Sequence[Host], spec: RunSpec, plan: Plan, pool: SessionPool, records: Sequence[RunRecord]
 ) -> str:
     """One round trip for a script that may resume without `--checkpoint` on several hosts. Returns a note, or ''."""
-    if spec.checkpoint or len(nodes) < 2:
+    if spec.asked.checkpoint or len(nodes) < 2:
         return ""
-    argv, script = spec.argv[1:], spec.project.script
+    argv, script = spec.asked.argv[1:], spec.project.script
     flag = find_resume_flag(argv) or (script.resumes if script is not None else None)
     flag = flag or earlier_checkpoint(spec, records)
     if flag is None:

@@ -48,7 +48,8 @@ _SHOWN: Final = PathNotes("said")
 
 
 def start_reading(spec: RunSpec, on_step: Callable[[str], None]) -> Future[Project] | None:
-    if not spec.sync:
+    asked = spec.asked
+    if not asked.sync:
         check_unsynced_path(spec)
         on_step(describe_project(spec))
         return None
@@ -57,15 +58,15 @@ def start_reading(spec: RunSpec, on_step: Callable[[str], None]) -> Future[Proje
         read = partial(
             read_project,
             spec.project.root,
-            spec.exclude,
+            asked.exclude,
             secret_files=spec.secret_files,
-            home=spec.home,
-            allow_big=spec.allow_big,
-            data=[Path(path) for path in spec.data],
+            home=asked.home,
+            allow_big=asked.allow_big,
+            data=[Path(path) for path in asked.data],
         )
-        content = read(includes=spec.include)
+        content = read(includes=asked.include)
         if unsent := unsent_modules(spec, content):
-            content = read(includes=(*spec.include, *map(pattern_for, unsent)))
+            content = read(includes=(*asked.include, *map(pattern_for, unsent)))
             on_step(
                 f"note: {join_words(unsent)} {'is' if len(unsent) == 1 else 'are'} sent although an ignore file "
                 "excludes it: the project's own modules import it"
@@ -85,7 +86,7 @@ def start_reading(spec: RunSpec, on_step: Callable[[str], None]) -> Future[Proje
 def unsent_modules(spec: RunSpec, project: Project) -> tuple[str, ...]:
     """Python files of own packages that the script imports in any case, and that an ignore file excludes."""
     script = spec.project.script
-    if script is None or spec.exclude:
+    if script is None or spec.asked.exclude:
         return ()
     sent = {entry.path for entry in project.manifest.entries}
     packages = tuple(f"{path}/" for path in spec.project.layout.paths if path != ".")
@@ -107,10 +108,10 @@ def begin_query(
             reading.result(),
             spec.hosts,
             pool,
-            TreeCalls(spec.home, lease is None, spec.timeout, pool.cancel),
-            iface=spec.iface,
+            TreeCalls(spec.asked.home, lease is None, spec.timeout, pool.cancel),
+            iface=spec.asked.iface,
             lease=lease,
-            ended=(*abandoned_runs(runs_directory()), *spec.resumed),
+            ended=(*abandoned_runs(runs_directory()), *spec.asked.resumed),
         )
 
     return run_in_background(query, "tree")
@@ -119,8 +120,10 @@ def begin_query(
 def release_tree(query: Future[ProjectSync], spec: RunSpec, pool: SessionPool, *, lease: str) -> frozenset[str]:
     """Remove the run's leases; return the hosts that still have them."""
     wait((query,))  # it may still ask for a lease
-    home = shlex.quote(spec.home.removeprefix("~/"))  # sessions start in the home directory
-    return clean_up(spec.hosts, f"{walk_to(f'{spec.home}/code')}rm -f {home}/code/*/.ipexctl/leases/{lease}", pool)
+    home = shlex.quote(spec.asked.home.removeprefix("~/"))  # sessions start in the home directory
+    return clean_up(
+        spec.hosts, f"{walk_to(f'{spec.asked.home}/code')}rm -f {home}/code/*/.ipexctl/leases/{lease}", pool
+    )
 
 
 def _shown_before(project: Project) -> Sequence[str]:
@@ -195,7 +198,7 @@ def check_synced_path(spec: RunSpec, manifest: Manifest) -> None:
 
 def check_unsynced_path(spec: RunSpec) -> None:
     """Refuse a path with a link if a project's file set the path: nobody can tell there whose link it is."""
-    if spec.checkpoint_is_found and (link := first_link(spec)):
+    if spec.asked.checkpoint_is_found and (link := first_link(spec)):
         raise UserError(
             f"{_named(spec)}: {quoted(link)} is a link, and a file that was found, not named, set this path",
             fix=_FIX,
@@ -203,7 +206,7 @@ def check_unsynced_path(spec: RunSpec) -> None:
 
 
 def _named(spec: RunSpec) -> str:
-    return f"--checkpoint {quoted(spec.checkpoint or '')}"
+    return f"--checkpoint {quoted(spec.asked.checkpoint or '')}"
 
 
 def first_link(spec: RunSpec) -> str:
@@ -213,8 +216,8 @@ def first_link(spec: RunSpec) -> str:
 
 def _parts_of(spec: RunSpec) -> Iterator[str]:
     """The path and those above it within the project's root; none for an absolute path, which only a host knows."""
-    parts = posixpath.normpath(posixpath.join(spec.project.subdirectory, spec.checkpoint or "")).split("/")
-    if spec.checkpoint and parts[0] not in ("", ".."):
+    parts = posixpath.normpath(posixpath.join(spec.project.subdirectory, spec.asked.checkpoint or "")).split("/")
+    if spec.asked.checkpoint and parts[0] not in ("", ".."):
         yield from ("/".join(parts[:end]) for end in range(1, len(parts) + 1))
 
 
@@ -222,8 +225,9 @@ def refuse_lost_checkpoint(
     spec: RunSpec, nodes: Sequence[Host], plan: Plan, pool: SessionPool, registry: RunRegistry
 ) -> None:
     """Raise a StartError if the resumed run had a checkpoint, and every host says that it has no complete one."""
-    path, cwd, home = spec.checkpoint, plan.cwd, plan.home
-    records = [read_copy(registry.directory / run) for run in spec.resumed]
+    asked = spec.asked
+    path, cwd, home = asked.checkpoint, plan.cwd, plan.home
+    records = [read_copy(registry.directory / run) for run in asked.resumed]
     if not path or not any(record is not None and record.status.has_checkpoint for record in records):
         return
     tree = "" if posixpath.isabs(path) else posixpath.relpath(cwd, f"{home}/code").partition("/")[0]
@@ -243,8 +247,8 @@ def refuse_lost_checkpoint(
     reports = {done.host.name: done.result for done in pool.each(nodes, ask)}
     found = {name: report for name, report in reports.items() if report is not None}
     if len(found) == len(reports) and not any(plan_exchange(found).known.values()):
-        away = [name for name in registry.find(spec.resumed[-1]).hosts if name not in reports]
-        raise StartError(lost_checkpoint(path, spec.resumed[-1], list(reports), away, spec.typed))
+        away = [name for name in registry.find(asked.resumed[-1]).hosts if name not in reports]
+        raise StartError(lost_checkpoint(path, asked.resumed[-1], list(reports), away, spec.typed))
 
 
 def lost_checkpoint(path: str, run: str, hosts: Sequence[str], away: Collection[str], typed: TypedCall) -> StartFailure:

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import sys
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,9 @@ from ipexctl.commands.launch_call import options_of_run, read_launch_call
 from ipexctl.commands.shared_options import ConfiguredCommand, Home, Targets
 from ipexctl.commands.target_hosts import host_options, select
 from ipexctl.errors import FileError, UserError
+from ipexctl.node.common.asked import Asked
 from ipexctl.option_declaration import option_text
-from ipexctl.spec import RankOptions, RunOptions
+from ipexctl.run_options import DECLARED
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -320,9 +320,8 @@ def test_suggested_commands_have_the_options_that_choose_the_environment(project
     """
     (project / "ipexctl.toml").write_text("user = 'me'\n[run]\nmpi = 'openmpi'\n")
     context = parse("run", "-n", "4", "--python", "/opt/my py", "--backend", "gloo", "train.py")
-    ranks = RankOptions(**{field.name: context.params[field.name] for field in fields(RankOptions)})
-    run = RunOptions(**{field.name: context.params[field.name] for field in fields(RunOptions)})
-    chosen = option_text(options_of_run(ranks, run, targets_of(context)))
+    asked = Asked(**{name: context.params[name] for name in DECLARED})
+    chosen = option_text(options_of_run(asked, targets_of(context)))
     assert chosen == " -n 4 --python '/opt/my py'"
 
 
@@ -345,7 +344,7 @@ def test_the_backend_of_a_config_file_reaches_the_request(
     backends = []
 
     def read_only(*given: Any) -> Any:
-        backends.append(read_launch_call(*given).backend)
+        backends.append(read_launch_call(*given).asked.backend)
         raise typer.Exit
 
     monkeypatch.setattr("ipexctl.commands.run_call.read_launch_call", read_only)

@@ -19,7 +19,7 @@ from ipexctl.commands.run_call import CallOutcome, _noting_failed_call
 from ipexctl.errors import CallError, IpexctlError, UserError
 from ipexctl.run.registry import RunRegistry, read_failed_call
 from ipexctl.run.start.request import StartFailure
-from ipexctl.spec import RunSpec
+from plan_helpers import spec_of
 
 COMMANDS: Any = get_command(app)
 
@@ -54,7 +54,7 @@ def test_commands_and_modules_get_no_note_about_arguments(tmp_path: Path) -> Non
 def _note(kind: Any, *argv: str) -> str:
     context = COMMANDS.make_context("ipexctl", ["run", "train.py"])
     run = COMMANDS.get_command(context, "run").make_context("run", ["train.py"], parent=context)
-    return note_on_arguments(run, RunSpec(kind, argv))
+    return note_on_arguments(run, spec_of(kind, argv))
 
 
 START_FAILURE = StartFailure("node1: REASON", "FIX: -l '!node1'", ("node1",))

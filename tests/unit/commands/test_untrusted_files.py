@@ -19,10 +19,10 @@ from ipexctl.errors import FileError, UserError
 from ipexctl.extras.play.play_context import read_vars_dirs
 from ipexctl.hosts.select import HostRequest, select_hosts
 from ipexctl.launch.launchers.unwrap import unwrap
-from ipexctl.spec import RunSpec
 from ipexctl.stack.catalog import known_rows
 from ipexctl.sync.scan import scan_project
 from message_data import missing
+from plan_helpers import spec_of
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def hosts_of(request: HostRequest, project: Path) -> list[str]:
 
 def default_accelerate(project: Path) -> object:
     environ = {"HF_HOME": str(project)}
-    return unwrap(RunSpec("command", ("accelerate", "launch", "train.py")), (), None, environ)
+    return unwrap(spec_of("command", ("accelerate", "launch", "train.py")), (), None, environ)
 
 
 def host_with_key(project: Path) -> object:
@@ -212,6 +212,6 @@ def test_an_option_of_the_script_called_config_needs_no_note(project: Path) -> N
     (project / "train.py").write_text("")
     context: Any = parse("run", "train.py", "--config", "x.yaml", "--ppn", "2")
     assert context.params["config"] is None
-    note = note_on_arguments(context, RunSpec("script", ("train.py", "--config", "x.yaml", "--ppn", "2")))
+    note = note_on_arguments(context, spec_of("script", ("train.py", "--config", "x.yaml", "--ppn", "2")))
     assert "--ppn" in note
     assert "--config" not in note

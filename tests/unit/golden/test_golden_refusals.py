@@ -40,10 +40,10 @@ from ipexctl.projects.root import describe_root_problem, path_problem
 from ipexctl.remote.cancel import Cancel
 from ipexctl.run.start.project import locate_project
 from ipexctl.run.start.script_imports import project_module
-from ipexctl.spec import RunSpec
 from ipexctl.sync.project import read_project
 from ipexctl.sync.scan import check_size, scan_project
 from ipexctl.trust.host_steps import read_host_state
+from plan_helpers import spec_of
 from record_helpers import run_record
 
 UNTYPED: Any = ipexctl
@@ -247,8 +247,8 @@ def projects(base: Path) -> Iterator[Case]:
         put(home, path, "print()")
     for root in ("/", "/home", "/home/me", "/data", "/data/me", *map(str, OWN)):
         yield Case("not a project", describe_root_problem(Path(root), HOMES, OWN))
-    for spec in (run_spec("a.py"), RunSpec("module", ("x",)), RunSpec("command", ("x",))):
-        yield refusal(f"a {spec.kind} in the home", locate_project, spec, home, at=base)
+    for spec in (run_spec("a.py"), spec_of("module", ("x",)), spec_of("command", ("x",))):
+        yield refusal(f"a {spec.asked.kind} in the home", locate_project, spec, home, at=base)
     yield refusal("--cwd /", locate_project, run_spec(f"{home}/proj/train.py", cwd=Path("/")), Path("/"), at=base)
     for root in (".", "..", ".ipexctl", ".cache/ipexctl"):
         yield refusal(f"sync {root}", read_project, home / root, at=base)
@@ -281,7 +281,7 @@ def modules_and_sizes(base: Path) -> Iterator[Case]:
     for path in ("pkg/train.py", "a/py.py", "train.py"):
         put(base, path)
     for name in ("pkg/train.py", "./pkg/train", "train.py"):
-        yield refusal(f"run -m {name}", locate_project, RunSpec("module", (name,)), base, at=base)
+        yield refusal(f"run -m {name}", locate_project, spec_of("module", (name,)), base, at=base)
     layout = read_layout(base, base)
     yield refusal("run -m pkg.trian", project_module, ("pkg.trian", "--lr", "1e-3"), base, layout, at=base)
 

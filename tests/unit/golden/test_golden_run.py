@@ -25,6 +25,7 @@ from ipexctl.facts.gather import HostFacts
 from ipexctl.facts.system_facts import HomeDirectory
 from ipexctl.hosts.host import Host
 from ipexctl.launch.other_runs import notes_on
+from ipexctl.node.common.asked import Export
 from ipexctl.node.common.plan import OtherRun
 from ipexctl.node.common.records import Silence, SilentRank
 from ipexctl.node.network.connectivity import NodeResult
@@ -46,14 +47,15 @@ from ipexctl.run.start.script_imports import (
     read_script,
 )
 from ipexctl.run.start.start_notes import check_gpu_code
-from ipexctl.spec import NOT_TYPED, Export, ProjectLocation, RunSpec, TypedCall
+from ipexctl.spec import NOT_TYPED, ProjectLocation, RunSpec, TypedCall
+from plan_helpers import changed, spec_of
 
 REQUESTS: tuple[dict[str, Any], ...] = (
     {"n": 0},
     {"ppn": -1},
     {"master_port": 99999},
     {"mpi": "foo"},
-    {"exports": (Export("RANK", "0"),)},
+    {"exports": (Export("RANK", "-x", "0"),)},
     {"python": "python3"},
     {"setup": "env.sh"},
     {"kind": "command", "argv": ("/bin/sh", "-c", "mpirun -n 4 python train.py")},
@@ -68,9 +70,9 @@ REQUESTS: tuple[dict[str, Any], ...] = (
     ),
 )
 RANKS_OF_HOSTS = (
-    (RunSpec("script", ("train.py",), n=7, ppn=2), "all"),
-    (RunSpec("script", ("train.py",), n=3), "3"),
-    (RunSpec("script", ("train.py",), ppn=2), "6-9"),
+    (spec_of(n=7, ppn=2), "all"),
+    (spec_of(n=3), "3"),
+    (spec_of(ppn=2), "6-9"),
 )
 RANK_SETS = ("", "0,,2", "3-1", "2-", "0:3", "0..3", "-1", "0-4/0", "node1", "٣")
 PATHS: tuple[tuple[str | None, list[str]], ...] = (
@@ -153,11 +155,11 @@ def between_hosts() -> list[Case]:
 
 
 def request_with(**more: Any) -> RunSpec:
-    return RunSpec(**{"kind": "script", "argv": ("train.py",), **more})
+    return spec_of(**{"kind": "script", "argv": ("train.py",), **more})
 
 
 def not_resumed(*snapshots: Any, **spec: Any) -> Case:
-    asked = replace(resumed.SPEC, **spec)
+    asked = changed(resumed.SPEC, **spec)
     found = resumed_spec(asked, resumed.RECORD, dict(zip(("n1", "n2", "n3"), snapshots, strict=True)), ())
     assert isinstance(found, Refusal)
     return refused_case("run --resume", found)
@@ -174,9 +176,9 @@ def calls() -> list[Case]:
         "elsewhere": {"typed": TypedCall(directory="/a b")},
     }
     return [
-        *(refusal("run request", check_request, request_with(**each)) for each in REQUESTS),
+        *(refusal("run request", check_request, request_with(**each).asked) for each in REQUESTS),
         *(
-            refusal("ranks of these hosts", refuse_bad_rank_counts, spec, hosts, parse_ranks(text))
+            refusal("ranks of these hosts", refuse_bad_rank_counts, spec.asked, hosts, parse_ranks(text))
             for spec, text in RANKS_OF_HOSTS
         ),
         *(refusal(f"--ranks {text!r}", parse_ranks, text) for text in RANK_SETS),

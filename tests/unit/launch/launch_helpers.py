@@ -21,8 +21,9 @@ from ipexctl.launch.rank_distribution import EarlierMemory
 from ipexctl.launch.request import Gathered, MpiImport, Node0Files, RankEnv
 from ipexctl.node.common.plan import Plan, RankPlan, Setting
 from ipexctl.run.start.script_imports import ScriptFile
-from ipexctl.spec import ProjectLocation, RunSpec
+from ipexctl.spec import ProjectLocation
 from ipexctl.transports import transport_named
+from plan_helpers import spec_of
 from recorded_probes import recorded
 
 ENV = "/home/me/.ipexctl/envs/torch-2.13-1a2b3c4d"
@@ -142,7 +143,7 @@ def request(
     script = ScriptFile("train.py", uses_accelerate=uses_accelerate, mpi_import=mpi_import)
     project = ProjectLocation(Path("/p"), ".", command, script)
     return Gathered(
-        RunSpec(kind, command, hosts=hosts, project=project, **{"oversubscribe": True, **options}),
+        spec_of(kind, command, hosts=hosts, project=project, **{"oversubscribe": True, **options}),
         {host.name: facts for host, facts in zip(hosts, machines, strict=True)},
         addresses if internal is None else internal,
         RUN.partition("/runs/")[0],

@@ -13,8 +13,9 @@ from accelerate_files import ALONE
 from ipexctl.errors import UserError
 from ipexctl.launch.accelerate_config import read_accelerate, read_accelerate_file, remarks, with_config
 from ipexctl.launch.accelerate_env import unsupported_settings, variables_of
-from ipexctl.spec import AccelerateConfig, RunSpec
+from ipexctl.spec import AccelerateConfig
 from message_data import missing
+from plan_helpers import spec_of
 
 CLUSTER_CONFIG = """\
 compute_environment: LOCAL_MACHINE
@@ -74,20 +75,20 @@ def test_config_for_several_machines_with_mpirun() -> None:
     assert (config.processes, config.machines, config.hostfile) == (16, 4, "/home/me/hostfile")
     assert (config.main_ip, config.main_port, config.ccl_workers) == ("192.168.20.2", 29511, 1)
     assert config.dynamo == {"backend": "INDUCTOR"}
-    options = with_config(RunSpec("script", ("train.py",)), config, hosts=4)
-    assert (options.n, options.ppn, options.master_port) == (16, 4, 29511)
-    assert options.sources == {
+    options = with_config(spec_of(), config, hosts=4)
+    assert (options.asked.n, options.asked.ppn, options.asked.master_port) == (16, 4, 29511)
+    assert options.asked.sources == {
         "ranks": "default_config.yaml: num_processes 16, num_machines 4",
         "master_port": "default_config.yaml: main_process_port",
     }
-    assert with_config(RunSpec("script", ("train.py",)), config, hosts=3).ppn == 6
+    assert with_config(spec_of(), config, hosts=3).asked.ppn == 6
 
 
 def test_the_command_line_wins_over_the_file() -> None:
-    options = with_config(RunSpec("script", ("train.py",), n=2, master_port=4000), read(CLUSTER_CONFIG), hosts=4)
-    assert (options.n, options.ppn, options.master_port) == (2, None, 4000)
-    assert options.sources == {}
-    assert with_config(RunSpec("script", ("train.py",), ppn=1), read(CLUSTER_CONFIG), hosts=4).n is None
+    options = with_config(spec_of(n=2, master_port=4000), read(CLUSTER_CONFIG), hosts=4)
+    assert (options.asked.n, options.asked.ppn, options.asked.master_port) == (2, None, 4000)
+    assert options.asked.sources == {}
+    assert with_config(spec_of(ppn=1), read(CLUSTER_CONFIG), hosts=4).asked.n is None
 
 
 def test_lost_indentation_is_read() -> None:

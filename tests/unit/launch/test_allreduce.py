@@ -14,8 +14,9 @@ from ipexctl.extras.export.export_command import _lost
 from ipexctl.facts.system_facts import Memory, System
 from ipexctl.launch.overrides import check_options
 from ipexctl.launch.request import RankEnv
+from ipexctl.node.common.asked import Asked, Export
 from ipexctl.node.common.plan import Choice, Plan, to_json
-from ipexctl.spec import Export, RunSpec
+from plan_helpers import spec_of
 
 FOUR, TWO_NODES = cpu(4), cpu(8, 2)
 
@@ -43,8 +44,8 @@ def line_of(found: Plan) -> str:
         ({"ppn": 2, "env": torch("10.0.0")}, "asked"),
         ({"ppn": 2, "env": torch("nightly")}, "torch-unknown"),
         ({"ppn": 2, "env": torch(None)}, "torch-unknown"),
-        ({"ppn": 2, "exports": (Export("IPEXCTL_SHIM", "off"),)}, "hooks-off"),
-        ({"ppn": 2, "exports": (Export("IPEXCTL_SHIM", "on"),)}, "asked"),
+        ({"ppn": 2, "exports": (Export("IPEXCTL_SHIM", "-x", "off"),)}, "hooks-off"),
+        ({"ppn": 2, "exports": (Export("IPEXCTL_SHIM", "-x", "on"),)}, "asked"),
     ],
 )
 def test_shared_memory_is_planned_where_the_ranks_can_use_it(options: dict[str, Any], reason: str) -> None:
@@ -129,7 +130,7 @@ def test_an_export_lacks_the_variable_as_it_lacks_the_files() -> None:
 
 @pytest.mark.parametrize(("mode", "count"), [("shared", 1), ("backend", 0), ("auto", 1)])
 def test_an_export_says_that_it_cannot_use_shared_memory(mode: Any, count: int) -> None:
-    spec = RunSpec("script", ("train.py",), ppn=2, allreduce=mode)
+    spec = spec_of(ppn=2, allreduce=mode)
     context: Any = SimpleNamespace(info_name="shell")
     notes = _lost(context, spec, plan(machine(FOUR, 1), ppn=2, allreduce=mode))
     assert len([note for note in notes if "shared memory" in note]) == count
@@ -155,7 +156,7 @@ def between(found: Plan) -> str:
         ({"ppn": 1, "env": IPEX, "backend": "ccl"}, "other-backend", False),
         ({"ppn": 1, "env": torch("2.0.1")}, "torch-too-old", False),
         ({"ppn": 1, "env": torch(None)}, "torch-unknown", False),
-        ({"ppn": 1, "exports": (Export("IPEXCTL_SHIM", "off"),)}, "hooks-off", False),
+        ({"ppn": 1, "exports": (Export("IPEXCTL_SHIM", "-x", "off"),)}, "hooks-off", False),
     ],
 )
 @pytest.mark.parametrize("mode", ["bf16", "int8"])
@@ -180,7 +181,7 @@ def test_fewer_bytes_go_between_hosts_where_our_code_adds_up(
         ({"ppn": 2, "allreduce": "backend"}, "default"),
         ({"ppn": 5}, "more-ranks-than-cores"),
         ({"slots": (1, 2)}, "unequal-hosts"),
-        ({"ppn": 1, "exports": (Export("IPEXCTL_SHIM", "off"),)}, "hooks-off"),
+        ({"ppn": 1, "exports": (Export("IPEXCTL_SHIM", "-x", "off"),)}, "hooks-off"),
     ],
 )
 def test_what_is_not_possible_is_advised_to_nobody(options: dict[str, Any], reason: str) -> None:
@@ -223,11 +224,11 @@ def test_a_processor_of_another_kind_is_named() -> None:
     ("options", "words"),
     [
         ({"wire": "bf16", "allreduce": "backend"}, "--wire bf16"),
-        ({"exports": (Export("IPEXCTL_WIRE", "bf16"),)}, "IPEXCTL_WIRE"),
+        ({"exports": (Export("IPEXCTL_WIRE", "-x", "bf16"),)}, "IPEXCTL_WIRE"),
     ],
 )
 def test_contradictions_are_refused_before_a_host_is_contacted(options: dict[str, Any], words: str) -> None:
-    refusal = check_options(RunSpec("script", ("train.py",), **options))
+    refusal = check_options(Asked(argv=("train.py",), **options))
     assert refusal is not None
     assert words in refusal.reason
     assert refusal.fix

@@ -11,8 +11,8 @@ from custom_resources import checked
 from launch_helpers import IPEX, cpu, machine, plan
 
 from ipexctl.extras.export.mpijob import label, to_mpijob
+from ipexctl.node.common.asked import Export
 from ipexctl.node.common.plan import Plan
-from ipexctl.spec import Export
 from message_data import missing
 
 TWO = (machine(cpu(4), 1), machine(cpu(4), 2))
@@ -53,7 +53,7 @@ def test_worker_memory_limit_is_nine_tenths_of_the_smallest_host() -> None:
 
 @pytest.mark.parametrize(("flavor", "called"), [("intel", "Intel"), ("openmpi", "OpenMPI"), ("mpich", "MPICH")])
 def test_mpi_implementation_and_variables_depend_on_the_flavor(flavor: str, called: str) -> None:
-    made = plan(*TWO, exports=(Export("A", "it's\nx"),), time_limit=90.5)._replace(flavor=flavor)
+    made = plan(*TWO, exports=(Export("A", "-x", "it's\nx"),), time_limit=90.5)._replace(flavor=flavor)
     job = job_of(made, restarts=2)
     assert job["spec"]["mpiImplementation"] == called
     assert job["spec"]["runPolicy"] == {"cleanPodPolicy": "Running", "backoffLimit": 2, "activeDeadlineSeconds": 90}
@@ -92,6 +92,6 @@ def test_kubernetes_does_not_replace_variables_in_the_words_of_the_call() -> Non
 
 
 def test_secrets_are_left_out_of_the_job() -> None:
-    found = to_mpijob(plan(TWO[0], mpi="intel", exports=(Export("HIDDEN", "", secret=True),)), "train", "me/train")
+    found = to_mpijob(plan(TWO[0], mpi="intel", exports=(Export("HIDDEN", "-x", None),)), "train", "me/train")
     assert "HIDDEN" not in found.text
     assert any(missing(note, "HIDDEN Secret") == [] for note in found.notes)

@@ -22,7 +22,8 @@ from ipexctl.extras.export.sbatch_file import LOCAL_RANK_COUNT, Launcher, to_slu
 from ipexctl.extras.export.shell import to_shell
 from ipexctl.hosts.host import Host
 from ipexctl.launch.accelerate_config import read_accelerate
-from ipexctl.spec import AccelerateConfig, Export
+from ipexctl.node.common.asked import Export
+from ipexctl.spec import AccelerateConfig
 from message_data import missing
 
 TWO = (machine(cpu(4), 1), machine(cpu(4), 2))
@@ -224,7 +225,7 @@ def test_slurm_export_uses_the_name_of_the_environment() -> None:
 
 def test_slurm_export_leaves_what_the_user_typed() -> None:
     own, typed = "torch-2.13-1a2b3c4d", "/scratch/torch-2.13-1a2b3c4d/w.pt"
-    made = plan(*TWO, ppn=2, exports=(Export("WEIGHTS", typed),))
+    made = plan(*TWO, ppn=2, exports=(Export("WEIGHTS", "-x", typed),))
     made = made._replace(env=own, command=(made.python, "train.py", "--weights", typed))
     text = to_slurm(made, f"/data/{own}/project", "train", env_name="default").text
     for line in (f"export WEIGHTS={typed}", f"train.py --weights {typed}", f"cd /data/{own}/project"):
@@ -272,14 +273,14 @@ def test_interface_is_a_comment_unless_it_is_named() -> None:
 
 
 def test_values_with_several_lines_are_quoted() -> None:
-    many = Export("LINES", "one\n  two\nEOF")
+    many = Export("LINES", "-x", "one\n  two\nEOF")
     assert "export LINES='one\n  two\nEOF'\n" in to_slurm(plan(TWO[0], exports=(many,)), "/x", "train").text
 
 
 def test_lines_of_a_value_are_never_executed(tmp_path: Path) -> None:
     marker, here = tmp_path / "marker", tmp_path / "place"
     text = f"one\nEOF_RANK\nEOF_START\nEOF_RANK_\ntouch {marker}\n"
-    exports = (Export("LINES", text), Export("I_MPI_LINES", text))
+    exports = (Export("LINES", "-x", text), Export("I_MPI_LINES", "-x", text))
     made = plan(TWO[0], mpi="intel", exports=exports, master_port=4000)
     place = made.argv[-1].rpartition("/")[0]
     script = to_shell(made, (Host("localhost", "localhost"),), None, "/y").text
@@ -293,7 +294,7 @@ def test_lines_of_a_value_are_never_executed(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck isn't installed")
 def test_scripts_pass_shellcheck() -> None:
-    made = plan(*TWO, ppn=2, exports=(Export("A", "it's\n$x"), Export("HIDDEN", "", secret=True)))
+    made = plan(*TWO, ppn=2, exports=(Export("A", "-x", "it's\n$x"), Export("HIDDEN", "-x", None)))
     hosts = (Host("node1", "10.0.0.1", user="me", port=22), Host("node2", "fe80::2"))
     for text in (
         to_shell(made, hosts, "/my project", "/tree").text,
@@ -335,7 +336,7 @@ def test_setup_file_is_sourced_before_strict_mode() -> None:
 
 
 def test_secrets_are_required_variables_of_the_script() -> None:
-    secret = Export("HIDDEN", "", secret=True)
+    secret = Export("HIDDEN", "-x", None)
     for found in (
         to_slurm(plan(TWO[0], exports=(secret,)), "/x", "train"),
         to_shell(plan(TWO[0], exports=(secret,)), (Host("node1", "node1"),), "/x", "/y"),
@@ -344,7 +345,7 @@ def test_secrets_are_required_variables_of_the_script() -> None:
 
 
 def test_secrets_are_removed_from_nodes_also_if_the_run_fails(tmp_path: Path) -> None:
-    made = plan(TWO[0], exports=(Export("HIDDEN", "", secret=True),), master_port=4000)
+    made = plan(TWO[0], exports=(Export("HIDDEN", "-x", None),), master_port=4000)
     place, here = made.argv[-1].rpartition("/")[0], tmp_path / "place"
     (tmp_path / "project").mkdir()
     stand_in = tmp_path / "mpirun"
@@ -448,7 +449,7 @@ def test_hostile_arguments_stay_arguments_in_every_export() -> None:
 
 @pytest.mark.parametrize("value", ["eth0\ntouch marker", "a'\n\"b"])
 def test_an_interface_in_a_comment_stays_in_it(value: str) -> None:
-    made = plan(*TWO, ppn=2, exports=(Export("GLOO_SOCKET_IFNAME", value),))
+    made = plan(*TWO, ppn=2, exports=(Export("GLOO_SOCKET_IFNAME", "-x", value),))
     text = to_slurm(made, "/w", "t").text
     assert_valid_syntax("bash", text)
     assert not re.search(r"^\s*(touch|\"b)", text, re.MULTILINE)

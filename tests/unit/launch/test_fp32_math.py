@@ -9,12 +9,12 @@ import pytest
 from launch_helpers import AMX, AVX512, IPEX, STOCK, cpu, machine, plan, value
 
 from ipexctl.extras.export.common import common_settings
+from ipexctl.node.common.asked import Export
 from ipexctl.node.common.plan import Choice, to_json
-from ipexctl.spec import Export
 
 OLD = replace(STOCK, packages={"torch": "2.2.2"})
 OLD_IPEX = replace(IPEX, packages={**IPEX.packages, "torch": "2.2.0"})
-OFF = (Export("IPEXCTL_SHIM", "off"),)
+OFF = (Export("IPEXCTL_SHIM", "-x", "off"),)
 BOTH, NODE2 = (AMX, AMX), (AMX, AVX512 | {"avx512_bf16"})
 
 

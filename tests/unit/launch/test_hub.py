@@ -12,7 +12,7 @@ from ipexctl.facts.facts import Facts
 from ipexctl.facts.system_facts import Environment, HomeDirectory
 from ipexctl.hugging_face import HubRepo
 from ipexctl.launch.hub_settings import OFFLINE_NAMES, HostHub, Hub, HubUse, NamedRepo, hub_use_of, with_arguments
-from ipexctl.spec import Export
+from ipexctl.node.common.asked import Export
 
 TINY, DATA = HubRepo("model", "org/tiny"), HubRepo("dataset", "org/data")
 HOME = "/home/me/.ipexctl/hub"
@@ -114,8 +114,8 @@ def cut_off(found: HostHub) -> HostHub:
         (hub(IN_OWN, IN_OWN), {}, None),  # HF_HOME would hide it
         (hub(IN_OWN, IN_HOME), {}, HOME),
         (hub(HostHub(has_own_cache=True), LACKS), {}, None),
-        (Hub(home=HOME), {"exports": (Export("HF_HOME", "/m"),)}, "/m"),
-        (Hub(home=HOME), {"exports": (Export("HF_HUB_CACHE", "/m"),)}, None),
+        (Hub(home=HOME), {"exports": (Export("HF_HOME", "-x", "/m"),)}, "/m"),
+        (Hub(home=HOME), {"exports": (Export("HF_HUB_CACHE", "-x", "/m"),)}, None),
     ],
 )
 def test_ranks_read_the_cache_of_the_home(found: Hub, options: dict[str, Any], home: str | None) -> None:
@@ -143,7 +143,7 @@ def test_empty_cache_and_logins_with_a_cache_change_nothing() -> None:
         (hub(IN_OWN, cut_off(IN_OWN)), {}, ("1", "1")),  # else node1 may take a newer revision
         (hub(LACKS, CUT_OFF, repos=()), {}, (None, "1")),
         (Hub(), {"offline_hub": True}, ("1", "1")),
-        (hub(CUT_OFF, CUT_OFF), {"exports": (Export("HF_HUB_OFFLINE", "0"),)}, ("0", "0")),
+        (hub(CUT_OFF, CUT_OFF), {"exports": (Export("HF_HUB_OFFLINE", "-x", "0"),)}, ("0", "0")),
     ],
 )
 def test_ranks_that_cannot_reach_the_hub_do_not_ask_it(
@@ -160,7 +160,7 @@ def test_reasons_and_variables_of_the_user() -> None:
     made = plan(host(1, HF_HUB_OFFLINE="0"), host(2), hub=hub(CUT_OFF, CUT_OFF, repos=()))
     assert value(made, "HF_HUB_OFFLINE") is None
     assert "no answer in 5 s" in chosen(made, "HF_HUB_OFFLINE", "node2").reason
-    made = plan(host(1), offline_hub=True, exports=(Export("HF_DATASETS_OFFLINE", "0"),))
+    made = plan(host(1), offline_hub=True, exports=(Export("HF_DATASETS_OFFLINE", "-x", "0"),))
     assert [value(made, name) for name in OFFLINE_NAMES] == ["1", "1", "0"]
 
 

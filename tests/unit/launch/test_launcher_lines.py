@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,14 @@ from ipexctl.launch.accelerate_config import with_config
 from ipexctl.launch.launchers.launcher_options import LAUNCHERS
 from ipexctl.launch.launchers.line import find_launcher
 from ipexctl.launch.launchers.unwrap import UnwrappedCall, unwrap
+from ipexctl.node.common.asked import CommandKind, Export
 from ipexctl.node.common.plan import command_of
-from ipexctl.spec import AccelerateConfig, CommandKind, Export, RunSpec
+from ipexctl.spec import AccelerateConfig, RunSpec
 from message_data import missing
-from plan_helpers import small_plan
+from plan_helpers import changed, small_plan, spec_of
 
 SPR = cpu(64, 2, sockets=2)
-CALL = RunSpec("script", ("train.py",))
+CALL = spec_of()
 
 
 def unwrapped(
@@ -35,51 +35,51 @@ def unwrapped(
 ) -> UnwrappedCall:
     """The line as a shell divides it; `given`: options that the call of run has beside it."""
     words = shlex.split(line.replace("\\\n", " ")) if isinstance(line, str) else line
-    found = unwrap(replace(options, kind=kind, argv=tuple(words)), given, config, environ or {})
+    found = unwrap(changed(options, kind=kind, argv=tuple(words)), given, config, environ or {})
     assert found is not None
     return found
 
 
 def ranks(found: UnwrappedCall) -> tuple[int | None, int | None]:
-    return found.spec.n, found.spec.ppn
+    return found.spec.asked.n, found.spec.asked.ppn
 
 
 def of_run(found: UnwrappedCall) -> dict[str, Any]:
     """The options beside those of the ranks that the line sets."""
     names = ("iface", "python", "max_restarts")
-    return {name: value for name in names if (value := getattr(found.spec, name)) != getattr(CALL, name)}
+    return {name: value for name in names if (value := getattr(found.spec.asked, name)) != getattr(CALL.asked, name)}
 
 
 def exports(found: UnwrappedCall) -> dict[str, str]:
-    return {export.name: export.value for export in found.spec.exports}
+    return found.spec.variables
 
 
 @case_table
 def test_the_command_behind_the_launchers_is_run(kind: str, line: str, words: str) -> None:
     found = unwrapped(line)
-    assert (found.spec.kind, " ".join(found.spec.argv)) == (kind, words)
+    assert (found.spec.asked.kind, " ".join(found.spec.asked.argv)) == (kind, words)
 
 
 @case_table
 def test_other_commands_are_left_as_they_are(line: str) -> None:
-    assert unwrap(RunSpec("command", tuple(shlex.split(line))), (), None, {}) is None
+    assert unwrap(spec_of("command", tuple(shlex.split(line))), (), None, {}) is None
     assert find_launcher(shlex.split(line)) == ""
 
 
 def test_the_environment_of_a_line_is_named_and_its_packages_are_taken_over() -> None:
     found = unwrapped("uv run --with tqdm --with 'rich,peft>=0.1' --extra train x.py")
-    assert found.spec.install
-    assert found.spec.packages == ("tqdm", "rich", "peft>=0.1")
+    assert found.spec.asked.install
+    assert found.spec.asked.packages == ("tqdm", "rich", "peft>=0.1")
     assert missing(found.note, "uv --with tqdm 'peft>=0.1' -r 'uv.lock[train]'") == []
     for line, named in (("uv run x.py", "-r uv.lock"), ("conda run -n E python x.py", "--python PATH")):
         assert named in unwrapped(line).note
-    assert unwrapped("uv run torchrun --nproc_per_node 2 x.py").spec.ppn == 2
+    assert unwrapped("uv run torchrun --nproc_per_node 2 x.py").spec.asked.ppn == 2
 
 
 def test_an_environment_inside_of_a_rank_is_no_launcher() -> None:
     """A playbook or a script of a shell may start it: it starts no ranks."""
     assert find_launcher(["conda", "run", "-n", "E", "python", "x.py"]) == ""
-    assert unwrap(RunSpec("command", ("bash", "-c", "cd x; uv run x.py")), (), None, {}) is None
+    assert unwrap(spec_of("command", ("bash", "-c", "cd x; uv run x.py")), (), None, {}) is None
 
 
 def test_python_in_place_of_a_script_is_left_out() -> None:
@@ -89,10 +89,10 @@ def test_python_in_place_of_a_script_is_left_out() -> None:
         ("/opt/venv/bin/python3.11 train.py", "script", ("train.py",), {"python": "/opt/venv/bin/python3.11"}),
     ):
         found = unwrapped(line, kind="script")
-        assert (found.spec.kind, found.spec.argv, of_run(found)) == (kind, words, run)
+        assert (found.spec.asked.kind, found.spec.asked.argv, of_run(found)) == (kind, words, run)
         assert found.note.startswith(f"{line.split()[0]} is left out")
     for other in ("python", "python -c 'print(1)'", "python-train.py x"):
-        assert unwrap(RunSpec("script", tuple(shlex.split(other))), (), None, {}) is None
+        assert unwrap(spec_of("script", tuple(shlex.split(other))), (), None, {}) is None
 
 
 def test_the_number_of_ranks() -> None:
@@ -119,8 +119,8 @@ def test_the_variables_of_mpirun() -> None:
         ("-x A=B -x HERE -x n=3", {"A": "B", "HERE": "value", "n": "3"}, ["HERE"]),
     ):
         found = unwrapped(f"mpirun {words} python x.py", environ={"HERE": "value", "OTHER": "x"})
-        assert (exports(found), found.spec.n) == (expected, None)
-        assert [export.name for export in found.spec.exports if export.secret] == hidden
+        assert (exports(found), found.spec.asked.n) == (expected, None)
+        assert [export.name for export in found.spec.asked.exports if export.value is None] == hidden
         assert "value" not in found.note
 
 
@@ -137,23 +137,21 @@ def test_the_python_and_the_interface_of_a_line() -> None:
 
 def test_an_option_of_the_call_wins_over_the_line_and_the_line_over_a_file() -> None:
     line = "mpirun -n 16 -ppn 4 -iface eth1 -genv OMP_NUM_THREADS=23 -genv A=1 python x.py"
-    own = RunSpec("script", ("train.py",), ppn=2, omp=4, exports=(Export("A", "2"),))
+    own = spec_of(ppn=2, omp=4, exports=(Export("A", "-x", "2"),))
     found = unwrapped(line, own, given=("ppn", "omp", "iface"))
-    assert (ranks(found), found.spec.omp, of_run(found)) == ((None, 2), 4, {})
-    assert [(export.name, export.value) for export in found.spec.exports] == [("A", "2")]
+    assert (ranks(found), found.spec.asked.omp, of_run(found)) == ((None, 2), 4, {})
+    assert [(export.name, export.value) for export in found.spec.asked.exports] == [("A", "2")]
     assert missing(found.note, "-n -ppn -iface OMP_NUM_THREADS A") == []
-    by_file = unwrapped(line.replace("-ppn 4", ""), RunSpec("script", ("train.py",), n=3, ppn=5, omp=4))
+    by_file = unwrapped(line.replace("-ppn 4", ""), spec_of(n=3, ppn=5, omp=4))
     assert (ranks(by_file), exports(by_file)["OMP_NUM_THREADS"]) == ((16, None), "23")
-    port = unwrapped(
-        "torchrun --nproc-per-node 3 --master-port 4444 t.py", RunSpec("script", ("train.py",), n=5), given=("n",)
-    )
-    assert (ranks(port), port.spec.master_port) == ((5, None), 4444)
-    assert port.spec.sources["master_port"] == "torchrun --master-port 4444"
+    port = unwrapped("torchrun --nproc-per-node 3 --master-port 4444 t.py", spec_of(n=5), given=("n",))
+    assert (ranks(port), port.spec.asked.master_port) == ((5, None), 4444)
+    assert port.spec.asked.sources["master_port"] == "torchrun --master-port 4444"
 
 
 def test_the_plan_has_the_threads_of_the_line() -> None:
     found = unwrapped("mpirun -n 2 -genv OMP_NUM_THREADS=23 python3 run_qa.py")
-    made = plan(machine(SPR), n=found.spec.n, exports=found.spec.exports)
+    made = plan(machine(SPR), n=found.spec.asked.n, exports=found.spec.asked.exports)
     assert (value(made, "OMP_NUM_THREADS"), {rank.omp for rank in made.ranks}) == ("23", {23})
 
 
@@ -162,16 +160,16 @@ def test_exports_of_the_shell_count_with_a_pasted_line() -> None:
     line = "mpirun -f hostfile -n 4 -ppn 2 python3 run_qa.py"
     found = unwrapped(line, environ=environ)
     assert exports(found) == {"CCL_WORKER_COUNT": "1", "CCL_ATL_TRANSPORT": "ofi"}
-    assert found.spec.master_addr == "127.0.0.1"
+    assert found.spec.asked.master_addr == "127.0.0.1"
     assert missing(found.note, "CCL_WORKER_COUNT MASTER_ADDR CCL_ATL_TRANSPORT") == []
-    by_call = unwrapped(line, RunSpec("script", ("train.py",), ccl_workers=2), environ, given=("ccl_workers",))
+    by_call = unwrapped(line, spec_of(ccl_workers=2), environ, given=("ccl_workers",))
     assert exports(by_call) == {"CCL_ATL_TRANSPORT": "ofi"}
     of_line = unwrapped(line.replace("-n", "-genv CCL_WORKER_COUNT 3 -n"), environ=environ)
     assert exports(of_line)["CCL_WORKER_COUNT"] == "3"
     by_ipexrun = unwrapped("ipexrun --nnodes 1 --ccl-worker-count 4 x.py", environ=environ)
-    assert (exports(by_ipexrun), by_ipexrun.spec.ccl_workers) == ({"CCL_ATL_TRANSPORT": "ofi"}, 4)
+    assert (exports(by_ipexrun), by_ipexrun.spec.asked.ccl_workers) == ({"CCL_ATL_TRANSPORT": "ofi"}, 4)
     for port, expected in (("0", None), ("65535", 65535), ("65536", None), ("x", None)):
-        assert unwrapped(line, environ={"MASTER_PORT": port}).spec.master_port == expected
+        assert unwrapped(line, environ={"MASTER_PORT": port}).spec.asked.master_port == expected
 
 
 def test_a_foreign_master_address_is_not_used() -> None:
@@ -218,7 +216,7 @@ def test_fabric_is_told_what_its_launcher_would_tell_it() -> None:
 def test_trl_has_the_configuration_of_its_launcher(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("distributed_type: MULTI_CPU\nuse_cpu: true\nnum_processes: 4\n")
     found = unwrapped(f"trl grpo --lr 1 --accelerate_config {tmp_path}/c.yaml --mixed_precision=bf16 --use_cpu True")
-    assert found.spec.argv == ("trl.scripts.grpo", "--lr", "1", "--use_cpu", "True")
+    assert found.spec.asked.argv == ("trl.scripts.grpo", "--lr", "1", "--use_cpu", "True")
     assert found.config is not None
     assert (found.config.processes, found.config.mixed_precision) == (4, "bf16")
 
@@ -234,10 +232,10 @@ def test_two_launchers_in_one_line() -> None:
     config = AccelerateConfig("c.yaml", "h", processes=8, machines=2, main_port=29500, main_ip="36.112.23.24")
     found = unwrapped("mpirun -f hostfile -n 16 -ppn 4 accelerate launch --mixed_precision bf16 x.py", config=config)
     assert found.config is not None
-    assert (found.spec.argv, found.hosts, ranks(found)) == (("x.py",), {"hostfile": Path("hostfile")}, (16, 4))
+    assert (found.spec.asked.argv, found.hosts, ranks(found)) == (("x.py",), {"hostfile": Path("hostfile")}, (16, 4))
     assert (found.config.mixed_precision, found.config.processes, found.config.hostfile) == ("bf16", 8, None)
     options = with_config(found.spec, found.config, 4)
-    assert (options.n, options.ppn, options.master_port) == (16, 4, 29500)
+    assert (options.asked.n, options.asked.ppn, options.asked.master_port) == (16, 4, 29500)
     assert missing(found.note, "mpirun accelerate --hostfile hostfile -n 16 --ppn 4 --mixed_precision bf16") == []
 
 
@@ -254,7 +252,7 @@ _END = "-genv OMP_NUM_THREADS=23 python3 run_qa.py --bf16"
 )  # fmt: skip
 def test_broken_and_quoted_lines_survive_a_paste(words: list[str]) -> None:
     found = unwrapped(words)
-    assert (found.spec.kind, found.spec.argv, found.hosts) == (
+    assert (found.spec.asked.kind, found.spec.asked.argv, found.hosts) == (
         "script",
         ("run_qa.py", "--bf16"),
         {"hostfile": Path("hostfile")},
@@ -267,7 +265,7 @@ def test_a_file_of_a_shell_that_starts_a_launcher_is_refused(tmp_path: Path) -> 
 
     def outcome(text: str, *words: str) -> UnwrappedCall | None:
         file.write_text(text)
-        return unwrap(RunSpec("command", words or (str(file),)), (), None, {})
+        return unwrap(spec_of("command", words or (str(file),)), (), None, {})
 
     starts = "#!/bin/bash\ncd /data\nif true; then\n  mpirun -n 2 \\\n python x.py | tee log\nfi\n"
     for words in ((), ("bash", str(file), "arg")):
@@ -279,7 +277,7 @@ def test_a_file_of_a_shell_that_starts_a_launcher_is_refused(tmp_path: Path) -> 
         assert outcome(f"#!/bin/sh\ncat <<{mark}\nmpirun -n 2 {file}\n{end}\n./prepare\n") is None
         with pytest.raises(UserError, match="torchrun"):
             outcome(f"#!/bin/sh\ncat <<{mark} | tee x\nmpirun -n 2 {file}\n{end}\ntorchrun x.py\n")
-    assert unwrap(RunSpec("command", ("bash", str(tmp_path / "none.sh"))), (), None, {}) is None
+    assert unwrap(spec_of("command", ("bash", str(tmp_path / "none.sh"))), (), None, {}) is None
 
 
 def test_a_number_of_nodes_takes_the_first_hosts() -> None:
@@ -303,13 +301,8 @@ def test_independent_copies_and_distributed_ranks_of_ipexrun() -> None:
     ):
         for launcher in ("ipexrun", "python -m torch.backends.xeon.run_cpu", f"python -m {IPEX_LAUNCH}"):
             options = unwrapped(f"{launcher} {words} x.py").spec
-            assert (options.backend, options.n, options.omp) == expected
-    assert (
-        unwrapped(
-            "ipexrun x.py", RunSpec("script", ("train.py",), backend="gloo", ppn=2), given=("backend",)
-        ).spec.backend
-        == "gloo"
-    )
+            assert (options.asked.backend, options.asked.n, options.asked.omp) == expected
+    assert unwrapped("ipexrun x.py", spec_of(backend="gloo", ppn=2), given=("backend",)).spec.asked.backend == "gloo"
 
 
 def test_allocator_and_openmp_of_ipexrun() -> None:
@@ -319,7 +312,7 @@ def test_allocator_and_openmp_of_ipexrun() -> None:
 
     def preload(words: str, facts: Any = full) -> tuple[str | None, list[str]]:
         options = unwrapped(f"ipexrun {words} x.py").spec
-        made = plan(facts, n=1, backend="none", allocator=options.allocator, openmp=options.openmp)
+        made = plan(facts, n=1, backend="none", allocator=options.asked.allocator, openmp=options.asked.openmp)
         return value(made, "LD_PRELOAD"), [note for note in made.notes if "apt" in note or "intel-openmp" in note]
 
     assert preload("--memory-allocator tcmalloc --omp-runtime intel") == ("/l/libiomp5.so:/l/libtcmalloc.so.4", [])
@@ -340,11 +333,11 @@ def test_independent_copies_have_no_process_group() -> None:
 
 def test_one_process_of_accelerate_without_distribution_has_no_process_group() -> None:
     alone, two = (AccelerateConfig("c.yaml", processes=count, is_distributed=False) for count in (1, 2))
-    assert with_config(RunSpec("script", ("train.py",)), alone, 1).backend == "none"
-    assert with_config(RunSpec("script", ("train.py",), n=2), alone, 1).backend == "auto"
-    assert with_config(RunSpec("script", ("train.py",), backend="gloo"), alone, 1).backend == "gloo"
-    assert with_config(RunSpec("script", ("train.py",)), AccelerateConfig("c.yaml", processes=1), 1).backend == "auto"
-    assert with_config(RunSpec("script", ("train.py",)), two, 1).backend == "auto"
+    assert with_config(spec_of(), alone, 1).asked.backend == "none"
+    assert with_config(spec_of(n=2), alone, 1).asked.backend == "auto"
+    assert with_config(spec_of(backend="gloo"), alone, 1).asked.backend == "gloo"
+    assert with_config(spec_of(), AccelerateConfig("c.yaml", processes=1), 1).asked.backend == "auto"
+    assert with_config(spec_of(), two, 1).asked.backend == "auto"
 
 
 def test_accelerate_options_override_its_config_file(tmp_path: Path) -> None:
@@ -359,7 +352,7 @@ def test_accelerate_options_override_its_config_file(tmp_path: Path) -> None:
     config = found.config
     assert config is not None
     assert (config.processes, config.machines, config.mixed_precision, config.ccl_workers) == (6, 1, "no", 2)
-    assert (config.ipex, found.spec.omp) == (True, 3)
+    assert (config.ipex, found.spec.asked.omp) == (True, 3)
     assert unwrapped(f"accelerate test --config_file {tmp_path}/c.yaml").config == file
     own = AccelerateConfig("own.yaml")
     assert unwrapped(f"{line} t.py", config=own, given=("accelerate_config",)).config is own
@@ -398,7 +391,7 @@ def test_default_accelerate_config_is_read_unless_cpu_is_given(tmp_path: Path) -
     ],
 )
 def test_each_rank_gets_its_local_rank_as_the_launcher_gives_it(line: str, option: str) -> None:
-    assert unwrapped(line).spec.local_rank == option
+    assert unwrapped(line).spec.asked.local_rank == option
     command = ("python", "t.py", "--lr", "1")
     plan = small_plan(command=command, local_rank=option)
     rank = plan.ranks[0]._replace(local_rank=1)
@@ -414,8 +407,12 @@ def test_elastic_nodes_standalone_and_the_binding_of_an_mpirun() -> None:
         ("--nnodes=1:3", 3),
     ):
         elastic = unwrapped(f"torchrun {line} t.py")
-        assert (elastic.spec.min_hosts, elastic.values["nodes"].value, elastic.spec.max_restarts) == (1, 3, restarts)
+        assert (elastic.spec.asked.min_hosts, elastic.values["nodes"].value, elastic.spec.asked.max_restarts) == (
+            1,
+            3,
+            restarts,
+        )
     assert unwrapped("torchrun --standalone --nproc_per_node=4 t.py").values["nodes"].value == 1
     several = unwrapped("torchrun --nproc_per_node=4 t.py")
     assert ("12 ranks" in several.note_on(3), several.note_on(1)) == (True, several.note)
-    assert unwrapped("mpirun --bind-to core --map-by socket -n 2 python t.py").spec.bind == "cores"
+    assert unwrapped("mpirun --bind-to core --map-by socket -n 2 python t.py").spec.asked.bind == "cores"

@@ -19,6 +19,7 @@ from ipexctl.node.run.window_file import WindowWriter
 from ipexctl.run.registry import RunRegistry
 from ipexctl.run.windows import earlier_memory
 from message_data import missing
+from plan_helpers import changed
 from record_helpers import run_record
 
 GB = 10**9
@@ -79,7 +80,7 @@ def test_ranks_that_cannot_fit_are_refused(
     if isinstance(found, Refusal) and fix is not None:
         assert (found.hosts, found.exit_code) == (("node1",), 2)
         assert missing(f"{found.reason} {found.fix}", f"{ranks} ranks 22.0 GB {fix} --oversubscribe") == []
-        allowed = plan_launch(replace(wanted, spec=replace(wanted.spec, oversubscribe=True)), "r")
+        allowed = plan_launch(replace(wanted, spec=changed(wanted.spec, oversubscribe=True)), "r")
         assert isinstance(allowed, Plan)
 
 

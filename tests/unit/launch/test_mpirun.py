@@ -12,8 +12,8 @@ from ipexctl.errors import Refusal
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import Env, Mpi
 from ipexctl.launch.request import MpiImport, RankEnv
+from ipexctl.node.common.asked import Export
 from ipexctl.node.common.plan import Plan
-from ipexctl.spec import Export
 from message_data import missing
 
 SPR = cpu(64, 2)
@@ -58,11 +58,11 @@ def test_launcher_env_has_the_variables_for_mpirun() -> None:
     own = {one.name: one.value for one in found.launcher_env}
     assert (own["I_MPI_PORT_RANGE"], own["I_MPI_PIN"]) == ("50000:50100", "0")
     mine = (
-        Export("I_MPI_PORT_RANGE", "4:5"),
-        Export("I_MPI_JOB_STARTUP_TIMEOUT", "9"),
-        Export("I_MPI_KEY", "hunter2", secret=True),
+        Export("I_MPI_PORT_RANGE", "-x", "4:5"),
+        Export("I_MPI_JOB_STARTUP_TIMEOUT", "-x", "9"),
+        Export("I_MPI_KEY", "-x", None),
     )
-    found = plan(machine(SPR, 1, environment=site), machine(SPR, 2), exports=mine)
+    found = plan(machine(SPR, 1, environment=site), machine(SPR, 2), exports=mine, secrets={"I_MPI_KEY": "hunter2"})
     names = [one.name for one in found.launcher_env]
     assert len(names) == len(set(names))
     own = {one.name: one.value for one in found.launcher_env}

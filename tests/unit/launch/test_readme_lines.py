@@ -16,8 +16,10 @@ import pytest
 
 from ipexctl.errors import UserError
 from ipexctl.launch.launchers.unwrap import UnwrappedCall, unwrap
+from ipexctl.node.common.asked import Export
 from ipexctl.run.start.project import locate_project, with_python_path
-from ipexctl.spec import Export, RunSpec
+from ipexctl.spec import RunSpec
+from plan_helpers import spec_of
 
 FILE = Path(__file__).parents[2] / "data" / "readme_lines.json"
 CASES: list[dict[str, Any]] = json.loads(FILE.read_text())
@@ -31,13 +33,13 @@ def located(spec: RunSpec, cwd: Path) -> dict[str, Any]:
     """What comes of a script that is here, or of a command that nothing is known of."""
     spec = replace(spec, project=locate_project(spec, cwd, "ipexctl run"))
     spec, note = with_python_path(spec, cwd)
-    variables = {export.name: export.value for export in spec.exports}
+    variables = {export.name: export.value for export in spec.asked.exports}
     return {"command": list(spec.project.command), "variables": variables, "notes": [note] if note else []}
 
 
 def taken(found: UnwrappedCall) -> dict[str, Any]:
     return {
-        "runs": f"{found.spec.kind}: {shlex.join(found.spec.argv)}",
+        "runs": f"{found.spec.asked.kind}: {shlex.join(found.spec.asked.argv)}",
         "options": {name: shown(each.value) for name, each in found.values.items()},
         "notes": [note for note in (*found.variable_notes, found.note) if note],
     }
@@ -46,13 +48,13 @@ def taken(found: UnwrappedCall) -> dict[str, Any]:
 def what_comes(case: dict[str, Any], cwd: Path) -> dict[str, Any]:
     words = shlex.split(case["line"])
     dashes = words[:1] == ["--"]
-    spec = RunSpec("command" if dashes else "script", tuple(words[dashes:]))
+    spec = spec_of("command" if dashes else "script", tuple(words[dashes:]))
     comes: dict[str, Any] = {}
     try:
         found = unwrap(spec, (), None, {})
         if found is not None:
             comes, spec = taken(found), found.spec
-        if spec.kind == "script" and (found is None or "files" in case or not found.note):
+        if spec.asked.kind == "script" and (found is None or "files" in case or not found.note):
             comes["located"] = located(spec, cwd)
     except UserError as error:
         comes["refused"] = [error.message, error.fix]

@@ -10,7 +10,7 @@ import pytest
 from launch_helpers import IPEX, cpu, eth, machine, plan
 
 from ipexctl.facts.cpu import CpuList, NumaNode
-from ipexctl.spec import Export
+from ipexctl.node.common.asked import Export
 from ipexctl.ui.launch_plan import plan_lines, show_plan
 from message_data import missing
 
@@ -20,7 +20,8 @@ MIXED = plan(
     machine("lab-icelake-sp", 2, nics=(eth("ens3", "10.1.0.2"),)),
     env=IPEX,
     command=("train.py", "--name", "it's 5 o'clock"),
-    exports=(Export("TOKEN", "hunter2", secret=True, source="--env-file keys"), Export("TITLE", "a\x1b[31m\nb")),
+    exports=(Export("TOKEN", "--env-file keys", None), Export("TITLE", "-x", "a\x1b[31m\nb")),
+    secrets={"TOKEN": "hunter2"},
 )
 
 

@@ -30,9 +30,11 @@ from launch_helpers import (
 from ipexctl.facts.network_facts import Nic, Rdma
 from ipexctl.facts.system_facts import Environment
 from ipexctl.launch.planner import plan_launch
+from ipexctl.node.common.asked import Export
 from ipexctl.node.common.plan import Plan, Setting
-from ipexctl.spec import AccelerateConfig, Export
+from ipexctl.spec import AccelerateConfig
 from message_data import missing
+from plan_helpers import spec_of
 
 SPR = cpu(64, 2, sockets=2)
 TCMALLOC = "/usr/lib/x86_64-linux-gnu/libtcmalloc.so.4"
@@ -60,7 +62,7 @@ def test_omp_option_sets_the_threads() -> None:
     found = two(omp=5)
     assert value(found, "OMP_NUM_THREADS") == "5"
     assert {rank.omp for rank in found.ranks} == {5}
-    by_export = two(exports=(Export("OMP_NUM_THREADS", "50"),))
+    by_export = two(exports=(Export("OMP_NUM_THREADS", "-x", "50"),))
     assert {rank.omp for rank in by_export.ranks} == {50}
     for noted in (two(omp=50), by_export):
         assert any(missing(note, "more threads node[1-2] 2 50 64 cores") == [] for note in noted.notes)
@@ -85,8 +87,8 @@ def test_the_environments_compiler_is_for_hosts_without_one() -> None:
     found = plan(has, machine(SPR, 2), env=env)
     assert (value(found, "CXX"), value(found, "CXX", "node2")) == (None, f"{env.prefix}/compiler/c++")
     assert value(plan(machine(SPR)), "CXX") is None
-    assert value(plan(machine(SPR), env=env, exports=(Export("CXX", "clang++"),)), "CXX") == "clang++"
-    assert value(plan(machine(SPR), env=env, exports=(Export("LD_PRELOAD", ""),)), "CXX") is None
+    assert value(plan(machine(SPR), env=env, exports=(Export("CXX", "-x", "clang++"),)), "CXX") == "clang++"
+    assert value(plan(machine(SPR), env=env, exports=(Export("LD_PRELOAD", "-x", ""),)), "CXX") is None
 
 
 def test_malloc_variables_are_set_without_another_allocator() -> None:
@@ -94,10 +96,10 @@ def test_malloc_variables_are_set_without_another_allocator() -> None:
     found = plan(has, machine(SPR, 2))
     for name, kept in (("MALLOC_MMAP_MAX_", "0"), ("MALLOC_TRIM_THRESHOLD_", "-1")):
         assert (value(found, name), value(found, name, "node2")) == (None, kept)
-        assert value(plan(has, exports=(Export("LD_PRELOAD", ""),)), name) == kept, "tcmalloc is not loaded then"
-    for own in (Export("LD_PRELOAD", "/opt/libjemalloc.so"), Export("MALLOC_TRIM_THRESHOLD_", "1048576")):
+        assert value(plan(has, exports=(Export("LD_PRELOAD", "-x", ""),)), name) == kept, "tcmalloc is not loaded then"
+    for own in (Export("LD_PRELOAD", "-x", "/opt/libjemalloc.so"), Export("MALLOC_TRIM_THRESHOLD_", "-x", "1048576")):
         assert value(plan(machine(SPR), exports=(own,)), "MALLOC_MMAP_MAX_") is None
-    tunables = plan(machine(SPR), exports=(Export("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),))
+    tunables = plan(machine(SPR), exports=(Export("GLIBC_TUNABLES", "-x", "glibc.malloc.hugetlb=1"),))
     assert value(tunables, "MALLOC_TRIM_THRESHOLD_") is None
     of_site = plan(machine(SPR, environment=variables(MALLOC_TRIM_THRESHOLD_="1048576")))
     assert (value(of_site, "MALLOC_MMAP_MAX_"), value(of_site, "MALLOC_TRIM_THRESHOLD_")) == (None, "1048576")
@@ -140,7 +142,7 @@ def test_rank_with_one_core_has_no_worker() -> None:
 
 
 def test_worker_count_of_the_user_is_used() -> None:
-    found = plan(machine(SPR), env=IPEX, exports=(Export("CCL_WORKER_COUNT", "3"),))
+    found = plan(machine(SPR), env=IPEX, exports=(Export("CCL_WORKER_COUNT", "-x", "3"),))
     assert value(found, "CCL_WORKER_AFFINITY") == "29,30,31,61,62,63"
     found = plan(machine(SPR), env=IPEX, accelerate=AccelerateConfig("c.yaml", ccl_workers=2))
     assert setting(found, "CCL_WORKER_COUNT") == Setting("CCL_WORKER_COUNT", "2", "c.yaml: mpirun_ccl")
@@ -207,8 +209,8 @@ def test_single_rank_uses_gloo_and_all_cores() -> None:
     "options",
     [
         {"ccl_workers": 0},
-        {"exports": (Export("CCL_WORKER_OFFLOAD", "0"),)},
-        {"exports": (Export("CCL_WORKER_OFFLOAD", "0"),), "ccl_workers": 2},
+        {"exports": (Export("CCL_WORKER_OFFLOAD", "-x", "0"),)},
+        {"exports": (Export("CCL_WORKER_OFFLOAD", "-x", "0"),), "ccl_workers": 2},
     ],
 )
 def test_without_a_worker_all_cores_compute(options: dict[str, Any]) -> None:
@@ -222,7 +224,7 @@ def test_without_a_worker_all_cores_compute(options: dict[str, Any]) -> None:
 
 def test_worker_count_0_means_gloo() -> None:
     for options in (
-        {"exports": (Export("CCL_WORKER_COUNT", "0"),)},
+        {"exports": (Export("CCL_WORKER_COUNT", "-x", "0"),)},
         {"accelerate": AccelerateConfig("accelerate.yaml", ccl_workers=0)},
     ):
         found = plan(machine(cpu(8)), env=IPEX, ppn=2, **options)
@@ -230,7 +232,7 @@ def test_worker_count_0_means_gloo() -> None:
         assert any(missing(choice, "gloo CCL_WORKER_COUNT 0") == [] for choice in found.choices)
 
 
-@pytest.mark.parametrize("options", [{"omp": 4}, {"exports": (Export("OMP_NUM_THREADS", "4"),)}])
+@pytest.mark.parametrize("options", [{"omp": 4}, {"exports": (Export("OMP_NUM_THREADS", "-x", "4"),)}])
 def test_threads_on_all_cores_disable_the_worker_unless_requested(options: dict[str, Any]) -> None:
     found = plan(machine(cpu(8)), env=IPEX, ppn=2, backend="ccl", **options)
     assert {(rank.omp, len(rank.cores), rank.ccl_cores) for rank in found.ranks} == {(4, 4, ())}
@@ -245,14 +247,14 @@ def test_threads_on_all_cores_disable_the_worker_unless_requested(options: dict[
 
 
 def test_worker_affinity_of_the_user_is_kept() -> None:
-    found = plan(machine(cpu(8)), env=IPEX, ppn=2, exports=(Export("CCL_WORKER_AFFINITY", "0,4"),))
+    found = plan(machine(cpu(8)), env=IPEX, ppn=2, exports=(Export("CCL_WORKER_AFFINITY", "-x", "0,4"),))
     assert value(found, "CCL_WORKER_AFFINITY") == "0,4"
     assert {(rank.omp, len(rank.cores), rank.ccl_cores) for rank in found.ranks} == {(3, 4, ())}
 
 
 @pytest.mark.parametrize("name", ["I_MPI_PIN", "I_MPI_PIN_DOMAIN", "I_MPI_PIN_PROCESSOR_LIST"])
 def test_intel_mpi_pinning_by_the_user_disables_binding(name: str) -> None:
-    exports = (Export(name, "1"),)
+    exports = (Export(name, "-x", "1"),)
     found = two(exports=exports)
     assert {rank.cores for rank in found.ranks} == {()}
     assert (value(found, name), value(found, "I_MPI_PIN")) == ("1", "1" if name == "I_MPI_PIN" else None)
@@ -262,17 +264,17 @@ def test_intel_mpi_pinning_by_the_user_disables_binding(name: str) -> None:
     assert not [one for one in found.launcher_env if (one.name, one.value) == ("I_MPI_PIN", "0")]
     assert value(found, "KMP_AFFINITY") is None
     assert two(exports=exports, bind="cores").ranks[0].cores
-    assert two(exports=(Export("I_MPI_PIN", "0"),)).ranks[0].cores
+    assert two(exports=(Export("I_MPI_PIN", "-x", "0"),)).ranks[0].cores
 
 
 def test_openmp_binding_of_the_user_is_kept() -> None:
     assert value(plan(machine(SPR), env=IPEX), "KMP_AFFINITY") is not None
-    found = plan(machine(SPR), env=IPEX, exports=(Export("OMP_PROC_BIND", "close"),))
+    found = plan(machine(SPR), env=IPEX, exports=(Export("OMP_PROC_BIND", "-x", "close"),))
     assert (value(found, "OMP_PROC_BIND"), value(found, "KMP_AFFINITY")) == ("close", None)
 
 
 def test_ccl_transport_ofi_of_the_user_gets_its_variables() -> None:
-    found = plan(machine(cpu(8)), env=IPEX, ppn=2, exports=(Export("CCL_ATL_TRANSPORT", "ofi"),))
+    found = plan(machine(cpu(8)), env=IPEX, ppn=2, exports=(Export("CCL_ATL_TRANSPORT", "-x", "ofi"),))
     names = {"CCL_ATL_TRANSPORT": "ofi", "CCL_PROCESS_LAUNCHER": "none", "CCL_LOCAL_SIZE": "2", "FI_PROVIDER": "tcp"}
     assert {name: value(found, name) for name in names} == names
     assert setting(found, "I_MPI_THREAD_SPLIT") is None
@@ -281,7 +283,7 @@ def test_ccl_transport_ofi_of_the_user_gets_its_variables() -> None:
 def test_the_path_of_libfabric_is_set_only_for_oneccl_over_libfabric() -> None:
     """oneCCL prints a warning in each rank's output for each variable."""
     env = replace(IPEX, variables={**IPEX.variables, "CCL_OFI_LIBRARY_PATH": "/lib/libfabric.so.1"})
-    ofi = plan(machine(cpu(8)), env=env, ppn=2, exports=(Export("CCL_ATL_TRANSPORT", "ofi"),))
+    ofi = plan(machine(cpu(8)), env=env, ppn=2, exports=(Export("CCL_ATL_TRANSPORT", "-x", "ofi"),))
     assert value(ofi, "CCL_OFI_LIBRARY_PATH") == "/lib/libfabric.so.1"
     assert setting(plan(machine(cpu(8)), env=env, ppn=2), "CCL_OFI_LIBRARY_PATH") is None
 
@@ -326,7 +328,7 @@ def test_master_addr_is_the_internal_address_of_node0() -> None:
     assert (found.master_addr, found.master_port) == ("10.1.0.1", None)
     assert value(found, "MASTER_ADDR") == "10.1.0.1"
     assert two(master_port=29511).master_port == 29511
-    assert two(exports=(Export("MASTER_PORT", "29512"),)).master_port == 29512
+    assert two(exports=(Export("MASTER_PORT", "-x", "29512"),)).master_port == 29512
 
 
 @pytest.mark.parametrize(
@@ -354,7 +356,7 @@ def test_fi_provider_of_logins_is_kept_unless_the_user_exports_one() -> None:
     assert value(plan(*site), "FI_PROVIDER") == "psm3"
     assert setting(plan(*site), "FI_TCP_IFACE") is None
     assert value(plan(site[0], machine(SPR, 2)), "FI_PROVIDER") == "tcp"
-    found = two(exports=(Export("FI_PROVIDER", "verbs"),))
+    found = two(exports=(Export("FI_PROVIDER", "-x", "verbs"),))
     assert (value(found, "FI_PROVIDER"), setting(found, "FI_TCP_IFACE")) == ("verbs", None)
 
 
@@ -406,7 +408,8 @@ def test_pythonpath_of_the_login_is_unset() -> None:
 
 
 def test_user_exports_override_settings_and_are_marked() -> None:
-    mine = (Export("OMP_PLACES", "sockets"), Export("GLOO_SOCKET_IFNAME", "bond0"), Export("NAME", "a b\nc"))
+    values = {"OMP_PLACES": "sockets", "GLOO_SOCKET_IFNAME": "bond0", "NAME": "a b\nc"}
+    mine = tuple(Export(name, "-x", value) for name, value in values.items())
     found = plan(machine(SPR, 1, environment=variables(OMP_PLACES="cores")), machine(SPR, 2), exports=mine)
     for export in mine:
         for host in ("node1", "node2"):
@@ -415,12 +418,13 @@ def test_user_exports_override_settings_and_are_marked() -> None:
 
 
 def test_a_secrets_value_is_nowhere_in_the_plan() -> None:
-    found = two(exports=(Export("WANDB_API_KEY", "hunter2", secret=True, source="--env-file keys.env"),))
+    exports, secrets = (Export("WANDB_API_KEY", "--env-file keys.env", None),), {"WANDB_API_KEY": "hunter2"}
+    found = two(exports=exports, secrets=secrets)
     one = chosen(found, "WANDB_API_KEY")
     assert (one.value, one.secret) == ("", True)
     assert "--env-file keys.env" in one.reason
     assert "hunter2" not in repr(found)
-    assert "hunter2" not in repr(Export("WANDB_API_KEY", "hunter2", secret=True))
+    assert "hunter2" not in repr(spec_of(exports=exports, secrets=secrets))
 
 
 def test_setting_for_one_host_does_not_change_other_hosts() -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from launch_helpers import IPEX, cpu, machine, plan
 
+from ipexctl.node.common.asked import Export
 from ipexctl.node.common.job import StoreJob, jobs_of, read_job
 from ipexctl.node.common.plan import OtherRun, Plan, host_of, read_plan, to_json, variables_of
 from ipexctl.node.run.rank_env import ranks_here
-from ipexctl.spec import Export
 from plan_helpers import small_plan
 
 HOSTS = (machine(cpu(64, 2), 1), machine(cpu(16), 2))
@@ -34,13 +34,13 @@ def test_a_rank_gets_the_variables_of_its_host() -> None:
 
 
 def test_ranks_get_those_variables_of_torchrun_that_the_user_exports() -> None:
-    variables = variables_of(plan(*HOSTS, ppn=2, exports=(Export("TORCHELASTIC_RUN_ID", "mine"),)), 0, {}).values
+    variables = variables_of(plan(*HOSTS, ppn=2, exports=(Export("TORCHELASTIC_RUN_ID", "-x", "mine"),)), 0, {}).values
     assert {"TORCHELASTIC_RUN_ID": "mine"}.items() <= variables.items()
     assert not {"TORCHELASTIC_RESTART_COUNT", "GROUP_RANK"} & set(variables)
 
 
 def test_secrets_are_required_and_absent_from_the_plan() -> None:
-    found = plan(*HOSTS, exports=(Export("TOKEN", "hunter2", secret=True),))
+    found = plan(*HOSTS, exports=(Export("TOKEN", "-x", None),), secrets={"TOKEN": "hunter2"})
     assert variables_of(found, 0, JOB.secrets)[0]["TOKEN"] == "hunter2"
     with pytest.raises(KeyError):
         variables_of(found, 0, {})

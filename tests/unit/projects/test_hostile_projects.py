@@ -16,10 +16,10 @@ from ipexctl.projects.project_files import DECLARATION, TextReader, find_distrib
 from ipexctl.projects.requirement_files import find_requirement_files
 from ipexctl.projects.workspace import MOST_MEMBERS
 from ipexctl.run.start.project import locate_project
-from ipexctl.spec import RunSpec
 from ipexctl.stack.install_context import install_request
 from ipexctl.stack.resolve.model import Sources, StackRequest
 from message_data import missing
+from plan_helpers import spec_of
 
 ENTRY_POINTS = """\
 [project]
@@ -124,7 +124,7 @@ def test_setup_py_is_not_run(tmp_path: Path) -> None:
         "setup(name=open('/etc/hostname').read(), version='1')\n",
     )
     put(tmp_path / "train.py", "import pathlib\npathlib.Path('ran').touch()\n")
-    location = locate_project(RunSpec("script", ("train.py",)), tmp_path)
+    location = locate_project(spec_of(), tmp_path)
     assert (location.root, find_requirement_files(location.layout, tmp_path).files) == (tmp_path, ())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["setup.py", "train.py"]
 
@@ -133,7 +133,7 @@ def test_setup_py_is_not_run(tmp_path: Path) -> None:
 def test_a_command_of_a_module_that_the_project_lacks_is_refused(tmp_path: Path, entry: str) -> None:
     put(tmp_path / "pyproject.toml", f'[project]\nname = "x"\n[project.scripts]\ngo = "{entry}"\n')
     with pytest.raises(UserError, match=entry.partition(":")[0]):
-        locate_project(RunSpec("script", ("go",)), tmp_path)
+        locate_project(spec_of("script", ("go",)), tmp_path)
 
 
 @pytest.mark.parametrize("name", ["torch", "Intel_Extension.for-pytorch"])

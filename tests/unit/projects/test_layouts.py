@@ -24,19 +24,20 @@ from ipexctl.run.start.request import StartError
 from ipexctl.run.start.script_imports import check_own_modules
 from ipexctl.run.start.start_notes import check_gpu_code
 from ipexctl.spec import ProjectLocation, RunSpec
+from plan_helpers import spec_of
 
 PROJECTS = Path(__file__).parents[2] / "data" / "projects"
 NAMES = sorted(path.name for path in PROJECTS.iterdir())
 _TYPED = ("line", "cwd", "repository")
 
 
-def spec_of(line: str) -> RunSpec:
+def spec_of_line(line: str) -> RunSpec:
     words = shlex.split(line)
     if words[0] == "-m":
-        return RunSpec("module", tuple(words[1:]), takes_own_requirements=True, install=True)
+        return spec_of("module", tuple(words[1:]), takes_own_requirements=True, install=True)
     if words[0] == "--":
-        return RunSpec("command", tuple(words[1:]), takes_own_requirements=True, install=True)
-    return RunSpec("script", tuple(words), takes_own_requirements=True, install=True)
+        return spec_of("command", tuple(words[1:]), takes_own_requirements=True, install=True)
+    return spec_of("script", tuple(words), takes_own_requirements=True, install=True)
 
 
 def found_in(location: ProjectLocation, home: Path) -> dict[str, Any]:
@@ -56,7 +57,7 @@ def found_in(location: ProjectLocation, home: Path) -> dict[str, Any]:
 def what_comes(case: dict[str, Any], tree: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     cwd = tree / case.get("cwd", ".")
     monkeypatch.chdir(cwd)
-    spec = spec_of(case["line"])
+    spec = spec_of_line(case["line"])
     notes: list[str] = []
     found: dict[str, Any] = {}
     try:
@@ -68,7 +69,7 @@ def what_comes(case: dict[str, Any], tree: Path, monkeypatch: pytest.MonkeyPatch
             check_own_modules(location.script, frozenset())
         check_gpu_code(spec, {})
         request = request_of_run(spec, notes.append)
-        planned = with_left_out(PlannedProject(requirements=location.requirements.files), spec, request)
+        planned = with_left_out(PlannedProject(requirements=location.requirements.files), spec.asked, request)
         found |= {"installed": list(request.env.extras), "left_out": list(planned.left_out)}
     except (UserError, StartError) as error:
         refused = error.failure if isinstance(error, StartError) else error

@@ -9,7 +9,6 @@ import pytest
 from ipexctl.errors import CallError, UserError
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.asked import Asked
-from ipexctl.node.common.json_records import decode_valid
 from ipexctl.node.common.plan import HostPlan, Plan, RankPlan, to_json
 from ipexctl.option_declaration import CallOptions
 from ipexctl.remote.connector import ConnectOptions
@@ -22,7 +21,7 @@ RUN = "train-1120-132512-9f3a"
 HOSTS = tuple(
     HostPlan(name, f"10.0.0.{at}", name, (RankPlan(at, 0, name, (), 1),), None) for at, name in enumerate("ab")
 )
-ASKED = decode_valid(Asked, {"argv": ["train.py"]})
+ASKED = Asked(argv=("train.py",))
 PLAN = Plan(RUN, "/h", "a", ASKED, hosts=HOSTS, stores={"a": "a", "b": "b"}, python="/env/bin/python")
 NODE0, OTHER = RunInHome((RUN,), PLAN, 5.0, True), RunInHome((RUN,), PLAN, 5.0)
 

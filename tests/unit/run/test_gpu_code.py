@@ -12,7 +12,8 @@ from ipexctl.known_errors.gpu_code import GpuLine, find_gpu_lines, suggestion_fo
 from ipexctl.run.start.request import StartError
 from ipexctl.run.start.script_imports import read_script
 from ipexctl.run.start.start_notes import check_gpu_code
-from ipexctl.spec import ProjectLocation, RunSpec
+from ipexctl.spec import ProjectLocation
+from plan_helpers import spec_of
 
 DDP = """\
 def setup():
@@ -133,7 +134,7 @@ def test_a_script_is_refused_only_if_it_certainly_needs_a_gpu(
     code: str, options: dict[str, Any], packages: dict[str, str], is_refused: bool
 ) -> None:
     project = ProjectLocation(Path("/p"), ".", ("train.py",), read_script("train.py", code.encode())[0])
-    spec = RunSpec("script", ("train.py",), project=project, **options)
+    spec = spec_of(project=project, **options)
     try:
         check_gpu_code(spec, packages)
     except StartError as error:

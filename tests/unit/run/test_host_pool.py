@@ -15,13 +15,14 @@ from ipexctl.errors import Refusal
 from ipexctl.hosts.host import Host
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import Gathered
+from ipexctl.node.common.asked import Export
 from ipexctl.node.common.plan import WRAPPER_NAMES, Plan, choose_hosts, for_hosts, variables_of
 from ipexctl.run.start.pipeline import make_plan
 from ipexctl.run.start.request import check_pool, check_pool_plan, spec_of_all
-from ipexctl.spec import Export, RunSpec
-from plan_helpers import small_plan
+from ipexctl.spec import RunSpec
+from plan_helpers import changed, small_plan, spec_of
 
-SPEC = RunSpec("script", ("train.py",))
+SPEC = spec_of()
 
 
 def shape(found: Plan) -> dict[str, Any]:
@@ -63,7 +64,7 @@ def test_an_attempt_on_fewer_hosts_is_planned_as_the_planner_does(data: st.DataO
         "bind": draw(st.sampled_from(["auto", "none", "cores"])),
         "omp": draw(st.sampled_from([None, 2])),
         "allreduce": draw(st.sampled_from(["auto", "backend"])),
-        "exports": draw(st.sampled_from([(), (Export("LR", "0.1"), Export("TOKEN", "", secret=True))])),
+        "exports": draw(st.sampled_from([(), (Export("LR", "-x", "0.1"), Export("TOKEN", "-x", None))])),
         "transport": draw(st.sampled_from(["ssh", "srun"])),
     }
     slots = draw(st.lists(st.integers(1, 3), min_size=count, max_size=count))
@@ -90,7 +91,7 @@ def test_an_attempt_on_fewer_hosts_is_planned_as_the_planner_does(data: st.DataO
     # By the planner, with what was decided for all hosts.
     kept_hosts = tuple(host for host in asked.hosts if host.name in names)
     decided: Any = {"backend": whole.backend, "launcher": whole.launcher.mode, "allreduce": whole.allreduce.mode}
-    again = replace(asked, spec=replace(asked.spec, hosts=kept_hosts, **decided))
+    again = replace(asked, spec=changed(asked.spec, hosts=kept_hosts, **decided))
     assert shape(ours) == shape(planned_for(again))
 
 
@@ -103,7 +104,7 @@ def test_hosts_of_the_next_attempt(wanted: int, present: str, last: str, chosen:
 @case_table
 def test_options_that_do_not_fit_the_hosts_are_refused(options: dict[str, Any], words: str) -> None:
     hosts = [Host(name, name) for name in ("node1", "node2", "node3")]
-    refused = check_pool(replace(SPEC, **options), hosts)
+    refused = check_pool(changed(SPEC, **options).asked, hosts)
     assert (refused is None) == (not words)
     if refused is not None:
         assert [word for word in words.split() if word not in refused.reason] == []
@@ -113,19 +114,19 @@ def test_options_that_do_not_fit_the_hosts_are_refused(options: dict[str, Any], 
 def test_hosts_of_a_plan_that_cannot_replace_one_another_are_refused() -> None:
     machines = [machine(cpu(4), number) for number in (1, 2, 3)]
     uneven = planned_for(request(*machines, slots=(1, 2, 1)))
-    assert isinstance(spec_of_all(replace(SPEC, spares=1), uneven), Refusal)
+    assert isinstance(spec_of_all(changed(SPEC, spares=1), uneven), Refusal)
     even = planned_for(request(*machines, ppn=2))
-    of_all = spec_of_all(replace(SPEC, spares=1, n=4), even)
+    of_all = spec_of_all(changed(SPEC, spares=1, n=4), even)
     assert isinstance(of_all, RunSpec)
-    assert (of_all.n, of_all.ppn, of_all.spares) == (None, 2, 0)
-    lacking = check_pool_plan(replace(SPEC, min_hosts=2), even)
+    assert (of_all.asked.n, of_all.asked.ppn, of_all.asked.spares) == (None, 2, 0)
+    lacking = check_pool_plan(changed(SPEC, min_hosts=2).asked, even)
     assert lacking is not None
     assert "--checkpoint" in lacking.fix
-    assert check_pool_plan(replace(SPEC, min_hosts=2, checkpoint="c"), even) is None
+    assert check_pool_plan(changed(SPEC, min_hosts=2, checkpoint="c").asked, even) is None
     shared = even._replace(stores=dict.fromkeys(even.names, "a"))
-    assert check_pool_plan(replace(SPEC, min_hosts=2), shared) is None, "they share a home"
+    assert check_pool_plan(changed(SPEC, min_hosts=2).asked, shared) is None, "they share a home"
     without = shared._replace(node0="node0", stores={**shared.stores, "node0": "a"})
-    assert check_pool_plan(replace(SPEC, min_hosts=2), without) is not None, "node0 has no ranks"
+    assert check_pool_plan(changed(SPEC, min_hosts=2).asked, without) is not None, "node0 has no ranks"
 
 
 @pytest.mark.parametrize("transport", ["ssh", "srun"])

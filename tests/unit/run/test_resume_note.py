@@ -22,8 +22,9 @@ from ipexctl.run.start.start_notes import (
     search_script,
     trainer_resume_note,
 )
-from ipexctl.spec import ProjectLocation, RunSpec
+from ipexctl.spec import ProjectLocation
 from message_data import missing
+from plan_helpers import spec_of
 from record_helpers import run_record
 
 
@@ -140,7 +141,7 @@ def test_path_of_the_last_run_of_the_script_with_a_checkpoint_is_known(tmp_path:
         asked = {} if checkpoint is None else {"checkpoint": checkpoint}
         return run_record(run, Host("a", "a"), "/h", "py", script, asked=asked, project=project or str(tmp_path))
 
-    call = RunSpec("script", ("train.py",), project=ProjectLocation(tmp_path, ".", ("train.py",)))
+    call = spec_of(project=ProjectLocation(tmp_path, ".", ("train.py",)))
     records = [record("r1", checkpoint="out/"), record("r2"), record("r3", "eval.py", "b"), record("r4", project="/p")]
     flag = earlier_checkpoint(call, records)
     assert flag is not None

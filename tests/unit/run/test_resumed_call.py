@@ -29,6 +29,7 @@ from ipexctl.run.start.resume import resumed_spec
 from ipexctl.run.start.upload import lost_checkpoint, refuse_lost_checkpoint
 from ipexctl.spec import ProjectLocation, RunSpec, TypedCall
 from message_data import missing
+from plan_helpers import changed, spec_of
 from record_helpers import run_record
 
 HOSTS = tuple(Host(f"n{number}", f"n{number}") for number in (1, 2, 3))
@@ -42,7 +43,7 @@ RECORD = run_record(
     hosts=("n1", "n2", "n3"),
     typed=TypedCall(directory="/project"),
 )
-SPEC = RunSpec(
+SPEC = spec_of(
     *("script", ("train.py",)),
     hosts=HOSTS,
     project=ProjectLocation(Path("/project"), "", ("train.py",)),
@@ -68,14 +69,14 @@ GONE = Unreachable("no route")
 def test_hosts_that_answer_have_as_many_ranks_as_before(
     snapshots: tuple[Any, ...], spec: dict[str, Any], typed: tuple[str, ...], hosts: str, left: dict[str, Any]
 ) -> None:
-    asked = replace(SPEC, **spec)
+    asked = changed(SPEC, **spec)
     found = resumed_spec(asked, RECORD, dict(zip(("n1", "n2", "n3"), snapshots, strict=True)), typed)
     assert isinstance(found, RunSpec)
     assert " ".join(host.name for host in found.hosts) == hosts
-    assert {name: getattr(found, name) for name in left} == left
-    assert found.first_world_size == 6
+    assert {name: getattr(found.asked, name) for name in left} == left
+    assert found.asked.first_world_size == 6
     again = RECORD.plan._replace(first_world_size=9, asked=RECORD.plan.asked._replace(resumed=("train-0",)))
-    assert resumed_spec(asked, replace(RECORD, source=again), dict.fromkeys(("n1", "n2", "n3"), FREE), ()) == replace(
+    assert resumed_spec(asked, replace(RECORD, source=again), dict.fromkeys(("n1", "n2", "n3"), FREE), ()) == changed(
         asked, first_world_size=9, resumed=("train-0", "train-1")
     )
 
@@ -183,7 +184,7 @@ def test_a_run_is_begun_anew_only_with_its_checkpoint(
         for node in nodes:
             yield SimpleNamespace(host=node, result=None if node.name in silent else ask(node, LocalSession(node)))
 
-    spec = replace(SPEC, checkpoint="last.pt", resumed=("train-1",))
+    spec = changed(SPEC, checkpoint="last.pt", resumed=("train-1",))
     plan = RECORD.plan._replace(cwd=str(tmp_path / "work"), home=str(tmp_path / "home"))
     pool: Any = SimpleNamespace(each=each, cancel=Cancel())
     with pytest.raises(StartError) if refused else nullcontext() as caught:

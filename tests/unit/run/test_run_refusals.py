@@ -20,6 +20,7 @@ from ipexctl.files.manifest import Manifest
 from ipexctl.hosts.host import Host
 from ipexctl.launch.request import Gathered, MpiImport, Node0Files, RankEnv
 from ipexctl.limits import LOGINS_REMEMBERED
+from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.job import ConnectivityRecord
 from ipexctl.node.files.manifest import EntryKind, ManifestEntry
 from ipexctl.node.network.connectivity import Connections, NodeResult
@@ -32,12 +33,13 @@ from ipexctl.run.start.before_install import needs_logins
 from ipexctl.run.start.request import StartFailure, check_request, refuse_bad_rank_counts
 from ipexctl.run.start.script_imports import ScriptFile
 from ipexctl.run.start.upload import check_synced_path, check_unsynced_path
-from ipexctl.spec import ProjectLocation, RunSpec
+from ipexctl.spec import ProjectLocation
 from ipexctl.stack.catalog import known_rows
 from ipexctl.stack.resolve.model import StackRequest
 from ipexctl.stack.resolve.reasons import Reason
 from ipexctl.stack.resolve.resolver import resolve_by_table
 from message_data import missing
+from plan_helpers import changed, spec_of
 
 ADDRESSES = {"a": "10.0.0.1", "b": "10.0.0.2", "c": "10.0.0.3"}
 OK = NodeResult("ok")
@@ -113,14 +115,14 @@ def test_only_recent_valid_connectivity_records_are_used(rest: str, is_valid: bo
 def test_logins_are_needed_before_an_install_only_for_ranks_of_an_mpirun(
     options: dict[str, Any], *, is_needed: bool
 ) -> None:
-    spec = RunSpec("script", ("train.py",), **options)
-    chosen = resolve_by_table(StackRequest(spec.torch, spec.stack), {}, known_rows({}))
+    spec = spec_of(**options)
+    chosen = resolve_by_table(StackRequest(spec.asked.torch, spec.asked.stack), {}, known_rows({}))
     assert not isinstance(chosen, Reason)
     script = ScriptFile("train.py")
-    project = ProjectLocation(Path("/p"), ".", spec.argv, script)
+    project = ProjectLocation(Path("/p"), ".", spec.asked.argv, script)
     assert needs_logins(replace(spec, project=project), chosen) == is_needed
     by_mpi = replace(project, script=replace(script, mpi_import=MpiImport("mpi4py", "line 1", is_certain=True)))
-    assert needs_logins(replace(spec, project=by_mpi), chosen) == (spec.launcher == "auto" or is_needed)
+    assert needs_logins(replace(spec, project=by_mpi), chosen) == (spec.asked.launcher == "auto" or is_needed)
 
 
 @pytest.mark.parametrize(("pythons", "taken"), [("/a /b", "/b"), ("/a", "")])
@@ -137,7 +139,7 @@ def test_connections_of_a_plan_are_tried_by_a_python_that_the_hosts_have(pythons
 
 
 HOSTS = [Host("a", "10.0.0.1"), Host("b", "10.0.0.2")]
-ON_HOSTS = RunSpec("script", ("train.py",), hosts=tuple(HOSTS))
+ON_HOSTS = spec_of(hosts=tuple(HOSTS))
 
 
 @pytest.mark.parametrize(
@@ -233,7 +235,7 @@ def test_checkpoint_through_a_link_of_the_project_is_refused(
     (tmp_path / "ckpt").symlink_to("../../../.aws")
     (tmp_path / "a/ckpt").symlink_to("../b")
     project = ProjectLocation(tmp_path, subdirectory, ("train.py",))
-    spec = RunSpec("script", ("train.py",), checkpoint=checkpoint, checkpoint_is_found=True, project=project)
+    spec = spec_of(checkpoint=checkpoint, checkpoint_is_found=True, project=project)
     rows = (("a", "d", ""), ("a/ckpt", "l", "../b"), ("ckpt", "l", "../../../.aws"), ("file", "f", "hash"))
     manifest = Manifest.of(
         ManifestEntry(path, cast("EntryKind", kind), 0o777, 0, content) for path, kind, content in rows
@@ -249,7 +251,7 @@ def test_checkpoint_through_a_link_of_the_project_is_refused(
             assert missing(caught.value.message + caught.value.fix, f"{checkpoint} link --checkpoint /PATH") == []
         else:
             check()
-    check_unsynced_path(replace(spec, checkpoint_is_found=False))
+    check_unsynced_path(changed(spec, checkpoint_is_found=False))
 
 
 @pytest.mark.parametrize(
@@ -262,8 +264,8 @@ def test_checkpoint_through_a_link_of_the_project_is_refused(
     ],
 )
 def test_valid_requests_are_accepted(more: dict[str, Any]) -> None:
-    check_request(RunSpec("script", ("train.py",), **more))
-    refuse_bad_rank_counts(RunSpec("script", ("train.py",)), [Host(name, name) for name in ADDRESSES], parse_ranks("9"))
+    check_request(Asked(argv=("train.py",), **more))
+    refuse_bad_rank_counts(Asked(), [Host(name, name) for name in ADDRESSES], parse_ranks("9"))
 
 
 @case_table
@@ -289,7 +291,7 @@ def test_relative_arguments_are_looked_for_where_a_sync_leaves_them_out(tmp_path
     )
     project = ProjectLocation(tmp_path / "p", "sub", ("train.py",))
     synced = Manifest.of([ManifestEntry("sub/synced/c.csv", "f", 0o644, 0, "")])
-    spec = RunSpec("script", ("train.py", *words), project=project)
+    spec = spec_of("script", ("train.py", *words), project=project)
     found = places.unsynced_arguments(spec, synced, "/h/me/.i/code/p")
     assert found == {
         "data/b.csv": ("/h/me/.i/code/p/sub/data/b.csv", f"{tmp_path}/p/sub/data/b.csv", "/h/me/b.csv"),

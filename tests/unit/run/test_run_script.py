@@ -33,6 +33,7 @@ from ipexctl.run.start.script_imports import (
 )
 from ipexctl.spec import RunSpec
 from message_data import missing
+from plan_helpers import spec_of
 
 TRAIN = """\
 import os, torch.nn as nn
@@ -144,15 +145,15 @@ def test_module_is_read_from_the_project_or_required_on_hosts(tmp_path: Path) ->
 def test_imports_that_need_mpirun_are_found(tmp_path: Path, code: str, place: str, is_certain: bool) -> None:
     (tmp_path / "train.py").write_text(code)
     (tmp_path / ".git").mkdir()
-    for spec in (RunSpec("script", ("train.py",)), RunSpec("module", ("train",))):
+    for spec in (spec_of(), spec_of("module", ("train",))):
         location = locate_project(spec, tmp_path)
         found = location.script and location.script.mpi_import
         assert (found.place if found else "", location.needs_mpirun) == (place, is_certain)
     if place:
-        assert locate_project(RunSpec("module", ("mpi4py", "train.py")), tmp_path).needs_mpirun
+        assert locate_project(spec_of("module", ("mpi4py", "train.py")), tmp_path).needs_mpirun
         for module in ("mpi4py", "horovod"):
             (tmp_path / f"{module}.py").touch()
-        assert not locate_project(RunSpec("script", ("train.py",)), tmp_path).needs_mpirun
+        assert not locate_project(spec_of(), tmp_path).needs_mpirun
 
 
 def test_module_of_a_directory_above_is_found_with_the_line_to_type(
@@ -165,7 +166,7 @@ def test_module_of_a_directory_above_is_found_with_the_line_to_type(
     below.mkdir(parents=True)
     (tmp_path / "outside").mkdir()
     monkeypatch.chdir(below)
-    request = RunSpec("module", ("pkg.train", "--lr", "1e-3"))
+    request = spec_of("module", ("pkg.train", "--lr", "1e-3"))
     script = locate_project(request, below).script
     assert script is not None
     failure = failure_of(script, {"a": ["pkg"]})
@@ -181,7 +182,7 @@ def test_module_of_a_directory_above_is_found_with_the_line_to_type(
     assert (found.root, found.subdirectory) == (root, "sub/deep")
     assert found.script is not None
     assert found.script.name == "../../pkg/train.py"
-    elsewhere = locate_project(RunSpec("module", ("outside",)), below).script
+    elsewhere = locate_project(spec_of("module", ("outside",)), below).script
     assert elsewhere is not None  # not beyond the repository
     assert "no package is known" in failure_of(elsewhere, {"a": ["outside"]}).fix
 
@@ -291,10 +292,10 @@ def test_install_command_names_the_environment_and_none_of_its_packages() -> Non
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        (RunSpec("script", ("train.py", "--lr", "1 2"), takes_own_requirements=True), "train.py --lr '1 2'"),
-        (RunSpec("module", ("pkg.train",), takes_own_requirements=True), "-m pkg.train"),
-        (RunSpec("script", ("train.py",), takes_own_requirements=True, install=True), ""),
-        (RunSpec("script", ("train.py",)), ""),
+        (spec_of("script", ("train.py", "--lr", "1 2"), takes_own_requirements=True), "train.py --lr '1 2'"),
+        (spec_of("module", ("pkg.train",), takes_own_requirements=True), "-m pkg.train"),
+        (spec_of(takes_own_requirements=True, install=True), ""),
+        (spec_of(), ""),
     ],
 )
 def test_call_that_installs_what_the_project_names(spec: RunSpec, said: str) -> None:
@@ -335,4 +336,4 @@ def test_a_module_whose_name_ends_as_a_file_does_is_one(tmp_path: Path, name: st
     for path in ("pkg/train.py", "a/py.py"):
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).touch()
-    locate_project(RunSpec("module", (name,)), tmp_path)
+    locate_project(spec_of("module", (name,)), tmp_path)

@@ -35,8 +35,8 @@ from ipexctl.run.start.context import gather
 from ipexctl.run.start.pipeline import hosts_with_job_files
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.watcher import StartWatcher
-from ipexctl.spec import ProjectLocation, RunSpec
-from plan_helpers import small_plan
+from ipexctl.spec import ProjectLocation
+from plan_helpers import changed, small_plan, spec_of
 from record_helpers import run_record
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Readable
 
 HOSTS = (Host("a", "a"), Host("b", "b"))
-REQUEST = RunSpec("script", ("train.py",))
+REQUEST = spec_of()
 
 
 SECRETS = {"TOKEN": "s3cr3t"}
@@ -362,7 +362,7 @@ def test_a_run_that_began_after_the_locks_is_waited_for(
         monkeypatch.setattr(pipeline, name, fake)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     project = ProjectLocation(tmp_path, "", ("train.py",))
-    spec = replace(REQUEST, hosts=HOSTS, project=project, wait=60.0)
+    spec = changed(REQUEST, hosts=HOSTS, project=project, wait=60.0)
     result = pipeline.start_run(spec, Mock(), StartWatcher())
     assert isinstance(result, StartFailure)
     assert failure in result.reason

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,10 +13,10 @@ import pytest
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.start_notes import restart_note
 from ipexctl.run.start.upload import upload_project
-from ipexctl.spec import ProjectLocation, RunSpec
-from plan_helpers import small_plan
+from ipexctl.spec import ProjectLocation
+from plan_helpers import changed, small_plan, spec_of
 
-SPEC = RunSpec("script", ("train.py",), project=ProjectLocation(Path("/here/project"), ".", ("train.py",)))
+SPEC = spec_of(project=ProjectLocation(Path("/here/project"), ".", ("train.py",)))
 CONTEXT: Any = SimpleNamespace(facts={}, spec=SPEC)
 LEFT_OUT = "left out: .env (credentials; --include PATTERN sends them)"
 
@@ -82,7 +82,8 @@ def test_what_is_left_out_of_a_project_is_said_once_until_it_changes(tmp_path: P
     def said(left_out: str = LEFT_OUT, *, dry_run: bool = False, **options: Any) -> list[str]:
         sync, notes = Sync(needs_upload=False, dry_run=dry_run), list[str]()
         sync.project = SimpleNamespace(root=root, notes=(left_out,) if left_out else ())
-        context: Any = SimpleNamespace(facts={}, spec=replace(SPEC, **options))
+        spec = changed(SPEC, **options)
+        context: Any = SimpleNamespace(facts={}, spec=spec, asked=spec.asked)
         upload_project(done(sync), context, notes.append)
         return [note.removeprefix("note: ") for note in notes]
 

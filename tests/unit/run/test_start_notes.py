@@ -9,9 +9,9 @@ from ipexctl.facts.system_facts import Batch
 from ipexctl.hosts.host import Host
 from ipexctl.launch.request import Gathered, RankEnv
 from ipexctl.run.start.start_notes import job_notes
-from ipexctl.spec import RunSpec
 from ipexctl.transports import OVER_SRUN
 from message_data import missing
+from plan_helpers import spec_of
 
 
 def notes(
@@ -20,7 +20,7 @@ def notes(
     names = [f"node{number}" for number in range(1, len(batches) + 1)]
     facts = {name: Facts(batch=batch) for name, batch in zip(names, batches, strict=True)}
     hosts = tuple(Host(name, address) for name in names)
-    spec = RunSpec("script", ("train.py",), hosts=hosts)
+    spec = spec_of(hosts=hosts)
     context = Gathered(spec, facts, {}, "/h", RankEnv("python3"), transport=OVER_SRUN, job=job, job_seconds=seconds)
     return " / ".join(job_notes(context, is_followed=is_followed))
 

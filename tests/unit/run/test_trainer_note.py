@@ -13,8 +13,9 @@ from ipexctl.launch.accelerate_env import IPEX
 from ipexctl.launch.request import RankEnv
 from ipexctl.run.start.script_imports import read_script
 from ipexctl.run.start.start_notes import script_notes, sets_use_ipex, trainer_note, use_ipex_note
-from ipexctl.spec import ProjectLocation, RunSpec
+from ipexctl.spec import ProjectLocation
 from message_data import missing
+from plan_helpers import spec_of
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "trainer_bert.py"
 
@@ -74,5 +75,6 @@ def test_run_prints_one_note_for_an_installed_environment(*, is_installed: bool,
     plan: Any = SimpleNamespace(world_size=ranks, backend="gloo")
     script = read_script("train.py", b"from transformers import Trainer")[0]
     project = ProjectLocation(Path("/p"), ".", ("train.py",), script)
-    context: Any = SimpleNamespace(env=env, spec=RunSpec("script", ("train.py",), project=project))
+    spec = spec_of(project=project)
+    context: Any = SimpleNamespace(env=env, spec=spec, asked=spec.asked)
     assert len(script_notes(context, plan)) == count

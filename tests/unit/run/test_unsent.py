@@ -12,8 +12,9 @@ from ipexctl.hosts.host import Host
 from ipexctl.projects.root import owner_here, tree_name
 from ipexctl.run.start.script_imports import read_script
 from ipexctl.run.unsent import line_that_sends, unsent_note
-from ipexctl.spec import NOT_TYPED, ProjectLocation, RunSpec, TypedCall
+from ipexctl.spec import NOT_TYPED, ProjectLocation, TypedCall
 from ipexctl.sync.project import read_project
+from plan_helpers import spec_of
 from record_helpers import run_record
 
 CODE = b"""\
@@ -39,7 +40,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_ignored_files_that_the_script_names_are_a_note_with_the_whole_call(project: Path) -> None:
     script = read_script("train.py", CODE)[0]
-    spec = RunSpec(
+    spec = spec_of(
         *("script", ("train.py",)),
         project=ProjectLocation(project, ".", ("train.py",), script),
         typed=TypedCall(("--ppn", "2"), ("train.py", "--lr", "a b")),

@@ -17,6 +17,7 @@ from ipexctl.run.start.project import locate_project, project_fix
 from ipexctl.spec import RunSpec
 from ipexctl.sync import scan as walk
 from ipexctl.sync.project import paths_below, read_project
+from plan_helpers import spec_of
 
 HOMES = (Path("/home/me"), Path("/data/me"))
 OWN = (Path("/home/me/.ipexctl"), Path("/home/me/.cache/ipexctl"))
@@ -35,7 +36,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run_spec(*words: str, **more: object) -> RunSpec:
-    return RunSpec("script", words, **more)  # type: ignore[arg-type]
+    return spec_of("script", words, **more)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 from types import UnionType
@@ -14,8 +13,9 @@ from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from ipexctl.errors import UserError
 from ipexctl.extras.play.playbook_model import Option, Spec
+from ipexctl.node.common.asked import Asked
 from ipexctl.option_declaration import DEFAULT_ENV, RECONNECT_SECONDS, Declaration, SyncOptions, declared
-from ipexctl.spec import RankOptions, RunOptions, StartOptions
+from ipexctl.run_options import DECLARED
 
 TIERS: Final = ("avx2", "avx512", "avx512_bf16", "amx")
 SYSCTL: Final = re.compile(r"[a-z0-9_]+(\.[a-zA-Z0-9_\-]+)+")
@@ -83,24 +83,25 @@ def _run(given: Mapping[str, Any]) -> str | None:
 
 def _of_request(given: Mapping[str, Any]) -> str | None:
     """What `ipexctl run` would refuse on any hosts; checked early, so that no earlier task trains in vain."""
-    from ipexctl.run.start.request import check_request, run_spec
+    from ipexctl.run.start.request import check_request, with_given
 
     try:
-        check_request(run_spec("script", ("",), given, ()))
+        check_request(with_given(Asked(argv=("",)), given))
     except UserError as error:
         return f"{error.message} ({error.fix})" if error.fix else error.message
     return None
 
 
-def declared_options(kind: type) -> dict[str, Option]:
-    types, defaults = get_type_hints(kind), {field.name: field.default for field in fields(kind)}
-    return {name: _option(types[name], defaults[name], declaration) for name, declaration in declared(kind).items()}
+def declared_options(declared: Mapping[str, Declaration]) -> dict[str, Option]:
+    types, defaults = get_type_hints(Asked), Asked._field_defaults
+    return {name: _option(types[name], defaults[name], declaration) for name, declaration in declared.items()}
 
 
 def _option(type_: Any, default: Any, declaration: Declaration) -> Option:
     kinds = get_args(type_) if isinstance(type_, UnionType) else (type_,)
     choices = get_args(type_) if get_origin(type_) is Literal else ()
     kind: Any = declaration.kind or ("str" if choices else _KINDS[kinds[0]])
+    kind = "path" if kind == "directory" else kind
     return Option(kind, default=default, choices=choices, minimum=declaration.minimum, maximum=declaration.maximum)
 
 
@@ -170,9 +171,7 @@ _RUN: Final[Mapping[str, Option]] = {
     "module": _TEXT,
     "cmd": Option("command"),
     "argv": Option("list", aliases=("args",)),
-    **declared_options(RankOptions),
-    **declared_options(StartOptions),
-    **declared_options(RunOptions),
+    **declared_options(DECLARED),
     "creates": Option("path"),
     "reconnect": Option("float", default=RECONNECT_SECONDS, minimum=0),
     "detach": _NO,
@@ -211,7 +210,7 @@ SPECS: Final[Mapping[str, tuple[Spec, ...]]] = {
     "own_commands": (
         Spec("doctor", "all", _DOCTOR),
         Spec("trust", "all", {"state": _PRESENT}),
-        Spec("sync", "all", {"src": Option("path"), **declared_options(SyncOptions)}, free="src"),
+        Spec("sync", "all", {"src": Option("path"), **declared_options(declared(SyncOptions))}, free="src"),
         Spec("install", "all", _INSTALL),
         Spec("env", "all", _ENV, free="name", check=_env),
     ),

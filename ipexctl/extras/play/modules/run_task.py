@@ -20,6 +20,7 @@ from ipexctl.extras.play.play_context import PlayContext
 from ipexctl.extras.play.playbook_model import local_path, script_argv
 from ipexctl.extras.play.result import Call, RunOutput, TaskResult, TaskStatus, masked
 from ipexctl.hosts.host import Host, private_keys
+from ipexctl.node.common.asked import Asked, CommandKind, Export
 from ipexctl.node.common.frames import Chunk, Note, StreamName
 from ipexctl.projects.root import owner_here, tree_name
 from ipexctl.remote.cancel import Cancel
@@ -29,9 +30,9 @@ from ipexctl.run.follow import Follower, RunUpdate
 from ipexctl.run.local_copy import LocalCopy
 from ipexctl.run.registry import RunRecord, RunRegistry
 from ipexctl.run.start.project import locate_project
-from ipexctl.run.start.request import StartFailure, check_request, run_spec
+from ipexctl.run.start.request import StartFailure, check_request, with_given
 from ipexctl.run.start.watcher import PlannedRun, RunWatcher, StartedRun
-from ipexctl.spec import CommandKind, Export, ProjectLocation, RunSpec
+from ipexctl.spec import ProjectLocation, RunSpec
 from ipexctl.text import counted
 
 _MAX_KEPT: Final = 1 << 20
@@ -52,7 +53,7 @@ _NOT_RUN: Final = {"rc": 0, "stdout": "", "stderr": "", "run": "none-yet"}
 
 def _run(context: PlayContext, call: Call, hosts: Sequence[Host]) -> TaskResult | Mapping[str, TaskResult]:
     spec = replace(_run_spec(context, call), hosts=tuple(hosts), secret_files=private_keys(hosts))
-    check_request(spec)
+    check_request(spec.asked)
     spec = replace(spec, project=locate_project(spec, call.task.base))
     if call.args["creates"] is not None and (created := _find_created(context, call, spec.project)):
         return TaskResult("ok", f"{created} already exists", data={**_NOT_RUN, "run": "", "creates": created})
@@ -82,19 +83,11 @@ def _run_spec(context: PlayContext, call: Call) -> RunSpec:
     else:
         command = args["cmd"]
         kind, argv = "command", tuple(["/bin/sh", "-c", command] if isinstance(command, str) else command)
-    exports = tuple(Export(name, value, secret=True, source="environment") for name, value in call.environment.items())
+    exports = tuple(Export(name, "environment", None) for name in call.environment)
     cwd = None if args["cwd"] is None else local_path(call.task.base, args["cwd"])
     given = {**args, "cwd": cwd}
-    return run_spec(
-        kind,
-        argv,
-        given,
-        exports,
-        home=options.home,
-        iface=options.iface,
-        timeout=call.timeout,
-        is_followed=not args["detach"],
-    )
+    asked = Asked(kind, argv, home=options.home, iface=options.iface, exports=exports, is_followed=not args["detach"])
+    return RunSpec(with_given(asked, given), secrets=call.environment, timeout=call.timeout)
 
 
 def _plan_only(context: PlayContext, call: Call, spec: RunSpec) -> TaskResult:

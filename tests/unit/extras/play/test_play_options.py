@@ -152,7 +152,12 @@ def test_run_module_passes_restart_and_hang_options() -> None:
     context: Any = SimpleNamespace(options=SimpleNamespace(home="~/.ipexctl", iface=None))
     here = Host(name="localhost", address="localhost")
     request = _run_spec(context, Call(here, here, task, filled(MODULES["run"], given)))
-    assert (request.max_restarts, request.checkpoint, request.hang_after, request.on_hang) == (2, "ckpt", 5.0, "stop")
+    assert (request.asked.max_restarts, request.asked.checkpoint, request.asked.hang_after, request.asked.on_hang) == (
+        2,
+        "ckpt",
+        5.0,
+        "stop",
+    )
     with pytest.raises(BadOption) as caught:
         filled(MODULES["run"], {"script": "train.py", "on_hang": "end"})
     assert "report, dump, stop" in caught.value.fix
@@ -164,4 +169,4 @@ def test_run_module_passes_the_backend(backend: str) -> None:
     context: Any = SimpleNamespace(options=SimpleNamespace(home="~/.ipexctl", iface=None))
     here = Host(name="localhost", address="localhost")
     call = Call(here, here, task, filled(MODULES["run"], {"script": "infer.py", "backend": backend}))
-    assert _run_spec(context, call).backend == backend
+    assert _run_spec(context, call).asked.backend == backend

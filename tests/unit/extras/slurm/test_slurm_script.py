@@ -22,16 +22,15 @@ from ipexctl.extras.slurm.submit_script import (
     option_lines,
     words_of_run,
 )
-from ipexctl.option_declaration import values_of
-from ipexctl.run.start.request import run_spec
-from ipexctl.spec import Export, RankOptions, RunOptions, RunSpec
+from ipexctl.node.common.asked import Export
+from ipexctl.spec import RunSpec
+from plan_helpers import spec_of
 
 RUN = "train-1124-101010-abcd"
 
 
 def request(*exports: Export, kind: Any = "script", argv: tuple[str, ...] = ("train.py",), **given: Any) -> RunSpec:
-    values = values_of(RankOptions()) | values_of(RunOptions()) | given
-    return run_spec(kind, argv, values, exports)
+    return spec_of(kind, argv, exports=exports, secrets={"TOKEN": "s3cret"}, **given)
 
 
 def test_a_job_gets_whole_nodes_unless_the_call_says_how_much() -> None:
@@ -73,7 +72,7 @@ def test_sbatch_takes_beginnings_and_no_whole_option_of_it_is_such_a_beginning(t
 
 
 def test_the_words_of_the_run_have_each_option_that_differs_and_no_secret() -> None:
-    exports = (Export("A", "b c", source="-x"), Export("TOKEN", "s3cret", secret=True, source="-x"))
+    exports = (Export("A", "-x", "b c"), Export("TOKEN", "-x", None))
     given: dict[str, Any] = {
         "ppn": 2,
         "meter": False,

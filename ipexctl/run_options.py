@@ -1,0 +1,305 @@
+"""Declares the options of a run: the words, help and limits of each field of `Asked` that users may set.
+`node/common/asked.py` has their types and defaults.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.node.common.asked import Asked
+from ipexctl.option_declaration import PROJECT, Declaration, SyncOptions, declared
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from typing_extensions import TypedDict
+
+    from ipexctl.node.common.asked import (
+        AskedAllReduce,
+        AskedBackend,
+        AskedLauncher,
+        Bind,
+        Fp32Math,
+        OnHang,
+        Wire,
+    )
+
+_MOST_RANKS: Final = 100_000
+CCL_WORKERS: Final = 1
+"""Per rank over ccl, unless the call, an accelerate config or a variable says otherwise."""
+_RANKS, _COMMUNICATION, _ENVIRONMENT = "Ranks and cores", "Communication", "Environment"
+_WATCHING, _ENDING = "Watching", "Ending"
+_EVERY_EXPORT = ("accelerate", "mpijob", "shell", "slurm")
+
+DECLARED: Final[Mapping[str, Declaration]] = {
+    "n": Declaration(
+        "-n N",
+        "Ranks in total, spread evenly over the hosts (default: --ppn on every host).",
+        panel=_RANKS,
+        minimum=1,
+        maximum=_MOST_RANKS,
+    ),
+    "ppn": Declaration(
+        "--ppn N",
+        "Ranks per host (default: hostfile slots, else one per NUMA node).",
+        panel=_RANKS,
+        minimum=1,
+        maximum=_MOST_RANKS,
+    ),
+    "oversubscribe": Declaration(
+        "--oversubscribe", "Allow more ranks than a host has cores or memory for.", panel=_RANKS
+    ),
+    "bind": Declaration("--bind", "Binding of ranks to cores (default: {default}).", panel=_RANKS),
+    "omp": Declaration(
+        "--omp N",
+        "OMP_NUM_THREADS of a rank (default: its cores minus oneCCL workers).",
+        panel=_RANKS,
+        minimum=1,
+        maximum=_MOST_RANKS,
+    ),
+    "ccl_workers": Declaration(
+        "--ccl-workers N",
+        f"oneCCL worker threads per rank; 0 for none (default: {CCL_WORKERS}).",
+        panel=_RANKS,
+        minimum=0,
+        maximum=_MOST_RANKS,
+    ),
+    "nice": Declaration(
+        "--nice N",
+        "Niceness of the ranks, 0 to 19, for machines that others use (default: {default}).",
+        panel=_RANKS,
+        minimum=0,
+        maximum=19,
+        in_sh="nice -n {}",
+        lost_in=("accelerate", "mpijob"),
+        consequence="the ranks have the usual priority",
+    ),
+    "backend": Declaration(
+        "--backend",
+        "Backend of torch.distributed; none for independent copies (default: {default}).",
+        panel=_COMMUNICATION,
+    ),
+    "allreduce": Declaration(
+        "--allreduce",
+        "Add up gradients in shared memory on each host, or with the backend (default: {default}).",
+        panel=_COMMUNICATION,
+    ),
+    "wire": Declaration(
+        "--wire",
+        "Send gradients between hosts as they are, or rounded to half or a quarter of the bytes (default: {default}).",
+        panel=_COMMUNICATION,
+        lost_in=_EVERY_EXPORT,
+        consequence="gradients go between hosts as they are",
+    ),
+    "fp32_math": Declaration(
+        "--fp32-math",
+        "Multiply fp32 matrices as they are, or with inputs rounded to bf16, for AMX (default: {default}).",
+        panel=_RANKS,
+        lost_in=_EVERY_EXPORT,
+        consequence="fp32 matrices are multiplied as they are",
+    ),
+    "mpi": Declaration(
+        "--mpi NAME|PATH",
+        "MPI: auto, intel, openmpi, mpich, or the path of an mpirun (default: {default}).",
+        panel=_COMMUNICATION,
+    ),
+    "master_port": Declaration(
+        "--master-port P",
+        "MASTER_PORT of the ranks (default: a free port).",
+        panel=_COMMUNICATION,
+        minimum=1,
+        maximum=(1 << 16) - 1,
+    ),
+    "time_limit": Declaration(
+        "--time-limit S",
+        "Stop the run after S seconds (default: no limit).",
+        panel=_ENDING,
+        minimum=1,
+        lost_in=("accelerate", "shell"),
+        consequence="nothing ends it",
+    ),
+    "launcher": Declaration(
+        "--launcher",
+        "Start the ranks with mpirun on node0, or direct: without MPI and logins between nodes (default: {default}).",
+        panel=_COMMUNICATION,
+    ),
+    **declared(SyncOptions),
+    "env": Declaration("--env NAME", "Environment of the ranks (default: {default}).", panel=_ENVIRONMENT, kind="env"),
+    "python": Declaration(
+        "--python PATH", "Python on every host, instead of an environment.", panel=_ENVIRONMENT, kind="path"
+    ),
+    "setup": Declaration(
+        "--setup FILE",
+        "File on every host to source in bash; ranks keep its variables, ulimit and umask.",
+        panel=_ENVIRONMENT,
+        kind="path",
+        lost_in=("accelerate", "mpijob"),
+        consequence="source it before",
+    ),
+    "offline_hub": Declaration(
+        "--offline-hub",
+        "Keep the ranks off the Hugging Face Hub (default: if a host cannot reach it).",
+        panel=_ENVIRONMENT,
+    ),
+    "cwd": Declaration(
+        "--cwd DIR", "Project directory (default: found from SCRIPT upward).", panel=PROJECT, kind="directory"
+    ),
+    "sync": Declaration(
+        "--sync/--no-sync", "Sync the project to the hosts before the launch (default: --sync).", panel=PROJECT
+    ),
+    "max_restarts": Declaration(
+        "--max-restarts N",
+        "Restart the run up to N times after a rank failed (default: {default}).",
+        panel=_ENDING,
+        minimum=0,
+        lost_in=("accelerate", "shell", "slurm"),
+        consequence="nothing begins it again",
+    ),
+    "keep_going": Declaration(
+        "--keep-going",
+        "Let the other copies of --backend none run on if one fails; --max-restarts then counts for each copy.",
+        panel=_ENDING,
+        lost_in=_EVERY_EXPORT,
+        consequence="a copy that fails may end the others",
+    ),
+    "checkpoint": Declaration(
+        "--checkpoint PATH",
+        "File or directory; before each start, every host gets its newest copy (default: none).",
+        panel=_ENDING,
+        lost_in=_EVERY_EXPORT,
+        consequence="only files on a shared disk are on all hosts",
+    ),
+    "min_hosts": Declaration(
+        "--min-hosts N",
+        "After a loss, restart on the hosts that answer, at least N (default: on all).",
+        panel=_ENDING,
+        minimum=1,
+        maximum=_MOST_RANKS,
+        lost_in=_EVERY_EXPORT,
+        consequence="it needs all its hosts",
+    ),
+    "spares": Declaration(
+        "--spares N",
+        "Keep the last N hosts waiting to replace lost ones (default: {default}).",
+        panel=_ENDING,
+        minimum=0,
+        maximum=_MOST_RANKS,
+        lost_in=_EVERY_EXPORT,
+        consequence="no host waits",
+    ),
+    "hang_after": Declaration(
+        "--hang-after S",
+        "Report a hang after S seconds without output, 0 for never (default: {default}).",
+        panel=_ENDING,
+        minimum=0,
+        lost_in=_EVERY_EXPORT,
+        consequence="nothing reports a hang",
+    ),
+    "exclusive": Declaration(
+        "--exclusive",
+        "Start only if no other run of ipexctl, of any account, is on the hosts.",
+        panel=_RANKS,
+        lost_in=_EVERY_EXPORT,
+        consequence="nothing looks for other runs",
+    ),
+    "wait": Declaration(
+        "--wait S",
+        "Wait up to S seconds until no other run is on the hosts (default: start anyway).",
+        panel=_RANKS,
+        minimum=0,
+        lost_in=_EVERY_EXPORT,
+        consequence="nothing looks for other runs",
+    ),
+    "on_hang": Declaration(
+        "--on-hang",
+        "What to do when a run hangs: report it, dump all stacks, or dump them and stop (default: {default}).",
+        panel=_ENDING,
+        lost_in=_EVERY_EXPORT,
+        consequence="nothing reports a hang",
+    ),
+    "meter": Declaration(
+        "--meter/--no-meter", "Count optimizer steps and samples in the ranks (default: --meter).", panel=_WATCHING
+    ),
+    "profile": Declaration(
+        "--profile",
+        "Profile two optimizer steps of each rank: where their time goes, and what the cores could do.",
+        panel=_WATCHING,
+        lost_in=_EVERY_EXPORT,
+        consequence="no step is profiled",
+    ),
+    "tag": Declaration(
+        "--tag TEXT",
+        "Text that ipexctl ps shows for the run.",
+        panel=_WATCHING,
+        lost_in=_EVERY_EXPORT,
+        consequence="ipexctl ps does not show it",
+    ),
+    "metric": Declaration(
+        "--metric RE",
+        "Regular expression for the output; its first group is samples per second. For scripts without a DataLoader.",
+        panel=_WATCHING,
+        lost_in=_EVERY_EXPORT,
+        consequence="nothing reads it from the output",
+    ),
+}
+
+
+if TYPE_CHECKING:
+
+    class RunKeywords(TypedDict, total=False):
+        """The options above as keywords of `Cluster.run`, for type checkers: `IPEXCTL_GOLDEN=write` writes them."""
+
+        n: int | None
+        ppn: int | None
+        oversubscribe: bool
+        bind: Bind
+        omp: int | None
+        ccl_workers: int | None
+        nice: int
+        backend: AskedBackend
+        allreduce: AskedAllReduce
+        wire: Wire
+        fp32_math: Fp32Math
+        mpi: str
+        master_port: int | None
+        time_limit: float | None
+        launcher: AskedLauncher
+        exclude: Sequence[str]
+        include: Sequence[str]
+        data: Sequence[str]
+        allow_big: bool
+        env: str
+        python: str | None
+        setup: str | None
+        offline_hub: bool
+        cwd: str | Path | None
+        sync: bool
+        max_restarts: int
+        keep_going: bool
+        checkpoint: str | None
+        min_hosts: int | None
+        spares: int
+        hang_after: float
+        exclusive: bool
+        wait: float | None
+        on_hang: OnHang
+        meter: bool
+        profile: bool
+        tag: str | None
+        metric: str | None
+
+
+def changed_options(asked: Asked) -> Iterator[tuple[str, Declaration, Any]]:
+    """Name, declaration and value of each option that does not have its default."""
+    for name, declaration in DECLARED.items():
+        value = getattr(asked, name)
+        if value != Asked._field_defaults[name]:
+            yield name, declaration, value
+
+
+def words_in_sh(asked: Asked) -> tuple[str, ...]:
+    """Words before a rank's command that make a shell do what the rank wrapper does with these options."""
+    given = [declaration.in_sh.format(value) for _, declaration, value in changed_options(asked)]
+    return tuple(word for words in given for word in shlex.split(words))
