@@ -12,14 +12,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.asked import Asked
 from ipexctl.option_declaration import NO_OPTIONS, CallOptions
-from ipexctl.projects.layout import NO_LAYOUT, ProjectLayout
-from ipexctl.projects.requirement_files import RequirementFiles
+from ipexctl.script_file import NO_PROJECT, ProjectLocation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from ipexctl.launch.request import MpiImport
-    from ipexctl.run.start.script_imports import ScriptFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,35 +41,6 @@ class AccelerateConfig:
     dynamo: Mapping[str, str] = field(default_factory=dict, hash=False)
     """`backend`, `mode`, `use_fullgraph` …"""
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ProjectLocation:
-    root: Path
-    subdirectory: str
-    """The ranks' working directory, relative to the root."""
-    command: tuple[str, ...]
-    """A script is relative to the working directory."""
-    script: ScriptFile | None = None
-    """None if nothing is known of the command."""
-    layout: ProjectLayout = field(default=NO_LAYOUT, hash=False)
-    requirements: RequirementFiles = RequirementFiles()  # noqa: RUF009 - immutable
-    entry: str = ""
-    """The `module:function` of a console script of the project."""
-    hint: str = ""
-    """How to make the current directory the project, if it holds the script, and the project has no mark."""
-
-    @property
-    def mpi_import(self) -> MpiImport | None:
-        return self.script.mpi_import if self.script is not None else None
-
-    @property
-    def needs_mpirun(self) -> bool:
-        """True if the script fails, or computes something else, without an mpirun."""
-        return self.mpi_import is not None and self.mpi_import.is_certain
-
-
-_NO_PROJECT: Final = ProjectLocation(Path(), ".", ())
 
 
 class TypedCall(NamedTuple):
@@ -109,7 +76,7 @@ class RunSpec:
     hosts: tuple[Host, ...] = ()
     hosts_from: str = ""
     """Source of the hosts, for the message that names the project."""
-    project: ProjectLocation = _NO_PROJECT
+    project: ProjectLocation = NO_PROJECT
     options: CallOptions = NO_OPTIONS
     typed: TypedCall = field(default=NOT_TYPED, repr=False)
 

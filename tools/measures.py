@@ -435,13 +435,14 @@ def classes_with_one_name() -> list[str]:
 
 
 @cache
-def imports(path: str) -> tuple[tuple[str, int, bool], ...]:
-    """The modules of ours that a module imports while it runs, their lines, and whether a function does it."""
+def imports(path: str, *, with_types: bool = False) -> tuple[tuple[str, int, bool], ...]:
+    """The modules of ours that a module imports while it runs, their lines, and whether a function does it.
+    `with_types`: also those that it imports for type checkers alone."""
     found: list[tuple[str, int, bool]] = []
 
     def visit(node: ast.AST, *, inside: bool) -> None:
         for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            if not with_types and isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
                 continue
             if isinstance(child, ast.Import):
                 found.extend((name.name, child.lineno, inside) for name in child.names)
@@ -502,6 +503,28 @@ def import_circles() -> list[str]:
     except CycleError as error:
         return [" imports ".join(reversed(error.args[1]))]
     return []
+
+
+_OF_A_RUN = re.compile(r"ipexctl\.(launch|run|spec|run_options|script_file)\b")
+
+
+@row("* files in import circles of launch, run and the spec, in functions and for types, too", wanted=0, held=0)
+def files_in_import_circles() -> list[str]:
+    graph = {
+        module_name(path): {name for name, _, _ in imports(path, with_types=True) if _OF_A_RUN.match(name)}
+        for path in modules()
+        if _OF_A_RUN.match(module_name(path))
+    }
+
+    def reaches_itself(module: str) -> bool:
+        found, left = set[str](), [module]
+        while left:
+            new = graph.get(left.pop(), set()) - found
+            found |= new
+            left += new
+        return module in found
+
+    return [module for module in graph if reaches_itself(module)]
 
 
 _OF_CLOCKS: dict[str, str] = {
@@ -642,7 +665,7 @@ def modules_that_name_slurm() -> list[str]:
 # Records of a run
 
 _OF_RUN = re.compile(
-    r"ipexctl/(spec|run/(registry|ps|wait|follow)|run/start/\w+|launch/(request|context|planner|mpi|rank_distribution)"
+    r"ipexctl/(spec|script_file|run/(registry|ps|wait|follow)|run/start/\w+|launch/(request|context|planner|mpi|rank_distribution)"
     r"|api/runs?|commands/run_call|commands/launch_options|extras/slurm/submission|node/common/(asked|plan|job|records)|node/run/(notify|rank))\.py"
 )
 """What is asked, what the planner reads, what is decided, what starts it, and what came of it."""

@@ -11,19 +11,17 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import Final
 
 from ipexctl.errors import Refusal, UserError
 from ipexctl.hosts.nodeset import fold
 from ipexctl.hugging_face import DEFAULT_REVISION, HubRepo, RepoKind, load_call, parse_repo, push_line
+from ipexctl.launch.context import ChosenValue, LaunchContext, NodeLayout
+from ipexctl.launch.request import Gathered
 from ipexctl.node.common.plan import Setting
+from ipexctl.script_file import HostHub, HubUse, NamedRepo
 from ipexctl.text import join_words
-
-if TYPE_CHECKING:
-    from ipexctl.launch.context import ChosenValue, LaunchContext, NodeLayout
-    from ipexctl.launch.request import Gathered
-
 
 LIBRARIES: Final = frozenset(
     {"datasets", "diffusers", "evaluate", "huggingface_hub", "peft", "sentence_transformers", "transformers", "trl"}
@@ -48,38 +46,6 @@ _WRITTEN: Final = frozenset(
     "logs data . ..".split()
 )
 """First directories that name a script's own output, not a repository."""
-
-
-@dataclass(frozen=True, slots=True)
-class NamedRepo:
-    repo: HubRepo
-    place: str
-    is_certain: bool = False
-    """True if the ranks fail without it."""
-    is_loaded: bool = False
-    """True for `load_dataset`, which asks the hub even if all files are in the cache."""
-    option: str = ""
-    """Option of the script whose default names the repository; empty if it is named elsewhere."""
-
-
-@dataclass(frozen=True, slots=True)
-class HubUse:
-    repos: tuple[NamedRepo, ...] = ()
-    imports: bool = False
-    texts: frozenset[str] = field(default=frozenset(), hash=False)
-    """First directories of the script's other texts."""
-    loads_others: bool = False
-    """True if it calls `load_dataset` with a value that is not in the code, such as one of its arguments."""
-
-    @property
-    def is_any(self) -> bool:
-        return self.imports or bool(self.repos)
-
-    def without(self, repos: frozenset[HubRepo]) -> HubUse:
-        return replace(self, repos=tuple(entry for entry in self.repos if entry.repo not in repos))
-
-
-NO_USE: Final = HubUse()
 
 
 def hub_use_of(tree: ast.Module, name: str) -> HubUse:
@@ -266,33 +232,6 @@ _BROTHERS: Final = {
 }
 _TRUE: Final = ("1", "ON", "YES", "TRUE")
 OFFLINE_NAMES: Final = (OFFLINE, *_BROTHERS)
-
-
-@dataclass(frozen=True, slots=True)
-class HostHub:
-    problem: str = ""
-    """Why the host can't reach the hub; empty if it can, or was not asked."""
-    has_own_cache: bool = False
-    """True if a variable of the account or of the setup file names a cache."""
-    in_home: frozenset[HubRepo] = frozenset()
-    in_own: frozenset[HubRepo] = frozenset()
-    others: int = 0
-    """Number of repositories that are only in the account's cache."""
-    prepared_in_home: frozenset[HubRepo] = frozenset()
-    """Datasets next to the home's cache that `datasets` loads without the hub."""
-    prepared_in_own: frozenset[HubRepo] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Hub:
-    use: HubUse = NO_USE
-    hosts: Mapping[str, HostHub] = field(default_factory=dict, hash=False)
-    """Empty if the script does not seem to use a hub."""
-    home: str = ""
-    """The HF_HOME that `ipexctl push` fills."""
-
-
-NO_HUB: Final = Hub()
 
 
 def settings(context: LaunchContext) -> Iterator[Setting]:

@@ -19,8 +19,9 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.comm_env import common_iface
 from ipexctl.launch.context import LaunchContext
 from ipexctl.launch.python_env import for_launcher
-from ipexctl.launch.request import Gathered, MpiImport
+from ipexctl.launch.request import Gathered
 from ipexctl.node.common.plan import Backend, HostPlan, LaunchFile, Setting, hostfile_text
+from ipexctl.script_file import MpiImport
 from ipexctl.transports import DIRECT, Launcher, LaunchFlavor, launcher_of
 
 NAMES: Final[dict[LaunchFlavor, str]] = {"intel": "Intel MPI", "openmpi": "Open MPI", "mpich": "MPICH"}

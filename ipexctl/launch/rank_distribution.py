@@ -136,14 +136,6 @@ TORCH_START: Final = 210 << 20
 """Private memory of a process after its first step of a tiny model: torch 2.13 with gloo, on x86-64."""
 
 
-@dataclass(frozen=True, slots=True)
-class EarlierMemory:
-    size: int
-    run: str
-    ppn: int = 0
-    """Highest number of ranks on one host; 0 if the earlier run's record does not say."""
-
-
 def memory_refusal(context: LaunchContext) -> Refusal | None:
     earlier, asked = context.gathered.earlier_memory, context.gathered.asked
     for node in context.nodes:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import Mpi
 from ipexctl.hosts.host import Host
-from ipexctl.launch.hub_settings import NO_HUB, Hub
 from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.job import ConnectivityRecord
+from ipexctl.script_file import NO_HUB, Hub
 from ipexctl.spec import RunSpec
 from ipexctl.transports import OVER_SSH, Transport
 
 if TYPE_CHECKING:
-    from ipexctl.launch.rank_distribution import EarlierMemory
     from ipexctl.node.common.plan import Plan
 
 
@@ -44,14 +43,6 @@ MPI_MODULES: Final = frozenset({"mpi4py", "horovod"})
 """Python modules that get their rank from mpirun: started without it, each is rank 0 of 1."""
 
 
-class MpiImport(NamedTuple):
-    module: str
-    place: str
-    """As in `train.py, line 3`."""
-    is_certain: bool
-    """False in a function, an `if` or a `try`."""
-
-
 @dataclass(frozen=True, slots=True)
 class Node0Files:
     ssh_config: str = ""
@@ -62,6 +53,14 @@ class Node0Files:
     no_logins: str = ""
     """Why node0 can't log in to the hosts of this run; empty if unknown."""
     logins_tried: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierMemory:
+    size: int
+    run: str
+    ppn: int = 0
+    """Highest number of ranks on one host; 0 if the earlier run's record does not say."""
 
 
 @dataclass(frozen=True, slots=True)

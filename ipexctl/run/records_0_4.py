@@ -14,7 +14,6 @@ from ipexctl.spec import TypedCall
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
-    from ipexctl.run.registry import RunRecord
 
 
 class _RecordOf04(NamedTuple):
@@ -56,18 +55,19 @@ def from_0_4(document: Json) -> dict[str, Any]:
     }
 
 
-def for_0_4(record: RunRecord) -> Json:
-    plan, typed = record.plan, record.typed
+def for_0_4(
+    plan: Plan, options: CallOptions, typed: TypedCall, hosts: tuple[str, ...], leaders: tuple[str, ...]
+) -> Json:
     return _RecordOf04(
         plan.script,
         plan.environment,
         plan.world_size,
-        record.hosts,
-        record.leaders,
+        hosts,
+        leaders,
         plan.rank_hosts,
         plan.cwd,
-        record.options.hosts,
-        record.options.run,
+        options.hosts,
+        options.run,
         plan.job,
         typed.options,
         typed.words,

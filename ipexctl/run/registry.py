@@ -317,7 +317,8 @@ def _to_json(record: RunRecord) -> Json:
     nodes = [_host_to_json(host) for host in record.nodes]
     values |= {"node0": _host_to_json(record.node0), "nodes": nodes, "options": asdict(record.options)}
     values["transport"] = values.pop("transport_name")
-    return {"schema": SCHEMA, **for_0_4(record), **values, "typed": record.typed._asdict()}
+    of_0_4 = for_0_4(record.plan, record.options, record.typed, record.hosts, record.leaders)
+    return {"schema": SCHEMA, **of_0_4, **values, "typed": record.typed._asdict()}
 
 
 def _host_to_json(host: Host) -> dict[str, Any]:

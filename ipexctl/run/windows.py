@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from ipexctl.launch.rank_distribution import EarlierMemory
+from ipexctl.launch.request import EarlierMemory
 from ipexctl.limits import WHY_ANSWER
 from ipexctl.node.common.files import RunReference
 from ipexctl.node.common.frames import WINDOWS, Frame, FrameError, WindowsFile, decode_windows

@@ -18,7 +18,7 @@ from ipexctl.projects.layout import read_layout
 from ipexctl.projects.requirement_files import find_requirement_files
 from ipexctl.run.start.request import StartFailure
 from ipexctl.run.start.watcher import RunWatcher, StartedRun
-from ipexctl.spec import ProjectLocation
+from ipexctl.script_file import ProjectLocation
 from plan_helpers import changed, spec_of
 
 HERE = Host("localhost", "localhost")

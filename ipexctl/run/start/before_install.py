@@ -17,8 +17,9 @@ from ipexctl.remote.connector import SessionPool
 from ipexctl.run.start.connection_checks import check_connectivity
 from ipexctl.run.start.context import gather, has_environment
 from ipexctl.run.start.request import StartError, StartFailure
-from ipexctl.run.start.script_imports import ScriptFile, check_imports, with_environment
+from ipexctl.run.start.script_imports import check_imports, with_environment
 from ipexctl.run.start.start_notes import check_gpu_code
+from ipexctl.script_file import ScriptFile
 from ipexctl.spec import RunSpec
 from ipexctl.stack.expected_stack import choose_stack
 from ipexctl.stack.install_context import InstallRequest

@@ -18,7 +18,7 @@ from ipexctl.facts.software import running_pythons, ways_to_python
 from ipexctl.hosts.host import Host, check_same_home
 from ipexctl.hosts.nodeset import fold
 from ipexctl.hugging_face import hf_home
-from ipexctl.launch.hub_settings import CACHES, NO_USE, OFFLINE_NAMES, HostHub, Hub, HubUse, with_arguments
+from ipexctl.launch.hub_settings import CACHES, OFFLINE_NAMES, with_arguments
 from ipexctl.launch.request import Gathered, Node0Files, RankEnv, common_python
 from ipexctl.limits import PATHS_CHECK
 from ipexctl.node.common.asked import Asked
@@ -33,6 +33,7 @@ from ipexctl.remote.session import Session
 from ipexctl.run.start.connection_checks import read_node0
 from ipexctl.run.start.path_checks import check_paths
 from ipexctl.run.start.request import StartError, StartFailure
+from ipexctl.script_file import NO_USE, HostHub, Hub, HubUse
 from ipexctl.spec import RunSpec
 from ipexctl.stack.catalog import StackSpec, known_rows, project_of
 from ipexctl.stack.env.record import records_of

@@ -26,8 +26,9 @@ from ipexctl.projects.own_launches import find_launch
 from ipexctl.projects.requirement_files import RequirementFiles, find_requirement_files
 from ipexctl.projects.root import find_root, is_marked, path_problem, root_problem
 from ipexctl.run.registry import RunRecord
-from ipexctl.run.start.script_imports import ScriptFile, project_module, project_script
-from ipexctl.spec import ProjectLocation, RunSpec
+from ipexctl.run.start.script_imports import project_module, project_script
+from ipexctl.script_file import ProjectLocation, ScriptFile
+from ipexctl.spec import RunSpec
 from ipexctl.text import join_words, tilde_path
 
 _MOST_SIMILAR: Final = 20

@@ -13,7 +13,7 @@ import re
 import shlex
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path, PurePath
 from typing import Final, NoReturn
@@ -23,9 +23,9 @@ from ipexctl.file_reader import SCRIPT, NotRegularError, read_regular
 from ipexctl.hosts.host import Host, quoted
 from ipexctl.hosts.nodeset import fold
 from ipexctl.known_errors.error_table import PACKAGES
-from ipexctl.known_errors.gpu_code import GpuLine, find_gpu_lines
-from ipexctl.launch.hub_settings import NO_USE, HubUse, hub_use_of, imported_modules
-from ipexctl.launch.request import MPI_MODULES, Gathered, MpiImport
+from ipexctl.known_errors.gpu_code import find_gpu_lines
+from ipexctl.launch.hub_settings import hub_use_of, imported_modules
+from ipexctl.launch.request import MPI_MODULES, Gathered
 from ipexctl.limits import IMPORTS_CHECK
 from ipexctl.node.common.asked import Asked
 from ipexctl.node.env.check import normalize
@@ -40,9 +40,8 @@ from ipexctl.projects.modules import (
     is_anywhere,
     source_beside,
 )
-from ipexctl.projects.own_launches import Spawner, find_spawner
+from ipexctl.projects.own_launches import find_spawner
 from ipexctl.projects.project_files import find_distribution
-from ipexctl.projects.requirement_files import RequirementFiles
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.node_call import call_line, script_text
@@ -50,8 +49,9 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session
 from ipexctl.run.start.request import StartError, StartFailure
-from ipexctl.run.start.start_notes import ResumeFlag, find_resume_call, has_trainer, uses_accelerate, uses_trainer
+from ipexctl.run.start.start_notes import find_resume_call, has_trainer, uses_accelerate, uses_trainer
 from ipexctl.run.unsent import named_files
+from ipexctl.script_file import MpiImport, ScriptFile
 from ipexctl.spec import RunSpec
 from ipexctl.stack.catalog import project_of
 from ipexctl.text import join_words, tilde_path
@@ -64,8 +64,6 @@ _FILE_OPTION: Final = {"awk": "-f ", "make": "-f "}
 _IMPORT_SETTINGS: Final = frozenset({"path", "meta_path", "path_hooks", "modules"})
 """Attributes of `sys` that change where imports are found."""
 _INSTALL: Final = re.compile(r"(python3? -m )?pip3? install")
-_LONGEST_SCRIPT: Final = 2_000_000
-"""Characters; the syntax of a longer script is not checked."""
 _MOST_FILES_NAMED: Final = 4
 _STACK_OPTIONS: Final = {
     "intel_extension_for_pytorch": "--stack ipex",
@@ -73,59 +71,6 @@ _STACK_OPTIONS: Final = {
     "torch_ccl": "--require-oneccl",
 }
 """Modules that are part of a stack and cannot be added to another one."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScriptFile:
-    name: str
-    text: str | None = None
-    """None if it is not text: a zip archive, compiled code."""
-    imports: tuple[Import, ...] = ()
-    """Modules that are not the project's, also those that its own modules import."""
-    own_imports: tuple[tuple[Import, str], ...] = ()
-    """The project's modules, with their path relative to the root and without suffix."""
-    own_files: tuple[str, ...] = ()
-    """The project's files that the script imports in any case, relative to the root."""
-    missing: tuple[Import, ...] = ()
-    """Dotted modules of own packages that no file has."""
-    doubt: str = ""
-    """Why a missing module may still be found when the script runs."""
-    doubts_all: bool = True
-    """False if only a module that exists somewhere in the project may be found."""
-    own: bool = True
-    """False for the user's own Python, to which a login's variables apply."""
-    install: str = ""
-    """The command that rebuilds a damaged environment; packages are appended to it."""
-    install_by_run: str = ""
-    """The `ipexctl run --install` that installs the project's requirements file; empty if `run` would not use it, or
-    this call has named extras or groups."""
-    packages: frozenset[str] = frozenset()
-    has_trainer: bool = False
-    uses_trainer: bool = False
-    uses_accelerate: bool = False
-    resumes: ResumeFlag | None = None
-    """How the script resumes without an argument that says so."""
-    hub: HubUse = NO_USE
-    mpi_import: MpiImport | None = None
-    """Its first import of a module that needs mpirun."""
-    gpu_lines: tuple[GpuLine, ...] = ()
-    spawner: Spawner | None = None
-    files: tuple[str, ...] = ()
-    layout: ProjectLayout | None = None
-    requirements: RequirementFiles = RequirementFiles()  # noqa: RUF009 - immutable
-    is_installed_by_run: bool = False
-    """True if this call has just installed the project's requirements."""
-    call_from_above: str = ""
-    """The command to type if a directory above the working directory has the module of `-m`."""
-
-    def line(self, number: int) -> str:
-        lines = (self.text or "").split("\n")
-        return lines[number - 1].rstrip("\r") if 0 < number <= len(lines) else ""
-
-    @property
-    def source(self) -> bytes:
-        text = self.text if self.text is not None and len(self.text) <= _LONGEST_SCRIPT else ""
-        return text.encode("utf-8", "surrogateescape")
 
 
 def project_script(name: str, path: Path, layout: ProjectLayout) -> ScriptFile:

@@ -37,6 +37,7 @@ from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.session import Session, capture
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.start.request import StartError, StartFailure
+from ipexctl.script_file import ResumeFlag
 from ipexctl.spec import RunSpec
 from ipexctl.stack.catalog import known_rows
 from ipexctl.text import printable
@@ -265,14 +266,6 @@ for place in {places} . */; do
   done
 done | head -n {maximum}
 """
-
-
-class ResumeFlag(NamedTuple):
-    name: str
-    path: str = ""
-    """The checkpoint that it names; empty if the script chooses one itself."""
-    place: str = ""
-    """What `--checkpoint` should name; empty if only the hosts' files show it."""
 
 
 class HostCheckpoints(NamedTuple):

@@ -25,12 +25,12 @@ from ipexctl.hosts.host import Host
 from ipexctl.hugging_face import parse_repo
 from ipexctl.launch.accelerate_config import remarks
 from ipexctl.launch.accelerate_env import unsupported_settings
-from ipexctl.launch.hub_settings import HostHub, Hub
 from ipexctl.launch.overrides import check_options
 from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.request import RankEnv
 from ipexctl.node.common.asked import Asked, Export
 from ipexctl.node.common.plan import Plan
+from ipexctl.script_file import HostHub, Hub
 from ipexctl.spec import AccelerateConfig
 from ipexctl.ui.launch_plan import plan_lines
 from plan_helpers import spec_of

@@ -39,15 +39,10 @@ from ipexctl.run.start.exclusive import Obstacles
 from ipexctl.run.start.exclusive import refusal as occupied
 from ipexctl.run.start.request import StartError, check_request, refuse_bad_rank_counts
 from ipexctl.run.start.resume import resumed_spec
-from ipexctl.run.start.script_imports import (
-    ScriptFile,
-    check_imports,
-    check_syntax,
-    project_script,
-    read_script,
-)
+from ipexctl.run.start.script_imports import check_imports, check_syntax, project_script, read_script
 from ipexctl.run.start.start_notes import check_gpu_code
-from ipexctl.spec import NOT_TYPED, ProjectLocation, RunSpec, TypedCall
+from ipexctl.script_file import ProjectLocation, ResumeFlag, ScriptFile
+from ipexctl.spec import NOT_TYPED, RunSpec, TypedCall
 from plan_helpers import changed, spec_of
 
 REQUESTS: tuple[dict[str, Any], ...] = (
@@ -248,7 +243,7 @@ def of_silence() -> list[Case]:
 
 def of_resumes() -> list[Case]:
     trainer = start_notes.trainer_resume_note(
-        start_notes.ResumeFlag("--resume_from_checkpoint"),
+        ResumeFlag("--resume_from_checkpoint"),
         has_trainer=True,
         packages={"transformers": "5.17.0", "accelerate": "1.15.0"},
         ranks=2,

@@ -15,13 +15,10 @@ from ipexctl.facts.network_facts import Address, Network, Nic
 from ipexctl.facts.software import Software
 from ipexctl.facts.system_facts import Activity, Batch, Environment
 from ipexctl.hosts.host import Host
-from ipexctl.launch.hub_settings import NO_HUB, Hub
 from ipexctl.launch.planner import plan_launch
-from ipexctl.launch.rank_distribution import EarlierMemory
-from ipexctl.launch.request import Gathered, MpiImport, Node0Files, RankEnv
+from ipexctl.launch.request import EarlierMemory, Gathered, Node0Files, RankEnv
 from ipexctl.node.common.plan import Plan, RankPlan, Setting
-from ipexctl.run.start.script_imports import ScriptFile
-from ipexctl.spec import ProjectLocation
+from ipexctl.script_file import NO_HUB, Hub, MpiImport, ProjectLocation, ScriptFile
 from ipexctl.transports import transport_named
 from plan_helpers import spec_of
 from recorded_probes import recorded

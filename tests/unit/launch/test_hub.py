@@ -11,8 +11,9 @@ from launch_helpers import chosen, cpu, machine, plan, value
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.system_facts import Environment, HomeDirectory
 from ipexctl.hugging_face import HubRepo
-from ipexctl.launch.hub_settings import OFFLINE_NAMES, HostHub, Hub, HubUse, NamedRepo, hub_use_of, with_arguments
+from ipexctl.launch.hub_settings import OFFLINE_NAMES, hub_use_of, with_arguments
 from ipexctl.node.common.asked import Export
+from ipexctl.script_file import HostHub, Hub, HubUse, NamedRepo
 
 TINY, DATA = HubRepo("model", "org/tiny"), HubRepo("dataset", "org/data")
 HOME = "/home/me/.ipexctl/hub"

@@ -12,7 +12,8 @@ from ipexctl.errors import Refusal
 from ipexctl.facts.system_facts import Memory
 from ipexctl.hosts.host import Host
 from ipexctl.launch.planner import plan_launch
-from ipexctl.launch.rank_distribution import TORCH_START, EarlierMemory
+from ipexctl.launch.rank_distribution import TORCH_START
+from ipexctl.launch.request import EarlierMemory
 from ipexctl.node.common.plan import Plan
 from ipexctl.node.run.rates import RankRates
 from ipexctl.node.run.window_file import WindowWriter

@@ -23,7 +23,8 @@ from ipexctl.run.start.project import describe_project, locate_project
 from ipexctl.run.start.request import StartError
 from ipexctl.run.start.script_imports import check_own_modules
 from ipexctl.run.start.start_notes import check_gpu_code
-from ipexctl.spec import ProjectLocation, RunSpec
+from ipexctl.script_file import ProjectLocation
+from ipexctl.spec import RunSpec
 from plan_helpers import spec_of
 
 PROJECTS = Path(__file__).parents[2] / "data" / "projects"

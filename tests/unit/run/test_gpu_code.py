@@ -12,7 +12,7 @@ from ipexctl.known_errors.gpu_code import GpuLine, find_gpu_lines, suggestion_fo
 from ipexctl.run.start.request import StartError
 from ipexctl.run.start.script_imports import read_script
 from ipexctl.run.start.start_notes import check_gpu_code
-from ipexctl.spec import ProjectLocation
+from ipexctl.script_file import ProjectLocation
 from plan_helpers import spec_of
 
 DDP = """\

@@ -13,7 +13,6 @@ from ipexctl.hosts.host import Host
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.start.start_notes import (
     HostCheckpoints,
-    ResumeFlag,
     earlier_checkpoint,
     find_resume_call,
     find_resume_flag,
@@ -22,7 +21,7 @@ from ipexctl.run.start.start_notes import (
     search_script,
     trainer_resume_note,
 )
-from ipexctl.spec import ProjectLocation
+from ipexctl.script_file import ProjectLocation, ResumeFlag
 from message_data import missing
 from plan_helpers import spec_of
 from record_helpers import run_record

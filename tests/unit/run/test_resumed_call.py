@@ -27,7 +27,8 @@ from ipexctl.run.registry import RunRegistry
 from ipexctl.run.start.request import StartError
 from ipexctl.run.start.resume import resumed_spec
 from ipexctl.run.start.upload import lost_checkpoint, refuse_lost_checkpoint
-from ipexctl.spec import ProjectLocation, RunSpec, TypedCall
+from ipexctl.script_file import ProjectLocation
+from ipexctl.spec import RunSpec, TypedCall
 from message_data import missing
 from plan_helpers import changed, spec_of
 from record_helpers import run_record

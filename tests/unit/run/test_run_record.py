@@ -15,7 +15,8 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.run.registry import RunRecord, RunRegistry, new_id
 from ipexctl.run.start.project import files_in_other_generations
-from ipexctl.spec import ProjectLocation, TypedCall
+from ipexctl.script_file import ProjectLocation
+from ipexctl.spec import TypedCall
 from message_data import missing
 from record_helpers import run_record
 

@@ -18,7 +18,7 @@ from ipexctl.facts.software import Python, Software
 from ipexctl.facts.system_facts import Account, Security, System
 from ipexctl.files.manifest import Manifest
 from ipexctl.hosts.host import Host
-from ipexctl.launch.request import Gathered, MpiImport, Node0Files, RankEnv
+from ipexctl.launch.request import Gathered, Node0Files, RankEnv
 from ipexctl.limits import LOGINS_REMEMBERED
 from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.job import ConnectivityRecord
@@ -31,9 +31,8 @@ from ipexctl.run.start import connection_checks as ways
 from ipexctl.run.start import path_checks as places
 from ipexctl.run.start.before_install import needs_logins
 from ipexctl.run.start.request import StartFailure, check_request, refuse_bad_rank_counts
-from ipexctl.run.start.script_imports import ScriptFile
 from ipexctl.run.start.upload import check_synced_path, check_unsynced_path
-from ipexctl.spec import ProjectLocation
+from ipexctl.script_file import MpiImport, ProjectLocation, ScriptFile
 from ipexctl.stack.catalog import known_rows
 from ipexctl.stack.resolve.model import StackRequest
 from ipexctl.stack.resolve.reasons import Reason

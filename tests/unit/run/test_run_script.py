@@ -22,7 +22,6 @@ from ipexctl.run.start.context import complete_facts
 from ipexctl.run.start.project import locate_project
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.script_imports import (
-    ScriptFile,
     check_imports,
     install_by_run,
     install_command,
@@ -31,6 +30,7 @@ from ipexctl.run.start.script_imports import (
     read_script,
     with_sent_files,
 )
+from ipexctl.script_file import ScriptFile
 from ipexctl.spec import RunSpec
 from message_data import missing
 from plan_helpers import spec_of

@@ -35,7 +35,7 @@ from ipexctl.run.start.context import gather
 from ipexctl.run.start.pipeline import hosts_with_job_files
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.watcher import StartWatcher
-from ipexctl.spec import ProjectLocation
+from ipexctl.script_file import ProjectLocation
 from plan_helpers import changed, small_plan, spec_of
 from record_helpers import run_record
 

@@ -13,7 +13,7 @@ import pytest
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.start_notes import restart_note
 from ipexctl.run.start.upload import upload_project
-from ipexctl.spec import ProjectLocation
+from ipexctl.script_file import ProjectLocation
 from plan_helpers import changed, small_plan, spec_of
 
 SPEC = spec_of(project=ProjectLocation(Path("/here/project"), ".", ("train.py",)))

@@ -13,7 +13,7 @@ from ipexctl.launch.accelerate_env import IPEX
 from ipexctl.launch.request import RankEnv
 from ipexctl.run.start.script_imports import read_script
 from ipexctl.run.start.start_notes import script_notes, sets_use_ipex, trainer_note, use_ipex_note
-from ipexctl.spec import ProjectLocation
+from ipexctl.script_file import ProjectLocation
 from message_data import missing
 from plan_helpers import spec_of
 

@@ -32,7 +32,8 @@ from ipexctl.run.registry import RunRecord, RunRegistry
 from ipexctl.run.start.project import locate_project
 from ipexctl.run.start.request import StartFailure, check_request, with_given
 from ipexctl.run.start.watcher import PlannedRun, RunWatcher, StartedRun
-from ipexctl.spec import ProjectLocation, RunSpec
+from ipexctl.script_file import ProjectLocation
+from ipexctl.spec import RunSpec
 from ipexctl.text import counted
 
 _MAX_KEPT: Final = 1 << 20

@@ -1,0 +1,177 @@
+"""What is known of a script and its project before a host is contacted: its imports, what it needs of MPI, the hub and
+the hosts, and where it lies. Values only: `run/start/script_imports.py` and `run/start/project.py` fill them in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from ipexctl.hugging_face import HubRepo
+from ipexctl.known_errors.gpu_code import GpuLine
+from ipexctl.projects.layout import NO_LAYOUT, ProjectLayout
+from ipexctl.projects.modules import Import
+from ipexctl.projects.own_launches import Spawner
+from ipexctl.projects.requirement_files import RequirementFiles
+
+_LONGEST_SCRIPT: Final = 2_000_000
+"""Characters; the syntax of a longer script is not checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedRepo:
+    repo: HubRepo
+    place: str
+    is_certain: bool = False
+    """True if the ranks fail without it."""
+    is_loaded: bool = False
+    """True for `load_dataset`, which asks the hub even if all files are in the cache."""
+    option: str = ""
+    """Option of the script whose default names the repository; empty if it is named elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class HubUse:
+    repos: tuple[NamedRepo, ...] = ()
+    imports: bool = False
+    texts: frozenset[str] = field(default=frozenset(), hash=False)
+    """First directories of the script's other texts."""
+    loads_others: bool = False
+    """True if it calls `load_dataset` with a value that is not in the code, such as one of its arguments."""
+
+    @property
+    def is_any(self) -> bool:
+        return self.imports or bool(self.repos)
+
+    def without(self, repos: frozenset[HubRepo]) -> HubUse:
+        return replace(self, repos=tuple(entry for entry in self.repos if entry.repo not in repos))
+
+
+NO_USE: Final = HubUse()
+
+
+@dataclass(frozen=True, slots=True)
+class HostHub:
+    problem: str = ""
+    """Why the host can't reach the hub; empty if it can, or was not asked."""
+    has_own_cache: bool = False
+    """True if a variable of the account or of the setup file names a cache."""
+    in_home: frozenset[HubRepo] = frozenset()
+    in_own: frozenset[HubRepo] = frozenset()
+    others: int = 0
+    """Number of repositories that are only in the account's cache."""
+    prepared_in_home: frozenset[HubRepo] = frozenset()
+    """Datasets next to the home's cache that `datasets` loads without the hub."""
+    prepared_in_own: frozenset[HubRepo] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Hub:
+    use: HubUse = NO_USE
+    hosts: Mapping[str, HostHub] = field(default_factory=dict, hash=False)
+    """Empty if the script does not seem to use a hub."""
+    home: str = ""
+    """The HF_HOME that `ipexctl push` fills."""
+
+
+NO_HUB: Final = Hub()
+
+
+class MpiImport(NamedTuple):
+    module: str
+    place: str
+    """As in `train.py, line 3`."""
+    is_certain: bool
+    """False in a function, an `if` or a `try`."""
+
+
+class ResumeFlag(NamedTuple):
+    name: str
+    path: str = ""
+    """The checkpoint that it names; empty if the script chooses one itself."""
+    place: str = ""
+    """What `--checkpoint` should name; empty if only the hosts' files show it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptFile:
+    name: str
+    text: str | None = None
+    """None if it is not text: a zip archive, compiled code."""
+    imports: tuple[Import, ...] = ()
+    """Modules that are not the project's, also those that its own modules import."""
+    own_imports: tuple[tuple[Import, str], ...] = ()
+    """The project's modules, with their path relative to the root and without suffix."""
+    own_files: tuple[str, ...] = ()
+    """The project's files that the script imports in any case, relative to the root."""
+    missing: tuple[Import, ...] = ()
+    """Dotted modules of own packages that no file has."""
+    doubt: str = ""
+    """Why a missing module may still be found when the script runs."""
+    doubts_all: bool = True
+    """False if only a module that exists somewhere in the project may be found."""
+    own: bool = True
+    """False for the user's own Python, to which a login's variables apply."""
+    install: str = ""
+    """The command that rebuilds a damaged environment; packages are appended to it."""
+    install_by_run: str = ""
+    """The `ipexctl run --install` that installs the project's requirements file; empty if `run` would not use it, or
+    this call has named extras or groups."""
+    packages: frozenset[str] = frozenset()
+    has_trainer: bool = False
+    uses_trainer: bool = False
+    uses_accelerate: bool = False
+    resumes: ResumeFlag | None = None
+    """How the script resumes without an argument that says so."""
+    hub: HubUse = NO_USE
+    mpi_import: MpiImport | None = None
+    """Its first import of a module that needs mpirun."""
+    gpu_lines: tuple[GpuLine, ...] = ()
+    spawner: Spawner | None = None
+    files: tuple[str, ...] = ()
+    layout: ProjectLayout | None = None
+    requirements: RequirementFiles = RequirementFiles()  # noqa: RUF009 - immutable
+    is_installed_by_run: bool = False
+    """True if this call has just installed the project's requirements."""
+    call_from_above: str = ""
+    """The command to type if a directory above the working directory has the module of `-m`."""
+
+    def line(self, number: int) -> str:
+        lines = (self.text or "").split("\n")
+        return lines[number - 1].rstrip("\r") if 0 < number <= len(lines) else ""
+
+    @property
+    def source(self) -> bytes:
+        text = self.text if self.text is not None and len(self.text) <= _LONGEST_SCRIPT else ""
+        return text.encode("utf-8", "surrogateescape")
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectLocation:
+    root: Path
+    subdirectory: str
+    """The ranks' working directory, relative to the root."""
+    command: tuple[str, ...]
+    """A script is relative to the working directory."""
+    script: ScriptFile | None = None
+    """None if nothing is known of the command."""
+    layout: ProjectLayout = field(default=NO_LAYOUT, hash=False)
+    requirements: RequirementFiles = RequirementFiles()  # noqa: RUF009 - immutable
+    entry: str = ""
+    """The `module:function` of a console script of the project."""
+    hint: str = ""
+    """How to make the current directory the project, if it holds the script, and the project has no mark."""
+
+    @property
+    def mpi_import(self) -> MpiImport | None:
+        return self.script.mpi_import if self.script is not None else None
+
+    @property
+    def needs_mpirun(self) -> bool:
+        """True if the script fails, or computes something else, without an mpirun."""
+        return self.mpi_import is not None and self.mpi_import.is_certain
+
+
+NO_PROJECT: Final = ProjectLocation(Path(), ".", ())
