@@ -38,6 +38,8 @@ STOP_WAIT: Final = 20.0
 """For all ranks to exit, with 4 seconds between TERM and KILL."""
 DUMP_WAIT: Final = 10.0
 """For the stacks of all ranks: a busy interpreter answers late."""
+PROFILE_WAIT: Final = 3600.0
+"""For a profile of a live run. node0 gives up earlier: after 30 s and three times as long as the steps usually take."""
 STOP_DELIVERY: Final = 5.0
 """The second Ctrl-C waits this long for the first one's request to reach node0; the third does not wait."""
 STOPPED_RUN_SILENCE: Final = 8.0

@@ -1,4 +1,4 @@
-"""The steps of why: what ended a run, and the stacks of one that is alive."""
+"""The steps of why: what ended a run, and the stacks and a profile of one that is alive."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from dataclasses import replace
 from functools import partial
 
 from ipexctl.api.known_runs import CallWatcher, node0_of
+from ipexctl.errors import CallError
 from ipexctl.limits import STOP_ANSWER, WHY_ANSWER
 from ipexctl.node.common.records import RunStatus
 from ipexctl.projects.root import ProjectHere
 from ipexctl.run.registry import LAST, RunRecord, RunRegistry, read_failed_call
-from ipexctl.run.stack_dump import Dump
+from ipexctl.run.stack_dump import Dump, ProfileAnswer, request_profile
 from ipexctl.run.stack_dump import dump as dump_stacks
 from ipexctl.run.why.why import WhyResult, mention_failed_call, mention_page
 from ipexctl.run.why.why import why as explain
@@ -24,6 +25,14 @@ def dump(
     with node0_of(record, caller) as pool:
         session = pool.session(record.node0)
         return dump_stacks(session, record, ranks, pool.cancel, timeout=timeout or STOP_ANSWER)
+
+
+def profile(record: RunRecord, caller: CallWatcher, *, timeout: float | None = None) -> ProfileAnswer | RunStatus:
+    """Profile the next steps; returns the ranks without a profile, or the status if the run is not alive."""
+    if not record.plan.asked.meter:
+        raise CallError(f"run {record.id} counts no optimizer steps", fix="start it without --no-meter to profile it")
+    with node0_of(record, caller) as pool:
+        return request_profile(pool.session(record.node0), record, pool.cancel, timeout=timeout)
 
 
 def why(record: RunRecord, caller: CallWatcher, *, timeout: float | None = None, word: str = "") -> WhyResult:

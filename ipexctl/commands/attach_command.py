@@ -11,14 +11,17 @@ import typer
 
 from ipexctl.api.explained_runs import why
 from ipexctl.commands.run_calls import begun, call_about_runs, find_run
-from ipexctl.commands.shared_options import NAMED_RUN, RANKS, SUMMARY, RunHosts, TextOutput, ViewOptions, command
+from ipexctl.commands.shared_options import NAMED_RUN, RANKS, SUMMARY, RunHosts, TextOutput, ViewOptions, command, flag
 from ipexctl.commands.summary_file import check_summary, write_summary
 from ipexctl.commands.watch import watch_run
+from ipexctl.commands.why_command import profile_live
 from ipexctl.errors import UserError
 from ipexctl.remote.cancel import Cancel
 from ipexctl.run.local_copy import read_final_status
+from ipexctl.run.profile import lines_of
 from ipexctl.run.ranks import parse_ranks
 from ipexctl.run.registry import RunRegistry
+from ipexctl.ui.messages import print_message
 from ipexctl.ui.run.events import EventsView
 
 _DETACHING: Final = (signal.SIGHUP, signal.SIGTERM)
@@ -31,6 +34,7 @@ def attach_command(
     run: str | None = NAMED_RUN,
     ranks: str = RANKS,
     view: ViewOptions,
+    profile: bool = flag("--profile", "First profile the next two optimizer steps, on all ranks."),
     summary: Path | None = SUMMARY,
     where: RunHosts,
     output: TextOutput,
@@ -48,6 +52,10 @@ def attach_command(
     record = find_run(run, where, output) if run else RunRegistry().find_named(run, "attach")
     check_summary(summary)
     record = begun(record, output, waits=True)
+    if profile and not profile_live(record, output)[0]:
+        with call_about_runs(output) as (caller, _):
+            for line in lines_of(why(record, caller).profile):
+                print_message(line)
     began = time.monotonic()
     chosen = parse_ranks(ranks).within(record.plan.world_size)
     events = None

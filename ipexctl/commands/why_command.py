@@ -5,24 +5,29 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from operator import attrgetter
 from typing import Any, Final, NoReturn
 
 import typer
 
 from ipexctl.api.explained_runs import dump, why
+from ipexctl.api.explained_runs import profile as request_profile
 from ipexctl.commands.run_calls import begun, call_about_runs, chosen_ranks, find_run
 from ipexctl.commands.shared_options import RANKS, RUN, TIMEOUT, Output, RunHosts, command, flag, is_on_command_line
-from ipexctl.errors import CallError, UserError
+from ipexctl.errors import CallError, Interrupted, UserError
 from ipexctl.known_errors.match import Cause
 from ipexctl.node.common.records import FINAL, RunStatus
 from ipexctl.option_declaration import check_seconds
+from ipexctl.remote.outcome import Cancelled
 from ipexctl.run.profile import lines_of as profile_lines
 from ipexctl.run.registry import FailedCall, RunRecord
+from ipexctl.run.stack_dump import ProfileAnswer, name_ranks
 from ipexctl.run.why.diagnosis import Diagnosis, Line
 from ipexctl.run.why.why import WhyResult
 from ipexctl.text import format_clock, printable
-from ipexctl.ui.messages import paint, print_with_fix, wants_color, wrapped
-from ipexctl.ui.results import value_json
+from ipexctl.ui.messages import paint, print_message, print_with_fix, wants_color, wrapped
+from ipexctl.ui.results import group_by, value_json
 from ipexctl.ui.run.end_of_run import amx_text, network_text, throughput_text
 from ipexctl.ui.stacks_output import show_json, show_over, show_stacks
 from ipexctl.ui.text_table import print_lines
@@ -36,6 +41,7 @@ def why_command(
     stacks: bool = flag("--stacks", "Show the Python stack of every rank of a live run, the smallest groups first."),
     ranks: str = RANKS,
     everything: bool = flag("--all -a", "With --stacks: every thread and process, and all calls of deep stacks."),
+    profile: bool = flag("--profile", "Profile the next two optimizer steps of a live run, on all ranks."),
     timeout: float | None = TIMEOUT,
     where: RunHosts,
     output: Output,
@@ -50,13 +56,38 @@ def why_command(
     check_seconds("--timeout", timeout)
     if not stacks and any(is_on_command_line(ctx, name) for name in ("ranks", "everything")):
         raise UserError("-r and --all choose stacks", fix="ipexctl why --stacks")
+    if stacks and profile:
+        raise UserError("--stacks and --profile are two answers", fix="leave one of them out")
     record = find_run(run, where, output)
     if stacks:
         _show_stacks(record, output, ranks, everything=everything, timeout=timeout)
+    code, unprofiled = profile_live(begun(record, output), output, timeout=timeout) if profile else (0, ())
     with call_about_runs(output) as (caller, _):
         report = why(record, caller, timeout=timeout, word=run)
+    report = replace(report, unprofiled=unprofiled, exit_code=report.exit_code or code)
     output.print_report(report, as_json, show)
     raise typer.Exit(report.exit_code)
+
+
+def profile_live(record: RunRecord, output: Output, *, timeout: float | None = None) -> tuple[int, ProfileAnswer]:
+    """Profile the next steps of a live run, and print what is missing. Returns an exit code and the missing ranks."""
+    output.print_note(f"profiling the next steps of {record.id}; Ctrl-C ends the waiting, not the run")
+    with call_about_runs(output, only_waits=True) as (caller, interrupt):
+        try:
+            found = request_profile(record, caller, timeout=timeout)
+        except (CallError, Cancelled) as error:
+            if interrupt.code is not None or isinstance(error, Cancelled):
+                print_message(f"ranks that got the request are profiled\n  to see it: ipexctl why {record.id}")
+                raise Interrupted(interrupt.code or 130) from None
+            print_with_fix(error.message, error.fix)
+            return error.exit_code, ()
+    if isinstance(found, RunStatus):
+        state = "has ended" if found.is_over else "waits in the queue"
+        print_with_fix(f"run {record.id} {state}: no steps to profile", "start it with --profile for its first steps")
+        return 1, ()
+    for reason, ranks in group_by(found, attrgetter("reason")).items():
+        print_message(f"no profile of {name_ranks(ranks)}: {printable(reason)}")
+    return int(bool(found)), found
 
 
 def _show_stacks(record: RunRecord, output: Output, ranks: str, *, everything: bool, timeout: float | None) -> NoReturn:
@@ -129,6 +160,7 @@ def as_json(answer: WhyResult) -> dict[str, Any]:
         "slow": answer.slow and answer.slow.document(),
         "network": value_json(answer.slow.network if answer.slow is not None else None),
         "profile": answer.profile and answer.profile.document(),
+        "unprofiled": value_json(answer.unprofiled),
         "amx_idle": [] if status is None else list(status.amx_idle),
         "output_lost": lost._asdict() if (lost := diagnosis.output_lost) else None,
         "next": list(diagnosis.next),

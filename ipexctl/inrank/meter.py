@@ -30,6 +30,10 @@ SLOTS = 1024
 WORDS = 9
 RECORD_SIZE = 8 * WORDS
 RING_SIZE = SLOTS * RECORD_SIZE
+FILE_SIZE = RING_SIZE + 4096
+"""After the ring: the step after which to profile (0 without a request), the process's optimizer steps, and the path of
+the profile's document, which a zero byte ends."""
+ASKED, MADE, PATH = RING_SIZE // 8, RING_SIZE // 8 + 1, RING_SIZE + 16
 SALT = 0x69706578_6D657472
 LINK = "/memfd:ipexctl-meter"
 MASK = (1 << 64) - 1
@@ -86,22 +90,23 @@ class RingWriter:
             raise RingError("the step meter's path belongs to another file")
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            if os.fstat(self._file).st_size != RING_SIZE:
+            if os.fstat(self._file).st_size != FILE_SIZE:
                 raise RingError("the step meter's file has the wrong size")
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise RingError("another process of this rank has the step meter") from None
-            self._map = mmap.mmap(self._file, RING_SIZE)
+            self._map = mmap.mmap(self._file, FILE_SIZE)
         except BaseException:
             os.close(self._file)
             raise
         self._words = memoryview(self._map).cast("Q")
         self._number, self.before = self._find_newest()
+        self._words[ASKED] = 0  # that was for a process before
 
     def _find_newest(self) -> tuple[int, Totals]:
         newest, totals = 0, Totals(0)
-        for fields in _RECORD.iter_unpack(self._map[:]):
+        for fields in _RECORD.iter_unpack(self._map[:RING_SIZE]):
             number, found = fields[0], Totals(*fields[1:8])
             if number > newest and check_of(number, found) == fields[8]:
                 newest, totals = number, found
@@ -115,6 +120,14 @@ class RingWriter:
         _BODY.pack_into(self._map, offset + 8, *totals, check)
         self._words[offset // 8] = number
         self._number = number
+
+    def exchange_steps(self, made: int) -> int:
+        """Publish the steps of this process; returns the one after which to profile, or 0."""
+        self._words[MADE] = made
+        return self._words[ASKED]
+
+    def profile_path(self) -> str:
+        return os.fsdecode(self._map[PATH:].partition(b"\0")[0])
 
     def close(self) -> None:
         self._words.release()
@@ -130,7 +143,8 @@ ALONE_STEPS = 20
 UNUSED = 1 << 32
 OTHER_WAYS = ("mpi4py", "horovod", "byteps", "bagua", "hivemind", "ray")
 """Modules that may exchange gradients without a process group of torch."""
-OLDEST = (2, 1)
+OLDEST, COMPILER = (2, 1), (2, 3)
+"""Versions of torch from which there are the hooks, and `torch.compiler.is_compiling`."""
 PREFETCHED, MIXED, UNSIZED = 1, 2, 4
 """Flags: another thread takes batches from the loader; several iterators feed each step; a batch has no known size."""
 PAUSED = 64
@@ -265,6 +279,9 @@ class Meter:
         self._stepped_at = self._written_at = 0
         self._products = 0
         self._group = 0
+        self.made = 0
+        """Optimizer steps, also those that were profiled."""
+        self._asked = 0
         self._paused: tuple[int, int, int] | None = None
         self.is_used = False  # until a module is built, a backward made, or a batch taken
         os.register_at_fork(after_in_child=self._leave_ring)
@@ -307,9 +324,11 @@ class Meter:
         try:
             if self.counter.after_step(optimizer, threading.get_ident()):
                 self._stepped_at = time.monotonic_ns()
+                self.made += 1
                 if self._stepped_at - self._written_at >= INTERVAL or self.counter.steps == ALONE_STEPS:
                     self._find_group()
                     self._write(self._stepped_at)
+                    self._take_request()
         except Exception:  # noqa: BLE001  # the script trains without the meter
             self.turn_off()
 
@@ -359,6 +378,15 @@ class Meter:
         )
         counter.flags = 0
 
+    def _take_request(self) -> None:
+        """Profile steps if a user has asked for that since the last record."""
+        asked = self._ring.exchange_steps(self.made) if self._ring is not None else 0
+        if asked != self._asked and self._ring is not None:
+            from .profiler import begin  # few runs are profiled
+
+            self._asked = asked
+            begin(self, self._ring.profile_path(), asked)
+
     def _find_group(self) -> None:
         found = size_of_group() if self.counter.steps >= ALONE_STEPS else 0
         self._group = max(self._group, found) if found else 0
@@ -389,26 +417,27 @@ def meter() -> Meter:
 
 def watch_optimizers(module: Any) -> None:
     own, torch = meter(), sys.modules["torch"]  # torch is still being imported, so its parts are looked up later
-    if not is_new_enough(str(getattr(torch, "__version__", ""))):
+    version = str(getattr(torch, "__version__", ""))
+    if not is_new_enough(version):
         return
+    place = "compiler" if is_new_enough(version, COMPILER) else "_utils"
 
     def before(*_: Any) -> None:
         # torch.compile would trace this into a compiled step, so for torch.compile the function is empty.
-        if not torch.compiler.is_compiling():
+        if not getattr(torch, place).is_compiling():
             own.before_step()
 
     def after(optimizer: Any, *_: Any) -> None:
-        if not torch.compiler.is_compiling():
+        if not getattr(torch, place).is_compiling():
             own.after_step(optimizer)
 
     module.register_optimizer_step_pre_hook(before)
     module.register_optimizer_step_post_hook(after)
 
 
-def is_new_enough(version: str) -> bool:
-    """True if this version of torch has the hooks and `torch.compiler.is_compiling`."""
+def is_new_enough(version: str, oldest: tuple[int, int] = OLDEST) -> bool:
     major, minor = [*version.split("."), ""][:2]
-    return major.isdigit() and minor.isdigit() and (int(major), int(minor)) >= OLDEST
+    return major.isdigit() and minor.isdigit() and (int(major), int(minor)) >= oldest
 
 
 def watch_backward(module: Any) -> None:

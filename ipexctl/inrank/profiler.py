@@ -1,9 +1,9 @@
-"""Profiles two optimizer steps of an unchanged script with torch's profiler (`run --profile`), and measures what the
-cores can do.
+"""Profiles two optimizer steps of an unchanged script with torch's profiler, and measures what the cores can do.
 
-`watch_steps` puts a `StepProfiler` around the step meter's hooks. After WARM_UP steps, one step without shapes shows
-how many events there are; up to MANY_EVENTS, two steps with shapes follow. An error here ends the profile, not the
-script: the reason is in the rank's document, and rank 0 prints it once.
+A `StepProfiler` is put around the step meter's hooks: by `watch_steps` for `run --profile`, which begins after WARM_UP
+steps, and by `begin` for `why --profile`, which names the step. One step without shapes shows how many events there
+are; up to MANY_EVENTS, two steps with shapes follow. An error here ends the profile, not the script: the reason is in
+the rank's document, and with `run --profile` rank 0 prints it once.
 
 - torch's profiler belongs to the thread that starts it. A process that exits while the profiler is on crashes.
 - A script with a profiler of its own keeps it: ours ends as soon as the script makes one.
@@ -15,6 +15,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import gc
 import gzip
 import json
 import os
@@ -41,19 +42,23 @@ PEAK_SECONDS = 0.3
 """Seconds for each type in which the peak is measured."""
 SIZES = (64, 128, 256, 512, 1024, 2048)
 LEAST_PRODUCTS = 3
+OTHER_PROFILER = "the script has a profiler of its own, which it keeps"
 
 
 class StepProfiler:
-    def __init__(self, own: Meter, path: str) -> None:
-        self._meter, self._path = own, path
+    def __init__(self, own: Meter, path: str, start: int = 0) -> None:
+        """`start`: the step after which a live run is profiled; 0 with `run --profile`."""
+        self.meter, self._path = own, path
         self._torch = sys.modules["torch"]
         self._profile: Any = None
-        self._is_over = self._is_ours = self._has_shapes = False
+        self._is_live, self._start_after = start > 0, start or WARM_UP
+        self.is_over = self._is_ours = self._has_shapes = False
         self._edges: list[int] = []
         self._marks: list[tuple[int, int]] = []
-        self._stepping = self._steps = self._starts = self._memory = self._first = 0
+        self._stepping = self._starts = self._memory = self._first = 0
+        self._steps = own.made
         self._paused = self._begun = self._cpu = 0.0
-        self._ends: list[float] = []
+        self._ends = [time.monotonic()] if self._is_live else []
         self._replaced: list[tuple[Any, str, Any, Any]] = []
 
     # What happens in the script
@@ -65,13 +70,13 @@ class StepProfiler:
         step()
 
     def after_step(self, step: Callable[[Any], None], optimizer: Any) -> None:
-        before = self._meter.counter.steps
+        before = self.meter.counter.steps
         step(optimizer)
-        if self._is_over:
+        if self.is_over:
             return
         if self._profile is not None and self._stepping:
             self._marks.append((self._stepping, time.time_ns()))
-        if self._meter.counter.steps > before:
+        if self.meter.counter.steps > before:
             self.run_guarded(self._on_step)
 
     def run_guarded(self, action: Callable[[], None]) -> None:
@@ -87,9 +92,9 @@ class StepProfiler:
             self.end("the script trains in another thread than its main one")
         elif self._profile is None:
             self._ends = [*self._ends, time.monotonic()][-WARM_UP:]
-            if len(self._ends) == WARM_UP:
+            if self._steps >= self._start_after:
                 self._paused, self._first = time.monotonic(), self._steps
-                self._meter.pause()
+                self.meter.pause()
                 self._start(has_shapes=False)
         else:
             self._edges.append(time.time_ns())
@@ -112,20 +117,21 @@ class StepProfiler:
     def after_fork(self) -> None:
         """Called in the child, which trains only if the parent has made no step."""
         if self._steps:
-            self._is_over, self._profile = True, None
+            self.is_over, self._profile = True, None
 
     def on_other_profiler(self) -> None:
-        if self._is_ours or self._is_over:
+        if self._is_ours or self.is_over:
             return
         if threading.current_thread() is threading.main_thread():
-            self.end("the script has a profiler of its own, which it keeps")
+            self.end(OTHER_PROFILER)
         else:
             self._begun = 0.0  # the window ends at the next batch, backward or step
 
     def at_exit(self) -> None:
-        if self._steps and not self._is_over:
+        if self._steps and not self.is_over:
             steps = f"{self._steps} optimizer step{'s' * (self._steps != 1)}"
-            self.end(f"the script ended after {steps}; the profile begins after {WARM_UP} and takes {1 + STEPS}")
+            end = f"the profile begins after {self._start_after} and takes {1 + STEPS}"
+            self.end(f"the script ended after {steps}; {end}")
 
     # The window
 
@@ -143,6 +149,7 @@ class StepProfiler:
             profile = autograd.profiler.profile(record_shapes=has_shapes, use_kineto=True)
             # Before torch 2.6, this makes an object of each event at the end, which takes 0.1 ms an event.
             profile._parse_kineto_results = lambda *_: []
+            profile._is_of_ipexctl = True
             self._watch_window()
             self._has_shapes, self._marks, self._stepping = has_shapes, [], 0
             self._memory, self._begun, self._cpu = resident_memory(), time.monotonic(), time.process_time()
@@ -173,8 +180,8 @@ class StepProfiler:
 
     def _start_over(self) -> None:
         self._stop()
-        self._meter.resume()
-        self._ends = []
+        self.meter.resume()
+        self._ends, self._start_after = [], self._steps + WARM_UP
 
     def _watch_window(self) -> None:
         """Until the window ends, check its limits at each batch and backward, and name the all-reduce of `ddp.py`."""
@@ -274,16 +281,16 @@ class StepProfiler:
         with contextlib.suppress(OSError, ValueError):
             if not os.path.exists(self._path):
                 write_document(self._path, note=reason[:300])
-            if os.environ.get("RANK", "0") == "0":
+            if os.environ.get("RANK", "0") == "0" and not self._is_live:
                 print(f"ipexctl: --profile is off: {reason[:300]}", file=sys.stderr, flush=True)  # noqa: T201
         self._leave()
 
     def _leave(self) -> None:
-        self._is_over = True
+        self.is_over = True
         self._put_back()
-        self._meter.resume()
-        self._meter.__dict__.pop("before_step", None)
-        self._meter.__dict__.pop("after_step", None)
+        self.meter.resume()
+        self.meter.__dict__.pop("before_step", None)
+        self.meter.__dict__.pop("after_step", None)
 
 
 def _checking(check: Callable[[], None], function: Callable[..., Any]) -> Callable[..., Any]:
@@ -367,13 +374,39 @@ def write_document(path: str, **fields: Any) -> None:
 
 
 _profiler: StepProfiler | None = None
+_watched: set[type] = set()
+"""Classes of profilers whose instances are noticed."""
 
 
 def watch_steps(_: Any) -> None:
+    _put_around(StepProfiler(meter(), os.environ[VARIABLE]))
+
+
+def begin(own: Meter, path: str, start: int) -> None:
+    """Profile a live run after its step `start`. One that is not over yet serves the request, too."""
+    if _profiler is None or _profiler.is_over:
+        profiler = StepProfiler(own, path, start)
+        profiler.run_guarded(functools.partial(_begin, profiler, start))
+
+
+def _begin(profiler: StepProfiler, start: int) -> None:
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # as in rank_hooks.py; read at the first profile
+    for name in ("torch.autograd.profiler", "torch.profiler.profiler"):
+        if name in sys.modules:
+            watch_profilers(sys.modules[name])
+    kinds = tuple(_watched)
+    if profiler.meter.made >= start:
+        profiler.end(f"the request came after step {start}, when it was to begin: try again")
+    elif any(issubclass(type(each), kinds) and not hasattr(each, "_is_of_ipexctl") for each in gc.get_objects()):
+        profiler.end(OTHER_PROFILER)
+    else:
+        _put_around(profiler)
+
+
+def _put_around(profiler: StepProfiler) -> None:
     """Put a profiler around the meter's hooks."""
     global _profiler
-    own = meter()
-    _profiler = profiler = StepProfiler(own, os.environ[VARIABLE])
+    _profiler, own = profiler, profiler.meter
     before, after = own.before_step, own.after_step
     own.before_step = functools.partial(profiler.before_step, before)  # type: ignore[method-assign]
     own.after_step = functools.partial(profiler.after_step, after)  # type: ignore[method-assign]
@@ -385,7 +418,8 @@ def watch_profilers(module: Any) -> None:
     """Notice a profiler that the script makes."""
     for name in ("profile", "_KinetoProfile"):
         kind = getattr(module, name, None)
-        if isinstance(kind, type):
+        if isinstance(kind, type) and kind not in _watched:
+            _watched.add(kind)
             kind.__init__ = _noticing(kind.__init__)  # type: ignore[misc]
 
 

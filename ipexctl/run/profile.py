@@ -72,6 +72,7 @@ class RunProfile:
             "step": main and main.step,
             "usual_step": own.usual if main else None,
             "steps": own.steps,
+            "first_step": own.first_step,
             "rank": main and main.rank,
             "parts": dict(main.parts) if main else {},
             "ranks": [{"rank": each.rank, "step": each.step, "parts": dict(each.parts)} for each in self.ranks],
@@ -87,8 +88,10 @@ class RunProfile:
 
 
 def profile_of(profiles: Mapping[int, RankProfile]) -> RunProfile | None:
-    """None if no rank has been profiled, nor said why not."""
-    usable = {rank: profile for rank, profile in sorted(profiles.items()) if profile.is_usable}
+    """None if no rank has been profiled, nor said why not. Profiles of earlier requests are of other steps."""
+    newest = max((profile.request for profile in profiles.values()), default="")
+    profiles = {rank: profile for rank, profile in sorted(profiles.items()) if profile.request == newest}
+    usable = {rank: profile for rank, profile in profiles.items() if profile.is_usable}
     notes = tuple(_notes(profiles))
     if not usable:
         return RunProfile(notes=notes) if notes else None

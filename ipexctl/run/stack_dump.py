@@ -1,4 +1,4 @@
-"""Requests the stacks of all ranks from node0, parses output of py-spy and faulthandler, and groups the ranks.
+"""Requests the stacks or a profile of all ranks from node0; parses output of py-spy and faulthandler, and groups ranks.
 The smallest group comes first, because a rank that differs from the others usually causes the hang. Frames are compared
 without the parts of a path that differ between nodes. The text comes from untrusted processes and is bounded.
 """
@@ -8,14 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from ipexctl.hosts.nodeset import fold
-from ipexctl.limits import DUMP_WAIT, STOP_ANSWER
+from ipexctl.limits import DUMP_WAIT, PROFILE_WAIT, STOP_ANSWER
 from ipexctl.node.common.frames import Frame, FrameError, decode_json
 from ipexctl.node.common.json_records import parse_json
 from ipexctl.node.common.records import RankStatus, RunStatus, SilentRank, read_status
-from ipexctl.node.run.runs import DumpRequest
+from ipexctl.node.run.runs import RanksRequest
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import Reply
@@ -202,7 +202,7 @@ def place_lines(dump: Dump) -> list[tuple[tuple[RankStacks, ...], str]]:
     return [(ranks, f"{name_ranks(ranks)}: {place}") for ranks, place in groups]
 
 
-def name_ranks(ranks: Sequence[RankStacks | RankStatus | SilentRank]) -> str:
+def name_ranks(ranks: Sequence[RankStacks | RankStatus | SilentRank | MissingProfile]) -> str:
     """`rank 3 on node2`, `ranks 0-2,4 on node[1-2]`."""
     return f"{describe_ranks([rank.rank for rank in ranks])} on {fold(rank.host for rank in ranks)}"
 
@@ -222,7 +222,7 @@ def dump(
         nonlocal found
         found = receiver.add(decode_json(frame[1])) or found
 
-    request: DumpRequest = {"home": record.home, "id": record.id, "ranks": ranks, "wait": DUMP_WAIT}
+    request: RanksRequest = {"home": record.home, "id": record.id, "ranks": ranks, "wait": DUMP_WAIT}
     reply = call_on_node0(
         session, record, "run.runs", "dump", request, timeout=timeout, on_frame=on_frame, cancel=cancel
     )
@@ -230,6 +230,29 @@ def dump(
     if found is None and not status.is_over and status.state != "queued":
         raise HostError("it sent no stacks, or not all of them", f"try again: ipexctl why {record.id} --stacks")
     return found or status
+
+
+@dataclass(frozen=True, slots=True)
+class MissingProfile:
+    rank: int
+    host: str
+    reason: str
+
+
+ProfileAnswer: TypeAlias = tuple[MissingProfile, ...]
+
+
+def request_profile(
+    session: Session, record: RunRecord, cancel: Cancel | None = None, *, timeout: float | None = None
+) -> ProfileAnswer | RunStatus:
+    """Return the ranks without a profile, or the status if the run is over or waits. Raises a HostError."""
+    wait = timeout or PROFILE_WAIT
+    request: RanksRequest = {"home": record.home, "id": record.id, "ranks": None, "wait": wait}
+    reply = call_on_node0(session, record, "run.runs", "profile", request, timeout=wait + DUMP_WAIT, cancel=cancel)
+    if reply.get("ranks") is None:
+        return read_status(reply["status"])
+    rows = reply.records("ranks")
+    return tuple(MissingProfile(row.integer("rank"), row.text("host"), row.text("why")) for row in rows if row["why"])
 
 
 def read_dump(document: Reply) -> Dump:

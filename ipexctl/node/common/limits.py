@@ -87,7 +87,12 @@ NOTIFY = 60.0
 """Seconds for the `--notify` command to exit before it is killed."""
 
 DUMP_REPLIES = 8.0
-"""Seconds for all ranks to send their stacks."""
+"""Seconds for all ranks to send their stacks, or to count their steps for a profile."""
+PROFILE_LEAD = 2.0
+"""Seconds from the request for a profile to its first step, so that all ranks have it before."""
+PROFILE_STEPS = 30.0
+"""Seconds for the profiled steps, beside three times as long as they usually take. A rank whose last step was longer
+ago stands still."""
 GREP_SEARCH = 10.0
 """Seconds for `logs --grep` to search a batch of lines. An expression such as (a+)+$ can take years for one line."""
 ENV_SIZES = 20.0

@@ -40,6 +40,7 @@ from ipexctl.node.run.job_end import is_step_cancelled
 from ipexctl.node.run.launcher import LaunchLog, launcher_kind_of, shell_environment, start_attempt
 from ipexctl.node.run.master_port import PortError, check_master_port
 from ipexctl.node.run.rank_connections import RankConnection, RankConnections
+from ipexctl.node.run.rank_profile import RankProfile
 from ipexctl.node.run.run_job import RunJob
 from ipexctl.node.run.step_windows import StepWindow
 from ipexctl.node.run.stored_status import StoredStatus, read_document
@@ -206,13 +207,14 @@ class SupervisorLoop:
             if peer.is_refused:  # the rank sends it again after the refused output
                 return
             peer.end_output(message.ends)
-        if self.figures.add(peer.rank, message, peer.windows, now()):
+        is_figure = self.figures.add(peer.rank, message, peer.windows, now())
+        if is_figure:
             self.record.is_unsaved = True
             if isinstance(message, messages.Mismatch):
                 self.log("mismatch", {"rank": peer.rank, "host": peer.host, "text": message.text})
             elif isinstance(message, StepWindow):
                 self.note_group(peer.rank)
-        else:
+        if not is_figure or isinstance(message, RankProfile):
             self.on_event(m.RankSent(peer.rank, message))
 
     def note_group(self, rank: int) -> None:
@@ -228,8 +230,8 @@ class SupervisorLoop:
         while self.signals:
             number = self.signals.pop(0)
             if number == signal.SIGUSR1:
-                for dump_id, ranks in stack_dumps.take_requests(self.dumps):
-                    self.on_event(m.DumpAsked(dump_id, ranks))
+                for asked, kind, ranks in stack_dumps.take_requests(self.dumps):
+                    self.on_event(m.ProfileAsked(asked) if kind == "profile" else m.DumpAsked(asked, ranks))
             elif number != signal.SIGCHLD:
                 self.on_event(m.StopAsked(number))
             elif self.process is not None and self.state.launcher is not None and self.state.launcher.ended_at is None:
@@ -364,7 +366,7 @@ class SupervisorLoop:
                 last = {"process": beat and beat.figures.process, "waits_in": beat and beat.figures.waits_in}
                 row = {**row, "last": last}
             rows.append(row)
-        stack_dumps.write_dump(self.dumps, command.id, time.time(), rows)
+        stack_dumps.write_dump(self.dumps, command.id, time.time(), rows, command.kind)
 
     # The launcher
 

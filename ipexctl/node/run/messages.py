@@ -10,6 +10,8 @@ begin           the checkpoint exchange is over: start the command
 notice          the job's time limit is near: tell the command, if it handles such a signal
 stop            end the command
 dump            report the stacks of the command
+count-steps     report the optimizer steps of the command
+profile         profile the command after this step
 remove-job      remove the job file
 release         all output has arrived: the rank wrapper may exit
 
@@ -29,7 +31,7 @@ from ipexctl.node.common.frames import FrameError, decode_json
 from ipexctl.node.common.json_records import NATURAL, FieldDecoder, check_type, decode, decode_natural
 from ipexctl.node.common.records import Detail, FullDisk, OutOfMemory, RankFigures
 from ipexctl.node.run.host_notes import HostNotes
-from ipexctl.node.run.rank_profile import RankProfile
+from ipexctl.node.run.rank_profile import RankProfile, StepCount
 from ipexctl.node.run.step_windows import StepWindow
 
 if TYPE_CHECKING:
@@ -184,6 +186,7 @@ Message = Union[
     Exit,
     Stuck,
     Stacks,
+    StepCount,
     Rewound,
     Reconnecting,
     End,
@@ -204,6 +207,7 @@ MESSAGES: Mapping[str, Callable[..., Message]] = {
     "exit": Exit,
     "stuck": Stuck,
     "stacks": Stacks,
+    "steps": StepCount,
     "rewound": Rewound,
     "reconnecting": Reconnecting,
     "end": End,

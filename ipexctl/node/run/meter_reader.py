@@ -15,6 +15,7 @@ from typing import NamedTuple
 SLOTS = 1024
 RECORD_SIZE = 72
 RING_SIZE = SLOTS * RECORD_SIZE
+FILE_SIZE = RING_SIZE + 4096
 SALT = 0x69706578_6D657472
 _RECORD = struct.Struct("@9Q")
 NAME = "ipexctl-meter"
@@ -77,7 +78,7 @@ class MeterReader:
             return None
         try:
             os.fchmod(number, 0o600)
-            os.ftruncate(number, RING_SIZE)
+            os.ftruncate(number, FILE_SIZE)
         except OSError:
             os.close(number)
             return None
@@ -114,6 +115,15 @@ class MeterReader:
         """True if the ring has a newer record. Reads only one word, because most scripts have no steps."""
         data = os.pread(self.number, 8, self._last % SLOTS * RECORD_SIZE)
         return int.from_bytes(data, sys.byteorder) > self._last
+
+    def steps_made(self) -> int:
+        """Optimizer steps of the process that trains, also those that were profiled."""
+        return int.from_bytes(os.pread(self.number, 8, RING_SIZE + 8), sys.byteorder)
+
+    def ask_for_profile(self, after_step: int, path: str) -> None:
+        """Ask the process that trains."""
+        os.pwrite(self.number, os.fsencode(path)[: FILE_SIZE - RING_SIZE - 17] + b"\0", RING_SIZE + 16)
+        os.pwrite(self.number, after_step.to_bytes(8, sys.byteorder), RING_SIZE)
 
     def close(self) -> None:
         os.close(self.number)

@@ -88,7 +88,8 @@ class Rank:
         self.stacks = process_stacks.ProcessStacks(plan.rundir, plan.command)
         host = host_to_meter(plan, rank, job.secrets)
         self.metric, self.nice = options.metric or "", options.nice
-        profile = os.path.join(plan.rundir, "spill", f"{rank:04}{SUFFIX}") if options.profile else ""
+        self.profile = os.path.join(plan.rundir, "spill", f"{rank:04}{SUFFIX}")
+        profile = self.profile if options.profile else ""
         self.meter = RankMeter(is_on=options.meter, metric=self.metric, host=host, profile=profile)
         process = {"rank": rank, "host": socket.gethostname(), "pid": os.getpid(), "instance": os.urandom(16).hex()}
         started = {"start": start_of(os.getpid()), "scope": pid_scope()}
@@ -218,6 +219,11 @@ class Rank:
             self.rewind_output(message)
         elif kind == "dump":
             self.stacks.dump(str(message.get("id")))
+        elif kind == "count-steps":
+            steps = self.meter.count_steps(str(message.get("id")), time.monotonic())
+            self.client.send_message("steps", **steps._asdict())
+        elif kind == "profile":
+            self.meter.ask_for_profile(str(message.get("id")), int(message["after_step"]), self.profile)
         elif kind == "remove-job":
             remove_file(self.path)
             remove_file(os.path.join(os.path.dirname(self.path), RESERVED_FILE))

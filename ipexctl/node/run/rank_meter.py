@@ -14,7 +14,7 @@ from ipexctl.node.common.json_records import as_json
 from ipexctl.node.run.host_notes import HostNotes, HostProbe
 from ipexctl.node.run.meter_reader import MeterReader
 from ipexctl.node.run.rank_notes import RankProbe
-from ipexctl.node.run.rank_profile import ProfileFile, RankProfile
+from ipexctl.node.run.rank_profile import ProfileFile, RankProfile, StepCount
 from ipexctl.node.run.step_windows import RECENT, StepWindow, WindowMaker
 
 if TYPE_CHECKING:
@@ -60,13 +60,15 @@ def _as_number(text: str | None) -> float | None:
 
 class RankMeter:
     def __init__(self, *, is_on: bool, metric: str = "", host: MeteredHost | None = None, profile: str = "") -> None:
-        """`profile`: path of the file in which the command leaves its profile; empty for none."""
+        """`profile`: path of the file in which the command leaves its profile; empty unless its start is profiled."""
         self._is_on = self.is_on = is_on
         self._has_metric = bool(metric)
         self._reader = MeterReader.create() if is_on else None
         self._metrics = {stream: MetricReader(metric) for stream in ("out", "err")} if metric else {}
         self.profile = profile
         self._profile = ProfileFile(profile) if profile else None
+        self._request = ""
+        """Id of the last request for a profile."""
         self._windows: WindowMaker | None = None
         self._host = self.host = host
         self._probe: RankProbe | None = None
@@ -126,6 +128,20 @@ class RankMeter:
         self._read_ring(self._windows)
         return self._windows.steps
 
+    def count_steps(self, request: str, now: float) -> StepCount:
+        windows, reader = self._windows, self._reader
+        if windows is None or reader is None:
+            return StepCount(request)
+        windows.add(reader.read())
+        since = now - windows.newest.wall / 1e9 if windows.newest is not None else 0.0
+        return StepCount(request, reader.steps_made(), windows.usual_step, max(0.0, since))
+
+    def ask_for_profile(self, request: str, after_step: int, path: str) -> None:
+        if self._reader is not None:
+            self._profile, self._request = ProfileFile(path), request
+            self._profile.prepare()
+            self._reader.ask_for_profile(after_step, path)
+
     def finish(self, now: float) -> None:
         self._read_profile()
         if self._windows is not None:
@@ -146,7 +162,7 @@ class RankMeter:
     def _read_profile(self) -> None:
         profile = self._profile.read() if self._profile is not None else None
         if profile is not None:
-            self._unsent.append(profile)
+            self._unsent.append(profile._replace(request=self._request))
 
     def _add(self, closed: Sequence[StepWindow]) -> None:
         notes = self._probe.take() if self._probe is not None else None

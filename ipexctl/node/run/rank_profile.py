@@ -16,6 +16,17 @@ _MAX_TEXT = 400
 _MOST_ROWS = 10
 
 
+class StepCount(NamedTuple):
+    """What a rank answers before its profile is requested."""
+
+    id: str
+    steps: int = 0
+    usual: float = 0.0
+    """Seconds of a usual step; 0 before two steps."""
+    since: float = 0.0
+    """Seconds since the last step."""
+
+
 class OperatorTime(NamedTuple):
     name: str
     shapes: str
@@ -68,6 +79,8 @@ class RankProfile(NamedTuple):
     """Name of the trace, or after `!` why it is missing."""
     cost: float = 0.0
     """Seconds that profiling took from the run."""
+    request: str = ""
+    """Id of the request that it answers, set by the rank wrapper; empty with `run --profile`. Newer ids are greater."""
 
     @property
     def is_usable(self) -> bool:

@@ -206,6 +206,8 @@ class WindowFiles:
         self.of_host = WindowWriter(f"{path}{HOST_SUFFIX}", HostRates)
 
     def write_profile(self, profile: RankProfile) -> None:
+        if profile.note and profile.request:  # only the user who asked is told why there is none
+            return
         with contextlib.suppress(OSError):  # a full disk: the run continues without it
             write_json_atomically(self._profile, as_json(profile), durable=False)
 

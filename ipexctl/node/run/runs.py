@@ -1,4 +1,4 @@
-"""Lists and stops the runs recorded on node0, and requests stack dumps.
+"""Lists and stops the runs recorded on node0, and requests stack dumps and profiles.
 
 The recorded process is signalled only on its own machine, because its pid may have been reused.
 """
@@ -16,7 +16,7 @@ from typing import Sequence, TypedDict
 from ipexctl.node.common import batch_job
 from ipexctl.node.common.answer import AgentError, Json, answer, emit, emit_frames
 from ipexctl.node.common.clock import wait_until
-from ipexctl.node.common.files import RunReference, write_json_atomically
+from ipexctl.node.common.files import RunReference, read_json, remove_file, write_json_atomically
 from ipexctl.node.common.home import home_of, rundir_of
 from ipexctl.node.common.home_entries import is_plain_name, list_names, release_trees
 from ipexctl.node.common.json_records import MAX_FILE, parse_object
@@ -25,7 +25,7 @@ from ipexctl.node.common.processes import ProcessIdentity, is_caught
 from ipexctl.node.common.queue_files import is_submitted
 from ipexctl.node.common.records import FINAL, RunStatus
 from ipexctl.node.common.walk import Refused, enter, own
-from ipexctl.node.run.stack_dumps import dump_path, encode_dump, new_dump_id
+from ipexctl.node.run.stack_dumps import dump_frames, dump_path, new_dump_id
 from ipexctl.node.run.stored_status import NoRecord, read_document, read_pruned, read_status_file
 
 
@@ -45,7 +45,7 @@ class StopRequest(RunReference):
     signal: int
 
 
-class DumpRequest(RunReference):
+class RanksRequest(RunReference):
     ranks: Sequence[int] | None
     wait: float
 
@@ -75,6 +75,8 @@ def list_runs(request: ListRequest) -> Json:
 
 
 MOST_NAMES = 20
+REQUEST_TAKEN = 10.0
+"""Seconds for the supervisor to take a request."""
 
 
 def find(request: FindRequest) -> Json:
@@ -163,43 +165,63 @@ def is_in_a_job(rundir: str, supervisor: ProcessIdentity) -> bool:
     return not supervisor.is_of_this_machine and bool(batch_job.job_id(rundir))
 
 
-def dump(request: DumpRequest) -> Json:
+def dump(request: RanksRequest) -> Json:
+    found, status = ask(request, "dump")
+    with emit_frames() as writer:
+        for frame in dump_frames(found):
+            writer.send(frame)
+    return {"status": status}
+
+
+def profile(request: RanksRequest) -> Json:
+    """Have the next steps of all ranks profiled. `ranks` says why a rank has no profile; None if the run is over."""
+    if not os.path.exists(os.path.join(rundir_of(request), "shim", "ipexctl_inrank", "profiler.py")):
+        raise AgentError("the run was started by an older ipexctl, which can't profile")
+    answered, status = ask(request, "profile")
+    return {"status": status, "ranks": answered.get("ranks")}
+
+
+def ask(request: RanksRequest, kind: str) -> tuple[Json, Json]:
+    """Ask the supervisor, and wait for its answer or the end of the run. Returns the answer, empty if the run is not
+    alive, and the status."""
     rundir = rundir_of(request)
     stored = read_status_file(rundir)
     supervisor = stored.status.supervisor
     if stored.status.is_over or stored.status.state == "queued":
-        return {"status": stored.document}
+        return {}, stored.document
     is_remote = is_in_a_job(rundir, supervisor)
     if not is_remote:
         check_machine(supervisor)
     if not is_remote and not is_caught(supervisor.pid, signal.SIGUSR1):
-        raise AgentError("the run was started by an older ipexctl, which can't dump stacks")
-    directory, dump_id = os.path.join(rundir, "stacks"), new_dump_id(time.time())
+        raise AgentError("the run was started by an older ipexctl, which can't be asked")
+    directory, asked = os.path.join(rundir, "stacks"), new_dump_id(time.time())
+    path, answer_file = dump_path(directory, asked, "ask"), dump_path(directory, asked, kind)
     try:
         os.makedirs(directory, mode=0o700, exist_ok=True)
-        path = os.path.join(directory, f"ask-{dump_id}.json")
-        write_json_atomically(path, {"ranks": request["ranks"]}, durable=False)
+        write_json_atomically(path, {"ranks": request["ranks"], "kind": kind}, durable=False)
     except PermissionError:
         raise AgentError("the run belongs to another account") from None
     except OSError as error:
-        raise AgentError(f"the request for stacks can't be written: {error.strerror}") from None
+        raise AgentError(f"the request can't be written: {error.strerror}") from None
     if is_remote:
         signal_on_node(request, stored.status, signal.SIGUSR1)
     else:
         send_signal(supervisor, signal.SIGUSR1)
-    path = dump_path(directory, dump_id)
 
     def has_ended() -> bool:
         return read_status_file(rundir).status.is_over if is_remote else not supervisor.is_alive
 
-    if not wait_until(lambda: os.path.exists(path) or has_ended(), request["wait"], 0.02):
-        raise AgentError("the run's supervisor doesn't answer; is the disk full there?")
-    if not os.path.exists(path):
-        return {"status": read_status_file(rundir).document}
-    with emit_frames() as writer:
-        for frame in encode_dump(directory, dump_id):
-            writer.send(frame)
-    return {"status": stored.document}
+    def is_answered() -> bool:
+        return os.path.exists(answer_file) or has_ended()
+
+    wait = request["wait"]
+    if not wait_until(lambda: not os.path.exists(path) or has_ended(), min(REQUEST_TAKEN, wait), 0.02):
+        remove_file(path)
+        raise AgentError("the run's supervisor doesn't answer")
+    if not wait_until(is_answered, wait, 0.02):
+        raise AgentError(f"the run's supervisor has no answer after {wait:g} s; is the disk full there?")
+    answered = read_json(answer_file)
+    return answered, stored.document if answered else read_status_file(rundir).document
 
 
 def signal_on_node(request: RunReference, status: RunStatus, number: int) -> None:
@@ -234,5 +256,6 @@ def check_machine(supervisor: ProcessIdentity) -> None:
 
 
 def main(action: str) -> int:
-    actions = {"list": list_runs, "find": find, "stop": stop, "dump": dump, "signal": signal_supervisor}
+    asked = {"dump": dump, "profile": profile}
+    actions = {"list": list_runs, "find": find, "stop": stop, "signal": signal_supervisor, **asked}
     return answer(lambda request, _: actions[action](request))

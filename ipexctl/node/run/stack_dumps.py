@@ -1,4 +1,5 @@
-"""Files of users' requests and of stack dumps in `RUNDIR/stacks`. A rank without stacks has a row with the reason."""
+"""Files of users' requests, of stack dumps, and of answers to requests for a profile in `RUNDIR/stacks`. A rank without
+stacks, or without a profile, has a row with the reason."""
 
 from __future__ import annotations
 
@@ -20,8 +21,9 @@ def new_dump_id(at: float) -> str:
     return f"{time.strftime('%Y%m%d-%H%M%S', time.localtime(at))}-{os.urandom(4).hex()}"
 
 
-def dump_path(directory: str, id: str) -> str:  # noqa: A002
-    return os.path.join(directory, f"dump-{id}.json")
+def dump_path(directory: str, id: str, kind: str = "dump") -> str:  # noqa: A002
+    """`kind`: `ask` for a request, `dump` or `profile` for its answer."""
+    return os.path.join(directory, f"{kind}-{id}.json")
 
 
 def newest_dump(directory: str) -> str:
@@ -38,7 +40,10 @@ def dump_names(directory: str, prefix: str) -> list[str]:
 
 
 def encode_dump(directory: str, dump_id: str) -> Iterator[bytes]:
-    document = read_json(dump_path(directory, dump_id))
+    return dump_frames(read_json(dump_path(directory, dump_id)))
+
+
+def dump_frames(document: Json) -> Iterator[bytes]:
     rows = document.get("ranks") or ()
     for row in rows:
         frame = encode_json({"stacks": row, "at": document.get("at"), "of": len(rows)})
@@ -48,8 +53,8 @@ def encode_dump(directory: str, dump_id: str) -> Iterator[bytes]:
         yield frame
 
 
-def take_requests(directory: str) -> Iterator[tuple[str, tuple[int, ...] | None]]:
-    """Yield id and ranks (None for all) of each new request, and remove the request's file."""
+def take_requests(directory: str) -> Iterator[tuple[str, str, tuple[int, ...] | None]]:
+    """Yield id, kind of answer, and ranks (None for all) of each new request, and remove the request's file."""
     for name in dump_names(directory, "ask-"):
         path = os.path.join(directory, name)
         request = read_json(path)
@@ -60,14 +65,14 @@ def take_requests(directory: str) -> Iterator[tuple[str, tuple[int, ...] | None]
             os.unlink(path)
         except OSError:
             continue
-        yield name[len("ask-") : -len(".json")], None if ranks is None else tuple(ranks)
+        yield name[len("ask-") : -len(".json")], str(request.get("kind")), None if ranks is None else tuple(ranks)
 
 
-def write_dump(directory: str, dump_id: str, at: float, rows: Sequence[Json]) -> None:
-    """Write a dump, unless the disk is full, and remove all but the newest dumps."""
+def write_dump(directory: str, dump_id: str, at: float, rows: Sequence[Json], kind: str = "dump") -> None:
+    """Write an answer, unless the disk is full, and remove all but the newest of its kind."""
     with contextlib.suppress(OSError):
-        write_json_atomically(dump_path(directory, dump_id), {"at": at, "ranks": rows}, durable=False)
-        for name in dump_names(directory, "dump-")[:-KEPT]:
+        write_json_atomically(dump_path(directory, dump_id, kind), {"at": at, "ranks": rows}, durable=False)
+        for name in dump_names(directory, f"{kind}-")[:-KEPT]:
             os.unlink(os.path.join(directory, name))
 
 

@@ -113,15 +113,22 @@ class WindowMaker:
 
     @property
     def thread(self) -> int:
-        return self._newest.thread if self._newest is not None else 0
+        return self.newest.thread if self.newest is not None else 0
 
     @property
     def steps(self) -> int:
         """All steps so far, also those that share the newest record with the first."""
-        return self._newest.steps if self._newest is not None else 0
+        return self.newest.steps if self.newest is not None else 0
 
     @property
-    def _newest(self) -> StepRecord | None:
+    def usual_step(self) -> float:
+        """Seconds; 0 if unknown."""
+        records = [self._edge, *self._records] if self._edge is not None else []
+        gaps = [(b.wall - a.wall) / _NANO / max(1, b.steps - a.steps) for a, b in zip(records, records[1:])]
+        return median([*self._usual, *gaps]) if self._usual or gaps else 0.0
+
+    @property
+    def newest(self) -> StepRecord | None:
         return self._records[-1] if self._records else self._edge
 
     def add(self, records: Iterable[StepRecord]) -> None:

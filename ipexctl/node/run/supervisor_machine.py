@@ -24,12 +24,12 @@ from ipexctl.node.common.limits import (
     WRAPPER_ASK,
 )
 from ipexctl.node.common.records import FINAL, Detail, LauncherStatus, Silence, split_details
-from ipexctl.node.run import direct_start, job_end, messages, next_hosts, verdict
+from ipexctl.node.run import direct_start, job_end, messages, next_hosts, profile_request, verdict
 from ipexctl.node.run import supervisor_state as m
 from ipexctl.node.run.job_end import RunEnd
+from ipexctl.node.run.rank_profile import RankProfile, StepCount
 
 if TYPE_CHECKING:
-    from ipexctl.node.common.answer import Json
     from ipexctl.node.run.supervisor_state import (
         Action,
         Event,
@@ -273,6 +273,7 @@ def on_tick(turn: Transition, tick: m.Tick) -> None:
     verdict.check_outside_signals(turn)
     check_disk(turn, tick)
     check_dumps(turn)
+    profile_request.check(turn)
     check_silence(turn, tick, launcher)
     check_launcher(turn, tick, silence)
     if turn.state.launcher_kind.is_direct:
@@ -495,24 +496,9 @@ def on_dump_asked(turn: Transition, event: m.DumpAsked) -> None:
     if not event.id:
         on_stall_dumped(turn, "")
         return
-    rows: dict[int, Json] = {}
-    waiting = set()
-    for peer in turn.ranks:
-        if event.ranks is not None and peer.rank not in event.ranks:
-            continue
-        state, reason = peer.status.state, ""
-        if state == "starting":
-            reason = "it has not started yet"
-        elif state != "running":
-            code = peer.status.exit_code
-            reason = "it has ended" + ("" if code is None else f" with exit code {code}")
-        elif peer.is_connected:
-            turn.send(peer.rank, "dump", id=event.id)
-            waiting.add(peer.rank)
-        else:
-            reason = "it is reconnecting to the supervisor"
-        rows[peer.rank] = {"rank": peer.rank, "host": peer.host, "state": state, "processes": None, "why": reason}
-    dump = m.PendingDump(event.id, event.is_own, turn.now.clock + DUMP_REPLIES, rows, frozenset(waiting))
+    rows, waiting = profile_request.ask_ranks(turn, "dump", event.id, event.ranks)
+    rows = {rank: {**row, "processes": None} for rank, row in rows.items()}
+    dump = m.PendingDump(event.id, event.is_own, turn.now.clock + DUMP_REPLIES, rows, waiting)
     turn.set(dumps=(*turn.state.dumps, dump))
     check_dumps(turn)
 
@@ -531,9 +517,11 @@ def on_stacks(turn: Transition, peer: RankState, message: messages.Stacks) -> No
 def check_dumps(turn: Transition) -> None:
     over = [dump for dump in turn.state.dumps if turn.now.clock > dump.until or not dump.waiting]
     turn.set(dumps=tuple(dump for dump in turn.state.dumps if dump not in over))
-    late = {"why": f"its wrapper process didn't answer within {DUMP_REPLIES:g} s"}
     for dump in over:
-        rows = ({**row, **late} if rank in dump.waiting else row for rank, row in sorted(dump.rows.items()))
+        rows = (
+            {**row, "why": profile_request.SILENT} if rank in dump.waiting else row
+            for rank, row in sorted(dump.rows.items())
+        )
         turn.do(m.WriteDump(dump.id, tuple(rows), dump.waiting))
         if dump.is_own:
             on_stall_dumped(turn, dump.id)
@@ -765,6 +753,7 @@ EVENTS: Mapping[type, Callable[[Transition, Any], None]] = {
     m.DiskHasRoom: on_disk_has_room,
     m.SilenceSeen: on_silence_seen,
     m.DumpAsked: on_dump_asked,
+    m.ProfileAsked: profile_request.on_profile_asked,
     m.TimeLeft: on_time_left,
     m.Closed: on_closed,
     m.Requeued: on_requeued,
@@ -780,6 +769,8 @@ MESSAGES: Mapping[type, Callable[[Transition, RankState, Any], None]] = {
     messages.Exit: on_exit,
     messages.Stuck: on_stuck,
     messages.Stacks: on_stacks,
+    StepCount: profile_request.on_step_count,
+    RankProfile: profile_request.on_profile,
     messages.End: on_end,
     messages.Malformed: on_malformed,
 }

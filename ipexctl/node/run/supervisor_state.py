@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ipexctl.node.common.records import Detail, SilentRank
     from ipexctl.node.run.launcher import LauncherKind
     from ipexctl.node.run.messages import Exit, Message, Raised
+    from ipexctl.node.run.rank_profile import StepCount
 
 
 class Moment(NamedTuple):
@@ -144,6 +145,19 @@ class PendingDump(NamedTuple):
     waiting: frozenset[int]
 
 
+class PendingProfile(NamedTuple):
+    """First the ranks count their steps, then they profile the same ones."""
+
+    ids: tuple[str, ...]
+    """The request, and those that were made while it was pending, which get the same answer."""
+    rows: Mapping[int, Json]
+    waiting: frozenset[int]
+    until: float
+    counts: Mapping[int, StepCount] = {}
+    seconds: float = 0.0
+    """For the steps; 0 until all ranks have counted theirs."""
+
+
 class SupervisorState(NamedTuple):
     start: Start
     plan: Plan
@@ -175,6 +189,7 @@ class SupervisorState(NamedTuple):
     disk: DiskState = DiskState()
     dumps: tuple[PendingDump, ...] = ()
     stall_dump: str = ""
+    profile: PendingProfile | None = None
     job: JobState | None = None
     limit: JobLimit | None = None
     is_limit_near: bool = False
@@ -348,6 +363,12 @@ class DumpAsked(NamedTuple):
     is_own: bool = False
 
 
+class ProfileAsked(NamedTuple):
+    """A user asks for a profile of all ranks."""
+
+    id: str
+
+
 class TimeLeft(NamedTuple):
     asked_at: float
     is_answer: bool
@@ -385,6 +406,7 @@ Event = Union[
     DiskHasRoom,
     SilenceSeen,
     DumpAsked,
+    ProfileAsked,
     TimeLeft,
     Closed,
     Requeued,
@@ -421,7 +443,7 @@ class Send(NamedTuple):
 
     rank: int
     kind: str
-    fields: Mapping[str, str] = {}
+    fields: Mapping[str, Any] = {}
 
 
 class Drop(NamedTuple):
@@ -483,7 +505,8 @@ class TakeDump(NamedTuple):
 class WriteDump(NamedTuple):
     id: str
     rows: tuple[Json, ...]
-    unanswered: frozenset[int]
+    unanswered: frozenset[int] = frozenset()
+    kind: str = "dump"
 
 
 class RemoveDump(NamedTuple):
@@ -579,7 +602,7 @@ class Transition:
     def do(self, command: Action) -> None:
         self.commands.append(command)
 
-    def send(self, rank: int, kind: str, **fields: str) -> None:
+    def send(self, rank: int, kind: str, **fields: Any) -> None:
         self.do(Send(rank, kind, fields))
 
     def log(self, name: str, **fields: Any) -> None:

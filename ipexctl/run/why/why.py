@@ -32,7 +32,7 @@ from ipexctl.run.queue import queue_of
 from ipexctl.run.queue_wait import poll_status
 from ipexctl.run.ranks import describe_ranks
 from ipexctl.run.registry import FailedCall, RunRecord
-from ipexctl.run.stack_dump import Dump, DumpReceiver, dump
+from ipexctl.run.stack_dump import Dump, DumpReceiver, ProfileAnswer, dump
 from ipexctl.run.unsent import line_that_sends
 from ipexctl.run.why.diagnosis import Diagnosis, diagnose
 from ipexctl.run.why.run_snapshot import RunSnapshot, read_snapshot, with_copied_output
@@ -65,6 +65,8 @@ class WhyResult:
     snapshot: RunSnapshot | None = None
     windows: RunWindows | None = None
     slow: WindowsVerdict | None = None
+    unprofiled: ProfileAnswer = ()
+    """After `why --profile`."""
 
     state = property(attrgetter("diagnosis.state"))
     headline = property(attrgetter("diagnosis.headline"))

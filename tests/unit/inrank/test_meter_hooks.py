@@ -115,6 +115,12 @@ def run(site: Path, ring: MeterReader | None, script: str, **more: str) -> list[
     return ring.read() if ring is not None else []
 
 
+def test_the_oldest_torch_tells_in_another_place_that_it_compiles(site: Path, ring: MeterReader) -> None:
+    text = TORCH.replace("2.13.0", "2.1.2").replace("compiler =", "_utils =")
+    (site / "torch/__init__.py").write_text(text)
+    assert [record.steps for record in run(site, ring, "train(2)\ntorch.compiling = True\ntrain(2)")] == [1, 2]
+
+
 def test_steps_samples_and_thread_of_a_training(site: Path, ring: MeterReader) -> None:
     records = run(site, ring, "train(5)")
     assert [(record.steps, record.samples, record.unknown) for record in records] == [

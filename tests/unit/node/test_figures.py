@@ -176,16 +176,27 @@ def test_a_run_is_untrained_if_no_rank_used_its_training(
     assert figures.is_untrained == is_untrained
 
 
-def test_requests_for_dumps_are_taken_once_and_the_newest_dumps_stay(tmp_path: Path) -> None:
+def test_requests_are_taken_once_and_the_newest_dumps_stay(tmp_path: Path) -> None:
     directory = str(tmp_path)
-    texts = {"a": {"ranks": [1, 2]}, "b": {"ranks": None}, "c": {}, "d": {"ranks": "all"}}
+    texts = {
+        "a": {"ranks": [1, 2], "kind": "dump"},
+        "b": {"ranks": None, "kind": "dump"},
+        "c": {},
+        "d": {"ranks": "all"},
+        "e": {"ranks": None, "kind": "profile"},
+    }
     for name, text in texts.items():
         (tmp_path / f"ask-{name}.json").write_text(json.dumps(text))
-    assert list(stack_dumps.take_requests(directory)) == [("a", (1, 2)), ("b", None)]
+    assert list(stack_dumps.take_requests(directory)) == [
+        ("a", "dump", (1, 2)),
+        ("b", "dump", None),
+        ("e", "profile", None),
+    ]
     assert list(stack_dumps.take_requests(directory)) == []
     ids = [f"2026-{number:03}" for number in range(stack_dumps.KEPT + 2)]
     for dump_id in ids:
         stack_dumps.write_dump(directory, dump_id, 5.0, [{"rank": 0}])
+    stack_dumps.write_dump(directory, "2027", 5.0, [], "profile")
     stack_dumps.remove_dump(directory, ids[-1])
     stack_dumps.remove_dump(directory, "not there")
     assert stack_dumps.newest_dump(directory) == ids[-2]

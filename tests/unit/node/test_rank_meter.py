@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from ipexctl.node.run import messages, meter_reader
 from ipexctl.node.run.host_notes import HostNotes
 from ipexctl.node.run.rank_meter import MOST_UNSENT, VARIABLE, MeteredHost, MetricReader, RankMeter
 from ipexctl.node.run.rank_notes import RankNotes
+from ipexctl.node.run.rank_profile import StepCount
 from ipexctl.node.run.rates import HostRates
 from ipexctl.node.run.step_windows import RECENT, StepWindow
 
@@ -171,6 +173,38 @@ def test_a_window_has_a_possible_length(seconds: float, step_seconds: float, is_
 def test_layout_of_the_ring_is_the_same_on_both_sides() -> None:
     from ipexctl.inrank import meter
 
-    for name in ("SLOTS", "RECORD_SIZE", "RING_SIZE", "SALT"):
+    for name in ("SLOTS", "RECORD_SIZE", "RING_SIZE", "FILE_SIZE", "SALT"):
         assert getattr(meter, name) == getattr(meter_reader, name)
     assert meter.Totals._fields == meter_reader.StepRecord._fields
+
+
+def test_a_request_for_a_profile_reaches_the_process_that_trains(tmp_path: Path) -> None:
+    meter = RankMeter(is_on=True)
+    environ, path = meter.prepare({}), str(tmp_path / "0000.profile")
+    assert environ.keys() == {VARIABLE}
+    meter.start(1000.0)
+    assert meter.count_steps("a", 1000.0) == StepCount("a")
+    writer = RingWriter(environ[VARIABLE])
+    for number in range(3):
+        writer.write(Totals((1000 + number) * SECOND, number + 1))
+        assert writer.exchange_steps(number + 1) == 0
+    assert meter.count_steps("a", 1009.0) == StepCount("a", 3, 1.0, 7.0)
+    meter.ask_for_profile("a", 7, path)
+    assert (writer.exchange_steps(4), writer.profile_path()) == (7, path)
+    writer.close()
+    after = RingWriter(environ[VARIABLE])
+    assert after.exchange_steps(0) == 0, "the request was for the process before"
+    meter.ask_for_profile("b", 9, path)
+    assert (after.exchange_steps(1), meter.count_steps("b", 1003.0).steps) == (9, 1)
+    (tmp_path / "0000.profile").write_text('{"note": "no"}')
+    meter.poll([], 1003.0)
+    assert [(kind, fields["request"]) for kind, fields in meter.take()] == [("profile", "b")]
+    after.close()
+
+
+def test_a_rank_without_a_meter_has_no_steps_to_profile() -> None:
+    meter = RankMeter(is_on=False)
+    meter.start(0.0)
+    assert meter.count_steps("a", 1.0) == StepCount("a")
+    meter.ask_for_profile("a", 7, "/nowhere")
+    assert meter.take() == []

@@ -110,3 +110,9 @@ def test_a_damaged_profile_is_left_out_and_a_cut_one_is_named() -> None:
         "only the beginning of a step of rank 0 was profiled: it took too long",
         "no trace of rank 0: No space left on device",
     )
+
+
+def test_profiles_of_an_earlier_request_are_left_out() -> None:
+    profile = profile_of({0: USUAL, 1: USUAL._replace(request="20261128-1"), 2: USUAL._replace(request="20261127-9")})
+    assert profile is not None
+    assert [each.rank for each in profile.ranks] == [1]
