@@ -116,7 +116,7 @@ def _silent(path: Path | str, problem: str) -> OSError:
     return OSError(errno.ETIMEDOUT, f"it is a pipe, and {problem} for {PIPE_SILENCE:g} s", os.fspath(path))
 
 
-def decoded(data: bytes, encoding: str = "utf-8", errors: str = "strict") -> str:
+def decode_text(data: bytes, encoding: str = "utf-8", errors: str = "strict") -> str:
     return data.decode(encoding, errors).replace("\r\n", "\n").replace("\r", "\n")
 
 

@@ -71,7 +71,7 @@ def declaration_of(field: dataclasses.Field[Any]) -> Declaration | None:
     return field.metadata.get(_DECLARATION)
 
 
-def declared(options: Any) -> dict[str, Declaration]:
+def declarations_of(options: Any) -> dict[str, Declaration]:
     found = ((field.name, declaration_of(field)) for field in dataclasses.fields(options))
     return {name: declaration for name, declaration in found if declaration is not None}
 

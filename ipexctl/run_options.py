@@ -8,7 +8,7 @@ import shlex
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.node.common.asked import Asked
-from ipexctl.option_declaration import PROJECT, Declaration, SyncOptions, declared
+from ipexctl.option_declaration import PROJECT, Declaration, SyncOptions, declarations_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -125,7 +125,7 @@ DECLARED: Final[Mapping[str, Declaration]] = {
         "Start the ranks with mpirun on node0, or direct: without MPI and logins between nodes (default: {default}).",
         panel=_COMMUNICATION,
     ),
-    **declared(SyncOptions),
+    **declarations_of(SyncOptions),
     "env": Declaration("--env NAME", "Environment of the ranks (default: {default}).", panel=_ENVIRONMENT, kind="env"),
     "python": Declaration(
         "--python PATH", "Python on every host, instead of an environment.", panel=_ENVIRONMENT, kind="path"

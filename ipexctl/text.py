@@ -107,7 +107,7 @@ def neutralise(text: str) -> str:
     return "".join(parts) + ("\x1b[0m" if colors and colors[-1] not in ("\x1b[0m", "\x1b[m") else "")
 
 
-def without_colors(text: str) -> str:
+def strip_colors(text: str) -> str:
     return _COLOR.sub("", text) if "\x1b" in text else text
 
 
@@ -123,7 +123,7 @@ def home_directory() -> Path:
     return Path(home if home.startswith("/") else "/")
 
 
-def expanded(path: Path | str) -> Path:
+def expand_tilde(path: Path | str) -> Path:
     """Expand `~` of this or another account; unchanged if there is no such account."""
     return Path(os.path.expanduser(path))  # noqa: PTH111  # Path.expanduser raises for an unknown account
 
@@ -139,7 +139,7 @@ def readable(size: float) -> str:
     return "1 byte" if size == 1 else f"{size:.0f} bytes"
 
 
-def counted(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 

@@ -10,7 +10,7 @@ from ipexctl.node.common.frames import StreamName
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.command import Command
 from ipexctl.remote.outcome import HostError
-from ipexctl.remote.session import Ended, Readable, Session
+from ipexctl.remote.session import CommandEnd, Readable, Session
 
 Sink = Callable[[StreamName, bytes], None]
 
@@ -22,7 +22,7 @@ class FakeSession(Session):
     host: Host
     stdout: bytes = b""
     stderr: bytes = b""
-    ended: Ended = field(default_factory=lambda: Ended(0))
+    ended: CommandEnd = field(default_factory=lambda: CommandEnd(0))
     error: HostError | None = None
     commands: list[str] = field(default_factory=list)
     closed: bool = False
@@ -31,13 +31,13 @@ class FakeSession(Session):
     def server_key(self) -> tuple[str, bytes] | None:
         return None
 
-    def _run(self, command: Command, sink: Sink, stdin: Readable | None, deadline: Deadline) -> Ended:
+    def _run(self, command: Command, sink: Sink, stdin: Readable | None, deadline: Deadline) -> CommandEnd:
         self.commands.append(command.script)
         if self.error:
             raise self.error
         return self.answer(command, sink, stdin)
 
-    def answer(self, command: Command, sink: Sink, stdin: Readable | None) -> Ended:
+    def answer(self, command: Command, sink: Sink, stdin: Readable | None) -> CommandEnd:
         """A subclass answers otherwise."""
         if self.stdout:
             sink("stdout", self.stdout)

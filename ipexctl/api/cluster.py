@@ -50,7 +50,7 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import ConnectOptions, SessionPool
 from ipexctl.remote.local import with_own_address
-from ipexctl.remote.outcome import Cancelled, Notice, ProgressEvent, Report, Stepped, Watch, ignore_event
+from ipexctl.remote.outcome import Cancelled, Notice, ProgressEvent, Report, StepStarted, Watch, ignore_event
 from ipexctl.run.fetch import order_of_host
 from ipexctl.run.notify import check_notify
 from ipexctl.run.registry import RunRecord
@@ -73,7 +73,7 @@ from ipexctl.stack.expected_stack import VersionsReport
 from ipexctl.stack.install_context import InstallReport
 from ipexctl.stack.resolve.model import Sources, StackRequest
 from ipexctl.sync.node_calls import SyncReport
-from ipexctl.text import expanded
+from ipexctl.text import expand_tilde
 from ipexctl.transports import TransportOption, choose_transport
 from ipexctl.trust.trust_setup import TrustReport
 
@@ -282,7 +282,7 @@ class Cluster:
 
     def push(self, source: str | Path, path: str, *, force: bool = False, dry_run: bool = False) -> PushReport:
         """Copy data to the same path on every host."""
-        source = expanded(source)
+        source = expand_tilde(source)
         target = parse_target(path, source)
         if target.hosts is not None:
             raise UserError(f"{path!r} names hosts, which a Cluster has", fix="limit='…' of Cluster chooses some")
@@ -343,7 +343,7 @@ class Cluster:
             torch=torch,
             install=install or bool(with_ or requirement or extra or group),
             packages=tuple(with_),
-            requirements=tuple(str(expanded(path)) for path in requirement),
+            requirements=tuple(str(expand_tilde(path)) for path in requirement),
             takes_own_requirements=not no_requirements,
             extra=tuple(extra),
             group=tuple(group),
@@ -400,7 +400,7 @@ class Cluster:
         check_types(known, options, signature(self.run).parameters)
         check_notify(notify)
         variables = [f"{name}={value}" for name, value in export.items()] if hasattr(export, "items") else export
-        files = list(map(expanded, env_file))
+        files = list(map(expand_tilde, env_file))
         exports, secrets = read_exports(variables, files, os.environ)
         asked = with_given(
             Asked(
@@ -457,7 +457,7 @@ class Cluster:
     def _watch(self, event: ProgressEvent) -> None:
         if isinstance(event, Notice):
             self._on_line(f"warning: {event.text}" if event.warning else event.text)
-        elif isinstance(event, Stepped):
+        elif isinstance(event, StepStarted):
             self._on_line(f"{event.host or 'this machine'}: {event.what}")
 
 

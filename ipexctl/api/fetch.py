@@ -23,7 +23,7 @@ from ipexctl.run.mirror import RunMirror
 from ipexctl.run.registry import RunRecord, RunRegistry
 
 
-def unwatched() -> AbstractContextManager[Watch]:
+def watch_nothing() -> AbstractContextManager[Watch]:
     return nullcontext(ignore_event)
 
 
@@ -35,7 +35,7 @@ def fetch_files(
     others: Sequence[FetchRequest] = (),
     forks: int = 1,
     timeout: float | None = None,
-    watching: Callable[[], AbstractContextManager[Watch]] = unwatched,
+    watching: Callable[[], AbstractContextManager[Watch]] = watch_nothing,
 ) -> tuple[FetchResult, PathOnHosts]:
     found = PathOnHosts()
     with open_sessions(options, cancel, forks=forks) as pool, watching() as watch:
@@ -57,7 +57,7 @@ def fetch_from_all(
     cancel: Cancel,
     *,
     timeout: float | None = None,
-    watching: Callable[[], AbstractContextManager[Watch]] = unwatched,
+    watching: Callable[[], AbstractContextManager[Watch]] = watch_nothing,
     on_result: Callable[[FetchResult], object] = ignore_event,
 ) -> list[FetchResult]:
     """One host after another, because they share this machine's link, until the call is cancelled."""
@@ -81,7 +81,7 @@ def mirror_files(
     forks: int = 1,
     timeout: float | None = None,
     reconnect: float = RECONNECT_SECONDS,
-    watching: Callable[[], AbstractContextManager[Watch]] = unwatched,
+    watching: Callable[[], AbstractContextManager[Watch]] = watch_nothing,
 ) -> tuple[list[FetchResult], bool]:
     """Mirror the files until the run ends or the call is cancelled. Also return whether the run was seen to its end.
     `reached_by`: host of the run → host to connect to.

@@ -25,7 +25,7 @@ from ipexctl.run.registry import RunRecord, RunRegistry
 from ipexctl.run.wait import wait_for_runs
 
 
-def begun(record: RunRecord, caller: CallWatcher, *, waits: bool = False) -> RunRecord:
+def require_started(record: RunRecord, caller: CallWatcher, *, waits: bool = False) -> RunRecord:
     """The record of a run that has hosts and ranks. With `waits`, wait for a submitted run that has not started or
     waits to restart; otherwise, and if it never started, raise a `CallError` with the reason."""
     if not record.transport.waits or (record.plan.world_size and not waits):

@@ -99,7 +99,7 @@ class Run:
 
         def follow() -> None:
             try:
-                record = followed_runs.begun(self.record, self._watcher(cancel), waits=True)
+                record = followed_runs.require_started(self.record, self._watcher(cancel), waits=True)
                 followed_runs.follow(record, self._watcher(cancel), put, reconnect=reconnect)
             finally:
                 put(None)
@@ -145,7 +145,7 @@ class Run:
         file = Path(path or f"report-{self.id}.html")
 
         def report(watcher: CallWatcher) -> None:
-            records = [followed_runs.begun(run.record, watcher) for run in (self, compare) if run is not None]
+            records = [followed_runs.require_started(run.record, watcher) for run in (self, compare) if run is not None]
             write("path", file, records, watcher)
 
         self._call(report)
@@ -224,7 +224,7 @@ class Run:
         return CallWatcher(cancel, tell, tell)
 
     def _begun(self, watcher: CallWatcher) -> RunRecord:
-        return followed_runs.begun(self.record, watcher)
+        return followed_runs.require_started(self.record, watcher)
 
     def _after_interrupt(self, choice: OnInterrupt) -> None:
         if choice == "stop":

@@ -16,7 +16,7 @@ from ipexctl.errors import FileError, UserError
 from ipexctl.file_reader import DEFAULTS, TooLargeError, read_regular, read_typed
 from ipexctl.found_files import TomlError, check_found, check_own, parse_toml, user_file
 from ipexctl.hosts.source import SourceFile
-from ipexctl.text import expanded, tilde_path
+from ipexctl.text import expand_tilde, tilde_path
 
 PROJECT_FILE: Final = "ipexctl.toml"
 WITHOUT_FILES: Final = "ipexctl --no-config leaves out all files of defaults"
@@ -77,7 +77,7 @@ def project_file() -> Path | None:
 def config_files(named: str | None = None) -> tuple[ConfigFile, ...]:
     files, is_there = [], False
     if named is not None:
-        files.append(_read_config_file(expanded(named), "call"))
+        files.append(_read_config_file(expand_tilde(named), "call"))
     with contextlib.suppress(PermissionError):  # a file below a closed directory does not count
         if named is None and (path := project_file()) is not None:
             check_found(path, naming=f"--config {shlex.quote(os.fspath(path))}")

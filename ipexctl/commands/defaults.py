@@ -33,7 +33,7 @@ from ipexctl.file_reader import NotRegularError, check_regular
 from ipexctl.found_files import TRUSTED, check_found, is_entry, user_file
 from ipexctl.hosts.host import did_you_mean
 from ipexctl.hosts.source import REFUSED_KEYS, RUNS_PROGRAMS, TRUSTS_KEYS
-from ipexctl.text import expanded, printable, tilde_path
+from ipexctl.text import expand_tilde, printable, tilde_path
 
 Param: TypeAlias = Any
 """click's Parameter, which typer does not export."""
@@ -449,5 +449,5 @@ def _resolved(param: Param, value: Any, base: Path) -> object:
     if not _is_local_path(param, value):
         return value
     if isinstance(value, list):
-        return [str(base / expanded(item)) for item in value]
-    return str(base / expanded(value))
+        return [str(base / expand_tilde(item)) for item in value]
+    return str(base / expand_tilde(value))

@@ -15,9 +15,9 @@ from ipexctl.facts.cpu import Cpu
 from ipexctl.facts.facts import to_json
 from ipexctl.launch.topology import bind, cores_of
 from ipexctl.option_declaration import NO_OPTIONS, CallOptions
-from ipexctl.text import counted, printable
+from ipexctl.text import format_count, printable
 from ipexctl.ui.machine_drawing import DrawnRank, machine_lines, short_cpu
-from ipexctl.ui.messages import paint, wants_color, wrapped, wrapped_fix, wrapped_names
+from ipexctl.ui.messages import paint, wants_color, wrap_fix, wrap_names, wrap_text
 from ipexctl.ui.results import fold_names, group_by, summary_json
 from ipexctl.ui.text_table import folded_hosts, output_width, print_lines, show_table
 
@@ -139,7 +139,7 @@ def drawn_hosts(report: DoctorReport, *, has_color: bool) -> Iterator[str]:
         cells = (state, model, cores and f"{cores} cores", tier, _memory(group), load and f"load {load}")
         yield from [""] * (at > 0)
         title = "  ".join(printable(cell) for cell in (folded_hosts(_names(group)), *cells) if cell)
-        yield from (paint(line, "1", on=has_color) for line in wrapped(title, _width(), "", "  "))
+        yield from (paint(line, "1", on=has_color) for line in wrap_text(title, _width(), "", "  "))
         if (facts := group[0].facts) is not None:
             yield from machine_lines(facts.cpu, _drawn_ranks(facts.cpu, report.recommendation), min(80, _width()))
 
@@ -222,19 +222,19 @@ def _title(id_: str, hosts: Sequence[str]) -> str:
 
 
 def _paragraph(level: str, title: str, message: str, fix: str, has_color: bool) -> list[str]:
-    first, *more = wrapped_names(title, _width() - len(_INDENT), "", " " * 2)
+    first, *more = wrap_names(title, _width() - len(_INDENT), "", " " * 2)
     return [
         f"{_painted(level, has_color)}  {first}",
         *(f"{_INDENT}{line}" for line in more),
-        *wrapped_fix(message, _width(), _INDENT, _INDENT),
-        *wrapped_fix(fix, _width(), f"{_INDENT}fix: ", f"{_INDENT}     "),
+        *wrap_fix(message, _width(), _INDENT, _INDENT),
+        *wrap_fix(fix, _width(), f"{_INDENT}fix: ", f"{_INDENT}     "),
     ]
 
 
 def _folded(level: str, findings: Sequence[Finding], has_color: bool, options: CallOptions) -> list[str]:
     ids = ", ".join(dict.fromkeys(finding.id for finding in findings))
     command = f"{options.apply('ipexctl doctor')} -v"
-    text = wrapped_fix(f"{ids}; to see them: {command}", _width() - len(_INDENT), "", _INDENT)
+    text = wrap_fix(f"{ids}; to see them: {command}", _width() - len(_INDENT), "", _INDENT)
     return [f"{_painted(level, has_color)}  {text[0]}", *text[1:]]
 
 
@@ -248,11 +248,11 @@ def _plan_lines(report: DoctorReport, options: CallOptions) -> list[str]:
     if advice is None:
         return []
     if not advice.candidates:
-        return [*wrapped(f"no stack fits these hosts: {advice.why.get('stack', '')}", _width()), ""]
+        return [*wrap_text(f"no stack fits these hosts: {advice.why.get('stack', '')}", _width()), ""]
     missing = [host.host.name for host in report.hosts if host.is_installed is False]
     where = "" if len(missing) == len(report.hosts) else f" on {fold_names(missing)}"
     first = f"plan, not installed{where}: ipexctl run --install train.py" if missing else "plan"
-    return [*wrapped_fix(options.apply(first), _width(), "", "  "), *_settings(advice), ""]
+    return [*wrap_fix(options.apply(first), _width(), "", "  "), *_settings(advice), ""]
 
 
 def _settings(advice: Recommendation) -> list[str]:
@@ -269,7 +269,7 @@ def _settings(advice: Recommendation) -> list[str]:
     lines: list[str] = []
     for name, value, explanation in cells:
         start = f"  {name:<{names}}  {value:<{values}}  "
-        lines += wrapped(explanation, _width(), start, " " * len(start)) or [start.rstrip()]
+        lines += wrap_text(explanation, _width(), start, " " * len(start)) or [start.rstrip()]
     return lines
 
 
@@ -280,7 +280,7 @@ def _width() -> int:
 def _summary(report: DoctorReport) -> str:
     counts = ", ".join(f"{count} {status}" for status, count in summary_json(report.hosts, _STATUSES).items() if count)
     network = "" if report.network_seconds is None else f", {report.network_seconds:.1f} s of it for the network"
-    return f"{counted(len(report.hosts), 'host')}: {counts} ({report.seconds:.1f} s{network})"
+    return f"{format_count(len(report.hosts), 'host')}: {counts} ({report.seconds:.1f} s{network})"
 
 
 def _finding_json(finding: Finding) -> dict[str, Any]:

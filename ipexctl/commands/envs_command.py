@@ -11,7 +11,7 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.env.env_replies import EnvEntry, EnvListing
 from ipexctl.option_declaration import DEFAULT_ENV
-from ipexctl.text import counted, readable
+from ipexctl.text import format_count, readable
 from ipexctl.ui.messages import print_message, print_with_fix
 from ipexctl.ui.results import fold_names, group_by, host_json, report_json, show_results, value_json
 from ipexctl.ui.text_table import fitting_layout, folded_hosts, show_table
@@ -128,7 +128,7 @@ def _leftovers(listing: EnvListing) -> tuple[str, int | None]:
     if listing.unnamed:
         sizes = [env.bytes for env in listing.unnamed if env.bytes is not None]
         size = readable(sum(sizes)) if len(sizes) == len(listing.unnamed) else "not all measured"
-        parts.append(f"{counted(len(listing.unnamed), 'environment')} without a name ({size})")
+        parts.append(f"{format_count(len(listing.unnamed), 'environment')} without a name ({size})")
     return ", ".join(parts), listing.prunable_bytes
 
 

@@ -35,10 +35,17 @@ from ipexctl.files.requested import FetchResult, FetchSource, parse_source
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions
 from ipexctl.remote.outcome import Watch, exit_code, ignore_event
-from ipexctl.run.fetch import FetchRequest, PathOnHosts, found_nothing, order_of_host, order_of_run, orders_of_all_hosts
+from ipexctl.run.fetch import (
+    FetchRequest,
+    PathOnHosts,
+    has_found_nothing,
+    order_of_host,
+    order_of_run,
+    orders_of_all_hosts,
+)
 from ipexctl.run.node0 import options_of
 from ipexctl.run.registry import LAST, RunRecord, RunRegistry
-from ipexctl.text import counted, printable, readable
+from ipexctl.text import format_count, printable, readable
 from ipexctl.ui.messages import print_message, print_with_fix
 from ipexctl.ui.progress_view import ProgressView
 from ipexctl.ui.results import fold_names, print_json, show_failures, value_json
@@ -107,7 +114,7 @@ class FetchCall:
             )
         if output.json:
             show_all_json(found)
-        if results and interrupt.code is None and not output.quiet and found_nothing(found):
+        if results and interrupt.code is None and not output.quiet and has_found_nothing(found):
             show_no_results(record.id, self.dest)
         return interrupt.code or exit_code([result.status for result in found])
 
@@ -141,7 +148,7 @@ class FetchCall:
             show_all_json(found)
         else:
             show_json(found[0], requests[0].other_hosts, ())
-        if results and is_complete and not output.quiet and found_nothing(found):
+        if results and is_complete and not output.quiet and has_found_nothing(found):
             show_no_results(record.id, self.dest)
         sys.stdout.flush()
         return interrupt.code or exit_code([result.status for result in found])
@@ -296,10 +303,10 @@ def _note_of_older(older: Sequence[str]) -> str:
 
 def summary(result: FetchResult) -> str:
     if not result.brought and not result.failed:
-        unchanged = f"{counted(result.unchanged, 'file')} present already" if result.unchanged else "no files"
+        unchanged = f"{format_count(result.unchanged, 'file')} present already" if result.unchanged else "no files"
         return f"{printable(result.dest)}: nothing to fetch, {unchanged}"
     rate = f", {readable(result.received / result.seconds)}/s" if result.received > _MIN_BYTES_FOR_RATE else ""
-    text = f"{counted(len(result.brought), 'file')}, {readable(result.size)}, in {result.seconds:.1f} s{rate}"
+    text = f"{format_count(len(result.brought), 'file')}, {readable(result.size)}, in {result.seconds:.1f} s{rate}"
     details = [f"{result.unchanged} present already"] if result.unchanged else []
     if result.resumed:
         details.append(f"{len(result.resumed)} resumed after {readable(result.size - result.received)}")

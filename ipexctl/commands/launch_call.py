@@ -32,7 +32,7 @@ from ipexctl.run.start.project import locate_project, with_python_path
 from ipexctl.run.start.request import StartFailure, check_request, read_exports, refuse_bad_rank_counts, with_given
 from ipexctl.run.start.watcher import StartWatcher
 from ipexctl.spec import RunSpec
-from ipexctl.text import expanded
+from ipexctl.text import expand_tilde
 from ipexctl.ui.messages import print_refusal
 
 _SHELL_SCRIPTS: Final = (".sh", ".bash", ".zsh")
@@ -55,7 +55,7 @@ def spec_of_line(ctx: typer.Context, line: ScriptLine, targets: Targets, home: H
     return RunSpec(
         with_given(asked, line.asked._asdict()),
         secrets=secrets,
-        secret_files=tuple(map(expanded, line.env_file or ())),
+        secret_files=tuple(map(expand_tilde, line.env_file or ())),
         timeout=targets.timeout,
     )
 

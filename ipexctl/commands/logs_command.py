@@ -10,7 +10,7 @@ from ipexctl.api.followed_runs import logs
 from ipexctl.commands.run_calls import begun, call_about_runs, chosen_ranks, find_run
 from ipexctl.commands.shared_options import RANKS, RECONNECT, RUN, Output, RunHosts, command, flag, option
 from ipexctl.errors import OutputError, UserError
-from ipexctl.hosts.host import quoted
+from ipexctl.hosts.host import quote
 from ipexctl.node.common.frames import Chunk, StreamName
 from ipexctl.node.common.records import FINAL, RunStatus
 from ipexctl.run.follow import LineChoice, OnRunUpdate, RunEnded, RunUpdate, check_pattern
@@ -68,7 +68,7 @@ def logs_command(
                 print_message(printable(f"run {record.id}: {result.missing}"))
     code = result.exit_code if interrupt.code is None else interrupt.code
     if not (shown.lines or code or output.json or output.quiet):
-        reason = f"no line matches --grep {quoted(grep)}" if grep else _without_output(result.status)
+        reason = f"no line matches --grep {quote(grep)}" if grep else _without_output(result.status)
         which = ("" if ranks == "all" else f", ranks {ranks}") + (", stderr only" if stderr else "")
         print_message(printable(f"run {record.id}{which}: {reason}"))
     if shown.broken and not code:

@@ -21,8 +21,8 @@ from ipexctl.node.run.summary import attempts_of
 from ipexctl.option_declaration import check_seconds
 from ipexctl.remote.outcome import exit_code
 from ipexctl.run.registry import RunRecord, UnreadableRecord
-from ipexctl.text import counted, format_clock, printable, readable
-from ipexctl.ui.messages import fitted, print_message, print_user_error, print_with_fix
+from ipexctl.text import format_clock, format_count, printable, readable
+from ipexctl.ui.messages import fit_lines, print_message, print_user_error, print_with_fix
 from ipexctl.ui.results import fold_names, group_by, host_json, print_json, show_failures, value_json
 from ipexctl.ui.run.end_of_run import duration, end_lines, moved_text, short_group, short_throughput, slow_text
 from ipexctl.ui.text_table import fitting_layout, folded_hosts, print_lines, show_table
@@ -175,12 +175,12 @@ def show(runs: Sequence[KnownRun], *, hidden: int = 0, quiet: bool = False, no_c
         notes = [_note(row, layout) for row in rows]
         show_table(layout, [[row[name] for name in layout] for row in rows], notes=notes, no_color=no_color)
     elif not quiet:
-        text = f"no run is running; ipexctl ps shows the {counted(hidden, 'run')} that ended"
+        text = f"no run is running; ipexctl ps shows the {format_count(hidden, 'run')} that ended"
         print_message(text if hidden else "no runs; ipexctl run starts one")
     unknown = group_by([run for run in runs if run.reason], lambda run: (run.reason, run.fix, run.record.options.hosts))
     for (reason, fix, hosts), affected in unknown.items():
         first, *others = [run.id for run in affected]
-        more = f" and {counted(len(others), 'other run')}" if others else ""
+        more = f" and {format_count(len(others), 'other run')}" if others else ""
         print_with_fix(printable(f"{reason} ({first}{more}{hosts and f', begun with{hosts}'})"), fix)
 
 
@@ -193,7 +193,7 @@ def _with_column(name: str, after: str, layouts: _Layouts, rows: Sequence[Mappin
 
 
 def _note(row: Mapping[str, str], layout: Sequence[str]) -> str:
-    parts = [] if "hosts" in layout else [f"{counted(int(row['ranks']), 'rank')} on {row['hosts']}"]
+    parts = [] if "hosts" in layout else [f"{format_count(int(row['ranks']), 'rank')} on {row['hosts']}"]
     parts += [f"by {row['by']}"] if row["by"] and "by" not in layout else []
     parts += [row["tag"]] if row["tag"] and "tag" not in layout else []
     parts += [row["throughput"]] if row["throughput"] and "throughput" not in layout else []
@@ -270,12 +270,12 @@ def show_pruned(
         if entry.reason:
             print_with_fix(f"{entry.host.name}: {printable(entry.reason)}", entry.fix)
         else:
-            kept = f"; {counted(entry.kept, 'run')} kept, {readable(entry.size)}"
+            kept = f"; {format_count(entry.kept, 'run')} kept, {readable(entry.size)}"
             results.append((entry.host.name, entry.gone, kept))
     for name, removed, kept in () if quiet else (*results, ("this machine", local, "")):
         size = readable(sum(run.size for run in removed))
         runs = [f"  {run.id}: {run.why}, {readable(run.size)}" for run in removed if dry_run]
-        print_lines([f"{name}: {counted(len(removed), 'run')} {action}, {size}{kept}", *runs])
+        print_lines([f"{name}: {format_count(len(removed), 'run')} {action}, {size}{kept}", *runs])
 
 
 def show_stopped(record: RunRecord, stopped: StopResult, *, quiet: bool = False) -> None:
@@ -287,4 +287,4 @@ def show_stopped(record: RunRecord, stopped: StopResult, *, quiet: bool = False)
     elif stopped.was not in ("queued", "starting", "running", "unknown"):
         print_message(f"run {record.id} had ended before: {status.state}")
     elif not quiet:
-        print_message(fitted(end_lines(status, status.exit_code or 0)))
+        print_message(fit_lines(end_lines(status, status.exit_code or 0)))

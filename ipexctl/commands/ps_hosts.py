@@ -10,7 +10,7 @@ from ipexctl.launch.other_runs import by_text, time_of
 from ipexctl.node.common.plan import OtherRun
 from ipexctl.remote.outcome import HostResult, Report
 from ipexctl.run.hosts_now import BusyPrograms, HostsNow, RunOnHosts
-from ipexctl.text import counted, printable, short_list
+from ipexctl.text import format_count, printable, short_list
 from ipexctl.ui.results import fold_names, report_json, value_json
 from ipexctl.ui.text_table import fitting_layout, folded_hosts, print_lines, show_table
 
@@ -119,7 +119,7 @@ def _cores(run: OtherRun) -> str:
     different = dict.fromkeys(run.cores.values())
     if len(different) == 1:
         return short_list(next(iter(different)))
-    return counted(len(different), "set") if different else ""
+    return format_count(len(different), "set") if different else ""
 
 
 def _program_row(entry: BusyPrograms, clock: float) -> dict[str, str]:

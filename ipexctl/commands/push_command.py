@@ -17,7 +17,7 @@ from ipexctl.files.push import PushReport, PushResult
 from ipexctl.files.push_source import parse_target
 from ipexctl.hugging_face import is_repo_word, parse_repo
 from ipexctl.option_declaration import HUB_MACHINE
-from ipexctl.text import counted, expanded, printable, readable
+from ipexctl.text import expand_tilde, format_count, printable, readable
 from ipexctl.ui.messages import print_message
 from ipexctl.ui.progress_view import ProgressView
 from ipexctl.ui.results import fold_equal, how_to_continue, report_json, show_results
@@ -66,7 +66,7 @@ def push_command(
     if is_repo_word(str(source)):
         _push_repos([str(source), *others], force, include or [], on, dry_run, targets, home, output)
 
-    source = expanded(source)
+    source = expand_tilde(source)
     if include or on != HUB_MACHINE:
         raise UserError(
             "--include and --on are for repositories of a hub",
@@ -147,7 +147,7 @@ def show(report: PushReport, *, quiet: bool = False, no_color: bool = False) -> 
 def _describe(result: PushResult) -> str:
     if result.status != "changed" or result.reason:
         return result.reason
-    parts = [counted(result.files_sent, "file")] if result.files_sent else ["directories"]
+    parts = [format_count(result.files_sent, "file")] if result.files_sent else ["directories"]
     parts += [f"{result.replaced:,} of them in place of others"] if result.replaced else []
     parts += [f"{result.same:,} {'was' if result.same == 1 else 'were'} there"] if result.same else []
     return f"{', '.join(parts)}: {result.path}"
@@ -167,7 +167,7 @@ def _print_next_step(report: PushReport) -> None:
     if report.dry_run:
         print_message("nothing was sent (--dry-run)")
     elif report.hosts and statuses == {"ok"}:
-        size = f"{counted(report.files, 'file')}, {readable(report.size)}"
+        size = f"{format_count(report.files, 'file')}, {readable(report.size)}"
         print_message(f"nothing to do: every host has the same {size}")
     elif cut_short:
         print_message(how_to_continue(cut_short, "push"))

@@ -36,12 +36,12 @@ from ipexctl.remote.outcome import Watch
 from ipexctl.remote.session import Session
 from ipexctl.run.notify import check_notify
 from ipexctl.run.ranks import RankSet, parse_ranks
-from ipexctl.run.registry import FailedCall, RunRecord, RunRegistry, begun_elsewhere, save_failed_call
+from ipexctl.run.registry import FailedCall, RunRecord, RunRegistry, explain_foreign_run, save_failed_call
 from ipexctl.run.start.request import StartFailure, check_packages
 from ipexctl.run.start.resume import hosts_to_inspect
 from ipexctl.run.start.watcher import PlannedRun, RunWatcher, StartedRun
 from ipexctl.spec import RunSpec
-from ipexctl.text import counted
+from ipexctl.text import format_count
 from ipexctl.ui.messages import print_message, print_refusal
 from ipexctl.ui.progress_view import ProgressView
 
@@ -102,7 +102,7 @@ def _find_resumed(run: str, spec: RunSpec, line: LaunchLine) -> RunRecord:
     record = find_run(run, RunHosts.of(line.targets, line.home), line.output)
     if spec.asked.checkpoint and not spec.asked.checkpoint.startswith("/"):
         bring = record.call_text(f"ipexctl fetch {record.id}:{spec.asked.checkpoint} {spec.asked.checkpoint}")
-        reason = f"{begun_elsewhere(record)}, with {spec.asked.checkpoint} in another copy of the project"
+        reason = f"{explain_foreign_run(record)}, with {spec.asked.checkpoint} in another copy of the project"
         raise UserError(reason, fix=f"{bring}; then the same call without --resume")
     return record
 
@@ -209,7 +209,7 @@ class RunOfCall(RunWatcher):
         for note in run.record.plan.choices if self._output.verbose else ():
             self.on_note(note)
         if self._notes > self.MOST_NOTES and not self._output.verbose:
-            self._output.print_note(f"note: {counted(self._notes - self.MOST_NOTES, 'more note')} with -v")
+            self._output.print_note(f"note: {format_count(self._notes - self.MOST_NOTES, 'more note')} with -v")
 
     def follow(self, run: StartedRun) -> int:
         from ipexctl.commands.watch import watch_run  # while the ranks start

@@ -9,19 +9,19 @@ from ipexctl.commands.shared_options import NAMED_RUN, TIMEOUT, RunHosts, TextOu
 from ipexctl.errors import UserError
 from ipexctl.option_declaration import check_seconds
 from ipexctl.projects.root import ProjectHere
-from ipexctl.run.registry import LAST, RunRecord, RunRegistry, begun_by, begun_elsewhere
+from ipexctl.run.registry import LAST, RunRecord, RunRegistry, explain_foreign_run, identify_caller
 from ipexctl.text import printable
 
 
 def refuse_foreign(record: RunRecord, word: str, *, force: bool) -> None:
     """Raise a UserError for a run found on hosts, and for a last run that was begun elsewhere or in another project."""
     if not record.is_kept and not force:
-        raise UserError(begun_elsewhere(record), fix=record.call_text(f"ipexctl stop {record.id}") + " --force")
-    is_elsewhere = record.plan.by is not None and record.plan.by != begun_by({})
+        raise UserError(explain_foreign_run(record), fix=record.call_text(f"ipexctl stop {record.id}") + " --force")
+    is_elsewhere = record.plan.by is not None and record.plan.by != identify_caller({})
     is_here = ProjectHere.find().has(record.typed.directory, record.project)
     if record.is_kept and word in LAST and (is_elsewhere or not is_here):
         project = f"the last run, {record.id}, is of {printable(record.project) or 'another project'}"
-        raise UserError(begun_elsewhere(record) if is_elsewhere else project, fix=f"ipexctl stop {record.id}")
+        raise UserError(explain_foreign_run(record) if is_elsewhere else project, fix=f"ipexctl stop {record.id}")
 
 
 @command()

@@ -11,7 +11,7 @@ from ipexctl.commands.shared_options import Home, Output, Targets, argument, com
 from ipexctl.commands.target_hosts import current_directory, open_hosts, select
 from ipexctl.option_declaration import SyncOptions
 from ipexctl.projects.root import find_root
-from ipexctl.text import counted, printable, tilde_path
+from ipexctl.text import format_count, printable, tilde_path
 from ipexctl.ui.messages import print_message
 from ipexctl.ui.progress_view import ProgressView
 from ipexctl.ui.results import fold_equal, host_json, how_to_continue, report_json, show_results, value_json
@@ -86,7 +86,7 @@ def _describe(result: SyncResult) -> str:
     if result.status != "changed":
         return result.reason
     count = result.files_sent
-    parts = [f"{counted(count, 'file')} uploaded"] if count else []
+    parts = [f"{format_count(count, 'file')} uploaded"] if count else []
     parts += [f"{result.files_deleted} deleted"] if result.files_deleted else []
     return "; ".join(filter(None, (", ".join(parts), result.reason))) or "directories and modes"
 
@@ -107,7 +107,7 @@ def _print_next_step(report: SyncReport) -> None:
         print_message("nothing was sent (--dry-run)")
     elif report.hosts and statuses == {"ok"}:
         but = ", but for the files above" if any(result.kept or result.blocked for result in report.hosts) else ""
-        print_message(f"nothing to do: every host has the same {counted(report.files, 'file')}{but}")
+        print_message(f"nothing to do: every host has the same {format_count(report.files, 'file')}{but}")
     elif statuses & {"failed", "unreachable"}:
         print_message(how_to_continue(report.hosts, "sync"))
     if report.path is not None and not report.dry_run:

@@ -17,13 +17,13 @@ from ipexctl.commands.shared_options import Home, Output, Targets
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host, home_on_nodes
 from ipexctl.hosts.internal_addresses import InterfaceChoice
-from ipexctl.hosts.select import HostRequest, Selection, overridden, select_hosts
+from ipexctl.hosts.select import HostRequest, Selection, override_host, select_hosts
 from ipexctl.option_declaration import TRANSPORT, CallOptions, check_seconds, option_text
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import ConnectOptions, OnStep, SessionPool
 from ipexctl.remote.local import with_own_address
-from ipexctl.text import expanded, printable
+from ipexctl.text import expand_tilde, printable
 from ipexctl.transports import OVER_SSH, Transport, choose_transport
 from ipexctl.ui.messages import print_message
 
@@ -92,7 +92,7 @@ def call_options(targets: Targets, home: Home | None = None) -> CallOptions:
 
 def with_call_options(host: Host, targets: Targets) -> Host:
     """Apply this call's connection options to a host of a run's record."""
-    return overridden(host, _request(targets), current_directory())
+    return override_host(host, _request(targets), current_directory())
 
 
 def _request(targets: Targets, accelerate: AccelerateConfig | None = None) -> HostRequest:
@@ -107,7 +107,7 @@ def _request(targets: Targets, accelerate: AccelerateConfig | None = None) -> Ho
         hostfile_found=targets.is_found("hostfile"),
         limit=targets.limit,
         limit_found=targets.is_found("limit"),
-        accelerate_hostfile=expanded(hostfile) if hostfile else None,
+        accelerate_hostfile=expand_tilde(hostfile) if hostfile else None,
         accelerate_found=accelerate is not None and accelerate.hostfile_found,
         user=targets.user,
         port=targets.port,

@@ -10,7 +10,7 @@ import typer
 from ipexctl.commands.shared_options import Home, Output, Targets, command, flag
 from ipexctl.errors import UserError
 from ipexctl.run.control_files import FileGroup
-from ipexctl.text import counted, printable, readable
+from ipexctl.text import format_count, printable, readable
 from ipexctl.ui.messages import print_message, print_with_fix
 from ipexctl.ui.results import fold_names, group_by, host_json, report_json, show_results, value_json
 
@@ -147,7 +147,7 @@ def _describe(result: UninstallResult) -> str:
     found = []
     for group in result.found:
         name = _FOUND.get(group.kind)
-        what = counted(group.count, name) if name else f"{group.kind} {group.path}"
+        what = format_count(group.count, name) if name else f"{group.kind} {group.path}"
         found.append(f"{what} ({readable(group.size)})")
     return "; ".join(filter(None, (", ".join(found), result.logins, result.reason))) or "nothing of ipexctl"
 
@@ -166,6 +166,6 @@ def _print_next_step(report: UninstallReport) -> None:
 
 def confirm(report: UninstallReport) -> bool:
     """Ask. Only y or yes confirms; a closed stdin does not."""
-    sys.stderr.write(f"Remove this from {counted(len(report.hosts), 'host')} and the control machine? (y/n) ")
+    sys.stderr.write(f"Remove this from {format_count(len(report.hosts), 'host')} and the control machine? (y/n) ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -16,7 +16,7 @@ from ipexctl.stack.expected_stack import VersionsReport
 from ipexctl.stack.resolve.model import StackPlan, StackRequest, Undecided
 from ipexctl.stack.resolve.reasons import span
 from ipexctl.text import printable
-from ipexctl.ui.messages import paint, print_with_fix, wants_color, wrapped
+from ipexctl.ui.messages import paint, print_with_fix, wants_color, wrap_text
 from ipexctl.ui.results import show_failures, value_json
 from ipexctl.ui.text_table import output_width, print_lines, show_table
 
@@ -175,7 +175,7 @@ def _choice_lines(plan: StackPlan, options: str | None) -> list[str]:
 
 
 def _wrapped(text: str) -> list[str]:
-    return wrapped(text, min(100, output_width(80)), hanging="    ")
+    return wrap_text(text, min(100, output_width(80)), hanging="    ")
 
 
 def _choice_json(plan: StackPlan) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from ipexctl.errors import UserError
 from ipexctl.run.ps import KnownRun
 from ipexctl.run.wait import first_failure
 from ipexctl.text import printable
-from ipexctl.ui.messages import fitted, print_message, print_with_fix
+from ipexctl.ui.messages import fit_lines, print_message, print_with_fix
 from ipexctl.ui.run.end_of_run import end_lines
 
 
@@ -64,7 +64,7 @@ def show_waited(result: KnownRun, *, quiet: bool) -> None:
     run = result.record.id
     if result.status is not None and result.is_over:
         if not (quiet and result.exit_code == 0):
-            print_message(fitted(end_lines(result.status, result.exit_code)))
+            print_message(fit_lines(end_lines(result.status, result.exit_code)))
     elif result.reason:
         print_with_fix(printable(f"run {run}: its end was not seen: {result.reason}"), result.fix)
     else:

@@ -25,7 +25,7 @@ from ipexctl.remote.session import Session
 from ipexctl.run.follow import FollowCall, Follower, RunEnded, RunUpdate
 from ipexctl.run.local_copy import LocalCopy, read_final_status
 from ipexctl.run.ranks import RankSet
-from ipexctl.run.registry import RunRecord, RunRegistry, begun_elsewhere
+from ipexctl.run.registry import RunRecord, RunRegistry, explain_foreign_run
 from ipexctl.run.stop import stop
 from ipexctl.text import printable
 from ipexctl.ui.messages import print_message, print_with_fix, write_to_terminal
@@ -241,7 +241,7 @@ class _Watching:
 
     def _stop(self) -> None:
         if not self._record.is_kept:
-            raise HostError(f"{begun_elsewhere(self._record)}; ipexctl stop {self._record.id} --force stops it")
+            raise HostError(f"{explain_foreign_run(self._record)}; ipexctl stop {self._record.id} --force stops it")
         cancel = Cancel()
         with closing(self._connector.open(self._record.node0, cancel)) as session:
             stopped = stop(session, self._record, number=self._number, cancel=cancel, on_signalled=self._on_signalled)

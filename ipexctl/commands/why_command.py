@@ -26,7 +26,7 @@ from ipexctl.run.stack_dump import ProfileAnswer, name_ranks
 from ipexctl.run.why.diagnosis import Diagnosis, Line
 from ipexctl.run.why.why import WhyResult
 from ipexctl.text import format_clock, printable
-from ipexctl.ui.messages import paint, print_message, print_with_fix, wants_color, wrapped
+from ipexctl.ui.messages import paint, print_message, print_with_fix, wants_color, wrap_text
 from ipexctl.ui.results import group_by, value_json
 from ipexctl.ui.run.end_of_run import amx_text, network_text, throughput_text
 from ipexctl.ui.stacks_output import show_json, show_over, show_stacks
@@ -291,7 +291,7 @@ def _folded(text: str, columns: int, indent: str) -> Iterator[str]:
     if not columns:
         yield indent + printable(text)
         return
-    yield from wrapped(text, min(columns, _WIDE), indent, indent + "  ") or [indent]
+    yield from wrap_text(text, min(columns, _WIDE), indent, indent + "  ") or [indent]
 
 
 def cause_lines(run: str, cause: Cause | None) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Final
 from ipexctl.doctor.finding import ClusterContext, ClusterRule, Finding, few, groups, odd_ones, size, span, usable_cores
 from ipexctl.facts.cpu import TIERS, X86
 from ipexctl.launch.topology import default_ranks, numa_nodes
-from ipexctl.text import counted
+from ipexctl.text import format_count
 
 _LEAVE_OUT: Final = "train without them (--limit '!NAME,!NAME'), or accept it"
 _WORTH_SAYING: Final = 1.05
@@ -118,7 +118,7 @@ def numa(cluster: ClusterContext) -> Iterator[Finding]:
         "cluster.mixed_numa",
         "info",
         f"NUMA nodes: {span(min(others), max(others))}, but {usual} on the other hosts; every host gets "
-        f"{counted(ranks, 'rank')}",
+        f"{format_count(ranks, 'rank')}",
         "nothing to do; --ppn sets another number of ranks, and the firmware's SNC or NPS setting another number of "
         "NUMA nodes",
         names,

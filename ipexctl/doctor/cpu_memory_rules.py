@@ -11,7 +11,7 @@ from typing import Final
 
 from ipexctl.doctor.finding import GB, MB, Finding, HostContext, HostRule, Level, size, usable_cores
 from ipexctl.facts.cpu import TIERS, X86, Cpu, Tier
-from ipexctl.text import counted
+from ipexctl.text import format_count
 
 LEAVE_OUT: Final = "leave the host out: --limit '!NAME'"
 
@@ -62,7 +62,7 @@ def instructions(host: HostContext) -> Iterator[Finding]:
             )
 
 
-def hidden(host: HostContext) -> Iterator[Finding]:
+def hidden_instructions(host: HostContext) -> Iterator[Finding]:
     """Compare the flags with the CPU model's, because old kernels and hypervisors hide some."""
     cpu = host.facts.cpu
     model = _model_tier(cpu)
@@ -96,7 +96,7 @@ def _model_tier(cpu: Cpu) -> tuple[str, Tier] | None:
     return _MODEL_TIERS.get(cpu.model)
 
 
-def allowed(host: HostContext) -> Iterator[Finding]:
+def fewer_allowed_cpus(host: HostContext) -> Iterator[Finding]:
     """Affinity and cpuset. The quota has its own rule because it is changed elsewhere."""
     cpu = host.facts.cpu
     if not cpu.siblings or not cpu.cores or cpu.affinity in (None, cpu.online):
@@ -108,8 +108,8 @@ def allowed(host: HostContext) -> Iterator[Finding]:
     yield Finding(
         "cpu.fewer_allowed",
         level,
-        f"This account may use {usable} of the machine's {counted(cpu.cores, 'core')}: ranks and threads are planned "
-        f"only for {'this core' if usable == 1 else 'these cores'}",
+        f"This account may use {usable} of the machine's {format_count(cpu.cores, 'core')}: ranks and threads are "
+        f"planned only for {'this core' if usable == 1 else 'these cores'}",
         "ask the scheduler for more cores"
         if host.facts.batch.job
         else "change the container's --cpuset-cpus, the cgroup's cpuset or a taskset in the login files",
@@ -127,7 +127,7 @@ def quota(host: HostContext) -> Iterator[Finding]:
     yield Finding(
         "cpu.quota",
         "warn",
-        f"The cgroup allows the time of {cpu.quota:g} CPUs on {counted(cores, 'core')}: "
+        f"The cgroup allows the time of {cpu.quota:g} CPUs on {format_count(cores, 'core')}: "
         + (
             "a fraction of a core stalls ranks many times a second"
             if is_fraction
@@ -153,7 +153,7 @@ def smt(host: HostContext) -> Iterator[Finding]:
         yield Finding(
             "cpu.smt",
             "info",
-            f"Hyper-threading is on: {cpu.threads} CPUs are {counted(cpu.cores, 'core')}. Training threads are "
+            f"Hyper-threading is on: {cpu.threads} CPUs are {format_count(cpu.cores, 'core')}. Training threads are "
             "counted by cores, because two threads on a core are slower",
             "nothing to do under ipexctl run; elsewhere count cores, not CPUs, for OMP_NUM_THREADS",
         )
@@ -257,7 +257,7 @@ def limit(host: HostContext) -> Iterator[Finding]:
     )
 
 
-def busy(host: HostContext) -> Iterator[Finding]:
+def busy_memory(host: HostContext) -> Iterator[Finding]:
     memory = host.facts.memory
     if memory.total is None or memory.available is None or memory.available >= memory.total * 0.2:
         return
@@ -287,7 +287,7 @@ def huge_pages(host: HostContext) -> Iterator[Finding]:
     )
 
 
-def transparent(host: HostContext) -> Iterator[Finding]:
+def transparent_huge_pages(host: HostContext) -> Iterator[Finding]:
     if host.facts.memory.thp == "never":
         yield Finding(
             "memory.thp",
@@ -309,7 +309,7 @@ def swap(host: HostContext) -> Iterator[Finding]:
         )
 
 
-def shared(host: HostContext) -> Iterator[Finding]:
+def shared_memory(host: HostContext) -> Iterator[Finding]:
     memory = host.facts.memory
     if memory.shm_size is None:
         return
@@ -337,7 +337,7 @@ def shared(host: HostContext) -> Iterator[Finding]:
         )
 
 
-def locked(host: HostContext) -> Iterator[Finding]:
+def locked_memory(host: HostContext) -> Iterator[Finding]:
     soft = host.facts.limits.memlock.soft
     if soft is None or soft == math.inf:
         return
@@ -393,6 +393,7 @@ def processes(host: HostContext) -> Iterator[Finding]:
 
 
 RULES: Final[tuple[HostRule, ...]] = (
-    arch, instructions, hidden, allowed, quota, numa, hbm, topology, smt, governor, one_core,
-    amount, limit, busy, shared, huge_pages, transparent, swap, locked, processes, files,
+    arch, instructions, hidden_instructions, fewer_allowed_cpus, quota, numa, hbm, topology, smt, governor, one_core,
+    amount, limit, busy_memory, shared_memory, huge_pages, transparent_huge_pages, swap, locked_memory, processes,
+    files,
 )  # fmt: skip

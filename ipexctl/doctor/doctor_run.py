@@ -59,7 +59,7 @@ def examine_host(host: HostContext) -> tuple[Finding, ...]:
     rules = _HOST_RULES
     if host.facts.system.kernel_name is not None and not host.facts.system.is_linux:
         # no rank can run on another system
-        rules = (host_system.complete, host_system.linux)
+        rules = (host_system.complete_probe, host_system.linux)
     found = _worst_first(finding for rule in rules for finding in rule(host))
     return tuple(finding._replace(hosts=(host.name,)) for finding in found)
 

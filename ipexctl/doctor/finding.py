@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple, TypeVar
 
 from ipexctl.errors import Refusal
 from ipexctl.facts.cpu import Cpu
-from ipexctl.facts.facts import Facts, joining
+from ipexctl.facts.facts import Facts, joining_addresses
 from ipexctl.facts.network_facts import Nic
 from ipexctl.facts.system_facts import RunSupervisor
 from ipexctl.hosts.host import Host
@@ -192,9 +192,9 @@ class HostContext(NamedTuple):
         if self.internal:
             return None
         routed = network.nic(network.default_route.iface) if network.default_route else None
-        if routed and joining(routed):
+        if routed and joining_addresses(routed):
             return routed
-        return next((nic for nic in network.nics if joining(nic)), None)
+        return next((nic for nic in network.nics if joining_addresses(nic)), None)
 
 
 def size(count: float) -> str:

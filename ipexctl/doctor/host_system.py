@@ -24,7 +24,7 @@ _ROOM: Final = (
 )
 
 
-def complete(host: HostContext) -> Iterator[Finding]:
+def complete_probe(host: HostContext) -> Iterator[Finding]:
     causes = {
         "home": "a file server that doesn't answer",
         "names": "a name server that doesn't answer",
@@ -129,7 +129,7 @@ def room(host: HostContext) -> Iterator[Finding]:
         )
 
 
-def exposed(host: HostContext) -> Iterator[Finding]:
+def exposed_home(host: HostContext) -> Iterator[Finding]:
     home = host.facts.home
     if home is not None and home.exposed:
         yield Finding(
@@ -140,7 +140,7 @@ def exposed(host: HostContext) -> Iterator[Finding]:
         )
 
 
-def writing(host: HostContext) -> Iterator[Finding]:
+def writable_home(host: HostContext) -> Iterator[Finding]:
     home, disk = host.facts.home, host.facts.home.disk if host.facts.home else None
     if home is None or disk is None:
         return
@@ -166,7 +166,7 @@ def writing(host: HostContext) -> Iterator[Finding]:
         )
 
 
-def temporary(host: HostContext) -> Iterator[Finding]:
+def temporary_directory(host: HostContext) -> Iterator[Finding]:
     tmp = host.facts.tmp
     if tmp is None:
         return
@@ -336,6 +336,6 @@ def selinux(host: HostContext) -> Iterator[Finding]:
 
 
 RULES: Final[tuple[HostRule, ...]] = (
-    complete, login, linux, room, exposed, writing, temporary, logind, load, selinux, scheduler, runs, other_accounts,
-    leftovers,
+    complete_probe, login, linux, room, exposed_home, writable_home, temporary_directory, logind, load, selinux,
+    scheduler, runs, other_accounts, leftovers,
 )  # fmt: skip

@@ -22,7 +22,7 @@ from ipexctl.doctor.finding import (
     odd_ones,
     open_ports,
 )
-from ipexctl.facts.facts import joining
+from ipexctl.facts.facts import joining_addresses
 from ipexctl.hosts.internal_addresses import Network, common_networks
 from ipexctl.remote.local import is_loopback
 
@@ -74,7 +74,7 @@ def bridges(host: HostContext) -> Iterator[Finding]:
     inside = {
         _KINDS.get(nic.kind) or nic.name
         for nic in host.facts.network.nics
-        if nic is not main and nic.kind != "loopback" and not joining(nic)
+        if nic is not main and nic.kind != "loopback" and not joining_addresses(nic)
         if any(address.scope == "global" and address.family == 4 for address in nic.addresses)
     }
     if not inside:
@@ -244,7 +244,7 @@ def _speed_on(node: HostContext, network: Network, *, training: bool = False) ->
     if training:
         nics = (node.nic,) if node.nic else ()
     for nic in nics:
-        if any(address.network == network for address in joining(nic)):
+        if any(address.network == network for address in joining_addresses(nic)):
             return nic.speed or 0
     return None
 
@@ -348,7 +348,7 @@ def names(cluster: ClusterContext) -> Iterator[Finding]:
         address.address: node.name
         for node in cluster.nodes
         for nic in node.facts.network.nics
-        for address in joining(nic)
+        for address in joining_addresses(nic)
     }
     machines = {node.name: node.facts.machine or node.name for node in cluster.nodes}
     for name, found in answers.items():

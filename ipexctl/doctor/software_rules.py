@@ -69,7 +69,7 @@ def libc(host: HostContext) -> Iterator[Finding]:
         )
 
 
-def usable(facts: Facts) -> tuple[Python, ...]:
+def supported_pythons(facts: Facts) -> tuple[Python, ...]:
     return tuple(python for python in running_pythons(facts) if python.minor and FIRST <= python.minor <= LAST)
 
 
@@ -98,7 +98,7 @@ def pythons(host: HostContext) -> Iterator[Finding]:
             + "IPEX 2.8 needs one of 3.9 to 3.13",
             fix,
         )
-    elif not usable(host.facts):
+    elif not supported_pythons(host.facts):
         yield Finding(
             "python.too_new",
             "info",
@@ -108,7 +108,7 @@ def pythons(host: HostContext) -> Iterator[Finding]:
 
 
 def venv(host: HostContext) -> Iterator[Finding]:
-    found = usable(host.facts)
+    found = supported_pythons(host.facts)
     if not found or any(python.venv is not False for python in found):
         return
     first = found[0]
@@ -121,7 +121,7 @@ def venv(host: HostContext) -> Iterator[Finding]:
     )
 
 
-def broken(host: HostContext) -> Iterator[Finding]:
+def broken_programs(host: HostContext) -> Iterator[Finding]:
     if dead := [python.path[:50] for python in host.facts.software.pythons if python.version is None]:
         yield Finding(
             "python.broken",
@@ -300,7 +300,7 @@ def tools(host: HostContext) -> Iterator[Finding]:
 
 
 HOST_RULES: Final[tuple[HostRule, ...]] = (
-    libc, pythons, venv, broken, changed_packages, dead_envs, mpis, libraries, compiler, tools,
+    libc, pythons, venv, broken_programs, changed_packages, dead_envs, mpis, libraries, compiler, tools,
 )  # fmt: skip
 
 
@@ -334,7 +334,8 @@ def shared_homes(cluster: ClusterContext) -> Iterator[Finding]:
 
 def different_pythons(cluster: ClusterContext) -> Iterator[Finding]:
     minors = {
-        node.name: frozenset(python.minor for python in usable(node.facts) if python.minor) for node in cluster.runnable
+        node.name: frozenset(python.minor for python in supported_pythons(node.facts) if python.minor)
+        for node in cluster.runnable
     }
     minors = {name: found for name, found in minors.items() if found}
     if len(set(minors.values())) < 2:

@@ -46,7 +46,7 @@ _CARDS: Final = ("ethernet", "infiniband", "wifi")
 _LOCAL_KINDS: Final = ("loopback", "docker", "libvirt", "veth")
 
 
-def joining(nic: Nic) -> tuple[InterfaceAddress, ...]:
+def joining_addresses(nic: Nic) -> tuple[InterfaceAddress, ...]:
     if nic.kind in _LOCAL_KINDS:
         return ()
     candidates = (InterfaceAddress(nic.name, address.address, address.prefix) for address in nic.addresses)
@@ -55,7 +55,7 @@ def joining(nic: Nic) -> tuple[InterfaceAddress, ...]:
 
 def addresses_of(facts: Facts, address: str) -> HostAddresses:
     """`address`: how the control machine reaches the host; often a name, or translated on the way."""
-    nics = tuple(address for nic in facts.network.nics for address in joining(nic))
+    nics = tuple(address for nic in facts.network.nics for address in joining_addresses(nic))
     return HostAddresses(nics, facts.network.reached or address)
 
 

@@ -22,7 +22,7 @@ from ipexctl.node.common.home import HomeRefused
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.outcome import HostError, HostResult, HostStatus, TimedOut, Unreachable
-from ipexctl.remote.session import Ended, OutputCollector, Session
+from ipexctl.remote.session import CommandEnd, OutputCollector, Session
 
 MOST_NAMES: Final = 100
 """Names that a host looks up; node0 looks up all. Else a thousand hosts would ask their name server a million times."""
@@ -109,7 +109,7 @@ def gather_facts(
         sent = time.time()
         status: HostStatus = "ok"
         reason = fix = ""
-        ended: Ended | None = None
+        ended: CommandEnd | None = None
         try:
             ended = session.run(of_node0 if host is hosts[0] else command, output.sink, deadline=deadline)
         except HostError as error:

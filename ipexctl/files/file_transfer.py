@@ -21,7 +21,7 @@ from ipexctl.errors import Refusal, UserError, place_fix
 from ipexctl.facts.facts import Facts, addresses_among
 from ipexctl.files.routes import Distributor, Route
 from ipexctl.files.store_client import (
-    Damaged,
+    DamagedFile,
     StoredFile,
     StoreLocation,
     total_size,
@@ -114,7 +114,7 @@ class FileTransfer:
                     self._bring_groups(origin(self, held), held, fail)
                 break
             except HostError as error:
-                is_here = isinstance(error, (Cancelled, NotInStore, Damaged))
+                is_here = isinstance(error, (Cancelled, NotInStore, DamagedFile))
                 for host in tuple(self._hosts) if is_here or self._has_sender else (self.source,):
                     reason = f"{self.source.name}, which sends the files on, failed: {error.reason}"
                     self._hosts.remove(host)

@@ -54,7 +54,7 @@ class Manifest:
         return f"{self.count:,} {'file' if self.count == 1 else 'files'}, {readable(self.size)}"
 
 
-def unpacked(packed: bytes, digest: str) -> Manifest:
+def unpack_manifest(packed: bytes, digest: str) -> Manifest:
     """Raises a ValueError, an OSError, an EOFError or a zlib.error unless the digest matches."""
     text = gzip.decompress(packed)
     if hashlib.sha256(text).hexdigest() != digest:

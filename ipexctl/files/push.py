@@ -28,7 +28,7 @@ from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import BytesMoved, HostError, HostResult, Report, Watch, ignore_event
 from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.remote.session import Session
-from ipexctl.text import counted
+from ipexctl.text import format_count
 
 STORE: Final = "store"
 _NAMED: Final = 3
@@ -263,4 +263,4 @@ class Push:
 def _listed(names: Sequence[str], count: int, path: str) -> str:
     """`a.bin, b.bin and 3 more`; SRC itself has no name."""
     shown = ", ".join(name or path for name in names[:_NAMED])
-    return f"{shown} and {counted(count - _NAMED, 'more file')}" if count > _NAMED else shown
+    return f"{shown} and {format_count(count - _NAMED, 'more file')}" if count > _NAMED else shown

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from ipexctl.errors import UserError
 from ipexctl.files.manifest import Manifest, leads_out
-from ipexctl.hosts.host import quoted
+from ipexctl.hosts.host import quote
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.files import decode_name, encode_name, sha256_of_open
 from ipexctl.node.common.guarded_directory import open_file
@@ -60,13 +60,13 @@ def parse_target(text: str, source: Path) -> PushTarget:
     example = "ipexctl push ./corpus data/corpus"
     before, colon, _ = text.partition(":")
     if not match and colon and "/" not in before and before.count("[") != before.count("]"):
-        raise UserError(f"{quoted(text)}: a bracket of HOSTS is missing", fix="'node[1-4]:data/corpus'")
+        raise UserError(f"{quote(text)}: a bracket of HOSTS is missing", fix="'node[1-4]:data/corpus'")
     if not path.strip("/") or os.path.normpath(path) in (".", "~", ".."):
         what = "/" if path.startswith("/") else "the home directory" if path else "no path"
-        raise UserError(f"{quoted(text)} names {what}", fix=f"name a separate directory: {example}")
+        raise UserError(f"{quote(text)} names {what}", fix=f"name a separate directory: {example}")
     if ".." in path.split("/") or not path.isprintable() or (path.startswith("~") and not path.startswith("~/")):
         raise UserError(
-            f"{quoted(text)} can't be PATH", fix=f"a path without `..`, absolute or below the home: {example}"
+            f"{quote(text)} can't be PATH", fix=f"a path without `..`, absolute or below the home: {example}"
         )
     if path.endswith("/"):
         path = f"{path.rstrip('/')}/{source.absolute().name}"

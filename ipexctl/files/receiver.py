@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Final
 
 from ipexctl.files.destination import Destination, MissingPart, is_disk_full
-from ipexctl.files.requested import FileFailure, Requested, read_entry, update_entry
-from ipexctl.hosts.host import quoted
+from ipexctl.files.requested import FileFailure, RequestedPath, read_entry, update_entry
+from ipexctl.hosts.host import quote
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.files.file_stream import FilePart, Wanted
+from ipexctl.node.files.file_stream import FilePart, WantedFile
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import EventLimits, RawReader, Reply
@@ -32,7 +32,7 @@ class Receiver:
 
     def __init__(
         self,
-        requested: Requested,
+        requested: RequestedPath,
         stdin: StdinQueue,
         open_destination: Callable[[bool], tuple[Destination, str | None]],
         on_bytes: Callable[[int, int], None],
@@ -101,7 +101,7 @@ class Receiver:
         for number, entry in entries.items():
             try:
                 if number in equal:
-                    raise AgentError(f"it has the name of {quoted(equal[number])} on this file system; {_APART}")
+                    raise AgentError(f"it has the name of {quote(equal[number])} on this file system; {_APART}")
                 missing = self.destination.inspect(entry)
             except (AgentError, OSError) as error:
                 self._fail(entry, error)
@@ -114,7 +114,7 @@ class Receiver:
                 self._missing[number] = missing
         self._total = sum(missing.entry.size - missing.have for missing in self._missing.values())
         self.destination.check_room(self._total)
-        wanted = [Wanted(number, missing.have, missing.known) for number, missing in self._missing.items()]
+        wanted = [WantedFile(number, missing.have, missing.known) for number, missing in self._missing.items()]
         if wanted:
             self.stdin.send(json.dumps({"wants": wanted}).encode() + b"\n")
         self.stdin.end()

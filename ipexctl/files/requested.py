@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any, Final, cast
 
 from ipexctl.errors import UserError
-from ipexctl.hosts.host import quoted
+from ipexctl.hosts.host import quote
 from ipexctl.node.common.files import encode_name
 from ipexctl.node.files.file_sender import is_contents, matches, split_pattern
 from ipexctl.node.files.manifest import EntryKind, ManifestEntry
@@ -67,7 +67,7 @@ def parse_source(text: str) -> FetchSource:
     if rest.startswith("["):
         word, closing, path = rest[1:].partition("]:")
         if not closing:
-            raise UserError(f"{quoted(text)}: a colon and a path follow an address in brackets", fix="'[fe80::2]:out/'")
+            raise UserError(f"{quote(text)}: a colon and a path follow an address in brackets", fix="'[fe80::2]:out/'")
         word, colon = f"{account}{at}{word}", ":"
     else:
         word, colon, path = text.partition(":")
@@ -76,12 +76,12 @@ def parse_source(text: str) -> FetchSource:
             word = f"{word}:{all_runs}"
     if not word:
         raise UserError(
-            f"{quoted(text)} names neither a run nor a host", fix="RUN:PATH or HOST:PATH; the last run: last:PATH"
+            f"{quote(text)} names neither a run nor a host", fix="RUN:PATH or HOST:PATH; the last run: last:PATH"
         )
     if "\0" in text:
-        raise UserError(f"{quoted(text)} can't be a path")
+        raise UserError(f"{quote(text)} can't be a path")
     if colon and not path:
-        raise UserError(f"{quoted(text)} names no path", fix=f"{word}:. is all of the directory; a run alone: {word}")
+        raise UserError(f"{quote(text)} names no path", fix=f"{word}:. is all of the directory; a run alone: {word}")
     return FetchSource(word, path if colon else None)
 
 
@@ -93,7 +93,7 @@ def read_entry(fields: Mapping[str, Any]) -> ManifestEntry:
     parts = path.split("/") if isinstance(path, str) and _can_be_a_path(path) else ()
     if not parts or any(part in ("", ".", "..") for part in parts):
         raise HostError(
-            f"it wants to write to {quoted(str(path)[:100])}: that leads out of where files are to go",
+            f"it wants to write to {quote(str(path)[:100])}: that leads out of where files are to go",
             "nothing of it was written; look at that machine before you trust it",
         )
     is_content_valid = isinstance(content, str) and (_can_be_a_path(content) if kind == "l" else not content)
@@ -111,7 +111,7 @@ def update_entry(entry: ManifestEntry, fields: Mapping[str, Any], *, is_followed
     size, mode, mtime = _checked_numbers(*numbers)
     if not is_followed and size > max(2 * entry.size, entry.size + _GROWTH):
         listed = f"which had {readable(entry.size)} when it was listed"
-        raise HostError(f"it sends {readable(size)} of {quoted(entry.path)}, {listed}", "run the same command again")
+        raise HostError(f"it sends {readable(size)} of {quote(entry.path)}, {listed}", "run the same command again")
     return entry._replace(size=size, mode=mode, mtime=mtime)
 
 
@@ -135,20 +135,20 @@ _KINDS: Final = {"d": "directory", "f": "file", "l": "link"}
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class AcceptedFiles:
     entries: Mapping[int, ManifestEntry]
     single: bool
     left_out: tuple[FileFailure, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Requested:
+class RequestedPath:
     path: str | None
     run: str = ""
     is_followed: bool = False
     """Files are fetched repeatedly while the run writes them."""
 
-    def accept(self, entries: Sequence[ManifestEntry], *, single: bool) -> Accepted:
+    def accept(self, entries: Sequence[ManifestEntry], *, single: bool) -> AcceptedFiles:
         """Raise a HostError for an entry not requested. `single`: the host takes a path with wildcards literally."""
         _check_tree(entries)
         if self.path is None:
@@ -160,23 +160,25 @@ class Requested:
         named = [_is_named(entry, name) for entry in entries]
         _, pattern = split_pattern(path)
         if all(named) and len(entries) == 1 and entries[0].kind == "f" and (single or not pattern):
-            return Accepted({0: entries[0]}, single=True)
+            return AcceptedFiles({0: entries[0]}, single=True)
         if pattern and not all(named):
             found = [matches(pattern, entry.parts, is_directory=entry.kind == "d") for entry in entries]
             return self._accept_below(0, entries, found)
         # Everything but the directory itself lies below it, so it is either that or the one file.
         return self._accept_below(1, entries, named)
 
-    def _accept_below(self, top: int, entries: Sequence[ManifestEntry], requested_entries: Sequence[bool]) -> Accepted:
+    def _accept_below(
+        self, top: int, entries: Sequence[ManifestEntry], requested_entries: Sequence[bool]
+    ) -> AcceptedFiles:
         """`top`: directory levels a link has to stay below."""
         for entry, is_requested in zip(entries, requested_entries, strict=True):
             if not is_requested:
-                request = f"run {self.run}" if self.path is None else quoted(self.path)
+                request = f"run {self.run}" if self.path is None else quote(self.path)
                 raise _refused(entry, f"{request} was requested")
         kept = dict(enumerate(entries))
         outward = [number for number, entry in kept.items() if entry.kind == "l" and may_lead_out(entry, top)]
         left_out = tuple(_outward(kept.pop(number)) for number in outward)
-        return Accepted(kept, single=False, left_out=left_out)
+        return AcceptedFiles(kept, single=False, left_out=left_out)
 
     def may_grow(self, entry: ManifestEntry, *, has_only_grown: bool) -> bool:
         """True for a run's record and for followed files."""
@@ -202,7 +204,7 @@ def _check_tree(entries: Sequence[ManifestEntry]) -> None:
         # What is above a listed directory is checked with that directory.
         while (above := above.rpartition("/")[0]) and (kind := seen.get(above)) != "d":
             if kind is not None:
-                raise _refused(entry, f"{quoted(above)} is not a directory")
+                raise _refused(entry, f"{quote(above)} is not a directory")
 
 
 def _is_named(entry: ManifestEntry, name: bytes) -> bool:
@@ -221,12 +223,12 @@ def _is_of_run(entry: ManifestEntry, run: str) -> bool:
 
 
 def _outward(link: ManifestEntry) -> FileFailure:
-    reason = f"it links to {quoted(link.content)}, which may lead out of the requested directory"
+    reason = f"it links to {quote(link.content)}, which may lead out of the requested directory"
     return FileFailure(link.path, f"{reason}; to get the target, fetch the path of the target")
 
 
 def _refused(entry: ManifestEntry, why: str) -> HostError:
     return HostError(
-        f"it sends the {_KINDS[entry.kind]} {quoted(entry.path)}, but {why}",
+        f"it sends the {_KINDS[entry.kind]} {quote(entry.path)}, but {why}",
         "no file of this answer was written; check that machine before you trust it",
     )

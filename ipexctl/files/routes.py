@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from ipexctl.files.store_client import (
-    Damaged,
+    DamagedFile,
     LostClaim,
     Relay,
     StoreClient,
@@ -277,7 +277,7 @@ class Distributor:
                 raise
             except HostError as error:
                 # Any other error may be the client's fault.
-                server.failed = server.failed or isinstance(error, (PeerUnreachable, Damaged))
+                server.failed = server.failed or isinstance(error, (PeerUnreachable, DamagedFile))
                 if is_source:
                     self._failures += isinstance(error, PeerUnreachable)
                     raise
@@ -316,7 +316,7 @@ class Distributor:
                 raise
             delivery.find_missing()
             self._from_here(delivery, claims - 1)
-        except Damaged as damaged:
+        except DamagedFile as damaged:
             changed = [path for file, path in (self._local or {}).items() if file.sha256 == damaged.sha256]
             raise explain_changed(changed[0]) if changed else damaged from None
         if not isinstance(client.session, LocalSession):
@@ -344,7 +344,7 @@ class Distributor:
     def _check_source(self, error: HostError) -> None:
         """Remove damaged files there, so that the next command gets them again. Other transfers then miss them."""
         with self._lock:
-            if isinstance(error, Damaged):
+            if isinstance(error, DamagedFile):
                 with self._open_source() as source:
                     self._damaged = source.missing(self.files, verify=True)
             if self._damaged:

@@ -1,7 +1,7 @@
 """Calls to one host's store of files: query, download, upload. `node/files/store.py` is the host's side.
 
 The host checks each hash and moves complete files into place; a repeated transfer continues a broken one. URLs and
-logins go on stdin. An unreadable local file is `NotInStore`, no failure of the target; a wrong hash is `Damaged`.
+logins go on stdin. An unreadable local file is `NotInStore`, no failure of the target; a wrong hash is `DamagedFile`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class StoreLocation:
     home: str = ""
     """ipexctl's directory there, with a copy of the agent. If empty, each call sends the agent."""
     is_guarded: bool = False
-    """Other accounts may change a parent directory: see `store.entered`."""
+    """Other accounts may change a parent directory: see `store.enter_store`."""
     is_of_path: bool = False
     """A push's PATH is what the user can name instead, not a home."""
 
@@ -241,7 +241,7 @@ def report_events(
     return on_event
 
 
-class Damaged(HostError):
+class DamagedFile(HostError):
     """A sent file, `sha256`, doesn't match its hash."""
 
     sha256 = ""
@@ -254,7 +254,7 @@ class LostClaim(HostError):
 def refuse_damaged(reply: Reply, subject: str) -> None:
     failed = reply.records("failed")
     if wrong := [item for item in failed if item.get("kind") == "hash"]:
-        error = Damaged(f"{subject}: {wrong[0].text('reason')}")
+        error = DamagedFile(f"{subject}: {wrong[0].text('reason')}")
         error.sha256 = wrong[0].text("sha256")
         raise error
     if failed:

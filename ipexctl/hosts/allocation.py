@@ -12,9 +12,9 @@ from typing import Final
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.detect import read_hosts_file
-from ipexctl.hosts.host import Host, WordError, check_host, quoted
+from ipexctl.hosts.host import Host, WordError, check_host, quote
 from ipexctl.hosts.nodeset import MAX_HOSTS, expand
-from ipexctl.hosts.source import naming
+from ipexctl.hosts.source import name_hostfile
 from ipexctl.text import printable
 
 SCHEDULERS: Final = {
@@ -65,7 +65,7 @@ def read_tasks(text: str) -> list[int]:
         match = _TASKS.fullmatch(part.strip())
         times = int(match[2] or 1) if match else 0
         if match is None or len(tasks) + times > MAX_HOSTS:
-            raise WordError(f"{quoted(part)} is not a number of tasks such as 2 or 2(x3)")
+            raise WordError(f"{quote(part)} is not a number of tasks such as 2 or 2(x3)")
         tasks.extend([int(match[1])] * times)
     return tasks
 
@@ -93,7 +93,7 @@ def _slurm(environ: Mapping[str, str]) -> tuple[tuple[Host, ...], str] | None:
         tasks = [None] * len(names)  # belongs to a step; the job has more nodes
     if len(tasks) != len(names):
         raise UserError(
-            f"$SLURM_TASKS_PER_NODE {quoted(tasks_text)} is for {len(tasks)} nodes, the job has {len(names)}",
+            f"$SLURM_TASKS_PER_NODE {quote(tasks_text)} is for {len(tasks)} nodes, the job has {len(names)}",
             fix="unset SLURM_TASKS_PER_NODE, or " + _FIX_NAME_HOSTS,
         )
     job = job_name(environ)
@@ -114,7 +114,7 @@ def _pbs(environ: Mapping[str, str]) -> tuple[tuple[Host, ...], str] | None:
     if not path:
         return None
     try:
-        hosts = read_hosts_file(Path(path), shown=f"$PBS_NODEFILE ({path})", found=naming(Path(path), Path()))
+        hosts = read_hosts_file(Path(path), shown=f"$PBS_NODEFILE ({path})", found=name_hostfile(Path(path), Path()))
     except FileError:
         raise
     except UserError as error:

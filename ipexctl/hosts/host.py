@@ -48,14 +48,14 @@ def read_at(column: int, parse: Callable[[str], Value], text: str) -> Value:
         raise error.moved(column - 1) from None
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     shown = printable(text)
     return f"'{shown if len(shown) <= _CLIP else shown[: _CLIP - 1] + '…'}'"
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str = "", *, cutoff: float = 0.6, behind: str = "") -> str:
     near = get_close_matches(word, list(known), n=1, cutoff=cutoff)
-    return f"did you mean {quoted(near[0] + behind)}?" if near else otherwise
+    return f"did you mean {quote(near[0] + behind)}?" if near else otherwise
 
 
 def describe(character: str) -> str:
@@ -79,9 +79,9 @@ def check_host(name: str) -> None:
         raise WordError(f"a host name has at most {MAX_NAME} characters, this one has {len(name)}")
     if name[0].isdigit() and _DIGITS_AND_DOTS.issuperset(name) and _IPV4.fullmatch(name) is None:
         if "." not in name:
-            raise WordError(f"{quoted(name)} is a number, not a host")
+            raise WordError(f"{quote(name)} is a number, not a host")
         raise WordError(
-            f"{quoted(name)} is not an IPv4 address",
+            f"{quote(name)} is not an IPv4 address",
             fix="four numbers from 0 to 255, without leading zeros, such as 10.0.0.12",
         )
 
@@ -95,7 +95,7 @@ def check_user(user: str) -> str:
         for index, character in enumerate(user):
             if _USER.fullmatch("a" + character + "a") is None:
                 raise WordError(f"{describe(character)} is not allowed in a user's name", column=index + 1)
-        raise WordError(f"{quoted(user)} can't be a user's name")
+        raise WordError(f"{quote(user)} can't be a user's name")
     return user
 
 
@@ -116,12 +116,12 @@ def _bad_name(name: str) -> WordError:
 def _check_ipv6(name: str) -> None:
     address, percent, zone = name.partition("%")
     if percent and _ZONE.fullmatch(zone) is None:
-        raise WordError(f"{quoted(zone)} is not a network interface", column=len(address) + 2)
+        raise WordError(f"{quote(zone)} is not a network interface", column=len(address) + 2)
     try:
         ipaddress.IPv6Address(address)
     except ValueError:
         raise WordError(
-            f"{quoted(name)} is not an IPv6 address", fix="such as fe80::2, or [fe80::2]:4 with slots"
+            f"{quote(name)} is not an IPv6 address", fix="such as fe80::2, or [fe80::2]:4 with slots"
         ) from None
 
 
@@ -190,7 +190,7 @@ def home_on_nodes(given: Path | None, environ: Mapping[str, str]) -> str:
     for problem, is_so in problems.items():
         if is_so:
             fix = "one that is valid on every node, such as /scratch/me/ipexctl"
-            raise UserError(f"{source} {quoted(text)} {problem}", fix=fix)
+            raise UserError(f"{source} {quote(text)} {problem}", fix=fix)
     return text.rstrip("/")
 
 

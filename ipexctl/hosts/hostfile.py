@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from ipexctl.errors import UserError
-from ipexctl.hosts.host import IPV4, MAX_PORT, Host, WordError, check_user, did_you_mean, quoted, read_at
+from ipexctl.hosts.host import IPV4, MAX_PORT, Host, WordError, check_user, did_you_mean, quote, read_at
 from ipexctl.hosts.nodeset import expand, split_specs
 from ipexctl.hosts.source import REFUSED_KEYS, SourceFile
 from ipexctl.hosts.words import HostWord, Pair, Word, read_address, read_host_word, split_pairs, split_words
@@ -65,7 +65,7 @@ def _merge(lines: Sequence[tuple[int, Host]]) -> Host:
             first, before = values.setdefault(key, (value, line))
             if value != first:
                 raise RosterError(
-                    f"{quoted(host.name)} has {key} {quoted(str(value))} here and {quoted(str(first))} "
+                    f"{quote(host.name)} has {key} {quote(str(value))} here and {quote(str(first))} "
                     + ("before" if before == line else f"in line {before}"),
                     line=line,
                     fix="if these are two machines, give them two names and say address=",
@@ -75,7 +75,7 @@ def _merge(lines: Sequence[tuple[int, Host]]) -> Host:
     (since, host), (last, _) = lines[0], lines[-1]
     if limits and slots > sum(limits):
         raise RosterError(
-            f"the slots of {quoted(host.name)} add up to {slots}"
+            f"the slots of {quote(host.name)} add up to {slots}"
             + ("" if since == last else f" from line {since} to here")
             + f", more than max_slots={sum(limits)}",
             line=last,
@@ -102,11 +102,11 @@ _COUNT = re.compile(r"[0-9]{1,9}")
 
 def read_count(text: str, what: str, *, maximum: int = MAX_SLOTS, example: str = "4") -> int:
     if _COUNT.fullmatch(text) is None:
-        raise WordError(f"{what} must be a whole number, not {quoted(text)}", fix=f"such as {example}")
+        raise WordError(f"{what} must be a whole number, not {quote(text)}", fix=f"such as {example}")
     number = int(text)
     if not 1 <= number <= maximum:
         fix = "to leave the host out, remove its entry" if number == 0 and maximum == MAX_SLOTS else ""
-        raise WordError(f"{what} must be from 1 to {maximum}, not {quoted(text)}", fix=fix)
+        raise WordError(f"{what} must be from 1 to {maximum}, not {quote(text)}", fix=fix)
     return number
 
 
@@ -122,7 +122,7 @@ def read_path(text: str, base: Path) -> Path:
         return Path(text).expanduser()
     except RuntimeError:
         raise WordError(
-            f"{quoted(text)}: there is no account {quoted(text[1:].split('/')[0])} on the control machine",
+            f"{quote(text)}: there is no account {quote(text[1:].split('/')[0])} on the control machine",
             fix="write the path without ~",
         ) from None
 
@@ -155,7 +155,7 @@ def hosts_of(word: HostWord, fields: Mapping[str, Pair], base: Path) -> list[Hos
     user = value("user", check_user) or word.user
     if word.user not in (None, user):
         raise WordError(
-            f"the user is both {quoted(word.user or '')} and {quoted(user or '')}", column=fields["user"].column
+            f"the user is both {quote(word.user or '')} and {quote(user or '')}", column=fields["user"].column
         )
     colon_slots = None
     if word.number:
@@ -195,7 +195,7 @@ def _unknown(pair: Pair) -> WordError:
         return WordError("there is no key before this '='", column=pair.column, fix="such as slots=4")
     key = pair.key.lower().replace("-", "_")
     fix = did_you_mean(_OTHER_NAMES.get(key, key), KEYS, f"known are {', '.join(KEYS)}", behind="=")
-    return WordError(f"unknown key {quoted(pair.key)}", column=pair.column, fix=fix)
+    return WordError(f"unknown key {quote(pair.key)}", column=pair.column, fix=fix)
 
 
 _SECTION = re.compile(r"\[[A-Za-z_][^\[\]]*\]")
@@ -226,7 +226,7 @@ def read_host_list(spec: str) -> tuple[Host, ...]:
             try:
                 named = hosts_of(read_host_word(item), {}, Path())
             except WordError as error:
-                raise UserError(f"--hosts {quoted(item)}: {error.message}", fix=_list_fix(item, error)) from None
+                raise UserError(f"--hosts {quote(item)}: {error.message}", fix=_list_fix(item, error)) from None
             for host in named:
                 roster.add(host, 0)
         hosts = roster.hosts()
@@ -272,7 +272,7 @@ def _refuse_inventory(line: str, first: Word) -> None:
     else:
         return
     raise WordError(
-        f"{quoted(line.strip())} is {what}, and this file is read as a plain hostfile",
+        f"{quote(line.strip())} is {what}, and this file is read as a plain hostfile",
         column=first.column,
         fix=f"an {name}" if what[0] == "a" else f"a {name}",
     )
@@ -280,17 +280,17 @@ def _refuse_inventory(line: str, first: Word) -> None:
 
 def _bare_word(first: str, word: Word) -> WordError:
     text, column = word
-    what, fix = f"{quoted(text)} is not a key=value", "such as slots=4"
+    what, fix = f"{quote(text)} is not a key=value", "such as slots=4"
     if text.isdecimal():
-        what, fix = f"{quoted(text)} alone says nothing", f"for slots: {first}:{text}, or {first} slots={text}"
+        what, fix = f"{quote(text)} alone says nothing", f"for slots: {first}:{text}, or {first} slots={text}"
     elif first.endswith(",") or text.startswith(","):
         what, fix = "one line names one host or one node set", "put each host on its own line"
     elif first.lower() in ("host", "hostname", "match", "include"):
         what, fix = "this looks like an ssh configuration, not a hostfile", "give it with --ssh-config"
     elif _ADDRESS.fullmatch(first):
-        what = f"{quoted(text)} follows an address, as in /etc/hosts"
+        what = f"{quote(text)} follows an address, as in /etc/hosts"
         fix = f"{printable(text)} address={printable(first)}"
     elif ":" not in text:
-        what = f"{quoted(text)} is a second name: a line names one host or one node set"
+        what = f"{quote(text)} is a second name: a line names one host or one node set"
         fix = "put each host on its own line; a comment begins with #"
     return WordError(what, column=column, fix=fix)

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Final
 
 from ipexctl.errors import Refusal, UserError
-from ipexctl.hosts.host import Host, quoted
+from ipexctl.hosts.host import Host, quote
 from ipexctl.hosts.nodeset import fold
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -74,11 +74,11 @@ class InterfaceChoice:
                 self._network = ipaddress.ip_network(text, strict=False)
             except ValueError:
                 raise UserError(
-                    f"--iface {quoted(text)} is not a network", fix="an interface's name such as eth1, or 10.1.0.0/24"
+                    f"--iface {quote(text)} is not a network", fix="an interface's name such as eth1, or 10.1.0.0/24"
                 ) from None
         elif not re.fullmatch(r"[^\s/]{1,15}", text):
             raise UserError(
-                f"--iface {quoted(text)} is not an interface name", fix="a name such as eth1, or a network: 10.1.0.0/24"
+                f"--iface {quote(text)} is not an interface name", fix="a name such as eth1, or a network: 10.1.0.0/24"
             )
 
     def covers(self, nic: InterfaceAddress) -> bool:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from ipexctl.errors import FileError
-from ipexctl.hosts.host import Host, WordError, check_user, quoted
+from ipexctl.hosts.host import Host, WordError, check_user, quote
 from ipexctl.hosts.hostfile import read_count, read_path, read_port, read_ssh_config
 from ipexctl.hosts.nodeset import expand_ranges
 from ipexctl.hosts.source import SourceFile, proxy_argument, refused_argument
@@ -140,7 +140,7 @@ class _SettingReader:
             raise self.source.error(
                 setting.line,
                 setting.column,
-                f"{quoted(setting.text)} is a Jinja expression, which isn't evaluated here",
+                f"{quote(setting.text)} is a Jinja expression, which isn't evaluated here",
                 fix="write the value itself, or let `ansible-inventory --list --yaml` write the file",
             )
 
@@ -304,7 +304,7 @@ class Inventory:
 def _refuse_slots(number: str, column: int) -> None:
     if number.isdecimal() and len(number) < 3 and int(number) < _LOWEST_SSH_PORT:
         raise WordError(
-            f"in an Ansible inventory {quoted(':' + number)} is the ssh port, not slots",
+            f"in an Ansible inventory {quote(':' + number)} is the ssh port, not slots",
             column=column,
             fix=f"slots={number} says the slots, ansible_port={number} the port",
         )

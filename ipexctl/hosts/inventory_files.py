@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from ipexctl.errors import FileError
-from ipexctl.hosts.host import Host, WordError, did_you_mean, quoted
+from ipexctl.hosts.host import Host, WordError, did_you_mean, quote
 from ipexctl.hosts.inventory import ALL, UNGROUPED, HostSetting, Inventory
 from ipexctl.hosts.source import SourceFile
 from ipexctl.hosts.words import Word, refuse_invisible, split_pairs, split_words
@@ -67,7 +67,7 @@ class _IniReader:
         for name, (line, column) in self._used_groups.items():
             if name not in self._declared:
                 fix = did_you_mean(name, self._declared, f"declare it with a [{name}] section")
-                raise self.inventory.source.error(line, column, f"no group {quoted(name)} is declared", fix=fix)
+                raise self.inventory.source.error(line, column, f"no group {quote(name)} is declared", fix=fix)
 
     def _begin(self, number: int, start: int, group: str, kind: str) -> None:
         if kind not in _SECTIONS:
@@ -114,7 +114,7 @@ class _IniReader:
             raise _bare_word(words[0], bare[0])
         if words[0].text.endswith(":"):
             raise WordError(
-                f"{quoted(words[0].text)} looks like YAML, and this file is read as INI",
+                f"{quote(words[0].text)} looks like YAML, and this file is read as INI",
                 column=words[0].column,
                 fix="a YAML inventory's name ends in .yml or .yaml",
             )
@@ -130,7 +130,7 @@ def _bad_section(line: str, start: int) -> WordError:
     if "]" not in line:
         return WordError("this '[' is never closed", column=start, fix="such as [group]")
     return WordError(
-        f"{quoted(line.strip())} is not a section",
+        f"{quote(line.strip())} is not a section",
         column=start,
         fix="such as [group], [group:vars] or [group:children]",
     )
@@ -142,7 +142,7 @@ def _bare_word(first: Word, word: Word) -> WordError:
         fix = "put the section on its own line"
     elif word.text.isdecimal():
         fix = f"for slots: slots={word.text}"
-    return WordError(f"{quoted(word.text)} is not a key=value", column=word.column, fix=fix)
+    return WordError(f"{quote(word.text)} is not a key=value", column=word.column, fix=fix)
 
 
 def read_inventory_yaml(text: str, path: str | Path, *, base: Path | None = None, found: str = "") -> tuple[Host, ...]:
@@ -169,7 +169,7 @@ class _YamlReader:
     def read_group(self, group: Entry, depth: int) -> None:
         self._check_group_name(group)
         self.inventory.group(group.key)
-        for part in self.tree.entries(group.value, f"group {quoted(group.key)}", depth):
+        for part in self.tree.entries(group.value, f"group {quote(group.key)}", depth):
             if part.key not in _PARTS:
                 raise self._unknown_part(group, part)
             for entry in self._part(part, depth + 1):
@@ -192,7 +192,7 @@ class _YamlReader:
         return self.tree.entries(node, part.key, depth)
 
     def _host(self, group: str, host: Entry, depth: int) -> None:
-        variables = self.tree.entries(host.value, f"host {quoted(host.key)}", depth)
+        variables = self.tree.entries(host.value, f"host {quote(host.key)}", depth)
         settings = {entry.key: self._setting(entry) for entry in variables}
         line, column = _position(host.key_node)
         self.inventory.add_hosts(group, host.key, settings, line, column)
@@ -201,15 +201,15 @@ class _YamlReader:
         node = entry.value
         problem = ""
         if node.id != "scalar":
-            problem = f"{quoted(entry.key)} must be one value, not {kind(node)}"
+            problem = f"{quote(entry.key)} must be one value, not {kind(node)}"
         elif not node.tag.startswith("tag:yaml.org"):
-            problem = f"{quoted(entry.key)} is {quoted(node.tag)}, which isn't evaluated here"
+            problem = f"{quote(entry.key)} is {quote(node.tag)}, which isn't evaluated here"
         line, column = _position(node)
         return HostSetting(self.tree.text(node), line, column, problem)
 
     def _check_group_name(self, group: Entry) -> None:
         if not group.key or not group.key.isprintable() or any(c in group.key for c in " ,!:[]{}*?"):
-            raise self.tree.error(group.key_node, f"{quoted(group.key)} can't be a group's name")
+            raise self.tree.error(group.key_node, f"{quote(group.key)} can't be a group's name")
 
     def _unknown_part(self, group: Entry, part: Entry) -> FileError:
         if group.key == "_meta":
@@ -219,7 +219,7 @@ class _YamlReader:
                 fix="let ansible-inventory --list --yaml --output write one to a new file; it runs the script",
             )
         fix = did_you_mean(part.key.lower(), _PARTS, "a group has hosts, children and vars; put hosts under hosts:")
-        return self.tree.error(part.key_node, f"unknown key {quoted(part.key)} in group {quoted(group.key)}", fix=fix)
+        return self.tree.error(part.key_node, f"unknown key {quote(part.key)} in group {quote(group.key)}", fix=fix)
 
 
 def _position(node: YamlNode) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from itertools import product
 from string import ascii_letters
 from typing import Final
 
-from ipexctl.hosts.host import WordError, quoted
+from ipexctl.hosts.host import WordError, quote
 
 ReadBracket = Callable[[str, int], Sequence[str]]
 
@@ -148,13 +148,13 @@ def _number_range(first: str, last: str, step: str | None, column: int) -> Seque
 
 
 def _bad_range(item: str, column: int) -> WordError:
-    what, fix = f"{quoted(item)} is not a number or a range", "such as node[1-4,7]"
+    what, fix = f"{quote(item)} is not a number or a range", "such as node[1-4,7]"
     if not item:
         what = "a number is missing here"
     elif ":" in item or ".." in item:
-        what, fix = f"{quoted(item)}: a range is written with '-'", "such as node[1-4]"
+        what, fix = f"{quote(item)}: a range is written with '-'", "such as node[1-4]"
     elif re.fullmatch(r"[0-9]+-", item):
-        what, fix = f"{quoted(item)} has no end", f"such as {item}{int(item[:18].strip('-')) + 3}"
+        what, fix = f"{quote(item)} has no end", f"such as {item}{int(item[:18].strip('-')) + 3}"
     return WordError(what, column=column, fix=fix)
 
 
@@ -162,7 +162,7 @@ def _ansible_range(content: str, column: int) -> Sequence[str]:
     match = _ANSIBLE_RANGE.fullmatch(content)
     if match is None:
         if ":" in content:
-            raise WordError(f"{quoted(content)} is not a range", column=column, fix="such as [01:10] or [a:c]")
+            raise WordError(f"{quote(content)} is not a range", column=column, fix="such as [01:10] or [a:c]")
         return _numbers(content, column)
     first, last, step = match.groups()
     if max(map(len, (first, last, step or ""))) > _MAX_DIGITS:
@@ -171,7 +171,7 @@ def _ansible_range(content: str, column: int) -> Sequence[str]:
         return _number_range(first or "0", last, step, column)
     low, high, stride = ascii_letters.find(first or "?"), ascii_letters.find(last), int(step or 1)
     if low < 0 or high < low or stride == 0:
-        raise WordError(f"{quoted(content)} is not a range", column=column, fix="such as [01:10] or [a:c]")
+        raise WordError(f"{quote(content)} is not a range", column=column, fix="such as [01:10] or [a:c]")
     return ascii_letters[low : high + 1 : stride]
 
 

@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from ipexctl.errors import UserError
-from ipexctl.file_reader import HOSTS, decoded, read_regular, read_typed
+from ipexctl.file_reader import HOSTS, decode_text, read_regular, read_typed
 from ipexctl.found_files import check_found
 from ipexctl.hosts.allocation import allocated_hosts, is_in_allocation
 from ipexctl.hosts.detect import read_hosts_file
-from ipexctl.hosts.host import MAX_PORT, Host, WordError, check_user, quoted
+from ipexctl.hosts.host import MAX_PORT, Host, WordError, check_user, quote
 from ipexctl.hosts.hostfile import read_host_list
 from ipexctl.hosts.nodeset import expand, fold, split_specs
-from ipexctl.hosts.source import naming
-from ipexctl.text import expanded, printable, tilde_path
+from ipexctl.hosts.source import name_hostfile
+from ipexctl.text import expand_tilde, printable, tilde_path
 
 _ALL: Final = ("all", "*")
 _SHOWN: Final = 3
@@ -56,7 +56,7 @@ def limit_hosts(hosts: Sequence[Host], spec: str, *, found: bool = False) -> tup
         raise UserError("--limit names no host", fix="such as --limit node[1-4] or --limit '!node3'")
     remaining = tuple(host for host in hosts if host.name in kept and (not has_names or host.name in selected))
     if not remaining:
-        raise UserError(f"--limit {quoted(spec)} leaves no host", fix=f"the hosts are {_short(fold(index.names))}")
+        raise UserError(f"--limit {quote(spec)} leaves no host", fix=f"the hosts are {_short(fold(index.names))}")
     return remaining
 
 
@@ -72,14 +72,14 @@ def limit_parts(spec: str, known: Container[str]) -> list[str]:
 def _from_file(part: str, *, found: bool) -> list[str]:
     if not part.startswith("@"):
         return [part]
-    path = expanded(part[1:])
+    path = expand_tilde(part[1:])
     if found:
         check_found(path, naming=f"-l {shlex.quote(part)}")
     try:
-        lines = decoded((read_regular if found else read_typed)(path, HOSTS)).splitlines()
+        lines = decode_text((read_regular if found else read_typed)(path, HOSTS)).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = (error.strerror or str(error)) if isinstance(error, OSError) else "it is not a text file"
-        raise UserError(f"--limit {quoted(part)}: {reason}", fix="@ is followed by a file of host names") from None
+        raise UserError(f"--limit {quote(part)}: {reason}", fix="@ is followed by a file of host names") from None
     return [name for line in lines if (name := line.partition("#")[0].strip())]
 
 
@@ -100,7 +100,7 @@ class _Index:
         try:
             words = expand(part)
         except WordError as error:
-            raise UserError(f"--limit {quoted(part)}: {error.message}", fix=error.fix) from None
+            raise UserError(f"--limit {quote(part)}: {error.message}", fix=error.fix) from None
         matched: set[str] = set()
         unknown: list[str] = []
         for word in words:
@@ -110,7 +110,7 @@ class _Index:
                 unknown.append(word)
         if unknown:
             raise UserError(
-                f"--limit: no host or group is called {quoted(fold(unknown))}", fix=self._suggest(unknown[0])
+                f"--limit: no host or group is called {quote(fold(unknown))}", fix=self._suggest(unknown[0])
             )
         return matched
 
@@ -175,7 +175,7 @@ def select_hosts(
     return Selection(hosts, source, project_hostfile)
 
 
-def overridden(host: Host, request: HostRequest, cwd: Path) -> Host:
+def override_host(host: Host, request: HostRequest, cwd: Path) -> Host:
     return replace(host, **_overrides(request, cwd))
 
 
@@ -186,9 +186,13 @@ def _from_first_source(
     if named is not None:
         return (*named, None)
     if _is_hostfile(cwd / DEFAULT_FILE):
-        return _read_hosts(Path(DEFAULT_FILE), cwd, found=naming(Path(DEFAULT_FILE), cwd)), f"./{DEFAULT_FILE}", None
+        return (
+            _read_hosts(Path(DEFAULT_FILE), cwd, found=name_hostfile(Path(DEFAULT_FILE), cwd)),
+            f"./{DEFAULT_FILE}",
+            None,
+        )
     if project is not None and _is_hostfile(path := project / DEFAULT_FILE):
-        return _read_hosts(path, cwd, found=naming(path, cwd)), tilde_path(path), path
+        return _read_hosts(path, cwd, found=name_hostfile(path, cwd)), tilde_path(path), path
     return (LOCAL,), "this machine alone", None
 
 
@@ -198,11 +202,11 @@ def _from_named_source(
     if request.hosts is not None:
         return read_host_list(request.hosts), "--hosts"
     if request.hostfile is not None:
-        found = naming(request.hostfile, cwd) if request.hostfile_found else ""
+        found = name_hostfile(request.hostfile, cwd) if request.hostfile_found else ""
         return _read_hosts(request.hostfile, cwd, found=found), tilde_path(request.hostfile)
     if request.accelerate_hostfile is not None:
         path = request.accelerate_hostfile
-        found = naming(path, cwd, by_variable=False) if request.accelerate_found else ""
+        found = name_hostfile(path, cwd, by_variable=False) if request.accelerate_found else ""
         return _read_hosts(path, cwd, found=found), f"{printable(str(path))}, named by the accelerate config"
     if environ.get(ENVIRONMENT):
         path = Path(environ[ENVIRONMENT])
@@ -220,9 +224,9 @@ def _is_hostfile(path: Path) -> bool:
 
 def _read_hosts(path: Path, cwd: Path, *, shown: str | None = None, found: str = "") -> tuple[Host, ...]:
     if not found:
-        return read_hosts_file(cwd / expanded(path), shown=shown or str(path))
-    check_found(cwd / expanded(path), naming=found)
-    hosts = read_hosts_file(cwd / expanded(path), shown=shown or str(path), found=found)
+        return read_hosts_file(cwd / expand_tilde(path), shown=shown or str(path))
+    check_found(cwd / expand_tilde(path), naming=found)
+    hosts = read_hosts_file(cwd / expand_tilde(path), shown=shown or str(path), found=found)
     for key in {host.identity for host in hosts if host.identity is not None}:
         check_found(key, naming=f"--identity {shlex.quote(str(key))}")
     return hosts
@@ -249,9 +253,9 @@ def _overrides(request: HostRequest, cwd: Path) -> dict[str, Any]:
     for key in ("identity", "known_hosts"):
         path: Path | None = getattr(request, key)
         if path is not None:
-            changes[key] = cwd / expanded(path)
+            changes[key] = cwd / expand_tilde(path)
     if request.ssh_config is not None:
         # `none` means no config, as in ssh.
         none = str(request.ssh_config) == "none"
-        changes["ssh_config"] = Path(os.devnull) if none else cwd / expanded(request.ssh_config)
+        changes["ssh_config"] = Path(os.devnull) if none else cwd / expand_tilde(request.ssh_config)
     return changes

@@ -47,7 +47,7 @@ class SourceFile(NamedTuple):
         return self.error(number, error.column, error.message, fix=error.fix)
 
 
-def naming(path: Path, cwd: Path, *, by_variable: bool = True) -> str:
+def name_hostfile(path: Path, cwd: Path, *, by_variable: bool = True) -> str:
     one_call = f"-H {shlex.quote(str(path))}"
     if not by_variable:
         return one_call

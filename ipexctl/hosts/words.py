@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from ipexctl.hosts.host import WordError, check_host, check_user, describe, quoted, read_at
+from ipexctl.hosts.host import WordError, check_host, check_user, describe, quote, read_at
 from ipexctl.hosts.nodeset import expand
 
 _GAP = re.compile(r"[ \t]*")
@@ -133,7 +133,7 @@ def _parse_host_word(word: str, start_column: int, names_of: Callable[[str], tup
     user, at, host = word.rpartition("@")
     if at:
         if not host:
-            raise WordError(f"no host follows {quoted(word)}", column=len(word) + 1, fix=f"{word}node1")
+            raise WordError(f"no host follows {quote(word)}", column=len(word) + 1, fix=f"{word}node1")
         check_user(user)
     prefix_length = len(user) + len(at)
     names, number, column = read_at(prefix_length + 1, lambda host: _names_and_number(host, names_of), host)
@@ -165,7 +165,7 @@ def _names_and_number(host: str, names_of: Callable[[str], tuple[str, ...]]) -> 
     column = len(name) + 2
     if colon and not number:
         raise WordError(
-            f"there is no number after {quoted(name + ':')}", column=column, fix=f"{name}, or {name}:4 for 4 slots"
+            f"there is no number after {quote(name + ':')}", column=column, fix=f"{name}, or {name}:4 for 4 slots"
         )
     return _names(name, names_of), number, column
 

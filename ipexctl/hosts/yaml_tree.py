@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 from ipexctl.errors import FileError
-from ipexctl.hosts.host import describe, quoted
+from ipexctl.hosts.host import describe, quote
 from ipexctl.hosts.source import SourceFile
 from ipexctl.text import printable
 
@@ -82,7 +82,7 @@ class YamlTree:
             if key_node.id != "scalar":
                 raise self.error(key_node, f"a key must be one plain word, not {kind(key_node)}")
             if key_node.value in own_entries:
-                raise self.error(key_node, f"{quoted(key_node.value)} appears twice", fix="put both together under one")
+                raise self.error(key_node, f"{quote(key_node.value)} appears twice", fix="put both together under one")
             own_entries[key_node.value] = Entry(key_node.value, key_node, value)
         return list({**merged, **own_entries}.values())
 
@@ -157,7 +157,7 @@ def is_null(node: YamlNode) -> bool:
 
 def kind(node: YamlNode) -> str:
     if node.id == "scalar":
-        return quoted(str(node.value)) if node.value else "an empty text"
+        return quote(str(node.value)) if node.value else "an empty text"
     return "a list" if node.id == "sequence" else "a mapping"
 
 

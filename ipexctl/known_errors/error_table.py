@@ -28,7 +28,7 @@ from ipexctl.hugging_face import (
     push_line,
 )
 from ipexctl.known_errors.gpu_code import suggestion_for
-from ipexctl.known_errors.match import KnownError, PatternMatch, quoted_in_fix, shortened
+from ipexctl.known_errors.match import KnownError, PatternMatch, quote_in_fix, shorten_text
 from ipexctl.node.common.records import as_list
 from ipexctl.text import join_words
 
@@ -177,7 +177,7 @@ def _for_gpus(found: PatternMatch) -> tuple[str, str]:
     output = found.output
     file, _, number = output.place.rpartition(", line ")
     shown = re.search(rf'{re.escape(file)}", line {number}\b.*\n +(.*)', output.last_text) if file else None
-    text = shortened(shown[1].strip(), 100) if shown is not None else ""
+    text = shorten_text(shown[1].strip(), 100) if shown is not None else ""
     packages = re.findall(r'^ *File "[^"]*-packages/(\w+)', output.last_text, re.MULTILINE)
     if packages and re.search(rf'-packages/[^"\n]*{re.escape(file)}", line {number}\b', output.last_text):
         return (
@@ -201,7 +201,7 @@ def _no_file(found: PatternMatch) -> tuple[str, str]:
         return f"{sentence}; the project has it, but an ignore file keeps it from the hosts", line
     return sentence, (
         "put it into the project, which ipexctl sync uploads; other data must be at the same path on every node, "
-        f"which run --data DIR checks; to see which hosts have it: ipexctl exec -- ls -d {quoted_in_fix(path)}"
+        f"which run --data DIR checks; to see which hosts have it: ipexctl exec -- ls -d {quote_in_fix(path)}"
     )
 
 

@@ -247,12 +247,12 @@ class KnownError:
 
     def texts(self, found: PatternMatch) -> tuple[str, str]:
         fields = found.fields()
-        in_command = _Fields({name: quoted_in_fix(str(value)) for name, value in fields.items()})
+        in_command = _Fields({name: quote_in_fix(str(value)) for name, value in fields.items()})
         in_command |= {"install": found.context.install(*self.package.split()), "repair": found.context.repair}
         return self.cause.format_map(fields), self.fix.format_map(in_command)
 
 
-def quoted_in_fix(text: str) -> str:
+def quote_in_fix(text: str) -> str:
     """Quote for a shell, and without `; `, at which `ipexctl why` splits a fix into lines."""
     return shlex.quote(text).replace("; ", ";'' ")
 
@@ -362,13 +362,13 @@ def _groups(match: re.Match[str]) -> dict[str, str]:
     return {name: text for name, text in match.groupdict().items() if text is not None}
 
 
-def raised(output: RankOutput, context: FailureContext) -> Cause | None:
+def explain_exception(output: RankOutput, context: FailureContext) -> Cause | None:
     if output.exception is None:
         return None
     kind, text = output.exception
     at = f" ({output.place})" if output.place else ""
     what = f"{kind}: {text}" if text else kind
-    sentence = f"the script raised {shortened(what)}{at}"
+    sentence = f"the script raised {shorten_text(what)}{at}"
     fix = (
         f"fix that and run it again; the complete output of rank {output.rank}: ipexctl logs "
         f"{context.run} -r {output.rank}"
@@ -377,5 +377,5 @@ def raised(output: RankOutput, context: FailureContext) -> Cause | None:
     return Cause("script.raised", sentence, fix, sure, output.rank, output.host, _ORDER["raised"])
 
 
-def shortened(text: str, maximum: int = 160) -> str:
+def shorten_text(text: str, maximum: int = 160) -> str:
     return text if len(text) <= maximum else text[: maximum - 2].rstrip() + " …"

@@ -13,10 +13,10 @@ from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.file_reader import ACCELERATE, read_regular, read_typed
-from ipexctl.hosts.host import did_you_mean, quoted
+from ipexctl.hosts.host import did_you_mean, quote
 from ipexctl.hosts.yaml_tree import Entry, YamlTree, is_null
 from ipexctl.spec import AccelerateConfig, RunSpec
-from ipexctl.text import expanded
+from ipexctl.text import expand_tilde
 
 CPU_KINDS: Final = ("NO", "MULTI_CPU")
 NESTED: Final[Mapping[str, tuple[str, ...]]] = {
@@ -61,7 +61,7 @@ def read_accelerate(text: str, path: str) -> AccelerateConfig:
 def read_accelerate_file(path: Path, *, is_typed: bool = False) -> AccelerateConfig:
     """`is_typed`: the user named the file on this command line."""
     try:
-        text = (read_typed if is_typed else read_regular)(expanded(path), ACCELERATE).decode()
+        text = (read_typed if is_typed else read_regular)(expand_tilde(path), ACCELERATE).decode()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not a text file"
         raise UserError(
@@ -93,7 +93,7 @@ def with_config(spec: RunSpec, config: AccelerateConfig, hosts: int) -> RunSpec:
 
 def default_file(environ: Mapping[str, str]) -> Path | None:
     cache = Path(environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
-    place = expanded(Path(environ.get("HF_HOME") or cache, "accelerate"))
+    place = expand_tilde(Path(environ.get("HF_HOME") or cache, "accelerate"))
     return next((file for name in DEFAULTS if (file := place / name).is_file()), None)
 
 
@@ -175,7 +175,7 @@ class _AccelerateConfigReader:
         if environment is not None and (where := self._tree.text(environment.value)) != "LOCAL_MACHINE":
             raise self._tree.error(
                 environment.value,
-                f"{quoted(where)} is not supported: ranks run on machines that you can ssh to",
+                f"{quote(where)} is not supported: ranks run on machines that you can ssh to",
                 fix="LOCAL_MACHINE",
             )
         kind = self._top.get("distributed_type")
@@ -187,7 +187,7 @@ class _AccelerateConfigReader:
         if named not in CPU_KINDS:
             raise self._tree.error(
                 kind.value,
-                f"{quoted(named)} is not for CPUs",
+                f"{quote(named)} is not for CPUs",
                 fix="MULTI_CPU, and use_cpu: true; accelerate config asks for both",
             )
         return named
@@ -204,7 +204,7 @@ class _AccelerateConfigReader:
         for key, entry in entries.items():
             if key not in known:
                 place, meant = f"{self._path}:{_line(entry)}", did_you_mean(key, known, "leave it out")
-                self._notes.append(f"{place}: {quoted(key)} is not a key of accelerate: ignored; {meant}")
+                self._notes.append(f"{place}: {quote(key)} is not a key of accelerate: ignored; {meant}")
 
     def _precision(self) -> str:
         entry = self._top.get("mixed_precision")
@@ -214,7 +214,7 @@ class _AccelerateConfigReader:
             precision = self._tree.text(entry.value).lower()
             precision = "no" if precision in (*_NO, "null") else precision
         if entry is not None and precision not in PRECISIONS:
-            raise self._tree.error(entry.value, f"{quoted(precision)} is not a precision", fix=", ".join(PRECISIONS))
+            raise self._tree.error(entry.value, f"{quote(precision)} is not a precision", fix=", ".join(PRECISIONS))
         if precision in ("fp16", "fp8"):
             self._notes.append(f"mixed_precision {precision} is not possible on CPUs: choose bf16, or no")
         return precision
@@ -248,7 +248,7 @@ class _AccelerateConfigReader:
         except ValueError:
             number = minimum - 1
         if not minimum <= number <= LARGEST:
-            raise self._tree.error(entry.value, f"{entry.key} is a whole number, not {quoted(text)}")
+            raise self._tree.error(entry.value, f"{entry.key} is a whole number, not {quote(text)}")
         return number
 
     def _flag(self, entry: Entry | None) -> bool | None:
@@ -259,7 +259,7 @@ class _AccelerateConfigReader:
             return True
         if text in _NO:
             return False
-        raise self._tree.error(entry.value, f"{entry.key} is true or false, not {quoted(text)}")
+        raise self._tree.error(entry.value, f"{entry.key} is true or false, not {quote(text)}")
 
 
 def _line(entry: Entry) -> int:

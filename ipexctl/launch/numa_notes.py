@@ -13,7 +13,7 @@ from ipexctl.facts.cpu import CpuList, format_numa_nodes
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.context import LaunchContext, NodeLayout
 from ipexctl.launch.topology import bind, default_ranks, split_ranks
-from ipexctl.text import counted
+from ipexctl.text import format_count
 
 
 def more_than_sockets(context: LaunchContext) -> Iterator[str]:
@@ -71,7 +71,9 @@ def _without_memory(node: NodeLayout) -> str:
     far = {number for numa in empty for number in numa.cpus}
     cores = sum(core.cpu in far for core in node.cores.cores)
     numbers = format_numa_nodes(numa.number for numa in empty if numa.cpus)
-    return f"{numbers} on {{}} without memory: {counted(cores, 'core')} there use the nearest node's" if cores else ""
+    return (
+        f"{numbers} on {{}} without memory: {format_count(cores, 'core')} there use the nearest node's" if cores else ""
+    )
 
 
 def _without_rank(node: NodeLayout) -> str:
@@ -89,14 +91,14 @@ def _without_rank(node: NodeLayout) -> str:
         there, unused = sum(size_of[number] for number in small), sum(core.node in small for core in idle)
         rest = f"{unused} of them idle" if unused else "ranks of their socket have them"
         return (
-            f"no rank of its own for {format_numa_nodes(small)} on {{}}: {counted(there, 'core')} there, fewer than "
-            f"half of the {largest} in the largest node; {rest}"
+            f"no rank of its own for {format_numa_nodes(small)} on {{}}: {format_count(there, 'core')} there, fewer "
+            f"than half of the {largest} in the largest node; {rest}"
         )
     if len(idle) < node.count:
         return ""
     return (
-        f"{counted(len(idle), 'core')} of {format_numa_nodes(core.node for core in idle)} on {{}} idle: each of "
-        f"{counted(node.count, 'rank')} has {binding.share}, as many as fit into the smallest NUMA node"
+        f"{format_count(len(idle), 'core')} of {format_numa_nodes(core.node for core in idle)} on {{}} idle: each of "
+        f"{format_count(node.count, 'rank')} has {binding.share}, as many as fit into the smallest NUMA node"
     )
 
 

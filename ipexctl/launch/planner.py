@@ -54,7 +54,7 @@ from ipexctl.node.common.plan import (
 )
 from ipexctl.projects.dist_info import dist_info_files
 from ipexctl.projects.layout import ProjectLayout
-from ipexctl.text import counted
+from ipexctl.text import format_count
 from ipexctl.transports import launcher_of
 
 
@@ -313,7 +313,7 @@ def _crowded(context: LaunchContext) -> Iterator[str]:
     hosts: defaultdict[str, list[str]] = defaultdict(list)
     for node in context.nodes:
         cores, binding = node.cores, node.binding
-        have = counted(cores.count, "core")
+        have = format_count(cores.count, "core")
         if binding.crowded:
             hosts[f"more ranks than cores on {{}}: {node.count} ranks share {have} and wait for one another"].append(
                 node.name
@@ -347,7 +347,7 @@ def _unequal(context: LaunchContext) -> Iterator[str]:
     if len(by_threads) > 1 and context.omp is None:
         fewest, maximum = min(by_threads), max(by_threads)
         yield (
-            f"ranks on {fold(by_threads[fewest])} have {counted(fewest, 'thread')}, "
+            f"ranks on {fold(by_threads[fewest])} have {format_count(fewest, 'thread')}, "
             f"on {fold(by_threads[maximum])} {maximum}: the slowest sets the pace"
         )
     machines: dict[str, list[str]] = {}

@@ -20,7 +20,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.context import LaunchContext
 from ipexctl.launch.topology import cores_of, default_ranks, level
 from ipexctl.node.common.asked import Asked
-from ipexctl.text import counted, readable
+from ipexctl.text import format_count, readable
 
 MAX_RANKS_PER_CORE: Final = 64
 """Limit even with --oversubscribe, because merely starting more ranks can stop a host from answering."""
@@ -49,7 +49,7 @@ def ranks_on(hosts: Sequence[Host], facts: Mapping[str, Facts], asked: Asked) ->
     if not crowded:
         return replace(found, reason=asked.sources.get("ranks", found.reason))
     shares = ", ".join(
-        f"{ranks} on {counted(cores, 'core')} of {'each of ' * (len(names) > 1)}{fold(names)}"
+        f"{ranks} on {format_count(cores, 'core')} of {'each of ' * (len(names) > 1)}{fold(names)}"
         for (ranks, cores), names in crowded.items()
     )
     fewer = f"{fewer_ranks(asked, min(cores for _, cores in crowded))} gives each rank a core"
@@ -124,7 +124,7 @@ def _uneven(hosts: Sequence[Host], counts: Sequence[int], n: int | None) -> list
     busy = [count for count in counts if count]
     notes = []
     if idle:
-        notes.append(f"no ranks on {fold(idle)}: {counted(sum(counts), 'rank')} for {len(hosts)} hosts")
+        notes.append(f"no ranks on {fold(idle)}: {format_count(sum(counts), 'rank')} for {len(hosts)} hosts")
     if n is not None and busy and min(busy) != max(busy):
         notes.append(
             f"{n} ranks don't divide evenly: hosts have {min(busy)} to {max(busy)}, and those with more set the pace"
@@ -163,7 +163,7 @@ def memory_notes(context: LaunchContext) -> Iterator[str]:
         free = _free_memory(node.facts.memory)
         if free is None:
             continue
-        ranks = counted(node.count, "rank")
+        ranks = format_count(node.count, "rank")
         if earlier is not None:
             if node.count * earlier.size > free:
                 text = (

@@ -18,7 +18,7 @@ from typing import Final, Literal, NamedTuple
 from ipexctl.facts.cpu import Cpu, CpuList, NumaNode
 from ipexctl.node.common.asked import Bind
 from ipexctl.node.common.plan import Backend
-from ipexctl.text import counted
+from ipexctl.text import format_count
 
 Dtype = Literal["bfloat16", "float32"]
 
@@ -166,7 +166,9 @@ def threads_of_rank(share: int, cores: Cores, ranks: int, workers: int) -> tuple
     """Threads per rank, and the formula. oneCCL's workers get cores only where compute keeps one."""
     reserved = workers if share > workers else 0
     idle = share < cores.count // ranks
-    formula = f"{f'{share * ranks} of ' if idle else ''}{counted(cores.count, 'core')} / {counted(ranks, 'rank')}"
+    formula = (
+        f"{f'{share * ranks} of ' if idle else ''}{format_count(cores.count, 'core')} / {format_count(ranks, 'rank')}"
+    )
     return max(1, share) - reserved, formula + (f" - {reserved} for oneCCL" if reserved else "")
 
 

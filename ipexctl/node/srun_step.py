@@ -83,7 +83,11 @@ def main(action: str) -> int:
         lifeline = target.connect(request["name"])
         variables = read_environment(lifeline)
     except OSError as error:
-        emit("failed", reason=unreached(target, error), fix="check that no firewall blocks this machine's ports")
+        emit(
+            "failed",
+            reason=format_connect_error(target, error),
+            fix="check that no firewall blocks this machine's ports",
+        )
         return 1
     server = _CommandTable(target, {**variables, **environment(dict(os.environ)), **request["environment"]})
 
@@ -209,7 +213,7 @@ class _StepCommand:
         try:
             conn = target.connect(self._name)
         except OSError as error:
-            raise OSError(unreached(target, error)) from None
+            raise OSError(format_connect_error(target, error)) from None
         with conn:
             reader = _FrameSource(conn)
             kind, payload = reader.next()
@@ -301,7 +305,7 @@ class _StepCommand:
             pass
 
 
-def unreached(target: ControlPort, error: OSError) -> str:
+def format_connect_error(target: ControlPort, error: OSError) -> str:
     return f"it cannot connect to the control machine, {target.address} port {target.port}: {error}"
 
 

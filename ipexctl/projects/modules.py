@@ -46,7 +46,7 @@ OnFile = Callable[[str, ast.Module, str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class ReachedImports:
     """What a script imports in any case."""
 
     imports: tuple[Import, ...] = ()
@@ -307,7 +307,7 @@ def follow_imports(
     *,
     package: str = "",
     on_file: OnFile = lambda *_: None,
-) -> Reached:
+) -> ReachedImports:
     """What a script imports, also through the project's own modules. `package`: of a script that runs as a module."""
     walk = _Walk(root, search_paths, on_file)
     collects = gc.isenabled()
@@ -320,6 +320,6 @@ def follow_imports(
     finally:
         if collects:
             gc.enable()
-    return Reached(
+    return ReachedImports(
         tuple(walk.imports.values()), tuple(walk.own.values()), tuple(walk.files), tuple(walk.missing.values())
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from ipexctl.errors import UserError
-from ipexctl.file_reader import FileKind, NotRegularError, TooLargeError, decoded, read_regular
+from ipexctl.file_reader import FileKind, NotRegularError, TooLargeError, decode_text, read_regular
 from ipexctl.found_files import check_found
 from ipexctl.text import printable, tilde_path
 
@@ -39,7 +39,7 @@ class TextReader:
             if not path.is_file():
                 return ""
             check_found(path)
-            return decoded(read_regular(path, DECLARATION), "utf-8-sig")
+            return decode_text(read_regular(path, DECLARATION), "utf-8-sig")
         except UserError as error:
             self._on_note(f"{error.message}; {error.fix}")
         except (TooLargeError, NotRegularError) as error:

@@ -58,19 +58,19 @@ ANY_ALGORITHMS: Final = Algorithms()
 def apply_algorithms(transport: paramiko.Transport, configured: Algorithms, known_types: Sequence[str]) -> None:
     """Prefer fast ciphers and types of known keys, else paramiko's order. Raises Unreachable if nothing is left."""
     options = transport.get_security_options()
-    ciphers = allowed("Ciphers", options.ciphers, configured.ciphers)
+    ciphers = choose_algorithms("Ciphers", options.ciphers, configured.ciphers)
     options.ciphers = sorted(ciphers, key=lambda name: "gcm" not in name)
-    options.digests = allowed("MACs", options.digests, configured.macs)
-    options.kex = allowed("KexAlgorithms", options.kex, configured.kex)
-    key_types = allowed("HostKeyAlgorithms", options.key_types, configured.host_keys)
+    options.digests = choose_algorithms("MACs", options.digests, configured.macs)
+    options.kex = choose_algorithms("KexAlgorithms", options.kex, configured.kex)
+    key_types = choose_algorithms("HostKeyAlgorithms", options.key_types, configured.host_keys)
     options.key_types = sorted(key_types, key=lambda name: _key_type(name) not in known_types)
     logins = transport.preferred_pubkeys
-    usable = allowed("PubkeyAcceptedAlgorithms", logins, configured.login_keys)
+    usable = choose_algorithms("PubkeyAcceptedAlgorithms", logins, configured.login_keys)
     transport.disabled_algorithms = {"pubkeys": [name for name in logins if name not in usable]}
 
 
 @lru_cache(maxsize=64)
-def allowed(keyword: str, available: tuple[str, ...], configured: str) -> tuple[str, ...]:
+def choose_algorithms(keyword: str, available: tuple[str, ...], configured: str) -> tuple[str, ...]:
     strong = [name for name in available if not _WEAK.search(name)]
     if not configured:
         return tuple(strong)

@@ -27,9 +27,9 @@ from ipexctl.remote.fanout import Outcome, fan_out, run_in_background
 from ipexctl.remote.local import LocalSession, is_this_machine
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.proxy_jump import ProxyJumps
-from ipexctl.remote.session import Ended, Readable, Session
+from ipexctl.remote.session import CommandEnd, Readable, Session
 from ipexctl.remote.ssh_config import Resolver
-from ipexctl.remote.tcp import Dialed, connect_tcp
+from ipexctl.remote.tcp import DialedSocket, connect_tcp
 from ipexctl.transports import OVER_SSH, Transport
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class Connector:
         imported.result()
         return self._ssh_sessions().open(host, dialed, partial(self._dial, host))
 
-    def _dial(self, host: Host, cancel: Cancel) -> Dialed:
+    def _dial(self, host: Host, cancel: Cancel) -> DialedSocket:
         deadline = Deadline(self.options.connect_timeout, cancel)
         endpoint = self.resolver.resolve(host, self.options.connect_timeout)
         self._warn(host, endpoint.unsupported)
@@ -147,7 +147,7 @@ class Connector:
             sock = self.jumps.open(host, endpoint, deadline)
         else:
             sock = connect_tcp(endpoint.hostname, endpoint.port, deadline, endpoint.family)
-        return Dialed(endpoint, sock, deadline)
+        return DialedSocket(endpoint, sock, deadline)
 
     def _warn(self, host: Host, unsupported: tuple[str, ...]) -> None:
         with self._lock:
@@ -268,7 +268,7 @@ class BorrowedSession(Session):
 
     def _run(
         self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline
-    ) -> Ended:
+    ) -> CommandEnd:
         self._is_lost = True  # until the command ends, because `close` may be called before
         ended = self._session._run(command, sink, stdin, deadline)
         self._is_lost = False

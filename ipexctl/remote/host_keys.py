@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from ipexctl.file_reader import KNOWN_HOSTS, NotRegularError, decoded, read_regular
+from ipexctl.file_reader import KNOWN_HOSTS, NotRegularError, decode_text, read_regular
 from ipexctl.node.common.files import make_private_directory
 from ipexctl.remote.algorithms import list_matches
 from ipexctl.remote.outcome import Unreachable
@@ -286,7 +286,7 @@ def _append(path: Path, line: str) -> int:
 
 def _read_known_hosts(path: Path) -> tuple[KnownHostsEntry, ...]:
     try:
-        return parse(decoded(read_regular(path, KNOWN_HOSTS), errors="replace"), str(path))
+        return parse(decode_text(read_regular(path, KNOWN_HOSTS), errors="replace"), str(path))
     except (FileNotFoundError, NotRegularError, IsADirectoryError):
         return ()  # there are none
     except OSError as error:

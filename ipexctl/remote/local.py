@@ -23,7 +23,7 @@ from ipexctl.node.common.frames import StreamName
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.command import Command, end_session_script
 from ipexctl.remote.outcome import Cancelled, HostError
-from ipexctl.remote.session import OVERTIME, Ended, Readable, Session, Wakeup, copy_stdin, timed_out
+from ipexctl.remote.session import OVERTIME, CommandEnd, Readable, Session, Wakeup, copy_stdin, timeout_error
 from ipexctl.text import home_directory
 
 _POLL_INTERVAL = 0.02
@@ -40,7 +40,7 @@ class LocalSession(Session):
 
     def _run(
         self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline
-    ) -> Ended:
+    ) -> CommandEnd:
         process = _start(command, stdin)
         try:
             with Wakeup() as wakeup, deadline.cancel.waking(wakeup.wake):
@@ -90,7 +90,7 @@ def _copy_stdin(source: Readable, target: IO[bytes]) -> None:
 
 def _follow(
     process: subprocess.Popen[bytes], sink: Callable[[StreamName, bytes], None], wakeup: Wakeup, deadline: Deadline
-) -> Ended:
+) -> CommandEnd:
     assert process.stdout is not None
     assert process.stderr is not None
     names: dict[int, StreamName] = {process.stdout.fileno(): "stdout", process.stderr.fileno(): "stderr"}
@@ -104,7 +104,7 @@ def _follow(
                 raise Cancelled("stopped")
             overtime = (overtime or Deadline(OVERTIME)) if deadline.over else None
             if overtime is not None and overtime.over:
-                raise timed_out(deadline)
+                raise timeout_error(deadline)
             for key, _ in selector.select((overtime or deadline).left(None if names else _POLL_INTERVAL)):
                 if key.fd not in names:
                     continue
@@ -115,8 +115,8 @@ def _follow(
                     del names[key.fd]
     code = process.wait()
     if code < 0:
-        return Ended(128 - code, signal.Signals(-code).name.removeprefix("SIG"))
-    return Ended(code)
+        return CommandEnd(128 - code, signal.Signals(-code).name.removeprefix("SIG"))
+    return CommandEnd(code)
 
 
 def _end_processes(process: subprocess.Popen[bytes]) -> None:

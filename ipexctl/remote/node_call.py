@@ -72,7 +72,7 @@ if copy:
     sys.modules[walk.__name__] = walk
     exec(sys.argv.pop(1), walk.__dict__)
     try:
-        place = walk.enter(copy, walk.own)
+        place = walk.enter(copy, walk.own_path)
         status = place.status
         present = not place.name and status.st_uid == os.geteuid() and status.st_mode & 0o077 == 0
         if present and time.time() - status.st_mtime > 86400: os.utime(place.path)

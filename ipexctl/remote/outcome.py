@@ -26,13 +26,13 @@ class BytesMoved:
 
 
 @dataclass(frozen=True, slots=True)
-class Stepped:
+class StepStarted:
     host: str
     what: str
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class StepTimed:
     host: str
     what: str
     seconds: float
@@ -45,7 +45,7 @@ class HostFinished:
     ok: bool
 
 
-ProgressEvent = Notice | BytesMoved | Stepped | Timed | HostFinished
+ProgressEvent = Notice | BytesMoved | StepStarted | StepTimed | HostFinished
 Watch = Callable[[ProgressEvent], None]
 
 

@@ -33,7 +33,7 @@ class Readable(Protocol):
     def read(self, size: int = -1, /) -> bytes: ...
 
 
-class Ended(NamedTuple):
+class CommandEnd(NamedTuple):
     code: int
     signal: str | None = None
 
@@ -45,8 +45,8 @@ class Ended(NamedTuple):
         return f"ended by SIG{self.signal}" if self.signal else f"exit code {self.code}"
 
 
-class Captured(NamedTuple):
-    ended: Ended
+class CapturedOutput(NamedTuple):
+    ended: CommandEnd
     stdout: bytes
     stderr: bytes
 
@@ -103,7 +103,7 @@ class Session(ABC):
         cancel: Cancel | None = None,
         deadline: Deadline | None = None,
         silence: float | None = None,
-    ) -> Ended:
+    ) -> CommandEnd:
         """Run a command in the account's home and forward its output as it arrives. Raises HostError if the connection
         is lost, on timeout and on cancellation, after ending the command's processes.
 
@@ -127,7 +127,7 @@ class Session(ABC):
     @abstractmethod
     def _run(
         self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline
-    ) -> Ended: ...
+    ) -> CommandEnd: ...
 
     @abstractmethod
     def close(self) -> None: ...
@@ -165,7 +165,7 @@ class Wakeup:
         os.write(self._writer, b"x")
 
 
-def timed_out(deadline: Deadline) -> TimedOut:
+def timeout_error(deadline: Deadline) -> TimedOut:
     if deadline.is_of_silence:
         return TimedOut(
             f"nothing has arrived from it for {rough_duration(deadline.seconds or 0)}",
@@ -200,10 +200,10 @@ def capture(
     stdin: Readable | None = None,
     timeout: float | None = None,
     cancel: Cancel | None = None,
-) -> Captured:
+) -> CapturedOutput:
     output = OutputCollector()
     ended = session.run(command, output.sink, stdin=stdin, timeout=timeout, cancel=cancel, silence=STEP_SILENCE)
-    return Captured(ended, output.stdout, output.stderr)
+    return CapturedOutput(ended, output.stdout, output.stderr)
 
 
 def chunks_of(stream: Readable) -> Iterator[bytes]:

@@ -54,7 +54,7 @@ from ipexctl.remote.command import MAX_LINE, Command
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import agent_and_request, agent_command
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
-from ipexctl.remote.session import OVERTIME, Ended, Readable, Session, Wakeup, copy_stdin, timed_out
+from ipexctl.remote.session import OVERTIME, CommandEnd, Readable, Session, Wakeup, copy_stdin, timeout_error
 
 _MOST_PORTS: Final = (1 << 16) - 1
 _TRIES: Final = 200
@@ -323,7 +323,7 @@ class SrunSession(Session):
 
     def _run(
         self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline
-    ) -> Ended:
+    ) -> CommandEnd:
         if len(command.script) > MAX_LINE:
             size = len(command.script) // 1024
             raise HostError(
@@ -377,7 +377,7 @@ class SrunSession(Session):
                         str(event.get("reason")), "check whether a firewall blocks nodes from this machine's ports"
                     )
                 if deadline.over:
-                    raise timed_out(deadline)
+                    raise timeout_error(deadline)
 
     def _follow(
         self,
@@ -386,7 +386,7 @@ class SrunSession(Session):
         sink: Callable[[StreamName, bytes], None],
         stdin: Readable | None,
         deadline: Deadline,
-    ) -> Ended:
+    ) -> CommandEnd:
         try:
             conn.sendall(encode_json({"script": command.script, "stdin": stdin is not None}))
         except OSError:
@@ -404,7 +404,7 @@ class SrunSession(Session):
                     raise Cancelled("stopped")
                 overtime = (overtime or Deadline(OVERTIME)) if deadline.over else None
                 if overtime is not None and overtime.over:
-                    raise timed_out(deadline)
+                    raise timeout_error(deadline)
                 ready = selector.select((overtime or deadline).left())
                 if not any(key.fileobj is conn for key, _ in ready):
                     continue
@@ -464,11 +464,11 @@ def _send_stdin(conn: socket.socket, data: bytes) -> None:
     conn.sendall(HEAD.pack(len(data), STDIN) + data)
 
 
-def _ended(message: Json) -> Ended:
+def _ended(message: Json) -> CommandEnd:
     if isinstance(number := message.get("signal"), int):
         with contextlib.suppress(ValueError):
-            return Ended(128 + number, signal.Signals(number).name.removeprefix("SIG"))
-        return Ended(128 + number, str(number))
+            return CommandEnd(128 + number, signal.Signals(number).name.removeprefix("SIG"))
+        return CommandEnd(128 + number, str(number))
     if isinstance(code := message.get("code"), int):
-        return Ended(code)
+        return CommandEnd(code)
     raise HostError(f"the command can't be started: {message.get('failed') or 'no reason is known'}")

@@ -28,8 +28,8 @@ from ipexctl.remote.handshake import Handshake, connect
 from ipexctl.remote.host_keys import HostKeys, Policy
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.proxy_jump import ProxySocket, close_tunnel
-from ipexctl.remote.session import OVERTIME, Ended, OutputCollector, Readable, Session, copy_stdin, timed_out
-from ipexctl.remote.tcp import Dialed
+from ipexctl.remote.session import OVERTIME, CommandEnd, OutputCollector, Readable, Session, copy_stdin, timeout_error
+from ipexctl.remote.tcp import DialedSocket
 
 _READ = 1 << 20
 _CONNECTION_ERRORS = (paramiko.SSHException, EOFError, OSError)
@@ -73,7 +73,7 @@ class SshSession(Session):
 
     def _run(
         self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline
-    ) -> Ended:
+    ) -> CommandEnd:
         nonce = secrets.token_hex(8)
         line = login_line(command, nonce)
         if len(line) > MAX_LINE:
@@ -140,7 +140,7 @@ class SshSession(Session):
             if deadline.cancelled:
                 raise Cancelled("stopped before it began") from None
             if deadline.over:
-                raise timed_out(deadline) from None
+                raise timeout_error(deadline) from None
             if transport.is_active() and isinstance(error, paramiko.SSHException):
                 raise _refused(opened=channel is not None) from None
             raise _lost(error) from None
@@ -152,7 +152,7 @@ class SshSession(Session):
             channel.close()
         self._open_channels.discard(channel)
 
-    def _wait_for_end(self, reader: _OutputReader, deadline: Deadline) -> Ended:
+    def _wait_for_end(self, reader: _OutputReader, deadline: Deadline) -> CommandEnd:
         keepalive = _Keepalive(reader.channel.get_transport())
         overtime: Deadline | None = None
         of_step = deadline
@@ -177,19 +177,19 @@ class SshSession(Session):
                         option="--timeout S sets another limit",
                     )
                 if is_over:
-                    raise timed_out(deadline)
+                    raise timeout_error(deadline)
                 if overtime is not None:
                     reader.wake.wait(overtime.left())
                 elif not reader.wake.wait(deadline.left(limits.DEAD_AFTER / 2)):
                     keepalive.check()
 
-    def _result(self, reader: _OutputReader) -> Ended:
+    def _result(self, reader: _OutputReader) -> CommandEnd:
         channel = reader.channel
         if channel.exit_status >= 0 and reader.fenced:
-            return Ended(channel.exit_status)
+            return CommandEnd(channel.exit_status)
         signal_name: str | None = getattr(channel, "ended_by", None)
         if signal_name and reader.fenced:
-            return Ended(128 + getattr(signal, f"SIG{signal_name}", 0), signal_name)
+            return CommandEnd(128 + getattr(signal, f"SIG{signal_name}", 0), signal_name)
         if channel.exit_status < 0:
             raise _lost(channel.get_transport().get_exception())
         output = reader.noise.decode(errors="replace").strip().splitlines()
@@ -234,10 +234,10 @@ class SshSessions:
     def __init__(self, policy: Policy | None) -> None:
         self._host_keys, self._keys = HostKeys(policy), KeyRing()
 
-    def open(self, host: Host, dialed: Dialed, dial: Callable[[Cancel], Dialed]) -> SshSession:
+    def open(self, host: Host, dialed: DialedSocket, dial: Callable[[Cancel], DialedSocket]) -> SshSession:
         return SshSession(host, self._connect(host, dialed), lambda cancel: self._connect(host, dial(cancel)))
 
-    def _connect(self, host: Host, dialed: Dialed) -> fabric.Connection:
+    def _connect(self, host: Host, dialed: DialedSocket) -> fabric.Connection:
         return connect(Handshake(host, dialed.endpoint, dialed.sock, self._host_keys, self._keys, dialed.deadline))
 
 

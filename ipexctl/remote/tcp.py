@@ -28,7 +28,7 @@ _READ_AHEAD = 1 << 17
 _QUICK_ACKS = 96
 
 
-class Dialed(NamedTuple):
+class DialedSocket(NamedTuple):
     """An open socket, and the rest of what the ssh handshake needs."""
 
     endpoint: Endpoint

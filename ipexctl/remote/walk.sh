@@ -1,5 +1,5 @@
-# The rule `own` of node/common/walk.py for sh: whether only this account can change what a path leads to, now or later,
-# so that its name may be used afterwards. One `ls` lists the directories from `/` on, in this order, which is enough:
+# The rule `own_path` of node/common/walk.py for sh: whether only this account can change what a path leads to, now or
+# later, so that its name may be used afterwards. One `ls` lists the directories from `/` on, in this order, which is enough:
 # an entry of a directory that others can't change can't be replaced once it was checked.
 
 walk_newline='

@@ -19,7 +19,7 @@ from ipexctl.node.common.files import disk_usage, write_atomically
 from ipexctl.option_declaration import DEFAULT_HOME, CallOptions
 from ipexctl.remote.local import is_this_machine
 from ipexctl.run.registry import RunRecord, RunRegistry
-from ipexctl.text import expanded, home_directory
+from ipexctl.text import expand_tilde, home_directory
 
 COMPLETIONS: Final = (
     ".bash_completions/ipexctl.sh",
@@ -110,7 +110,7 @@ def _left(hosts: Sequence[Host], selection: str, *, with_results: bool) -> Itera
         fix = "; ".join(f"ipexctl uninstall{options}" for options in _options_for(records, selection))
         fix = f"to remove everything there and the records: {fix}"
         yield FileGroup("records", len(records), 0, str(directory), fix)
-    home = expanded(DEFAULT_HOME)
+    home = expand_tilde(DEFAULT_HOME)
     if home.is_dir() and not any(map(is_this_machine, hosts)):
         fix = "this machine was a host of some calls; to remove it: ipexctl uninstall --hosts localhost"
         yield FileGroup("home", 1, disk_usage(home), str(home), fix)

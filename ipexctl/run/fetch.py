@@ -15,8 +15,8 @@ from typing import NamedTuple
 from ipexctl.errors import UserError
 from ipexctl.files.destination import Destination
 from ipexctl.files.receiver import LIMITS, Receiver
-from ipexctl.files.requested import FetchResult, FetchSource, FileFailure, Requested
-from ipexctl.hosts.host import Host, quoted
+from ipexctl.files.requested import FetchResult, FetchSource, FileFailure, RequestedPath
+from ipexctl.hosts.host import Host, quote
 from ipexctl.hosts.nodeset import expand
 from ipexctl.limits import FETCH_SILENCE, PATHS_CHECK
 from ipexctl.node.files.file_sender import RunFiles, SendRequest
@@ -44,18 +44,18 @@ class FetchRequest:
     """True for --follow (`mirror.py`): a file that grows on the host grows here."""
 
     @property
-    def requested(self) -> Requested:
+    def requested(self) -> RequestedPath:
         run = self.request["run"]
-        return Requested(self.request["path"], run["id"] if run is not None else "", self.is_followed)
+        return RequestedPath(self.request["path"], run["id"] if run is not None else "", self.is_followed)
 
 
 def check_destination(dest: str) -> None:
     """Raise a UserError for a DEST that no file can replace."""
     if not dest or "\0" in dest:
-        raise UserError(f"DEST is {quoted(dest)}, which can't be a path", fix="the current directory is .")
+        raise UserError(f"DEST is {quote(dest)}, which can't be a path", fix="the current directory is .")
     is_stream = os.path.islink(dest) and os.readlink(dest).startswith("/proc/")  # /dev/stdout
     if is_stream or (os.path.exists(dest) and not os.path.isfile(dest) and not os.path.isdir(dest)):
-        raise UserError(f"DEST {quoted(dest)} is a FIFO, socket or device", fix="name a file or a directory")
+        raise UserError(f"DEST {quote(dest)} is a FIFO, socket or device", fix="name a file or a directory")
 
 
 def order_of_run(
@@ -77,7 +77,7 @@ def order_of_run(
         found = next((part for part in (*record.nodes, *others) if host in (part.name, part.address)), None)
         if found is None:
             raise UserError(
-                f"run {record.id} was on no host {quoted(host)}", fix=f"one of {', '.join(record.hosts) or 'its hosts'}"
+                f"run {record.id} was on no host {quote(host)}", fix=f"one of {', '.join(record.hosts) or 'its hosts'}"
             )
         chosen = found
     run: RunFiles = {
@@ -106,7 +106,7 @@ def orders_of_all_hosts(record: RunRecord, path: str | None, dest: str, *, resul
     return requests
 
 
-def found_nothing(results: Sequence[FetchResult]) -> bool:
+def has_found_nothing(results: Sequence[FetchResult]) -> bool:
     return all(result.status == "ok" and not (result.unchanged or result.left_out) for result in results)
 
 
@@ -162,9 +162,9 @@ def order_of_host(source: FetchSource, dest: str, hosts: Sequence[Host], home: s
     if len(names := expand(source.word)) > 1:
         command = ("ipexctl", "fetch", f"{names[0]}:{source.path}", os.path.join(dest, names[0], ""))
         fix = f"one call for each of them: {shlex.join(command)}"
-        raise UserError(f"{quoted(source.word)} names {len(names)} hosts, and fetch takes one", fix=fix)
+        raise UserError(f"{quote(source.word)} names {len(names)} hosts, and fetch takes one", fix=fix)
     raise UserError(
-        f"{quoted(source.word)} is neither a run of this machine nor a host of this call",
+        f"{quote(source.word)} is neither a run of this machine nor a host of this call",
         fix=f"ipexctl ps shows the runs; a host: --hosts {source.word}, or -H HOSTFILE",
     )
 

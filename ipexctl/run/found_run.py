@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ipexctl.errors import CallError, UserError
 from ipexctl.facts.live_runs import RUN_ID
-from ipexctl.hosts.host import Host, check_host, quoted
+from ipexctl.hosts.host import Host, check_host, quote
 from ipexctl.hosts.nodeset import fold
 from ipexctl.limits import PS_ANSWER
 from ipexctl.node.common.json_records import check_type
@@ -77,7 +77,7 @@ def choose_run(word: str, found: Mapping[str, RunInHome], errors: Mapping[str, H
     names = sorted({run for home in found.values() for run in home.names})
     if len(names) > 1 and word not in names:
         some = ", ".join(names[:4]) + (" …" if len(names) > 4 else "")
-        reason = f"{len(names)} runs on these hosts have {quoted(word)} in their id: {some}"
+        reason = f"{len(names)} runs on these hosts have {quote(word)} in their id: {some}"
         raise UserError(reason, fix="use more of the id")
     run = word if word in names else "".join(names)
     homes = {name: (home, home.plan) for name, home in found.items() if home.plan is not None and home.plan.id == run}
@@ -86,7 +86,7 @@ def choose_run(word: str, found: Mapping[str, RunInHome], errors: Mapping[str, H
         code = 3 if isinstance(error, Unreachable) else 1
         raise CallError(f"{name}: {error.reason}", fix=error.advice, exit_code=code)
     if not homes:
-        what = "no run" if word in LAST else f"no run {quoted(word)}"
+        what = "no run" if word in LAST else f"no run {quote(word)}"
         reason = f"there is {what} in the home of this account on {fold(tuple(found))}"
         raise UserError(reason, fix="look for it in another home: --home DIR")
     node0 = max(

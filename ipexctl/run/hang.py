@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from ipexctl.hosts.nodeset import fold
-from ipexctl.known_errors.match import bare, shortened
+from ipexctl.known_errors.match import bare, shorten_text
 from ipexctl.node.common.records import FINAL, KEEPS_STORE, Silence, SilentRank
 from ipexctl.run.ranks import describe_ranks
 from ipexctl.run.stack_dump import Dump, Process, RankStacks, StackFrame, StackGroup, name_ranks, place_lines
-from ipexctl.text import counted, format_clock, join_words, printable
+from ipexctl.text import format_clock, format_count, join_words, printable
 
 HangKind = Literal["ended", "elsewhere", "no-stack", "mismatch", "same"]
 
@@ -99,7 +99,7 @@ class Hang:
             return f"all ranks wait in {self.waiting[0].place}, and none is elsewhere"
         more = len(self.causes) - _MOST
         absent = [f"{place.names} {self._absence(place)}" for place in self.causes[:_MOST]]
-        absent += [f"{counted(more, 'more group')} of ranks"] if more > 0 else []
+        absent += [f"{format_count(more, 'more group')} of ranks"] if more > 0 else []
         return f"{join_words(absent)}, while {waits}"
 
     def _absence(self, place: HangPlace) -> str:
@@ -263,14 +263,14 @@ def describe_silent(silence: Silence) -> list[tuple[list[SilentRank], str]]:
     """Groups of ranks in the same state with the same last line, each with a sentence about it."""
     groups: dict[str, list[SilentRank]] = {}
     for rank in silence.ranks:
-        last = f"last line: {shortened(bare(rank.last), _WIDTH)}" if rank.last else "no output yet"
+        last = f"last line: {shorten_text(bare(rank.last), _WIDTH)}" if rank.last else "no output yet"
         groups.setdefault(f"{describe_activity(rank)}; {last}", []).append(rank)
     return [(ranks, f"{name_ranks(ranks)}: {state}") for state, ranks in groups.items()]
 
 
 def dump_lines(run: str, dump: Dump, *, places: bool = True) -> list[str]:
     hang = explain_hang(dump)
-    who = [] if hang is None else [printable(shortened(hang.sentence, _MAX_SENTENCE))]
+    who = [] if hang is None else [printable(shorten_text(hang.sentence, _MAX_SENTENCE))]
     head = f"the ranks at {format_clock(dump.at)} (ipexctl why {run} shows this again):"
     if not places:
         return who

@@ -32,7 +32,7 @@ from ipexctl.run.fetch import FetchRequest, fetch
 from ipexctl.run.queue_wait import poll_status
 from ipexctl.run.reconnect import Absence
 from ipexctl.run.registry import RunRecord
-from ipexctl.text import counted, printable
+from ipexctl.text import format_count, printable
 
 _LOST: Final = (Unreachable, TimedOut, AgentEnded)
 """Errors after which a pass is retried. AgentEnded: the kernel may kill the program for lack of memory."""
@@ -200,7 +200,9 @@ class RunMirror:
             text = f"{host}: nothing is at {printable(latest.source)} yet; checking again {interval} until {run} ends"
             self._watch(Notice(text))
         elif count and part.is_new("arrived"):
-            there = f"{counted(count, 'file')} of {host} {'is' if count == 1 else 'are'} in {printable(latest.dest)}"
+            there = (
+                f"{format_count(count, 'file')} of {host} {'is' if count == 1 else 'are'} in {printable(latest.dest)}"
+            )
             self._watch(
                 Notice(f"{there}; what changes follows {interval} until {run} ends; Ctrl-C ends only this call")
             )

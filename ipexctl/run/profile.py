@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from ipexctl.node.run.rank_profile import OperatorTime, RankProfile
 from ipexctl.run.ranks import describe_ranks
-from ipexctl.text import counted, printable
+from ipexctl.text import format_count, printable
 
 PARTS: Final = ("data", "forward", "backward", "wait", "all_reduce", "optimizer", "rest")
 PART_NAMES: Final = {"data": "data", "wait": "waiting for other ranks", "all_reduce": "all-reduce"}
@@ -218,14 +218,16 @@ def _advice(profile: RunProfile) -> Iterator[str]:
         yield f"{text}: larger batches, or torch.compile"
     average = own.product_seconds / own.products if own.products else SMALL_PRODUCT
     if used > 1 and average < SMALL_PRODUCT and (profile.share or 0.0) < LOW_SHARE:
-        text = f"a matrix product takes {1e6 * average:.0f} µs on average, too little for {counted(used, 'thread')}"
+        text = (
+            f"a matrix product takes {1e6 * average:.0f} µs on average, too little for {format_count(used, 'thread')}"
+        )
         yield f"{text}: larger batches, or more ranks with fewer threads (--ppn)"
     busy = own.cpu / (own.seconds * own.cores) if own.cores else 1.0
     if 2 * own.threads <= own.cores:
-        text = f"torch uses {counted(own.threads, 'thread')} on {own.cores} cores"
+        text = f"torch uses {format_count(own.threads, 'thread')} on {own.cores} cores"
         yield f"{text}: --omp {own.cores}, and no torch.set_num_threads"
     elif busy < IDLE and not is_python and main.share("data") + sum(own.communication) / own.seconds < _ADVISED["data"]:
-        text = f"{counted(used, 'thread')} worked {100 * busy:.0f} % of a step"
+        text = f"{format_count(used, 'thread')} worked {100 * busy:.0f} % of a step"
         yield f"{text}: larger batches, or more ranks on each host (--ppn)"
     if own.peak_spread >= SLOWED:
         text = f"the same matrix product took {own.peak_spread:.1f} times its best time, at load {own.load:.0f}"

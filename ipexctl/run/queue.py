@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # ps asks a queue and explains nothing: 25 ms
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
+class QueueExplanation:
     reason: str
     fix: str = ""
 
@@ -24,7 +24,7 @@ class Queue(Transport, Protocol):
     def placed(self, record: RunRecord, status: RunStatus, document: Reply) -> tuple[RunRecord, RunStatus]:
         """The run by its login node's answer: with hosts and ranks, or with the reason why it waits."""
 
-    def explain(self, record: RunRecord, status: RunStatus) -> Explained:
+    def explain(self, record: RunRecord, status: RunStatus) -> QueueExplanation:
         """The state of a run that has no record of its own yet."""
 
     def diagnosis_of(self, record: RunRecord, status: RunStatus) -> Diagnosis:

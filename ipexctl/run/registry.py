@@ -32,7 +32,7 @@ from ipexctl.projects.root import ProjectHere
 from ipexctl.run.pending import remove_record, runs_directory
 from ipexctl.run.records_0_4 import for_0_4, from_0_4
 from ipexctl.spec import NOT_TYPED, TypedCall
-from ipexctl.text import expanded, format_clock, printable
+from ipexctl.text import expand_tilde, format_clock, printable
 from ipexctl.transports import Transport, transport_named
 
 if TYPE_CHECKING:
@@ -116,14 +116,14 @@ class RunRecord:
 _ABOUT_RUN: Final = re.compile(r"ipexctl (?:attach|fetch|logs|report|slow|stop|wait|why) [A-Za-z0-9_-]+(?::\S+)?")
 
 
-def begun_by(environ: Mapping[str, str]) -> RunBy | None:
+def identify_caller(environ: Mapping[str, str]) -> RunBy | None:
     """Who begins a run here; None with IPEXCTL_ANONYMOUS=1."""
     if environ.get("IPEXCTL_ANONYMOUS", "") not in ("", "0"):
         return None
     return RunBy(printable(account_name())[:80], printable(os.uname().nodename)[:80])
 
 
-def begun_elsewhere(record: RunRecord) -> str:
+def explain_foreign_run(record: RunRecord) -> str:
     by = record.plan.by
     who = printable(f"{by.user}@{by.host}") if by is not None else "another machine or account"
     return f"run {record.id} was begun by {who}"
@@ -161,7 +161,7 @@ def new_id(script: str, now: float) -> str:
 _ID: Final = re.compile(r"[A-Za-z0-9_]{1,24}-[0-9]{4}-[0-9]{6}-[0-9a-f]{4}")
 
 
-def given_id(environ: Mapping[str, str]) -> str:
+def read_given_id(environ: Mapping[str, str]) -> str:
     """The id that a job script sets for its run (IPEXCTL_RUN_ID), by which `submit` knows the run; or empty."""
     given = environ.get("IPEXCTL_RUN_ID", "") if job_number(environ) else ""
     if given and not _ID.fullmatch(given):
@@ -325,7 +325,7 @@ def _host_to_json(host: Host) -> dict[str, Any]:
     paths: dict[str, Path | None] = {name: getattr(host, name) for name in _HOST_PATHS}
     return {
         **{name: getattr(host, name) for name in (*_HOST_FIELDS, "proxy")},
-        **{name: None if path is None else str(expanded(path).absolute()) for name, path in paths.items()},
+        **{name: None if path is None else str(expand_tilde(path).absolute()) for name, path in paths.items()},
     }
 
 

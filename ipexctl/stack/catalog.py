@@ -22,7 +22,7 @@ from ipexctl.hosts.host import did_you_mean
 from ipexctl.hosts.source import SourceFile
 from ipexctl.node.common.json_records import FieldDecoder, JsonError, check_type, decode, decoder_of, parse_json
 from ipexctl.node.env.check import normalize
-from ipexctl.text import expanded
+from ipexctl.text import expand_tilde
 
 PyPI = Literal["available", "yanked", "absent"]
 CpuWheel = Literal["published", "unverified", "none"]
@@ -334,7 +334,7 @@ def _check_keys(row: Mapping[str, object], what: str) -> None:
 def rows_file(environ: Mapping[str, str]) -> Path | None:
     """$IPEXCTL_ROWS, else rows.json in the user's configuration if it exists."""
     if named := environ.get(VARIABLE):
-        return expanded(named)
+        return expand_tilde(named)
     usual = config_directory() / "rows.json"
     try:
         return usual if usual.is_file() else None

@@ -27,7 +27,7 @@ from ipexctl.projects.layout import NO_LAYOUT, ProjectLayout
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.local import LocalSession
-from ipexctl.remote.outcome import HostError, HostResult, HostStatus, Report, Timed, Watch, exit_code
+from ipexctl.remote.outcome import HostError, HostResult, HostStatus, Report, StepTimed, Watch, exit_code
 from ipexctl.remote.session import Session
 from ipexctl.stack.catalog import StackSpec, known_rows, rows_digest
 from ipexctl.stack.env.record import check_new_env_name
@@ -341,7 +341,7 @@ class InstallContext:
     def timed(self, host: str, what: str) -> Iterator[None]:
         began = time.monotonic()
         yield
-        self.watch(Timed(host, what, time.monotonic() - began))
+        self.watch(StepTimed(host, what, time.monotonic() - began))
 
     @property
     def seconds(self) -> float:
@@ -407,7 +407,7 @@ def inspect_hosts(context: InstallContext, probed: Sequence[HostFacts] = ()) -> 
     request = context.request
 
     def on_step(host: Host, step: str, seconds: float) -> None:
-        context.watch(Timed(host.name, step, seconds))
+        context.watch(StepTimed(host.name, step, seconds))
 
     pool, home, timeout = context.pool, request.home, request.timeout
     for gathered in probed or gather_facts(context.hosts, pool, home=home, timeout=timeout, on_step=on_step):

@@ -178,7 +178,7 @@ def _line_of(path: Path) -> str:
     return ""
 
 
-class Ignored:
+class IgnoreRules:
     def __init__(
         self,
         outer: Sequence[Layer],

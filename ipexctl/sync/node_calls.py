@@ -1,6 +1,6 @@
 """Calls to the agent for a project's tree: its state, and an update with missing contents.
 
-A host that has the `Expected` tree updates it in the same round trip, which saves most syncs the second one. The agent
+A host that has the `ExpectedTree` updates it in the same round trip, which saves most syncs the second one. The agent
 checks each content by its hash (`node/files/tree_upload.py`).
 """
 
@@ -134,7 +134,7 @@ class TreeCallOptions(NamedTuple):
         }
 
 
-class Expected(NamedTuple):
+class ExpectedTree(NamedTuple):
     """The tree that hosts should have, by digest, and the project's contents that it lacks."""
 
     digest: str | None
@@ -143,11 +143,11 @@ class Expected(NamedTuple):
 
 
 def query_tree(
-    session: Session, calls: TreeCalls, query: Callable[[], tuple[TreeCallOptions, Expected | None]]
+    session: Session, calls: TreeCalls, query: Callable[[], tuple[TreeCallOptions, ExpectedTree | None]]
 ) -> tuple[TreesReply, int]:
     """Return the trees' state and the number of bytes that were used.
 
-    A host with the `Expected` tree, and no run using it, updates it at once. `query` is called while the agent starts;
+    A host with the `ExpectedTree`, and no run using it, updates it at once. `query` is called while the agent starts;
     it may wait.
     """
 

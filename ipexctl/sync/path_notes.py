@@ -82,7 +82,7 @@ def note_fetched(paths: Iterable[str]) -> None:
     _FETCHED.add(paths)
 
 
-def fetched_below(root: Path) -> frozenset[str]:
+def list_fetched_files(root: Path) -> frozenset[str]:
     """What fetch created below a project's root, relative to it. The root must be free of links.
 
     A Python file is code for the next run, not a result, unless fetch created its directory.

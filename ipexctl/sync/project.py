@@ -18,7 +18,7 @@ from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.file_reader import open_regular
-from ipexctl.files.manifest import Manifest, unpacked
+from ipexctl.files.manifest import Manifest, unpack_manifest
 from ipexctl.found_files import cache_directory
 from ipexctl.node.common.files import (
     encode_name,
@@ -31,8 +31,8 @@ from ipexctl.node.common.files import (
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.projects.root import own_directories, owner_here, real_path, root_problem, tree_name
 from ipexctl.sync.ignore import pattern_for
-from ipexctl.sync.path_notes import fetched_below, secret_files_below
-from ipexctl.sync.scan import Found, ScanResult, check_size, scan_project, unreadable
+from ipexctl.sync.path_notes import list_fetched_files, secret_files_below
+from ipexctl.sync.scan import ScannedEntry, ScanResult, check_size, scan_project, unreadable
 
 _MAX_REMEMBERED: Final = 6
 _MOST_IGNORED: Final = 10_000
@@ -83,7 +83,7 @@ def read_project(
         root,
         left_out,
         includes,
-        fetched_below(root),
+        list_fetched_files(root),
         secret_files=secret_files_below(root, secret_files),
         is_limited=not allow_big,
     )
@@ -147,11 +147,11 @@ def last_sent(project: Project) -> str | None:
     return None
 
 
-def sent_before(project: Project, digest: str) -> Manifest | None:
+def read_sent_manifest(project: Project, digest: str) -> Manifest | None:
     if len(digest) != 64 or not digest.isalnum():
         return None
     try:
-        return unpacked((project.cache / f"{digest}.gz").read_bytes(), digest)
+        return unpack_manifest((project.cache / f"{digest}.gz").read_bytes(), digest)
     except (OSError, ValueError, EOFError, zlib.error):
         return None
 
@@ -171,7 +171,7 @@ class Hashes:
         if data.get("schema") == _SCHEMA and isinstance(data.get("files"), dict):
             self._cached = data["files"]
 
-    def of(self, path: bytes, found: Found) -> Found | str:
+    def of(self, path: bytes, found: ScannedEntry) -> ScannedEntry | str:
         """Hash of a file at an absolute path, or its present identity if it changed since the scan."""
         identity = [found.size, *found.identity]
         known = self._cached.get(found.path)
@@ -211,7 +211,7 @@ def manifest_of(scanned: ScanResult, hashes: Hashes) -> Manifest:
     return Manifest.of(entries)
 
 
-def _content(path: bytes, found: Found, hashes: Hashes) -> tuple[str, int]:
+def _content(path: bytes, found: ScannedEntry, hashes: Hashes) -> tuple[str, int]:
     """Hash and size of a file; an empty hash if it was removed."""
     for _ in range(_MAX_TRIES):
         try:

@@ -23,11 +23,11 @@ from ipexctl.node.files.call_replies import Generation, TreeChanges, TreesReply
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import Outcome, run_in_background
-from ipexctl.remote.outcome import HostError, Timed, Watch, ignore_event
+from ipexctl.remote.outcome import HostError, StepTimed, Watch, ignore_event
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.remote.session import Session
 from ipexctl.sync.node_calls import (
-    Expected,
+    ExpectedTree,
     SyncReport,
     SyncResult,
     TreeCallOptions,
@@ -35,7 +35,7 @@ from ipexctl.sync.node_calls import (
     put_tree,
     query_tree,
 )
-from ipexctl.sync.project import Project, last_sent, remember, sent_before
+from ipexctl.sync.project import Project, last_sent, read_sent_manifest, remember
 
 if TYPE_CHECKING:  # most syncs send little, and ask for no facts: 50 ms
     from ipexctl.facts.facts import Facts
@@ -126,18 +126,18 @@ class TreeQuery:
 
     def __init__(self, hosts: Sequence[Host], pool: SessionPool, calls: TreeCalls) -> None:
         self._calls = calls
-        self._query: Future[tuple[TreeCallOptions, Expected | None]] = Future()
+        self._query: Future[tuple[TreeCallOptions, ExpectedTree | None]] = Future()
         self._watch: Watch = ignore_event
         self._outcomes = run_in_background(lambda: list(pool.each(hosts, self._work)), "trees")
 
     def _work(self, host: Host, session: Session) -> tuple[TreesReply, int]:
         began = time.monotonic()
         answer = query_tree(session, self._calls, self._query.result)
-        self._watch(Timed(host.name, "asked", time.monotonic() - began))
+        self._watch(StepTimed(host.name, "asked", time.monotonic() - began))
         return answer
 
     def send(
-        self, request: TreeCallOptions, expected: Expected | None, watch: Watch
+        self, request: TreeCallOptions, expected: ExpectedTree | None, watch: Watch
     ) -> list[Outcome[Host, tuple[TreesReply, int]]]:
         self._watch = watch
         self._query.set_result((request, expected))
@@ -203,10 +203,10 @@ class ProjectSync:
         assert self.plan is not None
         return self.plan.generation
 
-    def _expect(self) -> Expected | None:
+    def _expect(self) -> ExpectedTree | None:
         """The tree sent last, if the project differs little from it; "no tree" if it is small and was never sent."""
         digest, manifest = last_sent(self.project), self.project.manifest
-        sent = sent_before(self.project, digest) if digest else None
+        sent = read_sent_manifest(self.project, digest) if digest else None
         if digest == manifest.digest or (digest and sent is None):
             return None
         need = set(manifest.files) - set(sent.files if sent else ())
@@ -217,11 +217,13 @@ class ProjectSync:
         if not sent and not is_same_home:
             return None  # hosts with different homes are refused, if possible before a tree is made
         try:
-            return Expected(digest, self._pack(need))
+            return ExpectedTree(digest, self._pack(need))
         except HostError:  # a file changed since the scan: the upload reports it
             return None
 
-    def _query(self, hosts: Sequence[Host], query: TreeQuery | None = None, expected: Expected | None = None) -> None:
+    def _query(
+        self, hosts: Sequence[Host], query: TreeQuery | None = None, expected: ExpectedTree | None = None
+    ) -> None:
         query = query or TreeQuery(hosts, self.pool, self.request.calls)
         for done in query.send(self.request, expected, self.watch):
             if done.result is not None:
@@ -268,7 +270,7 @@ class ProjectSync:
         for generation in self.answers[host.name].generations:
             if not generation.digest:
                 continue
-            sent = sent_before(self.project, generation.digest)
+            sent = read_sent_manifest(self.project, generation.digest)
             if sent is None:
                 return set()
             wanted -= set(sent.files)
@@ -329,7 +331,7 @@ class ProjectSync:
             if not set(reply.need) <= set(self.project.manifest.files):
                 raise MalformedReply("it needs files that are not in the project", json.dumps(reply))
             parcels, contents = (), self._contents(set(reply.need))
-        self.watch(Timed(host.name, "sent", time.monotonic() - began))
+        self.watch(StepTimed(host.name, "sent", time.monotonic() - began))
         if reply.busy:
             raise HostError(f"run {', '.join(reply.busy)} began to use the tree during the sync", "run it again")
         if reply.changes is None:

@@ -22,7 +22,16 @@ from ipexctl.files.manifest import leads_out
 from ipexctl.node.common.files import decode_name, encode_name
 from ipexctl.node.files.manifest import EntryKind
 from ipexctl.projects.root import path_problem, real_path
-from ipexctl.sync.ignore import ENVIRONMENT_MARKS, FILES, Ignored, Layer, Reason, layer_of, outer_layers, pattern_for
+from ipexctl.sync.ignore import (
+    ENVIRONMENT_MARKS,
+    FILES,
+    IgnoreRules,
+    Layer,
+    Reason,
+    layer_of,
+    outer_layers,
+    pattern_for,
+)
 from ipexctl.text import readable
 
 MAX_SCANNED: Final = 200_000
@@ -34,7 +43,7 @@ _DOMINANT: Final = 0.8
 """A directory is listed instead of its entries, unless one of them has this share of it."""
 
 
-class Found(NamedTuple):
+class ScannedEntry(NamedTuple):
     path: str
     kind: EntryKind
     mode: int
@@ -47,7 +56,7 @@ class Found(NamedTuple):
 @dataclass(slots=True)
 class ScanResult:
     root: Path
-    found: list[Found] = field(default_factory=list)
+    found: list[ScannedEntry] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     outward: list[str] = field(default_factory=list)
     """Links out of the tree; sent as links, so they may be broken on a node."""
@@ -91,7 +100,7 @@ def scan_project(
     real = real_path(root)
     if problem := path_problem(real, "directory"):
         raise UserError(f"{root} {problem}", fix="name the directory of your project")
-    ignored = Ignored(outer_layers(real), excludes, includes, fetched, secret_files)
+    ignored = IgnoreRules(outer_layers(real), excludes, includes, fetched, secret_files)
     result, output = ScanResult(real), _output_files()
     base = os.fsencode(real)
     pending: list[_Directory] = [_Directory("", ignored.outer)]
@@ -117,7 +126,7 @@ def _scan_directory(
     result: ScanResult,
     base: bytes,
     directory: _Directory,
-    ignored: Ignored,
+    ignored: IgnoreRules,
     output: frozenset[tuple[int, int]],
 ) -> list[_Directory]:
     prefix, layers = directory.prefix, directory.layers
@@ -165,14 +174,14 @@ def _add(result: ScanResult, path: str, entry: os.DirEntry[bytes], status: os.st
     identity = (status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev)
     mode = stat.S_IMODE(status.st_mode) & 0o777
     if stat.S_ISDIR(status.st_mode):
-        result.found.append(Found(path, "d", mode | 0o700, 0, identity))
+        result.found.append(ScannedEntry(path, "d", mode | 0o700, 0, identity))
     elif stat.S_ISREG(status.st_mode):
-        result.found.append(Found(path, "f", mode | 0o400, status.st_size, identity))
+        result.found.append(ScannedEntry(path, "f", mode | 0o400, status.st_size, identity))
     elif stat.S_ISLNK(status.st_mode):
         target = os.readlink(entry.path)
         if leads_out(path, decode_name(target)):
             result.outward.append(path)
-        result.found.append(Found(path, "l", 0o777, 0, identity, decode_name(target)))
+        result.found.append(ScannedEntry(path, "l", 0o777, 0, identity, decode_name(target)))
     else:
         result.skipped.append(path)
 

@@ -20,7 +20,7 @@ from ipexctl.option_declaration import NO_OPTIONS, CallOptions
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import ExecResult
 from ipexctl.remote.outcome import Report
-from ipexctl.text import counted, printable
+from ipexctl.text import format_count, printable
 from ipexctl.ui.results import fold_names, host_json, show_failures, summary_json
 from ipexctl.ui.safe_output import OutputPipes, PrefixedLines, for_terminal
 
@@ -104,7 +104,7 @@ def show_gathered(report: Report[ExecResult], output: CollectedOutput) -> None:
                 groups.setdefault(digest, []).append(result.host)
         for hosts in groups.values():
             names = fold_names(host.name for host in hosts)
-            target.buffer.write(f"{names} ({counted(len(hosts), 'host')}):\n".encode())
+            target.buffer.write(f"{names} ({format_count(len(hosts), 'host')}):\n".encode())
             if target.isatty():
                 lines = PrefixedLines(b"")
                 for piece in output.pieces(hosts[0], stream):

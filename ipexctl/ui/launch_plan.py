@@ -17,7 +17,7 @@ from ipexctl.run.start.request import StartFailure
 from ipexctl.run_options import words_in_sh
 from ipexctl.text import printable, short_list, short_numbers
 from ipexctl.ui.machine_drawing import DrawnRank, machine_lines, short_cpu
-from ipexctl.ui.messages import paint, wants_color, wrapped, wrapped_fix
+from ipexctl.ui.messages import paint, wants_color, wrap_fix, wrap_text
 from ipexctl.ui.results import group_by, print_json
 from ipexctl.ui.text_table import column_widths, folded_hosts, output_width, print_lines, row_lines
 
@@ -46,11 +46,11 @@ def show_plan(
 def plan_lines(
     plan: Plan, width: int = 80, *, colors: bool = False, machines: Mapping[str, Cpu] = NO_MACHINES
 ) -> Iterator[str]:
-    for line in wrapped(_summary(plan), width):
+    for line in wrap_text(_summary(plan), width):
         yield paint(line, "1", on=colors)
     for heading, lines in _sections(plan, width, machines):
         if section := list(lines):
-            yield from ("", *(paint(line, "1", on=colors) for line in wrapped(heading, width)), *section)
+            yield from ("", *(paint(line, "1", on=colors) for line in wrap_text(heading, width)), *section)
 
 
 def _sections(plan: Plan, width: int, machines: Mapping[str, Cpu]) -> Iterator[tuple[str, Iterable[str]]]:
@@ -65,8 +65,8 @@ def _sections(plan: Plan, width: int, machines: Mapping[str, Cpu]) -> Iterator[t
     place = "What node0, and a starter on each other host, starts for each rank" if by_starters else "What node0 starts"
     yield f"{place} ({title_of(plan.flavor)})", _command(plan.argv, width)
     yield "Variables of mpirun itself", _everywhere(plan.launcher_env, plan, width)
-    yield "What each rank executes", (*wrapped(f"in {plan.cwd}", width, "  "), *_command(_rank_command(plan), width))
-    yield "Notes", (line for note in (*plan.choices, *plan.notes) for line in wrapped_fix(note, width, "  - ", "    "))
+    yield "What each rank executes", (*wrap_text(f"in {plan.cwd}", width, "  "), *_command(_rank_command(plan), width))
+    yield "Notes", (line for note in (*plan.choices, *plan.notes) for line in wrap_fix(note, width, "  - ", "    "))
 
 
 def _summary(plan: Plan) -> str:
@@ -76,7 +76,7 @@ def _summary(plan: Plan) -> str:
 def _drawn_ranks(hosts: Sequence[HostPlan], width: int, machines: Mapping[str, Cpu]) -> Iterator[str]:
     for group in group_by(hosts, lambda host: (machines[host.name], _alike(host))).values():
         cpu = machines[group[0].name]
-        yield from wrapped(printable(f"{fold(host.name for host in group)}: {short_cpu(cpu)}"), width, "  ", "    ")
+        yield from wrap_text(printable(f"{fold(host.name for host in group)}: {short_cpu(cpu)}"), width, "  ", "    ")
         ranks = [
             DrawnRank([host.ranks[at].rank for host in group], rank.cores, rank.ccl_cores, rank.memory, rank.omp)
             for at, rank in enumerate(group[0].ranks)
@@ -120,8 +120,8 @@ def _shown(setting: Setting) -> str:
 
 
 def _setting(assignment: str, reason: str, width: int) -> Iterator[str]:
-    yield from wrapped(assignment, width, "  ")
-    yield from wrapped(reason, width, "      ")
+    yield from wrap_text(assignment, width, "  ")
+    yield from wrap_text(reason, width, "      ")
 
 
 def _everywhere(settings: Sequence[Setting], plan: Plan, width: int) -> Iterator[str]:

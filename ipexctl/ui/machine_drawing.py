@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from ipexctl.facts.cpu import Cpu, CpuList, NumaNode, format_numa_nodes
 from ipexctl.launch.topology import cores_of
 from ipexctl.text import short_numbers
-from ipexctl.ui.messages import wrapped
+from ipexctl.ui.messages import wrap_text
 
 _RANK_SIGNS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _MEANINGS: Final = {
@@ -55,11 +55,11 @@ def machine_lines(cpu: Cpu, ranks: Sequence[DrawnRank], width: int) -> Iterator[
                 start = f"  {row.label:<{label}}  {row.memory:>{memory}}  "
                 drawn = "".join(signs[core.cpus[0]] for core in row.cores)
                 blocks = " ".join(drawn[at : at + 10] for at in range(0, len(drawn), 10))
-                yield from wrapped(blocks, width, start, " " * len(start)) or [start.rstrip()]
+                yield from wrap_text(blocks, width, start, " " * len(start)) or [start.rstrip()]
     used = [f"{sign} {text}" for sign, text in _MEANINGS.items() if sign in signs.values()]
-    yield from wrapped(f"({'; '.join(['each core has the sign of its rank'] * bool(ranks) + used)})", width)
+    yield from wrap_text(f"({'; '.join(['each core has the sign of its rank'] * bool(ranks) + used)})", width)
     for at, rank in enumerate(ranks):
-        yield from wrapped(_rank_text(rank), width, f"{_rank_sign(at)}  ", " " * 5)
+        yield from wrap_text(_rank_text(rank), width, f"{_rank_sign(at)}  ", " " * 5)
 
 
 def _rank_text(rank: DrawnRank) -> str:

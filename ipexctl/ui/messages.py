@@ -31,7 +31,7 @@ _COMMAND: Final = re.compile(
 )
 
 
-def wrapped(text: str, width: int, indent: str = "", hanging: str | None = None) -> list[str]:
+def wrap_text(text: str, width: int, indent: str = "", hanging: str | None = None) -> list[str]:
     """Wrap without breaking words, so that they can be copied. `hanging`: indent after the first line."""
     return textwrap.wrap(
         printable(text),
@@ -43,7 +43,7 @@ def wrapped(text: str, width: int, indent: str = "", hanging: str | None = None)
     )
 
 
-def wrapped_lines(text: str, width: int, hanging: str) -> list[str]:
+def wrap_lines(text: str, width: int, hanging: str) -> list[str]:
     return [
         piece
         for line in text.split("\n")
@@ -54,7 +54,7 @@ def wrapped_lines(text: str, width: int, hanging: str) -> list[str]:
     ]
 
 
-def wrapped_names(text: str, width: int, indent: str, hanging: str) -> list[str]:
+def wrap_names(text: str, width: int, indent: str, hanging: str) -> list[str]:
     """A list such as `node[1,3-9]`, broken after commas."""
     lines = [indent]
     for name in re.split(r"(?<=,)", printable(text)):
@@ -73,14 +73,14 @@ def clauses(fix: str) -> Iterator[tuple[str, bool]]:
         follows_colon = clause.endswith(":")
 
 
-def wrapped_fix(fix: str, width: int, indent: str, hanging: str) -> list[str]:
+def wrap_fix(fix: str, width: int, indent: str, hanging: str) -> list[str]:
     """A command that does not fit the rest of a line gets its own and stays on it."""
     lines: list[str] = []
     prose, margin = "", indent
     for clause, is_command in clauses(printable(fix).strip()):
         text = f"{prose} {clause}".strip()
         if not is_command or len(margin) + len(text) <= width:
-            *full, last = wrapped(text, width, margin, hanging)
+            *full, last = wrap_text(text, width, margin, hanging)
             lines += full
             prose, margin = last[len(hanging if full else margin) :], hanging if full else margin
         else:
@@ -145,22 +145,20 @@ def notice_text(notice: Notice) -> str:
 
 def print_with_fix(text: str, fix: str, timeout: float | None = None) -> None:
     width = _terminal_width()
-    lines = wrapped_lines(text, width, "    ") if width else [text]
+    lines = wrap_lines(text, width, "    ") if width else [text]
     if fix:
-        lines += wrapped_fix(fix, width, "  ", "  ") if width else [f"  {printable(fix)}"]
+        lines += wrap_fix(fix, width, "  ", "  ") if width else [f"  {printable(fix)}"]
     print_message("\n".join(lines), timeout)
 
 
-def fitted(lines: Sequence[str]) -> str:
+def fit_lines(lines: Sequence[str]) -> str:
     width = _terminal_width()
     if not width:
         return "\n".join(lines)
     return "\n".join(
         piece
         for line in lines
-        for piece in (
-            wrapped_fix(line, width, "  ", "    ") if line.startswith("  ") else wrapped_lines(line, width, "    ")
-        )
+        for piece in (wrap_fix(line, width, "  ", "    ") if line.startswith("  ") else wrap_lines(line, width, "    "))
     )
 
 

@@ -11,7 +11,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.remote.outcome import BytesMoved, HostFinished, Notice, ProgressEvent, Stepped, Timed
+from ipexctl.remote.outcome import BytesMoved, HostFinished, Notice, ProgressEvent, StepStarted, StepTimed
 from ipexctl.text import printable, readable
 from ipexctl.ui.messages import notice_text, print_message
 
@@ -46,15 +46,15 @@ class ProgressView:
     def watch(self, event: ProgressEvent) -> None:
         if self._quiet and not (isinstance(event, Notice) and event.warning):
             return
-        if isinstance(event, Timed) and not self._verbose:
+        if isinstance(event, StepTimed) and not self._verbose:
             return
         if self._bars is not None:
             self._bars.show(event)
-        elif isinstance(event, Notice | Timed):
+        elif isinstance(event, Notice | StepTimed):
             print_message(_message(event))
         elif isinstance(event, BytesMoved):
             self._print_bytes(event)
-        elif isinstance(event, Stepped) or self._verbose or not event.ok:
+        elif isinstance(event, StepStarted) or self._verbose or not event.ok:
             print_message(f"{printable(event.host or CONTROL_MACHINE)}: {event.what}")
 
     def _print_bytes(self, event: BytesMoved) -> None:
@@ -91,7 +91,7 @@ class _Bars:
             if self._progress is None and isinstance(event, BytesMoved) and time.monotonic() < self._show_bytes_from:
                 return  # rich takes longer to import than a small transfer
             progress = self._progress or self._start()
-            if isinstance(event, Notice | Timed):
+            if isinstance(event, Notice | StepTimed):
                 progress.console.print(_message(event), markup=False, highlight=False)
                 return
             if isinstance(event, HostFinished) and not event.host:
@@ -104,7 +104,7 @@ class _Bars:
                 if task is not None:
                     progress.update(task, what=printable(event.what), completed=event.done, total=event.total)
                 self._update_total(progress)
-            elif task is not None and isinstance(event, Stepped):
+            elif task is not None and isinstance(event, StepStarted):
                 progress.update(task, what=printable(event.what), total=None)
             elif task is not None and isinstance(event, HostFinished):
                 progress.update(task, what=printable(event.what), completed=1, total=1)
@@ -152,7 +152,7 @@ class _Bars:
         progress.update(self._total_task, completed=done, total=sum(t or 0 for t in totals) if all(totals) else None)
 
 
-def _message(event: Notice | Timed) -> str:
+def _message(event: Notice | StepTimed) -> str:
     if isinstance(event, Notice):
         return notice_text(event)
     return f"{printable(event.host or CONTROL_MACHINE)}: {printable(event.what)} ({event.seconds:.3f} s)"

@@ -14,8 +14,8 @@ from ipexctl.node.common.records import RunStatus
 from ipexctl.run.hang import explain_hang
 from ipexctl.run.ranks import describe_ranks, fold_ranks
 from ipexctl.run.stack_dump import Dump, Process, RankStacks, StackFrame, StackGroup, name_ranks
-from ipexctl.text import counted, format_clock, printable
-from ipexctl.ui.messages import paint, print_message, wants_color, wrapped
+from ipexctl.text import format_clock, format_count, printable
+from ipexctl.ui.messages import paint, print_message, wants_color, wrap_text
 from ipexctl.ui.results import group_by, print_json, value_json
 from ipexctl.ui.text_table import WIDTH_WITHOUT_TERMINAL, output_width, print_lines
 
@@ -54,11 +54,11 @@ def show_stacks(dump: Dump, run: str, *, everything: bool = False, quiet: bool =
 
 def _lines(dump: Dump, width: int, *, everything: bool) -> Iterator[Line]:
     total, groups, odd = len(dump.ranks), dump.groups, _odd(dump)
-    yield f"{counted(total, 'rank')} at {format_clock(dump.at)}, innermost call first", ""
+    yield f"{format_count(total, 'rank')} at {format_clock(dump.at)}, innermost call first", ""
     for reason, ranks in group_by(dump.mute, _reason).items():
         yield "", ""
         yield f"{name_ranks(ranks)} ({len(ranks)} of {total}): no stack", "1;33"
-        yield from ((line, "") for line in wrapped(reason, width, "  "))
+        yield from ((line, "") for line in wrap_text(reason, width, "  "))
     for group in groups:
         yield "", ""
         is_odd = bool(odd) and group is not groups[-1]
@@ -148,7 +148,7 @@ def _others_text(group: StackGroup) -> str:
     processes = sum(len(rank.processes) - 1 for rank in group.ranks)
     threads = sum(len(process.threads) - 1 for rank in group.ranks for process in rank.processes if process.threads)
     parts = [f"{processes:,} more process{'es' if processes > 1 else ''}"] if processes else []
-    parts += [counted(threads, "thread")] if threads else []
+    parts += [format_count(threads, "thread")] if threads else []
     return " and ".join(parts)
 
 
@@ -170,7 +170,7 @@ def _other_lines(group: StackGroup, width: int) -> Iterator[Line]:
         for process in rank.processes:
             if not process.threads:
                 text = f"process {process.name} (pid {process.pid}) of rank {rank.rank}: {process.reason}"
-                yield from ((line, "") for line in wrapped(text, width, "  "))
+                yield from ((line, "") for line in wrap_text(text, width, "  "))
 
 
 def show_over(status: RunStatus, run: str) -> None:

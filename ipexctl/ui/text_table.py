@@ -12,7 +12,7 @@ from typing import Final
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.text import printable
-from ipexctl.ui.messages import paint, wants_color, wrapped, wrapped_lines
+from ipexctl.ui.messages import paint, wants_color, wrap_lines, wrap_text
 
 _GAP: Final = "  "
 _NARROWEST: Final = 4
@@ -37,7 +37,7 @@ def print_lines(lines: Iterable[str]) -> None:
 
 def print_sentence(text: str) -> None:
     """Print a text that is safe to print; on a terminal no word is cut."""
-    print_lines(wrapped_lines(text, output_width(0), "    ") if sys.stdout.isatty() else [text])
+    print_lines(wrap_lines(text, output_width(0), "    ") if sys.stdout.isatty() else [text])
 
 
 def show_table(
@@ -56,7 +56,7 @@ def show_table(
     lines.append("─" * (sum(widths) + len(_GAP) * (len(widths) - 1)))
     for row, note in zip_longest(cells[1:], notes, fillvalue=""):
         lines += row_lines(row, widths)
-        lines += wrapped(note, width, _GAP) if note else ()
+        lines += wrap_text(note, width, _GAP) if note else ()
     print_lines(lines)
 
 

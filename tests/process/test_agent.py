@@ -23,7 +23,7 @@ from ipexctl.remote import node_call
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import agent_zip, call
 from ipexctl.remote.outcome import HostError
-from ipexctl.remote.session import Ended, Readable
+from ipexctl.remote.session import CommandEnd, Readable
 
 CONTENT = b"a wheel"
 
@@ -33,7 +33,7 @@ class CountingSession(LocalSession):
 
     count = 0
 
-    def run(self, *args: Any, stdin: Readable | None = None, **more: Any) -> Ended:
+    def run(self, *args: Any, stdin: Readable | None = None, **more: Any) -> CommandEnd:
         assert stdin is not None
         read = stdin.read
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ipexctl.extras.play.result import TaskResult
     from ipexctl.remote.command import Command
-    from ipexctl.remote.session import Ended
+    from ipexctl.remote.session import CommandEnd
 
     Run = Callable[..., TaskResult]
 
@@ -35,7 +35,7 @@ class ShellSession(LocalSession):
         super().__init__(HOST)
         self.argv = argv
 
-    def _run(self, command: Command, *args: Any, **options: Any) -> Ended:
+    def _run(self, command: Command, *args: Any, **options: Any) -> CommandEnd:
         script = f"exec {shlex.join([*self.argv, '-c', command.script])}"
         return super()._run(command._replace(script=script), *args, **options)
 

@@ -19,7 +19,7 @@ from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.plan import RankPlan
 from ipexctl.node.common.processes import ProcessIdentity, is_caught, own_identity, read_stat
 from ipexctl.node.run import processes, slow_rank
-from ipexctl.node.run.processes import OpenmpFiles, bound, signal_handlers
+from ipexctl.node.run.processes import OpenmpFiles, bind_as_planned, signal_handlers
 from ipexctl.node.run.slow_rank import inspect_suspect
 from message_data import missing
 
@@ -124,7 +124,7 @@ def test_scheduling_policy_of_the_caller_is_kept(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(os, "sched_getscheduler", lambda _: policy)
     monkeypatch.setattr(os, "sched_setscheduler", lambda *_: pytest.fail("it was changed"))
     mismatches: list[str] = []
-    with bound(RankPlan(0, 0, "node1", (), 1, batch=True), mismatches):
+    with bind_as_planned(RankPlan(0, 0, "node1", (), 1, batch=True), mismatches):
         pass
     assert mismatches == []
 
@@ -138,7 +138,7 @@ def test_rank_starts_if_scheduling_policies_are_refused(monkeypatch: pytest.Monk
     monkeypatch.setattr(os, refused, refuse)
     for batch in (True, False):
         mismatches: list[str] = []
-        with bound(RankPlan(0, 0, "node1", (), 1, batch=batch), mismatches):
+        with bind_as_planned(RankPlan(0, 0, "node1", (), 1, batch=batch), mismatches):
             pass
         assert [missing(text, "SCHED_BATCH Operation not permitted") for text in mismatches] == [[]] * batch
 
@@ -155,7 +155,7 @@ def test_kernel_that_cannot_prefer_several_nodes_lets_the_first_write_decide(mon
     monkeypatch.setattr(processes, "_libc", SimpleNamespace(syscall=answer))
     told: dict[tuple[int, ...], list[str]] = {(1, 2): [], (3, 4): [], (1,): []}
     for nodes, mismatches in told.items():
-        with bound(RankPlan(0, 0, "node1", (), 1, memory=nodes), mismatches):
+        with bind_as_planned(RankPlan(0, 0, "node1", (), 1, memory=nodes), mismatches):
             pass
     assert modes == [5, 0, 5, 0, 1, 0]
     assert told[1, 2] == told[3, 4], "equal texts are told once per host"
@@ -167,7 +167,7 @@ def test_kernel_that_cannot_prefer_several_nodes_lets_the_first_write_decide(mon
 
 def test_memory_of_a_node_that_exists_can_be_preferred() -> None:
     mismatches: list[str] = []
-    with bound(RankPlan(0, 0, "node1", (), 1, memory=(0,)), mismatches):
+    with bind_as_planned(RankPlan(0, 0, "node1", (), 1, memory=(0,)), mismatches):
         pass
     assert mismatches == []
 

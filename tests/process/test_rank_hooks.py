@@ -19,7 +19,7 @@ import pytest
 
 from agent_helpers import all_pythons, pyenv_pythons, wait_until
 from ipexctl.node.common.records import KEEPS_STORE
-from ipexctl.node.run.processes import waiting_in
+from ipexctl.node.run.processes import read_wait_channel
 from ipexctl.remote.node_call import script_text
 from ipexctl.run.stack_dump import read_faulthandler
 from ipexctl.run.start.begin import HOOKS, in_rank_files
@@ -391,7 +391,7 @@ def test_the_store_lives_as_long_as_another_rank_uses_it_unless_the_script_faile
             rank.stdin.write(b"\n")
             rank.stdin.flush()
             if is_kept:
-                wait_until(lambda: waiting_in(rank.pid) == KEEPS_STORE, 10)
+                wait_until(lambda: read_wait_channel(rank.pid) == KEEPS_STORE, 10)
                 time.sleep(0.3)
                 other.sendall(b"late")
                 assert other.recv(9) == b"late"

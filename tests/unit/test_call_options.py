@@ -21,7 +21,7 @@ from ipexctl.option_declaration import (
     NO_OPTIONS,
     CallOptions,
     SyncOptions,
-    declared,
+    declarations_of,
     option_text,
 )
 from ipexctl.run.start.request import read_exports
@@ -221,7 +221,7 @@ def test_the_plan_of_any_version_is_read() -> None:
 
 def test_defaults_that_the_agent_cannot_import_are_those_of_the_other_commands() -> None:
     assert (Asked().env, Asked().home) == (DEFAULT_ENV, DEFAULT_HOME)
-    of_sync = {name: getattr(SyncOptions(), name) for name in declared(SyncOptions)}
+    of_sync = {name: getattr(SyncOptions(), name) for name in declarations_of(SyncOptions)}
     assert of_sync == {name: Asked._field_defaults[name] for name in of_sync}
 
 

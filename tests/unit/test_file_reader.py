@@ -16,7 +16,7 @@ from ipexctl.file_reader import (
     NotRegularError,
     TooLargeError,
     check_regular,
-    decoded,
+    decode_text,
     open_regular,
     read_regular,
     read_typed,
@@ -115,8 +115,8 @@ def test_descriptors_are_closed(tmp_path: Path) -> None:
 
 
 def test_all_ends_of_lines_become_newlines() -> None:
-    assert decoded(b"a\r\nb\rc\n") == "a\nb\nc\n"
-    assert decoded(b"\xef\xbb\xbfa", "utf-8-sig") == "a"
+    assert decode_text(b"a\r\nb\rc\n") == "a\nb\nc\n"
+    assert decode_text(b"\xef\xbb\xbfa", "utf-8-sig") == "a"
 
 
 def write(path: Path | str, content: bytes = b"new") -> None:

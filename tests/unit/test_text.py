@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from doc_blocks import ROOT
 from ipexctl.errors import UserError
-from ipexctl.extras.export.common import assignment, commented, secrets_of
+from ipexctl.extras.export.common import assignment, comment_settings, secrets_of
 from ipexctl.extras.play.modules.host_script import exports
 from ipexctl.node.common.plan import Setting
 from ipexctl.text import is_variable_name, rough_duration, variable_in_sh
@@ -41,8 +41,8 @@ WRITERS: dict[str, Callable[[str], Any]] = {
     "export": lambda name: assignment(Setting(name, "v", "because")),
     "prepended": lambda name: assignment(Setting(name, "v", "because", prepend=True)),
     "unset": lambda name: assignment(Setting(name, None, "because")),
-    "commented": lambda name: commented([Setting(name, "v", "because")]),
-    "commented-unset": lambda name: commented([Setting(name, None, "because")]),
+    "commented": lambda name: comment_settings([Setting(name, "v", "because")]),
+    "commented-unset": lambda name: comment_settings([Setting(name, None, "because")]),
     "secret": lambda name: secrets_of(FakeCall(name, "", secret=True)),  # type: ignore[arg-type]
 }
 
@@ -70,7 +70,9 @@ def test_sh_reads_an_assignment_as_one_variable(name: str, value: str) -> None:
 
 
 def test_multiline_reasons_stay_comments_in_sh() -> None:
-    script = "\n".join(commented([Setting("X", "v", "because\necho ran"), Setting("Y", None, "since\necho ran")]))
+    script = "\n".join(
+        comment_settings([Setting("X", "v", "because\necho ran"), Setting("Y", None, "since\necho ran")])
+    )
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True, timeout=20)
     assert done.stdout == ""
 

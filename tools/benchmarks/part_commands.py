@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from ipexctl.text import counted
+from ipexctl.text import format_count
 
 from .harness import (
     TIMES,
@@ -52,7 +52,7 @@ def _report(
     rig: Rig, figures: Columns, ours: str, what: str, goals: tuple[Goal, ...], notes: tuple[str, ...] = ()
 ) -> Report:
     """`what`: of the headline, with the most hosts."""
-    header = (TIMES, *(counted(count, "host") for count in rig.counts))
+    header = (TIMES, *(format_count(count, "host") for count in rig.counts))
     most = max(rig.counts)
     headlines = (headline(f"{what} on {most} hosts", figures[most], ours),)
     return Report(rig.runs, header, table(figures.values(), ours), goals, notes, headlines)

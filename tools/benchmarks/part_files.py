@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from ipexctl.text import counted
+from ipexctl.text import format_count
 
 from .harness import TIMES, Contender, Failed, Spent, headline, in_turns, say, spend, table, walls_ratio
 from .peer_calls import playbook
@@ -66,7 +66,7 @@ def measure_sync(rig: Rig) -> Report:
         for name in names:
             _synced(rig, tree, COLD, count, places, numbers, name)
         for state in STATES:
-            column = f"{state}, {counted(count, 'host')}"
+            column = f"{state}, {format_count(count, 'host')}"
             say(f"sync: {column}")
             synced = partial(_synced, rig, tree, state, count, places, numbers)
             if state == UNCHANGED:  # the last change was made for one tool after the other
@@ -74,7 +74,7 @@ def measure_sync(rig: Rig) -> Report:
             columns[column] = in_turns(names, rig.runs, synced, PAUSE)
     goals = tuple(_goal(figures, column) for column, figures in columns.items() if RSYNC in names)
     notes = left_out(name for name in (RSYNC, ANSIBLE) if name not in names)
-    most = counted(max(rig.counts), "host")
+    most = format_count(max(rig.counts), "host")
     headlines = tuple(
         headline(f"`sync` of 2,000 files to {most}, {state}", columns[f"{state}, {most}"], OURS)
         for state in (COLD, CHANGED)

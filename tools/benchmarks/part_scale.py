@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ipexctl.text import counted
+from ipexctl.text import format_count
 
 from .figures import fit_line, median
 from .harness import Failed, good_end_of, say
@@ -61,7 +61,7 @@ def measure(rig: Rig) -> Report:
 
 def _commands(rig: Rig, project: Path, count: int) -> Iterable[tuple[str, Cost]]:
     """Each command on hosts that have nothing of ipexctl; the project is new on the control machine, too."""
-    say(f"scale: {counted(count, 'host')}")
+    say(f"scale: {format_count(count, 'host')}")
     all_well(rig.on_hosts("rm -rf ~/.ipexctl", count), "clearing up")
     where = rig.where(count)
     calls = {

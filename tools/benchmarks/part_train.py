@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ipexctl.text import counted
+from ipexctl.text import format_count
 
 from .figures import Interval, median, median_interval, ratios, turn_rates
 from .frozen import Stopped, stopped_after
@@ -129,10 +129,12 @@ def measure(workload: Workload, rig: Rig) -> Report:
     place = prepare_place(rig)
     found = {ranks: trained(rig, place, workload, ranks, _rounds(rig.runs, ranks)) for ranks in RANKS}
     unit = f"{workload.unit}/s (ipexctl's time of a step / this one's: median, interval)"
-    header = (unit, *(counted(ranks, "rank") for ranks in RANKS))
+    header = (unit, *(format_count(ranks, "rank") for ranks in RANKS))
     rows = tuple((name, *(_cell(found[ranks], name) for ranks in RANKS)) for name in (OURS, BY_HAND, *OTHERS))
-    goals = tuple(goal for ranks in RANKS for goal in _goals(found[ranks], counted(ranks, "rank")))
-    rounds = ", ".join(f"{counted(_rounds(rig.runs, ranks), 'round')} with {counted(ranks, 'rank')}" for ranks in RANKS)
+    goals = tuple(goal for ranks in RANKS for goal in _goals(found[ranks], format_count(ranks, "rank")))
+    rounds = ", ".join(
+        f"{format_count(_rounds(rig.runs, ranks), 'round')} with {format_count(ranks, 'rank')}" for ranks in RANKS
+    )
     return Report(rig.runs, header, rows, goals, (f"{rounds}.",), (_headline(workload, found[RANKS[-1]]),))
 
 
@@ -153,7 +155,7 @@ def _best(speeds: Speeds) -> str:
 def _headline(workload: Workload, speeds: Speeds) -> Headline:
     best = _best(speeds)
     ours, other = (f"{speeds.median(name):.0f} {workload.unit}/s" for name in (OURS, best))
-    what = f"training of a transformer, {counted(RANKS[-1], 'rank')}"
+    what = f"training of a transformer, {format_count(RANKS[-1], 'rank')}"
     return Headline(what, ours, other, best, f"{speeds.beside(best).median:.2f}x")
 
 
@@ -224,7 +226,7 @@ def trained(
     speeds: dict[str, list[list[float]]] = {name: [] for name in names}
     shares: list[float] = []
     for number in range(rounds):
-        say(f"train: {workload.script.name}, {counted(ranks, 'rank')}, round {number + 1} of {rounds}")
+        say(f"train: {workload.script.name}, {format_count(ranks, 'rank')}, round {number + 1} of {rounds}")
         turns_of, share = _round(rig, place, workload, ranks, rotated(names, number), share=number < share_rounds)
         for name, turns in turns_of.items():
             speeds[name].append(turns)

@@ -17,7 +17,7 @@ from statistics import fmean, stdev
 from typing import Any, Final
 
 from ipexctl.extras.lab import lab_system
-from ipexctl.text import counted
+from ipexctl.text import format_count
 
 from .figures import Interval, median, median_interval, ratios
 from .harness import printed, say, spend
@@ -62,7 +62,7 @@ class Place:
     limit: str
 
     def __str__(self) -> str:
-        return f"{self.hosts} hosts x {counted(self.ranks, 'rank')}, {self.limit}"
+        return f"{self.hosts} hosts x {format_count(self.ranks, 'rank')}, {self.limit}"
 
 
 PLACES: Final = (
@@ -194,7 +194,7 @@ def measure_shared(rig: Rig) -> Report:
         Goal(f"{what}: ≤ {aim}x gloo", str(beside), beside.stays_below(aim))
         for (what, aim), beside in zip(SHARED_AIMS.items(), intervals, strict=True)
     )
-    ranks = counted(place.hosts * place.ranks, "rank")
+    ranks = format_count(place.hosts * place.ranks, "rank")
     note = f"{ranks} on {place.hosts} hosts, which share the cores of one machine; turns from {STARTS} starts."
     header = (f"25 MB of gradients, {place.limit}", "ms a step", "MB a step that a host sends")
     return Report(len(found.turns[SHARED]), header, tuple(rows), goals, (note,))

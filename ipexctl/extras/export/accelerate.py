@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ipexctl.extras.export.common import Exported, comment, commented_command, header, require_process_group
+from ipexctl.extras.export.common import ExportResult, comment, comment_command, header, require_process_group
 from ipexctl.hugging_face import LAST_ACCELERATE, WITHOUT_IPEX
 from ipexctl.launch.accelerate_env import FIRST_IPEX, IPEX, PROJECT, before, no_optimize
 from ipexctl.node.common.plan import Plan
@@ -20,7 +20,7 @@ CCL_BY_RANKS: Final = "1.8"
 """Older versions ignore mpirun_ccl on a single machine."""
 
 
-def to_accelerate(plan: Plan, packages: Mapping[str, str], hostfile: str, *, has_ccl: bool = False) -> Exported:
+def to_accelerate(plan: Plan, packages: Mapping[str, str], hostfile: str, *, has_ccl: bool = False) -> ExportResult:
     """`hostfile`: path of mpirun's hostfile. `has_ccl`: the environment has oneCCL's bindings."""
     import yaml  # imported late for a fast start
 
@@ -35,13 +35,13 @@ def to_accelerate(plan: Plan, packages: Mapping[str, str], hostfile: str, *, has
         )
     words = plan.command[1:] if plan.command[0] == plan.python else plan.command
     head = [comment(f"{len(plan.hosts)} hosts, {plan.world_size} ranks; for accelerate {version or 'of today'}")]
-    head += [commented_command(["accelerate", "launch", "--config_file", "THIS", *words])]
+    head += [comment_command(["accelerate", "launch", "--config_file", "THIS", *words])]
     head += header(_requirements(plan))
     if plan.world_size > 1:
         made_by = f"sed -n 's/^# {_MARK} //p' THIS > {shlex.quote(hostfile)}"
         head += [comment(f"Make the hostfile of mpirun: {made_by}")]
         head += [comment(f"{_MARK} {line}") for line in mpirun_hostfile(plan)]
-    return Exported("\n".join([*head, yaml.safe_dump(config, sort_keys=True).rstrip()]) + "\n", tuple(notes))
+    return ExportResult("\n".join([*head, yaml.safe_dump(config, sort_keys=True).rstrip()]) + "\n", tuple(notes))
 
 
 def mpirun_hostfile(plan: Plan) -> tuple[str, ...]:

@@ -46,7 +46,7 @@ WHY_TURNS: Final = "# threads of a rank with one core take turns, where the mach
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
+class ExportResult:
     text: str
     notes: tuple[str, ...] = ()
 
@@ -122,7 +122,7 @@ def assignment(setting: Setting) -> str:
     return f"export {name}={value}"
 
 
-def commented(settings: Iterable[Setting]) -> list[str]:
+def comment_settings(settings: Iterable[Setting]) -> list[str]:
     """Each variable below the reason for its value; variables unset for the same reason share a line."""
     lines: list[str] = []
     unset: dict[str, list[str]] = {}
@@ -177,7 +177,7 @@ def comment(text: str) -> str:
     return f"# {printable(text)}"
 
 
-def commented_command(words: Sequence[str]) -> str:
+def comment_command(words: Sequence[str]) -> str:
     """A comment with a command line for bash, also if words have line breaks or other unprintable characters."""
     return comment(" ".join(map(_printable_word, words)))
 
@@ -208,6 +208,6 @@ def portable_command_line(plan: Plan) -> str:
     return command_line(plan).replace(shlex.quote(plan.python), "python", 1)
 
 
-def omitted(plan: Plan, names: Iterable[str], reason: str) -> tuple[str, ...]:
+def note_omitted(plan: Plan, names: Iterable[str], reason: str) -> tuple[str, ...]:
     present = [name for name in names if any(setting.name == name for setting in plan.settings)]
     return (f"{', '.join(present)}: {reason}",) if present else ()

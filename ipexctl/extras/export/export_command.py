@@ -19,11 +19,11 @@ from ipexctl.commands.shared_options import Output, option, subcommand
 from ipexctl.commands.target_hosts import session_pool
 from ipexctl.errors import UserError
 from ipexctl.extras.export.accelerate import to_accelerate
-from ipexctl.extras.export.common import Exported, at_project
+from ipexctl.extras.export.common import ExportResult, at_project
 from ipexctl.extras.export.mpijob import to_mpijob
 from ipexctl.extras.export.sbatch_file import to_slurm
 from ipexctl.extras.export.shell import to_shell
-from ipexctl.hosts.host import quoted
+from ipexctl.hosts.host import quote
 from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.plan import Plan
 from ipexctl.option_declaration import SLURM_LAUNCHER
@@ -179,7 +179,7 @@ def _pod_resources(planned: PlannedRun) -> _Resources:
 
 def _check_image(image: str) -> None:
     if not image or any(character.isspace() for character in image):
-        raise UserError(f"--image {quoted(image)} is not an image name", fix="use a name such as registry/me/train:1")
+        raise UserError(f"--image {quote(image)} is not an image name", fix="use a name such as registry/me/train:1")
 
 
 def _job_name(spec: RunSpec) -> str:
@@ -208,7 +208,7 @@ def _lost_options(ctx: typer.Context, asked: Asked) -> list[str]:
     return notes
 
 
-def _print(exported: Exported, output: Output, lost: Sequence[str] = ()) -> None:
+def _print(exported: ExportResult, output: Output, lost: Sequence[str] = ()) -> None:
     notes = [*exported.notes, *lost]
     if output.json:
         print_json({"schema": SCHEMA, "text": exported.text, "notes": notes})

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ipexctl.extras.export.common import (
-    Exported,
+    ExportResult,
     common_settings,
     differing_settings,
     header,
-    omitted,
+    note_omitted,
     portable_command_line,
     rank_of_mpi,
     require_mpirun,
@@ -72,9 +72,9 @@ def settings_left_out(plan: Plan) -> tuple[str, ...]:
     ]
     differing = [name for name in differing_settings(plan) if name not in {*HOST_SETTINGS, *in_image}]
     return (
-        *omitted(plan, HOST_SETTINGS, "left out, because they belong to the machines of this plan, not to pods"),
-        *omitted(plan, dict.fromkeys(in_image), "left out, because the image has its own"),
-        *omitted(plan, differing, "left out, because hosts have different values"),
+        *note_omitted(plan, HOST_SETTINGS, "left out, because they belong to the machines of this plan, not to pods"),
+        *note_omitted(plan, dict.fromkeys(in_image), "left out, because the image has its own"),
+        *note_omitted(plan, differing, "left out, because hosts have different values"),
     )
 
 
@@ -117,7 +117,7 @@ IMAGE: Final = (
 
 def to_mpijob(
     plan: Plan, name: str, image: str, *, threads_per_core: int = 1, memory: int | None = None, restarts: int = 0
-) -> Exported:
+) -> ExportResult:
     """`image` must have the environment, the project in its working directory, mpirun and sshd."""
     require_mpirun(plan, "an MPIJob")
     require_process_group(plan, "an MPIJob")
@@ -153,7 +153,7 @@ def to_mpijob(
         "Needed in the cluster: the MPI operator of Kubeflow with kubeflow.org/v2beta1, and for each worker "
         f"{to_give(limits)}."
     )
-    return Exported(render_manifest(plan, IMAGE, cluster, job), tuple(notes))
+    return ExportResult(render_manifest(plan, IMAGE, cluster, job), tuple(notes))
 
 
 def _replicas(count: int, container: dict[str, Any]) -> dict[str, Any]:

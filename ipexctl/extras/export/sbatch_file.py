@@ -13,14 +13,14 @@ from typing import Final, Literal
 from ipexctl.extras.export.common import (
     TAKING_TURNS,
     WHY_TURNS,
-    Exported,
+    ExportResult,
     command_line,
-    commented,
+    comment_settings,
     common_settings,
     differing_settings,
     header,
     host_of_rank,
-    omitted,
+    note_omitted,
     rank_of_mpi,
     rank_prefix,
     require_mpirun,
@@ -71,7 +71,7 @@ def to_slurm(
     launcher: Launcher = SLURM_LAUNCHER,
     iface: str | None = None,
     env_name: str = "",
-) -> Exported:
+) -> ExportResult:
     """`cwd`: the project's directory on the nodes. `iface`: an interface that all nodes have. `env_name`: the plan's
     environment; an install on the nodes may choose another one.
     """
@@ -100,7 +100,7 @@ def to_slurm(
         *(_srun(plan) if launcher == "srun" else _mpirun(plan)),
         f"  bash -c 'rank \"$@\"' rank {command_line(plan)}",
     ]
-    return Exported("\n".join(lines) + "\n", tuple(_notes(plan, launcher, iface)))
+    return ExportResult("\n".join(lines) + "\n", tuple(_notes(plan, launcher, iface)))
 
 
 def _with_environment(plan: Plan, name: str) -> Plan:
@@ -159,7 +159,7 @@ def _sbatch_lines(plan: Plan, name: str) -> list[str]:
 def _variables(plan: Plan, launcher: Launcher, iface: str | None) -> list[str]:
     by_mpi = launcher == "mpirun" and plan.flavor == "intel"
     excluded = (*SLURM_VARIABLES, *HOST_SETTINGS, *PINS, *(() if by_mpi else ("CCL_PROCESS_LAUNCHER",)))
-    lines = commented(common_settings(plan, without=excluded))
+    lines = comment_settings(common_settings(plan, without=excluded))
     if plan.backend == "ccl" and not by_mpi:
         lines += [
             "# each rank's place on its host, for oneCCL",
@@ -250,13 +250,13 @@ def _notes(plan: Plan, launcher: Launcher, iface: str | None) -> list[str]:
             f"{listing}: in comments, because interfaces may have other names on the nodes; --iface NAME sets it"
         )
     host_settings = [name for name in HOST_SETTINGS if name not in iface_names]
-    notes += omitted(
+    notes += note_omitted(
         plan,
         host_settings,
         "left out, because they belong to the machines of this plan; set them if Slurm's nodes need them",
     )
     differing = [name for name in differing_settings(plan) if name not in HOST_SETTINGS]
-    notes += omitted(plan, differing, "left out, because its value differs between hosts")
+    notes += note_omitted(plan, differing, "left out, because its value differs between hosts")
     if len({len(host.ranks) for host in plan.hosts}) > 1:
         notes.append("the plan's hosts have different numbers of ranks; Slurm decides itself how to distribute them")
     if _needs_mpi(plan) and launcher == "srun":

@@ -13,10 +13,10 @@ from ipexctl.extras.export.common import (
     NO_RANKS,
     TAKING_TURNS,
     WHY_TURNS,
-    Exported,
+    ExportResult,
     assignment,
     command_line,
-    commented,
+    comment_settings,
     common_settings,
     differing_settings,
     fold_line,
@@ -58,7 +58,7 @@ def to_shell(
     tree: str,
     setup: str | None = None,
     secret_files: Collection[str] = (),
-) -> Exported:
+) -> ExportResult:
     """`root`: the project on the control machine, None if it is not uploaded. `tree`: its path on the nodes. `setup`: a
     file that every rank and the launcher source. `secret_files` are not copied.
     """
@@ -86,7 +86,7 @@ def to_shell(
     lines += ["# for each rank: its variables, its cores and its command", "for node in $nodes; do"]
     lines += [*_document('  put "$node" rank.sh', "EOF_RANK", _rank(plan, setup)), "done", ""]
     lines += [*_secrets(plan), *_files(plan, first), *_rendezvous(plan, first), *_start(plan, first, setup)]
-    return Exported("\n".join(lines) + "\n")
+    return ExportResult("\n".join(lines) + "\n")
 
 
 def _requirements(plan: Plan) -> str:
@@ -152,7 +152,7 @@ def _rank(plan: Plan, setup: str | None) -> list[str]:
     is_group = plan.backend != "none"
     lines += ['. "${0%/*}/master.sh"'] if is_group else ["# independent copies: no rank, no address", *NO_RANKS]
     lines += ['if [ -f "${0%/*}/secrets.sh" ]; then . "${0%/*}/secrets.sh"; fi']
-    lines += commented(common_settings(plan))
+    lines += comment_settings(common_settings(plan))
     differing = [setting for settings in differing_settings(plan).values() for setting in settings]
     takes_turns = any(rank.batch for rank in plan.ranks)
     lines += ['case "$rank" in']
@@ -236,7 +236,7 @@ def _start(plan: Plan, first: str, setup: str | None) -> list[str]:
     lines = [f"#!/bin/{shell}"]
     if setup is not None:
         lines += ["# --setup", source(setup)]
-    lines += commented(plan.launcher_env)
+    lines += comment_settings(plan.launcher_env)
     argv = fold_line(["exec", *(shlex.quote(arg) for arg in (*plan.argv[:-RANK_WORDS], shell, rank_sh))])
     lines += ['echo $$ > "${0%/*}/mpirun.pid"', *argv]
     lines = ["# start the ranks from the first node", *_document(f"put {first} start.sh", "EOF_START", lines)]

@@ -26,7 +26,7 @@ from ipexctl.extras.lab.lab_record import load_all as list_labs
 from ipexctl.extras.lab.up import up as make_lab
 from ipexctl.hosts.nodeset import fold
 from ipexctl.option_declaration import LAB_HOMES, LAB_HOSTS, LAB_USER
-from ipexctl.text import counted
+from ipexctl.text import format_count
 from ipexctl.ui.messages import print_message, print_with_fix
 from ipexctl.ui.results import group_by, print_json, value_json
 from ipexctl.ui.text_table import show_table
@@ -40,7 +40,7 @@ def show_lab(lab: Lab, *, json: bool, quiet: bool) -> None:
         return
     if not quiet:
         behind = ", behind a bastion" if lab.bastion else ""
-        print_message(f"lab {lab.name}: {counted(len(lab.hosts), 'host')} up{behind}")
+        print_message(f"lab {lab.name}: {format_count(len(lab.hosts), 'host')} up{behind}")
         for label, path in _paths(lab).items():
             print_message(f"  {label:<12} {path}")
         if lab.slurm:
@@ -63,7 +63,7 @@ def show_removed(removed: RemovedLabs, *, json: bool, quiet: bool) -> None:
     elif quiet:
         return
     elif removed.labs:
-        print_message(f"removed {', '.join(removed.labs)} ({counted(removed.hosts, 'host')})")
+        print_message(f"removed {', '.join(removed.labs)} ({format_count(removed.hosts, 'host')})")
     else:
         print_message("there is no lab to remove")
 

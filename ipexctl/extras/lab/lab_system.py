@@ -41,7 +41,7 @@ _NETNS = Path("/run/netns")
 
 
 def require() -> None:
-    message, fix = missing(
+    message, fix = lab_problem(
         platform=sys.platform,
         uid=os.geteuid() if hasattr(os, "geteuid") else -1,
         programs={name for name in _PROGRAMS if find(name)},
@@ -50,7 +50,7 @@ def require() -> None:
         raise UserError(message, fix=fix)
 
 
-def missing(*, platform: str, uid: int, programs: Collection[str]) -> tuple[str, str]:
+def lab_problem(*, platform: str, uid: int, programs: Collection[str]) -> tuple[str, str]:
     if platform != "linux":
         return "a lab needs Linux: it uses network and mount namespaces", "run it on a Linux machine"
     if uid != 0:

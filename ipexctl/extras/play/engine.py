@@ -13,7 +13,7 @@ from ipexctl.extras.play.keywords import ANSIBLE_FACTS
 from ipexctl.extras.play.play_context import PlayContext, ansible_facts, send_call_variables, send_play_variables
 from ipexctl.extras.play.playbook_file import templates_in
 from ipexctl.extras.play.playbook_model import Block, Flush, Play, Step, Task
-from ipexctl.extras.play.prepare import Prepared
+from ipexctl.extras.play.prepare import PreparedPlay
 from ipexctl.extras.play.result import (
     Counts,
     ItemDone,
@@ -23,12 +23,12 @@ from ipexctl.extras.play.result import (
     TaskReport,
     TaskResult,
     TaskStarted,
-    failed_host,
-    masked,
-    shown,
+    hide_secrets,
+    host_failure,
+    mask_secrets,
 )
 from ipexctl.extras.play.task_runner import TaskRunner
-from ipexctl.extras.play.templater import Filled, Job
+from ipexctl.extras.play.templater import FillResult, Job
 from ipexctl.facts.facts import to_json
 from ipexctl.facts.gather import gather_facts
 from ipexctl.hosts.host import Host
@@ -39,7 +39,7 @@ GATHER: Final = "gather facts"
 
 
 class Engine:
-    def __init__(self, ready: Prepared, context: PlayContext, confirm: Callable[[Task], str] | None = None) -> None:
+    def __init__(self, ready: PreparedPlay, context: PlayContext, confirm: Callable[[Task], str] | None = None) -> None:
         self.context = context
         self.counts = {host.name: Counts() for host in context.hosts}
         self.unreachable_hosts: set[str] = set()
@@ -134,7 +134,7 @@ class Engine:
         for answer in gather_facts(missing, self.context.pool, home=options.home, timeout=options.timeout):
             name = answer.host.name
             if answer.facts is None or answer.status != "ok":
-                result = failed_host(answer)
+                result = host_failure(answer)
                 self.end(report, name, result)
                 self.failed_hosts |= {name} if result.status == "failed" else set()
                 continue
@@ -216,8 +216,8 @@ class Engine:
             return task.called
         local = [(values, True) for values in task.inherited.vars]
         (answer,) = self.context.templater.fill([Job(host, {"name": task.name}, local=local)])
-        name = str(answer.values["name"]) if isinstance(answer, Filled) else task.called
-        return masked(name, self.context.templater.secrets)
+        name = str(answer.values["name"]) if isinstance(answer, FillResult) else task.called
+        return mask_secrets(name, self.context.templater.secrets)
 
     def begin(self, name: str, module: str, position: str, *, handler: bool = False) -> TaskReport:
         report = TaskReport(name, self._play.name, module, position, seconds=time.monotonic())
@@ -229,7 +229,7 @@ class Engine:
         self, report: TaskReport, host: str, result: TaskResult, *, no_log: bool = False, ignored: bool = False
     ) -> None:
         counts = self.counts[host]
-        report.hosts[host] = shown(result, self.context.templater.secrets, no_log=no_log)
+        report.hosts[host] = hide_secrets(result, self.context.templater.secrets, no_log=no_log)
         if ignored and result.status == "failed":
             report.ignored.add(host)
             counts.ok += 1

@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from ipexctl.extras.play.playbook_file import PlaybookFile, Templated, Value
-from ipexctl.extras.play.playbook_model import BadOption, InheritedKeywords, Option, converted
-from ipexctl.hosts.host import did_you_mean, quoted
+from ipexctl.extras.play.playbook_file import PlaybookFile, TemplateText, Value
+from ipexctl.extras.play.playbook_model import BadOption, InheritedKeywords, Option, convert_value
+from ipexctl.hosts.host import did_you_mean, quote
 from ipexctl.hosts.yaml_tree import Entry, YamlNode, is_null, kind
 from ipexctl.text import is_variable_name
 
@@ -143,12 +143,12 @@ RESERVED: Final = frozenset(
 def known_value(option: Option) -> KeywordReader:
     def read_known(file: PlaybookFile, entry: Entry) -> Any:
         value = file.value(entry.value)
-        if isinstance(value, Templated):
-            raise file.error(entry.value, f"{quoted(entry.key)} can't be a template", fix="write the value itself")
+        if isinstance(value, TemplateText):
+            raise file.error(entry.value, f"{quote(entry.key)} can't be a template", fix="write the value itself")
         try:
-            return converted(option, value)
+            return convert_value(option, value)
         except BadOption as bad:
-            raise file.error(entry.value, f"{quoted(entry.key)} {bad.message}", fix=bad.fix) from None
+            raise file.error(entry.value, f"{quote(entry.key)} {bad.message}", fix=bad.fix) from None
 
     return read_known
 
@@ -156,9 +156,9 @@ def known_value(option: Option) -> KeywordReader:
 boolean: Final = known_value(Option("bool"))
 
 
-def text(file: PlaybookFile, entry: Entry) -> str | Templated:
+def text(file: PlaybookFile, entry: Entry) -> str | TemplateText:
     if entry.value.id != "scalar" or is_null(entry.value):
-        raise file.error(entry.value, f"{quoted(entry.key)} must be text, not {kind(entry.value)}")
+        raise file.error(entry.value, f"{quote(entry.key)} must be text, not {kind(entry.value)}")
     return file.text_value(entry.value)
 
 
@@ -171,12 +171,12 @@ def name_of(file: PlaybookFile, entry: Entry) -> str:
 def plain_texts(file: PlaybookFile, entry: Entry) -> tuple[str, ...]:
     nodes = file.listed(entry.value)
     for node in nodes:
-        if node.id != "scalar" or is_null(node) or isinstance(file.text_value(node), Templated):
-            raise file.error(node, f"{quoted(entry.key)} takes plain words, not {kind(node)}")
+        if node.id != "scalar" or is_null(node) or isinstance(file.text_value(node), TemplateText):
+            raise file.error(node, f"{quote(entry.key)} takes plain words, not {kind(node)}")
     return tuple(name for node in nodes if (name := str(node.value).strip()))
 
 
-def conditions(file: PlaybookFile, entry: Entry) -> tuple[Templated, ...]:
+def conditions(file: PlaybookFile, entry: Entry) -> tuple[TemplateText, ...]:
     """Jinja expressions without braces: one, or a list that must all hold."""
     templates = []
     for item in file.listed(entry.value):
@@ -186,7 +186,7 @@ def conditions(file: PlaybookFile, entry: Entry) -> tuple[Templated, ...]:
     return tuple(templates)
 
 
-def condition(file: PlaybookFile, node: YamlNode) -> Templated:
+def condition(file: PlaybookFile, node: YamlNode) -> TemplateText:
     """Read `"{{ x }}"` as `x`."""
     template = replace(file.template(node), kind="expr")
     bare = re.fullmatch(r"\s*\{\{(((?!\}\}|\{\{).)*)\}\}\s*", template.text, re.DOTALL)
@@ -201,7 +201,7 @@ def condition(file: PlaybookFile, node: YamlNode) -> Templated:
     return template
 
 
-def truth(file: PlaybookFile, entry: Entry) -> tuple[Templated, ...] | bool:
+def truth(file: PlaybookFile, entry: Entry) -> tuple[TemplateText, ...] | bool:
     """Value of `changed_when` or `failed_when`: a bool or conditions."""
     if entry.value.id == "scalar" and isinstance(value := file.value(entry.value), bool):
         return value
@@ -221,12 +221,12 @@ def check_variable(file: PlaybookFile, node: YamlNode) -> None:
     if not is_variable_name(name):
         raise file.error(node, f"{kind(node)} can't be a variable name", fix="letters, digits and _")
     if name in RESERVED:
-        raise file.error(node, f"{quoted(name)} is a variable that ipexctl sets", fix="use another name")
+        raise file.error(node, f"{quote(name)} is a variable that ipexctl sets", fix="use another name")
 
 
-def _ignore_errors(file: PlaybookFile, entry: Entry) -> bool | Templated:
+def _ignore_errors(file: PlaybookFile, entry: Entry) -> bool | TemplateText:
     value = file.value(entry.value)
-    return value if isinstance(value, Templated) else bool(boolean(file, entry))
+    return value if isinstance(value, TemplateText) else bool(boolean(file, entry))
 
 
 def _tags(file: PlaybookFile, entry: Entry) -> tuple[str, ...]:
@@ -238,11 +238,11 @@ def _environment(file: PlaybookFile, entry: Entry) -> tuple[Value, ...]:
     value = file.value(entry.value)
     values = value if isinstance(value, list) else [value]
     for mapping in values:
-        if not isinstance(mapping, dict | Templated):
+        if not isinstance(mapping, dict | TemplateText):
             raise file.error(entry.value, f"'environment' must be a mapping of variables, not {kind(entry.value)}")
         for name in mapping if isinstance(mapping, dict) else ():
             if not is_variable_name(name):
-                raise file.error(entry.value, f"{quoted(name)} can't be a variable name")
+                raise file.error(entry.value, f"{quote(name)} can't be a variable name")
     return tuple(values)
 
 
@@ -300,7 +300,7 @@ def report_unknown(
     for key, entry in entries.items():
         if key not in known:
             fix = advise(key) if advise else advice(key, known)
-            file.report(entry.key_node, f"{owner} has no {quoted(key)}", fix=fix)
+            file.report(entry.key_node, f"{owner} has no {quote(key)}", fix=fix)
 
 
 def read_keywords(

@@ -13,10 +13,10 @@ from typing import Final
 
 from ipexctl.extras.play.keywords import NOT_MODULES, NOT_OPTIONS, TASK, UNSUPPORTED, advice, condition, conditions
 from ipexctl.extras.play.modules import MODULES
-from ipexctl.extras.play.playbook_file import JINJA, PlaybookFile, Position, Templated, Value
+from ipexctl.extras.play.playbook_file import JINJA, PlaybookFile, Position, TemplateText, Value
 from ipexctl.extras.play.playbook_model import TOO_LARGE_FIX, Arg, Spec, check_copied, source_path
-from ipexctl.file_reader import PLAYBOOK, TooLargeError, decoded, read_regular
-from ipexctl.hosts.host import did_you_mean, quoted
+from ipexctl.file_reader import PLAYBOOK, TooLargeError, decode_text, read_regular
+from ipexctl.hosts.host import did_you_mean, quote
 from ipexctl.hosts.source import SourceFile
 from ipexctl.hosts.yaml_tree import Entry, YamlNode, is_null, kind
 from ipexctl.text import is_variable_name
@@ -43,20 +43,18 @@ def find_module(file: PlaybookFile, node: YamlNode, entries: Mapping[str, Entry]
     for entry in unknown:
         key = strip_prefix(entry.key)
         if key in UNSUPPORTED:
-            file.report(entry.key_node, f"{quoted(entry.key)} is not supported here", fix=UNSUPPORTED[key])
+            file.report(entry.key_node, f"{quote(entry.key)} is not supported here", fix=UNSUPPORTED[key])
         elif modules or key.startswith("with_"):
-            file.report(
-                entry.key_node, f"a task has no {quoted(entry.key)}", fix=advice(entry.key, TASK | set(MODULES))
-            )
+            file.report(entry.key_node, f"a task has no {quote(entry.key)}", fix=advice(entry.key, TASK | set(MODULES)))
         else:
             fix = NOT_MODULES.get(key.rpartition(".")[2]) or did_you_mean(
                 key, [*KNOWN, *TASK], f"one of: {', '.join(sorted(MODULES))}"
             )
-            raise file.error(entry.key_node, f"there is no module {quoted(entry.key)}", fix=fix)
+            raise file.error(entry.key_node, f"there is no module {quote(entry.key)}", fix=fix)
     if not modules and unknown:
         return None
     if not modules:
-        keys = " and ".join(quoted(key) for key in entries) or "nothing"
+        keys = " and ".join(quote(key) for key in entries) or "nothing"
         raise file.error(node, f"this task has {keys} but no module", fix=f"one of {', '.join(sorted(MODULES))}")
     if len(modules) > 1:
         raise file.error(
@@ -101,7 +99,7 @@ def _add_options(
         with file.reporting():
             name = _option_name(spec, module_name, entry.key, file.position(entry.key_node))
             if name in found:
-                raise file.error(entry.key_node, f"{module_name}: {quoted(name)} appears twice")
+                raise file.error(entry.key_node, f"{module_name}: {quote(name)} appears twice")
             found[name] = Arg(_option_value(file, spec, name, entry), file.position(entry.value))
 
 
@@ -119,13 +117,13 @@ def _option_value(file: PlaybookFile, spec: Spec, name: str, entry: Entry) -> Va
 def _option_name(spec: Spec, module_name: str, key: str, position: Position) -> str:
     if spec.any_option:
         if not is_variable_name(key):
-            raise position.error(f"{quoted(key)} can't be a variable name", fix="letters, digits and _")
+            raise position.error(f"{quote(key)} can't be a variable name", fix="letters, digits and _")
         return key
     name = spec.option(key)
     if name is None:
         names = sorted(spec.options)
         fix = NOT_OPTIONS.get(key) or did_you_mean(key, names, f"its options: {', '.join(names)}")
-        raise position.error(f"{module_name} has no option {quoted(key)}", fix=fix)
+        raise position.error(f"{module_name} has no option {quote(key)}", fix=fix)
     return name
 
 
@@ -154,7 +152,7 @@ def _inline(file: PlaybookFile, spec: Spec, module_entry: Entry) -> dict[str, Ar
         position = template.spot(None, name)
         if not equals:
             raise position.error(
-                f"{module_entry.key} takes a mapping of options, or name=value words, not {quoted(pair)}",
+                f"{module_entry.key} takes a mapping of options, or name=value words, not {quote(pair)}",
                 fix=f"{module_entry.key}: {{{next(iter(spec.options), 'option')}: {pair}}}",
             )
         known = _option_name(spec, module_entry.key, name, position)
@@ -168,8 +166,8 @@ def _inline(file: PlaybookFile, spec: Spec, module_entry: Entry) -> dict[str, Ar
     return args
 
 
-def read_source(module: str, base: Path, arg: Arg) -> Templated | None:
-    if isinstance(arg.value, Templated):
+def read_source(module: str, base: Path, arg: Arg) -> TemplateText | None:
+    if isinstance(arg.value, TemplateText):
         if module == "template":
             raise arg.position.error("template: 'src' can't be a template itself", fix="name the file")
         return None
@@ -177,11 +175,11 @@ def read_source(module: str, base: Path, arg: Arg) -> Templated | None:
     try:
         exists = path.exists()
     except PermissionError as error:
-        reason = f"{module}: {quoted(str(arg.value))}: {error.strerror}"
+        reason = f"{module}: {quote(str(arg.value))}: {error.strerror}"
         raise arg.position.error(reason, fix="name a file that you can read") from None
     if not exists:
         raise arg.position.error(
-            f"{module}: there is no {quoted(str(arg.value))} on this machine",
+            f"{module}: there is no {quote(str(arg.value))} on this machine",
             fix=f"paths are relative to {base} or its directory {module.replace('copy', 'file')}s/",
         )
     if module == "template":
@@ -189,22 +187,22 @@ def read_source(module: str, base: Path, arg: Arg) -> Templated | None:
     try:
         check_copied(path)
     except TooLargeError:
-        raise arg.position.error(f"copy: {quoted(str(arg.value))} is larger than 256 MB", fix=TOO_LARGE_FIX) from None
+        raise arg.position.error(f"copy: {quote(str(arg.value))} is larger than 256 MB", fix=TOO_LARGE_FIX) from None
     except OSError as error:
-        reason = f"copy: {quoted(str(arg.value))} can't be read: {error.strerror or error}"
+        reason = f"copy: {quote(str(arg.value))} can't be read: {error.strerror or error}"
         raise arg.position.error(reason, fix="name a file that you can read") from None
     return None
 
 
-def _file_text(path: Path, position: Position, shown: str) -> Templated:
+def _file_text(path: Path, position: Position, shown: str) -> TemplateText:
     try:
-        text = decoded(read_regular(path, PLAYBOOK))
+        text = decode_text(read_regular(path, PLAYBOOK))
     except TooLargeError:
         raise position.error(
-            f"template: {quoted(shown)} is larger than {PLAYBOOK.limit:,} bytes", fix="copy sends it unchanged"
+            f"template: {quote(shown)} is larger than {PLAYBOOK.limit:,} bytes", fix="copy sends it unchanged"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         reason = (error.strerror or str(error)) if isinstance(error, OSError) else "it is not a text file"
-        raise position.error(f"template: {quoted(shown)} can't be read: {reason}") from None
+        raise position.error(f"template: {quote(shown)} can't be read: {reason}") from None
     source = SourceFile(str(path), path.parent, text.splitlines())
-    return Templated(text, Position(source, 1, 1), kind="file")
+    return TemplateText(text, Position(source, 1, 1), kind="file")

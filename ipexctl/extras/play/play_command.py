@@ -19,9 +19,9 @@ from ipexctl.errors import UserError, raise_all
 from ipexctl.extras.play import play_view
 from ipexctl.extras.play.play_context import Options, PlayContext, VarsDirs, read_vars_dirs
 from ipexctl.extras.play.play_view import PlayView
-from ipexctl.extras.play.playbook_file import shipped, templates_in
+from ipexctl.extras.play.playbook_file import find_shipped_playbooks, templates_in
 from ipexctl.extras.play.prepare import (
-    Prepared,
+    PreparedPlay,
     TaskSelection,
     check_facts,
     check_projects,
@@ -32,9 +32,9 @@ from ipexctl.extras.play.prepare import (
 from ipexctl.extras.play.read import read_variables
 from ipexctl.extras.play.result import PlayReport, write_retry_file
 from ipexctl.extras.play.templater import Templater
-from ipexctl.hosts.host import Host, quoted
+from ipexctl.hosts.host import Host, quote
 from ipexctl.node.common.json_records import parse_json
-from ipexctl.text import expanded
+from ipexctl.text import expand_tilde
 from ipexctl.ui.messages import print_with_fix
 
 
@@ -43,7 +43,7 @@ def _playbooks() -> list[str]:
         here = sorted(path.name for path in Path.cwd().iterdir() if path.suffix in (".yml", ".yaml"))
     except OSError:
         here = []
-    return [*shipped(), *here]
+    return [*find_shipped_playbooks(), *here]
 
 
 @command(no_args_is_help=True)
@@ -111,7 +111,7 @@ def play_command(
 
 @dataclass(frozen=True, slots=True)
 class _PreparedPlay:
-    ready: Prepared
+    ready: PreparedPlay
     all_hosts: tuple[Host, ...]
     """Includes hosts that --limit leaves out of the plays: templates may still use them."""
     limited: tuple[Host, ...]
@@ -210,7 +210,7 @@ def _extra_variables(arguments: Sequence[str], cwd: Path, templater: Templater) 
     result: list[dict[str, Any]] = []
     for word in arguments:
         if word.startswith("@"):
-            values: Any = dict(read_variables(cwd / expanded(word[1:]), word[1:]))
+            values: Any = dict(read_variables(cwd / expand_tilde(word[1:]), word[1:]))
             raise_all(templater.check(templates_in(values)))
         elif word.lstrip().startswith("{"):
             try:
@@ -220,7 +220,7 @@ def _extra_variables(arguments: Sequence[str], cwd: Path, templater: Templater) 
         else:
             values = _pairs(word)
             if not values:
-                raise UserError(f"-e {quoted(word)} is not NAME=VALUE", fix="a file of variables: -e @FILE")
+                raise UserError(f"-e {quote(word)} is not NAME=VALUE", fix="a file of variables: -e @FILE")
         result.append(values)
     return result
 

@@ -16,14 +16,14 @@ from typing import Any, Final
 
 from ipexctl.api.open_hosts import OpenHosts
 from ipexctl.errors import UserError
-from ipexctl.extras.play.playbook_file import Position, Templated, Value
+from ipexctl.extras.play.playbook_file import Position, TemplateText, Value
 from ipexctl.extras.play.playbook_model import Play
 from ipexctl.extras.play.read import read_variables
 from ipexctl.extras.play.result import Call, PlayWatch
 from ipexctl.extras.play.templater import Templater
 from ipexctl.file_reader import PLAYBOOK, NotRegularError, read_regular
 from ipexctl.found_files import check_found
-from ipexctl.hosts.host import Host, did_you_mean, quoted
+from ipexctl.hosts.host import Host, did_you_mean, quote
 from ipexctl.hosts.source import SourceFile
 from ipexctl.node.common.json_records import parse_json
 from ipexctl.option_declaration import DEFAULT_HOME
@@ -136,7 +136,7 @@ def _layers(name: str, dirs: VarsDirs) -> list[str]:
 def _of_inventory(host: str, name: str, text: str) -> Any:
     """Convert like Ansible, which does not read numbers, booleans, lists and mappings as text."""
     if "{{" in text or "{%" in text:
-        return Templated(text, Position(SourceFile(f"inventory, {name} of {host}", Path(), text.splitlines()), 1, 1))
+        return TemplateText(text, Position(SourceFile(f"inventory, {name} of {host}", Path(), text.splitlines()), 1, 1))
     if re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", text):
         return int(text)
     if re.fullmatch(r"-?[0-9]{1,17}\.[0-9]{1,17}", text):
@@ -185,7 +185,7 @@ def unknown_delegate(name: str, known: Iterable[str]) -> tuple[str, str]:
     fix = "--local allows this playbook to run tasks on this machine"
     if name not in LOCALHOST:
         fix = did_you_mean(name, known, "node0 is the first host")
-    return f"delegate_to: {quoted(name)} is not one of the hosts", fix
+    return f"delegate_to: {quote(name)} is not one of the hosts", fix
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from ipexctl.extras.play.playbook_model import parts_of
-from ipexctl.extras.play.prepare import Prepared
+from ipexctl.extras.play.prepare import PreparedPlay
 from ipexctl.extras.play.result import (
     ItemDone,
     PlayEvent,
@@ -25,7 +25,7 @@ from ipexctl.extras.play.result import (
 )
 from ipexctl.hosts.nodeset import fold
 from ipexctl.remote.outcome import Notice
-from ipexctl.text import counted, printable
+from ipexctl.text import format_count, printable
 from ipexctl.ui.messages import excerpt, notice_text, paint, print_message, wants_color
 from ipexctl.ui.results import group_by, print_json
 from ipexctl.ui.safe_output import PrefixedLines
@@ -240,7 +240,7 @@ def as_json(report: PlayReport) -> dict[str, Any]:
     }
 
 
-def show_tasks(ready: Prepared, *, as_json: bool, quiet: bool) -> None:
+def show_tasks(ready: PreparedPlay, *, as_json: bool, quiet: bool) -> None:
     plays: list[dict[str, Any]] = []
     patterns: list[str] = []
     for number, play in enumerate(ready.playbook.plays):
@@ -257,7 +257,8 @@ def show_tasks(ready: Prepared, *, as_json: bool, quiet: bool) -> None:
     if quiet:
         count = sum(len(entry["tasks"]) for entry in plays)
         sys.stdout.write(
-            f"{printable(ready.playbook.shown)}: {counted(len(plays), 'play')}, {counted(count, 'task')}: no errors\n"
+            f"{printable(ready.playbook.shown)}: {format_count(len(plays), 'play')}, {format_count(count, 'task')}: "
+            "no errors\n"
         )
         return
     for entry, pattern in zip(plays, patterns, strict=True):

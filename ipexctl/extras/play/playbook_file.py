@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from ipexctl.errors import FileError, UserError
-from ipexctl.file_reader import PLAYBOOK, decoded, read_regular, read_typed
-from ipexctl.hosts.host import did_you_mean, quoted
+from ipexctl.file_reader import PLAYBOOK, decode_text, read_regular, read_typed
+from ipexctl.hosts.host import did_you_mean, quote
 from ipexctl.hosts.source import SourceFile
 from ipexctl.hosts.yaml_tree import YamlNode, YamlTree, is_null, kind
-from ipexctl.text import expanded
+from ipexctl.text import expand_tilde
 
 _CHECKOUT: Final = Path(__file__).parents[3] / "playbooks"
 """Playbooks in a source checkout; an installed package contains them."""
@@ -41,7 +41,7 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
-class Templated:
+class TemplateText:
     text: str
     position: Position
     body: int = 0
@@ -68,8 +68,8 @@ class Templated:
 Value = Any
 
 
-def templates_in(value: Value) -> list[Templated]:
-    if isinstance(value, Templated):
+def templates_in(value: Value) -> list[TemplateText]:
+    if isinstance(value, TemplateText):
         return [value]
     if isinstance(value, dict):
         return [template for item in value.values() for template in templates_in(item)]
@@ -78,28 +78,28 @@ def templates_in(value: Value) -> list[Templated]:
     return []
 
 
-def shipped() -> dict[str, Path]:
+def find_shipped_playbooks() -> dict[str, Path]:
     packaged = Path(__file__).parents[2] / "playbooks"
     directory = packaged if packaged.is_dir() else _CHECKOUT
     return {path.stem: path for path in sorted(directory.glob("*.yml"))}
 
 
 def find_playbook(name: str, cwd: Path) -> tuple[Path, str]:
-    path = cwd / expanded(name)
+    path = cwd / expand_tilde(name)
     try:
         is_file = path.is_file()
     except PermissionError as error:
-        raise UserError(f"{quoted(name)}: {error.strerror}", fix="name a playbook that you can read") from None
+        raise UserError(f"{quote(name)}: {error.strerror}", fix="name a playbook that you can read") from None
     if is_file:
         return path, name
-    known = shipped()
+    known = find_shipped_playbooks()
     if name in known:
         return known[name], f"{name}.yml"
     if path.is_dir():
-        raise UserError(f"{quoted(name)} is a directory", fix="name the playbook in it")
+        raise UserError(f"{quote(name)} is a directory", fix="name the playbook in it")
     files = [str(Path(name).with_name(file.name)) for file in sorted(path.parent.glob("*.y*ml"))]
     fix = did_you_mean(name, [*files, *known], f"name a file, or one that comes with ipexctl: {', '.join(known)}")
-    raise UserError(f"there is no playbook {quoted(name)}", fix=fix)
+    raise UserError(f"there is no playbook {quote(name)}", fix=fix)
 
 
 def read_file(
@@ -109,13 +109,13 @@ def read_file(
         is_beside = at is not None and path.is_relative_to(at.source.base)
         shown = str(Path(at.source.path).parent / path.relative_to(at.source.base)) if at and is_beside else str(path)
     try:
-        text = decoded((read_typed if at is None else read_regular)(path, PLAYBOOK))
+        text = decode_text((read_typed if at is None else read_regular)(path, PLAYBOOK))
     except (OSError, UnicodeDecodeError) as error:
         reason = (error.strerror or str(error)) if isinstance(error, OSError) else "it is not a text file"
         if at is None:
             raise UserError(f"{shown}: {reason}") from None
         raise at.error(
-            f"{quoted(shown)} can't be read: {reason}", fix="paths are relative to the directory of this file"
+            f"{quote(shown)} can't be read: {reason}", fix="paths are relative to the directory of this file"
         ) from None
     return PlaybookFile(text, shown, path.parent, errors)
 
@@ -157,7 +157,7 @@ class PlaybookFile(YamlTree):
             return str(node.value)
         if node.tag.startswith("!"):
             fix = "use a value from the environment: \"{{ lookup('env', 'NAME') }}\"" if node.tag == "!vault" else ""
-            raise self.error(node, f"{quoted(node.tag)} isn't understood here, at {kind(node)[:60]}", fix=fix)
+            raise self.error(node, f"{quote(node.tag)} isn't understood here, at {kind(node)[:60]}", fix=fix)
         if node.id == "mapping":
             return {entry.key: self.value(entry.value, depth + 1) for entry in self.entries(node, "this", depth)}
         if node.id == "sequence":
@@ -181,10 +181,10 @@ class PlaybookFile(YamlTree):
             return text
         return value
 
-    def text_value(self, node: YamlNode) -> str | Templated:
+    def text_value(self, node: YamlNode) -> str | TemplateText:
         """A scalar as written, without YAML's conversions."""
         text = str(node.value)
         return self.template(node) if JINJA.search(text) else text
 
-    def template(self, node: YamlNode) -> Templated:
-        return Templated(str(node.value), self.position(node), int(getattr(node, "style", None) in ("|", ">")))
+    def template(self, node: YamlNode) -> TemplateText:
+        return TemplateText(str(node.value), self.position(node), int(getattr(node, "style", None) in ("|", ">")))

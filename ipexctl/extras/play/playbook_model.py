@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from ipexctl.errors import FileError, UserError
-from ipexctl.extras.play.playbook_file import Position, Templated, Value, templates_in
+from ipexctl.extras.play.playbook_file import Position, TemplateText, Value, templates_in
 from ipexctl.file_reader import COPIED, TooLargeError, open_regular
-from ipexctl.hosts.host import did_you_mean, quoted
+from ipexctl.hosts.host import did_you_mean, quote
 from ipexctl.projects.root import path_problem
-from ipexctl.text import expanded, is_variable_name
+from ipexctl.text import expand_tilde, is_variable_name
 
 OptionKind = Literal["str", "int", "float", "bool", "list", "dict", "mode", "command", "path", "env", "any", "exprs"]
 Where = Literal["host", "control", "all"]
@@ -75,7 +75,7 @@ class BadOption(Exception):
 def check_args(spec: Spec, called: str, args: Mapping[str, Arg], position: Position) -> Iterator[FileError]:
     for name, option in spec.options.items():
         if option.required and name not in args:
-            yield position.error(f"{called} needs {quoted(name)}, {_KINDS[option.kind][0]}")
+            yield position.error(f"{called} needs {quote(name)}, {_KINDS[option.kind][0]}")
     given = [name for name in spec.one_of if name in args]
     if spec.one_of and len(given) != 1:
         names = " or ".join(spec.one_of)
@@ -85,42 +85,42 @@ def check_args(spec: Spec, called: str, args: Mapping[str, Arg], position: Posit
         if spec.any_option or templates_in(arg.value):
             continue
         try:
-            known[name] = converted(spec.options[name], arg.value)
+            known[name] = convert_value(spec.options[name], arg.value)
         except BadOption as bad:
-            yield arg.position.error(f"{called}: {quoted(name)} {bad.message}", fix=bad.fix)
+            yield arg.position.error(f"{called}: {quote(name)} {bad.message}", fix=bad.fix)
     if spec.check is not None and len(known) == len(args) and (problem := spec.check(known)):
         yield position.error(f"{called}: {problem}")
 
 
-def filled(spec: Spec, values: Mapping[str, Value]) -> dict[str, Any]:
+def fill_options(spec: Spec, values: Mapping[str, Value]) -> dict[str, Any]:
     if spec.any_option:
         return dict(values)
     options: dict[str, Any] = {name: option.default for name, option in spec.options.items()}
     for name, value in values.items():
         if isinstance(value, str) and value == OMIT:
             if spec.options[name].required:
-                raise BadOption(f"{quoted(name)} is required but was omitted")
+                raise BadOption(f"{quote(name)} is required but was omitted")
             continue
         try:
-            options[name] = converted(spec.options[name], value)
+            options[name] = convert_value(spec.options[name], value)
         except BadOption as bad:
-            raise BadOption(f"{quoted(name)} {bad.message}", bad.fix) from None
+            raise BadOption(f"{quote(name)} {bad.message}", bad.fix) from None
     if spec.check is not None and (problem := spec.check({name: options[name] for name in values})):
         raise BadOption(problem)
     return options
 
 
-def filled_environment(layers: Sequence[object]) -> dict[str, str]:
+def fill_environment(layers: Sequence[object]) -> dict[str, str]:
     """Variables of `environment` from filled templates; later mappings win. Raises BadOption."""
     variables: dict[str, str] = {}
     for layer in layers:
         if not isinstance(layer, dict):
-            raise BadOption(f"'environment' is {quoted(str(layer))}, which is not a mapping of variables")
+            raise BadOption(f"'environment' is {quote(str(layer))}, which is not a mapping of variables")
         for key, value in layer.items():
             name, text = str(key), value if isinstance(value, str) else json.dumps(value)
             if not is_variable_name(name):
                 raise BadOption(
-                    f"'environment': {quoted(name)} can't be a variable name", "a name has letters, digits and _"
+                    f"'environment': {quote(name)} can't be a variable name", "a name has letters, digits and _"
                 )
             if text == OMIT:
                 continue
@@ -130,11 +130,11 @@ def filled_environment(layers: Sequence[object]) -> dict[str, str]:
     return variables
 
 
-def converted(option: Option, value: Value) -> Any:
+def convert_value(option: Option, value: Value) -> Any:
     result = _KINDS[option.kind][1](value)
     if option.choices and result not in option.choices:
         choices = f"one of {', '.join(option.choices)}"
-        raise BadOption(f"is {quoted(str(result))}", did_you_mean(str(result), option.choices, choices))
+        raise BadOption(f"is {quote(str(result))}", did_you_mean(str(result), option.choices, choices))
     if option.minimum is not None and result is not None and result < option.minimum:
         raise BadOption(f"is {result}, less than {option.minimum:g}")
     if option.maximum is not None and result is not None and result > option.maximum:
@@ -144,7 +144,7 @@ def converted(option: Option, value: Value) -> Any:
 
 def _wrong(kind: OptionKind, value: Value) -> BadOption:
     shown = "nothing" if value is None else "a list" if isinstance(value, list) else "a mapping"
-    shown = shown if value is None or isinstance(value, list | dict) else quoted(str(value))
+    shown = shown if value is None or isinstance(value, list | dict) else quote(str(value))
     return BadOption(f"must be {_KINDS[kind][0]}, not {shown}")
 
 
@@ -244,7 +244,7 @@ _KINDS: Final[Mapping[OptionKind, tuple[str, Callable[[Value], Any]]]] = {
 
 
 def local_path(base: Path, text: str) -> Path:
-    return base / expanded(text)
+    return base / expand_tilde(text)
 
 
 def source_path(module: str, base: Path, text: str) -> Path:
@@ -295,15 +295,15 @@ class Arg:
 
 @dataclass(frozen=True, slots=True)
 class InheritedKeywords:
-    when: tuple[Templated, ...] = ()
+    when: tuple[TemplateText, ...] = ()
     tags: tuple[str, ...] = ()
     vars: tuple[Mapping[str, Value], ...] = ()
     environment: tuple[Value, ...] = ()
     become: bool | None = None
-    become_user: str | Templated | None = None
+    become_user: str | TemplateText | None = None
     no_log: bool | None = None
-    ignore_errors: bool | Templated | None = None
-    delegate_to: str | Templated | None = None
+    ignore_errors: bool | TemplateText | None = None
+    delegate_to: str | TemplateText | None = None
     run_once: bool | None = None
     check_mode: bool | None = None
     diff: bool | None = None
@@ -315,7 +315,7 @@ class Loop:
     items: Value
     position: Position
     loop_var: str = "item"
-    label: Templated | None = None
+    label: TemplateText | None = None
     index_var: str | None = None
     pause: float = 0.0
     is_flattened: bool = False
@@ -324,7 +324,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    name: str | Templated
+    name: str | TemplateText
     spec: Spec
     args: Mapping[str, Arg]
     position: Position
@@ -332,15 +332,15 @@ class Task:
     base: Path
     loop: Loop | None = None
     register: str | None = None
-    until: tuple[Templated, ...] = ()
+    until: tuple[TemplateText, ...] = ()
     retries: int | None = None
     """Without `until`, a failed task is retried until it succeeds."""
     delay: float = 5.0
-    changed_when: tuple[Templated, ...] | bool | None = None
-    failed_when: tuple[Templated, ...] | bool | None = None
+    changed_when: tuple[TemplateText, ...] | bool | None = None
+    failed_when: tuple[TemplateText, ...] | bool | None = None
     notify: tuple[tuple[str, Position], ...] = ()
     listen: tuple[str, ...] = ()
-    file: Templated | None = None
+    file: TemplateText | None = None
 
     @property
     def called(self) -> str:

@@ -16,14 +16,14 @@ from ipexctl.extras.play.keywords import ANSIBLE_FACTS, HINTS
 from ipexctl.extras.play.play_context import LOCALHOST, unknown_delegate
 from ipexctl.extras.play.playbook_file import (
     Position,
-    Templated,
+    TemplateText,
     find_playbook,
     templates_in,
 )
-from ipexctl.extras.play.playbook_model import Playbook, Task, converted, local_path, script_argv
+from ipexctl.extras.play.playbook_model import Playbook, Task, convert_value, local_path, script_argv
 from ipexctl.extras.play.read import read_playbook
 from ipexctl.extras.play.templater import Templater
-from ipexctl.hosts.host import Host, did_you_mean, quoted
+from ipexctl.hosts.host import Host, did_you_mean, quote
 from ipexctl.hosts.select import limit_hosts, limit_parts
 from ipexctl.projects.root import find_root, root_problem
 
@@ -31,7 +31,7 @@ _HERE_TEMPLATE: Final = re.compile(r"\{\{ *here *\}\}")
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedPlay:
     playbook: Playbook
     hosts: Mapping[int, tuple[Host, ...]]
     tasks: frozenset[int]
@@ -64,7 +64,7 @@ def prepare(
     limited: Sequence[Host],
     *,
     local: bool = False,
-) -> tuple[Prepared, list[FileError]]:
+) -> tuple[PreparedPlay, list[FileError]]:
     """Plays and tasks that name other hosts are errors. `limited`: hosts after --limit."""
     errors: list[FileError] = []
     names = {host.name for host in limited}
@@ -81,10 +81,10 @@ def prepare(
         errors += _check_delegates(play.all_tasks, all_hosts, LOCALHOST if local else ())
     tasks = select_tasks(playbook, choice)
     handlers = frozenset(id(handler) for play in playbook.plays for handler in play.handlers)
-    return Prepared(playbook, hosts, tasks | handlers, len(tasks)), errors
+    return PreparedPlay(playbook, hosts, tasks | handlers, len(tasks)), errors
 
 
-def check_projects(ready: Prepared, cwd: Path) -> list[FileError]:
+def check_projects(ready: PreparedPlay, cwd: Path) -> list[FileError]:
     """Errors of selected sync and run tasks whose project is a home directory. Modules check paths with variables."""
     tasks = [task for task in ready.playbook.all_tasks if task.spec.name in ("sync", "run") and id(task) in ready.tasks]
     return [error for task in tasks if (error := _project_error(task, cwd)) is not None]
@@ -97,17 +97,21 @@ def _project_error(task: Task, cwd: Path) -> FileError | None:
         value = task.args[name].value if name in task.args else None
         if value is None:
             return task.spec.options[name].default
-        if isinstance(value, Templated):
+        if isinstance(value, TemplateText):
             return str(cwd) if _HERE_TEMPLATE.fullmatch(value.text) else value
-        return converted(task.spec.options[name], value)
+        return convert_value(task.spec.options[name], value)
 
     if task.spec.name == "sync":
-        if isinstance(src := known("src"), Templated):
+        if isinstance(src := known("src"), TemplateText):
             return None
         problem = root_problem(find_root(None, None if src is None else local_path(task.base, src), task.base))
         return task.position.error(problem, fix="name the project's directory: src: DIR") if problem else None
     script, directory, sync = known("script"), known("cwd"), known("sync")
-    if sync is not True or isinstance(directory, Templated) or (directory is None and isinstance(script, Templated)):
+    if (
+        sync is not True
+        or isinstance(directory, TemplateText)
+        or (directory is None and isinstance(script, TemplateText))
+    ):
         return None
     script_path = None
     if isinstance(script, str):
@@ -118,7 +122,7 @@ def _project_error(task: Task, cwd: Path) -> FileError | None:
     return task.position.error(problem, fix=project_fix(script_path, "cwd: ", "sync: no")) if problem else None
 
 
-def _templates(playbook: Playbook) -> list[Templated]:
+def _templates(playbook: Playbook) -> list[TemplateText]:
     values = [(play.vars, play.file_vars, [task.values for task in play.all_tasks]) for play in playbook.plays]
     return list({id(template): template for template in templates_in(values)}.values())
 
@@ -198,5 +202,5 @@ def _index_of(name: str, tasks: list[Task]) -> int:
     matching = [name] if name in names else [found for found in names if fnmatchcase(found, name)]
     if not matching:
         fix = did_you_mean(name, names, "--list-tasks shows their names")
-        raise UserError(f"--start-at: no task is called {quoted(name)}", fix=fix)
+        raise UserError(f"--start-at: no task is called {quote(name)}", fix=fix)
     return names.index(matching[0])

@@ -39,7 +39,14 @@ from ipexctl.extras.play.module_options import (
     strip_prefix,
 )
 from ipexctl.extras.play.modules import MODULES
-from ipexctl.extras.play.playbook_file import PlaybookFile, Position, Templated, Value, read_file, shipped
+from ipexctl.extras.play.playbook_file import (
+    PlaybookFile,
+    Position,
+    TemplateText,
+    Value,
+    find_shipped_playbooks,
+    read_file,
+)
 from ipexctl.extras.play.playbook_model import (
     Arg,
     Block,
@@ -54,7 +61,7 @@ from ipexctl.extras.play.playbook_model import (
     check_args,
 )
 from ipexctl.file_reader import PLAYBOOK
-from ipexctl.hosts.host import did_you_mean, quoted
+from ipexctl.hosts.host import did_you_mean, quote
 from ipexctl.hosts.yaml_tree import Entry, YamlNode, is_null, kind
 
 MAX_TASKS: Final = 50_000
@@ -150,7 +157,7 @@ class _PlaybookReader:
         for key in ("pre_tasks", "tasks", "post_tasks"):
             if key in entries:
                 with file.reporting():
-                    steps += self._steps(file, entries[key].value, inherited, quoted(key))
+                    steps += self._steps(file, entries[key].value, inherited, quote(key))
         errors_before = len(file.errors)
         handlers: tuple[Task, ...] = ()
         with file.reporting():
@@ -232,7 +239,7 @@ class _PlaybookReader:
         report_unknown(file, entries, BLOCK, "a block")
         inner = read_inherited(file, entries, above)
         parts = {
-            key: self._steps(file, entries[key].value, inner, quoted(key), depth + 1)
+            key: self._steps(file, entries[key].value, inner, quote(key), depth + 1)
             for key in ("block", "rescue", "always")
             if key in entries
         }
@@ -312,12 +319,12 @@ class _PlaybookReader:
 
 
 def _named_path(file: PlaybookFile, node: YamlNode, keyword: str) -> Path:
-    if node.id != "scalar" or is_null(node) or isinstance(file.text_value(node), Templated):
+    if node.id != "scalar" or is_null(node) or isinstance(file.text_value(node), TemplateText):
         fix = "files are read before any task"
         raise file.error(node, f"{keyword} takes a file's name, not {kind(node)}", fix=fix)
     path = file.source.base / str(node.value)
     if keyword.endswith("import_playbook") and not path.is_file():
-        return shipped().get(str(node.value), path)
+        return find_shipped_playbooks().get(str(node.value), path)
     return path
 
 
@@ -362,7 +369,7 @@ def _check_notified(file: PlaybookFile, play: Play) -> None:
         for name, position in task.notify:
             if name not in known:
                 fix = did_you_mean(name, known, "handlers belong under `handlers:` of this play")
-                file.errors.append(position.error(f"no handler is called {quoted(name)}", fix=fix))
+                file.errors.append(position.error(f"no handler is called {quote(name)}", fix=fix))
 
 
 def _flush(file: PlaybookFile, meta: Entry, entries: Mapping[str, Entry]) -> Flush:
@@ -382,7 +389,7 @@ def _loop(file: PlaybookFile, entries: Mapping[str, Entry]) -> Loop | None:
     if "loop" in entries and "with_items" in entries:
         raise file.error(entries["with_items"].key_node, "'loop' and 'with_items' can't be combined", fix="keep loop")
     items = file.value(entry.value)
-    if not isinstance(items, list | Templated):
+    if not isinstance(items, list | TemplateText):
         raise file.error(entry.value, f"'loop' must be a list, not {kind(entry.value)}", fix="[one, two]")
     options = {entry.key: entry for entry in file.entries(control.value, "'loop_control'")} if control else {}
     report_unknown(file, options, frozenset(_LOOP_CONTROL), "loop_control")

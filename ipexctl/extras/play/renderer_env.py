@@ -86,7 +86,7 @@ def mandatory(value: Any, msg: str = "") -> Any:
     return value
 
 
-def hashed(value: Any, kind: str = "sha256") -> str:
+def hash_text(value: Any, kind: str = "sha256") -> str:
     if kind not in ("sha1", "sha256", "sha512", "md5"):
         raise ValueError(f"there is no hash {kind!r}")
     return hashlib.new(kind, str(value).encode(), usedforsecurity=False).hexdigest()
@@ -136,7 +136,7 @@ FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "items2dict": lambda value, key_name="key", value_name="value": {
         str(item[key_name]): item[value_name] for item in value
     },
-    "hash": hashed,
+    "hash": hash_text,
     "quote": lambda value: shlex.quote(str(value)),
     "product": lambda first, *others: list(itertools.product(first, *others)),
     "extract": extract,

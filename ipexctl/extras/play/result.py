@@ -200,19 +200,19 @@ def unified_diff(old: str, new: str, name: str, *, is_new: bool = False, context
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
-def failed(reason: str, fix: str = "", **data: object) -> TaskResult:
+def failure(reason: str, fix: str = "", **data: object) -> TaskResult:
     return TaskResult("failed", reason, fix, data)
 
 
-def failed_by(error: UserError) -> TaskResult:
-    return failed(error.message, error.fix)
+def failure_from(error: UserError) -> TaskResult:
+    return failure(error.message, error.fix)
 
 
 def host_result(done: HostResult, **data: object) -> TaskResult:
     return TaskResult(done.status, done.reason, done.fix, data)
 
 
-def failed_host(failure: HostError | HostResult | HostReport) -> TaskResult:
+def host_failure(failure: HostError | HostResult | HostReport) -> TaskResult:
     return TaskResult("unreachable" if failure.status == "unreachable" else "failed", failure.reason, failure.fix)
 
 
@@ -220,7 +220,7 @@ def missing_hosts(calls: Sequence[Call], missing: Mapping[str, str]) -> TaskResu
     """Result that refuses a cluster job, or None. `missing`: host that left the play → reason."""
     if missing and not calls[0].args.get("fewer"):
         remaining = fold([call.host.name for call in calls])
-        return failed(
+        return failure(
             f"{calls[0].task.spec.name} needs all hosts: "
             + "; ".join(f"{name} {reason}" for name, reason in missing.items()),
             f"repair {fold(missing)} and run the playbook again; to use only {remaining}: fewer: true",
@@ -228,7 +228,7 @@ def missing_hosts(calls: Sequence[Call], missing: Mapping[str, str]) -> TaskResu
     for name, value in calls[0].args.items():
         if any(call.args[name] != value for call in calls):
             values = ", ".join(f"{call.args[name]} on {call.host.name}" for call in calls)
-            return failed(
+            return failure(
                 f"{calls[0].task.spec.name} runs once for all hosts, but {name} is {values}",
                 f"give {name} one value for all hosts, such as hostvars[node0]'s, or make a play for each kind of host",
             )
@@ -242,7 +242,7 @@ SHORTEST_LINE: Final = 8
 """A shorter line of a multi-line secret, such as a key, is not masked: `}` and `-----` occur in many other texts."""
 
 
-def masked(text: str, secrets: Iterable[str]) -> str:
+def mask_secrets(text: str, secrets: Iterable[str]) -> str:
     """The text without secrets: values of the environment, and outputs of tasks with no_log."""
     for form in _forms(frozenset(secrets)):
         text = text.replace(form, HIDDEN)
@@ -289,19 +289,19 @@ def _base64(text: str) -> Iterator[str]:
                 yield from (form, form.replace("+", "-").replace("/", "_"))
 
 
-def masked_value(value: Any, secrets: set[str]) -> Any:
+def mask_value(value: Any, secrets: set[str]) -> Any:
     if isinstance(value, str):
-        return masked(value, secrets)
+        return mask_secrets(value, secrets)
     if isinstance(value, dict):
-        return {masked(str(key), secrets): masked_value(item, secrets) for key, item in value.items()}
+        return {mask_secrets(str(key), secrets): mask_value(item, secrets) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [masked_value(item, secrets) for item in value]
+        return [mask_value(item, secrets) for item in value]
     if isinstance(value, int | float) and not isinstance(value, bool) and (text := str(value)) in secrets:
-        return masked(text, secrets)
+        return mask_secrets(text, secrets)
     return value
 
 
-def shown(result: TaskResult, secrets: set[str], *, no_log: bool) -> TaskResult:
+def hide_secrets(result: TaskResult, secrets: set[str], *, no_log: bool) -> TaskResult:
     if no_log:
         kept = {key: result.data[key] for key in ("rc", "attempts") if key in result.data}
         reason = "no_log: its output is not shown" if result.reason or result.is_failure else ""
@@ -309,9 +309,9 @@ def shown(result: TaskResult, secrets: set[str], *, no_log: bool) -> TaskResult:
     if not secrets:
         return result
     texts: dict[str, Any] = {
-        name: masked(getattr(result, name), secrets) for name in ("reason", "fix", "diff", "message", "line")
+        name: mask_secrets(getattr(result, name), secrets) for name in ("reason", "fix", "diff", "message", "line")
     }
-    return replace(result, data=masked_value(dict(result.data), secrets), **texts)
+    return replace(result, data=mask_value(dict(result.data), secrets), **texts)
 
 
 def secrets_in(result: TaskResult, loop_var: str = "item") -> set[str]:

@@ -14,23 +14,23 @@ from typing import TYPE_CHECKING, Any
 from ipexctl.errors import FileError, UserError
 from ipexctl.extras.play.modules import runner
 from ipexctl.extras.play.play_context import LOCALHOST, unknown_delegate
-from ipexctl.extras.play.playbook_model import BadOption, Task, filled, filled_environment
+from ipexctl.extras.play.playbook_model import BadOption, Task, fill_environment, fill_options
 from ipexctl.extras.play.result import (
     Call,
     ItemDone,
     TaskReport,
     TaskResult,
     combine_items,
-    failed,
-    failed_by,
-    failed_host,
-    masked,
+    failure,
+    failure_from,
+    hide_secrets,
+    host_failure,
+    mask_secrets,
     missing_hosts,
     secrets_in,
-    shown,
 )
-from ipexctl.extras.play.templater import Filled, Job
-from ipexctl.hosts.host import Host, quoted
+from ipexctl.extras.play.templater import FillResult, Job
+from ipexctl.hosts.host import Host, quote
 from ipexctl.hosts.nodeset import fold
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.outcome import HostError, Notice
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ipexctl.extras.play.engine import Engine
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
-_NOT_BEGUN = failed("it was not started")
+_NOT_BEGUN = failure("it was not started")
 _RETRIES = 3
 
 
@@ -89,14 +89,14 @@ class TaskRunner:
                 # As in Ansible, a host whose list can't be filled is skipped if `when` is false.
                 condition_job = Job(host.name, when=self._task.inherited.when, local=self._vars())
                 (condition,) = self._templater.fill([condition_job])
-                is_skipped = isinstance(condition, Filled) and not condition.held
+                is_skipped = isinstance(condition, FillResult) and not condition.held
                 result = self._skip(host, condition.by) if is_skipped else _template_failure(answer)  # type: ignore[union-attr]
                 self._items[host.name] = [_WorkItem(host, result=result)]
                 continue
             items = answer.values["items"]
             if not isinstance(items, list):
-                what = f"'loop' is {quoted(str(items)[:40])}, which is not a list"
-                result = failed_by(loop.position.error(what, fix="[one, two]"))
+                what = f"'loop' is {quote(str(items)[:40])}, which is not a list"
+                result = failure_from(loop.position.error(what, fix="[one, two]"))
                 self._items[host.name] = [_WorkItem(host, result=result)]
                 continue
             if loop.is_flattened:
@@ -140,7 +140,7 @@ class TaskRunner:
         note = f" (--check skipped the task that registers {', '.join(unknown)})" if unknown else ""
         return TaskResult("skipped", f"when: {condition}{note}")
 
-    def _prepare(self, work_item: _WorkItem, answer: Filled) -> None:
+    def _prepare(self, work_item: _WorkItem, answer: FillResult) -> None:
         task, inherited, values = self._task, self._task.inherited, answer.values
         work_item.ignored = str(values["ignore"]).lower() in ("true", "yes", "on", "1")
         if values["label"] is not None:
@@ -150,10 +150,10 @@ class TaskRunner:
             texts = [template.text for template in task.args[name].value]
             args[name] = list(zip(texts, truths, strict=False))
         try:
-            options = filled(task.spec, args)
-            environment = filled_environment(values["environment"])
+            options = fill_options(task.spec, args)
+            environment = fill_environment(values["environment"])
         except BadOption as bad:
-            work_item.result = failed_by(task.position.error(f"{task.spec.name}: {bad.message}", fix=bad.fix))
+            work_item.result = failure_from(task.position.error(f"{task.spec.name}: {bad.message}", fix=bad.fix))
             return
         if values["file"] is not None:
             options["content"] = str(values["file"])
@@ -184,7 +184,7 @@ class TaskRunner:
         if target is None and delegate in LOCALHOST and self._context.options.local:
             return Host("localhost", "localhost")
         if target is None:
-            return failed(*unknown_delegate(str(delegate), [*(host.name for host in self._context.hosts), "node0"]))
+            return failure(*unknown_delegate(str(delegate), [*(host.name for host in self._context.hosts), "node0"]))
         return target
 
     def _call_with_retries(self, work_items: Sequence[_WorkItem]) -> None:
@@ -234,7 +234,7 @@ class TaskRunner:
                     try:
                         result = run(self._context, call, session)
                     except UserError as error:
-                        result = failed_by(error)
+                        result = failure_from(error)
                 waiting.pop(0).result = result
                 if waiting and pause:
                     self._context.sleep(pause)
@@ -242,7 +242,7 @@ class TaskRunner:
         for done in fan_out(list(by_host.values()), work, forks=self._context.pool.forks, cancel=self._context.cancel):
             if done.error is not None:
                 for work_item in done.item:
-                    work_item.result = failed_host(done.error)
+                    work_item.result = host_failure(done.error)
 
     def _call_together(self, work_items: Sequence[_WorkItem]) -> None:
         run = runner(self._task.spec.name)
@@ -260,9 +260,9 @@ class TaskRunner:
                 refusal = missing_hosts(calls, missing) if self._task.spec.is_cluster_job else None
                 done = refusal or run(self._context, calls[0], [call.host for call in calls])
             except HostError as error:
-                done = failed_host(error)
+                done = host_failure(error)
             except UserError as error:
-                done = failed_by(error)
+                done = failure_from(error)
             for work_item in group:
                 work_item.result = done if isinstance(done, TaskResult) else done[work_item.host.name]
 
@@ -339,8 +339,8 @@ class TaskRunner:
         if len(work_items) == 1 and work_items[0].call is None and work_items[0].item is None:
             return results[0]
         for work_item, result in zip(work_items, results, strict=True):
-            visible = shown(result, secrets, no_log=bool(task.inherited.no_log))
-            label = "" if task.inherited.no_log else masked(work_item.label, secrets)
+            visible = hide_secrets(result, secrets, no_log=bool(task.inherited.no_log))
+            label = "" if task.inherited.no_log else mask_secrets(work_item.label, secrets)
             self.items_done.append(ItemDone(work_item.host.name, label, visible))
         return combine_items(results, [work_item.item for work_item in work_items], task.loop.loop_var)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ipexctl.errors import FileError, UserError
-from ipexctl.extras.play.playbook_file import Templated, Value, templates_in
+from ipexctl.extras.play.playbook_file import TemplateText, Value, templates_in
 from ipexctl.hosts.host import did_you_mean
 from ipexctl.limits import TEMPLATE_REPLY
 from ipexctl.node.common.json_records import parse_json
@@ -27,14 +27,14 @@ _PROGRAM: Final = "import sys; sys.path[:0] = [sys.argv[1]]; from ipexctl.extras
 class Job:
     host: str
     values: Mapping[str, Value] = field(default_factory=dict)
-    when: Sequence[Templated] = ()
-    truths: Mapping[str, Sequence[Templated]] = field(default_factory=dict)
+    when: Sequence[TemplateText] = ()
+    truths: Mapping[str, Sequence[TemplateText]] = field(default_factory=dict)
     local: Sequence[tuple[Mapping[str, Value], bool]] = ()
     """Variables of this job only, each with whether it may contain templates. Variables with templates are weaker."""
 
 
 @dataclass(frozen=True, slots=True)
-class Filled:
+class FillResult:
     held: bool
     values: Mapping[str, Any] = field(default_factory=dict)
     truths: Mapping[str, Sequence[bool]] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Templater:
         self._process: subprocess.Popen[bytes] | None = None
         self._sent: dict[tuple[str, str], bytes] = {}
         self._added: dict[str, dict[str, Any]] = {}
-        self._templates: list[Templated] = []
+        self._templates: list[TemplateText] = []
         self._numbers: dict[int, int] = {}
 
     def __enter__(self) -> Templater:
@@ -92,7 +92,7 @@ class Templater:
         """Strongest layer last. `@weak` and `@strong` stand for a job's variables with and without templates."""
         self._send(("host", name), {"op": "host", "name": name, "layers": list(layers)})
 
-    def check(self, templates: Iterable[Templated], *, lookups: bool = True) -> list[FileError]:
+    def check(self, templates: Iterable[TemplateText], *, lookups: bool = True) -> list[FileError]:
         return [
             template.spot(problem["line"], problem.get("word")).error(
                 f"Jinja: {problem['what']}",
@@ -101,7 +101,7 @@ class Templater:
             for template, problem in self._problems("check", list(templates), lookups=lookups)
         ]
 
-    def check_names(self, templates: Iterable[Templated], hints: Mapping[str, str]) -> list[FileError]:
+    def check_names(self, templates: Iterable[TemplateText], hints: Mapping[str, str]) -> list[FileError]:
         """Errors for templates that print one of the names in `hints`, which are never set."""
         suspects = [
             template
@@ -113,7 +113,9 @@ class Templater:
             for template, use in self._problems("names", suspects, names=list(hints))
         ]
 
-    def _problems(self, op: str, templates: Sequence[Templated], **more: object) -> Iterator[tuple[Templated, Any]]:
+    def _problems(
+        self, op: str, templates: Sequence[TemplateText], **more: object
+    ) -> Iterator[tuple[TemplateText, Any]]:
         if not templates:
             return
         texts = [[template.text, template.kind] for template in templates]
@@ -125,23 +127,23 @@ class Templater:
             if problem is not None:
                 yield template, problem
 
-    def fill(self, jobs: Sequence[Job]) -> list[Filled | FileError]:
-        return [self._fill(job) if _templates_of(job) else Filled(True, dict(job.values)) for job in jobs]
+    def fill(self, jobs: Sequence[Job]) -> list[FillResult | FileError]:
+        return [self._fill(job) if _templates_of(job) else FillResult(True, dict(job.values)) for job in jobs]
 
-    def _fill(self, job: Job) -> Filled | FileError:
+    def _fill(self, job: Job) -> FillResult | FileError:
         reply = self._ask({"op": "fill", **{name: self._packed(getattr(job, name)) for name in Job.__slots__}})
         first = _templates_of(job)[0].position
         if reply is None:
             return first.error("this template took too much time or memory and was stopped")
         self.secrets.update(reply.pop("secrets"))
         if "error" not in reply:
-            return Filled(**reply)
+            return FillResult(**reply)
         error = reply["error"]
         position = first if error["at"] is None else self._templates[error["at"]].spot(error["line"], error["word"])
         return position.error(str(error["what"]), fix=str(error["fix"]))
 
     def _packed(self, value: Value) -> Any:
-        if isinstance(value, Templated):
+        if isinstance(value, TemplateText):
             number = self._numbers.get(id(value))
             if number is None:
                 number = self._numbers[id(value)] = len(self._templates)
@@ -194,7 +196,7 @@ class Templater:
                     pipe.close()
 
 
-def _templates_of(job: Job) -> list[Templated]:
+def _templates_of(job: Job) -> list[TemplateText]:
     return templates_in([job.when, dict(job.truths), dict(job.values)])
 
 

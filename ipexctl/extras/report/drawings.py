@@ -14,9 +14,9 @@ from ipexctl.extras.report.markup import (
     clock_text,
     duration_text,
     element,
-    escaped,
+    escape,
     host_labels,
-    joined,
+    join_markup,
     number_text,
     path_data,
     quantity,
@@ -61,14 +61,14 @@ _UNLABELLED: Final[tuple[PhaseKind, ...]] = ("silent", "warm-up", "checkpoint", 
 
 
 def figure(number: int, title: str, drawing: Markup, table: Markup, note: Markup | None = None) -> Markup:
-    heading = element("h2", escaped(title), id=f"t{number}")
+    heading = element("h2", escape(title), id=f"t{number}")
     readout = element("p", class_="readout")
-    behind = element("details", element("summary", escaped(f"Table: {title}")), scrolled(table, title))
+    behind = element("details", element("summary", escape(f"Table: {title}")), make_scrollable(table, title))
     shown = element(
         "div", drawing, class_="wide"
     )  # scrolls on a narrow screen, where its texts would otherwise be too small
     return element(
-        "section", heading, note or joined(), shown, readout, behind, class_="figure", aria_labelledby=f"t{number}"
+        "section", heading, note or join_markup(), shown, readout, behind, class_="figure", aria_labelledby=f"t{number}"
     )
 
 
@@ -77,18 +77,18 @@ def wide(content: Markup, title: str) -> Markup:
     return element("div", content, class_="wide", tabindex="0", role="region", aria_label=title)
 
 
-def scrolled(content: Markup, title: str) -> Markup:
+def make_scrollable(content: Markup, title: str) -> Markup:
     return element("div", content, class_="scroll", tabindex="0", role="region", aria_label=title)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], name: str) -> Markup:
     """A table whose first column has the row headings."""
-    top = element("tr", *(element("th", escaped(cell), scope="col") for cell in head))
+    top = element("tr", *(element("th", escape(cell), scope="col") for cell in head))
     body = (
-        element("tr", element("th", escaped(row[0]), scope="row"), *(element("td", escaped(c)) for c in row[1:]))
+        element("tr", element("th", escape(row[0]), scope="row"), *(element("td", escape(c)) for c in row[1:]))
         for row in rows
     )
-    return element("table", element("caption", escaped(name)), element("thead", top), element("tbody", *body))
+    return element("table", element("caption", escape(name)), element("thead", top), element("tbody", *body))
 
 
 def _svg(height: float, label: str, *children: Markup, **data: str | float) -> Markup:
@@ -105,7 +105,7 @@ def _plot(top: float, height: float, *children: Markup) -> Markup:
 def _restarts(seconds: Sequence[float], span: float, height: float) -> Iterator[Markup]:
     for at in seconds:
         path = path_data(f"M{short(LEFT + at / span * PLOT)} 0V{short(height)}")
-        yield element("path", element("title", escaped("restart")), d=path, class_="again")
+        yield element("path", element("title", escape("restart")), d=path, class_="again")
 
 
 def _time_axis(span: float, top: float, bottom: float) -> Markup:
@@ -115,7 +115,7 @@ def _time_axis(span: float, top: float, bottom: float) -> Markup:
         x = LEFT + at / span * PLOT
         marks.append(element("path", d=path_data(f"M{short(x)} {short(top)}V{short(bottom)}"), class_="grid"))
         anchor = "end" if x > RIGHT - 20 else "middle"
-        marks.append(element("text", escaped(label), x=x, y=bottom + 16.0, text_anchor=anchor))
+        marks.append(element("text", escape(label), x=x, y=bottom + 16.0, text_anchor=anchor))
     return element("g", *marks, class_="times", data_top=top, data_bottom=bottom)
 
 
@@ -124,11 +124,11 @@ def _value_axis(ticks: Sequence[float], top: float, bottom: float, unit: str) ->
     for tick in ticks:
         y = bottom - (tick - ticks[0]) / (ticks[-1] - ticks[0]) * (bottom - top)
         parts.append(element("path", d=path_data(f"M{LEFT} {short(y)}H{RIGHT}"), class_="grid"))
-        parts.append(element("text", escaped(number_text(tick)), x=LEFT - 8, y=y + 4.0, text_anchor="end"))
+        parts.append(element("text", escape(number_text(tick)), x=LEFT - 8, y=y + 4.0, text_anchor="end"))
     middle = (top + bottom) / 2
     turned = f"rotate(-90 44 {short(middle)})"
-    parts.append(element("text", escaped(unit), x=44, y=middle, text_anchor="middle", transform=turned, class_="unit"))
-    return joined(*parts)
+    parts.append(element("text", escape(unit), x=44, y=middle, text_anchor="middle", transform=turned, class_="unit"))
+    return join_markup(*parts)
 
 
 def phases(number: int, parts: Sequence[RunPhase], span: float) -> Markup:
@@ -144,23 +144,23 @@ def phases(number: int, parts: Sequence[RunPhase], span: float) -> Markup:
         if phase.kind not in _UNLABELLED and width > 7.0 * len(label):
             style = f"in-{phase.kind}"
             shapes.append(
-                element("text", escaped(label), x=x + width / 2, y=bar - 3.0, text_anchor="middle", class_=style)
+                element("text", escape(label), x=x + width / 2, y=bar - 3.0, text_anchor="middle", class_=style)
             )
     drawing = _svg(66.0, "Phases of the run", *shapes, _time_axis(span, 42.0, 46.0))
-    heading = element("h2", escaped("Phases"), id=f"t{number}")
+    heading = element("h2", escape("Phases"), id=f"t{number}")
     shown = element("div", drawing, class_="wide")
     return element("section", heading, shown, _phase_table(parts), class_="long", aria_labelledby=f"t{number}")
 
 
 def _phase_table(parts: Sequence[RunPhase]) -> Markup:
-    head = (element("th", escaped(cell), scope="col") for cell in ("Phase", "Begins", "Lasts", "What happens"))
+    head = (element("th", escape(cell), scope="col") for cell in ("Phase", "Begins", "Lasts", "What happens"))
     body = (
         element(
             "tr",
-            element("th", _swatch(f"p-{phase.kind}"), escaped(_NAMES[phase.kind]), scope="row", class_="key"),
-            element("td", escaped(clock_text(phase.begin))),
-            element("td", escaped("" if phase.kind == "restart" else duration_text(phase.end - phase.begin))),
-            element("td", escaped(phase.text)),
+            element("th", _swatch(f"p-{phase.kind}"), escape(_NAMES[phase.kind]), scope="row", class_="key"),
+            element("td", escape(clock_text(phase.begin))),
+            element("td", escape("" if phase.kind == "restart" else duration_text(phase.end - phase.begin))),
+            element("td", escape(phase.text)),
         )
         for phase in parts
     )
@@ -175,7 +175,7 @@ def _swatch(style: str) -> Markup:
 
 
 def legend(keys: Sequence[tuple[str, str]]) -> Markup:
-    return element("ul", *(element("li", _swatch(style), escaped(label)) for style, label in keys), class_="legend")
+    return element("ul", *(element("li", _swatch(style), escape(label)) for style, label in keys), class_="legend")
 
 
 def line_path(
@@ -257,7 +257,7 @@ def _mean(shown: TimeCurve) -> Markup:
         return Markup("")
     unit = f" {shown.unit}" if shown.unit else ""
     words = f"median {number_text(statistics.median(known))}{unit}, last {number_text(known[-1])}{unit}"
-    return element("p", escaped(words), class_="note")
+    return element("p", escape(words), class_="note")
 
 
 def _curve_table(shown: TimeCurve) -> Markup:
@@ -381,14 +381,14 @@ def _host_names(rows: Sequence[RankRow], places: Sequence[int], top: float, row_
     if has_numbers:
         for row, place in zip(rows, places, strict=True):
             y = top + (place + 0.5) * row_height + 4
-            names.append(element("text", escaped(str(row.rank)), x=LEFT - 6, y=y, text_anchor="end"))
+            names.append(element("text", escape(str(row.rank)), x=LEFT - 6, y=y, text_anchor="end"))
     for host, (first, last) in spans.items():
         y = top + (first + last + 1) / 2 * row_height
         if y - 5.5 < free:
             continue
         free = y + 5.5
-        names.append(element("text", escaped(labels[host]), x=edge, y=y + 4, text_anchor="end"))
-    return joined(*names)
+        names.append(element("text", escape(labels[host]), x=edge, y=y + 4, text_anchor="end"))
+    return join_markup(*names)
 
 
 def _rank_table(rows: Sequence[RankRow]) -> Markup:
@@ -433,7 +433,7 @@ def hosts(number: int, curves: Sequence[HostCurves], span: float) -> Markup:
         words = (
             f"{measure.label}, 0 to {quantity(maximum, measure.unit)}" if known else f"{measure.label}: not measured"
         )
-        shapes.append(element("text", escaped(words), x=left, y=14, class_="unit"))
+        shapes.append(element("text", escape(words), x=left, y=14, class_="unit"))
         for line in range(len(curves)):
             base = top + (line + 1) * row - 6
             shapes.append(element("path", d=path_data(f"M{short(left)} {short(base)}h{short(width)}"), class_="grid"))
@@ -442,12 +442,12 @@ def hosts(number: int, curves: Sequence[HostCurves], span: float) -> Markup:
                 shapes.append(element("path", d=words, class_=f"line m{place}"))
     for line, shown in enumerate(curves):
         y = top + (line + 1) * row - 14
-        shapes.append(element("text", escaped(labels[shown.host]), x=LEFT - 8, y=y, text_anchor="end"))
+        shapes.append(element("text", escape(labels[shown.host]), x=LEFT - 8, y=y, text_anchor="end"))
     bottom = top + len(curves) * row
     for place in range(len(measures)):
         left = LEFT + place * (width + gap)
-        shapes.append(element("text", escaped("0"), x=left, y=bottom + 12))
-        shapes.append(element("text", escaped(duration_text(span)), x=left + width, y=bottom + 12, text_anchor="end"))
+        shapes.append(element("text", escape("0"), x=left, y=bottom + 12))
+        shapes.append(element("text", escape(duration_text(span)), x=left + width, y=bottom + 12, text_anchor="end"))
     box = f"0 0 {WIDTH} {short(bottom + 18)}"
     drawing = element(
         "svg", *shapes, viewBox=box, role="img", aria_label="Memory and network of each host", tabindex="0"

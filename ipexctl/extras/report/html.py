@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Final
 
 from ipexctl.extras.report import drawings
-from ipexctl.extras.report.markup import Markup, duration_text, element, escaped, joined, number_text
+from ipexctl.extras.report.markup import Markup, duration_text, element, escape, join_markup, number_text
 from ipexctl.extras.report.page import Change, Fact, Incomparable, ReportPage, RunComparison, SettingRow
 from ipexctl.extras.report.profile_section import profile_content
 from ipexctl.extras.slow.slow_report import section_of
 from ipexctl.node.common.records import FINAL
-from ipexctl.text import counted
+from ipexctl.text import format_count
 from ipexctl.ui.run.end_of_run import amx_text, network_text, throughput_text
 
 STYLE: Final = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
@@ -60,7 +60,7 @@ def document(title: str, sections: Iterable[Markup]) -> str:
         Markup('<meta name="viewport" content="width=device-width,initial-scale=1">'),
         Markup('<meta name="color-scheme" content="light dark"><meta name="referrer" content="no-referrer">'),
         GENERATOR,
-        element("title", escaped(title)),
+        element("title", escape(title)),
         element("style", Markup(STYLE)),
     )
     body = element("body", element("main", *sections), element("script", Markup(SCRIPT)))
@@ -73,52 +73,52 @@ def _hash(text: str) -> str:
 
 def _ending(page: ReportPage) -> Markup:
     style = page.state if page.state in _STATES else "unknown"
-    state = element("span", escaped(_STATES.get(page.state, f"? {page.state}")), class_=f"state {style}")
-    parts = [element("h1", escaped(page.headline)), element("p", state, escaped(f"Run {page.run}"), class_="run")]
+    state = element("span", escape(_STATES.get(page.state, f"? {page.state}")), class_=f"state {style}")
+    parts = [element("h1", escape(page.headline)), element("p", state, escape(f"Run {page.run}"), class_="run")]
     if page.cause:
         label = "Possible cause" if page.confidence == "possible" else "Likely cause"
-        cause = [element("p", escaped(f"{label}: {page.cause}"), class_="cause")]
+        cause = [element("p", escape(f"{label}: {page.cause}"), class_="cause")]
         if page.fixes:
-            cause.append(element("ul", *(element("li", escaped(fix)) for fix in page.fixes), class_="fixes"))
+            cause.append(element("ul", *(element("li", escape(fix)) for fix in page.fixes), class_="fixes"))
         parts.append(element("div", *cause, class_="why"))
-    parts += [element("p", escaped(sentence)) for sentence in page.others]
-    parts += [element("p", escaped(note), class_="note") for note in page.notes]
+    parts += [element("p", escape(sentence)) for sentence in page.others]
+    parts += [element("p", escape(note), class_="note") for note in page.notes]
     if page.commands:
-        lines = Markup("\n".join(escaped(command) for command in page.commands))
-        parts += [element("h2", escaped("Its output" if page.fixes else "Type next")), element("pre", lines)]
+        lines = Markup("\n".join(escape(command) for command in page.commands))
+        parts += [element("h2", escape("Its output" if page.fixes else "Type next")), element("pre", lines)]
     return element("header", *parts)
 
 
 def section(title: str, *content: Markup, is_long: bool = False) -> Markup:
-    heading = element("h2", escaped(title))
+    heading = element("h2", escape(title))
     return element("section", heading, *content, class_="long") if is_long else element("section", heading, *content)
 
 
 def _facts(page: ReportPage) -> Markup:
     if not page.facts:
-        return joined()
+        return join_markup()
     figures = [Fact("Throughput", speed)] if (speed := throughput_text(page.measured)) else []
     if page.took is not None:
         figures.insert(0, Fact("Duration", duration_text(page.took)))
     shown = [*page.facts[:_FIGURES_AT], *figures, *page.facts[_FIGURES_AT:]]
-    entries = (joined(element("dt", escaped(f.label)), element("dd", escaped(f.value))) for f in shown)
+    entries = (join_markup(element("dt", escape(f.label)), element("dd", escape(f.value))) for f in shown)
     return section("What ran", element("dl", *entries))
 
 
 def _slow(page: ReportPage) -> Markup:
     """Slow ranks and links, and what was compared; empty if the ranks could not be compared."""
     if page.slow is None or page.record is None:
-        return joined()
+        return join_markup()
     slow = page.slow
     if slow.unjudged and not slow.findings and not network_text(slow.network) and not amx_text(slow.amx_idle):
-        return joined()
+        return join_markup()
     shown = section_of(page.record, page.slow, is_over=page.state in FINAL)
     parts = []
     for entry in shown.entries:
-        parts.append(element("p", escaped(entry.headline), class_="cause"))
-        parts += [element("p", escaped(text)) for text in entry.details]
-        parts.append(element("ul", *(element("li", escaped(fix)) for fix in entry.fixes), class_="fixes"))
-    parts += [element("p", escaped(text), class_="note") for text in shown.closing]
+        parts.append(element("p", escape(entry.headline), class_="cause"))
+        parts += [element("p", escape(text)) for text in entry.details]
+        parts.append(element("ul", *(element("li", escape(fix)) for fix in entry.fixes), class_="fixes"))
+    parts += [element("p", escape(text), class_="note") for text in shown.closing]
     return section("Slow ranks and links", *parts)
 
 
@@ -134,7 +134,7 @@ def _drawings(page: ReportPage) -> Iterator[Markup]:
         number += 1
         yield drawings.grid(number, page.grid, span, restarts)
     if number:
-        yield element("p", escaped(_KEYS), class_="keys", hidden="hidden")
+        yield element("p", escape(_KEYS), class_="keys", hidden="hidden")
     if page.hosts:
         number += 1
         yield drawings.hosts(number, page.hosts, span)
@@ -144,62 +144,62 @@ def _drawings(page: ReportPage) -> Iterator[Markup]:
 
 def _plan(page: ReportPage) -> Markup:
     if not page.settings:
-        return joined()
-    head = element("tr", *(element("th", escaped(cell), scope="col") for cell in ("Variable", "Value", "Why")))
+        return join_markup()
+    head = element("tr", *(element("th", escape(cell), scope="col") for cell in ("Variable", "Value", "Why")))
     body = element("tbody", *map(_setting, page.settings))
     rows = drawings.wide(element("table", element("thead", head), body, class_="plan"), "Plan")
     more = (
-        element("p", escaped(f"{counted(page.more_settings, 'more row')} in plan.json"))
+        element("p", escape(f"{format_count(page.more_settings, 'more row')} in plan.json"))
         if page.more_settings
-        else joined()
+        else join_markup()
     )
     summary = element(
-        "summary", escaped(f"{counted(len(page.settings), 'setting')} of the ranks, each with its reason")
+        "summary", escape(f"{format_count(len(page.settings), 'setting')} of the ranks, each with its reason")
     )
     return section("Plan", element("details", summary, rows, more), is_long=True)
 
 
 def _setting(row: SettingRow) -> Markup:
     if row.is_hidden:
-        value = element("span", escaped("not shown"), class_="hidden")
+        value = element("span", escape("not shown"), class_="hidden")
     elif row.value is None:
-        value = element("span", escaped("removed"), class_="hidden")
+        value = element("span", escape("removed"), class_="hidden")
     else:
-        value = escaped(row.value[:_MAX_LINE])
-    where = element("div", escaped(row.where), class_="note") if row.where else joined()
-    name = element("th", escaped(row.name), scope="row")
-    return element("tr", name, element("td", value, where), element("td", escaped(row.reason)))
+        value = escape(row.value[:_MAX_LINE])
+    where = element("div", escape(row.where), class_="note") if row.where else join_markup()
+    name = element("th", escape(row.name), scope="row")
+    return element("tr", name, element("td", value, where), element("td", escape(row.reason)))
 
 
 def _last_lines(page: ReportPage) -> Markup:
     if not page.lines:
-        return joined()
+        return join_markup()
     parts: list[Markup] = []
     for stream, label in _STREAMS.items():
-        lines = [escaped(line.text.expandtabs(8)[:_MAX_LINE]) for line in page.lines if line.stream == stream]
+        lines = [escape(line.text.expandtabs(8)[:_MAX_LINE]) for line in page.lines if line.stream == stream]
         if lines:
-            parts += [element("h3", escaped(f"{page.whose}: {label}")), element("pre", Markup("\n".join(lines)))]
+            parts += [element("h3", escape(f"{page.whose}: {label}")), element("pre", Markup("\n".join(lines)))]
     return section("Last lines", *parts, is_long=True)
 
 
 def _stacks(page: ReportPage) -> Markup:
     if not page.stacks:
-        return joined()
+        return join_markup()
     parts = []
     for stack in page.stacks:
-        text = element("pre", Markup("\n".join(map(escaped, stack.lines))))
-        parts.append(element("details", element("summary", escaped(stack.title)), text))
+        text = element("pre", Markup("\n".join(map(escape, stack.lines))))
+        parts.append(element("details", element("summary", escape(stack.title)), text))
     return section("Stacks, the innermost call first", *parts, is_long=True)
 
 
 def _missing(page: ReportPage) -> Markup:
     if not page.missing:
-        return joined()
-    return section("Not in this record", element("ul", *(element("li", escaped(part)) for part in page.missing)))
+        return join_markup()
+    return section("Not in this record", element("ul", *(element("li", escape(part)) for part in page.missing)))
 
 
 def _comparison(comparison: RunComparison) -> Markup:
-    parts = [element("p", escaped(_change_sentence(comparison.change)))]
+    parts = [element("p", escape(_change_sentence(comparison.change)))]
     if comparison.settings:
         rows = [
             (
@@ -211,7 +211,7 @@ def _comparison(comparison: RunComparison) -> Markup:
         ]
         parts.append(drawings.table(("Setting", comparison.other, "This run"), rows, "Settings that differ"))
     else:
-        parts.append(element("p", escaped("No setting differs.")))
+        parts.append(element("p", escape("No setting differs.")))
     return section(f"Compared with {comparison.other}", *parts, is_long=True)
 
 

@@ -1,5 +1,5 @@
 """HTML and SVG elements, axes with their tick marks, and how numbers and times are written. Pure. Texts enter a page
-only through `escaped`, and only between tags, never in a name, attribute or address.
+only through `escape`, and only between tags, never in a name, attribute or address.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Markup = NewType("Markup", str)
 """Only this module turns a text into markup."""
 
 
-def escaped(text: str) -> Markup:
+def escape(text: str) -> Markup:
     """Escape a text so that no markup, terminal codes or direction codes remain."""
     return Markup(html.escape(printable(text), quote=True))
 
@@ -26,7 +26,7 @@ def element(name: str, *children: Markup, **attributes: str | float) -> Markup:
     return Markup(f"<{name}{words}>{''.join(children)}</{name}>")
 
 
-def joined(*children: Markup) -> Markup:
+def join_markup(*children: Markup) -> Markup:
     return Markup("".join(children))
 
 
@@ -118,7 +118,7 @@ def duration_text(seconds: float) -> str:
     return text.replace(":00 ", " ") if ":00 " in text else text
 
 
-def shortened(name: str, maximum: int) -> str:
+def shorten_name(name: str, maximum: int) -> str:
     """Shorten a long name in the middle, so that both ends remain."""
     if len(name) <= maximum:
         return name
@@ -131,4 +131,4 @@ def host_labels(hosts: Iterable[str], maximum: int) -> dict[str, str]:
     names = list(dict.fromkeys(hosts))
     domains = {name.partition(".")[2] for name in names}
     is_shared = len(domains) == 1 and not any(name.replace(".", "").isdigit() for name in names)
-    return {name: shortened(name.partition(".")[0] if is_shared else name, maximum) for name in names}
+    return {name: shorten_name(name.partition(".")[0] if is_shared else name, maximum) for name in names}

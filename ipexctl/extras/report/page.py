@@ -37,7 +37,7 @@ from ipexctl.run.registry import RunRecord
 from ipexctl.run.stack_dump import Dump
 from ipexctl.run.why.diagnosis import Diagnosis, Line
 from ipexctl.run.why.run_snapshot import RunSnapshot
-from ipexctl.text import counted, format_clock, printable
+from ipexctl.text import format_clock, format_count, printable
 
 MAX_SETTINGS: Final = 300
 _FEW_VALUES: Final = 2
@@ -195,11 +195,11 @@ def _missing(grid: RankGrid | None, hosts: Sequence[HostCurves], settings: Seque
 def _facts(record: RunRecord, snapshot: RunSnapshot, plan: Mapping[str, Any]) -> Iterator[Fact]:
     status = snapshot.status
     names = tuple(dict.fromkeys(row.host for row in status.ranks)) or record.hosts
-    ranks = counted(status.world_size or record.plan.world_size, "rank")
+    ranks = format_count(status.world_size or record.plan.world_size, "rank")
     yield Fact("Script", status.script or record.plan.script)
     if by := by_text(record.plan.by):
         yield Fact("Begun by", by)
-    yield Fact("Hosts", f"{ranks} on {counted(len(names), 'host')}: {fold(names)}")
+    yield Fact("Hosts", f"{ranks} on {format_count(len(names), 'host')}: {fold(names)}")
     if started := status.started or record.started:
         yield Fact("Started", format_clock(started, "%Y-%m-%d %H:%M:%S"))
     if status.exit_code is not None:
@@ -218,7 +218,7 @@ def _facts(record: RunRecord, snapshot: RunSnapshot, plan: Mapping[str, Any]) ->
     if status.has_moved:
         for attempt in status.all_attempts:
             hosts = fold(map(printable, attempt.hosts))
-            yield Fact(f"Attempt {attempt.attempt}", f"{counted(attempt.world_size, 'rank')} on {hosts}")
+            yield Fact(f"Attempt {attempt.attempt}", f"{format_count(attempt.world_size, 'rank')} on {hosts}")
 
 
 def throughput_of(grid: RankGrid, *, is_metric: bool = False, together: bool = True) -> TimeCurve | None:
@@ -307,11 +307,11 @@ def _stacks(dump: Dump) -> tuple[StackText, ...]:
         frames = group.frames[:_MAX_FRAMES]
         lines = [f"{frame.function}  {frame.place}:{'?' if frame.line is None else frame.line}" for frame in frames]
         if len(group.frames) > len(frames):
-            lines.append(f"… {counted(len(group.frames) - len(frames), 'more call')}")
+            lines.append(f"… {format_count(len(group.frames) - len(frames), 'more call')}")
         texts.append(StackText(title, tuple(lines)))
     if dump.mute:
         mute = [f"rank {rank.rank} on {rank.host}: {rank.reason}" for rank in dump.mute[:_MAX_GROUPS]]
-        texts.append(StackText(f"{counted(len(dump.mute), 'rank')} without a stack", tuple(mute)))
+        texts.append(StackText(f"{format_count(len(dump.mute), 'rank')} without a stack", tuple(mute)))
     return tuple(texts)
 
 

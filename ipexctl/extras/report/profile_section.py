@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ipexctl.extras.report.drawings import LEFT, PLOT, WIDTH, legend, table
-from ipexctl.extras.report.markup import Markup, element, escaped, short
+from ipexctl.extras.report.markup import Markup, element, escape, short
 from ipexctl.run.profile import (
     PART_NAMES,
     PARTS,
@@ -26,18 +26,18 @@ _ROW: Final = 24
 
 def profile_content(profile: RunProfile, run: str) -> Iterator[Markup]:
     if profile.main is not None:
-        yield element("p", escaped(_sentence(step_sentence(profile))))
+        yield element("p", escape(_sentence(step_sentence(profile))))
         if speed := share_sentence(profile):
-            yield element("p", escaped(_sentence(speed)))
+            yield element("p", escape(_sentence(speed)))
         yield from _bars(profile)
     if profile.advice:
-        yield element("ul", *(element("li", escaped(text)) for text in profile.advice), class_="fixes")
-    yield from (element("p", escaped(_sentence(text)), class_="note") for text in profile.notes)
+        yield element("ul", *(element("li", escape(text)) for text in profile.advice), class_="fixes")
+    yield from (element("p", escape(_sentence(text)), class_="note") for text in profile.notes)
     if profile.operators:
         yield _operators(profile)
     if profile.main is not None:
         traces = f"for Perfetto: ipexctl fetch {run}:profile/ ."
-        yield element("p", escaped(f"{_sentence(cost_sentence(profile))}; traces {traces}"), class_="note")
+        yield element("p", escape(f"{_sentence(cost_sentence(profile))}; traces {traces}"), class_="note")
 
 
 def _sentence(text: str) -> str:
@@ -58,17 +58,17 @@ def _bars(profile: RunProfile) -> Iterator[Markup]:
     heads = ("Rank", "Step", *(PART_NAMES.get(name, name).capitalize() for name in PARTS))
     left_out = len(profile.ranks) - len(shown)
     title = f"Parts of a step, without {left_out} ranks that wait more" if left_out else "Parts of a step"
-    yield element("details", element("summary", escaped(f"Table: {title}")), table(heads, rows, title))
+    yield element("details", element("summary", escape(f"Table: {title}")), table(heads, rows, title))
 
 
 def _bar(each: RankParts, top: int) -> Iterator[Markup]:
-    label = escaped(f"rank {each.rank}")
+    label = escape(f"rank {each.rank}")
     yield element("text", label, x=LEFT - 8, y=top + 13.0, text_anchor="end")
     x = float(LEFT)
     for name in PARTS:
         width = each.share(name) * PLOT
         if width > 0:
-            title = element("title", escaped(f"{PART_NAMES.get(name, name)}: {100 * each.share(name):.0f} %"))
+            title = element("title", escape(f"{PART_NAMES.get(name, name)}: {100 * each.share(name):.0f} %"))
             yield element("rect", title, x=short(x), y=top, width=short(width), height=_BAR, class_=_STYLES[name])
         x += width
 

@@ -34,7 +34,7 @@ from ipexctl.run.why.diagnosis import Diagnosis
 from ipexctl.run.why.run_snapshot import RunSnapshot
 from ipexctl.run.why.why import why
 from ipexctl.run.windows import RunWindows
-from ipexctl.text import counted, format_clock
+from ipexctl.text import format_clock, format_count
 from ipexctl.ui.messages import print_message
 from ipexctl.ui.text_table import print_lines
 
@@ -64,8 +64,8 @@ def report_of(
 def page_without_record(record: RunRecord, diagnosis: Diagnosis) -> ReportPage:
     facts = [Fact("Script", record.plan.script)]
     if record.hosts:
-        ranks = counted(record.plan.world_size, "rank")
-        facts.append(Fact("Hosts", f"{ranks} on {counted(len(record.hosts), 'host')}: {fold(record.hosts)}"))
+        ranks = format_count(record.plan.world_size, "rank")
+        facts.append(Fact("Hosts", f"{ranks} on {format_count(len(record.hosts), 'host')}: {fold(record.hosts)}"))
     if record.started:
         facts.append(Fact("Started", format_clock(record.started, "%Y-%m-%d %H:%M:%S")))
     return ReportPage(
@@ -79,7 +79,7 @@ def page_without_record(record: RunRecord, diagnosis: Diagnosis) -> ReportPage:
     )
 
 
-def compared(page: ReportPage, other: ReportPage) -> ReportPage:
+def add_comparison(page: ReportPage, other: ReportPage) -> ReportPage:
     return replace(page, comparison=compare(page, other))
 
 
@@ -153,7 +153,7 @@ def write_report(
     """Exits with the code of `why`."""
     check_file(option, path)
     report, *others = [_make_report(record, caller, timeout) for record in records]
-    page = compared(report.page, others[0].page) if others else report.page
+    page = add_comparison(report.page, others[0].page) if others else report.page
     write_page(option, path, page_html(page))
     return report.exit_code
 

@@ -19,8 +19,8 @@ from ipexctl.node.run.run_replies import SuspectSnapshot
 from ipexctl.run.profile import lines_of as profile_lines
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.windows import RunWindows
-from ipexctl.text import LOOK_AT_LINK, counted, format_clock, printable, rough_duration
-from ipexctl.ui.messages import paint, wants_color, wrapped, wrapped_fix
+from ipexctl.text import LOOK_AT_LINK, format_clock, format_count, printable, rough_duration
+from ipexctl.ui.messages import paint, wants_color, wrap_fix, wrap_text
 from ipexctl.ui.results import value_json
 from ipexctl.ui.run.end_of_run import amx_text, network_text
 from ipexctl.ui.text_table import print_lines
@@ -274,7 +274,7 @@ def _verdict_lines(record: RunRecord, verdict: SlowVerdict, *, is_over: bool) ->
         yield f"the ranks of run {record.id} cannot be compared: {reason}"
         yield f"  {fix.format(run=record.id)}"
     elif not verdict.findings and not verdict.links:
-        windows = f"{counted(verdict.windows, 'window')} ({rough_duration(verdict.seconds)} in total)"
+        windows = f"{format_count(verdict.windows, 'window')} ({rough_duration(verdict.seconds)} in total)"
         yield f"no rank of run {record.id} is slow in {windows}"
     yield from filter(None, (network_text(verdict.network), amx_text(verdict.amx_idle)))
     if verdict.waiting == "spins" and not verdict.unjudged:
@@ -354,11 +354,11 @@ def _folded(text: str, width: int, indent: str) -> Iterator[str]:
     if not width:
         yield indent + printable(text)
         return
-    yield from wrapped(text, width, indent, indent + "  ") or [indent]
+    yield from wrap_text(text, width, indent, indent + "  ") or [indent]
 
 
 def _fix(fixes: Sequence[str], width: int) -> Iterator[str]:
-    shown = wrapped_fix("; ".join(fixes), width, "  ", "    ") if width else [f"  {printable(fix)}" for fix in fixes]
+    shown = wrap_fix("; ".join(fixes), width, "  ", "    ") if width else [f"  {printable(fix)}" for fix in fixes]
     yield from shown
 
 

@@ -14,7 +14,7 @@ from ipexctl.node.common.records import GONE, QueueJob, RunStatus
 from ipexctl.option_declaration import CallOptions, for_submit
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import Reply
-from ipexctl.run.queue import Explained
+from ipexctl.run.queue import QueueExplanation
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.why.diagnosis import Diagnosis, Line
 from ipexctl.text import printable
@@ -49,26 +49,26 @@ def reason_of_wait(job: QueueJob) -> str:
     return f"Slurm job {job.id}" + (f": {printable(reason)}" if reason else "") + (f" ({meaning})" if meaning else "")
 
 
-def ended_by_slurm(job: QueueJob) -> str:
+def explain_slurm_end(job: QueueJob) -> str:
     """Why the job ended, according to Slurm; empty if Slurm does not say."""
     is_by_slurm = job.is_over and job.state not in (GONE, "COMPLETED", "FAILED")
     return printable(describe_job_end(job)) if is_by_slurm else ""
 
 
-def explain(record: RunRecord, status: RunStatus) -> Explained:
+def explain(record: RunRecord, status: RunStatus) -> QueueExplanation:
     job, run = status.slurm, record.id
     if job is None or not job.id:
-        return Explained("Slurm has no job for it", f"if ipexctl submit was interrupted: ipexctl stop {run}")
+        return QueueExplanation("Slurm has no job for it", f"if ipexctl submit was interrupted: ipexctl stop {run}")
     if status.state == "queued":
-        return Explained(f"queued: {reason_of_wait(job)}", _next_of_waiting(run, job))
+        return QueueExplanation(f"queued: {reason_of_wait(job)}", _next_of_waiting(run, job))
     if status.state == "starting":
         where = f" on {printable(job.node)}" if job.node else ""
-        return Explained(f"starting{where} in Slurm job {job.id}", f"ipexctl attach {run} follows it")
+        return QueueExplanation(f"starting{where} in Slurm job {job.id}", f"ipexctl attach {run} follows it")
     if status.state == "stopped":
         by = "it was stopped" if job.notice == "stop" else describe_run_end("CANCELLED", job.id)
-        return Explained(f"{by} before the run began")
+        return QueueExplanation(f"{by} before the run began")
     if status.state == "unknown":
-        return Explained(
+        return QueueExplanation(
             f"Slurm did not answer about job {job.id}: {printable(job.reason) or 'no reason is known'}",
             "run the same command again later",
         )
@@ -83,15 +83,15 @@ def explain(record: RunRecord, status: RunStatus) -> Explained:
         NO_PROJECT: (f"its directory {record.plan.cwd} is not on {node}", ""),
         NO_PYTHON: (f"{record.python} cannot be executed on {node}", "ipexctl install recreates the environment"),
     }
-    reason, fix = by_code.get(code or 0) or (printable(job.why) or ended_by_slurm(job), printable(job.fix))
+    reason, fix = by_code.get(code or 0) or (printable(job.why) or explain_slurm_end(job), printable(job.fix))
     if reason:
-        return Explained(f"it did not begin: {reason}", CallOptions(record.options.hosts).apply(fix))
+        return QueueExplanation(f"it did not begin: {reason}", CallOptions(record.options.hosts).apply(fix))
     if status.state == "lost":
-        return Explained(
+        return QueueExplanation(
             f"it is unknown how it ended: Slurm no longer knows job {job.id}, and its script left no exit code",
             f"on {login}: sacct -j {job.id}",
         )
-    return Explained(f"it did not begin: the script of job {job.id} ended with exit code {code}")
+    return QueueExplanation(f"it did not begin: the script of job {job.id} ended with exit code {code}")
 
 
 def _next_of_waiting(run: str, job: QueueJob) -> str:
@@ -131,7 +131,7 @@ def with_end_of_job(diagnosis: Diagnosis, status: RunStatus, *, had_notice: bool
         more = "for more time, submit it with a longer -t, or with --requeue and --checkpoint"
         notes = (*((near,) if status.state == "ok" else ()), more, *notes)
     elif job is not None and status.state in ("stopped", "failed", "lost") and not status.job_end:
-        text = ended_by_slurm(job)
+        text = explain_slurm_end(job)
         if not text and job.notice == "cancelled":
             text = f"Slurm job {job.id} was cancelled, or reached its time limit"
         if text and status.state == "lost":

@@ -35,9 +35,9 @@ from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.home_script import home_refusal, use_home_or_fail, walk_to
 from ipexctl.remote.node_call import explain_stderr
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
-from ipexctl.remote.session import Captured, capture
+from ipexctl.remote.session import CapturedOutput, capture
 from ipexctl.run.pending import mark_pending
-from ipexctl.run.registry import RunRecord, RunRegistry, begun_by, new_id, new_record
+from ipexctl.run.registry import RunRecord, RunRegistry, identify_caller, new_id, new_record
 from ipexctl.run.start.begin import File, clean_up, packed
 from ipexctl.run.start.context import gather
 from ipexctl.run.start.project import files_in_other_generations
@@ -192,7 +192,7 @@ class Submission:
             if text := check_script(self.spec.hosts, context.env.python, found, self.pool):
                 self.watcher.on_note(text)
 
-    def _run(self, script: str, label: str, data: bytes | None = None, timeout: float = JOB_UPLOAD) -> Captured:
+    def _run(self, script: str, label: str, data: bytes | None = None, timeout: float = JOB_UPLOAD) -> CapturedOutput:
         try:
             stdin = None if data is None else io.BytesIO(data)
             command = Command(script, label)
@@ -285,7 +285,7 @@ class Submission:
             env=context.env.name,
             cwd=script.workdir,
             job=context.job,
-            by=begun_by(os.environ),
+            by=identify_caller(os.environ),
         )
 
     def _submit(self, script: BatchScript, record: RunRecord) -> None:
@@ -319,7 +319,7 @@ class Submission:
             what = "Slurm did not accept the job" if answer.ended.code == 2 else "the job's files could not be written"
             raise StartError(self._failure(answer, record.home, what))
 
-    def _failure(self, answer: Captured, home: str, what: str) -> StartFailure:
+    def _failure(self, answer: CapturedOutput, home: str, what: str) -> StartFailure:
         lines = answer.stderr.decode(errors="replace").strip().splitlines()
         if lines and (refused := home_refusal(lines[-1], home)) is not None:
             return StartFailure.of_host(self.login.name, refused)

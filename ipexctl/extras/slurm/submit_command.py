@@ -24,7 +24,7 @@ from ipexctl.commands.target_hosts import (
 from ipexctl.errors import UserError
 from ipexctl.extras.slurm.queued import explain
 from ipexctl.extras.slurm.submit_script import QueueOptions, check_queue_options
-from ipexctl.hosts.host import Host, private_keys, quoted
+from ipexctl.hosts.host import Host, private_keys, quote
 from ipexctl.hosts.select import ENVIRONMENT
 from ipexctl.option_declaration import CallOptions
 from ipexctl.remote.connector import SessionPool
@@ -147,7 +147,7 @@ def targets_of_login(name: str | None, targets: Targets) -> Targets:
         if targets.names_hosts:
             names = ", ".join(host.name for host in found.hosts[:3]) + (", …" if len(found.hosts) > 3 else "")
             raise UserError(
-                f"--slurm {quoted(name)}: no host of {found.source} has this name",
+                f"--slurm {quote(name)}: no host of {found.source} has this name",
                 fix=f"use one of its hosts ({names}), or leave these hosts out for a name that ssh knows",
             )
     return replace(targets.without_defaults("hosts", "hostfile", "limit", "cluster"), hosts=name)

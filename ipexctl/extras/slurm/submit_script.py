@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ipexctl.errors import UserError
-from ipexctl.hosts.host import quoted
+from ipexctl.hosts.host import quote
 from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.batch_job import NO_HOME, NO_PROJECT, NO_PYTHON
 from ipexctl.run_options import changed_options
@@ -71,18 +71,18 @@ class QueueOptions:
 def check_queue_options(options: QueueOptions) -> None:
     if options.time is not None and not _TIME.fullmatch(options.time):
         raise UserError(
-            f"-t {quoted(options.time)} is not a Slurm time", fix="-t 90 (minutes), -t 12:00:00, -t 2-12:00:00"
+            f"-t {quote(options.time)} is not a Slurm time", fix="-t 90 (minutes), -t 12:00:00, -t 2-12:00:00"
         )
     for name, value in (("-p", options.partition), ("--account", options.account), ("--qos", options.qos)):
         if value is not None and not _WORD.fullmatch(value):
             raise UserError(
-                f"{name} {quoted(value)} is not a valid name", fix="sinfo on the login node shows the partitions"
+                f"{name} {quote(value)} is not a valid name", fix="sinfo on the login node shows the partitions"
             )
     for option in options.others:
         name = option.partition("=")[0]
         if not (_OPTION.fullmatch(option) and _WORD.fullmatch(option)):
             raise UserError(
-                f"--sbatch {quoted(option)} is not an option of sbatch",
+                f"--sbatch {quote(option)} is not an option of sbatch",
                 fix="use its long form, without spaces: --constraint=amx",
             )
         if (full_name := _abbreviated(name)) is not None:

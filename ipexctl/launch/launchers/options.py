@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 from typing import Any, Final, NamedTuple
 
 from ipexctl.errors import CommandLineError, UserError
-from ipexctl.hosts.host import did_you_mean, quoted
+from ipexctl.hosts.host import did_you_mean, quote
 from ipexctl.launch.launchers.launcher_options import CHOICES, FLAGS, LEFT_OUT, NUMBERS, VARIABLES, LauncherRow
 from ipexctl.launch.launchers.line import is_python, launcher_at, own_line, refused_word, split_variables
 from ipexctl.node.common.asked import CommandKind, Export
@@ -233,7 +233,7 @@ class _Reader:
             own = "leave it out, and type ipexctl's own before the line, from the list of ipexctl run --help-all"
             near = did_you_mean(f"--{name.replace('_', '-')}", known, own, cutoff=0.8)
             fix = row.meanings.get(name, near)
-            raise self._wrong(at, f"{row.name} {quoted(dashed)} is not supported", fix)
+            raise self._wrong(at, f"{row.name} {quote(dashed)} is not supported", fix)
         target, has_value = row.options[name]
         end = at + 1
         if has_value and not equals:
@@ -297,7 +297,7 @@ class _Reader:
         name, equals, value = text.partition("=")
         option = " ".join(source.split()[:2])
         if not is_variable_name(name):
-            raise self._wrong(at, f"{source} has no name of a variable: {quoted(name)}", "NAME=VALUE")
+            raise self._wrong(at, f"{source} has no name of a variable: {quote(name)}", "NAME=VALUE")
         if equals:
             self._variable(name, value, option)
         elif name in self._environ:

@@ -28,7 +28,7 @@ from ipexctl.launch.launchers.shell_script import check_file
 from ipexctl.node.common.asked import Asked, Export
 from ipexctl.run_options import DECLARED
 from ipexctl.spec import AccelerateConfig, RunSpec
-from ipexctl.text import counted, join_words
+from ipexctl.text import format_count, join_words
 
 _STARTS_TORCHRUN: Final = re.compile(r"^[^#\n]*\b(NPROC_PER_NODE|NNODES)[\"']?\s*:", re.MULTILINE)
 _RANKS, _HOSTS = ("n", "ppn"), ("hostfile", "hosts")
@@ -68,7 +68,7 @@ class UnwrappedCall:
         if nodes > len(hosts):
             raise UserError(
                 f"{source} takes {nodes} hosts, and there {'is' if len(hosts) == 1 else 'are'} "
-                f"{counted(len(hosts), 'host')}",
+                f"{format_count(len(hosts), 'host')}",
                 fix="-H HOSTFILE or --hosts 'node[1-2]' before the line names them",
             )
         return hosts[: nodes or None]
@@ -171,7 +171,7 @@ def _variable_notes(line: PastedLine, wins: Mapping[str, TakenValue]) -> Iterato
         elif taken.source != variable.text:
             yield f"{variable.text} is left out: the line has {taken.source}"
         elif variable.target == "nodes":
-            yield f"{variable.text} is taken over: the run has {counted(taken.value, 'host')}"
+            yield f"{variable.text} is taken over: the run has {format_count(taken.value, 'host')}"
         elif variable.target == "master_addr":
             yield f"{variable.text} is taken over: it is compared with node0's address"
         else:

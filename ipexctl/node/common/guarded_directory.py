@@ -22,9 +22,9 @@ from ipexctl.node.common.walk import (
     callers,
     check_entry,
     enter,
-    named,
+    named_path,
     others_may_write,
-    own,
+    own_path,
 )
 
 _ENTER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -53,7 +53,7 @@ def enter_named(
 ) -> Place:
     """Call `walk.enter` for the user's data. Raises an AgentError if another account can change the path."""
     try:
-        return enter(path, named, make=make, is_file=is_file, uids=callers(), on_link=on_link, inside=inside)
+        return enter(path, named_path, make=make, is_file=is_file, uids=callers(), on_link=on_link, inside=inside)
     except Refused as refused:
         raise AgentError(str(refused), fix) from None
 
@@ -80,7 +80,7 @@ def open_file(path: str) -> int:
 
 def open_own(path: str) -> GuardedDirectory:
     try:
-        place = enter(path, own)
+        place = enter(path, own_path)
     except Refused as refused:
         raise AgentError(str(refused), "name a directory below one of this account: --home DIR") from None
     if place.name:

@@ -19,7 +19,7 @@ from ipexctl.node.common.clock import wait_until
 from ipexctl.node.common.files import RunReference, make_private_directory
 from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.common.hub_cache import HF_HOME
-from ipexctl.node.common.walk import Place, Refused, enter, own_above
+from ipexctl.node.common.walk import Place, Refused, enter, path_above_home
 
 MARK = ".ipexctl-home"
 MARK_TEXT = "A home of ipexctl, which removes only its own files here: ipexctl uninstall\n"
@@ -143,7 +143,7 @@ def remove_mark(home: str) -> None:
 
 def _enter(home: str, path: str) -> Place:
     try:
-        return enter(os.path.join(os.getcwd(), path), own_above)
+        return enter(os.path.join(os.getcwd(), path), path_above_home)
     except Refused as refused:
         raise HomeRefused("above", home, f": {refused}") from None
 

@@ -1,8 +1,8 @@
 """Enters a path from `/`, part by part, and refuses it if another account could change it (docs/security.md).
 
-Rule `own` is for a home: the path may be used afterwards. Rule `named` is for the user's data: others may write to
-directories on the way, so only the descriptor is safe to use. `remote/walk.sh` is `own` for sh. The agent's boot
-program runs the text of this module before it can import anything.
+Rule `own_path` is for a home: the path may be used afterwards. Rule `named_path` is for the user's data: others may
+write to directories on the way, so only the descriptor is safe to use. `remote/walk.sh` is `own_path` for sh. The
+agent's boot program runs the text of this module before it can import anything.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ Rule = Callable[[PathPart, Optional[PathPart], bool], Problem]
 """Checks a directory, the next part (None if missing), and whether the path ends with that part. Pure."""
 
 
-def own(above: PathPart, below: PathPart | None, is_end: bool) -> Problem:
-    if problem := own_above(above, below, is_end):
+def own_path(above: PathPart, below: PathPart | None, is_end: bool) -> Problem:
+    if problem := path_above_home(above, below, is_end):
         return problem
     if below is None or not is_end:
         return None
@@ -44,7 +44,7 @@ def own(above: PathPart, below: PathPart | None, is_end: bool) -> Problem:
     return (kind, below) if kind else None
 
 
-def own_above(above: PathPart, below: PathPart | None, is_end: bool) -> Problem:  # noqa: ARG001
+def path_above_home(above: PathPart, below: PathPart | None, is_end: bool) -> Problem:  # noqa: ARG001
     """Check the path to a home; `home.py` checks the directory itself."""
     if below is not None and stat.S_ISLNK(below.status.st_mode) and not below.is_own:
         return "link", below
@@ -58,7 +58,7 @@ def own_above(above: PathPart, below: PathPart | None, is_end: bool) -> Problem:
     return (kind, above) if kind else None
 
 
-def named(above: PathPart, below: PathPart | None, is_end: bool) -> Problem:
+def named_path(above: PathPart, below: PathPart | None, is_end: bool) -> Problem:
     if below is None:
         return None
     kind = stat.S_IFMT(below.status.st_mode)

@@ -24,7 +24,7 @@ from ipexctl.node.common.answer import AgentError, answer_until_stopped
 from ipexctl.node.common.files import format_size, make_private_directory, sha256_of, write_atomically
 from ipexctl.node.common.home import home_of
 from ipexctl.node.common.home_entries import LOCK_DIRECTORY, own_entries
-from ipexctl.node.common.http import CA_BUNDLES, HttpClient, explain, without_login
+from ipexctl.node.common.http import CA_BUNDLES, HttpClient, explain, strip_login
 from ipexctl.node.common.limits import DOWNLOAD_SILENCE
 from ipexctl.node.common.processes import is_partial_in_use, partial_name
 from ipexctl.node.env.env_replies import CompileReply, LocalWheel
@@ -111,11 +111,11 @@ def download(client: HttpClient, source: SourceArchive, directory: Path) -> Path
                 left -= len(data)
         if not left:
             raise AgentError(
-                f"{without_login(source.url)} is larger than {format_size(MAX_SOURCE)}, and does not end",
+                f"{strip_login(source.url)} is larger than {format_size(MAX_SOURCE)}, and does not end",
                 "use another index",
             )
     except (OSError, HTTPException, ValueError) as error:
-        raise AgentError(f"{without_login(source.url)}: {explain(error, DOWNLOAD_SILENCE)}") from None
+        raise AgentError(f"{strip_login(source.url)}: {explain(error, DOWNLOAD_SILENCE)}") from None
     if sha256_of(path) != source.sha256:
         raise AgentError(f"{path.name} does not have the sha256 in the index", "run ipexctl install again")
     return path

@@ -22,7 +22,7 @@ class StoreRequest(TypedDict):
     """Home that contains the store. Other stores are in directories only ipexctl uses."""
     files: list[StoreFile]
     guarded: NotRequired[bool]
-    """Other accounts may change a directory above the store: it is `entered`."""
+    """Other accounts may change a directory above the store: `enter_store` holds it."""
     is_of_path: NotRequired[bool]
     """The store is of a push to the user's PATH, not in a home."""
 

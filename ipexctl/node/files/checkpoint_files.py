@@ -33,7 +33,7 @@ from ipexctl.node.files.checkpoint_path import OWN_CHECKPOINT, enter_path, name_
 from ipexctl.node.files.checkpoint_report import (
     MAX_FILES,
     HostCopies,
-    Known,
+    KnownContent,
     KnownFiles,
     check_name,
     is_temporary,
@@ -85,7 +85,7 @@ class CheckpointFiles:
             record = read_json_file(self._record)
             rows, number = record["files"], read_number(record.get("number", 0))
             seen = {str(tree): int(at) for tree, at in record.get("seen", {}).items()}
-            self.known = read_known({name: list(Known(*row[:-3])) for name, row in rows.items()}, self.top)
+            self.known = read_known({name: list(KnownContent(*row[:-3])) for name, row in rows.items()}, self.top)
             self._rows, self._mount, self._number, self._seen = rows, record.get("mount"), number, seen
         except FileNotFoundError:
             pass

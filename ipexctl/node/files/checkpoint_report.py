@@ -22,7 +22,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _TEMPORARY = re.compile(r"\.?tmp.*|.*\.(tmp|temp)([._-].*)?|.*\.(part|partial|incomplete|swp)|.*~|\.nfs.*", re.DOTALL)
 
 
-class Known(NamedTuple):
+class KnownContent(NamedTuple):
     sha256: str
     is_brought: bool
     """True if the exchange put it there and another host wrote it."""
@@ -30,7 +30,7 @@ class Known(NamedTuple):
     """First exchange that saw this content; 0 in records of 0.4."""
 
 
-KnownFiles = Dict[str, Known]
+KnownFiles = Dict[str, KnownContent]
 
 
 class HostCopies(NamedTuple):
@@ -38,7 +38,7 @@ class HostCopies(NamedTuple):
     """Complete files; each path begins with the last part of the checkpoint's."""
     half: Mapping[str, str] = {}
     left: Mapping[str, str] = {}
-    known: Mapping[str, Known] = {}
+    known: Mapping[str, KnownContent] = {}
     written: Collection[str] = frozenset()
     number: int = 0
     """Number of the last exchange; 0 if none."""
@@ -100,7 +100,7 @@ def read_copies(rows: Any, top: str) -> dict[str, ManifestEntry]:
 
 def read_known(rows: Any, top: str) -> KnownFiles:
     return {
-        check_name(name, top): Known(_hash(sha256), is_brought is True, read_number(number, _MAX_EXCHANGES))
+        check_name(name, top): KnownContent(_hash(sha256), is_brought is True, read_number(number, _MAX_EXCHANGES))
         for name, (sha256, is_brought, number) in _limited(rows, dict).items()
     }
 

@@ -27,7 +27,7 @@ from ipexctl.node.files.checkpoint_layout import (
     is_of_a_rank,
     is_weights,
 )
-from ipexctl.node.files.checkpoint_report import HostCopies, Known, KnownFiles
+from ipexctl.node.files.checkpoint_report import HostCopies, KnownContent, KnownFiles
 
 if TYPE_CHECKING:
     from ipexctl.node.files.manifest import ManifestEntry
@@ -192,7 +192,7 @@ class _Planner:
                 entry, there = holder.report.copies[name], report.copies.get(name)
                 is_there, before = there is not None and there.content == entry.content, report.known.get(name)
                 is_own = is_there and (name in report.written or (before is not None and not before.is_brought))
-                self._known[host][name] = Known(entry.content, not is_own, number)
+                self._known[host][name] = KnownContent(entry.content, not is_own, number)
                 if is_there:
                     continue
                 self._transfers.setdefault((holder.host, host, holder.tree), []).append(entry)

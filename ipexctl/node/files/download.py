@@ -14,7 +14,7 @@ from http.client import HTTPException
 from typing import TYPE_CHECKING, BinaryIO, Mapping, TypedDict
 
 from ipexctl.node.common.answer import AgentError, Json, answer
-from ipexctl.node.common.http import HttpClient, HttpSettings, explain, is_final, without_login
+from ipexctl.node.common.http import HttpClient, HttpSettings, explain, is_final, strip_login
 from ipexctl.node.common.limits import DOWNLOAD_SILENCE
 from ipexctl.node.files.call_requests import StoreFile
 from ipexctl.node.files.file_stream import CHUNK, offset_of
@@ -56,7 +56,7 @@ class FileDownload:
         self._file = file
         self._client = client
         self._progress = progress
-        self._display_url = without_login(file["url"])
+        self._display_url = strip_login(file["url"])
 
     def run(self) -> None:
         """Raises an AgentError if the file can't be downloaded."""

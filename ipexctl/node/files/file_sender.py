@@ -5,7 +5,7 @@
         → {"event": "note", "n", "reason"}, …
         → {"event": "listed", "from": path, "single": true when the path is one file,
            "since": ns when the run of a path started, else 0, "missing": true when there is no such path}
-    {"wants": [a `Wanted` with the number of an entry, …]}
+    {"wants": [a `WantedFile` with the number of an entry, …]}
         → a `file_stream`, whose headers are events: {"event": "part", "i": the number, "size", "offset", "length",
           "mode", "mtime"} and the bytes; the last part of a file, which may be the first, has also "crc" of the whole
           file, "changed", and "grew" when it has only become longer; or {"event": "lost", "i", "reason"}
@@ -34,7 +34,7 @@ from ipexctl.node.common.guarded_directory import DirectoryChain, GuardedDirecto
 from ipexctl.node.common.home import rundir_of
 from ipexctl.node.common.json_records import MAX_FILE, JsonError, parse_json, parse_object
 from ipexctl.node.common.limits import LONGEST_READ, SIGN_OF_LIFE
-from ipexctl.node.files.file_stream import SEND_CHUNK, Wanted
+from ipexctl.node.files.file_stream import SEND_CHUNK, WantedFile
 from ipexctl.node.files.manifest import EntryKind, ManifestEntry, identity_of
 
 if TYPE_CHECKING:
@@ -280,7 +280,7 @@ def list_run(listing: Listing, run: RunFiles) -> tuple[bytes, bool]:
         if os.path.isfile(path):
             listing.add(top + b"/record/" + name, path)
     since = start_of_run(run, status)
-    synced = synced_to(cwd)
+    synced = read_synced_files(cwd)
     for name, path in files_below(cwd):
         try:
             stat_result = os.lstat(path)
@@ -303,7 +303,7 @@ def working_directory(run: RunFiles) -> bytes:
     return encode_name(cwd)
 
 
-def synced_to(directory: bytes) -> dict[bytes, Any]:
+def read_synced_files(directory: bytes) -> dict[bytes, Any]:
     """Files that a sync wrote, with size, mtime and inode: no run wrote those."""
     top = directory
     while not os.path.exists(top + b"/.ipexctl/state.json"):
@@ -331,7 +331,7 @@ def files_below(top: bytes) -> Iterator[NamedPath]:
                     waiting.append((above + entry.name + b"/", entry.path))
 
 
-def send_file(path: bytes, wanted: Wanted, directories: DirectoryChain) -> None:
+def send_file(path: bytes, wanted: WantedFile, directories: DirectoryChain) -> None:
     """`directories`: from `/`; they stay open, as the next file is in the same one or near."""
     number, have, known = wanted
     *above, name = path.split(b"/")[1:]
@@ -455,7 +455,7 @@ def serve(request: SendRequest, stdin: BinaryIO) -> None:
         return
     with GuardedDirectory.open("/") as root:
         directories = DirectoryChain(root, lambda above, names: above.enter(names[-1]))
-        for wanted in map(Wanted.of, parse_json(line)["wants"]):
+        for wanted in map(WantedFile.of, parse_json(line)["wants"]):
             send_file(listing.paths[int(wanted.name)], wanted, directories)
         directories.leave()
 

@@ -3,7 +3,7 @@
 A header names the file (`sha256`, or its number in a list) and says which bytes follow: `size` of the file, `offset`
 (default 0), `length` (default the rest). Small files come in groups: `many` has the hash and size of each. A file that
 may be growing has no hash and comes in several parts; the header of the last has its checksum. After a broken transfer
-the receiver keeps the bytes under another name and asks for the rest (`Wanted`); if they match, the sender resumes
+the receiver keeps the bytes under another name and asks for the rest (`WantedFile`); if they match, the sender resumes
 after them. The complete file is checked before it gets its name.
 """
 
@@ -45,7 +45,7 @@ class ByteStream(Protocol):
     def readline(self, size: int) -> bytes: ...
 
 
-class Wanted(NamedTuple):
+class WantedFile(NamedTuple):
     """A file the receiver asks for, and what it already has; a list of three in JSON."""
 
     name: str | int
@@ -55,7 +55,7 @@ class Wanted(NamedTuple):
     """Hash of those bytes if the name is no hash."""
 
     @classmethod
-    def of(cls, row: Any) -> Wanted:
+    def of(cls, row: Any) -> WantedFile:
         if isinstance(row, list) and len(row) == 3:
             name, have, known = row
             if type(name) in (str, int) and type(have) is int and have >= 0 and (known is None or type(known) is str):

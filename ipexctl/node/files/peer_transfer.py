@@ -23,7 +23,7 @@ from ipexctl.node.common.clock import Stopwatch
 from ipexctl.node.common.limits import PEER_SILENCE
 from ipexctl.node.common.link import FILES
 from ipexctl.node.files import store
-from ipexctl.node.files.file_stream import Wanted, offset_of
+from ipexctl.node.files.file_stream import WantedFile, offset_of
 
 if TYPE_CHECKING:
     import socket
@@ -64,7 +64,7 @@ class FileServer(AuthenticatingServer):
         wanted = read_line(conn, PEER_SILENCE)
         files: list[StoreFile] = [
             {**self._files[str(file.name)], "offset": file.have}
-            for file in map(Wanted.of, wanted)
+            for file in map(WantedFile.of, wanted)
             if file.name in self._files
         ]
         conn.settimeout(PEER_SILENCE)
@@ -97,7 +97,7 @@ def connect(request: ConnectRequest, report: store.Report = store.emit_or_end) -
     with conn:
         try:
             conn.settimeout(PEER_SILENCE)
-            send_line(conn, [Wanted(file["sha256"], file["offset"]) for file in files])
+            send_line(conn, [WantedFile(file["sha256"], file["offset"]) for file in files])
         except OSError as error:
             raise AgentError(f"the connection to {peer} was lost: {error.strerror or error}", fix) from None
         conn.settimeout(PEER_SILENCE)
@@ -114,7 +114,7 @@ def connect(request: ConnectRequest, report: store.Report = store.emit_or_end) -
 
 def serve(request: ServeRequest, stdin: BinaryIO) -> Json:
     """Nothing may follow the request on stdin but its end: a buffer could hold data that `select` would miss."""
-    with store.entered(request) as inside:
+    with store.enter_store(request) as inside:
         server = FileServer(inside)
         store.emit_or_end("serving", port=server.port)
         server.run(stdin.fileno())
@@ -122,7 +122,7 @@ def serve(request: ServeRequest, stdin: BinaryIO) -> Json:
 
 
 def _connect(request: ConnectRequest, _: BinaryIO) -> Json:
-    with store.entered(request) as inside:
+    with store.enter_store(request) as inside:
         return connect(inside)
 
 

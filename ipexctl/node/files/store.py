@@ -104,7 +104,7 @@ def total_of(files: Sequence[StoreFile]) -> int | None:
 
 
 @contextmanager
-def entered(request: Request) -> Iterator[Request]:
+def enter_store(request: Request) -> Iterator[Request]:
     """The request with a store path that stays the same directory, whatever others do above it.
 
     A guarded store is entered once without following a link. Raises an AgentError unless this account alone owns it.
@@ -421,7 +421,7 @@ def _send_to_stdout(request: StoreRequest) -> int:
             raise AgentError(f"{file.name} changed while it was read")
 
     try:
-        with entered(request) as inside:
+        with enter_store(request) as inside:
             send(inside, out.write, send_body)
         out.flush()
     except (AgentError, OSError) as error:
@@ -439,10 +439,10 @@ def main(action: str) -> int:
 
 
 def _have(request: HaveRequest, _: BinaryIO) -> Json:
-    with entered(request) as inside:
+    with enter_store(request) as inside:
         return have(inside)
 
 
 def _receive(request: ReceiveRequest, stream: BinaryIO) -> Json:
-    with entered(request) as inside:
+    with enter_store(request) as inside:
         return receive(inside, stream)

@@ -46,7 +46,7 @@ def drop_silent_starters(turn: Transition, received: Mapping[str, float]) -> Non
             on_starter_lost(turn, m.StarterLost(host))
 
 
-def ended_code(state: SupervisorState, launcher: LauncherState, now: float) -> int | None:
+def wrappers_exit_code(state: SupervisorState, launcher: LauncherState, now: float) -> int | None:
     """Exit code of the first failed wrapper, or 0; None while a wrapper may still be running."""
     ranks = state.ranks.values()
     is_killed = launcher.killed_at is not None and now - launcher.killed_at > LAST_MESSAGES

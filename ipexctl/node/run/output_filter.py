@@ -36,7 +36,7 @@ class OutputFilter:
             return [part]
         lines = self._chosen_note(part) if isinstance(part, Note) else self._chosen_lines(self._complete_lines(part))
         if self._last is None:
-            return merged(lines)
+            return merge_lines(lines)
         self._keep(self._last, lines)
         return ()
 
@@ -44,12 +44,12 @@ class OutputFilter:
         """The last lines of all output so far. If `is_final`, an unfinished line counts too."""
         rest: list[OutputPart] = []
         if is_final or self._pattern is None:
-            rest = [line for parts in self._unfinished.values() for line in self._chosen_lines(joined(parts))]
+            rest = [line for parts in self._unfinished.values() for line in self._chosen_lines(join_chunks(parts))]
             self._unfinished.clear()
         if self._last is not None:
             self._keep(self._last, rest)
             rest, self._last = list(self._last), None
-        return merged(rest)
+        return merge_lines(rest)
 
     def offset_of(self, key: OutputKey, end: int) -> int:
         """Offset of the first byte neither passed on nor dropped yet, if the output was fed up to `end`."""
@@ -64,7 +64,7 @@ class OutputFilter:
         if b"\n" not in chunk.data and size < MAX_LINE:
             self._unfinished[key] = parts
             return chunk._replace(data=b"")
-        output = joined(parts)
+        output = join_chunks(parts)
         cut = output.data.rfind(b"\n") + 1
         if len(output.data) - cut >= MAX_LINE:
             return output
@@ -75,7 +75,7 @@ class OutputFilter:
     def _chosen_note(self, note: Note) -> list[OutputPart]:
         """The unfinished line before the note and the note, each only if it matches."""
         parts = self._unfinished.pop((note.rank, note.stream), None)
-        before = self._chosen_lines(joined(parts)) if parts else []
+        before = self._chosen_lines(join_chunks(parts)) if parts else []
         return [*before, note] if self._chosen_lines(Chunk(*note[:5])) else before
 
     def _chosen_lines(self, chunk: Chunk) -> list[OutputPart]:
@@ -119,11 +119,11 @@ def _on_alarm(*_: object) -> NoReturn:
     raise AgentError(reason, "avoid nested repetitions, such as (a+)+")
 
 
-def joined(parts: list[Chunk]) -> Chunk:
+def join_chunks(parts: list[Chunk]) -> Chunk:
     return parts[-1]._replace(data=b"".join(part.data for part in parts), offset=parts[0].offset)
 
 
-def merged(lines: list[OutputPart]) -> list[OutputPart]:
+def merge_lines(lines: list[OutputPart]) -> list[OutputPart]:
     found: list[OutputPart | list[Chunk]] = []
     for line in lines:
         if isinstance(line, Note):
@@ -138,7 +138,7 @@ def merged(lines: list[OutputPart]) -> list[OutputPart]:
             last.append(line)
         else:
             found.append([line])
-    return [joined(parts) if isinstance(parts, list) else parts for parts in found]
+    return [join_chunks(parts) if isinstance(parts, list) else parts for parts in found]
 
 
 def start_of_last_lines(path: str, count: int) -> int:

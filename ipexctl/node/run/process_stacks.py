@@ -157,7 +157,7 @@ def dump_processes(stats: list[ProcessStat], spy: str) -> list[Json]:
 
 
 def new_entry(stat: ProcessStat) -> Json:
-    name, wchan = read_text(f"/proc/{stat.pid}/comm").strip(), processes.waiting_in(stat.pid)
+    name, wchan = read_text(f"/proc/{stat.pid}/comm").strip(), processes.read_wait_channel(stat.pid)
     entry: Json = {"pid": stat.pid, "name": name, "state": stat.state, "wchan": wchan, "how": "", "text": "", "why": ""}
     entry["waits_for"] = awaited_rank(stat.pid)
     return entry

@@ -67,7 +67,7 @@ def _set_memory(nodes: list[int]) -> str:
 
 
 @contextlib.contextmanager
-def bound(plan: RankPlan, mismatches: list[str]) -> Iterator[None]:
+def bind_as_planned(plan: RankPlan, mismatches: list[str]) -> Iterator[None]:
     """Set cores, memory and policy for processes started in this context; `mismatches` gets what can't be set."""
     before = os.sched_getaffinity(0)
     batch = False
@@ -126,12 +126,12 @@ def _list(cores: Any) -> str:
 def process_state(pid: int) -> tuple[str | None, str | None]:
     """State of a process (R, S, D …), and the kernel function in which it sleeps; None if unknown."""
     try:
-        return read_stat(pid).state, waiting_in(pid) or None
+        return read_stat(pid).state, read_wait_channel(pid) or None
     except OSError:
         return None, None
 
 
-def waiting_in(pid: int) -> str:
+def read_wait_channel(pid: int) -> str:
     if read_text(f"/proc/{pid}/comm").strip() == KEEPS_STORE:
         return KEEPS_STORE
     wchan = read_text(f"/proc/{pid}/wchan").strip()

@@ -363,7 +363,7 @@ class Rank:
         self.client.contact = self.client.contact.after_work(time.monotonic())  # sourcing a setup file takes time
         if self.port is None and self.plan.asked.kind == "command" and "port" in used_names(self.plan.command):
             self.port = own_port(self.host.address, self.own.local_rank, len(self.host.ranks), master.port or 0)
-        with processes.bound(self.own, mismatches):
+        with processes.bind_as_planned(self.own, mismatches):
             return subprocess.Popen(
                 command_of(self.plan, self.own, self.port, master.port or 0),
                 cwd=self.plan.cwd,
@@ -386,7 +386,7 @@ class Rank:
 
     def terminate(self) -> None:
         if self.child is not None and self.state.exit is None:
-            kept_store = processes.waiting_in(self.child.pid) == KEEPS_STORE
+            kept_store = processes.read_wait_channel(self.child.pid) == KEEPS_STORE
             self.state = self.state._replace(kept_store=kept_store or self.state.kept_store)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.child.pid, signal.SIGTERM)

@@ -180,14 +180,14 @@ def install_notes() -> None:
 
     def exit(*status: Any) -> None:  # noqa: A001
         """Exit the interpreter by raising SystemExit(status)."""
-        leaving = Leaving(notes, *status)  # noqa: F841  # the exception's traceback keeps this frame
+        leaving = PendingExit(notes, *status)  # noqa: F841  # the exception's traceback keeps this frame
         leave(*status)
 
     if quitter.__name__ == "Quitter":
         by_name = quitter.__call__
 
         def quit_(self: Any, *status: Any) -> None:
-            leaving = Leaving(notes, *status)  # noqa: F841
+            leaving = PendingExit(notes, *status)  # noqa: F841
             by_name(self, *status)
 
         quitter.__call__ = quit_
@@ -441,7 +441,7 @@ class Notes:
         self._is_over = True
 
 
-class Leaving:
+class PendingExit:
     """Exists as long as a SystemExit. If it is deleted while no frame is running, nothing caught the SystemExit."""
 
     def __init__(self, notes: Notes, status: Any = None, *more: Any) -> None:

@@ -101,7 +101,7 @@ def boot_time() -> float | None:
     return float(match[1]) if match else None
 
 
-def printed_at(path: str) -> float | None:
+def last_output_time(path: str) -> float | None:
     """When any rank printed something last; None if unknown."""
     try:
         return os.stat(path).st_mtime
@@ -149,7 +149,7 @@ def read_run_snapshot(request: SnapshotRequest, _: object) -> Json:
     return {
         "status": document if is_copy else with_job(rundir, document),
         "now": written if is_copy else time.time(),
-        "printed": None if is_copy else printed_at(os.path.join(rundir, "output.times")),
+        "printed": None if is_copy else last_output_time(os.path.join(rundir, "output.times")),
         "boot": None if is_copy else boot_time(),
         "plan": plan_of(os.path.join(rundir, "plan.json")),
         "mpirun": text_lines(os.path.join(rundir, "mpirun.log")),

@@ -24,7 +24,7 @@ from ipexctl.node.common.plan import PLAN_FILE
 from ipexctl.node.common.processes import ProcessIdentity, is_caught
 from ipexctl.node.common.queue_files import is_submitted
 from ipexctl.node.common.records import FINAL, RunStatus
-from ipexctl.node.common.walk import Refused, enter, own
+from ipexctl.node.common.walk import Refused, enter, own_path
 from ipexctl.node.run.stack_dumps import dump_frames, dump_path, new_dump_id
 from ipexctl.node.run.stored_status import NoRecord, read_document, read_pruned, read_status_file
 
@@ -109,7 +109,7 @@ def _mtime(path: str) -> float:
 
 def _own_plan(rundir: str) -> Json | None:
     try:
-        with enter(os.path.join(rundir, PLAN_FILE), own) as place:
+        with enter(os.path.join(rundir, PLAN_FILE), own_path) as place:
             if place.status is None or not stat.S_ISREG(place.status.st_mode):
                 return None
             with open(place.open_end(os.O_RDONLY | os.O_NONBLOCK), "rb") as file:

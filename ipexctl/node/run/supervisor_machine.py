@@ -313,7 +313,7 @@ def on_wrappers_gone(turn: Transition, event: m.WrappersGone) -> None:
 
 def check_wrappers(turn: Transition, launcher: LauncherState) -> LauncherState:
     """Without mpirun, report a `LauncherExited` when the wrappers have ended."""
-    code = direct_start.ended_code(turn.state, launcher, turn.now.clock)
+    code = direct_start.wrappers_exit_code(turn.state, launcher, turn.now.clock)
     if code is not None:
         on_launcher_exited(turn, m.LauncherExited(code))
     return turn.state.launcher or launcher

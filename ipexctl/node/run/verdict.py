@@ -124,12 +124,12 @@ def fail(
     # A rank that loses a peer raises an exception. The peer's own exit may be reported a moment later.
     is_soon = turn.now.clock - ending.at < SETTLE_TIME
     own = peers[0].exit if kind == "exit" and peers else None
-    is_cause = own is not None and lost_peer(raised_first(turn.state)) and not lost_peer(own.raised)
+    is_cause = own is not None and has_lost_peer(first_exception(turn.state)) and not has_lost_peer(own.raised)
     if is_cause or (is_soon and kind in ("signal", "oom")):
         replace_verdict(turn, ending._replace(code=code), reason, first)
 
 
-def lost_peer(raised: Raised | None) -> bool:
+def has_lost_peer(raised: Raised | None) -> bool:
     return raised is not None and _PEER_GONE.search(raised.text) is not None
 
 
@@ -317,7 +317,7 @@ def may_restart(state: SupervisorState) -> bool:
     return first.kind in RESTARTABLE and has_started and not is_repeated(state)
 
 
-def raised_first(state: SupervisorState) -> Raised | None:
+def first_exception(state: SupervisorState) -> Raised | None:
     first = state.status.first_failure
     peer = state.ranks.get(first.rank) if first is not None and first.rank is not None else None
     return peer.exit.raised if peer is not None and peer.exit is not None else None
@@ -328,7 +328,7 @@ def is_repeated(state: SupervisorState) -> bool:
 
     With --checkpoint, a step is progress; without it, a script that fails after as many steps has begun anew.
     """
-    now, before = raised_first(state), state.raised_before
+    now, before = first_exception(state), state.raised_before
     if now is None or before is None or now.steps is None or before.steps is None:
         return False
     if abs(now.steps - before.steps) > STEPS_TOLERANCE * before.steps:
@@ -339,7 +339,7 @@ def is_repeated(state: SupervisorState) -> bool:
 
 def end_repeated(turn: Transition) -> None:
     """Say why the run is not restarted."""
-    status, raised = turn.state.status, raised_first(turn.state)
+    status, raised = turn.state.status, first_exception(turn.state)
     first = status.first_failure
     if raised is None or first is None:
         return
@@ -352,7 +352,7 @@ def end_repeated(turn: Transition) -> None:
 
 def begin_next_attempt(turn: Transition) -> None:
     before = turn.state.status
-    turn.set(raised_before=raised_first(turn.state))
+    turn.set(raised_before=first_exception(turn.state))
     ended = Attempt(
         before.attempt, before.reason, before.first_failure, turn.now.epoch, before.hosts, before.world_size
     )

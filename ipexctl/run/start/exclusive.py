@@ -34,7 +34,7 @@ from ipexctl.remote.command import Command
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import Outcome, run_in_background
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
-from ipexctl.remote.session import Ended, OutputCollector, Session, StdinQueue, capture
+from ipexctl.remote.session import CommandEnd, OutputCollector, Session, StdinQueue, capture
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.text import rough_duration
 
@@ -283,7 +283,7 @@ class HeldProcess:
             self._output.sink(stream, data)
             self._news.set()
 
-        def hold() -> Ended:
+        def hold() -> CommandEnd:
             try:
                 return session.run(command, sink, stdin=self._stdin, cancel=cancel)
             finally:
@@ -303,7 +303,7 @@ class HeldProcess:
         return found
 
     @property
-    def ended(self) -> Ended | None:
+    def ended(self) -> CommandEnd | None:
         """None while it runs. Raises the HostError of a lost connection."""
         return self.process.result() if self.is_over else None
 

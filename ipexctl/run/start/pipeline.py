@@ -37,7 +37,7 @@ from ipexctl.remote.fanout import run_in_background
 from ipexctl.run.local_copy import read_final_status
 from ipexctl.run.pending import clear_pending, mark_pending
 from ipexctl.run.prune_runs import prune_local, read_limits
-from ipexctl.run.registry import RunRecord, RunRegistry, begun_by, given_id, new_id, new_record
+from ipexctl.run.registry import RunRecord, RunRegistry, identify_caller, new_id, new_record, read_given_id
 from ipexctl.run.start.before_install import likely_nodes
 from ipexctl.run.start.begin import Launch, clean_up
 from ipexctl.run.start.connection_checks import NoLogin, check_connectivity, remember_failure
@@ -159,7 +159,7 @@ def _start_once(
 ) -> StartedRun:
     """Raises a StartError; then nothing of the run is left. `no_logins`: why node0 cannot log in to the others."""
     spec, registry = start.spec, RunRegistry()
-    run = given_id(os.environ)
+    run = read_given_id(os.environ)
     if not run or registry.knows(run):  # another run of the same job
         run = new_id(spec.asked.script, time.time())
     note_secret_files(spec.secret_files)
@@ -221,7 +221,7 @@ def _start_locked(
                 start.note(text)
             before = {"checks": time.monotonic() - began - upload_seconds, "sync": upload_seconds}
             commit = find_commit(spec.project.root)
-            plan = plan._replace(commit=commit, before_start=before, by=begun_by(os.environ))
+            plan = plan._replace(commit=commit, before_start=before, by=identify_caller(os.environ))
             record = replace(record, source=plan)
             registry.save(record)
             launch.upload_jobs(plan, spec.secrets)
@@ -327,7 +327,7 @@ def _lock_hosts(start: _Start, run: str, at_end: ExitStack) -> HostLocks | None:
     spec = start.spec
     if not spec.asked.is_exclusive:
         return None
-    call = CallDetails(begun_by(os.environ), spec.asked.script, spec.asked.tag or "")
+    call = CallDetails(identify_caller(os.environ), spec.asked.script, spec.asked.tag or "")
     locks = lock_hosts(likely_nodes(spec), run, spec.asked.wait, start.pool, start.watcher.on_step, call)
     at_end.callback(locks.release)
     if locks.hiding:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from ipexctl.errors import UserError
-from ipexctl.hosts.host import quoted
+from ipexctl.hosts.host import quote
 from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.plan import Commit
 from ipexctl.projects.layout import ProjectLayout, read_layout
@@ -61,7 +61,7 @@ def locate_project(spec: RunSpec, cwd: Path, before: str = "") -> ProjectLocatio
     path = Path(os.path.normpath(cwd / script))
     if not path.is_relative_to(root):
         raise UserError(
-            f"the script {quoted(str(script))} is not below {root}",
+            f"the script {quote(str(script))} is not below {root}",
             fix="name a directory that contains both: --cwd DIR",
         )
     argument = os.path.relpath(path, workdir)
@@ -84,7 +84,7 @@ def locate_project(spec: RunSpec, cwd: Path, before: str = "") -> ProjectLocatio
 def _root_of(asked: Asked, script: Path | None, cwd: Path) -> tuple[Path, str]:
     """The root, and the ranks' working directory below it. Raises a UserError for a directory that is no project."""
     if asked.cwd is not None and (problem := path_problem(cwd / asked.cwd, "directory")):
-        raise UserError(f"--cwd {quoted(asked.cwd)} {problem}", fix="name the project's directory on this machine")
+        raise UserError(f"--cwd {quote(asked.cwd)} {problem}", fix="name the project's directory on this machine")
     module = asked.argv[0] if asked.kind == "module" else ""
     root = find_root(script, asked.cwd, cwd, module)
     if asked.sync and (problem := root_problem(root)):
@@ -172,15 +172,15 @@ def _no_script(spec: RunSpec, script: Path, cwd: Path, before: str) -> UserError
             has = f"the project has the command {commands[0]}"
         if near or not before:
             return UserError(
-                f"{quoted(asked.script)} is no script here; {has}", fix=f"{before or 'ipexctl run'} {words}"
+                f"{quote(asked.script)} is no script here; {has}", fix=f"{before or 'ipexctl run'} {words}"
             )
     if not fix and before and is_word:
         return UserError(
-            f"{quoted(asked.script)}: there is no such script here; a command of the environment stands after --",
+            f"{quote(asked.script)}: there is no such script here; a command of the environment stands after --",
             fix=f"{before} -- {shlex.join(asked.argv)}",
         )
     return UserError(
-        f"the script {quoted(str(script))} {problem}",
+        f"the script {quote(str(script))} {problem}",
         fix=fix or "name its path from here; for a module: -m NAME; for a command: -- CMD",
     )
 
@@ -190,7 +190,7 @@ def check_module_name(name: str, workdir: Path) -> None:
         return
     module = os.path.normpath(name).removesuffix(".py").replace("/", ".")
     raise UserError(
-        f"-m {quoted(name)} is the path of a file, not the name of a module",
+        f"-m {quote(name)} is the path of a file, not the name of a module",
         fix=f"for the file, leave out -m; for its module: -m {shlex.quote(module)}",
     )
 
@@ -214,7 +214,7 @@ def _script_fix(spec: RunSpec, script: Path, cwd: Path, before: str) -> str:
     found = _scripts_above(script, spec.asked.cwd, cwd) or _similar_scripts(script, cwd)
     if not found:
         return ""
-    return f"{before} {shlex.join((found[0], *spec.asked.argv[1:]))}" if before else f"did you mean {quoted(found[0])}?"
+    return f"{before} {shlex.join((found[0], *spec.asked.argv[1:]))}" if before else f"did you mean {quote(found[0])}?"
 
 
 def _scripts_above(script: Path, cwd_option: str | None, cwd: Path) -> list[str]:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ipexctl.errors import FileError, Refusal, UserError
-from ipexctl.file_reader import VARIABLES, decoded, read_typed
-from ipexctl.hosts.host import Host, quoted
+from ipexctl.file_reader import VARIABLES, decode_text, read_typed
+from ipexctl.hosts.host import Host, quote
 from ipexctl.launch.overrides import check_options
 from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.request import first_hosts
@@ -27,7 +27,7 @@ from ipexctl.run_options import DECLARED
 from ipexctl.spec import RunSpec
 from ipexctl.stack.env.record import check_env_name
 from ipexctl.sync.ignore import OWN
-from ipexctl.text import counted, expanded, is_variable_name
+from ipexctl.text import expand_tilde, format_count, is_variable_name
 
 _LONGEST_TAG: Final = 80
 
@@ -92,20 +92,20 @@ def check_request(asked: Asked) -> None:
         check_env_name(asked.env)
     for option, path in (("--python", asked.python), ("--setup", asked.setup)):
         if path is not None and not path.startswith("/"):
-            raise UserError(f"{option} {quoted(path)} is not an absolute path", fix=f"{option} /PATH/ON/EVERY/HOST")
+            raise UserError(f"{option} {quote(path)} is not an absolute path", fix=f"{option} /PATH/ON/EVERY/HOST")
     if asked.metric is not None and (problem := metric_problem(asked.metric)):
         raise UserError(
-            f"--metric {quoted(asked.metric)}: {problem}",
+            f"--metric {quote(asked.metric)}: {problem}",
             fix=r"a regular expression with one group for the number, such as --metric 'samples/s: (\S+)'",
         )
     if asked.tag is not None and not (asked.tag.isprintable() and len(asked.tag) <= _LONGEST_TAG):
         raise UserError(
-            f"--tag is one line of at most {_LONGEST_TAG} characters: {quoted(asked.tag[:_LONGEST_TAG])}",
+            f"--tag is one line of at most {_LONGEST_TAG} characters: {quote(asked.tag[:_LONGEST_TAG])}",
             fix="a shorter --tag, without control characters",
         )
     if asked.checkpoint and not _is_path_of_checkpoint(asked.checkpoint):
         raise UserError(
-            f"--checkpoint {quoted(asked.checkpoint)} names no file or directory of checkpoints",
+            f"--checkpoint {quote(asked.checkpoint)} names no file or directory of checkpoints",
             fix="name the one that rank 0 writes, relative to the working directory of the ranks: "
             "--checkpoint checkpoints; or its absolute path, the same on every host",
         )
@@ -187,7 +187,7 @@ def read_exports(
         name, equals, value = argument.partition("=")
         if not is_variable_name(name):
             raise UserError(
-                f"-x {quoted(argument)}: {quoted(name)} is not a variable name", fix="-x NAME=VALUE, or -x NAME"
+                f"-x {quote(argument)}: {quote(name)} is not a variable name", fix="-x NAME=VALUE, or -x NAME"
             )
         if equals:
             add(name, "-x", value, is_shown=True)
@@ -201,7 +201,7 @@ def read_exports(
 def _read_env_file(path: Path) -> dict[str, str]:
     """`NAME=VALUE` lines, as docker reads them: no shell expansion; quotes around a whole value are removed."""
     try:
-        text = decoded(read_typed(expanded(path), VARIABLES))
+        text = decode_text(read_typed(expand_tilde(path), VARIABLES))
     except (OSError, UnicodeDecodeError) as error:
         problem = error.strerror if isinstance(error, OSError) else "it is not a text file"
         raise UserError(f"--env-file {path}: {problem}", fix="a file of NAME=VALUE lines") from None
@@ -229,14 +229,14 @@ def check_pool(asked: Asked, hosts: Sequence[Host]) -> Refusal | None:
     wanted = len(hosts) - asked.spares
     if asked.spares and wanted < 2:
         return Refusal(
-            f"--spares {asked.spares} leaves {counted(max(wanted, 0), 'host')} of {len(hosts)} for the ranks, and "
+            f"--spares {asked.spares} leaves {format_count(max(wanted, 0), 'host')} of {len(hosts)} for the ranks, and "
             "node0 can't be replaced",
             f"--spares {len(hosts) - 2}" if len(hosts) > 2 else "name more hosts: two for the ranks, and the spares",
         )
     if asked.min_hosts is not None and asked.min_hosts > wanted:
-        beside = f" beside {counted(asked.spares, 'spare')}" if asked.spares else ""
+        beside = f" beside {format_count(asked.spares, 'spare')}" if asked.spares else ""
         return Refusal(
-            f"--min-hosts {asked.min_hosts} is more than the {counted(wanted, 'host')} of the run{beside}",
+            f"--min-hosts {asked.min_hosts} is more than the {format_count(wanted, 'host')} of the run{beside}",
             f"--min-hosts {max(1, wanted - 1)}, or name more hosts",
         )
     return None
@@ -265,7 +265,7 @@ def check_pool_plan(asked: Asked, pool_plan: Plan) -> Refusal | None:
     minimum, hosts = asked.min_hosts or 1, len(pool_plan.hosts) - asked.spares
     if minimum > hosts:
         return Refusal(
-            f"--min-hosts {minimum} is more than the {counted(hosts, 'host')} with ranks", "fewer --min-hosts"
+            f"--min-hosts {minimum} is more than the {format_count(hosts, 'host')} with ranks", "fewer --min-hosts"
         )
     if len(pool_plan.leaders) > 1 and not asked.checkpoint:
         return Refusal(

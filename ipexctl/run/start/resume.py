@@ -17,7 +17,7 @@ from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.start.request import refuse_bad_rank_counts
 from ipexctl.spec import RunSpec
-from ipexctl.text import counted
+from ipexctl.text import format_count
 
 NO_ANSWER: Final = (Unreachable, TimedOut)
 
@@ -63,7 +63,7 @@ def resumed_spec(
         minimum = f", fewer than --min-hosts {asked.min_hosts}" if asked.min_hosts else ""
         reason = next(snapshot.reason for snapshot in snapshots.values() if isinstance(snapshot, NO_ANSWER))
         return Refusal(
-            f"{counted(len(left), 'host')} of {len(spec.hosts)} answer{'s' * (len(left) == 1)}{minimum}; "
+            f"{format_count(len(left), 'host')} of {len(spec.hosts)} answer{'s' * (len(left) == 1)}{minimum}; "
             f"{fold(away)}: {reason}",
             f"when more answer: ipexctl run --resume {record.id}"
             + (f"; or with fewer: ipexctl run --resume {record.id} --min-hosts {len(left)}" if left else ""),

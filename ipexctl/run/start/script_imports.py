@@ -20,7 +20,7 @@ from typing import Final, NoReturn
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.file_reader import SCRIPT, NotRegularError, read_regular
-from ipexctl.hosts.host import Host, quoted
+from ipexctl.hosts.host import Host, quote
 from ipexctl.hosts.nodeset import fold
 from ipexctl.known_errors.error_table import PACKAGES
 from ipexctl.known_errors.gpu_code import find_gpu_lines
@@ -179,7 +179,7 @@ def _check_submodule(argv: Sequence[str], place: Path) -> None:
     if near := get_close_matches(last, names, n=1):
         meant = f"{package}.{near[0]}"
         raise UserError(
-            f"the project has no module {quoted(argv[0])}; did you mean {meant}?",
+            f"the project has no module {quote(argv[0])}; did you mean {meant}?",
             fix=f"ipexctl run -m {shlex.join([meant, *argv[1:]])}",
         )
 
@@ -188,10 +188,10 @@ def _read_script_file(name: str, path: Path) -> tuple[ScriptFile, ast.Module | N
     try:
         return read_script(name, read_regular(path, SCRIPT))
     except (NotRegularError, IsADirectoryError):
-        raise UserError(f"the script {quoted(name)} is not a regular file", fix=f"ls -l {quoted(name)}") from None
+        raise UserError(f"the script {quote(name)} is not a regular file", fix=f"ls -l {quote(name)}") from None
     except OSError as error:
         raise UserError(
-            f"the script {quoted(name)} cannot be read: {error.strerror or error}", fix=f"ls -l {quoted(name)}"
+            f"the script {quote(name)} cannot be read: {error.strerror or error}", fix=f"ls -l {quote(name)}"
         ) from None
 
 
@@ -214,7 +214,7 @@ def read_script(name: str, data: bytes) -> tuple[ScriptFile, ast.Module | None]:
     if name.endswith(".ipynb"):
         new_name = shlex.quote(f"{PurePath(name).stem}-script")
         raise UserError(
-            f"the script {quoted(name)} is a notebook, not Python",
+            f"the script {quote(name)} is a notebook, not Python",
             fix=f"jupyter nbconvert --to script --output {new_name} {shlex.quote(name)}",
         )
     text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
@@ -252,7 +252,7 @@ def read_script(name: str, data: bytes) -> tuple[ScriptFile, ast.Module | None]:
 def _not_python(name: str, problem: str, interpreter: str = "") -> UserError:
     path = name if "/" in name else f"./{name}"
     return UserError(
-        f"the script {quoted(name)} {problem}, not Python",
+        f"the script {quote(name)} {problem}, not Python",
         fix=f"to run a command: ipexctl run -- {interpreter}{shlex.quote(path)}",
     )
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.files.manifest import Manifest
-from ipexctl.hosts.host import Host, quoted
+from ipexctl.hosts.host import Host, quote
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.request import Gathered
 from ipexctl.limits import PATHS_CHECK
@@ -190,7 +190,7 @@ def check_synced_path(spec: RunSpec, manifest: Manifest) -> None:
     for path in _parts_of(spec):
         if path in links:
             raise UserError(
-                f"{_named(spec)}: {quoted(path)} is a link of the project to {quoted(links[path])}; sync brings it to "
+                f"{_named(spec)}: {quote(path)} is a link of the project to {quote(links[path])}; sync brings it to "
                 "every host, and there it would decide which files are exchanged",
                 fix=f"{_FIX}; a link that you make on the hosts yourself is followed",
             )
@@ -200,13 +200,13 @@ def check_unsynced_path(spec: RunSpec) -> None:
     """Refuse a path with a link if a project's file set the path: nobody can tell there whose link it is."""
     if spec.asked.checkpoint_is_found and (link := first_link(spec)):
         raise UserError(
-            f"{_named(spec)}: {quoted(link)} is a link, and a file that was found, not named, set this path",
+            f"{_named(spec)}: {quote(link)} is a link, and a file that was found, not named, set this path",
             fix=_FIX,
         )
 
 
 def _named(spec: RunSpec) -> str:
-    return f"--checkpoint {quoted(spec.asked.checkpoint or '')}"
+    return f"--checkpoint {quote(spec.asked.checkpoint or '')}"
 
 
 def first_link(spec: RunSpec) -> str:
@@ -260,7 +260,7 @@ def lost_checkpoint(path: str, run: str, hosts: Sequence[str], away: Collection[
             del options[at : at + 2 if options[at] in _HOSTS else at + 1]
     anew = f"ipexctl run {shlex.join([*options, *typed.words])}"
     return StartFailure(
-        f"run {run} had a checkpoint in {quoted(path)}, but there is no complete copy on {fold(hosts)}",
+        f"run {run} had a checkpoint in {quote(path)}, but there is no complete copy on {fold(hosts)}",
         f"when {fold(away)} answers again: ipexctl run --resume {run}; to start over: {anew}"
         if away
         else f"to start over: {anew}",

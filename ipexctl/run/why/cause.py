@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.known_errors.error_table import known_errors
-from ipexctl.known_errors.match import Cause, PatternMatch, RankOutput, bare, cause_of, raised
+from ipexctl.known_errors.match import Cause, PatternMatch, RankOutput, bare, cause_of, explain_exception
 from ipexctl.node.common.files import format_size
 from ipexctl.node.common.records import Failure, FullDisk, OutOfMemory, RankStatus
 from ipexctl.node.run.run_snapshot import FEW_LINES
@@ -25,7 +25,7 @@ from ipexctl.node.run.verdict import format_limit
 from ipexctl.run.hang import Hang, explain_hang
 from ipexctl.run.ranks import describe_ranks, fold_ranks
 from ipexctl.run.why.run_snapshot import RunSnapshot
-from ipexctl.text import counted, printable
+from ipexctl.text import format_count, printable
 
 _MAX_RANKS: Final = 16
 
@@ -183,8 +183,8 @@ def _own_text(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
     if first is None or first.rank is None:
         return None
     output = snapshot.output_of(first.rank)
-    own = cause_of(output, snapshot.context, known_errors()) or raised(output, snapshot.context)
-    return own if own is None or not own.is_vague else raised(output, snapshot.context) or own
+    own = cause_of(output, snapshot.context, known_errors()) or explain_exception(output, snapshot.context)
+    return own if own is None or not own.is_vague else explain_exception(output, snapshot.context) or own
 
 
 def _of_first_rank(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
@@ -260,7 +260,7 @@ def _too_many_ranks(snapshot: RunSnapshot, first: Failure | None) -> Cause | Non
     if not shares:
         return None
     host, (ranks, cores) = max(shares.items(), key=lambda item: item[1][0] / item[1][1])
-    words = {"ranks": ranks, "shared": counted(cores, "core"), "cores": cores}
+    words = {"ranks": ranks, "shared": format_count(cores, "core"), "cores": cores}
     return _recorded(snapshot, first, "run.too_many_ranks", host, **words)
 
 
@@ -305,7 +305,7 @@ def _cause_of_others(snapshot: RunSnapshot, first: Failure | None) -> Cause | No
             output = RankOutput(output.rank, output.host, output.out, output.err, details=output.details)
         cause = cause_of(output, snapshot.context, known_errors())
         if cause is None or not cause.is_good:
-            cause = raised(output, snapshot.context) if cause is None else None
+            cause = explain_exception(output, snapshot.context) if cause is None else None
         if cause is not None and cause.confidence == "possible" and row.state not in ("failed", "lost"):
             cause = None  # it did not fail by itself
         if cause is not None and (best is None or cause.order < best.order):

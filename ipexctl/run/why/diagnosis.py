@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.known_errors.error_table import known_errors
-from ipexctl.known_errors.match import Cause, RankOutput, bare, cause_of, shortened
+from ipexctl.known_errors.match import Cause, RankOutput, bare, cause_of, shorten_text
 from ipexctl.node.common.job_words import describe_run_end
 from ipexctl.node.common.records import Failure, LostOutput, RankStatus, SilentRank, Throughput, describe_apart
 from ipexctl.node.run.verdict import describe_exit, signal_name
@@ -24,7 +24,7 @@ from ipexctl.run.ranks import describe_ranks
 from ipexctl.run.stack_dump import RankStacks, name_ranks, place_lines
 from ipexctl.run.why.cause import choose_cause, choose_hang_cause, describe_full_disk, find_first_failure, find_hang
 from ipexctl.run.why.run_snapshot import RunSnapshot
-from ipexctl.text import counted, format_clock, printable, rough_duration
+from ipexctl.text import format_clock, format_count, printable, rough_duration
 
 LINES: Final = 30
 _OF_STDOUT: Final = 10
@@ -266,7 +266,7 @@ def _other_ranks(snapshot: RunSnapshot, first: Failure | None) -> tuple[AlikeRan
 
 
 def _shown_exception(output: RankOutput) -> str:
-    return shortened(": ".join(output.exception), 100) if output.exception else ""
+    return shorten_text(": ".join(output.exception), 100) if output.exception else ""
 
 
 def _exception(output: RankOutput) -> str | None:
@@ -339,13 +339,13 @@ def _notes(snapshot: RunSnapshot, cause: Cause | None = None) -> tuple[str, ...]
     if snapshot.restarts:
         times = "once" if len(snapshot.restarts) == 1 else f"{len(snapshot.restarts)} times"
         reasons = "; ".join(dict.fromkeys(snapshot.restarts))
-        notes.append(f"it had been started again {times} before, after: {shortened(reasons, 300)}")
+        notes.append(f"it had been started again {times} before, after: {shorten_text(reasons, 300)}")
     if snapshot.status.has_moved:
         attempts = (
-            f"{counted(attempt.world_size, 'rank')} on {fold(map(printable, attempt.hosts))}"
+            f"{format_count(attempt.world_size, 'rank')} on {fold(map(printable, attempt.hosts))}"
             for attempt in snapshot.status.all_attempts
         )
-        notes.append(f"its attempts had different hosts: {shortened('; '.join(attempts), 300)}")
+        notes.append(f"its attempts had different hosts: {shorten_text('; '.join(attempts), 300)}")
     if (lost := snapshot.status.output_lost) is not None:
         notes.append(
             f"{lost.bytes:,} bytes of the output of {describe_ranks(lost.ranks)} are not in the record: the disk of "
@@ -355,7 +355,7 @@ def _notes(snapshot: RunSnapshot, cause: Cause | None = None) -> tuple[str, ...]
         notes.append(f"{snapshot.status.unwritten_events} events are missing from node0's record: its disk was full")
     if (notify := snapshot.failed_notify) is not None:
         how = "took too long and was killed" if notify.exit_code is None else f"ended with exit code {notify.exit_code}"
-        line = f": {shortened(notify.line, 200)}" if notify.line else ""
+        line = f": {shorten_text(notify.line, 200)}" if notify.line else ""
         notes.append(f"the command of --notify {how} on {snapshot.node0}{line}")
     for row in snapshot.status.ranks:
         if row.disk is not None and not is_disk_known:
@@ -367,4 +367,4 @@ def _notes(snapshot: RunSnapshot, cause: Cause | None = None) -> tuple[str, ...]
 
 
 def _size(snapshot: RunSnapshot) -> str:
-    return f"{counted(len(snapshot.status.ranks), 'rank')} on {counted(len(snapshot.context.hosts), 'node')}"
+    return f"{format_count(len(snapshot.status.ranks), 'rank')} on {format_count(len(snapshot.context.hosts), 'node')}"

@@ -13,12 +13,12 @@ from dataclasses import replace
 
 from ipexctl.errors import Refusal
 from ipexctl.facts.facts import addresses_among
-from ipexctl.files.store_client import Damaged, StoreClient, StoredFile, StoreLocation
+from ipexctl.files.store_client import DamagedFile, StoreClient, StoredFile, StoreLocation
 from ipexctl.files.stream import NotInStore
 from ipexctl.hosts.host import Host, find_leaders
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.env.env_replies import CheckResult
-from ipexctl.remote.outcome import Cancelled, HostError, HostFinished, HostStatus, Stepped, TimedOut
+from ipexctl.remote.outcome import Cancelled, HostError, HostFinished, HostStatus, StepStarted, TimedOut
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session
 from ipexctl.stack.env.environment import EnvClient, EnvSpec, explain, machine_token, parse_result
@@ -102,7 +102,7 @@ class EnvInstaller:
         for host in [*([first] if is_fit else []), *(host for host in tuple(ready) if host != first)]:
             try:
                 Staging(context, self.spec, context.pool.session(host), locations[host.name]).stage(wheels)
-            except (Cancelled, TimedOut, NotInStore, Damaged) as error:
+            except (Cancelled, TimedOut, NotInStore, DamagedFile) as error:
                 reason = f"{host.name}, which passes the wheels on, failed: {error.reason}"
                 for other in ready:
                     is_its_own = other == host or isinstance(error, NotInStore)
@@ -215,7 +215,7 @@ class EnvInstaller:
 
     def _build(self, host: Host, session: Session, *, drop: bool = False) -> bool:
         def on_event(event: Reply) -> None:
-            self.context.watch(Stepped(host.name, str(event.get("what") or "building")))
+            self.context.watch(StepStarted(host.name, str(event.get("what") or "building")))
 
         return self._client(host, session).build(
             self.spec,
@@ -234,7 +234,7 @@ class EnvInstaller:
         """Verify on this host and record the result; only a good environment gets the name."""
         context, name = self.context, self.spec.name
         began = time.monotonic()
-        context.watch(Stepped(host.name, "verifying"))
+        context.watch(StepStarted(host.name, "verifying"))
         found = self.check(host, session)
         if found.record is None:
             raise HostError(

@@ -19,7 +19,7 @@ from packaging.version import VERSION_PATTERN
 from ipexctl.errors import UserError
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import Env
-from ipexctl.hosts.host import quoted
+from ipexctl.hosts.host import quote
 from ipexctl.node.common.json_records import decode, parse_object
 from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.text import is_variable_name
@@ -41,7 +41,7 @@ def check_env_name(name: str) -> str:
     """
     if not _NAME.fullmatch(name):
         raise UserError(
-            f"{quoted(name)} is not a valid name of an environment",
+            f"{quote(name)} is not a valid name of an environment",
             fix="use up to 64 letters, digits, dots, dashes and underscores, with a letter or digit first",
         )
     return name
@@ -50,7 +50,7 @@ def check_env_name(name: str) -> str:
 def check_new_env_name(name: str) -> str:
     if _MADE.fullmatch(check_env_name(name)):
         raise UserError(
-            f"{quoted(name)} looks like the directory of an environment, whose name is made from its content",
+            f"{quote(name)} looks like the directory of an environment, whose name is made from its content",
             fix="choose another name, such as --env finetune",
         )
     return name

@@ -27,7 +27,7 @@ from ipexctl.files.store_client import ArrivingFiles, DownloadItem, StoreClient,
 from ipexctl.files.stream import NotInStore
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.files import make_private_directory, sha256_of, write_atomically
-from ipexctl.node.common.http import without_login
+from ipexctl.node.common.http import strip_login
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import run_in_background
@@ -46,7 +46,7 @@ from ipexctl.stack.lock.stack_locking import LockedStack, announce_stack, lock_s
 from ipexctl.stack.lock.wheel_indexes import IndexAnswer, directory_of, pip_settings, unqueried
 from ipexctl.stack.lock.wheel_lock import Wheel
 from ipexctl.stack.resolve.model import Sources
-from ipexctl.text import expanded
+from ipexctl.text import expand_tilde
 
 
 def is_intact(path: Path, wheel: Wheel) -> bool:
@@ -219,7 +219,7 @@ def find_in_own_indexes(context: InstallContext, wheels: Sequence[Wheel]) -> tup
     direct = set()
     for line in context.typed.env.extras:
         if url := Requirement(line).url:
-            direct.add(without_login(url))
+            direct.add(strip_login(url))
     return [replace(w, url=w.url if w.url in direct else urls.get(w.filename)) for w in wheels], index_answer
 
 
@@ -257,7 +257,7 @@ def download(
 ) -> InstallReport:
     """Fill a wheelhouse on the control machine, for hosts without internet; without hosts, for this machine's Python.
     Each file is renamed once it matches the lock, so a repeated call downloads only what is missing."""
-    directory = expanded(directory).absolute()
+    directory = expand_tilde(directory).absolute()
     if not request.dry_run:
         _make_directory(directory)
     context = InstallContext(hosts, _for_some_python(request.with_torch(), hosts, watch), pool, watch)

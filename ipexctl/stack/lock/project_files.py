@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 
 from ipexctl.errors import FileError, NeedsChoice, UserError
 from ipexctl.found_files import TomlError, parse_toml
-from ipexctl.hosts.host import did_you_mean, quoted
+from ipexctl.hosts.host import did_you_mean, quote
 from ipexctl.hosts.yaml_tree import YamlNode, YamlTree, is_null
 from ipexctl.limits import PROJECT_LOCK
 from ipexctl.projects.declaration import FILES, PYPROJECT, SETUP_CFG, SETUP_PY, read_setup_call
@@ -27,7 +27,7 @@ from ipexctl.projects.layout import NO_LAYOUT, ProjectLayout
 from ipexctl.projects.project_files import TextReader
 from ipexctl.projects.requirement_files import CONDA, UV_LOCK
 from ipexctl.stack.lock.wheel_lock import uv_here
-from ipexctl.text import counted
+from ipexctl.text import format_count
 
 _OTHER_LOCKS: Final = {
     "poetry.lock": "write them with: poetry export -o requirements.txt",
@@ -193,9 +193,9 @@ class _Pyproject:
             for key, entries in table.items():
                 if canonicalize_name(key) == canonicalize_name(name):
                     if key in above:
-                        raise UserError(f"{self.path}: {quoted(key)} includes itself", fix="remove one of the includes")
+                        raise UserError(f"{self.path}: {quote(key)} includes itself", fix="remove one of the includes")
                     if len(above) >= _DEPTH:
-                        raise UserError(f"{self.path}: {quoted(above[0])} includes more than {_DEPTH} groups in a row")
+                        raise UserError(f"{self.path}: {quote(above[0])} includes more than {_DEPTH} groups in a row")
                     if key not in self._read:
                         yield from self._list(entries, (*above, key))
                         self._read.add(key)
@@ -203,7 +203,7 @@ class _Pyproject:
         known = [*self.extras, *self.groups]
         has = f"it has {', '.join(known)}" if known else "it has none"
         raise UserError(
-            f"{self.path} has no extra and no group {quoted(name)}", fix=did_you_mean(name, known, has, cutoff=0.6)
+            f"{self.path} has no extra and no group {quote(name)}", fix=did_you_mean(name, known, has, cutoff=0.6)
         )
 
     def _list(self, entries: Any, above: tuple[str, ...]) -> Iterator[FileLine]:
@@ -284,7 +284,7 @@ def _extra(path: Path, extras: Mapping[str, Any], name: str) -> Any:
         if canonicalize_name(key) == canonicalize_name(plain):
             return value
     has = f"it has {', '.join(extras)}" if extras else "it has none"
-    raise UserError(f"{path} has no extra {quoted(plain)}", fix=did_you_mean(plain, list(extras), has, cutoff=0.6))
+    raise UserError(f"{path} has no extra {quote(plain)}", fix=did_you_mean(plain, list(extras), has, cutoff=0.6))
 
 
 def _line_with(path: Path, document: str, part: str, text: str) -> FileLine:
@@ -328,7 +328,7 @@ def _of_uv_lock(path: Path, text: str, names: Sequence[str], scope: ProjectScope
         indirect += [] if canonicalize_name(package) in direct else kept[-1:]
     note = (
         f"{path.name} is for CUDA: hosts get torch's build for CPUs, without {left_out[0]}"
-        + (f" and {counted(len(left_out) - 1, 'other')}" if len(left_out) > 1 else "")
+        + (f" and {format_count(len(left_out) - 1, 'other')}" if len(left_out) > 1 else "")
         if left_out
         else ""
     )
@@ -362,7 +362,7 @@ def _options_of_export(path: Path, texts: Mapping[str, str], names: Sequence[str
             known += [*extras, *groups]
         if not option:
             raise UserError(
-                f"{path} has no extra and no group {quoted(plain)}",
+                f"{path} has no extra and no group {quote(plain)}",
                 fix=did_you_mean(plain, known, f"it has {', '.join(known) or 'none'}", cutoff=0.6),
             )
         options += [option, plain]
@@ -427,7 +427,7 @@ def _of_conda(path: Path, text: str) -> Iterator[FileLine]:
             continue
         refused.append(name)
     if refused:
-        more = f" and {counted(len(refused) - 1, 'other')}" if len(refused) > 1 else ""
+        more = f" and {format_count(len(refused) - 1, 'other')}" if len(refused) > 1 else ""
         with_all = " ".join(f"--with {name}" for name in refused if re.fullmatch(r"[a-z0-9][a-z0-9._-]*", name))
         raise NeedsChoice(
             f"{path.name} has conda packages ({refused[0]}{more}), but hosts get pip's wheels",
@@ -446,5 +446,5 @@ def _items(tree: YamlTree, node: YamlNode, what: str) -> list[YamlNode]:
     if is_null(node):
         return []
     if node.id != "sequence":
-        raise tree.error(node, f"{what} must be a list, not {quoted(tree.text(node))}")
+        raise tree.error(node, f"{what} must be a list, not {quote(tree.text(node))}")
     return tree.items(node)

@@ -21,15 +21,15 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from ipexctl.errors import FileError, NeedsChoice, UserError
-from ipexctl.file_reader import REQUIREMENTS, decoded, read_regular, read_typed
-from ipexctl.hosts.host import quoted
-from ipexctl.node.common.http import without_login
+from ipexctl.file_reader import REQUIREMENTS, decode_text, read_regular, read_typed
+from ipexctl.hosts.host import quote
+from ipexctl.node.common.http import strip_login
 from ipexctl.projects.declaration import FILES
 from ipexctl.projects.layout import ProjectLayout
 from ipexctl.stack.lock.project_files import NO_PROJECT, FileLine, ProjectScope, read_project_file, split_extras
 from ipexctl.stack.lock.wheel_indexes import TORCH_CPU, directory_of
 from ipexctl.stack.resolve.model import Sources, StackPlan
-from ipexctl.text import expanded, tilde_path
+from ipexctl.text import expand_tilde, tilde_path
 
 IPEX: Final = "intel-extension-for-pytorch"
 _FILES: Final = ("-r", "--requirement", "-c", "--constraint")
@@ -87,7 +87,7 @@ def _version_of(required: Requirement) -> str:
 
 
 def read_requirements(path: Path | str, scope: ProjectScope = NO_PROJECT) -> PackageRequest:
-    return _RequirementsReader(scope).read(*split_extras(expanded(path)), (), constraining=False)
+    return _RequirementsReader(scope).read(*split_extras(expand_tilde(path)), (), constraining=False)
 
 
 def requirement(text: str, scope: ProjectScope = NO_PROJECT) -> str:
@@ -172,7 +172,7 @@ class _RequirementsReader:
             raise UserError(f"{path} includes itself through {' → '.join(str(file) for file in above)}")
         try:
             read_file = read_regular if above else read_typed  # included files are never pipes
-            text = decoded(read_file(path, REQUIREMENTS), "utf-8-sig")
+            text = decode_text(read_file(path, REQUIREMENTS), "utf-8-sig")
         except UnicodeDecodeError:
             raise UserError(f"{path} is not text in UTF-8", fix="save it as UTF-8") from None
         except OSError as error:
@@ -226,7 +226,7 @@ class _RequirementsReader:
             name = _name_of_repository(text)
             if name and self.scope.is_own(name):
                 return PackageRequest()
-            note = f"{_place(line)} is left out (hosts do not clone repositories): {without_login(text)}"
+            note = f"{_place(line)} is left out (hosts do not clone repositories): {strip_login(text)}"
             return PackageRequest(notes=(note,), left_out=(text,))
         if (local := _local_path(place)) is not None:
             directory, extras = local
@@ -259,7 +259,7 @@ class _RequirementsReader:
         if name in _FILES:
             if "://" in value:
                 raise line.error("a requirements file can't be a URL", value, "download it next to this file")
-            second = line.path.parent / expanded(value)
+            second = line.path.parent / expand_tilde(value)
             return self.read(*split_extras(second), above, constraining=constraining or name in ("-c", "--constraint"))
         if name in _SOURCES:
             return _source(line, name, value)
@@ -290,7 +290,7 @@ def _source(line: FileLine, name: str, value: str) -> PackageRequest:
         return PackageRequest(sources=Sources(index_url=value))
     if name == "--extra-index-url":
         return PackageRequest(sources=Sources(extra_index_urls=(value,)))
-    links = value if "://" in value else str((line.path.parent / expanded(value)).resolve())
+    links = value if "://" in value else str((line.path.parent / expand_tilde(value)).resolve())
     return PackageRequest(sources=Sources(find_links=(links,)))
 
 
@@ -449,7 +449,7 @@ def sources_of(given: Sources, from_files: Sources) -> Sources:
     for url in (*([given.index_url] if given.index_url else []), *given.extra_index_urls):
         if "://" not in url:
             raise UserError(
-                f"{quoted(url)} is not the URL of an index",
+                f"{quote(url)} is not the URL of an index",
                 fix="use a URL such as https://host/simple; for a directory: --find-links DIR",
             )
     absolute = replace(
@@ -464,11 +464,11 @@ def _absolute(location: str, option: str) -> str:
     path = directory_of(location)
     if path is None:
         return location
-    place = expanded(path).absolute()
+    place = expand_tilde(path).absolute()
     if not place.is_dir():
         what = "is not a directory" if place.exists() else "does not exist"
         raise UserError(
-            f"{option} {quoted(location)} {what}",
+            f"{option} {quote(location)} {what}",
             fix="choose a directory of wheels; ipexctl install --download-only makes one",
         )
     return str(place)

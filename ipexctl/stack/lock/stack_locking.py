@@ -22,7 +22,7 @@ from packaging.version import Version
 from ipexctl.errors import Refusal, UserError
 from ipexctl.files.store_client import DownloadItem, StoreClient, StoredFile, StoreLocation
 from ipexctl.node.common.files import sha256_of
-from ipexctl.node.common.http import without_login
+from ipexctl.node.common.http import strip_login
 from ipexctl.node.env.env_replies import PipSettings, SourceFailure
 from ipexctl.node.env.lock import ProjectSource
 from ipexctl.node.files.call_requests import StoreFile
@@ -144,7 +144,7 @@ def install_line(typed: InstallRequest, *, packages: Iterable[str] = (), builds:
     for file in typed.named_files:
         words += ["-r", str(file)]
     for name, value in options:
-        words += [f"--{name}", without_login(value)] if value else []
+        words += [f"--{name}", strip_login(value)] if value else []
     return shlex.join(["ipexctl", "install", *words])
 
 
@@ -297,7 +297,7 @@ class _Locking:
         # The candidate rows' indexes, with their known labels.
         labels = {source.url.rstrip("/"): source for source in STACK_SOURCES}
         besides = [
-            labels.get(index.url.rstrip("/"), Source(index.kind, index.url, without_login(index.url)))
+            labels.get(index.url.rstrip("/"), Source(index.kind, index.url, strip_login(index.url)))
             for index in (resolver.indexes(request.env.stack, request.rows) if self.given is None else ())
             if index.url.rstrip("/") != PYPI
         ]

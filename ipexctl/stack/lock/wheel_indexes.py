@@ -23,7 +23,7 @@ from packaging.version import Version
 from ipexctl.found_files import cache_directory
 from ipexctl.limits import INDEX_ANSWER, INDEX_ANSWER_VALID
 from ipexctl.node.common.files import make_private_directory, read_json, write_json_atomically
-from ipexctl.node.common.http import origin_of, without_login
+from ipexctl.node.common.http import origin_of, strip_login
 from ipexctl.node.common.json_records import decode
 from ipexctl.node.env.env_replies import AvailableWheel, PipSettings, QueryReply, SourceFailure
 from ipexctl.node.env.indexes import QueryRequest, SourceRequest
@@ -217,14 +217,14 @@ def _pypi_last(urls: Iterable[str]) -> list[Source]:
 
 
 def _index(url: str) -> Source:
-    if without_login(url).rstrip("/") == PYPI:
+    if strip_login(url).rstrip("/") == PYPI:
         return PYPI_SOURCE if url == PYPI else Source("index", url, "PyPI")
-    return Source("index", url, without_login(url))
+    return Source("index", url, strip_login(url))
 
 
 def _links(location: str) -> Source:
     path = directory_of(location)
-    return Source("links", location, without_login(location) if path is None else path)
+    return Source("links", location, strip_login(location) if path is None else path)
 
 
 def _once(sources: Iterable[Source]) -> tuple[Source, ...]:

@@ -28,7 +28,7 @@ from ipexctl.files.store_client import StoredFile
 from ipexctl.found_files import parse_toml
 from ipexctl.limits import ENV_BUILD, INDEX_ANSWER, LOCK_SOLVE
 from ipexctl.node.common.files import sha256_of
-from ipexctl.node.common.http import without_login
+from ipexctl.node.common.http import strip_login
 from ipexctl.node.env.build import LockDocument, LockedWheel
 from ipexctl.node.env.env_replies import AvailableWheel, CompileReply, LocalWheel
 from ipexctl.node.env.indexes import SizesRequest
@@ -463,7 +463,7 @@ def _wheel(package: Mapping[str, Any], file: Mapping[str, Any], local: Mapping[s
         filename=filename,
         sha256=known.sha256 if known else (file.get("hashes") or {}).get("sha256") or "",
         size=known.size if known else file.get("size"),
-        url=None if known else without_login(url),
+        url=None if known else strip_login(url),
         path=known.path if known else None,
     )
 
@@ -493,9 +493,9 @@ def explain_refusal(
             f"uv on {machine} has no disk space to make the lock{quote}", "free some space there, or use --home DIR"
         )
     if found := _FETCH.search(text):
-        url = without_login(found[1])
+        url = strip_login(found[1])
         source = next(
-            (s.label for s in index_answer.sources if url.startswith(without_login(s.url).rstrip("/") + "/")), url
+            (s.label for s in index_answer.sources if url.startswith(strip_login(s.url).rstrip("/") + "/")), url
         )
         if "certificate" in text:
             fix = (

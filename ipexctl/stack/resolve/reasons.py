@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, ParamSpec
 
 from ipexctl.errors import Refusal
-from ipexctl.hosts.host import quoted
+from ipexctl.hosts.host import quote
 from ipexctl.stack.catalog import Isa, KnownBad, StackSpec, project_of
 from ipexctl.stack.resolve.model import IPEX, ONECCL, TORCH
 
@@ -268,21 +268,21 @@ def left_out(*, requirement: str, title: str, indexes: QueriedIndexes) -> Text:
 # The request names something that the version table lacks; `near` are the nearest entries.
 def unknown_stack(*, requested: str, near: Names, oldest: str, newest: str) -> Text:
     there_are = f"`ipexctl versions` lists them: {oldest} to {newest}, ipex, torch"
-    return f"there is no stack {quoted(requested)}", _guess(near, there_are)
+    return f"there is no stack {quote(requested)}", _guess(near, there_are)
 
 
 def unknown_version(*, part: str, requested: str, near: Names, known: Names) -> Text:
     there_are = f"the table has {known[0]} to {known[-1]}: ipexctl versions" if known else ""
-    return f"the version table has no {part} {quoted(requested)}", _guess(near, there_are)
+    return f"the version table has no {part} {quote(requested)}", _guess(near, there_are)
 
 
 def unknown_patch(*, requested: str, line: str, known: Names) -> Text:
-    text = f"the version table has no torch {quoted(requested)}; of torch {line} it has only {', '.join(known)}"
+    text = f"the version table has no torch {quote(requested)}; of torch {line} it has only {', '.join(known)}"
     return text, f"--torch {known[-1]}"
 
 
 def python_with_patch(*, requested: str, near: Names) -> Text:
-    return f"--python takes the first two numbers of a version, not {quoted(requested)}", _guess(near, "")
+    return f"--python takes the first two numbers of a version, not {quote(requested)}", _guess(near, "")
 
 
 # Parts of the request exclude each other, whatever the hosts have.

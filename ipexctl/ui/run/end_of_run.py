@@ -11,7 +11,7 @@ from ipexctl.node.common.job_words import LIMIT_NEAR, describe_run_end
 from ipexctl.node.common.records import NetworkCost, RankStatus, RunStatus, Throughput, describe_apart
 from ipexctl.node.run.network_watch import ADVISED, FEWEST_BYTES
 from ipexctl.run.ranks import describe_ranks
-from ipexctl.text import counted, printable
+from ipexctl.text import format_count, printable
 
 _CODES_OF_IPEXCTL: Final = (2, 3)
 """Exit codes of ipexctl itself: 2 for a wrong call, 3 for an unreachable host."""
@@ -25,14 +25,18 @@ def end_lines(status: RunStatus, exit_code: int) -> list[str]:
     figures = (untrained, throughput_text(status.throughput), short_group(status), cost, idle)
     lines[1:1] = [f"  {text}" for text in figures if text]
     if (lost := status.output_lost) is not None:
-        size, ranks, host = counted(lost.bytes, "byte"), describe_ranks(lost.ranks), printable(lost.host) or "node0"
+        size, ranks, host = (
+            format_count(lost.bytes, "byte"),
+            describe_ranks(lost.ranks),
+            printable(lost.host) or "node0",
+        )
         lines.append(f"  {size} of the output of {ranks} are not in the record: the disk of {host} was full")
     return lines
 
 
 def _end_sentences(status: RunStatus, exit_code: int) -> list[str]:
     subject = f"run {printable(status.id)}"
-    size = f"{counted(status.world_size, 'rank')} on {counted(status.nodes, 'node')}"
+    size = f"{format_count(status.world_size, 'rank')} on {format_count(status.nodes, 'node')}"
     if status.has_moved:
         sizes = [f"{attempt.world_size} on {len(attempt.hosts)}" for attempt in status.all_attempts if attempt.hosts]
         if sizes[0] != sizes[-1]:
@@ -41,7 +45,7 @@ def _end_sentences(status: RunStatus, exit_code: int) -> list[str]:
             size += f", {' and '.join(others)} in between"
     took = f" after {duration(status.took)}" if status.took is not None else ""
     if status.state == "ok":
-        attempts = f" in {counted(status.attempt + 1, 'attempt')}" if status.attempt else ""
+        attempts = f" in {format_count(status.attempt + 1, 'attempt')}" if status.attempt else ""
         near = f"; {describe_run_end(LIMIT_NEAR)}" if status.job_end == LIMIT_NEAR else ""
         return [f"{subject} succeeded{took}{attempts}: {size}{near}"]
     if status.is_submitted and not status.world_size:
@@ -58,7 +62,10 @@ def _end_sentences(status: RunStatus, exit_code: int) -> list[str]:
             f"{subject} is lost{took}: {reason} before it recorded the end",
             f"  output until then: ipexctl logs {printable(status.id)}",
         ]
-    first, attempts = status.first_failure, f" in {counted(status.attempt + 1, 'attempt')}" if status.attempt else ""
+    first, attempts = (
+        status.first_failure,
+        f" in {format_count(status.attempt + 1, 'attempt')}" if status.attempt else "",
+    )
     reason = f": {printable(status.reason)}" if status.reason else f" with exit code {exit_code}: {size}"
     if first is None or first.rank is None:
         hint = f"  its output: ipexctl logs {printable(status.id)}"

@@ -20,8 +20,8 @@ from ipexctl.remote.outcome import Notice
 from ipexctl.run.follow import RunUpdate
 from ipexctl.run.ranks import EVERY_RANK, RankSet
 from ipexctl.run.registry import RunRecord
-from ipexctl.text import AS_ASCII, printable, without_colors
-from ipexctl.ui.messages import STOPPING, fitted, notice_text, write_to_terminal
+from ipexctl.text import AS_ASCII, printable, strip_colors
+from ipexctl.ui.messages import STOPPING, fit_lines, notice_text, write_to_terminal
 from ipexctl.ui.run.end_of_run import end_lines
 from ipexctl.ui.run.figures import Figures
 from ipexctl.ui.run.plain import ShownNotes
@@ -140,7 +140,7 @@ class EventsView:
             if update.status != self._shown:
                 self._on_status(update.status)
             if not (self._quiet and update.exit_code == 0):
-                self._print_words(fitted(end_lines(update.status, update.exit_code)))
+                self._print_words(fit_lines(end_lines(update.status, update.exit_code)))
 
     def stopping(self) -> None:
         write_to_terminal(STOPPING)
@@ -191,10 +191,10 @@ class EventsView:
     def _read_figures(self) -> None:
         for lines in self._lines.values():
             for text in lines.newest:
-                self._figures.read_line(lines.rank, without_colors(text))
+                self._figures.read_line(lines.rank, strip_colors(text))
             lines.newest.clear()
             if bar := lines.prefixed.unfinished.decode(errors="replace"):
-                self._figures.read_line(lines.rank, without_colors(bar), unfinished=True)
+                self._figures.read_line(lines.rank, strip_colors(bar), unfinished=True)
 
     def _on_status(self, status: RunStatus) -> None:
         self._shown = status

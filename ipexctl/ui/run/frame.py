@@ -22,7 +22,7 @@ from rich.text import Text
 
 from ipexctl.node.common.records import KEEPS_STORE
 from ipexctl.node.run.verdict import signal_name
-from ipexctl.text import counted, printable, readable
+from ipexctl.text import format_count, printable, readable
 from ipexctl.ui.run.end_of_run import duration, format_state_counts, moved_text, slow_text, throughput_forms
 from ipexctl.ui.run.figures import sparkline
 from ipexctl.ui.run.state import HELP, LogLine, Row, RunState, newest
@@ -93,7 +93,7 @@ def _header(state: RunState, width: int, height: int, now: float) -> tuple[Rende
         lines = _header_lines(state, width, now, run)[: None if height >= _TABLE_FROM else 1]
         return Group(*lines), len(lines)
     lines = _header_lines(state, width - 4, now, "", has_room=True)
-    size = f"{counted(state.status.nodes, 'node')}, {counted(state.status.world_size, 'rank')}"
+    size = f"{format_count(state.status.nodes, 'node')}, {format_count(state.status.world_size, 'rank')}"
     panel = Panel(
         Group(*lines),
         box=ROUNDED,
@@ -271,7 +271,7 @@ def _state_text(row: Row) -> str:
 
 def _log_title(state: RunState) -> Rule:
     controls = state.controls
-    parts = ["all ranks" if controls.ranks.has_all else f"ranks {controls.ranks}", counted(state.lines, "line")]
+    parts = ["all ranks" if controls.ranks.has_all else f"ranks {controls.ranks}", format_count(state.lines, "line")]
     if state.late > max(_LATE, 2 * state.rate):
         parts.append(f"{state.late:,} lines behind the run")
     if controls.paused:

@@ -26,7 +26,7 @@ from ipexctl.node.common.records import RunStatus
 from ipexctl.run.follow import RunUpdate
 from ipexctl.run.ranks import EVERY_RANK, RankSet
 from ipexctl.text import AS_ASCII
-from ipexctl.ui.messages import fitted, print_message
+from ipexctl.ui.messages import fit_lines, print_message
 from ipexctl.ui.run.end_of_run import end_lines, left_text
 from ipexctl.ui.run.frame import Frame
 from ipexctl.ui.run.state import Controls, RunState, read_keys
@@ -212,7 +212,7 @@ class LiveRun:
         if ended is not None:
             for line in self.state.last_lines(_LAST_LINES):
                 print_message(line[:_LONGEST_LAST_LINE])
-            print_message(fitted(end_lines(ended.status or self.state.status, ended.exit_code)))
+            print_message(fit_lines(end_lines(ended.status or self.state.status, ended.exit_code)))
         elif self.detached:
             print_message(left_text(self.state.status.id))
 

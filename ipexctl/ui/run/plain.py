@@ -20,7 +20,7 @@ from ipexctl.run.follow import RunEnded, RunUpdate
 from ipexctl.run.ranks import EVERY_RANK, RankSet
 from ipexctl.run.registry import RunRecord
 from ipexctl.text import AS_ASCII, printable
-from ipexctl.ui.messages import STOPPING, fitted, notice_text, print_message, write_to_terminal
+from ipexctl.ui.messages import STOPPING, fit_lines, notice_text, print_message, write_to_terminal
 from ipexctl.ui.run.end_of_run import end_lines
 from ipexctl.ui.safe_output import OutputPipes, PrefixedLines
 
@@ -169,7 +169,7 @@ class PlainRun(OutputPipes):
         elif isinstance(event, RunEnded):
             self._flush()
             if event.status is not None and not (self._quiet and event.exit_code == 0):
-                self._print(fitted(end_lines(event.status, event.exit_code)))
+                self._print(fit_lines(end_lines(event.status, event.exit_code)))
 
     def _on_note(self, note: Note) -> None:
         if note.rank in self._ranks:

@@ -16,7 +16,7 @@ from ipexctl.node.common.records import FINAL, RankStatus, RunStatus
 from ipexctl.remote.outcome import Notice
 from ipexctl.run.follow import RunEnded, RunUpdate
 from ipexctl.run.ranks import EVERY_RANK, RankSet, fold_ranks, parse_ranks
-from ipexctl.text import neutralise, without_colors
+from ipexctl.text import neutralise, strip_colors
 from ipexctl.ui.messages import notice_text
 from ipexctl.ui.run.figures import Figures
 from ipexctl.ui.run.plain import ShownNotes
@@ -211,7 +211,7 @@ def summary_of(line: str) -> str | None:
     )
 
 
-def colored(line: bytes) -> str:
+def decode_line(line: bytes) -> str:
     """Bounded length; colors are kept."""
     return neutralise(line[:_LONGEST].decode("utf-8", "replace")).expandtabs(8)
 
@@ -329,7 +329,7 @@ class RunState:
         rank = None if first is None else first.rank
         ranks = EVERY_RANK if rank is None else RankSet((range(rank, rank + 1),))
         entries = list(islice(newest(self.folded.entries, ranks), limit))[::-1]
-        return [f"[{entry.label}] {without_colors(entry.text)}" if entry.stream else entry.text for entry in entries]
+        return [f"[{entry.label}] {strip_colors(entry.text)}" if entry.stream else entry.text for entry in entries]
 
     def elapsed(self, now: float) -> float:
         """Seconds of the run; in records without them, counted from the first tick if node0's clock is ahead."""
@@ -370,21 +370,21 @@ class RunState:
         is_bar = row.streams[stream].is_bar
         self.left_out += dropped
         for line, count in row.streams[stream].samples:
-            self.figures.read_line(rank, without_colors(colored(line)), count=count)
+            self.figures.read_line(rank, strip_colors(decode_line(line)), count=count)
         row.streams[stream].samples.clear()
         text = ""
         for line in lines:
-            text = colored(line)
+            text = decode_line(line)
             if (summary := summary_of(text)) is not None:
                 self.folded.summarise(rank, stream, summary, now)
             else:
                 self.folded.add(rank, stream, text, now)
-            self.figures.read_line(rank, without_colors(text))
-        newest = without_colors(colored(unfinished)).strip()
+            self.figures.read_line(rank, strip_colors(text))
+        newest = strip_colors(decode_line(unfinished)).strip()
         if newest:
             self.figures.read_line(rank, newest, unfinished=True)
         row.unfinished = (newest, now) if newest and not is_bar else None
-        row.last = (newest if is_bar else "") or without_colors(text).strip() or row.last
+        row.last = (newest if is_bar else "") or strip_colors(text).strip() or row.last
 
 
 def _states(status: RunStatus) -> list[str]:

@@ -13,10 +13,10 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.plan import RunBy
 from ipexctl.option_declaration import CallOptions
-from ipexctl.run.registry import RunRecord, RunRegistry, begun_by
+from ipexctl.run.registry import RunRecord, RunRegistry, identify_caller
 from record_helpers import run_record
 
-HERE, OTHER = begun_by({}), RunBy("ann", "elsewhere")
+HERE, OTHER = identify_caller({}), RunBy("ann", "elsewhere")
 RUN = run_record("train-1", Host("node1", "10.0.0.1"), "/h", "/usr/bin/python3", "train.py")
 
 
@@ -63,11 +63,11 @@ def test_a_run_that_was_found_on_hosts_needs_force(tmp_path: Path, by: RunBy | N
 
 def test_who_begins_a_run_is_kept_unless_the_caller_forbids_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGNAME", "ann\x1b[1m")
-    by = begun_by({"IPEXCTL_ANONYMOUS": "0"})
+    by = identify_caller({"IPEXCTL_ANONYMOUS": "0"})
     assert by is not None
     assert by.user.startswith("ann")
     assert "\x1b" not in by.user
-    assert begun_by({"IPEXCTL_ANONYMOUS": "1"}) is None
+    assert identify_caller({"IPEXCTL_ANONYMOUS": "1"}) is None
     registry = RunRegistry(tmp_path)
     registry.save(record(by, tmp_path))
     assert "is_kept" not in json.loads((tmp_path / "train-1.json").read_text())

@@ -55,7 +55,7 @@ from ipexctl.remote.node_call import NO_PYTHON, script_command
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.script_dialog import ScriptDialog, results_until
-from ipexctl.remote.session import Ended
+from ipexctl.remote.session import CommandEnd
 from ipexctl.trust.host_steps import LoginAttempt, read_logins
 from message_data import missing
 
@@ -297,10 +297,10 @@ class _LateToProbe(FakeSession):
         super().__init__(host)
         self.login = b"0 %d %s\n1 0 %s\n" % (code, output.hex().encode(), b"ok".hex().encode())
 
-    def run(self, command: Command, sink: Callable[[StreamName, bytes], None], **more: Any) -> Ended:
+    def run(self, command: Command, sink: Callable[[StreamName, bytes], None], **more: Any) -> CommandEnd:
         if command.label.startswith("log in to"):
             sink("stdout", self.login)
-            return Ended(0)
+            return CommandEnd(0)
         if self.host.name != "a" and "ports" not in command.label:
             raise TimedOut("timed out after 0.1 s")
         raise HostError("no such program")

@@ -16,7 +16,7 @@ from ipexctl.remote.command import Command
 from ipexctl.remote.connector import ConnectOptions, Connector, SessionPool
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import EventReader
-from ipexctl.remote.session import MAX_OUTPUT, Ended, Readable, capture, timed_out
+from ipexctl.remote.session import MAX_OUTPUT, CommandEnd, Readable, capture, timeout_error
 
 WHOLE = b"kernel.name Linux\nend yes\n"
 
@@ -26,13 +26,15 @@ class _Silent(FakeSession):
 
     errors = b""
 
-    def _run(self, command: Command, sink: Callable[..., None], stdin: Readable | None, deadline: Deadline) -> Ended:
+    def _run(
+        self, command: Command, sink: Callable[..., None], stdin: Readable | None, deadline: Deadline
+    ) -> CommandEnd:
         self.answer(command, sink, stdin)
         while not deadline.over:
             time.sleep(0.01)
             if self.errors:
                 sink("stderr", self.errors)
-        raise timed_out(deadline)
+        raise timeout_error(deadline)
 
 
 class _Endless(_Silent):

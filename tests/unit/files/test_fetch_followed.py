@@ -17,7 +17,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.guarded_directory import DirectoryChain, GuardedDirectory
 from ipexctl.node.files import file_sender
-from ipexctl.node.files.file_stream import Wanted
+from ipexctl.node.files.file_stream import WantedFile
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.files.policies import Action
 from ipexctl.remote.cancel import Cancel
@@ -189,7 +189,7 @@ def test_sender_says_how_a_file_has_changed_while_it_was_read(
     )
     with GuardedDirectory.open("/") as root:
         directories = DirectoryChain(root, lambda above, names: above.enter(names[-1]))
-        file_sender.send_file(os.fsencode(path), Wanted(0), directories)
+        file_sender.send_file(os.fsencode(path), WantedFile(0), directories)
         directories.leave()
     assert [{name: event[name] for name in fields} for event in events] == [fields]
 

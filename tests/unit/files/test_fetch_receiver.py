@@ -16,8 +16,8 @@ from ipexctl.files import destination
 from ipexctl.files.destination import Destination
 from ipexctl.files.file_names import NameRules, composed_name, find_equal, rules_of, stored_path
 from ipexctl.files.receiver import LIMITS, Receiver
-from ipexctl.files.requested import Requested
-from ipexctl.hosts.host import quoted
+from ipexctl.files.requested import RequestedPath
+from ipexctl.hosts.host import quote
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.files.manifest import ManifestEntry
@@ -29,7 +29,7 @@ from ipexctl.sync.scan import scan_project
 
 
 def feed(root: Path, *lines: bytes, path: str = "./", limits: EventLimits = LIMITS) -> Receiver:
-    giving = Receiver(Requested(path), StdinQueue(), lambda _: (Destination(str(root)), None), lambda *_: None)
+    giving = Receiver(RequestedPath(path), StdinQueue(), lambda _: (Destination(str(root)), None), lambda *_: None)
     output = EventReader(giving.on_event, limits)
     with contextlib.ExitStack() as stack:
         for line in lines:
@@ -78,7 +78,7 @@ def test_unrequested_name_is_refused_before_any_write(tmp_path: Path) -> None:
     for name in ("train.py", ".git/hooks/post-checkout", "\x1b[2Jw.pt", "w.pt\n"):
         with pytest.raises(HostError) as caught:
             feed(tmp_path / "out", entry("w.pt"), entry(name), LISTED, path="ck/w.pt")
-        assert quoted(name) in caught.value.reason
+        assert quote(name) in caught.value.reason
         assert caught.value.reason.isprintable()
     assert list(tmp_path.iterdir()) == []
 

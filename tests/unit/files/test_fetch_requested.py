@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from case_table import case_table
 from ipexctl.files.requested import (
-    Requested,
+    RequestedPath,
     may_lead_out,
     read_entry,
 )
@@ -39,7 +39,7 @@ def entry(name: str, kind: EntryKind = "f", to: str = "") -> ManifestEntry:
 
 def accepts(path: str | None, *entries: ManifestEntry) -> bool:
     try:
-        Requested(path, RUN).accept(entries, single=False)
+        RequestedPath(path, RUN).accept(entries, single=False)
     except HostError as error:
         assert error.status == "failed"
         return False
@@ -120,11 +120,11 @@ def test_one_unrequested_name_refuses_the_whole_list() -> None:
 
 def test_only_a_single_requested_file_may_be_renamed() -> None:
     one = [entry("w.pt")]
-    assert Requested("ck/w.pt").accept(one, single=False).single
-    assert not Requested("**/w.pt").accept(one, single=False).single
-    assert not Requested("ck/").accept(one, single=True).single
-    assert not Requested("w.pt").accept([entry("w.pt", "d")], single=True).single
-    assert not Requested("*.pt").accept(one, single=True).single
+    assert RequestedPath("ck/w.pt").accept(one, single=False).single
+    assert not RequestedPath("**/w.pt").accept(one, single=False).single
+    assert not RequestedPath("ck/").accept(one, single=True).single
+    assert not RequestedPath("w.pt").accept([entry("w.pt", "d")], single=True).single
+    assert not RequestedPath("*.pt").accept(one, single=True).single
 
 
 @case_table
@@ -181,7 +181,7 @@ def test_correct_file_lists_are_never_refused(
                 _, single = list_path(Listing(), top, path + end)
             except AgentError:
                 return
-    accepted = Requested(path + end).accept(out.entries, single=single)
+    accepted = RequestedPath(path + end).accept(out.entries, single=single)
     assert accepted.single == single
     assert len(accepted.entries) + len(accepted.left_out) == len(out.entries)
 

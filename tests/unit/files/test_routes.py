@@ -20,7 +20,7 @@ from agent_helpers import mark_home
 from fakes import FakeSession
 from ipexctl.files import routes
 from ipexctl.files.routes import Delivery, Distributor
-from ipexctl.files.store_client import Damaged, LostClaim, Relay, StoreClient, StoredFile, StoreLocation
+from ipexctl.files.store_client import DamagedFile, LostClaim, Relay, StoreClient, StoredFile, StoreLocation
 from ipexctl.files.stream import NotInStore, stream_blobs
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.answer import AgentError
@@ -31,7 +31,7 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector, SessionPool
 from ipexctl.remote.outcome import Cancelled, HostError, ignore_event
 from ipexctl.remote.reply import Reply
-from ipexctl.remote.session import Ended
+from ipexctl.remote.session import CommandEnd
 
 ONE, TWO = b"the first file", b"the second"
 HOST = Host("node1", "node1")
@@ -100,7 +100,7 @@ def test_missing_or_malformed_files_of_the_source_are_host_errors(directory: Pat
 
 
 def test_file_with_another_hash_raises_damaged(directory: Path) -> None:
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedFile):
         relay_files(FakeSession(HOST, frame(ONE[::-1], sha256=file_of(ONE).sha256) + END), [file_of(ONE)])
     assert list(directory.iterdir()) == []
 
@@ -112,7 +112,7 @@ def test_file_names_sent_by_the_source_are_ignored(directory: Path) -> None:
 
 
 def test_an_error_on_the_source_is_reported_with_its_name() -> None:
-    session = FakeSession(HOST, b"", b"Traceback\nOSError: broken disk\n", Ended(1))
+    session = FakeSession(HOST, b"", b"Traceback\nOSError: broken disk\n", CommandEnd(1))
     with pytest.raises(HostError) as caught:
         relay_files(session, [file_of(ONE)])
     assert caught.value.reason == "node1: OSError: broken disk"

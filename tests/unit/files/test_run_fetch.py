@@ -29,13 +29,13 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Cancelled, HostError, ProgressEvent, TimedOut, Unreachable
-from ipexctl.remote.session import Ended
+from ipexctl.remote.session import CommandEnd
 from ipexctl.run import fetch as fetch_module
 from ipexctl.run.fetch import (
     FetchRequest,
     PathOnHosts,
     fetch,
-    found_nothing,
+    has_found_nothing,
     order_of_host,
     order_of_run,
     orders_of_all_hosts,
@@ -215,7 +215,7 @@ class UnstableConnection:
         cut = self
 
         class Session(LocalSession):
-            def run(self, command: Command, sink: Callable[[StreamName, bytes], None], **more: Any) -> Ended:
+            def run(self, command: Command, sink: Callable[[StreamName, bytes], None], **more: Any) -> CommandEnd:
                 left = limit
 
                 def counted(stream: StreamName, data: bytes) -> None:
@@ -535,7 +535,7 @@ def test_results_that_no_rank_wrote_are_no_failure(there: Path, out: Path, may_b
     if may_be_missing:
         lacks = fetch_results()
         assert (lacks.status, lacks.brought, lacks.exit_code) == ("ok", (), 0)
-        assert found_nothing([lacks, lacks])
+        assert has_found_nothing([lacks, lacks])
         (there / "results/r-1").mkdir(parents=True)
         assert fetch_results().status == "ok"
         assert not out.exists()
@@ -546,7 +546,7 @@ def test_results_that_no_rank_wrote_are_no_failure(there: Path, out: Path, may_b
     assert fetch_results().brought == ("deep/metrics",)
     again = fetch_results()
     assert (again.status, again.unchanged) == ("ok", 1)
-    assert not found_nothing([again])
+    assert not has_found_nothing([again])
 
 
 def test_a_host_whose_program_hangs_is_given_up(
@@ -569,7 +569,7 @@ class SwappingSession(LocalSession):
         super().__init__(HERE)
         self._swap = swap
 
-    def run(self, command: Command, sink: Callable[[StreamName, bytes], None], **more: Any) -> Ended:
+    def run(self, command: Command, sink: Callable[[StreamName, bytes], None], **more: Any) -> CommandEnd:
         def swapping(stream: StreamName, data: bytes) -> None:
             if b'"listed"' in data:
                 self._swap()

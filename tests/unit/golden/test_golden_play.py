@@ -13,11 +13,11 @@ from golden_file import Case, golden_diff, refusal, refused
 
 import test_play_templates as templates
 from case_table import literals_of
-from ipexctl.extras.play.modules.host_script import Completed
+from ipexctl.extras.play.modules.host_script import ScriptResult
 from ipexctl.extras.play.modules.tune import LINK_FIX
 from ipexctl.extras.play.play_context import read_vars_dirs
 from ipexctl.extras.play.playbook_file import find_playbook
-from ipexctl.extras.play.playbook_model import BadOption, Option, converted, filled_environment
+from ipexctl.extras.play.playbook_model import BadOption, Option, convert_value, fill_environment
 from ipexctl.extras.play.prepare import TaskSelection, hosts_of, select_tasks
 from ipexctl.extras.play.templater import Templater
 from ipexctl.remote.outcome import Notice
@@ -122,8 +122,8 @@ def of_calls(base: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Case]:
     for number, (name, text) in enumerate(VARS_FILES.items()):
         write(base / str(number), {name: text})
         yield refusal(f"variables in {name}", read_vars_dirs, [base / str(number)], [NODE1], at=base)
-    options = [(f"{kind} {value!r}", partial(converted, Option(kind), value)) for kind, value in VALUES]
-    layers = [(f"environment {layer!r}", partial(filled_environment, [{"A": "a"}, layer])) for layer in ENVIRONMENTS]
+    options = [(f"{kind} {value!r}", partial(convert_value, Option(kind), value)) for kind, value in VALUES]
+    layers = [(f"environment {layer!r}", partial(fill_environment, [{"A": "a"}, layer])) for layer in ENVIRONMENTS]
     for name, call in (*options, *layers):
         with pytest.raises(BadOption) as caught:
             call()
@@ -163,7 +163,7 @@ def while_playing(tmp_path: Path) -> list[Case]:
 def of_refused_links() -> list[Case]:
     cases = []
     for target in ("/etc/cron.d", "../x\n\x1b[2J"):
-        completed = Completed(95, b"", f"\x1elink\x1ealice\x1e/tmp/app/conf\x1e{target}".encode())
+        completed = ScriptResult(95, b"", f"\x1elink\x1ealice\x1e/tmp/app/conf\x1e{target}".encode())
         for name, result in (("copy", completed.failure()), ("tune", completed.failure(link_fix=LINK_FIX))):
             cases.append(Case(f"{name} below a link to {target!r}", result.reason, result.fix))
     return cases

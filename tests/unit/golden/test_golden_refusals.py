@@ -29,7 +29,7 @@ from ipexctl.commands.shared_options import Targets
 from ipexctl.errors import FileError
 from ipexctl.extras.lab.faults import check_possible, find_fault, pick_host, read_arguments
 from ipexctl.extras.lab.lab_plan import LabSpec, check, free_block, free_name, plan_lab
-from ipexctl.extras.lab.lab_system import missing
+from ipexctl.extras.lab.lab_system import lab_problem
 from ipexctl.extras.slurm.submit_script import QueueOptions, check_queue_options
 from ipexctl.files.push_source import parse_target, read_source
 from ipexctl.hosts.host import Host, home_on_nodes
@@ -180,7 +180,9 @@ def labs() -> Iterator[Case]:
         ("linux", 0, PROGRAMS[1:]),
         ("linux", 0, PROGRAMS[:2]),
     ):
-        yield Case(f"no lab: {platform} {uid} {len(programs)}", *missing(platform=platform, uid=uid, programs=programs))
+        yield Case(
+            f"no lab: {platform} {uid} {len(programs)}", *lab_problem(platform=platform, uid=uid, programs=programs)
+        )
     yield refusal("a fault that is not there", find_fault, "ssh-hang")
     for name, words in FAULT_ARGUMENTS:
         yield refusal(f"fault {name} {words}", read_arguments, find_fault(name), words)

@@ -19,7 +19,7 @@ import pytest
 from ipexctl.inrank import store
 from ipexctl.node.common.limits import STORE_KEPT
 from ipexctl.node.common.records import KEEPS_STORE
-from ipexctl.node.run.processes import waiting_in
+from ipexctl.node.run.processes import read_wait_channel
 
 CLIENT = "import socket, sys; sock = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); input()"
 
@@ -215,5 +215,5 @@ def test_the_process_is_known_by_its_name() -> None:
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        assert waiting_in(child.pid) == KEEPS_STORE
+        assert read_wait_channel(child.pid) == KEEPS_STORE
         child.communicate(b"\n", timeout=10)

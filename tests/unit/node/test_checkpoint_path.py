@@ -13,7 +13,7 @@ from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.guarded_directory import GuardedDirectory, open_file
 from ipexctl.node.common.json_records import as_json
 from ipexctl.node.files.checkpoint_path import enter_path
-from ipexctl.node.files.checkpoint_report import HostCopies, Known, is_temporary, read_host_copies
+from ipexctl.node.files.checkpoint_report import HostCopies, KnownContent, is_temporary, read_host_copies
 from ipexctl.node.files.manifest import ManifestEntry
 
 
@@ -184,7 +184,7 @@ def test_reports_with_outside_paths_or_invalid_values_are_refused(changed: dict[
         copies,
         {"ck/y": "it is half-written"},
         {"ck/z": "it is empty"},
-        {"ck/x": Known(SHA, True, 3)},
+        {"ck/x": KnownContent(SHA, True, 3)},
         frozenset({"ck/x"}),
         3,
         {"ck/x": frozenset({"y"})},

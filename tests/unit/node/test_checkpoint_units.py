@@ -11,7 +11,7 @@ import pytest
 
 from case_table import case_table
 from ipexctl.node.files.checkpoint_layout import find_checkpoints
-from ipexctl.node.files.checkpoint_report import HostCopies, Known
+from ipexctl.node.files.checkpoint_report import HostCopies, KnownContent
 from ipexctl.node.files.checkpoint_units import ExchangePlan, plan_exchange
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.run.checkpoint_exchange import describe_exchange
@@ -54,7 +54,7 @@ def host(words: str) -> HostCopies:
         if parts:
             named_parts[name] = frozenset(SHORT[part] for part in parts.split(","))
         if sign in "=<~b-x":
-            known[name] = Known(sha(name), sign in "<bx", number)
+            known[name] = KnownContent(sha(name), sign in "<bx", number)
         if sign in "=<+~b!":
             new = sign in "+~b!"
             at, content = int(version or 1 + new), sha(f"{version or 'new'} {name}" if new else name)

@@ -23,7 +23,7 @@ from ipexctl.node.common.link import Link, message
 from ipexctl.node.common.liveness import RESERVED_FILE
 from ipexctl.node.common.processes import has_exited, pid_scope, start_of
 from ipexctl.node.common.records import Detail, RunStatus
-from ipexctl.node.files.file_stream import CHUNK, END, FilePart, Wanted, header_line, read_files
+from ipexctl.node.files.file_stream import CHUNK, END, FilePart, WantedFile, header_line, read_files
 from ipexctl.node.run.host_calls import HostAnswer, HostCalls, gone_ranks
 from ipexctl.node.run.messages import MAX_TEXT, Exit, Reconnecting, read_message
 from ipexctl.node.run.rank_connections import RankConnection, RankConnections
@@ -108,9 +108,9 @@ def test_bytes_that_are_not_in_their_file_are_refused(header: dict[str, Any]) ->
         FilePart.of(header)
 
 
-@pytest.mark.parametrize("wanted", [Wanted("a" * 64, 3), Wanted(0), Wanted(7, 5, "b" * 64)])
-def test_request_for_a_file_comes_back_from_json(wanted: Wanted) -> None:
-    assert Wanted.of(json.loads(json.dumps(wanted))) == wanted
+@pytest.mark.parametrize("wanted", [WantedFile("a" * 64, 3), WantedFile(0), WantedFile(7, 5, "b" * 64)])
+def test_request_for_a_file_comes_back_from_json(wanted: WantedFile) -> None:
+    assert WantedFile.of(json.loads(json.dumps(wanted))) == wanted
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_request_for_a_file_comes_back_from_json(wanted: Wanted) -> None:
 )
 def test_malformed_request_for_a_file_is_refused(row: object) -> None:
     with pytest.raises(AgentError, match="request for a file"):
-        Wanted.of(row)
+        WantedFile.of(row)
 
 
 def test_content_is_read_only_with_its_hash() -> None:

@@ -22,7 +22,7 @@ from ipexctl.node.common.files import (
     write_atomically,
     write_json_atomically,
 )
-from ipexctl.node.files.file_sender import RunFiles, directory_of, synced_to
+from ipexctl.node.files.file_sender import RunFiles, directory_of, read_synced_files
 from ipexctl.node.run.output_buffer import MEMORY, OutputBuffer
 from ipexctl.node.run.spill_file import SpillFile
 
@@ -155,7 +155,7 @@ def test_a_state_of_a_sync_counts_if_it_is_of_this_account(
     os.chown(state, -1 if owner is None else owner, -1)
     below = tmp_path / "work"
     below.mkdir()
-    assert list(synced_to(os.fsencode(below))) == [os.fsencode(tmp_path / name) for name in found]
+    assert list(read_synced_files(os.fsencode(below))) == [os.fsencode(tmp_path / name) for name in found]
 
 
 def test_traces_of_a_profile_are_in_the_results_and_any_other_path_in_the_working_directory(tmp_path: Path) -> None:

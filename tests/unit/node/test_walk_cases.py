@@ -1,4 +1,4 @@
-"""Whose place a path is: one table, on real files of real accounts, for both rules in Python and for `own` in sh.
+"""Whose place a path is: one table, on real files of real accounts, for both rules in Python and for `own_path` in sh.
 
 Each row is a directory BASE/d and the entry x in it, made as the row says. Accounts: me, mal (a stranger), root, and
 where a row says so, svc with me's primary group, or mal as a member of me's group.
@@ -48,7 +48,7 @@ paths = json.load(sys.stdin)
 def distrust(path):
     found = find_distrust(path)
     return "ok" if found is None else f"{os.path.basename(found.part.path)} {found.objection}"
-print(json.dumps([[look(path, "own"), look(path, "named"), distrust(path)] for path in paths]))
+print(json.dumps([[look(path, "own_path"), look(path, "named_path"), distrust(path)] for path in paths]))
 """
 LOOK_IN_SH = """
 while read -r path; do

@@ -14,7 +14,7 @@ import paramiko
 import pytest
 
 from ipexctl.hosts.host import Host
-from ipexctl.remote.algorithms import Algorithms, allowed, apply_algorithms
+from ipexctl.remote.algorithms import Algorithms, apply_algorithms, choose_algorithms
 from ipexctl.remote.auth import KeyRing, Login
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.handshake import ClosedChannels, CorrectedTransport, Handshake, _connection
@@ -96,7 +96,7 @@ def test_only_strong_algorithms_that_the_ssh_config_allows_are_offered() -> None
 @pytest.mark.parametrize("configured", ["aes128-cbc", "chacha20-poly1305@openssh.com"])
 def test_algorithm_lists_without_a_supported_entry_are_refused_by_name(configured: str) -> None:
     with pytest.raises(Unreachable) as caught:
-        allowed("Ciphers", ("aes128-ctr", "aes128-cbc"), configured)
+        choose_algorithms("Ciphers", ("aes128-ctr", "aes128-cbc"), configured)
     assert "Ciphers" in caught.value.reason
     assert configured in caught.value.reason
     assert "aes128-ctr" in caught.value.fix

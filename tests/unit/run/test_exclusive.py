@@ -19,7 +19,7 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.outcome import Unreachable
-from ipexctl.remote.session import Ended, Readable
+from ipexctl.remote.session import CommandEnd, Readable
 from ipexctl.run.start import exclusive
 from ipexctl.run.start.exclusive import STILL_HERE, HostLocks, lock_hosts
 from ipexctl.run.start.request import StartError
@@ -73,12 +73,12 @@ class MachineSession(FakeSession):
         super().__init__(host)
         self.machine = machine
 
-    def answer(self, command: Command, sink: Sink, stdin: Readable | None) -> Ended:
+    def answer(self, command: Command, sink: Sink, stdin: Readable | None) -> CommandEnd:
         if self.machine.is_away:
             raise Unreachable("the connection was lost")
         if command.label == "the look at runs":
             sink("stdout", self.machine.look())
-            return Ended(0)
+            return CommandEnd(0)
         assert stdin is not None
         if command.label == "the queue":
             return self.wait(shlex.split(command.script)[2], sink, stdin)
@@ -90,15 +90,15 @@ class MachineSession(FakeSession):
             while stdin.read():
                 pass
             self.machine.passing.remove(run)
-            return Ended(0)
+            return CommandEnd(0)
         run = words[words.index("ipexctl-host-lock") + 1]
         if self.machine.lacks == "flock":
-            return Ended(127)
+            return CommandEnd(127)
         self.machine.holders.append(run)  # a process is seen before it has the lock
         if not self.machine.lock.acquire(blocking=False):
             time.sleep(0.1)
             self.machine.holders.remove(run)
-            return Ended(1)
+            return CommandEnd(1)
         sink("stdout", b"he")
         sink("stdout", b"ld\n")
         while line := stdin.read():
@@ -108,13 +108,13 @@ class MachineSession(FakeSession):
                 (self.machine.renewed if line == STILL_HERE else self.machine.left).append(run)
         self.machine.holders.remove(run)
         self.machine.lock.release()
-        return Ended(0)
+        return CommandEnd(0)
 
-    def wait(self, run: str, sink: Sink, stdin: Readable) -> Ended:
+    def wait(self, run: str, sink: Sink, stdin: Readable) -> CommandEnd:
         with self.machine.entry:
             sink("stdout", b"entered\n")
             if not stdin.read():
-                return Ended(1)
+                return CommandEnd(1)
             place = (run, 7)
             self.machine.queue.append(place)
             self.machine.entered.append(run)
@@ -123,7 +123,7 @@ class MachineSession(FakeSession):
             pass
         with contextlib.suppress(ValueError):
             self.machine.queue.remove(place)
-        return Ended(0)
+        return CommandEnd(0)
 
 
 class Connector:

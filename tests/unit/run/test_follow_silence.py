@@ -15,7 +15,7 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.outcome import HostError, Notice, Unreachable
 from ipexctl.remote.reply import MalformedReply
-from ipexctl.remote.session import Ended, Readable, Session
+from ipexctl.remote.session import CommandEnd, Readable, Session
 from ipexctl.run import follow, reconnect
 from ipexctl.run.follow import Follower, RunEnded, RunUpdate
 from record_helpers import run_record
@@ -39,7 +39,7 @@ class Node0(FakeSession):
         self.frames, self.pause, self.is_over, self.junk, self.is_killed = frames, pause, is_over, junk, is_killed
         self.gone = threading.Event()
 
-    def answer(self, command: Command, sink: Sink, stdin: Readable | None) -> Ended:
+    def answer(self, command: Command, sink: Sink, stdin: Readable | None) -> CommandEnd:
         def write(data: bytes) -> None:
             sink("stdout", data)
 
@@ -54,10 +54,10 @@ class Node0(FakeSession):
         if self.is_over:
             writer.close()
             write(LAST)
-            return Ended(0)
+            return CommandEnd(0)
         if self.is_killed:
             sink("stderr", self.junk)
-            return Ended(137)
+            return CommandEnd(137)
         while not self.gone.wait(0.05):
             sink("stderr", self.junk)
         raise Unreachable("the connection was lost")

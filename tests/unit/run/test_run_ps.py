@@ -12,7 +12,7 @@ from ipexctl.node.common.records import read_status
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Unreachable
-from ipexctl.remote.session import Ended
+from ipexctl.remote.session import CommandEnd
 from ipexctl.run.local_copy import save_final_status
 from ipexctl.run.ps import query_runs, with_copies
 from ipexctl.run.registry import RunRecord
@@ -23,7 +23,7 @@ def test_50_runs_on_3_hosts_need_3_queries(tmp_path: Path) -> None:
     asked: list[str] = []
 
     class Session(LocalSession):
-        def run(self, *args: Any, **more: Any) -> Ended:
+        def run(self, *args: Any, **more: Any) -> CommandEnd:
             asked.append(self.host.name)
             return super().run(*args, **more)
 

@@ -26,7 +26,7 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, SessionPool
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.outcome import Unreachable
-from ipexctl.remote.session import Ended, Session
+from ipexctl.remote.session import CommandEnd, Session
 from ipexctl.run.prune_runs import RetentionLimits
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.start import pipeline
@@ -69,7 +69,7 @@ class FakeNode(FakeSession):
     go: dict[str, Any] = field(default_factory=dict)
     followed: Any = None
 
-    def answer(self, command: Command, sink: Sink, stdin: Readable | None) -> Ended:
+    def answer(self, command: Command, sink: Sink, stdin: Readable | None) -> CommandEnd:
         if self.lost:
             raise Unreachable("the connection was lost")
         if "run.supervisor" in command.script:
@@ -80,10 +80,10 @@ class FakeNode(FakeSession):
             self.files["request"] = came[size:]
             sink("stdout", json.dumps({"event": self.first_event}).encode() + b"\n")
             if self.first_event != "listening":
-                return Ended(1)
+                return CommandEnd(1)
             line = stdin.read()
             if not line:
-                return Ended(1)
+                return CommandEnd(1)
             self.go = json.loads(line)
             if self.after_go:
                 self.lost = self.after_go == "nothing"
@@ -92,7 +92,7 @@ class FakeNode(FakeSession):
             self.followed = json.loads(stdin.read() or b"null")
             sink("stdout", b'{"event": "done", "status": {"state": "ok"}}\n')
         elif command.label == "look for the record":
-            return Ended(0 if self.after_go in ("stopped", "running", "malformed") else 1)
+            return CommandEnd(0 if self.after_go in ("stopped", "running", "malformed") else 1)
         elif command.label == "stop the run":
             status = [] if self.after_go == "malformed" else {"state": self.after_go}
             answer = {"event": "done", "status": status, "was": "running"}
@@ -101,9 +101,9 @@ class FakeNode(FakeSession):
             assert stdin is not None
             if self.is_full:
                 sink("stderr", b"tar: No space left on device\n")
-                return Ended(2)
+                return CommandEnd(2)
             self._unpack(stdin.read())
-        return Ended(0)
+        return CommandEnd(0)
 
     def _unpack(self, packed: bytes) -> None:
         with tarfile.open(fileobj=io.BytesIO(packed)) as archive:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from lock_helpers import LOCAL_SESSION
 
-from ipexctl.node.common.http import without_login
+from ipexctl.node.common.http import strip_login
 from ipexctl.node.env.env_replies import PipSettings
 from ipexctl.stack.env import staging
 from ipexctl.stack.lock.wheel_indexes import (
@@ -91,7 +91,7 @@ def test_sources_with_different_logins_have_distinct_labels() -> None:
     ],
 )
 def test_source_labels_contain_no_secrets(url: str, label: str) -> None:
-    assert without_login(url) == label
+    assert strip_login(url) == label
     source = sources_for(Sources(extra_index_urls=(url,)), NONE)[0]
     assert "secret" not in source.label
     assert "secret" not in repr(source)

@@ -17,7 +17,7 @@ from sync_helpers import put
 from case_table import case_table
 from ipexctl.errors import UserError
 from ipexctl.files.destination import Destination
-from ipexctl.files.manifest import Manifest, leads_out, unpacked
+from ipexctl.files.manifest import Manifest, leads_out, unpack_manifest
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.files import decode_name, encode_name, sha256_of_open
 from ipexctl.node.files.call_replies import Generation, TreeChanges, TreesReply
@@ -25,7 +25,7 @@ from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.projects.root import MARKS, find_root, tree_name
 from ipexctl.sync import scan as walk
 from ipexctl.sync.node_calls import SyncReport, SyncResult
-from ipexctl.sync.path_notes import fetched_below, note_fetched
+from ipexctl.sync.path_notes import list_fetched_files, note_fetched
 from ipexctl.sync.project import Hashes, manifest_of, read_project
 from ipexctl.sync.project_sync import make_sync_plan
 from ipexctl.sync.scan import heaviest
@@ -85,7 +85,7 @@ def test_tree_name_is_short_plain_ascii(name: str) -> None:
 def test_any_bytes_of_a_name_are_preserved_in_a_manifest(name: bytes) -> None:
     entry = ManifestEntry(decode_name(name), "f", 0o644, 0, "0" * 64)
     manifest = Manifest.of([entry])
-    again = unpacked(manifest.packed, manifest.digest).entries[0]
+    again = unpack_manifest(manifest.packed, manifest.digest).entries[0]
     assert encode_name(again.path) == name
     assert again == entry
 
@@ -171,8 +171,10 @@ def project_of(count: int, size: int, *, complete: bool = True) -> walk.ScanResu
     """A scan of so many files; the first one has that size, and a directory has many."""
     names = ["large", *(f"many/{index}" for index in range(count - 1))]
     sizes = [size, *[0] * (count - 1)]
-    found = [walk.Found(name, "f", 0o644, size, (0, 0, 0, 0)) for name, size in zip(names, sizes, strict=True)]
-    return walk.ScanResult(Path("/p"), [*found, walk.Found("many", "d", 0o755, 0, (0, 0, 0, 0))], complete=complete)
+    found = [walk.ScannedEntry(name, "f", 0o644, size, (0, 0, 0, 0)) for name, size in zip(names, sizes, strict=True)]
+    return walk.ScanResult(
+        Path("/p"), [*found, walk.ScannedEntry("many", "d", 0o755, 0, (0, 0, 0, 0))], complete=complete
+    )
 
 
 def test_project_of_the_largest_size_is_accepted() -> None:
@@ -186,7 +188,7 @@ class ChangingFile(Hashes):
         super().__init__(Path("/nowhere"))
         self._times = times
 
-    def of(self, path: bytes, found: walk.Found) -> walk.Found | str:
+    def of(self, path: bytes, found: walk.ScannedEntry) -> walk.ScannedEntry | str:
         self._times -= 1
         return "a" * 64 if self._times < 0 else found._replace(size=found.size + 1)
 
@@ -285,13 +287,13 @@ def test_fetched_paths_are_left_out_listed_and_sent_by_include(root: Path) -> No
     assert files(root, "weights.pt") == ["own.pt", "tool.py", "train.py", "weights.pt"]
     put(root, ".ipexctlignore", "!weights.pt\n")
     assert "weights.pt" in files(root)
-    assert fetched_below(root / "out") == frozenset()
+    assert list_fetched_files(root / "out") == frozenset()
 
 
 def test_removed_paths_are_no_longer_recorded_as_fetched(root: Path) -> None:
     put(root, "out/a.pt", "x")
     note_fetched([str(root / "out/a.pt"), str(root / "gone")])
-    assert fetched_below(root) == {"out/a.pt"}
+    assert list_fetched_files(root) == {"out/a.pt"}
     (root / "out/a.pt").unlink()
     note_fetched([str(root / "train.py")])
     put(root, "out/a.pt", "the user's own")

@@ -12,7 +12,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.hosts.internal_addresses import InterfaceAddress
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError
-from ipexctl.remote.session import Ended
+from ipexctl.remote.session import CommandEnd
 from ipexctl.trust.authorized_keys import KeysEdit, Owner, TrustLine
 from ipexctl.trust.host_steps import HostState, HostSteps, read_host_state
 from ipexctl.trust.trust_setup import files_to_write, keys_to_add, keys_to_remove, nodes_for, sources_of
@@ -223,7 +223,7 @@ def test_fix_for_a_failed_script_comes_from_its_code_or_from_the_words_of_other_
     stderr: str, reason: str, fix: str | None
 ) -> None:
     host = Host(name="a", address="a")
-    steps = HostSteps(host, FakeSession(host, stderr=f"{stderr}\n".encode(), ended=Ended(1)), None, Cancel())
+    steps = HostSteps(host, FakeSession(host, stderr=f"{stderr}\n".encode(), ended=CommandEnd(1)), None, Cancel())
     with pytest.raises(HostError) as failed:
         steps.edit_keys("/h", KeysEdit(b"old", b"new"))
     assert failed.value.reason == reason

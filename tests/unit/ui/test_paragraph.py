@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ipexctl.ui import messages
-from ipexctl.ui.messages import wrapped_fix, wrapped_names
+from ipexctl.ui.messages import wrap_fix, wrap_names
 from ipexctl.ui.text_table import column_widths, row_lines
 
 REASON = "node1: its host key SHA256:4iGGf3Q8V9VuOl+9F82pUz4I2prTWDlBXzHdi82yrAk is unknown"
@@ -27,7 +27,7 @@ COMMAND = "sudo ufw allow proto tcp from 10.77.2.0/23 to any port 32768:60999"
     ],
 )  # fmt: skip
 def test_command_in_a_fix_is_whole_on_a_line(fix: str, lines: list[str]) -> None:
-    assert wrapped_fix(fix, 38, "  ", "  ") == lines
+    assert wrap_fix(fix, 38, "  ", "  ") == lines
 
 
 @pytest.mark.parametrize(("width", "count"), [(0, 2), (60, 5)])
@@ -44,11 +44,11 @@ def test_reason_is_wrapped_on_a_terminal_only(
 
 def test_list_of_names_is_broken_behind_commas() -> None:
     names = "node[1,3,5,7,9,11,13,15]"
-    lines = wrapped_names(names, 14, "", "  ")
+    lines = wrap_names(names, 14, "", "  ")
     assert "".join(line.strip() for line in lines) == names
     assert all(line.endswith(",") for line in lines[:-1])
     assert max(map(len, lines)) <= 14
-    assert wrapped_names("alpha.example,b", 4, "", " ") == ["alpha.example,", " b"]
+    assert wrap_names("alpha.example,b", 4, "", " ") == ["alpha.example,", " b"]
 
 
 @pytest.mark.parametrize("width", [30, 40, 60])
@@ -68,7 +68,7 @@ def test_closing_lines_break_between_words_only(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(messages, "_terminal_width", lambda: width)
     command = f"ipexctl logs {'long-script' * 5} -r 12"
     lines = ["run x failed after 0:07: rank 1 on node2 ended with exit code 1", f"  output of that rank: {command}"]
-    text = messages.fitted(lines)
+    text = messages.fit_lines(lines)
     assert command in text
     assert text.split() == " ".join(lines).split()
     assert (text == "\n".join(lines)) == (width == 0)

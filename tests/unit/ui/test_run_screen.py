@@ -17,7 +17,7 @@ from ipexctl.remote.outcome import Notice
 from ipexctl.run.follow import RunEnded, RunUpdate
 from ipexctl.run.ranks import parse_ranks
 from ipexctl.ui.run.frame import Frame, shown_rows
-from ipexctl.ui.run.state import Controls, FoldedLog, RunState, colored
+from ipexctl.ui.run.state import Controls, FoldedLog, RunState, decode_line
 from message_data import missing
 
 
@@ -307,7 +307,7 @@ def test_control_sequences_of_ranks_are_removed() -> None:
     screen.feed(Chunk(0, "stdout", b"\x1b[2J\x1b]0;title\x07a\x07\tb \xff \x1b[31mred\x1b[0m\x1b[A\n"))
     (line,) = stream(screen)
     assert line == "[0] a\ufffd      b \ufffd red"
-    assert colored(b"\x1b[31mred\x1b[0m") == "\x1b[31mred\x1b[0m"
+    assert decode_line(b"\x1b[31mred\x1b[0m") == "\x1b[31mred\x1b[0m"
 
 
 def test_colors_of_ranks_are_kept_and_the_prefix_color_ends_with_it() -> None:

@@ -20,7 +20,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import ExecResult
 from ipexctl.remote.outcome import Report
-from ipexctl.text import neutralise, without_colors
+from ipexctl.text import neutralise, strip_colors
 from ipexctl.ui.host_output import CollectedOutput, FailureReport, show_gathered, show_json
 from ipexctl.ui.messages import excerpt, wants_color
 from ipexctl.ui.safe_output import Pipe
@@ -40,7 +40,7 @@ def test_neutralise_removes_control_sequences(text: str, safe: str) -> None:
 @given(st.text(st.characters() | st.sampled_from("\x1b[]mJ;\x9b\x07\n\r1")))
 def test_neutralised_text_has_only_printable_characters_and_colors(text: str) -> None:
     safe = neutralise(text)
-    assert without_colors(safe).replace("\n", "").replace("\t", "").isprintable()
+    assert strip_colors(safe).replace("\n", "").replace("\t", "").isprintable()
     assert safe.count("\n") == text.count("\n")
     assert neutralise(safe) == safe
 

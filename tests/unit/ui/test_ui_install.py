@@ -9,7 +9,7 @@ from ipexctl.commands.install_command import show
 from ipexctl.errors import Refusal
 from ipexctl.hosts.host import Host
 from ipexctl.node.env.env_replies import EnvEntry, EnvListing
-from ipexctl.remote.outcome import BytesMoved, HostFinished, Notice, Stepped
+from ipexctl.remote.outcome import BytesMoved, HostFinished, Notice, StepStarted
 from ipexctl.stack.env.envs import EnvsReport, EnvsResult
 from ipexctl.stack.install_context import InstallReport, InstallResult, StackSummary
 from ipexctl.stack.lock.wheel_lock import Lock, Wheel
@@ -73,7 +73,7 @@ def test_without_a_terminal_progress_is_plain_lines(
         view.watch(BytesMoved("n1", "receiving", 500, 1000))
         view.watch(BytesMoved("n1", "receiving", 1000, 1000))
         view.watch(BytesMoved("n1", "receiving", 1000, 1000))
-        view.watch(Stepped("n1", "unpacking 7.2 GB"))
+        view.watch(StepStarted("n1", "unpacking 7.2 GB"))
         view.watch(HostFinished("n1", "verified", ok=True))
     said = capfd.readouterr().err
     assert said.splitlines() == [

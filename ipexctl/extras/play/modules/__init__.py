@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 from ipexctl.errors import UserError
 from ipexctl.extras.play.playbook_model import Option, Spec
 from ipexctl.node.common.asked import Asked
-from ipexctl.option_declaration import DEFAULT_ENV, RECONNECT_SECONDS, Declaration, SyncOptions, declared
+from ipexctl.option_declaration import DEFAULT_ENV, RECONNECT_SECONDS, Declaration, SyncOptions, declarations_of
 from ipexctl.run_options import DECLARED
 
 TIERS: Final = ("avx2", "avx512", "avx512_bf16", "amx")
@@ -210,7 +210,7 @@ SPECS: Final[Mapping[str, tuple[Spec, ...]]] = {
     "own_commands": (
         Spec("doctor", "all", _DOCTOR),
         Spec("trust", "all", {"state": _PRESENT}),
-        Spec("sync", "all", {"src": Option("path"), **declared_options(declared(SyncOptions))}, free="src"),
+        Spec("sync", "all", {"src": Option("path"), **declared_options(declarations_of(SyncOptions))}, free="src"),
         Spec("install", "all", _INSTALL),
         Spec("env", "all", _ENV, free="name", check=_env),
     ),

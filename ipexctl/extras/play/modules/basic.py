@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from ipexctl.extras.play.modules.host_script import exports, run_sh
 from ipexctl.extras.play.play_context import PlayContext
-from ipexctl.extras.play.playbook_file import Templated
+from ipexctl.extras.play.playbook_file import TemplateText
 from ipexctl.extras.play.playbook_model import OMIT
-from ipexctl.extras.play.result import Call, TaskResult, failed
+from ipexctl.extras.play.result import Call, TaskResult, failure
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.remote.session import Session
 
@@ -20,12 +20,12 @@ def _assert(_: PlayContext, call: Call) -> TaskResult:
     for text, holds in call.args["that"]:
         if not holds:
             reason = call.args["fail_msg"] or f"not true: {text}"
-            return failed(reason, assertion=text, evaluated_to=False)
+            return failure(reason, assertion=text, evaluated_to=False)
     return TaskResult("ok", message="" if call.args["quiet"] else call.args["success_msg"] or "all conditions are true")
 
 
 def _fail(_: PlayContext, call: Call) -> TaskResult:
-    return failed(call.args["msg"])
+    return failure(call.args["msg"])
 
 
 def _debug(context: PlayContext, call: Call) -> TaskResult:
@@ -34,7 +34,7 @@ def _debug(context: PlayContext, call: Call) -> TaskResult:
     value = call.args["msg"]
     if value is None and "var" in call.task.args:
         var = call.task.args["var"].value
-        name = (var.text if isinstance(var, Templated) else str(var)).strip()
+        name = (var.text if isinstance(var, TemplateText) else str(var)).strip()
         return TaskResult("ok", message=f"{name} = {_to_text(call.args['var'])}", data={name: call.args["var"]})
     text = "Hello world!" if value is None else value if isinstance(value, str) else _to_text(value)
     return TaskResult("ok", message=text, data={"msg": value})
@@ -95,7 +95,7 @@ def _wait_for(context: PlayContext, call: Call, session: Session) -> TaskResult:
     state = {"yes": "does not exist", "no": "is still there"}[expected]
     if call.check:
         return TaskResult("ok", f"{target} {state}; --check doesn't wait")
-    return failed(f"{target} {state} after {args['seconds']:g} s", "raise seconds:, or find out why")
+    return failure(f"{target} {state} after {args['seconds']:g} s", "raise seconds:, or find out why")
 
 
 def _pause(context: PlayContext, call: Call) -> TaskResult:
@@ -136,7 +136,7 @@ def _exec(context: PlayContext, call: Call, session: Session) -> TaskResult:
             try:
                 argv = shlex.split(argv)
             except ValueError:
-                return failed("a quote in this line is never closed", "shell: passes the line to sh unchanged")
+                return failure("a quote in this line is never closed", "shell: passes the line to sh unchanged")
         else:
             argv, line = ["/bin/sh", "-c", argv], argv
     guard_args = [args["creates"] or "", args["removes"] or "", args["chdir"] or "", "check" if call.check else ""]
@@ -157,7 +157,7 @@ def _exec(context: PlayContext, call: Call, session: Session) -> TaskResult:
 def _outcome(guard_letter: bytes, call: Call, data: dict[str, Any], *, truncated: bool, last_line: str) -> TaskResult:
     args = call.args
     if guard_letter == b"d":
-        return failed(f"chdir: there is no directory {args['chdir']}", "create it first, or use another", **data)
+        return failure(f"chdir: there is no directory {args['chdir']}", "create it first, or use another", **data)
     if guard_letter == b"c":
         return TaskResult("ok", f"{args['creates']} already exists", data=data)
     if guard_letter == b"r":
@@ -165,10 +165,10 @@ def _outcome(guard_letter: bytes, call: Call, data: dict[str, Any], *, truncated
     if guard_letter == b"w":
         return TaskResult("changed", "would be run", data=data, not_run=True)
     if guard_letter != b"g":
-        return failed(f"the host's shell can't run our script: {last_line or 'no message'}", **data)
+        return failure(f"the host's shell can't run our script: {last_line or 'no message'}", **data)
     if data["rc"] != 0:
         fix = "the program is not on the host's PATH" if data["rc"] == 127 else ""
-        return failed(f"exit code {data['rc']}" + (f": {last_line}" if last_line else ""), fix, **data, changed=True)
+        return failure(f"exit code {data['rc']}" + (f": {last_line}" if last_line else ""), fix, **data, changed=True)
     note = "more than 16 MB of output: the rest is omitted" if truncated else ""
     return TaskResult("changed", note, data=data)
 

@@ -19,7 +19,7 @@ from typing import Final
 from ipexctl.extras.play.modules.host_script import WALK, run_sh
 from ipexctl.extras.play.play_context import PlayContext
 from ipexctl.extras.play.playbook_model import TOO_LARGE_FIX, source_path
-from ipexctl.extras.play.result import Call, TaskResult, failed, unified_diff
+from ipexctl.extras.play.result import Call, TaskResult, failure, unified_diff
 from ipexctl.file_reader import COPIED, TooLargeError, read_regular
 from ipexctl.remote.session import Session
 
@@ -140,9 +140,9 @@ def _copy(context: PlayContext, call: Call, session: Session) -> TaskResult:
         with _READING:
             data = _content(source, source.stat().st_mtime_ns)
     except TooLargeError:
-        return failed(f"{source} is larger than 256 MB", TOO_LARGE_FIX)
+        return failure(f"{source} is larger than 256 MB", TOO_LARGE_FIX)
     except OSError as error:
-        return failed(f"{source} on this machine: {error.strerror or error}", "paths are relative to the playbook")
+        return failure(f"{source} on this machine: {error.strerror or error}", "paths are relative to the playbook")
     return _put(context, call, session, data, source.name)
 
 
@@ -192,18 +192,18 @@ def _put_tree(context: PlayContext, call: Call, session: Session, source: Path) 
     try:
         files = _files_below(source)
     except OSError as error:
-        return failed(f"{error.filename} on this machine: {error.strerror or error}")
+        return failure(f"{error.filename} on this machine: {error.strerror or error}")
     if files is None:
-        return failed(f"{source} is larger than 256 MB", TOO_LARGE_FIX)
+        return failure(f"{source} is larger than 256 MB", TOO_LARGE_FIX)
     unsupported = next((name for name in files if "\n" in name or "\\" in name), None)
     if unsupported is not None:
-        return failed(f"{unsupported!r}: copy can't transfer a file with such a name", "sync can")
+        return failure(f"{unsupported!r}: copy can't transfer a file with such a name", "sync can")
     expected = {f"{prefix}{name}": file for name, file in files.items()}
     lines = "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, (data, _) in expected.items())
     checked = run_sh(context, session, call, _TREE, [args["dest"]], stdin=os.fsencode(lines))
     if checked.stdout.startswith(b"special "):
         path = f"{args['dest'].rstrip('/')}/{checked.stdout[8:-1].decode(errors='replace')}"
-        return failed(f"{path} is a FIFO, socket or device", "name another dest")
+        return failure(f"{path} is a FIFO, socket or device", "name another dest")
     same = {line[: -len(b": OK")] for line in checked.stdout.splitlines() if line.endswith(b": OK")}
     missing = {name: file for name, file in expected.items() if os.fsencode(name) not in same}
     outcome = {"dest": args["dest"], "files": len(expected), "copied": sorted(missing)}

@@ -13,7 +13,7 @@ from ipexctl.errors import UserError
 from ipexctl.extras.play.modules.host_script import MAX_OUTPUT, run_sh
 from ipexctl.extras.play.play_context import PlayContext
 from ipexctl.extras.play.playbook_model import local_path
-from ipexctl.extras.play.result import Call, TaskResult, failed
+from ipexctl.extras.play.result import Call, TaskResult, failure
 from ipexctl.files.destination import read_umask
 from ipexctl.files.requested import FetchSource
 from ipexctl.named_paths import check_named_file, write_named_file
@@ -49,9 +49,9 @@ def _fetch(context: PlayContext, call: Call, session: Session) -> TaskResult:
         check_named_file(dest, is_replaced=True)
         local_hash = sha256_of(dest) if dest.is_file() else ""
     except OSError as error:
-        return failed(f"{dest} on this machine: {error.strerror or error}")
+        return failure(f"{dest} on this machine: {error.strerror or error}")
     except UserError as error:
-        return failed(error.message, error.fix)
+        return failure(error.message, error.fix)
     completed = run_sh(context, session, call, _SEND_FILE, [src, local_hash, "yes" if call.check else ""])
     status_line, _, content = completed.stdout.partition(b"\n")
     if completed.rc != 0:
@@ -61,19 +61,19 @@ def _fetch(context: PlayContext, call: Call, session: Session) -> TaskResult:
         directory = base if call.args["flat"] else base / call.host.name
         return _fetch_with_agent(context, call, directory, f"{directory}/")
     if status_line == b"n" and call.args["fail_on_missing"] and not call.check:
-        return failed(f"there is no {src}", "fail_on_missing: false allows that", src=src)
+        return failure(f"there is no {src}", "fail_on_missing: false allows that", src=src)
     if status_line == b"n":
         return TaskResult("ok", f"there is no {src}", data={"src": src})
     match = _STATUS_LINE.fullmatch(status_line)
     if match is None or is_contents(encode_name(src)) or (match[1] == b"s" and not local_hash):
-        return failed("its reply about the file can't be read", "check that machine before you trust it", src=src)
+        return failure("its reply about the file can't be read", "check that machine before you trust it", src=src)
     data: dict[str, Any] = {"src": src, "dest": str(dest), "size": int(match[2])}
     if match[1] == b"s" or call.check:
         return TaskResult("ok" if match[1] == b"s" else "changed", data=data)
     if completed.truncated or len(content) != data["size"]:
         if data["size"] >= MAX_OUTPUT - 64:
             return _fetch_with_agent(context, call, dest, str(dest))
-        return failed("the file changed while it was read", "fetch it again", **data)
+        return failure("the file changed while it was read", "fetch it again", **data)
     return _write(dest, content, data, int(match[3] or b"600", 8))
 
 
@@ -93,9 +93,9 @@ def _write(dest: Path, content: bytes, data: dict[str, Any], mode: int) -> TaskR
         if created is not None:
             note_fetched([created])
     except OSError as error:
-        return failed(f"{dest} on this machine: {error.strerror or error}", **data)
+        return failure(f"{dest} on this machine: {error.strerror or error}", **data)
     except UserError as error:
-        return failed(error.message, error.fix, **data)
+        return failure(error.message, error.fix, **data)
     return TaskResult("changed", data=data)
 
 
@@ -122,7 +122,7 @@ def _fetch_from_run(context: PlayContext, call: Call) -> TaskResult:
     except UserError as error:
         if call.check:
             return TaskResult("skipped", "--check: there is no such run yet")
-        return failed(error.message, error.fix)
+        return failure(error.message, error.fix)
     return _fetch_order(context, order)
 
 
@@ -137,7 +137,7 @@ def _fetch_order(context: PlayContext, order: FetchRequest) -> TaskResult:
         suffix += f", {len(done.older)} older than the run: {done.older[0]}" + (" …" if done.older[1:] else "")
     if done.failed:
         first = done.failed[0]
-        return failed(f"{first.name}: {first.reason}", "the same command continues from there", **data)
+        return failure(f"{first.name}: {first.reason}", "the same command continues from there", **data)
     if done.brought:
         return TaskResult("changed", f"{len(done.brought)} brought{suffix}", data=data)
     return TaskResult("ok", suffix[2:], data=data)

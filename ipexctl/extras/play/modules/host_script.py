@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from ipexctl.extras.play.play_context import PlayContext
-from ipexctl.extras.play.result import Call, TaskResult, failed
-from ipexctl.hosts.host import quoted
+from ipexctl.extras.play.result import Call, TaskResult, failure
+from ipexctl.hosts.host import quote
 from ipexctl.node.common.frames import StreamName
 from ipexctl.remote.command import Command, encode_for_printf, script_error, shell_text
 from ipexctl.remote.outcome import HostError
@@ -47,7 +47,7 @@ MAX_OUTPUT: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Completed:
+class ScriptResult:
     rc: int
     stdout: bytes
     stderr: bytes
@@ -61,18 +61,16 @@ class Completed:
         """Failed result of a script: its last error line, and a fix if the cause is known."""
         if self.rc == 95 and (refused := _REFUSED_LINK.search(self.stderr)):
             owner, link, target = (field.decode(errors="replace") for field in refused.groups())
-            reason = (
-                f"{quoted(link)} is a link of the account {printable(owner)} to {quoted(target)}: it is not followed"
-            )
+            reason = f"{quote(link)} is a link of the account {printable(owner)} to {quote(target)}: it is not followed"
             fields = {"link": link, "owner": owner, "target": target}
-            return failed(reason, link_fix.format(owner=printable(owner)), **data, refused_link=fields)
+            return failure(reason, link_fix.format(owner=printable(owner)), **data, refused_link=fields)
         error = self.last_error
         code = script_error(self.stderr).code
         if code is None:
             fix = next((fix for text, fix in _FIXES.items() if text in error.lower()), "")
         else:
             fix = _DENIED if code == "denied" else ""
-        return failed(error or f"exit code {self.rc}", fix, **data)
+        return failure(error or f"exit code {self.rc}", fix, **data)
 
 
 def run_sh(
@@ -83,7 +81,7 @@ def run_sh(
     args: Sequence[str] = (),
     *,
     stdin: bytes = b"",
-) -> Completed:
+) -> ScriptResult:
     """Run with `args` as `$1` …. Raises HostError if the host is lost."""
     full_script = f"set -- {shlex.join(args)}\n{script}" if args else script
     command_line = _READ_SCRIPT
@@ -105,7 +103,7 @@ def run_sh(
     if ended.code == 96 and stderr.startswith(b"\x1ebecome "):
         answer = stderr[8:].decode(errors="replace").strip().splitlines() or ["sudo refused"]
         raise HostError(f"can't become {call.become}: {answer[-1].removeprefix('sudo: ')}", _NO_SUDO)
-    return Completed(ended.code, b"".join(kept["stdout"]), stderr, max(sizes.values()) > MAX_OUTPUT)
+    return ScriptResult(ended.code, b"".join(kept["stdout"]), stderr, max(sizes.values()) > MAX_OUTPUT)
 
 
 def exports(call: Call) -> str:

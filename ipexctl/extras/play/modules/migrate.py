@@ -12,7 +12,7 @@ from ipexctl.errors import UserError
 from ipexctl.extras.play.play_context import PlayContext
 from ipexctl.extras.play.playbook_model import local_path
 from ipexctl.extras.play.result import Call, TaskResult, unified_diff
-from ipexctl.file_reader import SOURCE, decoded, read_regular
+from ipexctl.file_reader import SOURCE, decode_text, read_regular
 from ipexctl.hosts.host import Host
 
 SUFFIXES: Final = frozenset({".py", ".sh", ".yaml", ".yml", ".json", ".txt", ".toml", ".cfg", ".md"})
@@ -82,7 +82,7 @@ def scan(root: Path) -> tuple[MigrationFinding, ...]:
 
 
 def _text(path: Path) -> str:
-    return decoded(read_regular(path, SOURCE))
+    return decode_text(read_regular(path, SOURCE))
 
 
 def scan_text(text: str, name: str, suffix: str) -> list[MigrationFinding]:
@@ -106,7 +106,7 @@ def scan_text(text: str, name: str, suffix: str) -> list[MigrationFinding]:
     return [replace(finding, new=None) if finding.what.startswith("imports") else finding for finding in findings]
 
 
-def applied(text: str, findings: list[MigrationFinding]) -> str:
+def apply_findings(text: str, findings: list[MigrationFinding]) -> str:
     edits = {finding.line: finding.new for finding in findings if finding.new is not None}
     lines = list(enumerate(text.split("\n"), 1))
     return "\n".join(edits.get(number, line) for number, line in lines if edits.get(number) != "")
@@ -136,7 +136,7 @@ def _migrate(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping
         edits: dict[Path, tuple[str, str]] = {}
         for name in dict.fromkeys(finding.path for finding in findings if finding.new is not None):
             old = _text(root / name)
-            edits[root / name] = (old, applied(old, [finding for finding in findings if finding.path == name]))
+            edits[root / name] = (old, apply_findings(old, [finding for finding in findings if finding.path == name]))
         apply = call.args["apply"] and not call.check
         if apply:
             for path, (_, new) in edits.items():

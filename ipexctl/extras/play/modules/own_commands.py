@@ -10,7 +10,7 @@ from typing import Final
 from ipexctl.api import host_checks, host_files, host_stacks
 from ipexctl.extras.play.play_context import PlayContext
 from ipexctl.extras.play.playbook_model import local_path
-from ipexctl.extras.play.result import Call, TaskResult, failed, failed_host, host_result
+from ipexctl.extras.play.result import Call, TaskResult, failure, host_failure, host_result
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import gather_facts
 from ipexctl.hosts.host import Host
@@ -34,7 +34,7 @@ def _doctor(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[
     for host in report.hosts:
         name = host.host.name
         if host.status == "unreachable" or (host.facts is None and host.status == "fail"):
-            results[name] = failed_host(host)
+            results[name] = host_failure(host)
             continue
         findings = [*host.findings, *(found for found in report.cluster if not found.hosts or name in found.hosts)]
         relevant = [finding for finding in findings if finding.id not in ignored]
@@ -127,7 +127,9 @@ def _install(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping
         for done in report.hosts
     }
     refusal = report.refusal
-    rest = failed("install reported nothing for this host") if refusal is None else failed(refusal.reason, refusal.fix)
+    rest = (
+        failure("install reported nothing for this host") if refusal is None else failure(refusal.reason, refusal.fix)
+    )
     return {**dict.fromkeys([host.name for host in hosts], rest), **results}
 
 
@@ -167,11 +169,11 @@ def _name_env(context: PlayContext, call: Call, hosts: Sequence[Host], name: str
             results[host] = TaskResult("skipped", f"--check: environment {source!r} does not exist yet")
         elif env is None:
             known = ", ".join(sorted({label for item in facts.software.envs for label in (item.name, *item.names)}))
-            results[host] = failed(f"environment {source!r} does not exist", f"one of: {known}" if known else "")
+            results[host] = failure(f"environment {source!r} does not exist", f"one of: {known}" if known else "")
         elif name in (env.name, *env.names):
             results[host] = TaskResult("ok", data={"env": env.name})
         elif not pythons or facts.home is None:
-            results[host] = failed("there is no Python 3.8 or newer", "install one on that host")
+            results[host] = failure("there is no Python 3.8 or newer", "install one on that host")
         else:
             moves[host] = (pythons[0].path, facts.home.path, env.name)
             results[host] = TaskResult("changed", f"{name} is now {env.name}", data={"env": env.name})
@@ -184,7 +186,7 @@ def _name_env(context: PlayContext, call: Call, hosts: Sequence[Host], name: str
 
     for done in context.pool.each([host for host in hosts if host.name in moves], link_env):
         if done.error is not None:
-            results[done.host.name] = failed_host(done.error)
+            results[done.host.name] = host_failure(done.error)
     return results
 
 
@@ -192,7 +194,7 @@ def _gather_facts(context: PlayContext, hosts: Sequence[Host], results: dict[str
     facts: dict[str, Facts] = {}
     for answer in gather_facts(hosts, context.pool, home=context.options.home, timeout=context.options.timeout):
         if answer.facts is None or answer.status != "ok":
-            results[answer.host.name] = failed_host(answer)
+            results[answer.host.name] = host_failure(answer)
         else:
             facts[answer.host.name] = answer.facts
     return facts

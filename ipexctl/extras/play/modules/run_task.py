@@ -18,7 +18,7 @@ from ipexctl.errors import CallError
 from ipexctl.extras.play.modules.host_script import run_sh
 from ipexctl.extras.play.play_context import PlayContext
 from ipexctl.extras.play.playbook_model import local_path, script_argv
-from ipexctl.extras.play.result import Call, RunOutput, TaskResult, TaskStatus, masked
+from ipexctl.extras.play.result import Call, RunOutput, TaskResult, TaskStatus, mask_secrets
 from ipexctl.hosts.host import Host, private_keys
 from ipexctl.node.common.asked import Asked, CommandKind, Export
 from ipexctl.node.common.frames import Chunk, Note, StreamName
@@ -34,7 +34,7 @@ from ipexctl.run.start.request import StartFailure, check_request, with_given
 from ipexctl.run.start.watcher import PlannedRun, RunWatcher, StartedRun
 from ipexctl.script_file import ProjectLocation
 from ipexctl.spec import RunSpec
-from ipexctl.text import counted
+from ipexctl.text import format_count
 
 _MAX_KEPT: Final = 1 << 20
 
@@ -100,7 +100,7 @@ def _plan_only(context: PlayContext, call: Call, spec: RunSpec) -> TaskResult:
         return TaskResult(status, f"not run: --check ({planned.reason})", data=_NOT_RUN, not_run=True)
     assert isinstance(planned, PlannedRun)
     ranks = planned.plan.world_size
-    message = f"not run: --check; it would be {counted(ranks, 'rank')}"
+    message = f"not run: --check; it would be {format_count(ranks, 'rank')}"
     return TaskResult(status, message, data={**_NOT_RUN, "world_size": ranks}, not_run=True)
 
 
@@ -195,7 +195,7 @@ class _TaskRun(RunWatcher):
             self._kept[stream].append(text)
             self._sizes[stream] += len(text)
         if not self._call.task.inherited.no_log:
-            self._context.watch(RunOutput(rank, stream, masked(text, self._context.templater.secrets)))
+            self._context.watch(RunOutput(rank, stream, mask_secrets(text, self._context.templater.secrets)))
 
     def _stop(self, record: RunRecord) -> None:
         try:

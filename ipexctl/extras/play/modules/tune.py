@@ -10,7 +10,7 @@ from typing import Final
 
 from ipexctl.extras.play.modules.host_script import WALK, run_sh
 from ipexctl.extras.play.play_context import PlayContext
-from ipexctl.extras.play.result import Call, TaskResult, failed
+from ipexctl.extras.play.result import Call, TaskResult, failure
 from ipexctl.remote.home_script import home_functions, home_refusal
 from ipexctl.remote.session import Session
 
@@ -97,10 +97,10 @@ done <"$kept"
 def _tune(context: PlayContext, call: Call, session: Session) -> TaskResult:
     settings = _requested_settings(call)
     if not settings and call.args["state"] == "present":
-        return failed("tune has nothing to set", "give linger, thp, governor or sysctl")
+        return failure("tune has nothing to set", "give linger, thp, governor or sysctl")
     invalid = next((value for value in settings.values() if not re.fullmatch(r"[\w .:,-]+", value)), None)
     if invalid is not None:
-        return failed(f"{invalid!r} can't be a setting's value")
+        return failure(f"{invalid!r} can't be a setting's value")
     is_home = call.become is None
     home = context.options.home if is_home else "/var/lib/ipexctl-tune"
     arguments = ["check" if call.check else "", call.args["state"], home, "yes" if is_home else ""]
@@ -111,7 +111,7 @@ def _tune(context: PlayContext, call: Call, session: Session) -> TaskResult:
     completed = run_sh(context, session, call, home_functions() + _TUNE, arguments)
     if completed.rc != 0:
         refused = home_refusal(completed.last_error, home)
-        return failed(refused.reason, refused.fix) if refused is not None else completed.failure(link_fix=LINK_FIX)
+        return failure(refused.reason, refused.fix) if refused is not None else completed.failure(link_fix=LINK_FIX)
     outcomes = [(*line.split("\t"), "", "", "")[:5] for line in completed.stdout.decode(errors="replace").splitlines()]
     return _outcome(outcomes, call)
 

@@ -21,7 +21,7 @@ from ipexctl.extras.lab.lab_command import lab_command
 from ipexctl.extras.lab.lab_plan import PREFIX, PREFIX_V6, LabSpec, check, free_block, free_name, ipv6, plan_lab
 from ipexctl.extras.lab.lab_record import from_json, netns_name, to_json
 from ipexctl.extras.lab.lab_system import innermost_pid
-from ipexctl.extras.lab.lab_system import missing as lacks
+from ipexctl.extras.lab.lab_system import lab_problem as lacks
 from message_data import missing
 
 

@@ -11,11 +11,11 @@ from ipexctl.errors import FileError
 from ipexctl.extras.play.engine import Engine
 from ipexctl.extras.play.modules import MODULES, runner
 from ipexctl.extras.play.play_context import Options, PlayContext
-from ipexctl.extras.play.playbook_file import Position, Templated
-from ipexctl.extras.play.playbook_model import InheritedKeywords, Playbook, Task, filled
+from ipexctl.extras.play.playbook_file import Position, TemplateText
+from ipexctl.extras.play.playbook_model import InheritedKeywords, Playbook, Task, fill_options
 from ipexctl.extras.play.prepare import TaskSelection, load_playbook, prepare
 from ipexctl.extras.play.result import Call, TaskResult
-from ipexctl.extras.play.templater import Filled, Job, Templater
+from ipexctl.extras.play.templater import FillResult, Job, Templater
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.source import SourceFile
 from ipexctl.remote.cancel import Cancel
@@ -63,13 +63,13 @@ def at(error: FileError) -> tuple[int, str]:
     return error.line, error.text[error.column - 1 :]
 
 
-def templated(text: str, kind: Any = "text") -> Templated:
-    return Templated(text, Position(SourceFile("t.yml", Path(), text.split("\n")), 1, 1), kind=kind)
+def templated(text: str, kind: Any = "text") -> TemplateText:
+    return TemplateText(text, Position(SourceFile("t.yml", Path(), text.split("\n")), 1, 1), kind=kind)
 
 
 def fill(
     templater: Templater, text: str, values: Mapping[str, Any] | None = None, kind: Any = "text"
-) -> Filled | FileError:
+) -> FillResult | FileError:
     return templater.fill([Job("", {"it": templated(text, kind)}, local=[(dict(values or {}), False)])])[0]
 
 
@@ -82,7 +82,7 @@ def run_module(
     context = PlayContext(pool, nothing, options, nothing, [HOST], [HOST], Path())
     spec = MODULES[module]
     task = Task(module, spec, {}, POSITION, InheritedKeywords(), Path())
-    call = Call(HOST, HOST, task, filled(spec, args), check=check, diff=True, environment={"GREETING": "a  b"})
+    call = Call(HOST, HOST, task, fill_options(spec, args), check=check, diff=True, environment={"GREETING": "a  b"})
     result: TaskResult = runner(module)(context, call, session)
     return result
 

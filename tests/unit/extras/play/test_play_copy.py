@@ -12,8 +12,8 @@ import pytest
 from case_table import case_table
 from fakes import FakeSession
 from ipexctl.errors import UserError
-from ipexctl.extras.play.modules.host_script import Completed
-from ipexctl.extras.play.modules.migrate import applied, scan, scan_text
+from ipexctl.extras.play.modules.host_script import ScriptResult
+from ipexctl.extras.play.modules.migrate import apply_findings, scan, scan_text
 from ipexctl.extras.play.result import TaskResult
 from ipexctl.named_paths import write_named_file
 from ipexctl.remote.local import LocalSession
@@ -156,7 +156,7 @@ def test_ipex_import_is_kept_while_it_is_used() -> None:
     text = "import intel_extension_for_pytorch as ipex\nmodel = ipex.optimize(model)\n"
     found = scan_text(text, "f.py", ".py")
     assert [each.new for each in found] == [None, None]
-    assert applied(text, found) == text
+    assert apply_findings(text, found) == text
 
 
 def test_migration_is_idempotent(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_migration_is_idempotent(tmp_path: Path) -> None:
     (tmp_path / "binary.py").write_bytes(b"\xff\xfe")
     found = scan(tmp_path)
     assert [each.path for each in found] == ["train.py", "train.py"]
-    new = applied((tmp_path / "train.py").read_text(), list(found))
+    new = apply_findings((tmp_path / "train.py").read_text(), list(found))
     assert new == "init_process_group('gloo')\n"
     (tmp_path / "train.py").write_text(new)
     assert scan(tmp_path) == ()
@@ -211,6 +211,6 @@ def test_malformed_module_output_raises_a_host_error(module: str, output: bytes)
     ],
 )
 def test_fix_for_a_failed_task_comes_from_the_code_of_its_script(stderr: bytes, reason: str, fix: str | None) -> None:
-    failed = Completed(1, b"", stderr + b"\n").failure()
+    failed = ScriptResult(1, b"", stderr + b"\n").failure()
     assert failed.reason == reason
     assert failed.fix == "" if fix is None else fix in failed.fix

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ipexctl.extras.play.modules import MODULES
-from ipexctl.extras.play.playbook_file import shipped
+from ipexctl.extras.play.playbook_file import find_shipped_playbooks
 from playbook_helpers import book, play_of
 
 DOCS = (Path(__file__).parents[4] / "docs" / "playbooks.md").read_text()
@@ -27,7 +27,7 @@ def test_every_example_of_the_docs_is_a_valid_playbook(tmp_path: Path, text: str
 def test_docs_list_every_module_and_bundled_playbook() -> None:
     for name in MODULES:
         assert re.search(rf"\*\*{name}\*\*|\(`{name}` is the same\)", DOCS), name
-    for name in shipped():
+    for name in find_shipped_playbooks():
         assert f"| `{name}` |" in DOCS
 
 

@@ -27,7 +27,7 @@ from ipexctl.extras.play.result import (
     TaskDone,
     TaskResult,
     TaskStarted,
-    failed,
+    failure,
 )
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.frames import Chunk
@@ -359,7 +359,7 @@ def test_no_log_values_are_absent_from_events_and_report(tmp_path: Path) -> None
 
 
 def test_retries_without_until_repeat_failed_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    results = [failed("no"), failed("no"), TaskResult("changed"), failed("no")]
+    results = [failure("no"), failure("no"), TaskResult("changed"), failure("no")]
     monkeypatch.setattr("ipexctl.extras.play.task_runner.runner", lambda name: lambda *_: results.pop(0))
     report, _ = run_playbook(tmp_path, play_of("- run: {cmd: hostname}\n  retries: 4\n  delay: 0\n"))
     assert ({result.status for result in report.tasks[0].hosts.values()}, len(results)) == ({"changed"}, 1)
@@ -369,7 +369,7 @@ def test_retries_without_until_repeat_failed_tasks(tmp_path: Path, monkeypatch: 
 def test_failed_when_false_keeps_the_changed_value_of_the_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: dict[str, Any], status: str
 ) -> None:
-    monkeypatch.setattr("ipexctl.extras.play.task_runner.runner", lambda name: lambda *_: failed("no", **data))
+    monkeypatch.setattr("ipexctl.extras.play.task_runner.runner", lambda name: lambda *_: failure("no", **data))
     report, _ = run_playbook(tmp_path, play_of("- run: {cmd: hostname}\n  failed_when: false\n"))
     assert {result.status for result in report.tasks[0].hosts.values()} == {status}
 

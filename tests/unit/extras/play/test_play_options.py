@@ -21,26 +21,35 @@ from ipexctl.commands.app import load_command
 from ipexctl.commands.launch_options import PANELS
 from ipexctl.extras.play.modules import MODULES, runner
 from ipexctl.extras.play.modules.run_task import _run_spec
-from ipexctl.extras.play.playbook_model import OMIT, BadOption, Option, converted, filled, filled_environment
-from ipexctl.extras.play.result import HIDDEN, Call, TaskResult, combine_items, masked, masked_value, secrets_in, shown
+from ipexctl.extras.play.playbook_model import OMIT, BadOption, Option, convert_value, fill_environment, fill_options
+from ipexctl.extras.play.result import (
+    HIDDEN,
+    Call,
+    TaskResult,
+    combine_items,
+    hide_secrets,
+    mask_secrets,
+    mask_value,
+    secrets_in,
+)
 from ipexctl.hosts.host import Host
 
 
 @case_table
 def test_option_values_are_converted_to_their_type(kind: Any, given: Any, taken: Any) -> None:
-    assert converted(Option(kind), given) == taken
+    assert convert_value(Option(kind), given) == taken
 
 
 def test_later_environments_override_earlier_ones() -> None:
     layers = [{"A": "a", "_b2": "old"}, {}, {"_b2": 3, "C": True, "D": OMIT}]
-    assert filled_environment(layers) == {"A": "a", "_b2": "3", "C": "true"}
+    assert fill_environment(layers) == {"A": "a", "_b2": "3", "C": "true"}
 
 
 def test_omitted_options_get_their_defaults() -> None:
-    args = filled(MODULES["doctor"], {"require": "\0omit", "smoke": "yes"})
+    args = fill_options(MODULES["doctor"], {"require": "\0omit", "smoke": "yes"})
     assert (args["require"], args["smoke"], args["network"]) == (None, True, True)
     with pytest.raises(BadOption):
-        filled(MODULES["template"], {"src": "\0omit", "dest": "/x"})
+        fill_options(MODULES["template"], {"src": "\0omit", "dest": "/x"})
 
 
 def test_every_module_function_takes_the_expected_number_of_arguments() -> None:
@@ -53,10 +62,10 @@ def test_shown_results_contain_no_secrets() -> None:
     result = TaskResult(
         "changed", "it is s3cret", "type s3cret", {"a": ["x s3cret y"], "s3cret": 1}, "+s3cret", "s3cret"
     )
-    seen = shown(result, {"s3cret"}, no_log=False)
+    seen = hide_secrets(result, {"s3cret"}, no_log=False)
     assert "s3cret" not in repr(seen)
     assert seen.data["a"] == [f"x {HIDDEN} y"]
-    hidden = shown(result, set(), no_log=True)
+    hidden = hide_secrets(result, set(), no_log=True)
     assert "s3cret" not in repr(hidden)
     assert secrets_in(TaskResult("ok", data={"stdout": "one line\nab\nanother"})) == {
         "one line\nab\nanother",
@@ -70,8 +79,8 @@ def test_shown_results_contain_no_secrets() -> None:
     ['k"ey of\nseveral lines', "stderr: several lines", '"k\\"ey of\\nseveral lines"', "ayJleSBvZgpzZXZlcmFsIGxpbmVz"],
 )
 def test_parts_and_encodings_of_multiline_secrets_are_masked(text: str) -> None:
-    assert HIDDEN in masked(text, ['k"ey of\nseveral lines'])
-    assert masked(text, ["another"]) == text
+    assert HIDDEN in mask_secrets(text, ['k"ey of\nseveral lines'])
+    assert mask_secrets(text, ["another"]) == text
 
 
 @pytest.mark.parametrize(
@@ -98,7 +107,7 @@ def test_parts_and_encodings_of_multiline_secrets_are_masked(text: str) -> None:
 )
 def test_secrets_are_masked_in_the_output_form_of_every_filter(form: Callable[[str], str]) -> None:
     secret = "p4'Ss/w\u00f6rd>>??"
-    printed = masked(f"it is {form(secret)}.", [secret])
+    printed = mask_secrets(f"it is {form(secret)}.", [secret])
     assert HIDDEN in printed
     assert not set(re.findall(r"\w{3,}", form(secret))) & set(re.findall(r"\w{3,}", printed))
 
@@ -110,7 +119,7 @@ def test_secrets_of_loop_results_and_facts_are_collected() -> None:
     assert secrets_in(loop) == {"first-out", "second-out", "given"}
     facts = TaskResult("ok", data={"ansible_facts": {"a": {"b": ["deep-one"]}, "n": 12345}})
     assert secrets_in(facts) == {"deep-one", "12345"}
-    assert masked_value({"n": 12345, "rc": 1}, {"12345"}) == {"n": HIDDEN, "rc": 1}
+    assert mask_value({"n": 12345, "rc": 1}, {"12345"}) == {"n": HIDDEN, "rc": 1}
 
 
 def test_combined_loop_result_has_the_worst_status() -> None:
@@ -151,7 +160,7 @@ def test_run_module_passes_restart_and_hang_options() -> None:
     task: Any = SimpleNamespace(base=Path("/p"))
     context: Any = SimpleNamespace(options=SimpleNamespace(home="~/.ipexctl", iface=None))
     here = Host(name="localhost", address="localhost")
-    request = _run_spec(context, Call(here, here, task, filled(MODULES["run"], given)))
+    request = _run_spec(context, Call(here, here, task, fill_options(MODULES["run"], given)))
     assert (request.asked.max_restarts, request.asked.checkpoint, request.asked.hang_after, request.asked.on_hang) == (
         2,
         "ckpt",
@@ -159,7 +168,7 @@ def test_run_module_passes_restart_and_hang_options() -> None:
         "stop",
     )
     with pytest.raises(BadOption) as caught:
-        filled(MODULES["run"], {"script": "train.py", "on_hang": "end"})
+        fill_options(MODULES["run"], {"script": "train.py", "on_hang": "end"})
     assert "report, dump, stop" in caught.value.fix
 
 
@@ -168,5 +177,5 @@ def test_run_module_passes_the_backend(backend: str) -> None:
     task: Any = SimpleNamespace(base=Path("/p"))
     context: Any = SimpleNamespace(options=SimpleNamespace(home="~/.ipexctl", iface=None))
     here = Host(name="localhost", address="localhost")
-    call = Call(here, here, task, filled(MODULES["run"], {"script": "infer.py", "backend": backend}))
+    call = Call(here, here, task, fill_options(MODULES["run"], {"script": "infer.py", "backend": backend}))
     assert _run_spec(context, call).asked.backend == backend

@@ -16,7 +16,7 @@ from case_table import case_table
 from hosts_helpers import PIECES as HOST_PIECES
 from ipexctl.commands.app import app
 from ipexctl.errors import FileError, UserError
-from ipexctl.extras.play.playbook_file import Templated, find_playbook, shipped
+from ipexctl.extras.play.playbook_file import TemplateText, find_playbook, find_shipped_playbooks
 from ipexctl.extras.play.playbook_model import Block
 from ipexctl.extras.play.prepare import TaskSelection, hosts_of, load_playbook, select_tasks, unknown_tags
 from ipexctl.extras.play.read import read_playbook
@@ -69,7 +69,7 @@ def test_common_ansible_syntax_is_parsed(tmp_path: Path) -> None:
         "creates": "/src/out",
     }
     assert (first.retries, first.delay, first.tags) == (5, 2.0, frozenset({"build", "slow"}))
-    assert isinstance(copy.args["src"].value, Templated)
+    assert isinstance(copy.args["src"].value, TemplateText)
     assert copy.args["mode"].value == "0644"
     assert shell.args["cmd"].value == "echo one\necho two\n"
     assert [each.text for each in shell.inherited.when] == ["port > 20", "made is changed"]
@@ -130,7 +130,7 @@ def test_any_text_is_read_or_refused_with_its_position(tmp_path: Path, parts: li
 
 
 def test_every_bundled_playbook_is_valid(tmp_path: Path) -> None:
-    names = shipped()
+    names = find_shipped_playbooks()
     assert set(names) >= {"bootstrap", "train", "preflight", "upgrade-stack", "tune-xeon", "migrate-off-ipex"}
     with Templater() as templater:
         for name in names:
@@ -149,7 +149,7 @@ def test_inaccessible_playbook_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_bundled_playbook_is_imported_by_its_name_with_variables(tmp_path: Path) -> None:
     imported = book(tmp_path, "- import_playbook: bootstrap\n  vars: {stack: torch-2.13}\n")
-    alone = read_playbook(shipped()["bootstrap"], "bootstrap.yml")[0]
+    alone = read_playbook(find_shipped_playbooks()["bootstrap"], "bootstrap.yml")[0]
     assert [play.name for play in imported.plays] == [play.name for play in alone.plays]
     assert {play.vars["stack"] for play in imported.plays} == {"torch-2.13"}
     (tmp_path / "bootstrap").write_text("- hosts: all\n  name: own\n  vars: {stack: x, kept: y}\n  tasks: []\n")

@@ -10,7 +10,7 @@ import pytest
 from case_table import case_table
 from ipexctl.errors import FileError
 from ipexctl.extras.play import templater as templater_module
-from ipexctl.extras.play.templater import _PROGRAM, Filled, Job, Templater
+from ipexctl.extras.play.templater import _PROGRAM, FillResult, Job, Templater
 from ipexctl.limits import TEMPLATE_RENDERED, TEMPLATE_REPLY
 from playbook_helpers import fill, templated
 
@@ -24,7 +24,7 @@ def templater() -> Iterator[Templater]:
 
 def value(templater: Templater, text: str, values: dict[str, Any] | None = None) -> Any:
     found = fill(templater, text, values)
-    assert isinstance(found, Filled), found
+    assert isinstance(found, FillResult), found
     return found.values["it"]
 
 
@@ -52,7 +52,7 @@ def test_variables_may_reference_each_other_and_cycles_are_an_error() -> None:
         told.layer("play", {"a": templated("{{ b }}!"), "b": templated("{{ c }}"), "c": 1}, templated=True)
         told.host("h", ["play", "@weak", "@strong"])
         (good,) = told.fill([Job("h", {"it": templated("{{ a }}")})])
-        assert isinstance(good, Filled)
+        assert isinstance(good, FillResult)
         assert good.values["it"] == "1!"
         told.layer("play", {"a": templated("{{ b }}"), "b": templated("{{ a }}")}, templated=True)
         (bad,) = told.fill([Job("h", {"it": templated("{{ a }}")})])
@@ -70,14 +70,14 @@ def test_variables_that_reference_undefined_variables_are_undefined() -> None:
         assert isinstance(used, FileError)
         assert "'gone' is undefined" in used.message
         assert used.text == "{{ gone }}"
-        assert isinstance(given, Filled)
-        assert isinstance(asked, Filled)
+        assert isinstance(given, FillResult)
+        assert isinstance(asked, FillResult)
         assert (given.values["it"], asked.values["it"]) == (1, False)
 
 
 @case_table
 def test_templates_cannot_access_python_internals(templater: Templater, text: str) -> None:
-    assert not isinstance(fill(templater, text, {"names": []}), Filled)
+    assert not isinstance(fill(templater, text, {"names": []}), FillResult)
 
 
 @pytest.fixture(scope="module")
@@ -127,16 +127,16 @@ def test_restarted_template_process_receives_all_variables_again() -> None:
         told._process.kill()
         told._process.wait()
         first, second = told.fill([job, job])
-        assert isinstance(before, Filled)
+        assert isinstance(before, FillResult)
         assert isinstance(first, FileError)
-        assert isinstance(second, Filled)
+        assert isinstance(second, FillResult)
         assert second.values["it"] == 1
 
 
 def test_many_jobs_with_large_results_do_not_deadlock(templater: Templater) -> None:
     job = Job("", {"it": templated("{{ x * 1000 }}")}, local=[({"x": "y" * 100}, False)])
     found = templater.fill([job] * 200)
-    assert all(isinstance(each, Filled) and len(each.values["it"]) == 100_000 for each in found)
+    assert all(isinstance(each, FillResult) and len(each.values["it"]) == 100_000 for each in found)
 
 
 def test_values_from_lookup_env_are_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,5 +150,5 @@ def test_values_from_lookup_env_are_secrets(monkeypatch: pytest.MonkeyPatch) -> 
 @case_table
 def test_conditions_are_evaluated_as_booleans(templater: Templater, text: str, holds: bool) -> None:
     (found,) = templater.fill([Job("", when=[templated(text, "expr")])])
-    assert isinstance(found, Filled)
+    assert isinstance(found, FillResult)
     assert found.held is holds

@@ -13,7 +13,7 @@ from case_table import case_table
 from ipexctl.errors import UserError
 from ipexctl.extras.play.engine import batches
 from ipexctl.extras.play.play_context import Options, read_vars_dirs, send_call_variables, send_play_variables
-from ipexctl.extras.play.templater import Filled, Job, Templater
+from ipexctl.extras.play.templater import FillResult, Job, Templater
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.host import Host
 from playbook_helpers import HOSTS, at, book, play_of, refusal, run_playbook, templated
@@ -39,7 +39,7 @@ def values_of(tmp_path: Path, vars_: dict[str, str], asked: str, extra: tuple[di
         told.add("own:node1", {"d": "set", "e": "set"})
         local = [(values, True) for values in task.inherited.vars]
         (found,) = told.fill([Job("node1", {"it": templated(asked)}, local=local)])
-    assert isinstance(found, Filled), found
+    assert isinstance(found, FillResult), found
     return found.values["it"]
 
 

@@ -20,7 +20,7 @@ from ipexctl.extras.report.markup import (
     number_text,
     path_data,
     quantity,
-    shortened,
+    shorten_name,
     time_ticks,
     value_ticks,
 )
@@ -131,8 +131,8 @@ def test_clock(seconds: float, text: str) -> None:
 
 
 def test_a_long_name_keeps_its_ends() -> None:
-    assert shortened("node-gold-0123.example.com", 17) == "node-gol…mple.com"
-    assert shortened("node1", 17) == "node1"
+    assert shorten_name("node-gold-0123.example.com", 17) == "node-gol…mple.com"
+    assert shorten_name("node1", 17) == "node1"
 
 
 def test_a_line_has_gaps_and_shows_a_single_value() -> None:
