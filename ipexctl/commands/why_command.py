@@ -21,8 +21,9 @@ from ipexctl.node.common.records import FINAL, RunStatus
 from ipexctl.option_declaration import check_seconds
 from ipexctl.remote.outcome import Cancelled
 from ipexctl.run.profile import lines_of as profile_lines
+from ipexctl.run.ranks import name_ranks
 from ipexctl.run.registry import FailedCall, RunRecord
-from ipexctl.run.stack_dump import ProfileAnswer, name_ranks
+from ipexctl.run.stack_dump import ProfileAnswer
 from ipexctl.run.why.diagnosis import Diagnosis, Line
 from ipexctl.run.why.why import WhyResult
 from ipexctl.text import format_clock, printable

@@ -13,8 +13,8 @@ from typing import Final, Literal
 from ipexctl.hosts.nodeset import fold
 from ipexctl.known_errors.match import bare, shorten_text
 from ipexctl.node.common.records import FINAL, KEEPS_STORE, Silence, SilentRank
-from ipexctl.run.ranks import describe_ranks
-from ipexctl.run.stack_dump import Dump, Process, RankStacks, StackFrame, StackGroup, name_ranks, place_lines
+from ipexctl.run.ranks import describe_ranks, name_ranks
+from ipexctl.run.stack_dump import Dump, Process, RankStacks, StackFrame, StackGroup, place_lines
 from ipexctl.text import format_clock, format_count, join_words, printable
 
 HangKind = Literal["ended", "elsewhere", "no-stack", "mismatch", "same"]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from ipexctl.errors import UserError
+from ipexctl.hosts.nodeset import fold
 from ipexctl.text import number_ranges
 
 _EXAMPLE: Final = "such as 0, 0-3,8 or all"
@@ -69,3 +70,18 @@ def fold_ranks(ranks: Iterable[int]) -> str:
 
 def describe_ranks(ranks: Collection[int]) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {fold_ranks(ranks)}"
+
+
+class RankOnHost(Protocol):
+    """Any record of a rank that says where it runs."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def host(self) -> str: ...
+
+
+def name_ranks(ranks: Collection[RankOnHost]) -> str:
+    """`rank 3 on node2`, `ranks 0-2,4 on node[1-2]`."""
+    return f"{describe_ranks([rank.rank for rank in ranks])} on {fold(rank.host for rank in ranks)}"

@@ -10,18 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
-from ipexctl.hosts.nodeset import fold
 from ipexctl.limits import DUMP_WAIT, PROFILE_WAIT, STOP_ANSWER
 from ipexctl.node.common.frames import Frame, FrameError, decode_json
 from ipexctl.node.common.json_records import parse_json
-from ipexctl.node.common.records import RankStatus, RunStatus, SilentRank, read_status
+from ipexctl.node.common.records import RunStatus, read_status
 from ipexctl.node.run.runs import RanksRequest
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session
 from ipexctl.run.node0 import call_on_node0
-from ipexctl.run.ranks import describe_ranks
+from ipexctl.run.ranks import name_ranks
 from ipexctl.run.registry import RunRecord
 
 _MOST_TEXT: Final = 1 << 20
@@ -200,11 +199,6 @@ def place_lines(dump: Dump) -> list[tuple[tuple[RankStacks, ...], str]]:
     ]
     groups += [(tuple(ranks), f"no stack: {reason}") for reason, ranks in mute.items()]
     return [(ranks, f"{name_ranks(ranks)}: {place}") for ranks, place in groups]
-
-
-def name_ranks(ranks: Sequence[RankStacks | RankStatus | SilentRank | MissingProfile]) -> str:
-    """`rank 3 on node2`, `ranks 0-2,4 on node[1-2]`."""
-    return f"{describe_ranks([rank.rank for rank in ranks])} on {fold(rank.host for rank in ranks)}"
 
 
 def dump(

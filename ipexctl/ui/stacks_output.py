@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from ipexctl.node.common.records import RunStatus
 from ipexctl.run.hang import explain_hang
-from ipexctl.run.ranks import describe_ranks, fold_ranks
-from ipexctl.run.stack_dump import Dump, Process, RankStacks, StackFrame, StackGroup, name_ranks
+from ipexctl.run.ranks import describe_ranks, fold_ranks, name_ranks
+from ipexctl.run.stack_dump import Dump, Process, RankStacks, StackFrame, StackGroup
 from ipexctl.text import format_clock, format_count, printable
 from ipexctl.ui.messages import paint, print_message, wants_color, wrap_text
 from ipexctl.ui.results import group_by, print_json, value_json

@@ -30,6 +30,7 @@ from . import (
     part_scale,
     part_scale_run,
     part_start,
+    part_threads,
     part_train,
     part_wire,
     peers,
@@ -56,7 +57,6 @@ PARTS: Final[Mapping[str, Part]] = {
     "exec": Part(part_commands.measure_exec, counts=(1, 8, 32)),
     "doctor": Part(part_commands.measure_doctor, counts=(1, 8, 32)),
     "allreduce": Part(part_allreduce.measure_sizes, runs=7),
-    "allreduce-train": Part(part_allreduce.measure_trainings, runs=7),
     "allreduce-hosts": Part(part_wire.measure_shared, runs=9),
     "fetch": Part(part_files.measure_fetch),
     "fp32-math": Part(part_fp32_math.measure_speed, runs=7),
@@ -66,9 +66,10 @@ PARTS: Final[Mapping[str, Part]] = {
     "play": Part(part_commands.measure_play, counts=(1, 8)),
     "start": Part(part_start.measure, hosts=part_start.HOSTS),
     "sync": Part(part_files.measure_sync, counts=(1, 8)),
-    "train-fp32": Part(partial(part_train.measure, part_train.FP32), runs=28),
+    "train-fp32": Part(partial(part_train.measure, part_train.FP32), runs=7),
     "scale": Part(part_scale.measure, counts=(8, 64), runs=3),
     "scale-start": Part(part_scale_run.measure_start, counts=(8, 64), runs=3, has_own_lab=True),
+    "threads": Part(part_threads.measure, runs=7),
     "wire": Part(part_wire.measure_steps, runs=9),
     "wire-accuracy": Part(part_wire.measure_accuracy, runs=1),
 }
@@ -90,7 +91,7 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tools.benchmarks", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--runs", type=_positive, metavar="N", help="rounds of a part (default: 5, of some 1 to 28)")
+    parser.add_argument("--runs", type=_positive, metavar="N", help="rounds of a part (default: 5, of some 1 to 9)")
     parser.add_argument(
         "--only",
         type=_parts,

@@ -24,17 +24,17 @@ MPIRUN, TORCHRUN, ACCELERATE = "mpirun (Intel MPI)", "torchrun", "accelerate lau
 OTHERS: Final = (MPIRUN, TORCHRUN, ACCELERATE)
 NO_METER = "ipexctl run --no-meter"
 FP32_MATH, AUTOCAST = "ipexctl run --fp32-math bf16", "bf16 autocast in the script"
-SHARED, BACKEND = "ipexctl run --allreduce shared", "ipexctl run --allreduce backend"
+SHORT_SPIN: Final = "ipexctl run -x GOMP_SPINCOUNT=60000"
+
 OF_IPEXCTL: Final[Mapping[str, tuple[str, ...]]] = {
     OURS: (),
     NO_METER: ("--no-meter",),
     FP32_MATH: ("--fp32-math", "bf16"),
     AUTOCAST: (),
-    SHARED: ("--allreduce", "shared"),
-    BACKEND: ("--allreduce", "backend"),
+    SHORT_SPIN: ("-x", "GOMP_SPINCOUNT=60000"),
 }
 """Contender → its own options."""
-RANKS: Final = (1, 2)
+RANKS: Final = 2
 TORCH: Final = "2.13"
 AIM, AIM_WATCHED = 1.02, 1.005
 """Beside the other launchers; beside the same line without our programs."""
@@ -43,8 +43,6 @@ AIM_SHARE: Final = AIM_WATCHED - 1
 UNDISTURBED: Final = 8.0
 """Seconds in which the processor time of our programs is measured, in each of the first rounds."""
 SHARE_ROUNDS: Final = 7
-FEWEST_ROUNDS: Final = 7
-"""With which most differences of two ranks are decided."""
 FIRST_PORT = 29511
 LAUNCHER: Final = "timed_script.py"
 CONFIG: Final = """\
@@ -127,20 +125,12 @@ class Speeds:
 
 def measure(workload: Workload, rig: Rig) -> Report:
     place = prepare_place(rig)
-    found = {ranks: trained(rig, place, workload, ranks, _rounds(rig.runs, ranks)) for ranks in RANKS}
+    speeds = trained(rig, place, workload, RANKS, rig.runs)
     unit = f"{workload.unit}/s (ipexctl's time of a step / this one's: median, interval)"
-    header = (unit, *(format_count(ranks, "rank") for ranks in RANKS))
-    rows = tuple((name, *(_cell(found[ranks], name) for ranks in RANKS)) for name in (OURS, BY_HAND, *OTHERS))
-    goals = tuple(goal for ranks in RANKS for goal in _goals(found[ranks], format_count(ranks, "rank")))
-    rounds = ", ".join(
-        f"{format_count(_rounds(rig.runs, ranks), 'round')} with {format_count(ranks, 'rank')}" for ranks in RANKS
-    )
-    return Report(rig.runs, header, rows, goals, (f"{rounds}.",), (_headline(workload, found[RANKS[-1]]),))
-
-
-def _rounds(runs: int, ranks: int) -> int:
-    """With one rank almost all launchers start the same work: it takes more rounds to tell them apart."""
-    return runs if ranks == 1 else min(runs, max(FEWEST_ROUNDS, runs // 4))
+    ranks = format_count(RANKS, "rank")
+    rows = tuple((name, _cell(speeds, name)) for name in (OURS, BY_HAND, *OTHERS))
+    goals = _goals(speeds, ranks)
+    return Report(rig.runs, (unit, ranks), rows, goals, (), (_headline(workload, speeds),))
 
 
 def _cell(speeds: Speeds, name: str) -> str:
@@ -155,7 +145,7 @@ def _best(speeds: Speeds) -> str:
 def _headline(workload: Workload, speeds: Speeds) -> Headline:
     best = _best(speeds)
     ours, other = (f"{speeds.median(name):.0f} {workload.unit}/s" for name in (OURS, best))
-    what = f"training of a transformer, {format_count(RANKS[-1], 'rank')}"
+    what = f"training of a transformer, {format_count(RANKS, 'rank')}"
     return Headline(what, ours, other, best, f"{speeds.beside(best).median:.2f}x")
 
 
@@ -187,8 +177,7 @@ def prepare_place(rig: Rig) -> Place:
         shutil.copy(file, place.project)
     hostfile = place.project / "hosts"
     hostfile.write_text("localhost\n")
-    for ranks in RANKS:
-        (place.project / f"accelerate-{ranks}.yaml").write_text(CONFIG.format(hostfile=hostfile, ranks=ranks))
+    (place.project / f"accelerate-{RANKS}.yaml").write_text(CONFIG.format(hostfile=hostfile, ranks=RANKS))
     return place
 
 

@@ -20,8 +20,8 @@ from ipexctl.node.common.job_words import describe_run_end
 from ipexctl.node.common.records import Failure, LostOutput, RankStatus, SilentRank, Throughput, describe_apart
 from ipexctl.node.run.verdict import describe_exit, signal_name
 from ipexctl.run.hang import Hang, describe_silent
-from ipexctl.run.ranks import describe_ranks
-from ipexctl.run.stack_dump import RankStacks, name_ranks, place_lines
+from ipexctl.run.ranks import describe_ranks, name_ranks
+from ipexctl.run.stack_dump import RankStacks, place_lines
 from ipexctl.run.why.cause import choose_cause, choose_hang_cause, describe_full_disk, find_first_failure, find_hang
 from ipexctl.run.why.run_snapshot import RunSnapshot
 from ipexctl.text import format_clock, format_count, printable, rough_duration

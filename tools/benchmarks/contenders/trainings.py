@@ -1,7 +1,7 @@
-"""Trainings of all measurements but the digits: `trainings.py blocks|gradients|sizes|turns|accuracy`.
+"""Trainings of all measurements but the digits: `trainings.py blocks|sizes|turns|accuracy`.
 
-- `blocks` trains transformer blocks with 30 million parameters on random tokens, `gradients` exchanges 25 MB in each
-  step and computes little; both until they are ended. The batch is divided among the ranks, all tokens have one seed.
+- `blocks` trains transformer blocks with 30 million parameters on random tokens until it is ended. The batch is divided
+  among the ranks, all tokens have one seed.
 - `sizes`: the all-reduce of one bucket on the ranks of one host, in turns: over gloo, and as the plan of the run says,
   which is what the hook of DDP calls for a bucket and divides by the number of ranks, too. Rank 0 prints `sizes` with a
   JSON object: bytes → a list of pairs of seconds, of the slower rank.
@@ -117,12 +117,6 @@ def blocks(dtype: str) -> None:
         return cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())
 
     train_for_ever(network, torch.optim.AdamW(network.parameters(), lr=1e-4), 1, loss_of)
-
-
-def gradients() -> None:
-    network, number = Products(), torch.tensor(1.0 + dist.get_rank())
-    optimizer = torch.optim.SGD(network.parameters(), lr=1e-6)
-    train_for_ever(network, optimizer, 20, lambda model: model(number), gradient_as_bucket_view=True)
 
 
 # All-reduces of one size, on one host
@@ -454,7 +448,7 @@ def accuracy(workload: str, seed: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     kinds = parser.add_subparsers(required=True)
-    for function in (blocks, gradients, sizes, turns, accuracy):
+    for function in (blocks, sizes, turns, accuracy):
         kind = kinds.add_parser(function.__name__)
         kind.set_defaults(train=function)
         if function is blocks:
