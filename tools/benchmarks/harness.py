@@ -25,7 +25,7 @@ from .report import Headline
 TOO_LONG = 300.0
 """Seconds after which a contender counts as hung."""
 LOOK_INTERVAL = 0.05
-TIMES: Final = "wall s / client CPU s (ipexctl's wall / this wall)"
+TIMES: Final = "s (ipexctl's time / this time)"
 """What a cell of `table` has."""
 
 Measured = TypeVar("Measured")
@@ -207,7 +207,7 @@ def walls_ratio(figures: Mapping[str, Sequence[Spent]], name: str, beside: str) 
 
 
 def table(columns: Iterable[Mapping[str, Sequence[Spent]]], ours: str) -> tuple[tuple[str, ...], ...]:
-    """A row for each contender with its wall, processor and, in each column, our wall by its wall."""
+    """A row for each contender with its wall and, in each column, our wall by its wall."""
     columns = list(columns)
     return tuple((name, *(_cell(figures, name, ours) for figures in columns)) for name in columns[0])
 
@@ -217,8 +217,8 @@ def _wall(figures: Mapping[str, Sequence[Spent]], name: str) -> float:
 
 
 def _cell(figures: Mapping[str, Sequence[Spent]], name: str, ours: str) -> str:
-    times = f"{_wall(figures, name):.2f} / {median([spent.cpu for spent in figures[name]]):.2f}"
-    return times if name == ours else f"{times} ({walls_ratio(figures, ours, name):.2f}x)"
+    wall = f"{_wall(figures, name):.2f}"
+    return wall if name == ours else f"{wall} ({walls_ratio(figures, ours, name):.2f}x)"
 
 
 def headline(what: str, figures: Mapping[str, Sequence[Spent]], ours: str) -> Headline:

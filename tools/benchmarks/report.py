@@ -100,11 +100,7 @@ def put_headlines(path: Path, headlines: Iterable[Headline], date: str, processo
 
 
 def put_between_markers(path: Path, name: str, text: str) -> None:
-    """Replace what lies between `<!-- begin NAME -->` and `<!-- end NAME -->`; ValueError where they are not."""
+    """Replace what lies between `<!-- begin NAME -->` and `<!-- end NAME -->`; a page without them is left as it is."""
     begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
-    before = path.read_text()
     pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
-    after, found = pattern.subn(lambda _: f"{begin}\n\n{text}\n\n{end}", before)
-    if found != 1:
-        raise ValueError(f"{path} has {found} places between {begin} and {end}, not one")
-    path.write_text(after)
+    path.write_text(pattern.sub(lambda _: f"{begin}\n\n{text}\n\n{end}", path.read_text()))
