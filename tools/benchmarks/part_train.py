@@ -138,12 +138,8 @@ def _cell(speeds: Speeds, name: str) -> str:
     return speed if name == OURS else f"{speed} ({speeds.beside(name)})"
 
 
-def _best(speeds: Speeds) -> str:
-    return max(OTHERS, key=lambda name: speeds.beside(name).median)
-
-
 def _headline(workload: Workload, speeds: Speeds) -> Headline:
-    best = _best(speeds)
+    best = max(OTHERS, key=speeds.median)
     ours, other = (f"{speeds.median(name):.0f} {workload.unit}/s" for name in (OURS, best))
     what = f"training of a transformer, {format_count(RANKS, 'rank')}"
     return Headline(what, ours, other, best, f"{speeds.beside(best).median:.2f}x")
@@ -151,7 +147,7 @@ def _headline(workload: Workload, speeds: Speeds) -> Headline:
 
 def _goals(speeds: Speeds, ranks: str) -> tuple[Goal, ...]:
     """Of the other launchers, the one that comes off best counts."""
-    best = _best(speeds)
+    best = max(OTHERS, key=lambda name: speeds.beside(name).median)
     fastest, by_hand = speeds.beside(best), speeds.beside(BY_HAND)
     return (
         Goal(f"{ranks}: ≤ {AIM}x the best launcher", f"{fastest} {best}", fastest.stays_below(AIM)),
