@@ -186,8 +186,7 @@ def _open(events: Iterable[Event], own: Iterable[Event], thread: int | None) -> 
 
 
 def _top_level(own: Sequence[Event]) -> tuple[list[Event], dict[int, int]]:
-    """Return the events that are in no other event, and for each event the index of the one that contains it. Named
-    ranges do not count."""
+    """The outermost events, and for each event the index of the one around it. Named ranges do not count."""
     tops: list[Event] = []
     places: dict[int, int] = {}
     for place, event in enumerate(own):

@@ -89,8 +89,8 @@ class RunProfile:
 
 def profile_of(profiles: Mapping[int, RankProfile]) -> RunProfile | None:
     """None if no rank has been profiled, nor said why not. Profiles of earlier requests are of other steps."""
-    newest = max((profile.request for profile in profiles.values()), default="")
-    profiles = {rank: profile for rank, profile in sorted(profiles.items()) if profile.request == newest}
+    newest = max((profile.order for profile in profiles.values()), default=(0, 0))
+    profiles = {rank: profile for rank, profile in sorted(profiles.items()) if profile.order == newest}
     usable = {rank: profile for rank, profile in profiles.items() if profile.is_usable}
     notes = tuple(_notes(profiles))
     if not usable:
@@ -212,8 +212,10 @@ def _advice(profile: RunProfile) -> Iterator[str]:
     if main.share("all_reduce") >= _ADVISED["all_reduce"]:
         text = f"all-reduce takes {100 * main.share('all_reduce'):.0f} % of a step"
         yield f"{text}: larger batches or gradient accumulation; between hosts --wire bf16"
-    is_python = own.gaps >= PYTHON * own.seconds
-    if is_python:
+    has_gaps = own.gaps >= PYTHON * own.seconds
+    if has_gaps and own.cpu < own.gaps / 2:
+        yield f"the script sleeps or waits outside torch for {100 * (1 - own.cpu / own.seconds):.0f} % of a step"
+    elif has_gaps:
         text = f"Python between operators takes {100 * own.gaps / own.seconds:.0f} % of a step"
         yield f"{text}: larger batches, or torch.compile"
     average = own.product_seconds / own.products if own.products else SMALL_PRODUCT
@@ -226,7 +228,7 @@ def _advice(profile: RunProfile) -> Iterator[str]:
     if 2 * own.threads <= own.cores:
         text = f"torch uses {format_count(own.threads, 'thread')} on {own.cores} cores"
         yield f"{text}: --omp {own.cores}, and no torch.set_num_threads"
-    elif busy < IDLE and not is_python and main.share("data") + sum(own.communication) / own.seconds < _ADVISED["data"]:
+    elif busy < IDLE and not has_gaps and main.share("data") + sum(own.communication) / own.seconds < _ADVISED["data"]:
         text = f"{format_count(used, 'thread')} worked {100 * busy:.0f} % of a step"
         yield f"{text}: larger batches, or more ranks on each host (--ppn)"
     if own.peak_spread >= SLOWED:

@@ -101,7 +101,7 @@ class Asked(NamedTuple):
     master_addr: str | None = None
     """From a pasted line; only compared with node0's address."""
     local_rank: str = ""
-    """The option by which a pasted launcher gives each rank its local rank."""
+    """How a pasted launcher tells each rank its local rank: the option's name."""
     allocator: Allocator = "auto"
     """From a pasted line of ipexrun, as is `openmp`. `default`: malloc."""
     openmp: OpenMp = "auto"
@@ -110,7 +110,7 @@ class Asked(NamedTuple):
     """`ranks`, `omp`, `master_port`, `master_addr`, `backend` → what set it, if not the option of `ipexctl run`."""
     is_followed: bool = True
     resumed: tuple[str, ...] = ()
-    """The chain of resumed runs, that of --resume last. They no longer use a tree."""
+    """The runs that this one continues, that of --resume last. None of them uses a tree any more."""
     extra: tuple[str, ...] = ()
     """Extras of the project's own packages to install; with `group`, its dependency groups."""
     group: tuple[str, ...] = ()

@@ -54,7 +54,9 @@ def on_profile_asked(turn: Transition, event: ProfileAsked) -> None:
         turn.set(profile=pending._replace(ids=(*pending.ids, event.id)))
         return
     rows, waiting = ask_ranks(turn, "count-steps", event.id)
-    turn.set(profile=m.PendingProfile((event.id,), rows, waiting, turn.now.clock + DUMP_REPLIES))
+    number = turn.state.profiles + 1
+    pending = m.PendingProfile((event.id,), number, rows, waiting, turn.now.clock + DUMP_REPLIES)
+    turn.set(profile=pending, profiles=number)
     check(turn)
 
 
@@ -74,7 +76,7 @@ def on_step_count(turn: Transition, peer: RankState, message: StepCount) -> None
 
 def on_profile(turn: Transition, peer: RankState, message: RankProfile) -> None:
     pending = turn.state.profile
-    if pending is not None and message.request == pending.ids[0] and peer.rank in pending.waiting:
+    if pending is not None and message.request == pending.number and peer.rank in pending.waiting:
         turn.set(profile=_answered(pending, peer.rank, message.note))
         check(turn)
 
@@ -106,7 +108,7 @@ def _begin(turn: Transition, pending: PendingProfile) -> PendingProfile:
     lead = max(steps[rank] - count.steps for rank, count in counts.items())
     seconds = PROFILE_STEPS + 3 * (lead + PROFILED) * max(count.usual for count in counts.values())
     for rank, after in steps.items():
-        turn.send(rank, "profile", id=pending.ids[0], after_step=after)
+        turn.send(rank, "profile", attempt=turn.state.status.attempt, request=pending.number, after_step=after)
     return pending._replace(waiting=frozenset(counts), until=turn.now.clock + seconds, seconds=seconds)
 
 

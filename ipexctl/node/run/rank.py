@@ -223,7 +223,8 @@ class Rank:
             steps = self.meter.count_steps(str(message.get("id")), time.monotonic())
             self.client.send_message("steps", **steps._asdict())
         elif kind == "profile":
-            self.meter.ask_for_profile(str(message.get("id")), int(message["after_step"]), self.profile)
+            numbers = (int(message[name]) for name in ("attempt", "request", "after_step"))
+            self.meter.ask_for_profile(self.profile, *numbers)
         elif kind == "remove-job":
             remove_file(self.path)
             remove_file(os.path.join(os.path.dirname(self.path), RESERVED_FILE))

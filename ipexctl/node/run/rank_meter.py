@@ -67,8 +67,8 @@ class RankMeter:
         self._metrics = {stream: MetricReader(metric) for stream in ("out", "err")} if metric else {}
         self.profile = profile
         self._profile = ProfileFile(profile) if profile else None
-        self._request = ""
-        """Id of the last request for a profile."""
+        self._attempt = self._request = 0
+        """Of the last request for a profile."""
         self._windows: WindowMaker | None = None
         self._host = self.host = host
         self._probe: RankProbe | None = None
@@ -136,9 +136,9 @@ class RankMeter:
         since = now - windows.newest.wall / 1e9 if windows.newest is not None else 0.0
         return StepCount(request, reader.steps_made(), windows.usual_step, max(0.0, since))
 
-    def ask_for_profile(self, request: str, after_step: int, path: str) -> None:
+    def ask_for_profile(self, path: str, attempt: int, request: int, after_step: int) -> None:
         if self._reader is not None:
-            self._profile, self._request = ProfileFile(path), request
+            self._profile, self._attempt, self._request = ProfileFile(path), attempt, request
             self._profile.prepare()
             self._reader.ask_for_profile(after_step, path)
 
@@ -162,7 +162,7 @@ class RankMeter:
     def _read_profile(self) -> None:
         profile = self._profile.read() if self._profile is not None else None
         if profile is not None:
-            self._unsent.append(profile._replace(request=self._request))
+            self._unsent.append(profile._replace(attempt=self._attempt, request=self._request))
 
     def _add(self, closed: Sequence[StepWindow]) -> None:
         notes = self._probe.take() if self._probe is not None else None

@@ -79,8 +79,14 @@ class RankProfile(NamedTuple):
     """Name of the trace, or after `!` why it is missing."""
     cost: float = 0.0
     """Seconds that profiling took from the run."""
-    request: str = ""
-    """Id of the request that it answers, set by the rank wrapper; empty with `run --profile`. Newer ids are greater."""
+    attempt: int = 0
+    request: int = 0
+    """The attempt and the number of the request that it answers, set by the rank wrapper; 0 with `run --profile`."""
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Greater for a later request. The supervisor of a requeued job numbers its requests from 1 again."""
+        return self.attempt, self.request
 
     @property
     def is_usable(self) -> bool:

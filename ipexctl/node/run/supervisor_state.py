@@ -150,6 +150,7 @@ class PendingProfile(NamedTuple):
 
     ids: tuple[str, ...]
     """The request, and those that were made while it was pending, which get the same answer."""
+    number: int
     rows: Mapping[int, Json]
     waiting: frozenset[int]
     until: float
@@ -190,6 +191,8 @@ class SupervisorState(NamedTuple):
     dumps: tuple[PendingDump, ...] = ()
     stall_dump: str = ""
     profile: PendingProfile | None = None
+    profiles: int = 0
+    """Profiles that were requested so far."""
     job: JobState | None = None
     limit: JobLimit | None = None
     is_limit_near: bool = False

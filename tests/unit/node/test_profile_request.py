@@ -52,11 +52,11 @@ def test_ranks_that_step_together_profile_the_same_steps(
 
 
 def test_a_request_is_answered_once_all_ranks_have_sent_their_profile() -> None:
-    run = begun().at(9, SENT(0, RankProfile(seconds=1.0, request="a")))
+    run = begun().at(9, SENT(0, RankProfile(seconds=1.0, request=1)))
     assert not answers(run)
-    run.at(10, SENT(1, RankProfile(seconds=1.0, request="older")))
+    run.at(10, SENT(1, RankProfile(seconds=1.0, request=0)))
     assert not answers(run)
-    run.at(11, SENT(1, RankProfile(note="the script has a profiler of its own", request="a")))
+    run.at(11, SENT(1, RankProfile(note="the script has a profiler of its own", request=1)))
     assert answers(run) == [("a", ["", "the script has a profiler of its own"])]
     assert run.state.profile is None
 
@@ -64,14 +64,14 @@ def test_a_request_is_answered_once_all_ranks_have_sent_their_profile() -> None:
 def test_requests_at_once_get_the_same_answer() -> None:
     run = begun().at(7, m.ProfileAsked("b"))
     assert not run.done(m.Send)
-    run.at(9, *(SENT(rank, RankProfile(seconds=1.0, request="a")) for rank in (0, 1)))
+    run.at(9, *(SENT(rank, RankProfile(seconds=1.0, request=1)) for rank in (0, 1)))
     assert answers(run) == [("a", ["", ""]), ("b", ["", ""])]
 
 
 def test_ranks_without_steps_are_left_out() -> None:
     run = asked(3).at(6, counted(0, 100), counted(1, 1, usual=0.0), SENT(2, StepCount("a")))
     assert run.sent("profile") == [0]
-    run.at(7, SENT(0, RankProfile(seconds=1.0, request="a")))
+    run.at(7, SENT(0, RankProfile(seconds=1.0, request=1)))
     assert answers(run) == [("a", ["", *["no two optimizer steps of it were counted yet"] * 2])]
 
 

@@ -189,16 +189,17 @@ def test_a_request_for_a_profile_reaches_the_process_that_trains(tmp_path: Path)
         writer.write(Totals((1000 + number) * SECOND, number + 1))
         assert writer.exchange_steps(number + 1) == 0
     assert meter.count_steps("a", 1009.0) == StepCount("a", 3, 1.0, 7.0)
-    meter.ask_for_profile("a", 7, path)
+    meter.ask_for_profile(path, 0, 1, 7)
     assert (writer.exchange_steps(4), writer.profile_path()) == (7, path)
     writer.close()
     after = RingWriter(environ[VARIABLE])
     assert after.exchange_steps(0) == 0, "the request was for the process before"
-    meter.ask_for_profile("b", 9, path)
+    meter.ask_for_profile(path, 1, 2, 9)
     assert (after.exchange_steps(1), meter.count_steps("b", 1003.0).steps) == (9, 1)
     (tmp_path / "0000.profile").write_text('{"note": "no"}')
     meter.poll([], 1003.0)
-    assert [(kind, fields["request"]) for kind, fields in meter.take()] == [("profile", "b")]
+    sent = [(kind, fields["attempt"], fields["request"]) for kind, fields in meter.take()]
+    assert sent == [("profile", 1, 2)]
     after.close()
 
 
@@ -206,5 +207,5 @@ def test_a_rank_without_a_meter_has_no_steps_to_profile() -> None:
     meter = RankMeter(is_on=False)
     meter.start(0.0)
     assert meter.count_steps("a", 1.0) == StepCount("a")
-    meter.ask_for_profile("a", 7, "/nowhere")
+    meter.ask_for_profile("/nowhere", 0, 1, 7)
     assert meter.take() == []

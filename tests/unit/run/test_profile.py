@@ -65,6 +65,7 @@ def test_the_shortest_communication_of_each_step_is_the_all_reduce_and_more_is_w
         ({"data": 0.5, "rest": 0.0, "forward": 0.3}, "waiting for data takes 25 % of a step"),
         ({"communication": (0.3, 0.3), "forward": 0.2}, "all-reduce takes 30 % of a step"),
         ({"gaps": 0.8}, "Python between operators takes 40 % of a step"),
+        ({"gaps": 1.8, "cpu": 0.2}, "sleeps or waits outside torch for 90 % of a step"),
         ({"products": 100_000, "flops": 1}, "a matrix product takes 14 µs on average, too little for 8 threads"),
         ({"threads": 1}, "torch uses 1 thread on 8 cores: --omp 8"),
         ({"cpu": 2.0, "communication": (0.0, 0.0), "rest": 0.3}, "8 threads worked 12 % of a step"),
@@ -113,6 +114,10 @@ def test_a_damaged_profile_is_left_out_and_a_cut_one_is_named() -> None:
 
 
 def test_profiles_of_an_earlier_request_are_left_out() -> None:
-    profile = profile_of({0: USUAL, 1: USUAL._replace(request="20261128-1"), 2: USUAL._replace(request="20261127-9")})
+    live = [USUAL._replace(attempt=attempt, request=request) for attempt, request in ((1, 1), (0, 9), (0, 10))]
+    profile = profile_of(dict(enumerate([USUAL, *live])))
     assert profile is not None
-    assert [each.rank for each in profile.ranks] == [1]
+    assert [each.rank for each in profile.ranks] == [1], "one of a requeued job, which counts from 1 again"
+    profile = profile_of(dict(enumerate([USUAL, *live[1:]])))
+    assert profile is not None
+    assert [each.rank for each in profile.ranks] == [2]
