@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import paramiko
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from paramiko.agent import AgentSSH
@@ -63,6 +64,8 @@ class KeyRing:
             return self._open_encrypted(path, cancel)
         except (ValueError, paramiko.SSHException, UnknownKeyType):
             return KeyLoadResult(None, f"{path} can't be read as a private key")
+        except UnsupportedAlgorithm as error:  # such as a FIDO key
+            return KeyLoadResult(None, f"{path}: {error}")
 
     def _open_encrypted(self, path: Path, cancel: Cancel) -> KeyLoadResult:
         for attempt in range(3):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import os
+import struct
 import subprocess
 from pathlib import Path
 
@@ -69,6 +71,32 @@ def test_the_certificate_beside_a_key_is_loaded(tmp_path: Path) -> None:
     loaded = load(tmp_path / "id")
     assert loaded is not None
     assert str(certificate) in loaded.problem
+
+
+def fido_key(cipher: bytes) -> str:
+    """The file that `ssh-keygen -t ed25519-sk` writes, whose public part is never encrypted."""
+
+    def field(data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + data
+
+    options = field(b"0123456789abcdef") + struct.pack(">I", 16) if cipher != b"none" else b""
+    key = field(b"sk-ssh-ed25519@openssh.com") + field(bytes(32)) + field(b"ssh:")
+    file = b"openssh-key-v1\0" + field(cipher) + field(b"bcrypt" if options else b"none") + field(options)
+    file += struct.pack(">I", 1) + field(key) + field(bytes(256))
+    return (
+        f"-----BEGIN OPENSSH PRIVATE KEY-----\n{base64.encodebytes(file).decode()}-----END OPENSSH PRIVATE KEY-----\n"
+    )
+
+
+@pytest.mark.parametrize("cipher", [b"none", b"aes256-ctr"])
+def test_a_fido_key_is_skipped_without_a_question(tmp_path: Path, cipher: bytes) -> None:
+    path = tmp_path / "id_ed25519_sk"
+    path.write_text(fido_key(cipher))
+    loaded = load(path)
+    assert loaded is not None
+    assert loaded.key is None
+    assert str(path) in loaded.problem
+    assert "sk-ssh-ed25519" in loaded.problem
 
 
 @pytest.mark.parametrize("kind", ["fifo", "/dev/zero", "socket", "large"])
