@@ -213,7 +213,10 @@ def _torch_library(found: PatternMatch) -> tuple[str, str] | None:
     return lost, f"to build it again: {found.context.repair}"
 
 
-_THROWN: Final = re.compile(r"^terminate called after throwing an instance of '(?P<what>[^']+)'", re.MULTILINE)
+_THROWN: Final = re.compile(
+    r"^terminate called after throwing an instance of '(?P<type>[^']+)'(?:\n\s+what\(\):\s+(?P<words>.+))?",
+    re.MULTILINE,
+)
 
 
 def _aborted(found: PatternMatch) -> tuple[str, str]:
@@ -222,7 +225,8 @@ def _aborted(found: PatternMatch) -> tuple[str, str]:
     full_log = f"the complete message: ipexctl logs {found.context.run} -r {output.rank} --stderr"
     if match := _THROWN.search(output.last_text):
         at = f" ({output.place})" if output.place else ""
-        return f"a library aborted {process}{at} with a C++ exception: {match['what']}", full_log
+        words = f": {shorten_text(match['words'])}" if match["words"] else ""
+        return f"a library aborted {process}{at} with a C++ exception, {match['type']}{words}", full_log
     if output.place:
         return f"{process} was aborted in a call at {output.place}", full_log
     if "Fatal Python error: Aborted" in output.last_text:

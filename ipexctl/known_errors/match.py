@@ -33,6 +33,7 @@ _PREFIX: Final = re.compile(r"^\[rank\d+\]:(?: |$)")
 _COLOR: Final = re.compile(r"\x1b\[[0-9;:?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.")
 _TRACEBACK: Final = "Traceback (most recent call last):"
 _FATAL: Final = "Fatal Python error:"
+_TERMINATE: Final = "terminate called"
 _CHAINED: Final = ("During handling of the above exception", "The above exception was the direct cause")
 _FRAME: Final = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _EXCEPTION: Final = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?::\s(?P<words>.*))?$")
@@ -300,7 +301,7 @@ def bare(line: str) -> str:
 
 
 def _last_exception(lines: Sequence[str]) -> int | None:
-    """First line of the last traceback, including its causes; None if the rank continued after it."""
+    """First line of the last traceback, with its causes and a C++ exception before it; None if the rank continued."""
     starts = [at for at, line in enumerate(lines) if line.startswith((_TRACEBACK, _FATAL))]
     if not starts:
         return None
@@ -312,6 +313,9 @@ def _last_exception(lines: Sequence[str]) -> int | None:
         if not any(line.startswith(_CHAINED) for line in lines[before:start]):
             break
         start = before
+    if lines[start].startswith(_FATAL):  # faulthandler prints it after the message of the C++ runtime
+        above = range(start - 1, max(-1, start - _SAID_AFTER), -1)
+        start = next((at for at in above if lines[at].startswith(_TERMINATE)), start)
     return start
 
 

@@ -166,8 +166,10 @@ def replace_verdict(turn: Transition, ending: Ending, reason: str, first: Failur
 def on_exit(turn: Transition, peer: RankState, message: Exit) -> None:
     code, by, oom = message.code, message.signal, message.oom
     is_end = by is not None or code in (128 + signal.SIGTERM, 128 + signal.SIGKILL)
-    was_stopped = not message.is_own and is_end
-    is_running, is_limit_near = turn.state.ending is None, turn.state.is_limit_near
+    ending = turn.state.ending
+    is_running, is_limit_near = ending is None, turn.state.is_limit_near
+    # After a stop on request, a rank that ignores SIGTERM is killed by its wrapper or by mpirun's daemons.
+    was_stopped = is_end and (not message.is_own or (ending is not None and ending.state == "stopped"))
     on_notice = is_limit_near and (by or code - 128) in NOTICE_SIGNALS
     on_notice |= turn.state.has_left_at_notice and code != 0 and by is None and is_running
     turn.set(has_left_at_notice=turn.state.has_left_at_notice or (is_limit_near and (on_notice or code == 0)))

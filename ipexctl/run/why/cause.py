@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.known_errors.error_table import known_errors
-from ipexctl.known_errors.match import Cause, PatternMatch, RankOutput, bare, cause_of, explain_exception
+from ipexctl.known_errors.match import Cause, PatternMatch, RankOutput, bare, cause_of, explain_exception, shorten_text
 from ipexctl.node.common.files import format_size
 from ipexctl.node.common.records import Failure, FullDisk, OutOfMemory, RankStatus
 from ipexctl.node.run.run_snapshot import FEW_LINES
@@ -77,9 +77,18 @@ def choose_hang_cause(snapshot: RunSnapshot) -> Cause | None:
         return hint or _of_hang(snapshot, hang)
     if snapshot.current_dump is not None and snapshot.current_dump.is_complete:
         return None  # no rank waits for another one
+    return choose_raised(snapshot) or hint
+
+
+_OF_STOPPING: Final = ("KeyboardInterrupt", "SystemExit")
+"""Exceptions that SIGTERM raises in scripts that handle it."""
+
+
+def choose_raised(snapshot: RunSnapshot) -> Cause | None:
+    """The exception that a rank had printed when the run was ended."""
     cause = _cause_of_others(snapshot, None)
-    has_raised = cause is not None and snapshot.output_of(cause.rank).exception is not None
-    return cause if has_raised else hint
+    raised = snapshot.output_of(cause.rank).exception if cause is not None else None
+    return cause if raised is not None and raised[0] not in _OF_STOPPING else None
 
 
 def _resumed_alone(snapshot: RunSnapshot, hang: Hang, resumed: Mapping[int, str]) -> Cause:
@@ -279,7 +288,9 @@ def _end_without_text(snapshot: RunSnapshot, first: Failure) -> Cause | None:
         if lost is not None and first.rank in lost.ranks and first.rank not in snapshot.copied:
             host = lost.host or snapshot.node0
             return _recorded(snapshot, first, "run.output_lost", code=first.exit_code, node0=host)
-        return _recorded(snapshot, first, "script.exited", code=first.exit_code)
+        errors = [line for line in map(bare, snapshot.output_of(first.rank).err) if line.strip()]
+        said = f"; its last line on stderr: {shorten_text(printable(errors[-1].strip()))}" if errors else ""
+        return _recorded(snapshot, first, "script.exited", code=first.exit_code, said=said)
     return None
 
 

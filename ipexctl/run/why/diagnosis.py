@@ -22,7 +22,14 @@ from ipexctl.node.run.verdict import describe_exit, signal_name
 from ipexctl.run.hang import Hang, describe_silent
 from ipexctl.run.ranks import describe_ranks, name_ranks
 from ipexctl.run.stack_dump import RankStacks, place_lines
-from ipexctl.run.why.cause import choose_cause, choose_hang_cause, describe_full_disk, find_first_failure, find_hang
+from ipexctl.run.why.cause import (
+    choose_cause,
+    choose_hang_cause,
+    choose_raised,
+    describe_full_disk,
+    find_first_failure,
+    find_hang,
+)
 from ipexctl.run.why.run_snapshot import RunSnapshot
 from ipexctl.text import format_clock, format_count, printable, rough_duration
 
@@ -91,17 +98,21 @@ def _failed(snapshot: RunSnapshot) -> Diagnosis:
     failed = f"run {run} failed{_after(snapshot)}"
     has_hung = first is not None and first.kind == "hang"
     if has_hung or _is_over_time(first):
-        more = "a longer --time-limit gives it more time; a script continues from its own checkpoint"
+        is_silent = has_hung or snapshot.silent_for is not None
+        cause = choose_hang_cause(snapshot) if is_silent else choose_raised(snapshot)
+        more: tuple[str, ...] = ()
         if has_hung:
-            more = "--on-hang stop has ended it; a run that prints less often needs a longer --hang-after"
+            more = ("--on-hang stop has ended it; a run that prints less often needs a longer --hang-after",)
+        elif cause is None or is_silent:
+            more = ("a longer --time-limit gives it more time; a script continues from its own checkpoint",)
         return Diagnosis(
             run,
             "failed",
             f"run {run} was ended{_after(snapshot)}: {snapshot.status.reason or 'its time limit was over'}",
             first,
-            choose_hang_cause(snapshot) if has_hung or snapshot.silent_for is not None else None,
+            cause,
             others=_last_places(snapshot),
-            notes=(*_hung(snapshot), *_notes(snapshot), more),
+            notes=(*_hung(snapshot), *_notes(snapshot), *more),
             next=(f"ipexctl logs {run}",),
         )
     cause, others = choose_cause(snapshot, first), _other_ranks(snapshot, first)

@@ -67,6 +67,12 @@ def test_ranks_stopped_by_the_supervisor_are_not_the_first_failure() -> None:
     assert run.states([1]) == ["stopped"]
 
 
+def test_rank_that_is_killed_after_a_stop_on_request_did_not_fail() -> None:
+    run = cluster().at(5, m.StopAsked(2), exit_of(0, 137, signal=9), exit_of(1, 7))
+    assert run.states([0, 1]) == ["stopped", "failed"]
+    assert run.state.status.first_failure is None
+
+
 @pytest.mark.parametrize(
     ("silent", "words", "first"),
     [

@@ -432,6 +432,21 @@ def test_stopped_run_reports_its_silence(ended: dict[str, Any]) -> None:
     assert not any("--stacks" in note for note in talked.notes)
 
 
+@pytest.mark.parametrize(
+    ("printed", "cause"),
+    [
+        ("Traceback (most recent call last):\nValueError: batch 7 is empty", "script.raised"),
+        ("Traceback (most recent call last):\nKeyboardInterrupt", None),
+        ("step 7", None),
+    ],
+)
+def test_exception_before_the_time_limit_is_the_cause(printed: str, cause: str | None) -> None:
+    first = {"kind": "time-limit", "rank": None, "host": None, "at": 1012.0}
+    verdict = judged([(STOPPED, printed), (STOPPED, "")], first=first, status={"exit_code": 124}, silent=None)
+    assert cause_id(verdict) == cause
+    assert any("longer --time-limit" in note for note in verdict.notes) is (cause is None)
+
+
 def notes_of_a_run() -> tuple[str, ...]:
     """Notes of a run that was restarted once, with lost output and events, and one rank on other cores."""
     rows = [(STOPPED, ""), ({**FAILED, "lost": 12345, "mismatch": ["only core 1 may be used here"]}, "")]
