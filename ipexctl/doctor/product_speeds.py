@@ -1,4 +1,5 @@
-"""A file with the speed of fp32 matrix products on each machine in its last `doctor --smoke`, also with bf16 inputs.
+"""A file with the speed of fp32 matrix products on each machine in its last `doctor --smoke`
+without other load, also with bf16 inputs.
 It is keyed by `Facts.hardware`, because hosts of two clusters may share a name.
 """
 
@@ -16,10 +17,10 @@ from ipexctl.node.common.records import as_dict, as_number
 
 
 class ProductSpeeds(NamedTuple):
-    """Operations per second."""
+    """Operations per second of one core. Files of older versions have others, in fields without `core_`."""
 
-    fp32: float
-    rounded: float
+    core_fp32: float
+    core_rounded: float
     """With bf16 inputs."""
 
 

@@ -17,6 +17,7 @@ from ipexctl.doctor.port_pairs import Target, connect_order, parse_listener
 from ipexctl.doctor.product_speeds import ProductSpeeds
 from ipexctl.facts.facts import Facts
 from ipexctl.hosts.host import Host
+from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.medians import medians_of_others
 from ipexctl.node.common.records import as_number
 from ipexctl.node.network.speed import LinkServerRequest, SmokeRequest, SpeedRequest
@@ -51,6 +52,8 @@ class Figure(NamedTuple):
     value: float
     method: str
     """Only figures of the same method are compared."""
+    is_busy: bool = False
+    """True if other programs used the host meanwhile."""
 
 
 class HostSmoke(NamedTuple):
@@ -61,7 +64,9 @@ class HostSmoke(NamedTuple):
     @property
     def speeds(self) -> ProductSpeeds | None:
         fp32, rounded = self.figures.get("fp32"), self.figures.get("rounded")
-        return ProductSpeeds(fp32.value, rounded.value) if fp32 is not None and rounded is not None else None
+        if fp32 is None or rounded is None or fp32.is_busy or rounded.is_busy:
+            return None
+        return ProductSpeeds(fp32.value, rounded.value)
 
 
 class LinkSmoke(NamedTuple):
@@ -109,7 +114,7 @@ def parse_figure(event: Reply) -> tuple[Measurement, Figure] | None:
     value = as_number(event.get("value")) or 0.0
     if event.get("event") != "figure" or kind is None or value <= 0:
         return None
-    return kind, Figure(value, printable(str(event.get("how"))))
+    return kind, Figure(value, printable(str(event.get("how"))), event.get("is_busy") is True)
 
 
 def parse_link(event: Reply, names: Sequence[str]) -> LinkSmoke | None:
@@ -197,6 +202,9 @@ def _summary(hosts: Sequence[HostSmoke], links: Sequence[LinkSmoke]) -> str:
             f"node0 to the others {_span([f'{trip * 1e6:.0f} µs' for trip in sorted(trips)])} round trip,"
             f" {_span([f'{speed / 1e9:.3g} Gbit/s' for speed in sorted(bits)])}"
         )
+    busy = [host.name for host in hosts if any(figure.is_busy for figure in host.figures.values())]
+    if busy:
+        parts.append(f"{fold(busy)} had other work meanwhile, so this may be too little, and is not kept")
     return f"Measured: {'; '.join(parts)}." if parts else ""
 
 

@@ -100,8 +100,10 @@ class Facts(NamedTuple):
 
     @property
     def hardware(self) -> str:
-        """A digest of processor and network cards, also the same after a reboot; empty if they are unknown."""
-        macs = sorted(nic.mac for nic in self.network.nics if nic.kind in _CARDS and nic.mac)
+        """A digest of processor and network cards, also the same after a reboot; empty if they are unknown. Virtual
+        interfaces come and go, so they count only on a host without another one, such as a container."""
+        cards = [nic for nic in self.network.nics if nic.kind in _CARDS and nic.mac]
+        macs = sorted(nic.mac or "" for nic in [nic for nic in cards if nic.physical] or cards)
         if not macs or not self.cpu.model_name:
             return ""
         return sha256(repr((self.cpu.model_name, self.cpu.allowed, macs)).encode()).hexdigest()[:16]

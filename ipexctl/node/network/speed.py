@@ -1,7 +1,7 @@
 """Measures to a few percent how fast this host computes, and how fast its links to other hosts are.
 
-host     → {"event": "figure", "kind": "memory" | "fp32" | "bf16" | "rounded", "value": per second, "how"}, or
-           {"event": "none", "reason"}, one per measurement; {"event": "loading"} before it imports torch
+host     → {"event": "figure", "kind": "memory" | "fp32" | "bf16" | "rounded", "value": per second, "how",
+           "is_busy"}, or {"event": "none", "reason"}, one per measurement; {"event": "loading"} before it imports torch
 serve    → {"event": "ready", "port": N or null, "reason"}; until the end of stdin
 connect  reads lines of SECONDS ADDRESS PORT TOKEN ADDRESS PORT TOKEN …
          → {"event": "result", "number", "round_trip": seconds, "bits": per second} or with "reason", one per target
@@ -24,6 +24,10 @@ from ipexctl.node.network.ports import parse_order
 
 _ROUND = 0.25
 """Seconds for one measurement."""
+_LONG_PRODUCT = 0.01
+"""Seconds from which a product is large enough: in shorter ones, starting it counts."""
+_PREEMPTED = 1.2
+"""Wall-clock time per processor time from which other programs have used this core."""
 _PING, _STREAM = b"ping..!\n", b"stream!\n"
 _MOST_BYTES = 256 << 20
 
@@ -52,17 +56,18 @@ def limit_lifetime(request: SmokeRequest) -> None:
 def measure_host(request: SpeedRequest, _: BinaryIO) -> Json:
     limit_lifetime(request)
     cores, deadline = request["cores"], time.monotonic() + request["seconds"]
+    is_loaded = os.getloadavg()[0] >= max(2.0, cores / 4)  # as doctor's activity.load
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        os.environ[name] = str(cores)
+        os.environ[name] = "1"  # threads that wait for a preempted one would count
     speed, workers = copy_speed(cores)
     if workers:
         how = f"by {workers} processes" if workers > 1 else "by one process"
-        emit("figure", kind="memory", value=speed, how=how)
+        emit("figure", kind="memory", value=speed, how=how, is_busy=is_loaded)
     else:
         emit("none", reason="too little memory is free to measure its speed")
     extend_search_path()
     try:
-        multiply_matrices(deadline)
+        multiply_matrices(deadline, is_loaded=is_loaded)
     except ImportError:
         emit("none", reason="neither torch nor numpy is installed to multiply matrices")
     return {}
@@ -114,7 +119,7 @@ def available_memory() -> int | None:
     return None
 
 
-def multiply_matrices(deadline: float) -> None:
+def multiply_matrices(deadline: float, *, is_loaded: bool) -> None:
     left = deadline - time.monotonic()
     emit("loading")
     try:
@@ -122,7 +127,7 @@ def multiply_matrices(deadline: float) -> None:
     except Exception:  # noqa: BLE001  # a broken installation counts as none
         import numpy  # type: ignore[import-not-found, unused-ignore]
 
-        emit_product("fp32", "with numpy", lambda size: numpy.full((size, size), 0.5, dtype=numpy.float32), deadline)
+        emit_product("fp32", "numpy", lambda size: numpy.full((size, size), 0.5, numpy.float32), deadline, is_loaded)
         return
     torch.set_grad_enabled(False)
     deadline = time.monotonic() + left
@@ -130,32 +135,36 @@ def multiply_matrices(deadline: float) -> None:
     def half(kind: Any) -> Callable[[int], Any]:
         return lambda size: torch.full((size, size), 0.5, dtype=kind)
 
-    emit_product("fp32", "with torch", half(torch.float32), deadline)
+    emit_product("fp32", "torch", half(torch.float32), deadline, is_loaded)
     if time.monotonic() < deadline:
-        emit_product("bf16", "with torch", half(torch.bfloat16), deadline)
+        emit_product("bf16", "torch", half(torch.bfloat16), deadline, is_loaded)
     if time.monotonic() < deadline and hasattr(torch, "set_float32_matmul_precision"):
         torch.set_float32_matmul_precision("medium")  # bf16 inputs, in torch 2.3 or newer on CPUs
-        emit_product("rounded", "with torch", half(torch.float32), deadline)
+        emit_product("rounded", "torch", half(torch.float32), deadline, is_loaded)
 
 
-def emit_product(kind: str, how: str, make: Callable[[int], Any], deadline: float) -> None:
-    """Report operations per second, for square matrices as large as the time allows."""
+def emit_product(kind: str, library: str, make: Callable[[int], Any], deadline: float, is_loaded: bool) -> None:
+    """Report operations per second of processor time on one core, for square matrices that take long enough."""
     size = 256
     while True:
         matrix = make(size)
         matrix @ matrix  # the first product sets up the library
-        started = time.perf_counter()
-        matrix @ matrix
-        took = max(1e-6, time.perf_counter() - started)
-        if size >= 2048 or took * 8 * 3 > _ROUND or time.monotonic() > deadline:
+        took = processor_time(matrix)
+        if size >= 2048 or took >= _LONG_PRODUCT or time.monotonic() > deadline:
             break
         size *= 2
-    started = time.perf_counter()
-    while time.perf_counter() - started < _ROUND and time.monotonic() < deadline:
-        once = time.perf_counter()
-        matrix @ matrix
-        took = min(took, time.perf_counter() - once)  # take the best, because other programs can only slow it down
-    emit("figure", kind=kind, value=2 * size**3 / took, how=how)
+    started, used = time.monotonic(), time.process_time()
+    while time.monotonic() - started < _ROUND and time.monotonic() < deadline:
+        took = min(took, processor_time(matrix))  # take the best, because other programs can only slow it down
+    waited = time.monotonic() - started > _PREEMPTED * (time.process_time() - used)
+    how = f"with {library} on one core"
+    emit("figure", kind=kind, value=2 * size**3 / took, how=how, is_busy=is_loaded or waited)
+
+
+def processor_time(matrix: Any) -> float:
+    started = time.process_time()
+    matrix @ matrix
+    return max(1e-6, time.process_time() - started)
 
 
 class LinkServer(AuthenticatingServer):

@@ -188,8 +188,8 @@ def amx_text(hosts: Mapping[str, str]) -> str:
     )
     if not known:
         return printable(f"{text}; to measure what it brings: ipexctl doctor --smoke")
-    host, speeds = max(known.items(), key=lambda each: each[1].rounded / each[1].fp32)
-    if speeds.rounded < _WORTH * speeds.fp32:
+    host, speeds = max(known.items(), key=lambda each: each[1].core_rounded / each[1].core_fp32)
+    if speeds.core_rounded < _WORTH * speeds.core_fp32:
         return ""
     fp32, rounded = (f"{value / 1e9:.3g}" for value in speeds)
     return printable(f"{text}; {host} by doctor --smoke: {fp32} GFLOP/s, with bf16 inputs {rounded}")

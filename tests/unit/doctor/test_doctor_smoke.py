@@ -34,6 +34,7 @@ from ipexctl.doctor.smoke import (
 from ipexctl.facts.cpu import Cpu
 from ipexctl.facts.facts import Facts
 from ipexctl.hosts.host import Host
+from ipexctl.node.network.speed import emit_product
 from ipexctl.remote.node_call import agent_command, agent_zip
 from ipexctl.remote.reply import Reply
 
@@ -183,7 +184,40 @@ def test_matrix_multiplication_uses_a_library_of_the_environment(tmp_path: Path)
     content = agent_zip("network") + request
     done = subprocess.run(["sh", "-c", command.script], input=content, capture_output=True, timeout=60, check=True)
     read = dict(figure for line in done.stdout.splitlines() if (figure := parse_figure(Reply(json.loads(line)))))
-    assert (read["fp32"].value > 0, read["fp32"].method) == (True, "with numpy")
+    assert (read["fp32"].value > 0, read["fp32"].method) == (True, "with numpy on one core")
+
+
+class Matrix:
+    """Its product takes 2 ns of processor time for each of its numbers, and other programs make it wait as long as
+    `waits` times that."""
+
+    now = used = 0.0
+
+    def __init__(self, size: int, waits: float) -> None:
+        self.size, self.waits = size, waits
+
+    def __matmul__(self, _: Matrix) -> None:
+        Matrix.used += self.size**2 * 2e-9
+        Matrix.now += self.size**2 * 2e-9 * (1 + self.waits)
+
+
+@pytest.mark.parametrize(("waits", "is_loaded", "is_busy"), [(0, False, False), (0, True, True), (9, False, True)])
+def test_products_are_as_fast_beside_other_programs_and_marked(
+    waits: float, is_loaded: bool, is_busy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[dict[str, Any]] = []
+    monkeypatch.setattr("ipexctl.node.network.speed.time.monotonic", lambda: Matrix.now)
+    monkeypatch.setattr("ipexctl.node.network.speed.time.process_time", lambda: Matrix.used)
+    monkeypatch.setattr(
+        "ipexctl.node.network.speed.emit", lambda event, **fields: said.append({"event": event} | fields)
+    )
+    emit_product("fp32", "torch", lambda size: Matrix(size, waits), Matrix.now + 9, is_loaded)
+    kind, figure = parse_figure(Reply(said[0])) or pytest.fail("no figure")
+    assert tuple(figure) == (pytest.approx(2 * 2048 / 2e-9), "with torch on one core", is_busy)
+    fast = HostSmoke("a", {kind: figure, "rounded": figure})
+    assert fast.speeds == (None if is_busy else (figure.value, figure.value))
+    (finding,) = smoke_findings([fast], (), {})
+    assert ("a had other work meanwhile" in finding.message) == is_busy
 
 
 class Node0:

@@ -507,3 +507,11 @@ def test_an_answer_without_its_end_is_none() -> None:
     assert look("looked yes\n") == RunsOnHost()
     assert look("run.hidden yes\nlooked yes\n") == RunsOnHost((), hides_others=True)
     assert parse_live_runs(read_answers("")) == RunsOnHost()
+
+
+def test_a_new_bridge_makes_no_other_machine_but_a_container_is_known_by_its_virtual_card() -> None:
+    card, bridge = (Nic(name, "ethernet", physical=name == "eth0", mac=f"02:{name}") for name in ("eth0", "tap0"))
+    machine = Facts(cpu=Cpu(model_name="Xeon"), network=Network(nics=(card,)))
+    assert machine._replace(network=Network(nics=(card, bridge))).hardware == machine.hardware != ""
+    container = machine._replace(network=Network(nics=(bridge,)))
+    assert container.hardware not in ("", machine.hardware)
