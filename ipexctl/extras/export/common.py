@@ -150,7 +150,7 @@ def fold_line(parts: Sequence[str]) -> list[str]:
 
 
 def require_mpirun(plan: Plan, purpose: str) -> None:
-    if plan.has_starters:
+    if plan.is_direct:
         fix = "use --mpi intel, openmpi or mpich, or the path of an mpirun"
         ranks = "this single rank is" if plan.world_size == 1 else "these ranks are"
         raise UserError(f"{purpose} starts ranks with mpirun, but {ranks} planned without it", fix=fix)

@@ -128,7 +128,7 @@ def _with_environment(plan: Plan, name: str) -> Plan:
 
 def _needs_mpi(plan: Plan) -> bool:
     """False for ranks over gloo, and for ranks that ipexctl itself starts."""
-    return plan.backend != "gloo" and not plan.has_starters
+    return plan.backend != "gloo" and not plan.is_direct
 
 
 def _requirements(plan: Plan, cwd: str) -> str:

@@ -143,7 +143,7 @@ def _remote_command(host: Host) -> str:
 
 def _rank(plan: Plan, setup: str | None) -> list[str]:
     lines = [f"#!/bin/{_shell(setup)}"]
-    if plan.has_starters:
+    if plan.is_direct:
         lines += ["rank=0"]
     else:
         lines += ["# this rank's number, from mpirun", "rank=${PMI_RANK:-$OMPI_COMM_WORLD_RANK}"]

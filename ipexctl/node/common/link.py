@@ -2,7 +2,8 @@
 
 Both ends prove that they have the same token: `challenge {nonce}`, `hello {nonce, proof, …}`, `welcome {proof, …}` or
 `refused`. A proof is an HMAC over direction, both nonces and all other fields, with a key for one kind of port, so it
-can't be replayed, reflected or changed. Later messages are neither encrypted nor authenticated (docs/security.md).
+can't be replayed, reflected or changed. Later messages are not encrypted; of them, orders to a host starter alone are
+authenticated (`OrderProof`; docs/security.md).
 """
 
 from __future__ import annotations
@@ -50,18 +51,22 @@ class ServerHandshake:
         if hello.get("t") != "hello":
             raise HandshakeError("its first message is not a hello")
         peer_nonce = _nonce_of(hello)
-        _check_proof(self._key, "client", self._nonce, peer_nonce, hello)
+        _check_proof(self._key, ["client", self._nonce, peer_nonce], hello)
         self._peer_nonce = peer_nonce
 
     def welcome(self, **fields: object) -> Json:
         """Reply to a checked hello. The proof covers `fields` too."""
         assert self._peer_nonce, "the client has proven nothing"
         message = {"t": "welcome", **fields}
-        return {**message, "proof": _proof(self._key, "server", self._nonce, self._peer_nonce, message)}
+        return {**message, "proof": _mac(self._key, ["server", self._nonce, self._peer_nonce, message])}
 
     @staticmethod
     def refusal() -> Json:
         return {"t": "refused"}
+
+    def order_proof(self) -> OrderProof:
+        """For the orders after the welcome."""
+        return OrderProof(self._key, self._nonce, self._peer_nonce)
 
 
 class ClientHandshake:
@@ -76,14 +81,38 @@ class ClientHandshake:
             raise HandshakeError("another program answers there")
         self._peer_nonce = _nonce_of(challenge)
         message = {"t": "hello", "nonce": self._nonce, **self._identity}
-        return {**message, "proof": _proof(self._key, "client", self._peer_nonce, self._nonce, message)}
+        return {**message, "proof": _mac(self._key, ["client", self._peer_nonce, self._nonce, message])}
 
     def check(self, welcome: Json) -> None:
         if welcome.get("t") == "refused":
             raise HandshakeError("the program there has another token")
         if welcome.get("t") != "welcome" or not self._peer_nonce:
             raise HandshakeError("another program answers there")
-        _check_proof(self._key, "server", self._peer_nonce, self._nonce, welcome)
+        _check_proof(self._key, ["server", self._peer_nonce, self._nonce], welcome)
+
+    def order_proof(self) -> OrderProof:
+        """For the orders after the checked welcome."""
+        return OrderProof(self._key, self._peer_nonce, self._nonce)
+
+
+class OrderProof:
+    """Proves that each order of a server arrives unchanged, once, and after the order before it.
+
+    Both ends count the orders of the connection. The key is of this connection, so no other one's orders are proven.
+    """
+
+    def __init__(self, key: bytes, server_nonce: str, client_nonce: str) -> None:
+        self._key = bytes.fromhex(_mac(key, ["orders", server_nonce, client_nonce]))
+        self._count = 0
+
+    def sign(self, order: Json) -> Json:
+        self._count += 1
+        return {**order, "proof": _mac(self._key, [self._count, order])}
+
+    def check(self, order: Json) -> None:
+        """Raise a HandshakeError unless it is the next order."""
+        self._count += 1
+        _check_proof(self._key, [self._count], order)
 
 
 def _new_nonce() -> str:
@@ -97,22 +126,19 @@ def _nonce_of(message: Json) -> str:
     return nonce
 
 
-def _check_proof(key: bytes, role: str, server_nonce: str, client_nonce: str, message: Json) -> None:
+def _check_proof(key: bytes, before: list[Any], message: Json) -> None:
+    """Check the message's proof, which also covers the values `before` it."""
     import hmac
 
     given = message.get("proof")
     fields = {name: value for name, value in message.items() if name != "proof"}
     try:
-        expected = _proof(key, role, server_nonce, client_nonce, fields)
+        expected = _mac(key, [*before, fields])
         is_proven = isinstance(given, str) and hmac.compare_digest(given.encode(), expected.encode())
     except (ValueError, RecursionError):  # invalid Unicode, a number too long, an object too deep
         is_proven = False
     if not is_proven:
         raise HandshakeError("it doesn't have the token")
-
-
-def _proof(key: bytes, role: str, server_nonce: str, client_nonce: str, fields: Json) -> str:
-    return _mac(key, [role, server_nonce, client_nonce, fields])
 
 
 def _key_of(token: str, port: str) -> bytes:

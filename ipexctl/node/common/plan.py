@@ -205,7 +205,7 @@ class Plan(NamedTuple):
     files: tuple[LaunchFile, ...] = ()
     """Files to write before the start, such as the hostfile."""
     has_starters: bool = False
-    """True if ipexctl starts the ranks: the supervisor does on node0, a host starter on each other host."""
+    """True if each host but node0 has a host starter."""
     stores: Mapping[str, str] = {}
     """Host → first host with the same home."""
     spares: tuple[HostPlan, ...] = ()
@@ -241,6 +241,11 @@ class Plan(NamedTuple):
     before_start: Mapping[str, float] = {}
     by: RunBy | None = None
     """None until the start, and with IPEXCTL_ANONYMOUS=1."""
+
+    @property
+    def is_direct(self) -> bool:
+        """True if ipexctl starts the ranks: the supervisor does on node0, a host starter on each other host."""
+        return self.has_starters and self.flavor == "none"
 
     @property
     def rundir(self) -> str:

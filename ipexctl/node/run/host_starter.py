@@ -18,6 +18,7 @@ from ipexctl.node.common.files import write_atomically
 from ipexctl.node.common.job import HostStarterRequest, job_file
 from ipexctl.node.common.json_records import decode, parse_json
 from ipexctl.node.common.link import ready, wake_on_signal
+from ipexctl.node.common.processes import has_exited
 from ipexctl.node.run import host_starter_machine as machine
 from ipexctl.node.run.daemonize import daemonize
 from ipexctl.node.run.messages import MAX_TEXT
@@ -32,7 +33,9 @@ class HostStarter:
         self.request = request
         identity: Json = {"starter": request.host, "instance": os.urandom(16).hex()}
         address = (request.address, request.port)
-        self.client = SupervisorClient([address], request.token, identity, self.on_welcome, time.monotonic())
+        self.client = SupervisorClient(
+            [address], request.token, identity, self.on_welcome, time.monotonic(), takes_orders=True
+        )
         self.wrappers = RankWrappers()
         self.state = machine.HostStarterState(rejoins=request.rejoins)
         self.ends: list[Json] = []
@@ -43,6 +46,7 @@ class HostStarter:
             machine.StartWrappers: self.start_wrappers,
             machine.SignalWrappers: lambda command: self.wrappers.signal(command.number),
             machine.KillWrappers: lambda _: self.wrappers.kill(),
+            machine.FindGoneWrappers: self.find_gone_wrappers,
             machine.SendBeat: lambda _: self.client.send_message("beat"),
             machine.RepeatEnds: self.repeat_ends,
         }
@@ -75,8 +79,13 @@ class HostStarter:
         for command in commands:
             self.actions[type(command)](command)
 
-    def on_welcome(self, welcome: Json) -> None:
-        self.apply(self.state.on_welcome(welcome))
+    def on_welcome(self, _: Json) -> None:
+        self.apply(self.state.on_welcome())
+
+    def find_gone_wrappers(self, command: machine.FindGoneWrappers) -> None:
+        gone = [rank for rank, pid, start, scope in command.wrappers if has_exited(pid, start, scope)]
+        if gone:
+            self.client.send_message("gone", ranks=gone)
 
     def start_wrappers(self, command: machine.StartWrappers) -> None:
         self.wrappers.kill()

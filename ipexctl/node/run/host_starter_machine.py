@@ -35,6 +35,13 @@ class KillWrappers(NamedTuple):
     """Kill the remaining wrappers of the attempt."""
 
 
+class FindGoneWrappers(NamedTuple):
+    """Report which of these rank wrappers are gone."""
+
+    wrappers: tuple[tuple[int, int, int, str], ...]
+    """Rank, pid, start and scope of each, as in `messages.Hello`."""
+
+
 class SendBeat(NamedTuple):
     """Send the supervisor a heartbeat."""
 
@@ -43,7 +50,7 @@ class RepeatEnds(NamedTuple):
     """Report ended wrappers again, because the first report may have been lost with its connection."""
 
 
-Command = Union[StartWrappers, SignalWrappers, KillWrappers, SendBeat, RepeatEnds]
+Command = Union[StartWrappers, SignalWrappers, KillWrappers, FindGoneWrappers, SendBeat, RepeatEnds]
 Step = Tuple["HostStarterState", Tuple[Command, ...]]
 
 
@@ -58,11 +65,9 @@ class HostStarterState(NamedTuple):
     beat_at: float = 0.0
     kill_at: float = NEVER
 
-    def on_welcome(self, welcome: Json) -> Step:
-        """Handle the first welcome or a reconnect; meanwhile an attempt may have begun."""
-        state, commands = self._replace(has_met=True, is_lost=False, beat_at=0.0), (RepeatEnds(),)
-        state, start = state._start({**welcome, "attempt": welcome.get("start")})
-        return state, (*commands, *start)
+    def on_welcome(self) -> Step:
+        """Handle the first welcome or a reconnect. Orders that were missed follow."""
+        return self._replace(has_met=True, is_lost=False, beat_at=0.0), (RepeatEnds(),)
 
     def on_message(self, message: Json) -> Step:
         kind = message.get("t")
@@ -70,6 +75,8 @@ class HostStarterState(NamedTuple):
             return self._start(message)
         if kind == "signal" and isinstance(message.get("number"), int):
             return self, (SignalWrappers(message["number"]),)
+        if kind == "ask":
+            return self, (FindGoneWrappers(tuple(map(tuple, message["wrappers"]))),)
         if kind == "dismiss":
             return self._replace(is_over=True), ()
         return self, ()

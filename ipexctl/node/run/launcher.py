@@ -45,7 +45,7 @@ class LauncherKind(NamedTuple):
 
 
 def launcher_kind_of(plan: Plan) -> LauncherKind:
-    if plan.has_starters:
+    if plan.is_direct:
         fix = "ipexctl envs --verify tests the environment"
         return LauncherKind("", "the rank", "rank-not-started", fix, bool(plan.job))
     program = os.path.basename(plan.argv[0])
@@ -77,9 +77,9 @@ def start_attempt(
 ) -> AttemptProcesses:
     """Start the ranks. Raises an OSError if the launcher, or a rank on node0, can't be started.
 
-    `orders`: message to each host's starter.
+    `orders`: host → order to start its ranks.
     """
-    if not plan.has_starters:
+    if not plan.is_direct:
         return LauncherProcess(plan, argv)
     return DirectProcesses(plan, argv, attempt, starters, orders)
 
@@ -144,7 +144,7 @@ class DirectProcesses:
             os.close(log)
         self.pid, self.log_begin = next(iter(self._wrappers.pids), os.getpid()), self._log.begin
         for host, order in orders.items():
-            starters.send(host, "start", **order)
+            starters.send(host, order)
 
     def read_log(self) -> str:
         return self._log.read()

@@ -284,13 +284,9 @@ class SupervisorLoop:
             "checkpoint_port": self.exchange.port if self.exchange is not None else None,
         }
 
-    def welcome_starter(self, host: str) -> Json:
-        order = self.starter_orders().get(host)
-        return (
-            {"start": None}
-            if order is None or supervisor_machine.attempt_to_start(self.state) is None
-            else {**order, "start": order["attempt"]}
-        )
+    def orders_of_starter(self, host: str) -> list[Json]:
+        orders = self.start_orders() if supervisor_machine.is_attempt_on(self.state) else {}
+        return [orders[host]] if host in orders else []
 
     def log_of_wrappers(self, text: str) -> None:
         with contextlib.suppress(OSError):
@@ -404,7 +400,7 @@ class SupervisorLoop:
         remove_file(self.connectivity_path)
         job = self.record.path(job_file(attempt)) if self.jobs else plan.argv[-1]
         argv = (*plan.argv[:-1], job, *self.addresses)
-        self.process = start_attempt(plan, argv, attempt, self.connections.starters, self.starter_orders())
+        self.process = start_attempt(plan, argv, attempt, self.connections.starters, self.start_orders())
         return m.AttemptStarted(self.process.pid, master, is_exchanging=self.exchange is not None)
 
     def begin_exchange(self, plan: Plan) -> CheckpointExchange:
@@ -463,12 +459,13 @@ class SupervisorLoop:
             self.peer(rank).place(host)
         self.connections.starters.set_ranks(m.ranks_of_starters(self.state))
 
-    def starter_orders(self) -> dict[str, Json]:
+    def start_orders(self) -> dict[str, Json]:
+        """Host → order to start the ranks of this attempt."""
         orders: dict[str, Json] = {}
         for host, ranks in m.ranks_of_starters(self.state).items():
             if not ranks:
                 continue
-            orders[host] = {"attempt": self.state.status.attempt, "ranks": sorted(ranks)}
+            orders[host] = {"t": "start", "attempt": self.state.status.attempt, "ranks": sorted(ranks)}
             if self.jobs:
                 orders[host]["job"] = self.jobs[self.state.plan.stores[host]]
         return orders
@@ -504,7 +501,7 @@ class SupervisorLoop:
             self.calls.find(each.name, each.word, self.rundir)
 
     def prepare_hosts(self, _: m.PrepareHosts) -> None:
-        """Write the hostfile and node0's job file, and send other stores their jobs. Without logins, `starter_orders`
+        """Write the hostfile and node0's job file, and send other stores their jobs. Without logins, `start_orders`
         carries them."""
         self.leave_attempt()
         plan, attempt = self.state.plan, self.state.status.attempt
@@ -532,6 +529,10 @@ class SupervisorLoop:
         plan = self.state.plan
         if command.host == plan.node0:
             self.on_event(m.WrappersGone({rank: each for rank, each in command.wrappers.items() if has_exited(*each)}))
+        elif plan.has_starters:
+            self.asked_wrappers[command.host] = command.wrappers
+            rows = [(rank, *wrapper) for rank, wrapper in command.wrappers.items()]
+            self.connections.starters.send(command.host, {"t": "ask", "wrappers": rows})
         elif plan.shell and command.host not in self.asked_wrappers:
             self.asked_wrappers[command.host] = command.wrappers
             if self.wrapper_calls is None:
@@ -539,10 +540,13 @@ class SupervisorLoop:
             for host in self.hosts_named((command.host,)):
                 self.wrapper_calls.ask_wrappers(host.name, host.word, command.wrappers)
 
+    def on_wrappers_gone(self, host: str, ranks: Iterable[int]) -> None:
+        asked = self.asked_wrappers.pop(host, {})
+        self.on_event(m.WrappersGone({rank: asked[rank] for rank in ranks if rank in asked}))
+
     def take_answers(self) -> None:
         for answer in self.wrapper_calls.take() if self.wrapper_calls is not None else ():
-            asked, gone = self.asked_wrappers.pop(answer.host), gone_ranks(answer)
-            self.on_event(m.WrappersGone({rank: asked[rank] for rank in gone if rank in asked}))
+            self.on_wrappers_gone(answer.host, gone_ranks(answer))
         if self.starter_calls is not None:
             for answer in self.starter_calls.take():
                 self.log("starter-called", {"host": answer.host, "problem": answer.problem})

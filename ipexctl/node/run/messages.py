@@ -16,10 +16,11 @@ remove-job      remove the job file
 release         all output has arrived: the rank wrapper may exit
 
 A host's starter (`host_starter.py`) connects in the same way; its hello names the host. It sends `STARTER_MESSAGES`,
-and the supervisor sends it `ack` and
+and the supervisor sends it `ack` and the following, each with a proof (`link.py: OrderProof`):
 
 start           start the rank wrappers of the attempt
 signal          send a signal to the rank wrappers
+ask             report which of these rank wrappers are gone
 dismiss         the run is over
 """
 
@@ -172,7 +173,13 @@ class WrapperEnded(NamedTuple):
     """What the host's wrappers themselves printed."""
 
 
-StarterMessage = Union[StarterBeat, WrapperEnded]
+class GoneWrappers(NamedTuple):
+    """Answer to `ask`; sent only if one is gone."""
+
+    ranks: tuple[int, ...]
+
+
+StarterMessage = Union[StarterBeat, WrapperEnded, GoneWrappers]
 Message = Union[
     Connected,
     Malformed,
@@ -217,7 +224,11 @@ MESSAGES: Mapping[str, Callable[..., Message]] = {
 }
 
 
-STARTER_MESSAGES: Mapping[str, Callable[..., StarterMessage]] = {"beat": StarterBeat, "wrapper-ended": WrapperEnded}
+STARTER_MESSAGES: Mapping[str, Callable[..., StarterMessage]] = {
+    "beat": StarterBeat,
+    "wrapper-ended": WrapperEnded,
+    "gone": GoneWrappers,
+}
 
 
 def read_hello(fields: Json) -> Hello | StarterHello:

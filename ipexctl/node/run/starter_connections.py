@@ -1,4 +1,4 @@
-"""The supervisor's connections to host starters, which start the ranks of other hosts without mpirun.
+"""The supervisor's connections to host starters. Each message to one is an order with a proof (`link.py: OrderProof`).
 
 A second starter of a host is refused while the first is connected. An unreadable message closes only its own
 connection.
@@ -6,10 +6,10 @@ connection.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Mapping, Protocol
+from typing import TYPE_CHECKING, Any, Iterable, Mapping, Protocol, Sequence
 
 from ipexctl.node.common.frames import MAX_FRAME, FrameError, encode_json
-from ipexctl.node.common.link import ConnectionBroken, Link, Pollable, message
+from ipexctl.node.common.link import ConnectionBroken, Link, OrderProof, Pollable
 from ipexctl.node.run import messages
 from ipexctl.node.run import supervisor_state as m
 
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 class StarterOwner(Protocol):
     def on_event(self, event: m.Event) -> None: ...
 
-    def welcome_starter(self, host: str) -> Json: ...
+    def orders_of_starter(self, host: str) -> Iterable[Json]:
+        """Orders that a starter may have missed before it connected."""
+
+    def on_wrappers_gone(self, host: str, ranks: Sequence[int]) -> None: ...
 
     def log_of_wrappers(self, text: str) -> None: ...
 
@@ -33,6 +36,7 @@ class StarterConnections:
         """As `_ranks`, with ranks of earlier attempts, because a starter repeats their ends after a reconnect."""
         self._links: dict[str, Link] = {}
         self._hosts: dict[Link, str] = {}
+        self._proofs: dict[Link, OrderProof] = {}
         self._instances: dict[str, str] = {}
 
     def __len__(self) -> int:
@@ -62,11 +66,13 @@ class StarterConnections:
         if host in self._links and self._instances[host] != hello.instance:
             raise ConnectionBroken("another starter is connected for this host")
         link.reader.max_frame = MAX_FRAME
-        if (before := self._links.pop(host, None)) is not None:
-            del self._hosts[before]
-            before.close()
+        if host in self._links:
+            self._close(self._links[host])
         self._links[host], self._hosts[link], self._instances[host] = link, host, hello.instance
-        link.send(encode_json(handshake.welcome(**self._owner.welcome_starter(host))))
+        self._proofs[link] = handshake.order_proof()
+        link.send(encode_json(handshake.welcome()))
+        for order in self._owner.orders_of_starter(host):
+            self._send(link, order)
         self._owner.on_event(m.StarterConnected(host))
 
     def handle_ready(self, readable: list[Link]) -> None:
@@ -84,11 +90,14 @@ class StarterConnections:
 
     def send_to_all(self, t: str, **fields: Any) -> None:
         for link in self._links.values():
-            link.send(message(t, **fields))
+            self._send(link, {"t": t, **fields})
 
-    def send(self, host: str, t: str, **fields: Any) -> None:
+    def send(self, host: str, order: Json) -> None:
         if (link := self._links.get(host)) is not None:
-            link.send(message(t, **fields))
+            self._send(link, order)
+
+    def _send(self, link: Link, order: Json) -> None:
+        link.send(encode_json(self._proofs[link].sign(order)))
 
     def drop(self, host: str) -> None:
         if (link := self._links.get(host)) is not None:
@@ -107,7 +116,9 @@ class StarterConnections:
             received = messages.read_starter_message(payload)
             if isinstance(received, messages.WrapperEnded):
                 self._on_ended(host, received)
-            link.send(message("ack"))
+            elif isinstance(received, messages.GoneWrappers):
+                self._owner.on_wrappers_gone(host, received.ranks)
+            self._send(link, {"t": "ack"})
 
     def _on_ended(self, host: str, ended: messages.WrapperEnded) -> None:
         if ended.rank not in self._had[host]:
@@ -124,6 +135,7 @@ class StarterConnections:
 
     def _close(self, link: Link) -> str | None:
         link.close()
+        self._proofs.pop(link, None)
         host = self._hosts.pop(link, None)
         if host is not None:
             del self._links[host]

@@ -18,6 +18,7 @@ from ipexctl.node.common.link import (
     ConnectionBroken,
     HandshakeError,
     Link,
+    OrderProof,
     Pollable,
     message,
     ready,
@@ -47,7 +48,10 @@ class SupervisorClient:
         identity: Json,
         resume: Callable[[Json], None],
         now: float,
+        *,
+        takes_orders: bool = False,
     ) -> None:
+        """`takes_orders`: the supervisor proves each message after the welcome, and any other breaks the connection."""
         self.contact = Contact(tuple(addresses), last_received=now, turned_at=now)
         self._link: Link | None = None
         self._token = token
@@ -55,6 +59,8 @@ class SupervisorClient:
         self._resume = resume
         self._handshake: ClientHandshake | None = None
         """Set between challenge and welcome."""
+        self._takes_orders = takes_orders
+        self._orders: OrderProof | None = None
 
     def readers(self) -> list[Link]:
         return [self._link] if self._link is not None and self.contact.stage is not Stage.CONNECTING else []
@@ -112,7 +118,7 @@ class SupervisorClient:
         """`code`: errno, if the connection could not be made."""
         if self._link is not None:
             self._link.close()
-        self._link = self._handshake = None
+        self._link = self._handshake = self._orders = None
         self.contact = self.contact.on_break(reason, now, is_refused=code == errno.ECONNREFUSED)
 
     def exchange(self, readable: Sequence[Pollable], writable: Sequence[Pollable], now: float) -> list[Json]:
@@ -132,12 +138,14 @@ class SupervisorClient:
                     self._on_message(link, decode_json(payload) if kind == b"J" else {}, messages, now)
             if self.contact.stage is not Stage.CONNECTING:
                 link.flush()
-        except (ConnectionBroken, FrameError) as broken:
+        except (ConnectionBroken, FrameError, HandshakeError) as broken:
             self._drop(str(broken), now)
         return messages
 
     def _on_message(self, link: Link, received: Json, messages: list[Json], now: float) -> None:
         if self.contact.is_up:
+            if self._orders is not None:
+                self._orders.check(received)
             self.contact = self.contact.on_message(now)
             messages.append(received)
             return
@@ -151,6 +159,7 @@ class SupervisorClient:
             self.contact = self.contact.on_stranger()
             raise ConnectionBroken(f"it is not the supervisor of this run: {error}") from None
         link.reader.max_frame = MAX_FRAME
+        self._orders = self._handshake.order_proof() if self._takes_orders else None
         self._handshake = None
         self.contact = self.contact.on_welcome(now)
         self._resume(received)

@@ -81,11 +81,9 @@ def needs_launcher_log(state: SupervisorState) -> bool:
     return state.ending is None and (is_ended or is_cut_off or direct_start.has_wrapper_ended_early(state))
 
 
-def attempt_to_start(state: SupervisorState) -> int | None:
-    """The attempt for which host starters should start wrappers, or None."""
-    launcher = state.launcher
-    is_on = launcher is not None and launcher.ended_at is None and state.ending is None
-    return state.status.attempt if is_on else None
+def is_attempt_on(state: SupervisorState) -> bool:
+    """True if a host starter that connects now should start its ranks."""
+    return state.launcher is not None and state.launcher.ended_at is None and state.ending is None
 
 
 def may_connect(state: SupervisorState, hello: messages.Hello) -> bool:
@@ -276,10 +274,9 @@ def on_tick(turn: Transition, tick: m.Tick) -> None:
     profile_request.check(turn)
     check_silence(turn, tick, launcher)
     check_launcher(turn, tick, silence)
-    if turn.state.launcher_kind.is_direct:
-        direct_start.drop_silent_starters(turn, tick.starters)
-        direct_start.call_starters(turn)
-        direct_start.check_beginning(turn, launcher, tick.launcher_log)
+    direct_start.drop_silent_starters(turn, tick.starters)
+    direct_start.call_starters(turn)
+    direct_start.check_beginning(turn, launcher, tick.launcher_log)
     next_hosts.check_missing(turn)
     next_hosts.begin_search(turn)
 

@@ -242,7 +242,7 @@ def first_state(
 ) -> SupervisorState:
     limit = JobLimit() if job is not None and job.number else None
     plan = start.plan
-    others = {host.name for host in plan.all_hosts} - {status.node0} if launcher_kind.is_direct else ()
+    others = {host.name for host in plan.all_hosts} - {status.node0} if plan.has_starters else ()
     starters = {host: StarterState(away_since=now.clock) for host in others}
     ranks, asked = first_ranks(plan), plan.asked
     state = SupervisorState(start, plan, asked, launcher_kind, status, ranks, now.clock, now.clock, now.clock)

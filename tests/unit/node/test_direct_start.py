@@ -59,11 +59,11 @@ def test_end_of_a_wrapper_of_another_attempt_counts_for_nothing(attempt: int) ->
 
 def test_starter_learns_at_its_connection_which_attempt_to_start() -> None:
     run = direct(connected=False, max_restarts=1)
-    assert supervisor_machine.attempt_to_start(run.state) is None
+    assert not supervisor_machine.is_attempt_on(run.state)
     run.begin(0, 1)
-    assert supervisor_machine.attempt_to_start(run.state) == 0
+    assert supervisor_machine.is_attempt_on(run.state)
     run.at(5, exit_of(0, 3))
-    assert supervisor_machine.attempt_to_start(run.state) is None
+    assert not supervisor_machine.is_attempt_on(run.state)
 
 
 def test_lost_starter_costs_no_rank_and_the_run_ends_well_without_it() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from ipexctl.node.common.limits import OUTPUT_DRAIN, SUPERVISOR_REFUSED, SUPERVISOR_SILENCE, TERM_GRACE
 from ipexctl.node.run.host_starter_machine import (
+    FindGoneWrappers,
     HostStarterState,
     RepeatEnds,
     SendBeat,
@@ -45,19 +46,19 @@ def test_an_attempt_is_started_once(messages: list[dict[str, Any]], started: lis
 
 
 @pytest.mark.parametrize(
-    ("welcome", "before", "commands"),
+    ("order", "before", "commands"),
     [
-        ({"start": None}, None, (RepeatEnds(),)),
-        ({"start": 0}, None, (RepeatEnds(), StartWrappers(0, ()))),
-        ({"start": 0}, 0, (RepeatEnds(),)),
-        ({"start": 1}, 0, (RepeatEnds(), StartWrappers(1, ()))),
+        (0, None, (StartWrappers(0, ()),)),
+        (0, 0, ()),
+        (1, 0, (StartWrappers(1, ()),)),
     ],
 )
 def test_a_starter_that_connects_late_or_again_starts_what_it_has_missed(
-    welcome: dict[str, Any], before: int | None, commands: tuple[object, ...]
+    order: int, before: int | None, commands: tuple[object, ...]
 ) -> None:
-    state, found = HostStarterState(attempt=before).on_welcome(welcome)
-    assert (found, state.has_met) == (commands, True)
+    state, found = HostStarterState(attempt=before, is_lost=True).on_welcome()
+    assert (found, state.has_met) == ((RepeatEnds(),), True)
+    assert state.on_message({"t": "start", "attempt": order})[1] == commands
 
 
 @pytest.mark.parametrize(
@@ -91,6 +92,7 @@ def test_lost_starter_waits_for_its_wrappers_and_then_kills_them() -> None:
 def test_signals_and_the_end_come_from_the_supervisor() -> None:
     assert MET.on_message({"t": "signal", "number": 9})[1] == (SignalWrappers(9),)
     assert MET.on_message({"t": "signal"})[1] == ()
+    assert MET.on_message({"t": "ask", "wrappers": [[2, 7, 8, "here"]]})[1] == (FindGoneWrappers(((2, 7, 8, "here"),)),)
     assert MET.on_message({"t": "dismiss"})[0].is_over
 
 

@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import json
 import socket
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -147,6 +148,41 @@ def test_client_answers_one_challenge_and_no_welcome_before_it() -> None:
     client.hello(server.challenge())
     with pytest.raises(HandshakeError):
         client.hello(server.challenge())
+
+
+def signed(*orders: dict[str, Any]) -> tuple[ClientHandshake, list[dict[str, Any]]]:
+    """Orders as a server sends them to a client that it has met."""
+    server, client = ServerHandshake(TOKEN, RANKS), ClientHandshake(TOKEN, RANKS)
+    server.check(client.hello(server.challenge()))
+    client.check(server.welcome())
+    proof = server.order_proof()
+    return client, [sent(proof.sign(order)) for order in orders]
+
+
+@pytest.mark.parametrize(
+    "arriving",
+    [
+        lambda first, second: [first, first],
+        lambda first, second: [second],
+        lambda first, second: [first, {**second, "line": "other"}],
+        lambda first, second: [first, {**second, "more": 1}],
+        lambda first, second: [first, {**second, "proof": first["proof"]}],
+        lambda first, second: [first, {"t": "shell", "line": "true"}],
+        lambda first, second: [first, signed({"t": "start"}, {"t": "shell", "line": "true"})[1][1]],
+    ],
+    ids=["repeated", "reordered", "changed", "longer", "proof of another", "no proof", "of another connection"],
+)
+def test_order_counts_only_as_it_was_sent(arriving: Callable[..., list[dict[str, Any]]]) -> None:
+    client, orders = signed({"t": "start"}, {"t": "shell", "line": "true"})
+    proof = client.order_proof()
+    for order in orders:
+        proof.check(order)
+    *before, last = arriving(*orders)
+    proof = client.order_proof()
+    for order in before:
+        proof.check(order)
+    with pytest.raises(HandshakeError):
+        proof.check(last)
 
 
 VALUES = st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=3), st.lists, max_leaves=3)
