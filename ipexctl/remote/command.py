@@ -69,6 +69,16 @@ def login_line(command: Command, nonce: str) -> str:
     return f"""exec /bin/sh -c '{fence}; eval "set --;{script}"' ipexctl '{encoded}'"""
 
 
+def check_size(line: str) -> str:
+    if len(line) > MAX_LINE:
+        size = len(line) // 1024
+        raise HostError(
+            f"the command is {size} KiB long; a host takes 128",
+            "put it into a file and send that with ipexctl push",
+        )
+    return line
+
+
 @lru_cache(maxsize=64)  # one script goes to many hosts, and encoding a long one takes a millisecond
 def encode_for_printf(script: str) -> str:
     """Text that `printf %b` turns back into `script`, without bytes a login shell would change."""

@@ -44,7 +44,7 @@ class LocalSession(Session):
         process = _start(command, stdin)
         try:
             with Wakeup() as wakeup, deadline.cancel.waking(wakeup.wake):
-                return _follow(process, sink, wakeup, deadline)
+                return follow(process, sink, wakeup, lambda: deadline)
         except BaseException:
             _end_processes(process)
             raise
@@ -88,9 +88,13 @@ def _copy_stdin(source: Readable, target: IO[bytes]) -> None:
     copy_stdin(source, send, target.close, (OSError,))
 
 
-def _follow(
-    process: subprocess.Popen[bytes], sink: Callable[[StreamName, bytes], None], wakeup: Wakeup, deadline: Deadline
+def follow(
+    process: subprocess.Popen[bytes],
+    sink: Callable[[StreamName, bytes], None],
+    wakeup: Wakeup,
+    current: Callable[[], Deadline],
 ) -> CommandEnd:
+    """Forward the output of a program to its end. `current`: the deadline that holds now."""
     assert process.stdout is not None
     assert process.stderr is not None
     names: dict[int, StreamName] = {process.stdout.fileno(): "stdout", process.stderr.fileno(): "stderr"}
@@ -100,6 +104,7 @@ def _follow(
         overtime: Deadline | None = None
         # Streams may end long before the command, so the loop waits for both.
         while names or process.poll() is None:
+            deadline = current()
             if deadline.cancelled:
                 raise Cancelled("stopped")
             overtime = (overtime or Deadline(OVERTIME)) if deadline.over else None

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import os
 import queue
+import secrets
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from functools import cached_property
 from typing import Final, NamedTuple, Protocol
 
+from ipexctl import limits
 from ipexctl.hosts.host import Host
 from ipexctl.limits import STEP_SILENCE
 from ipexctl.node.common.frames import StreamName
 from ipexctl.remote.cancel import Cancel, Deadline
-from ipexctl.remote.command import Command
-from ipexctl.remote.outcome import Cancelled, HostError, TimedOut
+from ipexctl.remote.command import Command, FenceFilter, check_size, login_line
+from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.text import rough_duration
 
 MAX_OUTPUT: Final = 16 << 20
@@ -173,6 +176,87 @@ def timeout_error(deadline: Deadline) -> TimedOut:
             option="--timeout S sets another limit",
         )
     return TimedOut(f"timed out after {deadline.seconds:g} s", option="for a longer wait: --timeout S")
+
+
+@contextmanager
+def ending(end: Callable[[], str]) -> Iterator[None]:
+    """End the command's processes if the block is cancelled, times out or breaks. `end` does that and returns the
+    number of survivors as text, empty if it is unknown; the error tells it."""
+    try:
+        yield
+    except (Cancelled, TimedOut) as error:
+        count = end()
+        left = f"{count} of its processes could not be ended" if count else "its processes may still be running there"
+        reason = error.reason if count == "0" else f"{error.reason}; {left}"
+        ended = type(error)(reason, error.advice, option=error.option)
+        ended.left_running = count != "0"
+        raise ended from None
+    except HostError:
+        raise
+    except BaseException:
+        end()
+        raise
+
+
+MORE_SESSIONS: Final = "raise MaxSessions in its sshd_config, or its process limit"
+
+
+def connection_lost(detail: object = None) -> Unreachable:
+    shown = f" ({detail})" if detail and str(detail) else ""
+    return Unreachable(f"the connection was lost{shown}", "check the machine and the network, then run it again")
+
+
+class LoginCommand:
+    """A command that a login shell starts: its line for sshd, its output behind the fence, its current deadline."""
+
+    def __init__(self, command: Command, sink: Callable[[StreamName, bytes], None], deadline: Deadline) -> None:
+        nonce = secrets.token_hex(8)
+        self.line = check_size(login_line(command, nonce))
+        self._sink, self._deadline = sink, deadline
+        self._filters: dict[StreamName, FenceFilter] = {"stdout": FenceFilter(nonce), "stderr": FenceFilter(nonce)}
+
+    def forward(self, stream: StreamName, data: bytes) -> None:
+        if data := self._filters[stream].feed(data):
+            self._sink(stream, data)
+
+    @property
+    def has_started(self) -> bool:
+        return self._filters["stdout"].passed
+
+    @property
+    def deadline(self) -> Deadline:
+        return self._deadline if self.has_started else self._of_start
+
+    @cached_property
+    def _of_start(self) -> Deadline:
+        if self._deadline.seconds is not None and not self._deadline.is_of_silence:
+            return self._deadline
+        return Deadline(limits.FIRST_ANSWER, self._deadline.cancel, is_of_silence=True)
+
+    @property
+    def session_id(self) -> int | None:
+        tag = self._filters["stdout"].tag
+        return int(tag) if tag.isdigit() else None
+
+    def timeout_error(self) -> TimedOut:
+        if self.has_started:
+            return timeout_error(self.deadline)
+        return TimedOut(
+            f"its login shell has not started the command within {self.deadline.seconds:g} s",
+            "check its startup files, such as ~/.bashrc, and whether a disk of that host hangs",
+            option="--timeout S sets another limit",
+        )
+
+    def end(self, code: int, signal: str | None = None) -> CommandEnd:
+        if self.has_started:
+            return CommandEnd(code, signal)
+        noise = self._filters["stderr"].noise or self._filters["stdout"].noise
+        lines = noise.decode(errors="replace").strip().splitlines()
+        raise HostError(
+            f"the login shell never ran the command (exit code {code}"
+            + (f"; its output: {lines[-1].strip()})" if lines else ")"),
+            "check that the account has a shell, and that its startup files do not exit when there is no terminal",
+        )
 
 
 def copy_stdin(

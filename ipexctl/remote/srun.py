@@ -50,11 +50,11 @@ from ipexctl.node.common.slurm import (
 from ipexctl.node.srun_step import MESSAGE, STDERR, STDIN, STDOUT, encode_environment
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.certificate import make_certificate
-from ipexctl.remote.command import MAX_LINE, Command
+from ipexctl.remote.command import Command, check_size
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import agent_and_request, agent_command
-from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
-from ipexctl.remote.session import OVERTIME, CommandEnd, Readable, Session, Wakeup, copy_stdin, timeout_error
+from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
+from ipexctl.remote.session import OVERTIME, CommandEnd, Readable, Session, Wakeup, copy_stdin, ending, timeout_error
 
 _MOST_PORTS: Final = (1 << 16) - 1
 _TRIES: Final = 200
@@ -324,12 +324,7 @@ class SrunSession(Session):
     def _run(
         self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline
     ) -> CommandEnd:
-        if len(command.script) > MAX_LINE:
-            size = len(command.script) // 1024
-            raise HostError(
-                f"the command is {size} KiB long; a host takes 128",
-                "put it into a file and send that with ipexctl push",
-            )
+        check_size(command.script)
         with self._lock:
             self._count += 1
             name = f"{self._name}-{self._count}"
@@ -341,20 +336,9 @@ class SrunSession(Session):
                 raise self._lost("the Slurm step has ended")
             with self._server.expecting(name, events.put):
                 self._send({"call": name})
-                with contextlib.ExitStack() as held:
-                    try:
-                        conn = held.enter_context(self._connection(events, deadline))
-                        return self._follow(conn, command, sink, stdin, deadline)
-                    except (Cancelled, TimedOut) as error:
-                        left = self._end(name, events)
-                        ended = type(error)(error.reason + left, error.advice, option=error.option)
-                        ended.left_running = bool(left)
-                        raise ended from None
-                    except HostError:
-                        raise
-                    except BaseException:
-                        self._end(name, events)
-                        raise
+                with contextlib.ExitStack() as held, ending(lambda: self._end(name, events)):
+                    conn = held.enter_context(self._connection(events, deadline))
+                    return self._follow(conn, command, sink, stdin, deadline)
         finally:
             with self._lock:
                 self._waiting.pop(name, None)
@@ -422,20 +406,19 @@ class SrunSession(Session):
                     raise self._lost("the connection was lost")
 
     def _end(self, name: str, events: queue.SimpleQueue[Any]) -> str:
-        """End the command's processes; returns the end of the error message if some survive."""
+        """End the command's processes; returns the number of survivors, empty if it is unknown."""
         limit = Deadline(CANCEL_GRACE + CANCEL_CLEANUP)
         with contextlib.suppress(HostError, queue.Empty):
             self._send({"end": name, "grace": CANCEL_GRACE})
             while True:
                 event = events.get(timeout=limit.left())
                 if event is None:  # Slurm ends what a step leaves behind
-                    return ""
+                    return "0"
                 if isinstance(event, socket.socket):
                     event.close()
                 if isinstance(event, dict) and event.get("event") == "ended":
-                    left = event.get("left")
-                    return f"; {left} of its processes could not be ended" if left else ""
-        return "; its processes may still be running there"
+                    return str(event.get("left") or 0)
+        return ""
 
     def close(self) -> None:
         """End the step with everything in it. A step that stays ends its commands and keeps its daemons."""

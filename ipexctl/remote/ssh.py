@@ -8,7 +8,6 @@ one behind a bastion.
 from __future__ import annotations
 
 import contextlib
-import secrets
 import signal
 import threading
 import time
@@ -23,12 +22,24 @@ from ipexctl.limits import CANCEL_CLEANUP, CANCEL_GRACE
 from ipexctl.node.common.frames import StreamName
 from ipexctl.remote.auth import KeyRing
 from ipexctl.remote.cancel import Cancel, Deadline
-from ipexctl.remote.command import MAX_LINE, Command, FenceFilter, end_session_script, login_line
+from ipexctl.remote.command import Command, end_session_script
 from ipexctl.remote.handshake import Handshake, connect
 from ipexctl.remote.host_keys import HostKeys, Policy
-from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
+from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
 from ipexctl.remote.proxy_jump import ProxySocket, close_tunnel
-from ipexctl.remote.session import OVERTIME, CommandEnd, OutputCollector, Readable, Session, copy_stdin, timeout_error
+from ipexctl.remote.session import (
+    MORE_SESSIONS,
+    OVERTIME,
+    CommandEnd,
+    LoginCommand,
+    OutputCollector,
+    Readable,
+    Session,
+    connection_lost,
+    copy_stdin,
+    ending,
+    timeout_error,
+)
 from ipexctl.remote.tcp import DialedSocket
 
 _READ = 1 << 20
@@ -36,7 +47,6 @@ _CONNECTION_ERRORS = (paramiko.SSHException, EOFError, OSError)
 _RETRY_INTERVALS = (0.05, 0.1, 0.2)
 """Seconds between attempts to open a channel if no other is open: sshd frees the channel of a
 finished command a moment later."""
-_MORE_SESSIONS = "raise MaxSessions in its sshd_config, or its process limit"
 
 
 class _NoChannel(HostError):
@@ -59,7 +69,7 @@ class SshSession(Session):
         try:
             key = self._transport.get_remote_server_key()
         except _CONNECTION_ERRORS as error:
-            raise _lost(error) from None
+            raise connection_lost(error) from None
         return key.get_name(), key.asbytes()
 
     def is_limited_to_one(self) -> bool:
@@ -74,33 +84,16 @@ class SshSession(Session):
     def _run(
         self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline
     ) -> CommandEnd:
-        nonce = secrets.token_hex(8)
-        line = login_line(command, nonce)
-        if len(line) > MAX_LINE:
-            size = len(line) // 1024
-            raise HostError(
-                f"the command is {size} KiB long; a host takes 128",
-                "put it into a file and send that with ipexctl push",
-            )
-        channel = self._start(line, deadline)
-        reader = _OutputReader(channel, sink, nonce)
+        call = LoginCommand(command, sink, deadline)
+        channel = self._start(call.line, deadline)
         try:
-            if stdin is not None:
-                copy_stdin(stdin, channel.sendall, channel.shutdown_write, _CONNECTION_ERRORS)
-            else:
-                with contextlib.suppress(*_CONNECTION_ERRORS):
-                    channel.shutdown_write()
-            return self._wait_for_end(reader, deadline)
-        except (Cancelled, TimedOut) as error:
-            left = self._end_processes(reader)
-            ended = type(error)(error.reason + left, error.advice, option=error.option)
-            ended.left_running = bool(left)
-            raise ended from None
-        except HostError:
-            raise
-        except BaseException:
-            self._end_processes(reader)
-            raise
+            with ending(lambda: self._end_processes(call, channel)):
+                if stdin is not None:
+                    copy_stdin(stdin, channel.sendall, channel.shutdown_write, _CONNECTION_ERRORS)
+                else:
+                    with contextlib.suppress(*_CONNECTION_ERRORS):
+                        channel.shutdown_write()
+                return self._wait_for_end(_OutputReader(channel, call))
         finally:
             self._close_channel(channel)
 
@@ -117,7 +110,7 @@ class SshSession(Session):
             connection = self._connect_again(deadline.cancel)
         except Unreachable as error:
             problem = f"its sshd opens no further session on this connection, and another one fails: {error.reason}"
-            raise HostError(problem, _MORE_SESSIONS) from None
+            raise HostError(problem, MORE_SESSIONS) from None
         further: paramiko.Transport = connection.client.get_transport()
         self._connections[further] = connection
         return self._open_channel(further, line, deadline)
@@ -143,7 +136,7 @@ class SshSession(Session):
                 raise timeout_error(deadline) from None
             if transport.is_active() and isinstance(error, paramiko.SSHException):
                 raise _refused(opened=channel is not None) from None
-            raise _lost(error) from None
+            raise connection_lost(error) from None
         self._open_channels.add(channel)
         return channel
 
@@ -152,15 +145,12 @@ class SshSession(Session):
             channel.close()
         self._open_channels.discard(channel)
 
-    def _wait_for_end(self, reader: _OutputReader, deadline: Deadline) -> CommandEnd:
+    def _wait_for_end(self, reader: _OutputReader) -> CommandEnd:
         keepalive = _Keepalive(reader.channel.get_transport())
         overtime: Deadline | None = None
-        of_step = deadline
-        if deadline.seconds is None or deadline.is_of_silence:
-            deadline = Deadline(limits.FIRST_ANSWER, deadline.cancel, is_of_silence=True)
-        with deadline.cancel.waking(reader.wake.set):
+        with reader.call.deadline.cancel.waking(reader.wake.set):
             while True:
-                deadline = of_step if reader.fenced else deadline
+                deadline = reader.call.deadline
                 reader.wake.clear()  # at the end of a stream, before the exit status, paramiko leaves it set
                 if deadline.cancelled:
                     raise Cancelled("stopped")
@@ -170,14 +160,8 @@ class SshSession(Session):
                     continue
                 if reader.at_end:
                     return self._result(reader)
-                if is_over and not reader.fenced:
-                    raise TimedOut(
-                        f"its login shell has not started the command within {deadline.seconds:g} s",
-                        "check its startup files, such as ~/.bashrc, and whether a disk of that host hangs",
-                        option="--timeout S sets another limit",
-                    )
                 if is_over:
-                    raise timeout_error(deadline)
+                    raise reader.call.timeout_error()
                 if overtime is not None:
                     reader.wake.wait(overtime.left())
                 elif not reader.wake.wait(deadline.left(limits.DEAD_AFTER / 2)):
@@ -185,41 +169,25 @@ class SshSession(Session):
 
     def _result(self, reader: _OutputReader) -> CommandEnd:
         channel = reader.channel
-        if channel.exit_status >= 0 and reader.fenced:
-            return CommandEnd(channel.exit_status)
         signal_name: str | None = getattr(channel, "ended_by", None)
-        if signal_name and reader.fenced:
-            return CommandEnd(128 + getattr(signal, f"SIG{signal_name}", 0), signal_name)
-        if channel.exit_status < 0:
-            raise _lost(channel.get_transport().get_exception())
-        output = reader.noise.decode(errors="replace").strip().splitlines()
-        raise HostError(
-            f"the login shell never ran the command (exit code {channel.exit_status}"
-            + (f"; its output: {output[-1].strip()})" if output else ")"),
-            "check that the account has a shell, and that its startup files do not exit when there is no terminal",
-        )
+        if channel.exit_status < 0 and not (signal_name and reader.call.has_started):
+            raise connection_lost(channel.get_transport().get_exception())
+        number = getattr(signal, f"SIG{signal_name}", 0)
+        return reader.call.end(128 + number, signal_name) if signal_name else reader.call.end(channel.exit_status)
 
-    def _end_processes(self, reader: _OutputReader) -> str:
-        nonce, output = secrets.token_hex(8), OutputCollector()
-        line = login_line(Command(end_session_script(reader.session_id), "end"), nonce)
-        deadline = Deadline(CANCEL_GRACE + CANCEL_CLEANUP)
+    def _end_processes(self, of: LoginCommand, its_channel: paramiko.Channel) -> str:
+        output, deadline = OutputCollector(), Deadline(CANCEL_GRACE + CANCEL_CLEANUP)
+        call = LoginCommand(Command(end_session_script(of.session_id), "end"), output.sink, deadline)
         with contextlib.suppress(HostError):
-            if reader.session_id is None:  # then the script ends the other processes of this connection
-                channel = self._open_channel(reader.channel.get_transport(), line, deadline)
+            if of.session_id is None:  # then the script ends the other processes of this connection
+                channel = self._open_channel(its_channel.get_transport(), call.line, deadline)
             else:
-                channel = self._start(line, deadline)
+                channel = self._start(call.line, deadline)
             try:
-                self._wait_for_end(_OutputReader(channel, output.sink, nonce), deadline)
+                self._wait_for_end(_OutputReader(channel, call))
             finally:
                 self._close_channel(channel)
-        remaining = output.stdout.decode(errors="replace").strip()
-        if remaining == "0":
-            return ""
-        return (
-            f"; {remaining} of its processes could not be ended"
-            if remaining
-            else "; its processes may still be running there"
-        )
+        return output.stdout.decode(errors="replace").strip()
 
     def close(self) -> None:
         for transport, connection in list(self._connections.items()):
@@ -244,27 +212,13 @@ class SshSessions:
 class _OutputReader:
     """Reads a channel's stdout and stderr. Any event of the channel sets `wake`."""
 
-    def __init__(self, channel: paramiko.Channel, sink: Callable[[StreamName, bytes], None], nonce: str) -> None:
+    def __init__(self, channel: paramiko.Channel, call: LoginCommand) -> None:
         self.channel = channel
+        self.call = call
         self.wake = threading.Event()
-        self._sink = sink
-        self._out = FenceFilter(nonce)
-        self._err = FenceFilter(nonce)
         channel.wake = self.wake  # type: ignore[attr-defined]  # for the exit status, see handshake.py
         channel.in_buffer.set_event(self.wake)
         channel.in_stderr_buffer.set_event(self.wake)
-
-    @property
-    def fenced(self) -> bool:
-        return self._out.passed
-
-    @property
-    def noise(self) -> bytes:
-        return self._err.noise or self._out.noise
-
-    @property
-    def session_id(self) -> int | None:
-        return int(self._out.tag) if self._out.tag.isdigit() else None
 
     @property
     def at_end(self) -> bool:
@@ -277,12 +231,10 @@ class _OutputReader:
         channel, has_data = self.channel, False
         if channel.recv_ready():
             has_data = True
-            if data := self._out.feed(channel.recv(_READ)):
-                self._sink("stdout", data)
+            self.call.forward("stdout", channel.recv(_READ))
         if channel.recv_stderr_ready():
             has_data = True
-            if data := self._err.feed(channel.recv_stderr(_READ)):
-                self._sink("stderr", data)
+            self.call.forward("stderr", channel.recv_stderr(_READ))
         return has_data
 
 
@@ -297,7 +249,7 @@ class _Keepalive:
             self._sent_at = time.monotonic()
             threading.Thread(target=self._send_request, name="keepalive", daemon=True).start()
         elif time.monotonic() - self._sent_at > limits.DEAD_AFTER:
-            raise _lost(None)
+            raise connection_lost()
 
     def _send_request(self) -> None:
         with contextlib.suppress(*_CONNECTION_ERRORS):
@@ -310,9 +262,4 @@ def _refused(*, opened: bool) -> HostError:
         return HostError(
             "sshd there refuses to run commands", "check whether this account may do more than sftp or forwarding"
         )
-    return _NoChannel("its sshd opens no session on this connection", _MORE_SESSIONS)
-
-
-def _lost(error: Exception | None) -> Unreachable:
-    detail = f" ({error})" if error and str(error) else ""
-    return Unreachable(f"the connection was lost{detail}", "check the machine and the network, then run it again")
+    return _NoChannel("its sshd opens no session on this connection", MORE_SESSIONS)
