@@ -143,6 +143,13 @@ DECLARED: Final[Mapping[str, Declaration]] = {
         "Keep the ranks off the Hugging Face Hub (default: if a host cannot reach it).",
         panel=_ENVIRONMENT,
     ),
+    "slurm_env": Declaration(
+        "--slurm-env",
+        "Give ranks Slurm's variables (SLURM_PROCID …), for scripts that read only those.",
+        panel=_ENVIRONMENT,
+        lost_in=("accelerate", "mpijob", "shell"),
+        consequence="the ranks lack Slurm's variables",
+    ),
     "cwd": Declaration(
         "--cwd DIR", "Project directory (default: found from SCRIPT upward).", panel=PROJECT, kind="directory"
     ),
@@ -274,6 +281,7 @@ if TYPE_CHECKING:
         python: str | None
         setup: str | None
         offline_hub: bool
+        slurm_env: bool
         cwd: str | Path | None
         sync: bool
         max_restarts: int

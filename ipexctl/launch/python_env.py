@@ -59,8 +59,9 @@ def own_paths(project: PlannedProject, tree: str, rundir: str = "") -> tuple[Set
 
 def leftover_variables(context: LaunchContext, chosen: frozenset[str]) -> Iterator[Setting]:
     """Remove variables that a login or another launcher left. Variables in `chosen` stay."""
+    gives_slurm = context.gathered.asked.slurm_env
     for name in _STRAYS:
-        if name not in chosen:
+        if name not in chosen and not (gives_slurm and name.startswith("SLURM_")):
             yield Setting(name, None, "a variable of another launcher: a script would take it for its own rank")
     of_logins = sorted({name for node in context.nodes for name in node.facts.environment.variables} - chosen)
     for name in of_logins:

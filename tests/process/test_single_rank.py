@@ -42,6 +42,20 @@ def test_single_rank_has_the_usual_variables_and_record(make: Callable[..., Run]
     assert run.left() == []
 
 
+def test_rank_has_variables_of_slurm_only_if_asked(make: Callable[..., Run]) -> None:
+    code = "import json, os\nprint(json.dumps({k: v for k, v in os.environ.items() if k.startswith('SLURM')}))"
+    without = make(code).start()
+    without.wait()
+    assert json.loads(without.output()) == {}
+    run = make(code, asked={"slurm_env": True}, variables={"SLURM_NTASKS": "7"}).start()
+    run.wait()
+    environ = json.loads(run.output())
+    names = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NNODES", "SLURM_NPROCS", "SLURM_JOB_NODELIST")
+    assert [environ[name] for name in names] == ["0", "0", "0", "1", "1", "127.0.0.1"]
+    assert environ["SLURM_NTASKS"] == "7", "what the user sets counts"
+    assert environ["SLURM_JOB_ID"].isdigit()
+
+
 @pytest.mark.parametrize("nice", [0, pytest.param(7, marks=pytest.mark.core)])
 def test_rank_has_the_planned_niceness_and_its_wrapper_has_not(make: Callable[..., Run], nice: int) -> None:
     own = os.getpriority(os.PRIO_PROCESS, 0)

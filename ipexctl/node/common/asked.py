@@ -115,6 +115,8 @@ class Asked(NamedTuple):
     """Extras of the project's own packages to install; with `group`, its dependency groups."""
     group: tuple[str, ...] = ()
     profile: bool = False
+    slurm_env: bool = False
+    """Ranks also get Slurm's variables, for scripts that read no others."""
     keep_going: bool = False
     """True if copies end, and start again, on their own."""
 

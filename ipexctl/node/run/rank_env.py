@@ -6,6 +6,7 @@ A rank gets torchrun's variables. Variables that another launcher or an outer MP
 from __future__ import annotations
 
 import os
+import zlib
 from typing import TYPE_CHECKING, Mapping
 
 from ipexctl.node.common.environ import (
@@ -124,9 +125,10 @@ def environment(plan: Plan, rank: int, secrets: Mapping[str, str], master: Maste
         MASTER_ADDR=master.addr,
         MASTER_PORT=str(master.port),
     )
-    for name, value in elastic_variables(plan, rank, attempt).items():
-        if name not in variables:
-            environ[name] = value
+    given = elastic_variables(plan, rank, attempt)
+    if plan.asked.slurm_env:
+        given.update(slurm_variables(plan, rank))
+    environ.update({name: value for name, value in given.items() if name not in variables})
     return setup._replace(environ=environ)
 
 
@@ -143,4 +145,22 @@ def elastic_variables(plan: Plan, rank: int, attempt: int) -> dict[str, str]:
         "TORCHELASTIC_MAX_RESTARTS": str(plan.asked.max_restarts),
         "TORCHELASTIC_RESTART_COUNT": str(attempt),
         "TORCHELASTIC_RUN_ID": plan.id,
+    }
+
+
+def slurm_variables(plan: Plan, rank: int) -> dict[str, str]:
+    """What srun gives a task. Hosts are named by their addresses among the ranks, which every rank can reach."""
+    host = host_of(plan, rank)
+    tasks, hosts = str(plan.world_size), ",".join(each.address for each in plan.hosts)
+    job = str(zlib.crc32(plan.id.encode()) % 10**6)  # scripts make a port or a seed of it
+    return {
+        "SLURM_PROCID": str(rank),
+        "SLURM_LOCALID": str(rank - host.ranks[0].rank),
+        "SLURM_NODEID": str(plan.hosts.index(host)),
+        **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"), tasks),
+        **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_STEP_NUM_NODES"), str(len(plan.hosts))),
+        **dict.fromkeys(("SLURM_NODELIST", "SLURM_JOB_NODELIST", "SLURM_STEP_NODELIST"), hosts),
+        **dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID"), job),
+        "SLURM_TASKS_PER_NODE": ",".join(str(len(each.ranks)) for each in plan.hosts),
+        "SLURMD_NODENAME": host.address,
     }

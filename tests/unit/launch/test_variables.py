@@ -386,6 +386,8 @@ def test_variables_of_other_launchers_and_logins_are_unset() -> None:
     assert (places.value, places.host) == (None, "node1")
     assert value(found, "OMP_NUM_THREADS") == "32"
     assert "SLURM_PROCID" in {one.name for one in found.settings if one.value is None}
+    asked = plan(machine(SPR, 1), machine(SPR, 2), slurm_env=True)
+    assert not [one.name for one in asked.settings if one.name.startswith("SLURM_")], "the wrapper sets them"
     inside = plan(machine(SPR, 1, batch=batch("77")), machine(SPR, 2, batch=batch("77")))
     assert "SLURM_JOB_ID" not in {one.name for one in inside.settings}
 
