@@ -31,7 +31,7 @@ CCL_WORKERS: Final = 1
 """Per rank over ccl, unless the call, an accelerate config or a variable says otherwise."""
 _RANKS, _COMMUNICATION, _ENVIRONMENT = "Ranks and cores", "Communication", "Environment"
 _WATCHING, _ENDING = "Watching", "Ending"
-_EVERY_EXPORT = ("accelerate", "mpijob", "shell", "slurm")
+_EVERY_EXPORT = ("shell", "slurm")
 
 DECLARED: Final[Mapping[str, Declaration]] = {
     "n": Declaration(
@@ -73,8 +73,6 @@ DECLARED: Final[Mapping[str, Declaration]] = {
         minimum=0,
         maximum=19,
         in_sh="nice -n {}",
-        lost_in=("accelerate", "mpijob"),
-        consequence="the ranks have the usual priority",
     ),
     "backend": Declaration(
         "--backend",
@@ -117,7 +115,7 @@ DECLARED: Final[Mapping[str, Declaration]] = {
         "Stop the run after S seconds (default: no limit).",
         panel=_ENDING,
         minimum=1,
-        lost_in=("accelerate", "shell"),
+        lost_in=("shell",),
         consequence="nothing ends it",
     ),
     "launcher": Declaration(
@@ -135,8 +133,6 @@ DECLARED: Final[Mapping[str, Declaration]] = {
         "File on every host to source in bash; ranks keep its variables, ulimit and umask.",
         panel=_ENVIRONMENT,
         kind="path",
-        lost_in=("accelerate", "mpijob"),
-        consequence="source it before",
     ),
     "offline_hub": Declaration(
         "--offline-hub",
@@ -147,7 +143,7 @@ DECLARED: Final[Mapping[str, Declaration]] = {
         "--slurm-env",
         "Give ranks Slurm's variables (SLURM_PROCID …), for scripts that read only those.",
         panel=_ENVIRONMENT,
-        lost_in=("accelerate", "mpijob", "shell"),
+        lost_in=("shell",),
         consequence="the ranks lack Slurm's variables",
     ),
     "cwd": Declaration(
@@ -161,7 +157,7 @@ DECLARED: Final[Mapping[str, Declaration]] = {
         "Restart the run up to N times after a rank failed (default: {default}).",
         panel=_ENDING,
         minimum=0,
-        lost_in=("accelerate", "shell", "slurm"),
+        lost_in=_EVERY_EXPORT,
         consequence="nothing begins it again",
     ),
     "keep_going": Declaration(

@@ -18,7 +18,7 @@ from typer.main import get_command
 import ipexctl
 from ipexctl.errors import Interrupted, OutputError, UserError
 from ipexctl.extensions import commands_of_extras
-from ipexctl.ui.messages import print_message
+from ipexctl.removed import refuse_removed_command, removed_option
 from ipexctl.ui.safe_output import guard_stdout
 
 CORE: Final[Mapping[str, Mapping[str, str]]] = {
@@ -159,12 +159,8 @@ class _Commands(TyperGroup):
             raise _in_our_words(error, "ipexctl") from None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        refuse_removed_command(args)
         if args and not args[0].startswith("-") and not is_command(args[0]):
-            if args[0] == "dump":
-                print_message("dump is why --stacks since 0.5")
-                return super().resolve_command(ctx, ["why", "--stacks", *args[1:]])
-            if args[0] == "autotune":
-                raise UserError("autotune went in 0.5: examples/tune.py compares settings", fix=_TUNE)
             near = get_close_matches(args[0], commands(), n=1)
             ctx.fail(f"there is no command {args[0]!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
         return super().resolve_command(ctx, args)
@@ -180,11 +176,6 @@ class _Commands(TyperGroup):
                     formatter.write_dl([(name.ljust(width), text) for name, text in of_group.items()])
 
 
-_TUNE: Final = "python examples/tune.py -H hostfile omp=1 omp=2 -- train.py"
-_REMOVED_OPTIONS: Final = {
-    "--rejoin": ("a lost host that answers again joins at the next restart", "leave it out"),
-    "--diff": ("the dry run shows what would change", "ipexctl install --dry-run"),
-}
 _REFUSED: Final = re.compile(r"(?P<value>'.*'|\S+) is not (?:a valid (?P<kind>\w+)|in the range|one of)", re.S)
 _KINDS: Final = {"int": "a whole number", "float": "a number", "boolean": "true or false"}
 
@@ -194,10 +185,8 @@ def _in_our_words(error: Any, command: str) -> Exception:
     if type(error).__name__ == "NoArgsIsHelpError":
         return cast("Exception", error)
     path = error.ctx.command_path if error.ctx else command
-    option = getattr(error, "option_name", "")
-    if option in _REMOVED_OPTIONS and path.endswith((" run", " envs")):
-        instead, fix = _REMOVED_OPTIONS[option]
-        return UserError(f"{option} went in 0.5: {instead}", fix=fix)
+    if gone := removed_option(path.removeprefix("ipexctl "), getattr(error, "option_name", "")):
+        return gone
     return UserError(_sentence(error), fix=f"list what is possible: {path} --help")
 
 

@@ -33,6 +33,7 @@ from ipexctl.file_reader import NotRegularError, check_regular
 from ipexctl.found_files import TRUSTED, check_found, is_entry, user_file
 from ipexctl.hosts.host import did_you_mean
 from ipexctl.hosts.source import REFUSED_KEYS, RUNS_PROGRAMS, TRUSTS_KEYS
+from ipexctl.removed import removed_option
 from ipexctl.text import expand_tilde, printable, tilde_path
 
 Param: TypeAlias = Any
@@ -393,6 +394,8 @@ def _options_of_others(table: str) -> dict[str, Param]:
 
 def _unknown_key(key: str, table: str, known: Sequence[str]) -> UserError:
     """The error for an unknown key; its fix names the tables of commands that have the option."""
+    if gone := removed_option(_command_of(table), f"--{key.replace('_', '-')}"):
+        return gone
     names = (name for name in commands() if any(key in spec.params for _, spec in command_specs(name)))
     having = list(dict.fromkeys(f"[{TABLES.get(name, name)}]" for name in names))
     fix = f"{key} belongs under {' or '.join(having)}: move it below such a line"

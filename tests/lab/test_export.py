@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import signal
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from agent_helpers import wait_until
 from cli_helpers import CommandResult
 from ipexctl.extras.lab.lab_plan import LabSpec
-from lab_helpers import ask
 from lab_run_helpers import REPORT_SCRIPT, WAIT_SCRIPT, Cluster, rank_reports
 
 MPI_LAB = LabSpec(hosts=2)
@@ -110,38 +107,6 @@ def test_ctrl_c_ends_every_rank_and_removes_the_secrets(cluster: Cluster, tmp_pa
     assert cluster.wait_until_gone(5, "waits-by-hand.py")
     for at in (0, 1):
         assert "secrets" not in cluster.on(at, "ls ~/.ipexctl/runs/by-hand")
-
-
-def test_mpijob_launcher_starts_its_ranks(cluster: Cluster) -> None:
-    """As with mpi-operator: its hostfile, and an image with python and mpirun first on PATH."""
-    cluster.write("who.py", REPORT_SCRIPT)
-    printed = exported(cluster, "mpijob", "--ppn", "2", "who.py", "it's")
-    launcher = yaml.safe_load(printed.out)["spec"]["mpiReplicaSpecs"]["Launcher"]
-    (container,) = launcher["template"]["spec"]["containers"]
-    for at in (0, 1):
-        cluster.as_root(at, "mkdir -p /etc/mpi && printf 'node1:2\\nnode2:2\\n' > /etc/mpi/hostfile")
-        cluster.on(at, f"mkdir -p image && cat > image/who.py <<'EOF'\n{REPORT_SCRIPT}\nEOF\n")
-    ssh = "printf '#!/bin/sh\\nexec ssh -F ~/.ipexctl/ssh/config \"$@\"\\n' > image/ssh; chmod +x image/ssh"
-    of_operator = "I_MPI_HYDRA_HOST_FILE=/etc/mpi/hostfile I_MPI_HYDRA_BOOTSTRAP_EXEC=$PWD/ssh I_MPI_PERHOST=2"
-    image = f"{ssh}; cd image; export PATH=$HOME/.ipexctl/envs/default/bin:$PATH {of_operator}"
-    said = ask(cluster.lab.hosts[0], f"{image}; {shlex.join(container['command'])}", timeout=60)
-    assert said.rc == 0, said.err
-    ranks = {int(rank["env"]["RANK"]): rank for rank in documents(said.out)}
-    assert [(ranks[at]["host"], ranks[at]["env"]["LOCAL_RANK"]) for at in sorted(ranks)] == [
-        *(("node1", "0"), ("node1", "1")),
-        *(("node2", "0"), ("node2", "1")),
-    ]
-    for rank in ranks.values():
-        assert rank["argv"] == ["it's"]
-        assert (rank["env"]["MASTER_ADDR"], rank["env"]["WORLD_SIZE"]) == ("node1", "4")
-        assert rank["env"]["GROUP_RANK"] == str(int(rank["env"]["RANK"]) // 2)
-        assert rank["env"]["OMP_NUM_THREADS"] == "1"
-
-
-@pytest.mark.parametrize(("name", "instead"), [("ansible", "-H inventory.yaml"), ("trainjob", "export mpijob")])
-def test_an_export_that_went_says_what_to_type(cluster: Cluster, name: str, instead: str) -> None:
-    ran = cluster.call("export", name, "-H", cluster.lab.hostfile, "train.py")
-    assert (ran.rc, instead in ran.err) == (2, True), ran.err
 
 
 @pytest.mark.parametrize(

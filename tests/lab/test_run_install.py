@@ -10,7 +10,7 @@ from cli_helpers import ipexctl
 from ipexctl.extras.lab.lab_plan import LabSpec
 from lab_run_helpers import Cluster
 
-EXPORTS = ("shell", "slurm", "accelerate", "mpijob")
+EXPORTS = ("shell", "slurm")
 LAB = LabSpec(hosts=2)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 NO_INDEX_ENV = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_FIND_LINKS": ""}

@@ -135,20 +135,6 @@ def set_by_accelerate(env: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if ACCELERATE_SETS.match(name) and name not in OURS_ALONE}
 
 
-@pytest.mark.parametrize("env", ENVS)
-def test_exported_config_is_launched_by_its_accelerate_version(hosts: Hosts, env: str) -> None:
-    made = hosts.call("export accelerate", "--env", env, "--ppn", "1", "who.py")
-    assert made.rc == 0, made.err
-    hosts.put("exported.yaml", made.out)
-    (command,) = (line.partition(": ")[2] for line in made.out.splitlines() if "sed -n" in line)
-    line = f"cd guide && {command.replace('THIS', 'exported.yaml')} && cat mpirun-hostfile"
-    listed = subprocess.run(
-        [*ssh_argv(hosts.lab.hosts[0]), line], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert listed.stdout == "".join(f"{host.address}:1\n" for host in hosts.lab.hosts)
-    assert sorted(ranks(hosts.accelerate(env, "launch", "--config_file", "exported.yaml", "who.py"))) == [0, 1]
-
-
 @pytest.mark.parametrize(
     ("env", "words", "said"),
     [

@@ -177,23 +177,6 @@ def comment(text: str) -> str:
     return f"# {printable(text)}"
 
 
-def comment_command(words: Sequence[str]) -> str:
-    """A comment with a command line for bash, also if words have line breaks or other unprintable characters."""
-    return comment(" ".join(map(_printable_word, words)))
-
-
-def _printable_word(word: str) -> str:
-    if word.isprintable():
-        return shlex.quote(word)
-    special = {"\\": "\\\\", "'": "\\'"}
-    encoded = (special.get(char, char) if char.isprintable() else _escaped(char) for char in word)
-    return f"$'{''.join(encoded)}'"
-
-
-def _escaped(char: str) -> str:
-    return "".join(f"\\{byte:03o}" for byte in char.encode("utf-8", "surrogateescape"))
-
-
 def command_line(plan: Plan) -> str:
     return shlex.join(plan.command)
 

@@ -1,5 +1,5 @@
-"""`ipexctl export`: prints the plan of a run for accelerate, Slurm, Kubeflow's MPI operator or sh. The plan is made as
-in `run --dry-run`. Options that the other launcher lacks are reported on stderr, or in the JSON document.
+"""`ipexctl export`: prints the plan of a run for Slurm or sh. The plan is made as in `run --dry-run`. Options that the
+other launcher lacks are reported on stderr, or in the JSON document.
 """
 
 from __future__ import annotations
@@ -8,22 +8,17 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, TypedDict
+from typing import Final, Literal
 
 import typer
-from typer.core import TyperGroup
 
 from ipexctl.commands.launch_call import PrintedStart, read_launch_call, refuse_plan
 from ipexctl.commands.launch_options import LaunchLine, ScriptCommand
 from ipexctl.commands.shared_options import Output, option, subcommand
 from ipexctl.commands.target_hosts import session_pool
-from ipexctl.errors import UserError
-from ipexctl.extras.export.accelerate import to_accelerate
 from ipexctl.extras.export.common import ExportResult, at_project
-from ipexctl.extras.export.mpijob import to_mpijob
 from ipexctl.extras.export.sbatch_file import to_slurm
 from ipexctl.extras.export.shell import to_shell
-from ipexctl.hosts.host import quote
 from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.plan import Plan
 from ipexctl.option_declaration import SLURM_LAUNCHER
@@ -35,22 +30,7 @@ from ipexctl.sync.path_notes import secret_files_below
 from ipexctl.ui.messages import print_message
 from ipexctl.ui.results import print_json
 
-_REMOVED: Final = {
-    "ansible": "every command reads an Ansible inventory: -H inventory.yaml",
-    "trainjob": "for Kubernetes: ipexctl export mpijob train.py",
-}
-"""What was removed in 0.5 → what to use instead."""
-
-
-class _Exports(TyperGroup):
-    def resolve_command(self, ctx: typer.Context, args: list[str]) -> Any:  # type: ignore[override]
-        if args and args[0] in _REMOVED:
-            raise UserError(f"export {args[0]} was removed in 0.5", fix=_REMOVED[args[0]])
-        return super().resolve_command(ctx, args)
-
-
 export_command = typer.Typer(
-    cls=_Exports,
     help="Print the plan of a run for another launcher.\n\n\b\n"
     "Example: ipexctl export shell -H hostfile train.py > train.sh",
     no_args_is_help=True,
@@ -58,29 +38,7 @@ export_command = typer.Typer(
     add_completion=False,
 )
 SCHEMA = "ipexctl.export/1"
-IMAGE: Final = "my-training-image"
 SETTINGS: Final = {"allow_interspersed_args": False}
-
-
-@subcommand(export_command, "accelerate", cls=ScriptCommand, context_settings=SETTINGS)
-def accelerate(
-    *,
-    ctx: typer.Context,
-    mpirun_hostfile: str | None = option(
-        "--mpirun-hostfile PATH", "Path of mpirun's hostfile, whose lines are in the header (default: mpirun-hostfile)."
-    ),
-    line: LaunchLine,
-) -> None:
-    """Print a configuration for the accelerate in the environment.
-
-    \b
-    Example: ipexctl export accelerate -H hostfile train.py > config.yaml
-    """
-    spec, planned = _plan(ctx, line)
-    hostfile = mpirun_hostfile or "mpirun-hostfile"
-    env = planned.context.env
-    exported = to_accelerate(planned.plan, env.packages, hostfile, has_ccl=env.ccl)
-    _print(exported, line.output, _lost(ctx, spec, planned.plan))
 
 
 @subcommand(export_command, "slurm", cls=ScriptCommand, context_settings=SETTINGS)
@@ -112,30 +70,6 @@ def slurm(
     _print(exported, line.output, _lost(ctx, spec, planned.plan))
 
 
-@subcommand(export_command, "mpijob", cls=ScriptCommand, context_settings=SETTINGS)
-def mpijob(
-    *,
-    ctx: typer.Context,
-    image: str = option(
-        "--image NAME",
-        "Image with the environment, project, mpirun and sshd (default: {default}).",
-        IMAGE,
-    ),
-    line: LaunchLine,
-) -> None:
-    """Print a Kubeflow MPIJob (v2beta1).
-
-    \b
-    Example: ipexctl export mpijob -H hostfile --image me/img train.py > job.yaml
-    """
-    _check_image(image)
-    spec, planned = _plan(ctx, line)
-    exported = to_mpijob(
-        planned.plan, _job_name(spec), image, restarts=spec.asked.max_restarts, **_pod_resources(planned)
-    )
-    _print(exported, line.output, _lost(ctx, spec, planned.plan))
-
-
 @subcommand(export_command, "shell", cls=ScriptCommand, context_settings=SETTINGS)
 def shell(*, ctx: typer.Context, line: LaunchLine) -> None:
     """Print a readable shell script that does the steps of run.
@@ -161,25 +95,6 @@ def _plan(ctx: typer.Context, line: LaunchLine) -> tuple[RunSpec, PlannedRun]:
         if isinstance(planned, PlannedRun):
             return spec, planned
     raise interrupt.or_exit(refuse_plan(planned.with_call_options(spec.options), line.output, SCHEMA))
-
-
-class _Resources(TypedDict):
-    threads_per_core: int
-    memory: int | None
-
-
-def _pod_resources(planned: PlannedRun) -> _Resources:
-    facts = [planned.context.facts[host.name] for host in planned.plan.hosts]
-    threads = max(
-        (found.cpu.threads // found.cpu.cores for found in facts if found.cpu.threads and found.cpu.cores), default=1
-    )
-    sizes = [size for found in facts if (size := found.memory.limit or found.memory.total)]
-    return {"threads_per_core": threads, "memory": min(sizes, default=None)}
-
-
-def _check_image(image: str) -> None:
-    if not image or any(character.isspace() for character in image):
-        raise UserError(f"--image {quote(image)} is not an image name", fix="use a name such as registry/me/train:1")
 
 
 def _job_name(spec: RunSpec) -> str:

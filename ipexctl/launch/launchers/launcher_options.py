@@ -326,8 +326,7 @@ LAUNCHERS: Final = (
     LauncherRow(
         "",
         _named("accelerate config, -m accelerate.commands.accelerate_cli config"),
-        advice="accelerate config on the control machine, because it asks questions and ranks have no stdin; "
-        "ipexctl export accelerate writes a file, too",
+        advice="accelerate config on the control machine, because it asks questions and ranks have no stdin",
     ),
     LauncherRow(
         "",

@@ -19,7 +19,6 @@ from test_show_plan import MIXED
 from accelerate_files import ALONE
 from case_table import literals_of
 from ipexctl.errors import Refusal
-from ipexctl.extras.export.mpijob import to_mpijob
 from ipexctl.facts.system_facts import Memory, System
 from ipexctl.hosts.host import Host
 from ipexctl.hugging_face import parse_repo
@@ -259,17 +258,7 @@ def of_hubs() -> list[Case]:
     ]
 
 
-def exports() -> list[Case]:
-    made_of_secret = (Export("HIDDEN", "-x", None),)
-    made = plan(machine(SPR), exports=made_of_secret)
-    return [Case("note of an mpijob", note) for note in to_mpijob(made, "train", "me/train").notes]
-
-
 def test_launch() -> None:
     assert not (
         diff := golden_diff("launch", [*refusals(), *planned(), *adding(), *of_accelerate(), *of_hubs(), *wrapped()])
     ), diff
-
-
-def test_export() -> None:
-    assert not (diff := golden_diff("export", exports())), diff

@@ -12,7 +12,6 @@ from typing import Any, Final
 import pytest
 from packaging.version import Version
 
-from ipexctl.extras.export.accelerate import FIRST_MPIRUN
 from ipexctl.hugging_face import WITHOUT_IPEX
 from ipexctl.launch.accelerate_config import read_accelerate
 from ipexctl.launch.accelerate_env import (
@@ -23,6 +22,7 @@ from ipexctl.launch.accelerate_env import (
     variables_of,
 )
 
+FIRST_MPIRUN: Final = "0.28"
 RECORD: Final[dict[str, Any]] = json.loads(Path(__file__).with_name("accelerate_generations.json").read_text())
 VERSIONS: Final[list[str]] = RECORD["versions"]
 STACKS: Final = ("bare", "ipex")

@@ -9,21 +9,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from launch_helpers import ENV, IPEX, cpu, machine, plan, variables
 
 from ipexctl.errors import UserError
-from ipexctl.extras.export.accelerate import to_accelerate
-from ipexctl.extras.export.mpijob import to_mpijob
 from ipexctl.extras.export.sbatch_file import LOCAL_RANK_COUNT, Launcher, to_slurm
 from ipexctl.extras.export.shell import to_shell
 from ipexctl.hosts.host import Host
-from ipexctl.launch.accelerate_config import read_accelerate
 from ipexctl.node.common.asked import Export
-from ipexctl.spec import AccelerateConfig
 from message_data import missing
 
 TWO = (machine(cpu(4), 1), machine(cpu(4), 2))
@@ -32,29 +26,6 @@ TWO = (machine(cpu(4), 1), machine(cpu(4), 2))
 def assert_valid_syntax(shell: str, text: str) -> None:
     done = subprocess.run([shell, "-n"], input=text, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize(
-    ("version", "has", "lacks"),
-    [
-        ("0.19.0", {"ipex_config": {"ipex_enabled": True}}, {"mpirun_config"}),
-        ("0.20.3", {"ipex_config": {"ipex": True}}, {"mpirun_config", "debug"}),
-        ("0.28.0", {"mpirun_config": {"mpirun_ccl": "1", "mpirun_hostfile": "hosts"}}, {"enable_cpu_affinity"}),
-        ("1.12.0", {"ipex_config": {"ipex": True}}, set()),
-        ("1.14.0", {"mpirun_config": {"mpirun_hostfile": "hosts"}}, {"ipex_config"}),
-    ],
-)
-def test_export_has_the_keys_of_each_accelerate_version(version: str, has: dict[str, object], lacks: set[str]) -> None:
-    packages = {**IPEX.packages, "accelerate": version}
-    found = to_accelerate(plan(*TWO, env=IPEX, ppn=2), packages, "hosts")
-    config = yaml.safe_load(found.text)
-    assert {key: config[key] for key in has} == has
-    assert not lacks & set(config)
-    assert (config["num_machines"], config["num_processes"], config["distributed_type"]) == (2, 4, "MULTI_CPU")
-    assert config["main_process_ip"] == "10.1.0.1"
-    if version == "1.14.0":
-        assert any("IPEX" in note for note in found.notes)
-        assert any("oneCCL" in note for note in found.notes)
 
 
 def test_shell_export_uses_batch_scheduling_as_in_the_plan() -> None:
@@ -120,83 +91,6 @@ def test_slurm_export_has_no_chrt_for_ranks_with_more_cores() -> None:
     assert "chrt" not in to_slurm(plan(machine(cpu(4, threads=1)), ppn=2), "/w", "t").text
 
 
-def test_accelerate_export_is_read_back_as_the_same_plan() -> None:
-    made = plan(*TWO, env=IPEX, ppn=2, master_port=4000)
-    config = read_accelerate(to_accelerate(made, {"accelerate": "1.12.0"}, "hosts").text, "made")
-    assert (config.processes, config.machines, config.main_port, config.hostfile) == (4, 2, 4000, "hosts")
-    assert config.notes == ()
-
-
-@pytest.mark.parametrize(("precision", "exported"), [(None, "no"), ("bf16", "bf16"), ("no", "no")])
-def test_accelerate_export_trains_in_the_precision_of_the_run(precision: str | None, exported: str) -> None:
-    config = None if precision is None else AccelerateConfig("made", mixed_precision=precision)
-    made = plan(*TWO, ppn=2, accelerate=config)
-    assert made.dtype_hint == "bfloat16"
-    found = to_accelerate(made, {"accelerate": "1.12.0"}, "hosts").text
-    assert read_accelerate(found, "made").mixed_precision == exported
-
-
-def test_hostfile_of_accelerate_has_an_address_for_each_host(tmp_path: Path) -> None:
-    text = to_accelerate(plan(*TWO, ppn=2), {"accelerate": "1.15.0"}, "my hosts").text
-    (tmp_path / "config.yaml").write_text(text)
-    command = next(line for line in text.splitlines() if "sed -n" in line).partition(": ")[2]
-    command = command.replace("THIS", "config.yaml")
-    subprocess.run(["sh", "-c", command], cwd=tmp_path, check=True)
-    assert (tmp_path / "my hosts").read_text() == "10.1.0.1:2\n10.1.0.2:2\n"
-    assert yaml.safe_load(text)["main_process_ip"] == "10.1.0.1"
-    assert "# mpirun-host: 127.0.0.1:2\n" in to_accelerate(plan(TWO[0], ppn=2), {}, "hosts").text
-    assert "mpirun-host:" not in to_accelerate(plan(TWO[0], ppn=1), {}, "hosts").text
-
-
-def test_accelerate_export_names_oneccl_if_the_plan_has_it() -> None:
-    """An unknown accelerate may be one that needs the key; newer ones ignore it."""
-    for version, workers in (("1.12.0", "1"), ("", "1"), ("1.13.0", None)):
-        packages = {"accelerate": version} if version else {}
-        found = to_accelerate(plan(*TWO, env=IPEX, ppn=2), packages, "hosts")
-        assert yaml.safe_load(found.text)["mpirun_config"].get("mpirun_ccl") == workers
-        assert any("oneCCL" in note or "mpirun_ccl" in note for note in found.notes) == (version != "1.12.0")
-    without = to_accelerate(plan(*TWO, ppn=2), {"accelerate": "1.12.0"}, "hosts").text
-    assert yaml.safe_load(without)["mpirun_config"]["mpirun_ccl"] == "0"
-
-
-@pytest.mark.parametrize(
-    ("cores", "options", "workers", "noted"),
-    [
-        (2, {}, "1", ""),
-        (1, {}, "0", "mpirun_ccl oneCCL single core --backend ccl"),
-        (1, {"backend": "ccl"}, "1", ""),
-        (1, {"command": ("train.py", "--ddp_backend", "ccl")}, "1", ""),
-        (2, {"command": ("train.py", "--ddp_backend", "gloo")}, "0", "mpirun_ccl oneCCL --ddp_backend gloo"),
-        (2, {"backend": "gloo"}, "0", ""),
-    ],
-)
-@pytest.mark.parametrize("version", ["1.12.0", ""])
-def test_accelerate_export_says_why_it_has_gloo_although_bindings_are_there(
-    version: str, cores: int, options: dict[str, Any], workers: str, noted: str
-) -> None:
-    """Without the key, accelerate up to 1.12 takes oneCCL."""
-    hosts = (machine(cpu(cores, threads=1), 1), machine(cpu(cores, threads=1), 2))
-    packages = {"accelerate": version} if version else {}
-    made = plan(*hosts, env=IPEX, ppn=1, **options)
-    found = to_accelerate(made, packages, "hosts", has_ccl=True)
-    assert yaml.safe_load(found.text)["mpirun_config"]["mpirun_ccl"] == workers
-    notes = [note for note in found.notes if note.startswith("mpirun_ccl is 0")]
-    assert len(notes) == bool(noted)
-    assert missing(" ".join(notes), noted) == []
-
-
-def test_accelerate_export_without_bindings_gives_no_reason_for_gloo() -> None:
-    found = to_accelerate(plan(*TWO, ppn=1), {"accelerate": "1.12.0"}, "hosts")
-    assert yaml.safe_load(found.text)["mpirun_config"]["mpirun_ccl"] == "0"
-    assert not any("mpirun_ccl" in note for note in found.notes)
-
-
-def test_accelerate_export_of_one_rank_is_not_distributed() -> None:
-    config = yaml.safe_load(to_accelerate(plan(TWO[0], n=1), {}, "hosts").text)
-    assert config["distributed_type"] == "NO"
-    assert "mpirun_config" not in config
-
-
 def test_sbatch_options_match_the_plan() -> None:
     found = to_slurm(plan(*TWO, ppn=2, time_limit=90.0), "/shared/digits", "train")
     asked = dict(re.findall(r"^#SBATCH --([a-z-]+)=(\S+)$", found.text, re.MULTILINE))
@@ -238,9 +132,7 @@ def test_every_export_lists_its_requirements() -> None:
     host = Host("node1", "node1")
     texts = (
         to_slurm(made, "/x", "train").text,
-        to_mpijob(made, "train", "me/train").text,
         to_shell(made, [host], None, "/x").text,
-        to_accelerate(made, {}, "hosts").text,
     )
     for text in texts:
         assert re.search(r"^# Needed\b", text, re.MULTILINE), text
@@ -380,11 +272,9 @@ def test_ranks_that_are_started_directly_are_exported_where_no_mpirun_is_needed(
     assert "srun " in to_slurm(made, "/x", "train").text
     with pytest.raises(UserError) as of_slurm:
         to_slurm(made, "/x", "train", launcher="mpirun")
-    with pytest.raises(UserError) as of_mpijob:
-        to_mpijob(made, "train", "image")
     with pytest.raises(UserError) as of_shell:
         to_shell(made, [Host("node1", "10.0.0.1"), Host("node2", "10.0.0.2")], None, "/x")
-    assert [missing(error.value.fix or "", "--mpi") for error in (of_slurm, of_mpijob, of_shell)] == [[], [], []]
+    assert [missing(error.value.fix or "", "--mpi") for error in (of_slurm, of_shell)] == [[], []]
 
 
 def test_single_rank_is_exported_without_mpirun(tmp_path: Path) -> None:
@@ -393,9 +283,7 @@ def test_single_rank_is_exported_without_mpirun(tmp_path: Path) -> None:
     assert "srun " in to_slurm(plan(TWO[0], backend="ccl", env=IPEX), "/x", "train").text
     with pytest.raises(UserError) as of_slurm:
         to_slurm(made, "/x", "train", launcher="mpirun")
-    with pytest.raises(UserError) as of_mpijob:
-        to_mpijob(made, "train", "image")
-    assert [missing(error.value.fix or "", "--mpi") for error in (of_slurm, of_mpijob)] == [[], []]
+    assert missing(of_slurm.value.fix or "", "--mpi") == []
     place = made.argv[-1].rpartition("/")[0]
     made = made._replace(command=("printenv", "RANK", "WORLD_SIZE", "MASTER_PORT"), cwd="/")
     script = to_shell(made, (Host("localhost", "localhost"),), None, "/y").text.replace(place, str(tmp_path / "place"))
@@ -423,28 +311,12 @@ def test_hostile_arguments_stay_arguments_in_every_export() -> None:
     made = plan(*TWO, env=IPEX, ppn=2)
     hostile = made._replace(command=(*made.command, *HOSTILE))
     hosts = tuple(Host(name, name) for name in ("node1", "node2"))
-    accelerate = to_accelerate(hostile, {"accelerate": "1.12.0"}, "ho\nsts: x").text
-    plain = to_accelerate(made, {"accelerate": "1.12.0"}, "ho\nsts: x").text
-    assert yaml.safe_load(accelerate) == yaml.safe_load(plain)
-    assert yaml.safe_load(accelerate)["mpirun_config"]["mpirun_hostfile"] == "ho\nsts: x"
-    (launch,) = (line for line in accelerate.splitlines() if "accelerate launch" in line)
-    shown = f"printf '%s\\0' {launch.partition('accelerate launch ')[2]}"
-    done = subprocess.run(["bash", "-c", shown], capture_output=True, check=True)
-    assert done.stdout.decode().split("\0")[2:-1] == list(hostile.command[1:])
-
     slurm = to_slurm(hostile, "/w", "t").text
     assert slurm.count("\n#SBATCH") - 1 == to_slurm(made, "/w", "t").text.count("\n#SBATCH")  # within the last word
     last = slurm.rindex("bash -c 'rank")
     assert "\n#SBATCH" not in slurm[slurm.index("set -euo") : last]
     for shell, text in (("bash", slurm), ("sh", to_shell(hostile, hosts, "/w", "/t").text)):
         assert_valid_syntax(shell, text)
-
-    containers = yaml.safe_load(to_mpijob(hostile, "t", "i").text)["spec"]["mpiReplicaSpecs"]
-    script = containers["Launcher"]["template"]["spec"]["containers"][0]["command"][2]
-    assert script.endswith("\n")
-    words = script[script.rindex(" rank python") + len(" rank ") :]
-    done = subprocess.run(["sh", "-c", f"printf '%s\\0' {words}"], capture_output=True, check=True)
-    assert done.stdout.decode().replace("$$", "$").split("\0")[-1 - len(HOSTILE) : -1] == list(HOSTILE)
 
 
 @pytest.mark.parametrize("value", ["eth0\ntouch marker", "a'\n\"b"])
