@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Bind,
         Fp32Math,
         OnHang,
+        OnNan,
         Wire,
     )
 
@@ -222,6 +223,13 @@ DECLARED: Final[Mapping[str, Declaration]] = {
         lost_in=_EVERY_EXPORT,
         consequence="nothing reports a hang",
     ),
+    "on_nan": Declaration(
+        "--on-nan",
+        "What to do when a rank's loss is nan: report it, or stop the run (default: {default}).",
+        panel=_ENDING,
+        lost_in=_EVERY_EXPORT,
+        consequence="nothing looks for nan",
+    ),
     "meter": Declaration(
         "--meter/--no-meter", "Count optimizer steps and samples in the ranks (default: --meter).", panel=_WATCHING
     ),
@@ -289,6 +297,7 @@ if TYPE_CHECKING:
         exclusive: bool
         wait: float | None
         on_hang: OnHang
+        on_nan: OnNan
         meter: bool
         profile: bool
         tag: str | None

@@ -158,6 +158,8 @@ def as_json(answer: WhyResult) -> dict[str, Any]:
         "throughput": diagnosis.throughput and diagnosis.throughput._asdict(),
         "group": status and status.group and status.group._asdict(),
         "untrained": status and status.untrained and status.untrained._asdict(),
+        "nan": status and status.nan and status.nan._asdict(),
+        "exchange": status and status.exchange and status.exchange._asdict(),
         "slow": answer.slow and answer.slow.document(),
         "network": value_json(answer.slow.network if answer.slow is not None else None),
         "profile": answer.profile and answer.profile.document(),

@@ -50,7 +50,7 @@ class Totals(NamedTuple):
     wait: int = 0
     reduce: int = 0
     flags: int = 0
-    group: int = 0
+    training: int = 0
 
 
 class RingError(Exception):
@@ -71,14 +71,15 @@ class RingWriter:
     holds the file's lock. If another process takes over, it continues from the totals in the newest record. A record is
     9 words of 64 bits in machine order:
 
-        NUMBER, WALL, STEPS, SAMPLES, WAIT, REDUCE, FLAGS, GROUP, CHECK
+        NUMBER, WALL, STEPS, SAMPLES, WAIT, REDUCE, FLAGS, TRAINING, CHECK
 
     NUMBER counts from 1; the record is at place (NUMBER - 1) % SLOTS. WALL is CLOCK_MONOTONIC in nanoseconds, WAIT the
     time spent waiting for data, REDUCE the time spent waiting for other ranks in the shared-memory all-reduce. FLAGS
     has, from the lowest bit: 6 bits for why the samples since the last record are unknown, PAUSED, FP32, three bytes
-    for the DDP models' gradients in units of 65,536 bytes, and the thread that stepped in the upper half. GROUP is the
-    number of ranks in the largest process group so far, 0 before ALONE_STEPS steps or if unknown; UNUSED if the process
-    has ended without using what its script has for a training. CHECK is the exclusive or of the other words and SALT.
+    for the DDP models' gradients in units of 65,536 bytes, and the thread that stepped in the upper half. TRAINING has
+    in its lower half the number of ranks in the largest process group so far, 0 before ALONE_STEPS steps or if unknown;
+    then UNUSED, APART, and in the upper 24 bits the first step of those until now whose loss is nan, or 0. CHECK is the
+    exclusive or of the other words and SALT.
 
     The writer clears NUMBER, writes the other words, then NUMBER. On x86-64 others see stores in this order, so a
     reader of an incomplete record sees NUMBER 0, two different readings, or a wrong CHECK.
@@ -140,11 +141,15 @@ INTERVAL = 20_000_000
 SWITCH = 16
 ALONE_STEPS = 20
 """Steps of an optimizer after which a rank without a process group counts as training alone."""
-UNUSED = 1 << 32
+UNUSED, APART = 1 << 32, 1 << 33
+"""Flags: the process has ended without a backward that its script has; it has stepped without any collective."""
+NAN, MOST_NAN = 40, 0xFFFFFF
+"""Place and highest value of the step since which the loss is nan."""
 OTHER_WAYS = ("mpi4py", "horovod", "byteps", "bagua", "hivemind", "ray")
 """Modules that may exchange gradients without a process group of torch."""
-OLDEST, COMPILER = (2, 1), (2, 3)
-"""Versions of torch from which there are the hooks, and `torch.compiler.is_compiling`."""
+OLDEST, COMPILER, NUMBERED = (2, 1), (2, 3), (2, 13)
+"""Versions of torch from which there are the hooks, and `torch.compiler.is_compiling`; and in which gloo was seen to
+number its collectives."""
 PREFETCHED, MIXED, UNSIZED = 1, 2, 4
 """Flags: another thread takes batches from the loader; several iterators feed each step; a batch has no known size."""
 PAUSED = 64
@@ -191,11 +196,21 @@ def size_of_group() -> int:
     return 0 if is_agent_set() or any(name in sys.modules for name in OTHER_WAYS) else 1
 
 
-def is_training_script() -> bool:
+def count_collectives() -> int | None:
+    """Collectives, sends and receives of all process groups so far; None if gloo alone does not make or number them."""
+    c10d = sys.modules.get("torch.distributed.distributed_c10d")
+    if c10d is None or not is_new_enough(str(sys.modules["torch"].__version__), NUMBERED):
+        return None
+    groups = c10d._world.pg_map
+    if any(backend != "gloo" for backend, _ in groups.values()):
+        return None
+    return sum(int(group._get_sequence_number_for_group()) for group in groups)
+
+
+def is_training_script(path: str) -> bool:
     """True if the main script trains by itself, and has started no process that may do it."""
-    path = getattr(sys.modules["__main__"], "__file__", None)
     processes = sys.modules.get("multiprocessing.process")
-    if not path or (processes is not None and next(processes._process_counter) > 1):
+    if path == "/" or (processes is not None and next(processes._process_counter) > 1):
         return False
     with open(path, "rb") as file:
         return b".backward(" in file.read()
@@ -278,12 +293,19 @@ class Meter:
         self._models: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._stepped_at = self._written_at = 0
         self._products = 0
-        self._group = 0
+        self._group = self._apart = 0
+        self._collectives: int | None = None
+        """Before the first step; None if unknown, or if ranks have exchanged something since."""
+        self._loss: Any = None
+        self._nan_since = 0
         self.made = 0
         """Optimizer steps, also those that were profiled."""
         self._asked = 0
         self._paused: tuple[int, int, int] | None = None
         self.is_used = False  # until a module is built, a backward made, or a batch taken
+        self.is_training = False  # until an optimizer is built, and again once a backward is made
+        # Python removes it when the script ends, before the functions of atexit.
+        self._script = os.path.abspath(getattr(sys.modules.get("__main__"), "__file__", None) or "/")
         os.register_at_fork(after_in_child=self._leave_ring)
         atexit.register(self.finish)
 
@@ -315,6 +337,11 @@ class Meter:
             self._products = FP32
         return bool(types)
 
+    def note_loss(self, tensors: Any) -> None:
+        """Keep the value of a backward's loss until the step, without its graph."""
+        is_loss = hasattr(tensors, "numel") and tensors.numel() == 1 and tensors.device.type == "cpu"
+        self._loss = tensors.detach() if is_loss else None
+
     def before_step(self) -> None:
         self.counter.before_step()
 
@@ -325,6 +352,9 @@ class Meter:
             if self.counter.after_step(optimizer, threading.get_ident()):
                 self._stepped_at = time.monotonic_ns()
                 self.made += 1
+                self._check_loss()
+                if self.counter.steps == 1:
+                    self._collectives = count_collectives()
                 if self._stepped_at - self._written_at >= INTERVAL or self.counter.steps == ALONE_STEPS:
                     self._find_group()
                     self._write(self._stepped_at)
@@ -373,7 +403,7 @@ class Meter:
                 before.wait + counter.wait,
                 before.reduce + (waiting.slept[0] if waiting is not None else 0),
                 threading.get_native_id() << 32 | self._gradients() << 8 | self._products | counter.flags,
-                self._group,
+                self._group | self._apart | self._nan_since << NAN,
             )
         )
         counter.flags = 0
@@ -387,9 +417,24 @@ class Meter:
             self._asked = asked
             begin(self, self._ring.profile_path(), asked)
 
+    def _check_loss(self) -> None:
+        if self._loss is None:
+            return
+        value, self._loss = float(self._loss), None
+        if value == value:
+            self._nan_since = 0
+        elif not self._nan_since:
+            self._nan_since = min(self._before.steps + self.counter.steps, MOST_NAN)
+
     def _find_group(self) -> None:
-        found = size_of_group() if self.counter.steps >= ALONE_STEPS else 0
+        if self.counter.steps < ALONE_STEPS:
+            self._group = 0
+            return
+        found = size_of_group()
         self._group = max(self._group, found) if found else 0
+        if self._collectives is not None and (self._models or count_collectives() != self._collectives):
+            self._collectives = None
+        self._apart = APART if self._collectives is not None else 0
 
     def finish(self) -> None:
         """Write the steps since the last record, at exit. The script may have destroyed its group by now."""
@@ -398,7 +443,7 @@ class Meter:
         try:
             if self._stepped_at > self._written_at:
                 self._write(self._stepped_at)
-            elif not self._stepped_at and not self.is_used and is_training_script():
+            elif not self._stepped_at and (self.is_training or not self.is_used) and is_training_script(self._script):
                 self._group = UNUSED
                 self._write(time.monotonic_ns())
         except Exception:  # noqa: BLE001
@@ -420,7 +465,7 @@ def watch_optimizers(module: Any) -> None:
     version = str(getattr(torch, "__version__", ""))
     if not is_new_enough(version):
         return
-    place = "compiler" if is_new_enough(version, COMPILER) else "_utils"
+    place = place_of_compiler(torch)
 
     def before(*_: Any) -> None:
         # torch.compile would trace this into a compiled step, so for torch.compile the function is empty.
@@ -433,6 +478,12 @@ def watch_optimizers(module: Any) -> None:
 
     module.register_optimizer_step_pre_hook(before)
     module.register_optimizer_step_post_hook(after)
+    call_at_first(module.Optimizer, lambda: setattr(own, "is_training", True))
+
+
+def place_of_compiler(torch: Any) -> str:
+    """The part of torch that has `is_compiling`."""
+    return "compiler" if is_new_enough(str(getattr(torch, "__version__", "")), COMPILER) else "_utils"
 
 
 def is_new_enough(version: str, oldest: tuple[int, int] = OLDEST) -> bool:
@@ -442,36 +493,44 @@ def is_new_enough(version: str, oldest: tuple[int, int] = OLDEST) -> bool:
 
 def watch_backward(module: Any) -> None:
     own, backward = meter(), module.backward
-    graphs = 0
+    graphs, is_seen = 0, False
+    torch = sys.modules["torch"]
+    place = place_of_compiler(torch)
 
     @functools.wraps(backward)
     def inspect_graph(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        nonlocal graphs
-        graphs += 1
-        own.is_used = True
-        try:
-            is_seen = own.on_backward(tensors)
-        except Exception:  # noqa: BLE001  # the type stays unknown then
-            is_seen = True
-        if (is_seen or graphs >= MOST_GRAPHS) and module.backward is inspect_graph:
-            module.backward = backward
+        nonlocal graphs, is_seen
+        own.is_used, own.is_training = True, False
+        if own.is_on and not getattr(torch, place).is_compiling():
+            try:
+                own.note_loss(tensors)
+                if not is_seen and graphs < MOST_GRAPHS:
+                    graphs += 1
+                    is_seen = own.on_backward(tensors)
+            except Exception:  # noqa: BLE001  # the type stays unknown then
+                is_seen = True
         return backward(tensors, *args, **kwargs)
 
     module.backward = inspect_graph
 
 
 def watch_modules(module: Any) -> None:
-    """Notice only the first module, so that others cost nothing."""
-    own, build = meter(), module.Module.__init__
+    own = meter()
+    call_at_first(module.Module, lambda: setattr(own, "is_used", True))
+
+
+def call_at_first(kind: Any, note: Callable[[], None]) -> None:
+    """Call `note` when the first object of a class is built. Others cost nothing."""
+    build = kind.__init__
 
     @functools.wraps(build)
     def build_first(self: Any, *args: Any, **kwargs: Any) -> None:
-        own.is_used = True
-        if module.Module.__init__ is build_first:
-            module.Module.__init__ = build
+        note()
+        if kind.__init__ is build_first:
+            kind.__init__ = build
         build(self, *args, **kwargs)
 
-    module.Module.__init__ = build_first
+    kind.__init__ = build_first
 
 
 def product_types(tensors: Sequence[Any]) -> set[str]:

@@ -20,11 +20,12 @@ AskedAllReduce = Literal["auto", "shared", "backend"]
 Wire = Literal["fp32", "bf16", "int8"]
 Fp32Math = Literal["fp32", "bf16"]
 OnHang = Literal["report", "dump", "stop"]
+OnNan = Literal["report", "stop"]
 
 # A word of a newer version must not make a plan unreadable.
 FIELD_DECODERS: Mapping[str, FieldDecoder] = dict.fromkeys(
     (
-        *("CommandKind", "Bind", "Allocator", "OpenMp", "OnHang"),
+        *("CommandKind", "Bind", "Allocator", "OpenMp", "OnHang", "OnNan"),
         *("AskedLauncher", "AskedBackend", "AskedAllReduce", "Wire", "Fp32Math"),
     ),
     partial(check_type, str),
@@ -73,6 +74,7 @@ class Asked(NamedTuple):
     """Seconds without output from any rank until the silence is reported; 0 for never."""
     exclusive: bool = False
     wait: float | None = None
+    on_nan: OnNan = "report"
     on_hang: OnHang = "report"
     """`report`; `dump` also dumps all stacks; `stop` also stops the run after that."""
     meter: bool = True

@@ -111,7 +111,7 @@ def describe_apart(group: TrainingGroup | None) -> str:
 
 
 class Untrained(NamedTuple):
-    """A run that succeeded without a step, although its script has a training."""
+    """A run that succeeded without a backward, although its script has one."""
 
     rank: int | None = None
     line: str = ""
@@ -120,6 +120,26 @@ class Untrained(NamedTuple):
     @property
     def sentence(self) -> str:
         return "no rank took a training step" + (f"; rank {self.rank} printed: {self.line}" if self.line else "")
+
+
+class NanLoss(NamedTuple):
+    step: int
+    """The first step since which the rank's loss is not a number."""
+    rank: int
+
+    @property
+    def sentence(self) -> str:
+        return f"the loss of rank {self.rank} is nan since step {self.step}"
+
+
+class GradientExchange(NamedTuple):
+    seen: bool
+    """False if no rank has called a collective since its first step."""
+
+    @property
+    def sentence(self) -> str:
+        alone = "its ranks exchanged no gradients, so each trains alone"
+        return f"{alone}; fix: wrap the model in DistributedDataParallel, or start copies with --backend none"
 
 
 class SlowRank(NamedTuple):
@@ -347,6 +367,9 @@ class RunStatus(NamedTuple):
     group: TrainingGroup | None = None
     """None before 20 steps, with --backend none, or if the ranks' group is unknown."""
     untrained: Untrained | None = None
+    nan: NanLoss | None = None
+    exchange: GradientExchange | None = None
+    """None unless ranks of one group exchanged nothing."""
     slow: SlowRank | None = None
     """Set only while the run is running. `ipexctl slow` finds more slow ranks, and the causes."""
     network: NetworkCost | None = None

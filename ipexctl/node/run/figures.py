@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Mapping, Sequence
 
-from ipexctl.node.common.records import FINAL, RankStatus, RunStatus, TrainingGroup
+from ipexctl.node.common.records import (
+    FINAL,
+    GradientExchange,
+    NanLoss,
+    RankStatus,
+    RunStatus,
+    TrainingGroup,
+    describe_apart,
+)
 from ipexctl.node.run.host_notes import HostNotes
 from ipexctl.node.run.messages import Beat, Message, Mismatch
 from ipexctl.node.run.network_watch import NetworkWatch
@@ -44,6 +52,8 @@ class RunFigures:
         self._stepped: set[int] = set()
         self._groups: dict[int, int] = {}
         self._unused: set[int] = set()
+        self._apart: set[int] = set()
+        self._nan: dict[int, int] = {}
         self._is_measured = False
         """True once a rank has waited in shared memory. Until then, ranks may have refused that and wait under gloo."""
         is_shared = self._plan.allreduce.mode == "shared"
@@ -95,6 +105,8 @@ class RunFigures:
             self._groups[rank] = window.group
         if window.is_unused:
             self._unused.add(rank)
+        (self._apart.add if window.is_apart else self._apart.discard)(rank)
+        self._nan[rank] = window.nan_since
         self._ranks[rank].throughput.add(window)
         files.of_rank.add(window.number, rates, now.clock, now.epoch)
         of_window = rates._replace(steps_per_s=window.steps / window.seconds)  # includes pauses, as bytes do
@@ -110,8 +122,20 @@ class RunFigures:
         return TrainingGroup(planned, min(seen, planned))
 
     @property
+    def exchange(self) -> GradientExchange | None:
+        """None unless all ranks train, in one group, and none exchanges anything with the others."""
+        is_none = len(self._hosts) > 1 and self._apart == self._hosts.keys() and not describe_apart(self.group)
+        return GradientExchange(seen=False) if is_none else None
+
+    @property
+    def nan(self) -> NanLoss | None:
+        """The rank whose loss is nan for the longest."""
+        since = [(step, rank) for rank, step in self._nan.items() if step]
+        return NanLoss(*min(since)) if since else None
+
+    @property
     def is_untrained(self) -> bool:
-        """True if no rank has used the training that its script has."""
+        """True if no rank has made the backward that its script has."""
         return not self._stepped and self._unused == self._hosts.keys()
 
     def rank_status(self, peer: RankState, sinks: Mapping[str, OutputFile]) -> RankStatus:
@@ -130,4 +154,5 @@ class RunFigures:
         slow, network = self._slow.slow, self._network.network
         amx_idle = {host: found for host, found in self._plan.amx_hosts.items() if host in self._fp32_hosts}
         status = status._replace(ranks=tuple(ranks), throughput=throughput, group=group)
+        status = status._replace(nan=self.nan, exchange=self.exchange)
         return status._replace(slow=slow, network=network, amx_idle=amx_idle)

@@ -214,6 +214,7 @@ class SupervisorLoop:
                 self.log("mismatch", {"rank": peer.rank, "host": peer.host, "text": message.text})
             elif isinstance(message, StepWindow):
                 self.note_group(peer.rank)
+                self.check_loss()
         if not is_figure or isinstance(message, RankProfile):
             self.on_event(m.RankSent(peer.rank, message))
 
@@ -225,6 +226,10 @@ class SupervisorLoop:
             self.has_noted_group = True
             self.log("group", group._asdict())
             self.add_note(m.AddNote(rank, "group", {**group._asdict(), "text": text}))
+
+    def check_loss(self) -> None:
+        if self.state.asked.on_nan == "stop" and (nan := self.figures.nan) is not None:
+            self.on_event(m.LossIsNan(nan))
 
     def handle_signals(self) -> None:
         while self.signals:

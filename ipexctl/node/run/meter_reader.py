@@ -32,13 +32,28 @@ class StepRecord(NamedTuple):
     wait: int
     reduce: int
     flags: int
-    group: int = 0
-    """Ranks in the rank's process group, 1 without one; 0 before 20 steps or if unknown."""
+    training: int = 0
+
+    @property
+    def group(self) -> int:
+        """Ranks in the rank's process group, 1 without one; 0 before 20 steps or if unknown."""
+        return self.training & 0xFFFFFFFF
 
     @property
     def is_unused(self) -> bool:
-        """True if the process has ended without using what its script has for a training."""
-        return self.group >> 32 > 0
+        """True if the process has ended without a backward, though its script has one."""
+        return bool(self.training >> 32 & 1)
+
+    @property
+    def is_apart(self) -> bool:
+        """True if the rank has exchanged nothing with others since its first step; false before 20 steps or if
+        unknown."""
+        return bool(self.training >> 33 & 1)
+
+    @property
+    def nan_since(self) -> int:
+        """The first step since which the loss is nan; 0 if it is a number or unknown."""
+        return self.training >> 40
 
     @property
     def unknown(self) -> int:

@@ -59,6 +59,9 @@ class StepWindow(NamedTuple):
     group: int = 0
     """As in `StepRecord`; also 0 in the first window, unless it is the last, because a group may be made late."""
     is_unused: bool = False
+    is_apart: bool = False
+    nan_since: int = 0
+    """As in `StepRecord`."""
 
     @property
     def is_possible(self) -> bool:
@@ -104,7 +107,7 @@ class WindowMaker:
         self._records: list[StepRecord] = []
         self._usual: deque[float] = deque(maxlen=64)
         self._metrics: list[tuple[float, float]] = []
-        self._group = 0
+        self._last: StepRecord | None = None
         self._is_unused = False
 
     @property
@@ -141,7 +144,7 @@ class WindowMaker:
                 self._edge, self._first = record, record.wall / _NANO
             elif record.wall > last.wall and all(new >= old for new, old in zip(record[1:5], last[1:5])):
                 self._records.append(record)
-            self._group = record.group
+            self._last = record
 
     def add_metric(self, now: float, value: float) -> None:
         self._metrics.append((now, value))
@@ -180,8 +183,11 @@ class WindowMaker:
         if self._has_metric:
             samples = values[-1] * seconds if values else None
             window = window._replace(samples=samples, by_metric=True)
+        if self._last is not None:
+            window = window._replace(nan_since=self._last.nan_since, is_apart=self._last.is_apart)
         if self._number or is_last:
-            window = window._replace(group=self._group, is_unused=self._is_unused)
+            group = self._last.group if self._last is not None else 0
+            window = window._replace(group=group, is_unused=self._is_unused)
         self._number += 1
         return window
 

@@ -30,6 +30,8 @@ def summary_fields(plan: Plan | None, status: RunStatus | None, exit_code: int, 
         "throughput": status and status.throughput and status.throughput._asdict(),
         "group": status and status.group and status.group._asdict(),
         "untrained": status and status.untrained and status.untrained._asdict(),
+        "nan": status and status.nan and status.nan._asdict(),
+        "exchange": status and status.exchange and status.exchange._asdict(),
         "network": status and status.network and as_json(status.network),
         "attempts": attempts_of(status),
     }

@@ -489,6 +489,12 @@ def on_silence_seen(turn: Transition, event: m.SilenceSeen) -> None:
     turn.do(m.TakeDump())
 
 
+def on_loss_is_nan(turn: Transition, event: m.LossIsNan) -> None:
+    peer = turn.state.ranks[event.nan.rank]
+    reason = f"{event.nan.sentence}, and --on-nan stop has ended the run"
+    verdict.fail(turn, "nan", reason, peers=[peer], detail=Detail("nan", {"step": str(event.nan.step)}))
+
+
 def on_dump_asked(turn: Transition, event: m.DumpAsked) -> None:
     if not event.id:
         on_stall_dumped(turn, "")
@@ -749,6 +755,7 @@ EVENTS: Mapping[type, Callable[[Transition, Any], None]] = {
     m.OutputRefused: on_output_refused,
     m.DiskHasRoom: on_disk_has_room,
     m.SilenceSeen: on_silence_seen,
+    m.LossIsNan: on_loss_is_nan,
     m.DumpAsked: on_dump_asked,
     m.ProfileAsked: profile_request.on_profile_asked,
     m.TimeLeft: on_time_left,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ipexctl.node.common.asked import Asked
     from ipexctl.node.common.job import Master, Start
     from ipexctl.node.common.plan import Plan
-    from ipexctl.node.common.records import Detail, SilentRank
+    from ipexctl.node.common.records import Detail, NanLoss, SilentRank
     from ipexctl.node.run.launcher import LauncherKind
     from ipexctl.node.run.messages import Exit, Message, Raised
     from ipexctl.node.run.rank_profile import StepCount
@@ -358,6 +358,12 @@ class SilenceSeen(NamedTuple):
     ranks: tuple[SilentRank, ...]
 
 
+class LossIsNan(NamedTuple):
+    """Only with --on-nan stop."""
+
+    nan: NanLoss
+
+
 class DumpAsked(NamedTuple):
     """A user asks for the stacks of these ranks (None for all). Also the answer to `TakeDump`."""
 
@@ -408,6 +414,7 @@ Event = Union[
     OutputRefused,
     DiskHasRoom,
     SilenceSeen,
+    LossIsNan,
     DumpAsked,
     ProfileAsked,
     TimeLeft,

@@ -11,6 +11,7 @@ stuck       the rank raised an exception, but its interpreter does not exit
 not-begun   the rank did not connect in time, or the launcher exited before any rank connected
 mpirun      the launcher exited or was killed while ranks ran, or could not be started
 hang        no rank printed anything for --hang-after, and the run has --on-hang stop
+nan         the loss of a rank is nan, and the run has --on-nan stop
 time-limit  the run reached its time limit
 checkpoint  the checkpoint could not be copied to all hosts before the attempt
 """

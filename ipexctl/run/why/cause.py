@@ -126,6 +126,13 @@ def _of_checkpoint(snapshot: RunSnapshot, first: Failure | None) -> Cause | None
     return _recorded(snapshot, first, "run.checkpoint") if first is not None and first.kind == "checkpoint" else None
 
 
+def _of_nan(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
+    """Needs a run that --on-nan stop has ended."""
+    if first is None or first.kind != "nan" or first.detail is None:
+        return None
+    return _recorded(snapshot, first, "script.nan", step=first.detail.fields.get("step", ""))
+
+
 def _of_oom(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
     """Needs the kernel's report that it killed the rank: from the cgroup, the kernel log or its counter."""
     if first is None or first.rank is None or first.oom is None:
@@ -344,6 +351,7 @@ def _hint(snapshot: RunSnapshot) -> Cause | None:
 
 CAUSE_FINDERS: Final = (
     CauseFinder("the exchange of the checkpoint", _of_checkpoint),
+    CauseFinder("the loss", _of_nan),
     CauseFinder("more ranks than cores", _too_many_ranks),
     CauseFinder("the kernel's report on memory", _of_oom),
     CauseFinder("a disk that was full when the rank could not write", _of_full_disk),

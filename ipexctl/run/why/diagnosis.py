@@ -345,8 +345,8 @@ def _notes(snapshot: RunSnapshot, cause: Cause | None = None) -> tuple[str, ...]
     is_disk_known = cause is not None and (cause.id, cause.source) == ("disk.full", "record")
     if text := describe_apart(snapshot.status.group):
         notes.append(text)
-    if snapshot.status.untrained is not None:
-        notes.append(printable(snapshot.status.untrained.sentence))
+    training = (snapshot.status.untrained, snapshot.status.nan, snapshot.status.exchange)
+    notes.extend(printable(each.sentence) for each in training if each is not None)
     if snapshot.restarts:
         times = "once" if len(snapshot.restarts) == 1 else f"{len(snapshot.restarts)} times"
         reasons = "; ".join(dict.fromkeys(snapshot.restarts))

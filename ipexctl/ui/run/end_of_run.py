@@ -21,8 +21,7 @@ def end_lines(status: RunStatus, exit_code: int) -> list[str]:
     """One sentence for success; otherwise also the first failed rank, lost output and the next command."""
     lines = _end_sentences(status, exit_code)
     cost, idle = network_text(status.network), amx_text(status.amx_idle)
-    untrained = "" if status.untrained is None else printable(status.untrained.sentence)
-    figures = (untrained, throughput_text(status.throughput), short_group(status), cost, idle)
+    figures = (*training_notes(status), throughput_text(status.throughput), short_group(status), cost, idle)
     lines[1:1] = [f"  {text}" for text in figures if text]
     if (lost := status.output_lost) is not None:
         size, ranks, host = (
@@ -75,6 +74,12 @@ def _end_sentences(status: RunStatus, exit_code: int) -> list[str]:
     if first is not None and first.exit_code in _CODES_OF_IPEXCTL and exit_code == first.exit_code:
         lines.insert(1, f"  {exit_code} is the exit code of the rank, not of ipexctl (--summary FILE tells them apart)")
     return lines
+
+
+def training_notes(status: RunStatus) -> tuple[str, ...]:
+    """What is wrong with the training itself."""
+    found = (status.untrained, status.nan, status.exchange)
+    return tuple(printable(each.sentence) for each in found if each is not None)
 
 
 def moved_text(status: RunStatus) -> str:

@@ -354,7 +354,8 @@ def torch_of(precision: str, **mkldnn: str) -> SimpleNamespace:
     """`mkldnn`: settings of its products, which torch has since 2.9."""
     own = {"matmul": SimpleNamespace(**mkldnn)} if mkldnn else {}
     backends = SimpleNamespace(mkldnn=SimpleNamespace(**own))
-    return SimpleNamespace(backends=backends, get_float32_matmul_precision=lambda: precision)
+    compiler = SimpleNamespace(is_compiling=lambda: False)
+    return SimpleNamespace(backends=backends, get_float32_matmul_precision=lambda: precision, _utils=compiler)
 
 
 @pytest.mark.parametrize(
@@ -388,11 +389,8 @@ def test_the_first_backward_shows_whether_matrices_are_multiplied_in_fp32(
     watch_backward(module)
     for each in (loss_of(), [loss_of(*products)]):
         module.backward(each)
-    has_products = "LayerNorm" not in products[0][0]
-    assert (module.backward == called.append) == has_products, "torch's own again, once it has been seen"
     for _ in range(MOST_GRAPHS):
         module.backward("not looked at")
-    assert module.backward == called.append
     assert len(called) == 2 + MOST_GRAPHS
     meter.before_step()
     meter.after_step(Optimizer())

@@ -31,7 +31,9 @@ import torch.utils.data.dataloader
 OPTIMIZER = """\
 before, after = [], []
 register_optimizer_step_pre_hook, register_optimizer_step_post_hook = before.append, after.append
-class Adam:
+class Optimizer:
+    def __init__(self): pass
+class Adam(Optimizer):
     def step(self):
         for hook in before: hook(self, (), {})
         for hook in after: hook(self, (), {})
@@ -101,10 +103,10 @@ def site(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(site: Path, ring: MeterReader | None, script: str, **more: str) -> list[StepRecord]:
+def run(site: Path, ring: MeterReader | None, script: str, before: str = "", **more: str) -> list[StepRecord]:
     variables = {**({"IPEXCTL_METER": ring.path} if ring is not None else {}), **more}
     done = subprocess.run(
-        [sys.executable, "-c", TRAIN + script],
+        [sys.executable, "-c", before + TRAIN + script],
         env={"PYTHONPATH": f"{site}/shim:{site}", **variables},
         capture_output=True,
         text=True,
@@ -203,6 +205,59 @@ def test_the_last_record_has_the_group_that_the_script_destroyed(site: Path, rin
     assert (records[-1].steps, records[-1].group) == (25, 2)
 
 
+LOSS = """\
+class Loss:
+    device, grad_fn = types.SimpleNamespace(type="cpu"), None
+    def __init__(self, value): self.value = value
+    def numel(self): return 1
+    def detach(self): return self
+    def __float__(self): return self.value
+def losses(*values):
+    for value in values:
+        torch.autograd.backward(Loss(value))
+        optimizer.step()
+        time.sleep(0.021)
+"""
+NAN = "float('nan')"
+
+
+@pytest.mark.parametrize(
+    ("values", "since"),
+    [("1.0, 2.0", 0), (f"1.0, {NAN}", 2), (f"1.0, {NAN}, {NAN}", 2), (f"{NAN}, 1.0", 0), (f"{NAN}, 1.0, {NAN}", 3)],
+)
+def test_the_step_since_which_the_loss_is_nan(site: Path, ring: MeterReader, values: str, since: int) -> None:
+    records = run(site, ring, f"import types\n{LOSS}losses({values})")
+    assert records[-1].nan_since == since
+
+
+GROUPS = """\
+class Group:
+    made = 0
+    def _get_sequence_number_for_group(self): return self.made
+first = Group()
+world = types.SimpleNamespace(pg_map={first: ("gloo", None)})
+sys.modules["torch.distributed.distributed_c10d"] = types.SimpleNamespace(_world=world)
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "is_apart"),
+    [
+        ("train(21)", True),
+        ("train(19)", False),
+        ("train(10); first.made += 1; train(11)", False),
+        ("train(21); first.made += 1; train(2)", False),
+        ("world.pg_map[first] = ('ccl', None); train(21)", False),  # it does not number its collectives
+        ("torch.__version__ = '2.8.0'; train(21)", False),
+    ],
+)
+def test_ranks_that_call_no_collective_in_twenty_steps_are_apart(
+    site: Path, ring: MeterReader, script: str, is_apart: bool
+) -> None:
+    records = run(site, ring, f"import types\n{DISTRIBUTED}{GROUPS}group.size = 2; {script}")
+    assert records[-1].is_apart == is_apart
+
+
 @case_table
 def test_a_training_script_that_ends_without_using_torch(
     site: Path, ring: MeterReader, script: str, is_unused: bool
@@ -210,7 +265,7 @@ def test_a_training_script_that_ends_without_using_torch(
     """All call backward, except for the one without a text."""
     path = site / "script.py"
     path.write_text("loss.backward()" if script else "print(1)")
-    records = run(site, ring, f"__file__ = {str(path)!r}\n{script}")
+    records = run(site, ring, f"del __file__\n{script}", before=f"__file__ = {str(path)!r}\n")  # as Python at the end
     assert [record.is_unused for record in records] == [is_unused] * len(records)
     assert records or not is_unused
 

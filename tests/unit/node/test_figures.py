@@ -10,7 +10,15 @@ import pytest
 from supervised_run import Supervised, exit_of
 
 from ipexctl.node.common.plan import Choice
-from ipexctl.node.common.records import RankFigures, RunStatus, TrainingGroup, describe_apart, read_status
+from ipexctl.node.common.records import (
+    GradientExchange,
+    NanLoss,
+    RankFigures,
+    RunStatus,
+    TrainingGroup,
+    describe_apart,
+    read_status,
+)
 from ipexctl.node.run import stack_dumps
 from ipexctl.node.run.figures import MAX_MISMATCHES, RunFigures
 from ipexctl.node.run.host_notes import HostNotes
@@ -153,6 +161,19 @@ def test_the_group_is_the_smallest_of_ranks_that_train_beside_others(
     figures.add(0, STEPS._replace(number=2, group=3), recorder.windows(0), NOW)
     figures.add(1, STEPS._replace(number=2, group=3), recorder.windows(1), NOW)
     assert figures.group == (None if backend == "none" else TrainingGroup(3, 3))
+
+
+def test_the_longest_nan_and_ranks_that_exchange_nothing(recorder: Recorder) -> None:
+    figures = RunFigures({0: "a", 1: "b"}, small_plan(backend="gloo"))
+    alone = STEPS._replace(group=2, is_apart=True)
+    figures.add(0, alone._replace(nan_since=9), recorder.windows(0), NOW)
+    assert (figures.nan, figures.exchange) == (NanLoss(9, 0), None)
+    figures.add(1, alone._replace(nan_since=7), recorder.windows(1), NOW)
+    status = figures.run_status(RunStatus("r", "running"), [])
+    assert (status.nan, status.exchange) == (NanLoss(7, 1), GradientExchange(seen=False))
+    assert read_status(json.loads(json.dumps(status.to_json()))).exchange == GradientExchange(seen=False)
+    figures.add(1, STEPS._replace(number=2, group=2), recorder.windows(1), NOW)
+    assert (figures.nan, figures.exchange) == (NanLoss(9, 0), None)
 
 
 UNUSED = StepWindow(0, 4.0, is_unused=True)

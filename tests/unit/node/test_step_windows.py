@@ -171,7 +171,7 @@ def test_the_thread_that_steps_and_the_next_end_are_known() -> None:
 
 
 def test_a_window_has_the_newest_group_except_the_first_because_a_group_may_be_made_late() -> None:
-    records = [found._replace(group=1 if found.steps < 30 else 2) for found in training(1000, 30)]
+    records = [found._replace(training=1 if found.steps < 30 else 2) for found in training(1000, 30)]
     maker = WindowMaker(1000)
     maker.add(records[:25])
     assert [window.group for window in maker.close_windows(1010)] == [0]
@@ -184,7 +184,7 @@ def test_a_window_has_the_newest_group_except_the_first_because_a_group_may_be_m
 
 def test_a_process_that_used_nothing_has_no_step() -> None:
     maker = WindowMaker(1000)
-    maker.add([record(1003, 0)._replace(group=1 << 32)])
+    maker.add([record(1003, 0)._replace(training=1 << 32)])
     (window,) = maker.close_last(1004)
     assert (window.is_unused, window.steps, window.step_seconds, window.group) == (True, 0, 0.0, 0)
 
