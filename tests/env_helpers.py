@@ -18,6 +18,7 @@ import uv
 from agent_helpers import agent_argv, mark_home
 from ipexctl.node.common.processes import all_processes
 from ipexctl.node.env.env_replies import EnvRecord
+from ipexctl.remote.caller import removal_request
 from ipexctl.stack.lock.wheel_lock import Lock, Wheel
 from tiny_wheels import write_stack
 
@@ -28,7 +29,7 @@ PYTHON = sys.executable
 MINOR = f"{sys.version_info[0]}.{sys.version_info[1]}"
 TAG = "cp" + MINOR.replace(".", "")
 
-DEFAULTS: dict[str, Any] = {"digest": None, "used": {}}
+DEFAULTS: dict[str, Any] = {"digest": None, "used": {}, **removal_request(force=False)}
 """Fields of requests of `env.environments` that few tests set."""
 
 

@@ -258,10 +258,13 @@ class Cluster:
         env: str | None = None,
         python: str | None = None,
         setup: str | None = None,
+        force: bool = False,
     ) -> EnvsReport:
-        """List the environments of every host, remove some, or verify one."""
+        """List the environments of every host, remove some (with `force`, also those of others), or verify one."""
         check_lists(remove=remove)
-        request = EnvsRequest(remove=tuple(remove), prune=prune, verify=verify, env=env, python=python, setup=setup)
+        request = EnvsRequest(
+            remove=tuple(remove), prune=prune, verify=verify, env=env, python=python, setup=setup, force=force
+        )
         return self._call(partial(host_stacks.envs, request=request))
 
     def sync(
@@ -300,9 +303,10 @@ class Cluster:
         request = order_of_host(parse_source(source), os.fspath(dest), self.hosts, self._home)
         return interruptible(lambda cancel: fetch_files(request, self._connection, cancel, timeout=self._timeout)[0])
 
-    def uninstall(self, *, with_results: bool = False, dry_run: bool = False) -> UninstallReport:
-        """Remove everything that ipexctl put on the hosts and on this machine; a dry run lists it."""
-        return self._call(partial(host_stacks.uninstall, with_results=with_results, dry_run=dry_run))
+    def uninstall(self, *, with_results: bool = False, dry_run: bool = False, force: bool = False) -> UninstallReport:
+        """Remove everything that ipexctl put on the hosts and on this machine; a dry run lists it. `force`: also runs
+        and environments of others."""
+        return self._call(partial(host_stacks.uninstall, with_results=with_results, dry_run=dry_run, force=force))
 
     def run(
         self,

@@ -144,6 +144,8 @@ class EnvsRequest:
     env: str | None = None
     python: str | None = None
     setup: str | None = None
+    force: bool = False
+    """Remove what others installed, too."""
 
     def __post_init__(self) -> None:
         if sum(map(bool, (self.remove, self.prune, self.verify))) > 1:
@@ -162,9 +164,10 @@ class EnvsRequest:
 def envs(opened: OpenHosts, request: EnvsRequest) -> EnvsReport:
     hosts, pool, home, timeout = opened.hosts, opened.pool, opened.home, opened.timeout
     if request.remove:
-        report = remove_envs(hosts, pool, request.remove, home=home, timeout=timeout)
+        force, selection = request.force, opened.options.hosts
+        report = remove_envs(hosts, pool, request.remove, home=home, timeout=timeout, force=force, selection=selection)
     elif request.prune:
-        report = prune_envs(hosts, pool, home=home, timeout=timeout)
+        report = prune_envs(hosts, pool, home=home, timeout=timeout, force=request.force)
     elif request.verify:
         name, python, setup = request.env or DEFAULT_ENV, request.python, request.setup
         report = verify_envs(hosts, pool, name, python=python, setup=setup, home=home, timeout=timeout)
@@ -174,10 +177,16 @@ def envs(opened: OpenHosts, request: EnvsRequest) -> EnvsReport:
 
 
 def uninstall(
-    opened: OpenHosts, *, with_results: bool = False, only_lists: bool = False, dry_run: bool = False
+    opened: OpenHosts,
+    *,
+    with_results: bool = False,
+    only_lists: bool = False,
+    dry_run: bool = False,
+    force: bool = False,
 ) -> UninstallReport:
-    """While a run is alive nothing is removed, and a listing for a removal fails; a dry run lists everything."""
-    options = UninstallOptions(opened.home, with_results, opened.timeout, opened.options.hosts)
+    """While a run is alive nothing is removed, and a listing for a removal fails; a dry run lists everything. Without
+    `force`, runs and environments of others are a UserError."""
+    options = UninstallOptions(opened.home, with_results, opened.timeout, opened.options.hosts, force)
     if only_lists or dry_run:
         report = survey(opened.hosts, opened.pool, options, dry_run=dry_run)
     else:

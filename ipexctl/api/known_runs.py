@@ -138,11 +138,13 @@ def _sessions(caller: CallWatcher) -> Iterator[Callable[..., Session]]:
 
 
 def prune(
-    caller: CallWatcher, *, dry_run: bool = False, timeout: float | None = None
+    caller: CallWatcher, *, dry_run: bool = False, force: bool = False, timeout: float | None = None
 ) -> tuple[list[PruneResult], list[PrunedRun]]:
     keep, registry = read_limits(os.environ), RunRegistry()
     _, _, runs = _query(registry, caller, None, timeout)
     with _sessions(caller) as open_session:
-        nodes = prune_nodes([run.record for run in runs], keep, open_session, caller.cancel, dry_run=dry_run)
+        nodes = prune_nodes(
+            [run.record for run in runs], keep, open_session, caller.cancel, dry_run=dry_run, force=force
+        )
     over = {run.record.id for run in runs if run.state in FINAL or run.is_gone}
     return nodes, prune_local(registry, keep, over=over, dry_run=dry_run)

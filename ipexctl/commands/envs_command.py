@@ -9,9 +9,10 @@ from ipexctl.commands.install_command import verified_text
 from ipexctl.commands.shared_options import Home, Output, Targets, command, completion, flag, option
 from ipexctl.errors import UserError
 from ipexctl.hosts.nodeset import fold
+from ipexctl.node.common.owners import name_owners
 from ipexctl.node.env.env_replies import EnvEntry, EnvListing
 from ipexctl.option_declaration import DEFAULT_ENV
-from ipexctl.text import format_count, readable
+from ipexctl.text import format_count, printable, readable
 from ipexctl.ui.messages import print_message, print_with_fix
 from ipexctl.ui.results import fold_names, group_by, host_json, report_json, show_results, value_json
 from ipexctl.ui.text_table import fitting_layout, folded_hosts, show_table
@@ -29,6 +30,7 @@ def envs_command(
     prune: bool = flag(
         "--prune", "Remove cached wheels, leftovers of interrupted installs, and environments without a name."
     ),
+    force: bool = flag("--force", "With --remove or --prune: also environments that others installed."),
     verify: bool = flag("--verify", "Verify on every host that an environment works."),
     env: str | None = option(
         "--env NAME", f"Environment for --verify (default: {DEFAULT_ENV}).", autocompletion=completion("environments")
@@ -47,7 +49,9 @@ def envs_command(
     from ipexctl.api.host_stacks import EnvsRequest, envs
     from ipexctl.commands.target_hosts import open_hosts
 
-    request = EnvsRequest(remove=tuple(remove or ()), prune=prune, verify=verify, env=env, python=python, setup=setup)
+    request = EnvsRequest(
+        remove=tuple(remove or ()), prune=prune, verify=verify, env=env, python=python, setup=setup, force=force
+    )
     named = {"env": env, "python": python, "setup": setup}
     if not verify and any(value and name not in targets.defaults for name, value in named.items()):
         raise UserError("--env, --python and --setup need --verify", fix="add --verify, or leave them out")
@@ -102,7 +106,8 @@ def show(report: EnvsReport, *, quiet: bool = False, no_color: bool = False, opt
 def _describe(result: EnvsResult) -> str:
     removed = f"removed {', '.join(result.removed)}" if result.removed else ""
     changes = verified_text(result.verify) or removed
-    return "; ".join(filter(None, (changes, result.reason))) or "nothing to remove"
+    kept = f"kept without --force: {printable(name_owners(result.foreign))}" if result.foreign else ""
+    return "; ".join(filter(None, (changes, result.reason, kept))) or "nothing to remove"
 
 
 def _show_list(report: EnvsReport, *, quiet: bool, no_color: bool, options: str) -> None:

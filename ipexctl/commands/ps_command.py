@@ -15,10 +15,12 @@ from ipexctl.errors import UserError
 from ipexctl.found_files import account_name
 from ipexctl.launch.other_runs import by_text
 from ipexctl.node.common.job_words import describe_run_end
+from ipexctl.node.common.owners import Owned
 from ipexctl.node.common.records import RankStatus
 from ipexctl.node.run.run_replies import PrunedRun
 from ipexctl.node.run.summary import attempts_of
 from ipexctl.option_declaration import check_seconds
+from ipexctl.remote.caller import describe_foreign
 from ipexctl.remote.outcome import exit_code
 from ipexctl.run.registry import RunRecord, UnreadableRecord
 from ipexctl.text import format_clock, format_count, printable, readable
@@ -39,6 +41,7 @@ def ps_command(
     running: bool = flag("--running", "Show only runs that have not ended."),
     newest: int | None = option("-n --newest N", "Show only the newest N runs (default: all).", min=1),
     prune: bool = flag("--prune", "Remove runs beyond 30 days or 2 GB from the nodes and the control machine."),
+    force: bool = flag("--force", "With --prune: also runs that others began."),
     dry_run: bool = flag("--dry-run", "Print what --prune would remove; remove nothing."),
     targets: Targets,
     output: Output,
@@ -56,13 +59,18 @@ def ps_command(
     Example: ipexctl ps
     """
     if targets.typed & {"hosts", "hostfile", "cluster"}:
-        _show_hosts(targets, output, {"--running": running, "-n": newest, "--prune": prune, "--dry-run": dry_run})
+        _show_hosts(
+            targets,
+            output,
+            {"--running": running, "-n": newest, "--prune": prune, "--force": force, "--dry-run": dry_run},
+        )
     from ipexctl.api.known_runs import prune as prune_runs
     from ipexctl.api.known_runs import ps
     from ipexctl.commands.run_calls import call_about_runs, refuse_without_hosts
 
-    if dry_run and not prune:
-        raise UserError("--dry-run is for --prune", fix="ipexctl ps --prune --dry-run")
+    if (dry_run or force) and not prune:
+        name = "--dry-run" if dry_run else "--force"
+        raise UserError(f"{name} is for --prune", fix=f"ipexctl ps --prune {name}")
     if newest is not None and prune:
         raise UserError("-n chooses runs to show, not to prune", fix="leave -n or --prune out")
     refuse_without_hosts(targets.typed - {"timeout"}, "-H hostfile")
@@ -70,7 +78,7 @@ def ps_command(
     check_seconds("--timeout", timeout)
     if prune:
         with call_about_runs(output) as (caller, interrupt):
-            nodes, local = prune_runs(caller, dry_run=dry_run, timeout=timeout)
+            nodes, local = prune_runs(caller, dry_run=dry_run, force=force, timeout=timeout)
         if output.json:
             print_json(pruned_json(nodes, local, dry_run=dry_run))
         else:
@@ -249,9 +257,10 @@ def pruned_json(nodes: Sequence[PruneResult], local: Sequence[PrunedRun], *, dry
         "hosts": [
             host_json(
                 entry,
-                without=("gone", "size"),
+                without=("gone", "foreign", "size"),
                 status="changed" if entry.gone and not dry_run else entry.status,
                 pruned=value_json(entry.gone),
+                foreign=value_json(entry.foreign),
                 kept_bytes=entry.size,
             )
             for entry in nodes
@@ -274,8 +283,15 @@ def show_pruned(
             results.append((entry.host.name, entry.gone, kept))
     for name, removed, kept in () if quiet else (*results, ("this machine", local, "")):
         size = readable(sum(run.size for run in removed))
-        runs = [f"  {run.id}: {run.why}, {readable(run.size)}" for run in removed if dry_run]
+        runs = [
+            f"  {run.id}: {run.why}, {readable(run.size)}" + (f", by {by_text(run.by)}" if run.by else "")
+            for run in removed
+            if dry_run or run.by
+        ]
         print_lines([f"{name}: {format_count(len(removed), 'run')} {action}, {size}{kept}", *runs])
+    for entry in nodes:
+        if owned := [Owned("run", run.id, run.by) for run in entry.foreign if run.by is not None]:
+            print_with_fix(f"kept, {describe_foreign({entry.host.name: owned})}", "ipexctl ps --prune --force")
 
 
 def show_stopped(record: RunRecord, stopped: StopResult, *, quiet: bool = False) -> None:

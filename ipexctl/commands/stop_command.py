@@ -9,7 +9,8 @@ from ipexctl.commands.shared_options import NAMED_RUN, TIMEOUT, RunHosts, TextOu
 from ipexctl.errors import UserError
 from ipexctl.option_declaration import check_seconds
 from ipexctl.projects.root import ProjectHere
-from ipexctl.run.registry import LAST, RunRecord, RunRegistry, explain_foreign_run, identify_caller
+from ipexctl.remote.caller import identify_caller
+from ipexctl.run.registry import LAST, RunRecord, RunRegistry, explain_foreign_run
 from ipexctl.text import printable
 
 

@@ -9,6 +9,7 @@ import typer
 
 from ipexctl.commands.shared_options import Home, Output, Targets, command, flag
 from ipexctl.errors import UserError
+from ipexctl.node.common.owners import name_owners
 from ipexctl.run.control_files import FileGroup
 from ipexctl.text import format_count, printable, readable
 from ipexctl.ui.messages import print_message, print_with_fix
@@ -23,6 +24,7 @@ def uninstall_command(
     *,
     with_results: bool = flag("--with-results", "Remove the files that runs wrote, too: checkpoints, output."),
     dry_run: bool = flag("--dry-run", "List what would be removed; remove nothing."),
+    force: bool = flag("--force", "Remove runs and environments of others, too."),
     yes: bool = flag("--yes -y", "Remove without asking first."),
     targets: Targets,
     home: Home,
@@ -49,7 +51,7 @@ def uninstall_command(
         )
     if dry_run or not yes:
         with open_hosts(targets, home, output) as (opened, interrupt):
-            report = uninstall(opened, with_results=with_results, only_lists=True, dry_run=dry_run)
+            report = uninstall(opened, with_results=with_results, only_lists=True, dry_run=dry_run, force=force)
         output.print_report(report, as_json, show)
         if dry_run or interrupt.code is not None or report.control.has_failed or not report.has_changes:
             raise interrupt.or_exit(report.exit_code)
@@ -57,7 +59,7 @@ def uninstall_command(
             output.print_note("nothing was removed")
             raise typer.Exit(1)
     with open_hosts(targets, home, output) as (opened, interrupt):
-        report = uninstall(opened, with_results=with_results)
+        report = uninstall(opened, with_results=with_results, force=force)
     output.print_report(report, as_json, show)
     raise interrupt.or_exit(report.exit_code)
 
@@ -96,7 +98,7 @@ def as_json(report: UninstallReport) -> dict[str, Any]:
         report,
         without=("is_survey",),
         hosts=[host_json(result, without=_UNSHOWN, **_files_json(result)) for result in report.hosts],
-        control=value_json(report.control, without=("host", "seconds", "home", "store", *_UNSHOWN))
+        control=value_json(report.control, without=("host", "seconds", "home", "store", "foreign", *_UNSHOWN))
         | _files_json(report.control),
         obstacles=obstacles,
         dry_run=report.is_survey,
@@ -124,9 +126,7 @@ def show(report: UninstallReport, *, quiet: bool = False, no_color: bool = False
     obstacles = group_by(report.obstacles.items(), lambda item: (item[1].reason, item[1].fix))
     for (reason, fix), items in obstacles.items():
         names = fold_names(name for name, _ in items)
-        print_with_fix(
-            f"note: {names}: {printable(reason)}; until it has ended, the call without --dry-run is refused", fix
-        )
+        print_with_fix(f"note: {names}: {printable(reason)}; now the call without --dry-run is refused", fix)
     _print_next_step(report)
 
 
@@ -149,7 +149,8 @@ def _describe(result: UninstallResult) -> str:
         name = _FOUND.get(group.kind)
         what = format_count(group.count, name) if name else f"{group.kind} {group.path}"
         found.append(f"{what} ({readable(group.size)})")
-    return "; ".join(filter(None, (", ".join(found), result.logins, result.reason))) or "nothing of ipexctl"
+    others = f"of these, not yours: {name_owners(result.foreign)}" if result.foreign else ""
+    return "; ".join(filter(None, (", ".join(found), others, result.logins, result.reason))) or "nothing of ipexctl"
 
 
 def _print_next_step(report: UninstallReport) -> None:

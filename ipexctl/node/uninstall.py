@@ -11,7 +11,7 @@ import math
 import os
 import shutil
 from abc import ABC, abstractmethod
-from typing import BinaryIO, Iterator, NamedTuple, Sequence, TypedDict
+from typing import BinaryIO, Iterator, NamedTuple, Sequence
 
 from ipexctl.node.common.answer import Action, AgentError, answer
 from ipexctl.node.common.batch_job import is_finished
@@ -20,6 +20,8 @@ from ipexctl.node.common.files import disk_usage, encode_name, read_json
 from ipexctl.node.common.home import HOME_ENTRIES, MARK, HomeRefused, check_home, home_of, remove_mark
 from ipexctl.node.common.home_entries import TREE, foreign_entries, is_results, is_run, is_tree, own_entries
 from ipexctl.node.common.liveness import REPORT_LIMITS, RESERVED_FILE, Liveness, liveness_of
+from ipexctl.node.common.owners import Owned, RemovalRequest, find_foreign, name_owners, read_owner
+from ipexctl.node.common.plan import PLAN_FILE
 from ipexctl.node.common.processes import is_partial_in_use
 from ipexctl.node.common.store_lock import is_alive
 from ipexctl.node.env import environments
@@ -51,6 +53,8 @@ class HomeReply(NamedTuple):
     found: tuple[HomeEntry, ...]
     left: tuple[HomeEntry, ...]
     """What is kept; `runs`, `projects` and `results` are files that runs wrote."""
+    foreign: tuple[Owned, ...] = ()
+    """Runs and environments that others made."""
 
 
 OUTPUT_DIRECTORIES = ("ranks", "spill")
@@ -60,7 +64,7 @@ KINDS = {"wheels": "wheels", "agent": "agent", "checkpoints": "checkpoints", "hu
 MAX_FOREIGN = 200
 
 
-class UninstallRequest(TypedDict):
+class UninstallRequest(RemovalRequest):
     home: str
     results: bool
     ended: Sequence[str]
@@ -156,7 +160,7 @@ class ResultsPart(Part):
 
 class HomeContents:
     def __init__(self, request: UninstallRequest) -> None:
-        self.home = home_of(request)
+        self.home, self.request = home_of(request), request
         self.takes_results, self.ended = request["results"], list(request["ended"])
         check_home(self.home)
         self.runs = [RunPart(self.home, os.path.basename(path)) for path in self._own("runs") if is_run(path)]
@@ -197,7 +201,13 @@ class HomeContents:
             busy=() if states["live"] else tuple(self.busy()),
             found=tuple(entry for entry in self.found() if entry.entries),
             left=tuple(self.left()),
+            foreign=self.foreign(),
         )
+
+    def foreign(self) -> tuple[Owned, ...]:
+        runs = [(run.name, read_owner(read_json(f"{self.home}/runs/{run.name}/{PLAN_FILE}"))) for run in self.runs]
+        envs = [(env.name, env.by) for env in environments.list_environments({"home": self.home}).envs]
+        return find_foreign("run", runs, self.request) + find_foreign("environment", envs, self.request)
 
     def found(self) -> Iterator[HomeEntry]:
         envs = environments.list_environments({"home": self.home}).envs
@@ -230,7 +240,15 @@ class HomeContents:
 
     def remove(self) -> None:
         envs = [env.name for env in environments.list_environments({"home": self.home}).envs]
-        for env, reason in environments.remove({"home": self.home, "names": envs, "used": {}}).failed.items():
+        request: environments.RemoveRequest = {
+            "home": self.home,
+            "names": envs,
+            "used": {},
+            "by": self.request["by"],
+            "known": (),
+            "force": True,  # foreign ones were refused before
+        }
+        for env, reason in environments.remove(request).failed.items():
             raise AgentError(f"{env} was not removed: {reason}")
         for path in self._own("checkpoints"):
             remove_aside(f"{path}/aside")  # may be on another disk, in a tree
@@ -310,6 +328,8 @@ def remove(request: UninstallRequest, _: BinaryIO) -> HomeReply:
     description = contents.describe()
     for run in (*description.live, *description.starting):
         raise AgentError(f"run {run} is not over", f"ipexctl stop {run}")
+    if description.foreign and not request["force"]:
+        raise AgentError(name_owners(description.foreign), "to remove it, too: ipexctl uninstall --force")
     for reason in description.busy:
         raise AgentError(reason, "wait until it has ended, then run ipexctl uninstall again")
     contents.remove()

@@ -15,9 +15,11 @@ from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
+from ipexctl.node.common.owners import RemovalRequest
 from ipexctl.node.run.retention import PruneRunsRequest
 from ipexctl.node.run.run_replies import PrunedRun, PruneReply
 from ipexctl.option_declaration import FORKS
+from ipexctl.remote.caller import removal_request
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.node_call import call
@@ -40,8 +42,11 @@ class RetentionLimits:
     gb: float = 2.0
     newest: int = 10
 
-    def request(self, home: str, *, mine: str | None = None, dry_run: bool = False) -> PruneRunsRequest:
-        return {"home": home, "days": self.days, "gb": self.gb, "keep": self.newest, "mine": mine, "dry_run": dry_run}
+    def request(
+        self, home: str, removal: RemovalRequest, *, mine: str | None = None, dry_run: bool = False
+    ) -> PruneRunsRequest:
+        days, gb, keep = self.days, self.gb, self.newest
+        return {**removal, "home": home, "days": days, "gb": gb, "keep": keep, "mine": mine, "dry_run": dry_run}
 
 
 def read_limits(environ: Mapping[str, str]) -> RetentionLimits:
@@ -63,7 +68,7 @@ def _read_number(environ: Mapping[str, str], name: str, default: float) -> float
 def background_prune(keep: RetentionLimits, home: str, python: str, run: str) -> str:
     """Shell code that prunes in the background if there are many runs, after a run's directory is created."""
     argv = ["nice", python, "-IS", f"{home}/runs/{run}/agent.zip", "run.retention", "prune"]
-    request = shlex.quote(json.dumps(keep.request(home, mine=run)))
+    request = shlex.quote(json.dumps(keep.request(home, removal_request(force=False), mine=run)))
     return (
         f"set -- {shlex.quote(home)}/runs/*\n"
         f"if [ $# -gt {keep.newest} ]; then printf '%s\\n' {request} | {shlex.join(argv)} >/dev/null 2>&1 & fi"
@@ -76,6 +81,8 @@ class PruneResult(HostResult):
     kept: int = 0
     size: int = 0
     """Size of the kept runs in bytes."""
+    foreign: tuple[PrunedRun, ...] = ()
+    """Runs of others, which are kept without --force."""
 
 
 def prune_nodes(
@@ -85,7 +92,9 @@ def prune_nodes(
     cancel: Cancel,
     *,
     dry_run: bool = False,
+    force: bool = False,
 ) -> list[PruneResult]:
+    removal = removal_request(force=force, known=[record.id for record in records])
     nodes: dict[tuple[str, int | None, str], tuple[RunRecord, Host]] = {}
     for record in records:
         for host in (record.node0, *(node for node in record.nodes if node.name in record.leaders)):
@@ -98,7 +107,7 @@ def prune_nodes(
                 session,
                 "run.retention",
                 "prune",
-                keep.request(record.home, dry_run=dry_run),
+                keep.request(record.home, removal, dry_run=dry_run),
                 python=record.python,
                 home=record.home,
                 cached=not dry_run,
@@ -107,7 +116,7 @@ def prune_nodes(
                 cancel=cancel,
             )
         found = reply.decode(PruneReply)
-        return PruneResult(host, "ok", gone=found.pruned, kept=found.kept, size=found.size)
+        return PruneResult(host, "ok", gone=found.pruned, kept=found.kept, size=found.size, foreign=found.foreign)
 
     found: dict[tuple[str, int | None, str], PruneResult] = {}
     for done in fan_out(list(nodes), work, forks=FORKS, cancel=cancel):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import secrets
 import shlex
@@ -19,14 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError, place_fix
-from ipexctl.found_files import account_name
 from ipexctl.hosts.allocation import job_number
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.answer import Json
 from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.files import make_private_directory, write_atomically
 from ipexctl.node.common.json_records import as_object, check_type, decode, decode_natural, read_json_file
-from ipexctl.node.common.plan import PLAN_FILE, Plan, RunBy, plan_text, read_outline
+from ipexctl.node.common.plan import PLAN_FILE, Plan, plan_text, read_outline
 from ipexctl.option_declaration import CONNECT_SECONDS, NO_OPTIONS, CallOptions
 from ipexctl.projects.root import ProjectHere
 from ipexctl.run.pending import remove_record, runs_directory
@@ -114,13 +112,6 @@ class RunRecord:
 
 
 _ABOUT_RUN: Final = re.compile(r"ipexctl (?:attach|fetch|logs|report|slow|stop|wait|why) [A-Za-z0-9_-]+(?::\S+)?")
-
-
-def identify_caller(environ: Mapping[str, str]) -> RunBy | None:
-    """Who begins a run here; None with IPEXCTL_ANONYMOUS=1."""
-    if environ.get("IPEXCTL_ANONYMOUS", "") not in ("", "0"):
-        return None
-    return RunBy(printable(account_name())[:80], printable(os.uname().nodename)[:80])
 
 
 def explain_foreign_run(record: RunRecord) -> str:

@@ -5,21 +5,26 @@ install or any process uses a home, and only what carries ipexctl's marks is rem
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from ipexctl.errors import UserError
 from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.hosts.host import Host, find_leaders
 from ipexctl.hosts.nodeset import fold
+from ipexctl.node.common.owners import Owned
 from ipexctl.node.uninstall import HomeReply, UninstallRequest
+from ipexctl.remote.caller import describe_foreign, removal_request
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, HostResult, Report, exit_code
 from ipexctl.remote.session import Session
 from ipexctl.run.control_files import FileGroup, find_control_files, remove_control_files
 from ipexctl.run.pending import abandoned_runs, runs_directory, starting_runs
+from ipexctl.run.registry import RunRegistry
 from ipexctl.trust.trust_setup import TrustOptions, revoke
 
 CONTROL_MACHINE: Final = Host("control machine", "localhost")
@@ -31,6 +36,8 @@ class UninstallOptions:
     with_results: bool = False
     timeout: float | None = None
     selection: str = ""
+    force: bool = False
+    """Remove runs and environments of others, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,8 @@ class UninstallResult(HostResult):
     busy: tuple[str, ...] = ()
     """Reasons, other than runs, why nothing can be removed now."""
     is_node0_of_trust: bool = False
+    foreign: tuple[Owned, ...] = ()
+    """Runs and environments that others made there."""
 
     @property
     def has_failed(self) -> bool:
@@ -112,11 +121,18 @@ class _Uninstall:
 
     def call_agent(self, action: str, hosts: Sequence[Host]) -> None:
         ended = [*abandoned_runs(runs_directory()), *self.ended_runs()]
+        known = [record.id for record in RunRegistry().all()]
+        removal = removal_request(force=self._options.force, known=known)
 
         def work(host: Host, session: Session) -> UninstallResult:
             before = self.results[host.name]
             home = before.home or ""
-            request: UninstallRequest = {"home": home, "results": self._options.with_results, "ended": ended}
+            request: UninstallRequest = {
+                **removal,
+                "home": home,
+                "results": self._options.with_results,
+                "ended": ended,
+            }
             reply = call(
                 session,
                 "uninstall",
@@ -164,7 +180,11 @@ class _Uninstall:
         found = {}
         for name, result in self.results.items():
             if runs := [run for run in (*result.live, *result.starting) if run in result.live or run not in ended]:
-                fix = "; ".join(f"ipexctl stop {run}" for run in runs)
+                foreign = {owned.name for owned in result.foreign}
+                hosts = self._options.selection or f" --hosts {shlex.quote(name)}"
+                fix = "; ".join(
+                    f"ipexctl stop {run}{hosts} --force" if run in foreign else f"ipexctl stop {run}" for run in runs
+                )
                 found[name] = HostError(
                     f"nothing is removed while a run is alive: {', '.join(runs)}", f"to end it: {fix}"
                 )
@@ -192,6 +212,12 @@ def survey(
     state.find_homes()
     state.call_agent("list", hosts)  # on every host: processes of a shared home are seen on their own host only
     obstacles = state.obstacles()
+    foreign = {name: result.foreign for name, result in state.results.items() if result.foreign and not options.force}
+    again = f"ipexctl uninstall{options.selection}{' --with-results' * options.with_results} --force"
+    if foreign and not dry_run:
+        raise UserError(f"nothing was removed: {describe_foreign(foreign)}", fix=again)
+    for name, owned in foreign.items():
+        obstacles[name] = HostError(describe_foreign({name: owned}), again)
     if obstacles and not dry_run:
         return state.refuse(obstacles)
     state.revoke_logins(dry_run=True)
@@ -242,6 +268,7 @@ def _with_reply(before: UninstallResult, reply: HomeReply, selection: str) -> Un
         over=reply.over,
         busy=reply.busy,
         is_node0_of_trust=reply.logins,
+        foreign=reply.foreign,
     )
 
 

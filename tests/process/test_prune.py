@@ -24,6 +24,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.node.common.processes import read_stat
 from ipexctl.node.run.run_times import read_times, write_times
 from ipexctl.node.run.stored_status import read_pruned
+from ipexctl.remote.caller import removal_request
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.run.prune_runs import RetentionLimits, background_prune, prune_local, prune_nodes
@@ -35,6 +36,7 @@ from record_helpers import run_record
 pytest_plugins = ["run_fixtures"]
 
 DAY = 86400.0
+BY_US = removal_request(force=False)
 MACHINE = os.uname().nodename
 DEAD_PROCESS = {"pid": 2**22 + 1, "start": 1, "machine": MACHINE}
 
@@ -80,7 +82,16 @@ class Runs:
             os.utime(path, (at, at))
 
     def prune(self, *, days: float = 30, gb: float = 2, keep: int = 0, **more: Any) -> dict[str, Any]:
-        request = {"home": str(self.home), "days": days, "gb": gb, "keep": keep, "mine": None, "dry_run": False, **more}
+        request = {
+            "home": str(self.home),
+            "days": days,
+            "gb": gb,
+            "keep": keep,
+            "mine": None,
+            "dry_run": False,
+            **BY_US,
+            **more,
+        }
         return said(start("run.retention", "prune", request))
 
     @property
@@ -149,7 +160,7 @@ def test_results_stay_when_their_run_is_pruned_and_empty_directories_go(runs: Ru
 @pytest.mark.parametrize("python", other_pythons())
 def test_every_python_of_a_node_can_prune(runs: Runs, python: str) -> None:
     runs.make("r", 99)
-    request = RetentionLimits(days=1, newest=0).request(str(runs.home))
+    request = RetentionLimits(days=1, newest=0).request(str(runs.home), BY_US)
     assert said(start("run.retention", "prune", request, python=python))["pruned"][0]["id"] == "r"
 
 
@@ -265,7 +276,7 @@ def test_nothing_outside_is_written_or_removed_by_a_link_in_the_home(runs: Runs,
     state = runs.home / "code/p-0123abcd/.ipexctl"
     state.mkdir(parents=True)
     (state / "leases").symlink_to(outside)
-    start("run.retention", "prune", {**RetentionLimits().request(str(runs.home)), "keep": 0, "mine": None})
+    start("run.retention", "prune", {**RetentionLimits().request(str(runs.home), BY_US), "keep": 0, "mine": None})
     (runs.place / ".pruned.jsonl").unlink()
     runs.prune()
     assert runs.names == []

@@ -20,6 +20,7 @@ from env_helpers import Home, said, start
 from ipexctl.node.common.home import MARK
 from ipexctl.node.common.processes import own_identity
 from ipexctl.node.common.store_lock import Marker
+from ipexctl.remote.caller import removal_request
 from message_data import missing
 
 MACHINE = os.uname().nodename
@@ -71,9 +72,21 @@ def home(filled: Path, tmp_path: Path) -> Path:
 
 
 def agent(
-    action: str, home: Path, *, results: bool = False, python: str = sys.executable, ended: tuple[str, ...] = ()
+    action: str,
+    home: Path,
+    *,
+    results: bool = False,
+    python: str = sys.executable,
+    ended: tuple[str, ...] = (),
+    known: tuple[str, ...] = (),
+    force: bool = False,
 ) -> dict[str, Any]:
-    request = {"home": str(home), "results": results, "ended": ended}
+    request = {
+        "home": str(home),
+        "results": results,
+        "ended": ended,
+        **removal_request(force=force, known=known),
+    }
     return said(start("uninstall", action, request, python=python))
 
 

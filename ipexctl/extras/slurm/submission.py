@@ -30,6 +30,7 @@ from ipexctl.extras.slurm.submit_script import BatchScript, QueueOptions, enviro
 from ipexctl.launch.request import Gathered
 from ipexctl.limits import JOB_UPLOAD, PATHS_CHECK
 from ipexctl.node.common.plan import Plan
+from ipexctl.remote.caller import identify_caller
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.home_script import home_refusal, use_home_or_fail, walk_to
@@ -37,7 +38,7 @@ from ipexctl.remote.node_call import explain_stderr
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.session import CapturedOutput, capture
 from ipexctl.run.pending import mark_pending
-from ipexctl.run.registry import RunRecord, RunRegistry, identify_caller, new_id, new_record
+from ipexctl.run.registry import RunRecord, RunRegistry, new_id, new_record
 from ipexctl.run.start.begin import File, clean_up, packed
 from ipexctl.run.start.context import gather
 from ipexctl.run.start.project import files_in_other_generations

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Mapping, NamedTuple
 
+from ipexctl.node.common.owners import Owned  # noqa: TC001  # `decode` looks it up
+from ipexctl.node.common.plan import RunBy  # noqa: TC001  # `decode` looks it up
 from ipexctl.node.common.records import Detail  # noqa: TC001  # `decode` looks it up
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ class EnvRecord(NamedTuple):
     variables: Mapping[str, str] = {}
     prepended: tuple[str, ...] = ()
     built: tuple[str, ...] = ()
+    by: Json | None = None
+    """Who installed it, as `RunBy`; None if that is unknown."""
 
 
 class CheckResult(NamedTuple):
@@ -71,6 +75,7 @@ class EnvEntry(NamedTuple):
     bytes: int | None
     """Bytes on disk; None if not measured in time."""
     complete: bool
+    by: RunBy | None = None
 
 
 class EnvListing(NamedTuple):
@@ -102,6 +107,8 @@ class Removed(NamedTuple):
     failed: Mapping[str, str]
     """Name → why it was not removed."""
     bytes: int = 0
+    foreign: tuple[Owned, ...] = ()
+    """What others installed, which a prune without force keeps."""
 
 
 class VerifyPhase(NamedTuple):

@@ -29,6 +29,7 @@ from ipexctl.node.common.home_entries import (
 )
 from ipexctl.node.common.json_records import decode_valid
 from ipexctl.node.common.limits import ENV_SIZES
+from ipexctl.node.common.owners import RemovalRequest, find_foreign, name_owners, read_owner
 from ipexctl.node.common.processes import command_lines, is_partial_in_use, read_stat
 from ipexctl.node.common.store_lock import is_alive
 from ipexctl.node.env.check import check_site, find_problems, sites_of
@@ -58,7 +59,7 @@ class UsedRequest(EnvActionRequest):
     or_named: bool
 
 
-class PruneRequest(HomeRequest):
+class PruneRequest(HomeRequest, RemovalRequest):
     used: Mapping[str, str]
     """Environment → on which other host it is used, as the end of a sentence."""
 
@@ -182,6 +183,7 @@ def list_environments(request: HomeRequest, countdown: Countdown | None = None) 
                 packages=record.get("packages") or {},
                 bytes=size_until(entry, countdown),
                 complete=is_complete,
+                by=read_owner(record),
             )
         )
     stale, wheels = leftovers(home), own_entries(str(home), "wheels")
@@ -226,6 +228,9 @@ def remove(request: RemoveRequest) -> Removed:
     for name in request["names"]:
         try:
             env = env_of({"home": request["home"], "name": name})
+            foreign = find_foreign("environment", [(env.name, read_owner(read_json(env / "env.json")))], request)
+            if foreign and not request["force"]:
+                raise AgentError(f"{name_owners(foreign)}; --force removes it, too")
             names = remove_one(Path(home_of(request, "envs")), env, name, request["used"].get(env.name))
         except AgentError as error:
             failed[name] = error.reason
@@ -270,7 +275,11 @@ def remove_one(home: Path, env: Path, name: str, used: str | None) -> list[str]:
 def prune(request: PruneRequest) -> Removed:
     home = Path(home_of(request, "envs"))
     before = list_environments(request)
-    result = remove({**request, "names": [env.name for env in before.envs if not env.names]})
+    unnamed = [env for env in before.envs if not env.names]
+    foreign = find_foreign("environment", [(env.name, env.by) for env in unnamed], request)
+    kept = () if request["force"] else foreign
+    names = [env.name for env in unnamed if env.name not in [each.name for each in kept]]
+    result = remove({**request, "names": names})
     freed = 0
     is_building = any(is_alive(str(marker)) for marker in (home / "tmp").glob("owner-*"))
     if not is_building:
@@ -285,7 +294,7 @@ def prune(request: PruneRequest) -> Removed:
             remove_tree(entry)
         with contextlib.suppress(OSError):  # it contains the user's files, or does not exist
             (home / "wheels").rmdir()
-    return result._replace(bytes=freed)
+    return result._replace(bytes=freed, foreign=kept)
 
 
 def write_record(env: Path, record: Mapping[str, Any]) -> None:

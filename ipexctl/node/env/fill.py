@@ -24,9 +24,11 @@ from ipexctl.node.common.environ import SetupError, source_setup
 from ipexctl.node.common.files import (
     format_size,
     free_space,
+    read_json,
     sha256_of,
     write_atomically,
 )
+from ipexctl.node.common.owners import read_owner
 from ipexctl.node.common.plan import COMPILER
 from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.node.env.environments import HYDRA, intel_mpi_version, write_record
@@ -94,7 +96,9 @@ class Fill:
             self._make_compiler()
         variables, prepended = self._variables(site)
         self._replace_paths(site)
+        owner = read_owner(read_json(f"{self.final}/env.json"))
         record = self.record._replace(
+            by=owner._asdict() if owner is not None else self.record.by,  # a repair changes no owner
             created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             build=self.token,
             variables=variables,

@@ -14,7 +14,7 @@ import json
 import os
 import re
 import time
-from typing import Collection, Mapping, TypedDict
+from typing import Collection, Mapping
 
 from ipexctl.node.common.answer import AgentError, answer
 from ipexctl.node.common.clock import read_clocks
@@ -24,6 +24,8 @@ from ipexctl.node.common.home import check_home, home_of, open_home
 from ipexctl.node.common.home_entries import REMOVED_RUN, is_run, list_names, release_trees
 from ipexctl.node.common.limits import PRUNE_LOCK
 from ipexctl.node.common.liveness import DAY, RESERVED_FILE, RETENTION_LIMITS, liveness_of
+from ipexctl.node.common.owners import RemovalRequest, find_foreign, read_owner
+from ipexctl.node.common.plan import PLAN_FILE
 from ipexctl.node.common.processes import boot_id, command_lines
 from ipexctl.node.common.queue_files import waits_in_queue
 from ipexctl.node.common.records import FINAL, read_status
@@ -50,7 +52,7 @@ SUMMARY_FIELDS = (
 )
 
 
-class PruneRunsRequest(TypedDict):
+class PruneRunsRequest(RemovalRequest):
     home: str
     days: float
     gb: float
@@ -200,7 +202,12 @@ def prune(request: PruneRunsRequest) -> PruneReply:
         )
         living = runs_with_processes(runs_directory)
         active = {run.name for run in runs if run.may_be_in_progress(now, living, times.ages[run.name])}
-        to_remove = choose_runs(runs, request, active, times.ages)
+        begun_by = [(run.name, read_owner(read_json(f"{run.path}/{PLAN_FILE}"))) for run in runs]
+        owners = {run.name: run.by for run in find_foreign("run", begun_by, request)}
+        to_remove = choose_runs([run for run in runs if run.name not in owners], request, active, times.ages)
+        of_others = choose_runs([run for run in runs if run.name in owners], request, active, times.ages)
+        if request["force"]:
+            to_remove, of_others = to_remove + of_others, []
         if not request["dry_run"]:
             with GuardedDirectory.open(os.path.realpath(runs_directory)) as opened:
                 clean_up(opened)
@@ -209,8 +216,11 @@ def prune(request: PruneRunsRequest) -> PruneReply:
                 to_remove = [(run, reason) for run, reason in to_remove if remove(opened, run, reason, now)]
     removed = {run.name for run, _ in to_remove}
     kept = [run.bytes for run in runs if run.name not in removed]
-    pruned = tuple(PrunedRun(run.name, run.bytes, reason) for run, reason in to_remove)
-    return PruneReply(pruned, len(kept), sum(kept))
+    pruned, foreign = (
+        tuple(PrunedRun(run.name, run.bytes, reason, owners.get(run.name)) for run, reason in chosen)
+        for chosen in (to_remove, of_others)
+    )
+    return PruneReply(pruned, len(kept), sum(kept), foreign)
 
 
 def main(action: str) -> int:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ipexctl.node.common.plan import RunBy  # noqa: TC001  # `decode` looks it up
+
 
 class PrunedRun(NamedTuple):
     id: str
     size: int
     why: str
+    by: RunBy | None = None
+    """Set if another account or machine began the run."""
 
 
 class PruneReply(NamedTuple):
     pruned: tuple[PrunedRun, ...]
     kept: int
     size: int
+    foreign: tuple[PrunedRun, ...] = ()
+    """Runs of others, which go only with force."""
 
 
 class ProcessShare(NamedTuple):

@@ -32,12 +32,13 @@ from ipexctl.node.common.job import ConnectivityRecord
 from ipexctl.node.common.plan import Plan, for_hosts
 from ipexctl.node.common.records import RunStatus
 from ipexctl.node.env.check import normalize
+from ipexctl.remote.caller import identify_caller
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.run.local_copy import read_final_status
 from ipexctl.run.pending import clear_pending, mark_pending
 from ipexctl.run.prune_runs import prune_local, read_limits
-from ipexctl.run.registry import RunRecord, RunRegistry, identify_caller, new_id, new_record, read_given_id
+from ipexctl.run.registry import RunRecord, RunRegistry, new_id, new_record, read_given_id
 from ipexctl.run.start.before_install import likely_nodes
 from ipexctl.run.start.begin import Launch, clean_up
 from ipexctl.run.start.connection_checks import NoLogin, check_connectivity, remember_failure

@@ -7,6 +7,7 @@ libraries.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -47,6 +48,7 @@ from ipexctl.node.env.unpacked import UnpackedRequest
 from ipexctl.node.env.verify import VerifyRequest
 from ipexctl.node.env.verify_steps import IMPORT
 from ipexctl.node.run.verdict import signal_name
+from ipexctl.remote.caller import identify_caller, removal_request
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
@@ -113,13 +115,14 @@ class EnvClient:
         """Build an environment; False if it exists. `replace`: build token of a damaged environment."""
         lock, uv = spec.lock, spec.installer
         assert uv is not None
+        by = identify_caller(os.environ)
         request: BuildRequest = {
             "home": self.home,
             "name": spec.name,
             "python": interpreter,
             "files": [wheel.stored_file.to_json() for wheel in spec.lacking([self.session.host]).wheels],
             "installer": uv.stored_file.to_json(),
-            "record": spec.record._replace(interpreter=interpreter)._asdict(),
+            "record": spec.record._replace(interpreter=interpreter, by=by and by._asdict())._asdict(),
             "lock": lock.to_json(),
             "drop_wheels": drop_wheels,
             "replace": replace,
@@ -165,10 +168,10 @@ class EnvClient:
     def listing(self) -> EnvListing:
         return self._call("list", {"home": self.home}, cached=False).decode(EnvListing)
 
-    def remove(self, names: Sequence[str], used: Mapping[str, str]) -> Removed:
-        """Remove environments by directory or name; one that is in use stays, which is an error. `used`: environment
-        that other hosts of the home use → where."""
-        request: RemoveRequest = {"home": self.home, "names": names, "used": used}
+    def remove(self, names: Sequence[str], used: Mapping[str, str], *, force: bool = False) -> Removed:
+        """Remove environments by directory or name; one that is in use, or (without `force`) that others installed,
+        stays, which is an error. `used`: environment that other hosts of the home use → where."""
+        request: RemoveRequest = {"home": self.home, "names": names, "used": used, **removal_request(force=force)}
         return self._remove("remove", request)
 
     def is_used(self, name: str, names: Sequence[str], *, or_named: bool) -> bool:
@@ -176,9 +179,9 @@ class EnvClient:
         request: UsedRequest = {"home": self.home, "name": name, "names": names, "or_named": or_named}
         return self._call("used", request).flag("used")
 
-    def prune(self, used: Mapping[str, str]) -> Removed:
-        """Remove leftovers, wheels, and environments without a name; `used` as for `remove`."""
-        request: PruneRequest = {"home": self.home, "used": used}
+    def prune(self, used: Mapping[str, str], *, force: bool = False) -> Removed:
+        """Remove leftovers, wheels, and environments without a name; `used` and `force` as for `remove`."""
+        request: PruneRequest = {"home": self.home, "used": used, **removal_request(force=force)}
         return self._remove("prune", request)
 
     def _remove(self, action: str, request: PruneRequest) -> Removed:

@@ -5,20 +5,25 @@ Environments are removed once per home; one that is in use on any of the home's 
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ipexctl.errors import UserError
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.facts.software import Env
 from ipexctl.hosts.host import Host, find_leaders
+from ipexctl.node.common.owners import Owned, find_foreign, read_owner
 from ipexctl.node.env.env_replies import EnvListing
+from ipexctl.remote.caller import describe_foreign, removal_request
 from ipexctl.remote.connector import SessionPool
-from ipexctl.remote.outcome import HostError, HostResult, HostStatus, Report
+from ipexctl.remote.outcome import HostError, HostResult, HostStatus, Report, ignore_event
 from ipexctl.remote.session import Session
 from ipexctl.stack.env.environment import EnvClient, explain, machine_token, verify
+from ipexctl.stack.env.record import records_of
 from ipexctl.stack.resolve.compatibility import usable_pythons
 from ipexctl.text import readable
 
@@ -29,6 +34,8 @@ class EnvsResult(HostResult):
     removed: tuple[str, ...] = ()
     verify: Mapping[str, Any] = field(default_factory=dict, hash=False)
     home: str | None = None
+    foreign: tuple[Owned, ...] = ()
+    """Environments of others, which a prune kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +71,22 @@ def list_envs(hosts: Sequence[Host], pool: SessionPool, *, home: str, timeout: f
 
 
 def remove_envs(
-    hosts: Sequence[Host], pool: SessionPool, names: Sequence[str], *, home: str, timeout: float | None = None
+    hosts: Sequence[Host],
+    pool: SessionPool,
+    names: Sequence[str],
+    *,
+    home: str,
+    timeout: float | None = None,
+    force: bool = False,
+    selection: str = "",
 ) -> EnvsReport:
+    """Raise a UserError before anything is removed if others installed one of these, unless `force`. `selection`:
+    options that choose hosts."""
 
     def remove_one(target: _Target, session: Session) -> EnvsResult:
         known = {name for env in target.facts.software.envs for name in (env.name, *env.names)}
         present = [name for name in names if name in known]
-        outcome = target.client(session, pool).remove(present, target.used)
+        outcome = target.client(session, pool).remove(present, target.used, force=force)
         missing = [name for name in names if name not in known]
         reason = f"does not exist: {', '.join(missing)}" if missing else ""
         return target.result("changed" if outcome.removed else "ok", reason, removed=outcome.removed)
@@ -79,16 +95,33 @@ def remove_envs(
         envs = target.facts.software.envs
         return [env for env in envs if env.name in names or (env.names and {*env.names} <= {*names})]
 
-    return _on_hosts(hosts, pool, remove_one, home=home, timeout=timeout, verb="remove", removed=removed)
+    def refuse_foreign(targets: Mapping[str, _Target]) -> None:
+        found = {host: find_foreign_envs(target.facts, names) for host, target in targets.items()}
+        if (foreign := {host: owned for host, owned in found.items() if owned}) and not force:
+            again = "".join(f" --remove {shlex.quote(name)}" for name in names)
+            raise UserError(describe_foreign(foreign), fix=f"ipexctl envs{selection}{again} --force")
+
+    return _on_hosts(
+        hosts, pool, remove_one, home=home, timeout=timeout, verb="remove", removed=removed, check=refuse_foreign
+    )
 
 
-def prune_envs(hosts: Sequence[Host], pool: SessionPool, *, home: str, timeout: float | None = None) -> EnvsReport:
+def find_foreign_envs(facts: Facts, names: Sequence[str]) -> tuple[Owned, ...]:
+    """Environments of these names that others installed."""
+    records = [record for env, record in records_of(facts) if {env.name, *env.names} & {*names}]
+    owners = [(record.name, read_owner(record._asdict())) for record in records]
+    return find_foreign("environment", owners, removal_request(force=False))
+
+
+def prune_envs(
+    hosts: Sequence[Host], pool: SessionPool, *, home: str, timeout: float | None = None, force: bool = False
+) -> EnvsReport:
 
     def prune_one(target: _Target, session: Session) -> EnvsResult:
-        outcome = target.client(session, pool).prune(target.used)
+        outcome = target.client(session, pool).prune(target.used, force=force)
         reason = f"wheels and leftovers removed, {readable(outcome.bytes)}" if outcome.bytes else ""
         status: HostStatus = "changed" if outcome.removed or outcome.bytes else "ok"
-        return target.result(status, reason, removed=outcome.removed)
+        return target.result(status, reason, removed=outcome.removed, foreign=outcome.foreign)
 
     def removed(target: _Target) -> list[Env]:
         return [env for env in target.facts.software.envs if not env.names]
@@ -138,6 +171,7 @@ def _on_hosts(
     timeout: float | None,
     verb: str,
     removed: Callable[[_Target], Sequence[Env]] | None = None,
+    check: Callable[[Mapping[str, _Target]], None] = ignore_event,
 ) -> EnvsReport:
     """Do the work on every host. `removed` returns the environments that the work removes: it is then done on the first
     host of each home, after asking the home's other hosts what they use."""
@@ -150,6 +184,7 @@ def _on_hosts(
             targets[answer.host.name] = target
         else:
             done[answer.host.name] = target
+    check(targets)
     leader_of = find_leaders(
         [host for host in hosts if host.name in targets],
         lambda host: targets[host.name].store if removed else host.name,

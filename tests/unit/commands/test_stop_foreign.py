@@ -13,7 +13,8 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.plan import RunBy
 from ipexctl.option_declaration import CallOptions
-from ipexctl.run.registry import RunRecord, RunRegistry, identify_caller
+from ipexctl.remote.caller import identify_caller
+from ipexctl.run.registry import RunRecord, RunRegistry
 from record_helpers import run_record
 
 HERE, OTHER = identify_caller({}), RunBy("ann", "elsewhere")

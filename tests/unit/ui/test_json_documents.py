@@ -74,12 +74,12 @@ WHY = why_command.as_json(answer(judged([(STOPPED, ""), (FAILED, NO_MODULE)], ou
         (
             envs_command.as_json(EnvsReport((EnvsResult(N1, "ok"),), 0.0)),
             "",
-            "home envs wheels leftovers prunable_bytes removed verify",
+            "home envs wheels leftovers prunable_bytes removed verify foreign",
         ),
         (
             uninstall_command.as_json(UninstallReport((UNINSTALLED,), 0.0, UNINSTALLED)),
             "control obstacles with_results dry_run",
-            "home store found left logins live",
+            "home store found left logins live foreign",
         ),
         (trust_command.as_json(TRUSTED), "node0 config by revoke dry_run notes", "internal ssh_name"),
     ],
@@ -92,7 +92,7 @@ def test_report_documents_have_these_fields(document: dict[str, Any], names: str
 @pytest.mark.parametrize(
     ("part", "names"),
     [
-        (ENVS["hosts"][0]["envs"][0], "name names path row python backend created packages bytes complete"),
+        (ENVS["hosts"][0]["envs"][0], "name names path row python backend created packages bytes complete by"),
         (
             uninstall_command.as_json(UninstallReport((UNINSTALLED,), 0.0, UNINSTALLED))["control"],
             "fix found left live logins reason status",

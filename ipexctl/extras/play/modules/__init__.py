@@ -165,6 +165,7 @@ _ENV: Final[Mapping[str, Option]] = {
     "name": Option("env", default=DEFAULT_ENV),
     "state": Option("str", default="verified", choices=("verified", "absent", "named")),
     "from": Option("env", aliases=("source",)),
+    "force": _NO,
 }
 _RUN: Final[Mapping[str, Option]] = {
     "script": Option("path"),

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ipexctl.api import host_checks, host_files, host_stacks
+from ipexctl.errors import UserError
 from ipexctl.extras.play.play_context import PlayContext
 from ipexctl.extras.play.playbook_model import local_path
 from ipexctl.extras.play.result import Call, TaskResult, failure, host_failure, host_result
@@ -16,9 +17,11 @@ from ipexctl.facts.gather import gather_facts
 from ipexctl.hosts.host import Host
 from ipexctl.option_declaration import SyncOptions
 from ipexctl.projects.root import find_root
+from ipexctl.remote.caller import describe_foreign
 from ipexctl.remote.outcome import Notice
 from ipexctl.remote.session import Session
 from ipexctl.stack.env.environment import EnvClient
+from ipexctl.stack.env.envs import find_foreign_envs
 from ipexctl.stack.env.record import check_new_env_name
 from ipexctl.stack.resolve.compatibility import usable_pythons
 from ipexctl.stack.resolve.model import Sources, StackRequest
@@ -78,6 +81,7 @@ def _sync(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[st
     return results
 
 
+_REMOVE_FOREIGN: Final = "to remove it, too, add to the task: force: true"
 _STACK: Final = ("torch", "stack", "ipex", "oneccl", "python", "require_oneccl")
 
 
@@ -152,9 +156,16 @@ def _remove_env(context: PlayContext, call: Call, hosts: Sequence[Host], name: s
         results: dict[str, TaskResult] = {}
         for host, facts in _gather_facts(context, hosts, results).items():
             exists = any(name in (env.name, *env.names) for env in facts.software.envs)
+            if (foreign := find_foreign_envs(facts, [name])) and not call.args["force"]:
+                results[host] = failure(describe_foreign({host: foreign}), _REMOVE_FOREIGN)
+                continue
             results[host] = TaskResult("changed" if exists else "ok", f"{name} would be removed" if exists else "")
         return results
-    report = host_stacks.envs(context.opened(call, hosts), host_stacks.EnvsRequest(remove=(name,)))
+    request = host_stacks.EnvsRequest(remove=(name,), force=call.args["force"])
+    try:
+        report = host_stacks.envs(context.opened(call, hosts), request)
+    except UserError as error:  # the environment is of others
+        return dict.fromkeys([host.name for host in hosts], failure(error.message, _REMOVE_FOREIGN))
     return {done.host.name: host_result(done, removed=list(done.removed)) for done in report.hosts}
 
 

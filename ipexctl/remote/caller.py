@@ -1,0 +1,31 @@
+"""Who calls: account and name of the control machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from ipexctl.found_files import account_name
+from ipexctl.hosts.nodeset import fold
+from ipexctl.node.common.owners import Owned, RemovalRequest, name_owners
+from ipexctl.node.common.plan import RunBy
+from ipexctl.text import printable
+
+
+def caller_here() -> RunBy:
+    return RunBy(printable(account_name())[:80], printable(os.uname().nodename)[:80])
+
+
+def identify_caller(environ: Mapping[str, str]) -> RunBy | None:
+    """Who begins a run or installs an environment here; None with IPEXCTL_ANONYMOUS=1."""
+    return caller_here() if environ.get("IPEXCTL_ANONYMOUS", "") in ("", "0") else None
+
+
+def describe_foreign(foreign: Mapping[str, Sequence[Owned]]) -> str:
+    """Name what others made on these hosts, which is not removed without --force."""
+    owned = dict.fromkeys(each for on_host in foreign.values() for each in on_host)
+    return printable(f"this is not yours on {fold(foreign)}: {name_owners(owned)}")
+
+
+def removal_request(*, force: bool, known: Sequence[str] = ()) -> RemovalRequest:
+    return {"by": caller_here()._asdict(), "known": known, "force": force}
