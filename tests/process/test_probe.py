@@ -6,6 +6,7 @@ import getpass
 import json
 import os
 import select
+import shlex
 import shutil
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from agent_helpers import wait_until
 from ipexctl.facts import live_runs
 from ipexctl.facts.facts import parse, to_json
 from ipexctl.facts.gather import gather_facts, skew
-from ipexctl.facts.live_runs import BusyProgram, CallDetails, RunsOnHost, read_host_snapshot
+from ipexctl.facts.live_runs import BusyProgram, CallDetails, HostSnapshot, RunsOnHost, read_host_snapshot
 from ipexctl.facts.probe import live_runs_command, lock_command, probe_command, probe_script, wait_command
 from ipexctl.hosts.host import Host
 from ipexctl.limits import LOCK_VALID, PROBE_REST
@@ -35,6 +36,7 @@ SHELLS = [
     pytest.param(shell.split(), marks=pytest.mark.needs(shell.split()[0]), id=shell)
     for shell in ("dash", "bash", "bash --posix", "busybox ash", "ksh", "ksh93", "mksh", "yash")
 ]
+NOBODY = 65534
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
@@ -475,6 +477,55 @@ def test_what_a_call_says_about_itself_is_seen_by_its_own_account(shell: list[st
             wait_until(lambda: expected in calls(), 10)
             assert [each.is_starting for each in seen().runs if each.run == run] in ([False], [])
             call.communicate(timeout=10)
+
+
+def look(shell: list[str], script: str) -> HostSnapshot | None:
+    done = subprocess.run([*shell, "-c", script], capture_output=True, text=True, timeout=60)
+    return read_host_snapshot(done.stdout)
+
+
+@linux
+@pytest.mark.parametrize("shell", SHELLS)
+def test_no_words_of_a_stranger_hide_a_run_and_a_failed_look_says_so(shell: list[str], tmp_path: Path) -> None:
+    run = f"mine-{os.getpid()}-{abs(hash(' '.join(shell))) % 10_000}"
+    agent = tmp_path / "runs" / run / "agent.zip"
+    agent.parent.mkdir(parents=True)
+    agent.write_text("import time; time.sleep(60)")
+    strange = f"strange-{os.getpid()}"
+    many = ["ipexctl-host-lock", strange] * 8000
+    long = ["ipexctl-host-lock", "x" * 130_000, "ipexctl-host-wait", f"{strange}-2", "5"]
+    processes = [subprocess.Popen([sys.executable, "-IS", str(agent), "run.rank"])]
+    processes += [subprocess.Popen(["sh", "-c", "sleep 60; true", *words], user=NOBODY) for words in (many, long)]
+    script = live_runs_command(with_programs=True).script
+    try:
+        wait_until(
+            lambda: (found := look(shell, script)) is not None and run in [each.run for each in found.runs.runs], 10
+        )
+        found = look(shell, script)
+        unseen = look(shell, script.replace("| awk", "| awk-that-is-missing"))
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert found is not None
+    assert [each.owner for each in found.runs.runs if each.run == strange] == ["nobody"]
+    assert [each.owner for each in found.runs.waiting if each.run == f"{strange}-2"] == ["nobody"]
+    assert unseen is None
+
+
+@linux
+@pytest.mark.skipif(os.getuid() != 0, reason="the lock of this machine is not ours")
+@pytest.mark.parametrize(
+    "command",
+    ["exec -a ipexctl-host-lock flock /proc sleep 60", "flock /proc sh -c 'sleep 60; true' ipexctl-host-lock strange"],
+)
+def test_whoever_holds_the_lock_is_named(command: str) -> None:
+    """Either as the holder or as a start of a run, also a stranger that has the words of one."""
+    become = f"setpriv --reuid {NOBODY} bash -c {shlex.quote(command)} & sleep 1; "
+    found = look(["unshare", "-pf", "--mount-proc", "bash"], become + live_runs_command().script)
+    assert found is not None
+    named = [each.owner for each in found.runs.runs] + [each.owner for each in (found.runs.holder,) if each]
+    assert named == ["nobody"]
 
 
 @linux

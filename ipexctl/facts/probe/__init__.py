@@ -58,11 +58,11 @@ def live_runs_command(*, with_programs: bool = False) -> Command:
     """`with_programs` adds the runs' scripts and the programs that use cores; that takes half a second longer."""
     script = _awk("runs") + "".join(shell_text(_HERE / file) for file in ("frame.sh", "runs.sh"))
     script += _awk("busy") + shell_text(_HERE / "busy.sh") if with_programs else ""
-    call = "live_runs scripts\nbusy_programs" if with_programs else "live_runs"
-    call = f"{_awk('locks')}lock_holder\n{call}"
+    call = "live_runs scripts && busy_programs" if with_programs else "live_runs"
+    call = f"{_awk('locks')}lock_holder\n{call} && put looked yes"
     # Two names of one machine share one lock; lab hosts share a kernel but not a pid namespace.
     machine = 'get /proc/sys/kernel/random/boot_id\nput machine "$got $(readlink /proc/self/ns/pid)"'
-    ends = 'put uid "$(id -u)"\nput clock "$(date +%s)"\nput looked yes\n'
+    ends = 'put uid "$(id -u)"\nput clock "$(date +%s)"\n'
     return Command(f"set -- '' ''\n{script}{call}\n{machine}\n{ends}", label="the look at runs")
 
 

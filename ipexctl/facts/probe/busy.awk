@@ -1,13 +1,13 @@
 # Prints `PID UID START PERCENT NAME` for processes that use a tenth of a core or more for half a second.
 #
-# programs  PID:… of the programs of runs, which are left out with all that they started; the arguments are the stat files
-#           of all processes.
-BEGIN {
-    count = split(programs, list, " ")
-    for (i = 1; i <= count; i++) {
-        split(list[i], part, ":")
-        of_run[part[1]] = 1
-    }
+# Input: PID:… of the programs of runs, which are left out with all that they started, then the stat files of all
+# processes. Prints `seen` at the end.
+/^\// { files[++file_count] = $0; next }
+{
+    split($0, part, ":")
+    of_run[part[1]] = 1
+}
+END {
     seconds = -sample(before)
     system("sleep 0.5 || sleep 1")
     seconds += sample(now)
@@ -15,13 +15,13 @@ BEGIN {
         percent = (pid in before) && seconds > 0 ? int((now[pid] - before[pid]) / seconds) : 0
         if (percent >= 10 && !belongs_to_run(pid)) describe(pid, percent)
     }
-    exit
+    print "seen"
 }
 
 # Ticks of each process; returns the seconds since the boot.
 function sample(ticks, i, line, more, part, field, file) {
-    for (i = 1; i < ARGC; i++) {
-        file = ARGV[i]
+    for (i = 1; i <= file_count; i++) {
+        file = files[i]
         line = ""
         # A name may have line breaks.
         while (line !~ /\) [A-Z] [0-9]/ && (getline more < file) > 0) line = line more

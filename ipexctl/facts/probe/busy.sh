@@ -25,16 +25,17 @@ program_of() { # pid name: `name` if it has no arguments
     }
 }
 
-# Programs that use cores and belong to no run. Called after `live_runs`.
+# Programs that use cores and belong to no run. Called after `live_runs`. Fails if it can't look.
 busy_programs() {
     count=0 named=' '
     put run.boot "$(awk '/^btime / { print $2 }' /proc/stat)"
-    awk -v programs="$programs" "$busy_awk" /proc/[0-9]*/stat | while read -r pid uid start percent name; do
+    printf '%s\n' $programs /proc/[0-9]*/stat | awk "$busy_awk" | { while read -r pid uid start percent name; do
+        [ "$pid" != seen ] || return 0
         count=$((count + 1))
         [ $count -gt 64 ] || name=$(program_of "$pid" "$name")
         put run.busy "$pid $uid $start $percent $name"
         case $named in *" $uid "*) continue ;; esac
         named="$named$uid "
         put_account "$uid" "$pid"
-    done
+    done && false; }
 }

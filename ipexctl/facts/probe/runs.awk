@@ -1,19 +1,26 @@
 # The programs of runs, and the cores of their ranks.
 #
-# programs  PID:KIND:RUN:LIMIT of each program; the arguments are the status files of all processes. Prints for each
+# Input: the lines below, then paths of status files.
+#
+# PID:KIND:RUN:LIMIT  of each program, and the status files of all processes. Prints for each
 #           `run.program PID KIND RUN UID START LIMIT`, then `rank WRAPPER:PID` for each process that a rank wrapper
 #           has started, `script WRAPPER:PID` for the first of a run, `call PID:KIND` for each but all wrappers after
-#           the first of a run, and `account UID PID` for each account.
-# ranks     WRAPPER:PID of those processes; the arguments are the status files of their threads, as OpenMP binds the
+#           the first of a run, `account UID PID` for each account, and `seen` at the end.
+# rank:WRAPPER:PID    of those processes, and the status files of their threads, as OpenMP binds the
 #           first thread to a part of the rank's cores. Prints `run.cores WRAPPER CORES`, each list once.
-BEGIN {
-    if (programs != "") find_programs()
+/^\// { files[++file_count] = $0; next }
+/^rank:/ {
+    split($0, part, ":")
+    wrappers[part[3]] = part[2]
+    next
+}
+{ list[++count] = $0 }
+END {
+    if (count) find_programs()
     else find_cores()
-    exit
 }
 
-function find_programs(count, list, part, i, pid, file, line, field, parent, uid, state) {
-    count = split(programs, list, " ")
+function find_programs(part, i, pid, file, line, field, parent, uid, state) {
     for (i = 1; i <= count; i++) {
         split(list[i], part, ":")
         if (!(part[1] in kinds)) order[++total] = part[1]
@@ -21,8 +28,8 @@ function find_programs(count, list, part, i, pid, file, line, field, parent, uid
         runs[part[1]] = part[3]
         limits[part[1]] = part[4]
     }
-    for (i = 1; i < ARGC; i++) {
-        file = pid = ARGV[i]
+    for (i = 1; i <= file_count; i++) {
+        file = pid = files[i]
         gsub(/[^0-9]/, "", pid)
         parent = uid = state = ""
         while ((getline line < file) > 0) {
@@ -53,6 +60,7 @@ function find_programs(count, list, part, i, pid, file, line, field, parent, uid
         if (!(uids[pid] in named)) print "account " uids[pid] " " pid
         named[uids[pid]] = 1
     }
+    print "seen"
 }
 
 function boot_time(line, field) {
@@ -74,20 +82,15 @@ function start_of(pid, line, field, file) {
     return field[20]
 }
 
-function find_cores(count, list, part, i, line, field, path) {
-    count = split(ranks, list, " ")
-    for (i = 1; i <= count; i++) {
-        split(list[i], part, ":")
-        wrappers[part[2]] = part[1]
-    }
-    for (i = 1; i < ARGC; i++) {
-        split(ARGV[i], path, "/")
-        while ((getline line < ARGV[i]) > 0)
+function find_cores(i, line, field, path) {
+    for (i = 1; i <= file_count; i++) {
+        split(files[i], path, "/")
+        while ((getline line < files[i]) > 0)
             if (line ~ /^Cpus_allowed_list:/) {
                 split(line, field, "[ \t]+")
                 if (!((path[3], field[2]) in seen)) print "run.cores " wrappers[path[3]] " " field[2]
                 seen[path[3], field[2]] = 1
             }
-        close(ARGV[i])
+        close(files[i])
     }
 }

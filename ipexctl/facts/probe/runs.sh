@@ -20,10 +20,14 @@ put_call() { # PID:KIND
     [ -z "$call" ] || put run.call "${1%:*} $(printf %s "$call" | tr -d '\n')"
 }
 
-# The process that holds the lock of this host, unless it is a start of ipexctl.
+# The words of a start or a wait of ipexctl behind the first argument. Any account can write them, so whose process has
+# them is always printed.
+host_words='[[:cntrl:]]ipexctl-host-(lock|pass|wait)[[:cntrl:]][A-Za-z0-9_-]{1,63}[[:cntrl:]]'
+
+# The process that holds the lock of this host, unless `live_runs` prints it as a start of ipexctl.
 lock_holder() {
     awk "$locks_awk" /proc/self/mountinfo /proc/locks | while read -r pid uid start name; do
-        grep -aqsE 'ipexctl-host-lock[[:cntrl:]]' "/proc/$pid/cmdline" && continue
+        grep -aqsE "$host_words" "/proc/$pid/cmdline" && continue
         put run.holder "$pid $uid $start $name"
         put_account "$uid" "$pid"
     done
@@ -31,24 +35,27 @@ lock_holder() {
 
 # Runs that are alive on this host, of every account whose processes are visible: their supervisors and rank wrappers,
 # calls of `run --exclusive` that hold the host (host_lock.sh) or pass its lock over, and those that wait for it
-# (host_wait.sh). Records of other accounts can't be read.
+# (host_wait.sh). Records of other accounts can't be read. Fails if it can't look. A stranger's arguments are of any
+# number and length: they go through pipes, and each process counts once.
 live_runs() {
     programs=
     [ -d /proc/self ] || return
     # hidepid: the runs of other accounts are unknown.
     [ -r /proc/1/cmdline ] || put run.hidden yes
     # The first search is cheap, and usually the only one.
-    alike=$(grep -lasE -e '/agent\.zip.run\.(rank|supervisor)' -e 'ipexctl-host-(lock|pass|wait)[[:cntrl:]]' /proc/[0-9]*/cmdline)
-    [ -n "$alike" ] || return
+    alike=$(grep -lasE -e '/agent\.zip.run\.(rank|supervisor)' -e "$host_words" /proc/[0-9]*/cmdline)
+    [ $? -lt 126 ] || return
+    [ -n "$alike" ] || return 0
     # From the first argument on: mpirun has the words of a rank wrapper in its line, too.
     programs=$(grep -asoHE \
-        -e '^[^[:cntrl:]]+[[:cntrl:]]-IS?[[:cntrl:]][^[:cntrl:]]*/runs/[A-Za-z0-9_-]+/agent\.zip[[:cntrl:]]run\.(rank|supervisor)[[:cntrl:]](limit=[0-9]+[[:cntrl:]])?' \
-        -e '[[:cntrl:]]ipexctl-host-(lock|pass|wait)[[:cntrl:]][A-Za-z0-9_-]+[[:cntrl:]]([0-9]+[[:cntrl:]])?' \
-        $alike | tr '\0' ' ' | while read -r line; do
+        -e '^[^[:cntrl:]]+[[:cntrl:]]-IS?[[:cntrl:]][^[:cntrl:]]*/runs/[A-Za-z0-9_-]{1,63}/agent\.zip[[:cntrl:]]run\.(rank|supervisor)[[:cntrl:]](limit=[0-9]+[[:cntrl:]])?' \
+        -e "$host_words([0-9]+[[:cntrl:]])?" \
+        $alike | tr '\0' ' ' | awk -F : '$1 != last { print; last = $1 } END { print "seen" }' | while read -r line; do
         pid=${line#/proc/}
         pid=${pid%%/*}
         limit=
         case $line in
+        seen) printf seen ;;
         *' run.supervisor limit='*) limit=${line##* limit=} line=${line% limit=*} ;;
         esac
         case $line in
@@ -70,24 +77,26 @@ live_runs() {
             ;;
         esac
     done)
-    [ -n "$programs" ] || return
-    awk -v programs="$programs" "$runs_awk" /proc/[0-9]*/status | {
-        ranks= files=
+    case $programs in *seen) programs=${programs%seen} ;; *) return 1 ;; esac
+    [ -n "$programs" ] || return 0
+    printf '%s\n' $programs /proc/[0-9]*/status | awk "$runs_awk" | {
+        ranks= seen=
         while read -r key value; do
             case $key in
             rank)
                 ranks="$ranks $value"
                 put run.rank "${value%:*}"
-                for at in "/proc/${value#*:}/task"/*/status; do
-                    files="$files $at"
-                done
                 ;;
+            seen) seen=yes ;;
             script) [ -z "$1" ] || put run.script "${value%:*} $(program_of "${value#*:}")" ;;
             call) put_call "$value" ;;
             account) put_account $value ;;
             *) put "$key" "$value" ;;
             esac
         done
-        [ -z "$ranks" ] || awk -v ranks="$ranks" "$runs_awk" $files
+        [ -z "$ranks" ] || for rank in $ranks; do
+            printf '%s\n' "rank:$rank" "/proc/${rank#*:}/task"/*/status
+        done | awk "$runs_awk"
+        [ -n "$seen" ]
     }
 }

@@ -223,7 +223,10 @@ def _inspect_host(session: Session, command: Command, timeout: float, cancel: Ca
     done = capture(session, command, timeout=timeout, cancel=cancel)
     snapshot = read_host_snapshot(done.stdout.decode(errors="replace"))
     if snapshot is None:
-        raise HostError(f"the look at its runs failed ({done.ended})")
+        raise HostError(
+            f"its processes can't be listed, so ipexctl does not see its runs ({done.ended})",
+            "ipexctl doctor may show what the host lacks",
+        )
     return snapshot
 
 
@@ -264,8 +267,8 @@ def _describe(found: Obstacles, now: float) -> str:
         return describe_all(found.others, now)
     if found.holder is not None:
         return f"{found.holder} holds the lock of {found.locked}"
-    # The holder has just ended, or belongs to an account with hidden processes.
-    return f"another call is starting a run on {found.locked}"
+    # The holder has just ended, is hidden, or got the lock from a process that has ended.
+    return f"a process that is not seen holds the lock of {found.locked}"
 
 
 STILL_HERE: Final = b"still here\n"

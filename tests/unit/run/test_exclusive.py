@@ -194,7 +194,7 @@ def test_a_run_or_a_call_on_any_host_refuses_and_no_lock_is_left(machines: dict[
 
 
 def test_a_lock_of_a_call_that_is_not_seen_refuses(machines: dict[str, Machine]) -> None:
-    with machines["node2"].lock, pytest.raises(StartError, match="another call is starting a run on node2") as caught:
+    with machines["node2"].lock, pytest.raises(StartError, match="holds the lock of node2") as caught:
         lock(machines)
     assert (caught.value.failure.exit_code, caught.value.failure.hosts) == (1, ("node2",))
     assert machines["node1"].holders == []
@@ -244,7 +244,7 @@ def test_a_start_of_ipexctl_is_not_passed_over(machines: dict[str, Machine], mon
         lock(machines, seconds=1.0)
     machines["node2"].holders.clear()
     machines["node2"].hides = True  # the holder may be a start of another account
-    with machines["node2"].lock, pytest.raises(StartError, match="another call is starting a run on node2"):
+    with machines["node2"].lock, pytest.raises(StartError, match="holds the lock of node2"):
         lock(machines, seconds=1.0)
     assert machines["node2"].passing == []
 
