@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 _CONNECTION_DROP_TIME = 0x80
 """TCP_RXT_CONNDROPTIME of macOS's netinet/tcp.h, which Python does not define. Its value is in seconds."""
+_LOCAL_PEERCRED, _XUCRED_SIZE = 1, 76
+"""Option of macOS's sys/un.h, and its value in sys/ucred.h: a version, the account, its groups."""
 _MOST_FILES = 10240
 """OPEN_MAX of macOS: setrlimit refuses more even if the hard limit is unlimited."""
 _PS_SECONDS = 10.0
@@ -52,6 +54,16 @@ def file_limits(wanted: int, hard: int) -> Iterator[int]:
     """Limits of open files to try in order, none above the hard limit. A negative hard limit means unlimited."""
     for limit in (wanted, _MOST_FILES):
         yield limit if hard < 0 else min(hard, limit)
+
+
+def peer_account(sock: socket.socket) -> int:
+    """Account of the process at the other end of a Unix socket."""
+    import socket
+    import struct
+
+    if sys.platform == "darwin":
+        return int(struct.unpack_from("=II", sock.getsockopt(0, _LOCAL_PEERCRED, _XUCRED_SIZE))[1])
+    return int(struct.unpack("=III", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1])
 
 
 def silence_options(idle: int, interval: int, count: int, unanswered: int) -> Iterator[tuple[int, int]]:
