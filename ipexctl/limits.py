@@ -12,6 +12,8 @@ DEAD_AFTER: Final = 30
 """Time without a packet from a connected host, after which the connection is lost. Noticed at most half of it later."""
 FIRST_ANSWER: Final = 45.0
 """Without `--timeout`, for a host's login shell to start a step, and for the first output of a probe."""
+LOGIN_QUESTION: Final = 300.0
+"""To type a password or code that the ssh program asks for."""
 STEP_SILENCE: Final = 3600.0
 """Without `--timeout`, a step of ipexctl that neither prints nor reads for this long is taken to hang on a disk."""
 FETCH_SILENCE: Final = 60.0

@@ -17,7 +17,7 @@ from ipexctl.hosts.allocation import job_name, job_number, node_names
 from ipexctl.hosts.host import Host, ssh_options
 from ipexctl.text import printable
 
-TransportOption = Literal["auto", "ssh", "srun"]
+TransportOption = Literal["auto", "ssh", "openssh", "srun"]
 NoMpiFlavor = Literal["srun", "none"]
 LaunchFlavor = Literal["intel", "openmpi", "mpich", NoMpiFlavor]
 
@@ -66,6 +66,10 @@ class Transport(Protocol):
     @property
     def uses_ssh(self) -> bool:
         """True if the control machine logs in to the nodes; else job steps serve as sessions."""
+
+    @property
+    def is_program(self) -> bool:
+        """True if the user's ssh program logs in to all hosts, not only where paramiko can't."""
 
     @property
     def no_logins(self) -> str:
@@ -129,6 +133,7 @@ class SshTransport:
 
     name: str = "ssh"
     uses_ssh: Final = True
+    is_program: bool = False
     no_logins: Final = ""
     remote_shell: Final = ""
     launcher: Final[Launcher] = DIRECT
@@ -150,7 +155,13 @@ class SshTransport:
         return ""
 
 
+class OpenSshTransport(SshTransport):
+    name = "openssh"
+    is_program = True
+
+
 OVER_SSH: Final = SshTransport()
+OVER_OPENSSH: Final = OpenSshTransport()
 
 
 _IN_PLACE_OF_SSH: Final = """\
@@ -208,6 +219,7 @@ STEP: Final = SrunLauncher()
 class SrunTransport:
     name: str = "srun"
     uses_ssh: bool = False
+    is_program: bool = False
     no_logins: str = (
         "trust is not needed over srun, because Slurm starts everything on the nodes; for ssh between them: "
         "ipexctl trust --transport ssh"
@@ -236,10 +248,9 @@ OVER_SRUN: Final = SrunTransport()
 
 def transport_named(name: str) -> Transport:
     """The transport that a record names. Extras add names as `transport:NAME`; an unknown name counts as ssh."""
-    if name == OVER_SRUN.name:
-        return OVER_SRUN
-    added: Transport | None = None if name == OVER_SSH.name else addition(f"transport:{name}")
-    return added or OVER_SSH
+    known: Mapping[str, Transport] = {one.name: one for one in (OVER_SSH, OVER_OPENSSH, OVER_SRUN)}
+    added: Transport | None = None if name in known else addition(f"transport:{name}")
+    return known.get(name) or added or OVER_SSH
 
 
 def launcher_of(flavor: str) -> Launcher | None:
@@ -258,8 +269,8 @@ def choose_transport(
 ) -> Transport:
     """Choose srun inside a Slurm allocation, unless there are login options; else ssh. `wanted`: None for a command
     that needs ssh."""
-    if wanted == "ssh":
-        return OVER_SSH
+    if wanted in ("ssh", "openssh"):
+        return OVER_SSH if wanted == "ssh" else OVER_OPENSSH
     if hosts is None:
         if wanted == "srun":
             raise UserError("--transport srun is not for this command, which uses ssh", fix="leave out --transport")

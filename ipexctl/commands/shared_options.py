@@ -241,9 +241,10 @@ class Targets(HostOptions):
         "--limit -l SPEC", "Limit to these hosts or groups; '!name' excludes one.", autocompletion=completion("limits")
     )
     forks: int = option("--forks -f N", "Hosts to work on at the same time (default: {default}).", FORKS, min=1)
-    transport: Literal["auto", "ssh", "srun"] = option(
+    transport: Literal["auto", "ssh", "openssh", "srun"] = option(
         "--transport",
-        "Reach the hosts by ssh or, inside a Slurm allocation, by srun; auto takes srun there (default: {default}).",
+        "Reach the hosts by ssh (openssh: always with the ssh program), or by srun in a Slurm allocation, as auto does "
+        "there (default: {default}).",
         TRANSPORT,
     )
     timeout: float | None = TIMEOUT

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ipexctl.remote.outcome import Unreachable
+from ipexctl.remote.outcome import LoginRefused
 
 if TYPE_CHECKING:
     import paramiko
@@ -38,7 +38,7 @@ def list_matches(patterns: str, name: str) -> bool:
     return is_match
 
 
-_WEAK: Final = re.compile(r"cbc|md5|sha1|^ssh-(rsa|dss)$")
+WEAK: Final = re.compile(r"cbc|md5|sha1|^ssh-(rsa|dss)(-cert|$)")
 """Never used, whatever the ssh config says. paramiko offers some of them, OpenSSH only for old servers."""
 
 
@@ -56,7 +56,7 @@ ANY_ALGORITHMS: Final = Algorithms()
 
 
 def apply_algorithms(transport: paramiko.Transport, configured: Algorithms, known_types: Sequence[str]) -> None:
-    """Prefer fast ciphers and types of known keys, else paramiko's order. Raises Unreachable if nothing is left."""
+    """Prefer fast ciphers and types of known keys, else paramiko's order. Raises LoginRefused if nothing is left."""
     options = transport.get_security_options()
     ciphers = choose_algorithms("Ciphers", options.ciphers, configured.ciphers)
     options.ciphers = sorted(ciphers, key=lambda name: "gcm" not in name)
@@ -71,13 +71,13 @@ def apply_algorithms(transport: paramiko.Transport, configured: Algorithms, know
 
 @lru_cache(maxsize=64)
 def choose_algorithms(keyword: str, available: tuple[str, ...], configured: str) -> tuple[str, ...]:
-    strong = [name for name in available if not _WEAK.search(name)]
+    strong = [name for name in available if not WEAK.search(name)]
     if not configured:
         return tuple(strong)
     patterns = ",".join(map(_without_alias, configured.split(",")))
     result = tuple(name for name in strong if list_matches(patterns, _without_alias(name)))
     if not result:
-        raise Unreachable(
+        raise LoginRefused(
             f"ipexctl supports none of the {keyword} that the ssh config allows for this host: {configured}",
             f"allow one of these in the ssh config: {', '.join(strong)}",
         )

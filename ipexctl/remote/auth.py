@@ -28,7 +28,7 @@ from paramiko.pkey import PublicBlob, UnknownKeyType
 from ipexctl.file_reader import KEY, read_regular
 from ipexctl.node.common.macos import add_key_command
 from ipexctl.remote.cancel import Cancel, Deadline
-from ipexctl.remote.outcome import Cancelled, Unreachable
+from ipexctl.remote.outcome import Cancelled, LoginRefused
 from ipexctl.remote.ssh_config import Endpoint
 
 _CERTIFICATE: Final = "-cert.pub"
@@ -133,6 +133,12 @@ def prompt_on_terminal(prompt: str, cancel: Cancel) -> str:
     return typed.decode(errors="surrogateescape").rstrip("\r\n")
 
 
+def is_short(key: paramiko.PKey) -> bool:
+    """True for an RSA key that the ssh config may forbid by RequiredRSASize, which is left to the ssh program."""
+    inner = getattr(key, "inner_key", key)  # of a key in the agent
+    return isinstance(inner, paramiko.RSAKey) and inner.get_bits() < 2048
+
+
 class _Agent(AgentSSH):
     """An ssh agent client for one connection, because the agent protocol handles one request at a time."""
 
@@ -165,6 +171,9 @@ class Login:
         for label, key in self._keys():
             if self._deadline.over or self._deadline.cancelled:
                 break
+            if is_short(key):
+                self._problems.append(f"{label} has fewer than 2048 bits")
+                continue
             self._tried.append(label)
             try:
                 transport.auth_publickey(self._endpoint.user, key)
@@ -177,7 +186,7 @@ class Login:
             self._problems.append(f"there is no {self._identity}")
         raise paramiko.AuthenticationException
 
-    def refusal(self) -> Unreachable:
+    def refusal(self) -> LoginRefused:
         endpoint, tried = self._endpoint, ", ".join(self._tried)
         reason = f"user {endpoint.user}: "
         reason += f"no offered key was accepted (tried {tried})" if tried else "there is no key to offer"
@@ -185,11 +194,9 @@ class Login:
             reason += f"; {'; '.join(self._problems)}"
         if self._allowed:
             reason += f"; the host allows {', '.join(self._allowed)}"
-        if endpoint.unsupported:
-            reason += f"; ipexctl doesn't know {', '.join(endpoint.unsupported)} of the ssh config"
         port = f"-p {endpoint.port} " if endpoint.port != 22 else ""
         key = f"-i {shlex.quote(str(self._identity))} " if self._identity and self._identity.exists() else ""
-        return Unreachable(
+        return LoginRefused(
             reason,
             f"ssh-copy-id {key}{port}{endpoint.user}@{endpoint.hostname}",
             option="or choose the right key and user: --identity FILE, --user NAME",
@@ -198,7 +205,7 @@ class Login:
     def _keys(self) -> Iterator[tuple[str, paramiko.PKey]]:
         endpoint = self._endpoint
         offered: set[bytes] = set()
-        agent_keys = {key.asbytes(): key for key in self._agent_keys() if not self._is_too_short(key)}
+        agent_keys = {key.asbytes(): key for key in self._agent_keys()}
         identities = endpoint.identities if agent_keys else ()
         configured_in_agent = [blob for path in identities if (blob := _public_blob(path)) and blob in agent_keys]
         other_in_agent = (
@@ -212,17 +219,11 @@ class Login:
             if path.suffix == ".pub" or (offered and _public_blob(path) in offered):
                 continue
             loaded = self._ring.load(path, self._deadline)
-            if loaded and loaded.key and self._is_too_short(loaded.key):
-                self._problems.append(f"{path} is shorter than RequiredRSASize of the ssh config")
-            elif loaded and loaded.key and loaded.key.asbytes() not in offered:
+            if loaded and loaded.key and loaded.key.asbytes() not in offered:
                 offered.add(loaded.key.asbytes())
                 yield str(path), loaded.key
             elif loaded and loaded.problem:
                 self._problems.append(loaded.problem)
-
-    def _is_too_short(self, key: paramiko.PKey) -> bool:
-        inner = getattr(key, "inner_key", key)  # of a key in the agent
-        return isinstance(inner, paramiko.RSAKey) and inner.get_bits() < self._endpoint.required_rsa_size
 
     def _agent_keys(self) -> tuple[paramiko.PKey, ...]:
         if not self._endpoint.agent or not os.path.exists(self._endpoint.agent):  # noqa: PTH110

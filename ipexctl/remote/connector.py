@@ -6,7 +6,6 @@ paramiko is slow to import, so it is imported while `ssh -G` runs.
 from __future__ import annotations
 
 import contextlib
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,18 +23,19 @@ from ipexctl.option_declaration import CONNECT_SECONDS
 from ipexctl.remote.cancel import Cancel, Deadline
 from ipexctl.remote.command import Command
 from ipexctl.remote.fanout import Outcome, fan_out, run_in_background
+from ipexctl.remote.host_keys import HostKeys
 from ipexctl.remote.local import LocalSession, is_this_machine
-from ipexctl.remote.outcome import Unreachable
-from ipexctl.remote.proxy_jump import ProxyJumps
+from ipexctl.remote.openssh import SshMasters
+from ipexctl.remote.outcome import LoginRefused, UnknownKey, Unreachable
 from ipexctl.remote.session import CommandEnd, Readable, Session
-from ipexctl.remote.ssh_config import Resolver
+from ipexctl.remote.ssh_config import Endpoint, Resolver
 from ipexctl.remote.tcp import DialedSocket, connect_tcp
 from ipexctl.transports import OVER_SSH, Transport
 
 if TYPE_CHECKING:
     from ipexctl.remote.host_keys import Policy
     from ipexctl.remote.srun import StepServer
-    from ipexctl.remote.ssh import SshSession, SshSessions
+    from ipexctl.remote.ssh import SshSessions
 
 
 def _import_ssh() -> None:
@@ -52,7 +52,7 @@ class ConnectOptions(NamedTuple):
     host_keys: Policy | None = None
     on_step: OnStep | None = None
     on_warning: Callable[[str], None] | None = None
-    """Called once per unsupported option in the ssh config."""
+    """Called once, for the first host that the ssh program reaches without being asked for."""
     transport: Transport = OVER_SSH
     job: str = ""
     """Slurm job whose nodes srun reaches; empty for this call's own job."""
@@ -75,8 +75,9 @@ class Connector:
         allow_many_files()  # a connection takes several descriptors
         self.options = options
         self.resolver = Resolver()
-        self.jumps = ProxyJumps(options.host_keys)
-        self._warned: set[str] = set()
+        self._host_keys = HostKeys(options.host_keys)
+        self._masters = SshMasters(options.host_keys, self._host_keys)
+        self._has_said = False
         self._lock = threading.Lock()
         self._imported: Future[None] | None = None
         self._ssh: SshSessions | None = None
@@ -93,11 +94,12 @@ class Connector:
 
         with self._lock:
             if self._ssh is None:
-                self._ssh = SshSessions(self.options.host_keys)
+                self._ssh = SshSessions(self._host_keys)
             return self._ssh
 
     def load(self, hosts: Sequence[Host]) -> None:
-        if self.options.transport.uses_ssh and not all(is_this_machine(host) for host in hosts):
+        transport = self.options.transport
+        if transport.uses_ssh and not transport.is_program and not all(is_this_machine(host) for host in hosts):
             self._import().result()
 
     def open(self, host: Host, cancel: Cancel) -> Session:
@@ -132,31 +134,39 @@ class Connector:
                 return LocalSession(host)
             raise
 
-    def _over_ssh(self, host: Host, cancel: Cancel) -> SshSession:
-        imported = self._import()
-        dialed = self._dial(host, cancel)
-        imported.result()
-        return self._ssh_sessions().open(host, dialed, partial(self._dial, host))
-
-    def _dial(self, host: Host, cancel: Cancel) -> DialedSocket:
-        deadline = Deadline(self.options.connect_timeout, cancel)
+    def _over_ssh(self, host: Host, cancel: Cancel) -> Session:
+        """By paramiko; by the ssh program if it is asked for, if only the program can do what the ssh config says, or
+        if paramiko can't log in."""
+        imported = None if self.options.transport.is_program else self._import()
         endpoint = self.resolver.resolve(host, self.options.connect_timeout)
-        self._warn(host, endpoint.unsupported)
-        sock: socket.socket
-        if endpoint.jump or endpoint.proxy:
-            sock = self.jumps.open(host, endpoint, deadline)
-        else:
-            sock = connect_tcp(endpoint.hostname, endpoint.port, deadline, endpoint.family)
-        return DialedSocket(endpoint, sock, deadline)
+        reason = self._masters.reason(endpoint)
+        if imported is None or endpoint.jump or endpoint.proxy or reason:
+            return self._by_program(host, endpoint, cancel, "" if imported is None else reason)
+        dialed = self._dial(endpoint, cancel)
+        imported.result()
+        try:
+            return self._ssh_sessions().open(host, dialed, partial(self._dial, endpoint))
+        except LoginRefused as refusal:
+            is_key = isinstance(refusal, UnknownKey)
+            why = "its host key needs it" if is_key else "ipexctl's own login was refused"
+            try:
+                return self._by_program(host, endpoint, cancel, why)
+            except Unreachable as error:
+                raise (error if is_key else refusal) from None
 
-    def _warn(self, host: Host, unsupported: tuple[str, ...]) -> None:
+    def _by_program(self, host: Host, endpoint: Endpoint, cancel: Cancel, why: str) -> Session:
+        session = self._masters.open(host, endpoint, Deadline(self.options.connect_timeout, cancel))
         with self._lock:
-            new = [name for name in unsupported if name not in self._warned]
-            self._warned.update(new)
-        if new and self.options.on_warning is not None:
-            self.options.on_warning(
-                f"{host.name}: ipexctl does not support {', '.join(new)} of the ssh config and ignores it"
-            )
+            is_first = bool(why) and not self._has_said
+            self._has_said = self._has_said or is_first
+        if is_first and self.options.on_warning is not None:
+            self.options.on_warning(f"{host.name} is reached by the ssh program: {why} (always: --transport openssh)")
+        return session
+
+    def _dial(self, endpoint: Endpoint, cancel: Cancel) -> DialedSocket:
+        deadline = Deadline(self.options.connect_timeout, cancel)
+        sock = connect_tcp(endpoint.hostname, endpoint.port, deadline, endpoint.family)
+        return DialedSocket(endpoint, sock, deadline)
 
     def __enter__(self) -> Connector:
         return self
@@ -164,7 +174,7 @@ class Connector:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.jumps.close()
+        self._masters.close()
         if self._steps is not None:
             self._steps.close()
 

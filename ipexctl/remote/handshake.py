@@ -24,11 +24,10 @@ from paramiko.packet import Packetizer
 
 from ipexctl.hosts.host import Host
 from ipexctl.remote.algorithms import apply_algorithms
-from ipexctl.remote.auth import KeyRing, Login
+from ipexctl.remote.auth import KeyRing, Login, is_short
 from ipexctl.remote.cancel import Deadline
-from ipexctl.remote.host_keys import HostKeys
-from ipexctl.remote.outcome import Cancelled, Unreachable
-from ipexctl.remote.proxy_jump import ProxySocket, close_tunnel
+from ipexctl.remote.host_keys import HostKeys, fingerprint_of
+from ipexctl.remote.outcome import Cancelled, LoginRefused, Unreachable
 from ipexctl.remote.ssh_config import Endpoint, manual_command
 
 _CHANNEL_MESSAGES: Final = frozenset(
@@ -135,13 +134,13 @@ def connect(handshake: Handshake) -> fabric.Connection:
         with handshake.deadline.closing(shut_down):
             connection.open()
         if not connection.client.get_transport().is_authenticated():
-            raise Unreachable(
+            raise LoginRefused(
                 f"it requires a second factor from {handshake.endpoint.user}",
-                "log in yourself with a ControlMaster in ~/.ssh/config, and reach the host through ProxyJump",
+                "log in yourself first, with ControlMaster and ControlPath in ~/.ssh/config",
             )
     except BaseException as error:
         connection.close()
-        close_tunnel(handshake.sock)
+        handshake.sock.close()
         if handshake.deadline.cancelled:
             raise Cancelled("stopped before it was connected") from None
         if isinstance(error, (paramiko.SSHException, EOFError, OSError)):
@@ -188,14 +187,9 @@ class _CheckHostKey(paramiko.MissingHostKeyPolicy):
 
     def missing_host_key(self, client: object, hostname: str, key: paramiko.PKey) -> None:
         del client, hostname
-        endpoint = self._handshake.endpoint
-        if isinstance(key, paramiko.RSAKey) and key.get_bits() < endpoint.required_rsa_size:
-            raise Unreachable(
-                f"its RSA host key has {key.get_bits()} bits, but RequiredRSASize in the ssh config is"
-                f" {endpoint.required_rsa_size}",
-                "ask the administrator of that machine for a longer key, or an ed25519 key",
-            )
-        self._handshake.host_keys.check(endpoint, key.get_name(), key.asbytes())
+        if is_short(key):
+            raise LoginRefused("its RSA host key has fewer than 2048 bits", "ask its administrator for an ed25519 key")
+        self._handshake.host_keys.check(self._handshake.endpoint, key.get_name(), fingerprint_of(key.asbytes()))
 
 
 def _connection_error(error: Exception, handshake: Handshake, login: Login) -> Unreachable:
@@ -215,13 +209,8 @@ def _connection_error(error: Exception, handshake: Handshake, login: Login) -> U
         )
     if isinstance(error, paramiko.AuthenticationException):
         return login.refusal()
-    if isinstance(handshake.sock, ProxySocket) and (proxy_error := handshake.sock.end()):
-        proxy = handshake.endpoint.jump or "its ProxyCommand"
-        if "open refused by peer" in proxy_error or "stdio forwarding failed" in proxy_error.lower():
-            return Unreachable(f"{proxy} can't connect to it", f"check that sshd is running there; {try_by_hand}")
-        return Unreachable(f"it can't be reached through {proxy}: {proxy_error}", try_by_hand)
     if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
-        return Unreachable(f"its sshd and ipexctl have no algorithm in common: {error}", try_by_hand)
+        return LoginRefused(f"its sshd and ipexctl have no algorithm in common: {error}", try_by_hand)
     return Unreachable(
         f"port {port} closed the connection before the login",
         "check that sshd listens there; its log shows the reason (MaxStartups, DenyUsers, hosts.deny)",

@@ -1,7 +1,7 @@
 """Host keys when connecting: types to request, the check, and the error for a rejected key.
 
-`accept-new` adds unknown keys to the user's first known_hosts file. Only `off` accepts a changed key, and no fix
-contains a command that adds one, because the host may be another machine.
+Only `off` accepts a changed key, and no fix contains a command that adds one, because the host may be another machine.
+Keys are compared by fingerprint, because `ssh -v` shows no more. The ssh program adds new keys (`accept-new`).
 """
 
 from __future__ import annotations
@@ -9,22 +9,17 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import os
 import re
 import shlex
-import stat
-import subprocess
-import tempfile
 import threading
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from ipexctl.file_reader import KNOWN_HOSTS, NotRegularError, decode_text, read_regular
-from ipexctl.node.common.files import make_private_directory
 from ipexctl.remote.algorithms import list_matches
-from ipexctl.remote.outcome import Unreachable
-from ipexctl.remote.ssh_config import Endpoint, ssh_home
+from ipexctl.remote.outcome import UnknownKey, Unreachable
+from ipexctl.remote.ssh_config import Endpoint
 
 KeyVerdict = Literal["known", "unknown", "changed", "revoked"]
 
@@ -66,7 +61,7 @@ class KeyCheck(NamedTuple):
     entry: KnownHostsEntry | None = None
 
 
-def fingerprint(key: bytes) -> str:
+def fingerprint_of(key: bytes) -> str:
     return "SHA256:" + base64.b64encode(hashlib.sha256(key).digest()).decode().rstrip("=")
 
 
@@ -100,16 +95,17 @@ def _matches(entry: KnownHostsEntry, name: str, encoded: bytes) -> bool:
     return entry.hashed.matches(encoded) if entry.hashed else list_matches(entry.names, name)
 
 
-def check_key(entries: Iterable[KnownHostsEntry], key_type: str, key: bytes) -> KeyCheck:
+def check_key(entries: Iterable[KnownHostsEntry], key_type: str, fingerprint: str) -> KeyCheck:
     """Any other known key means a change, also one of another type, because known types are requested first."""
     known: KnownHostsEntry | None = None
     other: KnownHostsEntry | None = None
     for entry in entries:
-        if entry.marker == "@revoked" and entry.key == key:
+        is_same = fingerprint_of(entry.key) == fingerprint
+        if entry.marker == "@revoked" and is_same:
             return KeyCheck("revoked", entry)
         if entry.marker:
             continue
-        if entry.key == key:
+        if is_same:
             known = known or entry
         elif other is None or entry.key_type == key_type != other.key_type:
             other = entry
@@ -121,12 +117,6 @@ def check_key(entries: Iterable[KnownHostsEntry], key_type: str, key: bytes) -> 
 def known_types(entries: Iterable[KnownHostsEntry]) -> tuple[str, ...]:
     """Key types to request first, because a host presents only one of its keys."""
     return tuple(dict.fromkeys(entry.key_type for entry in entries if not entry.marker))
-
-
-def hash_name(name: str, salt: bytes | None = None) -> str:
-    salt = os.urandom(20) if salt is None else salt
-    digest = hmac.digest(salt, name.encode(errors="surrogatepass"), "sha1")
-    return f"|1|{base64.b64encode(salt).decode()}|{base64.b64encode(digest).decode()}"
 
 
 def _hashed(names: str) -> HashedName:
@@ -150,27 +140,36 @@ class HostKeys:
     def preferred_types(self, endpoint: Endpoint) -> tuple[str, ...]:
         return known_types(self.entries(endpoint)) or known_types(self._without_port(endpoint))
 
-    def check(self, endpoint: Endpoint, key_type: str, key: bytes) -> None:
-        for path in endpoint.revoked_keys:
-            check_revoked(path, key_type, key)
+    def check(self, endpoint: Endpoint, key_type: str, fingerprint: str) -> None:
+        """Raise Unreachable unless the key is known: an UnknownKey if the ssh program may accept it."""
         policy = self._policy or endpoint.strict
         if policy == "off":
             return
-        with self._lock:  # two hosts may have one name: the second is checked against the first one's key
-            result = self._compare(endpoint, key_type, key)
-            if result.verdict == "known":
-                return
-            if result.verdict == "unknown" and policy == "accept-new" and endpoint.can_add_keys:
-                self._remember(endpoint, key_type, key)
-                return
-            entries = self.entries(endpoint) or self._without_port(endpoint)
-        has_authority = bool(entries) and all(entry.marker == "@cert-authority" for entry in entries)
-        raise _rejected_key(result, endpoint, key_type, key, has_authority=has_authority)
+        result = self._compare(endpoint, key_type, fingerprint)
+        if result.verdict == "known":
+            return
+        entries = (*self.entries(endpoint), *self._without_port(endpoint))
+        has_authority = any(entry.marker == "@cert-authority" for entry in entries)
+        is_new = policy == "accept-new" and endpoint.can_add_keys
+        kind = UnknownKey if result.verdict == "unknown" and (has_authority or is_new) else Unreachable
+        raise _rejected_key(kind, result, endpoint, key_type, fingerprint)
 
-    def _compare(self, endpoint: Endpoint, key_type: str, key: bytes) -> KeyCheck:
-        result = check_key(self.entries(endpoint), key_type, key)
+    def read_again(self) -> None:
+        """Forget what the files had, because ssh may have added a key."""
+        with self._lock:
+            self._files.clear()
+            self._matching.clear()
+
+    def key_of(self, endpoint: Endpoint, fingerprint: str) -> bytes:
+        """The known key with this fingerprint; empty if only a certificate or a command vouches for it."""
+        self.read_again()
+        entries = (*self.entries(endpoint), *self._without_port(endpoint))
+        return next((entry.key for entry in entries if fingerprint_of(entry.key) == fingerprint), b"")
+
+    def _compare(self, endpoint: Endpoint, key_type: str, fingerprint: str) -> KeyCheck:
+        result = check_key(self.entries(endpoint), key_type, fingerprint)
         if result.verdict == "unknown":
-            bare_result = check_key(self._without_port(endpoint), key_type, key)
+            bare_result = check_key(self._without_port(endpoint), key_type, fingerprint)
             if bare_result.verdict in ("known", "revoked"):  # another key may be the key of the sshd on port 22
                 return bare_result
         return result
@@ -193,24 +192,6 @@ class HostKeys:
             self._files[path] = _read_known_hosts(path)
         return self._files[path]
 
-    def _remember(self, endpoint: Endpoint, key_type: str, key: bytes) -> None:
-        path = endpoint.known_hosts[0] if endpoint.known_hosts else ssh_home() / ".ssh/known_hosts"
-        name = hash_name(endpoint.key_name) if endpoint.hash_names else endpoint.key_name
-        line = f"{name} {key_type} {base64.b64encode(key).decode()}\n"
-        try:
-            number = _append(path, line)
-        except OSError as error:
-            raise Unreachable(
-                f"its host key can't be remembered: {path}: {error.strerror}",
-                "make this file writable",
-                option="or use another one: --known-hosts FILE",
-            ) from None
-        if number and path in self._files:
-            (entry,) = parse(line, str(path))
-            self._files[path] = (*self._files[path], entry._replace(line=number))
-            for cached in [cached for cached in self._matching if cached[1] == endpoint.key_name and path in cached[0]]:
-                del self._matching[cached]
-
 
 _HOST_KEY = {
     "ssh-ed25519": "/etc/ssh/ssh_host_ed25519_key.pub",
@@ -220,13 +201,13 @@ _HOST_KEY = {
 
 
 def _rejected_key(
-    check: KeyCheck, endpoint: Endpoint, key_type: str, key: bytes, *, has_authority: bool
+    kind: type[Unreachable], check: KeyCheck, endpoint: Endpoint, key_type: str, fingerprint: str
 ) -> Unreachable:
-    name, print_, entry = endpoint.key_name, fingerprint(key), check.entry
+    name, entry = endpoint.key_name, check.entry
     shows = _show_key(key_type)
     if entry and check.verdict == "revoked":
         return Unreachable(
-            f"its host key {print_} is marked @revoked in {entry.file}:{entry.line}",
+            f"its host key {fingerprint} is marked @revoked in {entry.file}:{entry.line}",
             "do not connect; ask the administrator of that machine",
         )
     if entry and check.verdict == "changed":
@@ -237,15 +218,15 @@ def _rejected_key(
             else f"ssh-keygen -R {shlex.quote(name)} -f {shlex.quote(entry.file)}"
         )
         return Unreachable(
-            f"its host key CHANGED: it is {key_type} {print_}, but {entry.file}:{entry.line} has"
-            f" {entry.key_type} {fingerprint(entry.key)}",
+            f"its host key CHANGED: it is {key_type} {fingerprint}, but {entry.file}:{entry.line} has"
+            f" {entry.key_type} {fingerprint_of(entry.key)}",
             "another machine may be answering instead: verify the new key with the machine's administrator"
             f" ({shows} there shows it); if the machine was reinstalled: {correct}; the next call shows how to add it",
         )
     store = endpoint.known_hosts[0] if endpoint.known_hosts else Path("~/.ssh/known_hosts")
     if endpoint.known_hosts and store.parent.name != ".ssh" and not store.parent.is_dir():
-        return Unreachable(
-            f"its host key {print_} is unknown: the directory of {store} does not exist any more",
+        return kind(
+            f"its host key {fingerprint} is unknown: the directory of {store} does not exist any more",
             "if the host was in a lab, that lab and its runs were removed; to see the existing labs: ipexctl lab list",
             option="otherwise choose the file that has its key: --known-hosts FILE",
         )
@@ -262,26 +243,11 @@ def _rejected_key(
         options = ("-H " if endpoint.hash_names else "") + (f"-p {endpoint.port} " if endpoint.port != 22 else "")
         scan = f"ssh-keyscan {options}{shlex.quote(endpoint.hostname)} >> {shlex.quote(str(store))}"
         advice, option = f"if it is {expected}, then: {scan}", f"or: {accept}"
-    known_by = " (only a certificate authority vouches for it, which ipexctl can't check)" if has_authority else ""
-    return Unreachable(f"its host key {print_} is unknown{known_by}", advice, option=option)
+    return kind(f"its host key {fingerprint} is unknown", advice, option=option)
 
 
 def _show_key(key_type: str) -> str:
     return f"`ssh-keygen -lf {_HOST_KEY.get(key_type, _HOST_KEY['ssh-ed25519'])}`"
-
-
-def _append(path: Path, line: str) -> int:
-    make_private_directory(path.parent)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-    with os.fdopen(descriptor, "r+b", buffering=0) as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            file.write(line.encode())
-            return 0
-        before = file.read()
-        if before and not before.endswith(b"\n"):
-            before, line = before + b"\n", "\n" + line
-        file.write(line.encode())
-        return before.count(b"\n") + 1
 
 
 def _read_known_hosts(path: Path) -> tuple[KnownHostsEntry, ...]:
@@ -295,43 +261,3 @@ def _read_known_hosts(path: Path) -> tuple[KnownHostsEntry, ...]:
             "fix its permissions",
             option="or use another one: --known-hosts FILE",
         ) from None
-
-
-_KRL: Final = b"SSHKRL\n\0"
-
-
-def check_revoked(path: Path, key_type: str, key: bytes) -> None:
-    """Raise Unreachable if the file has that key. Like ssh, trust no key if the file can't be read."""
-    try:
-        data = read_regular(path, KNOWN_HOSTS)
-        is_revoked = _is_in_krl(path, key_type, key) if data.startswith(_KRL) else _is_in_text(data, key)
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
-        problem = (isinstance(error, OSError) and error.strerror) or str(error)
-        raise Unreachable(
-            f"its host key can't be checked: {path} (RevokedHostKeys of the ssh config): {problem}",
-            "correct that file, or its name in the ssh config",
-        ) from None
-    if is_revoked:
-        raise Unreachable(
-            f"its host key {fingerprint(key)} is revoked by {path} (RevokedHostKeys of the ssh config)",
-            "do not connect; ask the administrator of that machine",
-        )
-
-
-def _is_in_text(data: bytes, key: bytes) -> bool:
-    """True if the list has the key. Raises a ValueError for a line that is not a key, because it may be this one."""
-    lines = [line.split() for line in data.splitlines() if line.strip() and not line.lstrip().startswith(b"#")]
-    if any(len(fields) < 2 for fields in lines):
-        raise ValueError("a line is not a public key")
-    return key in [base64.b64decode(fields[1], validate=True) for fields in lines]
-
-
-def _is_in_krl(path: Path, key_type: str, key: bytes) -> bool:
-    with tempfile.NamedTemporaryFile(suffix=".pub") as file:
-        file.write(f"{key_type} {base64.b64encode(key).decode()}\n".encode())
-        file.flush()
-        argv = ["ssh-keygen", "-Q", "-f", str(path), file.name]
-        ran = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False)
-    if ran.returncode and b"REVOKED" not in ran.stdout:
-        raise ValueError(ran.stderr.decode(errors="replace").strip() or f"ssh-keygen: exit code {ran.returncode}")
-    return ran.returncode != 0

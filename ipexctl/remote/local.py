@@ -22,6 +22,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.node.common.frames import StreamName
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.command import Command, end_session_script
+from ipexctl.remote.mux import MuxProcess
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.session import OVERTIME, CommandEnd, Readable, Session, Wakeup, copy_stdin, timeout_error
 from ipexctl.text import home_directory
@@ -71,7 +72,7 @@ def _start(command: Command, stdin: Readable | None) -> subprocess.Popen[bytes]:
     except OSError as error:
         raise HostError(f"the command can't be started: {error.strerror or error}") from None
     if stdin is not None and process.stdin is not None:
-        _copy_stdin(stdin, process.stdin)
+        feed_stdin(stdin, process.stdin)
     return process
 
 
@@ -80,7 +81,7 @@ def _home() -> Path:
     return home if home.is_dir() else Path("/")
 
 
-def _copy_stdin(source: Readable, target: IO[bytes]) -> None:
+def feed_stdin(source: Readable, target: IO[bytes]) -> None:
     def send(data: bytes) -> None:
         target.write(data)
         target.flush()
@@ -89,7 +90,7 @@ def _copy_stdin(source: Readable, target: IO[bytes]) -> None:
 
 
 def follow(
-    process: subprocess.Popen[bytes],
+    process: subprocess.Popen[bytes] | MuxProcess,
     sink: Callable[[StreamName, bytes], None],
     wakeup: Wakeup,
     current: Callable[[], Deadline],

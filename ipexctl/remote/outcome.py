@@ -79,6 +79,17 @@ class Unreachable(HostError):
     status: HostStatus = "unreachable"
 
 
+class LoginRefused(Unreachable):
+    """This login failed; the user's ssh program may know another one."""
+
+
+class UnknownKey(LoginRefused):
+    """Nobody vouches for the host key but perhaps a certificate or, with `accept-new`, the user."""
+
+    shown: frozenset[tuple[str, str]] = frozenset()
+    """Type and fingerprint of each host key that the ssh program saw."""
+
+
 class TimedOut(HostError):
     """The step exceeded its time limit; its processes were ended."""
 

@@ -24,12 +24,12 @@ from ipexctl.remote.auth import KeyRing
 from ipexctl.remote.cancel import Cancel, Deadline
 from ipexctl.remote.command import Command, end_session_script
 from ipexctl.remote.handshake import Handshake, connect
-from ipexctl.remote.host_keys import HostKeys, Policy
+from ipexctl.remote.host_keys import HostKeys
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
-from ipexctl.remote.proxy_jump import ProxySocket, close_tunnel
 from ipexctl.remote.session import (
     MORE_SESSIONS,
     OVERTIME,
+    RETRY_INTERVALS,
     CommandEnd,
     LoginCommand,
     OutputCollector,
@@ -44,9 +44,6 @@ from ipexctl.remote.tcp import DialedSocket
 
 _READ = 1 << 20
 _CONNECTION_ERRORS = (paramiko.SSHException, EOFError, OSError)
-_RETRY_INTERVALS = (0.05, 0.1, 0.2)
-"""Seconds between attempts to open a channel if no other is open: sshd frees the channel of a
-finished command a moment later."""
 
 
 class _NoChannel(HostError):
@@ -62,7 +59,6 @@ class SshSession(Session):
         self._transport: paramiko.Transport = connection.client.get_transport()
         self._connections = {self._transport: connection}
         self._open_channels: set[paramiko.Channel] = set()
-        self.has_proxy = isinstance(self._transport.sock, ProxySocket)
 
     @property
     def server_key(self) -> tuple[str, bytes]:
@@ -98,7 +94,7 @@ class SshSession(Session):
             self._close_channel(channel)
 
     def _start(self, line: str, deadline: Deadline) -> paramiko.Channel:
-        for seconds in (*_RETRY_INTERVALS, 0.0):
+        for seconds in (*RETRY_INTERVALS, 0.0):
             for transport in list(self._connections):
                 if transport is self._transport or transport.is_active():
                     with contextlib.suppress(_NoChannel):
@@ -193,14 +189,14 @@ class SshSession(Session):
         for transport, connection in list(self._connections.items()):
             with contextlib.suppress(*_CONNECTION_ERRORS):
                 connection.close()
-            close_tunnel(transport.sock)
+            transport.sock.close()
 
 
 class SshSessions:
     """Opens the ssh sessions of one call; keys and known_hosts are read once for all hosts."""
 
-    def __init__(self, policy: Policy | None) -> None:
-        self._host_keys, self._keys = HostKeys(policy), KeyRing()
+    def __init__(self, host_keys: HostKeys) -> None:
+        self._host_keys, self._keys = host_keys, KeyRing()
 
     def open(self, host: Host, dialed: DialedSocket, dial: Callable[[Cancel], DialedSocket]) -> SshSession:
         return SshSession(host, self._connect(host, dialed), lambda cancel: self._connect(host, dial(cancel)))

@@ -30,15 +30,21 @@ from ipexctl.remote.outcome import Unreachable
 from ipexctl.text import home_directory
 
 SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
-_UNSUPPORTED = {
+_ONLY_SSH = {
     "pkcs11provider": "PKCS11Provider",
     "bindaddress": "BindAddress",
     "bindinterface": "BindInterface",
     "knownhostscommand": "KnownHostsCommand",
     "certificatefile": "CertificateFile",
     "proxyusefdpass": "ProxyUseFdpass",
+    "hostbasedauthentication": "HostbasedAuthentication",
+    "revokedhostkeys": "RevokedHostKeys",
+    "requiredrsasize": "RequiredRSASize",
     "setenv": "SetEnv",
+    "verifyhostkeydns": "VerifyHostKeyDNS",
 }
+_UNSET = ("", "none", "no", "false", "1024", "2048")
+"""Values that need no ssh program: for RSA keys with fewer than 2048 bits, it is asked anyway."""
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:%-]*")
 _LINE = re.compile(r'\s*"?(\w+)"?\s*=?\s*(.*)')
 """A line of an ssh config: `Host n1`, `Host=n1` or `"Host" n1`."""
@@ -60,13 +66,14 @@ class Endpoint(NamedTuple):
     jump: str | None = None
     proxy: str | None = None
     family: int = socket.AF_UNSPEC
-    unsupported: tuple[str, ...] = ()
+    only_ssh: tuple[str, ...] = ()
+    """Options of the ssh config that only the ssh program knows."""
+    control_path: str = ""
+    """Where the user's own ControlMaster may be."""
     hash_names: bool = False
     can_add_keys: bool = True
     """False if the config has `UserKnownHostsFile none`."""
     algorithms: Algorithms = ANY_ALGORITHMS
-    required_rsa_size: int = 0
-    revoked_keys: tuple[Path, ...] = ()
     name: str = ""
 
     @property
@@ -190,6 +197,8 @@ def rename(settings: Mapping[str, list[str]], name: str, other: str) -> dict[str
         return dict(settings)
     if settings.get("canonicalizehostname", ["false"])[0] not in ("false", "no"):
         return None
+    if settings.get("controlpath", ["none"])[0] not in ("", "none"):  # ssh may have expanded %C, a hash of the name
+        return None
     renamed: dict[str, list[str]] = {}
     lower = name.lower()
     for key, values in settings.items():
@@ -279,8 +288,6 @@ def endpoint(settings: Mapping[str, Sequence[str]], host: Host, environ: Mapping
     expand = _token_expander(host.address, hostname, port, user, alias)
     user_files = [str(host.known_hosts)] if host.known_hosts else file_list(first("userknownhostsfile"))
     known = [*user_files, *file_list(first("globalknownhostsfile"))]
-    revoked = [path for value in settings.get("revokedhostkeys", ()) for path in file_list(value)]
-    rsa_size = first("requiredrsasize")
     return Endpoint(
         hostname=hostname,
         port=port,
@@ -294,11 +301,10 @@ def endpoint(settings: Mapping[str, Sequence[str]], host: Host, environ: Mapping
         jump=unset(first("proxyjump")),
         proxy=expand(command) if (command := unset(first("proxycommand"))) else None,
         family=_FAMILY.get(first("addressfamily"), socket.AF_UNSPEC),
-        unsupported=tuple(
-            name
-            for key, name in _UNSUPPORTED.items()
-            if any(value not in ("", "none", "no", "false") for value in settings.get(key, ()))
+        only_ssh=tuple(
+            name for key, name in _ONLY_SSH.items() if any(value not in _UNSET for value in settings.get(key, ()))
         ),
+        control_path=unset(first("controlpath")) or "",
         hash_names=first("hashknownhosts") in ("yes", "true"),
         can_add_keys=user_files != ["none"],
         algorithms=Algorithms(
@@ -308,8 +314,6 @@ def endpoint(settings: Mapping[str, Sequence[str]], host: Host, environ: Mapping
             first("hostkeyalgorithms"),
             first("pubkeyacceptedalgorithms") or first("pubkeyacceptedkeytypes"),
         ),
-        required_rsa_size=int(rsa_size) if rsa_size.isdigit() else 0,
-        revoked_keys=tuple(Path(expand(path)) for path in revoked if unset(path)),
         name=host.name,
     )
 

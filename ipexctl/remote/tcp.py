@@ -46,7 +46,7 @@ def connect_tcp(hostname: str, port: int, deadline: Deadline, family: int = sock
             return _connect(address_family, address, Deadline(share, deadline.cancel))
         except OSError as caught:
             error = caught
-    raise _refusal(error, port, deadline) from None
+    raise connection_refusal(error, port, deadline) from None
 
 
 def _addresses(hostname: str, port: int, family: int, deadline: Deadline) -> list[Any]:
@@ -107,7 +107,7 @@ def _tune(sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def _refusal(error: OSError, port: int, deadline: Deadline) -> Unreachable:
+def connection_refusal(error: OSError, port: int, deadline: Deadline) -> Unreachable:
     if isinstance(error, ConnectionRefusedError):
         return Unreachable(
             f"port {port} refuses connections",

@@ -72,6 +72,18 @@ def lab(
     return lab_with_mpi(lab, session_dir(tmp_path_factory))
 
 
+@pytest.fixture(params=["auto", "openssh"])
+def transport(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run the test as users do, and once more with the ssh program forced."""
+    way = str(request.param)
+    if way != "auto":
+        config = tmp_path / ".config/ipexctl/config.toml"
+        config.parent.mkdir(parents=True)
+        config.write_text(f'transport = "{way}"\n')
+        monkeypatch.setenv("HOME", str(tmp_path))
+    return way
+
+
 @pytest.fixture(scope="module")
 def lab3(make_lab: Callable[[LabSpec], Lab]) -> Lab:
     """Three plain hosts that the tests of a file share: every test restores them."""

@@ -15,7 +15,7 @@ from cli_helpers import IPEXCTL, begin, ipexctl, processes_with
 from ipexctl.extras.lab.faults import break_host, mend_host
 from ipexctl.extras.lab.lab_record import Lab, LabHost
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("transport")]
 
 
 @pytest.mark.core
@@ -163,6 +163,7 @@ def test_stdin_pipe_is_sent_completely_to_every_host(lab3: Lab) -> None:
     assert done.stdout == "node[1-3] (3 hosts):\n200000\n"
 
 
+@pytest.mark.parametrize("transport", ["auto"], indirect=True)
 def test_verbose_shows_steps_and_quiet_shows_none(lab3: Lab) -> None:
     ran = ipexctl("exec", "-H", lab3.hostfile, "-l", "node1", "-vv", "--", "true")
     assert re.fullmatch(r"node1: connected \([0-9.]+ s\)\nnode1: true \([0-9.]+ s\)\n  exec true\n", ran.err)

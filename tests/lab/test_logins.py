@@ -20,9 +20,11 @@ from lab_helpers import more_sshds
 from message_data import missing
 from terminals import TerminalProgram
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("transport")]
 
 NO_AGENT = {"SSH_AUTH_SOCK": ""}
+WITHOUT_PROGRAM = pytest.mark.parametrize("transport", ["auto"], indirect=True)
+"""The ssh program asks for a passphrase in its own words, for each host."""
 
 
 @pytest.fixture
@@ -78,6 +80,7 @@ def run_on_terminal(args: list[str], answers: dict[str, str]) -> tuple[int | Non
         shown.close()
 
 
+@WITHOUT_PROGRAM
 def test_passphrase_is_requested_once_for_all_hosts(lab3: Lab, locked_key: Path) -> None:
     args = login_with(locked_key, lab3, "hostname")
     rc, screen = run_on_terminal(args, {"Passphrase for": "sesame\n"})
@@ -87,18 +90,21 @@ def test_passphrase_is_requested_once_for_all_hosts(lab3: Lab, locked_key: Path)
     assert len(re.findall(r"node[123]\r\n", screen)) == 3
 
 
+@WITHOUT_PROGRAM
 def test_wrong_passphrase_is_requested_again(lab3: Lab, locked_key: Path) -> None:
     args = login_with(locked_key, lab3, "hostname")
     rc, screen = run_on_terminal(args, {"Passphrase for": "nonsense\n", "wrong, try again": "sesame\n"})
     assert rc == 0, screen
 
 
+@WITHOUT_PROGRAM
 def test_ctrl_c_ends_the_passphrase_prompt(lab3: Lab, locked_key: Path) -> None:
     args = login_with(locked_key, lab3, "hostname")
     rc, screen = run_on_terminal(args, {"Passphrase for": "\x03"})
     assert rc == 130, screen
 
 
+@WITHOUT_PROGRAM
 def test_encrypted_key_without_terminal_or_agent_is_an_error(lab3: Lab, locked_key: Path) -> None:
     args = login_with(locked_key, lab3, "true")
     ran = ipexctl(*args, env=NO_AGENT)

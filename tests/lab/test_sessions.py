@@ -32,8 +32,16 @@ from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
 from ipexctl.remote.session import Session, capture
+from ipexctl.transports import transport_named
 
 pytestmark = pytest.mark.lab
+OPTIONS = ConnectOptions()
+"""Of each test: once with paramiko, once with the ssh program."""
+
+
+@pytest.fixture(params=["ssh", "openssh"], autouse=True)
+def options(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "OPTIONS", ConnectOptions(transport=transport_named(request.param)))
 
 
 @pytest.fixture
@@ -45,7 +53,7 @@ def hosts(lab3: Lab) -> tuple[Host, ...]:
 def opened(host: Host) -> Iterator[Session]:
     """A session that is closed in the end. A sshd that reads its configuration again refuses for a moment."""
     until = time.monotonic() + 10
-    with Connector(ConnectOptions()) as connector:
+    with Connector(OPTIONS) as connector:
         while True:
             try:
                 session = connector.open(host, Cancel())
@@ -170,7 +178,7 @@ def test_one_session_per_connection_is_noticed_during_the_probe(hosts: tuple[Hos
     with (
         sshd_with(lab3, "MaxSessions 1"),
         opened(hosts[0]),
-        Connector(ConnectOptions()) as connector,
+        Connector(OPTIONS) as connector,
         SessionPool(connector, Cancel(), forks=3) as pool,
     ):
         found = {host.host.name: host.has_one_session for host in gather_facts(hosts, pool, tries_sessions=True)}
@@ -195,6 +203,7 @@ def test_a_login_shell_that_never_starts_a_step_fails_and_other_hosts_are_shown(
         monkeypatch.setattr(name, 2.0)
     for name in ("CANCEL_GRACE", "CANCEL_CLEANUP"):
         monkeypatch.setattr(f"ipexctl.remote.ssh.{name}", 0.2)
+        monkeypatch.setattr(f"ipexctl.remote.openssh.{name}", 0.2)
     with opened(hosts[2]) as session:
         capture(session, Command.shell(f"echo '{line}' > .bashrc"))
     steps: tuple[Callable[[Session], object], ...] = (
@@ -207,7 +216,7 @@ def test_a_login_shell_that_never_starts_a_step_fails_and_other_hosts_are_shown(
             with opened(hosts[2]) as session, pytest.raises(TimedOut) as caught:
                 step(session)
             assert "--timeout" in caught.value.fix
-        with Connector(ConnectOptions()) as connector, SessionPool(connector, Cancel(), forks=3) as pool:
+        with Connector(OPTIONS) as connector, SessionPool(connector, Cancel(), forks=3) as pool:
             found = {facts.host.name: facts.status for facts in gather_facts(hosts, pool)}
     finally:
         push_over_sftp(lab3)
