@@ -1,5 +1,6 @@
 """Chooses the launcher, an mpirun of the environment, of the hosts or of the user, or none, and makes its line. Pure.
 
+Where mpirun on node0 would call ssh, it calls a script: the host's starter runs its line (`node/run/remote_shell.py`).
 An mpirun must have the same path on all hosts, because node0 starts its daemons by that path. Wheels of several MPIs in
 one environment overwrite each other's programs: Intel's wins over MPICH's, and Open MPI's is used only if it is alone.
 mpirun gets a clean environment, because old variables of another launcher would mislead it.
@@ -213,10 +214,9 @@ def _program(flavor: LaunchFlavor, path: str) -> str:
 
 
 STARTUP_TIMEOUT: Final = 120
-_SSH: Final = """\
+_IN_PLACE_OF_SSH: Final = """\
 #!/bin/sh
-# The ssh of mpirun on node0. Hydra's -q would suppress ssh's error messages.
-[ "$1" != -q ] || shift
+# In place of the ssh of mpirun on node0: the host's starter runs the line.
 exec {command} "$@"
 """
 
@@ -268,15 +268,12 @@ def _openmpi(context: LaunchContext, program: LauncherProgram) -> tuple[str, ...
     # Without it a scheduler's allocation overrides the hostfile.
     parameters = {"plm": "rsh" if is_old else "ssh", "ras": "^slurm"}
     plm = "plm_rsh" if is_old else "plm_ssh"
-    if context.gathered.transport.remote_shell:
-        # The batch system's own plm, and hydra's, number the nodes as the batch system does: ranks would start on the
-        # wrong nodes if the plan has another order, or only some nodes of the job.
-        parameters |= {f"{plm}_agent": _ssh(context)}
-    else:
-        # Not ssh.sh: Open MPI's daemons look for it on every node.
-        ssh, *arguments = _ssh_argv(context)
-        parameters |= {f"{plm}_agent": ssh, f"{plm}_args": " ".join(arguments)}
-    parameters[f"{plm}_no_tree_spawn"] = "1"  # only node0 can log into the others
+    # The batch system's own plm, and hydra's, number the nodes as the batch system does: ranks would start on the
+    # wrong nodes if the plan has another order, or only some nodes of the job.
+    parameters |= {f"{plm}_agent": _ssh(context)}
+    if not context.gathered.transport.remote_shell:
+        parameters[f"{plm}_assume_same_shell"] = "1"  # starters run each line with sh, whatever the login shell
+    parameters[f"{plm}_no_tree_spawn"] = "1"  # only node0 can start daemons on the others
     if iface := common_iface(context):
         parameters["oob_tcp_if_include" if is_old else "prte_if_include"] = iface
     for name, value in parameters.items():
@@ -307,17 +304,17 @@ def _intel_env(context: LaunchContext, program: LauncherProgram) -> Iterator[Set
         yield Setting("I_MPI_HYDRA_BOOTSTRAP", "fork", "one host: ranks are started without ssh")
         return
     yield Setting(
-        "I_MPI_HYDRA_BOOTSTRAP", "ssh", "mpirun starts the daemons on other hosts by ssh, also within a scheduler's job"
+        "I_MPI_HYDRA_BOOTSTRAP", "ssh", "mpirun starts its daemons on other hosts by ssh.sh, also in a scheduler's job"
     )
     yield Setting(
         "I_MPI_HYDRA_BOOTSTRAP_EXEC",
         _ssh(context),
-        "ssh with the right key, user and port for each node, and without a prompt",
+        "in place of ssh: ipexctl starts the daemons, so that no node logs in to another",
     )
     yield Setting(
         "I_MPI_HYDRA_BRANCH_COUNT",
         str(len(context.nodes)),
-        "node0 starts every daemon itself: beyond 16 hosts other hosts would, and they can't log in anywhere",
+        "node0 starts every daemon itself: beyond 16 hosts other hosts would, and they can't",
     )
 
 
@@ -327,25 +324,14 @@ def launcher_files(context: LaunchContext, hosts: Sequence[HostPlan]) -> tuple[L
     text = hostfile_text(context.flavor, hosts)
     result = [LaunchFile("hostfile", 0o600, text)] if text else []
     if launcher is not None:
-        if launcher.has_starters and context.gathered.ssh_config and not context.gathered.node0.no_logins:
-            shell, reaches_others = _ssh_script(context), not context.alone
         asks = reaches_others or not (launcher.has_starters or context.alone)  # srun says of no wrapper that it is gone
         return (*result, LaunchFile("ssh.sh", 0o700, shell)) if asks and shell else tuple(result)
-    if not context.alone and (shell or reaches_others or context.flavor != "openmpi"):
-        script = shell or _ssh_script(context)
+    if not context.alone:
+        words = (context.gathered.env.python, "-IS", f"{context.rundir}/agent.zip", "run.remote_shell", context.rundir)
+        script = shell or _IN_PLACE_OF_SSH.format(command=shlex.join(words))
         # Open MPI's daemons look for it on every node.
         result.append(LaunchFile("ssh.sh", 0o700, script, is_everywhere=context.flavor == "openmpi"))
     return tuple(result)
-
-
-def _ssh_script(context: LaunchContext) -> str:
-    return _SSH.format(command=shlex.join(_ssh_argv(context)))
-
-
-def _ssh_argv(context: LaunchContext) -> tuple[str, ...]:
-    ssh = context.nodes[0].facts.environment.tools.get("ssh", "ssh")
-    config = context.gathered.ssh_config
-    return (ssh, "-F", config) if config else (ssh, "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
 
 
 def _hostfile(context: LaunchContext) -> str:

@@ -104,6 +104,7 @@ def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
     hosts = tuple(_host_plan(context, node) for node in nodes)
     own_address = "127.0.0.1" if context.alone else nodes[0].address
     launcher = launcher_of(program.flavor)
+    has_starters = launcher.has_starters if launcher is not None else gathered.transport.uses_ssh and not context.alone
     return Plan(
         id=run,
         home=gathered.home,
@@ -128,7 +129,7 @@ def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
         cwd=gathered.home,
         files=(*mpi.launcher_files(context, hosts), *_own_files(gathered.spec.project.layout)),
         project=_planned_project(gathered),
-        has_starters=launcher is not None and launcher.has_starters,
+        has_starters=has_starters,
         stores=find_leaders(gathered.facts, lambda name: gathered.facts[name].store_of(name)),
         setup=gathered.setup,
         job=gathered.job,
@@ -209,12 +210,10 @@ def _nodes(
 def _check_names(context: LaunchContext) -> Refusal | None:
     """Refuse names that break mpirun: hydra reads a rank count after a colon, Open MPI splits paths on spaces."""
     if context.flavor == "openmpi":
-        gathered = context.gathered
-        config = context.rundir if gathered.transport.remote_shell else gathered.ssh_config or ""
-        if context.alone or not any(letter.isspace() for letter in config):
+        if context.alone or not any(letter.isspace() for letter in context.rundir):
             return None
         return Refusal(
-            f"Open MPI can't use {config}: it splits the path on spaces",
+            f"Open MPI can't use {context.rundir}: it splits the path on spaces",
             "--home DIR with a path without spaces, or --mpi intel",
         )
     ipv6 = [node for node in context.nodes if ":" in node.ssh_name]

@@ -132,7 +132,7 @@ class Run:
 
     def document(self) -> dict[str, Any]:
         """plan.json of the run."""
-        stand_in = [] if self.plan.get("has_starters") else [sys.executable, str(STAND_IN), str(self.size)]
+        stand_in = [] if self.plan.get("flavor") == "none" else [sys.executable, str(STAND_IN), str(self.size)]
         launch = self.launch or stand_in
         if self.rank_port is not None:
             launch = [*launch, sys.executable, "-c", OVER_TCP, str(self.rank_port)]

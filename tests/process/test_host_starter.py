@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import signal
-import socket
-import subprocess
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from run_helpers import DIRECT, SLEEP_FOREVER, Run
+from starter_helpers import Attacker, Orders, begin_starter
 
 from agent_helpers import wait_until
-from ipexctl.node.common.frames import MAX_FRAME, FrameReader, decode_json, encode_json
 from ipexctl.node.common.processes import is_running
 
 pytest_plugins = ["run_fixtures"]
@@ -28,25 +23,6 @@ RUNS = {
 }
 FAIL_ONCE = "import os, sys\nprint('attempt', os.environ['RESTART_COUNT'], flush=True)\n"
 FAIL_ONCE += "import time\ntime.sleep(0.5)\nsys.exit(3 * (os.environ['RANK'] + os.environ['RESTART_COUNT'] == '30'))"
-
-
-def begin_starter(run: Run, **changes: Any) -> int:
-    """Begin the starter of `there`, as the control machine does; returns its pid."""
-    request = {
-        "rundir": str(run.rundir), "host": "there", "token": run.token, "local": "@none",
-        "argv": [*run.program("run.rank"), str(run.rundir / "job.json")], "address": "127.0.0.1", "port": run.port,
-        **changes,
-    }  # fmt: skip
-    done = subprocess.run(
-        run.program("run.host_starter"),
-        input=json.dumps(request).encode() + b"\n",
-        capture_output=True,
-        timeout=20,
-        check=True,
-    )
-    reply: dict[str, Any] = json.loads(done.stdout)
-    assert reply["event"] == "done"
-    return int(reply["pid"])
 
 
 def started(run: Run) -> int:
@@ -138,38 +114,6 @@ def test_stranger_is_not_taken_for_a_starter(make: Callable[..., Run], change: d
     wait_until(lambda: not is_running(stranger), 60)
 
 
-Orders = list[dict[str, Any]]
-
-
-class Attacker:
-    """Sits between a starter and its supervisor, and changes what the supervisor sends in the first connection."""
-
-    def __init__(self, port: int, change: Callable[[Orders], Orders]) -> None:
-        self.listening = socket.create_server(("127.0.0.1", 0))
-        self.port, self.connections = self.listening.getsockname()[1], 0
-        self._target, self._change = port, change
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self) -> None:
-        while True:
-            client, _ = self.listening.accept()
-            self.connections += 1
-            server = socket.create_connection(("127.0.0.1", self._target))
-            change = self._change if self.connections == 1 else None
-            for source, target, each in ((client, server, None), (server, client, change)):
-                threading.Thread(target=_relay, args=(source, target, each), daemon=True).start()
-
-
-def _relay(source: socket.socket, target: socket.socket, change: Callable[[Orders], Orders] | None) -> None:
-    frames = FrameReader(MAX_FRAME)
-    with contextlib.suppress(OSError):
-        while data := source.recv(1 << 16):
-            if change is not None:
-                data = b"".join(map(encode_json, change([decode_json(payload) for _, payload in frames.feed(data)])))
-            target.sendall(data)
-        target.shutdown(socket.SHUT_RDWR)
-
-
 def _repeat(orders: Orders) -> Orders:
     return [each for order in orders for each in ([order] * (1 + (order["t"] == "start")))]
 
@@ -188,14 +132,13 @@ def test_order_that_was_changed_on_its_way_breaks_the_connection(
 ) -> None:
     run = make("import time\ntime.sleep(5)\nprint('ran')")
     run.listen()
-    attacker = Attacker(run.port, change)
-    begin_starter(run, port=attacker.port)
-    run.send_go()
-    assert run.wait()["state"] == "ok"
+    with Attacker(run.port, change) as attacker:
+        begin_starter(run, port=attacker.port)
+        run.send_go()
+        assert run.wait()["state"] == "ok"
     assert [run.output(rank) for rank in range(4)] == [b"ran\n"] * 4
     assert [event["host"] for event in run.events("starter-lost")] == ["there"]
-    with attacker.listening:
-        assert attacker.connections >= 2  # the wrappers use this way, too
+    assert attacker.connections >= 2  # the wrappers use this way, too
 
 
 def test_second_starter_of_a_host_is_turned_away(make: Callable[..., Run]) -> None:

@@ -200,13 +200,26 @@ def _secrets(plan: Plan) -> list[str]:
     return [*lines, '  } | put "$node" secrets.sh', "done", ""]
 
 
+_SSH: Final = """\
+#!/bin/sh
+# The ssh of mpirun on the first node. Hydra's -q would suppress ssh's error messages.
+[ "$1" != -q ] || shift
+exec ssh -o BatchMode=yes -o ConnectTimeout=10 "$@"
+"""
+
+
 def _files(plan: Plan, first: str) -> list[str]:
     lines = ["# the files of mpirun on the first node"]
     for file in plan.files:
         end = f"EOF_{file.name.upper().replace('.', '_')}"
-        lines += _document(f"put {first} {file.name}", end, [file.text.rstrip("\n")])
+        # A run's own script calls its supervisor.
+        text = _SSH if file.name == "ssh.sh" and plan.has_starters else file.text
+        node, indent = ('"$node"', "  ") if file.is_everywhere else (first, "")
+        lines += ["for node in $nodes; do"] if file.is_everywhere else []
+        lines += _document(f"{indent}put {node} {file.name}", end, [text.rstrip("\n")])
         if file.mode & 0o100:
-            lines += [f"on {first} \"chmod {file.mode:o} '$place/{file.name}'\" </dev/null"]
+            lines += [f"{indent}on {node} \"chmod {file.mode:o} '$place/{file.name}'\" </dev/null"]
+        lines += ["done"] if file.is_everywhere else []
     return [*lines, ""]
 
 

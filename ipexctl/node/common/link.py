@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 RANKS, CHECKPOINT_EXCHANGE, CHECKPOINT_FILES = "ranks", "checkpoint exchange", "checkpoint files"
-FILES, LINK_SPEED, STEP = "files", "link speed", "step"
+FILES, LINK_SPEED, STEP, SHELL = "files", "link speed", "step", "shell"
 MAX_FRAME = 4096
 _NONCE_SIZE = 32
 

@@ -205,7 +205,7 @@ class Plan(NamedTuple):
     files: tuple[LaunchFile, ...] = ()
     """Files to write before the start, such as the hostfile."""
     has_starters: bool = False
-    """True if each host but node0 has a host starter."""
+    """True if each host but node0 has a host starter. It starts the ranks, or what mpirun starts there."""
     stores: Mapping[str, str] = {}
     """Host → first host with the same home."""
     spares: tuple[HostPlan, ...] = ()
@@ -295,7 +295,9 @@ class Plan(NamedTuple):
 
     @property
     def shell(self) -> tuple[str, ...]:
-        """Command of a shell on another host, to be followed by host and command line; empty if node0 has no logins."""
+        """Command of a shell on another host, to be followed by host and command line; empty if hosts have starters."""
+        if self.has_starters:
+            return ()
         return (f"{self.rundir}/ssh.sh",) if any(file.name == "ssh.sh" for file in self.files) else ()
 
     @property

@@ -1,4 +1,4 @@
-"""A host's starter: starts the host's rank wrappers for each attempt of a run without mpirun.
+"""A host's starter: starts the host's rank wrappers for each attempt, or runs the lines by which mpirun starts them.
 
 The control machine starts it over its own session, with a `HostStarterRequest` on stdin. It detaches and connects to
 the supervisor as a rank does, so a restart needs neither the control machine nor logins between nodes.
@@ -21,6 +21,7 @@ from ipexctl.node.common.link import ready, wake_on_signal
 from ipexctl.node.common.processes import has_exited
 from ipexctl.node.run import host_starter_machine as machine
 from ipexctl.node.run.daemonize import daemonize
+from ipexctl.node.run.host_shells import HostShells
 from ipexctl.node.run.messages import MAX_TEXT
 from ipexctl.node.run.rank_wrappers import RankWrappers, minimal_environment
 from ipexctl.node.run.supervisor_client import SupervisorClient
@@ -37,15 +38,19 @@ class HostStarter:
             [address], request.token, identity, self.on_welcome, time.monotonic(), takes_orders=True
         )
         self.wrappers = RankWrappers()
+        self.shells = HostShells(self.send_output)
         self.state = machine.HostStarterState(rejoins=request.rejoins)
         self.ends: list[Json] = []
+        """Messages about wrappers and lines that exited in this attempt."""
         self.log, self._log_end = os.pipe()
         for number in (self.log, self._log_end):
             os.set_blocking(number, False)
         self.actions: Mapping[type, Callable[[Any], None]] = {
             machine.StartWrappers: self.start_wrappers,
-            machine.SignalWrappers: lambda command: self.wrappers.signal(command.number),
-            machine.KillWrappers: lambda _: self.wrappers.kill(),
+            machine.SignalProcesses: self.signal_processes,
+            machine.KillProcesses: lambda _: self.kill_processes(),
+            machine.StartShell: self.start_shell,
+            machine.EndShell: lambda command: self.shells.end(command.id),
             machine.FindGoneWrappers: self.find_gone_wrappers,
             machine.SendBeat: lambda _: self.client.send_message("beat"),
             machine.RepeatEnds: self.repeat_ends,
@@ -57,22 +62,28 @@ class HostStarter:
         wake = wake_on_signal()
         while not self.state.is_over:
             self.turn(wake)
-        self.wrappers.kill()
+        self.kill_processes()
 
     def turn(self, wake: int) -> None:
         now = time.monotonic()
         self.client.contact = self.client.contact.on_turn(now)
         self.client.step(now)
-        self.apply(self.state.on_turn(self.client.contact, now, has_wrappers=not self.wrappers.is_empty))
+        is_idle = self.wrappers.is_empty and self.shells.is_empty
+        self.apply(self.state.on_turn(self.client.contact, now, is_idle=is_idle))
         self.client.exchange([], [], now)
         wait = self.state.seconds_to_turn(self.client.contact, now)
-        readable, writable = ready([wake, *self.client.readers()], self.client.writers(), wait)
+        shells = self.shells.readers() if self.client.room > 0 else []
+        readable, writable = ready([wake, *self.client.readers(), *shells], self.client.writers(), wait)
         if wake in readable:
             os.read(wake, 4096)
         for message in self.client.exchange(readable, writable, time.monotonic()):
             self.apply(self.state.on_message(message))
         for rank, code in self.wrappers.take_ended().items():
-            self.report_end(rank, code, self.read_log())
+            self.report_wrapper(rank, code, self.read_log())
+        if self.client.room > 0:  # else output would be lost
+            self.shells.read_output()
+            for number, code in self.shells.take_ended().items():
+                self.report({"t": "shell-ended", "id": number, "code": code})
 
     def apply(self, step: machine.Step) -> None:
         self.state, commands = step
@@ -87,14 +98,35 @@ class HostStarter:
         if gone:
             self.client.send_message("gone", ranks=gone)
 
-    def start_wrappers(self, command: machine.StartWrappers) -> None:
+    def signal_processes(self, command: machine.SignalProcesses) -> None:
+        self.wrappers.signal(command.number)
+        self.shells.signal(command.number)
+
+    def kill_processes(self) -> None:
         self.wrappers.kill()
+        self.shells.kill()
+
+    def start_shell(self, command: machine.StartShell) -> None:
+        try:
+            self.shells.start(command.id, command.line, minimal_environment(), self.request.rundir)
+        except OSError as error:
+            self.send_output(command.id, "err", f"{self.request.host}: {error.strerror or error}\n".encode())
+            self.report({"t": "shell-ended", "id": command.id, "code": WRAPPER_NOT_STARTED})
+
+    def send_output(self, number: int, stream: str, data: bytes) -> None:
+        self.client.send_message("shell-output", id=number, stream=stream, text=data.decode("latin-1"))
+
+    def start_wrappers(self, command: machine.StartWrappers) -> None:
+        self.kill_processes()
         self.read_log()
         self.ends.clear()
         request = self.request
         path = f"{request.rundir}/{job_file(command.attempt)}" if command.job else request.argv[-1]
         argv = [*request.argv[:-1], path, request.local, request.address, str(request.port)]
         environ = minimal_environment()
+        if command.job and not command.ranks:
+            with contextlib.suppress(OSError):  # the wrapper that finds no job says so
+                write_atomically(path, command.job.encode(), durable=False)
         for rank in command.ranks:
             try:
                 if command.job:
@@ -102,16 +134,19 @@ class HostStarter:
                 self.wrappers.start([rank], argv, environ=environ, log=self._log_end, cwd=request.rundir)
             except OSError as error:
                 reason = f"{error.filename or request.argv[0]}: {error.strerror or error}"
-                self.report_end(rank, WRAPPER_NOT_STARTED, f"ipexctl: {request.host}: {reason}\n")
+                self.report_wrapper(rank, WRAPPER_NOT_STARTED, f"ipexctl: {request.host}: {reason}\n")
 
-    def report_end(self, rank: int, code: int, text: str) -> None:
-        end = {"rank": rank, "attempt": self.state.attempt, "code": code, "text": text}
+    def report_wrapper(self, rank: int, code: int, text: str) -> None:
+        attempt = self.state.attempt
+        self.report({"t": "wrapper-ended", "rank": rank, "attempt": attempt, "code": code, "text": text})
+
+    def report(self, end: Json) -> None:
         self.ends.append(end)
-        self.client.send_message("wrapper-ended", **end)
+        self.client.send_message(**end)
 
     def repeat_ends(self, _: machine.RepeatEnds) -> None:
         for end in self.ends:
-            self.client.send_message("wrapper-ended", **end)
+            self.client.send_message(**end)
 
     def read_log(self) -> str:
         with contextlib.suppress(BlockingIOError):

@@ -1,7 +1,8 @@
 """Decides what a host starter does. Pure; `host_starter.py` acts.
 
-An attempt is started once, even if the supervisor repeats its order. A starter that never reached its supervisor exits
-as soon as the port is closed. One that loses its supervisor, by the limits of a rank wrapper, ends the wrappers first.
+An attempt, or a line of mpirun, is started once, even if the supervisor repeats its order. A starter that never reached
+its supervisor exits as soon as the port is closed. One that loses its supervisor, by the limits of a rank wrapper, ends
+the wrappers first.
 """
 
 from __future__ import annotations
@@ -23,16 +24,30 @@ BUSY_TURN = 0.5
 class StartWrappers(NamedTuple):
     attempt: int
     ranks: tuple[int, ...]
+    """Empty if mpirun starts the ranks."""
     job: str = ""
     """Text of the job file, if each attempt has its own."""
 
 
-class SignalWrappers(NamedTuple):
+class SignalProcesses(NamedTuple):
+    """Send a signal to the attempt's wrappers and lines."""
+
     number: int
 
 
-class KillWrappers(NamedTuple):
-    """Kill the remaining wrappers of the attempt."""
+class KillProcesses(NamedTuple):
+    """Kill what remains of the attempt's wrappers and lines."""
+
+
+class StartShell(NamedTuple):
+    """Run a line of mpirun."""
+
+    id: int
+    line: str
+
+
+class EndShell(NamedTuple):
+    id: int
 
 
 class FindGoneWrappers(NamedTuple):
@@ -47,10 +62,12 @@ class SendBeat(NamedTuple):
 
 
 class RepeatEnds(NamedTuple):
-    """Report ended wrappers again, because the first report may have been lost with its connection."""
+    """Report ended wrappers and lines again, because the first report may have been lost with its connection."""
 
 
-Command = Union[StartWrappers, SignalWrappers, KillWrappers, FindGoneWrappers, SendBeat, RepeatEnds]
+Command = Union[
+    StartWrappers, SignalProcesses, KillProcesses, StartShell, EndShell, FindGoneWrappers, SendBeat, RepeatEnds
+]
 Step = Tuple["HostStarterState", Tuple[Command, ...]]
 
 
@@ -64,6 +81,8 @@ class HostStarterState(NamedTuple):
     wait_until: float = NEVER
     beat_at: float = 0.0
     kill_at: float = NEVER
+    shells: frozenset[int] = frozenset()
+    """Lines that were started."""
 
     def on_welcome(self) -> Step:
         """Handle the first welcome or a reconnect. Orders that were missed follow."""
@@ -74,20 +93,25 @@ class HostStarterState(NamedTuple):
         if kind == "start":
             return self._start(message)
         if kind == "signal" and isinstance(message.get("number"), int):
-            return self, (SignalWrappers(message["number"]),)
+            return self, (SignalProcesses(message["number"]),)
+        if kind == "shell":
+            return self._start_shell(message["id"], message["line"])
+        if kind == "end-shell":
+            return self, (EndShell(message["id"]),)
         if kind == "ask":
             return self, (FindGoneWrappers(tuple(map(tuple, message["wrappers"]))),)
         if kind == "dismiss":
             return self._replace(is_over=True), ()
         return self, ()
 
-    def on_turn(self, contact: Contact, now: float, *, has_wrappers: bool) -> Step:
+    def on_turn(self, contact: Contact, now: float, *, is_idle: bool) -> Step:
+        """`is_idle`: no wrapper or line is running."""
         if self.is_lost:
-            return self._wait(contact, now, has_wrappers=has_wrappers)
+            return self._wait(contact, now, is_idle=is_idle)
         is_lost = contact.is_lost(now, at_exit=False) or (contact.is_refused and not self.has_met)
         if is_lost:
             state = self._replace(is_lost=True, kill_at=now + TERM_GRACE + OUTPUT_DRAIN, wait_until=now + STARTER_WAIT)
-            return state, (SignalWrappers(signal.SIGTERM),) if has_wrappers else ()
+            return state, () if is_idle else (SignalProcesses(signal.SIGTERM),)
         if contact.is_up and now >= self.beat_at:
             return self._replace(beat_at=now + BEAT_INTERVAL), (SendBeat(),)
         return self, ()
@@ -97,12 +121,17 @@ class HostStarterState(NamedTuple):
             return BUSY_TURN
         return max(0.0, self.beat_at - now)
 
-    def _wait(self, contact: Contact, now: float, *, has_wrappers: bool) -> Step:
+    def _wait(self, contact: Contact, now: float, *, is_idle: bool) -> Step:
         """Take a turn without a supervisor. It may come back, unless its port is closed."""
         may_be_back = self.rejoins and self.has_met and not contact.is_refused and now < self.wait_until
-        if has_wrappers and now < self.kill_at:
+        if not is_idle and now < self.kill_at:
             return self, ()
-        return self._replace(is_over=not may_be_back), (KillWrappers(),) if has_wrappers else ()
+        return self._replace(is_over=not may_be_back), () if is_idle else (KillProcesses(),)
+
+    def _start_shell(self, number: int, line: str) -> Step:
+        if self.is_lost or number in self.shells:
+            return self, ()
+        return self._replace(shells=self.shells | {number}), (StartShell(number, line),)
 
     def _start(self, order: Json) -> Step:
         attempt, ranks, job = order.get("attempt"), order.get("ranks") or (), order.get("job")

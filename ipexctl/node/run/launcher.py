@@ -77,9 +77,11 @@ def start_attempt(
 ) -> AttemptProcesses:
     """Start the ranks. Raises an OSError if the launcher, or a rank on node0, can't be started.
 
-    `orders`: host → order to start its ranks.
+    `orders`: host → order to end the attempt before and, without mpirun, to start its ranks.
     """
     if not plan.is_direct:
+        for host, order in orders.items():
+            starters.send(host, order)
         return LauncherProcess(plan, argv)
     return DirectProcesses(plan, argv, attempt, starters, orders)
 

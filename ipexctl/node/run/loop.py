@@ -28,7 +28,7 @@ from ipexctl.node.common.files import (
 )
 from ipexctl.node.common.job import CONNECTIVITY_FILE, HostStarterRequest, Listen, Master, Start, job_file, jobs_of
 from ipexctl.node.common.limits import FULL_DISK_FLUSH, NOTIFY, NOTIFY_CLAIM, STARTER_CALL
-from ipexctl.node.common.link import ready, wake_on_signal
+from ipexctl.node.common.link import SHELL, derive_token, ready, wake_on_signal
 from ipexctl.node.common.plan import program_line
 from ipexctl.node.common.processes import has_exited
 from ipexctl.node.common.records import Detail, RunStatus, SilentRank, Untrained, describe_apart
@@ -41,7 +41,9 @@ from ipexctl.node.run.launcher import LaunchLog, launcher_kind_of, shell_environ
 from ipexctl.node.run.master_port import PortError, check_master_port
 from ipexctl.node.run.rank_connections import RankConnection, RankConnections
 from ipexctl.node.run.rank_profile import RankProfile
+from ipexctl.node.run.remote_shell import SHELL_FILE
 from ipexctl.node.run.run_job import RunJob
+from ipexctl.node.run.shell_connections import ShellConnections
 from ipexctl.node.run.step_windows import StepWindow
 from ipexctl.node.run.stored_status import StoredStatus, read_document
 
@@ -89,6 +91,7 @@ class SupervisorLoop:
             start, launcher_kind, status, began, self.job.state if self.job is not None else None
         )
         self.connections = RankConnections(request.token, listeners, self, m.ranks_of_starters(self.state))
+        self.shells = self.open_shells(start.plan) if start.plan.has_starters and not start.plan.is_direct else None
         self.place_ranks()
         self.connections.listener.addresses.update(host.address for host in start.plan.all_hosts)
         self.figures = RunFigures(self.hosts_of_ranks(), start.plan)
@@ -136,6 +139,23 @@ class SupervisorLoop:
         self.signals: list[int] = []
         self.wake = self.catch_signals()
 
+    def open_shells(self, plan: Plan) -> ShellConnections:
+        """Listen for mpirun's calls of `remote_shell.py`. Raises an OSError."""
+        address, port = f"{listener.LOCAL}ipexctl-{os.urandom(16).hex()}", 0
+        try:
+            listening = listener.listen(address)
+        except OSError:  # a sandbox without Unix sockets
+            address = "127.0.0.1"
+            listening = listener.listen(address)
+            port = listening.getsockname()[1]
+        token, words = derive_token(self.request.token, SHELL), {}
+        for host in plan.all_hosts:
+            words.update(dict.fromkeys((host.word, host.address, host.name), host.name))
+        node0 = [word for word, name in words.items() if name == plan.node0]
+        contact = {"address": address, "port": port, "token": token, "node0": node0}
+        write_json_atomically(self.record.path(SHELL_FILE), contact, durable=False)
+        return ShellConnections(listening, token, words, self.connections.starters, setup=plan.setup)
+
     def catch_signals(self) -> int:
         """Collect signals from now on; returns a descriptor that becomes readable on a signal."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGUSR1):
@@ -166,13 +186,18 @@ class SupervisorLoop:
             if self.is_finished:
                 return
         wait = min(interval, self.record.times.seconds_left(began))
-        readable, _ = ready([self.wake, *self.connections.readers()], self.connections.writers(), wait)
+        readers, writers = self.connections.readers(), self.connections.writers()
+        if self.shells is not None:
+            readers, writers = [*readers, *self.shells.readers()], [*writers, *self.shells.writers()]
+        readable, _ = ready([self.wake, *readers], writers, wait)
         if self.wake in readable:
             os.read(self.wake, 4096)
         self.handle_signals()
         is_output = self.connections.handle_ready(
             [reader for reader in readable if reader != self.wake], time.monotonic()
         )
+        if self.shells is not None:
+            self.shells.handle_ready(readable)
         if is_output and (rest := MINIMUM_TURN - (time.monotonic() - began)) > 0:
             time.sleep(rest)
         self.record.times.write(*now())
@@ -245,6 +270,10 @@ class SupervisorLoop:
 
     def check(self, clock: float) -> None:
         self.connections.listener.drop_late(clock)
+        if self.shells is not None:
+            self.shells.listener.drop_late(clock)
+            if all(peer.is_over for peer in self.state.ranks.values()):
+                self.shells.end_lost()
         self.check_exchange()
         self.take_answers()
         if self.job is not None and (left := self.job.time_left(clock)) is not None:
@@ -291,7 +320,8 @@ class SupervisorLoop:
 
     def orders_of_starter(self, host: str) -> list[Json]:
         orders = self.start_orders() if supervisor_machine.is_attempt_on(self.state) else {}
-        return [orders[host]] if host in orders else []
+        shells = self.shells.orders_of(host) if self.shells is not None else []
+        return [*([orders[host]] if host in orders else []), *shells]
 
     def log_of_wrappers(self, text: str) -> None:
         with contextlib.suppress(OSError):
@@ -453,6 +483,8 @@ class SupervisorLoop:
     def leave_attempt(self) -> None:
         if self.process is not None:
             self.process.kill_leftovers()
+            if self.shells is not None:
+                self.shells.end_all()
             self.connections.drop_all()
             self.place_ranks()
             self.figures.begin_attempt(self.hosts_of_ranks())
@@ -465,14 +497,19 @@ class SupervisorLoop:
         self.connections.starters.set_ranks(m.ranks_of_starters(self.state))
 
     def start_orders(self) -> dict[str, Json]:
-        """Host → order to start the ranks of this attempt."""
-        orders: dict[str, Json] = {}
+        """Host → order to start the ranks of this attempt. It names none if mpirun starts them: a starter that connects
+        late would start them once more."""
+        plan, orders = self.state.plan, dict[str, Json]()
         for host, ranks in m.ranks_of_starters(self.state).items():
             if not ranks:
                 continue
-            orders[host] = {"t": "start", "attempt": self.state.status.attempt, "ranks": sorted(ranks)}
+            orders[host] = {
+                "t": "start",
+                "attempt": self.state.status.attempt,
+                "ranks": sorted(ranks) if plan.is_direct else [],
+            }
             if self.jobs:
-                orders[host]["job"] = self.jobs[self.state.plan.stores[host]]
+                orders[host]["job"] = self.jobs[plan.stores[host]]
         return orders
 
     def call_starters(self, command: m.CallStarters) -> None:
@@ -545,6 +582,10 @@ class SupervisorLoop:
             for host in self.hosts_named((command.host,)):
                 self.wrapper_calls.ask_wrappers(host.name, host.word, command.wrappers)
 
+    def on_shell(self, host: str, received: messages.ShellOutput | messages.ShellEnded) -> None:
+        if self.shells is not None:
+            self.shells.on_shell(host, received)
+
     def on_wrappers_gone(self, host: str, ranks: Iterable[int]) -> None:
         asked = self.asked_wrappers.pop(host, {})
         self.on_event(m.WrappersGone({rank: asked[rank] for rank in ranks if rank in asked}))
@@ -599,6 +640,9 @@ class SupervisorLoop:
         if self.process is not None:
             self.process.kill_leftovers()
             log = self.process.read_log() if self.job is not None else ""
+        if self.shells is not None:
+            self.shells.close()
+            remove_file(self.record.path(SHELL_FILE))
         self.connections.dismiss()
         for attempt in range(self.state.status.attempt + 1):
             remove_file(self.record.path(job_file(attempt)))

@@ -21,6 +21,8 @@ and the supervisor sends it `ack` and the following, each with a proof (`link.py
 start           start the rank wrappers of the attempt
 signal          send a signal to the rank wrappers
 ask             report which of these rank wrappers are gone
+shell           run a line of mpirun
+end-shell       end such a line
 dismiss         the run is over
 """
 
@@ -173,13 +175,29 @@ class WrapperEnded(NamedTuple):
     """What the host's wrappers themselves printed."""
 
 
+class ShellOutput(NamedTuple):
+    """Output of a line that the starter runs for mpirun."""
+
+    id: int
+    stream: str
+    text: str
+    """The bytes as Latin-1."""
+
+
+class ShellEnded(NamedTuple):
+    """Sent again after a reconnect."""
+
+    id: int
+    code: Code
+
+
 class GoneWrappers(NamedTuple):
     """Answer to `ask`; sent only if one is gone."""
 
     ranks: tuple[int, ...]
 
 
-StarterMessage = Union[StarterBeat, WrapperEnded, GoneWrappers]
+StarterMessage = Union[StarterBeat, WrapperEnded, ShellOutput, ShellEnded, GoneWrappers]
 Message = Union[
     Connected,
     Malformed,
@@ -227,6 +245,8 @@ MESSAGES: Mapping[str, Callable[..., Message]] = {
 STARTER_MESSAGES: Mapping[str, Callable[..., StarterMessage]] = {
     "beat": StarterBeat,
     "wrapper-ended": WrapperEnded,
+    "shell-output": ShellOutput,
+    "shell-ended": ShellEnded,
     "gone": GoneWrappers,
 }
 

@@ -24,6 +24,8 @@ class StarterOwner(Protocol):
     def orders_of_starter(self, host: str) -> Iterable[Json]:
         """Orders that a starter may have missed before it connected."""
 
+    def on_shell(self, host: str, received: messages.ShellOutput | messages.ShellEnded) -> None: ...
+
     def on_wrappers_gone(self, host: str, ranks: Sequence[int]) -> None: ...
 
     def log_of_wrappers(self, text: str) -> None: ...
@@ -44,6 +46,10 @@ class StarterConnections:
 
     def has(self, host: str) -> bool:
         return host in self._ranks
+
+    def instance_of(self, host: str) -> str | None:
+        """Instance of the starter that is connected, or None."""
+        return self._instances[host] if host in self._links else None
 
     def set_ranks(self, ranks: Mapping[str, frozenset[int]]) -> None:
         self._ranks = ranks
@@ -118,6 +124,8 @@ class StarterConnections:
                 self._on_ended(host, received)
             elif isinstance(received, messages.GoneWrappers):
                 self._owner.on_wrappers_gone(host, received.ranks)
+            elif isinstance(received, (messages.ShellOutput, messages.ShellEnded)):
+                self._owner.on_shell(host, received)
             self._send(link, {"t": "ack"})
 
     def _on_ended(self, host: str, ended: messages.WrapperEnded) -> None:

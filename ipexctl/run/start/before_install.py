@@ -21,7 +21,6 @@ from ipexctl.run.start.script_imports import check_imports, with_environment
 from ipexctl.run.start.start_notes import check_gpu_code
 from ipexctl.script_file import ScriptFile
 from ipexctl.spec import RunSpec
-from ipexctl.stack.expected_stack import choose_stack
 from ipexctl.stack.install_context import InstallRequest
 from ipexctl.stack.resolve.model import StackPlan, Undecided
 
@@ -55,10 +54,7 @@ def check_before_install(
             raise StartError(distribution)
         nodes = likely_nodes(spec)
         if context.env.python:
-            request = wanted.with_torch().env.stack
-            chosen = choose_stack(request, context.facts, wanted.rows, env=spec.asked.env)
-            logs_in = needs_logins(spec, chosen) and not context.transport.no_logins
-            check_connectivity(nodes, context, pool, logs_in=logs_in)
+            check_connectivity(nodes, context, pool, logs_in=False)
         if script is None or not spec.asked.sync or wanted.env.extras:
             return ""  # the modules of --with and -r are not known before the install
         if has_environment(spec.asked.env, context.facts):

@@ -71,7 +71,6 @@ from ipexctl.spec import RunSpec
 from ipexctl.sync.path_notes import note_secret_files
 from ipexctl.sync.project import Project
 from ipexctl.sync.project_sync import ProjectSync
-from ipexctl.transports import launcher_of
 
 
 class _Start:
@@ -302,8 +301,7 @@ def may_start_directly(context: Gathered, plan: Plan) -> bool:
 
 
 def logs_in(context: Gathered, plan: Plan) -> bool:
-    launcher = launcher_of(plan.flavor)
-    return not context.transport.no_logins and (launcher is None or not launcher.no_logins)
+    return not plan.has_starters and not context.transport.no_logins
 
 
 def _check_logins(start: _Start, context: Gathered, plan: Plan, *, dry_run: bool) -> Gathered:

