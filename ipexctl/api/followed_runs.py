@@ -157,7 +157,9 @@ def follow(
     copy = LocalCopy(RunRegistry().directory / record.id) if record.is_kept else None
     with caller.connector(record) as connector:
         connect = partial(connector.open, record.node0)
-        follower = Follower(record, connect, watch, caller.cancel, copy=copy, reconnect=reconnect)
+        follower = Follower(
+            record, connect, watch, caller.cancel, copy=copy, reconnect=reconnect, open_host=connector.open
+        )
         try:
             return follower.follow()
         except Cancelled:

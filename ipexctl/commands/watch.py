@@ -124,6 +124,7 @@ class _Watching:
             first_call=started[1] if started is not None else None,
             figures=self._view.figures_interval,
             reconnect=view.reconnect,
+            open_host=connector.open,
         )
 
     def run(self, interrupt: Interrupt | None = None) -> int:

@@ -29,6 +29,7 @@ from ipexctl.node.common.frames import (
     decode_json,
     decode_output,
 )
+from ipexctl.node.common.job import StarterContact
 from ipexctl.node.common.records import RunStatus, as_number, read_status
 from ipexctl.node.run.follow import FollowRequest
 from ipexctl.option_declaration import RECONNECT_SECONDS
@@ -42,6 +43,7 @@ from ipexctl.run.node0 import call_on_node0, open_copy
 from ipexctl.run.reconnect import Absence, silence_limit
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.stack_dump import DumpReceiver
+from ipexctl.run.starters import LostStarters, OpenHost
 from ipexctl.run.windows import check_windows
 
 MOST_EARLY_ENDS: Final = 5
@@ -99,7 +101,7 @@ class Follower:
     """Follows one run. `offsets`: bytes reported so far, by rank and stream (`0.out`). `copy` gets each chunk and
     status before `watch` does. `is_copy`: the run is itself a local copy. `figures`: seconds between two statuses that
     differ only in figures. `first_call`: the process that started the run. `reconnect`: seconds without node0 after
-    which it gives up.
+    which it gives up. `open_host`: opens a session to a host that has lost its starter, which is begun again.
     """
 
     def __init__(
@@ -115,6 +117,7 @@ class Follower:
         figures: float = 0.5,
         first_call: FollowCall | None = None,
         reconnect: float = RECONNECT_SECONDS,
+        open_host: OpenHost | None = None,
     ) -> None:
         self.offsets: dict[str, int] = {}
         self.status: RunStatus | None = None
@@ -130,6 +133,7 @@ class Follower:
         self._figures = figures
         self._first_call = first_call
         self._dump: DumpReceiver | None = None
+        self._starters = LostStarters(record, open_host, cancel)
         self._absence = Absence(reconnect)
         self._has_begun = first_call is not None
         """True once node0 has reported the run. A loss then does not end the call at once."""
@@ -232,6 +236,8 @@ class Follower:
             self._absence.on_frame(time.monotonic())
             with silence.paused():  # a blocked terminal is no silence of node0
                 self._on_frame(frame)
+                for text in self._starters.take_problems():
+                    self._watch(Notice(text, True))
             silence.restart()
             self._absence.on_frame(time.monotonic())
 
@@ -271,6 +277,8 @@ class Follower:
                 )
                 if lines := dump_lines(self._record.id, dump, places=is_asked_for):
                     self._watch(Notice("\n".join(lines), True))
+        elif "starters" in message:
+            self._starters.begin(Reply(message).record("starters").decode(StarterContact))
         elif "at" in message:
             self._received_at = as_number(message["at"])
         elif "status" in message:

@@ -13,7 +13,10 @@ from run_helpers import DIRECT, SLEEP_FOREVER, Run
 from starter_helpers import Attacker, Orders, begin_starter
 
 from agent_helpers import wait_until
+from ipexctl.node.common.job import StarterContact
+from ipexctl.node.common.json_records import decode
 from ipexctl.node.common.processes import is_running
+from ipexctl.node.run.follow import StartersWatcher
 
 pytest_plugins = ["run_fixtures"]
 RUNS = {
@@ -30,6 +33,10 @@ def started(run: Run) -> int:
     pid = begin_starter(run)
     run.send_go()
     return pid
+
+
+WAIT_ONCE = "import os, time\nprint('attempt', os.environ['RESTART_COUNT'], flush=True)\n"
+WAIT_ONCE += "time.sleep(600 * (os.environ['RESTART_COUNT'] == '0'))\n"
 
 
 def test_ranks_of_both_hosts_run_and_the_starter_goes_with_the_run(make: Callable[..., Run]) -> None:
@@ -141,12 +148,34 @@ def test_order_that_was_changed_on_its_way_breaks_the_connection(
     assert attacker.connections >= 2  # the wrappers use this way, too
 
 
+def test_call_that_follows_learns_which_starter_to_begin_again(make: Callable[..., Run]) -> None:
+    run = make(WAIT_ONCE, asked={"max_restarts": 1})
+    pid = started(run)
+    run.wait_for_all(b"attempt 0")
+    watcher = StartersWatcher(str(run.rundir))
+    assert watcher.poll() == {}
+    for each in (pid, *(run.status["ranks"][rank]["wrapper"] for rank in (2, 3))):
+        os.kill(each, signal.SIGKILL)
+    path = run.rundir / "starters.json"
+    run.wait_until(path.exists)
+    contact = decode(StarterContact, watcher.poll(), "the contact")
+    assert (contact.hosts, contact.token, contact.port) == (("there",), run.token, run.port)
+    assert (watcher.poll(), path.stat().st_mode & 0o777) == ({}, 0o600)
+    begin_starter(run)
+    status = run.wait()
+    assert (status["state"], status["attempt"], status["attempts"][0]["first_failure"]["kind"]) == ("ok", 1, "lost")
+    assert run.output(3).count(b"attempt 1") == 1
+    assert (path.exists(), run.left()) == (False, [])
+    assert {event["host"] for event in run.events("starter-called")} <= {"there"}
+
+
 def test_second_starter_of_a_host_is_turned_away(make: Callable[..., Run]) -> None:
-    run = make("import time\nprint('here', flush=True)\ntime.sleep(2)")
+    run = make("import time\nprint('here', flush=True)\ntime.sleep(6)")
     started(run)
     run.wait_for_all(b"here")
     second = begin_starter(run)
+    wait_until(lambda: not is_running(second), 5)
+    assert run.status["state"] == "running"
     assert run.wait()["state"] == "ok"
     assert len(run.events("starter")) == 1
-    wait_until(lambda: not is_running(second), 20)
     assert run.output(2) == b"here\n"

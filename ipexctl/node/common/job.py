@@ -93,6 +93,21 @@ class HostStarterRequest(NamedTuple):
         return f"HostStarterRequest({self.host})"  # no secrets in logs
 
 
+class StarterContact(NamedTuple):
+    """STARTERS_FILE: what a call that follows the run needs to begin lost host starters again."""
+
+    hosts: tuple[str, ...]
+    token: str
+    local: str
+    port: int
+
+    def __repr__(self) -> str:
+        return f"StarterContact({self.hosts})"  # no secrets in logs
+
+
+STARTERS_FILE = "starters.json"
+
+
 def job_file(attempt: int) -> str:
     """Name of an attempt's job file. Names differ, so that a late rank wrapper removes only its own attempt's file."""
     return f"job.{attempt}.json" if attempt else "job.json"

@@ -79,9 +79,9 @@ def has_wrapper_ended_early(state: SupervisorState) -> bool:
 
 
 def call_starters(turn: Transition) -> None:
-    """Restart lost starters that the attempt waits for, if node0 can log in to their hosts."""
+    """Have lost starters that the attempt waits for begun again."""
     is_first = turn.state.status.attempt == turn.state.first_attempt
-    if turn.state.ending is not None or is_first or not turn.state.plan.shell:
+    if turn.state.ending is not None or is_first:
         return
     now, waiting = turn.now.clock, {peer.host for peer in turn.ranks if not peer.has_begun}
     gone = {

@@ -1,8 +1,8 @@
 """Follows a run until it ends: sends its output in order of time, and its status.
 
 The answer is frames: chunks of output, notes, {"status"}, {"at": time of the output that follows}, the dump of
---on-hang and {}, a heartbeat; at the end the windows of ranks and hosts, then {"event": "done", "status"}. After a
-reconnect the caller gives its offsets, so each byte is sent once.
+--on-hang, {"starters"} that are lost and to be begun again, and {}, a heartbeat; at the end the windows of ranks and
+hosts, then {"event": "done", "status"}. After a reconnect the caller gives its offsets, so each byte is sent once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from typing import BinaryIO, Iterable, Iterator, Mapping, Sequence
 
 from ipexctl.node.common.answer import AgentError, Json, answer, emit_frames
-from ipexctl.node.common.files import RunReference
+from ipexctl.node.common.files import RunReference, read_json
 from ipexctl.node.common.frames import (
     SUFFIXES,
     Chunk,
@@ -31,6 +31,7 @@ from ipexctl.node.common.frames import (
     encode_windows,
 )
 from ipexctl.node.common.home import rundir_of
+from ipexctl.node.common.job import STARTERS_FILE
 from ipexctl.node.common.processes import allow_many_files
 from ipexctl.node.run.output_filter import OutputFilter, start_of_last_lines
 from ipexctl.node.run.output_notes import NotesReader
@@ -265,6 +266,25 @@ class StatusWatcher:
         return self._stored, True
 
 
+class StartersWatcher:
+    """Reports lost host starters each time the supervisor asks for them."""
+
+    def __init__(self, rundir: str) -> None:
+        self._path = os.path.join(rundir, STARTERS_FILE)
+        self._written = 0
+
+    def poll(self) -> Json:
+        """What the supervisor wrote since the last call; or empty."""
+        try:
+            written = os.stat(self._path).st_mtime_ns
+        except OSError:
+            return {}
+        if written == self._written:
+            return {}
+        self._written = written
+        return read_json(self._path)
+
+
 class OutputSender:
     def __init__(self, output: OutputReader, chosen: OutputFilter, writer: CompressedFrameWriter) -> None:
         self.is_caught_up = False
@@ -340,7 +360,7 @@ def follow(request: FollowRequest, _: object) -> Json:
             sender.send_all(is_final=False)
         statuses = StatusWatcher(rundir, request["figures"])
         changes = ChangeSignal(rundir, is_local=first.status.supervisor.is_of_this_machine)
-        last = forward_run(output, sender, statuses, changes, writer)
+        last = forward_run(output, sender, statuses, changes, StartersWatcher(rundir), writer)
         for file in windows_of(rundir) if request["windows"] else ():
             writer.send(encode_windows(file))
             sender.tick(time.monotonic())
@@ -352,6 +372,7 @@ def forward_run(
     sender: OutputSender,
     statuses: StatusWatcher,
     changes: ChangeSignal,
+    starters: StartersWatcher,
     writer: CompressedFrameWriter,
 ) -> Json:
     parent, sent_at, sent_dump = os.getppid(), time.monotonic(), ""
@@ -365,6 +386,8 @@ def forward_run(
             sent_dump = status.silent.dump
             for frame in encode_dump(statuses.stacks_directory, sent_dump):
                 writer.send(frame)
+        if lost := starters.poll():
+            writer.send(encode_json({"starters": lost}))
         output.is_live = not status.is_over
         has_output = sender.send_some()
         is_frequent = has_output and now - sent_at < OFTEN

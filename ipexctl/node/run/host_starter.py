@@ -90,8 +90,8 @@ class HostStarter:
         for command in commands:
             self.actions[type(command)](command)
 
-    def on_welcome(self, _: Json) -> None:
-        self.apply(self.state.on_welcome())
+    def on_welcome(self, welcome: Json) -> None:
+        self.apply(self.state.on_welcome(welcome))
 
     def find_gone_wrappers(self, command: machine.FindGoneWrappers) -> None:
         gone = [rank for rank, pid, start, scope in command.wrappers if has_exited(pid, start, scope)]

@@ -84,8 +84,10 @@ class HostStarterState(NamedTuple):
     shells: frozenset[int] = frozenset()
     """Lines that were started."""
 
-    def on_welcome(self) -> Step:
-        """Handle the first welcome or a reconnect. Orders that were missed follow."""
+    def on_welcome(self, welcome: Json) -> Step:
+        """Handle the first welcome or a reconnect. Orders that were missed follow. Exit if the host has a starter."""
+        if welcome.get("is_taken"):
+            return self._replace(is_over=True), ()
         return self._replace(has_met=True, is_lost=False, beat_at=0.0), (RepeatEnds(),)
 
     def on_message(self, message: Json) -> Step:

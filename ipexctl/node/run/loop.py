@@ -26,7 +26,17 @@ from ipexctl.node.common.files import (
     write_atomically,
     write_json_atomically,
 )
-from ipexctl.node.common.job import CONNECTIVITY_FILE, HostStarterRequest, Listen, Master, Start, job_file, jobs_of
+from ipexctl.node.common.job import (
+    CONNECTIVITY_FILE,
+    STARTERS_FILE,
+    HostStarterRequest,
+    Listen,
+    Master,
+    Start,
+    StarterContact,
+    job_file,
+    jobs_of,
+)
 from ipexctl.node.common.limits import FULL_DISK_FLUSH, NOTIFY, NOTIFY_CLAIM, STARTER_CALL
 from ipexctl.node.common.link import SHELL, derive_token, ready, wake_on_signal
 from ipexctl.node.common.plan import program_line
@@ -63,6 +73,7 @@ STARTER_HEARD = 6.0
 """A host starter is running if it sent a message within this many seconds. It sends one every four."""
 
 
+BY_OWN_KEYS = ("ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={STARTER_CALL:.0f}")
 MOST_OF_LINE = 200
 _GPU = re.compile(r"\b(?:gpus?|cuda|nccl|accelerators?)\b", re.IGNORECASE)
 
@@ -270,6 +281,8 @@ class SupervisorLoop:
 
     def check(self, clock: float) -> None:
         self.connections.listener.drop_late(clock)
+        if self.starter_calls is not None and all(each.is_connected for each in self.state.starters.values()):
+            remove_file(self.record.path(STARTERS_FILE))
         if self.shells is not None:
             self.shells.listener.drop_late(clock)
             if all(peer.is_over for peer in self.state.ranks.values()):
@@ -513,12 +526,16 @@ class SupervisorLoop:
         return orders
 
     def call_starters(self, command: m.CallStarters) -> None:
-        """Restart host starters, which then connect to this supervisor."""
+        """Have host starters begun again, which then connect to this supervisor: by calls that follow the run, and by
+        ssh from here, which works where the account's own keys do."""
         plan = self.state.plan
         local, address, port = self.addresses
+        contact = StarterContact(command.hosts, self.request.token, local, int(port))
+        with contextlib.suppress(OSError):
+            write_json_atomically(self.record.path(STARTERS_FILE), contact._asdict(), durable=False)
         if self.starter_calls is None:
-            self.starter_calls = HostCalls(plan.shell, shell_environment(plan))
-        for host in self.hosts_named(command.hosts) if plan.shell else ():
+            self.starter_calls = HostCalls(BY_OWN_KEYS, shell_environment(plan))
+        for host in self.hosts_named(command.hosts):
             request = HostStarterRequest(
                 self.rundir, host.name, plan.argv, self.request.token, local, address, int(port), self.state.has_pool
             )
@@ -643,6 +660,7 @@ class SupervisorLoop:
         if self.shells is not None:
             self.shells.close()
             remove_file(self.record.path(SHELL_FILE))
+        remove_file(self.record.path(STARTERS_FILE))
         self.connections.dismiss()
         for attempt in range(self.state.status.attempt + 1):
             remove_file(self.record.path(job_file(attempt)))

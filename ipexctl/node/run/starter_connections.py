@@ -70,6 +70,8 @@ class StarterConnections:
         if host not in self._ranks:
             raise ConnectionBroken("the run has no starter on this host")
         if host in self._links and self._instances[host] != hello.instance:
+            link.send(encode_json(handshake.welcome(is_taken=True)))
+            link.flush()
             raise ConnectionBroken("another starter is connected for this host")
         link.reader.max_frame = MAX_FRAME
         if host in self._links:

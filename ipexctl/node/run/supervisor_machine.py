@@ -367,7 +367,8 @@ def is_killed(state: SupervisorState, peer: RankState, now: float) -> bool:
         return peer.is_wrapper_gone or direct_start.has_host_ended(state, peer, now)
     if launcher.ended_at is not None:
         return not launcher.was_killed and at < launcher.ended_at
-    return peer.gone_at is not None and now - peer.gone_at > verdict.AT_ONCE
+    is_reported = peer.gone_at is not None and now - peer.gone_at > verdict.AT_ONCE
+    return is_reported or direct_start.has_host_ended(state, peer, now)
 
 
 def drop_silent(turn: Transition, silence: Mapping[int, float]) -> list[int]:

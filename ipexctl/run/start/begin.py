@@ -22,7 +22,7 @@ from typing import Any, Final
 from ipexctl.hosts.host import Host
 from ipexctl.limits import CANCEL_CLEANUP, JOB_UPLOAD, RUN_START, START_CONFIRMED
 from ipexctl.node.common.frames import Frame
-from ipexctl.node.common.job import ConnectivityRecord, HostStarterRequest, Listen, StoreJob, jobs_of
+from ipexctl.node.common.job import ConnectivityRecord, Listen, StarterContact, StoreJob, jobs_of
 from ipexctl.node.common.liveness import RESERVED_FILE
 from ipexctl.node.common.plan import Plan, plan_text, program_line, to_json
 from ipexctl.node.common.queue_files import DIRECTORY
@@ -39,6 +39,7 @@ from ipexctl.remote.session import Session, StdinQueue, capture
 from ipexctl.run.prune_runs import RetentionLimits, background_prune
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.start.request import StartError, StartFailure
+from ipexctl.run.starters import begin_starter
 from ipexctl.run.stop import stop
 
 HOOKS: Final = {"shim/sitecustomize.py": "run.sitecustomize", "shim/ipexctl_shim.py": "run.rank_hooks"}
@@ -108,19 +109,11 @@ class Launch:
         """Begin each host's starter over its session. It ends with the supervisor that waits."""
         plan = self._plan
 
-        def start(host: Host, session: Session) -> None:
-            request = HostStarterRequest(
-                rundir=plan.rundir,
-                host=host.name,
-                argv=plan.argv,
-                token=self._token,
-                local=str(listening.get("local") or ""),
-                address=plan.hosts[0].address,
-                port=int(listening.get("port") or 0),
-                rejoins=plan.has_pool,
-            )
-            command = Command(program_line(plan, "run.host_starter", host.name), "begin the starter of ranks")
-            call_line(session, command, b"", request._asdict(), timeout=JOB_UPLOAD, cancel=self._pool.cancel)
+        local, port = str(listening.get("local") or ""), int(listening.get("port") or 0)
+        contact = StarterContact((), self._token, local, port)
+
+        def start(_: Host, session: Session) -> None:
+            begin_starter(session, plan, contact, self._pool.cancel)
 
         others = [self._hosts[host.name] for host in plan.all_hosts if host.name != plan.node0]
         if plan.has_starters and others:

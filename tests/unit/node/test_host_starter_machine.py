@@ -58,7 +58,7 @@ def test_an_attempt_is_started_once(messages: list[dict[str, Any]], started: lis
 def test_a_starter_that_connects_late_or_again_starts_what_it_has_missed(
     order: int, before: int | None, commands: tuple[object, ...]
 ) -> None:
-    state, found = HostStarterState(attempt=before, is_lost=True).on_welcome()
+    state, found = HostStarterState(attempt=before, is_lost=True).on_welcome({})
     assert (found, state.has_met) == ((RepeatEnds(),), True)
     assert state.on_message({"t": "start", "attempt": order})[1] == commands
 
@@ -89,6 +89,11 @@ def test_lost_starter_waits_for_its_wrappers_and_then_kills_them() -> None:
     for now, is_idle, is_over in ((101.0, False, False), (101.0, True, True), (limit, False, True)):
         assert lost.on_turn(contact(), now, is_idle=is_idle)[0].is_over == is_over
     assert lost.on_message({"t": "start", "attempt": 5})[1] == ()
+
+
+def test_starter_exits_if_its_host_has_one() -> None:
+    assert HostStarterState().on_welcome({"is_taken": True})[0].is_over
+    assert not HostStarterState().on_welcome({})[0].is_over
 
 
 def test_signals_and_the_end_come_from_the_supervisor() -> None:

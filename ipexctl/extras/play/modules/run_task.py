@@ -165,6 +165,7 @@ class _TaskRun(RunWatcher):
             copy=LocalCopy(RunRegistry().directory / record.id),
             figures=10.0,
             reconnect=self._call.args["reconnect"],
+            open_host=context.pool.connector.open,
         )
         try:
             ended = follower.follow()

@@ -1,0 +1,79 @@
+"""Begins host starters (`node/run/host_starter.py`): with a run, and after a host's reboot by a call that follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from queue import SimpleQueue
+
+from ipexctl.hosts.host import Host
+from ipexctl.limits import JOB_UPLOAD
+from ipexctl.node.common.job import HostStarterRequest, StarterContact
+from ipexctl.node.common.plan import Plan, program_line
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.command import Command
+from ipexctl.remote.fanout import run_in_background
+from ipexctl.remote.node_call import call_line
+from ipexctl.remote.outcome import Cancelled, HostError
+from ipexctl.remote.session import Session
+from ipexctl.run.registry import RunRecord
+
+OpenHost = Callable[[Host, Cancel], Session]
+
+
+def begin_starter(session: Session, plan: Plan, contact: StarterContact, cancel: Cancel) -> None:
+    """Begin a host's starter over its session. It ends with the supervisor."""
+    host = session.host.name
+    request = HostStarterRequest(
+        rundir=plan.rundir,
+        host=host,
+        argv=plan.argv,
+        token=contact.token,
+        local=contact.local,
+        address=plan.hosts[0].address,
+        port=contact.port,
+        rejoins=plan.has_pool,
+    )
+    command = Command(program_line(plan, "run.host_starter", host), "begin the starter of ranks")
+    call_line(session, command, b"", request._asdict(), timeout=JOB_UPLOAD, cancel=cancel)
+
+
+class LostStarters:
+    """Begins the starters that a run has lost, each in the background. Node0 says which, and how to reach the
+    supervisor; the rest is from this machine's record.
+    """
+
+    def __init__(self, record: RunRecord, open_host: OpenHost | None, cancel: Cancel) -> None:
+        """Without `open_host`, or for a run that was begun elsewhere, none is begun."""
+        self._plan, self._open_host, self._cancel = record.plan, open_host, cancel
+        others = {host.name for host in self._plan.all_hosts} - {self._plan.node0}
+        may_begin = record.is_kept and open_host is not None
+        self._hosts = {host.name: host for host in record.nodes if host.name in others} if may_begin else {}
+        self._busy = set[str]()
+        self._problems = SimpleQueue[str]()
+
+    def begin(self, contact: StarterContact) -> None:
+        for name in contact.hosts:
+            if name in self._hosts and name not in self._busy:
+                self._busy.add(name)
+                run_in_background(partial(self._begin, name, contact), "starter")
+
+    def take_problems(self) -> list[str]:
+        """Why starters could not be begun since the last call."""
+        problems = []
+        while not self._problems.empty():
+            problems.append(self._problems.get())
+        return problems
+
+    def _begin(self, name: str, contact: StarterContact) -> None:
+        assert self._open_host is not None
+        try:
+            with closing(self._open_host(self._hosts[name], self._cancel)) as session:
+                begin_starter(session, self._plan, contact, self._cancel)
+        except Cancelled:
+            pass
+        except HostError as error:
+            self._problems.put(f"{name}: the starter of ranks could not be begun again: {error.reason}")
+        finally:
+            self._busy.discard(name)
