@@ -56,8 +56,6 @@ NODE0_LEAST_SILENCE: Final = 10.0
 NODE0_STEADY: Final = 30.0
 """Once frames have arrived for this long, earlier losses of the connection no longer count."""
 
-MIRROR_INTERVAL: Final = 10.0
-"""Between two passes of `fetch --follow`: a page that draws curves reloads them every 30 seconds."""
 
 JOB_UPLOAD: Final = 60.0
 """For the job files of a host: a few KB, so more time means a hanging file system."""

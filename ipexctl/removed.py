@@ -9,11 +9,17 @@ from ipexctl.errors import UserError
 
 _JSON_PLAN: Final = "ipexctl run --dry-run --json train.py > plan.json"
 COMMANDS: Final = {
+    "hub": (
+        "models and datasets are directories of HOME/hub/hub",
+        "ipexctl exec --shell 'du -sh ~/.ipexctl/hub/hub/*--*'",
+    ),
     "export accelerate": ("accelerate config writes its files; the plan has what it lacks", _JSON_PLAN),
     "export mpijob": ("Kubeflow documents its TrainJob and MPIJob; the plan has ranks and variables", _JSON_PLAN),
 }
 """Words of a call → what does it now, and the line to type."""
-OPTIONS: Final[dict[tuple[str, str], tuple[str, str]]] = {}
+OPTIONS: Final = {
+    ("fetch", "--follow"): ("fetch again: it skips equal files", "ipexctl fetch last ./out --results"),
+}
 """Command and option → the same."""
 
 

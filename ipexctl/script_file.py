@@ -5,11 +5,10 @@ the hosts, and where it lies. Values only: `run/start/script_imports.py` and `ru
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ipexctl.hugging_face import HubRepo
 from ipexctl.known_errors.gpu_code import GpuLine
 from ipexctl.projects.layout import NO_LAYOUT, ProjectLayout
 from ipexctl.projects.modules import Import
@@ -21,57 +20,19 @@ _LONGEST_SCRIPT: Final = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class NamedRepo:
-    repo: HubRepo
-    place: str
-    is_certain: bool = False
-    """True if the ranks fail without it."""
-    is_loaded: bool = False
-    """True for `load_dataset`, which asks the hub even if all files are in the cache."""
-    option: str = ""
-    """Option of the script whose default names the repository; empty if it is named elsewhere."""
-
-
-@dataclass(frozen=True, slots=True)
-class HubUse:
-    repos: tuple[NamedRepo, ...] = ()
-    imports: bool = False
-    texts: frozenset[str] = field(default=frozenset(), hash=False)
-    """First directories of the script's other texts."""
-    loads_others: bool = False
-    """True if it calls `load_dataset` with a value that is not in the code, such as one of its arguments."""
-
-    @property
-    def is_any(self) -> bool:
-        return self.imports or bool(self.repos)
-
-    def without(self, repos: frozenset[HubRepo]) -> HubUse:
-        return replace(self, repos=tuple(entry for entry in self.repos if entry.repo not in repos))
-
-
-NO_USE: Final = HubUse()
-
-
-@dataclass(frozen=True, slots=True)
 class HostHub:
     problem: str = ""
     """Why the host can't reach the hub; empty if it can, or was not asked."""
     has_own_cache: bool = False
     """True if a variable of the account or of the setup file names a cache."""
-    in_home: frozenset[HubRepo] = frozenset()
-    in_own: frozenset[HubRepo] = frozenset()
     others: int = 0
     """Number of repositories that are only in the account's cache."""
-    prepared_in_home: frozenset[HubRepo] = frozenset()
-    """Datasets next to the home's cache that `datasets` loads without the hub."""
-    prepared_in_own: frozenset[HubRepo] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Hub:
-    use: HubUse = NO_USE
     hosts: Mapping[str, HostHub] = field(default_factory=dict, hash=False)
-    """Empty if the script does not seem to use a hub."""
+    """Empty if the script imports no library of a hub."""
     home: str = ""
     """The HF_HOME that `ipexctl push` fills."""
 
@@ -125,7 +86,8 @@ class ScriptFile:
     uses_accelerate: bool = False
     resumes: ResumeFlag | None = None
     """How the script resumes without an argument that says so."""
-    hub: HubUse = NO_USE
+    uses_hub: bool = False
+    """True if it imports a library that loads from a hub."""
     mpi_import: MpiImport | None = None
     """Its first import of a module that needs mpirun."""
     gpu_lines: tuple[GpuLine, ...] = ()

@@ -1,4 +1,4 @@
-"""The steps of fetch: files of one host, of all hosts of a run, or repeatedly while the run continues.
+"""The steps of fetch: files of one host, or of all hosts of a run.
 
 An interrupted fetch is a result too, because the same call resumes it.
 """
@@ -11,16 +11,11 @@ from functools import partial
 
 from ipexctl.api.open_hosts import open_sessions
 from ipexctl.files.requested import FetchResult
-from ipexctl.hosts.host import Host
-from ipexctl.option_declaration import RECONNECT_SECONDS
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import Cancelled, HostError, Watch, ignore_event
 from ipexctl.run.fetch import FetchRequest, PathOnHosts, fetch, find_hosts_with_path
-from ipexctl.run.local_copy import read_final_status
-from ipexctl.run.mirror import RunMirror
-from ipexctl.run.registry import RunRecord, RunRegistry
 
 
 def watch_nothing() -> AbstractContextManager[Watch]:
@@ -69,37 +64,3 @@ def fetch_from_all(
         if cancel.thrown:
             break
     return results
-
-
-def mirror_files(
-    record: RunRecord,
-    requests: Sequence[FetchRequest],
-    options: ConnectOptions,
-    cancel: Cancel,
-    *,
-    reached_by: Callable[[Host], Host] = lambda host: host,
-    forks: int = 1,
-    timeout: float | None = None,
-    reconnect: float = RECONNECT_SECONDS,
-    watching: Callable[[], AbstractContextManager[Watch]] = watch_nothing,
-) -> tuple[list[FetchResult], bool]:
-    """Mirror the files until the run ends or the call is cancelled. Also return whether the run was seen to its end.
-    `reached_by`: host of the run → host to connect to.
-    """
-    is_over = read_final_status(RunRegistry().directory / record.id) is not None
-    ended: HostError | None = None
-    with open_sessions(options, cancel, forks=forks) as pool, watching() as watch:
-        mirror = RunMirror(
-            record,
-            requests,
-            lambda host: pool.borrow(reached_by(host), cancel),
-            watch,
-            cancel,
-            reconnect=reconnect,
-            timeout=timeout,
-        )
-        try:
-            mirror.follow(is_over=is_over)
-        except HostError as error:
-            ended = error
-    return list(mirror.results(ended)), ended is None

@@ -1,4 +1,4 @@
-"""The steps of push and hub. Options are checked before the first host is contacted."""
+"""The steps of push. Options are checked before the first host is contacted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from ipexctl.api.open_hosts import OpenHosts
 from ipexctl.files.push import Push, PushOptions, PushReport
 from ipexctl.files.push_source import read_source
-from ipexctl.hub.cached_repos import CacheReport, list_cache, remove_from_cache
 from ipexctl.hub.downloader import hub_access
 from ipexctl.hub.push_from_hub import HubPushOptions, HubPushReport
 from ipexctl.hub.push_from_hub import push_repos as push_from_hub
@@ -50,11 +49,3 @@ def push_repos(
     options = HubPushOptions(opened.home, on, tuple(include), dry_run, opened.iface, opened.timeout)
     report = push_from_hub(repos, hub_access(os.environ), opened.hosts, opened.pool, options, watch)
     return opened.options.in_report(report)
-
-
-def list_repos(opened: OpenHosts) -> CacheReport:
-    return opened.options.in_report(list_cache(opened.hosts, opened.pool, opened.home, opened.timeout))
-
-
-def remove_repos(opened: OpenHosts, repos: Sequence[HubRepo]) -> CacheReport:
-    return opened.options.in_report(remove_from_cache(repos, opened.hosts, opened.pool, opened.home, opened.timeout))

@@ -38,7 +38,6 @@ CORE: Final[Mapping[str, Mapping[str, str]]] = {
         "exec": "Run one command on every host and show its output live.",
         "sync": "Sync a project directory to the same path on every host.",
         "push": "Copy data, or models and datasets of a hub, to every host.",
-        "hub": "List or remove what the hub cache of every host has.",
         "uninstall": "Remove ipexctl from the hosts and the control machine.",
     },
     "Look back": {

@@ -13,11 +13,10 @@ from typing import Any, Final
 
 import typer
 
-from ipexctl.api.fetch import fetch_files, fetch_from_all, mirror_files
+from ipexctl.api.fetch import fetch_files, fetch_from_all
 from ipexctl.commands.interrupt import cancelling
 from ipexctl.commands.run_calls import NAMING, begun, find_run
 from ipexctl.commands.shared_options import (
-    RECONNECT,
     Home,
     Output,
     RunHosts,
@@ -116,41 +115,6 @@ class FetchCall:
             show_all_json(found)
         if results and interrupt.code is None and not output.quiet and has_found_nothing(found):
             show_no_results(record.id, self.dest)
-        return interrupt.code or exit_code([result.status for result in found])
-
-    def follow(self, *, all_hosts: bool, results: bool, reconnect: float) -> int:
-        output, targets, path = self.output, self.targets, self.source.path
-        record = begun(self._found(), output, waits=True)
-        others = choose_hosts(targets) if targets.names_hosts and self.host is not None else ()
-        requests = (
-            orders_of_all_hosts(record, path, self.dest, results=results)
-            if all_hosts or results
-            else [order_of_run(record, path, self.dest, rank=self.rank, host=self.host, others=others)]
-        )
-        if requests[0].other_hosts and not output.quiet and not output.json:
-            show_other_hosts(requests[0])
-        cancel = Cancel()
-        with cancelling(cancel) as interrupt:
-            found, is_complete = mirror_files(
-                record,
-                requests,
-                self._options(record),
-                cancel,
-                reached_by=partial(with_call_options, targets=targets.without_defaults()),
-                forks=targets.forks,
-                timeout=targets.timeout,
-                reconnect=reconnect,
-                watching=self._progress,
-            )
-        if not output.json:
-            show_followed(found, quiet=output.quiet)
-        elif all_hosts or results:
-            show_all_json(found)
-        else:
-            show_json(found[0], requests[0].other_hosts, ())
-        if results and is_complete and not output.quiet and has_found_nothing(found):
-            show_no_results(record.id, self.dest)
-        sys.stdout.flush()
         return interrupt.code or exit_code([result.status for result in found])
 
     def _found(self) -> RunRecord:
@@ -288,13 +252,6 @@ def show(result: FetchResult, *, quiet: bool = False) -> None:
         sys.stdout.write(f"{summary(result)}\n")
 
 
-def show_followed(results: Sequence[FetchResult], *, quiet: bool = False) -> None:
-    for result in results:
-        if result.brought or not result.reason:
-            show(replace(result, reason=""), quiet=quiet)
-    show_failures([result for result in results if result.reason])
-
-
 def _note_of_older(older: Sequence[str]) -> str:
     count, them = ("1 file is", "it") if len(older) == 1 else (f"{len(older)} files are", "them")
     names = ", ".join(printable(name) for name in older[:_OLDER_NAMED]) + (", …" if older[_OLDER_NAMED:] else "")
@@ -329,8 +286,6 @@ def fetch_command(
     host: str | None = option("--from HOST", "Fetch from this host of the run (default: node0)."),
     all_hosts: bool = flag("--all-hosts", "Fetch from every host of the run, each to DEST/HOST."),
     results: bool = flag("--results", "Fetch what ranks wrote to IPEXCTL_RUN_DIR, from every host of the run."),
-    follow: bool = flag("--follow", "Mirror the files of a run, every 10 seconds, until it ends."),
-    reconnect: float = RECONNECT,
     targets: Targets,
     home: Home,
     output: Output,
@@ -342,8 +297,7 @@ def fetch_command(
     RUN alone fetches its record and the files that it wrote on node0, to
     DEST/RUN. --results fetches what ranks wrote to the directory IPEXCTL_RUN_DIR of
     their host. At DEST, identical files are skipped, different files are
-    replaced, and partial files are resumed. With --follow, files that grow on the
-    host grow at DEST, and nothing is removed there; Ctrl-C ends only this call.
+    replaced, and partial files are resumed.
 
     \b
     Example: ipexctl fetch last:checkpoints/ ./out
@@ -358,8 +312,6 @@ def fetch_command(
         raise UserError("--results has its own path", fix=f"ipexctl fetch {found.word} {dest} --results")
     has_connect_timeout = is_on_command_line(ctx, "connect_timeout")
     call = FetchCall(found, dest, rank, host, targets, home, output, has_connect_timeout=has_connect_timeout)
-    if follow:
-        raise typer.Exit(call.follow(all_hosts=all_hosts, results=results, reconnect=reconnect))
     if all_hosts or results:
         raise typer.Exit(call.from_all(results=results))
     raise typer.Exit(call.from_one())

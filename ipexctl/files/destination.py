@@ -3,7 +3,7 @@
 `policies.py` says which files are written, `choose_transfer` from which byte on; received parts stay for the next
 call. Names are taken from directories held open and no link is followed, so nothing is written outside. Another
 account's file is not taken for a part, written into or replaced. Modes are the host's, masked by the umask, as with cp
-and rsync. For a running run, a file that grew on the host grows here in place, because a program may hold it open.
+and rsync.
 """
 
 from __future__ import annotations
@@ -49,9 +49,8 @@ class MissingPart:
 class Destination(Writer, EntryComparer):
     """Methods for one entry raise an AgentError or an OSError if it can't be written; the others can."""
 
-    def __init__(self, root: str, *, appends: bool = False) -> None:
+    def __init__(self, root: str) -> None:
         self.root = root
-        self._appends = appends
         self._file: PartFile | None = None
         self._missing: MissingPart | None = None
         try:
@@ -119,7 +118,7 @@ class Destination(Writer, EntryComparer):
                 if stat.S_IMODE(there.st_mode) != self.mode_of(entry):
                     self.set_mode(entry)
                 return None
-            return self._missing_part(directory, name, there, entry, action)
+            return self._missing_part(directory, name, entry, action)
 
     def begin(self, missing: MissingPart, at: int) -> None:
         entry = missing.entry
@@ -128,7 +127,7 @@ class Destination(Writer, EntryComparer):
         self._missing = missing
         with self.place_of(entry.path) as (directory, name):
             if at and missing.in_place:
-                if at < entry.size and not self._appends:
+                if at < entry.size:
                     raise AgentError("it changed while it was read; fetch it again")
                 self._file = PartFile.in_place(directory, name, at, entry.size)
             else:
@@ -184,30 +183,27 @@ class Destination(Writer, EntryComparer):
         self,
         directory: GuardedDirectory,
         name: bytes,
-        there: os.stat_result | None,
         entry: ManifestEntry,
         action: Action,
     ) -> MissingPart:
         """A file whose bytes, all or from some point on, are still to come."""
         missing, part = MissingPart(entry, is_new=action == "send"), part_name(name)
         status = directory.status_of(part)
-        grown = there.st_size if self._appends and there is not None and stat.S_ISREG(there.st_mode) else 0
-        transfer = choose_transfer(entry, action, grown, status.st_size if status is not None and is_own(status) else 0)
+        transfer = choose_transfer(entry, action, status.st_size if status is not None and is_own(status) else 0)
         if transfer == "whole":
             return missing
-        flags = os.O_RDWR if transfer == "append" else os.O_RDONLY
-        number = open_own(directory, part if transfer == "resume" else name, flags)
+        number = open_own(directory, part if transfer == "resume" else name, os.O_RDONLY)
         if number is None:
             return missing
         try:
-            if transfer != "check" and not lock_file(number):
+            if transfer == "resume" and not lock_file(number):
                 raise AgentError(TAKEN)
             crc, known, size = checksums(number, entry.size + 1)
         finally:
             os.close(number)
         if not 0 < size <= entry.size:
             return missing
-        return replace(missing, have=size, known=known, crc=crc, in_place=transfer != "resume")
+        return replace(missing, have=size, known=known, crc=crc, in_place=transfer == "check")
 
     def _note(self, path: str) -> None:
         if _above(path) not in self._new:
@@ -245,16 +241,14 @@ class Destination(Writer, EntryComparer):
         return HostError(f"{self.root} on this machine: {error.strerror or error}{full}")
 
 
-Transfer: TypeAlias = Literal["check", "append", "resume", "whole"]
-"""Compare hashes; after the bytes of the file or of its part, if they are the host's; or from the first byte."""
+Transfer: TypeAlias = Literal["check", "resume", "whole"]
+"""Compare hashes; after the bytes of its part, if they are the host's; or from the first byte."""
 
 
-def choose_transfer(entry: ManifestEntry, action: Action, grown: int, part: int) -> Transfer:
-    """`grown`: bytes of a file that may grow in its place, `part`: of an earlier unfinished transfer. Pure."""
+def choose_transfer(entry: ManifestEntry, action: Action, part: int) -> Transfer:
+    """`part`: bytes of an earlier unfinished transfer. Pure."""
     if action == "check":
         return "check"
-    if part <= grown and 0 < grown < entry.size:
-        return "append"
     return "resume" if 0 < part <= entry.size else "whole"
 
 

@@ -165,7 +165,7 @@ class Receiver:
         missing = self._missing.pop(number, None)
         if missing is None:
             raise HostError("it sends a file that was not requested")
-        entry = update_entry(missing.entry, event, is_followed=self._requested.is_followed)
+        entry = update_entry(missing.entry, event)
         assert self.destination is not None
         self._total += missing.have - place.offset
         self._current, self._at, self._is_skipped = (number, entry), place.offset, False
@@ -183,7 +183,7 @@ class Receiver:
         (_, entry), self._current = self._current, None
         if self._is_skipped:
             return
-        may_grow = self._requested.may_grow(entry, has_only_grown=bool(event.get("grew")))
+        may_grow = self._requested.may_grow(entry)
         try:
             self.destination.finish(event["crc"], changed=bool(event.get("changed")), may_grow=may_grow)
         except (AgentError, OSError) as error:

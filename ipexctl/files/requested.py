@@ -103,13 +103,13 @@ def read_entry(fields: Mapping[str, Any]) -> ManifestEntry:
     return ManifestEntry(path, cast("EntryKind", kind), mode, size, content, mtime)
 
 
-def update_entry(entry: ManifestEntry, fields: Mapping[str, Any], *, is_followed: bool = False) -> ManifestEntry:
+def update_entry(entry: ManifestEntry, fields: Mapping[str, Any]) -> ManifestEntry:
     """The file as it was when opened: it may have changed or grown since it was listed."""
     numbers = fields.get("size"), fields.get("mode"), fields.get("mtime")
     if numbers == (entry.size, entry.mode, entry.mtime):
         return entry
     size, mode, mtime = _checked_numbers(*numbers)
-    if not is_followed and size > max(2 * entry.size, entry.size + _GROWTH):
+    if size > max(2 * entry.size, entry.size + _GROWTH):
         listed = f"which had {readable(entry.size)} when it was listed"
         raise HostError(f"it sends {readable(size)} of {quote(entry.path)}, {listed}", "run the same command again")
     return entry._replace(size=size, mode=mode, mtime=mtime)
@@ -145,8 +145,6 @@ class AcceptedFiles:
 class RequestedPath:
     path: str | None
     run: str = ""
-    is_followed: bool = False
-    """Files are fetched repeatedly while the run writes them."""
 
     def accept(self, entries: Sequence[ManifestEntry], *, single: bool) -> AcceptedFiles:
         """Raise a HostError for an entry not requested. `single`: the host takes a path with wildcards literally."""
@@ -180,9 +178,9 @@ class RequestedPath:
         left_out = tuple(_outward(kept.pop(number)) for number in outward)
         return AcceptedFiles(kept, single=False, left_out=left_out)
 
-    def may_grow(self, entry: ManifestEntry, *, has_only_grown: bool) -> bool:
-        """True for a run's record and for followed files."""
-        return (self.is_followed and has_only_grown) or (self.path is None and entry.parts[1:2] == (_RECORD,))
+    def may_grow(self, entry: ManifestEntry) -> bool:
+        """True for a file of a run's record."""
+        return self.path is None and entry.parts[1:2] == (_RECORD,)
 
 
 def may_lead_out(link: ManifestEntry, top: int) -> bool:

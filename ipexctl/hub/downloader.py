@@ -238,8 +238,6 @@ def _reaching(
         "home": home,
         "setup": "",
         "variables": {"HF_ENDPOINT": access.url},
-        "repos": [],
-        "work": "",
         "tries": True,
     }
 

@@ -29,8 +29,7 @@ from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.hub_cache import HUB_CACHE, first_misplaced_path
 from ipexctl.node.common.json_records import JsonError
 from ipexctl.node.files.call_replies import DownloadReply, SnapshotReply
-from ipexctl.node.files.hub import OfferRequest
-from ipexctl.node.files.hub_download import HubDownloadRequest
+from ipexctl.node.files.hub_download import HubDownloadRequest, OfferRequest
 from ipexctl.node.files.manifest import ManifestEntry, read_entries
 from ipexctl.node.files.place import CONTENT
 from ipexctl.remote.connector import SessionPool
@@ -207,7 +206,7 @@ def _send_from(downloader: Downloader, manifest: Manifest, home: str) -> Origin:
         request: OfferRequest = {"home": home, "files": paths}
 
         def offer(**options: Any) -> None:
-            call(pool.session(host), "files.hub", "offer", request, cancel=pool.cancel, **options)
+            call(pool.session(host), "files.hub_download", "offer", request, cancel=pool.cancel, **options)
 
         offered = HeldCall(offer, _store_of, "its store of files for other hosts has ended")
         held.callback(lambda: futures.wait([offered.end()], OFFER_CLEANUP))

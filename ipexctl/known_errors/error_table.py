@@ -22,14 +22,12 @@ from ipexctl.hugging_face import (
     PREFIXES,
     RESUMES_ON_CPU,
     HubRepo,
-    is_repo_word,
     load_call,
     parse_repo,
     push_line,
 )
 from ipexctl.known_errors.gpu_code import suggestion_for
 from ipexctl.known_errors.match import KnownError, PatternMatch, quote_in_fix, shorten_text
-from ipexctl.node.common.records import as_list
 from ipexctl.text import join_words
 
 _DIFFERING: Final = {
@@ -273,7 +271,7 @@ _HUB_CALL: Final = re.compile(
 
 
 def _hub_repos(found: PatternMatch) -> list[HubRepo]:
-    """What was requested, according to the text, an address, the script's line, or the plan, which knows the script."""
+    """What was requested, according to the text, an address, or the script's line."""
     text = found.output.text
     by_text = [f"{_PREFIX[kind]}{name}" for kind, name in found.groups.items() if kind in _PREFIX]
     by_address = [
@@ -284,9 +282,8 @@ def _hub_repos(found: PatternMatch) -> list[HubRepo]:
         f"{_PREFIX['dataset' if match['call'] == 'load_dataset' else 'model']}{match['repo']}"
         for match in _HUB_CALL.finditer(text)
     ]
-    by_plan = [str(word) for word in as_list(found.context.plan.get("hub")) if is_repo_word(str(word))]
     repos: dict[HubRepo, None] = {}
-    for word in by_text or by_address or by_call or by_plan:
+    for word in by_text or by_address or by_call:
         with suppress(UserError):
             repos[parse_repo(word)] = None
     return list(repos)

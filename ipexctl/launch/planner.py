@@ -97,9 +97,7 @@ def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
         wire,
         cpu_variables.choose_fp32_math(gathered, nodes),
     )
-    if (
-        refusal := _check_names(context) or rank_distribution.memory_refusal(context) or hub_settings.refusal(context)
-    ) is not None:
+    if (refusal := _check_names(context) or rank_distribution.memory_refusal(context)) is not None:
         return refusal
     hosts = tuple(_host_plan(context, node) for node in nodes)
     own_address = "127.0.0.1" if context.alone else nodes[0].address

@@ -40,13 +40,11 @@ class FetchRequest:
     python: str = ""
     other_hosts: tuple[str, ...] = ()
     """Other hosts of the run with a home of their own. Empty if the user names a host."""
-    is_followed: bool = False
-    """True for --follow (`mirror.py`): a file that grows on the host grows here."""
 
     @property
     def requested(self) -> RequestedPath:
         run = self.request["run"]
-        return RequestedPath(self.request["path"], run["id"] if run is not None else "", self.is_followed)
+        return RequestedPath(self.request["path"], run["id"] if run is not None else "")
 
 
 def check_destination(dest: str) -> None:
@@ -210,7 +208,7 @@ def _open_destination(fetch_request: FetchRequest, single: bool) -> tuple[Destin
     root, name = fetch_request.dest, None
     if single and os.path.basename(root) not in ("", ".", "..") and not os.path.isdir(root):
         root, name = os.path.split(root)
-    return Destination(root or ".", appends=fetch_request.is_followed), name
+    return Destination(root or "."), name
 
 
 def _receive_once(

@@ -77,6 +77,10 @@ class Site:
         assert ran.rc == rc, ran.err + ran.out
         return ran
 
+    def remove(self) -> None:
+        for host in self.hosts.hosts:
+            on_host(host, f"rm -rf ~/{CACHE}/models--org--tiny")
+
     def push(self, *words: str, rc: int = 0, token: str = "") -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.call("push", *words, "--json", rc=rc, token=token).out)
         return found
@@ -133,8 +137,7 @@ def test_what_one_host_lacks_is_mended_there_and_a_full_disk_is_its_own_failure(
     assert named["reason"].startswith("the name of a revision")
     assert len({on_host(host, TREE) for host in site.hosts.hosts}) == 1
 
-    site.call("hub", "rm", "hf:org/tiny")
-    assert on_host(second, f"ls {CACHE}") == ""
+    site.remove()
     break_host(third, "full-disk")
     try:
         found = site.push("hf:org/tiny", rc=1)
@@ -213,5 +216,5 @@ def test_the_machine_that_downloads_is_the_named_one_or_one_that_reaches_the_hub
                 assert len({on_host(host, TREE) for host in hosts.hosts}) == 1
                 again = site.push("hf:org/tiny", "--on", on, "--dry-run")
                 assert (statuses(again), again["repos"][0]["downloaded_bytes"]) == ({"ok"}, 0)
-                site.call("hub", "rm", "hf:org/tiny")
+                site.remove()
         assert site.push("hf:org/tiny", "--on", "node0")["on"] == "node1"

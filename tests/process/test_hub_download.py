@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import random
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
 from agent_helpers import wait_until
-from env_helpers import said, start
-from hub_server import Hub, Repo, _Handler, _HubHandler
-from ipexctl.node.common.answer import AgentError
+from env_helpers import start
+from hub_server import Hub, Repo, _HubHandler
 from ipexctl.node.common.hub_cache import CACHE, first_misplaced_path
 from ipexctl.node.common.processes import all_processes
-from ipexctl.node.files import hub_download
 from ipexctl.node.files.manifest import read_entries
 
 SIZE = 9_000_000
@@ -224,7 +219,6 @@ def with_first(**fields: object) -> Callable[[Any], Any]:
         (with_first(size=None), "can't be read"),
         (with_first(lfs="x"), "can't be read"),
         (with_first(oid=None), "can't be read"),
-        (with_first(size=-5), "an invalid size for a/vocab.txt"),
     ],
 )
 def test_a_list_of_another_form_is_refused_in_words(
@@ -234,28 +228,6 @@ def test_a_list_of_another_form_is_refused_in_words(
     monkeypatch.setattr(_HubHandler, "_json", lambda self, document, **more: send(self, change(document), **more))
     reply = download(hub, tmp_path / "home", "org/tiny")
     assert (reply["event"], words in reply["reason"]) == ("failed", True), reply
-
-
-def test_a_path_below_a_file_is_an_error_of_the_hub(hub: Hub, tmp_path: Path) -> None:
-    hub.faults.names = ["config.json/x"]
-    reply = download(hub, tmp_path / "home", "org/tiny")
-    assert (reply["event"], "config.json of org/tiny as a file" in reply["reason"]) == ("failed", True), reply
-
-
-def test_a_list_without_an_end_takes_no_more_memory_than_a_list_may(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def send_on(self: _HubHandler, _: Repo, cursor: int) -> None:
-        rows = [{"type": "file", "oid": "a" * 40, "size": 1, "path": f"{cursor + n}/{'x' * 10**6}"} for n in range(20)]
-        page = f"{hub.endpoint}{self.path.partition('?')[0]}?recursive=True&cursor={cursor + 20}"
-        self._json(rows, Link=f'<{page}>; rel="next"')
-
-    monkeypatch.setattr(_HubHandler, "_tree", send_on)
-    monkeypatch.setattr(hub_download, "_MOST_FOR_LIST", 1 << 30)
-    request: Any = request_of(hub, tmp_path / "home", "org/tiny")
-    work = partial(hub_download._fetch, request, request["repos"][0], tmp_path)
-    with pytest.raises(AgentError, match="1 GB"):
-        hub_download.in_own_process(work, "the download", lambda: 0)
 
 
 def test_a_file_has_the_size_of_its_bytes_whatever_the_list_says(
@@ -269,29 +241,6 @@ def test_a_file_has_the_size_of_its_bytes_whatever_the_list_says(
     assert {entry.size for entry in blobs} == {2, 4, SIZE}
 
 
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
-def test_a_file_that_does_not_end_fills_no_disk(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    send = _Handler.send_file
-
-    def send_on(self: _Handler, path: Path, **headers: str) -> None:
-        if self.command == "HEAD" or path.name != name:
-            send(self, path, **headers)
-            return
-        self.send_response(200)
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-        for _ in range(100):
-            self.wfile.write(b"100000\r\n" + bytes(1 << 20) + b"\r\n")
-        self.wfile.write(b"0\r\n\r\n")
-
-    monkeypatch.setattr(_Handler, "send_file", send_on)
-    reply = download(hub, tmp_path / "home", "org/tiny")
-    assert (reply["event"], "more bytes of a file" in reply["reason"]) == ("failed", True), reply
-    assert sum(path.lstat().st_size for path in (tmp_path / "home").rglob("*")) < 2 * SIZE
-
-
 def test_a_cache_in_a_place_that_others_can_exchange_is_refused(hub: Hub, tmp_path: Path) -> None:
     home, shared = tmp_path / "home", tmp_path / "shared"
     check(download(hub, home, "org/tiny"), hub.repos[("model", "org/tiny")], home)
@@ -301,7 +250,6 @@ def test_a_cache_in_a_place_that_others_can_exchange_is_refused(hub: Hub, tmp_pa
         shared.chmod(mode)
         reply = download(hub, home, "org/tiny")
         assert reply["event"] == event, reply
-        assert said(start("files.hub", "list", {"home": str(home)}))["event"] == event
 
 
 def test_what_a_killed_download_has_left_goes_with_the_next(hub: Hub, tmp_path: Path) -> None:
@@ -318,21 +266,3 @@ def test_what_a_killed_download_has_left_goes_with_the_next(hub: Hub, tmp_path: 
     (blobs / f"{'a' * 40}.0123abcd.incomplete").write_bytes(b"of another snapshot")
     check(download(hub, home, "org/tiny"), repo, home)
     assert [path.name for path in blobs.glob("*.incomplete")] == [f"{'a' * 40}.0123abcd.incomplete"]
-
-
-def test_a_hub_that_sends_hardly_anything_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub_download, "_SILENCE", 0.3)
-    monkeypatch.setattr(hub_download, "_TICK", 0.05)
-
-    def drip(tell: hub_download.Tell) -> NoReturn:
-        for _ in range(8):
-            tell(None)
-            time.sleep(0.1)
-        time.sleep(60)
-        raise AssertionError
-
-    began = time.monotonic()
-    with pytest.raises(AgentError, match="hardly comes"):
-        hub_download.in_own_process(drip, "the download", lambda: 1000)
-    assert 0.8 < time.monotonic() - began < 10
-    assert multiprocessing.active_children() == []

@@ -134,7 +134,7 @@ class Hub(BaseHTTPRequestHandler):
 
 
 def look(tmp_path: Path, *, env: dict[str, str] | None = None, **changes: Any) -> dict[str, Any]:
-    request = {"home": "~/.ipexctl", "setup": "", "variables": {}, "repos": [REPO, DATA], "work": "."}
+    request = {"home": "~/.ipexctl", "setup": "", "variables": {}}
     account = {**os.environ, "HF_HOME": "", "HF_HUB_OFFLINE": "", **(env or {})}
     return said(start("network.hub_check", "query", {**request, "tries": False, **changes}, env=account))
 
@@ -147,37 +147,15 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return home
 
 
-def test_repositories_are_found_in_both_caches(tmp_path: Path, own_home: Path) -> None:
+def test_repositories_of_the_own_cache_alone_are_counted(tmp_path: Path, own_home: Path) -> None:
     cache = tmp_path / "own"
     fill(cache / "hub", "datasets--org--d", "v1")
     fill(cache / "hub", "models--org--other")
     (cache / "hub" / "models--a--unfinished").mkdir()
     variables = {"HF_HOME": str(cache)}
     found = look(tmp_path, home=str(own_home), variables=variables)
-    assert (found["in_home"], found["in_own"]) == (["hf:org/tiny"], ["hf-dataset:org/d"])
     assert (found["has_own_cache"], found["others"], found["problem"]) == (True, 2, "")
-    wrong = look(
-        tmp_path, home=str(own_home), variables={"XDG_CACHE_HOME": str(cache)}, repos=[{**REPO, "revision": "v2"}]
-    )
-    assert (wrong["in_home"], wrong["has_own_cache"]) == ([], False)
-
-
-@pytest.mark.core
-def test_datasets_that_were_prepared_and_directories_count(tmp_path: Path, own_home: Path) -> None:
-    mixed = {**DATA, "word": "hf-dataset:org/MyData2", "repo_id": "org/MyData2"}
-    for home, name in ((tmp_path / "own", "org___d"), (own_home / "hub", "org___my_data2")):
-        (home / "datasets" / name / "default" / "0.0.0" / COMMIT).mkdir(parents=True)
-    (tmp_path / "own" / "datasets" / "org___my_data2").mkdir()  # of a preparation that failed
-    (own_home / "code" / "project-1" / "sub" / "org" / "tiny").mkdir(parents=True)
-    own = {"HF_HOME": str(tmp_path / "own"), "HF_HUB_CACHE": str(tmp_path / "elsewhere")}
-    found = look(tmp_path, home=str(own_home), variables=own, work="sub", repos=[REPO, DATA, mixed])
-    assert (found["in_own"], found["directories"]) == (["hf-dataset:org/d"], ["hf:org/tiny"])
-    assert found["prepared_in_own"] == ["hf-dataset:org/d"]
-    assert found["prepared_in_home"] == ["hf-dataset:org/MyData2"]
-    own = {"HF_DATASETS_CACHE": str(own_home / "hub" / "datasets")}
-    assert look(tmp_path, variables=own, repos=[DATA, mixed])["prepared_in_own"] == ["hf-dataset:org/MyData2"]
-    (tmp_path / "work" / "org" / "d").mkdir(parents=True)
-    assert look(tmp_path, work=str(tmp_path / "work"))["directories"] == ["hf-dataset:org/d"]
+    assert not look(tmp_path, home=str(own_home), variables={"XDG_CACHE_HOME": str(cache)})["has_own_cache"]
 
 
 @pytest.mark.parametrize(

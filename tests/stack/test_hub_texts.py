@@ -14,11 +14,9 @@ import pytest
 from real_helpers import require_disk, require_package
 
 from clean_environment import package_environ
-from hub_server import Hub
 from ipexctl.hugging_face import HubRepo, load_call
 from ipexctl.known_errors.error_table import known_errors
 from ipexctl.known_errors.match import FailureContext, RankOutput, cause_of
-from ipexctl.node.network.hub_check import RepoRequest, is_prepared
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
 
@@ -69,30 +67,10 @@ def test_why_names_the_push_line_after_seconds(python: Path, tmp_path: Path, sou
     assert ended.returncode == 1, ended.stderr
     assert seconds < MOST_SECONDS
     output = RankOutput(1, "node2", err=tuple(ended.stderr.splitlines()), exit_code=1)
-    plan = {"hub": ["hf:org/tiny"]}  # as the plan knows an argument of the script
-    cause = cause_of(output, FailureContext("train-1", (output,), plan=plan), known_errors())
+    cause = cause_of(output, FailureContext("train-1", (output,)), known_errors())
     assert cause is not None, ended.stderr
     assert cause.id == "hf.no_internet"
     assert cause.fix.split("; ")[0] == CASES[source]
-
-
-def test_datasets_load_without_the_hub_what_they_have_prepared(python: Path, tmp_path: Path) -> None:
-    """By the name of its directory in the real library, which the look at a host knows, too."""
-    script = tmp_path / "train.py"
-    script.write_text("from datasets import load_dataset\nprint(load_dataset('org/MyData2')['train'][0])\n")
-    repo: RepoRequest = {
-        "word": "hf-dataset:org/MyData2", "repo_id": "org/MyData2", "folder": "datasets--org--MyData2",
-        "revision": "main",
-    }  # fmt: skip
-    home = tmp_path / "home"
-    assert not is_prepared(str(home / "datasets"), repo)
-    with Hub(tmp_path / "hub") as hub:
-        hub.add("dataset", "org/MyData2", {"rows.csv": b"a,b\n1,2\n"})
-        online, _ = run(python, script, home, HF_HUB_OFFLINE="0", HF_ENDPOINT=hub.endpoint)
-    assert online.returncode == 0, online.stderr
-    assert is_prepared(str(home / "datasets"), repo)
-    offline, _ = run(python, script, home)
-    assert offline.stdout == online.stdout == "{'a': 1, 'b': 2}\n", offline.stderr
 
 
 def test_datasets_load_a_pushed_dataset_by_its_directory(python: Path, tmp_path: Path) -> None:

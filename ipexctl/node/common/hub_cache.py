@@ -6,7 +6,6 @@ blobs), `refs` (commit of each branch) and `trees` (file lists).
 
 from __future__ import annotations
 
-import os
 import re
 from typing import TYPE_CHECKING
 
@@ -50,18 +49,6 @@ def repo_of(folder: str) -> tuple[str, str] | None:
     if match is None or not is_repo_id(repo_id := match[2].replace("--", "/")):
         return None
     return match[1][:-1], repo_id
-
-
-def snapshot_in(cache: str, folder: str, revision: str) -> str | None:
-    repo = os.path.join(cache, folder)
-    if not COMMIT.fullmatch(revision):
-        try:
-            with open(os.path.join(repo, "refs", revision), encoding="ascii") as file:
-                revision = file.read(41).strip()
-        except (OSError, ValueError):
-            return None
-    snapshot = os.path.join(repo, "snapshots", revision)
-    return snapshot if COMMIT.fullmatch(revision) and os.path.isdir(snapshot) else None
 
 
 def is_cache_name(name: str) -> bool:

@@ -236,6 +236,7 @@ class Plan(NamedTuple):
     project_packages: tuple[str, ...] = ()
     project: PlannedProject = PlannedProject()
     hub: tuple[str, ...] = ()
+    """Always empty; programs may read the key."""
     commit: Commit | None = None
     """Commit of the project; None until the project is sent."""
     before_start: Mapping[str, float] = {}

@@ -92,21 +92,3 @@ class SnapshotReply(NamedTuple):
 
 class DownloadReply(NamedTuple):
     snapshots: tuple[SnapshotReply, ...]
-
-
-class CachedRepo(NamedTuple):
-    kind: str
-    repo_id: str
-    revisions: tuple[str, ...]
-    """Branches and tags in the cache, else commits."""
-    files: int
-    size: int
-    used: float
-    """Last read of one of its files if the filesystem records that, else last write."""
-
-
-class CacheReply(NamedTuple):
-    path: str
-    repos: tuple[CachedRepo, ...]
-    removed: tuple[str, ...] = ()
-    freed: int = 0

@@ -1,9 +1,10 @@
-"""Downloads for `ipexctl push hf:…` on the one machine that reaches the hub, by an environment's huggingface_hub.
+"""Downloads for `ipexctl push hf:…` on the one machine that reaches the hub, by an environment's huggingface_hub, and
+offers the files to other hosts.
 
-huggingface_hub runs in a forked process. This process watches it and ends it alone if the hub sends hardly anything, or
-a list or file without end. huggingface_hub compares no hash, so each file is hashed here and compared with its name in
-`blobs`, the hash in the hub's list; a file that differs is downloaded again. Names from a hub never lead out of the
-repository's directory. Only the downloading process has the token, in its environment.
+huggingface_hub runs in a forked process, which ends with this one. It compares no hash, so each file is hashed here and
+compared with its name in `blobs`, the hash in the hub's list; a file that differs is downloaded again. Names from a hub
+never lead out of the repository's directory. Only the downloading process has the token, in its environment. `offer`
+links files of the cache into a store of its own for `peer_transfer.py`, until its stdin ends.
 """
 
 from __future__ import annotations
@@ -13,23 +14,24 @@ import hashlib
 import importlib
 import multiprocessing
 import os
-import resource
 import signal
 import site
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Collection, Iterator, NamedTuple, Optional, TypedDict
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Collection, Iterator, NamedTuple, TypedDict
 
-from ipexctl.node.common.answer import SIGNALS, AgentError, answer_until_stopped, emit, explain_os_error
-from ipexctl.node.common.clock import Stopwatch
+from ipexctl.node.common.answer import SIGNALS, Action, AgentError, answer_until_stopped, emit, explain_os_error
 from ipexctl.node.common.files import disk_usage, explain_full_disk, free_space, write_atomically
-from ipexctl.node.common.guarded_directory import blocks_of, check_name
-from ipexctl.node.common.home import home_of, make_home
+from ipexctl.node.common.guarded_directory import GuardedDirectory, blocks_of, check_name
+from ipexctl.node.common.home import home_of, make_home, open_home
 from ipexctl.node.common.hub_cache import CACHE, COMMIT, HF_HOME, HUB, HUB_CACHE, folder_of, is_blob_name
+from ipexctl.node.common.link import ready
 from ipexctl.node.common.processes import end_with_parent
+from ipexctl.node.files import push
 from ipexctl.node.files.call_replies import DownloadReply, SnapshotReply
-from ipexctl.node.files.checkpoint_layout import directories_above
+from ipexctl.node.files.file_stream import check_hash
 from ipexctl.node.files.manifest import ManifestEntry, VerifiedBlobs, to_json
+from ipexctl.node.files.place import CONTENT
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -41,16 +43,8 @@ _TOO_MANY = 429
 _NOT_CONNECTED = ("ConnectError", "ConnectTimeout", "ProxyError", "NewConnectionError", "gaierror")
 """Errors of HTTP clients that got no connection."""
 _CHUNK = 1 << 20
-"""Bytes written at once; small, to notice a slow hub that still sends."""
+"""Bytes written at once; small, so that a download that was cut keeps nearly all that has arrived."""
 _MOST_SHOWN = 300
-_MOST_MEMORY = 4 << 30
-_MOST_FOR_LIST = 1 << 30
-_MOST_UNLISTED = 64 << 20
-"""Limit for a file missing from the hub's list, such as huggingface_hub's and Xet's own."""
-_SILENCE = 120.0
-_LEAST = 1 << 20
-"""Bytes that must arrive in `_SILENCE` seconds: a hub may send one now and then."""
-_ROWS_REPORTED = 100
 _LATER = "run it again later; if it stays, tell those who keep the hub"
 _KEPT = "the files that have arrived are kept: run it again"
 _LOG_IN = "with a token of an account that may read it: read -rs HF_TOKEN; export HF_TOKEN; then the same call"
@@ -86,8 +80,8 @@ class _Snapshot(NamedTuple):
     lacking: int
 
 
-Tell = Callable[[Optional[int]], None]
-"""Called with the bytes still to download, and with None while the list comes."""
+Tell = Callable[[int], None]
+"""Called with the bytes still to download."""
 
 
 class _Library:
@@ -125,23 +119,17 @@ def _adapt(file_download: Any) -> None:
 
 def _fetch(request: HubDownloadRequest, wanted: WantedRepo, cache: Path, tell: Tell) -> _Snapshot:
     """List a repository and, unless it is a dry run, download what the cache lacks."""
-    limit = _MOST_FOR_LIST  # a list may be of any length
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.RLIM_INFINITY))
     library = _Library(request)
     try:
-        commit, files = _list(library, request, wanted, tell)
+        commit, files = _list(library, request, wanted)
         blobs = cache / folder_of(wanted["kind"], wanted["repo_id"]) / "blobs"
         lacking = {file.blob: file.size for file in files if not (blobs / file.blob).exists()}
         found = _Snapshot(commit, files, sum(lacking.values()))
         if request["dry_run"]:
             return found
-        limit = _MOST_MEMORY
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.RLIM_INFINITY))
         tell(found.lacking)
         if found.lacking > free_space(str(cache)):
             raise explain_full_disk(str(cache), found.lacking)
-        largest = max(lacking.values(), default=0) + _MOST_UNLISTED  # a file of the hub may have no end
-        resource.setrlimit(resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY))
         library.hub.snapshot_download(
             wanted["repo_id"],
             repo_type=wanted["kind"],
@@ -153,9 +141,6 @@ def _fetch(request: HubDownloadRequest, wanted: WantedRepo, cache: Path, tell: T
         return found
     except AgentError:
         raise
-    except MemoryError:
-        reason = f"the list of {wanted['repo_id']} does not fit into {limit >> 30} GB"
-        raise AgentError(reason, _LATER) from None
     except (AttributeError, IndexError, KeyError, TypeError) as error:  # huggingface_hub checks no types
         reason = f"the list of {wanted['repo_id']} from {library.endpoint} can't be read: {str(error)[:_MOST_SHOWN]}"
         raise AgentError(reason, _LATER) from None
@@ -163,22 +148,15 @@ def _fetch(request: HubDownloadRequest, wanted: WantedRepo, cache: Path, tell: T
         raise _explain(error, library, wanted) from None
 
 
-def _list(library: _Library, request: HubDownloadRequest, wanted: WantedRepo, tell: Tell) -> tuple[str, list[_File]]:
+def _list(library: _Library, request: HubDownloadRequest, wanted: WantedRepo) -> tuple[str, list[_File]]:
     api, kind, name, patterns = library.hub.HfApi(), wanted["kind"], wanted["repo_id"], request["include"]
     answer_time = library.hub.constants.HF_HUB_ETAG_TIMEOUT  # otherwise it waits for a firewall
     info = api.repo_info(name, repo_type=kind, revision=wanted["revision"], timeout=answer_time)
     commit = str(info.sha)
     if not COMMIT.fullmatch(commit):
         raise AgentError(f"the hub names no commit of {name}: {commit[:80]!r}")
-    found = {}
     rows = api.list_repo_tree(name, recursive=True, revision=commit, repo_type=kind)
-    for number, entry in enumerate(rows, 1):
-        if number % _ROWS_REPORTED == 0:
-            tell(None)
-        if hasattr(entry, "blob_id"):
-            found[entry.path] = entry
-    if clash := next((above for path in found for above in directories_above(path) if above in found), ""):
-        raise AgentError(f"the hub lists {clash} of {name} as a file and as a directory", _LATER)
+    found = {entry.path: entry for entry in rows if hasattr(entry, "blob_id")}
     files = []
     for path in library.utils.filter_repo_objects(found, allow_patterns=patterns or None):
         entry, lfs = found[path], found[path].lfs
@@ -186,8 +164,6 @@ def _list(library: _Library, request: HubDownloadRequest, wanted: WantedRepo, te
         files.append(_File(path, int(entry.size), lfs.sha256 if lfs else entry.blob_id))
         if not is_blob_name(files[-1].blob):
             raise AgentError(f"the hub's name for {path} of {name} is not a hash: {files[-1].blob[:80]!r}")
-        if files[-1].size < 0:
-            raise AgentError(f"the hub lists an invalid size for {path} of {name}: {files[-1].size}", _LATER)
     if not files:
         what = f" that matches {', '.join(patterns)}" if patterns else ""
         raise AgentError(f"{name} has no file{what}", "look at its files on the hub, then name others: --include GLOB")
@@ -198,8 +174,6 @@ def _explain(error: Exception, library: _Library, wanted: WantedRepo) -> AgentEr
     name, endpoint = wanted["repo_id"], library.endpoint
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return explain_os_error(error)
-    if isinstance(error, OSError) and error.errno == errno.EFBIG:
-        return AgentError(f"the hub sends more bytes of a file of {name} than its list has", _LATER)
     causes = list(_causes(error))
     kind_of_answer = library.utils.HfHubHTTPError
     answered: Any = next((cause for cause in causes if isinstance(cause, kind_of_answer)), None)
@@ -239,30 +213,23 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def in_own_process(work: Callable[[Tell], _Snapshot], what: str, measure: Callable[[], int]) -> _Snapshot:
-    """Result of the work in a forked process, which is killed if the count of `measure` hardly grows."""
+    """Result of the work in a forked process, which a signal to this one ends."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_send_result, args=(work, sender))
     process.start()
     sender.close()
-    before, silence, total = measure(), Stopwatch(), 0
-    last = before
+    before, total = measure(), 0
     try:
-        while silence.seconds < _SILENCE:
+        while True:
             if receiver.poll(_TICK):
                 message = receiver.recv()
                 if isinstance(message, _Snapshot):
                     return message
                 if isinstance(message, AgentError):
                     raise message
-                total = message or total
-                silence.restart()
-            now = measure()
-            emit("progress", done=min(now - before, total), total=total)
-            if abs(now - last) >= _LEAST:  # less, if another call removes a model
-                last = now
-                silence.restart()
-        raise AgentError(f"{what} hardly comes: less than {_LEAST >> 20} MB in {_SILENCE:g} s", _KEPT)
+                total = message
+            emit("progress", done=min(measure() - before, total), total=total)
     except EOFError:
         process.join()
         raise AgentError(f"the process of {what} ended with exit code {process.exitcode}", _KEPT) from None
@@ -391,5 +358,38 @@ def download(request: HubDownloadRequest, _: BinaryIO) -> DownloadReply:
     return DownloadReply(tuple(_Repo(request, wanted, cache, verified).bring() for wanted in request["repos"]))
 
 
+_SIGN_OF_LIFE = 300.0
+"""Seconds between events of a waiting call: one that is silent for an hour counts as hung."""
+
+
+class OfferRequest(TypedDict):
+    home: str
+    files: list[list[str]]
+
+
+def offer(request: OfferRequest, stdin: BinaryIO) -> dict[str, str]:
+    """Link files into the store of a directory that only this call uses, until its stdin ends."""
+    home = home_of(request, CACHE)
+    top = str((Path(home) / HF_HOME).resolve())  # `hub` may be the user's link to a larger disk
+    open_home(home)
+    name = push.own_directory(f"{top}/{os.urandom(8).hex()}")
+    with GuardedDirectory.open(top) as above:
+        push.remove_abandoned(above)
+        os.mkdir(name, 0o700, dir_fd=above.number)
+        with push.enter_own(above, name) as own:
+            try:
+                for sha256, path in request["files"]:
+                    check_name(path)
+                    with own.enter(f"{push.STORE}/{check_hash(sha256)}".encode(), make=True, mode=0o700) as place:
+                        place.link_to(os.fsencode(f"{top}/{HUB_CACHE}/{path}"), CONTENT.encode())
+                emit("offered", store=f"{own.path}/{push.STORE}")
+                while not ready([stdin.fileno()], [], _SIGN_OF_LIFE)[0]:
+                    emit("alive")
+            finally:
+                push.clean_up(above, own, name)
+    return {}
+
+
 def main(action: str) -> int:
-    return answer_until_stopped({"download": download}[action])
+    actions: dict[str, Action] = {"download": download, "offer": offer}
+    return answer_until_stopped(actions[action])

@@ -9,7 +9,6 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import replace
-from pathlib import Path
 
 from ipexctl.errors import Refusal
 from ipexctl.facts.facts import Facts, addresses_among
@@ -18,7 +17,7 @@ from ipexctl.facts.software import running_pythons, ways_to_python
 from ipexctl.hosts.host import Host, check_same_home
 from ipexctl.hosts.nodeset import fold
 from ipexctl.hugging_face import hf_home
-from ipexctl.launch.hub_settings import CACHES, OFFLINE_NAMES, with_arguments
+from ipexctl.launch.hub_settings import CACHES, OFFLINE_NAMES
 from ipexctl.launch.request import Gathered, Node0Files, RankEnv, common_python
 from ipexctl.limits import PATHS_CHECK
 from ipexctl.node.common.asked import Asked
@@ -33,7 +32,7 @@ from ipexctl.remote.session import Session
 from ipexctl.run.start.connection_checks import read_node0
 from ipexctl.run.start.path_checks import check_paths
 from ipexctl.run.start.request import StartError, StartFailure
-from ipexctl.script_file import NO_USE, HostHub, Hub, HubUse
+from ipexctl.script_file import NO_HUB, HostHub, Hub
 from ipexctl.spec import RunSpec
 from ipexctl.stack.catalog import StackSpec, known_rows, project_of
 from ipexctl.stack.env.record import records_of
@@ -45,7 +44,6 @@ def gather(
     spec: RunSpec,
     pool: SessionPool,
     *,
-    hub: HubUse = NO_USE,
     dry_run: bool = False,
     before_install: bool = False,
     probed: Sequence[HostFacts] = (),
@@ -60,7 +58,7 @@ def gather(
     job = transport.job(os.environ)
     time_left = run_in_background(lambda: transport.seconds_left(job) if job else None, "job")
     paths = run_in_background(lambda: check_paths(spec, pool), "paths")
-    of_hub = run_in_background(lambda: ask_hosts(spec, hub, pool), "hub")
+    of_hub = run_in_background(lambda: ask_hosts(spec, pool), "hub")
     node0_files = run_in_background(
         lambda: read_node0(pool.session(node0), spec.asked.home, pool.cancel) if others else Node0Files(), "node0"
     )
@@ -251,59 +249,30 @@ _READ: frozenset[str] = frozenset(
 _LONGEST = 120
 
 
-def find_use(spec: RunSpec) -> HubUse:
-    """What the script and its arguments name, without directories of the project."""
-    project = spec.project
-    use = project.script.hub if project.script is not None else HubUse()
-    use = with_arguments(use, spec.asked.argv[1:])
-    work = project.root / project.subdirectory
-    return use.without(frozenset(entry.repo for entry in use.repos if _is_directory(work, entry.repo.repo_id)))
-
-
-def _is_directory(work: Path, name: str) -> bool:
-    return (work / name).is_dir()
-
-
-def ask_hosts(spec: RunSpec, use: HubUse, pool: SessionPool) -> Hub:
-    asked = spec.asked
-    if not use.is_any:
-        return Hub(use)
+def ask_hosts(spec: RunSpec, pool: SessionPool) -> Hub:
+    """Ask if each host reaches the hub, where the script imports a library of it."""
+    asked, script = spec.asked, spec.project.script
+    if script is None or not script.uses_hub:
+        return NO_HUB
     given = spec.variables
     is_decided = asked.offline_hub or not given.keys().isdisjoint(OFFLINE_NAMES)
-    words = {entry.repo.word: entry.repo for entry in use.repos}
     request: HubRequest = {
         "home": asked.home,
         "setup": asked.setup or "",
         "variables": {name: value for name, value in given.items() if name in _READ or name.lower().endswith("_proxy")},
-        "repos": [
-            {"word": word, "repo_id": repo.repo_id, "folder": repo.folder, "revision": repo.revision}
-            for word, repo in words.items()
-        ],
-        "work": spec.work_path,
         "tries": not is_decided,
     }
 
     def query_hub(host: Host, session: Session) -> FoundHub:
         del host
-        label = "look for models and data of the hub"
         return call(
-            session, "network.hub_check", "query", request, label=label, timeout=PATHS_CHECK, cancel=pool.cancel
+            session, "network.hub_check", "query", request, label="ask the hub", timeout=PATHS_CHECK, cancel=pool.cancel
         ).decode(FoundHub)
 
     found = {done.host.name: done.result for done in pool.each(spec.hosts, query_hub) if done.result is not None}
-    directories = frozenset(words[word] for host in found.values() for word in host.directories if word in words)
     return Hub(
-        use.without(directories),
         {
-            name: HostHub(
-                printable(host.problem)[:_LONGEST],
-                host.has_own_cache,
-                frozenset(words[word] for word in host.in_home if word in words),
-                frozenset(words[word] for word in host.in_own if word in words),
-                host.others,
-                frozenset(words[word] for word in host.prepared_in_home if word in words),
-                frozenset(words[word] for word in host.prepared_in_own if word in words),
-            )
+            name: HostHub(printable(host.problem)[:_LONGEST], host.has_own_cache, host.others)
             for name, host in found.items()
-        },
+        }
     )

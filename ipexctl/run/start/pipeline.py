@@ -42,7 +42,7 @@ from ipexctl.run.registry import RunRecord, RunRegistry, new_id, new_record, rea
 from ipexctl.run.start.before_install import likely_nodes
 from ipexctl.run.start.begin import Launch, clean_up
 from ipexctl.run.start.connection_checks import NoLogin, check_connectivity, remember_failure
-from ipexctl.run.start.context import find_use, gather
+from ipexctl.run.start.context import gather
 from ipexctl.run.start.exclusive import HostLocks, Obstacles, lock_hosts, refusal
 from ipexctl.run.start.path_checks import check_data, unsynced_arguments
 from ipexctl.run.start.project import files_in_other_generations, find_commit
@@ -254,7 +254,7 @@ def _plan(
 ) -> tuple[Gathered, Plan]:
     """Raises a StartError, and a UserError for ranks to show that do not exist."""
     spec = start.spec
-    context = gather(spec, start.pool, hub=find_use(spec), dry_run=dry_run, probed=probed)
+    context = gather(spec, start.pool, dry_run=dry_run, probed=probed)
     notes = list(context.notes)
     if dry_run:
         if query is not None:
@@ -387,7 +387,7 @@ def _plan_hosts(context: Gathered, run: str) -> Plan:
     if isinstance(plan, Refusal):
         raise StartError(plan)
     notes = (*plan.notes, *_accelerate_notes(context))
-    plan = plan._replace(notes=notes, hub=tuple(entry.repo.word for entry in context.hub.use.repos))
+    plan = plan._replace(notes=notes)
     if not plan.env:
         return plan
     plan = plan._replace(install=install_command(spec.asked.env), packages=packages)

@@ -24,7 +24,6 @@ from ipexctl.hosts.host import Host, quote
 from ipexctl.hosts.nodeset import fold
 from ipexctl.known_errors.error_table import PACKAGES
 from ipexctl.known_errors.gpu_code import find_gpu_lines
-from ipexctl.launch.hub_settings import hub_use_of, imported_modules
 from ipexctl.launch.request import MPI_MODULES, Gathered
 from ipexctl.limits import IMPORTS_CHECK
 from ipexctl.node.common.asked import Asked
@@ -240,7 +239,7 @@ def read_script(name: str, data: bytes) -> tuple[ScriptFile, ast.Module | None]:
         uses_trainer=uses_trainer(tree),
         uses_accelerate=uses_accelerate(tree),
         resumes=find_resume_call(tree),
-        hub=hub_use_of(tree, name),
+        uses_hub=any(module in _HUB_LIBRARIES for node in ast.walk(tree) for module in imported_modules(node)),
         mpi_import=_mpi_import(tree, name),
         gpu_lines=find_gpu_lines(tree, text),
         files=named_files(tree),
@@ -255,6 +254,18 @@ def _not_python(name: str, problem: str, interpreter: str = "") -> UserError:
         f"the script {quote(name)} {problem}, not Python",
         fix=f"to run a command: ipexctl run -- {interpreter}{shlex.quote(path)}",
     )
+
+
+_HUB_LIBRARIES: Final = frozenset(
+    {"datasets", "diffusers", "evaluate", "huggingface_hub", "peft", "sentence_transformers", "transformers", "trl"}
+)
+
+
+def imported_modules(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name.partition(".")[0] for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+        yield node.module.partition(".")[0]
 
 
 def _mpi_import(tree: ast.Module, name: str, *, only_certain: bool = False) -> MpiImport | None:

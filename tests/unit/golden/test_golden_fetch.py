@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import test_run_fetch as fetching
 from golden_file import Case, golden_diff, refusal, without
-from test_mirror import LiveRun, nothing
 from test_run_record import BELOW, RUN
 
 from ipexctl.files.requested import FetchSource, parse_source
@@ -18,7 +17,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.node.files.file_sender import unreadable
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
-from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
+from ipexctl.remote.outcome import HostError
 from ipexctl.run.fetch import fetch, order_of_host, order_of_run
 from ipexctl.run.registry import RunRegistry
 from ipexctl.run.start.project import files_in_other_generations
@@ -86,22 +85,6 @@ def files(tmp_path: Path) -> list[Case]:
     return [*cases, *(Case(f"not brought: {each.name}", without(each.reason, tmp_path)) for each in kept)]
 
 
-def mirrors(base: Path, monkeypatch: pytest.MonkeyPatch) -> list[Case]:
-    """What is said of a run that is followed: until its files come, while node0 is away, and at its end."""
-    base.mkdir()
-    live = LiveRun(base, monkeypatch)
-    lost, events = Unreachable("the connection was lost"), live.results / "tb/events"
-    live.steps = [nothing, live.write(events, "1"), live.fail(lost), nothing]
-    live.mirror().follow(is_over=False)
-    live.steps = [nothing, live.fail(lost), nothing]
-    mirror = live.mirror(reconnect=0)
-    with pytest.raises(Unreachable) as caught:
-        mirror.follow(is_over=False)
-    end, stop = mirror.results(caught.value)[0], mirror.results(Cancelled("stopped"))[0]
-    notices = [Case(f"notice {number}", without(text, base)) for number, text in enumerate(live.notices)]
-    return [*notices, Case("away for too long", end.reason, end.fix), Case("Ctrl-C", stop.reason, stop.fix)]
-
-
-def test_fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cases = [*sources(), *runs(tmp_path), *files(tmp_path), *mirrors(tmp_path / "live", monkeypatch)]
+def test_fetch(tmp_path: Path) -> None:
+    cases = [*sources(), *runs(tmp_path), *files(tmp_path)]
     assert not (diff := golden_diff("fetch", cases)), diff

@@ -11,7 +11,7 @@ from golden_file import Case, golden_diff
 from golden_file import refusal as refused
 from golden_file import refused as refused_case
 from launch_helpers import IPEX, STOCK, batch, cpu, eth, machine, plan, refusal, software, variables
-from test_hub import CUT_OFF, DATA, IN_OWN, LACKS, TINY, cut_off, host, hub
+from test_hub import host, hub
 from test_launcher_lines import REFUSED_LINES, SHELL_SCRIPTS, unwrapped
 from test_mpirun import BARE, MAY_NEED_MPI, MPI, NEEDS_MPI, NO_MPI, OPEN
 from test_show_plan import MIXED
@@ -21,7 +21,6 @@ from case_table import literals_of
 from ipexctl.errors import Refusal
 from ipexctl.facts.system_facts import Memory, System
 from ipexctl.hosts.host import Host
-from ipexctl.hugging_face import parse_repo
 from ipexctl.launch.accelerate_config import remarks
 from ipexctl.launch.accelerate_env import unsupported_settings
 from ipexctl.launch.overrides import check_options
@@ -29,7 +28,7 @@ from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.request import RankEnv
 from ipexctl.node.common.asked import Asked, Export
 from ipexctl.node.common.plan import Plan
-from ipexctl.script_file import HostHub, Hub
+from ipexctl.script_file import HostHub
 from ipexctl.spec import AccelerateConfig
 from ipexctl.ui.launch_plan import plan_lines
 from plan_helpers import spec_of
@@ -65,21 +64,6 @@ LAUNCHERS: tuple[dict[str, Any], ...] = (
     {**NEEDS_MPI, "launcher": "direct"},
 )
 CONFIGS = literals_of(__file__, "configs")
-
-LACKING: tuple[tuple[Hub, dict[str, Any]], ...] = (
-    (hub(LACKS, LACKS), {}),
-    (hub(LACKS, IN_OWN), {}),
-    (hub(cut_off(IN_OWN), CUT_OFF), {}),
-    (hub(LACKS, CUT_OFF), {}),
-    (hub(CUT_OFF, CUT_OFF, is_certain=False), {}),
-    (hub(CUT_OFF, CUT_OFF), {"exports": (Export("HF_HUB_OFFLINE", "-x", "0"),)}),
-)
-OUT_OF_REACH: tuple[tuple[Hub, dict[str, Any]], ...] = (
-    (hub(CUT_OFF, CUT_OFF), {}),
-    (hub(LACKS, LACKS), {"offline_hub": True}),
-    (hub(LACKS, LACKS, repos=(TINY, DATA)), {"exports": (Export("HF_HUB_OFFLINE", "-x", "1"),)}),
-    (hub(HostHub("no answer", in_own=frozenset({parse_repo("hf:org/tiny@v1")})), CUT_OFF), {}),
-)
 
 
 def plans() -> list[Plan]:
@@ -245,17 +229,8 @@ def wrapped() -> list[Case]:
 
 
 def of_hubs() -> list[Case]:
-    both = host(1), host(2)
-    noted = [plan(*both, hub=found, **options) for found, options in LACKING]
-    hidden = plan(host(1, has_hub=True), hub=hub(HostHub(others=3), repos=()))
-    return [
-        *(Case("what hosts lack", note) for made in noted for note in made.notes if "org/tiny" in note),
-        *(Case("a hidden cache", note) for note in hidden.notes if "HF_HOME" in note),
-        *(
-            refused_case("what no host can get", refusal(*both, hub=found, **options))
-            for found, options in OUT_OF_REACH
-        ),
-    ]
+    hidden = plan(host(1, has_hub=True), hub=hub(HostHub(others=3)))
+    return [Case("a hidden cache", note) for note in hidden.notes if "HF_HOME" in note]
 
 
 def test_launch() -> None:
