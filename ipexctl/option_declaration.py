@@ -53,8 +53,6 @@ class Declaration(NamedTuple):
     lost_in: tuple[str, ...] = ()
     """Targets of `ipexctl export` that can't express the option."""
     consequence: str = ""
-    in_sh: str = ""
-    """Words to put before a command in a shell for the same effect as in the rank wrapper. `{}`: the value."""
 
     @property
     def flag(self) -> str:

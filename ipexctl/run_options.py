@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.node.common.asked import Asked
@@ -66,14 +65,6 @@ DECLARED: Final[Mapping[str, Declaration]] = {
         panel=_RANKS,
         minimum=0,
         maximum=_MOST_RANKS,
-    ),
-    "nice": Declaration(
-        "--nice N",
-        "Niceness of the ranks, 0 to 19, for machines that others use (default: {default}).",
-        panel=_RANKS,
-        minimum=0,
-        maximum=19,
-        in_sh="nice -n {}",
     ),
     "backend": Declaration(
         "--backend",
@@ -184,15 +175,6 @@ DECLARED: Final[Mapping[str, Declaration]] = {
         lost_in=_EVERY_EXPORT,
         consequence="it needs all its hosts",
     ),
-    "spares": Declaration(
-        "--spares N",
-        "Keep the last N hosts waiting to replace lost ones (default: {default}).",
-        panel=_ENDING,
-        minimum=0,
-        maximum=_MOST_RANKS,
-        lost_in=_EVERY_EXPORT,
-        consequence="no host waits",
-    ),
     "hang_after": Declaration(
         "--hang-after S",
         "Report a hang after S seconds without output, 0 for never (default: {default}).",
@@ -247,13 +229,6 @@ DECLARED: Final[Mapping[str, Declaration]] = {
         lost_in=_EVERY_EXPORT,
         consequence="ipexctl ps does not show it",
     ),
-    "metric": Declaration(
-        "--metric RE",
-        "Regular expression for the output; its first group is samples per second. For scripts without a DataLoader.",
-        panel=_WATCHING,
-        lost_in=_EVERY_EXPORT,
-        consequence="nothing reads it from the output",
-    ),
 }
 
 
@@ -268,7 +243,6 @@ if TYPE_CHECKING:
         bind: Bind
         omp: int | None
         ccl_workers: int | None
-        nice: int
         backend: AskedBackend
         allreduce: AskedAllReduce
         wire: Wire
@@ -292,7 +266,6 @@ if TYPE_CHECKING:
         keep_going: bool
         checkpoint: str | None
         min_hosts: int | None
-        spares: int
         hang_after: float
         exclusive: bool
         wait: float | None
@@ -301,7 +274,6 @@ if TYPE_CHECKING:
         meter: bool
         profile: bool
         tag: str | None
-        metric: str | None
 
 
 def changed_options(asked: Asked) -> Iterator[tuple[str, Declaration, Any]]:
@@ -310,9 +282,3 @@ def changed_options(asked: Asked) -> Iterator[tuple[str, Declaration, Any]]:
         value = getattr(asked, name)
         if value != Asked._field_defaults[name]:
             yield name, declaration, value
-
-
-def words_in_sh(asked: Asked) -> tuple[str, ...]:
-    """Words before a rank's command that make a shell do what the rank wrapper does with these options."""
-    given = [declaration.in_sh.format(value) for _, declaration, value in changed_options(asked)]
-    return tuple(word for words in given for word in shlex.split(words))

@@ -74,13 +74,12 @@ def _check_restarts(asked: Asked) -> Refusal | None:
         )
     if not asked.has_pool:
         return None
-    option = "--spares" if asked.min_hosts is None else "--min-hosts"
     if not asked.max_restarts:
         return Refusal(
-            f"{option} needs --max-restarts: without it, a loss ends the run", f"{option} N --max-restarts 3"
+            "--min-hosts needs --max-restarts: without it, a loss ends the run", "--min-hosts N --max-restarts 3"
         )
     if asked.backend == "none":
-        return Refusal(f"{option} is not for independent copies (--backend none)", f"leave {option} out")
+        return Refusal("--min-hosts is not for independent copies (--backend none)", "leave --min-hosts out")
     return None
 
 
@@ -101,7 +100,7 @@ def check_limits(asked: Asked) -> Refusal | None:
 def check_addresses(gathered: Gathered) -> Refusal | None:
     """Refuse a machine that is named twice, possible with `internal=` or --iface."""
     owners: dict[str, str] = {}
-    for host in gathered.first_hosts if len(gathered.first_hosts) > 1 else ():
+    for host in gathered.spec.hosts if len(gathered.spec.hosts) > 1 else ():
         other = owners.setdefault(gathered.addresses[host.name], host.name)
         if other != host.name:
             return Refusal(
@@ -175,9 +174,7 @@ def worker_count(gathered: Gathered, wanted: Mapping[str, str], backend: Backend
     """oneCCL's workers per rank; 0 if the user, or a login on every host, turns them off."""
     if backend != "ccl" or world_size == 1 or gathered.asked.ccl_workers == 0:
         return 0
-    logins = {
-        gathered.facts[host.name].environment.variables.get("CCL_WORKER_OFFLOAD") for host in gathered.first_hosts
-    }
+    logins = {gathered.facts[host.name].environment.variables.get("CCL_WORKER_OFFLOAD") for host in gathered.spec.hosts}
     of_logins = next(iter(logins)) if len(logins) == 1 else None
     if _is_off(wanted.get("CCL_WORKER_OFFLOAD", of_logins or "")):
         return 0

@@ -62,11 +62,11 @@ def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
     if (refusal := check_addresses(gathered)) is not None:
         return refusal
     asked = gathered.asked
-    distribution = ranks_on(gathered.first_hosts, gathered.facts, asked)
+    distribution = ranks_on(gathered.spec.hosts, gathered.facts, asked)
     if isinstance(distribution, Refusal):
         return distribution
     ranks_per_host = {
-        host.name: count for host, count in zip(gathered.first_hosts, distribution.counts, strict=True) if count
+        host.name: count for host, count in zip(gathered.spec.hosts, distribution.counts, strict=True) if count
     }
     world_size = sum(ranks_per_host.values())
     share = min(cores_per_rank(gathered.facts[name].cpu, count) for name, count in ranks_per_host.items())
@@ -187,7 +187,7 @@ def _nodes(
     omp = 1 if keeps_workers else requested_number(wanted, "OMP_NUM_THREADS") or asked.omp or 1
     bind_workers = "CCL_WORKER_AFFINITY" not in wanted
     need = gathered.earlier_memory.size if gathered.earlier_memory else 0
-    for host in gathered.first_hosts:
+    for host in gathered.spec.hosts:
         if host.name not in ranks_per_host:
             continue
         facts = gathered.facts[host.name]

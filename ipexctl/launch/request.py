@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -98,10 +98,6 @@ class Gathered:
         """Hosts in the order of the hostfile; the first is node0."""
         return self.spec.hosts
 
-    @property
-    def first_hosts(self) -> tuple[Host, ...]:
-        return first_hosts(self.spec.hosts, self.asked)
-
     def nodes_of(self, plan: Plan) -> tuple[Host, ...]:
         return tuple(host for host in self.hosts if host.name in plan.names)
 
@@ -115,7 +111,3 @@ def common_python(facts: Mapping[str, Facts]) -> str:
     """A Python that can run the agent, at the same path on every host; or empty."""
     paths = [host.software.agent_pythons for host in facts.values()]
     return next((path for path in paths[0] if all(path in others for others in paths)), "")
-
-
-def first_hosts(hosts: Sequence[Host], asked: Asked) -> tuple[Host, ...]:
-    return tuple(hosts[: len(hosts) - asked.spares])

@@ -14,7 +14,6 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.mpi import started_by, title_of
 from ipexctl.node.common.plan import HostPlan, Plan, Setting
 from ipexctl.run.start.request import StartFailure
-from ipexctl.run_options import words_in_sh
 from ipexctl.text import printable, short_list, short_numbers
 from ipexctl.ui.machine_drawing import DrawnRank, machine_lines, short_cpu
 from ipexctl.ui.messages import paint, wants_color, wrap_fix, wrap_text
@@ -65,7 +64,7 @@ def _sections(plan: Plan, width: int, machines: Mapping[str, Cpu]) -> Iterator[t
     place = "What node0, and a starter on each other host, starts for each rank" if by_starters else "What node0 starts"
     yield f"{place} ({title_of(plan.flavor)})", _command(plan.argv, width)
     yield "Variables of mpirun itself", _everywhere(plan.launcher_env, plan, width)
-    yield "What each rank executes", (*wrap_text(f"in {plan.cwd}", width, "  "), *_command(_rank_command(plan), width))
+    yield "What each rank executes", (*wrap_text(f"in {plan.cwd}", width, "  "), *_command(plan.command, width))
     yield "Notes", (line for note in (*plan.choices, *plan.notes) for line in wrap_fix(note, width, "  - ", "    "))
 
 
@@ -156,11 +155,6 @@ def _removed(settings: Sequence[Setting], width: int) -> Iterator[str]:
         grouped.setdefault((reason, tuple(dict.fromkeys(variables))), []).extend([host] if host else [])
     for (reason, unset), hosts in grouped.items():
         yield from _setting(", ".join(unset), (f"on {folded_hosts(hosts)}: " if hosts else "") + reason, width)
-
-
-def _rank_command(plan: Plan) -> Sequence[str]:
-    """With the options that the rank wrapper applies written for a shell."""
-    return (*words_in_sh(plan.asked), *plan.command)
 
 
 def _command(argv: Sequence[str], width: int) -> Iterator[str]:

@@ -9,15 +9,12 @@ from dataclasses import replace
 
 import pytest
 
-from agent_helpers import wait_until
 from faults.lost_node import CASES, LossRound
 from faults.rounds import chance_of, play_round
 from faults.stage import FaultLab
 from ipexctl.extras.lab.lab_plan import LabSpec
 from ipexctl.extras.lab.lab_record import Lab
-from ipexctl.node.common.liveness import LEASE_LIMITS
-from lab_run_helpers import WAIT_SCRIPT, new_cluster
-from message_data import missing
+from lab_run_helpers import new_cluster
 
 MPI_LAB = LabSpec(hosts=4)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
@@ -46,22 +43,3 @@ def test_run_that_loses_a_host_goes_on_with_the_others(stage: FaultLab, by: str,
     case = replace(found, by=by)
     played = play_round(LossRound(stage, case, chance_of(case, SEED, 1)), 1)
     assert not played.wrong, f"IPEXCTL_TESTS_SEED={SEED}\n{played.line}"
-
-
-def test_host_that_waits_keeps_its_tree_until_the_run_is_over(stage: FaultLab) -> None:
-    cluster = stage.cluster
-    cluster.write("wait.py", WAIT_SCRIPT)
-    began = cluster.begin("--ppn", "1", "--spares", "1", "--max-restarts", "1", "--checkpoint", "kept", "wait.py")
-    began.wait_for("here", times=3)
-    reserved = f".ipexctl/runs/{began.id}/reserved"
-    assert cluster.on(3, f"ls {reserved}").strip() == reserved
-    where = ("-H", cluster.lab.hostfile, "-l", "node4")
-    refused = cluster.call("uninstall", *where, "--dry-run")
-    assert missing(refused.err + refused.out, f"alive ipexctl stop {began.id}") == []
-    time.sleep(LEASE_LIMITS.files + 1)
-    cluster.write("wait.py", f"# changed\n{WAIT_SCRIPT}")
-    cluster.good("sync", *where)
-    assert len(cluster.on(3, "ls -d .ipexctl/code/project-*").split()) == 2, "the run may still begin there"
-    cluster.good("stop", began.id)
-    assert began.end() == 143
-    wait_until(lambda: not cluster.on(3, f"ls {reserved} 2>/dev/null || true"))

@@ -89,25 +89,6 @@ def test_hosts_without_an_mpi_and_without_logins_run_ranks_and_restart_them(clus
     wait_until(lambda: not processes_with(cluster.lab, "agent.zip"), 10)
 
 
-def test_spare_replaces_a_host_without_logins_between_them(cluster: Cluster) -> None:
-    cluster.write("wait.py", WAIT_SCRIPT)
-    options = ("--max-restarts", 1, "--spares", 1, "--checkpoint", "kept")
-    began = cluster.begin(*PYTHON, *options, "wait.py", cluster.marker)
-
-    def hosts_of_ranks() -> set[str]:
-        return {line.partition(":")[0] for line in processes_with(cluster.lab, f"wait.py {cluster.marker}")}
-
-    began.wait_for("here", times=4)
-    assert [host for host, _ in starters(cluster)] == ["node2", "node3"]
-    assert hosts_of_ranks() == {"node1", "node2"}
-    cluster.as_root(1, "pkill -9 -f 'agent.zip run'")
-    began.wait_for("here", times=8)
-    assert hosts_of_ranks() == {"node1", "node3"}
-    cluster.good("stop", began.id)
-    assert began.end() == 143
-    cluster.wait_until_gone(20, "agent.zip")
-
-
 def test_run_outlives_its_call_and_is_dumped_attached_and_stopped(
     cluster: Cluster, begin: Callable[..., tuple[Any, str]]
 ) -> None:

@@ -126,7 +126,7 @@ def test_rank_keeps_limits_and_umask_of_its_setup_file_and_the_wrapper_does_not(
         "set -eu\nulimit -Sn 300\nulimit -c 0\nulimit -Ss 4096\nulimit -v 30000000\numask 027\n"
         "set -a\nSITE=here\nreadonly SITE\nline=mine\numask() { echo wrong; }\n"
     )
-    run = make(LIMITS_SCRIPT, plan={"setup": str(setup)}, asked={"nice": 3}).start()
+    run = make(LIMITS_SCRIPT, plan={"setup": str(setup)}, asked={}).start()
     assert run.wait()["state"] == "ok", run.output(0, "err")
     hard = {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[1] for name in ("NOFILE", "STACK", "CPU")}
     first, second = run.output(0).decode().splitlines()

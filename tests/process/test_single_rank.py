@@ -56,15 +56,6 @@ def test_rank_has_variables_of_slurm_only_if_asked(make: Callable[..., Run]) -> 
     assert environ["SLURM_JOB_ID"].isdigit()
 
 
-@pytest.mark.parametrize("nice", [0, pytest.param(7, marks=pytest.mark.core)])
-def test_rank_has_the_planned_niceness_and_its_wrapper_has_not(make: Callable[..., Run], nice: int) -> None:
-    own = os.getpriority(os.PRIO_PROCESS, 0)
-    code = "import os\nprint(os.getpriority(os.PRIO_PROCESS, 0), os.getpriority(os.PRIO_PROCESS, os.getppid()))"
-    run = make(code, asked={"nice": nice}).start()
-    assert run.wait()["state"] == "ok"
-    assert run.output().split() == [str(max(own, nice)).encode(), str(own).encode()]
-
-
 @pytest.mark.parametrize(
     ("number", "kind", "words"),
     [(signal.SIGKILL, "lost", "0 here wrapper"), (signal.SIGTERM, "signal", "0 here SIGTERM")],
@@ -158,13 +149,7 @@ def test_windows_are_sent_to_a_follower_and_on_request(make: Callable[..., Run])
         assert files[1].data == (run.rundir / "ranks/0000.meter").read_bytes()
 
 
-def test_metric_is_read_from_the_output_without_the_meter(make: Callable[..., Run]) -> None:
-    script = "import os\nprint('samples/s: 77', 'IPEXCTL_METER' in os.environ)"
-    status = make(script, asked={"metric": r"samples/s: (\S+)"}).start().wait()
-    assert (status["throughput"]["samples_per_s"], status["throughput"]["source"]) == (pytest.approx(77.0), "metric")
-
-
-def test_without_both_nothing_is_measured(make: Callable[..., Run]) -> None:
+def test_without_the_meter_nothing_is_measured(make: Callable[..., Run]) -> None:
     run = make("import os\nprint('samples/s: 77', 'IPEXCTL_METER' in os.environ)").start()
     assert run.wait()["throughput"] is None
     assert run.output() == b"samples/s: 77 False\n"

@@ -25,7 +25,7 @@ from ipexctl.option_declaration import (
     option_text,
 )
 from ipexctl.run.start.request import read_exports
-from ipexctl.run_options import DECLARED, words_in_sh
+from ipexctl.run_options import DECLARED
 from ipexctl.spec import RunSpec, TypedCall
 from measures import defaults_in, defaults_of_options, modules
 from plan_helpers import changed, spec_of
@@ -132,12 +132,6 @@ LIMITS = [
     for limit, value in (("minimum", declaration.minimum), ("maximum", declaration.maximum))
     if value is not None
 ]
-
-
-def test_rank_wrapper_applies_the_options_that_exports_write_as_words_of_sh() -> None:
-    assert [name for name, declaration in DECLARED.items() if declaration.in_sh] == ["nice"]
-    assert words_in_sh(plan(machine(cpu(4), 1), nice=19).asked) == ("nice", "-n", "19")
-    assert words_in_sh(Asked()) == ()
 
 
 @pytest.mark.parametrize(("name", "limit", "value"), LIMITS)

@@ -242,13 +242,6 @@ def _reboots(context: LossRound) -> LossResult:
     return LossResult((NAMES, after), (host,), ((NAMES, NAMES), (NAMES, without(host))))
 
 
-def _spare_replaces(context: LossRound) -> LossResult:
-    context.pause(2.0)
-    host = context.chance.choice(NAMES[1:3])
-    context.lose(host)
-    return LossResult((NAMES[:3], without(host)), (host,))
-
-
 def _node0_alone(context: LossRound) -> LossResult:
     """Node0 is cut off from all others, and from the control machine: its rank uses an address whose link is down."""
     context.pause(2.0)
@@ -267,7 +260,6 @@ CASES: Final = (
     LossCase("a lost host is back in the restart", _back_in_the_restart),
     LossCase("a lost host is back, and another is lost", _back_at_the_next_restart, steps=1500),
     LossCase("a host reboots", _reboots),
-    LossCase("a spare replaces a lost host", _spare_replaces, options=("--spares", "1")),
     LossCase("node0 is cut off, and goes on alone", _node0_alone, options=("--min-hosts", "1")),
 )
 

@@ -14,7 +14,6 @@ from typing import Final
 from ipexctl.errors import UserError
 from ipexctl.launch.python_env import own_paths
 from ipexctl.node.common.plan import ALLREDUCE, FP32_MATH, RANK_NAMES, WIRE, WRAPPER_NAMES, Plan, Setting
-from ipexctl.run_options import words_in_sh
 from ipexctl.text import printable, variable_in_sh
 
 MASTER: Final = ("MASTER_ADDR", "MASTER_PORT")
@@ -179,11 +178,6 @@ def comment(text: str) -> str:
 
 def command_line(plan: Plan) -> str:
     return shlex.join(plan.command)
-
-
-def rank_prefix(plan: Plan) -> tuple[str, ...]:
-    """Words before a rank's command, for options that the rank wrapper applies in a run."""
-    return words_in_sh(plan.asked)
 
 
 def portable_command_line(plan: Plan) -> str:

@@ -22,7 +22,6 @@ from ipexctl.extras.export.common import (
     host_of_rank,
     note_omitted,
     rank_of_mpi,
-    rank_prefix,
     require_mpirun,
     require_process_group,
     secrets_of,
@@ -187,8 +186,6 @@ def _rank_command(plan: Plan, launcher: Launcher) -> list[str]:
     if any(rank.batch for rank in plan.ranks):
         condition = f'[ "${{SLURM_CPUS_PER_TASK:-}}" = 1 ] && {TAKING_TURNS} true 2>/dev/null'
         turns = [WHY_TURNS, f'if {condition}; then set -- {TAKING_TURNS} "$@"; fi']
-    if prefix := rank_prefix(plan):
-        turns += [f'set -- {shlex.join(prefix)} "$@"']
     if launcher == "srun" or plan.flavor == "openmpi":
         return [*turns, 'exec "$@"']
     return [

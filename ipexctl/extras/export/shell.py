@@ -22,7 +22,6 @@ from ipexctl.extras.export.common import (
     fold_line,
     header,
     host_of_rank,
-    rank_prefix,
     require_mpirun,
     secrets_of,
     source,
@@ -178,7 +177,6 @@ def _rank(plan: Plan, setup: str | None) -> list[str]:
         "exec",
         '${cores:+taskset -c "$cores"}',
         *(["$turns"] if takes_turns else []),
-        *map(shlex.quote, rank_prefix(plan)),
         command_line(plan),
     ]
     return [*lines, " ".join(words)]

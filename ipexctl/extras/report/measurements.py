@@ -54,8 +54,6 @@ class Measurements:
     ranks: Mapping[int, Sequence[Window]] = field(default_factory=dict, hash=False)
     hosts: Mapping[str, Sequence[HostWindow]] = field(default_factory=dict, hash=False)
     losses: tuple[tuple[float, float], ...] = ()
-    is_metric: bool = False
-    """Samples are values that a rank printed for the whole run, so they are not summed over the ranks."""
 
 
 NO_MEASUREMENTS: Final = Measurements()
@@ -64,12 +62,10 @@ NO_MEASUREMENTS: Final = Measurements()
 def measurements_of(
     ranks: Mapping[int, RankWindows], hosts: Mapping[str, HostWindows], losses: tuple[tuple[float, float], ...]
 ) -> Measurements:
-    by_metric = any(rates is not None and rates.by_metric for record in ranks.values() for rates in record.windows)
     return Measurements(
         {rank: windows_of(record.started, record.seconds, record.windows) for rank, record in ranks.items()},
         {host: host_windows_of(record.started, record.seconds, record.windows) for host, record in hosts.items()},
         losses,
-        is_metric=by_metric,
     )
 
 

@@ -157,7 +157,7 @@ def report_page(
         facts=tuple(_facts(record, snapshot, plan)),
         took=snapshot.took,
         measured=status.throughput,
-        throughput=throughput_of(grid, is_metric=measured.is_metric, together=together) if grid is not None else None,
+        throughput=throughput_of(grid, together=together) if grid is not None else None,
         loss=_loss(measured, grid, start, end),
         grid=grid,
         hosts=curves,
@@ -221,11 +221,8 @@ def _facts(record: RunRecord, snapshot: RunSnapshot, plan: Mapping[str, Any]) ->
             yield Fact(f"Attempt {attempt.attempt}", f"{format_count(attempt.world_size, 'rank')} on {hosts}")
 
 
-def throughput_of(grid: RankGrid, *, is_metric: bool = False, together: bool = True) -> TimeCurve | None:
-    """Samples/s of all ranks that train `together`, or as printed (`is_metric`); else steps/s and the ranks' range."""
-    printed = min((row for row in grid.rows if row.samples), key=lambda row: row.rank, default=None)
-    if is_metric and printed is not None:
-        return TimeCurve("Throughput, as the script prints it", "samples/s", printed.samples_per_s, grid.columns)
+def throughput_of(grid: RankGrid, *, together: bool = True) -> TimeCurve | None:
+    """Samples/s of all ranks that train `together`; else steps/s and the ranks' range."""
     if not any(row.steps for row in grid.rows):
         return None
     columns = range(grid.columns.count)

@@ -51,7 +51,6 @@ class Asked(NamedTuple):
     bind: Bind = "auto"
     omp: int | None = None
     ccl_workers: int | None = None
-    nice: int = 0
     backend: AskedBackend = "auto"
     allreduce: AskedAllReduce = "auto"
     wire: Wire = "fp32"
@@ -69,7 +68,6 @@ class Asked(NamedTuple):
     max_restarts: int = 0
     checkpoint: str | None = None
     min_hosts: int | None = None
-    spares: int = 0
     hang_after: float = 600.0
     """Seconds without output from any rank until the silence is reported; 0 for never."""
     exclusive: bool = False
@@ -79,7 +77,6 @@ class Asked(NamedTuple):
     """`report`; `dump` also dumps all stacks; `stop` also stops the run after that."""
     meter: bool = True
     tag: str | None = None
-    metric: str | None = None
     exclude: tuple[str, ...] = ()
     include: tuple[str, ...] = ()
     data: tuple[str, ...] = ()
@@ -124,7 +121,7 @@ class Asked(NamedTuple):
 
     @property
     def has_pool(self) -> bool:
-        return self.min_hosts is not None or self.spares > 0
+        return self.min_hosts is not None
 
     @property
     def script(self) -> str:

@@ -17,8 +17,8 @@ Liveness = Literal["live", "starting", "dead", "over", "unknown"]
 """With a record: `live`, `over`, or `dead` if the supervisor died before the end. Without a record, as on every node
 but node0: `starting` while the run's files are new, then `unknown`."""
 RESERVED_FILE = "reserved"
-"""Empty file of a run with mpirun on a spare host, where no process shows that the run is not over. Removed at the end.
-"""
+"""Empty file of a run with mpirun on a host without ranks, where no process shows that the run is not over.
+Removed at the end."""
 DAY = 86400.0
 
 

@@ -351,7 +351,7 @@ def to_json(plan: Plan) -> Json:
         "world_size": plan.world_size,
         "hostfile": plan.hostfile,
         "time_limit": plan.time_limit,
-        "rank_options": {"nice": plan.asked.nice},
+        "rank_options": {"nice": 0},
     }
 
 

@@ -90,7 +90,7 @@ class Throughput(NamedTuple):
     data_wait: float | None = None
     """Share of the time that ranks waited for data, 0 to 1."""
     source: str = ""
-    """Where samples were counted: dataloader, or metric (the script's output); steps if samples are unknown."""
+    """Where samples were counted: dataloader; steps if samples are unknown."""
 
 
 class TrainingGroup(NamedTuple):

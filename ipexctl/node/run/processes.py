@@ -104,16 +104,13 @@ def bind_as_planned(plan: RankPlan, mismatches: list[str]) -> Iterator[None]:
             os.sched_setaffinity(0, before)
 
 
-def prepare_child(nice: int, limits: ProcessLimits) -> Callable[[], None]:
-    """Return a preexec_fn with settings that the wrapper itself must not have: an account can't lower its niceness
-    again, and a nice wrapper would answer late. A setup file's limits come last, because the wrapper might fail with
-    them."""
+def prepare_child(limits: ProcessLimits) -> Callable[[], None]:
+    """Return a preexec_fn with settings that the wrapper itself must not have: it might fail with a setup file's
+    limits."""
     die_with_wrapper = end_with_parent(signal.SIGKILL)
 
     def prepare() -> None:
         die_with_wrapper()
-        if nice > os.getpriority(os.PRIO_PROCESS, 0):  # the login may already be nicer
-            os.setpriority(os.PRIO_PROCESS, 0, nice)
         limits.apply()
 
     return prepare

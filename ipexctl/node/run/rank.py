@@ -87,10 +87,9 @@ class Rank:
         self.guard = processes.Guard()
         self.stacks = process_stacks.ProcessStacks(plan.rundir, plan.command)
         host = host_to_meter(plan, rank, job.secrets)
-        self.metric, self.nice = options.metric or "", options.nice
         self.profile = os.path.join(plan.rundir, "spill", f"{rank:04}{SUFFIX}")
         profile = self.profile if options.profile else ""
-        self.meter = RankMeter(is_on=options.meter, metric=self.metric, host=host, profile=profile)
+        self.meter = RankMeter(is_on=options.meter, host=host, profile=profile)
         process = {"rank": rank, "host": socket.gethostname(), "pid": os.getpid(), "instance": os.urandom(16).hex()}
         started = {"start": start_of(os.getpid()), "scope": pid_scope()}
         self.identity: Json = {**process, **started, "attempt": job.attempt}
@@ -311,7 +310,7 @@ class Rank:
         if self.streams:  # the command is started again
             out, err = (stream.buffer for stream in self.streams)
             meter = self.meter
-            self.meter = RankMeter(is_on=meter.is_on, metric=self.metric, host=meter.host, profile=meter.profile)
+            self.meter = RankMeter(is_on=meter.is_on, host=meter.host, profile=meter.profile)
         else:
             out, err = self.output_buffer("stdout"), self.output_buffer("stderr")
         mismatches: list[str] = []
@@ -330,7 +329,6 @@ class Rank:
             is_directory = error.filename == self.plan.cwd
             problem = self.start_problem("no-directory" if is_directory else "no-command", file, reason)
             reason += "; is the project synced to this path? (ipexctl sync)" if is_directory else ""
-        read_metric = self.meter.read_output if self.metric else None
         pipes: list[IO[bytes]]
         if self.child is None:
             pipes = [open(os.devnull, "rb"), open(os.devnull, "rb")]  # noqa: SIM115
@@ -338,9 +336,7 @@ class Rank:
             assert self.child.stdout is not None
             assert self.child.stderr is not None
             pipes = [self.child.stdout, self.child.stderr]
-        self.streams = [
-            supervisor_client.CommandStream(pipe, buffer, read_metric) for pipe, buffer in zip(pipes, (out, err))
-        ]
+        self.streams = [supervisor_client.CommandStream(pipe, buffer) for pipe, buffer in zip(pipes, (out, err))]
         now = time.monotonic()
         if self.child is None:
             self.apply(self.state.on_not_started(reason, code, problem, tuple(mismatches), now))
@@ -374,7 +370,7 @@ class Rank:
                 stderr=subprocess.PIPE,
                 close_fds=False,  # the MPI library uses descriptors that mpirun opened
                 start_new_session=True,
-                preexec_fn=processes.prepare_child(self.nice, setup.process),
+                preexec_fn=processes.prepare_child(setup.process),
             )
 
     def start_problem(self, kind: str, file: str, reason: str) -> Detail:

@@ -1,4 +1,4 @@
-"""The meter in the rank wrapper: reads the command's step ring, its output and /proc, and makes windows of them.
+"""The meter in the rank wrapper: reads the command's step ring and /proc, and makes windows of them.
 
 One rank of each host also sends `host`. After a reconnect, the windows of the last minute are sent again, because
 messages may be lost with a connection.
@@ -6,7 +6,6 @@ messages may be lost with a connection.
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, Sequence, Union
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 VARIABLE = "IPEXCTL_METER"
 MOST_UNSENT = 360
 """Windows kept while the supervisor can't be reached: an hour's."""
-MAX_LINE = 4096
 Window = Union[StepWindow, HostNotes, RankProfile]
 _KINDS = {HostNotes: "host", RankProfile: "profile"}
 
@@ -33,38 +31,11 @@ class MeteredHost(NamedTuple):
     iface: str
 
 
-class MetricReader:
-    def __init__(self, pattern: str) -> None:
-        self._pattern = re.compile(pattern)
-        self._rest = b""
-
-    def read(self, data: bytes) -> float | None:
-        r"""The first group of the last match, else None. \r ends a line too, for progress bars."""
-        lines = (self._rest + data).replace(b"\r", b"\n").split(b"\n")
-        self._rest = lines.pop()[-MAX_LINE:]
-        for line in reversed(lines):
-            found = self._pattern.search(line[:MAX_LINE].decode(errors="replace"))
-            value = _as_number(found[1] if found is not None and found.re.groups else "")
-            if value is not None:
-                return value
-        return None
-
-
-def _as_number(text: str | None) -> float | None:
-    try:
-        value = float((text or "").replace(",", ""))  # 1,234.5
-    except ValueError:
-        return None
-    return value if 0 <= value < float("inf") else None
-
-
 class RankMeter:
-    def __init__(self, *, is_on: bool, metric: str = "", host: MeteredHost | None = None, profile: str = "") -> None:
+    def __init__(self, *, is_on: bool, host: MeteredHost | None = None, profile: str = "") -> None:
         """`profile`: path of the file in which the command leaves its profile; empty unless its start is profiled."""
         self._is_on = self.is_on = is_on
-        self._has_metric = bool(metric)
         self._reader = MeterReader.create() if is_on else None
-        self._metrics = {stream: MetricReader(metric) for stream in ("out", "err")} if metric else {}
         self.profile = profile
         self._profile = ProfileFile(profile) if profile else None
         self._attempt = self._request = 0
@@ -94,19 +65,12 @@ class RankMeter:
         return environ if self._reader is None else {**environ, VARIABLE: self._reader.path, **profile}
 
     def start(self, now: float) -> None:
-        if self._is_on or self._has_metric:
-            self._windows = WindowMaker(now, has_metric=self._has_metric)
         if self._is_on:
+            self._windows = WindowMaker(now)
             self._probe = RankProbe(now)
         if self._is_on and self._host is not None:
             self._host_probe = HostProbe(self._host.cores, self._host.iface, now)
             self._host_probe.take(now)
-
-    def read_output(self, stream: str, data: bytes, now: float) -> None:
-        reader = self._metrics.get(stream)
-        value = reader.read(data) if reader is not None else None
-        if value is not None and self._windows is not None:
-            self._windows.add_metric(now, value)
 
     def poll(self, pids: Sequence[int], now: float) -> None:
         """Read the ring and the processes. After 20 seconds without a call, records are lost."""

@@ -23,7 +23,6 @@ class RankRates(NamedTuple):
     samples_per_s: float | None = None
     data_wait: float | None = None
     """Fraction of the steps' time in which the rank waited for its DataLoader."""
-    by_metric: bool = False
     rss: float | None = None
     """Bytes of all processes of the rank."""
     cpu: float | None = None
@@ -68,8 +67,6 @@ def merge(windows: Sequence[Rates]) -> Rates:
     return type(windows[0])(*(_mean(values) for values in zip(*windows)))  # type: ignore[arg-type]
 
 
-def _mean(values: Sequence[float | bool | None]) -> float | bool | None:
+def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    if known and isinstance(known[0], bool):
-        return any(known)
     return sum(known) / len(known) if known else None

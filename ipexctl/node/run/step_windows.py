@@ -7,7 +7,7 @@
 - A rank has a figure for samples if they are known for all but MOST_UNKNOWN of the time, and the run if all its ranks
   have one: accelerate's dispatching loader reads for all ranks in one of them.
 - A run's steps are its median rank's, its samples the sum of the ranks; of one group's ranks, if ranks train in smaller
-  groups than planned. --metric values count for the whole run.
+  groups than planned.
 """
 
 from __future__ import annotations
@@ -50,7 +50,6 @@ class StepWindow(NamedTuple):
     data_wait: float | None = None
     """Fraction of the steps' time spent waiting for data; None without a step or a DataLoader."""
     reduce_wait: float | None = None
-    by_metric: bool = False
     notes: RankNotes | None = None
     gradients: float = 0.0
     is_fp32: bool = False
@@ -71,14 +70,12 @@ class StepWindow(NamedTuple):
         # In a window with a pause, a step that began before it would count as if it had taken only the time inside.
         is_whole = self.step_seconds > LEAST_WHOLE * WINDOW
         step_seconds = self.step_seconds if is_whole else max(self.step_seconds, self.worked)
-        samples_seconds = self.seconds if self.by_metric else step_seconds
-        is_known = self.samples is not None and samples_seconds > 0
+        is_known = self.samples is not None and step_seconds > 0
         notes = {} if self.notes is None else self.notes._asdict()
         return RankRates(
             steps_per_s=self.steps / step_seconds if step_seconds else 0.0,
-            samples_per_s=(self.samples or 0.0) / samples_seconds if is_known else None,
+            samples_per_s=(self.samples or 0.0) / step_seconds if is_known else None,
             data_wait=self.data_wait,
-            by_metric=self.by_metric,
             collective_wait=self._collective_wait(waiting),
             **notes,
         )
@@ -97,16 +94,14 @@ FIELD_DECODERS: dict[str, FieldDecoder] = {**NATURAL}
 
 
 class WindowMaker:
-    def __init__(self, start: float, *, has_metric: bool = False) -> None:
+    def __init__(self, start: float) -> None:
         """`start`: when the command started, by the records' clock."""
-        self._has_metric = has_metric
         self._start = start
         self._number = 0
         self._first = float("inf")
         self._edge: StepRecord | None = None
         self._records: list[StepRecord] = []
         self._usual: deque[float] = deque(maxlen=64)
-        self._metrics: list[tuple[float, float]] = []
         self._last: StepRecord | None = None
         self._is_unused = False
 
@@ -146,9 +141,6 @@ class WindowMaker:
                 self._records.append(record)
             self._last = record
 
-    def add_metric(self, now: float, value: float) -> None:
-        self._metrics.append((now, value))
-
     def close_windows(self, now: float) -> list[StepWindow]:
         count = int((now - self._start) / WINDOW)
         self._number = max(self._number, count - MOST_AT_ONCE)
@@ -166,9 +158,7 @@ class WindowMaker:
     def _close(self, end: float, seconds: float, *, is_last: bool = False) -> StepWindow:
         inside = [record for record in self._records if record.wall / _NANO <= end]
         self._records = self._records[len(inside) :]
-        values = [value for at, value in self._metrics if at <= end]
-        self._metrics = self._metrics[len(values) :]
-        window = StepWindow(self._number, seconds, samples=None if self._has_metric else 0.0)
+        window = StepWindow(self._number, seconds, samples=0.0)
         if self._edge is not None:
             worked, paused = self._lengths([self._edge, *inside], end - seconds)
             newest = inside[-1] if inside else self._edge
@@ -180,9 +170,6 @@ class WindowMaker:
         if inside and self._edge is not None:
             window = _measure(window, self._edge, inside)
             self._edge = inside[-1]
-        if self._has_metric:
-            samples = values[-1] * seconds if values else None
-            window = window._replace(samples=samples, by_metric=True)
         if self._last is not None:
             window = window._replace(nan_since=self._last.nan_since, is_apart=self._last.is_apart)
         if self._number or is_last:
@@ -256,16 +243,14 @@ class _Sum:
     def __init__(self) -> None:
         self.seconds = self.unknown_seconds = self.sample_seconds = self.samples = self.wait = self.wait_seconds = 0.0
         self.steps = 0
-        self.by_metric = False
 
     def add(self, window: StepWindow) -> None:
         self.seconds += window.worked
         self.steps += window.steps
-        self.by_metric = self.by_metric or window.by_metric
         if window.samples is not None:
             self.samples += window.samples
-            self.sample_seconds += window.seconds if window.by_metric else window.worked
-        elif not window.by_metric:
+            self.sample_seconds += window.worked
+        else:
             self.unknown_seconds += window.worked
         if window.data_wait is not None and window.steps:
             self.wait += window.data_wait * window.worked
@@ -276,12 +261,11 @@ class _Sum:
             return None
         is_known = self.samples > 0 and self.sample_seconds > 0 and self.unknown_seconds <= MOST_UNKNOWN * self.seconds
         is_wait_known = self.wait_seconds > 0 and self.seconds - self.wait_seconds <= MOST_UNKNOWN * self.seconds
-        source = "metric" if self.by_metric and is_known else "dataloader" if is_known else "steps"
         return Throughput(
             steps_per_s=self.steps / self.seconds if self.steps and self.seconds else None,
             samples_per_s=self.samples / self.sample_seconds if is_known else None,
             data_wait=self.wait / self.wait_seconds if is_wait_known else None,
-            source=source,
+            source="dataloader" if is_known else "steps",
         )
 
 
@@ -292,11 +276,8 @@ def run_throughput(ranks: Sequence[Throughput | None], group: TrainingGroup | No
     steps = [rank.steps_per_s for rank in measured if rank.steps_per_s is not None]
     waits = [rank.data_wait for rank in measured if rank.data_wait is not None]
     samples = [rank.samples_per_s for rank in measured if rank.samples_per_s is not None]
-    printed = [rank.samples_per_s for rank in measured if rank.source == "metric"]
     total, source = None, "steps"
-    if printed:
-        total, source = printed[0], "metric"
-    elif len(samples) == len(ranks):
+    if len(samples) == len(ranks):
         copies = group.planned / group.seen if group is not None else 1
         total, source = sum(samples) / copies, "dataloader"
     return Throughput(

@@ -166,12 +166,8 @@ class SupervisorClient:
 
 
 class CommandStream:
-    def __init__(
-        self, pipe: IO[bytes], buffer: OutputBuffer, on_data: Callable[[str, bytes, float], None] | None = None
-    ) -> None:
-        """`on_data` is called with the stream's name, each piece of output, and the time."""
+    def __init__(self, pipe: IO[bytes], buffer: OutputBuffer) -> None:
         self.name = SUFFIXES[buffer.stream]
-        self._on_data = on_data
         self.number: int = pipe.fileno()
         self.buffer = buffer
         self.open = True
@@ -197,8 +193,6 @@ class CommandStream:
                 data += os.read(self.number, READ_SIZE)
         self.buffer.put(data)
         self.tail = (self.tail + data)[-_TAIL:]
-        if self._on_data is not None:
-            self._on_data(self.name, data, now)
         is_frequent = now - self._was_read_at < 2 * READ_INTERVAL
         self.read_at = now + READ_INTERVAL if is_frequent and len(data) < READ_SIZE // 2 else 0.0
         self._was_read_at = now

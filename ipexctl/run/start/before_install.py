@@ -49,7 +49,7 @@ def check_before_install(
     try:
         check_gpu_code(spec, {})
         context = gather(spec, pool, before_install=True, probed=probed)
-        distribution = ranks_on(context.first_hosts, context.facts, spec.asked)
+        distribution = ranks_on(context.spec.hosts, context.facts, spec.asked)
         if isinstance(distribution, Refusal):
             raise StartError(distribution)
         nodes = likely_nodes(spec)

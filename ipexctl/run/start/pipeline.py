@@ -29,7 +29,7 @@ from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.python_env import own_paths
 from ipexctl.launch.request import Gathered
 from ipexctl.node.common.job import ConnectivityRecord
-from ipexctl.node.common.plan import Plan, for_hosts
+from ipexctl.node.common.plan import Plan
 from ipexctl.node.common.records import RunStatus
 from ipexctl.node.env.check import normalize
 from ipexctl.remote.caller import identify_caller
@@ -46,7 +46,7 @@ from ipexctl.run.start.context import gather
 from ipexctl.run.start.exclusive import HostLocks, Obstacles, lock_hosts, refusal
 from ipexctl.run.start.path_checks import check_data, unsynced_arguments
 from ipexctl.run.start.project import files_in_other_generations, find_commit
-from ipexctl.run.start.request import StartError, StartFailure, check_pool_plan, spec_of_all
+from ipexctl.run.start.request import StartError, StartFailure, check_pool_plan
 from ipexctl.run.start.script_imports import (
     check_own_modules,
     check_script,
@@ -357,24 +357,11 @@ def _refuse_bad_project(reading: Future[Project] | None, *, wait_for_it: bool = 
 
 
 def make_plan(context: Gathered, run: str) -> Plan:
-    """The plan of a run; its working directory follows when the hosts' tree is known. Pure. Raises a StartError.
-
-    With spares, all hosts are planned like those of the first attempt, for which the decisions are told.
-    """
-    spec, plan = context.spec, _plan_hosts(context, run)
-    if not spec.asked.has_pool:
-        return plan
-    pool_plan = plan
-    if spec.asked.spares:
-        of_all = spec_of_all(spec, plan)
-        if isinstance(of_all, Refusal):
-            raise StartError(of_all)
-        pool_plan = _plan_hosts(replace(context, spec=of_all), run)
-    if (refusal := check_pool_plan(spec.asked, pool_plan)) is not None:
+    """The plan of a run; its working directory follows when the hosts' tree is known. Pure. Raises a StartError."""
+    plan = _plan_hosts(context, run)
+    if context.spec.asked.has_pool and (refusal := check_pool_plan(context.spec.asked, plan)) is not None:
         raise StartError(refusal)
-    told = ("asked", "backend_reason", "notes", "choices", "other_runs", "first_world_size")
-    first = for_hosts(pool_plan, {host.name for host in plan.hosts})
-    return first._replace(**{name: getattr(plan, name) for name in told})
+    return plan
 
 
 def _plan_hosts(context: Gathered, run: str) -> Plan:

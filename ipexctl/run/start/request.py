@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +15,6 @@ from ipexctl.file_reader import VARIABLES, decode_text, read_typed
 from ipexctl.hosts.host import Host, quote
 from ipexctl.launch.overrides import check_options
 from ipexctl.launch.rank_distribution import distribute_ranks
-from ipexctl.launch.request import first_hosts
 from ipexctl.node.common.asked import Asked, Export
 from ipexctl.node.common.placeholders import NAMES, find_wrong_name
 from ipexctl.node.common.plan import OtherRun, Plan
@@ -24,7 +22,6 @@ from ipexctl.option_declaration import CallOptions
 from ipexctl.remote.outcome import HostError, exit_code
 from ipexctl.run.ranks import EVERY_RANK, RankSet
 from ipexctl.run_options import DECLARED
-from ipexctl.spec import RunSpec
 from ipexctl.stack.env.record import check_env_name
 from ipexctl.sync.ignore import OWN
 from ipexctl.text import expand_tilde, format_count, is_variable_name
@@ -93,11 +90,6 @@ def check_request(asked: Asked) -> None:
     for option, path in (("--python", asked.python), ("--setup", asked.setup)):
         if path is not None and not path.startswith("/"):
             raise UserError(f"{option} {quote(path)} is not an absolute path", fix=f"{option} /PATH/ON/EVERY/HOST")
-    if asked.metric is not None and (problem := metric_problem(asked.metric)):
-        raise UserError(
-            f"--metric {quote(asked.metric)}: {problem}",
-            fix=r"a regular expression with one group for the number, such as --metric 'samples/s: (\S+)'",
-        )
     if asked.tag is not None and not (asked.tag.isprintable() and len(asked.tag) <= _LONGEST_TAG):
         raise UserError(
             f"--tag is one line of at most {_LONGEST_TAG} characters: {quote(asked.tag[:_LONGEST_TAG])}",
@@ -134,14 +126,6 @@ def check_packages(asked: Asked) -> None:
         raise UserError("--with and -r change an environment, and --python is never changed", fix="remove --python")
 
 
-def metric_problem(pattern: str) -> str:
-    try:
-        groups = re.compile(pattern).groups
-    except (re.error, RecursionError, OverflowError) as error:
-        return f"it is not a regular expression: {error}"
-    return "" if groups == 1 else "it needs one group, in parentheses" if not groups else "it has several groups"
-
-
 def _is_path_of_checkpoint(path: str) -> bool:
     """True for a plain path that ends in a name; `..` may only lead upward at its beginning."""
     parts = path.removeprefix("/").split("/")
@@ -156,7 +140,6 @@ def refuse_bad_rank_counts(asked: Asked, hosts: Sequence[Host], shown: RankSet =
     """Refuse numbers of ranks that do not fit the hosts, as far as known before they are contacted."""
     if (refusal := check_pool(asked, hosts)) is not None:
         raise UserError(refusal.reason, fix=refusal.fix)
-    hosts = first_hosts(hosts, asked)
     share = distribute_ranks(hosts, asked.n, asked.ppn, 1)
     if isinstance(share, Refusal):
         raise UserError(share.reason, fix=share.fix)
@@ -224,52 +207,27 @@ def _read_env_file(path: Path) -> dict[str, str]:
 
 def check_pool(asked: Asked, hosts: Sequence[Host]) -> Refusal | None:
     """Why the options can't be met on these hosts, before one is contacted."""
-    if not asked.has_pool:
-        return None
-    wanted = len(hosts) - asked.spares
-    if asked.spares and wanted < 2:
+    if asked.min_hosts is not None and asked.min_hosts > len(hosts):
         return Refusal(
-            f"--spares {asked.spares} leaves {format_count(max(wanted, 0), 'host')} of {len(hosts)} for the ranks, and "
-            "node0 can't be replaced",
-            f"--spares {len(hosts) - 2}" if len(hosts) > 2 else "name more hosts: two for the ranks, and the spares",
-        )
-    if asked.min_hosts is not None and asked.min_hosts > wanted:
-        beside = f" beside {format_count(asked.spares, 'spare')}" if asked.spares else ""
-        return Refusal(
-            f"--min-hosts {asked.min_hosts} is more than the {format_count(wanted, 'host')} of the run{beside}",
-            f"--min-hosts {max(1, wanted - 1)}, or name more hosts",
+            f"--min-hosts {asked.min_hosts} is more than the {format_count(len(hosts), 'host')} of the run",
+            f"--min-hosts {max(1, len(hosts) - 1)}, or name more hosts",
         )
     return None
-
-
-def spec_of_all(spec: RunSpec, plan: Plan) -> RunSpec | Refusal:
-    """The spec that plans all hosts like those of the first attempt."""
-    counts = {host.name: len(host.ranks) for host in plan.hosts}
-    if len(set(counts.values())) > 1:
-        return Refusal(
-            f"--spares needs the same number of ranks on every host, and {min(counts.values())} to "
-            f"{max(counts.values())} are planned",
-            "--ppn N with --spares",
-        )
-    ranks = next(iter(counts.values()))
-    minimum = spec.asked.min_hosts or len(plan.hosts)  # it stays a run that may have other hosts
-    asked = spec.asked._replace(n=None, ppn=ranks, spares=0, min_hosts=minimum, launcher=plan.launcher.mode)
-    return replace(spec, asked=asked._replace(backend=plan.backend or "auto"))
 
 
 def check_pool_plan(asked: Asked, pool_plan: Plan) -> Refusal | None:
     """Why no attempt with fewer hosts is possible."""
     node0 = pool_plan.node0
     if pool_plan.hosts[0].name != node0:
-        return Refusal(f"--min-hosts and --spares need ranks on {node0}, whose supervisor plans each attempt", "-n N")
-    minimum, hosts = asked.min_hosts or 1, len(pool_plan.hosts) - asked.spares
+        return Refusal(f"--min-hosts needs ranks on {node0}, whose supervisor plans each attempt", "-n N")
+    minimum, hosts = asked.min_hosts or 1, len(pool_plan.hosts)
     if minimum > hosts:
         return Refusal(
             f"--min-hosts {minimum} is more than the {format_count(hosts, 'host')} with ranks", "fewer --min-hosts"
         )
     if len(pool_plan.leaders) > 1 and not asked.checkpoint:
         return Refusal(
-            "--min-hosts and --spares need --checkpoint on hosts without a shared home: a lost one may have the only "
+            "--min-hosts needs --checkpoint on hosts without a shared home: a lost one may have the only "
             "copy of what the others continue from",
             "--checkpoint PATH, the file or directory that the script resumes from",
         )

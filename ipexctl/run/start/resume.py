@@ -1,5 +1,5 @@
 """`run --resume`: plans a run anew on the hosts that are left. Pure. A run is alive if any host shows a process of it.
-An unreachable host is left out. Each host keeps its number of ranks, a spare replaces a lost host, and scripts get the
+An unreachable host is left out. Each host keeps its number of ranks, and scripts get the
 world size of the very first run, whose global batch they keep.
 """
 
@@ -70,15 +70,12 @@ def resumed_spec(
             away,
             3,
         )
-    spares = asked.spares if "spares" in typed else max(0, asked.spares - len(away))
-    before, after = len(spec.hosts) - asked.spares, len(left) - spares
     found = replace(
         spec,
         hosts=left,
         options=spec.options.without(away),
         asked=asked._replace(
-            spares=spares,
-            n=asked.n if asked.n is None or "n" in typed else max(1, asked.n * after // before),
+            n=asked.n if asked.n is None or "n" in typed else max(1, asked.n * len(left) // len(spec.hosts)),
             first_world_size=record.plan.first_world_size,
             resumed=(*record.plan.asked.resumed, record.id),
         ),

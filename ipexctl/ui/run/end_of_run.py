@@ -97,8 +97,7 @@ def throughput_text(throughput: Throughput | None) -> str:
         return ""
     parts = [] if throughput.steps_per_s is None else [f"{throughput.steps_per_s:.3g} steps/s"]
     if throughput.samples_per_s is not None:
-        source = "by --metric" if throughput.source == "metric" else "by DataLoader"
-        parts.append(f"{_rate(throughput.samples_per_s)} samples/s {source}")
+        parts.append(f"{_rate(throughput.samples_per_s)} samples/s by DataLoader")
     if throughput.data_wait is not None:
         parts.append(f"{throughput.data_wait:.0%} waiting for data".replace("%", " %"))
     return ", ".join(parts)

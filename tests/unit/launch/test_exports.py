@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -41,26 +40,6 @@ def test_shell_export_uses_batch_scheduling_as_in_the_plan() -> None:
     ]
     assert '${cores:+taskset -c "$cores"} $turns /' in mixed
     assert "turns" not in to_shell(plan(more, ppn=2), hosts[:1], "/my project", "/tree").text
-
-
-def test_options_of_the_rank_wrapper_stand_before_the_command() -> None:
-    host = machine(cpu(4, threads=1), 1)
-    shell = {n: to_shell(plan(host, nice=n), (Host("node1", "node1"),), "/p", "/tree").text for n in (0, 1)}
-    slurm = {n: to_slurm(plan(host, nice=n), "/p", "job").text for n in (0, 1)}
-    assert f"nice -n 1 {ENV}/bin/python" in shell[1]
-    assert 'set -- nice -n 1 "$@"' in slurm[1]
-    assert "nice" not in shell[0] + slurm[0]
-
-
-def test_words_before_a_rank_are_quoted_in_an_export(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ("sh", "-c", 'umask 077 && exec "$0" "$@"')
-    for module in ("shell", "sbatch_file"):
-        monkeypatch.setattr(f"ipexctl.extras.export.{module}.rank_prefix", lambda _: words)
-    host = machine(cpu(4), 1)
-    script = to_shell(plan(host), (Host("node1", "node1"),), "/p", "/tree").text
-    (line,) = [line for line in script.splitlines() if "umask 077 &&" in line]
-    assert set(words) <= set(shlex.split(line))
-    assert f"set -- {shlex.join(words)} " in to_slurm(plan(host), "/p", "job").text
 
 
 @pytest.mark.skipif(os.sched_getscheduler(0) != os.SCHED_OTHER, reason="the tests were started under another policy")

@@ -18,7 +18,7 @@ Kind = TypeVar("Kind")
 
 _ASKED = (
     *("nice", "time_limit", "max_restarts", "min_hosts", "checkpoint", "checkpoint_is_found", "hang_after"),
-    *("on_hang", "meter", "metric", "is_followed", "keep_going"),
+    *("on_hang", "meter", "is_followed", "keep_going"),
 )
 """The plan has a field with the same name as some other options."""
 

@@ -14,35 +14,13 @@ from ipexctl.node.common.frames import FrameError
 from ipexctl.node.common.json_records import as_json
 from ipexctl.node.run import messages, meter_reader
 from ipexctl.node.run.host_notes import HostNotes
-from ipexctl.node.run.rank_meter import MOST_UNSENT, VARIABLE, MeteredHost, MetricReader, RankMeter
+from ipexctl.node.run.rank_meter import MOST_UNSENT, VARIABLE, MeteredHost, RankMeter
 from ipexctl.node.run.rank_notes import RankNotes
 from ipexctl.node.run.rank_profile import StepCount
 from ipexctl.node.run.rates import HostRates
 from ipexctl.node.run.step_windows import RECENT, StepWindow
 
 SECOND = 1_000_000_000
-
-
-@pytest.mark.parametrize(
-    ("pieces", "values"),
-    [
-        ([b"samples/s: 410.5\n"], [410.5]),
-        ([b"samples/s: 41", b"0.5\nsamples/s: 7"], [None, 410.5]),
-        ([b"samples/s: 1\nsamples/s: 2\nother\n"], [2.0]),
-        ([b" 5%|# | samples/s: 3\r 6%|# | samples/s: 4\r"], [4.0]),
-        ([b"samples/s: 1,234.5\n"], [1234.5]),
-        ([b"samples/s: fast\n", b"samples/s: nan\n", b"samples/s: -1\n", b"samples/s: inf\n"], [None] * 4),
-        ([b"\xffsamples/s: 5\n"], [5.0]),
-        ([b"x" * 10_000, b"samples/s: 5\n"], [None, None]),
-    ],
-)
-def test_metric_is_the_newest_value_in_whole_lines(pieces: list[bytes], values: list[float | None]) -> None:
-    reader = MetricReader(r"samples/s: (\S+)")
-    assert [reader.read(piece) for piece in pieces] == values
-
-
-def test_a_metric_that_matches_nothing_in_its_group_is_none() -> None:
-    assert MetricReader(r"samples/s: (\d+)?").read(b"samples/s: \n") is None
 
 
 def write_steps(environ: dict[str, str], seconds: int) -> None:
@@ -55,8 +33,8 @@ def write_steps(environ: dict[str, str], seconds: int) -> None:
 PIDS = [os.getpid()]
 
 
-def started(*, is_on: bool = True, metric: str = "", host: MeteredHost | None = None, seconds: int = 0) -> RankMeter:
-    meter = RankMeter(is_on=is_on, metric=metric, host=host)
+def started(*, is_on: bool = True, host: MeteredHost | None = None, seconds: int = 0) -> RankMeter:
+    meter = RankMeter(is_on=is_on, host=host)
     environ = meter.prepare({"A": "1"})
     if seconds:
         write_steps(environ, seconds)
@@ -95,15 +73,6 @@ def test_without_the_meter_nothing_is_made() -> None:
     meter.finish(1e6)
     assert (meter.take(), meter.next_end) == ([], float("inf"))
     assert len(os.listdir("/proc/self/fd")) == len(before)
-
-
-def test_metric_needs_no_meter() -> None:
-    meter = started(is_on=False, metric=r"speed (\d+)")
-    meter.read_output("out", b"speed 50\n", 1000.0)
-    meter.read_output("err", b"speed 70\n", 1004.0)
-    meter.poll(PIDS, 1010.0)
-    ((kind, fields),) = meter.take()
-    assert (kind, fields["samples"], fields["by_metric"], fields["notes"]) == ("window", 700.0, True, None)
 
 
 def test_a_command_without_steps_has_windows_with_notes() -> None:

@@ -147,13 +147,6 @@ def test_a_training_within_one_window() -> None:
     assert (window.seconds, window.step_seconds, window.steps) == (9, 4, 8)
 
 
-def test_last_window_has_a_metric_without_steps() -> None:
-    maker = WindowMaker(1000, has_metric=True)
-    maker.add_metric(1000, 50.0)
-    maker.add_metric(1004, 70.0)
-    assert maker.close_last(1009) == [StepWindow(0, 9.0, samples=630.0, by_metric=True)]
-
-
 def test_a_script_without_steps_has_windows_without_them() -> None:
     found = WindowMaker(1000).close_last(1015)
     assert [(window.number, window.seconds, window.steps, window.step_seconds) for window in found] == [
@@ -200,16 +193,6 @@ def test_records_that_go_back_are_left_out() -> None:
     assert windows_of([*records[:5], record(1000.1, 3), record(1003, 0), *records[5:]], 1010) == windows_of(
         records, 1010
     )
-
-
-def test_metric_replaces_samples_and_needs_no_steps() -> None:
-    maker = WindowMaker(1000, has_metric=True)
-    maker.add_metric(1000, 50.0)
-    maker.add_metric(1004, 70.0)
-    maker.add_metric(1015, 80.0)
-    found = maker.close_windows(1030)
-    assert [window.samples for window in found] == [700, 800, None]
-    assert all(window.by_metric and not window.steps for window in found)
 
 
 def steady(number: int, steps: int = 20, samples: float | None = 160.0, wait: float | None = 0.2) -> StepWindow:
@@ -340,11 +323,6 @@ STEPS = Throughput(2.0, None, None, "steps")
         ([KNOWN, OTHER], Throughput(1.5, 24.0, approx(0.3), "dataloader")),
         ([KNOWN, STEPS], STEPS),
         ([KNOWN, None], STEPS),
-        (
-            [STEPS, Throughput(2.0, 50.0, 0.1, "metric"), Throughput(2.0, 7.0, 0.1, "metric")],
-            Throughput(2.0, 50.0, None, "metric"),
-        ),
-        ([Throughput(None, 50.0, None, "metric"), None], Throughput(None, 50.0, None, "metric")),
     ],
 )
 def test_figures_of_a_run(ranks: list[Throughput | None], run: Throughput | None) -> None:
@@ -356,8 +334,7 @@ def test_figures_of_a_run(ranks: list[Throughput | None], run: Throughput | None
 )
 def test_rates_of_a_window(waiting: Waiting, wait: float | None) -> None:
     window = StepWindow(0, 10.0, 8, 4.0, 64.0, 0.2, 0.1, notes=RankNotes(5.0, 0.45, 0.1, 3.0))
-    assert window.rates(waiting) == RankRates(2.0, 16.0, 0.2, False, 5.0, 0.45, 0.1, wait, 3.0)
-    assert window._replace(by_metric=True).rates(waiting).samples_per_s == 6.4
+    assert window.rates(waiting) == RankRates(2.0, 16.0, 0.2, 5.0, 0.45, 0.1, wait, 3.0)
 
 
 def test_what_is_not_known_of_a_window_is_none() -> None:

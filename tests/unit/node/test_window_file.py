@@ -23,7 +23,7 @@ approx: Any = pytest.approx
 
 FULL, DAY = CAPACITY, 8640
 RATES = RankRates(1.0, 8.0, 0.25, cpu=0.5)
-MOST = RankRates(1.234567, 876.54321, 0.0123456, False, 12345678901.0, 0.543219, 0.0123, 0.4312, 0.0)
+MOST = RankRates(1.234567, 876.54321, 0.0123456, 12345678901.0, 0.543219, 0.0123, 0.4312, 0.0)
 """What is known on most hosts, in numbers of a usual length."""
 
 
@@ -181,7 +181,6 @@ def test_a_line_that_cannot_be_read_is_left_out(line: str) -> None:
     [
         (RankRates(2, 8, 0.2, cpu=0.3), RankRates(4, 16, 0.4, cpu=0.5), RankRates(3, 12, approx(0.3), cpu=0.4)),
         (RankRates(2, 8, 0.2), RankRates(4, None, None, cpu=0.5), RankRates(3, 8, 0.2, cpu=0.5)),
-        (RankRates(2, 8, by_metric=True), RankRates(2, by_metric=False), RankRates(2, 8, by_metric=True)),
     ],
 )
 def test_two_windows_become_one(first: RankRates, second: RankRates, merged: RankRates) -> None:

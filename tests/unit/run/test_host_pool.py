@@ -5,21 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from launch_helpers import IPEX, STOCK, cpu, eth, machine, request, settings_of
 
 from case_table import case_table
-from ipexctl.errors import Refusal
 from ipexctl.hosts.host import Host
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import Gathered
 from ipexctl.node.common.asked import Export
 from ipexctl.node.common.plan import WRAPPER_NAMES, Plan, choose_hosts, for_hosts, variables_of
-from ipexctl.run.start.pipeline import make_plan
-from ipexctl.run.start.request import check_pool, check_pool_plan, spec_of_all
-from ipexctl.spec import RunSpec
+from ipexctl.run.start.request import check_pool, check_pool_plan
 from plan_helpers import changed, small_plan, spec_of
 
 SPEC = spec_of()
@@ -113,12 +109,7 @@ def test_options_that_do_not_fit_the_hosts_are_refused(options: dict[str, Any], 
 
 def test_hosts_of_a_plan_that_cannot_replace_one_another_are_refused() -> None:
     machines = [machine(cpu(4), number) for number in (1, 2, 3)]
-    uneven = planned_for(request(*machines, slots=(1, 2, 1)))
-    assert isinstance(spec_of_all(changed(SPEC, spares=1), uneven), Refusal)
     even = planned_for(request(*machines, ppn=2))
-    of_all = spec_of_all(changed(SPEC, spares=1, n=4), even)
-    assert isinstance(of_all, RunSpec)
-    assert (of_all.asked.n, of_all.asked.ppn, of_all.asked.spares) == (None, 2, 0)
     lacking = check_pool_plan(changed(SPEC, min_hosts=2).asked, even)
     assert lacking is not None
     assert "--checkpoint" in lacking.fix
@@ -127,18 +118,3 @@ def test_hosts_of_a_plan_that_cannot_replace_one_another_are_refused() -> None:
     assert check_pool_plan(changed(SPEC, min_hosts=2).asked, shared) is None, "they share a home"
     without = shared._replace(node0="node0", stores={**shared.stores, "node0": "a"})
     assert check_pool_plan(changed(SPEC, min_hosts=2).asked, without) is not None, "node0 has no ranks"
-
-
-@pytest.mark.parametrize("transport", ["ssh", "srun"])
-def test_spares_are_planned_like_the_hosts_that_begin(transport: str) -> None:
-    machines = [machine(cpu(4), number) for number in (1, 2, 3, 4)]
-    asked = request(*machines, ppn=2, spares=2, checkpoint="c", launcher="mpirun", transport=transport)
-    found = make_plan(asked, "calm-otter")
-    alone = planned_for(asked)
-    assert ([host.name for host in found.hosts], found.hosts) == (["node1", "node2"], alone.hosts)
-    assert [host.name for host in found.spares] == ["node3", "node4"]
-    assert (found.argv, found.asked, found.first_world_size) == (alone.argv, alone.asked, 4)
-    assert shape(found) == shape(alone)
-    assert {file.name for file in found.files} == {"hostfile", "ssh.sh"}
-    assert [rank.rank for host in found.spares for rank in host.ranks] == [4, 5, 6, 7]
-    assert variables_of(for_hosts(found, ["node1", "node4"]), 3, {})[0] == variables_of(found, 3, {})[0]

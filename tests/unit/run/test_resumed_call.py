@@ -62,7 +62,6 @@ GONE = Unreachable("no route")
         ((GONE, FREE, FREE), {"n": 6}, (), "n2 n3", {"n": 4}),
         ((GONE, FREE, FREE), {"n": 6}, ("n",), "n2 n3", {"n": 6}),
         ((GONE, FREE, FREE), {"ppn": 2, "min_hosts": 2}, (), "n2 n3", {"ppn": 2, "n": None}),
-        ((GONE, FREE, FREE), {"n": 4, "spares": 1}, (), "n2 n3", {"n": 4, "spares": 0}),
         ((FREE, TimedOut("asleep"), GONE), {"n": 1}, (), "n1", {"n": 1}),
         ((FREE, HostError("no awk"), FREE), {}, (), "n1 n2 n3", {}),
     ],

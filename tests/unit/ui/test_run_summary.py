@@ -72,7 +72,6 @@ def test_an_older_record_has_no_negative_duration() -> None:
     [
         (Throughput(3.214, 410.42, 0.043, "dataloader"), "3.21 410 DataLoader 4"),
         (Throughput(3.214, 41042.2, None, "dataloader"), "3.21 41042 DataLoader"),
-        (Throughput(None, 0.5, None, "metric"), "0.5 --metric"),
         (Throughput(3.2, None, None, "steps"), "3.2 steps/s"),
     ],
 )

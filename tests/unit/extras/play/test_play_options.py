@@ -140,7 +140,6 @@ def test_run_module_has_the_options_of_the_run_command() -> None:
         "reconnect",
         "meter",
         "profile",
-        "metric",
         "tag",
     }
     other = {"words", "install", "stack", "torch", "packages", "requirements", "no_requirements", "export"}

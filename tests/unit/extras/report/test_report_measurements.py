@@ -137,8 +137,6 @@ def test_windows_of_the_record_become_measurements() -> None:
     made = measurements_of(ranks, hosts, ())
     assert made.ranks == {3: (Window(1000.0, 10.0, 20.0, 80.0, 1.0, 4.0),)}
     assert made.hosts["a"] == (HostWindow(1010.0, 20.0, 5e7),)
-    assert not made.is_metric
-    assert measurements_of({0: RankWindows(0.0, 10.0, (rank._replace(by_metric=True),))}, {}, ()).is_metric
 
 
 def test_the_memory_of_a_hosts_ranks_is_summed() -> None:

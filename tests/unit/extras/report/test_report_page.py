@@ -225,17 +225,6 @@ def test_only_settings_that_differ_are_named_and_no_hidden_value() -> None:
     ]
 
 
-def test_a_printed_throughput_is_that_of_the_run_and_is_not_summed() -> None:
-    windows = [Window(1000.0 + n, 1.0, 2, 8.0) for n in range(13)]
-    silent = [window._replace(samples=None) for window in windows]
-    curve = made(measured=Measurements({0: windows, 1: silent}, is_metric=True)).throughput
-    assert curve is not None
-    assert (curve.unit, set(curve.values)) == ("samples/s", {8.0})
-    again = made(measured=Measurements({0: windows, 1: windows}, is_metric=True)).throughput
-    assert again is not None
-    assert set(again.values) == {8.0}
-
-
 @case_table
 def test_a_credential_that_the_call_wrote_out_is_hidden(name: str, is_hidden: bool) -> None:
     page = made({"settings": [{"name": name, "value": "hunter2", "reason": "set by -x"}]})
