@@ -20,7 +20,10 @@ COMMANDS: Final = {
 OPTIONS: Final = {
     ("run", "--metric"): ("the meter counts steps and samples by itself", "leave it out"),
     ("run", "--nice"): ("nice is a command", "ipexctl run -- nice -n 10 python train.py"),
-    ("run", "--spares"): ("name a host more, and allow the run to go on with fewer", "ipexctl run --min-hosts 2 --max-restarts 3 train.py"),
+    ("run", "--spares"): (
+        "name a host more, and allow the run to go on with fewer",
+        "ipexctl run --min-hosts 2 --max-restarts 3 train.py",
+    ),
     ("fetch", "--follow"): ("fetch again: it skips equal files", "ipexctl fetch last ./out --results"),
 }
 """Command and option → the same."""

@@ -40,7 +40,7 @@ def ps_command(
     *,
     running: bool = flag("--running", "Show only runs that have not ended."),
     newest: int | None = option("-n --newest N", "Show only the newest N runs (default: all).", min=1),
-    prune: bool = flag("--prune", "Remove runs beyond 30 days or 2 GB from the nodes and the control machine."),
+    prune: bool = flag("--prune", "Remove runs older than 30 days from the nodes and the control machine."),
     force: bool = flag("--force", "With --prune: also runs that others began."),
     dry_run: bool = flag("--dry-run", "Print what --prune would remove; remove nothing."),
     targets: Targets,
@@ -51,9 +51,9 @@ def ps_command(
     With -H or --hosts: what runs on these hosts now, of every account: runs of
     ipexctl, calls that wait (run --wait), other programs that use cores.
 
-    A run's record (its output and status) stays on a node for 30 days, while
-    all records there take up to 2 GB; the newest 10 always stay. To change the
-    limits of run and --prune: IPEXCTL_KEEP_DAYS and IPEXCTL_KEEP_GB.
+    A run's record (its output and status) stays on a node for 30 days; the
+    newest 10 always stay. To change the limit of run and --prune:
+    IPEXCTL_KEEP_DAYS.
 
     \b
     Example: ipexctl ps

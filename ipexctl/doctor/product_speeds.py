@@ -17,7 +17,7 @@ from ipexctl.node.common.records import as_dict, as_number
 
 
 class ProductSpeeds(NamedTuple):
-    """Operations per second of one core. Files of older versions have others, in fields without `core_`."""
+    """Operations per second of one core."""
 
     core_fp32: float
     core_rounded: float

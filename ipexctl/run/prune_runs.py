@@ -29,7 +29,7 @@ from ipexctl.run.local_copy import copy_size, read_final_status, remove_copy
 from ipexctl.run.registry import RunRecord, RunRegistry
 
 DAYS: Final = "IPEXCTL_KEEP_DAYS"
-GB: Final = "IPEXCTL_KEEP_GB"
+_GONE: Final = "IPEXCTL_KEEP_GB"
 _RECORDS: Final = 3
 """A registry record is small and is kept this many times as long as the run, so that `ps` can still list it."""
 
@@ -39,30 +39,28 @@ class RetentionLimits:
     """Runs beyond these limits are pruned, but never the `newest` ones."""
 
     days: float = 30.0
-    gb: float = 2.0
     newest: int = 10
 
     def request(
         self, home: str, removal: RemovalRequest, *, mine: str | None = None, dry_run: bool = False
     ) -> PruneRunsRequest:
-        days, gb, keep = self.days, self.gb, self.newest
-        return {**removal, "home": home, "days": days, "gb": gb, "keep": keep, "mine": mine, "dry_run": dry_run}
+        return {**removal, "home": home, "days": self.days, "keep": self.newest, "mine": mine, "dry_run": dry_run}
 
 
 def read_limits(environ: Mapping[str, str]) -> RetentionLimits:
     default = RetentionLimits()
-    return RetentionLimits(_read_number(environ, DAYS, default.days), _read_number(environ, GB, default.gb))
-
-
-def _read_number(environ: Mapping[str, str], name: str, default: float) -> float:
-    text = environ.get(name, "").strip()
+    if environ.get(_GONE):
+        raise UserError(f"${_GONE} is gone: runs are removed by their age alone", fix=f"unset {_GONE}; {DAYS}=7")
+    text = environ.get(DAYS, "").strip()
     if not text:
         return default
     with contextlib.suppress(ValueError):
         number = float(text)
         if number >= 0 and math.isfinite(number):
-            return number
-    raise UserError(f"${name} is not a number of 0 or more: {text[:40]!r}", fix=f"the default is {name}={default:g}")
+            return RetentionLimits(number)
+    raise UserError(
+        f"${DAYS} is not a number of 0 or more: {text[:40]!r}", fix=f"the default is {DAYS}={default.days:g}"
+    )
 
 
 def background_prune(keep: RetentionLimits, home: str, python: str, run: str) -> str:
@@ -137,19 +135,17 @@ def prune_local(
     """Prune copies and records of ended runs on the control machine: those in `over` or with a final status."""
     now, records = time.time(), register.all()
     sizes = {record.id: copy_size(register.directory / record.id) for record in records}
-    total, gone = sum(sizes.values()), []
+    gone = []
     for record in records[: max(0, len(records) - keep.newest)]:
         if record.id not in over and read_final_status(register.directory / record.id) is None:
             continue
         age = (now - record.started) / 86400
         if age > keep.days * _RECORDS:
             gone.append(PrunedRun(record.id, sizes[record.id], f"older than {keep.days * _RECORDS:g} days"))
-        elif sizes[record.id] and (age > keep.days or total > keep.gb * 1e9):
-            reason = f"older than {keep.days:g} days" if age > keep.days else f"copies took more than {keep.gb:g} GB"
-            gone.append(PrunedRun(record.id, sizes[record.id], reason))
+        elif sizes[record.id] and age > keep.days:
+            gone.append(PrunedRun(record.id, sizes[record.id], f"older than {keep.days:g} days"))
         else:
             continue
-        total -= sizes[record.id]
         if not dry_run:
             remove_copy(register.directory, record.id)
             if age > keep.days * _RECORDS:

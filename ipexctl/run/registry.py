@@ -28,7 +28,6 @@ from ipexctl.node.common.plan import PLAN_FILE, Plan, plan_text, read_outline
 from ipexctl.option_declaration import CONNECT_SECONDS, NO_OPTIONS, CallOptions
 from ipexctl.projects.root import ProjectHere
 from ipexctl.run.pending import remove_record, runs_directory
-from ipexctl.run.records_0_4 import for_0_4, from_0_4
 from ipexctl.spec import NOT_TYPED, TypedCall
 from ipexctl.text import expand_tilde, format_clock, printable
 from ipexctl.transports import Transport, transport_named
@@ -55,7 +54,7 @@ class RunRecord:
     started: float = 0.0
     """Seconds since the epoch, by the control machine's clock; only shown, because the clock may have been wrong."""
     sequence: int = field(default=0, compare=False)
-    """Larger than that of every run saved before; 0 in records written before 0.6, which are older."""
+    """Larger than that of every run saved before."""
     nodes: tuple[Host, ...] = ()
     host_keys: str | None = None
     connect_timeout: float = CONNECT_SECONDS
@@ -308,8 +307,7 @@ def _to_json(record: RunRecord) -> Json:
     nodes = [_host_to_json(host) for host in record.nodes]
     values |= {"node0": _host_to_json(record.node0), "nodes": nodes, "options": asdict(record.options)}
     values["transport"] = values.pop("transport_name")
-    of_0_4 = for_0_4(record.plan, record.options, record.typed, record.hosts, record.leaders)
-    return {"schema": SCHEMA, **of_0_4, **values, "typed": record.typed._asdict()}
+    return {"schema": SCHEMA, **values, "typed": record.typed._asdict()}
 
 
 def _host_to_json(host: Host) -> dict[str, Any]:
@@ -345,10 +343,8 @@ def _read_record(path: Path) -> RunRecord:
         data = as_object(read_json_file(path))
         if data.get("schema") != SCHEMA:
             raise ValueError(f"its schema is {data.get('schema')!r}, not {SCHEMA!r}")
-        plan = path.with_suffix("") / PLAN_FILE
-        is_ours = "options" in data and plan.exists()
         data["transport_name"] = data.get("transport")
-        return decode(RunRecord, data, "the record", {"source": plan, **({} if is_ours else from_0_4(data))})
+        return decode(RunRecord, data, "the record", {"source": path.with_suffix("") / PLAN_FILE})
     except (OSError, ValueError) as error:
         raise UnreadableRecord(path, getattr(error, "strerror", None) or str(error)) from None
 

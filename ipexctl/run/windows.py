@@ -22,7 +22,6 @@ from ipexctl.node.common.json_records import decode, parse_json
 from ipexctl.node.run import rank_profile
 from ipexctl.node.run.rank_profile import RankProfile
 from ipexctl.node.run.window_file import (
-    BINARY,
     HOST_SUFFIX,
     MAX_FILE,
     RANK_SUFFIX,
@@ -50,8 +49,6 @@ class RunWindows:
     hosts: Mapping[int, HostWindows] = field(default_factory=dict, hash=False)
     """Keys: the lowest rank of each host, which wrote them."""
     profiles: Mapping[int, RankProfile] = field(default_factory=dict, hash=False)
-    are_older: bool = False
-    """True for a run of 0.4 or older, whose files can't be read."""
 
 
 def fetch_windows(session: Session, record: RunRecord, cancel: Cancel, *, timeout: float = WHY_ANSWER) -> RunWindows:
@@ -93,9 +90,7 @@ def run_windows(files: Iterable[WindowsFile]) -> RunWindows:
     ranks: dict[int, RankWindows] = {}
     hosts: dict[int, HostWindows] = {}
     profiles: dict[int, RankProfile] = {}
-    are_older = False
     for rank, suffix, data in files:
-        are_older = are_older or data.startswith(BINARY)
         if suffix == RANK_SUFFIX and (of_rank := decode_rank_windows(data)) is not None:
             ranks[rank] = of_rank
         elif suffix == HOST_SUFFIX and (of_host := decode_host_windows(data)) is not None:
@@ -103,7 +98,7 @@ def run_windows(files: Iterable[WindowsFile]) -> RunWindows:
         elif suffix == rank_profile.SUFFIX:
             with contextlib.suppress(ValueError):
                 profiles[rank] = decode(RankProfile, parse_json(data), "a profile")
-    return RunWindows(ranks, hosts, profiles, are_older)
+    return RunWindows(ranks, hosts, profiles)
 
 
 def check_windows(world_size: int, payload: bytes) -> WindowsFile:

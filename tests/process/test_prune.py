@@ -1,4 +1,4 @@
-"""Old runs are pruned by age and size; live, new and unknown runs are kept."""
+"""Old runs are pruned by age; live, new and unknown runs are kept."""
 
 from __future__ import annotations
 
@@ -81,11 +81,10 @@ class Runs:
         for path in (*rundir.iterdir(), rundir):
             os.utime(path, (at, at))
 
-    def prune(self, *, days: float = 30, gb: float = 2, keep: int = 0, **more: Any) -> dict[str, Any]:
+    def prune(self, *, days: float = 30, keep: int = 0, **more: Any) -> dict[str, Any]:
         request = {
             "home": str(self.home),
             "days": days,
-            "gb": gb,
             "keep": keep,
             "mine": None,
             "dry_run": False,
@@ -140,7 +139,7 @@ def test_a_clock_that_is_ahead_makes_no_run_old_and_none_of_the_newest_an_old_on
     runs.make("mine", 0)
     assert runs.prune(keep=10, mine="mine")["pruned"] == []
     assert (in_progress / "job.json").exists()
-    assert [each["id"] for each in runs.prune(keep=10, mine="mine", gb=0)["pruned"]] == names[:6]
+    assert [each["id"] for each in runs.prune(keep=10, mine="mine", days=0)["pruned"]] == names[:6]
 
 
 def test_results_stay_when_their_run_is_pruned_and_empty_directories_go(runs: Runs) -> None:
@@ -162,15 +161,6 @@ def test_every_python_of_a_node_can_prune(runs: Runs, python: str) -> None:
     runs.make("r", 99)
     request = RetentionLimits(days=1, newest=0).request(str(runs.home), BY_US)
     assert said(start("run.retention", "prune", request, python=python))["pruned"][0]["id"] == "r"
-
-
-def test_oldest_runs_are_pruned_above_the_size_limit(runs: Runs) -> None:
-    for days in (1, 2, 3, 4):
-        runs.make(f"r-{days}", days, size=2_000_000)
-    done = runs.prune(gb=0.0045)
-    assert runs.names == ["r-1", "r-2"]
-    assert done["size"] < 4_500_000
-    assert done["pruned"][0]["why"] == "all runs took more than 0.0045 GB"
 
 
 @pytest.fixture
@@ -196,7 +186,7 @@ def test_live_runs_are_never_pruned(runs: Runs, live_supervisor: dict[str, Any])
     runs.make_other("lost-elsewhere", 40, machine="another")
     runs.make_other("ended-here", 20, machine=os.uname().nodename)
     runs.make("mine", 99)
-    runs.prune(days=0, gb=0, mine="mine")
+    runs.prune(days=0, mine="mine")
     assert runs.names == sorted(
         ("about-to-begin", "brought", "closing", "elsewhere", "mine", "ranks-elsewhere", "running", "spare")
     )
@@ -393,7 +383,6 @@ def test_only_local_copies_of_ended_runs_are_pruned(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "r3").iterdir()] == ["plan.json"]
     assert (tmp_path / "r4/ranks").exists()
     assert {gone.id for gone in prune_local(register, keep, over={"r2"})} == {"r2"}
-    assert {gone.id for gone in prune_local(register, RetentionLimits(gb=0.0003, newest=0))} == {"r5"}
     assert prune_local(register, RetentionLimits(newest=10), over={"r1", "r4"}) == []
 
 

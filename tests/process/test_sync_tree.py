@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from sync_helpers import LOCAL_HOST, LocalConnector, Place, contents, put
 
-from agent_helpers import agent_argv, all_pythons, mark_home
+from agent_helpers import agent_argv, all_pythons
 from ipexctl.errors import UserError
 from ipexctl.files import file_transfer
 from ipexctl.files.routes import Distributor
@@ -312,19 +312,6 @@ def test_what_arrived_before_a_failed_transfer_is_used_by_the_next_sync(
     assert place.there() == {}
     done = place.synced()
     assert (done.files_sent, done.sent_bytes < 1000, place.there()) == (1, True, {"large": "l" * 5000})
-
-
-def test_files_of_a_transfer_of_version_0_4_are_removed_after_a_day(place: Place) -> None:
-    transfer = place.home / "tmp/sync"
-    put(place.root, "a")
-    mark_home(place.home)
-    old, part, new = "0" * 64, f"{'0' * 16}.boot-1.7.00000000.part", "1" * 64
-    for name in (f"{old}/content", part, f"{new}/content", "of a user/content", "user.part"):
-        put(transfer, name)
-    for name in (old, part, "of a user", "user.part"):
-        os.utime(transfer / name, (time.time() - 90_000,) * 2)
-    place.synced()
-    assert {path.name for path in transfer.iterdir()} == {new, "of a user", "user.part"}
 
 
 def _plan_without_shared_homes(hosts: Sequence[Host], answers: Mapping[str, TreesReply]) -> SyncPlan:

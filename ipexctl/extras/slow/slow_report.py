@@ -29,7 +29,6 @@ SCHEMA: Final = "ipexctl.slow/1"
 _WIDE: Final = 100
 _CONFIDENCE: Final = {"likely": "likely cause", "possible": "possible cause", "insufficient": "cause"}
 _NO_VERDICT: Final = {
-    "older-version": ("an older version of ipexctl wrote its figures", "for its throughput: ipexctl why {run}"),
     "no-windows": (
         "its record has no measured steps",
         "try again 10 s after the first step: ipexctl slow {run}; steps are counted unless the run has --no-meter",

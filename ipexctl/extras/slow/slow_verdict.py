@@ -234,9 +234,7 @@ def is_slow_transfer(window: TrainingWindow) -> bool:
 
 TOGETHER: Final = 0.2
 """If ranks step together, their steps in a window differ by at most this part of the median."""
-Unjudged = Literal[
-    "", "older-version", "no-windows", "too-short", "no-own-time", "independent", "not-together", "one-rank"
-]
+Unjudged = Literal["", "no-windows", "too-short", "no-own-time", "independent", "not-together", "one-rank"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,8 +312,6 @@ def find_slow_ranks(
 
 
 def _without_windows(windows: RunWindows) -> Unjudged:
-    if windows.are_older:
-        return "older-version"
     steps = [any(rates is not None and rates.steps_per_s > 0 for rates in r.windows) for r in windows.ranks.values()]
     return "no-windows" if not any(steps) else "too-short" if all(steps) else "not-together"
 

@@ -27,7 +27,7 @@ class KnownContent(NamedTuple):
     is_brought: bool
     """True if the exchange put it there and another host wrote it."""
     number: int = 0
-    """First exchange that saw this content; 0 in records of 0.4."""
+    """First exchange that saw this content."""
 
 
 KnownFiles = Dict[str, KnownContent]

@@ -29,7 +29,6 @@ from ipexctl.node.common.files import (
 from ipexctl.node.common.guarded_directory import GuardedDirectory, blocks_of, open_own
 from ipexctl.node.common.home import STATE_DIRECTORY, home_of
 from ipexctl.node.common.limits import UPLOAD_SILENCE
-from ipexctl.node.common.liveness import DAY
 from ipexctl.node.files.call_replies import Generation, PutReply, TreeChanges, TreesReply
 from ipexctl.node.files.compare import compare
 from ipexctl.node.files.manifest import ManifestEntry, identity_of, unpack_entries
@@ -200,18 +199,6 @@ def empty_stage(top: GuardedDirectory) -> None:
         directory.remove_tree(_STAGE, ignore_errors=True)
 
 
-def remove_old_transfers(home: bytes, now: float) -> None:
-    """Remove what aborted syncs of version 0.4 left in HOME/tmp/sync."""
-    with contextlib.suppress(OSError), open_own(os.path.join(decode_name(home), "tmp", "sync")) as store:
-        from ipexctl.node.common.home_entries import is_stored  # 2 ms, and few homes have that directory
-
-        for name in store.names():
-            status = store.status_of(name)
-            is_old = status is not None and now - status.st_mtime >= DAY
-            if is_old and is_stored(os.path.join(store.path, os.fsdecode(name))):
-                store.remove_tree(name, ignore_errors=True)
-
-
 class UploadStream:
     """Stream from the control machine; a read raises an AgentError if nothing comes. For the main thread."""
 
@@ -290,7 +277,6 @@ def put_into(trees: list[ProjectTree], request: PutRequest, stream: BinaryIO) ->
                 fix = f"on that host: chmod u+w {shlex.quote(directory)}"
                 raise AgentError(f"{directory} is not writable there", fix) from None
         tree.lease(own_run)
-        remove_old_transfers(home, tree.filesystem_time())
         return PutReply(changes_of(plan))
 
 

@@ -1,4 +1,4 @@
-"""Removes old runs of this host by age and size, but never a run in progress, one of unknown state, or the newest.
+"""Removes old runs of this host by age, but never a run in progress, one of unknown state, or the newest.
 Ages are those of `run_times.py`.
 
 A run is renamed before its files are deleted, so that an interrupted removal leaves no incomplete run; its summary
@@ -55,7 +55,6 @@ SUMMARY_FIELDS = (
 class PruneRunsRequest(RemovalRequest):
     home: str
     days: float
-    gb: float
     keep: int
     mine: str | None
     dry_run: bool
@@ -110,21 +109,11 @@ def choose_runs(
     runs: list[StoredRun], request: PruneRunsRequest, active: Collection[str], ages: Mapping[str, float]
 ) -> list[tuple[StoredRun, str]]:
     """Runs to remove, oldest first, with reasons. `ages`: seconds, the run that began first is the first."""
-    days, max_bytes = request["days"], request["gb"] * 1e9
+    days = request["days"]
     order = {name: number for number, name in enumerate(ages)}
     ordered = sorted(runs, key=lambda run: (ages[run.name], -order[run.name]))
     removable = [run for run in ordered[request["keep"] :] if run.name != request["mine"] and run.name not in active]
-    total = sum(run.bytes for run in runs)
-    removed: list[tuple[StoredRun, str]] = []
-    for run in reversed(removable):
-        if ages[run.name] > days * DAY:
-            removed.append((run, f"older than {days:g} days"))
-        elif total > max_bytes:
-            removed.append((run, f"all runs took more than {request['gb']:g} GB"))
-        else:
-            continue
-        total -= run.bytes
-    return removed
+    return [(run, f"older than {days:g} days") for run in reversed(removable) if ages[run.name] > days * DAY]
 
 
 def remove(runs_directory: GuardedDirectory, run: StoredRun, reason: str, now: float) -> bool:

@@ -26,8 +26,6 @@ from ipexctl.node.run.rates import HostRates, RankRates, merge
 WINDOW = 10.0
 RANK_SUFFIX, HOST_SUFFIX = ".meter", ".host"
 SCHEMA = "ipexctl.windows/1"
-BINARY = b"ipex"
-"""First bytes of files of version 0.4 and before."""
 MAX_LINE = 256
 MAX_SENT = 16 << 20
 """Bytes of all files; 64 ranks on 64 hosts have 15 MB after a day. Beyond, only each 2nd, 4th, 8th … window is sent."""

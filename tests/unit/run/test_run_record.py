@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import stat
 from dataclasses import replace
@@ -117,17 +116,6 @@ def test_the_order_of_runs_does_not_depend_on_the_clock(register: RunRegistry, t
         register.find("last:all")
 
 
-def test_runs_of_an_older_version_are_older_and_sorted_by_their_times(register: RunRegistry, tmp_path: Path) -> None:
-    for run, started in (("train-1", 30.0), ("train-2", 20.0), ("train-3", 10.0)):
-        register.save(replace(RUN, id=run, started=started))
-    for run in ("train-1", "train-2"):
-        path = tmp_path / f"runs/{run}.json"
-        path.write_text(
-            json.dumps({key: value for key, value in json.loads(path.read_text()).items() if key != "sequence"})
-        )
-    assert [each.id for each in register.all()] == ["train-2", "train-1", "train-3"]
-
-
 @pytest.mark.parametrize(
     ("directory", "last"),
     [
@@ -204,61 +192,3 @@ def test_note_names_files_in_another_generation_of_the_tree() -> None:
     assert files_in_other_generations(f"{code}/p-1", BELOW, [replace(beside, project="/q")]) == "", "another project"
     assert files_in_other_generations(f"{code}/p-1", BELOW, [beside, run_in(f"{code}/p-1/sub")]) == ""
     assert files_in_other_generations(f"{code}/p-1", replace(BELOW, subdirectory="."), []) == ""
-
-
-OF_0_4 = {
-    "schema": "ipexctl.record/1",
-    "id": "train-4",
-    "node0": {
-        "name": "node1",
-        "address": "10.0.0.1",
-        "user": "me",
-        "port": None,
-        "internal": None,
-        "proxy": None,
-        **dict.fromkeys(("identity", "known_hosts", "ssh_config")),
-    },
-    "home": "/h",
-    "python": "/h/envs/default/bin/python",
-    "script": "train.py --lr 1",
-    "env": "default",
-    "started": 10.0,
-    "world_size": 4,
-    "hosts": ["node1", "b", "c"],
-    "host_keys": None,
-    "connect_timeout": 10.0,
-    "stores": ["node1", "c"],
-    "nodes": [],
-    "ranks": ["b", "b", "c", "c"],
-    "cwd": "/h/code/p-1",
-    "again": " -H hosts",
-    "again_run": " --ppn 2",
-    "transport": "ssh",
-    "job": "12",
-    "project": "/p",
-    "typed_options": ["-H", "hosts"],
-    "typed_words": ["train.py", "--lr", "1"],
-    "typed_in": "/p",
-    "first_world_size": 6,
-}
-
-
-def test_a_record_of_0_4_is_read_and_ours_has_what_0_4_reads(register: RunRegistry, tmp_path: Path) -> None:
-    path = tmp_path / "runs/train-4.json"
-    path.parent.mkdir()
-    path.write_text(json.dumps(OF_0_4))
-    found = register.find("train-4")
-    plan = found.plan
-    assert (found.hosts, found.leaders, plan.rank_hosts) == (("node1", "b", "c"), ("node1", "c"), ("b", "b", "c", "c"))
-    assert (plan.world_size, plan.first_world_size, plan.script, plan.environment) == (
-        4,
-        6,
-        "train.py --lr 1",
-        "default",
-    )
-    assert found.typed == TypedCall(("-H", "hosts"), ("train.py", "--lr", "1"), "/p")
-    register.save(found)
-    written = json.loads(path.read_text())
-    assert {name: written[name] for name in OF_0_4} == OF_0_4
-    (tmp_path / "runs/train-4/plan.json").unlink()
-    assert read(register, "train-4") == found

@@ -81,12 +81,6 @@ def test_a_copy_without_windows_has_none(tmp_path: Path) -> None:
     assert read_copied_windows(tmp_path) == RunWindows()
 
 
-def test_binary_files_are_of_an_older_version(rundir: Path) -> None:
-    (rundir / "ranks/0001.meter").write_bytes(b"ipexrnk1" + bytes(64))
-    found = read_copied_windows(rundir)
-    assert (sorted(found.ranks), found.are_older) == ([0], True)
-
-
 def test_damaged_files_are_left_out(rundir: Path) -> None:
     (rundir / "ranks/0001.meter").write_bytes(b"damaged")
     found = read_copied_windows(rundir)

@@ -203,7 +203,6 @@ def test_list_tasks_and_syntax_check_need_no_hosts(tmp_path: Path) -> None:
     ("option", "words"),
     [
         ("mpi: nosuch", "--mpi nosuch is not a known MPI"),
-        ("metric: 'speed'", "it needs one group, in parentheses"),
         ("checkpoint: ..", "names no file or directory of checkpoints"),
         ("setup: relative.sh", "is not an absolute path"),
         ("{wire: bf16, allreduce: backend}", "--wire bf16 is not possible with --allreduce backend"),

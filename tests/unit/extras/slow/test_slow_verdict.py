@@ -185,7 +185,6 @@ def test_work_of_ranks_that_spin_is_not_seen() -> None:
 
 def test_why_there_is_no_verdict() -> None:
     assert find_slow_ranks(RunWindows({}, {}), setup_of(2)).unjudged == "no-windows"
-    assert find_slow_ranks(RunWindows({}, {}, are_older=True), setup_of(2)).unjudged == "older-version"
     assert find_slow_ranks(run_of(ranks_of([HEALTHY], [HEALTHY])), setup_of(2)).unjudged == "too-short"
     assert verdict_of(HEALTHY, slower(0.3), windows=3).unjudged == "too-short"
     assert verdict_of(HEALTHY, slower(0.3), windows=4).unjudged == ""
