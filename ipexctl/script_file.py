@@ -81,7 +81,6 @@ class ScriptFile:
     """The `ipexctl run --install` that installs the project's requirements file; empty if `run` would not use it, or
     this call has named extras or groups."""
     packages: frozenset[str] = frozenset()
-    has_trainer: bool = False
     uses_trainer: bool = False
     uses_accelerate: bool = False
     resumes: ResumeFlag | None = None

@@ -596,6 +596,25 @@ def small_files_with_one_importer() -> list[str]:
     ]
 
 
+_PARAMETER = re.compile(r"`([a-z_][a-z0-9_]*)`(?=: | seconds)")
+"""How a docstring explains a parameter."""
+
+
+@row("* parameters that a docstring explains and nothing in its module has", wanted=0, held=0)
+def parameters_explained_without_one() -> list[str]:
+    return [f"{path}:{line} {name}" for path, tree in modules().items() for line, name in unknown_parameters(tree)]
+
+
+def unknown_parameters(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    kinds = ("id", "attr", "arg", "name", "value")  # the value of a text: options and JSON have names, too
+    known = {name for node in nodes(tree) for kind in kinds if isinstance(name := getattr(node, kind, None), str)}
+    for node in nodes(tree):
+        if isinstance(node, ast.FunctionDef):
+            for name in _PARAMETER.findall(ast.get_docstring(node) or ""):
+                if name not in known:
+                    yield node.lineno, name
+
+
 # Transports and launchers
 
 _TRANSPORTS = ("ipexctl/transports.py", "ipexctl/node/run/launcher.py")

@@ -232,6 +232,9 @@ class StackSpec:
         )
 
 
+TABLE: Final = Path(__file__).with_name("rows.json")
+
+
 @cache
 def rows() -> tuple[StackSpec, ...]:
     return newest_first(row_from(item) for item in packaged())
@@ -239,11 +242,15 @@ def rows() -> tuple[StackSpec, ...]:
 
 @cache
 def packaged() -> tuple[Mapping[str, Any], ...]:
-    """Rows of rows.json as JSON values; missing keys come from the row that `like` names."""
-    found = parse_json(Path(__file__).with_name("rows.json").read_text(encoding="utf-8"))
+    """Rows of the table as JSON values; missing keys come from the row that `like` names, and from the row of that."""
+    found = parse_json(TABLE.read_text(encoding="utf-8"))
     by_name = {row["name"]: row for row in found}
-    merged = ({**by_name.get(row.get("like"), {}), **row} for row in found)
-    return tuple({key: value for key, value in row.items() if key != "like"} for row in merged)
+
+    def complete(row: Mapping[str, Any]) -> dict[str, Any]:
+        like = by_name.get(row.get("like"))
+        return {**({} if like is None else complete(like)), **row}
+
+    return tuple({key: value for key, value in complete(row).items() if key != "like"} for row in found)
 
 
 def newest_first(made: Iterable[StackSpec]) -> tuple[StackSpec, ...]:

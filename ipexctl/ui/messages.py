@@ -105,7 +105,7 @@ def paint(text: str, code: str, *, on: bool) -> str:
 
 
 def print_message(text: str, timeout: float | None = None) -> None:
-    """Write a line to stderr. If stderr is closed, only the message is lost. `patience`: seconds to wait for a blocked
+    """Write a line to stderr. If stderr is closed, only the message is lost. `timeout`: seconds to wait for a blocked
     reader; text stuck in Python's buffer would block the interpreter's exit.
     """
     try:

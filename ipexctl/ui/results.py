@@ -110,7 +110,7 @@ def how_to_continue(results: Iterable[HostResult], command: str) -> str:
 
 
 def show_failures(results: Iterable[HostResult], timeout: float | None = None) -> None:
-    """One line for hosts with the same failure. Wait `patience` seconds for a blocked stderr."""
+    """One line for hosts with the same failure. Wait `timeout` seconds for a blocked stderr."""
     failures = [result for result in results if result.status in _FAILED]
     for (status, reason, fix), names in fold_equal(failures, lambda r: (r.status, r.reason, r.fix)).items():
         _print_failure(names, status, reason, fix, timeout)

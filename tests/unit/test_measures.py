@@ -14,6 +14,7 @@ from measures import (
     compared_texts,
     compared_transports,
     rendered,
+    unknown_parameters,
 )
 
 
@@ -80,3 +81,16 @@ def test_the_table_has_a_line_for_each_row() -> None:
 )
 def test_a_comparison_of_a_transport_is_found(code: str, count: int) -> None:
     assert len(list(compared_transports(ast.parse(code)))) == count
+
+
+@pytest.mark.parametrize(
+    ("explained", "found"),
+    [
+        ("`patience`: seconds to wait.", ["patience"]),
+        ("Wait `patience` seconds.", ["patience"]),
+        ("`timeout`: seconds to wait. `other_option`: in the request.", []),
+    ],
+)
+def test_a_parameter_that_is_explained_and_not_there_is_found(explained: str, found: list[str]) -> None:
+    code = f'def wait(timeout):\n    """{explained}"""\n    return request["other_option"]\n'
+    assert [name for _, name in unknown_parameters(ast.parse(code))] == found

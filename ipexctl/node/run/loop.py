@@ -677,7 +677,7 @@ class SupervisorLoop:
         self.on_event(m.Closed(shown, is_step_cancelled(log)))
 
     def wait_for_room(self, timeout: float) -> None:
-        """Wait until held output is written. After `patience` seconds, the rest counts as lost."""
+        """Wait until held output is written. After `timeout` seconds, the rest counts as lost."""
         until = time.monotonic() + timeout
         while not self.record.store_held() and time.monotonic() < until:
             time.sleep(0.2)

@@ -48,9 +48,9 @@ def gather(
     before_install: bool = False,
     probed: Sequence[HostFacts] = (),
 ) -> Gathered:
-    """Ask all hosts at once. Raises a StartError. `hub`: what the script needs of a hub. `probed`: facts gathered
-    before. With `dry_run`, an environment that no host has is planned as `ipexctl install` would make it; with
-    `before_install`, it is only a Python that all hosts have, or none.
+    """Ask all hosts at once. Raises a StartError. `probed`: facts gathered before. With `dry_run`, an environment that
+    no host has is planned as `ipexctl install` would make it; with `before_install`, it is only a Python that all
+    hosts have, or none.
     """
     hosts = spec.hosts
     node0, *others = hosts

@@ -48,7 +48,7 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session
 from ipexctl.run.start.request import StartError, StartFailure
-from ipexctl.run.start.start_notes import find_resume_call, has_trainer, uses_accelerate, uses_trainer
+from ipexctl.run.start.start_notes import find_resume_call, uses_accelerate, uses_trainer
 from ipexctl.run.unsent import named_files
 from ipexctl.script_file import MpiImport, ScriptFile
 from ipexctl.spec import RunSpec
@@ -122,7 +122,7 @@ def _with_imports(
     """The script with what the own modules import that it reaches, and what they need of the machine."""
     if tree is None:
         return replace(script, layout=layout)
-    found = {"trainer": script.has_trainer, "uses_it": script.uses_trainer, "accelerate": script.uses_accelerate}
+    found = {"uses_it": script.uses_trainer, "accelerate": script.uses_accelerate}
     mpi, gpu, spawner = script.mpi_import, list(script.gpu_lines), script.spawner
 
     def read_own(name: str, own: ast.Module, text: str) -> None:
@@ -134,7 +134,6 @@ def _with_imports(
             gpu.extend(line._replace(file=name) for line in find_gpu_lines(own, text) if line.is_certain)
         spawner = spawner or find_spawner(own, text, name)
         if "transformers" in text:
-            found["trainer"] |= has_trainer(own)
             found["uses_it"] |= uses_trainer(own)
         found["accelerate"] |= "accelerate" in text and uses_accelerate(own)
 
@@ -146,7 +145,6 @@ def _with_imports(
         own_imports=reached.own,
         own_files=reached.files,
         missing=reached.missing,
-        has_trainer=found["trainer"],
         uses_trainer=found["uses_it"],
         uses_accelerate=found["accelerate"],
         mpi_import=mpi if mpi is None or mpi.module not in own else None,
@@ -235,7 +233,6 @@ def read_script(name: str, data: bytes) -> tuple[ScriptFile, ast.Module | None]:
         tuple(names.values()),
         doubt=doubt,
         doubts_all=doubts_all,
-        has_trainer=has_trainer(tree),
         uses_trainer=uses_trainer(tree),
         uses_accelerate=uses_accelerate(tree),
         resumes=find_resume_call(tree),

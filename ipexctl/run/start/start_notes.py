@@ -6,14 +6,11 @@ that is certain to need a GPU is refused.
   large a loss and gradients.
 - A script that resumes without `--checkpoint` does so from each host's own files. If only rank 0 writes or deletes
   there, the ranks resume from different steps, and fail or wait for each other.
-- The Trainer loads the optimizer to `args.device` if there are several ranks; newer accelerates add an index for CPUs,
-  `cpu:0`, which torch.load refuses, and older transformers do not leave it out.
 """
 
 from __future__ import annotations
 
 import ast
-import os
 import posixpath
 import re
 import shlex
@@ -24,9 +21,8 @@ from ipexctl.hosts.allocation import SCHEDULERS
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.hosts.select import LOCAL
-from ipexctl.hugging_face import INDEXED_CPU, LAST_ACCELERATE, LAST_USE_IPEX, RESUMES_ON_CPU, WITHOUT_USE_IPEX
 from ipexctl.known_errors.gpu_code import suggestions
-from ipexctl.launch.accelerate_env import IPEX, before, no_optimize
+from ipexctl.launch.accelerate_env import before
 from ipexctl.launch.request import Gathered
 from ipexctl.limits import PATHS_CHECK
 from ipexctl.node.common.plan import Plan
@@ -39,7 +35,6 @@ from ipexctl.run.registry import RunRecord
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.script_file import ResumeFlag
 from ipexctl.spec import RunSpec
-from ipexctl.stack.catalog import known_rows
 from ipexctl.text import printable
 
 _NEAR_END: Final = 3600
@@ -104,19 +99,15 @@ def check_gpu_code(spec: RunSpec, packages: Mapping[str, str]) -> None:
 
 def script_notes(context: Gathered, plan: Plan) -> tuple[str, ...]:
     spec, asked, script = context.spec, context.asked, context.spec.project.script
-    uses_it, has_trainer = (script.uses_trainer, script.has_trainer) if script is not None else (False, False)
+    uses_it = script is not None and script.uses_trainer
     packages = context.env.packages if context.env.is_installed else {}
     ranks = plan.world_size if plan.backend != "none" else 1
-    has_use_ipex = sets_use_ipex(asked.argv[1:])
     lines = script.gpu_lines if script is not None else ()
-    flag = find_resume_flag(asked.argv[1:]) or (script.resumes if script is not None else None)
     notes: tuple[str, ...] = (
         f"{asked.script} seems to be written for GPUs, and the ranks run on CPUs: {suggestions(lines)}"
         if lines
         else "",
-        use_ipex_note(packages, _last_with_ipex(context.env.stacks)) if has_use_ipex else "",
         trainer_note(uses_it=uses_it, argv=asked.argv, packages=packages, ranks=ranks),
-        trainer_resume_note(flag, has_trainer=has_trainer, packages=packages, ranks=ranks),
     )
     notes += (
         spawner_note(script.spawner if script is not None else None, ranks, has_group=plan.backend != "none"),
@@ -156,10 +147,6 @@ def hiding_notes(layout: ProjectLayout, packages: Collection[str]) -> Iterator[s
         for file in (f"{module}.py", f"{module}/__init__.py"):
             if (layout.root / file).is_file() and not layout.is_own(package):
                 yield f"{file} in the project hides the installed package {package}"
-
-
-def _last_with_ipex(stacks: Sequence[str]) -> Mapping[str, str]:
-    return next((dict(row.hugging_face) for row in known_rows(os.environ) if row.name in stacks), {})
 
 
 _TRAINERS: Final = frozenset({"Trainer", "Seq2SeqTrainer"})
@@ -224,32 +211,6 @@ def trainer_note(*, uses_it: bool, argv: Sequence[str], packages: Mapping[str, s
     )
 
 
-def sets_use_ipex(argv: Sequence[str]) -> bool:
-    """True if the arguments have the Trainer's flag, in either spelling, and not `False`."""
-    for at, word in enumerate(argv):
-        name, equals, value = word.partition("=")
-        if name in ("--use_ipex", "--use-ipex"):
-            text = value if equals else argv[at + 1] if at + 1 < len(argv) else ""
-            return text.lower() not in ("false", "no", "0")
-    return False
-
-
-def use_ipex_note(packages: Mapping[str, str], versions: Mapping[str, str]) -> str:
-    """A note if the script's `--use_ipex` fails or does nothing, with what replaces it; else empty.
-    `versions`: package → the last version for the environment's stack that still has IPEX.
-    """
-    version = packages.get("transformers", "")
-    if not version or before(version, WITHOUT_USE_IPEX):
-        return no_optimize(packages, "--use_ipex")
-    last = {"transformers": LAST_USE_IPEX, "accelerate": LAST_ACCELERATE, **versions}
-    older = " ".join(f"--with {name}=={last[name]}" for name in ("transformers", "accelerate"))
-    stack = "" if IPEX in packages else " --stack ipex"
-    return (
-        f"--use_ipex: transformers {version} has no such argument; leave it out and call ipex.optimize in the script, "
-        f"or ipexctl install{stack} {older}"
-    )
-
-
 _FLAG: Final = re.compile(r"--(?:auto[-_])?resume(?:[-_]\w+)*|--ckpt[-_]path")
 _NO_PATH: Final = re.compile(r"|true|yes|auto|last|latest|best|hpc|must|allow|[0-9]+", re.IGNORECASE)
 _OFF: Final = frozenset({"false", "no", "none", "0", "never"})
@@ -304,18 +265,6 @@ def earlier_checkpoint(spec: RunSpec, records: Sequence[RunRecord]) -> ResumeFla
         if isinstance(path, str) and path and is_same:
             return ResumeFlag(f"run {record.id} had --checkpoint {printable(path)}", posixpath.normpath(path), path)
     return None
-
-
-def trainer_resume_note(flag: ResumeFlag | None, *, has_trainer: bool, packages: Mapping[str, str], ranks: int) -> str:
-    if flag is None or not has_trainer or ranks < 2:
-        return ""
-    transformers, accelerate = packages.get("transformers", ""), packages.get("accelerate", "")
-    if not transformers or not before(transformers, RESUMES_ON_CPU) or before(accelerate, INDEXED_CPU):
-        return ""
-    return (
-        f"{flag.name}: the Trainer of transformers {transformers} cannot load its optimizer with several ranks on CPUs "
-        f"(tagged with cpu:0); ipexctl install --with 'transformers>={RESUMES_ON_CPU}' brings one that can"
-    )
 
 
 def check_resumed(

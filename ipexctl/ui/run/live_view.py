@@ -279,7 +279,7 @@ class Terminal:
             self._pending = memoryview(_ENTER)
 
     def leave(self, timeout: float = 0.5) -> None:
-        """Restore the screen; drops output not taken after `patience` seconds."""
+        """Restore the screen; drops output not taken after `timeout` seconds."""
         acquired = self._lock.acquire(timeout=0.5)
         try:
             if not self.entered:

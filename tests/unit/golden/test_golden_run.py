@@ -32,7 +32,7 @@ from ipexctl.node.network.connectivity import NodeResult
 from ipexctl.remote.reply import Reply
 from ipexctl.run.hang import describe_activity, silence_lines
 from ipexctl.run.ranks import parse_ranks
-from ipexctl.run.start import connection_checks, start_notes
+from ipexctl.run.start import connection_checks
 from ipexctl.run.start import path_checks as places
 from ipexctl.run.start.context import complete_facts
 from ipexctl.run.start.exclusive import Obstacles
@@ -41,7 +41,7 @@ from ipexctl.run.start.request import StartError, check_request, refuse_bad_rank
 from ipexctl.run.start.resume import resumed_spec
 from ipexctl.run.start.script_imports import check_imports, check_syntax, project_script, read_script
 from ipexctl.run.start.start_notes import check_gpu_code
-from ipexctl.script_file import ProjectLocation, ResumeFlag, ScriptFile
+from ipexctl.script_file import ProjectLocation, ScriptFile
 from ipexctl.spec import NOT_TYPED, RunSpec, TypedCall
 from plan_helpers import changed, spec_of
 
@@ -241,15 +241,8 @@ def of_silence() -> list[Case]:
 
 
 def of_resumes() -> list[Case]:
-    trainer = start_notes.trainer_resume_note(
-        ResumeFlag("--resume_from_checkpoint"),
-        has_trainer=True,
-        packages={"transformers": "5.17.0", "accelerate": "1.15.0"},
-        ranks=2,
-    )
     return [
         *(Case(f"resumed with {words}", test_resume_note.note(words, *hosts)) for words, hosts in CHECKPOINTS),
-        Case("a trainer that cannot resume", trainer),
     ]
 
 

@@ -19,7 +19,6 @@ from ipexctl.run.start.start_notes import (
     parse_checkpoints,
     resume_note,
     search_script,
-    trainer_resume_note,
 )
 from ipexctl.script_file import ProjectLocation, ResumeFlag
 from message_data import missing
@@ -94,32 +93,6 @@ def test_search_finds_what_is_in_the_project_and_in_the_directories_of_the_argum
         frozenset({"out/checkpoint-30", "checkpoint-1", f"{other}/epoch_3", "named/er/step_2"}), has_path=True
     )
     assert found(tmp_path / "missing") == HostCheckpoints()
-
-
-@pytest.mark.parametrize(
-    ("transformers", "accelerate", "is_noted"),
-    [
-        ("5.17.0", "1.15.0", True),
-        ("4.44.2", "0.32.1", True),
-        ("5.17.0", "", True),
-        ("5.18.0", "1.15.0", False),
-        ("5.24.0", "1.15.0", False),
-        ("4.29.2", "0.28.0", False),
-        ("", "1.15.0", False),
-    ],
-)
-def test_trainer_that_cannot_resume_on_several_ranks_is_noted(
-    transformers: str, accelerate: str, *, is_noted: bool
-) -> None:
-    packages = {
-        name: version for name, version in (("transformers", transformers), ("accelerate", accelerate)) if version
-    }
-    flag = ResumeFlag("--resume_from_checkpoint")
-    said = trainer_resume_note(flag, has_trainer=True, packages=packages, ranks=2)
-    assert bool(said) == is_noted
-    assert trainer_resume_note(flag, has_trainer=True, packages=packages, ranks=1) == ""
-    assert trainer_resume_note(flag, has_trainer=False, packages=packages, ranks=2) == ""
-    assert trainer_resume_note(None, has_trainer=True, packages=packages, ranks=2) == ""
 
 
 @pytest.mark.parametrize(

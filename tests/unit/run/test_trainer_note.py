@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from case_table import case_table
-from ipexctl.launch.accelerate_env import IPEX
 from ipexctl.launch.request import RankEnv
 from ipexctl.run.start.script_imports import read_script
-from ipexctl.run.start.start_notes import script_notes, sets_use_ipex, trainer_note, use_ipex_note
+from ipexctl.run.start.start_notes import script_notes, trainer_note
 from ipexctl.script_file import ProjectLocation
 from message_data import missing
 from plan_helpers import spec_of
@@ -28,21 +27,6 @@ def test_scripts_with_a_trainer_and_without_the_setting_are_found(source: str, u
 @case_table
 def test_scripts_whose_ranks_meet_by_accelerate_are_found(source: str, uses_it: bool) -> None:
     assert read_script("train.py", source.encode())[0].uses_accelerate == uses_it
-
-
-def test_use_ipex_is_noted_for_versions_without_it_with_the_last_ones_of_the_stack() -> None:
-    def said(version: str, *argv: str, **more: str) -> str:
-        packages = {"transformers": version, "accelerate": "1.12.0", "torch": "2.6.0", IPEX: "2.6.0", **more}
-        last = {"transformers": "4.55.4", "accelerate": "1.12.0"}
-        return use_ipex_note(packages, last) if sets_use_ipex(argv) else ""
-
-    new = said("4.57.0", "--bf16", "--use_ipex")
-    assert missing(new, "4.57.0 ipex.optimize --with transformers==4.55.4 --with accelerate==1.12.0") == []
-    assert said("4.56.2", "--use_ipex") == ""
-    assert said("4.57.0", "--bf16") == ""
-    assert said("4.57.0", "--use_ipex=False") == ""
-    assert said("4.57.0", "--use-ipex", "True") == new
-    assert "torch" in said("4.56.2", "--use_ipex", torch="2.7.0")
 
 
 def test_the_example_of_the_trainer_gets_no_note() -> None:
