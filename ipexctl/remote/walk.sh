@@ -5,7 +5,9 @@
 walk_newline='
 '
 
-walk() { # path, `end` to judge its end like the directories above it: 1 with the reason in $walk_detail
+# path, and `end` to judge its end like the directories above it: 1 with the reason in $walk_detail. With `there` in place
+# of `end`, also 1 without a reason if the path does not exist: in a sticky directory, anybody can make it afterwards.
+walk() {
     walk_end=$2 walk_at= walk_rest=$1/ walk_links=0
     case $1 in /*) ;; *) walk_rest=$PWD/$1/ ;; esac
     while [ -n "$walk_rest" ]; do
@@ -24,7 +26,7 @@ walk() { # path, `end` to judge its end like the directories above it: 1 with th
         done
         walk_down "$@" || return 1
         case $walk_found in
-        nothing) return 0 ;;
+        nothing) [ "$walk_end" != there ] && return 0 || return 1 ;;
         directory) walk_at=$walk_to ;;
         esac
         case $walk_found$walk_rest in directory../*) walk_at=${walk_at%/*} walk_rest=${walk_rest#*/} ;; esac
