@@ -72,6 +72,14 @@ class UserError(IpexctlError):
     exit_code = 2
 
 
+class IndexNotNamed(UserError):
+    """Packages have an index of their own, which neither an option nor a named file names."""
+
+    def __init__(self, message: str, *, fix: str, index: str) -> None:
+        super().__init__(message, fix=fix)
+        self.index = index
+
+
 class NeedsChoice(UserError):
     """Several ways are open, and only the user can choose one; the fix has a command for each."""
 

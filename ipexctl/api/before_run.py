@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from ipexctl.errors import CallError, NeedsChoice, Refusal, UserError
+from ipexctl.errors import CallError, IndexNotNamed, NeedsChoice, Refusal, UserError
 from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.found_files import check_found
 from ipexctl.hosts.nodeset import fold
@@ -86,19 +86,21 @@ def _request_of_project(
     option = " ".join(f"-r {shlex.quote(str(path))}" for path in paths)
     names = join_words([file.partition("[")[0] for file in taken])
     try:
-        made = request(packages=(), files=paths, sources=Sources())
+        made = request(packages=(), files=paths, sources=Sources(), are_found=True)
         for read in made.files:  # included files too
             check_found(read, naming=f"ipexctl run {option}")
     except NeedsChoice:
         raise
+    except IndexNotNamed as error:
+        if asked.extra or asked.group:
+            error.fix = f"if you trust it, name the file in place of the extra or group: {option}"
+            raise
+        on_step(f"note: {names} is left out: it names the index {error.index}; if you trust the file: {option}")
+        return None
     except UserError as error:
         if asked.extra or asked.group:
             raise
         on_step(f"note: {names} is left out: {error}; --no-requirements leaves it out in silence")
-        return None
-    if made.sources != Sources():
-        index = next(iter(made.sources.places), "an index")
-        on_step(f"note: {names} is left out: it names the index {index}; if you trust the file: {option}")
         return None
     on_step(f"note: packages of {names} are installed, too; {_beside(files)}")
     for note in made.notes:

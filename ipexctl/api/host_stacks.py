@@ -80,6 +80,7 @@ def install(
             os.environ,
             [word for word in options.build if word not in directories],
             layout,
+            are_found=optional != Optional(),
         )
         request = replace(request, projects=tuple(pack_project(word, Path(archives)) for word in directories))
         report = _install(opened, request, options, watch)

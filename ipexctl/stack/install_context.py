@@ -3,6 +3,7 @@ object of this package."""
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +24,10 @@ from ipexctl.found_files import cache_directory
 from ipexctl.hosts.host import Host
 from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.option_declaration import DEFAULT_ENV, DEFAULT_HOME
+from ipexctl.projects.declaration import PYPROJECT
+from ipexctl.projects.indexes import find_indexes
 from ipexctl.projects.layout import NO_LAYOUT, ProjectLayout
+from ipexctl.projects.requirement_files import UV_LOCK
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.local import LocalSession
@@ -153,6 +157,8 @@ class InstallRequest:
     """Names and versions of the project's own packages, for which no index is asked."""
     left_out: tuple[str, ...] = ()
     """Lines of the files that hosts cannot install."""
+    hashes: Mapping[str, frozenset[str]] = field(default_factory=dict, hash=False, repr=False)
+    """Normalized name of a package → sha256 of its files that the files allow."""
     name: str = DEFAULT_ENV
     home: str = DEFAULT_HOME
     iface: str | None = None
@@ -181,8 +187,11 @@ def install_request(
     builds: Sequence[str] = (),
     layout: ProjectLayout = NO_LAYOUT,
     needed: frozenset[str] = frozenset(),
+    *,
+    are_found: bool = False,
 ) -> InstallRequest:
-    """`layout`: of the project that the call is in. `needed`: modules that its script imports in any case."""
+    """`layout`: of the project that the call is in. `needed`: modules that its script imports in any case.
+    `are_found`: the files were not named, so that they can't set indexes."""
     rows = known_rows(environ)
     check_stack_request(stack, rows)
     _refuse_own_name_of_stack(layout)
@@ -192,18 +201,33 @@ def install_request(
     request = replace(request, named_files=tuple(files), builds=tuple(map(_package_to_build, builds)))
     if not (packages or files) and sources == Sources():
         return request
-    from ipexctl.stack.lock.project_files import ProjectScope
-    from ipexctl.stack.lock.requirements import read_package_request, sources_of  # slow to import
+    from ipexctl.stack.lock.project_files import ProjectScope, split_extras
+    from ipexctl.stack.lock.requirements import (  # slow to import
+        read_package_request,
+        sources_of,
+        with_project_indexes,
+    )
 
     packages_read = read_package_request(packages, files, ProjectScope(layout, needed, Path.cwd()))
     torch = None if stack.torch else packages_read.torch
     if torch is not None and (refusal := _refuse_torch(stack, torch, rows)):
         origin = next(place for line, place in packages_read.origins.items() if Requirement(line).name == "torch")
         raise UserError(f"{origin}: {refusal.reason}", fix=refusal.fix)
+    wanted = [line for line in map(Requirement, packages_read.lines) if line.url is None]
+    names = frozenset(canonicalize_name(line.name) for line in wanted)
+    project = Sources.of_project(find_indexes(layout)) if wanted else Sources()
+    of_files, named = packages_read.sources, sources_of(sources, Sources())
+    is_project_named = any(split_extras(file)[0].name in (PYPROJECT, UV_LOCK) for file in files)
+    if not are_found:
+        named = named.with_more(of_files).with_more(project if is_project_named else Sources())
+    words = [word for package in packages for word in ("--with", package)]
+    words += [word for file in files for word in ("-r", str(file))]
+    line = shlex.join(["ipexctl", "install", *(["--env", env] if env != DEFAULT_ENV else []), *words])
     request = replace(
         request,
         env=EnvRequest(stack, packages_read.lines, packages_read.constraints),
-        sources=sources_of(sources, packages_read.sources),
+        sources=with_project_indexes(named, of_files.with_more(project), names, line),
+        hashes=packages_read.hashes,
         origins=packages_read.origins,
         torch=torch if stack.ipex is None and stack.oneccl is None else None,
         notes=packages_read.notes,
@@ -309,6 +333,8 @@ class InstallContext:
         self.pool = pool
         self.watch = watch
         self.extended: EnvRecord | None = None
+        self.origins: Mapping[str, str] = {}
+        """Of the environment whose packages were added to `request`, as in EnvRecord."""
         self.control = ControlMachine.find()
         self.changes: tuple[PackageChange, ...] = ()
         self.notes: list[str] = [*request.notes]

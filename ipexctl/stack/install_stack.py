@@ -46,6 +46,7 @@ from ipexctl.stack.install_context import (
     summary_of,
     with_packages,
 )
+from ipexctl.stack.lock.wheel_indexes import is_for_hosts
 from ipexctl.stack.lock.wheel_lock import Lock, Wheel, uv_for_node
 from ipexctl.stack.resolve.compatibility import incompatibility, interpreters_for
 from ipexctl.stack.resolve.constraints import is_range, stacks
@@ -176,11 +177,18 @@ def _find_known(context: InstallContext) -> Existing | None:
         present, stack = EnvRequest.from_json(context.extended.requests[-1]), request.env.stack
         if stack == StackRequest() or (stack == present.stack and not request.downgrade):
             context.request = replace(request, env=with_packages(present, request.env))
+            context.origins = context.extended.origins
     made_for = context.request.to_json()
 
     def answers(_: Env, record: EnvRecord) -> bool:
         is_built = set(request.builds) <= set(record.built)
-        return made_for in record.requests and is_built and not request.projects  # whose files may have changed
+        is_bound = all(
+            record.origins.get(each.name) == each.label
+            for each in request.sources.bound
+            if each.name in record.packages and is_for_hosts(each.marker, record.python)
+        )
+        # Files of projects may have changed.
+        return made_for in record.requests and is_built and is_bound and not request.projects
 
     return find_existing(context.facts, request.name, answers)
 
@@ -280,6 +288,7 @@ def _install_locked(context: InstallContext, locked: LockedStack) -> InstallRepo
             why=plan.reason.text,
             installer=dict(locked.installer.to_json()),
             built=(*context.request.builds, *(project.name for project in context.request.projects)),
+            origins=locked.origins,
         ),
         interpreters=plan.interpreters,
         index_answer=locked.index_answer,

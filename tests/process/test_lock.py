@@ -32,6 +32,7 @@ def request_for(uv: Path, timeout: float = 300) -> bytes:
         "builds": [],
         "own": {},
         "named": {},
+        "strict": False,
         "projects": [],
         "interpreter": "",
         "timeout": timeout,

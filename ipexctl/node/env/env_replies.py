@@ -37,6 +37,8 @@ class EnvRecord(NamedTuple):
     built: tuple[str, ...] = ()
     by: Json | None = None
     """Who installed it, as `RunBy`; None if that is unknown."""
+    origins: Mapping[str, str] = {}
+    """Package → the index of the call or the project that has it, without credentials."""
 
 
 class CheckResult(NamedTuple):

@@ -41,8 +41,8 @@ BINDINGS = "oneccl-bind-pt"
 
 
 class SourceRequest(TypedDict):
-    kind: Literal["index", "links"]
-    """`links`: a directory or a page of links."""
+    kind: Literal["index", "links", "explicit"]
+    """`links`: a directory or a page of links. `explicit`: for uv, an index for named packages alone."""
     url: str
     label: str
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 
 NAME = re.compile(r'^name = "([^"]+)"', re.MULTILINE)
+PACKAGE = re.compile(r'^name = "([^"]+)"\nversion = "([^"]+)"', re.MULTILINE)
 SDIST = re.compile(r'^sdist = \{ url = "([^"]+)"[^\n]{0,400}?\bsha256 = "([0-9a-f]{64})"', re.MULTILINE)
 
 
@@ -179,8 +180,10 @@ class CompileRequest(TypedDict):
     """Packages of the user's project, and their versions: required by others, they are met without an index, and they
     are not in the lock."""
     named: Mapping[str, str]
-    """Packages of which a named directory has wheels, and the wheel's path; empty if none fits. No index is asked for
-    them."""
+    """Packages of which a named directory has wheels, and the wheel's path; also those with an index of their own, and
+    the wheel's URL. Empty if none fits. No other index is asked for them."""
+    strict: bool
+    """True if the first index that has a package decides its version, as uv does, in place of the first that fits."""
     interpreter: str
     """This machine's Python for builds; empty if unknown."""
     timeout: float
@@ -229,11 +232,14 @@ def write_metadata_wheel(wheel: Path, target: Path) -> bool:
     return True
 
 
-def environment(sources: list[SourceRequest], settings: HttpSettings, directory: Path) -> dict[str, str]:
+def environment(
+    sources: list[SourceRequest], settings: HttpSettings, directory: Path, *, strict: bool
+) -> dict[str, str]:
     env = uv_environment(directory)
     env.update(
         UV_CREDENTIALS_DIR=str(directory / "credentials"),
-        UV_INDEX_STRATEGY="unsafe-first-match",  # uv's name; later indexes can't replace a version
+        # uv's names; later indexes can't replace a version.
+        UV_INDEX_STRATEGY="first-index" if strict else "unsafe-first-match",
         UV_PRERELEASE="if-necessary-or-explicit",  # as in pip: if a package has no release
         UV_HTTP_TIMEOUT="20",
         UV_HTTP_RETRIES="1",
@@ -255,11 +261,12 @@ def environment(sources: list[SourceRequest], settings: HttpSettings, directory:
     return env
 
 
-def configuration(sources: list[SourceRequest], env: dict[str, str]) -> str:
-    """uv's configuration file, with the indexes in order. Adds the indexes' logins to `env`."""
+def configuration(sources: list[SourceRequest], env: dict[str, str], *, strict: bool) -> str:
+    """uv's configuration file, with the indexes in order. Adds the indexes' logins to `env`. With `strict`, uv ends at
+    a 403, because the next index may have a stranger's package."""
     lines = []
     indexes = [source for source in sources if source["kind"] == "index"]
-    for number, source in enumerate(indexes):
+    for number, source in enumerate([*indexes, *(source for source in sources if source["kind"] == "explicit")]):
         url = source["url"]
         parts = urlsplit(url)
         user, at, host = parts.netloc.rpartition("@")
@@ -274,10 +281,11 @@ def configuration(sources: list[SourceRequest], env: dict[str, str]) -> str:
             "[[index]]",
             f'name = "s{number}"',
             f"url = {json.dumps(url)}",
-            f"default = {str(source is indexes[-1]).lower()}",  # uv queries its default index last
+            # uv queries its default index last.
+            "explicit = true" if source not in indexes else f"default = {str(source is indexes[-1]).lower()}",
         ]
-        lines += ["ignore-error-codes = [403, 404]", ""] if parts.scheme.startswith("http") else [""]
-    return "\n".join(lines) if lines else "no-index = true\n"
+        lines += ["ignore-error-codes = [403, 404]", ""] if parts.scheme.startswith("http") and not strict else [""]
+    return ("" if indexes else "no-index = true\n") + "\n".join(lines)
 
 
 def compile_lock(request: CompileRequest, directory: Path) -> CompileReply:
@@ -286,9 +294,9 @@ def compile_lock(request: CompileRequest, directory: Path) -> CompileReply:
         uv = unpack_uv(Path(home_of(request), "wheels"), uv, directory)
     builds, is_building = request["builds"], bool(request["builds"] or request["projects"])
     sources, originals = links_for_uv(request, directory)
-    env = environment(sources, request["settings"], directory)
+    env = environment(sources, request["settings"], directory, strict=request["strict"])
     config = directory / "uv.toml"
-    config.write_text(configuration(sources, env), encoding="utf-8")
+    config.write_text(configuration(sources, env, strict=request["strict"]), encoding="utf-8")
     pins = [line for line in request["requirements"] if is_building and PIN.fullmatch(line)]
     write_lines(directory / "constraints.txt", [*request["constraints"], *pins])
     base = [uv, "--config-file", str(config)]
@@ -306,9 +314,12 @@ def compile_lock(request: CompileRequest, directory: Path) -> CompileReply:
         is_of_named = code == 0 and bool(named)
         if is_of_named:
             # An override ignores limits of versions. Once more, with what uv has fetched: of a named package, that is
-            # nothing, so only the directory has it.
-            is_unfit = f'\nversion = "{UNFIT}"' in text
-            code, text, message = (1, "", "") if is_unfit else solve.run(stubs, "--offline")
+            # nothing, so only the directory has it; and with the URLs of those that came from an index of their own.
+            found = dict(PACKAGE.findall(text))
+            unfit = [name for name, version in found.items() if version == UNFIT]
+            lines += [f"{name} @ {path}" for name, path in named.items() if "://" in path and name in found]
+            write_lines(directory / "requirements.txt", lines)
+            code, text, message = (1, "", "\n".join(unfit)) if unfit else solve.run(stubs, "--offline")
         if code == 0:
             built = build_wheels(request, text, base, env, directory) if builds else {}
             return CompileReply(text, {**local_wheels(text, originals), **built})
@@ -352,7 +363,9 @@ def overrides_of(named: Mapping[str, str], originals: Mapping[Path, Path], direc
     """Lines that give uv one wheel of each named package, so that it asks no index for the package."""
     places = {original: links for links, original in originals.items()}
     for name, path in named.items():
-        if path:
+        if "://" in path:
+            yield f"{name} @ {path}"
+        elif path:
             wheel = Path(path)
             yield f"{name} @ {(places.get(wheel.parent, wheel.parent) / wheel.name).as_uri()}"
         else:

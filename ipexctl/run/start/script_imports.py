@@ -29,6 +29,7 @@ from ipexctl.limits import IMPORTS_CHECK
 from ipexctl.node.common.asked import Asked
 from ipexctl.node.env.check import normalize
 from ipexctl.option_declaration import DEFAULT_ENV
+from ipexctl.projects.indexes import index_for
 from ipexctl.projects.layout import OwnPackage, ProjectLayout
 from ipexctl.projects.modules import (
     Import,
@@ -478,6 +479,16 @@ def _install_fix(names: Sequence[str], known: Mapping[str, str], script: ScriptF
     packages, unknown = list(known.values()), [name for name in names if name not in known]
     of_project = [package for package in packages if project_of(package) in script.requirements.names]
     is_new = bool(of_project) and not script.is_installed_by_run
+    index = index_for(layout, script.requirements.files, packages or names) if layout is not None else ""
+    if index:  # a public index may have a stranger's package of that name
+        if script.own and of_project:
+            more = f"-r {_requirement_files(script)}"
+        else:
+            listed = " ".join([*map(shlex.quote, packages), *(["PACKAGE"] if unknown else [])])
+            more = f"--index-url {shlex.quote(index)} {listed}"
+            if script.own:
+                more = f"--extra-index-url {shlex.quote(index)} --with {listed.replace(' ', ' --with ')}"
+        return f"the project takes packages from {index}; if you trust it: {script.install} {more}"
     if script.own and script.install_by_run:
         others = [package for package in packages if package not in of_project]
         option = script.requirements.option_for(others) if not unknown else ""

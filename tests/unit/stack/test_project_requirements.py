@@ -238,7 +238,8 @@ def test_sources_of_a_file_are_used_and_command_line_options_take_precedence(tmp
         "-i https://mine/simple\n--extra-index-url=https://a/simple\n-f wheels\n--find-links https://page/\n"
     )
     found = read_requirements(file).sources
-    assert found == Sources("https://mine/simple", ("https://a/simple",), (str(tmp_path / "wheels"), "https://page/"))
+    places = (str(tmp_path / "wheels"), "https://page/")
+    assert found == Sources("https://mine/simple", ("https://a/simple",), places, is_strict=True)
     both = Sources(index_url="https://call/simple", extra_index_urls=("https://b/simple",)).with_more(found)
     assert both.index_url == "https://call/simple"
     assert both.extra_index_urls == ("https://b/simple", "https://a/simple")
@@ -278,8 +279,32 @@ def test_a_call_asks_for_its_packages_its_files_and_its_sources(file: Path) -> N
         request = install_request(StackRequest(), packages, files, Sources(), "default", {})
         return request.env.extras, request.sources
 
-    other = Sources(extra_index_urls=("https://other/simple",))
+    other = Sources(extra_index_urls=("https://other/simple",), is_strict=True)
     assert asked() == ((), Sources())
     assert asked(("numpy",)) == (("numpy",), Sources())
     assert asked((), (file,)) == (("peft",), other)
     assert asked(("numpy",), (file,)) == (("numpy", "peft"), other)
+
+
+@pytest.mark.parametrize("url", ["http://[", "https://me:s3cret@[x/simple"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[[tool.uv.index]]\nname = 'corp'\nurl = 'URL'\n[tool.uv.sources]\npeft = {index = 'corp'}\n",
+        "[tool.uv.sources]\npeft = {url = 'URL'}\n",
+        "[[tool.pdm.source]]\nname = 1\nurl = 'URL'\ninclude_packages = 'peft'\n",
+    ],
+)
+def test_an_index_that_is_no_url_is_refused(project: Path, text: str, url: str) -> None:
+    with (project / "pyproject.toml").open("a") as file:
+        file.write(text.replace("URL", url))
+    with pytest.raises(UserError, match="no URL") as caught:
+        request(project / "pyproject.toml")
+    assert "s3cret" not in str(caught.value)
+
+
+def test_an_index_without_a_url_is_refused(project: Path) -> None:
+    with (project / "pyproject.toml").open("a") as file:
+        file.write("[tool.uv.sources]\npeft = {index = 'corp', marker = 'sys_platform ~= 1'}\n")
+    with pytest.raises(UserError, match="corp"):
+        request(project / "pyproject.toml")

@@ -1,0 +1,176 @@
+"""The package indexes that a project's files name: of uv (`[[tool.uv.index]]`, `[tool.uv.sources]`, uv.toml), of poetry
+and of pdm. A package that a file binds to an index is never taken from another one. URLs may hold credentials.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+from ipexctl.errors import UserError
+from ipexctl.found_files import TomlError, parse_toml
+from ipexctl.hosts.host import quote
+from ipexctl.node.common.http import strip_login
+from ipexctl.node.env.check import normalize
+from ipexctl.projects.declaration import PYPROJECT
+from ipexctl.projects.layout import NO_LAYOUT, ProjectLayout
+from ipexctl.projects.project_files import TextReader
+
+_PYPI: Final = "https://pypi.org/simple"
+_IN_TEXT: Final = re.compile(
+    r"^(?:\s*(?:-i|-f|--(?:extra-)?index-url|--find-links)[\s=]\s*|source = \{ registry = \")([^\s\"]+)", re.MULTILINE
+)
+"""In a requirements file or uv.lock."""
+_OF_PYTORCH: Final = frozenset({"torch", "torchaudio", "torchtext", "torchvision"})
+"""The stack decides which builds of these are installed."""
+
+
+class Binding(NamedTuple):
+    """A package that comes from one index only."""
+
+    name: str
+    """Normalized; one of pdm's `include_packages` may have wildcards."""
+    url: str
+    """Empty if the project does not define the index, or the call does not name it."""
+    label: str
+    """The index in messages."""
+    marker: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectIndexes:
+    default: str = ""
+    """In place of PyPI."""
+    first: tuple[str, ...] = ()
+    """Searched before the default index."""
+    links: tuple[str, ...] = ()
+    """Pages or directories of wheels."""
+    bound: tuple[Binding, ...] = ()
+
+
+def check_url(url: str) -> str:
+    try:
+        urlsplit(url)
+    except ValueError as error:
+        shown = quote(url.rpartition("@")[2])  # without a login
+        raise UserError(f"{shown} is no URL: {error}", fix="correct it in the project's files") from None
+    return url
+
+
+def is_of_pytorch(url: str) -> bool:
+    return urlsplit(url).hostname == "download.pytorch.org"
+
+
+def find_indexes(layout: ProjectLayout) -> ProjectIndexes:
+    """The indexes that files in the project's root, and beside its own packages' declarations, name."""
+    directories = (layout.root, *(layout.root / package.directory for package in layout.own))
+    return read_indexes(directories if layout is not NO_LAYOUT else ())
+
+
+def index_for(layout: ProjectLayout, files: Iterable[str], packages: Iterable[str]) -> str:
+    """The index, without credentials, from which the project may take one of these packages; empty if it is PyPI.
+    `files`: of requirements, relative to the project's root."""
+    found, names = find_indexes(layout), set(map(normalize, packages))
+    read = TextReader(layout.root)
+    urls = [found.default, *found.first, *found.links, *(each.label for each in found.bound if each.name in names)]
+    urls += [match[1] for file in files for match in _IN_TEXT.finditer(read(file))]
+    return next((strip_login(url) for url in urls if url and not (is_of_pytorch(url) or url == _PYPI)), "")
+
+
+def read_indexes(directories: Iterable[Path], *read_before: tuple[Path, Mapping[str, Any]]) -> ProjectIndexes:
+    """A file that is not TOML names nothing; an install reports it. `read_before`: more tables for `indexes_of`."""
+    tools = list(read_before)
+    for directory in dict.fromkeys(map(Path.absolute, directories)):
+        read = TextReader(directory)
+        tools += [(directory, table(_parsed(read(PYPROJECT)), "tool")), (directory, {"uv": _parsed(read("uv.toml"))})]
+    return indexes_of(tools)
+
+
+def indexes_of(tools: Iterable[tuple[Path, Mapping[str, Any]]]) -> ProjectIndexes:
+    """`tools`: `tool` tables, with the directory that their paths are relative to. PyTorch's own indexes are left out,
+    because ipexctl asks its index for CPUs anyway. Pure."""
+    entries = [entry for directory, tool in tools for entry in _entries(tool, directory)]
+    general = [(kind, url) for _, url, kind, _ in entries if url != _PYPI and not is_of_pytorch(url)]
+    kinds = ("default", "first", "links")
+    default, first, links = (tuple(dict.fromkeys(url for kind, url in general if kind == each)) for each in kinds)
+    bound = [Binding(normalize(name), url, strip_login(url)) for _, url, _, names in entries for name in names]
+    urls = {name.lower(): url for name, url, _, _ in reversed(entries)}
+    for name, source in (pair for _, tool in tools for pair in package_sources(tool)):
+        if isinstance(index := source.get("index"), str):
+            url = urls.get(index.lower(), "")
+            bound.append(Binding(name, url, strip_login(url) or index, str(source.get("marker", ""))))
+    made = ProjectIndexes(next(iter(default), ""), first, links)
+    return ProjectIndexes(made.default, first, links, without_usual(bound, made))
+
+
+def without_usual(bound: Iterable[Binding], beside: ProjectIndexes) -> tuple[Binding, ...]:
+    """Without the bindings that change nothing: of torch to PyTorch's own indexes, and to PyPI if it comes first."""
+    return tuple(
+        each
+        for each in dict.fromkeys(bound)
+        if not (each.name in _OF_PYTORCH and (not each.url or is_of_pytorch(each.url)))
+        if each.url != _PYPI or beside.default or beside.first
+    )
+
+
+def package_sources(tool: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Normalized name of a package → each of its sources, in uv's words."""
+    poetry = table(tool, "poetry")
+    groups = [table(poetry, "group", name, "dependencies") for name in table(poetry, "group")]
+    for packages in (table(tool, "uv", "sources"), table(poetry, "dependencies"), *groups):
+        for name, values in packages.items():
+            for source in values if isinstance(values, list) else [values]:
+                if isinstance(source, dict):
+                    renamed = {"index": source.get("source"), "marker": source.get("markers") or ""}
+                    yield normalize(str(name)), {**renamed, **source}
+
+
+def _entries(tool: Mapping[str, Any], directory: Path) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
+    """Name, URL and kind of each index, and the packages that are bound to it."""
+    found: list[tuple[Mapping[str, Any], str]] = []
+    uv, poetry = table(tool, "uv"), _tables(table(tool, "poetry").get("source"))
+    for each in _tables(uv.get("index")):
+        kinds = [kind for kind in ("default", "explicit") if each.get(kind) is True]
+        found.append((each, kinds[0] if kinds else "links" if each.get("format") == "flat" else "first"))
+    for key, kind in (("index-url", "default"), ("extra-index-url", "first"), ("find-links", "links")):
+        found += [({"url": url}, kind) for url in _texts(uv.get(key))]
+    primary = [each for each in poetry if each.get("priority", "primary") in ("primary", "default")]
+    if not any(str(each.get("name")).lower() == "pypi" for each in primary):
+        found += [(each, "default") for each in primary[-1:]]
+    found += [(each, "explicit" if each.get("priority") == "explicit" else "first") for each in poetry]
+    for each in _tables(table(tool, "pdm").get("source")):
+        kind = "default" if each.get("name") == "pypi" else "first"
+        found.append((each, "links" if each.get("type") == "find_links" else kind))
+    for each, kind in found:
+        name = str(each.get("name", ""))
+        url = each.get("url", _PYPI if name.lower() == "pypi" else None)
+        if isinstance(url, str) and url:
+            url = check_url(url).rstrip("/") if "://" in url else os.path.join(directory, url)
+            yield name, url, kind, _texts(each.get("include_packages"))
+
+
+def _parsed(text: str) -> Mapping[str, Any]:
+    try:
+        return parse_toml(text)
+    except TomlError:
+        return {}
+
+
+def table(values: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
+    for name in names:
+        found = values.get(name)
+        values = found if isinstance(found, dict) else {}
+    return values
+
+
+def _tables(values: Any) -> list[Mapping[str, Any]]:
+    return [each for each in values if isinstance(each, dict)] if isinstance(values, list) else []
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    return tuple(each for each in (values if isinstance(values, list) else [values]) if isinstance(each, str))
