@@ -30,7 +30,7 @@ _OF_PYTORCH: Final = frozenset({"torch", "torchaudio", "torchtext", "torchvision
 """The stack decides which builds of these are installed."""
 
 
-class Binding(NamedTuple):
+class IndexBinding(NamedTuple):
     """A package that comes from one index only."""
 
     name: str
@@ -50,7 +50,7 @@ class ProjectIndexes:
     """Searched before the default index."""
     links: tuple[str, ...] = ()
     """Pages or directories of wheels."""
-    bound: tuple[Binding, ...] = ()
+    bound: tuple[IndexBinding, ...] = ()
 
 
 def check_url(url: str) -> str:
@@ -98,17 +98,17 @@ def indexes_of(tools: Iterable[tuple[Path, Mapping[str, Any]]]) -> ProjectIndexe
     general = [(kind, url) for _, url, kind, _ in entries if url != _PYPI and not is_of_pytorch(url)]
     kinds = ("default", "first", "links")
     default, first, links = (tuple(dict.fromkeys(url for kind, url in general if kind == each)) for each in kinds)
-    bound = [Binding(normalize(name), url, strip_login(url)) for _, url, _, names in entries for name in names]
+    bound = [IndexBinding(normalize(name), url, strip_login(url)) for _, url, _, names in entries for name in names]
     urls = {name.lower(): url for name, url, _, _ in reversed(entries)}
     for name, source in (pair for _, tool in tools for pair in package_sources(tool)):
         if isinstance(index := source.get("index"), str):
             url = urls.get(index.lower(), "")
-            bound.append(Binding(name, url, strip_login(url) or index, str(source.get("marker", ""))))
+            bound.append(IndexBinding(name, url, strip_login(url) or index, str(source.get("marker", ""))))
     made = ProjectIndexes(next(iter(default), ""), first, links)
     return ProjectIndexes(made.default, first, links, without_usual(bound, made))
 
 
-def without_usual(bound: Iterable[Binding], beside: ProjectIndexes) -> tuple[Binding, ...]:
+def without_usual(bound: Iterable[IndexBinding], beside: ProjectIndexes) -> tuple[IndexBinding, ...]:
     """Without the bindings that change nothing: of torch to PyTorch's own indexes, and to PyPI if it comes first."""
     return tuple(
         each

@@ -26,7 +26,7 @@ from ipexctl.limits import PROJECT_LOCK
 from ipexctl.node.common.http import strip_login
 from ipexctl.projects.declaration import FILES, PYPROJECT, SETUP_CFG, SETUP_PY, read_setup_call
 from ipexctl.projects.indexes import (
-    Binding,
+    IndexBinding,
     ProjectIndexes,
     check_url,
     is_of_pytorch,
@@ -321,7 +321,7 @@ def _of_uv_lock(path: Path, text: str, names: Sequence[str], scope: ProjectScope
         options.append("--all-packages")
     kept, left_out, indirect = [], [], []
     declared = read_indexes((path.parent,))
-    registries, links, bound = _registries(path, text), list(declared.links), list[Binding]()
+    registries, links, bound = _registries(path, text), list(declared.links), list[IndexBinding]()
     direct = {canonicalize_name(word) for each in texts.values() for word in re.findall(r"[A-Za-z0-9][\w.-]*", each)}
     notes = []
     for exported in _export(path, {**texts, UV_LOCK: text}, options).replace("\\\n", " ").splitlines():
@@ -347,7 +347,7 @@ def _of_uv_lock(path: Path, text: str, names: Sequence[str], scope: ProjectScope
         if url and "://" not in url:
             links.append(str((path.parent / url).absolute()))
         elif url and is_for_hosts(marker) and not (is_of_pytorch(url) and is_hashed):
-            bound.append(Binding(canonicalize_name(package), url, plain_url(url), marker))
+            bound.append(IndexBinding(canonicalize_name(package), url, plain_url(url), marker))
         kept.append(_line_with(path, text, f'name = "{package}"', public))
         indirect += [] if canonicalize_name(package) in direct else kept[-1:]
     note = (

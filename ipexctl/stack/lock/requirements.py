@@ -26,7 +26,7 @@ from ipexctl.file_reader import REQUIREMENTS, decode_text, read_regular, read_ty
 from ipexctl.hosts.host import quote
 from ipexctl.node.common.http import strip_login
 from ipexctl.projects.declaration import FILES, PYPROJECT
-from ipexctl.projects.indexes import Binding, check_url, is_of_pytorch
+from ipexctl.projects.indexes import IndexBinding, check_url, is_of_pytorch
 from ipexctl.projects.layout import ProjectLayout
 from ipexctl.projects.requirement_files import UV_LOCK
 from ipexctl.stack.lock.project_files import (
@@ -493,7 +493,7 @@ def with_project_indexes(named: Sources, declared: Sources, packages: Collection
     refused = dict.fromkeys((url for url in default if plain_url(url) not in allowed), "--index-url")
     refused |= {url: "--extra-index-url" for url in declared.extra_index_urls if plain_url(url) not in allowed}
     refused |= {url: "--find-links" for url in declared.find_links if plain_url(url) not in allowed}
-    bound = dict[Binding, None]()
+    bound = dict[IndexBinding, None]()
     for each in declared.bound:
         url = TORCH_CPU if is_of_pytorch(each.url) else allowed.get(plain_url(each.url), "")
         names = [name for name in packages if fnmatchcase(name, each.name)]

@@ -27,7 +27,7 @@ from ipexctl.node.env.env_replies import PipSettings, SourceFailure
 from ipexctl.node.env.lock import ProjectSource
 from ipexctl.node.files.call_requests import StoreFile
 from ipexctl.option_declaration import DEFAULT_ENV
-from ipexctl.projects.indexes import Binding
+from ipexctl.projects.indexes import IndexBinding
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError, Notice
@@ -414,7 +414,7 @@ class _Locking:
         them did not answer."""
         request = self.context.request
         urls = {plain_url(url): url for url in request.sources.urls}
-        bindings = [Binding(name, urls.get(url, ""), url) for name, url in self.context.origins.items()]
+        bindings = [IndexBinding(name, urls.get(url, ""), url) for name, url in self.context.origins.items()]
         by_url = (line.name for line in map(Requirement, request.env.extras) if line.url is not None)
         left_out = {*dict(request.own), *map(canonicalize_name, by_url)}
         bindings = [

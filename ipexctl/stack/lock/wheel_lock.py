@@ -34,7 +34,7 @@ from ipexctl.node.env.build import LockDocument, LockedWheel
 from ipexctl.node.env.env_replies import AvailableWheel, CompileReply, LocalWheel
 from ipexctl.node.env.indexes import SizesRequest
 from ipexctl.node.env.lock import CompileRequest, ProjectSource
-from ipexctl.projects.indexes import Binding
+from ipexctl.projects.indexes import IndexBinding
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import call
@@ -378,7 +378,7 @@ def find_named_wheels(sources: Sources, plan: StackPlan, builds: Collection[str]
 
 
 def find_bound_wheels(
-    bindings: Iterable[Binding],
+    bindings: Iterable[IndexBinding],
     index_answer: IndexAnswer,
     plan: StackPlan,
     hashes: Mapping[str, frozenset[str]],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from ipexctl.node.env.env_replies import AvailableWheel
-from ipexctl.projects.indexes import Binding, ProjectIndexes
+from ipexctl.projects.indexes import IndexBinding, ProjectIndexes
 from ipexctl.stack.catalog import StackSpec
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Sources:
     wheelhouse: str | None = None
     """An absolute directory on the control machine, or a URL."""
     offline: bool = False
-    bound: tuple[Binding, ...] = ()
+    bound: tuple[IndexBinding, ...] = ()
     """Packages that come from one index only, by the project's files. Without a URL, that index may not be asked."""
     is_strict: bool = False
     """True if the project's files name indexes: the first one that has a package decides, as for uv."""
