@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         AskedAllReduce,
         AskedBackend,
         AskedLauncher,
+        Autocast,
         Bind,
         Fp32Math,
         OnHang,
@@ -89,6 +90,27 @@ DECLARED: Final[Mapping[str, Declaration]] = {
         panel=_RANKS,
         lost_in=_EVERY_EXPORT,
         consequence="fp32 matrices are multiplied as they are",
+    ),
+    "fast": Declaration(
+        "--fast",
+        "Train an unchanged script faster: --autocast bf16 if all processors have it, and --fused-optimizer.",
+        panel=_RANKS,
+        lost_in=_EVERY_EXPORT,
+        consequence="models run in the script's own precision, with its own optimizer",
+    ),
+    "autocast": Declaration(
+        "--autocast",
+        "Run models under autocast, as mixed precision does; auto: with --fast (default: {default}).",
+        panel=_RANKS,
+        lost_in=_EVERY_EXPORT,
+        consequence="models run in the script's own precision",
+    ),
+    "fused_optimizer": Declaration(
+        "--fused-optimizer",
+        "Step Adam, AdamW, SGD and Adagrad with one kernel, unless the script says otherwise.",
+        panel=_RANKS,
+        lost_in=_EVERY_EXPORT,
+        consequence="optimizers step as the script says",
     ),
     "mpi": Declaration(
         "--mpi NAME|PATH",
@@ -247,6 +269,9 @@ if TYPE_CHECKING:
         allreduce: AskedAllReduce
         wire: Wire
         fp32_math: Fp32Math
+        fast: bool
+        autocast: Autocast
+        fused_optimizer: bool
         mpi: str
         master_port: int | None
         time_limit: float | None

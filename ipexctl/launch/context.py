@@ -9,7 +9,7 @@ from ipexctl.facts.facts import Facts
 from ipexctl.launch.overrides import requested_number
 from ipexctl.launch.request import Gathered
 from ipexctl.launch.topology import Binding, Cores
-from ipexctl.node.common.plan import AS_BACKEND, AS_THEY_ARE, Backend, Choice, Setting
+from ipexctl.node.common.plan import AS_BACKEND, AS_THEY_ARE, NOT_FAST, Backend, Choice, FastChoice, Setting
 from ipexctl.transports import LaunchFlavor
 
 
@@ -48,6 +48,7 @@ class LaunchContext:
     allreduce: Choice = AS_BACKEND
     wire: Choice = AS_THEY_ARE
     fp32_math: Choice = AS_THEY_ARE
+    fast: FastChoice = NOT_FAST
 
     @property
     def rundir(self) -> str:

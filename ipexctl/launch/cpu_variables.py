@@ -6,14 +6,15 @@ instructions of the weakest, because they would round differently.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ipexctl.facts.cpu import TIERS
+from ipexctl.facts.software import minor_of
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.allreduce import SHIM, torch_version
 from ipexctl.launch.context import ChosenValue, LaunchContext, NodeLayout
-from ipexctl.launch.overrides import requested_variables
+from ipexctl.launch.overrides import TUNABLES, requested_variables
 from ipexctl.launch.request import Gathered
 from ipexctl.node.common.plan import AS_THEY_ARE, COMPILER, FP32_MATH, Choice, Setting
 
@@ -117,16 +118,16 @@ def missing_libraries(context: LaunchContext) -> Iterator[str]:
 
 
 def _malloc(context: LaunchContext) -> Iterator[Setting]:
-    """Without tcmalloc, make glibc's malloc keep freed memory. All its versions read these variables."""
+    """Without tcmalloc, make glibc's malloc keep freed memory, in huge pages. All versions read MALLOC_ variables."""
     of_logins = (name for node in context.nodes for name in node.facts.environment.variables)
-    if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in (*context.wanted, *of_logins)):
+    if any(name.startswith("MALLOC_") for name in (*context.wanted, *of_logins)):
         return
+    own_tunables = _own_tunables(context)
 
-    def choose(value: str, reason: str) -> Callable[[NodeLayout], ChosenValue | None]:
-        own = context.wanted.get("LD_PRELOAD")
-        return lambda node: (
-            None if (_allocators(context, node) if own is None else "malloc" in own) else (value, reason)
-        )
+    def choose(name: str, value: str, reason: str) -> list[Setting]:
+        if f"{_TUNABLE_OF[name]}=" in own_tunables:
+            return []  # malloc reads the tunable first
+        return context.per_node(name, lambda node: (value, reason) if _has_malloc(context, node) else None)
 
     if context.gathered.asked.allocator == "jemalloc":
         conf = "oversize_threshold:1,background_thread:true,metadata_thp:auto"
@@ -134,8 +135,57 @@ def _malloc(context: LaunchContext) -> Iterator[Setting]:
         yield from context.per_node("MALLOC_CONF", lambda n: (conf, by_thread) if _allocators(context, n) else None)
     once = "large tensors are not mapped again at every step: the kernel would fault in and clear each of their pages"
     keep = "malloc keeps freed memory for the next step, as tcmalloc does"
-    yield from context.per_node("MALLOC_MMAP_MAX_", choose("0", once))
-    yield from context.per_node("MALLOC_TRIM_THRESHOLD_", choose("-1", keep))
+    yield from choose("MALLOC_MMAP_MAX_", "0", once)
+    yield from choose("MALLOC_TRIM_THRESHOLD_", "-1", keep)
+    yield from _huge_pages(context, own_tunables)
+
+
+def _has_malloc(context: LaunchContext, node: NodeLayout) -> bool:
+    """True if ranks there use glibc's malloc."""
+    own = context.wanted.get("LD_PRELOAD")
+    return not (_allocators(context, node) if own is None else "malloc" in own)
+
+
+_HUGE_PAGES: Final = "glibc.malloc.hugetlb"
+_TUNABLE_OF: Final = {
+    "MALLOC_MMAP_MAX_": "glibc.malloc.mmap_max",
+    "MALLOC_TRIM_THRESHOLD_": "glibc.malloc.trim_threshold",
+}
+_OLDEST_GLIBC: Final = (2, 35)
+"""The first glibc whose malloc asks for huge pages."""
+
+
+def _huge_pages(context: LaunchContext, own: str) -> Iterator[Setting]:
+    """Put the tunable before the user's: of two values of one tunable, glibc takes the last."""
+    able = {node.name for node in context.nodes if _has_malloc(context, node) and _has_huge_pages(node)}
+    if not able or f"{_HUGE_PAGES}=" in own:
+        return
+    of_logins = any(TUNABLES in node.facts.environment.variables for node in context.nodes)
+    reason = "malloc asks for huge pages: the kernel faults in 2 MB of a large tensor at once, not 4 KB"
+
+    def choose(node: NodeLayout) -> ChosenValue | None:
+        if node.name in able:
+            return f"{_HUGE_PAGES}=1:{own}".rstrip(":"), f"{reason}; your tunables follow" if own else reason
+        if own:
+            return own, "your tunables; malloc asks for no huge pages on this host"
+        return (None, "not on every host alike, and ranks must not differ in it") if of_logins else None
+
+    for setting in context.per_node(TUNABLES, choose):
+        yield setting._replace(prepend=not own and not of_logins)  # a --setup file may set some
+
+
+def _has_huge_pages(node: NodeLayout) -> bool:
+    system = node.facts.system
+    glibc = minor_of(system.libc_version) if system.libc == "glibc" else None
+    return glibc is not None and glibc >= _OLDEST_GLIBC and node.facts.memory.thp in ("madvise", "always")
+
+
+def _own_tunables(context: LaunchContext) -> str:
+    """The user's, else those that a login on every host sets; or empty."""
+    if TUNABLES in context.wanted:
+        return context.wanted[TUNABLES]
+    of_logins = {node.facts.environment.variables.get(TUNABLES, "") for node in context.nodes}
+    return of_logins.pop() if len(of_logins) == 1 else ""
 
 
 def _runtime(context: LaunchContext) -> Iterator[Setting]:

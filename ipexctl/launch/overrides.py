@@ -17,7 +17,16 @@ from ipexctl.launch.accelerate_env import before, variables_of
 from ipexctl.launch.request import Gathered
 from ipexctl.launch.topology import automatic_backend
 from ipexctl.node.common.asked import Asked, Export
-from ipexctl.node.common.plan import ALLREDUCE, FP32_MATH, RANK_NAMES, WIRE, Backend, Setting
+from ipexctl.node.common.plan import (
+    ALLREDUCE,
+    AUTOCAST,
+    FP32_MATH,
+    FUSED_OPTIMIZER,
+    RANK_NAMES,
+    WIRE,
+    Backend,
+    Setting,
+)
 from ipexctl.run_options import CCL_WORKERS, DECLARED
 from ipexctl.spec import AccelerateConfig, RunSpec
 from ipexctl.transports import LaunchFlavor
@@ -27,7 +36,11 @@ _OF_PLANS: Final = {
     ALLREDUCE: "--allreduce shared or backend",
     WIRE: "--wire bf16 or int8",
     FP32_MATH: "--fp32-math bf16",
+    AUTOCAST: "--autocast bf16",
+    FUSED_OPTIMIZER: "--fused-optimizer",
 }
+TUNABLES: Final = "GLIBC_TUNABLES"
+"""A list. A plan that sets it has the user's values in it."""
 _OFF: Final = ("0", "no", "off", "false", "disable")
 _PLACEMENTS_OF_MPI: Final = ("I_MPI_PIN", "I_MPI_PIN_DOMAIN", "I_MPI_PIN_PROCESSOR_LIST", "I_MPI_PIN_CELL")
 
@@ -203,7 +216,8 @@ def apply_overrides(
             if setting.name != override.name or (override.host is not None and setting.host != override.host)
         ]
         settings.append(override)
-    last = {export.name: export for export in exports}
+    joined = {setting.name for setting in settings} & {TUNABLES}
+    last = {export.name: export for export in exports if export.name not in joined}
     settings = [setting for setting in settings if setting.name not in last]
     for export in last.values():
         if export.value is None:

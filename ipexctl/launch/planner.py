@@ -18,6 +18,7 @@ from ipexctl.launch import (
     allreduce,
     comm_env,
     cpu_variables,
+    fast,
     hub_settings,
     mpi,
     numa_notes,
@@ -96,6 +97,7 @@ def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
         adding,
         wire,
         cpu_variables.choose_fp32_math(gathered, nodes),
+        fast.choose_fast(gathered, nodes),
     )
     if (refusal := _check_names(context) or rank_distribution.memory_refusal(context)) is not None:
         return refusal
@@ -142,6 +144,7 @@ def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
         allreduce=context.allreduce,
         wire=context.wire,
         fp32_math=context.fp32_math,
+        fast=context.fast,
         other_runs=_other_runs(context, hosts),
     )
 
@@ -231,6 +234,7 @@ def _settings(context: LaunchContext) -> tuple[Setting, ...]:
         comm_env.settings,
         allreduce.settings,
         cpu_variables.fp32_settings,
+        fast.settings,
         hub_settings.settings,
     )
     planned = [setting for settings in rules for setting in settings(context)]
@@ -300,6 +304,7 @@ def plan_notes(context: LaunchContext, distribution: RankDistribution, program: 
         notes += numa_notes.more_than_sockets(context)
     notes += allreduce.notes(context)
     notes += cpu_variables.fp32_notes(context)
+    notes += fast.notes(context)
     notes += rank_distribution.memory_notes(context)
     notes += hub_settings.notes(context)
     return (*notes, *_crowded(context), *numa_notes.notes(context), *_unequal(context), *comm_env.notes(context))

@@ -59,7 +59,7 @@ use_home() { # directory, what will be used below it
         check_home "$1" || return 1
     fi
     close_home "$1" || return 1
-    if ! walk "$1" there || ! walk "$1/$2" end; then home_problem=above home_detail=$walk_detail && return 1; fi
+    if ! walk "$1/$2" end; then home_problem=above home_detail=$walk_detail && return 1; fi
     [ $home_state != marked ] || return 0
     (umask 077 && set -C && printf '%s' "$home_mark_text" >"$1/$home_mark") 2>/dev/null || :
     if has_mark "$1"; then return 0; fi

@@ -143,10 +143,10 @@ try() {{
 {walk}for python in {first} {pythons}; do {check}try "$python"; done
 {envs}printf '%s\\n' '{{"event": "failed", "reason": "{no_python}", "fix": "install one on that host"}}'
 """
-_CHECK: Final = 'case $python in {home}/*) walk "${{python%/*}}" there || continue ;; esac; '
+_CHECK: Final = 'case $python in {home}/*) walk "${{python%/*}}" end || continue ;; esac; '
 _ENVS: Final = """\
 if walk {home}/envs end; then
-  for python in {home}/envs/*/bin/python; do if walk "${{python%/*}}" there; then try "$python"; fi; done
+  for python in {home}/envs/*/bin/python; do if walk "${{python%/*}}" end; then try "$python"; fi; done
 fi
 """
 """Finds a Python and runs the agent in one round trip. Exit codes 126 and 127 of the shell: the file can't start, its

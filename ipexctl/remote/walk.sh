@@ -5,9 +5,7 @@
 walk_newline='
 '
 
-# path, and `end` to judge its end like the directories above it: 1 with the reason in $walk_detail. With `there` in place
-# of `end`, also 1 without a reason if the path does not exist: in a sticky directory, anybody can make it afterwards.
-walk() {
+walk() { # path, `end` to judge its end like the directories above it: 1 with the reason in $walk_detail
     walk_end=$2 walk_at= walk_rest=$1/ walk_links=0
     case $1 in /*) ;; *) walk_rest=$PWD/$1/ ;; esac
     while [ -n "$walk_rest" ]; do
@@ -26,7 +24,7 @@ walk() {
         done
         walk_down "$@" || return 1
         case $walk_found in
-        nothing) [ "$walk_end" != there ] && return 0 || return 1 ;;
+        nothing) return 0 ;;
         directory) walk_at=$walk_to ;;
         esac
         case $walk_found$walk_rest in directory../*) walk_at=${walk_at%/*} walk_rest=${walk_rest#*/} ;; esac

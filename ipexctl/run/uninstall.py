@@ -15,7 +15,7 @@ from ipexctl.errors import UserError
 from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.hosts.host import Host, find_leaders
 from ipexctl.hosts.nodeset import fold
-from ipexctl.node.common.owners import Owned, name_owners
+from ipexctl.node.common.owners import Owned
 from ipexctl.node.uninstall import HomeReply, UninstallRequest
 from ipexctl.remote.caller import describe_foreign, removal_request
 from ipexctl.remote.connector import SessionPool
@@ -217,7 +217,7 @@ def survey(
     if foreign and not dry_run:
         raise UserError(f"nothing was removed: {describe_foreign(foreign)}", fix=again)
     for name, owned in foreign.items():
-        obstacles[name] = HostError(f"not yours: {name_owners(owned)}", again)
+        obstacles[name] = HostError(describe_foreign({name: owned}), again)
     if obstacles and not dry_run:
         return state.refuse(obstacles)
     state.revoke_logins(dry_run=True)

@@ -16,7 +16,6 @@ import pytest
 
 from agent_helpers import other_pythons, wait_until
 from env_helpers import TAG, Home, run_in, said, session_of, start
-from ipexctl.node.common.processes import pid_scope
 from tiny_wheels import corrupt, write_oneccl, write_wheel
 
 pytest_plugins = ["run_fixtures"]
@@ -221,16 +220,6 @@ def test_dead_builder_on_another_machine_is_detected_by_heartbeat(home: Home) ->
     os.utime(lock, (time.time() - 100, time.time() - 100), follow_symlinks=False)
     assert home.build()["state"] == "built"
     assert home.leftovers() == [".build-bbbbbbbbbbbb", "build-bbbbbbbbbbbb", "owner-bbbbbbbbbbbb"]
-
-
-def test_locks_of_dead_builders_go_with_the_next_install(home: Home) -> None:
-    home.build()
-    tmp = home.path / "tmp"
-    for name in (home.name, "torch-2.13-1a2b3c4d"):  # killed between the rename and the removal of the lock
-        (tmp / f"{name}.lock").symlink_to(f"{pid_scope()}:{2**22 + 1}:1:aaaaaaaaaaaa")
-    (tmp / "live.lock").symlink_to("elsewhere:1:1:bbbbbbbbbbbb")
-    assert home.build()["state"] == "there"
-    assert home.leftovers() == ["live.lock"]
 
 
 def test_damaged_environment_is_reported_and_rebuilt(home: Home) -> None:

@@ -21,14 +21,7 @@ from ipexctl.facts import live_runs
 from ipexctl.facts.facts import parse, to_json
 from ipexctl.facts.gather import gather_facts, skew
 from ipexctl.facts.live_runs import BusyProgram, CallDetails, HostSnapshot, RunsOnHost, read_host_snapshot
-from ipexctl.facts.probe import (
-    environment_command,
-    live_runs_command,
-    lock_command,
-    probe_command,
-    probe_script,
-    wait_command,
-)
+from ipexctl.facts.probe import live_runs_command, lock_command, probe_command, probe_script, wait_command
 from ipexctl.hosts.host import Host
 from ipexctl.limits import LOCK_VALID, PROBE_REST
 from ipexctl.node.common.asked import Asked
@@ -489,28 +482,6 @@ def test_what_a_call_says_about_itself_is_seen_by_its_own_account(shell: list[st
 def look(shell: list[str], script: str) -> HostSnapshot | None:
     done = subprocess.run([*shell, "-c", script], capture_output=True, text=True, timeout=60)
     return read_host_snapshot(done.stdout)
-
-
-@linux
-@pytest.mark.parametrize("shell", SHELLS)
-@pytest.mark.parametrize("place", ["probe", "environment"])
-def test_a_home_that_appears_after_the_walk_is_not_read(shell: list[str], place: str, tmp_path: Path) -> None:
-    """In a sticky directory, another account may make what was missing."""
-    home, other = tmp_path / "home", tmp_path / "other"
-    python = other / "envs/e-12345678/bin/python"
-    python.parent.mkdir(parents=True)
-    (other / "envs/e-12345678/env.json").write_text('{"row": "of another account"}')
-    python.write_text("#!/bin/sh\necho of another account\n")
-    python.chmod(0o755)
-    move = f"mv {other} {home}\n"
-    if place == "probe":
-        script = f"set -- {home} ''\n" + probe_script().replace("our_home\nlive_runs\n", f"{move}our_home\n")
-    else:
-        script = environment_command(str(home), "e-12345678", "").script
-        script = script.replace("[ -x", f"{move.strip()} && [ -x")
-    done = subprocess.run([*shell, "-c", script], capture_output=True, text=True, timeout=60)
-    assert home.exists() == (place == "probe")
-    assert "of another account" not in done.stdout
 
 
 @linux

@@ -32,6 +32,7 @@ from . import (
     part_start,
     part_threads,
     part_train,
+    part_unchanged,
     part_wire,
     peers,
 )
@@ -69,6 +70,7 @@ PARTS: Final[Mapping[str, Part]] = {
     "train-fp32": Part(partial(part_train.measure, part_train.FP32), runs=7),
     "scale": Part(part_scale.measure, counts=(8, 64), runs=3),
     "scale-start": Part(part_scale_run.measure_start, counts=(8, 64), runs=3, has_own_lab=True),
+    "train-unchanged": Part(part_unchanged.measure, runs=2),
     "threads": Part(part_threads.measure, runs=7),
     "wire": Part(part_wire.measure_steps, runs=9),
     "wire-accuracy": Part(part_wire.measure_accuracy, runs=1),

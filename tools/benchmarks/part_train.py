@@ -22,13 +22,14 @@ from .rig import CONTENDERS, HERE, Rig, ipexctl
 OURS, BY_HAND = "ipexctl run", "the same line by hand (export shell)"
 MPIRUN, TORCHRUN, ACCELERATE = "mpirun (Intel MPI)", "torchrun", "accelerate launch (its mpirun)"
 OTHERS: Final = (MPIRUN, TORCHRUN, ACCELERATE)
-NO_METER = "ipexctl run --no-meter"
+NO_METER, FAST = "ipexctl run --no-meter", "ipexctl run --fast"
 FP32_MATH, AUTOCAST = "ipexctl run --fp32-math bf16", "bf16 autocast in the script"
 SHORT_SPIN: Final = "ipexctl run -x GOMP_SPINCOUNT=60000"
 
 OF_IPEXCTL: Final[Mapping[str, tuple[str, ...]]] = {
     OURS: (),
     NO_METER: ("--no-meter",),
+    FAST: ("--fast",),
     FP32_MATH: ("--fp32-math", "bf16"),
     AUTOCAST: (),
     SHORT_SPIN: ("-x", "GOMP_SPINCOUNT=60000"),
@@ -160,13 +161,14 @@ def _goals(speeds: Speeds, ranks: str) -> tuple[Goal, ...]:
     )
 
 
-def prepare_place(rig: Rig) -> Place:
-    """The environment and the scripts; another part of the same call may have made them."""
-    place = Place(rig.scratch / "train-home", rig.scratch / "train")
+def prepare_place(rig: Rig, package: str = "accelerate") -> Place:
+    """The environment with this package, and the scripts; another part of the same call may have made them."""
+    place = Place(rig.scratch / f"{package}-home", rig.scratch / f"{package}-train")
     if place.project.exists():
         return place
     say(f"train: installing torch {TORCH}")
-    wanted = ("--stack", "torch", "--torch", TORCH, "--with", "accelerate")
+    packages = [word for name in dict.fromkeys(("accelerate", package)) for word in ("--with", name)]
+    wanted = ("--stack", "torch", "--torch", TORCH, *packages)
     spend(ipexctl("ipexctl install", "install", "--hosts", "localhost", "--home", place.home, *wanted), rig.env)
     place.project.mkdir()
     for file in (DIGITS.script, *CONTENDERS.glob("*.py")):

@@ -13,7 +13,17 @@ from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.launch.python_env import own_paths
-from ipexctl.node.common.plan import ALLREDUCE, FP32_MATH, RANK_NAMES, WIRE, WRAPPER_NAMES, Plan, Setting
+from ipexctl.node.common.plan import (
+    ALLREDUCE,
+    AUTOCAST,
+    FP32_MATH,
+    FUSED_OPTIMIZER,
+    RANK_NAMES,
+    WIRE,
+    WRAPPER_NAMES,
+    Plan,
+    Setting,
+)
 from ipexctl.text import printable, variable_in_sh
 
 MASTER: Final = ("MASTER_ADDR", "MASTER_PORT")
@@ -61,7 +71,7 @@ def common_settings(plan: Plan, *, without: Iterable[str] = ()) -> tuple[Setting
     """Settings that are the same for all ranks on all hosts, without rank variables and secrets. The variables for our
     hooks are left out, because the hooks' files are in a run's directory.
     """
-    excluded = {*_OF_RANK, ALLREDUCE, WIRE, FP32_MATH, *without}
+    excluded = {*_OF_RANK, ALLREDUCE, WIRE, FP32_MATH, AUTOCAST, FUSED_OPTIMIZER, *without}
     differing = differing_settings(plan)
     kept: dict[tuple[str, bool], Setting] = {}
     for setting in plan.settings:

@@ -10,6 +10,6 @@ interfaces
 buffer home.path "$home"
 flush
 environment=$home/envs/$3
-if walk "$environment/bin" there && [ -x "$environment/bin/python" ]; then
+if walk "$environment/bin" end && [ -x "$environment/bin/python" ]; then
     exec "$environment/bin/python" -I -c "$4" "$environment"
 fi

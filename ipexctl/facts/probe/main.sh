@@ -33,7 +33,7 @@ flush
 if [ -n "$names_left" ]; then names $names_left & fi
 home_is_own=
 if walk "$home/envs" end; then
-    if walk "$home" there; then home_is_own=yes; fi
+    home_is_own=yes
 elif ! walk "$home"; then # of the home itself, the commands that write say more
     buffer home.exposed "$walk_detail"
 fi

@@ -19,6 +19,7 @@ AskedBackend = Literal["auto", "ccl", "gloo", "mpi", "none"]
 AskedAllReduce = Literal["auto", "shared", "backend"]
 Wire = Literal["fp32", "bf16", "int8"]
 Fp32Math = Literal["fp32", "bf16"]
+Autocast = Literal["auto", "off", "bf16"]
 OnHang = Literal["report", "dump", "stop"]
 OnNan = Literal["report", "stop"]
 
@@ -26,7 +27,7 @@ OnNan = Literal["report", "stop"]
 FIELD_DECODERS: Mapping[str, FieldDecoder] = dict.fromkeys(
     (
         *("CommandKind", "Bind", "Allocator", "OpenMp", "OnHang", "OnNan"),
-        *("AskedLauncher", "AskedBackend", "AskedAllReduce", "Wire", "Fp32Math"),
+        *("AskedLauncher", "AskedBackend", "AskedAllReduce", "Wire", "Fp32Math", "Autocast"),
     ),
     partial(check_type, str),
 )
@@ -118,6 +119,10 @@ class Asked(NamedTuple):
     """Ranks also get Slurm's variables, for scripts that read no others."""
     keep_going: bool = False
     """True if copies end, and start again, on their own."""
+    fast: bool = False
+    autocast: Autocast = "auto"
+    """`auto`: only with `fast`, and only if all processors multiply in bf16."""
+    fused_optimizer: bool = False
 
     @property
     def has_pool(self) -> bool:

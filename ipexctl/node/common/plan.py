@@ -50,6 +50,10 @@ COMPILER = "compiler/c++"
 """Path in an environment that has ziglang and intel-openmp (`node/env/fill.py`)."""
 FP32_MATH = "IPEXCTL_FP32_MATH"
 """Tells a rank's hooks to multiply fp32 matrices with bf16 inputs; only a plan sets it."""
+AUTOCAST = "IPEXCTL_AUTOCAST"
+"""Tells a rank's hooks to run models under autocast; only a plan sets it."""
+FUSED_OPTIMIZER = "IPEXCTL_FUSED_OPTIMIZER"
+"""Tells a rank's hooks to step optimizers with fused kernels; only a plan sets it."""
 
 
 class Setting(NamedTuple):
@@ -107,6 +111,21 @@ AS_BACKEND = Choice("backend", "asked")
 AS_THEY_ARE = Choice("fp32", "default")
 """As `wire`: hosts exchange gradients unchanged; the other modes are `bf16` and `int8`. As `fp32_math`: fp32 matrices
 are not rounded; the other mode is `bf16`."""
+
+
+class FastChoice(NamedTuple):
+    """What `--fast` and its parts do."""
+
+    autocast: str = "off"
+    """The other mode is `bf16`."""
+    fused_optimizer: bool = False
+    reasons: Mapping[str, str] = {"autocast": "default", "fused_optimizer": "default"}
+    """Field → `default`, `asked`, `no-bf16`, `hooks-off`, `torch-too-old`."""
+    hosts: tuple[str, ...] = ()
+    """Hosts without bf16 instructions, if autocast was asked for."""
+
+
+NOT_FAST = FastChoice()
 
 
 class LauncherChoice(NamedTuple):
@@ -228,6 +247,7 @@ class Plan(NamedTuple):
     allreduce: Choice = AS_BACKEND
     wire: Choice = AS_THEY_ARE
     fp32_math: Choice = AS_THEY_ARE
+    fast: FastChoice = NOT_FAST
     other_runs: tuple[OtherRun, ...] = ()
     install: str = ""
     packages: tuple[str, ...] = ()
@@ -321,8 +341,8 @@ class Plan(NamedTuple):
 
     @property
     def amx_hosts(self) -> dict[str, str]:
-        """Hosts with AMX, which fp32 would leave idle, and their hardware; none with --fp32-math bf16."""
-        is_used = self.fp32_math.mode == "bf16"
+        """Hosts with AMX, which fp32 would leave idle, and their hardware; none with --fp32-math or --autocast."""
+        is_used = "bf16" in (self.fp32_math.mode, self.fast.autocast)
         return {} if is_used else {host.name: host.hardware for host in self.all_hosts if host.tier == "amx"}
 
     @property

@@ -93,9 +93,6 @@ class BuildArea:
                     remove_tree(entry)
             elif name.startswith("owner-") and not is_alive(entry):
                 remove_tree(entry)
-            elif name.endswith(".lock") and not is_alive(entry):
-                with store_lock(entry, lambda _: False):  # taken from the dead, then removed
-                    pass
         for entry in own_entries(home, "envs"):
             name = Path(entry).name
             if STAGED_ENVIRONMENT.fullmatch(name):

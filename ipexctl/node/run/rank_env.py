@@ -16,7 +16,15 @@ from ipexctl.node.common.environ import (
     set_variables,
     source_setup,
 )
-from ipexctl.node.common.plan import host_of, variables_of
+from ipexctl.node.common.plan import (
+    ALLREDUCE,
+    AUTOCAST,
+    FP32_MATH,
+    FUSED_OPTIMIZER,
+    WIRE,
+    host_of,
+    variables_of,
+)
 from ipexctl.node.common.records import Detail, FullDisk
 
 if TYPE_CHECKING:
@@ -33,7 +41,7 @@ MPI_PREFIXES = (
     *TASK_OF_SLURM,
 )
 """Removed without a backend: scripts read a rank and a world size from these, and would wait for other ranks."""
-PLANNED_ALONE = ("IPEXCTL_ALLREDUCE", "IPEXCTL_WIRE", "IPEXCTL_FP32_MATH", "IPEXCTL_METER", "IPEXCTL_PROFILE")
+PLANNED_ALONE = (ALLREDUCE, WIRE, FP32_MATH, AUTOCAST, FUSED_OPTIMIZER, "IPEXCTL_METER", "IPEXCTL_PROFILE")
 """Only a plan or the wrapper sets these. Inherited ones would ask for files that this run does not have."""
 _FULL = 1 << 20
 """A disk with fewer free bytes counts as full: no checkpoint fits, and a failed write may have left a few bytes."""

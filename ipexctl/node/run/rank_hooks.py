@@ -51,8 +51,14 @@ RENDEZVOUS = {
 }
 """The same for `ipexctl_inrank.store`."""
 FP32_MATH = "IPEXCTL_FP32_MATH"
+FP32_OPTION = FP32_MATH, "--fp32-math bf16"
 OLDEST_ROUNDING = (2, 3)
 """The oldest torch whose "medium" precision also works on CPUs (pytorch#116015)."""
+FAST = {
+    "IPEXCTL_AUTOCAST": ("--autocast bf16", "autocast_models"),
+    "IPEXCTL_FUSED_OPTIMIZER": ("--fused-optimizer", "fuse_optimizers"),
+}
+"""Variable → option, and function in `ipexctl_inrank.fast` to call once torch is imported."""
 PACKAGE = "ipexctl_inrank"
 DIRECTORY = os.path.dirname(os.path.abspath(__file__))
 
@@ -67,6 +73,7 @@ def begin() -> None:
         install_meter,
         install_profile,
         install_fp32_math,
+        install_fast,
     ):
         try:
             install()
@@ -275,16 +282,16 @@ def round_inputs(torch: Any) -> None:
     try:
         major, minor = map(int, version.split(".")[:2])
         if (major, minor) < OLDEST_ROUNDING:
-            tell_fp32_math(f"off: torch {version} supports it only on GPUs; CPUs need torch 2.3")
+            tell(*FP32_OPTION, f"off: torch {version} supports it only on GPUs; CPUs need torch 2.3")
             return
         # For matmul also in torch 2.9: after `mkldnn.matmul.fp32_precision`, get_float32_matmul_precision() raises.
         torch.set_float32_matmul_precision("medium")
         if (major, minor) >= (2, 9):
             torch.backends.mkldnn.conv.fp32_precision = torch.backends.mkldnn.rnn.fp32_precision = "bf16"
     except Exception as error:  # noqa: BLE001  # the script trains without it
-        tell_fp32_math(f"off: {describe(error)}")
+        tell(*FP32_OPTION, f"off: {describe(error)}")
     else:
-        tell_fp32_math("on")
+        tell(*FP32_OPTION, "on")
 
 
 def round_inputs_of_ipex(ipex: Any) -> None:
@@ -292,35 +299,51 @@ def round_inputs_of_ipex(ipex: Any) -> None:
     try:
         ipex.set_fp32_math_mode(ipex.FP32MathMode.BF32, device="cpu")
     except Exception as error:  # noqa: BLE001  # the script trains without it
-        tell_fp32_math(f"off: {describe(error)}")
+        tell(*FP32_OPTION, f"off: {describe(error)}")
     else:
-        tell_fp32_math("on")
+        tell(*FP32_OPTION, "on")
 
 
-def tell_fp32_math(state: str) -> None:
-    """Print the state on rank 0; `on` only once, and not from children."""
-    if os.environ.get("RANK") == "0" and os.environ.get(FP32_MATH) == "bf16":
+def tell(variable: str, option: str, state: str) -> None:
+    """Print the option's state on rank 0; `on` only once, and not from children."""
+    if os.environ.get("RANK") == "0" and os.environ.get(variable) != "told":
         if state == "on":
-            os.environ[FP32_MATH] = "told"
-        print(f"ipexctl: --fp32-math bf16 is {state}", file=sys.stderr)  # noqa: T201
+            os.environ[variable] = "told"
+        print(f"ipexctl: {option} is {state}", file=sys.stderr)  # noqa: T201
+
+
+def install_fast() -> None:
+    for variable in FAST:
+        if os.environ.get(variable):
+            call_after_import("torch", lambda torch, variable=variable: start_fast(variable, torch))
+
+
+def start_fast(variable: str, torch: Any) -> None:
+    option, function = FAST[variable]
+    try:
+        reason = getattr(load_in_rank("fast"), function)(torch)
+    except Exception as error:  # noqa: BLE001  # the script trains without it
+        tell(variable, option, f"off: {describe(error)}")
+    else:
+        tell(variable, option, f"off: {reason}" if reason else "on")
 
 
 def call_after_import(name: str, action: Any) -> None:
     if not _actions:
         sys.meta_path.insert(0, ModuleFinder)
-    _actions[name] = action
+    _actions.setdefault(name, []).append(action)
 
 
-_actions: dict[str, Any] = {}
+_actions: dict[str, list[Any]] = {}
 
 
 class ModuleFinder:
-    """Finds a few modules as Python does, and calls an action once after each is imported."""
+    """Finds a few modules as Python does, and calls their actions once after each is imported."""
 
     @staticmethod
     def find_spec(name: str, *_: Any, **__: Any) -> Any:
-        action = _actions.pop(name, None)
-        if action is None:
+        actions = _actions.pop(name, None)
+        if actions is None:
             return None
         if not _actions:
             sys.meta_path.remove(ModuleFinder)
@@ -335,7 +358,8 @@ class ModuleFinder:
         def exec_module(module: Any) -> None:
             del loader.exec_module  # uncovers the class's method
             run(module)
-            action(module)
+            for action in actions:
+                action(module)
 
         loader.exec_module = exec_module
         return spec

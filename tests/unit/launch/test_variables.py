@@ -27,8 +27,9 @@ from launch_helpers import (
     variables,
 )  # fmt: skip
 
+from ipexctl.facts.facts import Facts
 from ipexctl.facts.network_facts import Nic, Rdma
-from ipexctl.facts.system_facts import Environment
+from ipexctl.facts.system_facts import Environment, Memory, System
 from ipexctl.launch.planner import plan_launch
 from ipexctl.node.common.asked import Export
 from ipexctl.node.common.plan import Plan, Setting
@@ -99,10 +100,69 @@ def test_malloc_variables_are_set_without_another_allocator() -> None:
         assert value(plan(has, exports=(Export("LD_PRELOAD", "-x", ""),)), name) == kept, "tcmalloc is not loaded then"
     for own in (Export("LD_PRELOAD", "-x", "/opt/libjemalloc.so"), Export("MALLOC_TRIM_THRESHOLD_", "-x", "1048576")):
         assert value(plan(machine(SPR), exports=(own,)), "MALLOC_MMAP_MAX_") is None
-    tunables = plan(machine(SPR), exports=(Export("GLIBC_TUNABLES", "-x", "glibc.malloc.hugetlb=1"),))
-    assert value(tunables, "MALLOC_TRIM_THRESHOLD_") is None
     of_site = plan(machine(SPR, environment=variables(MALLOC_TRIM_THRESHOLD_="1048576")))
     assert (value(of_site, "MALLOC_MMAP_MAX_"), value(of_site, "MALLOC_TRIM_THRESHOLD_")) == (None, "1048576")
+
+
+def with_huge_pages(number: int = 1, thp: str = "madvise", libc: str = "2.36", **parts: Any) -> Facts:
+    system = System(libc="musl" if libc == "musl" else "glibc", libc_version=None if libc == "musl" else libc)
+    return machine(SPR, number, memory=Memory(thp=thp), system=system, **parts)
+
+
+HUGE = "glibc.malloc.hugetlb=1"
+
+
+@pytest.mark.parametrize(
+    ("thp", "libc", "found"),
+    [
+        ("madvise", "2.35", HUGE),
+        ("always", "2.40", HUGE),
+        ("never", "2.36", None),
+        ("madvise", "2.34", None),
+        ("madvise", "musl", None),
+    ],
+)
+def test_malloc_asks_for_huge_pages_where_kernel_and_glibc_have_them(thp: str, libc: str, found: str | None) -> None:
+    planned = plan(with_huge_pages(thp=thp, libc=libc))
+    assert value(planned, "GLIBC_TUNABLES") == found
+    assert value(planned, "MALLOC_MMAP_MAX_") == "0"
+
+
+def test_huge_pages_are_decided_per_host() -> None:
+    has_other = software(libraries={"libtcmalloc": (TCMALLOC,)})
+    planned = plan(with_huge_pages(1), with_huge_pages(2, libc="2.31"), with_huge_pages(3, software=has_other))
+    assert [value(planned, "GLIBC_TUNABLES", f"node{number}") for number in (1, 2, 3)] == [HUGE, None, None]
+    assert setting(planned, "GLIBC_TUNABLES", "node2") is None
+    assert chosen(planned, "GLIBC_TUNABLES", "node1").prepend, "a setup file's value follows"
+
+
+@pytest.mark.parametrize("is_secret", [False, True])
+def test_tunables_of_the_user_follow_the_plans(is_secret: bool) -> None:
+    own = "glibc.malloc.mmap_max=9"
+    export = Export("GLIBC_TUNABLES", "-x", None if is_secret else own)
+    secrets = {"GLIBC_TUNABLES": own} if is_secret else {}
+    planned = plan(with_huge_pages(1), with_huge_pages(2, thp="never"), exports=(export,), secrets=secrets)
+    assert value(planned, "GLIBC_TUNABLES", "node1") == f"{HUGE}:{own}"
+    assert value(planned, "GLIBC_TUNABLES", "node2") == own
+    assert not chosen(planned, "GLIBC_TUNABLES", "node1").prepend
+    assert value(planned, "MALLOC_TRIM_THRESHOLD_") == "-1"
+    assert value(planned, "MALLOC_MMAP_MAX_") is None, "the tunable would hide it"
+
+
+def test_tunables_of_the_user_without_huge_pages_stay_as_they_are() -> None:
+    for machine_, own in ((with_huge_pages(thp="never"), "x=1"), (with_huge_pages(), "glibc.malloc.hugetlb=0")):
+        planned = plan(machine_, exports=(Export("GLIBC_TUNABLES", "-x", own),))
+        assert value(planned, "GLIBC_TUNABLES") == own
+        assert value(planned, "MALLOC_MMAP_MAX_") == "0"
+
+
+def test_tunables_of_logins_follow_if_all_hosts_have_the_same() -> None:
+    same, other = variables(GLIBC_TUNABLES="x=1"), variables(GLIBC_TUNABLES="x=2")
+    planned = plan(with_huge_pages(1, environment=same), with_huge_pages(2, environment=same))
+    assert value(planned, "GLIBC_TUNABLES") == f"{HUGE}:x=1"
+    planned = plan(with_huge_pages(1, environment=same), with_huge_pages(2, thp="never", environment=other))
+    at_both = [chosen(planned, "GLIBC_TUNABLES", name) for name in ("node1", "node2")]
+    assert [(each.value, each.prepend) for each in at_both] == [(HUGE, False), (None, False)]
 
 
 def test_full_tcmalloc_is_preferred_to_the_minimal_one() -> None:

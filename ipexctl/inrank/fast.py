@@ -1,0 +1,195 @@
+"""Autocast and fused optimizers for scripts as they are: `run --fast` and its parts. `rank_hooks.py` calls
+`autocast_models` and `fuse_optimizers` once torch is imported.
+
+- Autocast is accelerate's mixed precision: a module that no other module calls runs under autocast, and its outputs
+  become fp32. What the script computes from them, such as the loss, stays fp32.
+- A model without fp32 parameters, or under the script's own autocast, runs as it is. Inside a model, the script's
+  autocast wins, also `enabled=False`.
+- An optimizer passes lists of tensors to a function of its module. Only the kernel that this function chooses changes,
+  so parameter groups, states and checkpoints stay as the script has them.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import inspect
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from typing import Any, Callable, Iterable
+
+from .meter import COMPILER, is_new_enough
+
+KERNELS = {"adam": "_fused_adam_", "adamw": "_fused_adamw_", "sgd": "_fused_sgd_", "adagrad": "_fused_adagrad_"}
+"""Module of an optimizer, and name of its function → fused kernel."""
+OWN_AUTOCAST = "the script has autocast of its own; --autocast bf16 changes nothing there"
+
+
+class _Thread(threading.local):
+    is_in_model = False
+
+
+class _Told:
+    """Prints each text once, in the first process of rank 0 that imports torch."""
+
+    def __init__(self, variable: str) -> None:
+        is_first = os.environ.get("RANK") == "0" and os.environ.get(variable) != "told"
+        self._process = os.getpid() if is_first else -1
+        self._texts: set[str] = set()
+
+    def tell(self, text: str) -> None:
+        if self._process == os.getpid() and text not in self._texts:
+            self._texts.add(text)
+            print(f"ipexctl: {text}", file=sys.stderr)  # noqa: T201
+
+
+def autocast_models(torch: Any) -> None:
+    module, autocast, call = torch.nn.Module, torch.autocast, torch.nn.Module.__call__
+    compiler = torch.compiler if is_new_enough(torch.__version__, COMPILER) else torch._utils
+    half = (torch.bfloat16, torch.float16)
+    thread, told = _Thread(), _Told("IPEXCTL_AUTOCAST")
+    runs_as_it_is = _runs_as_it_is(torch, told)
+
+    @functools.wraps(call)
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+        # torch.compile traces this only below a compiled module, which was called here before, or below a function.
+        if compiler.is_compiling() or thread.is_in_model or runs_as_it_is(self):
+            return call(self, *args, **kwargs)
+        try:
+            with autocast("cpu", dtype=torch.bfloat16):
+                thread.is_in_model = True
+                outputs = call(self, *args, **kwargs)
+        except Exception as error:
+            if "bfloat16" in str(error).lower():
+                told.tell(f"{type(self).__name__} failed under --autocast bf16; leave that out, or --autocast off")
+            raise
+        finally:
+            thread.is_in_model = False
+        return to_fp32(torch.Tensor, half, outputs)
+
+    enter = autocast.__enter__
+
+    @functools.wraps(enter)
+    def __enter__(self: Any) -> Any:  # noqa: N807
+        if thread.is_in_model and getattr(self, "_enabled", False) and getattr(self, "device", "cpu") == "cpu":
+            told.tell(OWN_AUTOCAST)
+            autocast.__enter__ = enter
+        return enter(self)
+
+    module.__call__, autocast.__enter__ = __call__, __enter__
+
+
+def _runs_as_it_is(torch: Any, told: _Told) -> Callable[[Any], bool]:
+    """A function that is true for a model to leave alone; tells the user why if the script chooses its precision."""
+    is_autocasting = functools.partial(torch.is_autocast_enabled, "cpu")
+    if not is_new_enough(torch.__version__, (2, 4)):
+        is_autocasting = torch.is_autocast_cpu_enabled
+
+    def decide(model: Any) -> bool:
+        parameter = next(model.parameters(), None)
+        if parameter is None or parameter.dtype is not torch.float32 or parameter.device.type != "cpu":
+            return True
+        if _has_own_precision(model):
+            told.tell("FSDP has a precision of its own; --autocast bf16 changes nothing there")
+            return True
+        # In a backward pass, a checkpoint repeats its part of the forward pass, with autocast as it was there.
+        if is_autocasting() and torch._C._current_graph_task_id() == -1:
+            told.tell(OWN_AUTOCAST)
+        return bool(is_autocasting())
+
+    return decide
+
+
+def _has_own_precision(model: Any) -> bool:
+    """True for FSDP with a policy for mixed precision."""
+    policy = getattr(model, "mixed_precision", None)
+    if policy is None and hasattr(model, "_get_fsdp_state"):
+        policy = getattr(model._get_fsdp_state(), "_mp_policy", None)
+    return getattr(policy, "param_dtype", None) is not None
+
+
+def to_fp32(tensor: type, half: tuple[Any, ...], value: Any) -> Any:
+    """Outputs of a model with its half-precision tensors as fp32; containers keep their type, or the object itself if
+    nothing in them changes."""
+    if isinstance(value, tensor):
+        return value.float() if value.dtype in half else value  # type: ignore[attr-defined]
+    convert = functools.partial(to_fp32, tensor, half)
+    if isinstance(value, Mapping):
+        return _with_items(value, value.items(), convert, lambda found, name, item: found.__setitem__(name, item))
+    if isinstance(value, (list, tuple)):
+        items = [convert(item) for item in value]
+        if all(new is old for new, old in zip(items, value)):
+            return value
+        return value._make(items) if hasattr(value, "_make") else type(value)(items)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
+        return _with_items(value, fields, convert, object.__setattr__)
+    return value
+
+
+def _with_items(
+    value: Any, items: Iterable[tuple[str, Any]], convert: Callable[[Any], Any], put: Callable[[Any, str, Any], None]
+) -> Any:
+    converted = [(name, item, convert(item)) for name, item in items]
+    changed = [(name, new) for name, old, new in converted if new is not old]
+    if not changed:
+        return value
+    found = copy.copy(value)
+    for name, new in changed:
+        put(found, name, new)
+    return found
+
+
+def fuse_optimizers(torch: Any) -> str:
+    """Return why no optimizer can be fused, or an empty text."""
+    told, found = _Told("IPEXCTL_FUSED_OPTIMIZER"), 0
+    for name, kernel in KERNELS.items():
+        module = sys.modules.get(f"torch.optim.{name}")
+        update = getattr(module, name, None)
+        if update is not None and "fused" in inspect.signature(update).parameters and has_kernel(torch, kernel):
+            setattr(module, name, _fused(torch, name, update, told))
+            found += 1
+    return "" if found else f"torch {torch.__version__} has no fused optimizers for CPUs; torch 2.4 has"
+
+
+def has_kernel(torch: Any, kernel: str) -> bool:
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{kernel}", "CPU"))
+
+
+def _fused(torch: Any, name: str, update: Callable[..., Any], told: _Told) -> Callable[..., Any]:
+    def fits(tensor: Any) -> bool:
+        # The kernel reads memory in order, so a parameter and its gradient must have the same.
+        return bool(
+            tensor.dtype is torch.float32
+            and tensor.layout is torch.strided
+            and tensor.device.type == "cpu"
+            and tensor.is_contiguous()
+        )
+
+    def can_fuse(lists: tuple[Any, ...], options: Mapping[str, Any]) -> bool:
+        if not all(isinstance(each, list) for each in lists) or isinstance(options.get("lr"), torch.Tensor):
+            return False
+        # SGD has no momentum before its first step.
+        return all(all(each is None for each in tensors) or all(map(fits, tensors)) for tensors in lists)
+
+    def is_chosen(options: Mapping[str, Any]) -> bool:
+        """True if the script chooses how its optimizer steps."""
+        is_named = options.get("fused") is not None or options.get("foreach") is not None
+        return is_named or options.get("differentiable", False) or options.get("capturable", False)
+
+    @functools.wraps(update)
+    def choose_kernel(*lists: Any, **options: Any) -> Any:
+        if torch.compiler.is_compiling() or is_chosen(options):
+            return update(*lists, **options)
+        try:
+            options["fused"] = True if can_fuse(lists, options) else None
+        except Exception:  # noqa: BLE001  # unusual tensors
+            options["fused"] = None
+        if options["fused"] is None:
+            told.tell(f"--fused-optimizer leaves {name} as it is: not all its tensors are plain fp32")
+        return update(*lists, **options)
+
+    return choose_kernel

@@ -1,0 +1,76 @@
+"""Plans with --fast and its parts: where they are on, what the ranks get, and what the user is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from launch_helpers import AMX, AVX512, STOCK, cpu, machine, plan, value
+
+from ipexctl.extras.export.common import common_settings
+from ipexctl.node.common.asked import Export
+from ipexctl.node.common.plan import FastChoice, to_json
+
+TORCH = {version: replace(STOCK, packages={"torch": version}) for version in ("2.0.1", "2.3.1", "2.4.0")}
+OFF = {"exports": (Export("IPEXCTL_SHIM", "-x", "off"),)}
+BF16 = AVX512 | {"avx512_bf16"}
+BOTH, NODE2 = (AMX, BF16), (AMX, AVX512)
+FAST, AUTOCAST, FUSED = {"fast": True}, {"autocast": "bf16"}, {"fused_optimizer": True}
+
+
+@pytest.mark.parametrize(
+    ("isas", "options", "on", "reasons", "note"),
+    [
+        (BOTH, {}, "", "default default", ""),
+        (NODE2, {}, "", "default default", ""),
+        (BOTH, {"autocast": "off"}, "", "default default", ""),
+        (BOTH, FAST, "autocast fused", "asked asked", ""),
+        (BOTH, AUTOCAST, "autocast", "asked default", ""),
+        (BOTH, FUSED, "fused", "default asked", ""),
+        (NODE2, FUSED, "fused", "default asked", ""),
+        (BOTH, {**FAST, "autocast": "off"}, "fused", "asked asked", ""),
+        (NODE2, FAST, "fused", "no-bf16 asked", "--fast leaves autocast out…on node2…--autocast bf16"),
+        (NODE2, {**FAST, **AUTOCAST}, "autocast fused", "asked asked", "--autocast bf16 may be slower…node2"),
+        (BOTH, {**FAST, "env": TORCH["2.4.0"]}, "autocast fused", "asked asked", ""),
+        (
+            BOTH,
+            {**FAST, "env": TORCH["2.3.1"]},
+            "autocast",
+            "asked torch-too-old",
+            "--fused…torch is 2.3.1…2.4",
+        ),
+        (BOTH, {**AUTOCAST, "env": TORCH["2.0.1"]}, "", "torch-too-old default", "--autocast…torch is 2.0.1…2.1"),
+        (BOTH, {**FAST, "env": replace(STOCK, packages={})}, "autocast fused", "asked asked", ""),
+        (BOTH, {**FAST, **OFF}, "", "hooks-off hooks-off", "--fast has no effect…leave IPEXCTL_SHIM out"),
+        (
+            BOTH,
+            {**AUTOCAST, **FUSED, **OFF},
+            "",
+            "hooks-off hooks-off",
+            "--autocast bf16 and --fused…have no effect",
+        ),
+    ],
+)
+def test_each_part_is_on_if_asked_for_and_possible_on_all_hosts(
+    isas: tuple[frozenset[str], ...], options: dict[str, Any], on: str, reasons: str, note: str
+) -> None:
+    found = plan(*(machine(cpu(4, flags=isa), number) for number, isa in enumerate(isas, 1)), **options)
+    autocast, fused = "bf16" if "autocast" in on else "off", "fused" in on
+    of_parts = dict(zip(("autocast", "fused_optimizer"), reasons.split(), strict=True))
+    assert found.fast == FastChoice(autocast, fused, of_parts, found.fast.hosts)
+    assert to_json(found)["fast"]["reasons"] == of_parts
+    given = {"IPEXCTL_AUTOCAST": "bf16" * ("autocast" in on) or None, "IPEXCTL_FUSED_OPTIMIZER": "1" * fused or None}
+    assert {name: value(found, name) for name in given} == given
+    assert not set(given) & {setting.name for setting in common_settings(found)}
+    notes = [line for line in found.notes if "--fast" in line or "--autocast" in line or "--fused" in line]
+    assert [all(part in line for part in note.split("…")) for line in notes] == [True] * bool(note)
+    assert bool(found.amx_hosts) is (autocast == "off")
+
+
+def test_hosts_without_bf16_are_named_and_reasons_name_the_option() -> None:
+    found = plan(*(machine(cpu(4, flags=isa), number) for number, isa in enumerate(NODE2, 1)), **FAST, **AUTOCAST)
+    assert found.fast.hosts == ("node2",)
+    reasons = {each.name: each.reason for each in found.settings}
+    assert "(--autocast bf16)" in reasons["IPEXCTL_AUTOCAST"]
+    assert "(--fast)" in reasons["IPEXCTL_FUSED_OPTIMIZER"]
