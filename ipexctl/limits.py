@@ -77,8 +77,6 @@ LOCK_VALID: Final = 3600.0
 """A starting call holds the locks of its hosts for this long: sshd may keep a lost connection for hours."""
 CONNECTIVITY_VALID: Final = 600.0
 """Connections that a run used are not checked again for this long."""
-LOGINS_REMEMBERED: Final = 7200.0
-"""If ranks can start without logins between nodes, a login that failed is not tried again for this long."""
 NETWORK_CHECK: Final = 8.0
 """For all connections that doctor tries between the hosts; longer for many hosts."""
 SLOW_SHELL: Final = 2.0
@@ -87,8 +85,6 @@ SLOWEST_SHELL: Final = 5.0
 """A host whose login shell takes longer is left out of doctor's network check."""
 CHECKED_CONNECTION: Final = 3.0
 """For one of these connections; longer for many hosts."""
-TRUST_LOGIN: Final = 25
-"""For a login from node0 to a node, in `trust` and in the checks of doctor and run."""
 
 ENV_BUILD: Final = 3600.0
 """To build an environment on a host: gigabytes onto a slow disk."""

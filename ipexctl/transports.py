@@ -44,10 +44,6 @@ class Launcher(Protocol):
         """True if preferred to an existing mpirun."""
 
     @property
-    def no_logins(self) -> str:
-        """Why node0 does not log in to the other nodes; empty if it does."""
-
-    @property
     def has_starters(self) -> bool:
         """True if the control machine begins a host starter on each host but node0."""
 
@@ -72,12 +68,8 @@ class Transport(Protocol):
         """True if the user's ssh program logs in to all hosts, not only where paramiko can't."""
 
     @property
-    def no_logins(self) -> str:
-        """Why node0 does not log in to the other nodes, for `trust`; empty if it does."""
-
-    @property
     def remote_shell(self) -> str:
-        """Script that mpirun on node0 calls instead of ssh; empty for ssh."""
+        """Script that mpirun on node0 calls instead of ssh; empty if it reaches hosts through their starters."""
 
     @property
     def launcher(self) -> Launcher:
@@ -110,7 +102,6 @@ class DirectLauncher:
     started: Final = "started directly"
     reason: Final = "a single rank needs no mpirun; --mpi takes one"
     is_preferred: Final = False
-    no_logins: Final = "ranks that are started directly need no logins between nodes"
     has_starters: Final = True
 
     def can_start(self, ranks_per_host: Mapping[str, int], node0: str, backend: str) -> bool:
@@ -129,12 +120,11 @@ DIRECT: Final = DirectLauncher()
 
 
 class SshTransport:
-    """The default: the control machine logs in to all nodes, and node0 to the others."""
+    """The default: the control machine logs in to all nodes, and no node to another."""
 
     name: str = "ssh"
     uses_ssh: Final = True
     is_program: bool = False
-    no_logins: Final = ""
     remote_shell: Final = ""
     launcher: Final[Launcher] = DIRECT
     waits: bool = False
@@ -184,7 +174,6 @@ class SrunLauncher:
     started: str = "started by Slurm's srun"
     reason: str = "ranks over gloo need no MPI, and within Slurm's job it starts them"
     is_preferred: bool = True
-    no_logins: str = "Slurm starts all on the nodes"
     has_starters: bool = False
 
     def can_start(self, ranks_per_host: Mapping[str, int], node0: str, backend: str) -> bool:
@@ -220,10 +209,6 @@ class SrunTransport:
     name: str = "srun"
     uses_ssh: bool = False
     is_program: bool = False
-    no_logins: str = (
-        "trust is not needed over srun, because Slurm starts everything on the nodes; for ssh between them: "
-        "ipexctl trust --transport ssh"
-    )
     remote_shell: str = field(default=_IN_PLACE_OF_SSH, repr=False)
     launcher: Launcher = STEP
     waits: bool = False

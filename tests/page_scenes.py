@@ -266,7 +266,6 @@ SCENES = (
         },
         after=("test ! -e ../ben/ipexctl/runs || ! ls ../ben/ipexctl/runs/*.json",),
     ),
-    Scene("docs/trust.md", CLUSTER, hosts=4, before={0: ("ipexctl trust --revoke",)}, after=("ipexctl trust",)),
     Scene("docs/uninstall.md", CLUSTER),
     Scene("docs/versions.md", CLUSTER),
     Scene(

@@ -75,7 +75,6 @@ from ipexctl.stack.resolve.model import Sources, StackRequest
 from ipexctl.sync.node_calls import SyncReport
 from ipexctl.text import expand_tilde
 from ipexctl.transports import TransportOption, choose_transport
-from ipexctl.trust.trust_setup import TrustReport
 
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
@@ -202,10 +201,6 @@ class Cluster:
     ) -> DoctorReport:
         """Check whether the hosts can train together."""
         return self._call(partial(host_checks.doctor, require=require, network=network, smoke=smoke))
-
-    def trust(self, *, revoke: bool = False, dry_run: bool = False) -> TrustReport:
-        """Let node0 log in to every node by ssh, as mpirun needs."""
-        return self._call(partial(host_checks.trust, revoke=revoke, dry_run=dry_run))
 
     def install(
         self,

@@ -1,4 +1,4 @@
-"""The steps of doctor and trust."""
+"""The steps of doctor, and the removal of what trust left."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from ipexctl.facts.gather import gather_facts
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.run.registry import RunRegistry
 from ipexctl.stack.catalog import known_rows
-from ipexctl.trust.trust_setup import TrustOptions, TrustReport
-from ipexctl.trust.trust_setup import revoke as revoke_trust
-from ipexctl.trust.trust_setup import trust as set_up_trust
+from ipexctl.trust.revoke import RevokeOptions, RevokeReport, revoke
 
 InstructionSet = Literal["avx2", "avx512", "avx512_bf16", "amx"]
 
@@ -41,7 +39,6 @@ def doctor(
     return opened.options.in_report(report._replace(seconds=time.monotonic() - began))  # includes connecting
 
 
-def trust(opened: OpenHosts, *, revoke: bool = False, dry_run: bool = False) -> TrustReport:
-    change = revoke_trust if revoke else set_up_trust
-    options = TrustOptions(opened.home, opened.iface, opened.timeout, dry_run)
-    return opened.options.in_report(change(opened.hosts, opened.pool, options))
+def revoke_trust(opened: OpenHosts, *, dry_run: bool = False) -> RevokeReport:
+    options = RevokeOptions(opened.home, opened.timeout, dry_run)
+    return opened.options.in_report(revoke(opened.hosts, opened.pool, options))

@@ -32,7 +32,7 @@ CORE: Final[Mapping[str, Mapping[str, str]]] = {
         "stop": "Stop a run on every node.",
     },
     "Cluster": {
-        "trust": "Let node0 log in to every node by ssh, as mpirun needs.",
+        "trust": "Remove the logins between nodes that earlier versions set up.",
         "versions": "Show the table of stacks and which one install would choose.",
         "envs": "List, remove or verify the environments on every host.",
         "exec": "Run one command on every host and show its output live.",

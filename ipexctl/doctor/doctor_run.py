@@ -134,14 +134,11 @@ def run_doctor(
     if request.network and len(reached) > 1 and internal:
         from ipexctl.doctor.network_check import check_network
 
-        needs_logins = advice is not None and advice.backend == "ccl"
         network = check_network(
             pool,
             reached,
             internal,
             facts=facts,
-            home=request.home,
-            needs_logins=needs_logins,
             delays={name: answer.shell_seconds for name, answer in answers.items()},
         )
         cluster += network.findings

@@ -1,12 +1,9 @@
-"""Checks the network: logins from node0 to every node, as mpirun makes them, and a high port between every two hosts.
-The check ends within 8 s, more for many hosts; whatever has no result by then is reported as not tested. A failed login
-is a fail only if the hosts' backend needs an mpirun.
+"""Checks the network: a high port between every two hosts. The check ends within 8 s, more for many hosts; whatever has
+no result by then is reported as not tested.
 """
 
 from __future__ import annotations
 
-import contextlib
-import re
 import secrets
 import time
 from collections import defaultdict
@@ -16,10 +13,9 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from ipexctl.doctor import port_pairs
-from ipexctl.doctor.finding import Finding, Level, merge_findings
+from ipexctl.doctor.finding import Finding, merge_findings
 from ipexctl.facts.facts import Facts
 from ipexctl.hosts.host import Host
-from ipexctl.hosts.nodeset import fold
 from ipexctl.limits import CHECKED_CONNECTION, NETWORK_CHECK, SLOW_SHELL, SLOWEST_SHELL
 from ipexctl.node.network.ports import connect
 from ipexctl.remote.cancel import Cancel
@@ -29,117 +25,12 @@ from ipexctl.remote.local import source_towards
 from ipexctl.remote.node_call import script_command
 from ipexctl.remote.outcome import HostError, TimedOut
 from ipexctl.remote.script_dialog import ScriptDialog, on_hosts, open_sessions, results_until
-from ipexctl.remote.session import OutputCollector, Session
-from ipexctl.trust.host_steps import HostState, HostSteps, LoginAttempt, login_command, read_logins
-from ipexctl.trust.login_errors import explain
-from ipexctl.trust.trust_ssh_config import names_in, ssh_names_for
-
-_TRUST: Final = "ipexctl trust"
-_NO_ANSWER: Final = re.compile(r"connect to host .*(timed out|No route to host|Network is unreachable)", re.IGNORECASE)
+from ipexctl.remote.session import Session
 
 
 def for_many(seconds: float, hosts: int) -> float:
-    """Scale a limit to the number of hosts: node0 alone starts an ssh for each."""
+    """Scale a limit to the number of hosts."""
     return seconds * max(1.0, hosts / 64)
-
-
-def got_no_answer(login: LoginAttempt) -> bool:
-    return login.code == 255 and bool(_NO_ANSWER.search(login.output))
-
-
-def is_slow(login: LoginAttempt) -> bool:
-    return login.code == 124
-
-
-def diagnose_login(name: str, login: LoginAttempt, node0: HostState | None, node: HostState | None) -> HostError | None:
-    if is_slow(login):
-        return HostError(
-            "a login from node0 took longer than the few seconds of this check",
-            "measure a login on node0 (time ssh ADDRESS true); check the login shell's start-up files and sshd on"
-            " that host",
-        )
-    config = node0.config if node0 else ""
-    if config and name not in names_in(config):
-        return HostError("node0's ssh config doesn't have this host: it was added after the last ipexctl trust", _TRUST)
-    refused = re.search(r"Permission denied|Too many authentication failures", login.output)
-    if not config:
-        if (
-            re.search(r"Host key verification failed", login.output)
-            and "IDENTIFICATION HAS CHANGED" not in login.output
-        ):
-            return HostError("node0 can't log in yet: it doesn't know this host's key", _TRUST)
-        if refused:
-            return HostError("node0 can't log in yet: this host accepts none of node0's keys", _TRUST)
-    elif refused and node and node0 and node0.key and node0.key.split()[-1].encode() not in (node.keys or b""):
-        return HostError("node0's key is no longer in ~/.ssh/authorized_keys of this host", _TRUST)
-    return None
-
-
-def login_level(*, is_needed: bool, is_expected: bool) -> Level:
-    if is_needed:
-        return "fail"
-    return "warn" if is_expected else "info"
-
-
-def login_findings(failed: Mapping[str, HostError], level: Level) -> tuple[Finding, ...]:
-    if not failed:
-        return ()
-    grouped: dict[str, list[str]] = defaultdict(list)
-    for name, failure in failed.items():
-        grouped[failure.reason].append(name)
-    reasons = "; ".join(
-        f"{fold(names)}: {reason}" if len(grouped) > 1 else reason for reason, names in list(grouped.items())[:6]
-    )
-    more = f"; and {len(grouped) - 6} other reasons" if len(grouped) > 6 else ""
-    login = f"node0's login to it fails: {reasons}{more}"
-    if level == "fail":
-        message = f"mpirun, which oneCCL needs, can't start ranks on this host: {login}"
-    else:
-        message = f"Ranks over gloo start without this login; ccl, mpi and --mpi need it: {login}"
-    fixes = "; ".join(dict.fromkeys(failure.fix for failure in failed.values() if failure.fix))
-    return (Finding("network.login", level, message, fixes or _TRUST, tuple(failed)),)
-
-
-def slow_login_finding(slow: Mapping[str, HostError]) -> tuple[Finding, ...]:
-    if not slow:
-        return ()
-    message = (
-        "A login from node0 had no result in the few seconds of this check, so it is unknown whether it works. mpirun"
-        " waits longer, but a run starts and restarts that much later."
-    )
-    fixes = "; ".join(dict.fromkeys(failure.fix for failure in slow.values()))
-    return (Finding("network.login_untested", "warn", message, fixes, tuple(slow)),)
-
-
-def unknown_state(host: Host) -> HostState:
-    return HostState(
-        user=host.user or "this account",
-        uid=-1,
-        home="~",
-        ipexctl_home="",
-        identity=(),
-        store="",
-        nics=(),
-        reached=None,
-        port=host.port or 22,
-        host_keys=(),
-        keys=b"",
-        keys_problem="",
-        has_ssh_dir=True,
-    )
-
-
-def log_in(
-    session: Session, ssh_names: Mapping[str, str], config: str | None, *, seconds: float, cancel: Cancel
-) -> dict[str, LoginAttempt]:
-    """Log in from node0 to all nodes at once; the code is 124 for a login without a result in time."""
-    names = list(ssh_names)
-    connect = max(1, min(int(for_many(5.0, len(names))), int(seconds) - 2))
-    command = login_command(ssh_names, config, connect=connect, seconds=connect + 1, at_once=len(ssh_names))
-    output = OutputCollector()
-    with contextlib.suppress(TimedOut):
-        session.run(command, output.sink, timeout=seconds, cancel=cancel)
-    return read_logins(output.stdout, names, LoginAttempt(124, ""))
 
 
 _NO_LONGER_ANSWERS: Final = "it stopped answering"
@@ -161,13 +52,11 @@ def check_network(
     internal: Mapping[str, str],
     *,
     facts: Mapping[str, Facts],
-    home: str,
-    needs_logins: bool = True,
     budget: float | None = None,
     delays: Mapping[str, float] = {},
 ) -> NetworkReport:
-    """`needs_logins`: an mpirun starts the ranks, so a failed login is a fail. `delays`: seconds that the login shell
-    of each host takes to start a command. Two such starts must fit into the time before a silent host counts as lost.
+    """`delays`: seconds that the login shell of each host takes to start a command. Two such starts must fit into the
+    time before a silent host counts as lost.
     """
     started = time.monotonic()
     slow = frozenset(host.name for host in hosts if delays.get(host.name, 0) > SLOWEST_SHELL)
@@ -177,7 +66,7 @@ def check_network(
     cancel = Cancel()
     try:
         with pool.cancel.waking(cancel.throw):
-            check = _NetworkCheck(pool, hosts, internal, facts, home, needs_logins, started, budget, cancel, slow)
+            check = _NetworkCheck(pool, hosts, internal, facts, started, budget, cancel, slow)
             return check.report()
     finally:
         # Stops programs that still run on hosts, in threads that nobody waits for.
@@ -190,15 +79,11 @@ class _NetworkCheck:
     hosts: Sequence[Host]
     internal: Mapping[str, str]
     facts: Mapping[str, Facts]
-    home: str
-    needs_logins: bool
     started: float
     budget: float
     cancel: Cancel
     slow: frozenset[str] = frozenset()
     sessions: dict[str, Session] = field(default_factory=dict)
-    node0_state: HostState | None = None
-    identities: dict[str, str] = field(default_factory=dict)
     lost: dict[str, HostError] = field(default_factory=dict)
     untested: dict[str, str] = field(default_factory=dict)
     results: dict[port_pairs.Pair, port_pairs.ConnectionResult] = field(default_factory=dict)
@@ -211,96 +96,22 @@ class _NetworkCheck:
         if len(self.hosts) < 2:
             return NetworkReport(seconds=time.monotonic() - self.started)
         self._reach_hosts()
-        background = run_in_background(self._log_in, "doctor-logins")
         self._try_ports()
-        logins = results_until({"logins": background}, self.at(0.97))["logins"]
-        failed_logins: dict[str, HostError] = {}
-        slow_logins: dict[str, HostError] = {}
-        silent = frozenset[str]()
-        if not isinstance(logins, HostError):
-            failed_logins, silent = self._diagnose_logins(logins)
-            slow_logins = {name: failed_logins.pop(name) for name in logins if is_slow(logins[name])}
         findings = [*_lost_hosts(self.lost)]
-        # A lost host has its own finding, so its login needs none.
-        is_set_up = self.node0_state is not None and bool(self.node0_state.config)
-        level = login_level(is_needed=self.needs_logins, is_expected=is_set_up or bool(silent))
-        findings += login_findings(
-            {name: failure for name, failure in failed_logins.items() if name not in self.lost}, level
-        )
-        findings += slow_login_finding(
-            {name: failure for name, failure in slow_logins.items() if name not in self.lost}
-        )
-        findings += port_pairs.port_findings(self.results, self.untested, silent, self.internal, self.facts)
-        if isinstance(logins, HostError) and self.hosts[0].name not in self.lost:
-            findings.append(_logins_untested(logins, self.hosts[0]))
+        findings += port_pairs.port_findings(self.results, self.untested, self.internal, self.facts)
         return NetworkReport(tuple(findings), time.monotonic() - self.started, self.open_outside)
 
     def _reach_hosts(self) -> None:
         self.untested.update(dict.fromkeys(self.slow, _TOO_SLOW))
         hosts = [host for host in self.hosts if host.name not in self.slow]
         self.sessions, errors = open_sessions(self.pool, hosts, self.at(_ALIVE))
-        states = self._probe_states(self.hosts[:1], self.at(_ALIVE), late_is_lost=True)
-        self.node0_state = states.get(self.hosts[0].name)
         for name, error in errors.items():
             self._mark_lost(name, error)
-
-    def _probe_states(self, hosts: Sequence[Host], until: float, *, late_is_lost: bool) -> dict[str, HostState]:
-
-        def probe(host: Host) -> HostState:
-            left = max(0.1, until - time.monotonic())
-            steps = HostSteps(host, self.sessions[host.name], left, self.pool.cancel)
-            return steps.probe(self.home, is_node0=host == self.hosts[0])
-
-        states: dict[str, HostState] = {}
-        reached = [host for host in hosts if host.name in self.sessions]
-        for name, state in on_hosts(probe, reached, until).items():
-            if not isinstance(state, HostError):
-                states[name] = state
-            elif state.status == "unreachable" or (late_is_lost and isinstance(state, TimedOut)):
-                self._mark_lost(name, state)
-        return states
 
     def _mark_lost(self, name: str, error: HostError) -> None:
         self.sessions.pop(name, None)
         self.lost[name] = error
         self.untested[name] = _NO_LONGER_ANSWERS
-
-    def _log_in(self) -> dict[str, LoginAttempt]:
-        node0, *others = self.hosts
-        if node0.name not in self.sessions:
-            raise self.lost.get(node0.name) or HostError(_TOO_SLOW)
-        ssh_names = ssh_names_for(others, self.internal)
-        if not ssh_names or self.pool.connector.options.transport.no_logins:
-            return {}
-        state = self.node0_state
-        config = f"{state.ipexctl_home}/ssh/config" if state and state.config else None
-        seconds = self.at(0.9) - time.monotonic()
-        return log_in(self.sessions[node0.name], ssh_names, config, seconds=seconds, cancel=self.cancel)
-
-    def _diagnose_logins(self, logins: Mapping[str, LoginAttempt]) -> tuple[dict[str, HostError], frozenset[str]]:
-        """Failed and slow logins with reasons, and the hosts that gave no answer."""
-        if all(login.is_from(self.identities.get(name, "")) for name, login in logins.items()):
-            return {}, frozenset()
-        node0, *others = self.hosts
-        # After slow logins only a tenth of a second may be left, too little to call a host lost.
-        states = self._probe_states(others, self.at(0.97), late_is_lost=False)
-        if self.node0_state is not None:
-            states[node0.name] = self.node0_state
-        by_name = {host.name: host for host in self.hosts}
-        addresses = {name: state.addresses for name, state in states.items()}
-        failed: dict[str, HostError] = {}
-        for name, login in logins.items():
-            state = states.get(name)
-            if login.code == 0 and (state is None or login.reached(state)):
-                continue
-            address = self.internal[name]
-            failed[name] = diagnose_login(name, login, self.node0_state, state) or explain(
-                login, state or unknown_state(by_name[name]), address, addresses if state else {}
-            )
-        silent = {name for name in failed if got_no_answer(logins[name])}
-        if logins and len(silent) == len(logins):
-            silent.add(node0.name)
-        return failed, frozenset(silent)
 
     def _try_ports(self) -> None:
         dialog = ScriptDialog(self.cancel)
@@ -350,7 +161,6 @@ class _NetworkCheck:
                 pending.discard(name)
             elif listener := port_pairs.parse_listener(event):
                 listeners[name] = listener
-                self.identities[name] = listener.identity
                 pending.discard(name)
                 if listener.port is None:
                     self.untested[name] = listener.reason or "it can't listen on its address"
@@ -422,8 +232,3 @@ def _lost_hosts(lost: Mapping[str, HostError]) -> tuple[Finding, ...]:
         )
         for name, error in lost.items()
     )
-
-
-def _logins_untested(error: HostError, node0: Host) -> Finding:
-    message = f"Logins from node0 to the other hosts, which mpirun needs, were not checked: {error.reason}."
-    return Finding("network.login_untested", "info", message, "", (node0.name,))

@@ -23,8 +23,8 @@ from ipexctl.doctor.finding import (
     open_ports,
 )
 from ipexctl.facts.facts import joining_addresses
+from ipexctl.hosts.host import is_loopback
 from ipexctl.hosts.internal_addresses import Network, common_networks
-from ipexctl.remote.local import is_loopback
 
 _KINDS: Final = {"docker": "docker", "libvirt": "libvirt", "veth": "containers"}
 

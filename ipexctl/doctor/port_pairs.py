@@ -40,7 +40,6 @@ class ConnectionResult(NamedTuple):
 class PortListener(NamedTuple):
     port: int | None
     reason: str = ""
-    identity: str = ""
 
 
 def parse_listener(event: Reply) -> PortListener | None:
@@ -50,7 +49,7 @@ def parse_listener(event: Reply) -> PortListener | None:
     reason = printable(str(event.get("reason") or ""))
     if event["event"] != "ready" or not isinstance(port, int) or isinstance(port, bool) or not 0 < port < 65536:
         port = None
-    return PortListener(port, reason, str(event.get("identity") or ""))
+    return PortListener(port, reason)
 
 
 def parse_result(event: Reply) -> tuple[int, ConnectionResult] | None:
@@ -111,19 +110,14 @@ def _explain(results: Mapping[Pair, ConnectionResult], *, inward_first: bool) ->
 def port_findings(
     results: Mapping[Pair, ConnectionResult],
     untested: Mapping[str, str],
-    silent: Collection[str],
     internal: Mapping[str, str],
     facts: Mapping[str, Facts],
 ) -> tuple[Finding, ...]:
-    """`untested`: host that didn't listen → reason; `silent`: hosts that did not answer ssh from node0."""
+    """`untested`: host that didn't listen → reason."""
     diagnosis = diagnose(results)
-    away = [name for name in diagnosis.closed_in if name in silent]
-    closed = tuple(name for name in diagnosis.closed_in if name not in silent)
     findings: list[Finding] = []
-    if away:
-        findings.append(_not_reachable(away, internal))
-    if closed:
-        findings.append(_closed_in(closed, results, internal, facts))
+    if diagnosis.closed_in:
+        findings.append(_closed_in(diagnosis.closed_in, results, internal, facts))
     if diagnosis.closed_out:
         message = (
             "It can't connect to a high port of any other host, while other hosts can. During training every rank "
@@ -179,16 +173,6 @@ def _overflow(
     return Finding("stack.gloo_overflow", "info", message, f"nothing to do in a network you trust; else {fix}", (name,))
 
 
-def _not_reachable(hosts: Sequence[str], internal: Mapping[str, str]) -> Finding:
-    address = f" ({internal[hosts[0]]})" if len(hosts) == 1 else ""
-    message = (
-        f"The other hosts get no answer from its internal address{address}, neither over ssh nor on another port. The"
-        " control machine reaches it, but ranks connect to one another over these addresses."
-    )
-    fix = "check the network, or choose another one with --iface NAME or CIDR, or set internal=ADDRESS in the hostfile"
-    return Finding("network.unreachable", "fail", message, fix, tuple(hosts))
-
-
 def _closed_in(
     closed: tuple[str, ...],
     results: Mapping[Pair, ConnectionResult],
@@ -197,12 +181,17 @@ def _closed_in(
 ) -> Finding:
     kinds = {result.kind for (_, to), result in results.items() if to in closed and result.is_blocked}
     how = {"timeout": "get no answer", "refused": "are refused"}.get(next(iter(kinds)) if len(kinds) == 1 else "")
+    why = "a firewall lets only some ports through"
+    if kinds == {"timeout"}:
+        why += ", or the other hosts are not in this network"
     message = (
-        f"Connections from other hosts to its high ports {how or 'fail'}: a firewall lets only some ports through."
-        " MPI, gloo and oneCCL open connections between all ranks on ports like these, so ipexctl run refuses this"
-        " host."
+        f"Connections from other hosts to its high ports {how or 'fail'}: {why}. MPI, gloo and oneCCL open connections"
+        " between all ranks on ports like these."
     )
-    return Finding("network.port_closed", "fail", message, open_ports(closed, internal, facts), closed)
+    fix = open_ports(closed, internal, facts)
+    if kinds == {"timeout"}:
+        fix += "; or choose another network: --iface NAME or CIDR, or internal=ADDRESS in the hostfile"
+    return Finding("network.port_closed", "fail", message, fix, closed)
 
 
 def _blocked_pairs(pairs: Sequence[Pair]) -> Finding:

@@ -213,3 +213,12 @@ def find_leaders(hosts: Iterable[T], store_of: Callable[[T], Hashable]) -> dict[
     """Map each host to the first host with the same store, which does the work for all of them."""
     first: dict[Hashable, T] = {}
     return {host: first.setdefault(store_of(host), host) for host in hosts}
+
+
+def is_loopback(address: str) -> bool:
+    if address in ("localhost", "localhost.localdomain", "ip6-localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False

@@ -18,14 +18,14 @@ from urllib.parse import urlsplit
 from ipexctl.errors import Refusal, UserError
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import gather_facts
-from ipexctl.hosts.host import Host
+from ipexctl.hosts.host import Host, is_loopback
 from ipexctl.hosts.select import LOCAL
 from ipexctl.node.common.hub_cache import HUB
 from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.node.network.hub_check import FoundHub, HubRequest
 from ipexctl.option_declaration import HUB_MACHINE
 from ipexctl.remote.connector import SessionPool
-from ipexctl.remote.local import is_loopback, is_this_machine
+from ipexctl.remote.local import is_this_machine
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, Notice, Watch
 from ipexctl.remote.session import Session

@@ -18,7 +18,8 @@ class NodeLayout:
     name: str
     facts: Facts
     address: str
-    ssh_name: str
+    word: str
+    """Name in mpirun's list of hosts."""
     first: int
     cores: Cores
     binding: Binding

@@ -78,11 +78,11 @@ def find_launcher(gathered: Gathered, ranks_per_host: Mapping[str, int], backend
     if is_single or (launcher.is_preferred and needing is None):
         return _started_by(launcher, gathered, ranks_per_host, launcher.reason)
     found = _find_mpirun(gathered, ranks_per_host)
-    reason = found.reason if isinstance(found, Refusal) else gathered.node0.no_logins
-    if reason and needing is not None and needing.is_certain:
-        fix, hosts = (found.fix, found.hosts) if isinstance(found, Refusal) else ("ipexctl trust", ())
-        return Refusal(f"{_needs_mpirun(needing)}, and {reason}", fix, hosts, 2)
-    return _started_by(launcher, gathered, ranks_per_host, reason) if reason else found
+    if not isinstance(found, Refusal):
+        return found
+    if needing is not None and needing.is_certain:
+        return Refusal(f"{_needs_mpirun(needing)}, and {found.reason}", found.fix, found.hosts, 2)
+    return _started_by(launcher, gathered, ranks_per_host, found.reason)
 
 
 def _needs_mpirun(needing: MpiImport) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from ipexctl.errors import Refusal
 from ipexctl.facts.cpu import CpuList
 from ipexctl.facts.software import GLOO_MENDED, has_gloo_overflow
-from ipexctl.hosts.host import find_leaders
+from ipexctl.hosts.host import find_leaders, is_loopback
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch import (
     allreduce,
@@ -195,15 +195,15 @@ def _nodes(
             continue
         facts = gathered.facts[host.name]
         address = "127.0.0.1" if len(ranks_per_host) == 1 else gathered.addresses[host.name]
-        ssh_name = gathered.ssh_names.get(host.name, host.name)
+        word = address if is_loopback(host.name.lower()) else host.name
         if (len(ranks_per_host) == 1 or host is gathered.hosts[0]) and ":" not in address:
-            ssh_name = address  # hydra recognises its own machine by the address, and would use ssh for some names
+            word = address  # hydra recognises its own machine by the address, and would use ssh for some names
         cores = cores_of(facts.cpu)
         ranks = ranks_per_host[host.name]
         binding = bind(cores, ranks, workers, mode, omp=omp, bind_workers=bind_workers, need=need)
         nic = facts.network.nic_with(address) if len(ranks_per_host) > 1 else None
         iface = nic.name if nic else None
-        nodes.append(NodeLayout(host.name, facts, address, ssh_name, first, cores, binding, iface))
+        nodes.append(NodeLayout(host.name, facts, address, word, first, cores, binding, iface))
         first += ranks_per_host[host.name]
     return tuple(nodes)
 
@@ -217,11 +217,11 @@ def _check_names(context: LaunchContext) -> Refusal | None:
             f"Open MPI can't use {context.rundir}: it splits the path on spaces",
             "--home DIR with a path without spaces, or --mpi intel",
         )
-    ipv6 = [node for node in context.nodes if ":" in node.ssh_name]
+    ipv6 = [node for node in context.nodes if ":" in node.word]
     if not ipv6 or launcher_of(context.flavor) is not None:
         return None
     return Refusal(
-        f"mpirun can't use {ipv6[0].ssh_name}: it reads an IPv6 address in its list of hosts as a host and a count",
+        f"mpirun can't use {ipv6[0].word}: it reads an IPv6 address in its list of hosts as a host and a count",
         "a name for that host in the hostfile, with internal=ADDRESS after it; or --iface with an IPv4 network",
         tuple(node.name for node in ipv6),
     )
@@ -252,7 +252,7 @@ def _host_plan(context: LaunchContext, node: NodeLayout) -> HostPlan:
         for local_rank, slot in enumerate(node.binding.slots)
     )
     tier, cores = node.facts.cpu.tier, node.cores.count
-    return HostPlan(node.name, node.address, node.ssh_name, ranks, node.iface, tier, cores, node.facts.hardware)
+    return HostPlan(node.name, node.address, node.word, ranks, node.iface, tier, cores, node.facts.hardware)
 
 
 def _command(gathered: Gathered) -> tuple[str, ...]:

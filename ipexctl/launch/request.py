@@ -44,15 +44,12 @@ MPI_MODULES: Final = frozenset({"mpi4py", "horovod"})
 
 
 @dataclass(frozen=True, slots=True)
-class Node0Files:
-    ssh_config: str = ""
-    connectivity: ConnectivityRecord | None = None
-    """A check that passed, or found no logins, in the last hours."""
+class EarlierCheck:
+    """What node0 knows of an earlier check of the connections."""
+
+    passed: ConnectivityRecord | None = None
     uptime: float = 0.0
-    """Node0's uptime in seconds when these files were read; 0 if unknown."""
-    no_logins: str = ""
-    """Why node0 can't log in to the hosts of this run; empty if unknown."""
-    logins_tried: float = 0.0
+    """Node0's uptime in seconds when the record was read; 0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +74,8 @@ class Gathered:
     """The MPI at `--mpi PATH`, if the facts don't have it."""
     setup: str | None = None
     """File that the launcher and the ranks source."""
-    ssh_config: str | None = None
-    """trust's ssh config on node0, if it has all hosts; None: the account's own."""
-    ssh_names: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Host → its name for node0's ssh; without an entry its own name."""
     notes: tuple[str, ...] = ()
-    node0: Node0Files = field(default_factory=Node0Files)
+    earlier_check: EarlierCheck = field(default_factory=EarlierCheck)
     transport: Transport = OVER_SSH
     hub: Hub = NO_HUB
     job: str = ""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from ipexctl.found_files import account_name
-from ipexctl.hosts.host import Host
+from ipexctl.hosts.host import Host, is_loopback
 from ipexctl.node.common.frames import StreamName
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.command import Command, end_session_script
@@ -191,12 +191,3 @@ def _own_address_towards(host: Host) -> str | None:
     except (OSError, UnicodeError):
         return None  # a name, which is resolved when connecting, within a time limit
     return next((own for *_, address in infos if (own := source_towards(str(address[0])))), None)
-
-
-def is_loopback(address: str) -> bool:
-    if address in ("localhost", "localhost.localdomain", "ip6-localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return False

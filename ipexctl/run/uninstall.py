@@ -25,7 +25,7 @@ from ipexctl.remote.session import Session
 from ipexctl.run.control_files import FileGroup, find_control_files, remove_control_files
 from ipexctl.run.pending import abandoned_runs, runs_directory, starting_runs
 from ipexctl.run.registry import RunRegistry
-from ipexctl.trust.trust_setup import TrustOptions, revoke
+from ipexctl.trust.revoke import RevokeOptions, revoke
 
 CONTROL_MACHINE: Final = Host("control machine", "localhost")
 
@@ -155,7 +155,7 @@ class _Uninstall:
         """Revoke trust for each host that was its node0; if none is known to be, for the first host."""
         hosts = [result.host for result in self.working()]
         node0s = [host for host in hosts if self.results[host.name].is_node0_of_trust] or hosts[:1]
-        options = TrustOptions(self._options.home, timeout=self._options.timeout, dry_run=dry_run)
+        options = RevokeOptions(self._options.home, timeout=self._options.timeout, dry_run=dry_run)
         for node0 in node0s:
             others = [host for host in hosts if host != node0]
             for revoked in revoke([node0, *others], self._pool, options).hosts:

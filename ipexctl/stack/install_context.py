@@ -413,18 +413,12 @@ class InstallContext:
             uplink=self.uplink,
             downloaded=self.downloaded,
             changes=self.changes,
-            next_step=self._next_step(stack),
+            next_step=self._next_step(),
         )
 
-    def _next_step(self, stack: StackSummary | None) -> str:
-        """trust is a step only if an mpirun starts the ranks."""
+    def _next_step(self) -> str:
         name = self.request.name
-        run = "ipexctl run train.py" if name == DEFAULT_ENV else f"ipexctl run --env {name} train.py"
-        if stack is None or stack.backend == "gloo" or len(self.hosts) < 2:
-            return run
-        if self.pool.connector.options.transport.no_logins:
-            return run
-        return f"ipexctl trust; it lets {self.hosts[0].name} start ranks over {stack.backend}. Then: {run}"
+        return "ipexctl run train.py" if name == DEFAULT_ENV else f"ipexctl run --env {name} train.py"
 
 
 def inspect_hosts(context: InstallContext, probed: Sequence[HostFacts] = ()) -> None:

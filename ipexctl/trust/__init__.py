@@ -1,1 +1,1 @@
-"""ssh from node0 to every node: a key, one line of authorized_keys per home, and an ssh config on node0."""
+"""Removes what `ipexctl trust` of earlier versions left on hosts."""

@@ -1,4 +1,4 @@
-"""ipexctl's line in a home's authorized_keys: its text, and the file with or without it. Pure.
+"""The line that `ipexctl trust` of earlier versions added to a home's authorized_keys, and the file without it. Pure.
 
 Other lines never change, and a removal restores a file, a directory or a missing final newline as they were.
 """
@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import quote
 
 PREFIX = "ipexctl:"
 NEWLINE, FILE, DIRECTORY = "+newline", "+file", "+dir"
-_FLAGS = (NEWLINE, FILE, DIRECTORY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +27,6 @@ class Owner:
             return True
         # Only ipexctl has this key, so the line is ipexctl's even if someone edited its options.
         return bool(self.key) and not line.startswith(b"#") and self.key.split(" ")[1].encode() in line.split()
-
-
-@dataclass(frozen=True, slots=True)
-class TrustLine:
-    owner: Owner
-    sources: tuple[str, ...]
-
-    def text(self, flags: Iterable[str] = ()) -> bytes:
-        fields = [f'restrict,from="{",".join(self.sources)}"', self.owner.key, self.owner.tag, *flags]
-        return " ".join(fields).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +46,7 @@ class KeysEdit:
             return "leftovers of an interrupted call removed"
         if self.new is None:
             return "~/.ssh/authorized_keys removed, which ipexctl had created"
-        lines = [(text or b"").count(b"\n") for text in (self.old, self.new)]
-        if lines[1] > lines[0]:
-            return "a line added to ~/.ssh/authorized_keys"
-        if lines[1] < lines[0]:
-            return "ipexctl's line removed from ~/.ssh/authorized_keys"
-        return "ipexctl's line in ~/.ssh/authorized_keys updated"
+        return "ipexctl's line removed from ~/.ssh/authorized_keys"
 
 
 def tag_of(address: str, home: str) -> str:
@@ -81,26 +64,6 @@ def is_public_key(text: str) -> bool:
         return False
     name = fields[0].encode()
     return blob[:4] == len(name).to_bytes(4, "big") and blob[4 : 4 + len(name)] == name
-
-
-def add_line(content: bytes | None, line: TrustLine, *, has_directory: bool = True) -> bytes:
-    """authorized_keys with exactly one current line of ipexctl; other lines never change. `content` is None if there is
-    no file yet. The line's comment records whether the final newline, the file or the directory was missing before.
-    """
-    lines = (content or b"").split(b"\n")
-    indexes = [index for index, text in enumerate(lines) if line.owner.owns(text)]
-    if indexes:
-        flags = [flag for flag in _FLAGS if any(flag in _flags_of(lines[index]) for index in indexes)]
-        line_end = b"\r" if lines[indexes[0]].endswith(b"\r") else b""
-        lines[indexes[0]] = line.text(flags) + line_end
-        for index in reversed(indexes[1:]):
-            del lines[index]
-        return b"\n".join(lines)
-    if content is None:
-        return line.text([FILE] if has_directory else [FILE, DIRECTORY]) + b"\n"
-    if content and not content.endswith(b"\n"):
-        return content + b"\n" + line.text([NEWLINE]) + b"\n"
-    return content + line.text() + b"\n"
 
 
 def remove_lines(content: bytes | None, owner: Owner) -> KeysEdit | None:

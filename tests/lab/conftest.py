@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from cli_helpers import ipexctl
 from install_helpers import PYTHON, Target
 from ipexctl.errors import UserError
 from ipexctl.extras.lab import lab_system
@@ -30,7 +29,6 @@ from lab_run_helpers import Cluster, lab_with_mpi, new_cluster, session_dir
 from page_fixtures import own_lab, page_hosts, slurm_programs, small_wheels, wheel_dir  # noqa: F401  (fixtures)
 from slurm_helpers import use_ssh
 from tiny_wheels import write_stack
-from trust_helpers import snapshot
 
 _numbers = itertools.count()
 
@@ -61,7 +59,8 @@ def make_lab() -> Iterator[Callable[[LabSpec], Lab]]:
 def lab(
     request: pytest.FixtureRequest, make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory
 ) -> Lab:
-    """The lab of a module's `LAB`; one of `MPI_LAB` has trust and an environment with a real MPI on all its hosts.
+    """The lab of a module's `LAB`; one of `MPI_LAB` has an environment with a real MPI on all its hosts, and no
+    host can log in to another.
 
     In one with a Slurm, these are the compute nodes, with sshd.
     """
@@ -139,18 +138,6 @@ def node(lab3: Lab) -> Iterator[LabHost]:
     """One host to break; every fault of it is mended after the test."""
     yield lab3.hosts[0]
     mend_host(lab3.hosts[0])
-
-
-@pytest.fixture
-def clean(lab: Lab) -> Iterator[Lab]:
-    """The module's own lab as it was, and a check that it is so again once trust is revoked."""
-    before = {host.name: snapshot(host) for host in lab.hosts}
-    yield lab
-    for host in lab.hosts:
-        mend_host(host)
-    assert ipexctl("trust", "-H", lab.hostfile, "--revoke").rc == 0
-    for host in lab.hosts:
-        assert snapshot(host) == before[host.name]
 
 
 @pytest.fixture

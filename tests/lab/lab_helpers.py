@@ -15,7 +15,7 @@ from typing import Any
 
 from cli_helpers import CommandResult
 from ipexctl.extras.lab.faults import ssh_argv
-from ipexctl.extras.lab.lab_record import LabHost
+from ipexctl.extras.lab.lab_record import Lab, LabHost
 from ipexctl.extras.lab.lab_system import in_host
 
 REPOSITORY = Path(__file__).parents[2]
@@ -156,3 +156,34 @@ def new_leftovers(answer: dict[str, Any]) -> dict[str, list[str]]:
     before, after = answer["before"], answer["after"]
     found = {kind: [item for item in after[kind] if item not in before[kind]] for kind in after}
     return {kind: items for kind, items in found.items() if items}
+
+
+# .config and .local are what a fish that is logged into makes for itself.
+_SNAPSHOT = r"""
+cd "$HOME_DIR"
+find . \( -name .config -o -name .local \) -prune -o -printf '%p|%m|%U:%G|%y|%l\n' | sort
+find . \( -name .config -o -name .local \) -prune -o -type f -exec cksum {} + | sort -k3
+"""
+
+
+def snapshot(host: LabHost) -> str:
+    """Every file of the home: name, mode, owner, kind, content."""
+    return in_host(host, _SNAPSHOT)
+
+
+def let_node0_in(lab: Lab) -> None:
+    """Give the account a key of its own on the first host that opens all, as on most clusters."""
+    make = "[ -e ~/.ssh/id_ed25519 ] || ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519"
+    key = on_host(lab.hosts[0], f"{make}; cat ~/.ssh/id_ed25519.pub").strip()
+    for host in lab.hosts:
+        on_host(host, f"grep -qF '{key}' ~/.ssh/authorized_keys || echo '{key}' >>~/.ssh/authorized_keys")
+    names = " ".join(name for host in lab.hosts for name in (host.name, host.address))
+    on_host(lab.hosts[0], f"ssh-keyscan -t ed25519 {names} 2>/dev/null >>~/.ssh/known_hosts")
+
+
+def refuse_logins(lab: Lab) -> None:
+    """Close port 22 of each host to the others: no node can log in to another, whatever its keys."""
+    for host in lab.hosts:
+        for other in lab.hosts:
+            if other != host:
+                in_host(host, f"iptables -I INPUT -p tcp --dport 22 -s {other.address} -j DROP")

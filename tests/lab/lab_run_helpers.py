@@ -25,7 +25,7 @@ from clean_environment import package_environ
 from cli_helpers import CommandResult, begin, ipexctl, processes_with
 from ipexctl.extras.lab.faults import ssh_argv
 from ipexctl.extras.lab.lab_record import Lab, LabHost
-from lab_helpers import ask, on_host
+from lab_helpers import ask, on_host, refuse_logins
 from tiny_wheels import write_stack
 
 PYTHON = "cp311"
@@ -250,13 +250,13 @@ def small_stack(base: Path) -> tuple[object, ...]:
 
 
 def lab_with_mpi(lab: Lab, base: Path, *options: object) -> Lab:
-    """Run trust and install on a lab: the first of the session, later ones get what it has in its home.
+    """Install on a lab: the first of the session, later ones get what it has in its home. Its hosts refuse each other's
+    logins.
 
     A lab with other homes, accounts or options is installed as a user would.
     """
-    where = ("-H", lab.hostfile, *options)
-    said = ipexctl("trust", *where)
-    assert said.rc == 0, said.err
+    if not (lab.bastion or lab.slurm):
+        refuse_logins(lab)
     if options or lab.shared_home or {host.home for host in lab.hosts} != {_PLAIN_HOME}:
         _install(lab, base, *options)
         return lab
@@ -281,9 +281,9 @@ def _install(lab: Lab, base: Path, *options: object) -> None:
 
 
 def _pack(host: LabHost, packed: Path) -> None:
-    """Write what `install` has made into a tar: all of the home but the key of `trust`, and large wheels."""
+    """Write what `install` has made into a tar: all of the home but large wheels."""
     large = "-path '.ipexctl/wheels/*' -type f -size +1024k"
-    found = f"find .ipexctl -path .ipexctl/ssh -prune -o {large} -o -print"
+    found = f"find .ipexctl {large} -o -print"
     command = f"cd {_PLAIN_HOME} && {found} | tar --no-recursion -cf - -T -"
     beside = packed.with_suffix(".part")
     with beside.open("wb") as file:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from agent_helpers import wait_until
-from cli_helpers import ipexctl, processes_with
+from cli_helpers import processes_with
 from ipexctl.doctor.finding import Finding
 from ipexctl.doctor.network_check import NetworkReport, check_network
 from ipexctl.doctor.smoke import measure
@@ -22,7 +22,6 @@ from ipexctl.facts.gather import gather_facts
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector, SessionPool
-from lab_helpers import ask
 
 LAB = LabSpec(hosts=3, users=("netuser",))
 """Three hosts for this module only: faults of other tests would break its network."""
@@ -64,7 +63,6 @@ def run_check(
                 hosts,
                 addresses,
                 facts=facts or {},
-                home="~/.ipexctl",
                 budget=None if delay else budget,
                 delays={lab.hosts[1].name: delay},
             )
@@ -82,11 +80,7 @@ def only(findings: tuple[Finding, ...], finding: str) -> Finding:
 
 def doctor_processes(lab: Lab) -> list[str]:
     """Processes of the doctor's scripts on the lab hosts, found by words of their command lines."""
-    return [
-        found
-        for mark in ("ipexctl ", "ipexctl-is", "network.speed", "network.ports")
-        for found in processes_with(lab, mark)
-    ]
+    return [found for mark in ("ipexctl ", "network.speed", "network.ports") for found in processes_with(lab, mark)]
 
 
 def check_nothing_left(lab: Lab) -> None:
@@ -94,29 +88,15 @@ def check_nothing_left(lab: Lab) -> None:
     wait_until(lambda: not doctor_processes(lab), 2, lambda: doctor_processes(lab))
 
 
-def test_logins_fail_without_trust_and_if_its_line_is_removed_while_ports_are_open(lab: Lab) -> None:
-    report = run_check(lab)
-    login = only(report.findings, "network.login")
-    assert (login.level, login.hosts) == ("fail", ("node2", "node3"))
-    assert "ipexctl trust" in login.fix
-    assert len(report.findings) == 1
+def test_hosts_that_refuse_each_others_logins_are_ready(lab: Lab) -> None:
+    assert run_check(lab).findings == ()
     check_nothing_left(lab)
-    assert ipexctl("trust", "-H", lab.hostfile).rc == 0
-    try:
-        assert run_check(lab).findings == ()
-        ask(lab.hosts[2], "cp .ssh/authorized_keys kept; grep -v from= kept >.ssh/authorized_keys")
-        login = only(run_check(lab).findings, "network.login")
-        assert login.hosts == ("node3",)
-        assert "authorized_keys" in login.message
-    finally:
-        assert ask(lab.hosts[2], "cd ~netuser && cat kept >.ssh/authorized_keys && rm kept", as_root=True).rc == 0
-        assert ipexctl("trust", "--revoke", "-H", lab.hostfile).rc == 0
 
 
 def test_firewalled_host_is_reported_with_its_network_in_the_fix(lab: Lab) -> None:
     facts = _facts(lab)
     report = run_check(lab, "firewall", facts=facts)
-    assert {finding.id for finding in report.findings} == {"network.login", "network.port_closed"}
+    assert {finding.id for finding in report.findings} == {"network.port_closed"}
     closed = only(report.findings, "network.port_closed")
     assert (closed.level, closed.hosts) == ("fail", ("node2",))
     assert f"10.77.{lab.block}.0/{PREFIX}" in closed.fix
@@ -128,7 +108,6 @@ def test_host_failure_during_the_check_is_reported_without_a_hang(lab: Lab, faul
     report = run_check(lab, late=fault, budget=budget)
     gone = only(report.findings, "network.unreachable")
     assert (gone.level, gone.hosts) == ("fail", ("node2",))
-    assert only(report.findings, "network.login").hosts == ("node3",)
     assert only(report.findings, "network.port_untested").hosts == ("node2",)
     check_nothing_left(lab)
 
@@ -168,7 +147,7 @@ def test_cancelled_network_check_ends_and_leaves_no_processes(lab: Lab) -> None:
                 pool.cancel.throw()
 
             threading.Thread(target=throw_once_seen, daemon=True).start()
-            check_network(pool, hosts, {host.name: host.address for host in hosts}, facts={}, home="~/.ipexctl")
+            check_network(pool, hosts, {host.name: host.address for host in hosts}, facts={})
             assert seen
             assert time.monotonic() - thrown[0] < 1.6
             check_nothing_left(lab)
@@ -180,7 +159,7 @@ def test_cancelled_network_check_ends_and_leaves_no_processes(lab: Lab) -> None:
 def test_a_host_with_a_slow_login_shell_is_not_lost(lab: Lab, delay: int, is_checked: bool) -> None:
     report = run_check(lab, f"slow-rc {delay}", delay=delay, budget=BUDGET + 12)
     untested = [finding for finding in report.findings if finding.id == "network.port_untested"]
-    assert {finding.id for finding in report.findings} <= {"network.login", "network.port_untested"}
+    assert {finding.id for finding in report.findings} <= {"network.port_untested"}
     assert [finding.hosts for finding in untested] == ([] if is_checked else [(lab.hosts[1].name,)])
     assert all("login shell" in finding.message for finding in untested)
     check_nothing_left(lab)
@@ -190,14 +169,12 @@ def test_internal_network_is_checked_if_hosts_have_one(make_lab: Callable[[LabSp
     lab = make_lab(LabSpec(hosts=3, users=("netuser",), internal=True))
     internal = {host.name: host.internal or "" for host in lab.hosts}
     report = run_check(lab, internal=internal)
-    assert {finding.id for finding in report.findings} == {"network.login"}
-    assert ipexctl("trust", "-H", lab.hostfile).rc == 0
+    assert report.findings == ()
     # Only the link of the second network: the control machine reaches the host, the others do not.
     report = run_check(lab, "link-down eth1", internal=internal)
-    away = only(report.findings, "network.unreachable")
+    away = only(report.findings, "network.port_closed")
     assert away.hosts == ("node2",)
-    assert internal["node2"] in away.message
-    assert only(report.findings, "network.login").hosts == ("node2",)
+    assert "--iface" in away.fix
     check_nothing_left(lab)
 
 

@@ -17,7 +17,6 @@ import pytest
 from accelerate_files import ALONE
 from cli_helpers import IPEXCTL, NO_HOSTS_ENV, CommandResult, ipexctl
 from ipexctl.extras.lab.lab_plan import LabSpec
-from ipexctl.extras.lab.lab_record import Lab
 from lab_run_helpers import REPORT_SCRIPT, Cluster, rank_reports
 from message_data import missing
 
@@ -39,17 +38,8 @@ RANK_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 Paste = Callable[..., CommandResult]
 
 
-@pytest.fixture(scope="module")
-def trusted(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """node0 can log in to the addresses, too."""
-    hostfile = tmp_path_factory.mktemp("trusted") / "hostfile"
-    hostfile.write_text("".join(f"{host.address}\n" for host in lab.hosts))
-    said = ipexctl("trust", "-H", hostfile, "--ssh-config", lab.ssh_config)
-    assert said.rc == 0, said.err
-
-
 @pytest.fixture
-def paste(cluster: Cluster, trusted: None) -> Paste:
+def paste(cluster: Cluster) -> Paste:
     """Pastes a line behind `ipexctl run`; the guide's hostfile does not say how to log in."""
     addresses = [host.address for host in cluster.lab.hosts]
     cluster.write("hostfile", "".join(f"{address} #node{at} ip\n" for at, address in enumerate(addresses)))

@@ -15,7 +15,7 @@ from agent_helpers import wait_until
 from cli_helpers import processes_with
 from ipexctl.extras.lab.lab_plan import LabSpec
 from ipexctl.extras.lab.lab_record import Lab
-from lab_helpers import ask
+from lab_helpers import ask, let_node0_in, refuse_logins
 from lab_run_helpers import WAIT_SCRIPT, Cluster, by_rank, new_cluster, session_dir, small_stack
 
 LAB = LabSpec(hosts=3)
@@ -117,6 +117,7 @@ def reboot(cluster: Cluster, index: int) -> None:
 def with_mpirun(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     """The hosts have an environment with Intel MPI, and refuse each other's connections to port 22."""
     cluster.good("install", "-H", cluster.lab.hostfile, *small_stack(session_dir(tmp_path_factory)), timeout=240)
+    refuse_logins(cluster.lab)
     return cluster
 
 
@@ -141,9 +142,7 @@ def test_rebooted_host_gets_its_starter_again_from_the_call_that_follows(
 
 def test_rebooted_host_gets_its_starter_again_from_node0_by_keys_of_the_account(cluster: Cluster) -> None:
     """Nobody follows the run. On most clusters an account's own key works from node to node."""
-    key = cluster.on(0, "ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519 </dev/null; cat ~/.ssh/id_ed25519.pub")
-    cluster.on(2, f"echo '{key.strip()}' >>~/.ssh/authorized_keys")
-    cluster.on(0, "ssh-keyscan -t ed25519 node3 2>/dev/null >~/.ssh/known_hosts")
+    let_node0_in(cluster.lab)
     cluster.write("wait.py", WAIT_SCRIPT)
     call = cluster.begin(*PYTHON, "--detach", "--max-restarts", 1, "wait.py", cluster.marker)
     assert call.process.wait(60) == 0

@@ -11,7 +11,7 @@ from agent_helpers import wait_until
 from ipexctl.extras.lab.lab_plan import LabSpec
 from ipexctl.extras.lab.lab_record import Lab
 from ipexctl.extras.lab.lab_system import in_host
-from lab_helpers import ask
+from lab_helpers import ask, let_node0_in
 from lab_run_helpers import Cluster, by_rank
 from message_data import missing
 from slurm_helpers import NEEDS_SLURM, Slurm, put
@@ -28,8 +28,6 @@ if sys.argv[1:] == ["badly"] and os.environ["RANK"] == "1":
 if sys.argv[1:] == ["for-ever"]:
     time.sleep(300)
 """
-CONFIG = "~/.ipexctl/ssh/config"
-"""The config that trust wrote for node0: the account has no other key for the lab's hosts."""
 
 
 def in_project(words: str) -> str:
@@ -42,30 +40,31 @@ def slurm(lab: Lab) -> Slurm:
     for host in lab.hosts[:2]:  # for calls on the login node, and on the first node of a job
         put(host, "/home/ipex/project/says.py", RANK_SCRIPT)
         in_host(host, "chown -R ipex: /home/ipex/project")
+    let_node0_in(lab)
     return Slurm(lab)
 
 
 def test_run_in_slurm_job_uses_its_hosts_and_one_rank_per_task(slurm: Slurm) -> None:
-    words = f"run --ssh-config {CONFIG} says.py"
+    words = "run says.py"
     said = slurm.ended(slurm.submit(in_project(words), "--nodes=2", "--ntasks=3"))
     assert by_rank(said) == {0: ["node2 0"], 1: ["node2 1"], 2: ["node3 0"]}
 
 
 def test_run_in_slurm_job_without_tasks_chooses_the_number_of_ranks(slurm: Slurm) -> None:
-    words = f"run --ssh-config {CONFIG} says.py"
+    words = "run says.py"
     said = slurm.ended(slurm.submit(in_project(words), "--nodes=2", "--exclusive"))
     assert by_rank(said) == {0: ["node2 0"], 1: ["node3 0"]}
 
 
 def test_slurm_job_ends_with_exit_code_of_the_failed_rank(slurm: Slurm) -> None:
-    words = f"run --ssh-config {CONFIG} says.py badly"
+    words = "run says.py badly"
     said = slurm.ended(slurm.submit(in_project(words), "--nodes=2", "--ntasks=2"), rc=7)
     assert missing(said, "rank 1 node3 code 7") == []
 
 
 def test_scancel_stops_the_run_on_every_host(slurm: Slurm, lab: Lab, tmp_path: Path) -> None:
     """Slurm does not know the ranks on other nodes: ssh started them."""
-    words = f"run --ssh-config {CONFIG} says.py for-ever"
+    words = "run says.py for-ever"
     job = slurm.submit(in_project(words), "--nodes=2", "--ntasks=4")
     slurm.wait_for(job, "] node", 4)
     slurm.say(f"scancel {job}")
@@ -81,7 +80,7 @@ def newest_state(lab: Lab) -> str:
 
 
 def test_srun_step_uses_all_hosts_and_several_tasks_are_refused(slurm: Slurm) -> None:
-    listed = f"ipexctl exec --ssh-config {CONFIG} --json -- hostname"
+    listed = "ipexctl exec --json -- hostname"
     said = slurm.say(f"salloc --quiet -N2 -n4 srun -N1 -n1 -w node2 {listed} 2>/dev/null")
     assert [host["stdout"].strip() for host in json.loads(said)["hosts"]] == ["node2", "node3"]
     said = slurm.say(f"salloc --quiet -N2 -n2 srun {listed}", rc=2)

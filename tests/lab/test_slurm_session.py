@@ -64,8 +64,6 @@ def test_exec_goes_over_srun_and_says_so(lab: Lab) -> None:
     assert in_job(lab, "ipexctl exec -q --transport ssh -- true").rc == 3
     refused = ask(lab.hosts[0], "ipexctl exec --transport srun --hosts node2 -- true")
     assert (refused.rc, missing(refused.err, "--transport srun salloc")) == (2, [])
-    needless = in_job(lab, "ipexctl trust")
-    assert (needless.rc, missing(needless.err, "trust not needed srun --transport ssh")) == (0, [])
     refused = in_job(lab, "mkdir p; cd p; touch pyproject.toml t.py; ipexctl export shell --transport srun t.py")
     assert (refused.rc, missing(refused.err, "--transport srun ssh")) == (2, [])
 
@@ -129,7 +127,6 @@ PLAYBOOK = """\
 - hosts: all
   tasks:
     - doctor: {network: false}
-    - trust: {}
     - run: {script: s.py, argv: [well, "0"], python: /usr/bin/python3}
     - run: {script: s.py, argv: [well, "4"], python: /usr/bin/python3, detach: true}
 """
@@ -141,9 +138,8 @@ def test_a_playbook_goes_over_srun_and_a_detached_run_outlives_its_play(lab: Lab
     ran = in_job(lab, words)
     assert ran.rc == 0, ran.err + ran.out
     recap, _, listed = ran.out.partition('{\n  "schema": "ipexctl.ps/1"')
-    assert missing(recap, "node2 ok=4 failed=0 node3") == []
+    assert missing(recap, "node2 ok=3 failed=0 node3") == []
     assert '"state": "running"' in listed, "wait has waited for it"
-    assert missing(ran.err, "srun trust is not needed") == []
     assert not any(".ipexctl" in line for line in left(lab))
 
 

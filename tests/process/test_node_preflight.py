@@ -18,7 +18,6 @@ import pytest
 from env_helpers import said, start
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.command import Command, login_line
 from ipexctl.remote.connector import ConnectOptions, Connector, SessionPool
 from ipexctl.remote.node_call import script_text
 from ipexctl.run.start.path_checks import CheckedPaths, check_paths
@@ -26,56 +25,6 @@ from ipexctl.run.start.request import StartError
 from ipexctl.script_file import ProjectLocation
 from plan_helpers import spec_of
 from tls_helpers import serving
-
-SSH = """#!/bin/sh
-case $2 in
-broken) printf '\036nonce\n' >&2; exit 3 ;;
-refused) echo noise; echo 'ssh: connect to host refused port 22: Connection refused' >&2; exit 255 ;;
-esac
-echo "a login shell's greeting"
-exec sh -c "$3"
-"""
-
-
-def check(tmp_path: Path, program: str = SSH, **addresses: str) -> dict[str, Any]:
-    ssh = tmp_path / "ssh"
-    ssh.write_text(program)
-    ssh.chmod(0o700)
-    request = {
-        "address": "127.0.0.1",
-        "python": sys.executable,
-        "ssh": [str(ssh)],
-        "probe": login_line(Command.argv(sys.executable, "-I", "-S", "-c", script_text("network.ports")), "nonce"),
-        "nodes": [{"ssh_name": word, "address": address} for word, address in addresses.items()],
-        "seconds": 5,
-        "record": str(tmp_path / "record"),
-    }
-    return said(start("network.connectivity", "try", request))
-
-
-@pytest.mark.parametrize("port", ["70000", "-1", '"22"', str(2**70), "[]"])
-def test_a_node_with_a_wrong_port_fails_alone(tmp_path: Path, port: str) -> None:
-    lie = f'echo \'{{"event": "ready", "port": {port}}}\'; echo \'{{"event": "result", "kind": "ok", "text": ""}}\''
-    wrapped = SSH.replace("case $2 in", f"case $2 in\nliar) {lie}; exit 0 ;;")
-    nodes = check(tmp_path, wrapped, liar="127.0.0.1", node2="127.0.0.1")["nodes"]
-    assert (nodes["node2"]["kind"], nodes["liar"]["kind"], "port" in nodes["liar"]["text"]) == ("ok", "login", True)
-
-
-@pytest.mark.core
-def test_open_connections_are_ok(tmp_path: Path) -> None:
-    (tmp_path / "record").write_text("of an earlier check")
-    result = check(tmp_path, node2="127.0.0.1", nat="192.0.2.1")
-    ok = {"kind": "ok", "text": ""}
-    assert result["nodes"] == {"node2": ok, "nat": ok}
-    assert result["began"] > 0
-    assert not (tmp_path / "record").exists()
-
-
-@pytest.mark.parametrize(("word", "end"), [("refused", "Connection refused"), ("broken", "exit code 3")])
-def test_failed_login_has_the_last_line_or_exit_code_of_ssh(tmp_path: Path, word: str, end: str) -> None:
-    node = check(tmp_path, **{word: "127.0.0.1"})["nodes"][word]
-    assert (node["kind"], node["text"].isprintable()) == ("login", True)
-    assert node["text"].endswith(end)
 
 
 def asked(kind: str, *modules: str, source: str = "", **environ: str) -> dict[str, Any]:

@@ -60,7 +60,6 @@ def test_a_trainer_takes_its_model_from_the_hub_by_two_commands(tmp_path: Path) 
         project = tmp_path / "project"
         project.mkdir()
         (project / "train.py").write_text(TRAIN)
-        call("trust")
         call("install", "--stack", "torch", "--with", "transformers>=5.18", "--with", "accelerate", timeout=600)
         python = "~/.ipexctl/envs/default/bin/python"
         made = subprocess.run(

@@ -157,8 +157,7 @@ def test_every_wheel_is_uploaded_once(ipex: Installed) -> None:
 
 
 def clear(lab: Lab) -> None:
-    """What trust and runs have left; the environment stays."""
-    ipexctl("trust", "-H", lab.hostfile, "--revoke")
+    """What runs have left; the environment stays."""
     for host in lab.hosts:
         on_host(host, "rm -rf ~/.ipexctl/code ~/.ipexctl/runs ~/.ipexctl/ssh")
 
@@ -205,7 +204,6 @@ def test_bf16_losses_with_ipex_on_two_hosts_are_close_to_fp32(
     lab: Lab, project: Path, alone: dict[tuple[int, int], float]
 ) -> None:
     try:
-        assert ipexctl("trust", "-H", lab.hostfile).rc == 0
         ran = train(lab, project, "-n", "2", "--ppn", "1", "--backend", "gloo", dtype="bf16")
     finally:
         clear(lab)
@@ -298,7 +296,6 @@ def test_losses_of_two_ranks_over_ccl_equal_those_of_one(
 @pytest.fixture(scope="class")
 def trusted(lab: Lab, ipex: Installed) -> Iterator[Lab]:
     """The lab, whose node0 may log in to the others; nothing of that is left after the last test of the class."""
-    assert ipexctl("trust", "-H", lab.hostfile).rc == 0
     yield lab
     clear(lab)
 
@@ -378,9 +375,7 @@ def guides(bindings: Path | None, trusted: Lab, project: Path) -> tuple[str, ...
     (project / "machines").write_text("".join(f"{address} #node{at} ip\n" for at, address in enumerate(addresses)))
     (project / "config.yaml").write_text(mpirun_config(addresses[0], machines=3, processes=3))
     (project / "talk.py").write_text(ACCELERATE)
-    login = ("--user", "ipex", "--identity", str(trusted.key), "--known-hosts", str(trusted.known_hosts))
-    assert ipexctl("trust", "-H", project / "machines", *login).rc == 0
-    return login
+    return ("--user", "ipex", "--identity", str(trusted.key), "--known-hosts", str(trusted.known_hosts))
 
 
 class TestTheLinesOfTheGuidesOverCcl:

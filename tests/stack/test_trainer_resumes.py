@@ -89,7 +89,6 @@ def lab() -> Iterator[Lab]:
 @pytest.fixture(scope="module")
 def installed(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Lab:
     cluster = new_cluster(lab, tmp_path_factory.mktemp("installed"))
-    cluster.good("trust", "-H", lab.hostfile)
     packages = ("--with", "transformers>=5.18", "--with", "accelerate")
     cluster.good("install", "-H", lab.hostfile, "--stack", "torch", *packages, timeout=600)
     return lab

@@ -33,7 +33,7 @@ _TOUCHING = (
     "ipexctl.stack.env.envs",
     "ipexctl.stack.install_stack",
     "ipexctl.sync.project_sync",
-    "ipexctl.trust.trust_setup",
+    "ipexctl.trust.revoke",
 )
 """Modules that touch hosts."""
 UNTYPED: Any = ipexctl

@@ -22,10 +22,10 @@ from .processes import Usage
 from .report import Goal, Report
 from .rig import Rig, all_well, ipexctl, write_project
 
-EXEC, DOCTOR, NETWORK, TRUST, SYNC = "exec -- true", "doctor --no-network", "doctor", "trust", "sync"
+EXEC, DOCTOR, NETWORK, SYNC = "exec -- true", "doctor --no-network", "doctor", "sync"
 CHECK: Final = "doctor's network check"
 AIM_HOSTS: Final = 64
-AIMS: Final = {EXEC: 1.0, DOCTOR: 2.0, CHECK: 2.0, TRUST: 3.0}
+AIMS: Final = {EXEC: 1.0, DOCTOR: 2.0, CHECK: 2.0}
 """Seconds."""
 AIM_CPU: Final = 8.0
 """Milliseconds on the control machine for each of up to AIM_HOSTS hosts."""
@@ -67,13 +67,12 @@ def _commands(rig: Rig, project: Path, count: int) -> Iterable[tuple[str, Cost]]
     calls = {
         EXEC: ("exec", *where, "--", "true"),
         DOCTOR: ("doctor", *where, "--no-network"),
-        TRUST: ("trust", *where),
         NETWORK: ("doctor", *where),
         CHECK: ("doctor", *where, "--json"),  # the time of the check is in this document alone
         SYNC: ("sync", *where, project),
     }
     for name, words in calls.items():
-        if name in (TRUST, CHECK) and count == 1:
+        if name == CHECK and count == 1:
             continue
         usage = Usage()
         spent, output = good_end_of(ipexctl(name, *words), rig.env, usage.update)
@@ -138,7 +137,7 @@ def _goals(costs: Costs) -> tuple[Goal, ...]:
         if reached is not None:
             goals.append(Goal(f"{name} on {AIM_HOSTS} hosts in ≤ {aim:g} s", f"{reached:.2f} s", reached <= aim))
     slopes = {}
-    for name in (EXEC, DOCTOR, NETWORK, TRUST, SYNC):
+    for name in (EXEC, DOCTOR, NETWORK, SYNC):
         seconds = {count: cpu for count, cpu in _values(costs, name, "cpu").items() if count <= AIM_HOSTS}
         slopes[name] = 1000 * fit_line(seconds).slope
     worst = max(slopes, key=lambda name: slopes[name])

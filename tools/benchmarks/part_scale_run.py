@@ -22,7 +22,7 @@ from .harness import Contender, failure, in_turns, say, started
 from .part_start import connections, spent_on_hosts
 from .processes import Usage
 from .report import Goal, Report
-from .rig import Rig, ipexctl, laboratory, prepare, write_project
+from .rig import Rig, ipexctl, laboratory, let_node0_in, write_project
 from .wheelhouse import install_mpi
 
 DIRECT, MPIRUN = "ipexctl run --launcher direct", "ipexctl run --launcher mpirun"
@@ -59,7 +59,7 @@ def _prepared(rig: Rig) -> Iterator[tuple[Rig, Path]]:
     most = max(rig.counts)
     with laboratory(most, shared_home=True) as lab:
         shared = replace(rig, lab=lab)
-        prepare(shared, "trust", *shared.where(most))
+        let_node0_in(shared, most)
         install_mpi(shared, *shared.where(1))
         project = write_project(rig.scratch / f"project-{os.getpid()}-{time.monotonic_ns()}")
         (project / "first.py").write_text(_SCRIPT)
@@ -90,10 +90,8 @@ def _contenders(rig: Rig, project: Path, count: int) -> dict[str, Contender]:
     _start(rig, found[DIRECT], count)  # it sends the project
     home = rig.lab.hosts[0].home
     ((_, tree),) = rig.on_hosts("ls -td $HOME/.ipexctl/code/project-* | head -n 1", 1)
-    env, ssh, script = f"{home}/.ipexctl/envs/default", f"{home}/bare-ssh", f"{tree}/first.py"
-    text = f"#!/bin/sh\\nexec ssh -F {home}/.ipexctl/ssh/config"
-    rig.on_hosts(f"printf '{text} \"$@\"\\n' >{ssh}; chmod 755 {ssh}", 1)
-    words = f"PATH={env}/bin:$PATH I_MPI_ROOT={env} I_MPI_PIN=0 mpiexec.hydra -bootstrap ssh -bootstrap-exec {ssh} "
+    env, script = f"{home}/.ipexctl/envs/default", f"{tree}/first.py"
+    words = f"PATH={env}/bin:$PATH I_MPI_ROOT={env} I_MPI_PIN=0 mpiexec.hydra -bootstrap ssh "
     words += f"-branch-count {count} -iface eth0 -hosts {','.join(rig.addresses(count))} -ppn 1 -n {count} "
     login = f"{rig.peers['ssh']} -F {rig.lab.ssh_config}"
     found[HYDRA] = Contender(HYDRA, ("sh", "-c", f"exec {login} {rig.names(1)[0]} '{words}{env}/bin/python {script}'"))

@@ -22,7 +22,7 @@ from .figures import median, ratio
 from .harness import Contender, Failed, failure, in_turns, say, spend, started
 from .part_train import TORCH
 from .report import Goal, Headline, Report
-from .rig import CONTENDERS, Rig, ipexctl, prepare, write_project
+from .rig import CONTENDERS, Rig, ipexctl, let_node0_in, write_project
 
 HOSTS: Final = 2
 OURS, BARE, TORCHRUN = "ipexctl run", "mpiexec.hydra by hand", "torchrun by hand, one ssh for each host"
@@ -56,7 +56,7 @@ class Start:
 
 def measure(rig: Rig) -> Report:
     where = rig.where(HOSTS)
-    prepare(rig, "trust", *where)
+    let_node0_in(rig, HOSTS)
     say(f"start: installing torch {TORCH} on {HOSTS} hosts")
     spend(ipexctl("preparation", "install", *where, "--stack", "torch", "--torch", TORCH), rig.env)
     project = write_project(rig.scratch / "start")
@@ -74,14 +74,12 @@ def measure(rig: Rig) -> Report:
 
 
 def _by_hand(rig: Rig, script: str) -> tuple[Contender, Contender]:
-    """As a person would type it who has `ipexctl trust` for the logins."""
+    """As a person would type it whose key opens all hosts."""
     home, node0 = rig.lab.hosts[0].home, rig.addresses(1)[0]
-    env, ssh = f"{home}/.ipexctl/envs/default", f"{home}/bare-ssh"
-    text = f"#!/bin/sh\\nexec ssh -F {home}/.ipexctl/ssh/config"
-    rig.on_hosts(f"printf '{text} \"$@\"\\n' >{ssh}; chmod 755 {ssh}", 1)
+    env = f"{home}/.ipexctl/envs/default"
     variables = f"OMP_NUM_THREADS=1 MASTER_ADDR={node0} MASTER_PORT={PORT} GLOO_SOCKET_IFNAME=eth0"
     words = f"{variables} PATH={env}/bin:$PATH I_MPI_ROOT={env} I_MPI_PIN=0 mpiexec.hydra -bootstrap ssh "
-    words += f"-bootstrap-exec {ssh} -iface eth0 -hosts {','.join(rig.addresses(HOSTS))} -ppn 1 -n {HOSTS} "
+    words += f"-iface eth0 -hosts {','.join(rig.addresses(HOSTS))} -ppn 1 -n {HOSTS} "
     login = (str(rig.peers["ssh"]), "-F", str(rig.lab.ssh_config))
     bare = Contender(BARE, (*login, rig.names(1)[0], f"{words}{env}/bin/python {script}"))
     of_torch = f"{variables} {env}/bin/torchrun --nnodes {HOSTS} --nproc-per-node 1 --master-port {PORT} "

@@ -23,7 +23,7 @@ from .figures import Interval, median, median_interval, ratios
 from .harness import printed, say, spend
 from .part_train import TORCH, TRAININGS
 from .report import Goal, Headline, Report
-from .rig import HERE, Rig, ipexctl, laboratory, prepare
+from .rig import HERE, Rig, ipexctl, laboratory
 
 MODES: Final = ("bf16", "int8")
 HOOKS: Final = ("bf16 hook",)
@@ -161,7 +161,6 @@ def _project(rig: Rig, name: str) -> Path:
 
 def _install(rig: Rig, hosts: int, *words: str) -> None:
     where = rig.where(hosts)
-    prepare(rig, "trust", *where)
     say(f"wire: installing torch {TORCH} on the lab's hosts")
     spend(ipexctl("ipexctl install", "install", *where, "--stack", "torch", "--torch", TORCH, *words), rig.env)
 

@@ -104,6 +104,13 @@ def prepare(rig: Rig, *words: object) -> None:
     spend(replace(ipexctl("preparation", *words), env={"PIP_FIND_LINKS": ""}), rig.env)
 
 
+def let_node0_in(rig: Rig, count: int) -> None:
+    """Give the first host a key of its own that opens the first `count`, for tools that log in from node to node."""
+    ((_, key),) = rig.on_hosts("ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519; cat ~/.ssh/id_ed25519.pub", 1)
+    all_well(rig.on_hosts(f"echo '{key}' >>~/.ssh/authorized_keys", count), "adding a key")
+    rig.on_hosts(f"ssh-keyscan -t ed25519 {' '.join(rig.addresses(count))} >~/.ssh/known_hosts 2>/dev/null", 1)
+
+
 @contextmanager
 def laboratory(hosts: int, *, shared_home: bool = False) -> Iterator[Lab]:
     """A lab that is gone afterwards, also on an error or a signal."""

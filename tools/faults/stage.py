@@ -217,6 +217,5 @@ def new_stage(
 
 def install_torch(lab: Lab) -> None:
     """The real one, from an index."""
-    for command in (("trust",), ("install", "--stack", "torch", "--torch", TORCH)):
-        done = ipexctl(*command, "-H", lab.hostfile, timeout=900)
-        assert done.rc == 0, f"{command[0]} ended with {done.rc}: {done.err}"
+    done = ipexctl("install", "--stack", "torch", "--torch", TORCH, "-H", lab.hostfile, timeout=900)
+    assert done.rc == 0, f"install ended with {done.rc}: {done.err}"

@@ -91,7 +91,7 @@ def _plan(ctx: typer.Context, line: LaunchLine) -> tuple[RunSpec, PlannedRun]:
 
     spec = read_launch_call(ctx, line, is_export=True)
     with session_pool(line.targets, line.output) as (pool, interrupt):
-        planned = plan_run(spec, pool, PrintedStart(line.output), "by-hand", checks_logins=False)
+        planned = plan_run(spec, pool, PrintedStart(line.output), "by-hand")
         if isinstance(planned, PlannedRun):
             return spec, planned
     raise interrupt.or_exit(refuse_plan(planned.with_call_options(spec.options), line.output, SCHEMA))

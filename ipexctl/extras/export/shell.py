@@ -91,7 +91,7 @@ def to_shell(
 def _requirements(plan: Plan) -> str:
     needed = f"Needed: ssh from this machine to every node; on every node sh, tar and the Python {plan.python}"
     if len(plan.hosts) > 1:
-        needed += "; ssh from the first node to the others without a prompt (ipexctl trust)"
+        needed += "; ssh from the first node to the others without a prompt"
     return f"{needed}. The hosts, paths, cores and interfaces are those of the plan."
 
 

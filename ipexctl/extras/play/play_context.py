@@ -214,8 +214,6 @@ class PlayContext:
     hosts: Sequence[Host]
     all_hosts: Sequence[Host]
     cwd: Path
-    fixed: set[str] = field(default_factory=set)
-    """Ids of doctor findings that earlier tasks fixed, or would have fixed without --check."""
     not_run: set[tuple[str, str]] = field(default_factory=set)
     """(host, variable) pairs registered by a task that --check did not run, so their values are unknown."""
     _locks: dict[str, threading.Lock] = field(default_factory=dict)

@@ -54,10 +54,7 @@ class Listen(NamedTuple):
 class ConnectivityRecord(NamedTuple):
     key: str
     checked: float
-    no_logins: str = ""
-    """Why node0 could not log in to the other nodes; empty if it could. The ranks then start without logins."""
-    logins_tried: float = 0.0
-    """When the login failed, in seconds since node0's boot."""
+    """Seconds since node0's boot."""
 
 
 CONNECTIVITY_FILE = ".connectivity.json"

@@ -1,7 +1,7 @@
 """Probes TCP ports between hosts: listens on a free port, connects to other hosts, and reports each attempt.
 
     ADDRESS TOKEN SECONDS: this host's internal address, and the time after which this process is killed
-        → {"event": "ready", "port": N or null, "reason": why it can't listen, "identity": of machine and account}
+        → {"event": "ready", "port": N or null, "reason": why it can't listen}
     SECONDS ADDRESS PORT TOKEN ADDRESS PORT TOKEN …: the targets
         → {"event": "result", "number": N, "kind", "text"}, one per target
 
@@ -145,19 +145,6 @@ def report_attempt(number: int, address: str, port: int, token: str, seconds: fl
     emit("result", number=number, kind=kind, text=text)
 
 
-def identity() -> str:
-    """Identity of machine and account, as doctor's login prints it; empty if unknown."""
-    import pwd
-
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            boot = file.read().strip()
-        user, namespace = pwd.getpwuid(os.geteuid()).pw_name, os.readlink("/proc/self/ns/net")
-    except (OSError, KeyError):
-        return ""
-    return f"{user} {os.uname().nodename} {boot} {namespace}"
-
-
 def parse_order(line: bytes) -> tuple[float, list[tuple[str, int, str]]]:
     seconds, *words = line.decode().split()
     targets = [(words[first], int(words[first + 1]), words[first + 2]) for first in range(0, len(words), 3)]
@@ -170,7 +157,7 @@ def main() -> int:
     _signal.signal(_signal.SIGALRM, _signal.SIG_DFL)
     _signal.alarm(int(life))
     port, reason = listen(address, token)
-    emit("ready", port=port, reason=reason, identity=identity())
+    emit("ready", port=port, reason=reason)
     for line in stdin:
         seconds, targets = parse_order(line)
         for number, target in enumerate(targets):

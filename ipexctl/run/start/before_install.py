@@ -22,7 +22,6 @@ from ipexctl.run.start.start_notes import check_gpu_code
 from ipexctl.script_file import ScriptFile
 from ipexctl.spec import RunSpec
 from ipexctl.stack.install_context import InstallRequest
-from ipexctl.stack.resolve.model import StackPlan, Undecided
 
 _IN_A_STACK: Final = frozenset((
     "torch", "torchgen", "functorch", "numpy", "intel_extension_for_pytorch", "oneccl_bindings_for_pytorch",
@@ -54,7 +53,7 @@ def check_before_install(
             raise StartError(distribution)
         nodes = likely_nodes(spec)
         if context.env.python:
-            check_connectivity(nodes, context, pool, logs_in=False)
+            check_connectivity(nodes, context, pool)
         if script is None or not spec.asked.sync or wanted.env.extras:
             return ""  # the modules of --with and -r are not known before the install
         if has_environment(spec.asked.env, context.facts):
@@ -62,21 +61,6 @@ def check_before_install(
         return check_modules(with_environment(script, context), [host.name for host in nodes], spec.asked)
     except StartError as error:
         return error.failure
-
-
-def needs_logins(spec: RunSpec, chosen: StackPlan | Undecided | Refusal) -> bool:
-    """True if the ranks of the environment to be installed need an mpirun. Pure.
-
-    Where the indexes decide whether it has oneCCL bindings, it most likely lacks them, and the ranks meet over gloo.
-    """
-    asked = spec.asked
-    if asked.launcher != "auto":
-        return asked.launcher == "mpirun"
-    if asked.mpi != "auto" or spec.project.needs_mpirun:
-        return True
-    if asked.backend != "auto":
-        return asked.backend not in ("gloo", "none")
-    return isinstance(chosen, StackPlan) and chosen.backend == "ccl"
 
 
 def likely_nodes(spec: RunSpec) -> Sequence[Host]:

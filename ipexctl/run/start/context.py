@@ -1,4 +1,4 @@
-"""Gathers what a run's plan needs: facts, one environment on all hosts, addresses, files of hubs, node0's ssh config.
+"""Gathers what a run's plan needs: facts, one environment on all hosts, addresses, files of hubs, an earlier check.
 All hosts must have the same environment, from the same lock, or none; a dry run plans a missing one from the stack that
 install would choose. Nothing is changed here.
 """
@@ -18,7 +18,7 @@ from ipexctl.hosts.host import Host, check_same_home
 from ipexctl.hosts.nodeset import fold
 from ipexctl.hugging_face import hf_home
 from ipexctl.launch.hub_settings import CACHES, OFFLINE_NAMES
-from ipexctl.launch.request import Gathered, Node0Files, RankEnv, common_python
+from ipexctl.launch.request import EarlierCheck, Gathered, RankEnv, common_python
 from ipexctl.limits import PATHS_CHECK
 from ipexctl.node.common.asked import Asked
 from ipexctl.node.env.env_replies import EnvRecord
@@ -29,7 +29,7 @@ from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session import Session
-from ipexctl.run.start.connection_checks import read_node0
+from ipexctl.run.start.connection_checks import read_earlier_check
 from ipexctl.run.start.path_checks import check_paths
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.script_file import NO_HUB, HostHub, Hub
@@ -37,7 +37,6 @@ from ipexctl.spec import RunSpec
 from ipexctl.stack.catalog import StackSpec, known_rows, project_of
 from ipexctl.stack.env.record import records_of
 from ipexctl.text import printable
-from ipexctl.trust.trust_ssh_config import config_in, ssh_names_for
 
 
 def gather(
@@ -59,14 +58,15 @@ def gather(
     time_left = run_in_background(lambda: transport.seconds_left(job) if job else None, "job")
     paths = run_in_background(lambda: check_paths(spec, pool), "paths")
     of_hub = run_in_background(lambda: ask_hosts(spec, pool), "hub")
-    node0_files = run_in_background(
-        lambda: read_node0(pool.session(node0), spec.asked.home, pool.cancel) if others else Node0Files(), "node0"
+    earlier_check = run_in_background(
+        lambda: read_earlier_check(pool.session(node0), spec.asked.home, pool.cancel) if others else EarlierCheck(),
+        "earlier check",
     )
     # All answers are read before a failure is raised: an abandoned gather cancels the pool, and so a whole playbook.
     probed = probed or tuple(gather_facts(hosts, pool, home=spec.asked.home, timeout=spec.timeout))
     wait((paths,))
     wait((of_hub,))
-    wait((node0_files,))
+    wait((earlier_check,))
     facts = complete_facts(hosts, probed)
     home = next(host_facts.home.path for host_facts in facts.values() if host_facts.home)
     addresses = addresses_among(hosts, facts, spec.asked.iface) if others else {}
@@ -83,11 +83,9 @@ def gather(
     else:
         env = existing_environment(hosts, spec.asked.env, facts, home)
     try:
-        files = node0_files.result()
+        check = earlier_check.result()
     except HostError as error:
         raise StartError(StartFailure.of_host(node0.name, error)) from None
-    logs_in = others and not transport.no_logins
-    ssh_config = config_in(home, files.ssh_config, [host.name for host in others]) if logs_in else None
     # An installed environment has the variables of its own setvars.sh.
     setup = spec.asked.setup or (None if "CCL_ROOT" in env.variables else checked.setvars)
     return Gathered(
@@ -98,10 +96,8 @@ def gather(
         env,
         checked.mpi,
         setup,
-        ssh_config,
-        {} if transport.no_logins else ssh_names_for(hosts, addresses),
         (*checked.notes, *notes),
-        files,
+        check,
         transport,
         replace(of_hub.result(), home=hf_home(home)),
         job,

@@ -41,7 +41,7 @@ from ipexctl.run.prune_runs import prune_local, read_limits
 from ipexctl.run.registry import RunRecord, RunRegistry, new_id, new_record, read_given_id
 from ipexctl.run.start.before_install import likely_nodes
 from ipexctl.run.start.begin import Launch, clean_up
-from ipexctl.run.start.connection_checks import NoLogin, check_connectivity, remember_failure
+from ipexctl.run.start.connection_checks import check_connectivity
 from ipexctl.run.start.context import gather
 from ipexctl.run.start.exclusive import HostLocks, Obstacles, lock_hosts, refusal
 from ipexctl.run.start.path_checks import check_data, unsynced_arguments
@@ -98,19 +98,15 @@ class _Undo(ExitStack):
         self.callback(lambda: self.unreached.update(clean()))
 
 
-def plan_run(
-    spec: RunSpec, pool: SessionPool, watcher: StartWatcher, run: str = "RUN", *, checks_logins: bool = True
-) -> PlannedRun | StartFailure:
-    """The steps of `start_run` up to the first that changes something, for --dry-run and export. Without
-    `checks_logins`, ranks are planned for an mpirun even if node0 cannot log in to the other hosts.
-    """
+def plan_run(spec: RunSpec, pool: SessionPool, watcher: StartWatcher, run: str = "RUN") -> PlannedRun | StartFailure:
+    """The steps of `start_run` up to the first that changes something, for --dry-run and export."""
     try:
         with ExitStack() as at_end:
             query = begin_query(start_reading(spec, watcher.on_step), spec, pool, lease=None)
             if query is not None:
                 at_end.callback(wait, (query,))
             start = _Start(spec, pool, watcher)
-            context, plan = _plan(start, query, run, dry_run=True, checks_logins=checks_logins)
+            context, plan = _plan(start, query, run, dry_run=True)
             tree, _ = upload_project(query, context, watcher.on_step)
             notes = (*notes_on(plan.other_runs, time.time()), *plan.notes)
             plan = _in_tree(plan._replace(notes=tuple(map(spec.options.apply, notes))), tree, spec)
@@ -127,37 +123,20 @@ def start_run(
     reading: Future[Project] | None = None,
     probed: Sequence[HostFacts] = (),
 ) -> StartedRun | StartFailure:
-    """Start a run. It is in the registry before its first rank lives. `probed`: facts that were just gathered.
-    If the logins that trust set up fail, and the ranks need none, it starts once more, without them.
-    """
+    """Start a run. It is in the registry before its first rank lives. `probed`: facts that were just gathered."""
     start = _Start(spec, pool, watcher)
     try:
-        try:
-            return _start_once(start, reading, probed)
-        except _UnneededLogin as error:
-            reason = error.failure.reason
-            start.note(f"{reason}; its ranks need no login and are started directly. To mend it: ipexctl trust")
-            return _start_once(start, error.reading, (), no_logins=reason)
+        return _start_once(start, reading, probed)
     except StartError as error:
         return error.failure
-
-
-class _UnneededLogin(NoLogin):
-    """A login that `trust` set up fails, and the ranks can be started directly."""
-
-    def __init__(self, failure: StartFailure, reading: Future[Project] | None) -> None:
-        super().__init__(failure)
-        self.reading = reading
 
 
 class _OtherRunBegan(StartError):
     """A run without --exclusive began on the hosts although this call holds their locks."""
 
 
-def _start_once(
-    start: _Start, reading: Future[Project] | None, probed: Sequence[HostFacts], *, no_logins: str = ""
-) -> StartedRun:
-    """Raises a StartError; then nothing of the run is left. `no_logins`: why node0 cannot log in to the others."""
+def _start_once(start: _Start, reading: Future[Project] | None, probed: Sequence[HostFacts]) -> StartedRun:
+    """Raises a StartError; then nothing of the run is left."""
     spec, registry = start.spec, RunRegistry()
     run = read_given_id(os.environ)
     if not run or registry.knows(run):  # another run of the same job
@@ -169,7 +148,7 @@ def _start_once(
             if locks is not None and locks.has_waited:
                 reading, probed = None, ()  # the project and the hosts may have changed since
             try:
-                return _start_locked(start, run, locks, reading, probed, no_logins=no_logins)
+                return _start_locked(start, run, locks, reading, probed)
             except _OtherRunBegan:
                 assert locks is not None
                 locks.wait_until_free()
@@ -182,8 +161,6 @@ def _start_locked(
     locks: HostLocks | None,
     reading: Future[Project] | None,
     probed: Sequence[HostFacts],
-    *,
-    no_logins: str,
 ) -> StartedRun:
     spec, pool, on_step = start.spec, start.pool, start.watcher.on_step
     registry, undo, retention = RunRegistry(), _Undo(), read_limits(os.environ)
@@ -193,7 +170,7 @@ def _start_locked(
         query = begin_query(reading, spec, pool, lease=run)
         if query is not None:
             undo.on_hosts(partial(release_tree, query, spec, pool, lease=run))
-        context, plan = _plan(start, query, run, locks=locks, probed=probed, no_logins=no_logins)
+        context, plan = _plan(start, query, run, locks=locks, probed=probed)
 
         _refuse_bad_project(reading, wait_for_it=False)  # then the hosts need no check
         preflight = _begin_preflight(start, context, plan, undo, reading)
@@ -204,33 +181,28 @@ def _start_locked(
         launch.start_supervisor()
         undo.on_hosts(launch.abandon)
 
-        try:
-            tree, upload_seconds = upload_project(query, context, on_step, preflight)
-            arguments = {} if reading is None else unsynced_arguments(spec, reading.result().manifest, tree)
-            notes = check_data(spec, tree, pool, arguments)
-            if reading is not None:
-                notes += unsent_note(spec, reading.result())
-            for text in notes:
-                start.note(text)
-            records = registry.all()
-            if spec.asked.sync and (text := files_in_other_generations(tree, spec.project, records)):
-                start.note(text)
-            plan = _in_tree(plan, tree, spec)
-            refuse_lost_checkpoint(spec, record.nodes, plan, pool, registry)
-            if text := check_resumed(record.nodes, spec, plan, pool, records):
-                start.note(text)
-            before = {"checks": time.monotonic() - began - upload_seconds, "sync": upload_seconds}
-            commit = find_commit(spec.project.root)
-            plan = plan._replace(commit=commit, before_start=before, by=identify_caller(os.environ))
-            record = replace(record, source=plan)
-            registry.save(record)
-            launch.upload_jobs(plan, spec.secrets)
+        tree, upload_seconds = upload_project(query, context, on_step, preflight)
+        arguments = {} if reading is None else unsynced_arguments(spec, reading.result().manifest, tree)
+        notes = check_data(spec, tree, pool, arguments)
+        if reading is not None:
+            notes += unsent_note(spec, reading.result())
+        for text in notes:
+            start.note(text)
+        records = registry.all()
+        if spec.asked.sync and (text := files_in_other_generations(tree, spec.project, records)):
+            start.note(text)
+        plan = _in_tree(plan, tree, spec)
+        refuse_lost_checkpoint(spec, record.nodes, plan, pool, registry)
+        if text := check_resumed(record.nodes, spec, plan, pool, records):
+            start.note(text)
+        before = {"checks": time.monotonic() - began - upload_seconds, "sync": upload_seconds}
+        commit = find_commit(spec.project.root)
+        plan = plan._replace(commit=commit, before_start=before, by=identify_caller(os.environ))
+        record = replace(record, source=plan)
+        registry.save(record)
+        launch.upload_jobs(plan, spec.secrets)
 
-            connectivity = preflight.result()
-        except NoLogin as error:
-            if may_start_directly(context, plan) and not spec.project.needs_mpirun:
-                raise _UnneededLogin(error.failure, reading) from None
-            raise
+        connectivity = preflight.result()
         clear_pending(registry.directory, run)  # from here on, node0 knows whether the run lives
         _start_launcher(launch, connectivity, spec.notify, undo)
         if locks is not None:
@@ -248,9 +220,7 @@ def _plan(
     *,
     locks: HostLocks | None = None,
     probed: Sequence[HostFacts] = (),
-    no_logins: str = "",
     dry_run: bool = False,
-    checks_logins: bool = True,
 ) -> tuple[Gathered, Plan]:
     """Raises a StartError, and a UserError for ranks to show that do not exist."""
     spec = start.spec
@@ -262,12 +232,7 @@ def _plan(
         while notes:  # also for a run that is refused
             start.note(notes.pop(0))
     context = replace(context, earlier_memory=earlier_memory(spec.project.root, spec.asked.script))
-    if no_logins:
-        context = replace(context, node0=replace(context.node0, no_logins=no_logins))
     plan = make_plan(context, run)
-    if checks_logins and needs_login_check(context, plan):
-        context = _check_logins(start, context, plan, dry_run=dry_run)
-        plan = make_plan(context, run) if context.node0.no_logins else plan
     if locks is not None:
         _check_alone(plan, locks)
     start.watcher.on_planned(plan)
@@ -281,42 +246,6 @@ def _plan(
     for text in (*notes, *script_notes(context, plan)):
         start.note(text)
     return context, plan
-
-
-def needs_login_check(context: Gathered, plan: Plan) -> bool:
-    """True if the plan is for an mpirun that is taken only if node0 can log in to the others. Pure.
-
-    After `trust` it most likely can, so the check runs beside the start, which begins again if it fails.
-    """
-    return context.ssh_config is None and may_start_directly(context, plan)
-
-
-def may_start_directly(context: Gathered, plan: Plan) -> bool:
-    """True if the ranks of a plan for an mpirun can be started without logins, and nobody asked for an mpirun. Pure."""
-    if context.asked.launcher != "auto" or context.asked.mpi != "auto" or not logs_in(context, plan):
-        return False
-    ranks_per_host = {host.name: len(host.ranks) for host in plan.hosts}
-    node0 = context.hosts[0].name
-    return len(ranks_per_host) > 1 and context.transport.launcher.can_start(ranks_per_host, node0, plan.backend)
-
-
-def logs_in(context: Gathered, plan: Plan) -> bool:
-    return not plan.has_starters and not context.transport.no_logins
-
-
-def _check_logins(start: _Start, context: Gathered, plan: Plan, *, dry_run: bool) -> Gathered:
-    """Check the connections before the plan is final. Return the context with the check, or with the reason why node0
-    cannot log in. Raises a StartError for what no other way to start the ranks avoids.
-    """
-    nodes = context.nodes_of(plan)
-    node0 = remember_failure(nodes, context)
-    if not node0.no_logins and context.probe_python:
-        try:
-            record = check_connectivity(nodes, context, start.pool, keeps_record=dry_run)
-            node0 = replace(node0, connectivity=record)
-        except NoLogin as error:
-            node0 = replace(node0, no_logins=error.failure.reason, logins_tried=node0.uptime)
-    return replace(context, node0=node0)
 
 
 # Other runs
@@ -415,10 +344,7 @@ def _preflight(
     start: _Start, context: Gathered, plan: Plan, reading: Future[Project] | None
 ) -> ConnectivityRecord | None:
     nodes, spec, script = context.nodes_of(plan), start.spec, start.spec.project.script
-    is_by_ssh = logs_in(context, plan)
-    connectivity = run_in_background(
-        lambda: check_connectivity(nodes, context, start.pool, logs_in=is_by_ssh), "connectivity"
-    )
+    connectivity = run_in_background(lambda: check_connectivity(nodes, context, start.pool), "connectivity")
     script = with_environment(script, context) if script and spec.asked.sync else None
     if script is not None and reading is not None:
         script = with_sent_files(script, [entry.path for entry in reading.result().manifest.entries])

@@ -1,5 +1,5 @@
 # Replaces authorized_keys by a new text if it still has the old text.
-# $1 the account's home   $2, $3 the SHA-256 of the old text and of the new one, or none
+# $1 the account's home   $2, $3 the SHA-256 of the old text and of the new one; the new one may be none
 # $4 rmdir: remove ~/.ssh too if it is empty
 # Stdin: the new text. Prints done, same, or moved (the file no longer has the old text). Starts few programs, like probe.sh.
 LC_ALL=C
@@ -9,12 +9,8 @@ home=$1 old=$2 new=$3
 keys=$home/.ssh/authorized_keys
 real=$keys
 [ ! -h "$keys" ] || real=$(readlink -f "$keys" 2>/dev/null)
-if [ -d "$home/.ssh" ]; then
-    [ -n "$real" ] || fail "$keys is a broken link"
-    place=${real%/*} fresh=
-else
-    real=$keys place=$home fresh=yes
-fi
+[ -n "$real" ] || fail "$keys is a broken link"
+place=${real%/*}
 for litter in "$home/.ipexctl-trust".* "$place/.ipexctl-trust".*; do
     [ ! -d "$litter" ] || rm -rf "$litter"
 done
@@ -58,20 +54,16 @@ end_unless_old() { # Called last: another program may change the file while the 
     [ "$sum" = "$old" ] || end_unchanged moved
 }
 
-if [ -n "$fresh" ] && [ -d "$home/.ssh" ]; then
-    end_unchanged moved
-elif [ "$old" != none ]; then
-    [ -f "$real" ] || end_unchanged moved
-    [ "$old" != "$new" ] || end_unless_old
-    [ -w "$real" ] || fail "$real is read-only" read-only
-fi
+[ -f "$real" ] || end_unchanged moved
+[ "$old" != "$new" ] || end_unless_old
+[ -w "$real" ] || fail "$real is read-only" read-only
 
 if [ "$new" = none ]; then
     end_unless_old
     output=$(rm -f "$real" 2>&1) || fail_by_output "${output#rm: }"
     unlock
     [ "$4" != rmdir ] || rmdir "$home/.ssh" 2>/dev/null
-elif [ "$old" != none ]; then
+else
     output=$(cp -p "$real" next 2>&1) || fail_by_output "${output#cp: }"
     # shellcheck disable=SC2012
     listed=$(ls -ldn "$real" next)
@@ -89,23 +81,6 @@ END
     [ ! -e /sys/fs/selinux/enforce ] || chcon --reference="$real" next 2>/dev/null || :
     end_unless_old
     output=$(mv -f next "$real" 2>&1) || fail_by_output "${output#mv: }"
-elif [ -n "$fresh" ]; then
-    mkdir ssh && : >ssh/authorized_keys || fail "$home can't be written to"
-    receive ssh/authorized_keys
-    output=$(mv ssh "$home/.ssh" 2>&1) || fail_by_output "${output#mv: }"
-    if [ -d "$home/.ssh/ssh" ]; then
-        # Another process created ~/.ssh meanwhile, so the new directory was moved into it.
-        rm -f "$home/.ssh/ssh/authorized_keys"
-        rmdir "$home/.ssh/ssh"
-        end_unchanged moved
-    fi
-    command -v restorecon >/dev/null && restorecon -R "$home/.ssh" >/dev/null 2>&1
-else
-    : >next || fail "$place can't be written to"
-    receive next
-    end_unless_old
-    output=$(mv next "$real" 2>&1) || fail_by_output "${output#mv: }"
-    command -v restorecon >/dev/null && restorecon "$real" >/dev/null 2>&1
 fi
 sync "$place" 2>/dev/null
 echo "done"

@@ -132,29 +132,6 @@ def test_readme_is_short_and_has_the_first_command_on_its_first_screen() -> None
     assert text.partition("$ ipexctl")[0].count("\n") < 40
 
 
-CALLS = re.compile(r"^(?:\$ |Example: | +)?(?:ipexctl|show) (?P<verb>trust|install|run)\b(?P<rest>.*)", re.M)
-TASKS = re.compile(r"^ *(?:- )?(?P<verb>trust|install|run):(?P<rest>.*)", re.M)
-
-
-def is_in_order(text: str, steps: re.Pattern[str]) -> bool:
-    """What installs comes before trust, which only some runs need."""
-    kinds = ["install" if "--install" in step["rest"] else step["verb"] for step in steps.finditer(text)]
-    return "trust" not in kinds or "install" not in kinds or kinds.index("install") < kinds.index("trust")
-
-
-def test_the_order_of_trust_and_install_is_the_same_everywhere() -> None:
-    typed = {str(page): "\n".join(b.text for b in blocks(page) if b.language == "console") for page in PAGES}
-    typed |= {str(path): path.read_text() for path in (ROOT / "examples").glob("*.sh")}
-    typed |= {name: command_named(name).help or "" for name in commands()}
-    played = {block.place: block.text for page in PAGES for block in blocks(page) if block.language == "yaml"}
-    played |= {str(path): path.read_text() for path in (ROOT / "playbooks").glob("*.yml")}
-    assert sum("trust" in text for text in (*typed.values(), *played.values())) > 4
-    wrong = [name for name, text in typed.items() if not is_in_order(text, CALLS)]
-    assert wrong + [name for name, text in played.items() if not is_in_order(text, TASKS)] == []
-    assert not is_in_order("$ ipexctl trust\n$ ipexctl run --install x.py\n", CALLS)
-    assert not is_in_order("- trust:\n- install: {stack: torch}\n", TASKS)
-
-
 def test_readme_and_first_page_of_the_site_have_the_same_lines_of_daily_use() -> None:
     daily = [
         next(block.text for block in blocks(ROOT / page) if "$ ipexctl run train.py" in block.text)

@@ -9,9 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from doctor_rules_helpers import env, healthy
@@ -23,12 +22,6 @@ from ipexctl.doctor.finding import open_ports
 from ipexctl.doctor.network_check import (
     _NetworkCheck,
     check_network,
-    diagnose_login,
-    got_no_answer,
-    log_in,
-    login_findings,
-    login_level,
-    unknown_state,
 )
 from ipexctl.doctor.port_pairs import (
     ConnectionResult,
@@ -55,17 +48,11 @@ from ipexctl.remote.node_call import NO_PYTHON, script_command
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.script_dialog import ScriptDialog, results_until
-from ipexctl.remote.session import CommandEnd
-from ipexctl.trust.host_steps import LoginAttempt, read_logins
-from message_data import missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ipexctl.doctor.network_check import NetworkReport
     from ipexctl.doctor.port_pairs import Pair
-    from ipexctl.node.common.frames import StreamName
-    from ipexctl.trust.host_steps import HostState
 
 OK, REFUSED, SILENT = ConnectionResult("ok"), ConnectionResult("refused"), ConnectionResult("timeout")
 
@@ -116,26 +103,13 @@ def test_connection_results_are_parsed() -> None:
     assert parse_result(Reply(event="result", number=0, kind="splendid")) is None
 
 
-NO_RESULT = LoginAttempt(256, "")
-
-
 @given(st.text())
-def test_malformed_events_and_lines_are_ignored(line: str) -> None:
+def test_malformed_events_are_ignored(line: str) -> None:
     for event in ("ready", "result", line):
         reply = Reply(event=event, port=line, number=line)
         listener = parse_listener(reply)
         assert listener is None or listener.port is None
         assert parse_result(reply) is None
-    for text in (line, json.dumps(line), f"1 255 {line}"):
-        assert len(read_logins(text.encode(), "abc", NO_RESULT)) == 3
-
-
-@given(st.integers(0, 2), st.integers(0, 255), st.text())
-def test_login_output_is_decoded(number: int, code: int, said: str) -> None:
-    told = said.encode("utf-8", "replace")
-    logins = read_logins(f"{number} {code} {told.hex()}\n".encode(), "abc", NO_RESULT)
-    assert logins["abc"[number]] == LoginAttempt(code, told.decode(errors="replace"))
-    assert list(logins.values()).count(NO_RESULT) == 2
 
 
 def test_connect_order_has_timeout_and_targets() -> None:
@@ -196,44 +170,6 @@ def test_fix_supports_ipv6_and_other_port_ranges() -> None:
     assert "sudo ip6tables -I INPUT -p tcp -s fd00::/64 --dport 10000:20000 -j ACCEPT" in fix
 
 
-def test_without_failed_logins_there_is_no_finding() -> None:
-    assert login_findings({}, "fail") == ()
-
-
-@pytest.mark.parametrize(
-    ("is_needed", "is_expected", "level"), [(True, False, "fail"), (False, True, "warn"), (False, False, "info")]
-)
-def test_failed_login_counts_by_what_needs_it(is_needed: bool, is_expected: bool, level: str) -> None:
-    found = login_level(is_needed=is_needed, is_expected=is_expected)
-    (finding,) = login_findings({"a": HostError("no key", "ipexctl trust")}, found)
-    assert (finding.level, finding.fix) == (level, "ipexctl trust")
-    assert ("gloo" in finding.message) is not is_needed
-    assert missing(finding.message, "ccl --mpi" if not is_needed else "oneCCL") == []
-
-
-def make_state(**changes: object) -> HostState:
-    return replace(unknown_state(Host("x", "x")), **changes)  # type: ignore[arg-type]
-
-
-def fix(login: LoginAttempt, node0: HostState | None, there: HostState | None = None) -> str:
-    why = diagnose_login("b", login, node0, there)
-    return "" if why is None else why.fix
-
-
-def test_login_that_trust_does_not_mend_has_no_fix() -> None:
-    assert fix(LoginAttempt(255, "ssh: connect to host b port 22: Connection refused"), make_state()) == ""
-    node0 = make_state(config="Host b\n  HostName b\n\nHost *\n  BatchMode yes\n", key="ssh-ed25519 AAAAkey")
-    denied = LoginAttempt(255, "Permission denied (publickey).")
-    assert fix(denied, node0, make_state(keys=b"ssh-ed25519 AAAAkey ipexctl\n")) == ""
-
-
-def test_network_timeout_is_distinguished_from_a_slow_login() -> None:
-    assert got_no_answer(LoginAttempt(255, "ssh: connect to host 10.1.0.2 port 22: Connection timed out"))
-    assert got_no_answer(LoginAttempt(255, "ssh: connect to host b port 22: No route to host"))
-    assert not got_no_answer(LoginAttempt(255, "ssh: connect to host b port 22: Connection refused"))
-    assert not got_no_answer(LoginAttempt(124, ""))
-
-
 # ── time limits ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -272,67 +208,8 @@ def test_host_errors_are_returned_and_other_errors_are_raised() -> None:
 
 def test_network_check_of_one_host_has_no_findings() -> None:
     with Connector(ConnectOptions()) as connector, SessionPool(connector, Cancel(), forks=1) as pool:
-        report = check_network(pool, [Host("a", "a")], {"a": "10.1.0.1"}, facts={}, home="~")
+        report = check_network(pool, [Host("a", "a")], {"a": "10.1.0.1"}, facts={})
     assert report.findings == ()
-
-
-def test_logins_missing_in_truncated_output_are_timeouts() -> None:
-    session = FakeSession(Host("a", "a"), stdout=b"noise\n1 0 6f6b\n2 255 ")
-    found = log_in(session, {"b": "b", "c": "c", "d": "d"}, None, seconds=5, cancel=Cancel())
-    assert found == {"b": LoginAttempt(124, ""), "c": LoginAttempt(0, "ok"), "d": LoginAttempt(255, "")}
-
-
-@pytest.mark.parametrize(("nodes", "connect"), [(3, 5), (64, 5), (128, 10), (256, 20)])
-def test_login_timeout_grows_beyond_64_nodes(nodes: int, connect: int) -> None:
-    session = FakeSession(Host("a", "a"))
-    log_in(session, {f"n{number}": f"n{number}" for number in range(nodes)}, None, seconds=60, cancel=Cancel())
-    (script,) = session.commands
-    assert f" {connect} {connect + 1} {nodes} " in script
-
-
-class _LateToProbe(FakeSession):
-    """Sessions: the login of node0 to b fails, that to others succeeds, and the query of trust on them times out."""
-
-    def __init__(self, host: Host, code: int, output: bytes) -> None:
-        super().__init__(host)
-        self.login = b"0 %d %s\n1 0 %s\n" % (code, output.hex().encode(), b"ok".hex().encode())
-
-    def run(self, command: Command, sink: Callable[[StreamName, bytes], None], **more: Any) -> CommandEnd:
-        if command.label.startswith("log in to"):
-            sink("stdout", self.login)
-            return CommandEnd(0)
-        if self.host.name != "a" and "ports" not in command.label:
-            raise TimedOut("timed out after 0.1 s")
-        raise HostError("no such program")
-
-
-@pytest.fixture
-def check_with_login(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, bytes], NetworkReport]:
-    def check(code: int, output: bytes) -> NetworkReport:
-        monkeypatch.setattr(SessionPool, "session", lambda _, host: _LateToProbe(host, code, output))
-        with Connector(ConnectOptions()) as connector, SessionPool(connector, Cancel(), forks=1) as pool:
-            internal = {"a": "10.1.0.1", "b": "10.1.0.2", "c": "10.1.0.3"}
-            hosts = [Host(name, name) for name in internal]
-            return check_network(pool, hosts, internal, facts={}, home="~")
-
-    return check
-
-
-def test_slow_login_is_a_warning(check_with_login: Callable[[int, bytes], NetworkReport]) -> None:
-    report = check_with_login(124, b"")
-    (slow,) = (found for found in report.findings if found.id.startswith("network.login"))
-    assert (slow.id, slow.level, slow.hosts) == ("network.login_untested", "warn", ("b",))
-    assert "time ssh" in slow.fix
-    assert not [found for found in report.findings if found.level == "fail"]
-
-
-def test_login_failure_is_reported_if_the_query_of_trust_times_out(
-    check_with_login: Callable[[int, bytes], NetworkReport],
-) -> None:
-    report = check_with_login(255, b"connect to host b port 22: Connection refused")
-    (failed,) = (found for found in report.findings if found.level == "fail")
-    assert (failed.id, failed.hosts) == ("network.login", ("b",))
-    assert "refuses" in failed.message
 
 
 # ── ports that are open beyond the hosts' own network ────────────────────────────────────────────────────────────────
@@ -375,7 +252,7 @@ def test_control_machine_outside_connects_to_listeners(
     with Connector(ConnectOptions()) as connector, SessionPool(connector, Cancel(), forks=1) as pool:
         facts = {"a": facts_with("127.0.0.1", 8)}
         internal = dict.fromkeys("abc", "127.0.0.1")
-        check = _NetworkCheck(pool, hosts, internal, facts, "~", True, time.monotonic(), 4, Cancel())
+        check = _NetworkCheck(pool, hosts, internal, facts, time.monotonic(), 4, Cancel())
         found = check._connect_from_outside(
             {"a": open_.listener, "b": closed, "c": wrong.listener}, {"a": open_.token, "b": "b", "c": "another"}
         )

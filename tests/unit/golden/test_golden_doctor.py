@@ -1,26 +1,21 @@
-"""The texts of doctor's findings, logins and measurements."""
+"""The texts of doctor's findings and measurements."""
 
 from __future__ import annotations
 
 from doctor_rules_helpers import alone, healthy, nic, recorded, together
 from doctor_rules_scenes import MORE_SCENES, SCENES
 from golden_file import Case, finding_cases, golden_diff
-from test_doctor_network import INTERNAL, facts_with, make_state, outcome
+from test_doctor_network import INTERNAL, facts_with, outcome
 from test_doctor_smoke import cluster
 from test_doctor_smoke import facts as smoke_facts
 
-from ipexctl.doctor.finding import LEVELS
-from ipexctl.doctor.network_check import diagnose_login, login_findings, slow_login_finding
 from ipexctl.doctor.port_pairs import ConnectionResult, overflow_findings, port_findings
 from ipexctl.doctor.smoke import HostSmoke, LinkSmoke, smoke_findings
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.system_facts import System
 from ipexctl.remote.node_call import NO_PYTHON
-from ipexctl.remote.outcome import HostError
-from ipexctl.trust.host_steps import LoginAttempt
 
 ROCKY = Facts(system=System(distro_id="rocky", distro_version="9.4"))
-FAILED_LOGINS = {f"n{i}": HostError(f"REASON {i % 2}", f"FIX {i % 2}") for i in range(4)}
 
 
 def rules() -> list[Case]:
@@ -43,44 +38,23 @@ def network() -> list[Case]:
             finding
             for kind in ("", "ufw", "firewalld", "iptables")
             for finding in port_findings(
-                blocked, {}, (), INTERNAL, {"b": facts_with("10.1.0.2", 24, *([kind] if kind else []))}
+                blocked, {}, INTERNAL, {"b": facts_with("10.1.0.2", 24, *([kind] if kind else []))}
             )
         ),
-        *port_findings(outcome("abc", lambda a, b: a == "c"), {}, (), INTERNAL, {}),
-        *port_findings(racks, {}, (), four, {}),
-        *port_findings(blocked, {}, {"b"}, INTERNAL, {}),
-        *port_findings(open_ | {("a", "b"): ConnectionResult("wrong", "'SSH-2.0'")}, {}, (), INTERNAL, {}),
-        *port_findings({}, {"a": "REASON", "c": "REASON"}, (), INTERNAL, {}),
-        *port_findings({}, {"a": NO_PYTHON, "b": NO_PYTHON}, (), INTERNAL, {"a": ROCKY}),
-        *port_findings({("a", "b"): ConnectionResult("mute")}, {}, (), INTERNAL, {}),
-        *port_findings({("a", "b"): ConnectionResult("error", "Too many open files")}, {}, (), INTERNAL, {}),
+        *port_findings(outcome("abc", lambda a, b: a == "c"), {}, INTERNAL, {}),
+        *port_findings(racks, {}, four, {}),
+        *port_findings(open_ | {("a", "b"): ConnectionResult("wrong", "'SSH-2.0'")}, {}, INTERNAL, {}),
+        *port_findings({}, {"a": "REASON", "c": "REASON"}, INTERNAL, {}),
+        *port_findings({}, {"a": NO_PYTHON, "b": NO_PYTHON}, INTERNAL, {"a": ROCKY}),
+        *port_findings({("a", "b"): ConnectionResult("mute")}, {}, INTERNAL, {}),
+        *port_findings({("a", "b"): ConnectionResult("error", "Too many open files")}, {}, INTERNAL, {}),
         *(
             finding
             for opened in ((), ("b",))
             for finding in overflow_findings(dict.fromkeys("ab", healthy()), INTERNAL, opened)
         ),
-        *(finding for level in LEVELS[1:] for finding in login_findings(FAILED_LOGINS, level)),
-        *login_findings(dict.fromkeys("ab", HostError("no key", "ipexctl trust")), "fail"),
-        *slow_login_finding({"a": HostError("REASON", "FIX")}),
     ]
     return finding_cases(found)
-
-
-def logins() -> list[Case]:
-    config = "Host b\n  HostName b\n\nHost *\n  BatchMode yes\n"
-    node0 = make_state(config=config, key="ssh-ed25519 AAAAkey")
-    denied = LoginAttempt(255, "Permission denied (publickey).")
-    reasons = {
-        "host key before trust": diagnose_login(
-            "b", LoginAttempt(255, "Host key verification failed."), make_state(), None
-        ),
-        "key before trust": diagnose_login("b", denied, make_state(), None),
-        "the key is gone": diagnose_login("b", denied, node0, make_state(keys=b"ssh-rsa other\n")),
-        "the host is new": diagnose_login("b", denied, make_state(config=config.replace("Host b\n", "Host c\n")), None),
-        "a slow login": diagnose_login("b", LoginAttempt(124, ""), None, None),
-    }
-    assert all(reasons.values())
-    return [Case(f"login: {name}", why.reason, why.fix) for name, why in reasons.items() if why]
 
 
 def smoke() -> list[Case]:
@@ -97,4 +71,4 @@ def smoke() -> list[Case]:
 
 
 def test_doctor() -> None:
-    assert not (diff := golden_diff("doctor", [*rules(), *network(), *logins(), *smoke()])), diff
+    assert not (diff := golden_diff("doctor", [*rules(), *network(), *smoke()])), diff

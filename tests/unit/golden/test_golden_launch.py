@@ -60,7 +60,6 @@ LAUNCHERS: tuple[dict[str, Any], ...] = (
     {**NO_MPI, "launcher": "mpirun"},
     {"env": replace(IPEX, packages={}, variables={}), "backend": "ccl"},
     {**NEEDS_MPI, **NO_MPI},
-    {**NEEDS_MPI, "no_logins": "node2 denies it"},
     {**NEEDS_MPI, "launcher": "direct"},
 )
 CONFIGS = literals_of(__file__, "configs")
@@ -108,14 +107,14 @@ def planned() -> list[Case]:
 
 def refusals() -> list[Case]:
     one, two, small = machine(SPR, 1), machine(SPR, 2), machine(cpu(16, 1), 2)
-    six = {"node1": "fd00::1", "node2": "fd00::2"}
+    six = {"fd00::1": "fd00::1", "fd00::2": "fd00::2"}
     workers: dict[str, dict[str, Any]] = {
         "by export": {"exports": (Export("CCL_WORKER_COUNT", "-x", "0"),)},
         "by accelerate": {"accelerate": AccelerateConfig("accelerate.yaml", ccl_workers=0)},
     }
     over_ccl = {"env": IPEX, "ppn": 2, "backend": "ccl"}
     scenes: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
-        "IPv6": ((one, two), {"internal": six, "ssh_names": six}),
+        "IPv6": ((one, two), {"internal": six, "names": tuple(six)}),
         "one machine twice": ((one, two), {"internal": {"node1": "10.1.0.1", "node2": "10.1.0.1"}}),
         "two MPIs in one environment": ((one,), {"env": BOTH_MPIS, "mpi": "openmpi"}),
         "no common mpirun": (

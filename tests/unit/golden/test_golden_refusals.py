@@ -19,7 +19,7 @@ from sync_helpers import put
 from test_config import VARIABLES, parse, write_user
 from test_sync_manifest_and_plan import project_of
 from test_sync_root import HOMES, OWN, run_spec
-from test_trust_plan import answer
+from test_trust_authorized_keys import answer
 from test_unit_lab_plan import HOST, PROGRAMS
 
 import ipexctl
@@ -42,7 +42,7 @@ from ipexctl.run.start.project import locate_project
 from ipexctl.run.start.script_imports import project_module
 from ipexctl.sync.project import read_project
 from ipexctl.sync.scan import check_size, scan_project
-from ipexctl.trust.host_steps import read_host_state
+from ipexctl.trust.revoke import read_host_state
 from plan_helpers import spec_of
 from record_helpers import run_record
 
@@ -205,7 +205,7 @@ def calls() -> Iterator[Case]:
     yield from (refusal(f"push to {text!r}", parse_target, text, Path("corpus")) for text in TARGETS)
     yield from (refusal(f"--iface {text!r}", InterfaceChoice, text) for text in INTERFACES)
     for user in ACCOUNTS:
-        yield refusal(f"account {user!r}", partial(read_host_state, answer(user=user), server_key=None, port=None))
+        yield refusal(f"account {user!r}", partial(read_host_state, answer(user=user.encode())))
     for option in ("--nnodes", "--nnodes=2", "--num_machines", "--num-machines"):
         yield refusal(f"run {option}", parse, "run", option, "2", "train.py")
     for targets in (Targets(hosts="node1"), Targets(limit="node1")):

@@ -28,7 +28,6 @@ from ipexctl.launch.other_runs import notes_on
 from ipexctl.node.common.asked import Export
 from ipexctl.node.common.plan import OtherRun
 from ipexctl.node.common.records import Silence, SilentRank
-from ipexctl.node.network.connectivity import NodeResult
 from ipexctl.remote.reply import Reply
 from ipexctl.run.hang import describe_activity, silence_lines
 from ipexctl.run.ranks import parse_ranks
@@ -122,10 +121,8 @@ def refused(name: str, call: Callable[..., object], *arguments: Any) -> Case:
 
 
 def between_hosts() -> list[Case]:
-    login, back, there = (NodeResult(kind, "TEXT") for kind in ("login", "back", "there"))
+    back, there = (connection_checks.NodeResult(kind, "TEXT") for kind in ("back", "there"))
     answers = {
-        "login": {"b": OK, "c": login},
-        "login before ports": {"b": back, "c": login},
         "no connection back to node0": {"b": back, "c": back},
         "no connection from node0": {"b": OK, "c": there},
     }

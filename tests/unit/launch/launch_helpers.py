@@ -16,7 +16,7 @@ from ipexctl.facts.software import Software
 from ipexctl.facts.system_facts import Activity, Batch, Environment
 from ipexctl.hosts.host import Host
 from ipexctl.launch.planner import plan_launch
-from ipexctl.launch.request import EarlierMemory, Gathered, Node0Files, RankEnv
+from ipexctl.launch.request import EarlierMemory, Gathered, RankEnv
 from ipexctl.node.common.plan import Plan, RankPlan, Setting
 from ipexctl.script_file import NO_HUB, Hub, MpiImport, ProjectLocation, ScriptFile
 from ipexctl.transports import transport_named
@@ -114,12 +114,10 @@ def request(
     max_slots: Sequence[int | None] = (),
     command: tuple[str, ...] = ("train.py", "--epochs", "3"),
     kind: Any = "script",
-    ssh_config: str | None = "/home/me/.ipexctl/ssh/config",
     home_there: str = RUN.partition("/runs/")[0],
+    names: Sequence[str] = (),
     internal: Mapping[str, str] | None = None,
-    ssh_names: Mapping[str, str] | None = None,
     mpi_seen: Any = None,
-    no_logins: str = "",
     transport: Any = "ssh",
     uses_accelerate: bool = False,
     mpi_import: MpiImport | None = None,
@@ -134,8 +132,8 @@ def request(
         return values[number - 1] if number <= len(values) else None
 
     hosts = tuple(
-        Host(f"node{number}", f"node{number}", slots=at(slots, number), max_slots=at(max_slots, number))
-        for number in numbers
+        Host(name, name, slots=at(slots, number), max_slots=at(max_slots, number))
+        for number, name in zip(numbers, names or [f"node{number}" for number in numbers], strict=True)
     )
     addresses = {f"node{number}": f"10.1.0.{number}" for number in numbers}
     script = ScriptFile("train.py", uses_accelerate=uses_accelerate, mpi_import=mpi_import)
@@ -147,9 +145,6 @@ def request(
         home_there,
         env,
         mpi_seen,
-        ssh_config=ssh_config,
-        ssh_names=ssh_names or {},
-        node0=Node0Files(no_logins=no_logins),
         transport=transport_named(transport),
         hub=hub,
         earlier_memory=earlier_memory,

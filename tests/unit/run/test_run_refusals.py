@@ -15,33 +15,26 @@ from ipexctl.errors import UserError
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.network_facts import Address, Network, Nic
 from ipexctl.facts.software import Python, Software
-from ipexctl.facts.system_facts import Account, Security, System
+from ipexctl.facts.system_facts import Security, System
 from ipexctl.files.manifest import Manifest
 from ipexctl.hosts.host import Host
-from ipexctl.launch.request import Gathered, Node0Files, RankEnv
-from ipexctl.limits import LOGINS_REMEMBERED
+from ipexctl.launch.request import Gathered, RankEnv
 from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.job import ConnectivityRecord
 from ipexctl.node.files.manifest import EntryKind, ManifestEntry
-from ipexctl.node.network.connectivity import Connections, NodeResult
 from ipexctl.option_declaration import NO_OPTIONS, CallOptions
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.run.ranks import parse_ranks
 from ipexctl.run.start import connection_checks as ways
 from ipexctl.run.start import path_checks as places
-from ipexctl.run.start.before_install import needs_logins
 from ipexctl.run.start.request import StartFailure, check_request, refuse_bad_rank_counts
 from ipexctl.run.start.upload import check_synced_path, check_unsynced_path
-from ipexctl.script_file import MpiImport, ProjectLocation, ScriptFile
-from ipexctl.stack.catalog import known_rows
-from ipexctl.stack.resolve.model import StackRequest
-from ipexctl.stack.resolve.reasons import Reason
-from ipexctl.stack.resolve.resolver import resolve_by_table
+from ipexctl.script_file import ProjectLocation
 from message_data import missing
 from plan_helpers import changed, spec_of
 
 ADDRESSES = {"a": "10.0.0.1", "b": "10.0.0.2", "c": "10.0.0.3"}
-OK = NodeResult("ok")
+OK = ways.NodeResult("ok")
 
 
 def found(**more: Any) -> str:
@@ -105,23 +98,7 @@ RECORD = '{"key": "k", "checked": 100.5}'
     ],
 )
 def test_only_recent_valid_connectivity_records_are_used(rest: str, is_valid: bool) -> None:
-    files = ways.parse_node0(f"Host b\n\n{ways._MARK}\n{rest}")
-    assert files.ssh_config == "Host b\n"
-    assert files.connectivity == (ConnectivityRecord("k", 100.5) if is_valid else None)
-
-
-@case_table
-def test_logins_are_needed_before_an_install_only_for_ranks_of_an_mpirun(
-    options: dict[str, Any], *, is_needed: bool
-) -> None:
-    spec = spec_of(**options)
-    chosen = resolve_by_table(StackRequest(spec.asked.torch, spec.asked.stack), {}, known_rows({}))
-    assert not isinstance(chosen, Reason)
-    script = ScriptFile("train.py")
-    project = ProjectLocation(Path("/p"), ".", spec.asked.argv, script)
-    assert needs_logins(replace(spec, project=project), chosen) == is_needed
-    by_mpi = replace(project, script=replace(script, mpi_import=MpiImport("mpi4py", "line 1", is_certain=True)))
-    assert needs_logins(replace(spec, project=by_mpi), chosen) == (spec.asked.launcher == "auto" or is_needed)
+    assert ways.parse_earlier_check(rest).passed == (ConnectivityRecord("k", 100.5) if is_valid else None)
 
 
 @pytest.mark.parametrize(("pythons", "taken"), [("/a /b", "/b"), ("/a", "")])
@@ -134,66 +111,29 @@ def test_connections_of_a_plan_are_tried_by_a_python_that_the_hosts_have(pythons
     context = Gathered(ON_HOSTS, facts, ADDRESSES, "/h", RankEnv("/h/envs/default/bin/python"))
     assert context.probe_python == context.env.python
     planned = replace(context, env=replace(context.env, is_installed=False))
-    assert ways._connections(HOSTS, planned, logs_in=True)["python"] == planned.probe_python == taken
+    assert planned.probe_python == taken
 
 
 HOSTS = [Host("a", "10.0.0.1"), Host("b", "10.0.0.2")]
 ON_HOSTS = spec_of(hosts=tuple(HOSTS))
 
 
-@pytest.mark.parametrize(
-    ("uptime", "change", "is_remembered"),
-    [
-        (LOGINS_REMEMBERED + 100, {}, True),
-        (LOGINS_REMEMBERED + 101, {}, False),
-        (200, {"ssh_config": "Host b"}, False),  # of `trust`
-        (200, {"connectivity": None}, False),
-        (200, {"connectivity": ConnectivityRecord("of other hosts", 100, "denied", 100)}, False),
-    ],
-)
-def test_login_that_failed_is_remembered_for_hours_until_trust(
-    uptime: float, change: dict[str, Any], *, is_remembered: bool
-) -> None:
-    facts = {host.name: Facts(system=System(boot="1")) for host in HOSTS}
-    context = Gathered(ON_HOSTS, facts, ADDRESSES, "/h", RankEnv("/env/bin/python"))
-    failed = Node0Files(uptime=100.0, no_logins="denied", logins_tried=100.0)
-    key = ways.connectivity_key(HOSTS, ways._connections(HOSTS, context, logs_in=False), context)
-    found = ConnectivityRecord(key, 90.0)
-    # The ports were checked just before, so that nothing is asked of a host.
-    record = ways.check_connectivity(
-        HOSTS, replace(context, node0=replace(failed, connectivity=found)), cast("Any", None), logs_in=False
-    )
-    assert record == found._replace(no_logins="denied", logins_tried=100.0)
-    later = replace(context, node0=replace(Node0Files(connectivity=record, uptime=uptime), **change))
-    assert ways.remember_failure(HOSTS, later).no_logins == ("denied" if is_remembered else "")
-
-
 def test_connections_are_checked_again_after_any_change_of_a_host() -> None:
     hosts = HOSTS
 
-    def key(config: str = "", python: str = "/env/bin/python", **changes: Any) -> str:
+    def key(python: str = "/env/bin/python", **changes: Any) -> str:
         nic = Nic("eth0", kind="ethernet", mac="02:00:00:00:00:01", addresses=(Address("10.0.0.2", 24),))
         of_b = Facts(**{"system": System(boot="1"), "network": Network(nics=(nic,)), **changes})
         facts = {"a": Facts(system=System(boot="1")), "b": of_b}
-        context = Gathered(ON_HOSTS, facts, ADDRESSES, "/h", RankEnv(python), node0=Node0Files(ssh_config=config))
-        connections: Connections = {
-            "address": "10.0.0.1",
-            "python": python,
-            "ssh": ["ssh"],
-            "nodes": [],
-            "seconds": 6.0,
-            "record": "/h/runs/record",
-        }
-        return ways.connectivity_key(hosts, connections, context)
+        context = Gathered(ON_HOSTS, facts, ADDRESSES, "/h", RankEnv(python))
+        return ways.connectivity_key(hosts, context)
 
     assert key() == key() != ""
     changed = [
-        key(config="Host b"),
         key(python="/other/bin/python"),
         key(system=System(boot="2")),
         key(network=Network()),
         key(security=Security(firewall=("ufw",))),
-        key(account=Account(user="other")),
     ]
     assert len({key(), *changed}) == len(changed) + 1
     assert key(system=System()) == ""

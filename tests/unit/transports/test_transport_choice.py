@@ -66,9 +66,8 @@ def test_only_a_submitted_run_has_a_queue() -> None:
     assert record.call_options.hosts == record.options.hosts
 
 
-def test_only_over_ssh_nodes_log_in_and_only_srun_has_a_job() -> None:
-    assert (OVER_SSH.no_logins, OVER_SSH.job(IN_JOB), OVER_SSH.announcement(IN_JOB)) == ("", "", "")
-    assert missing(OVER_SRUN.no_logins, "trust") == []
+def test_only_srun_has_a_job() -> None:
+    assert (OVER_SSH.job(IN_JOB), OVER_SSH.announcement(IN_JOB)) == ("", "")
     assert OVER_SRUN.job(IN_JOB) == "12"
     assert missing(OVER_SRUN.announcement(IN_JOB), "srun 12") == []
 

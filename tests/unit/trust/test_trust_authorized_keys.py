@@ -1,21 +1,23 @@
-"""The trust line in authorized_keys: added and removed without changing any other byte."""
+"""The line of trust is removed from authorized_keys without changing any other byte."""
 
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipexctl.trust.authorized_keys import KeysEdit, Owner, TrustLine, add_line, is_public_key, remove_lines, tag_of
+from ipexctl.remote.reply import MalformedReply
+from ipexctl.trust.authorized_keys import KeysEdit, Owner, is_public_key, remove_lines, tag_of
+from ipexctl.trust.revoke import HostState, keys_to_remove, names_in, read_host_state
+from trust_left import add_line, config_of
 
 BLOB = base64.b64encode(b"\0\0\0\x0bssh-ed25519\0\0\0\x20" + b"k" * 32).decode()
 KEY = f"ssh-ed25519 {BLOB}"
 TAG = tag_of("10.0.0.1", "~/.ipexctl")
 OWNER = Owner(TAG, KEY)
-LINE = TrustLine(OWNER, ("10.0.0.1", "fd00::1"))
-LINE_TEXT = f'restrict,from="10.0.0.1,fd00::1" {KEY} ipexctl:10.0.0.1:~/.ipexctl'
 
 lines = st.one_of(
     st.binary(max_size=40),
@@ -26,6 +28,10 @@ files = st.builds(
 )
 
 
+def added(content: bytes | None, *, has_directory: bool = True) -> bytes:
+    return add_line(content, KEY, TAG, has_directory=has_directory)
+
+
 def removed(content: bytes, owner: Owner = OWNER) -> bytes | None:
     """The file without the lines of ipexctl."""
     edit = remove_lines(content, owner)
@@ -33,22 +39,13 @@ def removed(content: bytes, owner: Owner = OWNER) -> bytes | None:
 
 
 @given(files, st.booleans())
-def test_adding_and_removing_the_line_restores_any_file(content: bytes, has_directory: bool) -> None:
-    added = add_line(content, LINE, has_directory=has_directory)
-    assert added.startswith(content)
-    assert removed(added) == content
-
-
-@given(files)
-def test_adding_the_line_twice_writes_it_once(content: bytes) -> None:
-    once = add_line(content, LINE)
-    assert add_line(once, LINE) == once
-    assert sum(line.startswith(LINE_TEXT.encode()) for line in once.split(b"\n")) == 1
+def test_removing_the_line_restores_any_file(content: bytes, has_directory: bool) -> None:
+    assert removed(added(content, has_directory=has_directory)) == content
 
 
 @given(files, files)
 def test_removal_keeps_lines_added_later(before: bytes, since: bytes) -> None:
-    left = removed(add_line(before, LINE) + since)
+    left = removed(added(before) + since)
     assert left is not None
     assert left.endswith(since)
     assert left.startswith(before)
@@ -60,38 +57,21 @@ def test_removal_does_not_change_a_file_without_the_line(content: bytes) -> None
     assert remove_lines(content, OWNER) is None
 
 
-def test_added_line_has_the_format_of_sshd() -> None:
-    assert add_line(b"", LINE) == LINE_TEXT.encode() + b"\n"
-
-
-@pytest.mark.parametrize(("directory", "flags"), [(True, "+file"), (False, "+file +dir")])
-def test_file_and_directory_created_for_the_line_are_removed_with_it(directory: bool, flags: str) -> None:
-    made = add_line(None, LINE, has_directory=directory)
-    assert made == f"{LINE_TEXT} {flags}\n".encode()
-    assert remove_lines(made, OWNER) == KeysEdit(made, None, remove_directory=not directory)
+@pytest.mark.parametrize("has_directory", [True, False])
+def test_file_and_directory_created_for_the_line_are_removed_with_it(has_directory: bool) -> None:
+    made = added(None, has_directory=has_directory)
+    assert remove_lines(made, OWNER) == KeysEdit(made, None, remove_directory=not has_directory)
     assert remove_lines(made + b"theirs\n", OWNER) == KeysEdit(made + b"theirs\n", b"theirs\n")
 
 
-def test_existing_empty_file_is_kept() -> None:
-    assert removed(add_line(b"", LINE)) == b""
-
-
-def test_changed_key_or_address_is_updated_in_place() -> None:
-    first = add_line(b"mine", LINE) + b"yours\n"
-    newer = Owner(TAG, KEY.replace("k", "K"))
-    changed = add_line(first, TrustLine(newer, ("10.0.0.9",)))
-    assert changed == f'mine\nrestrict,from="10.0.0.9" {newer.key} {TAG} +newline\nyours\n'.encode()
-
-
-def test_duplicates_of_the_line_are_merged() -> None:
-    twice = f"a\n{LINE_TEXT}\nb\n{LINE_TEXT} +newline\n".encode()
-    assert add_line(twice, LINE) == f"a\n{LINE_TEXT} +newline\nb\n".encode()
-    assert removed(twice) == b"a\nb"
+def test_duplicates_of_the_line_are_removed() -> None:
+    line = added(b"").rstrip()
+    assert removed(b"a\n" + line + b"\nb\n" + line + b" +newline\n") == b"a\nb"
 
 
 def test_line_of_another_node0_is_not_removed() -> None:
     other = f'restrict,from="10.0.0.2" ssh-ed25519 AAAAother {tag_of("10.0.0.2", "~/.ipexctl")}\n'.encode()
-    assert removed(add_line(other, LINE)) == other
+    assert removed(added(other)) == other
 
 
 def test_line_with_the_key_is_removed_even_if_edited() -> None:
@@ -101,11 +81,36 @@ def test_line_with_the_key_is_removed_even_if_edited() -> None:
 
 
 def test_line_is_recognized_by_its_tag_without_the_key() -> None:
-    assert removed(add_line(b"x\n", LINE), Owner(TAG)) == b"x\n"
+    assert removed(added(b"x\n"), Owner(TAG)) == b"x\n"
 
 
 def test_a_tag_is_one_word_of_ascii() -> None:
     assert tag_of("node1", "/my files/ü\n") == "ipexctl:node1:/my%20files/%C3%BC%0A"
+
+
+def test_leftovers_of_an_interrupted_call_are_tidied() -> None:
+    state = HostState("/home/me", "/home/me/.ipexctl", "store", b"mine\n", has_leftovers=True)
+    assert keys_to_remove(state, OWNER) == KeysEdit(b"mine\n", b"mine\n", tidy=True)
+    assert keys_to_remove(replace(state, has_leftovers=False), OWNER) is None
+    assert keys_to_remove(replace(state, keys=None), OWNER) is None
+
+
+def test_hosts_of_the_config_are_known() -> None:
+    assert names_in(config_of(["node1", "10.0.0.2"])) == ("node1", "10.0.0.2")
+
+
+def answer(**records: bytes) -> bytes:
+    fields = {"user": b"me", "home": b"/home/me", "ipexctl_home": b"/home/me/.ipexctl/", **records, "end": b"ok"}
+    return b"".join(name.encode() + b" " + value + b"\0" for name, value in fields.items())
+
+
+def test_answer_of_a_host_is_parsed_and_doubted() -> None:
+    state = read_host_state(answer(keys=b"61 0a", key=KEY.encode() + b" comment", dir=b"yes"))
+    assert (state.keys, state.key, state.has_trust_dir, state.ipexctl_home) == (b"a\n", KEY, True, "/home/me/.ipexctl")
+    assert read_host_state(answer(keys=b"zz", key=b"half")).keys is None
+    for wrong in (answer(user=b"me\nProxyCommand x"), answer()[:-1], b""):
+        with pytest.raises(MalformedReply):
+            read_host_state(wrong)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from test_run_dump import LOAD, MAIN, REDUCE, rank
 from test_show_plan import MIXED
 from test_slow_call import BOTH, HALF, QUEUED
 from test_slow_call import result as slow_result
-from test_trust_internal import REPORT as TRUSTED
 from why_helpers import FAILED, NO_MODULE, STOPPED, answer, judged
 
 from case_table import case_table
@@ -33,11 +32,13 @@ from ipexctl.files.requested import FetchResult
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.plan import to_json
 from ipexctl.node.env.env_replies import EnvEntry, EnvListing
+from ipexctl.remote.outcome import HostResult
 from ipexctl.run.stack_dump import Dump
 from ipexctl.run.uninstall import UninstallReport, UninstallResult
 from ipexctl.stack.env.envs import EnvsReport, EnvsResult
 from ipexctl.stack.install_context import InstallReport, InstallResult
 from ipexctl.sync.node_calls import SyncReport, SyncResult
+from ipexctl.trust.revoke import RevokeReport
 from ipexctl.ui import stacks_output
 from ipexctl.ui.error_output import requested_schema
 
@@ -50,6 +51,7 @@ ENVS = envs_command.as_json(EnvsReport((EnvsResult(N1, "ok", listing=EnvListing(
 DUMP = stacks_output.as_json(Dump(2.0, (rank(0, REDUCE, MAIN), rank(1, LOAD, MAIN))), "run-1")
 SLOW = slow_json(slow_result(slow_ranks(HEALTHY, QUEUED, looks={1: hog()})))
 LINK = slow_json(slow_result(slow_ranks(HALF, HALF, hosts=BOTH)))["links"][0]
+REVOKED = RevokeReport((HostResult(N1, "ok"),), 0.0)
 WHY = why_command.as_json(answer(judged([(STOPPED, ""), (FAILED, NO_MODULE)], out={1: "hello"})))
 
 
@@ -81,7 +83,7 @@ WHY = why_command.as_json(answer(judged([(STOPPED, ""), (FAILED, NO_MODULE)], ou
             "control obstacles with_results dry_run",
             "home store found left logins live foreign",
         ),
-        (trust_command.as_json(TRUSTED), "node0 config by revoke dry_run notes", "internal ssh_name"),
+        (trust_command.as_json(REVOKED), "dry_run notes", ""),
     ],
 )
 def test_report_documents_have_these_fields(document: dict[str, Any], names: str, of_host: str) -> None:
@@ -149,7 +151,7 @@ def test_parts_of_documents_have_these_fields(part: dict[str, Any], names: str) 
 
 
 def test_values_of_documents() -> None:
-    schemas = [document["schema"] for document in (WHY, trust_command.as_json(TRUSTED), to_json(MIXED), DUMP, SLOW)]
+    schemas = [document["schema"] for document in (WHY, trust_command.as_json(REVOKED), to_json(MIXED), DUMP, SLOW)]
     assert schemas == [f"ipexctl.{name}/1" for name in ("why", "trust", "run", "dump", "slow")]
     (found,) = SLOW["findings"]
     assert [found[name] for name in ("rank", "host", "cause", "confidence")] == [1, "node2", "other-programs", "likely"]

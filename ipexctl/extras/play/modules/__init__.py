@@ -210,7 +210,6 @@ SPECS: Final[Mapping[str, tuple[Spec, ...]]] = {
     "fetch_task": (Spec("fetch", "host", _FETCH, one_of=("src", "run"), becomes=True, check=_fetch),),
     "own_commands": (
         Spec("doctor", "all", _DOCTOR),
-        Spec("trust", "all", {"state": _PRESENT}),
         Spec("sync", "all", {"src": Option("path"), **declared_options(declarations_of(SyncOptions))}, free="src"),
         Spec("install", "all", _INSTALL),
         Spec("env", "all", _ENV, free="name", check=_env),

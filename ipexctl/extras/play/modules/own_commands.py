@@ -1,4 +1,4 @@
-"""The modules install, env, doctor, trust and sync, each one call for all hosts of the play. Only naming an
+"""The modules install, env, doctor and sync, each one call for all hosts of the play. Only naming an
 environment, such as `default`, is a separate step per host: new runs use the new environment, running ones keep theirs.
 """
 
@@ -32,7 +32,7 @@ def _doctor(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[
     opened = context.opened(call, hosts)
     report = host_checks.doctor(opened, require=args["require"], network=args["network"], smoke=args["smoke"])
     failing_levels = ("fail", "warn") if args["warnings"] == "fail" else ("fail",)
-    ignored = {*(args["ignore"] or ()), *(context.fixed if call.check else ())}
+    ignored = set(args["ignore"] or ())
     results: dict[str, TaskResult] = {}
     for host in report.hosts:
         name = host.host.name
@@ -51,15 +51,6 @@ def _doctor(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[
         }
         results[name] = TaskResult("failed" if failures else "ok", text, fixes, data)
     return results
-
-
-def _trust(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, TaskResult]:
-    report = host_checks.trust(context.opened(call, hosts), revoke=call.args["state"] == "absent", dry_run=call.check)
-    for note in report.notes:
-        context.watch(Notice(f"note: {note}"))
-    if any(done.status == "changed" for done in report.hosts):
-        context.fixed.add("network.login")
-    return {done.host.name: host_result(done, internal=done.internal, by=report.by) for done in report.hosts}
 
 
 def _sync(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, TaskResult]:
@@ -211,4 +202,4 @@ def _gather_facts(context: PlayContext, hosts: Sequence[Host], results: dict[str
     return facts
 
 
-RUNNERS: Final = {"doctor": _doctor, "trust": _trust, "sync": _sync, "install": _install, "env": _env}
+RUNNERS: Final = {"doctor": _doctor, "sync": _sync, "install": _install, "env": _env}

@@ -448,7 +448,8 @@ def test_secrets_from_the_environment_are_masked_in_rank_output(monkeypatch: pyt
 
     shown: list[PlayEvent] = []
     templater = SimpleNamespace(secrets={"s3cr3t-value"})
-    context: Any = SimpleNamespace(templater=templater, watch=shown.append, cancel=None)
+    pool = SimpleNamespace(connector=SimpleNamespace(open=None))
+    context: Any = SimpleNamespace(templater=templater, watch=shown.append, cancel=None, pool=pool)
     monkeypatch.setattr("ipexctl.extras.play.modules.run_task.Follower", follower)
     inherited = SimpleNamespace(no_log=False)
     call: Any = SimpleNamespace(task=SimpleNamespace(inherited=inherited), args={"reconnect": 300.0})
