@@ -49,8 +49,8 @@ PLAYBOOK: Final = FileKind("a playbook", 8_000_000)
 COPIED: Final = FileKind("a file for copy", 256 * _MB)
 """Kept in memory for all hosts; sync sends larger files."""
 SOURCE: Final = FileKind("a source file", 2_000_000)
-SCRIPT: Final = FileKind("a script", 64 * _MB)
-"""Its syntax tree takes 100 times its size."""
+SCRIPT: Final = FileKind("a script", 16 * _MB)
+"""Only a much shorter one is parsed (`projects/modules.py`)."""
 
 
 CHECKED: Final[dict[str, os.stat_result | None]] = {}

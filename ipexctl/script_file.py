@@ -15,7 +15,7 @@ from ipexctl.projects.modules import Import
 from ipexctl.projects.own_launches import Spawner
 from ipexctl.projects.requirement_files import RequirementFiles
 
-_LONGEST_SCRIPT: Final = 2_000_000
+_LONGEST_SCRIPT: Final = 500_000
 """Characters; the syntax of a longer script is not checked."""
 
 
@@ -92,6 +92,8 @@ class ScriptFile:
     gpu_lines: tuple[GpuLine, ...] = ()
     spawner: Spawner | None = None
     files: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What of the script and its modules is not checked."""
     layout: ProjectLayout | None = None
     requirements: RequirementFiles = RequirementFiles()  # noqa: RUF009 - immutable
     is_installed_by_run: bool = False

@@ -8,6 +8,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Final, NamedTuple
 
 from ipexctl.text import printable
@@ -47,6 +48,8 @@ _SHOWN: Final = 40
 _PLACED: Final = frozenset(("device", "map_location"))
 """Keywords whose value is a device."""
 _WIDTH: Final = 80
+_MOST_PARTS: Final = 20
+"""Of the condition of an expression that are looked at: it may have others in it, nested deeply."""
 
 
 class GpuLine(NamedTuple):
@@ -85,14 +88,15 @@ def find_gpu_lines(tree: ast.Module, text: str) -> tuple[GpuLine, ...]:
         if _is_guard(node):
             followed.read_guarded(node)
             continue
-        if isinstance(node, ast.Call) and _needs_gpu(node):
-            is_certain = is_sure or (node.lineno in found and found[node.lineno].is_certain)
+        known = found.get(node.lineno) if isinstance(node, ast.Call) else None
+        if isinstance(node, ast.Call) and (known is None or is_sure > known.is_certain) and _needs_gpu(node):
+            is_certain = is_sure
             call = " ".join(map(str.strip, lines[node.lineno - 1 : node.end_lineno]))
             found[node.lineno] = GpuLine(node.lineno, call, is_certain)
         followed.read(node, is_sure=is_sure)
         if is_sure and isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in functions:
             waiting.append((ast.Module(functions.pop(node.func.id).body, []), True))
-        is_main = isinstance(node, ast.If) and _MAIN.fullmatch(_source(node.test)) is not None
+        is_main = isinstance(node, ast.If) and not node.col_offset and _MAIN.fullmatch(_source(node.test)) is not None
         waiting += _parts(node, is_sure=is_sure and (is_main or isinstance(node, _REACHED)))
     for line in followed.lines():
         found.setdefault(line.line, line)
@@ -158,10 +162,10 @@ def _needs_gpu(call: ast.Call) -> bool:
     name, keywords = _name(call.func), {keyword.arg: keyword.value for keyword in call.keywords}
     last, first = name.rpartition(".")[2], call.args[0] if call.args else None
     if last == "to":
-        return _PLACE.match(_source(keywords.get("device", first))) is not None
+        return _PLACE.match(_beginning(keywords.get("device", first))) is not None
     if last == "init_process_group":
-        return _source(keywords.get("backend", first)).startswith("'nccl")
-    if name.startswith("torch.") and last != "GradScaler" and _source(keywords.get("device")).startswith("'cuda"):
+        return _beginning(keywords.get("backend", first)).startswith("'nccl")
+    if name.startswith("torch.") and last != "GradScaler" and _beginning(keywords.get("device")).startswith("'cuda"):
         return True
     ids = keywords.get("device_ids")
     return _CALLS.fullmatch(name) is not None or (isinstance(ids, ast.List) and bool(ids.elts) and last != "barrier")
@@ -181,8 +185,26 @@ def _source(node: ast.AST | None) -> str:
     return ""
 
 
+def _beginning(node: ast.AST | None) -> str:
+    """How the source of a device or backend begins, as in `'cuda`; of a name, all of it. Looks at no nested call,
+    because each call around that one would."""
+    front = ""
+    if isinstance(node, ast.Call) and _name(node.func) == "torch.device" and node.args:
+        front, node = "torch.device(", node.args[0]
+    while isinstance(node, (ast.IfExp, ast.BinOp)):
+        node = node.body if isinstance(node, ast.IfExp) else node.left
+    if isinstance(node, ast.JoinedStr):
+        front, node = f"{front}f", next(iter(node.values), None)
+    if isinstance(node, ast.Constant):
+        return front + repr(node.value)
+    return front + _name(node) if isinstance(node, (ast.Name, ast.Attribute)) else ""
+
+
 def _is_guard(node: ast.AST) -> bool:
-    return isinstance(node, (ast.If, ast.IfExp)) and _GUARD.search(_source(node.test)) is not None
+    if isinstance(node, ast.IfExp):
+        parts = islice(ast.walk(node.test), _MOST_PARTS)
+        return any(_GUARD.search(getattr(part, "id", "") or getattr(part, "attr", "")) for part in parts)
+    return isinstance(node, ast.If) and _GUARD.search(_source(node.test)) is not None
 
 
 def _parts(node: ast.AST, *, is_sure: bool) -> Iterator[tuple[ast.AST, bool]]:

@@ -9,12 +9,14 @@ import ast
 import configparser
 import posixpath
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ipexctl.found_files import TomlError, parse_toml
 from ipexctl.node.env.check import normalize
+from ipexctl.projects.modules import parse
 
 PYPROJECT: Final = "pyproject.toml"
 SETUP_CFG: Final = "setup.cfg"
@@ -34,6 +36,9 @@ _WITH_COMPILER: Final = frozenset(
     {"maturin", "scikit_build_core.build", "mesonpy", "scikit_build_core.setuptools.build_meta"}
 )
 _MAX_ENTRIES: Final = 2000
+_MOST_NAMES: Final = 2000
+_LONGEST_SUM: Final = 4000
+"""Characters or entries of a value that code adds up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,17 +334,17 @@ def _of_setup_cfg(text: str, read: ReadText) -> dict[str, Any]:
 
 
 def _parsed(text: str) -> ast.Module:
-    try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return ast.Module([], [])
+    return parse(text.encode("utf-8", "surrogatepass")) or ast.Module([], [])
 
 
 def constants_of(tree: ast.Module) -> dict[str, Any]:
-    """Names that the module binds once, to a literal."""
-    bound = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    """Names that the module binds once, to a literal; the first `_MOST_NAMES` of them."""
+    all_names = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
+    bound = Counter(name.id for name in all_names if isinstance(name.ctx, ast.Store))
     values: dict[str, Any] = {}
     for node in tree.body:
+        if len(values) >= _MOST_NAMES:
+            break
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
             names, value = [node.target.id], node.value
         elif isinstance(node, ast.Assign):
@@ -348,36 +353,43 @@ def constants_of(tree: ast.Module) -> dict[str, Any]:
         else:
             continue
         for name in names:
-            if bound.count(name) == 1 and (found := literal_of(value, values)) is not None:
+            if bound[name] == 1 and (found := literal_of(value, values)) is not None:
                 values[name] = found
     return values
 
 
 def literal_of(node: ast.AST | None, names: Mapping[str, Any]) -> Any:
     """The value of a literal, of a known name, or of lists, tuples, dictionaries, entries and sums of these; else
-    None."""
+    None, as for code that is nested too deeply."""
+    try:
+        return _value_of(node, names)
+    except RecursionError:
+        return None
+
+
+def _value_of(node: ast.AST | None, names: Mapping[str, Any]) -> Any:
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.Name):
         return names.get(node.id)
     if isinstance(node, (ast.List, ast.Tuple)):
-        items = [literal_of(item, names) for item in node.elts]
+        items = [_value_of(item, names) for item in node.elts]
         return None if any(item is None for item in items) else items
     if isinstance(node, ast.Dict):
-        keys = [literal_of(key, names) for key in node.keys]
-        values = [literal_of(value, names) for value in node.values]
+        keys = [_value_of(key, names) for key in node.keys]
+        values = [_value_of(value, names) for value in node.values]
         return {
             key: value for key, value in zip(keys, values, strict=True) if isinstance(key, str) and value is not None
         }
     if isinstance(node, ast.DictComp):
         return _requirements_by_name(node, names)
     if isinstance(node, ast.Subscript):
-        table, key = literal_of(node.value, names), literal_of(node.slice, names)
+        table, key = _value_of(node.value, names), _value_of(node.slice, names)
         return table.get(key) if isinstance(table, dict) and isinstance(key, str) else None
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        left, right = literal_of(node.left, names), literal_of(node.right, names)
+        left, right = _value_of(node.left, names), _value_of(node.right, names)
         is_same = type(left) is type(right) and isinstance(left, (str, list))
-        return left + right if is_same else None
+        return left + right if is_same and len(left) + len(right) <= _LONGEST_SUM else None
     return None
 
 

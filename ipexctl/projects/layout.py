@@ -15,10 +15,11 @@ from ipexctl.node.env.check import normalize
 from ipexctl.projects.declaration import PackageDeclaration, read_declaration
 from ipexctl.projects.modules import has_packages, modules_in
 from ipexctl.projects.project_files import TextReader
-from ipexctl.projects.workspace import MOST_MEMBERS, find_members
+from ipexctl.projects.workspace import MOST_ENTRIES, find_members
 from ipexctl.text import join_words, printable, tilde_path
 
 _LOCAL_VERSION: Final = "0+local"
+_MOST_DIRECTORIES: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +115,9 @@ NO_LAYOUT: Final = ProjectLayout(Path())
 def read_layout(root: Path, start: Path) -> ProjectLayout:
     """The project of a script or module that starts in `start`, a directory at or below the root."""
     notes: list[str] = []
-    declared = dict(_declarations(root, start, notes.append))
-    top = declared.get(".") or _read(root, ".", notes.append)
+    texts = TextReader(root, notes.append)
+    declared = dict(_declarations(texts, root, start))
+    top = declared.get(".") or _read(texts, ".")
     members: dict[str, str] = {}
     in_workspace: dict[str, str] = {}
     is_workspace = top is not None and top.is_workspace
@@ -123,11 +125,11 @@ def read_layout(root: Path, start: Path) -> ProjectLayout:
         found = find_members(root, top.members)
         if found is None:
             notes.append(
-                f"the uv workspace {printable(tilde_path(root))} has more than {MOST_MEMBERS} members; only those "
-                "above the script count"
+                f"the directories of the uv workspace {printable(tilde_path(root))} have more than {MOST_ENTRIES:,} "
+                "entries; only members above the script count"
             )
         for directory in found or ():
-            declaration = declared.get(directory) or _read(root, directory, notes.append)
+            declaration = declared.get(directory) or _read(texts, directory)
             if declaration is not None:
                 declared.setdefault(directory, declaration)
                 in_workspace[declaration.normalized] = directory
@@ -135,7 +137,7 @@ def read_layout(root: Path, start: Path) -> ProjectLayout:
         if declaration.name:
             members[declaration.normalized] = posixpath.normpath(posixpath.join(directory, declaration.file))
     above = [directory for directory in _chain(root, start) if directory in declared]
-    wanted, outside = _needed(root, above, declared, in_workspace, notes.append)
+    wanted, outside = _needed(texts, above, declared, in_workspace)
     if is_workspace and not any(declared[directory].name for directory in above):
         wanted += [directory for directory in in_workspace.values() if directory not in wanted]
     for directory in wanted:
@@ -159,26 +161,26 @@ def _chain(root: Path, start: Path) -> Iterator[str]:
         yield "."
 
 
-def _declarations(root: Path, start: Path, on_note: Callable[[str], None]) -> Iterator[tuple[str, PackageDeclaration]]:
+def _declarations(texts: TextReader, root: Path, start: Path) -> Iterator[tuple[str, PackageDeclaration]]:
     for directory in dict.fromkeys(_chain(root, start)):
-        declaration = _read(root, directory, on_note)
+        declaration = _read(texts, directory)
         if declaration is not None:
             yield directory, declaration
 
 
-def _read(root: Path, directory: str, on_note: Callable[[str], None]) -> PackageDeclaration | None:
-    return read_declaration(TextReader(root / directory, on_note))
+def _read(texts: TextReader, directory: str) -> PackageDeclaration | None:
+    return read_declaration(lambda name: texts(posixpath.join(directory, name)))
 
 
 def _needed(
-    root: Path,
+    texts: TextReader,
     above: Sequence[str],
     declared: dict[str, PackageDeclaration],
     in_workspace: Mapping[str, str],
-    on_note: Callable[[str], None],
 ) -> tuple[list[str], dict[str, str]]:
     """The directories of the packages that the script's own ones need, and the names of those outside the root."""
     wanted, waiting, outside = list[str](), list(above), dict[str, str]()
+    root = texts.directory
     real = Path(os.path.realpath(root))
     while waiting:
         directory = waiting.pop(0)
@@ -192,7 +194,7 @@ def _needed(
                 file = posixpath.normpath(posixpath.join(directory, declaration.file))
                 outside[name] = f"{file}: {name} is at {path}"
                 continue
-            if place and place not in declared and (found := _read(root, place, on_note)) is not None:
+            if place and place not in declared and (found := _read(texts, place)) is not None:
                 declared[place] = found
             if place in declared:
                 waiting.append(place)
@@ -213,7 +215,9 @@ def _paths_of(
     for path in declaration.outside:
         on_note(f"{file}: the directory {printable(path)} is outside the project, and does not count")
     found = []
-    for path in declaration.import_directories:
+    if len(declaration.import_directories) > _MOST_DIRECTORIES:
+        on_note(f"{file} declares directories of modules; only the first {_MOST_DIRECTORIES} count")
+    for path in declaration.import_directories[:_MOST_DIRECTORIES]:
         place = posixpath.normpath(posixpath.join(directory, path))
         if not _is_inside(root, real, place):
             on_note(f"{file}: the directory {printable(path)} leads out of the project, and does not count")

@@ -9,20 +9,27 @@ from __future__ import annotations
 import ast
 import gc
 import os
-import time
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from ipexctl.file_reader import SCRIPT, SOURCE, read_regular
+from ipexctl.text import printable
 
 SUFFIXES: Final = (".py", ".pyc", ".so")
 _SOURCES: Final = (".pyx", ".cpp", ".cc", ".c", ".cu", ".rs")
+MOST_TOKENS: Final = 100_000
+"""Words and signs of a file that is parsed: its syntax tree takes 500 bytes for each."""
+MOST_IMPORTS: Final = 500
+"""Modules other than the project's own: each host is asked for them in one command line."""
 _MOST_FILES: Final = 400
-_MOST_BYTES: Final = 8_000_000
-_MOST_SECONDS: Final = 2.0
+_MOST_TOKENS_FOLLOWED: Final = 600_000
 _MOST_ENTRIES: Final = 2000
+_MOST_NAMES: Final = 100_000
+_TOKEN: Final = re.compile(rb"[\w\x80-\xff]+|[^\w\s]")
 
 
 class Import(NamedTuple):
@@ -57,6 +64,8 @@ class ReachedImports:
     """The project's own files, relative to its root, without the script."""
     missing: tuple[Import, ...] = ()
     """Dotted modules of own packages that no file has."""
+    notes: tuple[str, ...] = ()
+    """What was not followed."""
 
 
 def has_module(directory: Path, module: str) -> bool:
@@ -68,17 +77,38 @@ def has_module(directory: Path, module: str) -> bool:
     )
 
 
+class ModulePlaces:
+    """Finds modules in directories, each of which is listed once."""
+
+    def __init__(self, directories: Iterable[Path]) -> None:
+        self._directories = tuple(dict.fromkeys(directories))
+        self._names: dict[Path, frozenset[str]] = {}
+
+    def find(self, module: str) -> Path | None:
+        return next((path for path in self._directories if module in self._in(path) and has_module(path, module)), None)
+
+    def _in(self, directory: Path) -> frozenset[str]:
+        if directory not in self._names:
+            try:
+                with os.scandir(directory) as entries:
+                    names = frozenset(entry.name.partition(".")[0] for entry in islice(entries, _MOST_NAMES))
+            except OSError:
+                names = frozenset()
+            self._names[directory] = names
+        return self._names[directory]
+
+
 def _has_python(directory: Path) -> bool:
     """True if the directory is a package: it has files of Python, at any depth."""
     waiting, seen = [directory], 0
     while waiting:
         try:
             with os.scandir(waiting.pop()) as entries:
-                for entry in entries:
+                for entry in islice(entries, _MOST_ENTRIES - seen):
                     seen += 1
                     if entry.name.endswith(SUFFIXES):
                         return True
-                    if entry.is_dir(follow_symlinks=False) and entry.name.isidentifier() and seen < _MOST_ENTRIES:
+                    if entry.is_dir(follow_symlinks=False) and entry.name.isidentifier():
                         waiting.append(Path(entry.path))
         except OSError:
             continue
@@ -140,9 +170,22 @@ def modules_in(directory: Path) -> frozenset[str]:
     return frozenset(name for name in found if name.isidentifier())
 
 
+def count_tokens(data: bytes) -> int:
+    """The number of words and signs in code, up to one more than `MOST_TOKENS`."""
+    return sum(1 for _ in islice(_TOKEN.finditer(data), MOST_TOKENS + 1))
+
+
+def is_too_long(data: bytes) -> bool:
+    return len(data) > MOST_TOKENS and count_tokens(data) > MOST_TOKENS
+
+
+TOO_LONG: Final = f"it has more than {MOST_TOKENS:,} words and signs"
+
+
 def parse(data: bytes) -> ast.Module | None:
+    """The syntax tree; None for a file that is not Python, or is too long."""
     try:
-        return ast.parse(data)
+        return ast.parse(data) if not is_too_long(data) else None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
@@ -153,7 +196,7 @@ def top_level_imports(script: Path) -> tuple[str, ...]:
     except OSError:
         return ()
     names = imported_names(tree, is_script=True) if tree is not None else ()
-    return tuple(dict.fromkeys(name.module.partition(".")[0] for name in names if not name.level))
+    return tuple(dict.fromkeys(name.module.partition(".")[0] for name in names if not name.level))[:MOST_IMPORTS]
 
 
 def imported_names(tree: ast.Module, *, is_script: bool) -> tuple[ImportedName, ...]:
@@ -189,16 +232,16 @@ def names_imported_by(node: ast.AST) -> Iterator[ImportedName]:
 
 class _Walk:
     def __init__(self, root: Path, search_paths: Sequence[Path], on_file: OnFile) -> None:
-        self._root, self._paths, self._on_file = root, tuple(dict.fromkeys(search_paths)), on_file
-        self._until = time.monotonic() + _MOST_SECONDS
-        self._bytes = 0
+        self._root, self._places, self._on_file = root, ModulePlaces(search_paths), on_file
+        self._tokens = 0
         self._seen: set[Path] = set()
-        self._places: dict[str, Path | None] = {}
+        self._place: dict[str, Path | None] = {}
         self._waiting: list[tuple[Path, str]] = []
         self.imports: dict[str, Import] = {}
         self.missing: dict[str, Import] = {}
         self.own: dict[str, tuple[Import, str]] = {}
         self.files: list[str] = []
+        self.notes: list[str] = []
 
     def follow(self, tree: ast.Module, name: str, package: str, *, is_script: bool) -> None:
         for imported in imported_names(tree, is_script=is_script):
@@ -209,20 +252,25 @@ class _Walk:
         self._add(ImportedName(package, 0, (), 0), "", "")
 
     def follow_all(self) -> None:
-        while self._waiting and len(self.files) < _MOST_FILES and self._bytes < _MOST_BYTES:
-            if time.monotonic() > self._until:
+        while self._waiting:
+            if len(self.files) >= _MOST_FILES or self._tokens >= _MOST_TOKENS_FOLLOWED:
+                self.notes.append(
+                    f"of the project's modules, only {len(self.files)} that the script reaches are checked"
+                )
                 return
             path, package = self._waiting.pop(0)
             try:
                 data = read_regular(path, SOURCE)
             except OSError:
                 continue
-            self._bytes += len(data)
+            name = self._name(path)
+            self._tokens += count_tokens(data)
+            if is_too_long(data):
+                self.notes.append(f"{printable(name)} is not checked: {TOO_LONG}")
             tree = parse(data)
             if tree is None:
                 continue
             tree.body = list(_imported_body(tree))
-            name = self._name(path)
             self.files.append(name)
             self._on_file(name, tree, data.decode("utf-8", "replace"))
             self.follow(tree, name, package, is_script=False)
@@ -239,7 +287,10 @@ class _Walk:
         top = dotted.partition(".")[0]
         place = self._place_of(top)
         if place is None:
-            self.imports.setdefault(top, Import(top, imported.line, name))
+            if len(self.imports) < MOST_IMPORTS:
+                self.imports.setdefault(top, Import(top, imported.line, name))
+            elif top not in self.imports:
+                self.notes.append(f"only {MOST_IMPORTS} modules of others are looked for on hosts")
             return
         self.own.setdefault(top, (Import(top, imported.line, name), self._name(place / top)))
         self._add_own(dotted, imported, place, name)
@@ -248,9 +299,9 @@ class _Walk:
         return path.relative_to(self._root).as_posix() if path.is_relative_to(self._root) else os.fspath(path)
 
     def _place_of(self, top: str) -> Path | None:
-        if top not in self._places:
-            self._places[top] = next((path for path in self._paths if has_module(path, top)), None)
-        return self._places[top]
+        if top not in self._place:
+            self._place[top] = self._places.find(top)
+        return self._place[top]
 
     def _add_own(self, dotted: str, imported: ImportedName, place: Path, name: str) -> None:
         parts = dotted.split(".")
@@ -321,5 +372,9 @@ def follow_imports(
         if collects:
             gc.enable()
     return ReachedImports(
-        tuple(walk.imports.values()), tuple(walk.own.values()), tuple(walk.files), tuple(walk.missing.values())
+        tuple(walk.imports.values()),
+        tuple(walk.own.values()),
+        tuple(walk.files),
+        tuple(walk.missing.values()),
+        tuple(dict.fromkeys(walk.notes)),
     )

@@ -12,22 +12,29 @@ from typing import Final
 from ipexctl.errors import UserError
 from ipexctl.file_reader import FileKind, NotRegularError, TooLargeError, decode_text, read_regular
 from ipexctl.found_files import check_found
+from ipexctl.projects.modules import TOO_LONG, is_too_long
 from ipexctl.text import printable, tilde_path
 
 DECLARATION: Final = FileKind("a project's declaration", 512 << 10)
 _RECORD: Final = FileKind("a list of installed files", 8 << 20)
 _MOST: Final = 1000
+_MOST_BYTES: Final = 2 << 20
+_MOST_TEXTS: Final = 900
+_TOO_MANY: Final = (
+    f"the project has more than {_MOST_BYTES >> 20} MB or {_MOST_TEXTS} files of declarations; the others do not count"
+)
 _NAME: Final = re.compile(r"^Name: ([A-Za-z0-9][A-Za-z0-9._-]{0,99})$", re.MULTILINE)
 
 
 class TextReader:
-    """Reads the text files below one directory; `ReadText` of `declaration.py`. `on_note` gets why a file that exists
-    does not count."""
+    """Reads the text files below one directory, up to a total; `ReadText` of `declaration.py`. `on_note` gets why a
+    file that exists does not count."""
 
     def __init__(self, directory: Path, on_note: Callable[[str], None] = lambda _: None) -> None:
         self.directory = directory
         self._on_note = on_note
         self._texts: dict[str, str] = {}
+        self._bytes = 0
 
     def __call__(self, path: str) -> str:
         if path not in self._texts:
@@ -39,7 +46,14 @@ class TextReader:
             if not path.is_file():
                 return ""
             check_found(path)
-            return decode_text(read_regular(path, DECLARATION), "utf-8-sig")
+            data = read_regular(path, DECLARATION)
+            self._bytes += len(data)
+            if self._bytes > _MOST_BYTES or len(self._texts) > _MOST_TEXTS:
+                self._on_note(_TOO_MANY)
+            elif path.suffix == ".py" and is_too_long(data):
+                self._on_note(f"{printable(tilde_path(path))} does not count: {TOO_LONG}")
+            else:
+                return decode_text(data, "utf-8-sig")
         except UserError as error:
             self._on_note(f"{error.message}; {error.fix}")
         except (TooLargeError, NotRegularError) as error:

@@ -25,7 +25,7 @@ from ipexctl.found_files import account_name, cache_directory, check_found, data
 from ipexctl.node.common.files import make_private_directory, open_private
 from ipexctl.option_declaration import DEFAULT_HOME
 from ipexctl.projects.declaration import FILES, PYPROJECT, read_declaration
-from ipexctl.projects.modules import has_module, top_level_imports
+from ipexctl.projects.modules import ModulePlaces, top_level_imports
 from ipexctl.projects.project_files import TextReader
 from ipexctl.projects.workspace import matches_member
 
@@ -98,11 +98,10 @@ def _workspace_of(member: Path, above: Sequence[Path]) -> Path | None:
 
 def _place_of_modules(names: Iterable[str], above: Sequence[Path]) -> Path:
     """The nearest directory below which, or in whose `src`, all these modules are that any of the directories has."""
-    places = (
-        next((path for path in above if has_module(path, name) or has_module(path / "src", name)), above[0])
-        for name in names
-    )
-    return min((above[0], *places), key=lambda path: len(path.parts))
+    owners = {place: path for path in reversed(above) for place in (path / "src", path)}
+    places = ModulePlaces(place for path in above for place in (path, path / "src"))
+    found = (owners[place] for name in names if (place := places.find(name)) is not None)
+    return min((above[0], *found), key=lambda path: len(path.parts))
 
 
 def _check_marks(directory: Path, start: Path) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import fnmatch
-import glob
 import os
+import re
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
@@ -12,7 +12,8 @@ from typing import Final
 
 from ipexctl.projects.declaration import PYPROJECT
 
-MOST_MEMBERS: Final = 500
+MOST_ENTRIES: Final = 50_000
+"""Of directories, all patterns together."""
 
 
 def matches_member(patterns: Iterable[str], path: str) -> bool:
@@ -35,18 +36,43 @@ def _matches(path: str, pattern: str) -> bool:
 
 
 def find_members(root: Path, patterns: Sequence[str]) -> tuple[str, ...] | None:
-    """Members of the workspace, relative to its root; None if there are more than `MOST_MEMBERS`."""
+    """Members of the workspace, relative to its root; None if finding them takes more than `MOST_ENTRIES` entries."""
     real = Path(os.path.realpath(root))
-    found: dict[str, None] = {}
-    for pattern in patterns:
-        plain = os.path.normpath(pattern)
-        if pattern.startswith("!") or plain.startswith(("/", "..")):
+    plain = [os.path.normpath(pattern) for pattern in patterns if not pattern.startswith("!")]
+    waiting = [("", re.sub(r"(\*\*/)+", "**/", each)) for each in plain if not each.startswith(("/", ".."))]
+    found, seen, left = set[str](), set[tuple[str, str]](), MOST_ENTRIES
+    while waiting:
+        directory, pattern = waiting.pop()
+        if (directory, pattern) in seen:
             continue
-        names = glob.iglob(os.path.join(plain, PYPROJECT), root_dir=root, recursive=True)
-        for name in islice(names, 2 * MOST_MEMBERS):
-            member = os.path.dirname(name)
-            if matches_member(patterns, member) and Path(os.path.realpath(root / member)).is_relative_to(real):
-                found[member] = None
-            if len(found) > MOST_MEMBERS:
-                return None
+        seen.add((directory, pattern))
+        if not pattern and matches_member(patterns, directory) and (root / directory / PYPROJECT).is_file():
+            found.add(directory)
+        first, _, rest = pattern.partition("/")
+        if first == "**":
+            waiting.append((directory, rest))
+        names = [first] if first else []
+        if any(letter in first for letter in "*?["):
+            names = _names_in(root / directory, left)
+        left -= 1 + len(names)
+        if left <= 0:
+            return None
+        for name in names:
+            path = f"{directory}/{name}" if directory else name
+            if first == "**" and not (root / path).is_symlink() and (root / path).is_dir():
+                waiting.append((path, pattern))
+            elif first != "**" and fnmatch.fnmatchcase(name, first) and _is_directory_in(real, root / path):
+                waiting.append((path, rest))
     return tuple(sorted(found))
+
+
+def _names_in(directory: Path, most: int) -> list[str]:
+    try:
+        with os.scandir(directory) as entries:
+            return [entry.name for entry in islice(entries, most) if not entry.name.startswith(".")]
+    except OSError:
+        return []
+
+
+def _is_directory_in(real: Path, path: Path) -> bool:
+    return path.is_dir() and Path(os.path.realpath(path)).is_relative_to(real)

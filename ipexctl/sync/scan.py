@@ -1,6 +1,6 @@
 """Scans a project on the control machine: paths and sizes. Reads no file.
 
-A scan stops at 200,000 paths, and `check_size` refuses 1 GB or 20,000 files without --allow-big and names the largest
+A scan stops at 60,000 paths, and `check_size` refuses 1 GB or 20,000 files without --allow-big and names the largest
 directories: who names a home or data set by mistake should learn it before an upload. Virtual environments are
 recognised by content. Files that receive this call's output are left out.
 """
@@ -13,6 +13,7 @@ import stat
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -34,8 +35,10 @@ from ipexctl.sync.ignore import (
 )
 from ipexctl.text import readable
 
-MAX_SCANNED: Final = 200_000
+MAX_SCANNED: Final = 60_000
 """Scanned paths; more would be a whole disk."""
+MAX_LISTED: Final = 150_000
+"""Entries of one directory, which may all be ignored."""
 MAX_BYTES: Final = 1_000_000_000
 MAX_FILES: Final = 20_000
 _SHOWN: Final = 3
@@ -108,7 +111,7 @@ def scan_project(
         if is_limited and len(result.found) > MAX_SCANNED:
             result.complete = False
             break
-        pending += reversed(_scan_directory(result, base, pending.pop(), ignored, output))
+        pending += reversed(_scan_directory(result, base, pending.pop(), ignored, output, is_limited=is_limited))
     return result
 
 
@@ -128,14 +131,17 @@ def _scan_directory(
     directory: _Directory,
     ignored: IgnoreRules,
     output: frozenset[tuple[int, int]],
+    *,
+    is_limited: bool,
 ) -> list[_Directory]:
     prefix, layers = directory.prefix, directory.layers
     full = os.path.join(base, encode_name(prefix)) if prefix else base
     try:
         with os.scandir(full) as unsorted:
-            entries = sorted(unsorted, key=lambda entry: entry.name)
+            entries = sorted(islice(unsorted, MAX_LISTED if is_limited else None), key=lambda entry: entry.name)
     except OSError as error:
         raise unreadable(error, full) from None
+    result.complete &= not is_limited or len(entries) < MAX_LISTED
     names = [decode_name(entry.name) for entry in entries]
     if any(name in names for name in FILES):
         own = layer_of(Path(os.fsdecode(full)), prefix)

@@ -12,6 +12,7 @@ import posixpath
 import re
 import shlex
 import sys
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
@@ -32,12 +33,16 @@ from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.projects.indexes import index_for
 from ipexctl.projects.layout import OwnPackage, ProjectLayout
 from ipexctl.projects.modules import (
+    MOST_IMPORTS,
+    TOO_LONG,
     Import,
     find_module,
     follow_imports,
     has_module,
     imported_names,
     is_anywhere,
+    is_too_long,
+    parse,
     source_beside,
 )
 from ipexctl.projects.own_launches import find_spawner
@@ -54,7 +59,7 @@ from ipexctl.run.unsent import named_files
 from ipexctl.script_file import MpiImport, ScriptFile
 from ipexctl.spec import RunSpec
 from ipexctl.stack.catalog import project_of
-from ipexctl.text import join_words, tilde_path
+from ipexctl.text import join_words, printable, tilde_path
 
 _OTHER_INTERPRETER: Final = re.compile(
     rb"#!\s*(?:\S*/)?(?:env\s+(?:-\S+\s+)*)?(?:\S*/)?"
@@ -146,6 +151,7 @@ def _with_imports(
         own_imports=reached.own,
         own_files=reached.files,
         missing=reached.missing,
+        notes=reached.notes,
         uses_trainer=found["uses_it"],
         uses_accelerate=found["accelerate"],
         mpi_import=mpi if mpi is None or mpi.module not in own else None,
@@ -216,15 +222,14 @@ def read_script(name: str, data: bytes) -> tuple[ScriptFile, ast.Module | None]:
             fix=f"jupyter nbconvert --to script --output {new_name} {shlex.quote(name)}",
         )
     text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
-    try:
-        tree = ast.parse(data)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    if (tree := parse(data)) is None:
         if name.endswith((".sh", ".bash", ".zsh")):
             raise _not_python(name, "is a shell script", "bash ") from None
-        return ScriptFile(name, text), None
+        note = f"{printable(name)} is not checked: {TOO_LONG}" if is_too_long(data) else ""
+        return ScriptFile(name, text, notes=(note,) if note else ()), None
     doubt, doubts_all = _doubt(tree)
     names: dict[str, Import] = {}
-    for imported in imported_names(tree, is_script=True):
+    for imported in imported_names(tree, is_script=True)[:MOST_IMPORTS]:
         top = imported.module.partition(".")[0]
         if not imported.level:
             names.setdefault(top, Import(top, imported.line))
@@ -282,9 +287,13 @@ def _mpi_import(tree: ast.Module, name: str, *, only_certain: bool = False) -> M
 def _doubt(tree: ast.Module) -> tuple[str, bool]:
     """Why a missing module may still be found, and whether that holds for any module."""
     doubt = ""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and any(_is_install(argument) for argument in ast.walk(node)):
-            return f"it may install what it needs (line {node.lineno})", True
+    waiting: deque[tuple[ast.AST, ast.Call | None]] = deque([(tree, None)])
+    while waiting:
+        node, call = waiting.popleft()
+        call = node if call is None and isinstance(node, ast.Call) else call
+        if call is not None and _is_install(node):
+            return f"it may install what it needs (line {call.lineno})", True
+        waiting.extend((child, call) for child in ast.iter_child_nodes(node))
         if not doubt and (_changes_imports(node) or (isinstance(node, ast.Attribute) and node.attr == "addsitedir")):
             doubt = f"it changes where Python looks for modules (line {getattr(node, 'lineno', 0)})"
     return doubt, False

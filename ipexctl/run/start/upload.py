@@ -73,7 +73,8 @@ def start_reading(spec: RunSpec, on_step: Callable[[str], None]) -> Future[Proje
             )
         check_synced_path(spec, content.manifest)
         on_step(describe_project(spec, content.manifest.summary))
-        for note in spec.project.layout.notes:
+        script = spec.project.script
+        for note in (*spec.project.layout.notes, *(script.notes if script is not None else ())):
             on_step(f"note: {note}")
         return content
 
