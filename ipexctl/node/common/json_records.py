@@ -147,6 +147,7 @@ Value = TypeVar("Value")
 FieldDecoder = Callable[[Any, str], Any]
 """Value and name of a field → decoded value; raises a ValueError."""
 _LARGEST = 1 << 63
+_SMALLEST = 1e-9
 _EMPTY = {"bool": False, "float": 0.0, "int": 0, "str": "", "tuple": (), "dict": {}, "Mapping": {}}
 
 
@@ -314,6 +315,12 @@ def decode_port(value: object) -> int:
     return number
 
 
+def _natural_float(value: object, field: str) -> float:
+    """Zero for less than `_SMALLEST`: a quotient by such a number would be too large for a float."""
+    number: float = _not_negative(_float, value, field)
+    return number if number >= _SMALLEST else 0.0
+
+
 decode_natural = partial(_not_negative, _checked_integer)
-NATURAL: Mapping[str, FieldDecoder] = {"int": decode_natural, "float": partial(_not_negative, _float)}
+NATURAL: Mapping[str, FieldDecoder] = {"int": decode_natural, "float": _natural_float}
 """`FIELD_DECODERS` for a module without negative numbers."""

@@ -44,7 +44,7 @@ COMPILER_TEXT = """\
 env={env}
 : "${{ZIG_GLOBAL_CACHE_DIR:=$env/compiler/cache}}" "${{ZIG_LOCAL_CACHE_DIR:=$ZIG_GLOBAL_CACHE_DIR}}"
 export ZIG_GLOBAL_CACHE_DIR ZIG_LOCAL_CACHE_DIR
-exec "$env/bin/python" -m ziglang c++ -target {machine}-linux-gnu.2.31 \\
+exec "$env/bin/python" -I -m ziglang c++ -target {machine}-linux-gnu.2.31 \\
     -isystem "$env/opt/compiler/include" -idirafter /usr/include "-L$env/compiler" "$@"
 """
 """Kernels of torch.compile link with `-lgomp`, which is Intel's OpenMP here. Debian's Python.h is in two directories of
