@@ -28,7 +28,7 @@ def matches_member(patterns: Iterable[str], path: str) -> bool:
 
 
 def _matches(path: str, pattern: str) -> bool:
-    """As `glob`: `*` is one part of a path, `**` any number of parts."""
+    """As for a shell: `*` is one part of a path, `**` any number of parts."""
     parts, wanted = path.split("/"), pattern.removeprefix("./").split("/")
     if "**" in wanted:
         return fnmatch.fnmatchcase(path, pattern.replace("**/", "*").replace("**", "*"))
