@@ -29,6 +29,7 @@ _buffer_size = 0
 _writes = 0
 _HOME = "directory: --home DIR"
 FREE_SPACE_FIX = f"free some space there, or name another {_HOME}"
+_FEW_INODES = 1000
 _OS_ERRORS = {
     errno.ENOSPC: ("the disk is full", FREE_SPACE_FIX),
     errno.EDQUOT: ("this account's disk quota is used up", FREE_SPACE_FIX),
@@ -58,12 +59,25 @@ def emit(event: str, **fields: Any) -> None:
 
 
 def explain_os_error(error: OSError, path: str | bytes | os.PathLike[str] = "", fix: str = "") -> AgentError:
-    """Turn a filesystem error into an AgentError. `path` is shown if the error has no file name, `fix` if the error is
-    not in `_OS_ERRORS`."""
-    location = error.filename if error.filename is not None else path
-    location = location.decode("utf-8", "surrogateescape") if isinstance(location, bytes) else location
+    """Turn a filesystem error into an AgentError. `path` is shown if the error has no file name, or one below an opened
+    directory; `fix` if the error is not in `_OS_ERRORS`."""
+    location = os.fsdecode(error.filename if isinstance(error.filename, (str, bytes, os.PathLike)) else path)
+    location = location if location.startswith("/") or not path else os.fsdecode(path)
     reason, fix = _OS_ERRORS.get(error.errno or 0, (error.strerror or str(error), fix))
+    if error.errno == errno.ENOSPC and (inodes := _inodes_left(location)) is not None and inodes < _FEW_INODES:
+        reason = f"{reason}: {inodes or 'no'} inodes are left for more files"
     return AgentError(f"{location}: {reason}" if location else reason, fix)
+
+
+def _inodes_left(path: str) -> int | None:
+    """None if unknown. What failed may have removed its files since."""
+    while path and not os.path.lexists(path):
+        path = path.rpartition("/")[0]
+    try:
+        status = os.statvfs(path or "/")
+    except OSError:
+        return None
+    return status.f_favail if status.f_files else None  # btrfs has no figures
 
 
 def emit_with_bytes(event: str, data: bytes, **fields: Any) -> None:

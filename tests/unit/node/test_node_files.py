@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -165,3 +166,15 @@ def test_traces_of_a_profile_are_in_the_results_and_any_other_path_in_the_workin
     results = os.fsencode(tmp_path / "results" / "r")
     found = [directory_of(run, path) for path in ("profile", "profile/rank-0.json.gz", "profiles", "a/profile")]
     assert found == [results, results, b"/tree", b"/tree"]
+
+
+@pytest.mark.parametrize(("left", "told"), [(0, "no inodes are left"), (8, "8 inodes are left"), (100_000, "")])
+def test_a_full_disk_is_named_by_its_path_with_the_inodes_that_are_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int, told: str
+) -> None:
+    """The name of a file in an opened directory is no path."""
+    status = SimpleNamespace(f_files=200_000, f_favail=left)
+    monkeypatch.setattr("ipexctl.node.common.answer.os.statvfs", lambda _: status)
+    error = explain_os_error(OSError(errno.ENOSPC, "No space left on device", "e3b0c442"), str(tmp_path / "home"))
+    assert error.reason.startswith(f"{tmp_path / 'home'}: the disk is full")
+    assert (told in error.reason, "inodes" in error.reason) == (True, bool(told))
