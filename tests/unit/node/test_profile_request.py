@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from supervised_run import Supervised, exit_of
 
 from ipexctl.node.common.limits import DUMP_REPLIES, PROFILE_STEPS
 from ipexctl.node.run import supervisor_state as m
+from ipexctl.node.run.messages import read_message
 from ipexctl.node.run.profile_request import SILENT, steps_to_profile
 from ipexctl.node.run.rank_profile import RankProfile, StepCount
 
@@ -96,3 +99,11 @@ def test_wrappers_that_do_not_answer_are_not_waited_for() -> None:
     assert not answers(run)
     run.run_until(7 + DUMP_REPLIES)
     assert answers(run) == [("a", [SILENT, SILENT])]
+
+
+@pytest.mark.parametrize(("kind", "field"), [("profile", "seconds"), ("steps", "usual")])
+def test_a_time_too_short_to_divide_by_is_none(kind: str, field: str) -> None:
+    """1 / 5e-324 is no number, and 3600 / 1e-308 is an infinity that has no integer."""
+    for number in (5e-324, 1e-308, 1e-10):
+        fields = {"t": kind, field: number, **({"id": "a"} if kind == "steps" else {"communication": [0.0]})}
+        assert getattr(read_message(json.dumps(fields).encode()), field) == 0.0
