@@ -124,8 +124,8 @@ class RunFigures:
     @property
     def exchange(self) -> GradientExchange | None:
         """None unless all ranks train, in one group, and none exchanges anything with the others."""
-        is_none = len(self._hosts) > 1 and self._apart == self._hosts.keys() and not describe_apart(self.group)
-        return GradientExchange(seen=False) if is_none else None
+        is_one_group = self.group is not None and self.group.planned > 1 and not describe_apart(self.group)
+        return GradientExchange(seen=False) if is_one_group and self._apart == self._hosts.keys() else None
 
     @property
     def nan(self) -> NanLoss | None:

@@ -174,6 +174,12 @@ def test_the_longest_nan_and_ranks_that_exchange_nothing(recorder: Recorder) -> 
     assert read_status(json.loads(json.dumps(status.to_json()))).exchange == GradientExchange(seen=False)
     figures.add(1, STEPS._replace(number=2, group=2), recorder.windows(1), NOW)
     assert (figures.nan, figures.exchange) == (NanLoss(9, 0), None)
+    copies = RunFigures({0: "a", 1: "b"}, small_plan(backend="none"))
+    for rank in (0, 1):
+        copies.add(rank, alone, recorder.windows(rank), NOW)
+    single = RunFigures({0: "a"}, small_plan(backend="gloo"))
+    single.add(0, alone._replace(group=1), recorder.windows(0), NOW)
+    assert (copies.exchange, single.exchange) == (None, None)
 
 
 UNUSED = StepWindow(0, 4.0, is_unused=True)
