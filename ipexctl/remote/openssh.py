@@ -62,7 +62,7 @@ _KEEPER: Final = """
 read -r end
 for socket in "$1"/h*; do
     [ ! -S "$socket" ] || ssh -F /dev/null -S "$socket" -O exit ipexctl
-done 2>/dev/null
+done
 rm -rf "$1"
 """
 """Ends what is left of the masters, even if this process was killed. A login under way fails without the directory."""
@@ -176,7 +176,10 @@ class SshMasters:
             if self._directory is None:
                 self._directory = _short_directory()
                 argv = ["/bin/sh", "-c", _KEEPER, "ipexctl", str(self._directory)]
-                self._keeper = subprocess.Popen(argv, stdin=subprocess.PIPE, start_new_session=True)
+                nowhere = subprocess.DEVNULL
+                self._keeper = subprocess.Popen(
+                    argv, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True
+                )
             return str(self._directory / f"h{next(self._numbers)}")
 
     def _connect(self, target: LoginTarget, deadline: Deadline) -> MuxMaster:
@@ -198,8 +201,9 @@ class SshMasters:
                     for key in new_key:  # another host of that name may have added its own
                         with contextlib.suppress(UnknownKey):
                             self._host_keys.check(endpoint, *key)
-                    with contextlib.suppress(OSError):
-                        make_private_directory(endpoint.known_hosts[0].parent)  # ssh makes only ~/.ssh
+                    for file in endpoint.known_hosts[:1]:
+                        with contextlib.suppress(OSError):
+                            make_private_directory(file.parent)  # ssh makes only ~/.ssh
                 except LoginRefused:
                     if asks or not self._may_ask:
                         raise
@@ -234,7 +238,7 @@ class SshMasters:
     def _refusal(self, target: LoginTarget, code: int | None, words: str, deadline: Deadline) -> Unreachable:
         endpoint, try_by_hand, keys = target.endpoint, target.try_by_hand(), _HOST_KEY.findall(words)
         proxy = (endpoint.jump or (endpoint.proxy and "its ProxyCommand") or "") if endpoint else ""
-        lines = [line.strip() for line in words.splitlines() if line.strip() and not _DEBUG.match(line)]
+        lines = [line.strip()[:300] for line in words.splitlines() if line.strip() and not _DEBUG.match(line)]
         if code is None and endpoint and not proxy and "Connection established" not in words:
             return connection_refusal(TimeoutError(), endpoint.port, deadline)
         if code is None:
@@ -441,9 +445,10 @@ def _run_to_end(argv: list[str], deadline: Deadline, *, asks: bool) -> tuple[int
 
 
 def _short_directory() -> Path:
-    """A private directory with a short name, because a socket path has at most 104 characters on macOS."""
+    """A private directory with a short and plain name: ssh expands tokens in the path of a socket, which has at most
+    104 characters on macOS."""
     directory = Path(tempfile.mkdtemp(prefix="ipexctl-"))
-    if len(str(directory)) <= 80:
+    if re.fullmatch(r"[\w/.+-]{1,80}", str(directory), re.ASCII):
         return directory
     directory.rmdir()
     return Path(tempfile.mkdtemp(prefix="ipexctl-", dir="/tmp"))  # mode 0700

@@ -30,6 +30,7 @@ from ipexctl.remote.local import source_towards
 from lab_helpers import more_sshds
 from message_data import missing
 from needs import find, require
+from terminals import TerminalProgram
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(240)]
 
@@ -352,6 +353,21 @@ def test_ipexctl_logs_in_where_ssh_does(site: Site, way: Way) -> None:
     finally:
         if way.master:
             site.run(way, "ssh", "-F", config, "-O", "exit", "way")
+
+
+@pytest.mark.parametrize(("typed", "rc"), [("sesame\n", 0), ("wrong\n", 3), ("\x03", 130)])
+def test_a_password_is_asked_for_once_on_a_terminal(site: Site, typed: str, rc: int) -> None:
+    config = site.config(Way("", "password", NO_KEY))
+    argv = [*IPEXCTL, "exec", "--hosts", "way", "--ssh-config", str(config), "--", "echo", "hello"]
+    shown = TerminalProgram(argv, {"SSH_AUTH_SOCK": "", "NO_COLOR": "1"})
+    try:
+        assert shown.until_seen(b"password:"), shown.seen
+        shown.type(typed.encode())
+        assert shown.until_gone() == rc, shown.seen
+        assert shown.seen.count(b"password:") == 1
+        assert (b"way: hello" in shown.seen) == (rc == 0)
+    finally:
+        shown.close()
 
 
 def left_over(directory: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Every way into a host: keys, agents, ports, address families, ssh configs, bastions, host keys, algorithms."""
+"""Logins in detail: questions, ports, ssh configs, bastions, host keys. test_login_matrix.py has all ways to log in."""
 
 from __future__ import annotations
 
@@ -110,22 +110,6 @@ def test_encrypted_key_without_terminal_or_agent_is_an_error(lab3: Lab, locked_k
     ran = ipexctl(*args, env=NO_AGENT)
     assert ran.rc == 3
     assert f"ssh-add {locked_key}" in ran.err
-
-
-def test_key_of_the_agent_is_used(lab3: Lab, agent: str, tmp_path: Path) -> None:
-    environ = {"SSH_AUTH_SOCK": agent, "HOME": str(tmp_path)}
-    args = ["exec", *hosts_of(lab3), "--known-hosts", lab3.known_hosts, "--", "true"]
-    assert ipexctl(*args, env=environ).rc == 3
-    add_key(agent, lab3.key)
-    assert ipexctl(*args, env=environ).rc == 0
-
-
-def test_encrypted_key_in_the_agent_needs_no_passphrase(lab3: Lab, agent: str, locked_key: Path) -> None:
-    environ = {"SSH_AUTH_SOCK": agent}
-    add_key(agent, lab3.key)
-    locked_key.with_name("locked.pub").write_bytes(lab3.key.with_name("key.pub").read_bytes())
-    args = login_with(locked_key, lab3, "true")
-    assert ipexctl(*args, env=environ).rc == 0
 
 
 def test_rejected_key_is_named(lab3: Lab, tmp_path: Path) -> None:
@@ -281,16 +265,6 @@ def test_ssh_config_include_match_and_alias_are_supported(lab3: Lab, tmp_path: P
         "exec", "--hosts", "first,second,third", "--ssh-config", tmp_path / "config", "--", "hostname", env=NO_AGENT
     )
     assert ran.lines == ["first: node1", "second: node2", "third: node3"], ran.err
-
-
-def test_proxy_command_is_used(lab3: Lab, tmp_path: Path) -> None:
-    gate, inner = lab3.hosts[0], lab3.hosts[1]
-    (tmp_path / "config").write_text(
-        f"Host inner\n  HostName {inner.address}\n  ProxyCommand ssh -F {lab3.ssh_config} -W %h:%p {gate.name}\n"
-        f"Host *\n  User ipex\n  IdentityFile {lab3.key}\n  UserKnownHostsFile {lab3.known_hosts}\n"
-    )
-    ran = ipexctl("exec", "--hosts", "inner", "--ssh-config", tmp_path / "config", "--shell", "echo $SSH_CONNECTION")
-    assert ran.out.startswith(f"inner: {gate.address} "), ran.err
 
 
 def test_configured_keys_are_tried_before_other_agent_keys(lab3: Lab, agent: str, tmp_path: Path) -> None:

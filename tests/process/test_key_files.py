@@ -11,7 +11,7 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from ipexctl.remote.auth import KeyLoadResult, KeyRing, _public_blob, _read_key
+from ipexctl.remote.auth import KeyLoadResult, KeyRing, _public_blob, _read_key, is_short
 from ipexctl.remote.cancel import Cancel, Deadline
 from ipexctl.remote.host_keys import HostKeys
 from ipexctl.remote.ssh_config import Endpoint, host_patterns
@@ -54,6 +54,12 @@ def test_keys_are_read_as_paramiko_reads_them(kind: tuple[str, ...], passphrase:
             _read_key(path, "wrong")
         with pytest.raises(TypeError):
             _read_key(path)
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("rsa -b 1024", True), ("rsa -b 2048", False), ("ed25519", False)])
+def test_only_short_rsa_keys_are_left_to_the_ssh_program(tmp_path: Path, kind: str, expected: bool) -> None:
+    keygen("-t", *kind.split(), "-N", "", "-f", tmp_path / "id")
+    assert is_short(_read_key(tmp_path / "id")) == expected
 
 
 def test_the_certificate_beside_a_key_is_loaded(tmp_path: Path) -> None:

@@ -163,6 +163,14 @@ def test_ssh_g_output_that_contains_the_name_is_not_reused(line: str, name: str)
     assert rename(parse_ssh_g(f"host {name}\n{line}"), name, "a2") is None
 
 
+def test_each_host_has_its_own_control_path(config: Path) -> None:
+    config.write_text("Host *\n  ControlPath /run/%C\n")
+    resolver = Resolver()
+    paths = {resolver.resolve(Host(name, name, ssh_config=config)).control_path for name in ("a1", "a2")}
+    assert len(paths) == 2
+    assert all(path.startswith("/run/") and "%" not in path for path in paths)
+
+
 def test_host_patterns_are_collected_through_includes(tmp_path: Path, config: Path) -> None:
     (tmp_path / "more").write_text("Host=c? !c9\n  User me\n")
     config.write_text(f"Include {tmp_path}/mo*\nHOST a b*\n# Host no\n")
