@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -40,12 +40,14 @@ from ipexctl.remote.outcome import Cancelled, HostError, LoginRefused, TimedOut,
 from ipexctl.remote.session import (
     MORE_SESSIONS,
     RETRY_INTERVALS,
+    ChunkStream,
     CommandEnd,
     LoginCommand,
     OutputCollector,
     Readable,
     Session,
     Wakeup,
+    chunks_of,
     connection_lost,
     ending,
 )
@@ -371,8 +373,13 @@ class OpenSshSession(Session):
             if call.has_started:
                 begins.set()
 
+        def chunks(stdin: Readable) -> Iterator[bytes]:
+            begins.wait()  # a refused session must lose no input
+            if call.has_started:
+                yield from chunks_of(stdin)
+
         if process.stdin is not None and stdin is not None:
-            feed_stdin(_LateStdin(stdin, call, begins), process.stdin)
+            feed_stdin(ChunkStream(chunks(stdin)), process.stdin)
         try:
             with Wakeup() as wakeup, call.deadline.cancel.waking(wakeup.wake):
                 code = follow(process, sink, wakeup, lambda: call.deadline).code
@@ -402,17 +409,6 @@ class OpenSshSession(Session):
         for master in self._masters:
             if not master.is_users:
                 mux.end(master.path)
-
-
-class _LateStdin:
-    """Reads nothing before the command runs, so that a refused session loses no input."""
-
-    def __init__(self, stdin: Readable, call: LoginCommand, begins: threading.Event) -> None:
-        self._stdin, self._call, self._begins = stdin, call, begins
-
-    def read(self, size: int = -1) -> bytes:
-        self._begins.wait()
-        return self._stdin.read(size) if self._call.has_started else b""
 
 
 def _signal_name(code: int) -> str | None:
