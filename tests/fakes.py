@@ -27,9 +27,7 @@ class FakeSession(Session):
     commands: list[str] = field(default_factory=list)
     closed: bool = False
 
-    @property
-    def server_key(self) -> tuple[str, bytes] | None:
-        return None
+    is_login = False
 
     def _run(self, command: Command, sink: Sink, stdin: Readable | None, deadline: Deadline) -> CommandEnd:
         self.commands.append(command.script)

@@ -123,7 +123,7 @@ def gather_facts(
         if ended is not None and facts is not None and not facts.complete:
             status, reason = "failed", f"the probe ended before its last line ({ended})"
             fix = f"ipexctl exec --limit {shlex.quote(host.name)} -- uptime"
-        if facts is not None and session.server_key is None:
+        if facts is not None and not session.is_login:
             # Without ssh, the connection is the caller's own login to the control machine.
             facts = facts._replace(network=facts.network._replace(reached=None))
         seconds = time.monotonic() - started

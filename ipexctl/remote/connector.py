@@ -271,10 +271,7 @@ class BorrowedSession(Session):
         self._is_lost = False
         self.host = session.host
         self.on_command = session.on_command
-
-    @property
-    def server_key(self) -> tuple[str, bytes] | None:
-        return self._session.server_key
+        self.is_login = session.is_login
 
     def _run(
         self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline

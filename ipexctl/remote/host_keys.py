@@ -160,12 +160,6 @@ class HostKeys:
             self._files.clear()
             self._matching.clear()
 
-    def key_of(self, endpoint: Endpoint, fingerprint: str) -> bytes:
-        """The known key with this fingerprint; empty if only a certificate or a command vouches for it."""
-        self.read_again()
-        entries = (*self.entries(endpoint), *self._without_port(endpoint))
-        return next((entry.key for entry in entries if fingerprint_of(entry.key) == fingerprint), b"")
-
     def _compare(self, endpoint: Endpoint, key_type: str, fingerprint: str) -> KeyCheck:
         result = check_key(self.entries(endpoint), key_type, fingerprint)
         if result.verdict == "unknown":

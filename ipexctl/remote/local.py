@@ -34,7 +34,7 @@ _READ = 1 << 18
 
 
 class LocalSession(Session):
-    server_key = None
+    is_login = False
 
     def __init__(self, host: Host) -> None:
         self.host = host

@@ -83,9 +83,8 @@ _ERRORS: Final = {"Connection refused": ConnectionRefusedError, "Connection time
 
 class MuxMaster(NamedTuple):
     path: str
-    host_key: tuple[str, str] | None = None
-    """Type and fingerprint; None for the user's own master, whose ssh has checked it."""
     is_users: bool = False
+    """True for an open ControlMaster of the user, whose host key ssh checked then."""
 
 
 class LoginTarget(NamedTuple):
@@ -125,7 +124,7 @@ class SshMasters:
 
         has_master = self._has_users_master(endpoint)
         first = MuxMaster(endpoint.control_path, is_users=True) if has_master else connect(deadline)
-        return OpenSshSession(host, endpoint, first, connect, self._host_keys)
+        return OpenSshSession(host, first, connect)
 
     def close(self) -> None:
         if self._keeper and self._keeper.stdin:
@@ -229,13 +228,12 @@ class SshMasters:
         argv += ["-o", "NumberOfPasswordPrompts=1"] if asks else ["-o", "BatchMode=yes"]
         argv += ["-o", f"StrictHostKeyChecking={_OPENSSH_VALUES[policy]}"] if policy else []
         code, words = _run_to_end([*argv, *target.words], Deadline(seconds, deadline.cancel), asks=asks)
-        keys = _HOST_KEY.findall(words)
         if code != 0:
             raise self._refusal(target, code, words, Deadline(seconds))
         if problem := _objection(words, new_key):
             mux.end(path)
             raise problem
-        return MuxMaster(path, keys[-1] if keys else None)
+        return MuxMaster(path)
 
     def _refusal(self, target: LoginTarget, code: int | None, words: str, deadline: Deadline) -> Unreachable:
         endpoint, try_by_hand, keys = target.endpoint, target.try_by_hand(), _HOST_KEY.findall(words)
@@ -304,23 +302,9 @@ def _objection(words: str, new_key: frozenset[tuple[str, str]]) -> Unreachable |
 class OpenSshSession(Session):
     has_proxy = True
 
-    def __init__(
-        self,
-        host: Host,
-        endpoint: Endpoint,
-        first: MuxMaster,
-        again: Callable[[Deadline], MuxMaster],
-        host_keys: HostKeys,
-    ) -> None:
-        self.host, self._endpoint, self._host_keys = host, endpoint, host_keys
-        self._masters, self._again = [first], again
+    def __init__(self, host: Host, first: MuxMaster, again: Callable[[Deadline], MuxMaster]) -> None:
+        self.host, self._masters, self._again = host, [first], again
         self._running: set[mux.MuxProcess] = set()
-
-    @property
-    def server_key(self) -> tuple[str, bytes] | None:
-        kind, fingerprint = self._masters[0].host_key or ("", "")
-        key = self._host_keys.key_of(self._endpoint, fingerprint)
-        return (kind, key) if key else None
 
     def is_limited_to_one(self) -> bool:
         call = LoginCommand(Command("exit 0", "try"), lambda *_: None, Deadline(limits.PROBE_REST))

@@ -86,11 +86,8 @@ class Session(ABC):
     """Called for each finished command with its seconds."""
     has_proxy = False
     """True if a program on the control machine carries the connection."""
-
-    @property
-    @abstractmethod
-    def server_key(self) -> tuple[str, bytes] | None:
-        """Type and bytes of the verified host key; None without ssh."""
+    is_login = True
+    """False if the host did not see a connection from the control machine: on this machine, and over srun."""
 
     def is_limited_to_one(self) -> bool:
         """True if sshd refuses to open a second session on this connection, while a command runs (`MaxSessions 1`)."""

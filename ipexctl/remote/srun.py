@@ -173,7 +173,7 @@ class _StepPort(AuthenticatingServer):
 
 
 class SrunSession(Session):
-    server_key = None
+    is_login = False
     has_proxy = True
     """True, so that closing waits for srun to end."""
 

@@ -60,14 +60,6 @@ class SshSession(Session):
         self._connections = {self._transport: connection}
         self._open_channels: set[paramiko.Channel] = set()
 
-    @property
-    def server_key(self) -> tuple[str, bytes]:
-        try:
-            key = self._transport.get_remote_server_key()
-        except _CONNECTION_ERRORS as error:
-            raise connection_lost(error) from None
-        return key.get_name(), key.asbytes()
-
     def is_limited_to_one(self) -> bool:
         try:
             self._transport.open_session(timeout=limits.PROBE_REST).close()

@@ -370,9 +370,7 @@ def test_invalid_reached_addresses_are_ignored(line: str, reached: str | None) -
 
 
 class _SshSession(FakeSession):
-    @property
-    def server_key(self) -> tuple[str, bytes] | None:
-        return "ssh-ed25519", b"key"
+    is_login = True
 
 
 @pytest.mark.parametrize(("session", "reached"), [(_SshSession, "10.0.0.1"), (FakeSession, None)])
