@@ -16,7 +16,6 @@ import select
 import shlex
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -107,8 +106,9 @@ class SshMasters:
         self._directory: Path | None = None
         self._keeper: subprocess.Popen[bytes] | None = None
         self._adding: dict[str, threading.Lock] = {}
-        self._bastions: dict[tuple[str, ...], Future[list[str]]] = {}
-        self._may_ask = sys.stdin.isatty() or "SSH_ASKPASS" in os.environ
+        self._bastions: dict[tuple[str, ...], Future[MuxMaster | None]] = {}
+        """Logins to bastions; None for one to which the user has an open ControlMaster."""
+        self._may_ask = os.isatty(0) or "SSH_ASKPASS" in os.environ
 
     def reason(self, endpoint: Endpoint) -> str:
         """Why only the program may reach this host; empty if paramiko may."""
@@ -136,8 +136,8 @@ class SshMasters:
         return self._policy in (None, "off") and bool(endpoint.control_path) and mux.is_alive(endpoint.control_path)
 
     def _proxy(self, host: Host, endpoint: Endpoint, deadline: Deadline) -> str:
-        """A ProxyCommand in place of ProxyJump: one login to a bastion serves all hosts behind it, and is not tried
-        again if it is refused."""
+        """A ProxyCommand in place of ProxyJump: one login to a bastion serves all hosts behind it. It is made again if
+        the connection was lost, but not if it was refused."""
         if endpoint.proxy or not endpoint.jump:
             return ""
         # The host's known_hosts doesn't have the bastion, and ssh doesn't pass its -o UserKnownHostsFile to a jump
@@ -146,8 +146,10 @@ class SshMasters:
         options += ["-i", str(host.identity)] if host.identity else []
         words = (*options, *_jump_arguments(endpoint.jump))
         with self._lock:
-            is_first = words not in self._bastions
-            bastion = self._bastions.setdefault(words, Future())
+            bastion = self._bastions.get(words)
+            is_first = bastion is None or _is_over(bastion)
+            if bastion is None or is_first:
+                bastion = self._bastions[words] = Future()
         with deadline.paused():  # it may ask the user for a second factor
             if is_first:
                 try:
@@ -155,22 +157,23 @@ class SshMasters:
                 except BaseException as error:
                     bastion.set_exception(error)
                     raise
-            return shlex.join([*bastion.result(), words[-1]]).replace("%", "%%") + " -W '[%h]:%p'"
+            master = bastion.result()
+        own = ("-F", "/dev/null", "-o", "ProxyCommand=false", "-S", master.path) if master else words[:-1]
+        proxy = shlex.join(["ssh", "-o", "ControlMaster=no", *own, words[-1]])
+        return proxy.replace("%", "%%") + " -W '[%h]:%p'"
 
-    def _to_bastion(self, words: tuple[str, ...], deadline: Deadline) -> list[str]:
-        users = ["ssh", "-o", "ControlMaster=no", *words[:-1]]
+    def _to_bastion(self, words: tuple[str, ...], deadline: Deadline) -> MuxMaster | None:
         if self._policy in (None, "off"):
             with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-                argv = [*users, "-O", "check", words[-1]]
+                argv = ["ssh", "-o", "ControlMaster=no", *words[:-1], "-O", "check", words[-1]]
                 check = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=10, check=False)
                 if check.returncode == 0:
-                    return users
+                    return None
         try:
-            master = self._connect(LoginTarget(words, self._policy), Deadline(deadline.seconds, deadline.cancel))
+            return self._connect(LoginTarget(words, self._policy), Deadline(deadline.seconds, deadline.cancel))
         except Unreachable as error:
             problem = f"the login to the bastion {words[-1]} failed: {error.reason}"
-            raise Unreachable(problem, error.advice, option=error.option) from None
-        return ["ssh", "-F", "/dev/null", "-o", "ControlMaster=no", "-o", "ProxyCommand=false", "-S", master.path]
+            raise type(error)(problem, error.advice, option=error.option) from None
 
     def _new_path(self) -> str:
         with self._lock:
@@ -271,6 +274,16 @@ class SshMasters:
             copy = f"ssh-copy-id {endpoint.user}@{endpoint.hostname}; or " if endpoint else ""
             return LoginRefused(reason, copy + try_by_hand)
         return Unreachable(reason, try_by_hand)
+
+
+def _is_over(login: Future[MuxMaster | None]) -> bool:
+    """True if a login to a bastion was lost, or failed for a reason that may have passed."""
+    if not login.done():
+        return False
+    if error := login.exception():
+        return not isinstance(error, LoginRefused)
+    master = login.result()
+    return master is not None and not mux.is_alive(master.path)
 
 
 def _objection(words: str, new_key: frozenset[tuple[str, str]]) -> Unreachable | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -64,8 +65,25 @@ def test_ssh_to_a_bastion_does_not_use_known_hosts_of_the_host(ssh: Ssh, tmp_pat
     check, to_bastion, to_host = calls.read_text().splitlines()
     assert check == "-o ControlMaster=no -F /cfg -i /k% -O check ssh://me@[10.1.1.1]"
     assert to_bastion.endswith("-o BatchMode=yes -F /cfg -i /k% ssh://me@[10.1.1.1]")
-    assert "-o ProxyCommand=ssh -F /dev/null -o ControlMaster=no -o ProxyCommand=false -S /" in to_host
+    assert "-o ProxyCommand=ssh -o ControlMaster=no -F /dev/null -o ProxyCommand=false -S /" in to_host
     assert "'ssh://me@[10.1.1.1]' -W '[%h]:%p' -F /cfg -l me" in to_host
+
+
+@pytest.mark.parametrize(
+    ("words", "is_alive", "logins"),
+    [(f"{A}\n{KEX}", True, 1), (f"{A}\n{KEX}", False, 2), (DENIED, False, 1), ("Connection closed", False, 2)],
+)
+def test_a_lost_bastion_is_logged_in_to_again_but_not_a_refusing_one(
+    ssh: Ssh, monkeypatch: pytest.MonkeyPatch, words: str, is_alive: bool, logins: int
+) -> None:
+    calls = ssh(words)
+    monkeypatch.setattr(mux, "is_alive", lambda path: is_alive)
+    masters = SshMasters("strict", HostKeys("strict"))
+    for _ in range(2):
+        with contextlib.suppress(Unreachable):
+            masters.open(HOST, DIRECT._replace(jump="gate"), Deadline(10))
+    masters.close()
+    assert sum(line.endswith(" gate") for line in calls.read_text().splitlines()) == logins
 
 
 @pytest.mark.parametrize(
