@@ -148,7 +148,7 @@ class Connector:
             return self._ssh_sessions().open(host, dialed, partial(self._dial, endpoint))
         except LoginRefused as refusal:
             is_key = isinstance(refusal, UnknownKey)
-            why = "its host key needs it" if is_key else "ipexctl's own login was refused"
+            why = "its host key is new or certified" if is_key else "ipexctl's own login was refused"
             try:
                 return self._by_program(host, endpoint, cancel, why)
             except Unreachable as error:

@@ -87,7 +87,7 @@ class Session(ABC):
     has_proxy = False
     """True if a program on the control machine carries the connection."""
     is_login = True
-    """False if the host did not see a connection from the control machine: on this machine, and over srun."""
+    """False if the host sees no login of the control machine, such as on this machine."""
 
     def is_limited_to_one(self) -> bool:
         """True if sshd refuses to open a second session on this connection, while a command runs (`MaxSessions 1`)."""
