@@ -29,7 +29,7 @@ from ipexctl.run.why.why import WhyResult
 from ipexctl.text import format_clock, printable
 from ipexctl.ui.messages import paint, print_message, print_with_fix, wants_color, wrap_text
 from ipexctl.ui.results import group_by, value_json
-from ipexctl.ui.run.end_of_run import amx_text, network_text, throughput_text
+from ipexctl.ui.run.end_of_run import network_text, throughput_text
 from ipexctl.ui.stacks_output import show_json, show_over, show_stacks
 from ipexctl.ui.text_table import print_lines
 
@@ -207,15 +207,14 @@ def lines_of(answer: WhyResult, columns: int = 0, *, colors: bool = False) -> It
     yield from _last_lines(diagnosis.lines, diagnosis.whose, columns, colors=colors)
     slow = "" if answer.slow is None else answer.slow.line(answer.record.id, is_over=diagnosis.state in FINAL)
     network = "" if answer.slow is None else network_text(answer.slow.network)
-    amx = "" if answer.snapshot is None else amx_text(answer.snapshot.status.amx_idle)
     profile = profile_lines(answer.profile)
-    if diagnosis.others or diagnosis.notes or slow or network or amx or profile:
+    if diagnosis.others or diagnosis.notes or slow or network or profile:
         yield ""
     for other in diagnosis.others:
         yield from _folded(other.sentence, columns, "")
     for note in diagnosis.notes:
         yield from _folded(note, columns, "")
-    for text in filter(None, (slow, network, amx, *profile)):
+    for text in filter(None, (slow, network, *profile)):
         yield from _folded(text, columns, "")
     cause = diagnosis.cause
     if cause is not None:

@@ -34,6 +34,11 @@ COMPILED = re.compile(
 FUNCTION, NODE_SCOPE, USER = 0, 1, 7
 """Kinds of events: operators, autograd's nodes, named ranges."""
 DTYPES = {"float": "fp32", "double": "fp64", "c10::BFloat16": "bf16", "c10::Half": "fp16"}
+WITH_OPTIONS = (
+    "aten::convolution_backward",
+    "aten::mkldnn_convolution",
+    "aten::_scaled_dot_product_flash_attention_for_cpu",
+)
 MOST_OPERATORS = 10
 SHORTEST = 20_000
 """Nanoseconds below which the length of an event is not accurate."""
@@ -88,6 +93,10 @@ class Operators(NamedTuple):
     fastest: float
     """FLOP/s of the fastest product: under load, the peak that is measured afterwards may be lower."""
     is_compiled: bool
+    forwards: dict[Any, list[float]]
+    """Product in fp32 outside of a backward, as in `forward_of`, → its seconds and calls; None for the others."""
+    multiplied: int
+    """How long all products took, attention included."""
 
 
 def merge_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -277,14 +286,38 @@ def is_product(event: Event) -> bool:
     return event.name in PRODUCTS or event.name.startswith(("aten::mkldnn_convolution", "aten::convolution_backward"))
 
 
+def forward_of(event: Event) -> Any:
+    """Name, shapes and options of a product, to repeat it; None for another operator, or in another type."""
+    name, shapes = event.name, event.shapes
+    if describe_inputs(event)[1] != "fp32":
+        return None
+    try:
+        if name in PRODUCTS:
+            first, second, dimension = PRODUCTS[name]
+            if "bmm" in name:
+                return "bmm", (tuple(shapes[first]), tuple(shapes[second])), None
+            *rows, columns = shapes[first]
+            return "linear", ((multiply(rows), columns), (shapes[second][dimension], columns)), None
+        if name == "aten::mkldnn_convolution":
+            padding, stride, dilation, groups = event.concrete[3:7]
+            sizes = (tuple(stride), tuple(padding), tuple(dilation), groups)
+            return "conv", (tuple(shapes[0]), tuple(shapes[1])), sizes
+        if name.endswith("attention_for_cpu"):
+            return "attention", tuple(tuple(shape) for shape in shapes[:3]), bool(event.concrete[4])
+    except (IndexError, TypeError, ValueError):  # as in `count_flops`
+        return None
+    return None
+
+
 def sum_operators(events: Iterable[Event]) -> Operators:
     """The operators with most time of their own, and the FLOPs; an operator inside a counted one does not count."""
     times: dict[tuple[str, str, str], list[int]] = {}
     of_dtype: dict[str, int] = {}
-    products = product_time = 0
+    forwards: dict[Any, list[float]] = {}
+    products = product_time = multiplied = 0
     fastest = 0.0
     is_compiled = False
-    stacks: dict[int, list[tuple[int, list[int], bool]]] = {}
+    stacks: dict[int, list[tuple[int, list[int], bool, bool]]] = {}
     for event in sorted(events, key=lambda event: (event.begin, -event.end)):
         is_compiled = is_compiled or bool(COMPILED.search(event.name))
         if event.is_async or (event.scope == USER and not COMPILED.search(event.name)):
@@ -300,20 +333,29 @@ def sum_operators(events: Iterable[Event]) -> Operators:
         own[0] += duration
         own[1] += 1
         is_counted = bool(stack) and stack[-1][2]
+        is_backward = event.name.startswith(NODE) or (bool(stack) and stack[-1][3])
         flops = 0 if is_counted else count_flops(event)
         if flops:
             of_dtype[dtype] = of_dtype.get(dtype, 0) + flops
             fastest = max(fastest, flops / max(duration, SHORTEST) * 1e9)
+        if not is_counted and (flops or is_product(event)):
+            multiplied += duration
+            if not is_backward:
+                of_kind = forwards.setdefault(forward_of(event), [0.0, 0])
+                of_kind[0] += duration / 1e9
+                of_kind[1] += 1
         if not is_counted and is_product(event):
             products, product_time, is_counted = products + 1, product_time + duration, True
-        stack.append((event.end, own, is_counted or flops > 0))
+        stack.append((event.end, own, is_counted or flops > 0, is_backward))
     top = sorted(times, key=lambda key: -times[key][0])[:MOST_OPERATORS]
     rows = [
         {"name": n, "shapes": s, "dtype": d, "calls": times[n, s, d][1], "seconds": times[n, s, d][0] / 1e9}
         for n, s, d in top
     ]
     dtype = max(of_dtype, key=lambda name: of_dtype[name]) if of_dtype else ""
-    return Operators(rows, sum(of_dtype.values()), dtype, products, product_time, fastest, is_compiled)
+    return Operators(
+        rows, sum(of_dtype.values()), dtype, products, product_time, fastest, is_compiled, forwards, multiplied
+    )
 
 
 def describe_inputs(event: Event) -> tuple[str, str]:

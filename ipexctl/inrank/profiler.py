@@ -26,6 +26,7 @@ from statistics import median
 from typing import Any, Callable, Iterator
 
 from . import profile_parts
+from .levers import measure_levers
 from .meter import Meter, meter
 from .profile_parts import Event
 
@@ -40,6 +41,8 @@ MOST_SECONDS, MOST_MEMORY = 30.0, 512 << 20
 MOST_STARTS = 4
 PEAK_SECONDS = 0.3
 """Seconds for each type in which the peak is measured."""
+BUSY = 0.1
+"""Share of the window from which waiting for a processor means that other programs compute here."""
 SIZES = (64, 128, 256, 512, 1024, 2048)
 LEAST_PRODUCTS = 3
 OTHER_PROFILER = "the script has a profiler of its own, which it keeps"
@@ -58,6 +61,8 @@ class StepProfiler:
         self._stepping = self._starts = self._memory = self._first = 0
         self._steps = own.made
         self._paused = self._begun = self._cpu = 0.0
+        self._thread: tuple[float, float] | None = None
+        self._optimizer: Any = None
         self._ends = [time.monotonic()] if self._is_live else []
         self._replaced: list[tuple[Any, str, Any, Any]] = []
 
@@ -76,6 +81,7 @@ class StepProfiler:
             return
         if self._profile is not None and self._stepping:
             self._marks.append((self._stepping, time.time_ns()))
+            self._optimizer = optimizer
         if self.meter.counter.steps > before:
             self.run_guarded(self._on_step)
 
@@ -153,6 +159,7 @@ class StepProfiler:
             self._watch_window()
             self._has_shapes, self._marks, self._stepping = has_shapes, [], 0
             self._memory, self._begun, self._cpu = resident_memory(), time.monotonic(), time.process_time()
+            self._thread = thread_times()
             profile.__enter__()
             self._profile = profile
         finally:
@@ -162,7 +169,8 @@ class StepProfiler:
     def _stop(self) -> Any:
         """The results of the window, whose end the caller has noted in `_edges`."""
         profile, self._profile = self._profile, None
-        self._cpu = time.process_time() - self._cpu
+        self._cpu, before, now = time.process_time() - self._cpu, self._thread, thread_times()
+        self._thread = (now[0] - before[0], now[1] - before[1]) if now is not None and before is not None else None
         self._put_back()
         profile.__exit__(None, None, None)
         return profile.kineto_results
@@ -215,17 +223,29 @@ class StepProfiler:
         operators = profile_parts.sum_operators(events)
         trace = self._save_trace(results)
         del events, results
-        peak, spread, peak_bf16 = self._measure_peak(operators.dtype)
+        peak, spread = self._measure_peak(operators.dtype)
+        seconds = (self._edges[-1] - self._edges[0]) / 1e9
+        levers = measure_levers(
+            self._torch,
+            operators.forwards,
+            operators.multiplied / 1e9,
+            self._optimizer,
+            times.optimizer / 1e9,
+            is_busy=self._thread is not None and self._thread[1] > BUSY * seconds,
+        )
+        self._optimizer = None
         usual = median(after - before for before, after in zip(self._ends, self._ends[1:]))
         write_document(
             self._path,
             first_step=self._steps - len(self._edges) + 2 + is_cut,
             steps=0 if is_cut else len(self._edges) - 1,
-            seconds=(self._edges[-1] - self._edges[0]) / 1e9,
+            seconds=seconds,
             usual=usual,
             **{name: spent / 1e9 for name, spent in times._asdict().items() if name != "communication"},
             communication=[waited / 1e9 for waited in times.communication],
             cpu=self._cpu,
+            thread_cpu=self._thread and self._thread[0],
+            queued=self._thread and self._thread[1],
             cores=own_cores(),
             threads=self._torch.get_num_threads(),
             load=os.getloadavg()[0],
@@ -238,10 +258,10 @@ class StepProfiler:
             product_seconds=operators.product_time / 1e9,
             peak=max(peak, operators.fastest) if peak else 0.0,
             peak_spread=spread,
-            peak_bf16=peak_bf16,
+            levers=levers,
             events=count,
             trace=trace,
-            cost=time.monotonic() - self._paused - usual * (self._steps - self._first),
+            cost=max(0.0, time.monotonic() - self._paused - usual * (self._steps - self._first)),
         )
         self._leave()
 
@@ -261,17 +281,14 @@ class StepProfiler:
                 os.unlink(part)
         return name
 
-    def _measure_peak(self, dtype: str) -> tuple[float, float, float]:
-        """FLOP/s of the fastest matrix product, how many times slower the median one of its size was, and the first for
-        bf16 if this is another type."""
+    def _measure_peak(self, dtype: str) -> tuple[float, float]:
+        """FLOP/s of the fastest matrix product, and how many times slower the median one of its size was."""
         torch = self._torch
         types = {"fp32": torch.float32, "fp64": torch.float64, "bf16": torch.bfloat16, "fp16": torch.float16}
         if dtype not in types:
-            return 0.0, 0.0, 0.0
+            return 0.0, 0.0
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
-            peak, spread = fastest_product(torch, types[dtype])
-            bf16 = fastest_product(torch, torch.bfloat16)[0] if dtype == "fp32" else 0.0
-        return peak, spread, bf16
+            return fastest_product(torch, types[dtype])
 
     def end(self, reason: str) -> None:
         """End without a profile."""
@@ -319,7 +336,7 @@ def read_events(results: Any) -> Iterator[Event]:
             event.is_async(),
             event.shapes(),
             event.dtypes(),
-            event.concrete_inputs() if event.name() == "aten::convolution_backward" else (),
+            event.concrete_inputs() if event.name() in profile_parts.WITH_OPTIONS else (),
         )
 
 
@@ -348,6 +365,16 @@ def own_cores() -> int:
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
     share = (os.cpu_count() or 1) // max(1, int(ranks) if ranks.isdigit() else 1)
     return min(len(os.sched_getaffinity(0)), max(1, share))
+
+
+def thread_times() -> tuple[float, float] | None:
+    """Seconds of the main thread on a processor, and in a run queue; None if this kernel does not tell."""
+    try:
+        with open("/proc/self/schedstat", "rb") as file:
+            ran, waited, _ = map(int, file.read().split())
+    except (OSError, ValueError):
+        return None
+    return (ran / 1e9, waited / 1e9) if ran else None
 
 
 def resident_memory() -> int:

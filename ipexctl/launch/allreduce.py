@@ -107,13 +107,14 @@ def choice_text(context: LaunchContext) -> str | None:
     if context.world_size == 1 or context.backend != "gloo":
         return None
     if context.wire.mode != "fp32" and context.allreduce.mode == "backend":
-        return "all-reduce: by ipexctl between hosts (--wire)"
-    found, words = context.allreduce, "gloo"
+        return "all-reduce of DDP: by ipexctl between hosts (--wire); FSDP's and other collectives: gloo"
+    found, words, subject = context.allreduce, "gloo", "all-reduce"
     if found.mode == "shared":
+        subject = "all-reduce of DDP"
         words = "shared memory" if context.alone else "shared memory on each host, gloo between hosts"
     if found.reason == "asked":
-        return f"all-reduce: {words}, by --allreduce {found.mode}"
-    return f"all-reduce: {words}: {_reason_text(context)}"
+        return f"{subject}: {words}, by --allreduce {found.mode}"
+    return f"{subject}: {words}: {_reason_text(context)}"
 
 
 def wire_text(context: LaunchContext) -> str | None:

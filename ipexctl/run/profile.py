@@ -12,12 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from ipexctl.node.run.rank_profile import OperatorTime, RankProfile
+from ipexctl.node.common.records import Lever
+from ipexctl.node.run.rank_profile import WORTH, OperatorTime, RankProfile
 from ipexctl.run.ranks import describe_ranks
 from ipexctl.text import format_count, printable
 
 PARTS: Final = ("data", "forward", "backward", "wait", "all_reduce", "optimizer", "rest")
-PART_NAMES: Final = {"data": "data", "wait": "waiting for other ranks", "all_reduce": "all-reduce"}
+PART_NAMES: Final = {"data": "data", "wait": "waiting for other ranks", "all_reduce": "collectives"}
 MOST_NAMED: Final = 3
 _ADVISED: Final = {"data": 0.1, "wait": 0.15, "all_reduce": 0.15}
 """Part → share of a step from which it is worth an advice."""
@@ -26,7 +27,6 @@ PYTHON: Final = 0.25
 SMALL_PRODUCT: Final = 50e-6
 LOW_SHARE: Final = 0.3
 IDLE: Final = 0.5
-BF16_GAIN: Final = 1.3
 SLOWED: Final = 3.0
 PRODUCTS_MATTER: Final = 0.5
 
@@ -82,13 +82,15 @@ class RunProfile:
             "share": self.share,
             "dtype": own.dtype or None,
             "cost": own.cost if main else None,
+            "levers": [lever._asdict() for lever in own.levers_by_speedup],
             "advice": list(self.advice),
             "notes": list(self.notes),
         }
 
 
-def profile_of(profiles: Mapping[int, RankProfile]) -> RunProfile | None:
-    """None if no rank has been profiled, nor said why not. Profiles of earlier requests are of other steps."""
+def profile_of(profiles: Mapping[int, RankProfile], omp: int | None = None) -> RunProfile | None:
+    """None if no rank has been profiled, nor said why not. Profiles of earlier requests are of other steps. `omp`: the
+    threads that the user chose."""
     newest = max((profile.order for profile in profiles.values()), default=(0, 0))
     profiles = {rank: profile for rank, profile in sorted(profiles.items()) if profile.order == newest}
     usable = {rank: profile for rank, profile in profiles.items() if profile.is_usable}
@@ -112,7 +114,7 @@ def profile_of(profiles: Mapping[int, RankProfile]) -> RunProfile | None:
         cores=sum(min(each.threads, each.cores) for each in usable.values()),
         notes=notes,
     )
-    return replace(profile, advice=tuple(_advice(profile)))
+    return replace(profile, advice=tuple(_advice(profile, omp)))
 
 
 def _notes(profiles: Mapping[int, RankProfile]) -> Iterator[str]:
@@ -120,6 +122,8 @@ def _notes(profiles: Mapping[int, RankProfile]) -> Iterator[str]:
     for rank, profile in profiles.items():
         if profile.note:
             reasons.setdefault(f"no profile of {{}}: {printable(profile.note)}", []).append(rank)
+        elif not profile.is_usable:
+            reasons.setdefault("no profile of {}: its figures contradict each other", []).append(rank)
         elif not profile.steps:
             reasons.setdefault("only the beginning of a step of {} was profiled: it took too long", []).append(rank)
         elif not profile.has_shapes:
@@ -180,9 +184,18 @@ def share_sentence(profile: RunProfile) -> str:
     products = own.product_seconds / own.seconds
     if products < PRODUCTS_MATTER:
         text = f"{text}; matrix products take only {100 * products:.0f} % of a step"
-    elif (gain := own.peak_bf16 / own.peak) >= BF16_GAIN:
-        text = f"{text}; bf16 would allow up to {gain:.1f}x: --fp32-math bf16"
     return text
+
+
+def levers_sentence(levers: Sequence[Lever]) -> str:
+    """What is worth it, the best first; or that nothing is. Empty if nothing was measured."""
+    if not levers:
+        return ""
+    measured = "by its own products and optimizer, timed in the other form"
+    worth = [f"{lever.speedup:.2f}x as fast with {lever.option}" for lever in levers if lever.speedup >= WORTH]
+    if worth:
+        return f"a step would be {', '.join(worth)}: {measured}"
+    return f"{', '.join(lever.option for lever in levers)}: none makes a step {WORTH:.2f}x as fast, {measured}"
 
 
 def cost_sentence(profile: RunProfile) -> str:
@@ -199,10 +212,12 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds >= 0.1 else f"{1000 * seconds:.3g} ms"
 
 
-def _advice(profile: RunProfile) -> Iterator[str]:
+def _advice(profile: RunProfile, omp: int | None) -> Iterator[str]:
     main, own = profile.main, profile.of_main
     if main is None:
         return
+    if levers := levers_sentence(own.levers_by_speedup):
+        yield levers
     used = min(own.threads, own.cores) or 1
     if main.share("data") >= _ADVISED["data"]:
         yield f"waiting for data takes {100 * main.share('data'):.0f} % of a step: more DataLoader workers"
@@ -210,22 +225,19 @@ def _advice(profile: RunProfile) -> Iterator[str]:
     if most.share("wait") >= _ADVISED["wait"]:
         yield f"rank {most.rank} waits {100 * most.share('wait'):.0f} % of a step for rank {main.rank}: ipexctl slow"
     if main.share("all_reduce") >= _ADVISED["all_reduce"]:
-        text = f"all-reduce takes {100 * main.share('all_reduce'):.0f} % of a step"
-        yield f"{text}: larger batches or gradient accumulation; between hosts --wire bf16"
+        text = f"collectives take {100 * main.share('all_reduce'):.0f} % of a step"
+        yield f"{text}: larger batches or gradient accumulation"
     has_gaps = own.gaps >= PYTHON * own.seconds
-    if has_gaps and own.cpu < own.gaps / 2:
-        yield f"the script sleeps or waits outside torch for {100 * (1 - own.cpu / own.seconds):.0f} % of a step"
-    elif has_gaps:
-        text = f"Python between operators takes {100 * own.gaps / own.seconds:.0f} % of a step"
-        yield f"{text}: larger batches, or torch.compile"
+    if has_gaps:
+        yield _gaps_sentence(own)
     average = own.product_seconds / own.products if own.products else SMALL_PRODUCT
     if used > 1 and average < SMALL_PRODUCT and (profile.share or 0.0) < LOW_SHARE:
         text = (
             f"a matrix product takes {1e6 * average:.0f} µs on average, too little for {format_count(used, 'thread')}"
         )
         yield f"{text}: larger batches, or more ranks with fewer threads (--ppn)"
-    busy = own.cpu / (own.seconds * own.cores) if own.cores else 1.0
-    if 2 * own.threads <= own.cores:
+    busy = own.cpu / (own.seconds * used)
+    if 2 * own.threads <= own.cores and own.threads != omp:
         text = f"torch uses {format_count(own.threads, 'thread')} on {own.cores} cores"
         yield f"{text}: --omp {own.cores}, and no torch.set_num_threads"
     elif busy < IDLE and not has_gaps and main.share("data") + sum(own.communication) / own.seconds < _ADVISED["data"]:
@@ -234,6 +246,20 @@ def _advice(profile: RunProfile) -> Iterator[str]:
     if own.peak_spread >= SLOWED:
         text = f"the same matrix product took {own.peak_spread:.1f} times its best time, at load {own.load:.0f}"
         yield f"{text}: other programs use these cores: ipexctl doctor"
+
+
+def _gaps_sentence(own: RankProfile) -> str:
+    """What is between operators: Python, sleep, or a queue for a processor, as far as the kernel's figures tell."""
+    share = f"{100 * own.gaps / own.seconds:.0f} % of a step"
+    if own.thread_cpu is None or own.queued is None:
+        return f"{share} passes between operators, in Python or asleep, or in a queue for a processor: not measured"
+    idle = min(own.gaps, own.seconds - own.data - sum(own.communication) - own.thread_cpu)
+    if idle - own.queued >= own.gaps / 2:
+        return f"the script sleeps or waits outside torch for {100 * (idle - own.queued) / own.seconds:.0f} % of a step"
+    if idle >= own.gaps / 2:
+        queued = f"its thread waited {100 * own.queued / own.seconds:.0f} % of a step for a processor"
+        return f"{share} passes between operators, and {queued}: other programs use these cores: ipexctl doctor"
+    return f"Python between operators takes {share}: larger batches, or torch.compile"
 
 
 def lines_of(profile: RunProfile | None) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ the call; a damaged file is skipped.
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -96,8 +95,10 @@ def run_windows(files: Iterable[WindowsFile]) -> RunWindows:
         elif suffix == HOST_SUFFIX and (of_host := decode_host_windows(data)) is not None:
             hosts[rank] = of_host
         elif suffix == rank_profile.SUFFIX:
-            with contextlib.suppress(ValueError):
+            try:
                 profiles[rank] = decode(RankProfile, parse_json(data), "a profile")
+            except ValueError as error:
+                profiles[rank] = RankProfile(note=f"its file is damaged: {error}")
     return RunWindows(ranks, hosts, profiles)
 
 

@@ -44,6 +44,7 @@ def test_losses_stay_the_same_and_parts_add_up(
         assert sum(rank["parts"].values()) == pytest.approx(rank["step"], rel=0.05)
     assert profile["steps"] == 2
     assert 0 < profile["share"] < 1
+    assert {"--fp32-math bf16", "--fused-optimizer"} <= {each["option"] for each in profile["levers"]}
     assert profile["operators"][0]["seconds"] > 0
     fetched = training.follow("fetch", "last:profile/", tmp_path)
     assert fetched.rc == 0, fetched.err

@@ -110,7 +110,12 @@ def _slow(page: ReportPage) -> Markup:
     if page.slow is None or page.record is None:
         return join_markup()
     slow = page.slow
-    if slow.unjudged and not slow.findings and not network_text(slow.network) and not amx_text(slow.amx_idle):
+    if (
+        slow.unjudged
+        and not slow.findings
+        and not network_text(slow.network)
+        and not amx_text(slow.amx_idle, slow.levers)
+    ):
         return join_markup()
     shown = section_of(page.record, page.slow, is_over=page.state in FINAL)
     parts = []

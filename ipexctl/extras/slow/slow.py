@@ -73,7 +73,12 @@ def slow(
     except HostError as error:
         return _from_copy(record, runs / record.id, error)
     result = _with_exit_code(
-        SlowResult(record, find_slow_ranks(windows, setup), status.state, profile=profile_of(windows.profiles))
+        SlowResult(
+            record,
+            find_slow_ranks(windows, setup),
+            status.state,
+            profile=profile_of(windows.profiles, record.plan.asked.omp),
+        )
     )
     suspect = suspect_of(result.verdict) if status.state == "running" else None
     return result if suspect is None else _with_look(result, suspect, status, windows, setup, open_session, cancel)
@@ -81,7 +86,8 @@ def slow(
 
 def setup_of(status: RunStatus, backend: str, allreduce: str) -> RunSetup:
     hosts = {row.rank: row.host for row in status.ranks}
-    return RunSetup(hosts, waiting_of(backend, allreduce, len(set(hosts.values()))), status.network, status.amx_idle)
+    waiting = waiting_of(backend, allreduce, len(set(hosts.values())))
+    return RunSetup(hosts, waiting, status.network, status.levers, status.amx_idle)
 
 
 def suspect_of(verdict: SlowVerdict) -> SlowFinding | None:
@@ -154,5 +160,5 @@ def _from_copy(record: RunRecord, directory: Path, error: HostError) -> SlowResu
     if copy is None or not copy.is_complete:
         return SlowResult(record, SlowVerdict(unjudged="no-windows"), exit_code=code, error=error)
     status, verdict = verdict_of_copy(directory)
-    profile = profile_of(read_copied_windows(directory).profiles)
+    profile = profile_of(read_copied_windows(directory).profiles, record.plan.asked.omp)
     return _with_exit_code(SlowResult(record, verdict, status.state, error=error, from_copy=True, profile=profile))

@@ -275,7 +275,7 @@ def _verdict_lines(record: RunRecord, verdict: SlowVerdict, *, is_over: bool) ->
     elif not verdict.findings and not verdict.links:
         windows = f"{format_count(verdict.windows, 'window')} ({rough_duration(verdict.seconds)} in total)"
         yield f"no rank of run {record.id} is slow in {windows}"
-    yield from filter(None, (network_text(verdict.network), amx_text(verdict.amx_idle)))
+    yield from filter(None, (network_text(verdict.network), amx_text(verdict.amx_idle, verdict.levers)))
     if verdict.waiting == "spins" and not verdict.unjudged:
         yield _SPINS
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from ipexctl.extras.slow.timeline import TrainingWindow, training_rows
 from ipexctl.node.common.medians import medians_of_others
-from ipexctl.node.common.records import NetworkCost
+from ipexctl.node.common.records import Lever, NetworkCost
 from ipexctl.node.run.rates import RankRates, Waiting
 from ipexctl.node.run.run_replies import SuspectSnapshot
 from ipexctl.node.run.slow_watch import MORE_OWN, ROW, Streak
@@ -243,8 +243,9 @@ class RunSetup:
     waiting: Waiting = "sleeps"
     network: NetworkCost | None = None
     """Measured by the supervisor; None if it was not."""
+    levers: tuple[Lever, ...] = ()
     amx_idle: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """As in the status of the run."""
+    """Both as in the status of the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,8 +278,9 @@ class SlowVerdict:
     unjudged: Unjudged = ""
     network: NetworkCost | None = None
     """What transfers between hosts cost; known even if no ranks are compared."""
+    levers: tuple[Lever, ...] = ()
     amx_idle: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """As in the status of the run."""
+    """Both as in the status of the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +302,12 @@ def find_slow_ranks(
     flat = [window for row in rows for window in row]
     seconds = sum(window.seconds for window in flat)
     verdict = SlowVerdict(
-        windows=len(flat), seconds=seconds, waiting=setup.waiting, network=setup.network, amx_idle=setup.amx_idle
+        windows=len(flat),
+        seconds=seconds,
+        waiting=setup.waiting,
+        network=setup.network,
+        levers=setup.levers,
+        amx_idle=setup.amx_idle,
     )
     if not flat:
         return replace(verdict, unjudged=_without_windows(windows))

@@ -149,6 +149,13 @@ class SlowRank(NamedTuple):
     """How much more time of its own the rank needs than the others, in percent of a step."""
 
 
+class Lever(NamedTuple):
+    option: str
+    """Of `ipexctl run`, as typed: `--autocast bf16`."""
+    speedup: float
+    """With it, the run would make this many times as many steps in the same time."""
+
+
 class WireAdvice(NamedTuple):
     wire: str
     speedup: float
@@ -374,6 +381,8 @@ class RunStatus(NamedTuple):
     """Set only while the run is running. `ipexctl slow` finds more slow ranks, and the causes."""
     network: NetworkCost | None = None
     """None on one host, or if unknown."""
+    levers: tuple[Lever, ...] = ()
+    """Measured by --profile, the best first; empty without it."""
     amx_idle: Mapping[str, str] = {}
     """Host with AMX on which the script multiplies in fp32 → its `HostPlan.hardware`."""
     job_end: str = ""

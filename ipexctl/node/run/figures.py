@@ -16,7 +16,7 @@ from ipexctl.node.common.records import (
 from ipexctl.node.run.host_notes import HostNotes
 from ipexctl.node.run.messages import Beat, Message, Mismatch
 from ipexctl.node.run.network_watch import NetworkWatch
-from ipexctl.node.run.rank_profile import RankProfile
+from ipexctl.node.run.rank_profile import RankProfile, main_profile
 from ipexctl.node.run.rates import waiting_of
 from ipexctl.node.run.slow_watch import SlowWatch
 from ipexctl.node.run.step_windows import RankThroughput, StepWindow, run_throughput
@@ -42,6 +42,7 @@ class RunFigures:
     def __init__(self, hosts: Mapping[int, str], plan: Plan) -> None:
         self._plan = plan
         self._throughput: dict[int, RankThroughput] = {}
+        self._profiles: dict[int, RankProfile] = {}
         self.begin_attempt(hosts)
 
     def begin_attempt(self, hosts: Mapping[int, str]) -> None:
@@ -89,6 +90,7 @@ class RunFigures:
                 self._network.add_host(host, window.number, window.rates, window.seconds, window.iface)
                 files.of_host.add(window.number, window.rates, now.clock, now.epoch)
         elif isinstance(message, RankProfile):
+            self._profiles[rank] = message
             files.write_profile(message)
         else:
             return False
@@ -155,4 +157,6 @@ class RunFigures:
         amx_idle = {host: found for host, found in self._plan.amx_hosts.items() if host in self._fp32_hosts}
         status = status._replace(ranks=tuple(ranks), throughput=throughput, group=group)
         status = status._replace(nan=self.nan, exchange=self.exchange)
-        return status._replace(slow=slow, network=network, amx_idle=amx_idle)
+        profile = main_profile(self._profiles.values())
+        levers = profile.levers_by_speedup if profile is not None else ()
+        return status._replace(slow=slow, network=network, levers=levers, amx_idle=amx_idle)

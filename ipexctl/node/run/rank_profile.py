@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import NamedTuple
+from typing import Iterable, NamedTuple
 
 from ipexctl.node.common.files import make_private_directory, remove_file
 from ipexctl.node.common.json_records import NATURAL, FieldDecoder, check_type, decode, read_json_file
+from ipexctl.node.common.records import Lever
 
 SUFFIX = ".profile"
 MAX_FILE = 64 << 10
+LEVERS = {"autocast": "--autocast bf16", "rounded": "--fp32-math bf16", "fused": "--fused-optimizer"}
+WORTH = 1.05
+"""Least speedup worth advising."""
 _MAX_TEXT = 400
 _MOST_ROWS = 10
 
@@ -36,6 +40,15 @@ class OperatorTime(NamedTuple):
     """Without the operators that it calls."""
 
 
+class LeverTime(NamedTuple):
+    lever: str
+    """`autocast`, `rounded` (fp32 products with bf16 inputs) or `fused` (a fused optimizer)."""
+    now: float
+    """Seconds in the window of what it changes: the matrix products, or the optimizer."""
+    then: float
+    """The same with it, as measured after the window on tensors of these sizes."""
+
+
 class RankProfile(NamedTuple):
     note: str = ""
     """Why there is no profile; the other fields are empty then."""
@@ -57,6 +70,10 @@ class RankProfile(NamedTuple):
     """Time without an operator, a collective or the DataLoader."""
     cpu: float = 0.0
     """Processor time of the process in the window."""
+    thread_cpu: float | None = None
+    """Processor time of the main thread, which trains; None if the kernel does not tell."""
+    queued: float | None = None
+    """Seconds that the main thread waited for a processor; None likewise."""
     cores: int = 0
     threads: int = 0
     load: float = 0.0
@@ -72,8 +89,7 @@ class RankProfile(NamedTuple):
     """FLOP/s of the fastest matrix product of that type, measured after the window; 0 if unknown."""
     peak_spread: float = 0.0
     """How many times slower the median product of that size was."""
-    peak_bf16: float = 0.0
-    """The same for bf16, if the type is fp32."""
+    levers: tuple[LeverTime, ...] = ()
     events: int = 0
     trace: str = ""
     """Name of the trace, or after `!` why it is missing."""
@@ -87,6 +103,19 @@ class RankProfile(NamedTuple):
     def order(self) -> tuple[int, int]:
         """Greater for a later request. The supervisor of a requeued job numbers its requests from 1 again."""
         return self.attempt, self.request
+
+    @property
+    def levers_by_speedup(self) -> tuple[Lever, ...]:
+        """Options of `ipexctl run`, the best first; `--fast` if both of its parts are worth it."""
+        saved = {each.lever: each.now - each.then for each in self.levers if each.lever in LEVERS}
+        found = [Lever(LEVERS[name], self._speedup(seconds)) for name, seconds in saved.items()]
+        of_fast = [saved.get(name, 0.0) for name in ("autocast", "fused")]
+        if all(self._speedup(seconds) >= WORTH for seconds in of_fast):
+            found.append(Lever("--fast", self._speedup(sum(of_fast))))
+        return tuple(sorted(found, key=lambda lever: -lever.speedup))
+
+    def _speedup(self, saved: float) -> float:
+        return self.seconds / max(self.seconds - saved, 0.01 * self.seconds) if self.seconds else 1.0
 
     @property
     def is_usable(self) -> bool:
@@ -116,12 +145,20 @@ class ProfileFile:
                 return None
             self._read_at = changed
             return decode(RankProfile, read_json_file(self._path, MAX_FILE), "a profile")
-        except (OSError, ValueError):
+        except OSError:
             return None
+        except ValueError as error:
+            return RankProfile(note=f"its document is not valid: {error}")
 
 
 def _text(value: object, field: str) -> str:
     return check_type(str, value, field)[:_MAX_TEXT]
+
+
+def main_profile(profiles: Iterable[RankProfile]) -> RankProfile | None:
+    """The profile of the rank that waits least for the others, so all ranks step as fast as that one."""
+    usable = [each for each in profiles if each.is_usable]
+    return min(usable, key=lambda each: sum(each.communication) / max(1, each.steps), default=None)
 
 
 FIELD_DECODERS: dict[str, FieldDecoder] = {**NATURAL, "str": _text}

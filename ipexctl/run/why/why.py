@@ -82,7 +82,7 @@ class WhyResult:
 
     @property
     def profile(self) -> RunProfile | None:
-        return profile_of(self.windows.profiles) if self.windows is not None else None
+        return profile_of(self.windows.profiles, self.record.plan.asked.omp) if self.windows is not None else None
 
 
 def why(

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ipexctl.doctor.product_speeds import product_speeds
+from ipexctl.errors import UserError
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.job_words import LIMIT_NEAR, describe_run_end
-from ipexctl.node.common.records import NetworkCost, RankStatus, RunStatus, Throughput, describe_apart
+from ipexctl.node.common.records import Lever, NetworkCost, RankStatus, RunStatus, Throughput, describe_apart
 from ipexctl.node.run.network_watch import ADVISED, FEWEST_BYTES
+from ipexctl.node.run.rank_profile import WORTH
+from ipexctl.run.profile import levers_sentence
 from ipexctl.run.ranks import describe_ranks
+from ipexctl.run.registry import RunRegistry
+from ipexctl.sync.path_notes import PathNotes
 from ipexctl.text import format_count, printable
 
 _CODES_OF_IPEXCTL: Final = (2, 3)
@@ -20,8 +25,10 @@ _CODES_OF_IPEXCTL: Final = (2, 3)
 def end_lines(status: RunStatus, exit_code: int) -> list[str]:
     """One sentence for success; otherwise also the first failed rank, lost output and the next command."""
     lines = _end_sentences(status, exit_code)
-    cost, idle = network_text(status.network), amx_text(status.amx_idle)
-    figures = (*training_notes(status), throughput_text(status.throughput), short_group(status), cost, idle)
+    cost, idle = network_text(status.network), _once_a_project(status.id, amx_text(status.amx_idle, status.levers))
+    levers = levers_sentence(status.levers) if any(lever.speedup >= WORTH for lever in status.levers) else ""
+    speed = (throughput_text(status.throughput), short_group(status), cost, printable(levers), idle)
+    figures = (*training_notes(status), *speed)
     lines[1:1] = [f"  {text}" for text in figures if text]
     if (lost := status.output_lost) is not None:
         size, ranks, host = (
@@ -176,24 +183,38 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{remainder:02}" if hours else f"{minutes}:{remainder:02}"
 
 
+_SAID: Final = PathNotes("amx")
 _WORTH: Final = 1.1
 """Least speedup worth advising."""
 
 
-def amx_text(hosts: Mapping[str, str]) -> str:
-    """`hosts`: with AMX, and ranks that multiply in fp32; with their `HostPlan.hardware`. Empty without such a host, or
-    if their measured gain is small."""
-    if not hosts:
+def _once_a_project(run: str, text: str) -> str:
+    if not text:
+        return ""
+    try:
+        project = RunRegistry().find(run).project
+    except UserError:
+        return text
+    if not project or _SAID.text_of(project) == text:
+        return ""
+    _SAID.add([project], text)
+    return text
+
+
+def amx_text(hosts: Mapping[str, str], levers: Sequence[Lever]) -> str:
+    """`hosts`: with AMX, and ranks that multiply in fp32; with their `HostPlan.hardware`. Empty without such a host, if
+    their measured gain is small, or if a profile has measured what bf16 would bring to this script."""
+    if not hosts or levers:
         return ""
     measured = product_speeds()
     known = {host: measured[hardware] for host, hardware in hosts.items() if hardware in measured}
-    text = (
-        f"the script multiplies in fp32; AMX is idle on {fold(hosts)}: --fp32-math bf16, or bf16 autocast in the script"
-    )
+    text = f"the script multiplies in fp32; AMX is idle on {fold(hosts)}"
+    advice = "a run with --profile measures what bf16 would bring to it"
     if not known:
-        return printable(f"{text}; to measure what it brings: ipexctl doctor --smoke")
+        return printable(f"{text}: {advice}")
     host, speeds = max(known.items(), key=lambda each: each[1].core_rounded / each[1].core_fp32)
     if speeds.core_rounded < _WORTH * speeds.core_fp32:
         return ""
     fp32, rounded = (f"{value / 1e9:.3g}" for value in speeds)
-    return printable(f"{text}; {host} by doctor --smoke: {fp32} GFLOP/s, with bf16 inputs {rounded}")
+    measured_there = f"one core of {host} by doctor --smoke: {fp32} GFLOP/s, with bf16 inputs {rounded}"
+    return printable(f"{text}; {measured_there}; {advice}")

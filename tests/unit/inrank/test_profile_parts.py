@@ -96,6 +96,56 @@ def test_ten_operators_are_kept_and_compiled_code_is_noticed() -> None:
     assert found.is_compiled
 
 
+CONV = [None, None, None, [1, 1], [2, 2], [1, 1], 1]
+
+
+@pytest.mark.parametrize(
+    ("event", "forward"),
+    [
+        (Event("aten::mm", 0, 9, 1, shapes=[[2, 3], [3, 4]], dtypes=["float"] * 2), ("linear", ((2, 3), (4, 3)), None)),
+        (
+            Event("aten::addmm", 0, 9, 1, shapes=[[4], [2, 3], [3, 4]], dtypes=["float"] * 3),
+            ("linear", ((2, 3), (4, 3)), None),
+        ),
+        (
+            Event("aten::bmm", 0, 9, 1, shapes=[[5, 2, 3], [5, 3, 4]], dtypes=["float"] * 2),
+            ("bmm", ((5, 2, 3), (5, 3, 4)), None),
+        ),
+        (
+            Event(
+                "aten::mkldnn_convolution",
+                0,
+                9,
+                1,
+                shapes=[[1, 8, 6, 6], [4, 8, 3, 3]],
+                dtypes=["float"],
+                concrete=CONV,
+            ),
+            ("conv", ((1, 8, 6, 6), (4, 8, 3, 3)), ((2, 2), (1, 1), (1, 1), 1)),
+        ),
+        (
+            Event(
+                "aten::_scaled_dot_product_flash_attention_for_cpu",
+                *(0, 9, 1),
+                shapes=[[1, 2, 4, 8]] * 3,
+                dtypes=["float"],
+                concrete=[None] * 3 + [0.0, True],
+            ),
+            ("attention", ((1, 2, 4, 8),) * 3, True),
+        ),
+        (Event("aten::mm", 0, 9, 1, shapes=[[2, 3], [3, 4]], dtypes=["c10::BFloat16"] * 2), None),
+        (Event("aten::mkldnn_rnn_layer", 0, 9, 1, shapes=[[2, 3, 4], [5], [6]], dtypes=["float"]), None),
+    ],
+)
+def test_products_of_the_forward_can_be_repeated_and_those_of_a_backward_come_with_them(
+    event: Event, forward: object
+) -> None:
+    of_backward = event._replace(begin=320, end=330)
+    found = sum_operators([event, BACKWARD, of_backward])
+    assert found.forwards == {forward: [9e-9, 1]}
+    assert found.multiplied == 19
+
+
 def test_spans() -> None:
     assert merge_spans([(5, 9), (1, 3), (2, 4), (7, 7)]) == [(1, 4), (5, 9)]
     assert subtract_spans([(0, 10), (20, 30)], [(2, 3), (8, 22), (29, 40)]) == [(0, 2), (3, 8), (22, 29)]

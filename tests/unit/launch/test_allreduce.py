@@ -111,10 +111,10 @@ def test_a_single_rank_is_planned_alike_with_each_mode() -> None:
 def test_the_plan_says_how_gradients_are_added_up_and_why() -> None:
     one, two = machine(FOUR, 1), machine(FOUR, 2)
     assert line_of(plan(one, two, ppn=2, allreduce="shared")).startswith(
-        "all-reduce: shared memory on each host, gloo between hosts"
+        "all-reduce of DDP: shared memory on each host, gloo between hosts"
     )
     assert "between" not in line_of(plan(one, ppn=2, allreduce="shared"))
-    assert line_of(plan(one, ppn=2)).startswith("all-reduce: shared memory: ")
+    assert line_of(plan(one, ppn=2)).startswith("all-reduce of DDP: shared memory: ")
     assert line_of(plan(one, ppn=5)).startswith("all-reduce: gloo: ")
     assert not line_of(plan(one, ppn=2, env=IPEX))
     assert not line_of(plan(one, ppn=1))

@@ -25,10 +25,10 @@ def test_a_profile_is_read_once_and_again_if_it_changes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "[]", '{"seconds": -1}', '{"seconds": NaN}', '{"operators": 3}', " " * MAX_FILE + "{}"]
 )
-def test_anything_else_in_the_file_is_no_profile(tmp_path: Path, text: str) -> None:
+def test_anything_else_in_the_file_is_no_profile_and_the_reason_is_told(tmp_path: Path, text: str) -> None:
     path = tmp_path / "0003.profile"
     path.write_text(text)
-    assert ProfileFile(str(path)).read() is None
+    assert (ProfileFile(str(path)).read() or pytest.fail()).note.startswith("its document is not valid: ")
 
 
 def test_a_profile_of_an_earlier_start_is_removed(tmp_path: Path) -> None:

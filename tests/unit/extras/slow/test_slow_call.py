@@ -17,11 +17,12 @@ from ipexctl.extras.slow.slow import SlowResult, slow
 from ipexctl.extras.slow.slow_report import VerdictOfRun, as_json, lines_of, section_of
 from ipexctl.extras.slow.slow_verdict import SlowVerdict
 from ipexctl.hosts.host import Host
-from ipexctl.node.common.records import NetworkCost, RunStatus, WireAdvice
+from ipexctl.node.common.records import Lever, NetworkCost, RunStatus, WireAdvice
 from ipexctl.node.run.run_replies import ProcessShare, SuspectSnapshot
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError, Unreachable
 from ipexctl.remote.reply import Reply
+from ipexctl.run.registry import RunRegistry
 from ipexctl.ui.run.end_of_run import end_lines, network_text
 from message_data import missing
 from record_helpers import run_record
@@ -221,24 +222,27 @@ def test_programs_read_what_the_network_costs() -> None:
 
 
 SPEEDS = {"card-1": ProductSpeeds(180e9, 890.4e9), "card-2": ProductSpeeds(180e9, 190e9)}
-FP32 = "the script multiplies in fp32; AMX is idle on {}: --fp32-math bf16, or bf16 autocast in the script; {}"
+FP32 = "the script multiplies in fp32; AMX is idle on {}"
+TRY = "a run with --profile measures what bf16 would bring to it"
+UNKNOWN = f"{FP32}: {TRY}"
+SMOKE = "one core of node1 by doctor --smoke: 180 GFLOP/s, with bf16 inputs 890"
 
 
 @pytest.mark.parametrize(
     ("hosts", "measured", "text"),
     [
         ({}, SPEEDS, ""),
-        ({"node1": "card-1"}, {}, FP32.format("node1", "to measure what it brings: ipexctl doctor --smoke")),
+        ({"node1": "card-1"}, {}, UNKNOWN.format("node1")),
         (
             {"node1": "card-1", "node2": "card-2"},
             SPEEDS,
-            FP32.format("node[1-2]", "node1 by doctor --smoke: 180 GFLOP/s, with bf16 inputs 890"),
+            f"{FP32.format('node[1-2]')}; {SMOKE}; {TRY}",
         ),
         ({"node2": "card-2"}, SPEEDS, ""),
-        ({"node3": "card-3"}, SPEEDS, FP32.format("node3", "to measure what it brings: ipexctl doctor --smoke")),
+        ({"node3": "card-3"}, SPEEDS, UNKNOWN.format("node3")),
         # Another machine of this name was measured; of an unknown one nothing is kept.
-        ({"node1": "card-4"}, SPEEDS, FP32.format("node1", "to measure what it brings: ipexctl doctor --smoke")),
-        ({"node1": ""}, SPEEDS, FP32.format("node1", "to measure what it brings: ipexctl doctor --smoke")),
+        ({"node1": "card-4"}, SPEEDS, UNKNOWN.format("node1")),
+        ({"node1": ""}, SPEEDS, UNKNOWN.format("node1")),
     ],
 )
 def test_idle_amx_is_named_with_what_was_measured(
@@ -256,3 +260,17 @@ def test_idle_amx_is_named_with_what_was_measured(
     of_page = section_of(SHOWN_RECORD, verdict, is_over=True).closing
     for lines in (lines_of(result(verdict)), of_page, end_lines(status, 0)):
         assert [line.strip() for line in lines if "AMX" in line] == [text] * bool(text)
+    measured_by_profile = status._replace(levers=(Lever("--autocast bf16", 1.5),))
+    assert [line for line in end_lines(measured_by_profile, 0) if "AMX" in line] == []
+    assert any("1.50x as fast with --autocast bf16" in line for line in end_lines(measured_by_profile, 0))
+
+
+def test_idle_amx_is_told_once_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    project = tmp_path / "project"
+    project.mkdir()
+    for run in ("train-1", "train-2"):
+        RunRegistry().save(replace(SHOWN_RECORD, id=run, project=str(project)))
+    idle = RunStatus("train-1", "ok", world_size=2, amx_idle={"node1": ""})
+    lines = [end_lines(idle._replace(id=run), 0) for run in ("train-1", "train-2")]
+    assert ["AMX" in "".join(each) for each in lines] == [True, False]
