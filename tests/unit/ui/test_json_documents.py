@@ -107,7 +107,7 @@ def test_report_documents_have_these_fields(document: dict[str, Any], names: str
         (
             WHY,
             """schema run failed_call state headline first_failure cause hang lines others notes throughput group
-            untrained slow network profile unprofiled amx_idle output_lost next""",
+            untrained nan exchange slow network profile unprofiled amx_idle output_lost next""",
         ),
         (DUMP, "schema id at reason hang groups ranks"),
         (DUMP["groups"][1], "ranks frames"),
