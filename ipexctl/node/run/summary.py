@@ -33,6 +33,7 @@ def summary_fields(plan: Plan | None, status: RunStatus | None, exit_code: int, 
         "nan": status and status.nan and status.nan._asdict(),
         "exchange": status and status.exchange and status.exchange._asdict(),
         "network": status and status.network and as_json(status.network),
+        "levers": as_json(status.levers) if status else [],
         "attempts": attempts_of(status),
     }
 
