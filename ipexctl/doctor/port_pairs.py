@@ -115,10 +115,16 @@ def port_findings(
 ) -> tuple[Finding, ...]:
     """`untested`: host that didn't listen → reason."""
     diagnosis = diagnose(results)
+    away = tuple(name for name in diagnosis.closed_in if name in diagnosis.closed_out)
+    closed_in, closed_out = (
+        tuple(name for name in closed if name not in away) for closed in (diagnosis.closed_in, diagnosis.closed_out)
+    )
     findings: list[Finding] = []
-    if diagnosis.closed_in:
-        findings.append(_closed_in(diagnosis.closed_in, results, internal, facts))
-    if diagnosis.closed_out:
+    if away:
+        findings.append(_not_reachable(away, internal))
+    if closed_in:
+        findings.append(_closed_in(closed_in, results, internal, facts))
+    if closed_out:
         message = (
             "It can't connect to a high port of any other host, while other hosts can. During training every rank "
             "connects to others, so ipexctl run refuses this host."
@@ -127,7 +133,7 @@ def port_findings(
             "check its rules for outgoing connections (sudo iptables -S OUTPUT, sudo nft list ruleset) and for the"
             " route it takes (ip route get)"
         )
-        findings.append(Finding("network.port_closed", "fail", message, fix, diagnosis.closed_out))
+        findings.append(Finding("network.port_closed", "fail", message, fix, closed_out))
     if diagnosis.pairs:
         findings.append(_blocked_pairs(diagnosis.pairs))
     findings += _wrong_hosts(results, internal)
@@ -173,6 +179,16 @@ def _overflow(
     return Finding("stack.gloo_overflow", "info", message, f"nothing to do in a network you trust; else {fix}", (name,))
 
 
+def _not_reachable(hosts: tuple[str, ...], internal: Mapping[str, str]) -> Finding:
+    address = f" ({internal[hosts[0]]})" if len(hosts) == 1 else ""
+    message = (
+        f"It and the other hosts can't connect to each other over its internal address{address}. The control machine"
+        " reaches it, but ranks connect to one another over these addresses."
+    )
+    fix = "check the network, or choose another one with --iface NAME or CIDR, or set internal=ADDRESS in the hostfile"
+    return Finding("network.unreachable", "fail", message, fix, hosts)
+
+
 def _closed_in(
     closed: tuple[str, ...],
     results: Mapping[Pair, ConnectionResult],
@@ -181,17 +197,12 @@ def _closed_in(
 ) -> Finding:
     kinds = {result.kind for (_, to), result in results.items() if to in closed and result.is_blocked}
     how = {"timeout": "get no answer", "refused": "are refused"}.get(next(iter(kinds)) if len(kinds) == 1 else "")
-    why = "a firewall lets only some ports through"
-    if kinds == {"timeout"}:
-        why += ", or the other hosts are not in this network"
     message = (
-        f"Connections from other hosts to its high ports {how or 'fail'}: {why}. MPI, gloo and oneCCL open connections"
-        " between all ranks on ports like these."
+        f"Connections from other hosts to its high ports {how or 'fail'}: a firewall lets only some ports through."
+        " MPI, gloo and oneCCL open connections between all ranks on ports like these, so ipexctl run refuses this"
+        " host."
     )
-    fix = open_ports(closed, internal, facts)
-    if kinds == {"timeout"}:
-        fix += "; or choose another network: --iface NAME or CIDR, or internal=ADDRESS in the hostfile"
-    return Finding("network.port_closed", "fail", message, fix, closed)
+    return Finding("network.port_closed", "fail", message, open_ports(closed, internal, facts), closed)
 
 
 def _blocked_pairs(pairs: Sequence[Pair]) -> Finding:

@@ -172,9 +172,9 @@ def test_internal_network_is_checked_if_hosts_have_one(make_lab: Callable[[LabSp
     assert report.findings == ()
     # Only the link of the second network: the control machine reaches the host, the others do not.
     report = run_check(lab, "link-down eth1", internal=internal)
-    away = only(report.findings, "network.port_closed")
+    away = only(report.findings, "network.unreachable")
     assert away.hosts == ("node2",)
-    assert "--iface" in away.fix
+    assert internal["node2"] in away.message
     check_nothing_left(lab)
 
 

@@ -47,8 +47,9 @@ def account_of(lab: Lab, directory: Path) -> Account:
 def leave_trust(lab: Lab) -> None:
     """As `ipexctl trust` of 0.5 did, on accounts whose authorized_keys has no newline at its end."""
     node0 = lab.hosts[0]
-    make = "umask 077; mkdir -p .ipexctl/ssh && ssh-keygen -q -t ed25519 -N '' -C '' -f .ipexctl/ssh/id_ed25519"
-    on_host(node0, f"{make}; touch .ipexctl/ssh/known_hosts")
+    make = "umask 077; mkdir -p .ipexctl/ssh; : >.ipexctl/.ipexctl-home; cd .ipexctl/ssh; "
+    make += "ssh-keygen -q -t ed25519 -N '' -C '' -f id_ed25519"
+    on_host(node0, f"{make}; touch known_hosts")
     key = on_host(node0, "cut -d' ' -f 1,2 .ipexctl/ssh/id_ed25519.pub").strip()
     on_host(node0, f"cat >.ipexctl/ssh/config <<'EOF'\n{config_of([host.name for host in lab.hosts])}EOF")
     tag = tag_of(node0.address, "~/.ipexctl")

@@ -42,6 +42,7 @@ def network() -> list[Case]:
             )
         ),
         *port_findings(outcome("abc", lambda a, b: a == "c"), {}, INTERNAL, {}),
+        *port_findings(outcome("abc", lambda a, b: "c" in (a, b)), {}, INTERNAL, {}),
         *port_findings(racks, {}, four, {}),
         *port_findings(open_ | {("a", "b"): ConnectionResult("wrong", "'SSH-2.0'")}, {}, INTERNAL, {}),
         *port_findings({}, {"a": "REASON", "c": "REASON"}, INTERNAL, {}),
