@@ -328,6 +328,7 @@ def test_ipexctl_logs_in_where_ssh_does(site: Site, way: Way) -> None:
     try:
         by_ssh = site.run(way, *ssh, "way", "true")
         assert (by_ssh.returncode == 0) == way.accepts, by_ssh.stderr
+        patient = ("--connect-timeout", "30")  # a group exchange costs seconds on a busy machine
         for transport in ("auto", "openssh"):
             done = site.run(
                 way,
@@ -339,6 +340,7 @@ def test_ipexctl_logs_in_where_ssh_does(site: Site, way: Way) -> None:
                 config,
                 "--transport",
                 transport,
+                *patient,
                 "--",
                 "echo",
                 "hello",
