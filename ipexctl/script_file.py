@@ -131,10 +131,5 @@ class ProjectLocation:
     def mpi_import(self) -> MpiImport | None:
         return self.script.mpi_import if self.script is not None else None
 
-    @property
-    def needs_mpirun(self) -> bool:
-        """True if the script fails, or computes something else, without an mpirun."""
-        return self.mpi_import is not None and self.mpi_import.is_certain
-
 
 NO_PROJECT: Final = ProjectLocation(Path(), ".", ())

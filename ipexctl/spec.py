@@ -93,9 +93,3 @@ class RunSpec:
         cwd = self.project.root / self.project.subdirectory
         is_file = self.asked.kind == "script" and not self.project.entry
         return os.path.normpath(cwd / self.project.command[0] if is_file else cwd)
-
-    @property
-    def work_path(self) -> str:
-        """The ranks' directory: below their tree, or this machine's if the project is not synced."""
-        subdirectory = self.project.subdirectory
-        return subdirectory if self.asked.sync else os.path.normpath(self.project.root / subdirectory)

@@ -15,7 +15,6 @@ import sys
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path, PurePath
 from typing import Final, NoReturn
 
@@ -113,8 +112,7 @@ def project_module(
         script, tree = _read_script_file(os.path.relpath(path, cwd), path)
         return _with_imports(script, tree, layout, places, package)
     top = name.partition(".")[0]
-    if (place := next((place for place in places if has_module(place, top)), None)) is not None:
-        _check_submodule(argv, place)
+    if any(has_module(place, top) for place in places):
         return None
     found_above = next((path for path in above if has_module(path, top)), None)
     call = f"cd {shlex.quote(str(found_above))} && ipexctl run -m {shlex.join(argv)}" if found_above is not None else ""
@@ -169,23 +167,6 @@ def with_sent_files(script: ScriptFile, sent: Collection[str]) -> ScriptFile:
         if not any(path.startswith((f"{place}/", f"{place}.")) for path in sent)
     )
     return replace(script, imports=(*script.imports, *unsent)) if unsent else script
-
-
-def _check_submodule(argv: Sequence[str], place: Path) -> None:
-    """Raise a UserError if a package of the project lacks the module and has one of a similar name. Without a similar
-    one, the module may be made on the nodes, or be in a package of the environment with the same name.
-    """
-    package, _, last = argv[0].rpartition(".")
-    directory = place.joinpath(*package.split("."))
-    if not package or not directory.is_dir() or has_module(directory, last):
-        return
-    names = {path.stem for path in directory.glob("*.py")} | {path.parent.name for path in directory.glob("*/*.py")}
-    if near := get_close_matches(last, names, n=1):
-        meant = f"{package}.{near[0]}"
-        raise UserError(
-            f"the project has no module {quote(argv[0])}; did you mean {meant}?",
-            fix=f"ipexctl run -m {shlex.join([meant, *argv[1:]])}",
-        )
 
 
 def _read_script_file(name: str, path: Path) -> tuple[ScriptFile, ast.Module | None]:

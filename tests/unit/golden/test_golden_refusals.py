@@ -35,11 +35,9 @@ from ipexctl.files.push_source import parse_target, read_source
 from ipexctl.hosts.host import Host, home_on_nodes
 from ipexctl.hosts.internal_addresses import InterfaceChoice
 from ipexctl.hugging_face import parse_repo
-from ipexctl.projects.layout import read_layout
 from ipexctl.projects.root import describe_root_problem, path_problem
 from ipexctl.remote.cancel import Cancel
 from ipexctl.run.start.project import locate_project
-from ipexctl.run.start.script_imports import project_module
 from ipexctl.sync.project import read_project
 from ipexctl.sync.scan import check_size, scan_project
 from ipexctl.trust.revoke import read_host_state
@@ -284,8 +282,6 @@ def modules_and_sizes(base: Path) -> Iterator[Case]:
         put(base, path)
     for name in ("pkg/train.py", "./pkg/train", "train.py"):
         yield refusal(f"run -m {name}", locate_project, spec_of("module", (name,)), base, at=base)
-    layout = read_layout(base, base)
-    yield refusal("run -m pkg.trian", project_module, ("pkg.trian", "--lr", "1e-3"), base, layout, at=base)
 
 
 def sources(base: Path) -> Iterator[Case]:

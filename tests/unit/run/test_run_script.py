@@ -147,13 +147,16 @@ def test_imports_that_need_mpirun_are_found(tmp_path: Path, code: str, place: st
     (tmp_path / ".git").mkdir()
     for spec in (spec_of(), spec_of("module", ("train",))):
         location = locate_project(spec, tmp_path)
-        found = location.script and location.script.mpi_import
-        assert (found.place if found else "", location.needs_mpirun) == (place, is_certain)
+        found = location.mpi_import
+        assert (found.place if found else "", found is not None and found.is_certain) == (place, is_certain)
     if place:
-        assert locate_project(spec_of("module", ("mpi4py", "train.py")), tmp_path).needs_mpirun
+        of_module = locate_project(spec_of("module", ("mpi4py", "train.py")), tmp_path).mpi_import
+        assert of_module is not None
+        assert of_module.is_certain
         for module in ("mpi4py", "horovod"):
             (tmp_path / f"{module}.py").touch()
-        assert not locate_project(spec_of(), tmp_path).needs_mpirun
+        found = locate_project(spec_of(), tmp_path).mpi_import
+        assert found is None or not found.is_certain
 
 
 def test_module_of_a_directory_above_is_found_with_the_line_to_type(
