@@ -51,15 +51,13 @@ class PackageDeclaration:
     """As it is written; empty if no file says it as a literal."""
     version: str = ""
     import_directories: tuple[str, ...] = ()
-    """Relative to the directory, `.` for itself; empty if nothing is declared."""
+    """As declared, relative to the directory, `.` for itself; empty if nothing is declared. They may lead anywhere."""
     entry_points: Mapping[str, Mapping[str, str]] = field(default_factory=dict, hash=False)
     """Group → name → `module:function`."""
     requires: tuple[str, ...] = ()
     """Requirements as they are written."""
     version_files: tuple[str, ...] = ()
     """Python files, relative to the directory, that a build writes with the version."""
-    outside: tuple[str, ...] = ()
-    """Declared directories that are not below this one."""
     is_compiled: bool = False
     members: tuple[str, ...] = ()
     """Patterns of the members of a uv workspace, `!` before those that it leaves out."""
@@ -91,17 +89,13 @@ def read_declaration(read: ReadText) -> PackageDeclaration | None:
             if value and name not in values:
                 values[name] = value
     file = next((part["file"] for part in parts if part.get("name")), parts[0]["file"])
-    inside, outside = _split_inside(values.pop("directories", ()))
-    return PackageDeclaration(**{**values, "file": file, "import_directories": inside, "outside": outside})
+    directories = tuple(dict.fromkeys(posixpath.normpath(each or ".") for each in values.pop("directories", ())))
+    return PackageDeclaration(**{**values, "file": file, "import_directories": directories})
 
 
-def _split_inside(directories: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    inside, outside = dict[str, None](), dict[str, None]()
-    for directory in directories:
-        plain = posixpath.normpath(directory or ".")
-        is_out = plain.startswith(("/", "../")) or plain == ".." or not plain.isprintable() or ":" in plain
-        (outside if is_out else inside)[plain] = None
-    return tuple(inside), tuple(outside)
+def is_below(path: str) -> bool:
+    """True for a normalized path that does not leave its directory, by its text, and is one entry of a search path."""
+    return not path.startswith(("/", "../")) and path != ".." and path.isprintable() and ":" not in path
 
 
 def safe_name(value: object) -> str:
@@ -241,9 +235,6 @@ def _dynamic_version(tool: Mapping[str, Any], read: ReadText) -> str:
     setuptools = _table(tool, "setuptools", "dynamic", "version")
     if isinstance(setuptools.get("attr"), str):
         return _version_of_attribute(setuptools["attr"], _declared_directories(tool, ""), read)
-    for file in _texts(setuptools.get("file")):
-        if version := safe_version(_read_inside(read, file)):
-            return version
     paths = [_table(tool, *table).get("path") for table in (("hatch", "version"), ("pdm", "version"))]
     for file in (*_texts(paths), *_version_files(tool)):
         if version := version_in(_read_inside(read, file)):
@@ -252,8 +243,8 @@ def _dynamic_version(tool: Mapping[str, Any], read: ReadText) -> str:
 
 
 def _read_inside(read: ReadText, path: str) -> str:
-    inside, _ = _split_inside((path,))
-    return read(inside[0]) if inside else ""
+    plain = posixpath.normpath(path or ".")
+    return read(plain) if is_below(plain) else ""
 
 
 def _version_of_attribute(attribute: str, directories: Iterable[str], read: ReadText) -> str:
@@ -295,8 +286,8 @@ def _version_files(tool: Mapping[str, Any]) -> tuple[str, ...]:
     hook = _table(tool, "hatch", "build", "hooks", "vcs")
     pdm = _table(tool, "pdm", "version")
     found = (scm.get("version_file"), scm.get("write_to"), hook.get("version-file"), pdm.get("write_to"))
-    inside, _ = _split_inside(text for text in found if isinstance(text, str) and text.endswith(".py"))
-    return inside
+    plain = (posixpath.normpath(text) for text in found if isinstance(text, str) and text.endswith(".py"))
+    return tuple(dict.fromkeys(filter(is_below, plain)))
 
 
 # setup.cfg
@@ -317,8 +308,6 @@ def _of_setup_cfg(text: str, read: ReadText) -> dict[str, Any]:
     directories += _package_directories(dict(_pairs(get("options", "package_dir"))))
     if version.startswith("attr:"):
         version = _version_of_attribute(version.removeprefix("attr:").strip(), filter(None, directories), read)
-    elif version.startswith("file:"):
-        version = _read_inside(read, version.removeprefix("file:").strip())
     groups = dict(config.items("options.entry_points")) if config.has_section("options.entry_points") else {}
     return {
         "file": SETUP_CFG,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from ipexctl.node.env.check import normalize
-from ipexctl.projects.declaration import PackageDeclaration, read_declaration
+from ipexctl.projects.declaration import PackageDeclaration, is_below, read_declaration
 from ipexctl.projects.modules import has_packages, modules_in
 from ipexctl.projects.project_files import TextReader
 from ipexctl.projects.workspace import MOST_ENTRIES, find_members
@@ -202,9 +202,7 @@ def _needed(
 
 
 def _is_inside(root: Path, real: Path, place: str) -> bool:
-    if place.startswith(("/", "../")) or place == "..":
-        return False
-    return Path(os.path.realpath(root / place)).is_relative_to(real)
+    return is_below(place) and Path(os.path.realpath(root / place)).is_relative_to(real)
 
 
 def _paths_of(
@@ -212,8 +210,6 @@ def _paths_of(
 ) -> tuple[str, ...]:
     real = Path(os.path.realpath(root))
     file = posixpath.normpath(posixpath.join(directory, declaration.file))
-    for path in declaration.outside:
-        on_note(f"{file}: the directory {printable(path)} is outside the project, and does not count")
     found = []
     if len(declaration.import_directories) > _MOST_DIRECTORIES:
         on_note(f"{file} declares directories of modules; only the first {_MOST_DIRECTORIES} count")

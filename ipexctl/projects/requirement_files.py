@@ -25,6 +25,10 @@ _NAME: Final = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 _CONDA_LINE: Final = re.compile(r"\s*-\s+[\"']?([A-Za-z0-9][A-Za-z0-9._-]*)")
 _MAIN: Final = ("requirements", "base", "main")
 _MOST_OTHERS: Final = 20
+DYNAMIC: Final = "leaves its dependencies to its build (dynamic), which ipexctl does not run"
+WRITE_DYNAMIC: Final = (
+    "name the file that has them with -r, or write one: uv pip compile pyproject.toml -o requirements-all.txt"
+)
 
 
 class RequirementFiles(NamedTuple):
@@ -67,6 +71,9 @@ def find_requirement_files(layout: ProjectLayout, start: Path) -> RequirementFil
     for package in layout.own if not is_locked else ():
         for name in _declaring(layout.root, package.directory)[:1]:
             found += [name] if name not in found else []
+        is_dynamic = _is_dynamic(TextReader(layout.root / package.directory)(PYPROJECT))
+        if is_dynamic and package.directory not in {os.path.dirname(file) or "." for file in found}:
+            notes.append(f"{_joined(package.directory, PYPROJECT)} {DYNAMIC}; {WRITE_DYNAMIC}")
     if not found:
         found = next((list(files) for directory in chain if (files := _conda_in(layout.root, directory))), [])
     others = () if found else tuple(_other_files(layout.root))
@@ -144,11 +151,17 @@ def _other_files(root: Path) -> Iterator[str]:
 
 
 def _has_dependencies(pyproject: str) -> bool:
-    project = _parsed(pyproject).get("project")
-    if not isinstance(project, dict):
-        return False
-    dynamic = project.get("dynamic")
-    return bool(project.get("dependencies")) or (isinstance(dynamic, list) and "dependencies" in dynamic)
+    return bool(_table(pyproject, "project").get("dependencies"))
+
+
+def _is_dynamic(pyproject: str) -> bool:
+    dynamic = _table(pyproject, "project").get("dynamic")
+    return isinstance(dynamic, list) and "dependencies" in dynamic
+
+
+def _table(pyproject: str, name: str) -> dict[str, object]:
+    found = _parsed(pyproject).get(name)
+    return found if isinstance(found, dict) else {}
 
 
 def _parsed(text: str) -> dict[str, object]:

@@ -37,7 +37,7 @@ from ipexctl.projects.indexes import (
 )
 from ipexctl.projects.layout import NO_LAYOUT, ProjectLayout
 from ipexctl.projects.project_files import TextReader
-from ipexctl.projects.requirement_files import CONDA, UV_LOCK
+from ipexctl.projects.requirement_files import CONDA, DYNAMIC, UV_LOCK, WRITE_DYNAMIC
 from ipexctl.stack.lock.wheel_indexes import is_for_hosts, plain_url
 from ipexctl.stack.lock.wheel_lock import uv_here
 from ipexctl.text import format_count
@@ -171,7 +171,10 @@ class _Pyproject:
     def lines(self, names: Sequence[str]) -> Iterator[FileLine]:
         dynamic = self.project.get("dynamic")
         if isinstance(dynamic, list) and "dependencies" in dynamic:
-            yield from self._dynamic()
+            problem = f"{self.path} {DYNAMIC}"
+            if not names:
+                raise UserError(problem, fix=WRITE_DYNAMIC)
+            self.notes.append(f"{problem}; {WRITE_DYNAMIC}")
         if not self.project and not self.groups:
             raise UserError(
                 f"{self.path} has neither [project] nor [dependency-groups]", fix="name the file that has requirements"
@@ -179,24 +182,6 @@ class _Pyproject:
         yield from self._list(self.project.get("dependencies", ()), ())
         for name in names:
             yield from self._named(name, ())
-
-    def _dynamic(self) -> Iterator[FileLine]:
-        """The dependencies of the files that setuptools reads them from."""
-        dynamic = table(parse_toml(self.text), "tool", "setuptools", "dynamic")
-        files = table(dynamic, "dependencies").get("file")
-        names = [files] if isinstance(files, str) else files if isinstance(files, list) else []
-        read = TextReader(self.path.parent, self.notes.append)
-        texts = {name: read(name) for name in names if isinstance(name, str) and not name.startswith(("/", ".."))}
-        if not any(texts.values()):
-            raise UserError(
-                f"{self.path} has its dependencies computed by its build (dynamic)",
-                fix="write them into a requirements file: uv pip compile pyproject.toml -o requirements.txt",
-            )
-        for name, text in texts.items():
-            for number, raw in enumerate(text.splitlines(), 1):
-                line = re.sub(r"(^|\s)#.*$", "", raw).strip()
-                if line:
-                    yield FileLine(self.path.parent / name, number, line, raw)
 
     def _named(self, name: str, above: tuple[str, ...]) -> Iterator[FileLine]:
         is_group, name = name.startswith(GROUP), name.removeprefix(GROUP)
@@ -220,7 +205,7 @@ class _Pyproject:
     def _list(self, entries: Any, above: tuple[str, ...]) -> Iterator[FileLine]:
         for entry in entries if isinstance(entries, (list, tuple)) else ():
             if isinstance(entry, dict) and isinstance(entry.get("include-group"), str):
-                yield from self._named(entry["include-group"], above)
+                yield from self._named(f"{GROUP}{entry['include-group']}", above)
             elif isinstance(entry, str):
                 yield from self._requirement(entry, above)
             else:

@@ -68,6 +68,19 @@ def test_a_group_that_is_included_again_and_again_is_read_once(tmp_path: Path) -
     assert names(f"{tmp_path}/pyproject.toml[g0]") == ["ruff"]
 
 
+def test_a_group_includes_groups_not_extras(project: Path) -> None:
+    text = PYPROJECT.replace('more = ["rich"]', 'more = ["rich"]\nstyle = ["black"]')
+    (project / "pyproject.toml").write_text(text)
+    assert names(project / "pyproject.toml[dev]") == ["torch", "peft", "pytest", "ruff"]
+
+
+def test_an_extra_of_a_project_with_dynamic_dependencies_is_read_with_a_note(tmp_path: Path) -> None:
+    text = '[project]\nname = "x"\ndynamic = ["dependencies"]\n[project.optional-dependencies]\ntrain = ["tqdm"]\n'
+    (tmp_path / "pyproject.toml").write_text(text)
+    found = read_requirements(f"{tmp_path}/pyproject.toml[train]")
+    assert (found.lines, missing(" ".join(found.notes), "pyproject.toml dynamic -r")) == (("tqdm",), [])
+
+
 @pytest.mark.parametrize("value", ["true", "5", "{}"])
 def test_a_dynamic_that_is_no_list_names_nothing(project: Path, value: str) -> None:
     text = PYPROJECT.replace("[project.optional", f"dynamic = {value}\n[project.optional")

@@ -1,0 +1,2 @@
+import einops
+import tinylm
