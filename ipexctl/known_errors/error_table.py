@@ -154,6 +154,11 @@ def _no_module(found: PatternMatch) -> tuple[str, str]:
     if found.context.has_package(known or top):
         lost = f"the environment of {fold(found.hosts)} is damaged: its record lists the module {module}, which is gone"
         return lost, f"to build it again: {found.context.repair}"
+    if module != top and found.context.is_own(top):
+        return (
+            sentence,
+            f"correct the name, which the own package {top} lacks; ipexctl run --dry-run shows where ranks look",
+        )
     if not known and found.context.is_of_project(top):
         known = top.replace("_", "-")
     fix = f"if {top} is a file of yours: put it into the project, which ipexctl sync uploads; "

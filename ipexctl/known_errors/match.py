@@ -157,6 +157,10 @@ class FailureContext:
     def is_of_project(self, package: str) -> bool:
         return _project_of(package) in as_list(self.plan.get("project_packages"))
 
+    def is_own(self, package: str) -> bool:
+        own = as_list(as_dict(self.plan.get("project")).get("own"))
+        return _project_of(package) in {_project_of(str(each)) for each in own}
+
     def install(self, *packages: str) -> str:
         """Command that adds packages to the run's environment; for the project's own packages, the run's command."""
         if self.plan.get("install") == "":

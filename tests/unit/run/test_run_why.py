@@ -95,6 +95,15 @@ def test_module_that_the_project_names_is_installed_by_the_run() -> None:
     assert cause.fix.split("; ")[1] == "if it is a package: ipexctl run --install t.py"
 
 
+def test_a_module_that_an_own_package_lacks_is_not_looked_for_at_an_index() -> None:
+    plan = {"project": {"own": ["Tiny_LM"]}, "project_packages": ["tiny-lm"]}
+    text = "/opt/py/bin/python: No module named tiny_lm.trian"
+    cause = cause_in(judged([(STOPPED, ""), (FAILED, text)], plan=plan))
+    assert "no Python module named tiny_lm.trian" in cause.sentence
+    assert missing(cause.fix, "correct own package tiny_lm run") == []
+    assert "install" not in cause.fix
+
+
 def test_lost_module_of_the_environment_is_repaired_and_not_added() -> None:
     plan = {"install": "ipexctl install --stack torch --with peft", "packages": ["sympy", "torch"]}
     lost = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'sympy'"
