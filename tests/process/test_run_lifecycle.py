@@ -256,7 +256,7 @@ sys.path.insert(0, {root!r})
 from ipexctl.inrank.meter import RingWriter, Totals
 ring, begun = RingWriter(os.environ["IPEXCTL_METER"]), time.monotonic_ns()
 for step in range(1, 22):
-    ring.write(Totals(begun + step * 50_000_000, step, 8 * step, group={group}))
+    ring.write(Totals(begun + step * 50_000_000, step, 8 * step, training={group}))
 time.sleep(1.1)
 """
 
@@ -276,7 +276,7 @@ UNTRAINED = """
 import os, sys, time
 sys.path.insert(0, {root!r})
 from ipexctl.inrank.meter import RingWriter, Totals
-RingWriter(os.environ["IPEXCTL_METER"]).write(Totals(time.monotonic_ns(), group=1 << 32))
+RingWriter(os.environ["IPEXCTL_METER"]).write(Totals(time.monotonic_ns(), training=1 << 32))
 print("loading", flush=True)
 if os.environ["RANK"] == "1": print("needs 2 GPUs, exiting", file=sys.stderr)
 sys.exit({code})
