@@ -512,7 +512,8 @@ class SupervisorLoop:
     def start_orders(self) -> dict[str, Json]:
         """Host → order to start the ranks of this attempt. It names none if mpirun starts them: a starter that connects
         late would start them once more."""
-        plan, orders = self.state.plan, dict[str, Json]()
+        plan = self.state.plan
+        orders: dict[str, Json] = {}
         for host, ranks in m.ranks_of_starters(self.state).items():
             if not ranks:
                 continue
