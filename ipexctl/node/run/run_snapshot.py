@@ -39,7 +39,7 @@ MAX_LINE = 2000
 MAX_EVENTS = 400
 PLAN_FIELDS = (
     *("backend", "flavor", "python", "command", "cwd", "env", "install", "packages", "master_port"),
-    *("stack", "commit", "before_start", "hub"),
+    *("stack", "commit", "before_start", "hub", "project", "install_by_run", "project_packages"),
     *("allreduce", "wire"),
 )
 MAX_SETTINGS = 2000

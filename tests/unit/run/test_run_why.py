@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,10 +16,12 @@ from known_texts import SECTIONS, TEXTS, Text, account, page, recorded_dump, ver
 from supervised_run import Supervised, closed_by_peer
 from why_helpers import FAILED, FIRST, NO_MODULE, STOPPED, cause_id, cause_in, judged
 
+import ipexctl.known_errors
 from ipexctl.known_errors.error_table import known_errors
 from ipexctl.known_errors.match import RankOutput
 from ipexctl.node.common.frames import Chunk
 from ipexctl.node.common.records import DETAIL_MARK, RESTART_MARK, Detail
+from ipexctl.node.run.run_snapshot import plan_of
 from ipexctl.node.run.supervisor_state import LauncherExited, StartFailed
 from ipexctl.run.stack_dump import Dump, Process, RankStacks, StackFrame, Thread
 from ipexctl.run.why.diagnosis import LINES, Diagnosis, diagnose
@@ -93,6 +96,20 @@ def test_module_that_the_project_names_is_installed_by_the_run() -> None:
     text = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'hydra.core'"
     cause = cause_in(judged([(STOPPED, ""), (FAILED, text)], plan=plan))
     assert cause.fix.split("; ")[1] == "if it is a package: ipexctl run --install t.py"
+
+
+def test_a_host_sends_what_causes_read_of_the_plan(tmp_path: Path) -> None:
+    plan = {"hosts": [], "project": {"own": ["x"]}, "install_by_run": "ipexctl run", "project_packages": ["peft"]}
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    sent = plan_of(str(tmp_path / "plan.json"))
+    read = {
+        name
+        for file in Path(ipexctl.known_errors.__path__[0]).glob("*.py")
+        for name in re.findall(r'\bplan\.get\("(\w+)"', file.read_text())
+    }
+    assert {"packages", *plan} - {"hosts"} <= read
+    assert read - sent.keys() == set()
+    assert sent["project"] == {"own": ["x"]}
 
 
 def test_a_module_that_an_own_package_lacks_is_not_looked_for_at_an_index() -> None:
