@@ -172,7 +172,10 @@ def snapshot(host: LabHost) -> str:
 
 
 def let_node0_in(lab: Lab) -> None:
-    """Give the account a key of its own on the first host that opens all, as on most clusters."""
+    """Give the account a key of its own on the first host that opens all, as on most clusters; undo `refuse_logins`."""
+    refused = f"INPUT -p tcp --dport 22 -s {lab.hosts[0].address} -j DROP"
+    for host in lab.hosts:
+        in_host(host, f"while iptables -D {refused}; do :; done 2>/dev/null")
     make = "[ -e ~/.ssh/id_ed25519 ] || ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519"
     key = on_host(lab.hosts[0], f"{make}; cat ~/.ssh/id_ed25519.pub").strip()
     for host in lab.hosts:

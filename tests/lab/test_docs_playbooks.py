@@ -13,7 +13,6 @@ from page_fixtures import PageHosts
 from page_scenes import CLUSTER, TRAIN, Scene
 
 PLAYS = [block for block in blocks(ROOT / "docs/playbooks.md") if block.language == "yaml"]
-"""The playbook of docs/commands.md is played by test_bundled_playbooks.py."""
 TASKS_ALONE = "- hosts: all\n  vars: {{archive: /nfs/data.tar}}\n  tasks:\n{}"
 
 

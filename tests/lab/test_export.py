@@ -14,6 +14,8 @@ import pytest
 from agent_helpers import wait_until
 from cli_helpers import CommandResult
 from ipexctl.extras.lab.lab_plan import LabSpec
+from ipexctl.extras.lab.lab_record import Lab
+from lab_helpers import let_node0_in
 from lab_run_helpers import REPORT_SCRIPT, WAIT_SCRIPT, Cluster, rank_reports
 
 MPI_LAB = LabSpec(hosts=2)
@@ -30,6 +32,12 @@ CALL_VARIABLES = (
 )
 """ssh may forward the locale of its caller."""
 MPI_PREFIXES = ("PMI_", "MPI_", "HYD", "GFORTRAN", "I_MPI_", "MPIR_", "PMIX_")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _account_with_keys(lab: Lab) -> None:
+    """The script's mpirun logs in by ssh, where a run has starters."""
+    let_node0_in(lab)
 
 
 def documents(text: str) -> list[dict[str, Any]]:

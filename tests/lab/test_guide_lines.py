@@ -17,6 +17,7 @@ import pytest
 from accelerate_files import ALONE
 from cli_helpers import IPEXCTL, NO_HOSTS_ENV, CommandResult, ipexctl
 from ipexctl.extras.lab.lab_plan import LabSpec
+from lab_helpers import let_node0_in
 from lab_run_helpers import REPORT_SCRIPT, Cluster, rank_reports
 from message_data import missing
 
@@ -131,6 +132,7 @@ def test_a_pasted_line_is_planned_and_exported(cluster: Cluster, paste: Paste) -
     assert planned["command"][1:] == ["run_qa.py", "--bf16"]
     cluster.write("run_qa.py", SHORT_SCRIPT)
     cluster.write("script.py", SHORT_SCRIPT)
+    let_node0_in(cluster.lab)  # the exported mpirun logs in by ssh
     for words, name, size in ((line, "RANK", 4), ("ipexrun --ninstances 2 script.py", "IPEXCTL_RANK", 2)):
         call = ("export", "shell", "--ssh-config", cluster.lab.ssh_config, "-l", "@two", *words.split())
         exported = ipexctl(*call, cwd=cluster.project, env=cluster.env)
