@@ -163,9 +163,18 @@ def with_job(rundir: str, document: Json) -> Json:
 
 
 def placed_record(rundir: str) -> Json | None:
-    """The start record that `ipexctl run` wrote in the job; None before that, and for runs not submitted."""
-    path = os.path.join(directory_of(rundir), "state", "ipexctl", "runs", os.path.basename(rundir) + ".json")
-    return read_json(path) or None
+    """Hosts and ranks by the plan that `ipexctl run` kept in the job; None before that, and for runs not submitted."""
+    kept = os.path.join(directory_of(rundir), "state", "ipexctl", "runs", os.path.basename(rundir))
+    document = read_json(os.path.join(kept, "plan.json"))
+    if not document:
+        return None
+    from ipexctl.node.common.plan import read_outline  # most runs were not submitted
+
+    try:
+        plan = read_outline(document)
+    except ValueError:  # by another version, or damaged
+        return None
+    return {"world_size": plan.world_size, "hosts": plan.names, "ranks": plan.rank_hosts}
 
 
 def cancel(rundir: str, seconds: float) -> Json:

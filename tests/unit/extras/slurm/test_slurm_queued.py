@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 import sys
 import tarfile
@@ -16,11 +17,14 @@ from ipexctl.extras.slurm import submission
 from ipexctl.extras.slurm.queued import diagnosis_of, explain, with_end_of_job, with_place
 from ipexctl.hosts.host import Host
 from ipexctl.known_errors.match import Cause
+from ipexctl.node.common import batch_job
 from ipexctl.node.common.records import Failure, QueueJob, RunStatus
 from ipexctl.option_declaration import CallOptions, for_submit
 from ipexctl.remote.reply import Reply
+from ipexctl.run.registry import RunRegistry
 from ipexctl.run.why.diagnosis import Diagnosis
 from message_data import missing
+from plan_helpers import small_plan
 from record_helpers import run_record
 
 LOGIN = Host("login", "10.0.0.1", user="me", port=2222)
@@ -142,6 +146,18 @@ def test_place_of_a_run_that_has_begun() -> None:
     assert record.nodes == (LOGIN, replace(LOGIN, name="node2"), replace(LOGIN, name="node3"))
     assert record.leaders == RECORD.leaders == ("login",)
     assert record.plan.rank_hosts == ("node2", "node2", "node3")
+
+
+def test_place_is_read_from_what_run_keeps_in_the_job(tmp_path: Path) -> None:
+    rundir = tmp_path / "runs" / RECORD.id
+    kept = RunRegistry(rundir / "slurm/state/ipexctl/runs")
+    assert batch_job.placed_record(str(rundir)) is None, "before the run begins"
+    kept.save(replace(RECORD, source=small_plan(("node2", "node2", "node3"), id=RECORD.id)))
+    answer = json.loads(json.dumps(batch_job.placed_record(str(rundir))))
+    record = with_place(RECORD, Reply(answer), "12")
+    assert (record.plan.rank_hosts, record.hosts) == (("node2", "node2", "node3"), ("node2", "node3"))
+    (kept.directory / RECORD.id / "plan.json").write_text('{"hosts": 1}')
+    assert batch_job.placed_record(str(rundir)) is None, "no plan"
 
 
 @pytest.mark.parametrize(
