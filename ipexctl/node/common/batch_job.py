@@ -23,6 +23,7 @@ from ipexctl.node.common.files import (
     write_json_atomically,
 )
 from ipexctl.node.common.json_records import decode_valid
+from ipexctl.node.common.plan import read_outline
 from ipexctl.node.common.processes import read_text
 from ipexctl.node.common.queue_files import OUTCOME_FILE, REQUEUE_FILE, directory_of, waits_in_queue
 from ipexctl.node.common.records import GONE, SCHEMA, QueueJob
@@ -168,8 +169,6 @@ def placed_record(rundir: str) -> Json | None:
     document = read_json(os.path.join(kept, "plan.json"))
     if not document:
         return None
-    from ipexctl.node.common.plan import read_outline  # most runs were not submitted
-
     try:
         plan = read_outline(document)
     except ValueError:  # by another version, or damaged
