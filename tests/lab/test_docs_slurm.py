@@ -16,7 +16,6 @@ from page_scenes import ALLOCATION, LAB_SLURM, LOGIN, QUEUE, Scene, play, scenes
 from tiny_wheels import write_stack
 
 
-@pytest.mark.xfail(reason="attach says of a submitted run on this page that it did not begin", strict=False)
 @pytest.mark.lab
 def test_pages_of_slurm(slurm_programs: None, make_lab: Callable[[LabSpec], Lab], tmp_path: Path) -> None:
     """From this machine to the queue, which installs an environment; then in an allocation on the login node."""

@@ -23,9 +23,9 @@ from ipexctl.node.common.files import (
     write_json_atomically,
 )
 from ipexctl.node.common.json_records import decode_valid
-from ipexctl.node.common.plan import read_outline
+from ipexctl.node.common.plan import PLAN_FILE, read_outline
 from ipexctl.node.common.processes import read_text
-from ipexctl.node.common.queue_files import OUTCOME_FILE, REQUEUE_FILE, directory_of, waits_in_queue
+from ipexctl.node.common.queue_files import OUTCOME_FILE, REQUEUE_FILE, directory_of, is_submitted, waits_in_queue
 from ipexctl.node.common.records import GONE, SCHEMA, QueueJob
 from ipexctl.node.common.slurm import read_job, show_job
 
@@ -164,9 +164,8 @@ def with_job(rundir: str, document: Json) -> Json:
 
 
 def placed_record(rundir: str) -> Json | None:
-    """Hosts and ranks by the plan that `ipexctl run` kept in the job; None before that, and for runs not submitted."""
-    kept = os.path.join(directory_of(rundir), "state", "ipexctl", "runs", os.path.basename(rundir))
-    document = read_json(os.path.join(kept, "plan.json"))
+    """Hosts and ranks by the run's plan; None before `ipexctl run` has begun it, and for runs not submitted."""
+    document = read_json(os.path.join(rundir, PLAN_FILE)) if is_submitted(rundir) else {}
     if not document:
         return None
     try:

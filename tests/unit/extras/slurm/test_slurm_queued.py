@@ -18,10 +18,10 @@ from ipexctl.extras.slurm.queued import diagnosis_of, explain, with_end_of_job, 
 from ipexctl.hosts.host import Host
 from ipexctl.known_errors.match import Cause
 from ipexctl.node.common import batch_job
+from ipexctl.node.common.plan import plan_text
 from ipexctl.node.common.records import Failure, QueueJob, RunStatus
 from ipexctl.option_declaration import CallOptions, for_submit
 from ipexctl.remote.reply import Reply
-from ipexctl.run.registry import RunRegistry
 from ipexctl.run.why.diagnosis import Diagnosis
 from message_data import missing
 from plan_helpers import small_plan
@@ -148,15 +148,20 @@ def test_place_of_a_run_that_has_begun() -> None:
     assert record.plan.rank_hosts == ("node2", "node2", "node3")
 
 
-def test_place_is_read_from_what_run_keeps_in_the_job(tmp_path: Path) -> None:
+def test_place_is_read_from_the_plan_of_the_run(tmp_path: Path) -> None:
+    """The copies that `run` keeps in the job may be gone at the run's end."""
     rundir = tmp_path / "runs" / RECORD.id
-    kept = RunRegistry(rundir / "slurm/state/ipexctl/runs")
+    (rundir / "slurm").mkdir(parents=True)
     assert batch_job.placed_record(str(rundir)) is None, "before the run begins"
-    kept.save(replace(RECORD, source=small_plan(("node2", "node2", "node3"), id=RECORD.id)))
+    plan = rundir / "plan.json"
+    plan.write_text(plan_text(small_plan(("node2", "node2", "node3"), id=RECORD.id)))
     answer = json.loads(json.dumps(batch_job.placed_record(str(rundir))))
     record = with_place(RECORD, Reply(answer), "12")
     assert (record.plan.rank_hosts, record.hosts) == (("node2", "node2", "node3"), ("node2", "node3"))
-    (kept.directory / RECORD.id / "plan.json").write_text('{"hosts": 1}')
+    (rundir / "slurm").rename(rundir / "other")
+    assert batch_job.placed_record(str(rundir)) is None, "not submitted"
+    (rundir / "other").rename(rundir / "slurm")
+    plan.write_text('{"hosts": 1}')
     assert batch_job.placed_record(str(rundir)) is None, "no plan"
 
 
