@@ -11,7 +11,7 @@ from agent_helpers import wait_until
 from ipexctl.extras.lab.lab_plan import LabSpec
 from ipexctl.extras.lab.lab_record import Lab
 from ipexctl.extras.lab.lab_system import in_host
-from lab_helpers import ask, let_node0_in
+from lab_helpers import ask
 from lab_run_helpers import Cluster, by_rank
 from message_data import missing
 from slurm_helpers import NEEDS_SLURM, Slurm, put
@@ -40,7 +40,6 @@ def slurm(lab: Lab) -> Slurm:
     for host in lab.hosts[:2]:  # for calls on the login node, and on the first node of a job
         put(host, "/home/ipex/project/says.py", RANK_SCRIPT)
         in_host(host, "chown -R ipex: /home/ipex/project")
-    let_node0_in(lab)
     return Slurm(lab)
 
 
