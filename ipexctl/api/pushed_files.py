@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from ipexctl.api.open_hosts import OpenHosts
 from ipexctl.files.push import Push, PushOptions, PushReport
 from ipexctl.files.push_source import read_source
-from ipexctl.hub.downloader import hub_access
+from ipexctl.hub.downloader import HubAccess
 from ipexctl.hub.push_from_hub import HubPushOptions, HubPushReport
 from ipexctl.hub.push_from_hub import push_repos as push_from_hub
 from ipexctl.hugging_face import HubRepo
@@ -37,15 +36,16 @@ def push(
 def push_repos(
     opened: OpenHosts,
     repos: Sequence[HubRepo],
+    access: HubAccess,
     *,
     include: Sequence[str] = (),
     on: str = HUB_MACHINE,
     dry_run: bool = False,
     watch: Watch = ignore_event,
 ) -> HubPushReport:
-    """Copy hub repositories to every host's cache. Uses this process's HF_ENDPOINT and HF_TOKEN."""
+    """Copy hub repositories to every host's cache."""
     opened.pool.warm(opened.hosts)
 
     options = HubPushOptions(opened.home, on, tuple(include), dry_run, opened.iface, opened.timeout)
-    report = push_from_hub(repos, hub_access(os.environ), opened.hosts, opened.pool, options, watch)
+    report = push_from_hub(repos, access, opened.hosts, opened.pool, options, watch)
     return opened.options.in_report(report)

@@ -5,6 +5,7 @@ The prefix of the first word decides (`hf:`); options of the other kind are refu
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -106,12 +107,15 @@ def _push_repos(
     repos = list(dict.fromkeys(map(parse_repo, words)))
     if len({repo.folder for repo in repos}) < len(repos):
         raise UserError("a repository is named twice, with two revisions", fix="push one revision, then the other")
+    from ipexctl.hub.downloader import take_hub_access  # slow to import
+
+    access = take_hub_access(os.environ)
     with open_hosts(targets, home, output) as (opened, interrupt):
         opened.pool.warm(opened.hosts)
         from ipexctl.api.pushed_files import push_repos  # while the hosts connect
 
         with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
-            report = push_repos(opened, repos, include=include, on=on, dry_run=dry_run, watch=view.watch)
+            report = push_repos(opened, repos, access, include=include, on=on, dry_run=dry_run, watch=view.watch)
     output.print_report(report, as_json, show)
     raise interrupt.or_exit(report.exit_code)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -129,6 +129,7 @@ class _Installer(EnvInstaller):
 
 
 CONTROL, NODE0 = "control", "node0"
+TOKENS: Final = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 _TOKEN_FILE: Final = 10_000
 
 
@@ -151,12 +152,13 @@ class HubAccess:
         return f"HubAccess({self.endpoint!r}, token={'***' if self.token else ''!r})"
 
 
-def hub_access(environ: Mapping[str, str]) -> HubAccess:
+def take_hub_access(environ: MutableMapping[str, str]) -> HubAccess:
+    """Take the token out of the environment, so that no program started from here, such as ssh, gets it."""
     endpoint = environ.get("HF_ENDPOINT", "").rstrip("/")
     parts = urlsplit(endpoint)
     if endpoint and (parts.scheme not in ("http", "https") or not parts.hostname or parts.username):
         raise UserError(f"HF_ENDPOINT is not an address of a hub: {endpoint[:200]!r}", fix=f"such as {HUB}")
-    token = environ.get("HF_TOKEN") or environ.get("HUGGING_FACE_HUB_TOKEN") or ""
+    token = next(filter(None, [environ.pop(name, "") for name in TOKENS]), "")
     if not token and environ.get("HF_HUB_DISABLE_IMPLICIT_TOKEN", "").upper() not in ("1", "ON", "YES", "TRUE"):
         token = _token_of_file(environ)
     token = token.strip()

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import secrets
 import subprocess
 import time
 from collections.abc import Iterator
@@ -27,7 +28,8 @@ from lab_helpers import on_host
 LAB = LabSpec(hosts=4)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 MB = 1_000_000
-TOKEN = "hf_secret_of_the_test"
+TOKEN = f"hf_secret_{secrets.token_hex(8)}"
+"""Of this test process alone: others on this machine may run the same tests."""
 CACHE = ".ipexctl/hub/hub"
 TREE = (
     f"cd {CACHE}/models--org--tiny && find . -type f -exec sha256sum {{}} + | sort -k 2; "
@@ -152,6 +154,15 @@ def test_what_one_host_lacks_is_mended_there_and_a_full_disk_is_its_own_failure(
     assert {on_host(host, TREE) for host in site.hosts.hosts} == whole
 
 
+def _await_exec(pid: str, parent: int) -> None:
+    """A forked child has its parent's environment until it executes its program."""
+    end, line = time.monotonic() + 1, Path("/proc", str(parent), "cmdline").read_bytes()
+    while line and pid != str(parent) and Path("/proc", pid, "cmdline").read_bytes() == line:
+        if time.monotonic() > end:
+            return
+        time.sleep(0.001)
+
+
 def of_processes(lab: Lab, text: bytes, known: int) -> set[str]:
     """The hosts, or the control machine, with a process whose command line or environment has the text."""
     own = {"control": [str(os.getpid()), str(known)]}
@@ -166,6 +177,7 @@ def of_processes(lab: Lab, text: bytes, known: int) -> set[str]:
         for pid in some.split():
             for file in ("cmdline", "environ"):
                 with suppress(OSError):
+                    _await_exec(pid, known)
                     if pid not in own.get(name, []) and text in Path("/proc", pid, file).read_bytes():
                         found.add(f"{name} {file}")
     return found
@@ -178,15 +190,21 @@ def test_a_token_reaches_the_machine_that_downloads_alone(hosts: Lab, tmp_path: 
         hub.add("model", "org/tiny", {"config.json": b"{}", "model.safetensors": bytes(8 * MB)}, token=TOKEN)
         install_downloader(hosts.hosts[0])
         site = Site(hosts, hub, tmp_path)
+        ssh, of_ssh = tmp_path / "bin" / "ssh", tmp_path / "environment_of_ssh"
+        ssh.parent.mkdir()
+        ssh.write_text(f'#!/bin/sh\nenv >> {of_ssh}\nPATH={os.environ["PATH"]} exec ssh "$@"\n')
+        ssh.chmod(0o755)
         words = ("push", "hf:org/tiny", "-H", hosts.hostfile, "-vv")
         with capped(hosts, 4):
-            pushing = begin(*words, env={**site.env, "HF_TOKEN": TOKEN})
+            path = f"{ssh.parent}:{os.environ['PATH']}"
+            pushing = begin(*words, env={**site.env, "HF_TOKEN": TOKEN, "PATH": path})
             while pushing.poll() is None:
                 seen |= of_processes(hosts, TOKEN.encode(), pushing.pid)
                 time.sleep(0.1)
         out, err = pushing.communicate()
         assert pushing.returncode == 0, err
         assert seen == set()
+        assert TOKEN not in of_ssh.read_text()
         assert TOKEN not in out + err
         assert {login for _, _, login in hub.requests if login} == {f"Bearer {TOKEN}"}
         assert set(hub.storage_logins) == {""}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ipexctl.hub.downloader import take_hub_access
 from ipexctl.hugging_face import HubRepo, hf_home, is_repo_word, parse_repo, push_line
 from ipexctl.node.common.hub_cache import first_misplaced_path, repo_of
 from ipexctl.node.files.manifest import RECORDED_SIZE, VERIFIED, ManifestEntry, VerifiedBlobs
@@ -35,6 +36,14 @@ def test_line_and_places() -> None:
     assert push_line(repos) == "ipexctl push hf:org/model hf-dataset:org/name@v2"
     assert hf_home("/h") == "/h/hub"
     assert repo_of("spaces--org--x") is None
+
+
+def test_a_token_is_taken_out_of_the_environment() -> None:
+    environ = {"HF_TOKEN": "hf_a", "HUGGING_FACE_HUB_TOKEN": "hf_b", "HF_ENDPOINT": "http://hub", "PATH": "/bin"}
+    access = take_hub_access(environ)
+    assert (access.url, access.token) == ("http://hub", "hf_a")
+    assert environ == {"HF_ENDPOINT": "http://hub", "PATH": "/bin"}
+    assert take_hub_access({"HF_TOKEN": "", "HUGGING_FACE_HUB_TOKEN": "hf_b"}).token == "hf_b"
 
 
 FOLDER, BLOB = "models--org--model", "a" * 64
