@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from ipexctl.errors import CallError, IndexNotNamed, NeedsChoice, Refusal, UserError
 from ipexctl.facts.gather import HostFacts, gather_facts
@@ -16,7 +16,9 @@ from ipexctl.found_files import check_found
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.plan import PlannedProject
-from ipexctl.projects.requirement_files import RequirementFiles, with_optional
+from ipexctl.projects.declaration import FILES
+from ipexctl.projects.layout import ProjectLayout
+from ipexctl.projects.requirement_files import UV_LOCK, RequirementFiles, with_optional
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError
@@ -79,33 +81,74 @@ def _request_of_project(
     for note in files.notes:
         on_step(f"note: {note}")
     if not taken:
-        if note := _note_on_none(files):
+        if note := _note_on_none(layout, files):
             on_step(f"note: {note}")
         return None
-    paths = [Path(os.path.relpath(layout.root / file)) for file in taken]
-    option = " ".join(f"-r {shlex.quote(str(path))}" for path in paths)
-    names = join_words([file.partition("[")[0] for file in taken])
+
+    def read(chosen: Sequence[str]) -> InstallRequest:
+        made = request(packages=(), files=_paths(layout, chosen), sources=Sources(), are_found=True)
+        for path in made.files:  # included files too
+            check_found(path, naming=f"ipexctl run {_options_for(layout, chosen)}")
+        return made
+
+    is_strict = bool(asked.extra or asked.group)
     try:
-        made = request(packages=(), files=paths, sources=Sources(), are_found=True)
-        for read in made.files:  # included files too
-            check_found(read, naming=f"ipexctl run {option}")
-    except NeedsChoice:
-        raise
+        made, usable = _read_usable(read, taken, on_step, is_strict=is_strict)
     except IndexNotNamed as error:
-        if asked.extra or asked.group:
+        option = _options_for(layout, taken)
+        if is_strict:
             error.fix = f"if you trust it, name the file in place of the extra or group: {option}"
             raise
-        on_step(f"note: {names} is left out: it names the index {error.index}; if you trust the file: {option}")
+        named = f"it names the index {error.index}; if you trust the file: {option}"
+        on_step(f"note: {_named(taken)} is left out: {named}")
         return None
-    except UserError as error:
-        if asked.extra or asked.group:
-            raise
-        on_step(f"note: {names} is left out: {error}; --no-requirements leaves it out in silence")
+    if made is None:
         return None
-    on_step(f"note: packages of {names} are installed, too; {_beside(files)}")
+    on_step(f"note: packages of {_named(usable)} are installed, too; {_beside(layout, files, usable)}")
     for note in made.notes:
         on_step(f"note: {note}")
-    return made
+    left_out = tuple(file for file in taken if file not in usable)
+    return replace(made, left_out=(*left_out, *made.left_out))
+
+
+def _read_usable(
+    read: Callable[[Sequence[str]], InstallRequest],
+    files: Sequence[str],
+    on_step: Callable[[str], None],
+    *,
+    is_strict: bool,
+) -> tuple[InstallRequest | None, list[str]]:
+    """Read each file by itself, so that a bad one leaves the others; then together, or only those nearest to the script
+    if others exclude a version of theirs."""
+    usable: list[str] = []
+    for file in files:
+        try:
+            read([file])
+            usable.append(file)
+        except UserError as error:
+            if is_strict or isinstance(error, IndexNotNamed):
+                raise
+            on_step(f"note: {file} is left out: {error}; --no-requirements leaves it out in silence")
+    try:
+        return read(usable) if usable else None, usable
+    except NeedsChoice as error:
+        nearest = [file for file in usable if PurePosixPath(file).parent == PurePosixPath(usable[0]).parent]
+        if is_strict or len(nearest) == len(usable):
+            raise
+        on_step(f"note: {error.message}; {_named(nearest)} counts, because the script is there")
+        return read(nearest), nearest
+
+
+def _named(files: Iterable[str]) -> str:
+    return join_words([file.partition("[")[0] for file in files])
+
+
+def _paths(layout: ProjectLayout, files: Iterable[str]) -> list[Path]:
+    return [Path(os.path.relpath(layout.root / file)) for file in files]
+
+
+def _options_for(layout: ProjectLayout, files: Iterable[str]) -> str:
+    return " ".join(f"-r {shlex.quote(str(path))}" for path in _paths(layout, files))
 
 
 def with_left_out(project: PlannedProject, asked: Asked, wanted: InstallRequest) -> PlannedProject:
@@ -114,16 +157,21 @@ def with_left_out(project: PlannedProject, asked: Asked, wanted: InstallRequest)
         return project._replace(requirements=())
     if not wanted.files:
         return project._replace(requirements=(), left_out=project.requirements)
-    return project._replace(left_out=wanted.left_out)
+    taken = tuple(file for file in project.requirements if file not in wanted.left_out)
+    return project._replace(requirements=taken, left_out=wanted.left_out)
 
 
-def _beside(files: RequirementFiles) -> str:
+def _beside(layout: ProjectLayout, files: RequirementFiles, usable: Sequence[str]) -> str:
     if files.unread:
-        return f"{files.unread} is not read beside a lock; for it alone: -r {shlex.quote(files.unread)}"
+        alone = f"for it alone: {_options_for(layout, [files.unread])}"
+        return f"{files.unread} is not read beside {_named(usable)}; {alone}"
+    is_list = PurePosixPath(usable[0]).name not in (UV_LOCK, *FILES)
+    if is_list and len({PurePosixPath(file).parent for file in usable}) > 1:
+        return f"for {usable[0]} alone: --install {_options_for(layout, usable[:1])}"
     return "without them: --no-requirements"
 
 
-def _note_on_none(files: RequirementFiles) -> str:
+def _note_on_none(layout: ProjectLayout, files: RequirementFiles) -> str:
     """Why no requirements were taken although there are some; or empty."""
     if files.is_computed:
         return (
@@ -133,7 +181,7 @@ def _note_on_none(files: RequirementFiles) -> str:
     if files.others:
         where = files.others[0].rpartition("/")[0]
         one = f"one of {where}/" if where else "one of these files"
-        return f"no requirements were taken; to take {one}: --install -r {shlex.quote(files.others[0])}"
+        return f"no requirements were taken; to take {one}: --install {_options_for(layout, files.others[:1])}"
     return ""
 
 

@@ -28,48 +28,8 @@ from ipexctl.hugging_face import (
 )
 from ipexctl.known_errors.gpu_code import suggestion_for
 from ipexctl.known_errors.match import KnownError, PatternMatch, quote_in_fix, shorten_text
+from ipexctl.known_errors.packages import known_packages
 from ipexctl.text import join_words
-
-_DIFFERING: Final = {
-    "absl": "absl-py",
-    "antlr4": "antlr4-python3-runtime",
-    "attr": "attrs",
-    "Bio": "biopython",
-    "bs4": "beautifulsoup4",
-    "Crypto": "pycryptodome",
-    "composer": "mosaicml",
-    "cv2": "opencv-python-headless",
-    "dateutil": "python-dateutil",
-    "dotenv": "python-dotenv",
-    "fairseq_cli": "fairseq",
-    "faiss": "faiss-cpu",
-    "git": "GitPython",
-    "google.protobuf": "protobuf",
-    "hydra": "hydra-core",
-    "ignite": "pytorch-ignite",
-    "imblearn": "imbalanced-learn",
-    "jwt": "pyjwt",
-    "mpl_toolkits": "matplotlib",
-    "OpenSSL": "pyopenssl",
-    "PIL": "pillow",
-    "pkg_resources": "setuptools<81",
-    "pynvml": "nvidia-ml-py",
-    "skimage": "scikit-image",
-    "sklearn": "scikit-learn",
-    "swift": "ms-swift",
-    "umap": "umap-learn",
-    "yaml": "pyyaml",
-    "zmq": "pyzmq",
-}
-_EQUAL: Final = (
-    *("accelerate", "datasets", "deepspeed", "diffusers", "einops", "evaluate", "lightning", "matplotlib", "mpi4py"),
-    *("numpy", "omegaconf", "pandas", "peft", "pytorch_lightning", "requests", "safetensors", "scipy"),
-    *("sentence_transformers", "sentencepiece", "tensorboard", "timm", "tokenizers", "torchaudio", "torchmetrics"),
-    *("torchvision", "tqdm", "transformers", "trl", "wandb"),
-    *("axolotl", "colossalai", "lerobot", "litgpt", "llamafactory", "xtuner"),
-)
-PACKAGES: Final = {**_DIFFERING, **{name: name.replace("_", "-") for name in _EQUAL}}
-
 
 _LOOPBACK: Final = re.compile(r"^(?:127\.|localhost$|::1$|\[::1\]$)")
 _TIERS: Final = {
@@ -146,7 +106,7 @@ def _ipex_of_other_torch(found: PatternMatch) -> tuple[str, str]:
 def _no_module(found: PatternMatch) -> tuple[str, str]:
     module = found.groups["module"]
     top = module.split(".")[0]
-    known = PACKAGES.get(module) or PACKAGES.get(top)
+    known = next(iter(known_packages().get(module) or known_packages().get(top, ())), "")
     sentence = "{hosts_have_no} Python module named {module}{doubt}".format_map(found.fields())
     if file := found.groups.get("file"):
         hidden = f"a file {file.rpartition('.')[2]}.py hides the package {file}, of which {module} is a part"

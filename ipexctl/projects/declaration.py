@@ -10,7 +10,7 @@ import configparser
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -56,6 +56,7 @@ class PackageDeclaration:
     """Group → name → `module:function`."""
     requires: tuple[str, ...] = ()
     """Requirements as they are written."""
+    extras: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
     version_files: tuple[str, ...] = ()
     """Python files, relative to the directory, that a build writes with the version."""
     is_compiled: bool = False
@@ -145,6 +146,10 @@ def requirement_texts(values: Any) -> tuple[str, ...]:
     return tuple(value for value in _texts(values) if _REQUIREMENT.fullmatch(value))
 
 
+def _extras(table: Any) -> dict[str, tuple[str, ...]]:
+    return {str(name): requirement_texts(values) for name, values in _table(table).items()}
+
+
 # pyproject.toml
 
 
@@ -173,6 +178,7 @@ def _of_pyproject(text: str, read: ReadText) -> dict[str, Any]:
             }
         ),
         "requires": requirement_texts(project.get("dependencies")),
+        "extras": _extras(project.get("optional-dependencies")),
         "version_files": _version_files(tool),
         "is_compiled": backend in _WITH_COMPILER or bool(_table(tool, "setuptools").get("ext-modules")),
         "is_workspace": isinstance(_table(tool, "uv").get("workspace"), Mapping),
@@ -309,14 +315,20 @@ def _of_setup_cfg(text: str, read: ReadText) -> dict[str, Any]:
     if version.startswith("attr:"):
         version = _version_of_attribute(version.removeprefix("attr:").strip(), filter(None, directories), read)
     groups = dict(config.items("options.entry_points")) if config.has_section("options.entry_points") else {}
+    extras = dict(config.items("options.extras_require")) if config.has_section("options.extras_require") else {}
     return {
         "file": SETUP_CFG,
         "name": safe_name(get("metadata", "name")),
         "version": safe_version(version),
         "directories": tuple(filter(None, directories)),
         "entry_points": entry_points_of(groups),
-        "requires": requirement_texts([line.strip() for line in get("options", "install_requires").splitlines()]),
+        "requires": _lines_in(get("options", "install_requires")),
+        "extras": {name: _lines_in(text) for name, text in extras.items()},
     }
+
+
+def _lines_in(text: str) -> tuple[str, ...]:
+    return requirement_texts([line.strip() for line in text.splitlines()])
 
 
 # setup.py
@@ -326,19 +338,24 @@ def _parsed(text: str) -> ast.Module:
     return parse(text.encode("utf-8", "surrogatepass")) or ast.Module([], [])
 
 
-def constants_of(tree: ast.Module) -> dict[str, Any]:
-    """Names that the module binds once, to a literal; the first `_MOST_NAMES` of them."""
-    all_names = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
+def constants_of(tree: ast.Module, body: Sequence[ast.stmt] | None = None) -> dict[str, Any]:
+    """Names that the module binds once, to a literal, with what it adds to them; the first `_MOST_NAMES` of them.
+    `body`: the statements that bind them, if these are not only the module's own."""
+    added = {id(node.target) for node in ast.walk(tree) if isinstance(node, ast.AugAssign)}
+    all_names = (node for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in added)
     bound = Counter(name.id for name in all_names if isinstance(name.ctx, ast.Store))
     values: dict[str, Any] = {}
-    for node in tree.body:
+    for node in tree.body if body is None else body:
         if len(values) >= _MOST_NAMES:
             break
+        value: ast.expr
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
             names, value = [node.target.id], node.value
         elif isinstance(node, ast.Assign):
             names = [target.id for target in node.targets if isinstance(target, ast.Name)]
             value = node.value
+        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            names, value = [node.target.id], ast.BinOp(node.target, node.op, node.value)
         else:
             continue
         for name in names:
@@ -361,9 +378,22 @@ def _value_of(node: ast.AST | None, names: Mapping[str, Any]) -> Any:
         return node.value
     if isinstance(node, ast.Name):
         return names.get(node.id)
-    if isinstance(node, (ast.List, ast.Tuple)):
-        items = [_value_of(item, names) for item in node.elts]
-        return None if any(item is None for item in items) else items
+    if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
+        items: list[Any] = []
+        for item in node.elts:
+            value = _value_of(item.value if isinstance(item, ast.Starred) else item, names)
+            is_known = isinstance(value, list) if isinstance(item, ast.Starred) else value is not None
+            if not is_known or len(items) > _LONGEST_SUM:
+                return None
+            items += value if isinstance(item, ast.Starred) else [value]
+        return items
+    if isinstance(node, ast.Call):
+        return _value_of_call(node, names)
+    if isinstance(node, ast.JoinedStr):
+        parts = [_value_of(part.value if isinstance(part, ast.FormattedValue) else part, names) for part in node.values]
+        texts = [part for part in parts if isinstance(part, str)]
+        is_known = len(texts) == len(parts) and sum(map(len, texts)) <= _LONGEST_SUM
+        return "".join(texts) if is_known else None
     if isinstance(node, ast.Dict):
         keys = [_value_of(key, names) for key in node.keys]
         values = [_value_of(value, names) for value in node.values]
@@ -379,6 +409,20 @@ def _value_of(node: ast.AST | None, names: Mapping[str, Any]) -> Any:
         left, right = _value_of(node.left, names), _value_of(node.right, names)
         is_same = type(left) is type(right) and isinstance(left, (str, list))
         return left + right if is_same and len(left) + len(right) <= _LONGEST_SUM else None
+    return None
+
+
+def _value_of_call(node: ast.Call, names: Mapping[str, Any]) -> Any:
+    """`list(…)` and the like of a known list; the parts of a known text."""
+    arguments = [_value_of(argument, names) for argument in node.args]
+    if isinstance(node.func, ast.Name):
+        is_list = node.func.id in ("list", "tuple", "set", "sorted") and len(arguments) == 1
+        return arguments[0] if is_list and isinstance(arguments[0], list) else None
+    if isinstance(node.func, ast.Attribute) and node.func.attr in ("split", "splitlines", "strip"):
+        text = _value_of(node.func.value, names)
+        is_known = len(arguments) <= (node.func.attr != "splitlines") and all(arguments)
+        if isinstance(text, str) and is_known and all(isinstance(argument, str) for argument in arguments):
+            return getattr(text, node.func.attr)(*arguments)
     return None
 
 
@@ -401,17 +445,11 @@ class SetupCall:
     where: tuple[str, ...] = ()
     """The directories of `find_packages(…)`."""
     opened: tuple[str, ...] = ()
-    """Text files that setup.py opens by a literal name."""
+    """Requirement lists that the code of `install_requires` names, its own first."""
 
 
 def read_setup_call(text: str) -> SetupCall:
     tree = _parsed(text)
-    names = constants_of(tree)
-    opened = tuple(
-        found
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and isinstance(found := node.value, str) and _is_list_name(found)
-    )
     call = next(
         (
             node
@@ -422,19 +460,63 @@ def read_setup_call(text: str) -> SetupCall:
         None,
     )
     if call is None:
-        return SetupCall(opened=opened)
-    values = {word.arg: literal_of(word.value, names) for word in call.keywords if word.arg is not None}
-    packages = next((word.value for word in call.keywords if word.arg == "packages"), None)
+        return SetupCall()
+    around = (node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.If)) and call in ast.walk(node))
+    names = constants_of(tree, [*tree.body, *(statement for node in around for statement in node.body)])
+    words = {word.arg: word.value for word in call.keywords if word.arg is not None}
+    values = {name: literal_of(value, names) for name, value in words.items()}
+    for word in call.keywords:
+        more = literal_of(word.value, names) if word.arg is None else None
+        values |= more if isinstance(more, dict) else {}
+    packages = words.get("packages")
     where: list[str] = []
     if isinstance(packages, ast.Call):
         arguments = [*packages.args[:1], *(word.value for word in packages.keywords if word.arg == "where")]
         where = [found for node in arguments if isinstance(found := literal_of(node, names), str)]
     known = {name: value for name, value in values.items() if value is not None}
-    return SetupCall(known, frozenset(values.keys() - known.keys()), tuple(where), opened)
+    required = words.get("install_requires")
+    opened = dict.fromkeys(_lists_opened_by(required, tree) if required is not None else ())
+    return SetupCall(known, frozenset(values.keys() - known.keys()), tuple(where), tuple(opened))
+
+
+def _lists_opened_by(expression: ast.AST, tree: ast.Module) -> Iterator[str]:
+    """The lists that an expression names, then those that the code names to which its variables and functions lead."""
+    code = dict[str, list[ast.AST]]()
+    for node in ast.walk(tree):
+        bound = [*getattr(node, "targets", ()), getattr(node, "target", None), getattr(node, "optional_vars", None)]
+        value: Any = getattr(node, "value", None) or getattr(node, "iter", None) or getattr(node, "context_expr", None)
+        for target in filter(None, bound if isinstance(value, ast.AST) else ()):
+            for name in (each.id for each in ast.walk(target) if isinstance(each, ast.Name)):
+                code.setdefault(name, []).append(value)
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            code.setdefault(node.name, []).append(node)
+    waiting, seen = [expression], set[int]()
+    while waiting:
+        part = waiting.pop(0)
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        for node in ast.walk(part):
+            if _is_list_name(path := _joined_path(node)):
+                yield path
+            waiting += code.pop(node.id, ()) if isinstance(node, ast.Name) else ()
+
+
+def _joined_path(node: ast.AST) -> str:
+    """The constant parts of a text, of `join("requirements", "base.txt")`, of `HERE / "requirements" / "base.txt"`."""
+    parts: list[ast.AST] = [node]
+    if isinstance(node, ast.Call):
+        parts = [*node.args]
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+        inner = node.left.right if isinstance(node.left, ast.BinOp) else node.left
+        parts = [inner, node.right]
+    texts = [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+    return posixpath.normpath("/".join(texts)) if texts else ""
 
 
 def _is_list_name(text: str) -> bool:
-    return len(text) < 200 and re.fullmatch(r"[\w./-]*requirements?[\w./-]*\.(?:txt|in)", text) is not None
+    is_short = len(text) < 200 and is_below(text)
+    return is_short and re.fullmatch(r"[\w./-]*requirements?[\w./-]*\.(?:txt|in)", text) is not None
 
 
 def _of_setup_py(text: str, read: ReadText) -> dict[str, Any]:
@@ -450,5 +532,6 @@ def _of_setup_py(text: str, read: ReadText) -> dict[str, Any]:
         "directories": (*call.where, *directories),
         "entry_points": entry_points_of(groups) if isinstance(groups, Mapping) else {},
         "requires": requirement_texts(values.get("install_requires")),
+        "extras": _extras(values.get("extras_require")),
         "is_compiled": "ext_modules" in values or "ext_modules" in call.computed,
     }

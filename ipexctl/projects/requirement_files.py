@@ -1,11 +1,12 @@
-"""The files that name what a project requires, for `run --install` and for hints: uv's lock alone; else the nearest
-pyproject.toml and requirements.txt together; else setup.cfg or setup.py; else conda's file; and what each own package
-declares. Avoids slow imports, because it runs at each start of a run.
+"""The files that name what a project requires, for `run --install` and for hints: the lists from the script's directory
+up to the root together, uv's lock in place of the packages' own declarations; else the list that a README installs;
+else conda's file. Avoids slow imports, because it runs at each start of a run.
 """
 
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -14,16 +15,22 @@ from typing import Final, NamedTuple
 
 from ipexctl.found_files import TomlError, parse_toml
 from ipexctl.node.env.check import normalize
-from ipexctl.projects.declaration import FILES, PYPROJECT, SETUP_CFG, SETUP_PY, read_setup_call
+from ipexctl.projects.declaration import FILES, PYPROJECT, SETUP_CFG, SETUP_PY, is_below, read_setup_call
 from ipexctl.projects.layout import ProjectLayout
 from ipexctl.projects.project_files import TextReader
 
 UV_LOCK: Final = "uv.lock"
 REQUIREMENTS: Final = "requirements.txt"
 CONDA: Final = ("environment.yml", "environment.yaml", "conda.yml", "conda.yaml")
+_READMES: Final = ("README.md", "README.rst", "README.txt", "README", "INSTALL.md")
+_PIP_LINE: Final = re.compile(r"\bpip3? install\b[^\n`]*?\s(?:-r|--requirement)[ =]?\s*[\"']?([\w./-]+)")
+_FOR_DEVELOPERS: Final = re.compile(
+    r"(?<![a-z])(dev|devel|development|docs?|tests?|testing|notebooks?|lint|linting|style|ci|build|tools?)(?![a-z])",
+    re.IGNORECASE,
+)
 _NAME: Final = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 _CONDA_LINE: Final = re.compile(r"\s*-\s+[\"']?([A-Za-z0-9][A-Za-z0-9._-]*)")
-_MAIN: Final = ("requirements", "base", "main")
+_MAIN: Final = ("requirements", "base", "main", "runtime", "core", "common")
 _MOST_OTHERS: Final = 20
 DYNAMIC: Final = "leaves its dependencies to its build (dynamic), which ipexctl does not run"
 WRITE_DYNAMIC: Final = (
@@ -39,9 +46,9 @@ class RequirementFiles(NamedTuple):
     names: frozenset[str] = frozenset()
     """Normalized names of the packages in them, without the project's own."""
     optional: tuple[tuple[str, str], ...] = ()
-    """Normalized name of a package, and the extra or group that has it, as an option: `--extra dev`."""
+    """Normalized name of a package, and the extra, group or untaken file that has it, as an option: `--extra dev`."""
     unread: str = ""
-    """A requirements.txt beside a lock, which is not read."""
+    """A list beside those that are taken, which is not read."""
     others: tuple[str, ...] = ()
     """Files of requirements that nobody takes unless they are named; one for all uses comes first."""
     is_computed: bool = False
@@ -50,10 +57,11 @@ class RequirementFiles(NamedTuple):
     """Why files do not count."""
 
     def option_for(self, packages: Sequence[str]) -> str:
-        """The extras or groups that have the packages; empty unless all are in one."""
+        """The extras and groups, or the files, that have the packages; empty unless all are in them."""
         found = dict(self.optional)
-        options = [found.get(normalize(package), "") for package in packages]
-        return " ".join(dict.fromkeys(options)) if all(options) else ""
+        options = dict.fromkeys(found.get(normalize(package), "") for package in packages)
+        are_files = {option.startswith("-r ") for option in options}
+        return " ".join(options) if all(options) and len(are_files) == 1 else ""
 
 
 def find_requirement_files(layout: ProjectLayout, start: Path) -> RequirementFiles:
@@ -63,22 +71,23 @@ def find_requirement_files(layout: ProjectLayout, start: Path) -> RequirementFil
     found: list[str] = []
     unread, is_computed = "", False
     for directory in chain:
-        found, unread, is_computed_here = _files_in(layout.root, directory, notes)
-        is_computed |= is_computed_here
-        if found:
-            break
-    is_locked = found and os.path.basename(found[0]) == UV_LOCK
+        files, unread_here, is_computed_here = _files_in(layout.root, directory, notes)
+        found += files
+        unread, is_computed = unread or unread_here, is_computed or is_computed_here
+    is_locked = any(os.path.basename(file) == UV_LOCK for file in found)
     for package in layout.own if not is_locked else ():
         for name in _declaring(layout.root, package.directory)[:1]:
             found += [name] if name not in found else []
         is_dynamic = _is_dynamic(TextReader(layout.root / package.directory)(PYPROJECT))
         if is_dynamic and package.directory not in {os.path.dirname(file) or "." for file in found}:
             notes.append(f"{_joined(package.directory, PYPROJECT)} {DYNAMIC}; {WRITE_DYNAMIC}")
-    if not found:
-        found = next((list(files) for directory in chain if (files := _conda_in(layout.root, directory))), [])
-    others = () if found else tuple(_other_files(layout.root))
-    names, optional = _names_in(layout, found)
+    conda = next((file for directory in chain for file in _conda_in(layout.root, directory)), "")
     is_computed = is_computed and not found
+    found = found or [file for directory in chain for file in _lists_in_readme(layout.root, directory)][:1]
+    found = found or [conda] * bool(conda)
+    others = tuple(file for file in (*_other_files(layout.root), conda) if file and file not in found)
+    names, optional = _names_in(layout, found, others)
+    unread = unread or (conda if conda in others else "")
     return RequirementFiles(tuple(found), names, optional, unread, others, is_computed, tuple(dict.fromkeys(notes)))
 
 
@@ -140,14 +149,29 @@ def _declaring(root: Path, directory: str) -> list[str]:
     return [_joined(directory, name) for name in found]
 
 
+def _lists_in_readme(root: Path, directory: str) -> Iterator[str]:
+    """Lists below the root, none for developers, that a README installs."""
+    read = TextReader(root)
+    for text in (read(_joined(directory, name)) for name in _READMES):
+        for match in _PIP_LINE.finditer(text):
+            file = posixpath.normpath(_joined(directory, match[1]))
+            if is_below(file) and not _FOR_DEVELOPERS.search(file) and read(file).strip():
+                yield file
+
+
 def _conda_in(root: Path, directory: str) -> tuple[str, ...]:
     return tuple(_joined(directory, name) for name in CONDA if (root / directory / name).is_file())[:1]
 
 
 def _other_files(root: Path) -> Iterator[str]:
-    for pattern in ("requirements*.txt", "requirements*/*.txt", "requirements*/*.in"):
-        for path in sorted(root.glob(pattern), key=lambda path: (path.stem not in _MAIN, path))[:_MOST_OTHERS]:
-            yield path.relative_to(root).as_posix()
+    patterns = ("*requirements*.txt", "requirements*/*.txt", "requirements*/*.in")
+    files = [path for pattern in patterns for path in sorted(root.glob(pattern))[:_MOST_OTHERS]]
+
+    def rank(path: Path) -> tuple[bool, bool]:
+        return _FOR_DEVELOPERS.search(str(path.relative_to(root))) is not None, path.stem not in _MAIN
+
+    for path in sorted(files, key=rank):
+        yield path.relative_to(root).as_posix()
 
 
 def _has_dependencies(pyproject: str) -> bool:
@@ -171,27 +195,34 @@ def _parsed(text: str) -> dict[str, object]:
         return {}
 
 
-def _names_in(layout: ProjectLayout, files: Sequence[str]) -> tuple[frozenset[str], tuple[tuple[str, str], ...]]:
+def _names_in(
+    layout: ProjectLayout, files: Sequence[str], others: Sequence[str]
+) -> tuple[frozenset[str], tuple[tuple[str, str], ...]]:
     names: set[str] = set()
     optional: dict[str, str] = {}
     for file in files:
-        directory, name = os.path.split(file)
-        text = TextReader(layout.root / (directory or "."))(name)
-        if name in CONDA:
-            names |= {normalize(match[1]) for match in map(_CONDA_LINE.match, text.splitlines()) if match}
-        elif name not in (*FILES, UV_LOCK):  # a lock also has what only other packages and groups require
-            names |= set(_of_lines(text.splitlines()))
+        names |= set(_names_of(layout, file))
     for package in layout.own:
         names |= set(_of_lines(package.declaration.requires))
-        document = _parsed(TextReader(layout.root / package.directory)(PYPROJECT))
-        project = document.get("project")
-        extras = project.get("optional-dependencies") if isinstance(project, dict) else None
-        for option, table in (("--extra", extras), ("--group", document.get("dependency-groups"))):
-            for key, entries in table.items() if isinstance(table, dict) else ():
-                for entry in _of_lines(entries if isinstance(entries, list) else ()):
+        groups = _table(TextReader(layout.root / package.directory)(PYPROJECT), "dependency-groups")
+        for option, table in (("--extra", package.declaration.extras), ("--group", groups)):
+            for key, entries in table.items():
+                for entry in _of_lines(entries if isinstance(entries, (list, tuple)) else ()):
                     optional.setdefault(entry, f"{option} {shlex.quote(str(key))}")
+    for file in others:
+        for name in _names_of(layout, file):
+            optional.setdefault(name, f"-r {shlex.quote(os.path.relpath(layout.root / file))}")
     own = frozenset(layout.members)
     return frozenset(names) - own, tuple((name, option) for name, option in optional.items() if name not in own | names)
+
+
+def _names_of(layout: ProjectLayout, file: str) -> Iterator[str]:
+    """The names in a list; none of a lock, which also has what only other packages and groups require."""
+    name, text = os.path.basename(file), TextReader(layout.root)(file)
+    if name in CONDA:
+        yield from (normalize(match[1]) for match in map(_CONDA_LINE.match, text.splitlines()) if match)
+    elif name not in (*FILES, UV_LOCK):
+        yield from _of_lines(text.splitlines())
 
 
 def _of_lines(lines: Sequence[object]) -> Iterator[str]:

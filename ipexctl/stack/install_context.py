@@ -206,13 +206,16 @@ def install_request(
         read_package_request,
         sources_of,
         with_project_indexes,
+        without_torch,
     )
 
-    packages_read = read_package_request(packages, files, ProjectScope(layout, needed, Path.cwd()))
+    packages_read = read_package_request(packages, files, ProjectScope(layout, needed, Path.cwd(), are_found))
     torch = None if stack.torch else packages_read.torch
     if torch is not None and (refusal := _refuse_torch(stack, torch, rows)):
         origin = next(place for line, place in packages_read.origins.items() if Requirement(line).name == "torch")
-        raise UserError(f"{origin}: {refusal.reason}", fix=refusal.fix)
+        if not are_found:
+            raise UserError(f"{origin}: {refusal.reason}", fix=refusal.fix)
+        packages_read, torch = without_torch(packages_read, f"{origin}: {refusal.reason}"), None
     wanted = [line for line in map(Requirement, packages_read.lines) if line.url is None]
     names = frozenset(canonicalize_name(line.name) for line in wanted)
     project = Sources.of_project(find_indexes(layout)) if wanted else Sources()

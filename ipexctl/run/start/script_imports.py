@@ -22,8 +22,8 @@ from ipexctl.errors import FileError, UserError
 from ipexctl.file_reader import SCRIPT, NotRegularError, read_regular
 from ipexctl.hosts.host import Host, quote
 from ipexctl.hosts.nodeset import fold
-from ipexctl.known_errors.error_table import PACKAGES
 from ipexctl.known_errors.gpu_code import find_gpu_lines
+from ipexctl.known_errors.packages import known_packages
 from ipexctl.launch.request import MPI_MODULES, Gathered
 from ipexctl.limits import IMPORTS_CHECK
 from ipexctl.node.common.asked import Asked
@@ -449,7 +449,7 @@ def _fix(imports: Sequence[Import], script: ScriptFile) -> str:
     if script.call_from_above:
         return f"a directory above this one has {names[0]}: {script.call_from_above}"
     known = {name: package for name in names if (package := find_package(name, script))}
-    # PACKAGES has a version for a module that other versions of the package lack.
+    # The table has a version for a module that other versions of the package lack.
     if lost := [name for name in names if normalize(known.get(name, name)) in script.packages]:
         return f"the environment had {join_words(lost)} and is damaged; to build it again: {script.install}"
     if removed := [name for name in names if name in sys.stdlib_module_names]:
@@ -481,7 +481,9 @@ def _install_fix(names: Sequence[str], known: Mapping[str, str], script: ScriptF
         return f"the project takes packages from {index}; if you trust it: {script.install} {more}"
     if script.own and script.install_by_run:
         others = [package for package in packages if package not in of_project]
-        option = script.requirements.option_for(others) if not unknown else ""
+        option = script.requirements.option_for(others)
+        if option.startswith("-r ") and script.requirements.files:
+            option = f"-r {_requirement_files(script)} {option}"
         if is_new or option:  # what the project requires may bring the others
             return script.install_by_run.replace("--install", f"--install {option}".rstrip(), 1)
     elif script.own and is_new and len(of_project) == len(names):
@@ -515,11 +517,12 @@ def find_package(module: str, script: ScriptFile) -> str:
     layout = script.layout
     if layout is not None and (layout.is_own(module) or module in layout.own_modules):
         return ""
-    if known := PACKAGES.get(module):
-        return known
-    name = normalize(module)
-    if name in script.requirements.names or name in dict(script.requirements.optional):
-        return name
+    of_project = {*script.requirements.names, *dict(script.requirements.optional)}
+    known = known_packages().get(module, ())
+    if known or normalize(module) in of_project:
+        return next(
+            (name for name in known if project_of(name) in of_project), known[0] if known else normalize(module)
+        )
     found = find_distribution(layout.root, module) if layout is not None else ""
     return "" if layout is not None and layout.is_own(found) else found
 

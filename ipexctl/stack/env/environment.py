@@ -19,9 +19,9 @@ from packaging.utils import canonicalize_name
 
 from ipexctl.facts.facts import Facts
 from ipexctl.hosts.host import Host
-from ipexctl.known_errors.error_table import PACKAGES as MODULES
 from ipexctl.known_errors.error_table import known_errors
 from ipexctl.known_errors.match import FailureContext, KnownError, RankOutput, cause_of
+from ipexctl.known_errors.packages import known_packages
 from ipexctl.limits import ENV_BUILD, ENV_CHECK, ENV_STEP
 from ipexctl.node.common.answer import Json
 from ipexctl.node.env.build import BuildRequest, LockedWheel
@@ -319,7 +319,8 @@ def _other_stack(record: EnvRecord) -> str:
 def _missing_package(phase: VerifyPhase) -> str:
     found = re.findall(r"No module named '([\w.]+)'", phase.text)
     top = found[-1].partition(".")[0] if found else ""
-    return "" if top in _STACK_MODULES else shlex.quote(MODULES.get(top, top))
+    known = () if top in _STACK_MODULES else known_packages().get(top, ())
+    return shlex.quote(known[0]) if known else ""
 
 
 def _output(phase: VerifyPhase) -> RankOutput:

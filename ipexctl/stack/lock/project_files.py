@@ -1,6 +1,6 @@
 """Requirements in a project's own files: pyproject.toml, setup.cfg, setup.py, uv.lock and conda's, with the extras or
 groups of `-r FILE[NAME]`. uv reads its own lock (`uv export`, offline), and setup.py is read as text. What hosts cannot
-install is left out with a note; conda packages that pip may lack are refused."""
+install is left out with a note."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from ipexctl.errors import FileError, NeedsChoice, UserError
+from ipexctl.errors import FileError, UserError
 from ipexctl.found_files import TomlError, parse_toml
 from ipexctl.hosts.host import did_you_mean, quote
 from ipexctl.hosts.yaml_tree import YamlNode, YamlTree, is_null
+from ipexctl.known_errors.packages import known_packages
 from ipexctl.limits import PROJECT_LOCK
 from ipexctl.node.common.http import strip_login
 from ipexctl.projects.declaration import FILES, PYPROJECT, SETUP_CFG, SETUP_PY, read_setup_call
@@ -50,14 +51,14 @@ _OTHER_LOCKS: Final = {
     "pixi.lock": "write them into a requirements file",
 }
 _CUDA: Final = re.compile(r"(nvidia|cuda)-.+|(pytorch-)?triton(-.+)?")
-_LOCAL: Final = re.compile(r"(==\s*[\w.]+?)\+\w[\w.]*")
+LOCAL: Final = re.compile(r"(==\s*[\w.]+?)\+\w[\w.]*")
 _OF_CONDA: Final = frozenset(
     "python pip setuptools wheel pytorch torchvision torchaudio pytorch-cuda pytorch-mutex cudatoolkit cpuonly mkl "  # noqa: SIM905
     "cudnn nccl blas libblas openmp intel-openmp ca-certificates openssl nodefaults".split()
 )
 """Conda packages that stand for Python, pip, the torch stack or libraries that wheels bring."""
-_NAMED_ALIKE: Final = frozenset("numpy scipy pandas tqdm pyyaml matplotlib pillow requests h5py".split())  # noqa: SIM905
-"""Packages of pip that have the same name in conda."""
+_OTHER_IN_CONDA: Final = frozenset({"graphviz", "redis", "sox"})
+"""Names of other packages of pip; the others that the table of modules knows are the same in both."""
 _DEPTH: Final = 50
 HASH: Final = re.compile(r"\s--hash[=\s]\S+")
 GROUP: Final = "group:"
@@ -73,6 +74,8 @@ class ProjectScope:
     """Modules that the script imports in any case."""
     typed: Path = Path()
     """The directory of the call."""
+    are_found: bool = False
+    """True if the call does not name the files."""
 
     def is_own(self, name: str) -> bool:
         return self.layout.is_own(name)
@@ -142,7 +145,7 @@ def read_project_file(
     if names:
         raise UserError(f"{path} has no extras: [{','.join(names)}] is for {PYPROJECT} and {UV_LOCK}", fix=f"-r {path}")
     if path.suffix in (".yml", ".yaml") and (path.name in CONDA or re.search(r"(?m)^dependencies:", text)):
-        return ProjectLines(tuple(_of_conda(path, text)))
+        return _of_conda(path, text)
     if (match := re.search(r"(?m)^[\w.-]+=[\w.]+=\w+$", text)) is not None:
         line = _line_with(path, text, match[0], match[0])
         raise line.error("this is a list of conda packages", match[0], "write pip's packages into a requirements file")
@@ -322,7 +325,7 @@ def _of_uv_lock(path: Path, text: str, names: Sequence[str], scope: ProjectScope
         if _CUDA.fullmatch(canonicalize_name(package)):
             left_out.append(package)
             continue
-        public = _LOCAL.sub(r"\1", line)
+        public = LOCAL.sub(r"\1", line)
         if public != line:
             left_out.append(re.split(r"[;\s]", line)[0])
             public = HASH.sub("", public)  # of the build that is left out
@@ -424,38 +427,42 @@ def _with_workspace(project: str) -> str:
     return project if "workspace" in uv else f"{project}\n[tool.uv.workspace]\n"
 
 
-def _of_conda(path: Path, text: str) -> Iterator[FileLine]:
+def _of_conda(path: Path, text: str) -> ProjectLines:
     tree = YamlTree(text, path)
     lines = text.splitlines()
     entries = tree.entries(tree.root, "an environment of conda") if tree.root is not None else []
     dependencies = [entry.value for entry in entries if entry.key == "dependencies"]
-    refused: list[str] = []
+    found: list[FileLine] = []
+    left_out: list[FileLine] = []
+    alike = {canonicalize_name(name) for names in known_packages().values() for name in names} - _OTHER_IN_CONDA
     for node in (node for value in dependencies for node in _items(tree, value, "dependencies")):
         number = node.start_mark.line + 1
         if node.id == "mapping":
             for entry in tree.entries(node, "pip and its packages"):
                 for item in _items(tree, entry.value, "the packages of pip"):
                     number = item.start_mark.line + 1
-                    yield FileLine(path, number, tree.text(item), lines[number - 1])
+                    found.append(FileLine(path, number, tree.text(item), lines[number - 1]))
             continue
         package = tree.text(node).rpartition("::")[2]
         name = re.split(r"[^\w.-]", package, maxsplit=1)[0].lower()
         if name in _OF_CONDA or re.match(r"(lib)?cuda", name):
             continue
-        if name in _NAMED_ALIKE:
+        if name in alike:
             version = re.search(r"[<>=!~].*", package)
             wanted = re.sub(r"(?<![<>=!~])=(?!=)(?P<v>[^=,]+)(=.*)?", r"==\g<v>.*", version[0]) if version else ""
-            yield FileLine(path, number, f"{name}{wanted.replace('.*.*', '.*')}", lines[number - 1])
+            line = f"{name}{wanted.replace('.*.*', '.*')}"
+            found.append(FileLine(path, number, line, lines[number - 1]))
             continue
-        refused.append(name)
-    if refused:
-        more = f" and {format_count(len(refused) - 1, 'other')}" if len(refused) > 1 else ""
-        with_all = " ".join(f"--with {name}" for name in refused if re.fullmatch(r"[a-z0-9][a-z0-9._-]*", name))
-        raise NeedsChoice(
-            f"{path.name} has conda packages ({refused[0]}{more}), but hosts get pip's wheels",
-            fix=f"if pip has them: ipexctl install {with_all}; with conda on every host: ipexctl run --python "
-            f"{_conda_python(entries, tree)} train.py",
+        left_out.append(FileLine(path, number, name, lines[number - 1]))
+    note = ""
+    if left_out:
+        more = f" and {format_count(len(left_out) - 1, 'other package')}" if len(left_out) > 1 else ""
+        note = (
+            f"{_place(left_out[0])}: conda's {left_out[0].text}{more} {'are' if more else 'is'} left out: hosts get "
+            f"pip's wheels; with conda on every host: --python {_conda_python(entries, tree)}"
         )
+    names = tuple(line.text for line in left_out)
+    return ProjectLines(tuple(found), (note,) if note else (), left_out=names)
 
 
 def _conda_python(entries: Sequence[Any], tree: YamlTree) -> str:

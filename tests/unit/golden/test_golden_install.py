@@ -13,7 +13,7 @@ from golden_file import Case, golden_diff, refusal, refused
 from lock_helpers import plan
 from stack_helpers import host, index, planned
 from test_answers_chosen import at
-from test_project_requirements import CONDA, PYPROJECT
+from test_project_requirements import PYPROJECT
 
 from case_table import literals_of
 from ipexctl.errors import UserError
@@ -46,7 +46,6 @@ PROJECT_FILES = (
     ("pyproject.toml", PYPROJECT.replace('["ruff"]', '[{include-group = "style"}]'), "[style]"),
     ("setup.py", "from setuptools import setup\nsetup(install_requires=read())\n"),
     ("setup.cfg", "[options]\ninstall_requires = peft\n", "[train]"),
-    ("environment.yml", CONDA.replace("- pip\n", "- scikit-learn=1.4\n  - r-base\n  - faiss-cpu\n")),
     ("spec.txt", "numpy=1.26.4=py311h64a7726_0\n"),
     ("environment.yml", "dependencies: 5\n"),
     ("environment.yml", "dependencies:\n- pip: peft\n"),

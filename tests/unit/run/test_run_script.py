@@ -235,6 +235,42 @@ def test_fix_names_the_file_of_the_project_that_has_the_package(
         assert failure_of(done, missing_there).fix != by_run  # which has just run
 
 
+@pytest.mark.parametrize(
+    ("modules", "option"),
+    [
+        (("pytest",), "--extra dev"),
+        (("pytest", "brought_by_pytest"), "--extra dev"),  # a name that nobody knows takes no extra away
+        (("wandb", "pytest"), "--extra log --extra dev"),
+        (("cv2",), "-r setup.py -r requirements/vision.txt"),
+        (("peft",), "-r setup.py -r environment.yaml"),
+        (("wandb", "cv2"), ""),  # --extra and -r exclude each other
+        (("timm", "pytest"), ""),  # no list has timm
+    ],
+)
+def test_extras_of_setup_py_and_lists_that_nobody_takes_are_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, modules: tuple[str, ...], option: str
+) -> None:
+    setup = "setup(name='x', install_requires=['rich'], extras_require={'dev': ['pytest'], 'log': ['wandb>=0.1']})"
+    (tmp_path / "setup.py").write_text(f"from setuptools import setup\n{setup}\n")
+    (tmp_path / "environment.yaml").write_text("dependencies:\n  - peft\n")
+    (tmp_path / "requirements").mkdir()
+    (tmp_path / "requirements" / "vision.txt").write_text("opencv-python==4.5\n")
+    monkeypatch.chdir(tmp_path)
+    layout = read_layout(tmp_path, tmp_path)
+    files = find_requirement_files(layout, tmp_path)
+    by_run = "ipexctl run --install train.py"
+    script = needs(*modules, install="ipexctl install", install_by_run=by_run, requirements=files, layout=layout)
+    fix = failure_of(script, {"a": list(modules)}).fix
+    assert fix.partition(" train.py")[0] == f"ipexctl run --install {option}" if option else "run" not in fix
+
+
+def test_a_module_is_of_the_package_that_the_project_names(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("opencv-python\n")
+    layout = read_layout(tmp_path, tmp_path)
+    script = needs("cv2", "tqdm", requirements=find_requirement_files(layout, tmp_path), layout=layout)
+    assert failure_of(script, {"a": ["cv2", "tqdm"]}).fix == "ipexctl install --with opencv-python --with tqdm"
+
+
 def test_a_module_that_only_other_versions_have_does_not_mean_a_damaged_environment() -> None:
     script = needs("pkg_resources", install="ipexctl install", packages=frozenset({"setuptools", "torch"}))
     assert failure_of(script, {"a": ["pkg_resources"]}).fix == "ipexctl install --with 'setuptools<81'"

@@ -1,0 +1,2 @@
+from setuptools import setup
+setup(name='tinylm', install_requires=['tqdm'])
