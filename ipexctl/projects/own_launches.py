@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -24,6 +24,30 @@ _LAUNCH: Final = re.compile(
 )
 _MAKES_LAUNCHERS: Final = frozenset(("FORCE_TORCHRUN", "NPROC_PER_NODE"))
 """Variables that make a tool start torchrun: LLaMA-Factory, and ms-swift and xtuner."""
+_STARTS_PROCESS: Final = re.compile(
+    r"subprocess\.(run|call|Popen|check_call|check_output|getoutput|getstatusoutput)|os\.(system|popen|exec\w+|spawn\w+)"
+    r"|os\.posix_spawnp?|asyncio\.create_subprocess_(exec|shell)"
+)
+_LAUNCHES: Final = re.compile(
+    r"torch\.distributed\.(run|launch)\.(main|run)|torch\.distributed\.launcher\.(api\.)?elastic_launch"
+    r"|accelerate\.commands\.launch\.(main|launch_command|multi_gpu_launcher|simple_launcher)"
+)
+"""Functions of launchers that start ranks."""
+_LOOKS_FOR: Final = re.compile(r"(which|whereis|command -v|pip3?|pgrep|pkill|killall)\b")
+"""Programs that get a launcher's name and do not start it."""
+_TARGET: Final = re.compile(
+    r"(?:^|\s)(?:-m\s+(?!torch\.|accelerate\.)(?P<module>[A-Za-z_][\w.]*)|(?P<file>[\w./-]+\.py))(?=\s|$)"
+)
+
+
+class Launch(NamedTuple):
+    """A call that starts a launcher."""
+
+    launcher: str
+    file: Path
+    line: int
+    targets: tuple[str, ...]
+    """What it may be given to start: paths of scripts, and names of modules behind `-m `."""
 
 
 class Spawner(NamedTuple):
@@ -36,6 +60,8 @@ class Spawner(NamedTuple):
 
 
 def find_spawner(tree: ast.Module, text: str, file: str) -> Spawner | None:
+    if _LAUNCH.search(text) and (launch := _launch_in(tree, Path(file), frozenset())) is not None:
+        return Spawner(file, launch.line, "")
     if not any(word in text for word in ("spawn", "start_processes", "nproc_per_node", "detectron2", "ddp_")):
         return None
     names = dict(_imported(tree))
@@ -79,8 +105,8 @@ def _dotted(node: ast.AST, names: Mapping[str, str]) -> str:
     return ".".join((names.get(node.id, node.id), *reversed(parts)))
 
 
-def find_launch(module: str, places: Sequence[Path]) -> tuple[str, Path, int] | None:
-    """The launcher that a command's module, or one that it imports of its own package, starts; its file and line."""
+def find_launch(module: str, places: Sequence[Path]) -> Launch | None:
+    """The first call that starts a launcher, in a command's module or in one that it imports of its own package."""
     found = find_module(module, places)
     if found is None:
         return None
@@ -94,18 +120,85 @@ def find_launch(module: str, places: Sequence[Path]) -> tuple[str, Path, int] | 
                 dotted = ".".join([*base, *filter(None, (imported.module,))])
                 names = (dotted, *(f"{dotted}.{name}" for name in imported.names))
                 paths += [each[0] for name in names if (each := find_module(name, places)) is not None]
-    for file in dict.fromkeys(paths):
-        own = parse(_bytes_of(file))
-        for node in ast.walk(own) if own is not None else ():
-            text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
-            if isinstance(node, ast.ImportFrom) and node.module == "accelerate.commands.launch":
-                text = node.module
-            elif not _MAKES_LAUNCHERS.isdisjoint(_set_variables(node)):
-                text = "torchrun"
-            if (match := _LAUNCH.search(text)) and not _is_prose(text):
-                launcher = "accelerate launch" if "accelerate" in match[1] else "torchrun"
-                return launcher, file, getattr(node, "lineno", 0)
+    trees = {file: own for file in dict.fromkeys(paths) if (own := parse(_bytes_of(file))) is not None}
+    helpers = frozenset(name for own in trees.values() for name in _process_helpers(own))
+    return next((launch for file, own in trees.items() if (launch := _launch_in(own, file, helpers)) is not None), None)
+
+
+def _launch_in(tree: ast.Module, file: Path, helpers: Collection[str]) -> Launch | None:
+    """`helpers`: functions that start a process from their arguments."""
+    names, values = dict(_imported(tree)), _values_by_name(tree)
+    for node in ast.walk(tree):
+        if not _MAKES_LAUNCHERS.isdisjoint(_set_variables(node)):
+            return Launch("torchrun", file, getattr(node, "lineno", 0), ())
+        if not isinstance(node, ast.Call):
+            continue
+        dotted = _dotted(node.func, names)
+        texts = [dotted] if _LAUNCHES.fullmatch(dotted) else []
+        if _STARTS_PROCESS.fullmatch(dotted) or dotted.rpartition(".")[2] in helpers:
+            texts = list(_texts_reached([*node.args, *(word.value for word in node.keywords)], values))
+        if match := next((match for text in texts if (match := _LAUNCH.search(text))), None):
+            targets = (found[2] or f"-m {found[1]}" for text in texts for found in _TARGET.finditer(text))
+            launcher = "accelerate launch" if "accelerate" in match[1] else "torchrun"
+            return Launch(launcher, file, node.lineno, tuple(targets))
     return None
+
+
+def _process_helpers(tree: ast.Module) -> Iterator[str]:
+    """Functions that start a process."""
+    names = dict(_imported(tree))
+    for function in ast.walk(tree):
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            calls = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
+            if any(_STARTS_PROCESS.fullmatch(_dotted(call, names)) for call in calls):
+                yield function.name
+
+
+def _values_by_name(tree: ast.Module) -> dict[str, list[ast.AST]]:
+    """Name of a variable or attribute → what code assigns or appends to it; of a function → what it returns."""
+    found: dict[str, list[ast.AST]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)) and node.value is not None:
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                found.setdefault(_last_name(target), []).append(node.value)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr in ("append", "extend", "insert"):
+                found.setdefault(_last_name(node.func.value), []).extend(node.args)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            returned = (each.value for each in ast.walk(node) if isinstance(each, ast.Return))
+            found.setdefault(node.name, []).extend(value for value in returned if value is not None)
+    return found
+
+
+def _last_name(node: ast.AST) -> str:
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+
+
+def _texts_reached(nodes: Sequence[ast.AST], values: Mapping[str, Sequence[ast.AST]]) -> Iterator[str]:
+    """The texts of a command's expressions, and of the values of their names. What is only compared is left out."""
+    waiting, seen = list(nodes), {""}
+    while waiting:
+        node = waiting.pop(0)
+        if isinstance(node, ast.Compare):
+            continue
+        text = _text_of(node)
+        if text and not _LOOKS_FOR.match(text):
+            yield text
+        if (name := _last_name(node)) not in seen:
+            seen.add(name)
+            waiting += values.get(name, ())
+        waiting += [child for child in ast.iter_child_nodes(node) if not (text and isinstance(child, ast.Constant))]
+
+
+def _text_of(node: ast.AST) -> str:
+    """A literal text, `_` for what it does not show; a list's words with blanks; empty for anything else."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else ""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_text_of(part) or "_" for part in node.values)
+    if isinstance(node, (ast.List, ast.Tuple)):
+        return " ".join(_text_of(item) or "_" for item in node.elts)
+    return ""
 
 
 def _set_variables(node: ast.AST) -> Iterator[str]:
@@ -116,12 +209,6 @@ def _set_variables(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
         keys = [node.slice]
     yield from (key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str))
-
-
-def _is_prose(text: str) -> bool:
-    """True for a docstring or a help text, which may name a launcher that the code does not start."""
-    first = text.strip().partition(" ")[0]
-    return len(text) > 40 and _LAUNCH.search(first) is None and "python" not in first
 
 
 def _bytes_of(path: Path) -> bytes:

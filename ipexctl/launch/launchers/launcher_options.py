@@ -14,7 +14,13 @@ from typing import Any, Final, get_args
 from ipexctl.node.common.asked import Allocator, OpenMp
 
 NUMBERS: Final = ("n", "ppn", "nodes", "min_hosts", "omp", "ccl_workers", "master_port", "max_restarts")
-FLAGS: Final[Mapping[str, tuple[str, int]]] = {"one_host": ("nodes", 1), "oversubscribe": ("oversubscribe", True)}
+MPI_FRAMEWORKS: Final = frozenset(("btl", "pml", "mtl", "coll", "osc", "io", "opal", "mpi", "ucx"))
+"""First words of Open MPI's parameters that its library reads in the ranks."""
+FLAGS: Final[Mapping[str, tuple[str, int]]] = {
+    "one_host": ("nodes", 1),
+    "oversubscribe": ("oversubscribe", True),
+    "one_rank_a_host": ("ppn", 1),
+}
 """Target of an option without a value → ipexctl's option and the value it gets."""
 CHOICES: Final = {"allocator": get_args(Allocator), "openmp": get_args(OpenMp)}
 LEFT_OUT: Final[Mapping[str, str]] = {
@@ -147,13 +153,22 @@ LAUNCHERS: Final = (
         "mpirun",
         _named("mpirun, mpiexec, mpiexec.hydra, orterun"),
         _options(
-            "n: n np; ppn: ppn perhost N npernode; hostfile: f hostfile machinefile; hosts: hosts host H; "
-            "iface: iface; variable: genv env x; bind_to: bind_to; ignored: map_by output_filename outfile_pattern",
-            "oversubscribe: oversubscribe; ignored: allow_run_as_root report_bindings l prepend_rank tag_output",
+            "n: n np c; ppn: ppn perhost grr N npernode; hostfile: f hostfile machinefile; hosts: hosts host H; "
+            "iface: iface; variable: genv env x; mca: mca gmca prtemca pmixmca; bind_to: bind_to; "
+            "ignored: map_by output_filename outfile_pattern errfile_pattern prepend_pattern bootstrap bootstrap_exec "
+            "launcher launcher_exec rmk demux binding tmpdir localhost prefix display genvexcl envexcl",
+            "oversubscribe: oversubscribe; one_rank_a_host: pernode; "
+            "ignored: allow_run_as_root report_bindings l prepend_rank tag_output timestamp_output genvall genvnone "
+            "envall envnone print_rank_map print_all_exitcodes rr v verbose q quiet nolocal ordered_output "
+            "silent_abort display_map display_allocation nooversubscribe use_hwthread_cpus bynode byslot bycore "
+            "bysocket",
         ),
         {
             "timeout": f"--time-limit {_IN_FRONT}, also in seconds",
-            "genvlist": f"-x {_IN_FRONT}, once for each variable",
+            **dict.fromkeys(("genvlist", "envlist"), f"-x {_IN_FRONT}, once for each variable"),
+            **dict.fromkeys(("cpus_per_proc", "cpus_per_rank", "cpus_per_task"), f"--omp N {_IN_FRONT}"),
+            "npersocket": f"--ppn N and --bind socket {_IN_FRONT}",
+            **dict.fromkeys(("configfile", "app"), "paste the line of that file"),
             **dict.fromkeys(("wdir", "wd"), f"ranks start in the project; to name another: --cwd {_IN_FRONT}"),
         },
         runs_commands=True,

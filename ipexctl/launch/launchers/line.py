@@ -22,6 +22,7 @@ _VARIABLE: Final = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<value>.*)", re.DOTALL
 _PREFIXES: Final = frozenset(
     "nohup time exec sudo nice stdbuf timeout numactl taskset setsid command chrt env".split()  # noqa: SIM905
 )
+_CHANGE_THE_RUN: Final = ("sudo", "timeout")
 _QUOTED_OR_COMMENT: Final = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.|(?:(?<=[\s;&|()<>])|\A)#[^\n]*""", re.DOTALL)
 PASTED_LINE: Final = (
     "paste the launcher's line itself after ipexctl run --, without quotes around it; --setup FILE sources a file of "
@@ -93,20 +94,28 @@ def own_line(words: Sequence[str]) -> tuple[str, ...] | None:
 
 
 def _plain(words: tuple[str, ...]) -> tuple[str, ...] | None:
-    """The words if they begin with a launcher. Raises a UserError if a launcher follows another program."""
+    """The words from the launcher on, without `numactl …` and the like in front of it; None without a launcher.
+    Raises a UserError if a program in front of it changes more than where it runs."""
     if not words or launcher_at(words, 0) is not None:
         return words or None
-    if PurePosixPath(words[0]).name in _PREFIXES or re.match(r"[A-Za-z_]\w*=", words[0]):
+    at = prefix_length(words)
+    if not at or launcher_at(words, at) is None:
+        return None
+    if any(_VARIABLE.fullmatch(word) or PurePosixPath(word).name in _CHANGE_THE_RUN for word in words[:at]):
+        raise refused_word(
+            words, 0, f"{words[0]} before {words[at]}: {words[at]} would start in each rank",
+            f"leave {words[0]} out: -x NAME=VALUE sets a variable, --time-limit S ends the run",
+        )  # fmt: skip
+    return words[at:]
+
+
+def prefix_length(words: Sequence[str]) -> int:
+    """The number of words before a launcher, Python or a script behind another program, such as `numactl -C 0-3`."""
+    if words and (PurePosixPath(words[0]).name in _PREFIXES or re.match(r"[A-Za-z_]\w*=", words[0])):
         for at in range(1, len(words)):
-            if launcher_at(words, at) is not None:
-                raise refused_word(
-                    words, 0, f"{words[0]} before {words[at]}: {words[at]} would start in each rank",
-                    f"leave {words[0]} out: the run belongs to node0, ipexctl binds the ranks, and -x NAME=VALUE sets "
-                    "a variable",
-                )  # fmt: skip
-            if is_python(words[at]) or words[at].endswith(".py"):
-                break  # what follows are arguments of a script
-    return None
+            if launcher_at(words, at) is not None or is_python(words[at]) or words[at].endswith(".py"):
+                return at
+    return 0
 
 
 def _of_script(script: str) -> tuple[str, ...] | None:
@@ -130,7 +139,8 @@ def launcher_in(script: str) -> str:
         words = tuple(command.split())
         with_launcher = True
         with contextlib.suppress(UserError):
-            found = launcher_at(_plain(words) or (), 0)
+            words = _plain(words) or ()
+            found = launcher_at(words, 0)
             with_launcher = found is not None and not found[0].environment
         if with_launcher:
             return PurePosixPath(words[0]).name

@@ -9,14 +9,22 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any, Final, NamedTuple
 
 from ipexctl.errors import CommandLineError, UserError
 from ipexctl.hosts.host import did_you_mean, quote
-from ipexctl.launch.launchers.launcher_options import CHOICES, FLAGS, LEFT_OUT, NUMBERS, VARIABLES, LauncherRow
-from ipexctl.launch.launchers.line import is_python, launcher_at, own_line, refused_word, split_variables
+from ipexctl.launch.launchers.launcher_options import (
+    CHOICES,
+    FLAGS,
+    LEFT_OUT,
+    MPI_FRAMEWORKS,
+    NUMBERS,
+    VARIABLES,
+    LauncherRow,
+)
+from ipexctl.launch.launchers.line import is_python, launcher_at, own_line, prefix_length, refused_word, split_variables
 from ipexctl.node.common.asked import CommandKind, Export
 from ipexctl.text import is_variable_name
 
@@ -62,6 +70,8 @@ class PastedLine:
     tool: LauncherRow | None = None
     """The row of a tool's command."""
     variables: tuple[LineVariable, ...] = ()
+    in_front: str = ""
+    """A program before the launcher or Python, such as `numactl -C 0-3`, that is left out."""
 
 
 def read_line(words: Sequence[str], environ: Mapping[str, str], *, is_script: bool = False) -> PastedLine | None:
@@ -76,10 +86,12 @@ def read_line(words: Sequence[str], environ: Mapping[str, str], *, is_script: bo
             what, fix = f"{command[0]} follows the variables", "options of ipexctl stand before the variables"
         raise refused_word(words, min(len(words) - len(command), len(words) - 1), what, fix)
     found = own_line(command)
-    if found is None and not variables and not (is_script and words and is_python(words[0])):
+    at = prefix_length(command) if found is not None or is_script else 0
+    in_front, command = shlex.join(command[:at]), command[at:]
+    if found is None and not variables and not (is_script and command and (at or is_python(command[0]))):
         return None
     line = _Reader(found or command, environ, variables).read(is_script=is_script)
-    return None if found is None and line.kind == "command" and not variables else line
+    return None if found is None and line.kind == "command" and not variables else replace(line, in_front=in_front)
 
 
 def _program(words: tuple[str, ...], row: LauncherRow | None) -> tuple[CommandKind, tuple[str, ...], str | None]:
@@ -238,7 +250,7 @@ class _Reader:
         end = at + 1
         if has_value and not equals:
             value, end = self._value(at, end), end + 1
-        if target == "variable" and name != "x" and "=" not in value:
+        if target == "mca" or (target == "variable" and name != "x" and "=" not in value):
             value, end = f"{value}={self._value(at, end)}", end + 1
         if target in ("script", "module_name"):
             self._program = (value,)
@@ -259,8 +271,8 @@ class _Reader:
         if target in self._typed:
             self._typed[target].append(source)
             self._accelerate |= {name: value} if target == "accelerate" else {}
-        elif target == "variable":
-            self._export(value, at, source)
+        elif target in ("variable", "mca"):
+            (self._export if target == "variable" else self._parameter)(value, at, source)
         elif target in ("packages", "extras"):
             (self._packages if target == "packages" else self._extras).extend(value.split(","))
         elif target == "nodes" and (found := re.fullmatch(r"([0-9]{1,9}):([0-9]{1,9})", value)):
@@ -291,6 +303,16 @@ class _Reader:
         self._set("limit", ",".join(sign + part[1] for part in parts if part), source)
         if ppn := counts.pop():
             self._set("ppn", ppn, source)
+
+    def _parameter(self, text: str, _: int, source: str) -> None:
+        """Read Open MPI's `--mca NAME VALUE`: of its library, or of the mpirun that is left out."""
+        name, _, value = text.partition("=")
+        if name in ("btl_tcp_if_include", "oob_tcp_if_include") and "," not in value:
+            self._set("iface", value, source)
+        elif name.partition("_")[0] in MPI_FRAMEWORKS:
+            self._variable(f"OMPI_MCA_{name}", value, source)
+        else:
+            self._typed["ignored"].append(source)
 
     def _export(self, text: str, at: int, source: str) -> None:
         """Read `-genv NAME=VALUE`, `-x NAME=VALUE` or `-x NAME`, whose value is never shown."""

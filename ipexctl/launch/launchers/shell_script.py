@@ -7,14 +7,16 @@ has is quoted, so a shell executes nothing of the script when the line is pasted
 
 from __future__ import annotations
 
+import posixpath
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.launch.launchers.launcher_options import LauncherRow
-from ipexctl.launch.launchers.line import PASTED_LINE, launcher_at, launcher_in, split_variables
+from ipexctl.launch.launchers.line import PASTED_LINE, is_python, is_shell, launcher_at, launcher_in, split_variables
 from ipexctl.text import join_words, printable
 
 _OF_SHELL: Final = re.compile(r"(?!\x7fELF|#!)|#!.*\b(?:sh|bash|dash|ksh|zsh)\b")
@@ -25,7 +27,7 @@ _HERE_DOCUMENT: Final = re.compile(
 _STATEMENT: Final = re.compile(r"(?:[^\n\\'\"(]|\\[\s\S]|'[^']*'|\"(?:\\[\s\S]|[^\"\\])*\"|(?<=[\w]=)\([^()]*\)|\()+")
 """A line, with those that a backslash, a quotation or an array joins to it."""
 _ASSIGNED: Final = re.compile(
-    r"\s*(?:(?:export|readonly|local|declare)\s+)?(?P<name>[A-Za-z_]\w*)="
+    r"\s*(?:(?P<export>export|readonly|local|declare)\s+)?(?P<name>[A-Za-z_]\w*)="
     r"(?:\((?P<array>[^()]*)\)|'(?P<single>[^']*)'|\"(?P<double>[^\"]*)\"|(?P<word>(?:\$\{[^{}\n]*\}|[^\s;&|()<>'\"])*))\s*(?:;\s*)?(?:#.*)?"
 )
 _USED: Final = re.compile(
@@ -33,19 +35,47 @@ _USED: Final = re.compile(
 )
 _WORDS_OF: Final = re.compile(r"\"(\$(?:[@*]|\{(?:[@*]|\w+\[[@*]\])\}))\"")
 """Quoted arguments and arrays, which stay several words."""
-_KEYWORDS: Final = frozenset(("if", "then", "else", "elif", "do", "exec", "time", "nohup", "!", "{", "env"))
+_CONTROL: Final = frozenset(("if", "then", "else", "elif", "do", "!", "{"))
+_KEYWORDS: Final = _CONTROL | {"exec", "time", "nohup", "env"}
 _OPERATOR: Final = re.compile(r"[;&|()<>]+")
+_OWN_PATH: Final = r"(?:\$\{?(?:0|BASH_SOURCE(?:\[0\])?)\}?)"
+_OWN_DIRECTORY: Final = re.compile(
+    rf"""\$\(\s*dirname\s+(?:--\s+)?"?(?:\$\((?:realpath|readlink\s+-f)\s+"?{_OWN_PATH}"?\)|{_OWN_PATH})"?\s*\)"""
+    rf"""|`\s*dirname\s+"?{_OWN_PATH}"?\s*`|\$\{{(?:0|BASH_SOURCE(?:\[0\])?)%/\*\}}"""
+)
+_DIRECTORY_OF: Final = re.compile(
+    r"""\$\(\s*(?:cd(?:\s+-P)?|realpath|readlink\s+-f)\s+(?:--\s+)?"?(?P<path>[\w./+-]+)"?\s*"""
+    r"""(?:(?:>\s*/dev/null\s*(?:2>&1\s*)?)?(?:&&|;)\s*pwd(?:\s+-P)?\s*)?\)"""
+)
+_HERE: Final = re.compile(r"\$\(\s*pwd\s*\)|`\s*pwd\s*`|\$(?:\{PWD\}|PWD\b)")
+_PREPARES: Final = frozenset(("source", ".", "conda", "mamba", "module", "ml", "mkdir", "pip", "pip3", "uv"))
+"""Commands of which a note says that they are left out with the script."""
+_SAYS: Final = frozenset(
+    "echo printf set export ulimit sleep wait exit date trap true : hostname pwd which nvidia-smi tee shopt unset "  # noqa: SIM905
+    "clear lscpu".split()
+)
+"""Commands without which a launcher starts the same."""
 _COMPUTED: Final = re.compile(r"\$\(\([^()]*\)\)|\$\([^()]*\)|`[^`]*`")
 _COMPUTED_VALUE: Final = "\0"
+_UNCLEAR: Final = re.compile(r"[$`\0]")
 _SPECIAL: Final = re.compile(r"[\"$`\\!]")
 _MOST_STATEMENTS: Final = 2000
 _LONGEST: Final = 4000
 
 
-class LineOfScript(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class LineOfScript:
     number: int
     launcher: str
+    """Empty for a line of Python or `uv run`, which each rank may run."""
     words: tuple[str, ...]
+    exports: Mapping[str, str] = field(default_factory=dict, hash=False)
+    directory: str = "."
+    """Where `cd` has led."""
+    left_out: tuple[str, ...] = ()
+    """Statements that prepare the line."""
+    other: int = 0
+    """The line of another command; 0 if the script starts nothing else."""
 
     @property
     def unknown(self) -> tuple[str, ...]:
@@ -56,6 +86,11 @@ class LineOfScript(NamedTuple):
     def is_computed(self) -> bool:
         """True if only a shell can compute one of the words."""
         return any(_COMPUTED_VALUE in word for word in self.words)
+
+    @property
+    def stands_for_script(self) -> bool:
+        """True if the script starts this line and nothing else, with values that the script shows."""
+        return not (self.unknown or self.is_computed or self.other) and self.directory == "."
 
     def __str__(self) -> str:
         """The line to paste: a shell puts in the unknown variables, and executes nothing else."""
@@ -75,42 +110,120 @@ def _in_shell(word: str) -> str:
     )
 
 
-def check_file(path: str, text: str, arguments: Sequence[str], variables: Mapping[str, str]) -> None:
-    """Refuse a shell script that starts a launcher on a line of its own. Raises a UserError."""
+def read_file(
+    path: str, text: str, arguments: Sequence[str], variables: Mapping[str, str], read: Callable[[str], str]
+) -> LineOfScript | None:
+    """The line that stands for a shell script; None if each rank can run the script itself. Raises a UserError for a
+    launcher's line that does not stand for it. `read` reads the scripts that it calls."""
     if not _OF_SHELL.match(text):
-        return
-    text = _HERE_DOCUMENT.sub(lambda found: "\n" * found[0].count("\n"), text)
-    found = launcher_line(text, arguments, variables)
-    if found is None:
-        if launcher := launcher_in(text):
+        return None
+    found = launcher_line(text, arguments, variables, path, read)
+    if found is None or not found.launcher:
+        if launcher := launcher_in(_HERE_DOCUMENT.sub("", text)):
             raise UserError(f"{path} starts {launcher}: {launcher} would start in each rank", fix=PASTED_LINE)
-        return
+        return found if found is not None and found.stands_for_script else None
+    if found.stands_for_script:
+        return found
     unknown = f"set {join_words(found.unknown)} in this shell, and " if found.unknown else ""
-    fix = f"{unknown}paste its line: ipexctl run {found}"
+    change = f"cd {shlex.quote(found.directory)} && " if found.directory != "." else ""
+    fix = f"{unknown}paste its line: {change}ipexctl run {found}"
     if found.is_computed:
         place = f"line {found.number} of {path}"
-        fix = f"replace each $(…) and `…` in {place} with its value, and paste the line behind ipexctl run"
+        fix = f"replace each $(…) and `…` in {place} with its value, and paste the line behind {change}ipexctl run"
     raise UserError(f"{path} starts {found.launcher} (line {found.number}), which would start in each rank", fix=fix)
 
 
-def launcher_line(text: str, arguments: Sequence[str], variables: Mapping[str, str]) -> LineOfScript | None:
-    """The first command of the script that starts ranks, with the values that the script shows."""
-    known, left = dict(variables), list(arguments)
-    for number, statement in _statements(text):
+def launcher_line(
+    text: str,
+    arguments: Sequence[str],
+    variables: Mapping[str, str],
+    path: str = "",
+    read: Callable[[str], str] = lambda _: "",
+) -> LineOfScript | None:
+    """The first command of the script that starts ranks, else the first of Python, with the values that the script
+    shows."""
+    text = _HERE_DOCUMENT.sub(lambda found: "\n" * found[0].count("\n"), text)
+    own = posixpath.dirname(path) or "."
+    if re.fullmatch(r"[\w./+-]+", own):
+        text = _DIRECTORY_OF.sub(lambda used: used["path"], _OWN_DIRECTORY.sub(own, text))
+    script = _Script(dict(variables), list(arguments), read)
+    for number, statement in _statements(_HERE.sub(".", text)):
+        script.read_statement(number, statement)
+    return script.found and replace(script.found, left_out=tuple(dict.fromkeys(script.left_out)), other=script.other)
+
+
+class _Script:
+    """What the statements of a script up to now have set, and the line that they start."""
+
+    def __init__(self, known: dict[str, str], arguments: list[str], read: Callable[[str], str]) -> None:
+        self._known, self._arguments, self._read = known, arguments, read
+        self._exported = set[str]()
+        self._directory = "."
+        self.found: LineOfScript | None = None
+        self.left_out: list[str] = []
+        self.other = 0
+
+    def read_statement(self, number: int, statement: str) -> None:
         if (assigned := _ASSIGNED.fullmatch(statement)) is not None:
             value = next(filter(None, assigned.group("array", "double", "word")), "")
-            known[assigned["name"]] = assigned["single"] or _filled(value, known, left)
+            self._known[assigned["name"]] = assigned["single"] or _filled(value, self._known, self._arguments)
+            self._exported |= {assigned["name"]} if assigned["export"] == "export" else set()
         elif re.fullmatch(r"\s*shift\s*;?\s*", statement):
-            left = left[1:]
-        elif len(statement) <= _LONGEST:
-            filled = _COMPUTED.sub(_COMPUTED_VALUE, _filled(statement, known, left))
+            self._arguments = self._arguments[1:]
+        elif len(statement) > _LONGEST:
+            self.other = self.other or number
+        else:
+            filled = _COMPUTED.sub(_COMPUTED_VALUE, _filled(statement, self._known, self._arguments))
             for words in _commands(filled):
-                first, at = _start(words)
-                if (start := launcher_at(words, at)) is not None and not start[0].environment:
-                    row, behind = start
-                    kept = _without_unknown(words, behind, row)
-                    return LineOfScript(number, row.name, (*words[first:behind], *kept))
-    return None
+                self._read_command(number, words)
+
+    def _read_command(self, number: int, words: tuple[str, ...]) -> None:
+        first, at = _start(words)
+        name = "".join(words[at : at + 1])
+        line = _line_at(words, first, at, number) or self._line_of_script(words, at, number)
+        if line is not None and (self.found is None or (line.launcher and not self.found.launcher)):
+            self.other = self.other or (self.found.number if self.found is not None else line.other)
+            values = {name: self._known[name] for name in self._exported if name in self._known}
+            unclear = [name for name, value in values.items() if _UNCLEAR.search(value)]
+            self.left_out += [*(f"export {name}" for name in unclear), *line.left_out]
+            exports = {name: value for name, value in values.items() if name not in unclear}
+            directory = posixpath.normpath(posixpath.join(self._directory, line.directory))
+            self.found = replace(line, exports={**exports, **line.exports}, directory=directory)
+        elif name == "cd" and len(words) == at + 2 and self.found is None:
+            self._directory = posixpath.join(self._directory, words[at + 1])
+        elif name == "export":
+            self._known |= split_variables(words[at + 1 :])[0]
+            self._exported |= {word.partition("=")[0] for word in words[at + 1 :]}
+        elif line is None and name in _PREPARES:
+            self.left_out.append(" ".join(words[at:]))
+        elif line is not None or (name and name not in _SAYS):
+            self.other = self.other or number
+        if any(word in _CONTROL for word in words[:first]):
+            self.other = self.other or number
+
+    def _line_of_script(self, words: Sequence[str], at: int, number: int) -> LineOfScript | None:
+        """The line of a script that a command runs, `sh x.sh` or `./x.sh`."""
+        at += at < len(words) and is_shell(words[at])
+        if not "".join(words[at : at + 1]).endswith((".sh", ".bash")):
+            return None
+        path = posixpath.normpath(posixpath.join(self._directory, words[at]))
+        line = launcher_line(self._read(path), words[at + 1 :], self._known, path)
+        return line and replace(line, number=number)
+
+
+def _line_at(words: Sequence[str], first: int, at: int, number: int) -> LineOfScript | None:
+    start = launcher_at(words, at)
+    if start is not None and not start[0].environment:
+        row, behind = start
+        return LineOfScript(number, row.name, (*words[first:behind], *_without_unknown(words, behind, row)))
+    if start is None and not (at < len(words) and is_python(words[at])):
+        return None
+    behind = at if start is None else start[1]
+    if start is not None and words[behind : behind + 1] in (("sync",), ("pip",)):
+        return None
+    inner = (launcher_at(words, each) for each in range(behind, len(words)) if start is not None)
+    launcher = next((found[0].name for found in inner if found is not None), "")
+    return LineOfScript(number, launcher, tuple(words[first:]))
 
 
 def _statements(text: str) -> Iterator[tuple[int, str]]:
@@ -138,16 +251,20 @@ def _filled(text: str, known: Mapping[str, str], arguments: Sequence[str]) -> st
 def _commands(statement: str) -> Iterator[tuple[str, ...]]:
     lexer = shlex.shlex(statement, posix=True, punctuation_chars=";&|()<>")
     lexer.whitespace_split, lexer.commenters = True, ""
-    words = list[str]()
+    words, operator = list[str](), ""
     try:
         for word in lexer:
             if word.startswith("#") and not words:
                 break
             if not _OPERATOR.fullmatch(word):
-                words.append(word)
+                words += [] if operator[:1] in ("<", ">") else [word]
+                operator = ""
                 continue
-            is_redirected = word[0] in "<>" and words[-1:] in (["1"], ["2"])
-            yield tuple(words[:-1] if is_redirected else words)
+            operator = word
+            if word[0] in "<>":
+                words = words[:-1] if words[-1:] in (["1"], ["2"]) else words
+                continue
+            yield tuple(words)
             words = []
     except ValueError:  # an unterminated quotation
         return

@@ -21,16 +21,17 @@ from ipexctl.file_reader import SCRIPT, read_regular
 from ipexctl.found_files import check_found
 from ipexctl.hosts.host import Host
 from ipexctl.launch.accelerate_config import default_file, read_accelerate, read_accelerate_file
-from ipexctl.launch.launchers.launcher_options import ACCELERATE
+from ipexctl.launch.launchers.launcher_options import ACCELERATE, LAUNCHERS, LauncherRow
 from ipexctl.launch.launchers.line import is_python, is_shell, split_variables
 from ipexctl.launch.launchers.options import SHELL, PastedLine, TakenValue, read_line
-from ipexctl.launch.launchers.shell_script import check_file
-from ipexctl.node.common.asked import Asked, Export
+from ipexctl.launch.launchers.shell_script import LineOfScript, read_file
+from ipexctl.node.common.asked import Asked, CommandKind, Export
 from ipexctl.run_options import DECLARED
 from ipexctl.spec import AccelerateConfig, RunSpec
 from ipexctl.text import format_count, join_words
 
 _STARTS_TORCHRUN: Final = re.compile(r"^[^#\n]*\b(NPROC_PER_NODE|NNODES)[\"']?\s*:", re.MULTILINE)
+_SECRET: Final = re.compile(r"token|key|secret|passw", re.IGNORECASE)
 _RANKS, _HOSTS = ("n", "ppn"), ("hostfile", "hosts")
 _SAME: Final = (
     *(_RANKS, _HOSTS, ("accelerate_config", "config_file")),
@@ -85,14 +86,20 @@ def unwrap(
     asked = spec.asked
     line = read_line(asked.argv, environ, is_script=asked.kind == "script")
     if line is None or not line.names:
-        _check_script(*split_variables(asked.argv))
+        variables, words = split_variables(asked.argv)
+        if (found := _read_script(variables, words)) is not None:
+            values = (f"{name}={value}" for name, value in {**found.exports, **variables}.items())
+            inside = spec_with(spec, "script", (*values, *found.words))
+            if (inner := unwrap(inside, given, config, environ)) is not None:
+                return replace(inner, note=_note_on_script(words, found, inner.note))
+        if line is None and asked.kind == "script" and is_shell(words[0]) and len(words) > 1:
+            return UnwrappedCall(spec_with(spec, "command", words), config)
     if line is None:
         return None
     if line.tool is not None and line.argv[0] == line.tool.module_of_files:
         _check_settings(line.tool.name, line.argv[2])
-    if line.tool is not None and line.tool.only_one_rank and asked.n != 1:
-        words = shlex.join(split_variables(asked.argv)[1])
-        raise UserError(f"{line.tool.name}: {line.tool.only_one_rank}", fix=f"ipexctl run -n 1 {words}")
+    if asked.n != 1 and (reason := _only_one_rank(line)):
+        raise UserError(reason, fix=f"ipexctl run -n 1 {shlex.join(split_variables(asked.argv)[1])}")
     by_call = {*given, *(f"${export.name}" for export in asked.exports)}
     by_call |= {name for names in _SAME if by_call & {*names} for name in names}
     wins = {name: taken for name, taken in line.values.items() if name not in by_call}
@@ -115,18 +122,52 @@ def unwrap(
     return UnwrappedCall(spec, config, wins, note, tuple(_variable_notes(line, wins)))
 
 
-def _check_script(variables: Mapping[str, str], words: Sequence[str]) -> None:
-    """Refuse a local shell script that starts a launcher: `./run.sh`, `bash -x run.sh`."""
+def spec_with(spec: RunSpec, kind: CommandKind, words: Sequence[str]) -> RunSpec:
+    return replace(spec, asked=spec.asked._replace(kind=kind, argv=tuple(words)))
+
+
+def _only_one_rank(line: PastedLine) -> str:
+    """Why what the line starts is for one rank; empty if it is not, or the line starts one."""
+    if line.kind == "command" and line.argv[:2] == ("tune", "run") and line.argv[-1:]:
+        recipe = "".join(line.argv[2:3])
+        return f"tune run {recipe} trains in one process" if recipe.endswith("_single_device") else ""
+    if line.kind != "module":
+        return ""
+    rows = (row for row in LAUNCHERS if row.only_one_rank)
+    row = next((row for row in rows if line.argv[: len(argv_of(row))] == argv_of(row)), None)
+    return f"{row.name}: {row.only_one_rank}" if row is not None else ""
+
+
+def argv_of(row: LauncherRow) -> tuple[str, ...]:
+    """The module that a tool's ranks run, with the tool's subcommand if the module reads it."""
+    tool, *words = row.name.split()
+    return (row.module, *(words if row.module == tool else ()))
+
+
+def _note_on_script(words: Sequence[str], found: LineOfScript, inner: str) -> str:
+    script = next(word for word in words if not is_shell(word) and not word.startswith("-"))
+    left_out = f", without: {'; '.join(found.left_out)}" if found.left_out else ""
+    note = f"every rank runs what line {found.number} of {script} starts, in place of the script{left_out}"
+    return f"{note}; {inner}" if inner else note
+
+
+def _read_script(variables: Mapping[str, str], words: Sequence[str]) -> LineOfScript | None:
+    """The line that stands for a local shell script, `./run.sh` or `bash -x run.sh`; None if ranks can run it. Raises a
+    UserError for any other that starts a launcher."""
     at = 0
     if is_shell(words[0]):
         at = next((at for at, word in enumerate(words) if at and not word.startswith("-")), len(words))
     path = "".join(words[at : at + 1])
+    return read_file(path, _read_text(path), words[at + 1 :], variables, _read_text)
+
+
+def _read_text(path: str) -> str:
+    """The text of a local script; empty if it is no file or can't be read."""
     if not os.path.isfile(path):  # noqa: PTH113 - Path.is_file raises for a long word
-        return
-    text = ""
-    with contextlib.suppress(OSError):  # what can't be read is left alone
-        text = read_regular(path, SCRIPT).decode(errors="replace")
-    check_file(path, text, words[at + 1 :], variables)
+        return ""
+    with contextlib.suppress(OSError):
+        return read_regular(path, SCRIPT).decode(errors="replace")
+    return ""
 
 
 def _check_settings(tool: str, path: str) -> None:
@@ -180,18 +221,17 @@ def _variable_notes(line: PastedLine, wins: Mapping[str, TakenValue]) -> Iterato
 
 def _note(line: PastedLine, wins: Mapping[str, TakenValue], first: str) -> str:
     names = line.names or ((first,) if is_python(first) and line.kind != "command" else ())
+    in_front = (
+        f"{line.in_front} is left out, as ipexctl binds the ranks and keeps the run itself" if line.in_front else ""
+    )
     if not names:
-        return ""
+        return in_front
     verb, pronoun = ("is", "it") if len(names) == 1 else ("are", "they")
     reason = f"{pronoun} would launch again" if line.names else "ipexctl starts Python itself"
     if line.environment and len(names) == 1:
         reason = "hosts do not have the environments of the control machine"
     of_variables = {variable.text for variable in line.variables}
-    given = {
-        name: taken
-        for name, taken in wins.items()
-        if taken.source not in {SHELL, name[1:], *of_variables} and name != "master_addr"
-    }
+    given = {name: taken for name, taken in wins.items() if taken.source not in {SHELL, *of_variables}}
     parts = {
         "taken over": [
             *itertools.starmap(_shown, given.items()),
@@ -213,13 +253,14 @@ def _note(line: PastedLine, wins: Mapping[str, TakenValue], first: str) -> str:
     elif line.argv[:2] == tuple(names[-1].split()):
         start = f"every rank runs {names[-1]}, without torchrun, because it would launch again"
     parts_shown = [f"{what}: {', '.join(words)}" for what, words in parts.items() if words]
-    return "; ".join([start, *parts_shown, *([line.environment] if line.environment else [])])
+    return "; ".join(filter(None, (in_front, start, *parts_shown, line.environment)))
 
 
 def _shown(name: str, taken: TakenValue) -> str:
     value = taken.value
     if isinstance(value, Export):
-        return f"-x {value.name}" if value.value is None else f"-x {value.name}={shlex.quote(value.value)}"
+        is_shown = value.value is not None and not _SECRET.search(value.name)
+        return f"-x {value.name}={shlex.quote(value.value or '')}" if is_shown else f"-x {value.name}"
     flags = {name: declaration.flag for name, declaration in DECLARED.items()}
     flags |= {name: f"--{name.replace('_', '-')}" for name in (*_HOSTS, "iface", "limit")}
     flags["config_file"] = "--accelerate-config"

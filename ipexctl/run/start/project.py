@@ -133,21 +133,27 @@ def _locate_command(spec: RunSpec, cwd: Path) -> ProjectLocation | None:
             f"the command {name} of {layout.root.name} is in the module {module}, which the project lacks",
             fix=f"if the environment has it: ipexctl run -- {shlex.join(spec.asked.argv)}",
         )
-    if (found := find_launch(module, layout.search_paths)) is not None:
-        launcher, path, line = found
-        raise UserError(
-            f"{name} starts {launcher} itself ({path.name}, line {line}): every rank would start a training",
-            fix="ipexctl run -m MODULE, with the module that it is to start, or the line of the tool that it calls",
-        )
     return _command_location(spec, root, subdirectory, layout, entry)
 
 
 def _command_location(
     spec: RunSpec, root: Path, subdirectory: str, layout: ProjectLayout, entry: str
 ) -> ProjectLocation:
-    """Of a console script of the project: the ranks call its function."""
+    """Of a console script of the project: the ranks call its function. Raises a UserError if it starts a launcher."""
     workdir = root / subdirectory
     name, (module, _, function) = spec.asked.argv[0], entry.partition(":")
+    if spec.asked.n != 1 and (launch := find_launch(module, layout.search_paths)) is not None:
+        call = f"-n 1 --backend none -- {shlex.join(spec.asked.argv)}"
+        for target in launch.targets:
+            known = find_module(target[3:], layout.search_paths) if target.startswith("-m ") else workdir / target
+            if known is not None and (isinstance(known, tuple) or known.is_file()):
+                call = f"{target} {shlex.join(spec.asked.argv[1:])}".rstrip()
+                break
+        raise UserError(
+            f"{name} starts {launch.launcher} itself ({launch.file.name}, line {launch.line}): every rank would start "
+            "a training",
+            fix=spec.options.apply(f"ipexctl run {call}"),
+        )
     first = function.partition(".")[0]
     code = f"import sys; from {module} import {first}; sys.argv[0] = {name!r}; sys.exit({function}())"
     files = find_requirement_files(layout, workdir)

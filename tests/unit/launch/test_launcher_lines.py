@@ -260,6 +260,105 @@ def test_broken_and_quoted_lines_survive_a_paste(words: list[str]) -> None:
     assert (ranks(found), exports(found)) == ((4, 2), {"OMP_NUM_THREADS": "23"})
 
 
+def test_a_program_in_front_is_left_out_with_a_word() -> None:
+    for line, kind in (
+        ("numactl -C 0-3 torchrun x.py", "command"), ("numactl -C 0-3 python x.py", "script"),
+        ("numactl -C 0-3 x.py --lr 1", "script"),
+    ):  # fmt: skip
+        found = unwrapped(line, kind=kind)  # type: ignore[arg-type]
+        assert (found.spec.asked.argv[0], "numactl -C 0-3" in found.note) == ("x.py", True)
+    assert unwrap(spec_of("command", ("numactl", "-C", "0", "python", "x.py")), (), None, {}) is None
+
+
+def test_parameters_of_an_mpi_library_become_variables() -> None:
+    found = unwrapped("mpirun --mca pml ob1 -mca btl tcp,self --mca plm_rsh_agent ssh -n 2 python x.py")
+    assert exports(found) == {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self"}
+    assert missing(found.note, "OMPI_MCA_pml=ob1 plm_rsh_agent") == []
+
+
+def test_a_variable_that_may_be_a_secret_is_not_shown() -> None:
+    note = unwrapped("WANDB_API_KEY=abc LEVEL=info torchrun x.py").note
+    assert missing(note, "WANDB_API_KEY LEVEL=info") == []
+    assert "abc" not in note
+
+
+ONE_LINE = """#!/bin/bash
+# Starts the training.
+set -euo pipefail
+export OMP_NUM_THREADS=${2:-3} MODE=fast LEVEL
+export PATH=/opt/bin:$PATH
+source venv/bin/activate
+GPUS=$1
+HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+cd "$HERE"
+echo "it starts $GPUS"
+CUDA_VISIBLE_DEVICES=0 torchrun --nproc_per_node $GPUS \\
+    --nnodes=${NODES} train.py --out $HERE/out "${@:3}" 2>&1 | tee log.txt
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "runs"),
+    [
+        ("export A=1\nexport B=/x:$B\npython train.py $1", "bash x.sh 5", "script train.py 5"),
+        (
+            "cd $(dirname $0)/..\nmpirun python `dirname $0`/t.py > log 2>&1 &\nwait",
+            "sh in/x.sh",
+            "script in/t.py",
+        ),
+        ('uv sync\nuv run torchrun "$(dirname "$0")"/t.py "$@"', "bash in/x.sh 1 2", "script in/t.py 1 2"),
+        ("sh in/y.sh 7", "bash x.sh", "script t.py 7"),
+        ("python a.py\npython b.py", "bash x.sh a", "command bash x.sh a"),
+        ("for i in 1 2; do\npython a.py $i\ndone", "sh -x x.sh", "command sh -x x.sh"),
+        ("python -c 'print(1)'", "sh x.sh", "command sh x.sh"),
+        ("python a.py $UNKNOWN", "sh x.sh", "command sh x.sh"),
+    ],
+)
+def test_what_a_shell_script_starts_is_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, words: str, runs: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in").mkdir()
+    for name in ("x.sh", "in/x.sh"):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "in/y.sh").write_text("torchrun t.py $1")
+    asked = unwrapped(words, kind="script").spec.asked
+    assert f"{asked.kind} {' '.join(asked.argv)}" == runs
+
+
+def test_a_script_is_planned_with_its_variables_and_says_what_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.sh").write_text(ONE_LINE.replace("${NODES}", "2").replace('"${@:3}"', "$3"))
+    found = unwrapped("LEVEL=info bash x.sh 4 8 last", kind="script")
+    assert (found.spec.asked.argv, ranks(found)) == (("train.py", "--out", "./out", "last"), (None, 4))
+    assert exports(found) == {"OMP_NUM_THREADS": "8", "MODE": "fast", "LEVEL": "info"}
+    assert missing(found.note, "x.sh PATH venv/bin/activate") == []
+    assert ["CUDA_VISIBLE_DEVICES" in note for note in found.variable_notes] == [True]
+
+
+@pytest.mark.parametrize(
+    ("text", "fix"),
+    [
+        ("cd sub\ntorchrun t.py", "cd sub && ipexctl run torchrun t.py"),
+        ("python prepare.py\ntorchrun t.py", "ipexctl run torchrun t.py"),
+        ("torchrun t.py\nmpirun -n 2 u.py", "ipexctl run torchrun t.py"),
+        ("if [ $1 ]; then torchrun t.py; fi", "ipexctl run torchrun t.py"),
+        ("torchrun t.py $DATA", 'ipexctl run torchrun t.py "${DATA}"'),
+        ("uv run accelerate launch t.py; uv run eval.py", "ipexctl run uv run accelerate launch t.py"),
+    ],
+)
+def test_a_script_that_starts_more_than_a_launcher_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, fix: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.sh").write_text(text)
+    with pytest.raises(UserError) as refusal:
+        unwrapped("sh x.sh", kind="script")
+    assert refusal.value.fix.endswith(fix)
+
+
 def test_a_file_of_a_shell_that_starts_a_launcher_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "run.sh"
 
