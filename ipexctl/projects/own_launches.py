@@ -40,7 +40,7 @@ _TARGET: Final = re.compile(
 )
 
 
-class Launch(NamedTuple):
+class LauncherCall(NamedTuple):
     """A call that starts a launcher."""
 
     launcher: str
@@ -105,7 +105,7 @@ def _dotted(node: ast.AST, names: Mapping[str, str]) -> str:
     return ".".join((names.get(node.id, node.id), *reversed(parts)))
 
 
-def find_launch(module: str, places: Sequence[Path]) -> Launch | None:
+def find_launch(module: str, places: Sequence[Path]) -> LauncherCall | None:
     """The first call that starts a launcher, in a command's module or in one that it imports of its own package."""
     found = find_module(module, places)
     if found is None:
@@ -125,12 +125,12 @@ def find_launch(module: str, places: Sequence[Path]) -> Launch | None:
     return next((launch for file, own in trees.items() if (launch := _launch_in(own, file, helpers)) is not None), None)
 
 
-def _launch_in(tree: ast.Module, file: Path, helpers: Collection[str]) -> Launch | None:
+def _launch_in(tree: ast.Module, file: Path, helpers: Collection[str]) -> LauncherCall | None:
     """`helpers`: functions that start a process from their arguments."""
     names, values = dict(_imported(tree)), _values_by_name(tree)
     for node in ast.walk(tree):
         if not _MAKES_LAUNCHERS.isdisjoint(_set_variables(node)):
-            return Launch("torchrun", file, getattr(node, "lineno", 0), ())
+            return LauncherCall("torchrun", file, getattr(node, "lineno", 0), ())
         if not isinstance(node, ast.Call):
             continue
         dotted = _dotted(node.func, names)
@@ -140,7 +140,7 @@ def _launch_in(tree: ast.Module, file: Path, helpers: Collection[str]) -> Launch
         if match := next((match for text in texts if (match := _LAUNCH.search(text))), None):
             targets = (found[2] or f"-m {found[1]}" for text in texts for found in _TARGET.finditer(text))
             launcher = "accelerate launch" if "accelerate" in match[1] else "torchrun"
-            return Launch(launcher, file, node.lineno, tuple(targets))
+            return LauncherCall(launcher, file, node.lineno, tuple(targets))
     return None
 
 

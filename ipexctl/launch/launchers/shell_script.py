@@ -31,9 +31,9 @@ _ASSIGNED: Final = re.compile(
     r"(?:\((?P<array>[^()]*)\)|'(?P<single>[^']*)'|\"(?P<double>[^\"]*)\"|(?P<word>(?:\$\{[^{}\n]*\}|[^\s;&|()<>'\"])*))\s*(?:;\s*)?(?:#.*)?"
 )
 _USED: Final = re.compile(
-    r"\$(?:\{(?P<braced>\w+|[@*])(?:\[[@*]\])?(?::?-(?P<default>[^${}]*))?\}|(?P<name>[A-Za-z_]\w*|[0-9@*]))"
+    r"\$(?:\{(?P<braced>\w+|[@*])(?:\[[@*]\])?(?::?-(?P<default>[^${}]*)|:(?P<from>[1-9]))?\}|(?P<name>[A-Za-z_]\w*|[0-9@*]))"
 )
-_WORDS_OF: Final = re.compile(r"\"(\$(?:[@*]|\{(?:[@*]|\w+\[[@*]\])\}))\"")
+_WORDS_OF: Final = re.compile(r"\"(\$(?:[@*]|\{(?:[@*](?::[1-9])?|\w+\[[@*]\])\}))\"")
 """Quoted arguments and arrays, which stay several words."""
 _CONTROL: Final = frozenset(("if", "then", "else", "elif", "do", "!", "{"))
 _KEYWORDS: Final = _CONTROL | {"exec", "time", "nohup", "env"}
@@ -85,7 +85,7 @@ class LineOfScript:
     @property
     def is_computed(self) -> bool:
         """True if only a shell can compute one of the words."""
-        return any(_COMPUTED_VALUE in word for word in self.words)
+        return any(_UNCLEAR.search(_USED.sub("", word)) or word.startswith("~") or "*" in word for word in self.words)
 
     @property
     def stands_for_script(self) -> bool:
@@ -129,7 +129,7 @@ def read_file(
     fix = f"{unknown}paste its line: {change}ipexctl run {found}"
     if found.is_computed:
         place = f"line {found.number} of {path}"
-        fix = f"replace each $(…) and `…` in {place} with its value, and paste the line behind {change}ipexctl run"
+        fix = f"replace what a shell computes in {place}, and paste the line behind {change}ipexctl run"
     raise UserError(f"{path} starts {found.launcher} (line {found.number}), which would start in each rank", fix=fix)
 
 
@@ -238,7 +238,7 @@ def _filled(text: str, known: Mapping[str, str], arguments: Sequence[str]) -> st
     def value_of(used: re.Match[str]) -> str:
         name, default = used["braced"] or used["name"], used["default"]
         if name in ("@", "*"):
-            return shlex.join(arguments)
+            return shlex.join(arguments[int(used["from"] or 1) - 1 :])
         if name.isdecimal():
             given = arguments[int(name) - 1] if 0 < int(name) <= len(arguments) else default
         else:

@@ -146,7 +146,7 @@ def argv_of(row: LauncherRow) -> tuple[str, ...]:
 
 def _note_on_script(words: Sequence[str], found: LineOfScript, inner: str) -> str:
     script = next(word for word in words if not is_shell(word) and not word.startswith("-"))
-    left_out = f", without: {'; '.join(found.left_out)}" if found.left_out else ""
+    left_out = f", without {', '.join(found.left_out)}" if found.left_out else ""
     note = f"every rank runs what line {found.number} of {script} starts, in place of the script{left_out}"
     return f"{note}; {inner}" if inner else note
 
@@ -221,9 +221,7 @@ def _variable_notes(line: PastedLine, wins: Mapping[str, TakenValue]) -> Iterato
 
 def _note(line: PastedLine, wins: Mapping[str, TakenValue], first: str) -> str:
     names = line.names or ((first,) if is_python(first) and line.kind != "command" else ())
-    in_front = (
-        f"{line.in_front} is left out, as ipexctl binds the ranks and keeps the run itself" if line.in_front else ""
-    )
+    in_front = f"{line.in_front} is left out, as ipexctl binds the ranks itself" if line.in_front else ""
     if not names:
         return in_front
     verb, pronoun = ("is", "it") if len(names) == 1 else ("are", "they")
