@@ -304,8 +304,9 @@ class _Reader:
         if ppn := counts.pop():
             self._set("ppn", ppn, source)
 
-    def _parameter(self, text: str, _: int, source: str) -> None:
+    def _parameter(self, text: str, at: int, source: str) -> None:
         """Read Open MPI's `--mca NAME VALUE`: of its library, or of the mpirun that is left out."""
+        del at
         name, _, value = text.partition("=")
         if name in ("btl_tcp_if_include", "oob_tcp_if_include") and "," not in value:
             self._set("iface", value, source)
