@@ -1,7 +1,7 @@
 """What a build makes: the links of its metadata, and the man pages `ipexctl.1` and one for each command.
 
 README.md has relative links, which PyPI does not follow: the metadata has them with the project's home before them. If
-pyproject.toml sets no home, the build prints the links that will be dead.
+pyproject.toml sets no home, only the words of these links stay, without the pictures, and the build prints what is lost.
 
 click's own help goes through a formatter that writes roff in place of lines, so a page has the panels, options and
 defaults of `--help` and nothing else. The commands are those of the source: it is imported with typer alone.
@@ -37,8 +37,9 @@ class Links(MetadataHookInterface):
         if home:
             readme = with_absolute_links(readme, home, metadata["version"])
         else:
-            dead = ", ".join(dict.fromkeys(link["path"] for link in _LINK.finditer(readme)))
-            print(f"pyproject.toml sets no home: these links will be dead on PyPI: {dead}", file=sys.stderr)  # noqa: T201
+            lost = ", ".join(dict.fromkeys(link["path"] for link in _LINK.finditer(readme)))
+            print(f"pyproject.toml sets no home: PyPI shows the words of these links alone: {lost}", file=sys.stderr)  # noqa: T201
+            readme = without_links(readme)
         if not contact:
             print("pyproject.toml sets no contact: SECURITY.md leads nowhere", file=sys.stderr)  # noqa: T201
         metadata["readme"] = {"content-type": "text/markdown", "text": readme}
@@ -54,6 +55,11 @@ def with_absolute_links(markdown: str, home: str, version: str) -> str:
         return f"{link['is_picture']}{link['text']}({home}/{kind}/v{version}/{link['path']})"
 
     return _LINK.sub(absolute, markdown)
+
+
+def without_links(markdown: str) -> str:
+    """Their words, and no pictures."""
+    return _LINK.sub(lambda link: "" if link["is_picture"] else link["text"][1:-1], markdown)
 
 
 def urls_of(home: str, site: str) -> dict[str, str]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ipexctl.remote.outcome import Notice as Notice
     from ipexctl.run.follow import RunEnded as RunEnded
 
-__version__ = "0.4.0"
+__version__ = "0.5.0"
 
 _MODULES = {
     "Cluster": "api.cluster",

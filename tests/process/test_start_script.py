@@ -21,13 +21,15 @@ exit 0
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
     """A clone whose .venv has a stand-in for ipexctl."""
-    for name in (".ci/environment", "examples/start.sh", "tests/requirements.lock", "pyproject.toml"):
+    version = "ipexctl/__init__.py"
+    for name in (".ci/environment", "examples/start.sh", "tests/requirements.lock", "pyproject.toml", version):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     programs = tmp_path / ".venv" / "bin"
     programs.mkdir(parents=True)
     shutil.copy(ROOT / "tests/requirements.lock", tmp_path / ".venv" / "installed-from")
     shutil.copy(ROOT / "pyproject.toml", tmp_path / ".venv")
+    shutil.copy(ROOT / version, tmp_path / ".venv/version.py")
     (programs / "ipexctl").write_text(STUB)
     (programs / "ipexctl").chmod(0o755)
     (programs / "python").symlink_to("/bin/true")

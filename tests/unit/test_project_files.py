@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+import ipexctl
 from hatch_build import Links, with_absolute_links
 from linux_tests import left_out
 
@@ -107,14 +108,23 @@ def test_metadata_names_the_home_the_pages_and_the_contact(capsys: pytest.Captur
     assert capsys.readouterr().err == ""
 
 
-def test_build_without_a_home_names_each_dead_link(capsys: pytest.CaptureFixture[str]) -> None:
+def test_build_without_a_home_has_no_dead_link_and_names_each_lost_one(capsys: pytest.CaptureFixture[str]) -> None:
     metadata: dict[str, Any] = {"version": "1.0"}
     Links(str(ROOT), {"home": "", "site": "", "contact": ""}).update(metadata)
-    dead, contact = capsys.readouterr().err.splitlines()
+    lost, contact = capsys.readouterr().err.splitlines()
     links = re.findall(r"\]\((?!https?:)([^)]+)\)", (ROOT / "README.md").read_text())
-    assert dead.partition("PyPI: ")[2].split(", ") == list(dict.fromkeys(links))
+    assert lost.partition("alone: ")[2].split(", ") == list(dict.fromkeys(links))
     assert "SECURITY.md" in contact
     assert (metadata["urls"], metadata["authors"]) == ({}, [])
+    shown = metadata["readme"]["text"]
+    assert re.findall(r"\]\((?!https?:|#)", shown) == []
+    assert " [" not in shown
+    assert "writes one HTML page about it" in " ".join(shown.split())
+
+
+def test_changelog_begins_with_the_version_of_the_package() -> None:
+    heading = re.search(r"^## ([\d.]+)", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert heading is not None and heading[1] == ipexctl.__version__
 
 
 def test_changelog_has_one_line_for_each_entry_in_the_sections_of_keepachangelog() -> None:
