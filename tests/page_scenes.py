@@ -123,6 +123,7 @@ LACKS = "ipexctl exec --shell 'cd .ipexctl/envs/default/lib/python3.*/site-packa
 # Playbooks last: they install on two of the four hosts.
 SCENES = (
     Scene("README.md", CLUSTER, frozenset({1}), before={1: (TRAIN,)}),
+    Scene("ipexctl/SKILL.md", CLUSTER, before={0: (TRAIN,)}),
     Scene("CONTRIBUTING.md", PACKAGE),
     Scene("docs/accelerate.md", CLUSTER, before={0: PREPARED}),
     Scene("docs/allreduce.md", CLUSTER, frozenset({0}), before={0: (TRAIN,)}),

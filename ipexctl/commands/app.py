@@ -9,6 +9,7 @@ import threading
 from collections.abc import Mapping
 from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, TypeAlias, cast
 
 import typer
@@ -230,14 +231,24 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _show_skill(wanted: bool) -> None:
+    if wanted:
+        typer.echo(Path(ipexctl.__file__).with_name("SKILL.md").read_text(encoding="utf-8"), nl=False)
+        raise typer.Exit
+
+
 @app.callback()
 def root(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
+    skill: Annotated[
+        bool,
+        typer.Option("--skill", callback=_show_skill, is_eager=True, help="Show the page for coding agents and exit."),
+    ] = False,
     no_config: Annotated[bool, typer.Option("--no-config", help="Take no defaults from files (ipexctl.toml).")] = False,
 ) -> None:
-    del version, no_config
+    del version, skill, no_config
 
 
 def run_app() -> None:

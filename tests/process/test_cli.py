@@ -16,6 +16,7 @@ from typing import IO, Any
 
 import pytest
 import typer
+import yaml
 
 import ipexctl
 from case_table import literals_of
@@ -43,7 +44,13 @@ def run_program(*argv: str, **more: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60, **more)
 
 
-@pytest.mark.core
+@pytestdef test_skill_for_agents_is_the_file_of_the_wheel() -> None:
+    skill = Path(ipexctl.__file__).with_name("SKILL.md").read_text()
+    assert started("--skill").stdout == skill
+    assert yaml.safe_load(skill.split("---\n")[1]).keys() == {"name", "description"}
+
+
+.mark.core
 def test_version() -> None:
     assert started("--version").stdout == f"ipexctl {ipexctl.__version__}\n"
 
