@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.__main__ import PARTS
 from benchmarks.figures import fit_line, median_interval, ratio, ratios, turn_rates
-from benchmarks.report import HEADLINES
+from benchmarks.report import GOALS, Goal, Report, markdown, put_between_markers, put_goals
 
 
 @pytest.mark.parametrize(
@@ -77,13 +77,47 @@ def test_interruption_within_a_step_does_not_change_the_rate() -> None:
     assert turn_rates(steps, turns) == pytest.approx([1 / 0.9] * 20)
 
 
+def test_page_leaves_out_bounds_and_has_unmet_goals_in_a_table_of_their_own(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    rows = "| part | goal | measured |\n| --- | --- | ---: |\n| `exec` | old | 9x |\n| `sync` | stays | 3x |\n"
+    page.write_text(f"<!-- begin exec --><!-- end exec -->\n<!-- begin {GOALS} -->\n{rows}<!-- end {GOALS} -->\n")
+    goals = (Goal("≤ 1x the pool", "1.09x", False), Goal("≤ 9x", "1x", True), Goal("≤ 3x", "2x (1 to 4)", None))
+    report = Report(3, ("s", "1 host"), (("ours", "1"), ("pool", "2")), goals, bounds=frozenset({"pool"}))
+    put_between_markers(page, "exec", markdown(report))
+    put_goals(page, "exec", report.goals)
+    assert [line for line in page.read_text().splitlines() if line.startswith("|") and "--" not in line] == [
+        "| s | 1 host |",
+        "| ours | 1 |",
+        "| part | goal | measured |",
+        "| `exec` | ≤ 1x the pool | 1.09x |",
+        "| `exec` | ≤ 3x | 2x (1 to 4), not decided |",
+        "| `sync` | stays | 3x |",
+    ]
+    before = tmp_path / "other.md"
+    before.write_text("no table")
+    put_goals(before, "exec", goals)
+    assert before.read_text() == "no table"
+
+
+FIRST = ("train-unchanged", "bare-hosts", "sync", "exec", "play", "install")
+"""What a user would otherwise type."""
+
+
 def test_each_table_of_the_page_names_its_call_its_machine_and_its_version() -> None:
     page = (Path(__file__).parents[2] / "docs/benchmarks.md").read_text()
     tables = re.findall(r"<!-- begin (\S+) -->\n(.*?)<!-- end \1 -->", page, re.DOTALL)
-    assert tables.pop(0)[0] == HEADLINES
-    assert {name for name, _ in tables} <= set(PARTS)
+    assert tables.pop()[0] == GOALS
+    names = [name for name, _ in tables]
+    assert names[: len(FIRST)] == [name for name in FIRST if name in names]
+    assert set(names) <= set(PARTS)
     stamp = r"Medians of (?!1,)\d+, [\d-]{10}, load [\d.]+, `--only (\S+)[^`]*`; [^;]+, ipexctl \S+\."
     for name, text in tables:
         last = text.strip().splitlines()[-1]
         found = re.fullmatch(stamp, last)
         assert found is not None and found[1] == name, last
+
+
+def test_page_is_short_and_judges_nothing() -> None:
+    page = (Path(__file__).parents[2] / "docs/benchmarks.md").read_text()
+    assert len(page.split()) <= 2000
+    assert "missed" not in page

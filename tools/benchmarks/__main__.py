@@ -22,6 +22,7 @@ from ipexctl.text import rough_duration
 
 from . import (
     part_allreduce,
+    part_bare_hosts,
     part_commands,
     part_files,
     part_fp32_math,
@@ -37,7 +38,7 @@ from . import (
     peers,
 )
 from .harness import Failed, clean_environment, say
-from .report import Report, markdown, plain, put_between_markers, put_headlines
+from .report import Report, markdown, plain, put_between_markers, put_goals
 from .rig import Rig, laboratory, leave_on_signals, scratch
 
 
@@ -57,6 +58,7 @@ class Part:
 PARTS: Final[Mapping[str, Part]] = {
     "exec": Part(part_commands.measure_exec, counts=(1, 8, 32)),
     "doctor": Part(part_commands.measure_doctor, counts=(1, 8, 32)),
+    "bare-hosts": Part(part_bare_hosts.measure, hosts=part_bare_hosts.HOSTS, runs=3),
     "allreduce": Part(part_allreduce.measure_sizes, runs=7),
     "allreduce-hosts": Part(part_wire.measure_shared, runs=9),
     "fetch": Part(part_files.measure_fetch),
@@ -145,7 +147,7 @@ def _measure(given: argparse.Namespace) -> None:
             say(f"{name} took {rough_duration(time.monotonic() - clock)}")
             if given.markdown:
                 put_between_markers(given.markdown, name, f"{markdown(report)}\n\n{stamp}")
-                put_headlines(given.markdown, report.headlines, begun.partition(",")[0], peers.processor())
+                put_goals(given.markdown, name, report.goals)
 
 
 def _with_options(part: Part, given: argparse.Namespace) -> Part:

@@ -20,7 +20,6 @@ from typing import IO, Any, Final, TypeVar
 from ipexctl.node.common.processes import read_stat
 
 from .figures import median, ratio
-from .report import Headline
 
 TOO_LONG = 300.0
 """Seconds after which a contender counts as hung."""
@@ -219,10 +218,3 @@ def _wall(figures: Mapping[str, Sequence[Spent]], name: str) -> float:
 def _cell(figures: Mapping[str, Sequence[Spent]], name: str, ours: str) -> str:
     wall = f"{_wall(figures, name):.2f}"
     return wall if name == ours else f"{wall} ({walls_ratio(figures, ours, name):.2f}x)"
-
-
-def headline(what: str, figures: Mapping[str, Sequence[Spent]], ours: str) -> Headline:
-    """Our wall beside that of the fastest other contender."""
-    best = min((name for name in figures if name != ours), key=lambda name: _wall(figures, name))
-    ratio_of_walls = f"{walls_ratio(figures, ours, best):.2f}x"
-    return Headline(what, f"{_wall(figures, ours):.2f} s", f"{_wall(figures, best):.2f} s", best, ratio_of_walls)

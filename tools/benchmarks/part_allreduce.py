@@ -11,7 +11,7 @@ from typing import Final
 from .figures import Interval, median, median_interval, ratio
 from .harness import printed, say
 from .part_train import TRAININGS, prepare_place
-from .report import Goal, Headline, Report
+from .report import Goal, Report
 from .rig import Rig, ipexctl
 
 AIM_4MB, AIM_25MB, AIM_ALWAYS = 0.60, 0.45, 1.05
@@ -39,15 +39,12 @@ def measure_sizes(rig: Rig) -> Report:
         say(f"all-reduce: sizes, start {number + 1} of {rig.runs}")
         (found,) = printed(call, rig.env, "sizes")
         starts.append({int(size): pairs for size, pairs in found.items()})
-    rows, beside, headlines = [], {}, []
+    rows, beside = [], {}
     for size in starts[0]:
         columns = [list(zip(*start[size], strict=True)) for start in starts]
         beside[size] = median_interval([ratio(ours, gloo) for gloo, ours in columns])
         gloo, ours = (median([median(column[at]) for column in columns]) * 1e3 for at in (0, 1))
         rows.append((_named(size), f"{gloo:.2f}", f"{ours:.2f}", str(beside[size])))
-        if size == USUAL:
-            figures = (f"{ours:.1f} ms", f"{gloo:.1f} ms", "gloo", f"{beside[size].median:.2f}x")
-            headlines.append(Headline(f"all-reduce of {_named(size)}, 2 ranks of a host", *figures))
     large = {size: found for size, found in beside.items() if size >= USUAL}
     goals = (
         Goal(f"4 MB: ≤ {AIM_4MB}x gloo", str(beside[4 << 20]), beside[4 << 20].stays_below(AIM_4MB)),
@@ -55,7 +52,7 @@ def measure_sizes(rig: Rig) -> Report:
         _worst(f"any size: ≤ {AIM_ALWAYS}x gloo", beside, AIM_ALWAYS),
     )
     header = ("all-reduce, 2 ranks, ms", "gloo", "shared memory", "shared memory / gloo (interval)")
-    return Report(rig.runs, header, tuple(rows), goals, (), tuple(headlines))
+    return Report(rig.runs, header, tuple(rows), goals)
 
 
 def _worst(aim: str, beside: Mapping[int, Interval], limit: float) -> Goal:

@@ -15,7 +15,6 @@ from .harness import (
     Failed,
     Spent,
     end_of,
-    headline,
     in_turns,
     say,
     spend,
@@ -49,13 +48,11 @@ def _columns(rig: Rig, what: str, measure: Callable[[int], dict[str, list[Spent]
 
 
 def _report(
-    rig: Rig, figures: Columns, ours: str, what: str, goals: tuple[Goal, ...], notes: tuple[str, ...] = ()
+    rig: Rig, figures: Columns, ours: str, goals: tuple[Goal, ...], notes: tuple[str, ...] = (), pool: str = ""
 ) -> Report:
-    """`what`: of the headline, with the most hosts."""
+    """`pool`: the row of the bare pool."""
     header = (TIMES, *(format_count(count, "host") for count in rig.counts))
-    most = max(rig.counts)
-    headlines = (headline(f"{what} on {most} hosts", figures[most], ours),)
-    return Report(rig.runs, header, table(figures.values(), ours), goals, notes, headlines)
+    return Report(rig.runs, header, table(figures.values(), ours), goals, notes, frozenset((pool,)))
 
 
 # exec
@@ -108,7 +105,7 @@ def measure_exec(rig: Rig) -> Report:
         aim = f"≤ {AIM_EXEC}x the bare pool with its default socket at {AIM_EXEC_HOSTS} hosts"
         goals = (Goal(aim, f"{reached:.2f}x", reached <= AIM_EXEC),)
     notes = left_out(name for name in ("pdsh", "clush", "ansible", "pyinfra") if rig.peers[name] is None)
-    return _report(rig, figures, EXEC, "a command", goals, notes)
+    return _report(rig, figures, EXEC, goals, notes, POOL)
 
 
 # doctor
@@ -135,7 +132,7 @@ def measure_doctor(rig: Rig) -> Report:
     if SETUP in figures[most]:
         reached = walls_ratio(figures[most], DOCTOR, SETUP)
         goals.append(Goal(f"≤ {AIM_SETUP}x setup at {most} hosts", f"{reached:.2f}x", reached <= AIM_SETUP))
-    return _report(rig, figures, DOCTOR, "`doctor`", tuple(goals))
+    return _report(rig, figures, DOCTOR, tuple(goals), pool=POOL_OF_DOCTOR)
 
 
 # play: one file for both tools
@@ -171,4 +168,4 @@ def measure_play(rig: Rig) -> Report:
         raise Failed("ansible is what play is measured beside")
     reached = walls_ratio(figures[most], PLAY, PLAYBOOK)
     goal = Goal(f"≤ {AIM_PLAY:g}x ansible on {most} hosts", f"{reached:.2f}x", reached <= AIM_PLAY)
-    return _report(rig, figures, PLAY, "a playbook of ten tasks", (goal,))
+    return _report(rig, figures, PLAY, (goal,))

@@ -15,7 +15,7 @@ from typing import Final
 
 from ipexctl.text import format_count
 
-from .harness import TIMES, Contender, Failed, Spent, headline, in_turns, say, spend, table, walls_ratio
+from .harness import TIMES, Contender, Failed, Spent, in_turns, say, spend, table, walls_ratio
 from .peer_calls import playbook
 from .report import Goal, Report, left_out
 from .rig import Rig, all_well, ipexctl
@@ -74,12 +74,7 @@ def measure_sync(rig: Rig) -> Report:
             columns[column] = in_turns(names, rig.runs, synced, PAUSE)
     goals = tuple(_goal(figures, column) for column, figures in columns.items() if RSYNC in names)
     notes = left_out(name for name in (RSYNC, ANSIBLE) if name not in names)
-    most = format_count(max(rig.counts), "host")
-    headlines = tuple(
-        headline(f"`sync` of 2,000 files to {most}, {state}", columns[f"{state}, {most}"], OURS)
-        for state in (COLD, CHANGED)
-    )
-    return Report(rig.runs, (TIMES, *columns), table(columns.values(), OURS), goals, notes, headlines)
+    return Report(rig.runs, (TIMES, *columns), table(columns.values(), OURS), goals, notes)
 
 
 def _goal(figures: dict[str, list[Spent]], column: str) -> Goal:
@@ -138,8 +133,7 @@ def measure_fetch(rig: Rig) -> Report:
         figures[what] = in_turns([FETCH, RSYNC_BACK], rig.runs, partial(_fetched, rig, what), PAUSE)
         reached = walls_ratio(figures[what], FETCH, RSYNC_BACK)
         goals.append(Goal(f"{what}: ≤ {AIM_FETCH}x rsync", f"{reached:.2f}x", reached <= AIM_FETCH))
-    headlines = (headline("`fetch` of 2,000 files", figures[SMALL], FETCH),)
-    return Report(rig.runs, (TIMES, *MADE), table(figures.values(), FETCH), tuple(goals), (), headlines)
+    return Report(rig.runs, (TIMES, *MADE), table(figures.values(), FETCH), tuple(goals))
 
 
 def _fetched(rig: Rig, what: str, name: str) -> Spent:

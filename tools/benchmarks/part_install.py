@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from .figures import median, ratio
-from .harness import Contender, Spent, headline, in_turns, say, spend
+from .harness import Contender, Spent, in_turns, say, spend
 from .peer_calls import playbook
 from .report import Goal, Report, left_out
 from .rig import CONTENDERS, Rig, all_well, ipexctl
@@ -121,9 +121,7 @@ def _report(runs: int, names: list[str], house: Wheelhouse, figures: dict[str, l
             )
         )
     notes = left_out(name for name in (ANSIBLE, RSYNC) if name not in names)
-    walls = {name: [one.spent for one in figures[name]] for name in names}
-    what = f"`install` of {house.size / 1e6:.0f} MB on {HOSTS} hosts, {UPLINK} MB/s"
-    return Report(runs, header, tuple(rows), _goals(names, figures), notes, (headline(what, walls, OURS),))
+    return Report(runs, header, tuple(rows), _goals(names, figures), notes)
 
 
 def _goals(names: list[str], figures: dict[str, list[Installed]]) -> tuple[Goal, ...]:

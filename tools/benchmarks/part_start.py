@@ -18,10 +18,10 @@ from typing import Final
 
 from ipexctl.extras.lab import lab_system
 
-from .figures import median, ratio
+from .figures import median
 from .harness import Contender, Failed, failure, in_turns, say, spend, started
 from .part_train import TORCH
-from .report import Goal, Headline, Report
+from .report import Goal, Report
 from .rig import CONTENDERS, Rig, ipexctl, let_node0_in, write_project
 
 HOSTS: Final = 2
@@ -154,13 +154,4 @@ def _report(runs: int, figures: Mapping[str, Sequence[Start]]) -> Report:
         Goal(f"≤ {AIM_CONNECTIONS} connections", f"{logins:.0f}", logins <= AIM_CONNECTIONS),
     )
     header = (f"{HOSTS} hosts, s", "first line", *PHASES, "all", "CPU here", "CPU of the hosts", "connections")
-    headlines = tuple(_headline(figures, what, at) for what, at in (("first line", "first"), ("first step", "step")))
-    return Report(runs, header, rows, goals, (), headlines)
-
-
-def _headline(figures: Mapping[str, Sequence[Start]], what: str, at: str) -> Headline:
-    times = {name: [float(getattr(each, at)) for each in starts] for name, starts in figures.items()}
-    best = min((name for name in times if name != OURS), key=lambda name: median(times[name]))
-    ours, other = (f"{median(times[name]):.2f} s" for name in (OURS, best))
-    beside = f"{ratio(times[OURS], times[best]):.2f}x"
-    return Headline(f"from `run` to the {what}, {HOSTS} hosts", ours, other, best, beside)
+    return Report(runs, header, rows, goals)

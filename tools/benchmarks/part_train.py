@@ -16,7 +16,7 @@ from ipexctl.text import format_count
 from .figures import Interval, median, median_interval, ratios, turn_rates
 from .frozen import Stopped, stopped_after
 from .harness import Contender, Failed, good_end_of, in_turns, rotated, say, spend
-from .report import Goal, Headline, Report
+from .report import Goal, Report
 from .rig import CONTENDERS, HERE, Rig, ipexctl
 
 OURS, BY_HAND = "ipexctl run", "the same line by hand (export shell)"
@@ -131,19 +131,13 @@ def measure(workload: Workload, rig: Rig) -> Report:
     ranks = format_count(RANKS, "rank")
     rows = tuple((name, _cell(speeds, name)) for name in (OURS, BY_HAND, *OTHERS))
     goals = _goals(speeds, ranks)
-    return Report(rig.runs, (unit, ranks), rows, goals, (), (_headline(workload, speeds),))
+    return Report(rig.runs, (unit, ranks), rows, goals)
 
 
 def _cell(speeds: Speeds, name: str) -> str:
     speed = f"{speeds.median(name):.0f}"
     return speed if name == OURS else f"{speed} ({speeds.beside(name)})"
 
-
-def _headline(workload: Workload, speeds: Speeds) -> Headline:
-    best = max(OTHERS, key=speeds.median)
-    ours, other = (f"{speeds.median(name):.0f} {workload.unit}/s" for name in (OURS, best))
-    what = f"training of a transformer, {format_count(RANKS, 'rank')}"
-    return Headline(what, ours, other, best, f"{speeds.beside(best).median:.2f}x")
 
 
 def _goals(speeds: Speeds, ranks: str) -> tuple[Goal, ...]:

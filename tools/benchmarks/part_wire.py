@@ -22,7 +22,7 @@ from ipexctl.text import format_count
 from .figures import Interval, median, median_interval, ratios
 from .harness import printed, say, spend
 from .part_train import TORCH, TRAININGS
-from .report import Goal, Headline, Report
+from .report import Goal, Report
 from .rig import HERE, Rig, ipexctl, laboratory
 
 MODES: Final = ("bf16", "int8")
@@ -100,13 +100,8 @@ def measure_steps(rig: Rig) -> Report:
     header = ("25 MB of gradients, ms a step", "gloo", *HOOKS, *(f"--wire {mode}" for mode in MODES), "MB sent")
     rows = tuple((str(place), *_cells(found[place])) for place in PLACES)
     note = "Ratios: to gloo, to the hook. MB that a host sends: with gloo, bf16, int8. All hosts share the cores."
-    return Report(rig.runs, header, rows, tuple(_goals(found)), (note,), (_headline(found[Place(2, 1, GIGABIT)]),))
+    return Report(rig.runs, header, rows, tuple(_goals(found)), (note,))
 
-
-def _headline(found: Found) -> Headline:
-    ours, hook = (f"{found.median('int8', name) * 1e3:.0f} ms" for name in ("ours", HOOKS[0]))
-    ratio = f"{found.beside('int8', 'ours', HOOKS[0]).median:.2f}x"
-    return Headline(f"25 MB of gradients, 2 hosts, {GIGABIT}, `--wire int8`", ours, hook, HOOKS[0], ratio)
 
 
 def _cells(found: Found) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-HEADLINES: Final = "headlines"
+GOALS: Final = "goals"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,18 +22,6 @@ class Goal:
 
 
 @dataclass(frozen=True, slots=True)
-class Headline:
-    """A row of the page's first table: what a user asks for."""
-
-    what: str
-    ours: str
-    other: str
-    """The best other one's figure."""
-    name: str
-    ratio: str
-
-
-@dataclass(frozen=True, slots=True)
 class Report:
     """One part's table: the first cell of a row is a name, the others are figures."""
 
@@ -43,7 +31,8 @@ class Report:
     rows: tuple[tuple[str, ...], ...]
     goals: tuple[Goal, ...] = ()
     notes: tuple[str, ...] = ()
-    headlines: tuple[Headline, ...] = ()
+    bounds: frozenset[str] = frozenset()
+    """Rows that only a goal needs: nobody would type them, and the page leaves them out."""
 
 
 def left_out(names: Iterable[str]) -> tuple[str, ...]:
@@ -67,36 +56,29 @@ def _aligned(line: tuple[str, ...], widths: list[int]) -> list[str]:
 
 def markdown(report: Report) -> str:
     rule = ("---", *("---:" for _ in report.header[1:]))
-    lines = [f"| {' | '.join(line)} |" for line in (report.header, rule, *report.rows)]
-    if report.goals:
-        shown = "\n".join(lines)
-        left = [_not_met(goal, shown) for goal in report.goals if not goal.met]
-        lines += ["", f"Goals not met: {'; '.join(left)}." if left else "Every goal was met."]
+    rows = (row for row in report.rows if row[0] not in report.bounds)
+    lines = [f"| {' | '.join(line)} |" for line in (report.header, rule, *rows)]
     for note in report.notes:
         lines += ["", note]
     return "\n".join(lines)
-
-
-def _not_met(goal: Goal, table: str) -> str:
-    """Without the figure, where the table has its interval."""
-    reached = "" if goal.reached.partition(")")[0] in table else f" {goal.reached},"
-    return f"{goal.aim}:{reached} {_verdict(goal)}"
 
 
 def _verdict(goal: Goal) -> str:
     return "not decided" if goal.met is None else "met" if goal.met else "missed"
 
 
-def put_headlines(path: Path, headlines: Iterable[Headline], date: str, processor: str) -> None:
-    """Replace these rows of the first table, known by their first cell; new ones go to its end."""
-    begin = f"<!-- begin {HEADLINES} -->"
-    _, _, rest = path.read_text().partition(begin)
+def put_goals(path: Path, part: str, goals: Iterable[Goal]) -> None:
+    """Replace this part's rows of the last table, which has the goals that were not met; a page without it is left as it is."""
+    _, table, rest = path.read_text().partition(f"<!-- begin {GOALS} -->")
+    if not table:
+        return
     head, rule, *lines = [line for line in rest.partition("<!-- end")[0].splitlines() if line]
-    rows = {line.split(" | ")[0]: line for line in lines}
-    for found in headlines:
-        cells = (found.what, found.ours, f"{found.other} ({found.name})", found.ratio, date, processor)
-        rows[f"| {found.what}"] = f"| {' | '.join(cells)} |"
-    put_between_markers(path, HEADLINES, "\n".join([head, rule, *rows.values()]))
+    begin = f"| `{part}` |"
+    rows = [line for line in lines if not line.startswith(begin)]
+    for goal in goals:
+        if not goal.met:
+            rows.append(f"{begin} {goal.aim} | {goal.reached}{', not decided' if goal.met is None else ''} |")
+    put_between_markers(path, GOALS, "\n".join([head, rule, *sorted(rows)]))
 
 
 def put_between_markers(path: Path, name: str, text: str) -> None:
