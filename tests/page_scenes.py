@@ -174,6 +174,7 @@ SCENES = (
     Scene("docs/guides/air-gapped.md", CLUSTER, home=True),
     Scene("docs/guides/behind-a-bastion.md", BASTION),
     Scene("docs/guides/in-the-lab.md", LAB),
+    Scene("docs/guides/mpi.md", CLUSTER, take={"ranks.py": ("python", 0)}),
     Scene("docs/guides/one-machine.md", REAL_HERE, before={1: (SHORT,)}),
     Scene("docs/guides/two-hosts.md", CLUSTER, take={"hostfile": ("text", 0)}, before={0: (TRAIN,)}),
     Scene("docs/hostfile.md", CLUSTER, hosts=4, slots=":2"),

@@ -81,7 +81,9 @@ def wheels_of(directory: Path) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def wheel_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = session_dir(tmp_path_factory)
-    directory = stack_with(wheels_from_pypi(base, IMPI), base / "pages-wheel_dir")
+    directory = stack_with(wheels_from_pypi(base, IMPI, "mpi4py"), base / "pages-wheel_dir")
+    for wheel in (base / "from-pypi").glob("mpi4py-*.whl"):
+        (directory / wheel.name).hardlink_to(wheel)
     for name in ("transformers", "accelerate", "tqdm"):
         write_wheel(directory, name, "1.0.0", files={f"{name}.py": ""})
     return directory
