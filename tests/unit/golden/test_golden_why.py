@@ -1,4 +1,4 @@
-"""The texts of why; docs/troubleshooting.md has those of the known causes, and `test_run_why` compares it."""
+"""The texts of why; docs/troubleshooting.md has those of causes with a known text, and `test_run_why` compares it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import test_run_why as runs
 import test_why_output as outputs
 from golden_file import Case, golden_diff
+from known_texts import examples, is_printed
 from why_helpers import FAILED, FIRST, NO_MODULE, STOPPED, answer, judged
 
 from ipexctl.commands.why_command import cause_lines, lines_of
@@ -46,8 +47,11 @@ def causes() -> list[Case]:
     for more in ({}, {"lacks_files": True}):
         failed = {**FAILED, "disk": {**runs.FULL_DISK, **more}}
         found.append(judged([(STOPPED, ""), (failed, runs.WRITE_FAILED)]).cause)
+    of_records = [cause for causes in examples().values() for text, cause in causes if not is_printed(text)]
     return [
-        Case(f"{cause.id} ({cause.confidence}, {cause.source})", cause.sentence, cause.fix) for cause in found if cause
+        Case(f"{cause.id} ({cause.confidence}, {cause.source})", cause.sentence, cause.fix)
+        for cause in (*found, *of_records)
+        if cause
     ]
 
 

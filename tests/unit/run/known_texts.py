@@ -18,6 +18,7 @@ import yaml
 if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).parents[3])]
 
+from ipexctl.known_errors.match import Cause
 from ipexctl.node.common.frames import Chunk
 from ipexctl.node.common.records import DETAIL_MARK
 from ipexctl.remote.reply import Reply
@@ -186,14 +187,21 @@ _HEAD = """\
 # When a run fails
 
 `ipexctl why RUN` finds these texts [in a run's output](run-end.md#when-it-fails) and prints the cause and the fix.
-Each id has one example, printed by rank 1 on node2; an id without a text is of ipexctl's own records. *Likely* and
-*possible* say how certain the cause is. `why --json` has the ids, which do not change.
+Each id has one example, printed by rank 1 on node2. A cause is likely unless it says "possibly". `why --json` has the
+ids, which do not change.
 
 ![ipexctl why: the kernel killed rank 2 on node3, whose memory ran out](pictures/why.svg)
 
 `why` ignores two texts that healthy runs also print: `The hostname of the client socket cannot be retrieved` (an
 address has no name) and `Using the loopback address as fallback` (gloo could not resolve a host's own name). If it
 knows no text in the output, it names the exception or the exit code.
+"""
+
+
+_OF_RECORDS = """\
+## Without a text
+
+ipexctl's own records show these causes; `why` prints the fix.
 """
 
 
@@ -211,23 +219,38 @@ Causal language models are right with the default.
 """
 
 
-def page() -> str:
-    parts, ids_of_fixes = [_HEAD], dict[str, str]()
+def is_printed(text: Text) -> bool:
+    """False for a cause that ipexctl's own records show, without a text of the output."""
+    return bool(text.text) and text.by != "supervisor"
+
+
+def examples() -> dict[str, list[tuple[Text, Cause]]]:
+    """The first example of each id, by its heading."""
+    found = {}
     for heading, texts in SECTIONS.items():
-        parts.append(f"## {heading}\n")
         first: dict[str, Text] = {}
         for text in texts:
             first.setdefault(text.id, text)
-        for text in first.values():
-            cause = verdict_of(text).cause
-            assert cause is not None, text
+        found[heading] = [(text, cause) for text in first.values() if (cause := verdict_of(text).cause)]
+        assert len(found[heading]) == len(first), heading
+    return found
+
+
+def page() -> str:
+    parts, of_records, ids_of_fixes = [_HEAD], [_OF_RECORDS], dict[str, str]()
+    for heading, causes in examples().items():
+        parts += [f"## {heading}\n"] if any(is_printed(text) for text, _ in causes) else []
+        for text, cause in causes:
+            sentence = cause.sentence if cause.confidence == "likely" else f"possibly {cause.sentence}"
+            if not is_printed(text):
+                of_records.append(f"- `{text.id}`: {sentence}")
+                continue
             fix = _without_logs(cause.fix)
             known = ids_of_fixes.setdefault(fix, text.id)
             fix = fix if known == text.id else f"as for {known}"
-            meaning = f"{cause.confidence.capitalize()}: {cause.sentence}. Fix: {fix}\n"
-            printed = [f"{textwrap.indent(text.text, '    ')}\n"] if text.text and text.by != "supervisor" else []
-            parts += [f"### {text.id}\n", *printed, meaning]
-    return "\n".join([*parts, _TAIL])
+            shown = textwrap.indent(text.text, "    ")
+            parts += [f"### {text.id}\n", f"{shown}\n", f"{sentence}. Fix: {fix}\n"]
+    return "\n".join([*parts, *of_records, "", _TAIL])
 
 
 def _without_logs(fix: str) -> str:
