@@ -44,13 +44,14 @@ def run_program(*argv: str, **more: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60, **more)
 
 
-@pytestdef test_skill_for_agents_is_the_file_of_the_wheel() -> None:
+@pytest.mark.core
+def test_skill_for_agents_is_the_file_of_the_wheel() -> None:
     skill = Path(ipexctl.__file__).with_name("SKILL.md").read_text()
     assert started("--skill").stdout == skill
     assert yaml.safe_load(skill.split("---\n")[1]).keys() == {"name", "description"}
 
 
-.mark.core
+@pytest.mark.core
 def test_version() -> None:
     assert started("--version").stdout == f"ipexctl {ipexctl.__version__}\n"
 
