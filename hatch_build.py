@@ -1,7 +1,7 @@
 """What a build makes: the links of its metadata, and the man pages `ipexctl.1` and one for each command.
 
 README.md has relative links, which PyPI does not follow: the metadata has them with the project's home before them. If
-pyproject.toml sets no home, only the words of these links stay, without the pictures, and the build prints what is lost.
+pyproject.toml sets no home, only the words of these links stay, without the pictures; the build prints what is lost.
 
 click's own help goes through a formatter that writes roff in place of lines, so a page has the panels, options and
 defaults of `--help` and nothing else. The commands are those of the source: it is imported with typer alone.

@@ -119,7 +119,7 @@ def test_build_without_a_home_has_no_dead_link_and_names_each_lost_one(capsys: p
     shown = metadata["readme"]["text"]
     assert re.findall(r"\]\((?!https?:|#)", shown) == []
     assert " [" not in shown
-    assert "writes one HTML page about it" in " ".join(shown.split())
+    assert "writes one HTML page about a run" in " ".join(shown.split())
 
 
 def test_changelog_begins_with_the_version_of_the_package() -> None:
