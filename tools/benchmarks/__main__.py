@@ -1,6 +1,6 @@
 """Measure ipexctl beside its peers, on a lab made for it (Linux, root).
 
-The one command: python -m tools.benchmarks --markdown docs/benchmarks.md
+The one command: python -m tools.benchmarks --markdown docs
 """
 
 from __future__ import annotations
@@ -105,7 +105,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--hosts", type=_counts, metavar="N,…", help="for exec, doctor, play, sync and scale")
     parser.add_argument("--steady", type=float, metavar="S", help="seconds of a training a round (default: 4)")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="put the tables between this file's markers")
+    parser.add_argument(
+        "--markdown", type=Path, metavar="PATH", help="put tables between the markers of this page or directory"
+    )
     parser.add_argument("--peers", type=Path, default=PEERS, metavar="DIR", help=f"their environment ({PEERS})")
     return parser.parse_args()
 
@@ -145,9 +147,13 @@ def _measure(given: argparse.Namespace) -> None:
             stamp = f"Medians of {report.medians_of}, {begun}; {peers.processor()}, ipexctl {version('ipexctl')}."
             print(plain(f"{name}: {stamp}", report), flush=True)
             say(f"{name} took {rough_duration(time.monotonic() - clock)}")
-            if given.markdown:
-                put_between_markers(given.markdown, name, f"{markdown(report)}\n\n{stamp}")
-                put_goals(given.markdown, name, report.goals)
+            for page in _pages(given.markdown):
+                put_between_markers(page, name, f"{markdown(report)}\n\n{stamp}")
+                put_goals(page, name, report.goals)
+
+
+def _pages(path: Path | None) -> list[Path]:
+    return [] if path is None else sorted(path.glob("*.md")) if path.is_dir() else [path]
 
 
 def _with_options(part: Part, given: argparse.Namespace) -> Part:

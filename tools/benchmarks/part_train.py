@@ -139,7 +139,6 @@ def _cell(speeds: Speeds, name: str) -> str:
     return speed if name == OURS else f"{speed} ({speeds.beside(name)})"
 
 
-
 def _goals(speeds: Speeds, ranks: str) -> tuple[Goal, ...]:
     """Of the other launchers, the one that comes off best counts."""
     best = max(OTHERS, key=lambda name: speeds.beside(name).median)

@@ -103,7 +103,6 @@ def measure_steps(rig: Rig) -> Report:
     return Report(rig.runs, header, rows, tuple(_goals(found)), (note,))
 
 
-
 def _cells(found: Found) -> list[str]:
     first = MODES[0]
     cells = [f"{found.median(first, 'gloo') * 1e3:.1f}"]

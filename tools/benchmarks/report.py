@@ -55,9 +55,10 @@ def _aligned(line: tuple[str, ...], widths: list[int]) -> list[str]:
 
 
 def markdown(report: Report) -> str:
-    rule = ("---", *("---:" for _ in report.header[1:]))
+    rule = f"|---|{'---:|' * (len(report.header) - 1)}"
     rows = (row for row in report.rows if row[0] not in report.bounds)
-    lines = [f"| {' | '.join(line)} |" for line in (report.header, rule, *rows)]
+    head, *lines = (f"| {' | '.join(line)} |" for line in (report.header, *rows))
+    lines = [head, rule, *lines]
     for note in report.notes:
         lines += ["", note]
     return "\n".join(lines)
@@ -68,16 +69,15 @@ def _verdict(goal: Goal) -> str:
 
 
 def put_goals(path: Path, part: str, goals: Iterable[Goal]) -> None:
-    """Replace this part's rows of the last table, which has the goals that were not met; a page without it is left as it is."""
+    """Replace this part's rows of the table of goals that were not met; a page without it is left as it is."""
     _, table, rest = path.read_text().partition(f"<!-- begin {GOALS} -->")
     if not table:
         return
     head, rule, *lines = [line for line in rest.partition("<!-- end")[0].splitlines() if line]
     begin = f"| `{part}` |"
     rows = [line for line in lines if not line.startswith(begin)]
-    for goal in goals:
-        if not goal.met:
-            rows.append(f"{begin} {goal.aim} | {goal.reached}{', not decided' if goal.met is None else ''} |")
+    undecided = {None: ", not decided", False: ""}
+    rows += [f"{begin} {goal.aim} | {goal.reached}{undecided[goal.met]} |" for goal in goals if not goal.met]
     put_between_markers(path, GOALS, "\n".join([head, rule, *sorted(rows)]))
 
 
