@@ -45,6 +45,8 @@ class FirstStep:
 
 
 def measure(rig: Rig) -> Report:
+    if not (rig.peers["rsync"] and rig.peers["ssh"]):
+        raise Failed("rsync and ssh are what bare-hosts is measured beside")
     project = write_project(rig.scratch / "bare")
     (project / SCRIPT).write_bytes((CONTENDERS / SCRIPT).read_bytes())
     contenders = {each.name: each for each in _contenders(rig, project)}

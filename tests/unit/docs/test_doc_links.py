@@ -12,7 +12,7 @@ import yaml
 from doc_blocks import PAGES, ROOT, prose
 
 SITE = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
-WORDS = 41_300
+WORDS = 40_000
 """As `wc -w` counts those of the site, code and tables included: a page says what no other page and no command says."""
 
 _LINK = re.compile(r"\]\(([^)\s]+)\)")

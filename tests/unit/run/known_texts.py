@@ -201,7 +201,7 @@ knows no text in the output, it names the exception or the exit code.
 _OF_RECORDS = """\
 ## Without a text
 
-ipexctl's own records show these causes; `why` prints the fix.
+ipexctl's own records show these causes, which `why` explains:
 """
 
 
@@ -237,20 +237,21 @@ def examples() -> dict[str, list[tuple[Text, Cause]]]:
 
 
 def page() -> str:
-    parts, of_records, ids_of_fixes = [_HEAD], [_OF_RECORDS], dict[str, str]()
+    parts, of_records, ids_of_fixes = [_HEAD], list[str](), dict[str, str]()
     for heading, causes in examples().items():
         parts += [f"## {heading}\n"] if any(is_printed(text) for text, _ in causes) else []
         for text, cause in causes:
-            sentence = cause.sentence if cause.confidence == "likely" else f"possibly {cause.sentence}"
             if not is_printed(text):
-                of_records.append(f"- `{text.id}`: {sentence}")
+                of_records.append(text.id)
                 continue
+            sentence = cause.sentence if cause.confidence == "likely" else f"possibly {cause.sentence}"
             fix = _without_logs(cause.fix)
             known = ids_of_fixes.setdefault(fix, text.id)
             fix = fix if known == text.id else f"as for {known}"
             shown = textwrap.indent(text.text, "    ")
             parts += [f"### {text.id}\n", f"{shown}\n", f"{sentence}. Fix: {fix}\n"]
-    return "\n".join([*parts, *of_records, "", _TAIL])
+    ids = textwrap.fill(", ".join(f"`{name}`" for name in of_records), 118, break_on_hyphens=False)
+    return "\n".join([*parts, _OF_RECORDS, f"{ids}\n", _TAIL])
 
 
 def _without_logs(fix: str) -> str:
