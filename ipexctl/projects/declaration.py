@@ -60,6 +60,8 @@ class PackageDeclaration:
     version_files: tuple[str, ...] = ()
     """Python files, relative to the directory, that a build writes with the version."""
     is_compiled: bool = False
+    extensions: tuple[str, ...] = ()
+    """Dotted names of the modules that setup.py compiles, if they are literals."""
     members: tuple[str, ...] = ()
     """Patterns of the members of a uv workspace, `!` before those that it leaves out."""
     is_workspace: bool = False
@@ -534,4 +536,16 @@ def _of_setup_py(text: str, read: ReadText) -> dict[str, Any]:
         "requires": requirement_texts(values.get("install_requires")),
         "extras": _extras(values.get("extras_require")),
         "is_compiled": "ext_modules" in values or "ext_modules" in call.computed,
+        "extensions": tuple(_extensions_in(_parsed(text))),
     }
+
+
+def _extensions_in(tree: ast.Module) -> Iterator[str]:
+    """The names of `Extension("pkg._C", …)`, `CppExtension(name="pkg._C", …)` and the like."""
+    names = constants_of(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            named = [*node.args[:1], *(word.value for word in node.keywords if word.arg == "name")]
+            if called.lower().endswith("extension"):
+                yield from (name for each in named if isinstance(name := literal_of(each, names), str))

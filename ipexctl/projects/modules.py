@@ -10,7 +10,7 @@ import ast
 import gc
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -34,7 +34,7 @@ _TOKEN: Final = re.compile(rb"[\w\x80-\xff]+|[^\w\s]")
 
 class Import(NamedTuple):
     module: str
-    """Its top level: `torch` for `import torch.nn`."""
+    """Its top level, `torch` for `import torch.nn`; dotted below a namespace package of the project."""
     line: int
     file: str = ""
     """The project's file that imports it; empty for the script."""
@@ -70,11 +70,7 @@ class ReachedImports:
 
 def has_module(directory: Path, module: str) -> bool:
     """True if Python finds the module there: as a file, an extension, or a directory with Python files."""
-    return (
-        any((directory / f"{module}{suffix}").is_file() for suffix in SUFFIXES)
-        or _has_python(directory / module)
-        or next(directory.glob(f"{module}.*.so"), None) is not None
-    )
+    return has_file(directory, module) or _has_python(directory / module)
 
 
 class ModulePlaces:
@@ -84,8 +80,10 @@ class ModulePlaces:
         self._directories = tuple(dict.fromkeys(directories))
         self._names: dict[Path, frozenset[str]] = {}
 
-    def find(self, module: str) -> Path | None:
-        return next((path for path in self._directories if module in self._in(path) and has_module(path, module)), None)
+    def find(self, module: str) -> tuple[Path, ...]:
+        """The directory with the module; for a namespace package, which has no `__init__.py`, all that have a part."""
+        found = [path for path in self._directories if module in self._in(path) and has_module(path, module)]
+        return tuple([path for path in found if not is_namespace(path, module)][:1] or found)
 
     def _in(self, directory: Path) -> frozenset[str]:
         if directory not in self._names:
@@ -96,6 +94,17 @@ class ModulePlaces:
                 names = frozenset()
             self._names[directory] = names
         return self._names[directory]
+
+
+def is_namespace(directory: Path, module: str) -> bool:
+    names = (f"{module}/__init__", module)
+    return (directory / module).is_dir() and not any(has_file(directory, name) for name in names)
+
+
+def has_file(directory: Path, module: str) -> bool:
+    """True if the module is a file there, of Python or compiled."""
+    is_file = any((directory / f"{module}{suffix}").is_file() for suffix in SUFFIXES)
+    return is_file or next(directory.glob(f"{module}.*.so"), None) is not None
 
 
 def _has_python(directory: Path) -> bool:
@@ -231,11 +240,11 @@ def names_imported_by(node: ast.AST) -> Iterator[ImportedName]:
 
 
 class _Walk:
-    def __init__(self, root: Path, search_paths: Sequence[Path], on_file: OnFile) -> None:
-        self._root, self._places, self._on_file = root, ModulePlaces(search_paths), on_file
+    def __init__(self, root: Path, search_paths: Sequence[Path], on_file: OnFile, built: Collection[str]) -> None:
+        self._root, self._places, self._on_file, self._built = root, ModulePlaces(search_paths), on_file, built
         self._tokens = 0
         self._seen: set[Path] = set()
-        self._place: dict[str, Path | None] = {}
+        self._place: dict[str, tuple[Path, ...]] = {}
         self._waiting: list[tuple[Path, str]] = []
         self.imports: dict[str, Import] = {}
         self.missing: dict[str, Import] = {}
@@ -285,48 +294,65 @@ class _Walk:
         else:
             dotted = imported.module
         top = dotted.partition(".")[0]
-        place = self._place_of(top)
-        if place is None:
-            if len(self.imports) < MOST_IMPORTS:
-                self.imports.setdefault(top, Import(top, imported.line, name))
-            elif top not in self.imports:
-                self.notes.append(f"only {MOST_IMPORTS} modules of others are looked for on hosts")
+        places = self._places_of(top)
+        if not places:
+            self._ask_hosts(Import(top, imported.line, name))
             return
-        self.own.setdefault(top, (Import(top, imported.line, name), self._name(place / top)))
-        self._add_own(dotted, imported, place, name)
+        self.own.setdefault(top, (Import(top, imported.line, name), self._name(places[0] / top)))
+        self._add_own(dotted, imported, places, name)
+
+    def _ask_hosts(self, entry: Import) -> None:
+        if len(self.imports) < MOST_IMPORTS:
+            self.imports.setdefault(entry.module, entry)
+        elif entry.module not in self.imports:
+            self.notes.append(f"only {MOST_IMPORTS} modules of others are looked for on hosts")
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self._root).as_posix() if path.is_relative_to(self._root) else os.fspath(path)
 
-    def _place_of(self, top: str) -> Path | None:
+    def _places_of(self, top: str) -> tuple[Path, ...]:
         if top not in self._place:
             self._place[top] = self._places.find(top)
         return self._place[top]
 
-    def _add_own(self, dotted: str, imported: ImportedName, place: Path, name: str) -> None:
+    def _add_own(self, dotted: str, imported: ImportedName, places: tuple[Path, ...], name: str) -> None:
         parts = dotted.split(".")
-        directory = place
+        is_open, place = True, None  # a namespace package may have parts elsewhere, and makes no names itself
         for at, part in enumerate(parts):
             package = ".".join(parts[: at + 1])
-            if (directory / part).is_dir():
-                directory = directory / part
-                self._queue(directory / "__init__.py", package)
-            elif (directory / f"{part}.py").is_file():
-                self._queue(directory / f"{part}.py", ".".join(parts[:at]))
+            place = next((each for each in places if has_module(each, part) and not is_namespace(each, part)), None)
+            portions = tuple(each / part for each in places if (each / part).is_dir())
+            if place is not None and not (place / part / "__init__.py").is_file():
+                self._queue(place / f"{part}.py", ".".join(parts[:at]))
                 return
-            else:
-                if at and not has_module(directory, part) and not _is_made_of_names(directory):
-                    self.missing.setdefault(package, Import(package, imported.line, name))
+            if place is not None:
+                is_open, portions = False, (place / part,)
+                self._queue(place / part / "__init__.py", package)
+            elif not portions:
+                self._add_missing(package, imported.line, name, places, is_open=is_open)
                 return
+            places = portions
+        is_namespace_package = place is None
         for each in imported.names:
-            if (directory / f"{each}.py").is_file():
-                self._queue(directory / f"{each}.py", dotted)
-            elif (directory / each / "__init__.py").is_file():
-                self._queue(directory / each / "__init__.py", f"{dotted}.{each}")
-            elif any((directory / f"{each}{suffix}").is_file() for suffix in _SOURCES) and not has_module(
-                directory, each
-            ):
-                self.missing.setdefault(f"{dotted}.{each}", Import(f"{dotted}.{each}", imported.line, name))
+            full = f"{dotted}.{each}"
+            place = next((place for place in places if has_module(place, each)), None)
+            if place is not None and (place / f"{each}.py").is_file():
+                self._queue(place / f"{each}.py", dotted)
+            elif place is not None:
+                self._queue(place / each / "__init__.py", full)
+            elif full in self._built or source_beside(places, each) is not None:
+                self.missing.setdefault(full, Import(full, imported.line, name))
+            elif is_namespace_package and each != "*":
+                if is_open:
+                    self._ask_hosts(Import(dotted, imported.line, name))
+                else:
+                    self.missing.setdefault(full, Import(full, imported.line, name))
+
+    def _add_missing(self, module: str, line: int, name: str, places: Sequence[Path], *, is_open: bool) -> None:
+        if is_open and module not in self._built:
+            self._ask_hosts(Import(module, line, name))
+        elif not _is_made_of_names(places[0]):
+            self.missing.setdefault(module, Import(module, line, name))
 
     def _queue(self, path: Path, package: str) -> None:
         if path in self._seen or not path.is_file():
@@ -358,9 +384,11 @@ def follow_imports(
     *,
     package: str = "",
     on_file: OnFile = lambda *_: None,
+    built: Collection[str] = (),
 ) -> ReachedImports:
-    """What a script imports, also through the project's own modules. `package`: of a script that runs as a module."""
-    walk = _Walk(root, search_paths, on_file)
+    """What a script imports, also through the project's own modules. `package`: of a script that runs as a module.
+    `built`: modules that a build compiles."""
+    walk = _Walk(root, search_paths, on_file, built)
     collects = gc.isenabled()
     gc.disable()  # syntax trees have no cycles, and looking for some doubles the time
     try:

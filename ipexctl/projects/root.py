@@ -100,7 +100,7 @@ def _place_of_modules(names: Iterable[str], above: Sequence[Path]) -> Path:
     """The nearest directory below which, or in whose `src`, all these modules are that any of the directories has."""
     owners = {place: path for path in reversed(above) for place in (path / "src", path)}
     places = ModulePlaces(place for path in above for place in (path, path / "src"))
-    found = (owners[place] for name in names if (place := places.find(name)) is not None)
+    found = (owners[found[0]] for name in names if (found := places.find(name)))
     return min((above[0], *found), key=lambda path: len(path.parts))
 
 

@@ -48,6 +48,17 @@ def test_missing_modules_are_found_without_importing(tmp_path: Path) -> None:
     assert asked("own", "os", "sys") == {"event": "done", "missing": [], "fault": None}
 
 
+def test_a_dotted_module_is_looked_for_in_namespace_packages_alone(tmp_path: Path) -> None:
+    """A package with an `__init__.py` may make a module when it runs."""
+    for name in ("one/ns/a.py", "two/ns/deep/b.py", "two/whole/__init__.py", "two/ns/inner/__init__.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    path = f"{tmp_path}/one:{tmp_path}/two"
+    there = ("ns.a", "ns.deep.b", "whole.x", "ns.inner.x", "os.path")
+    found = asked("other", *there, "ns.x", "ns.deep.x", "none.x", PYTHONPATH=path)
+    assert found["missing"] == ["ns.x", "ns.deep.x", "none.x"]
+
+
 def test_syntax_errors_are_reported_with_their_line() -> None:
     assert asked("own", source="raise SystemExit('it was run')")["fault"] is None
     fault = asked("own", source="x = 1\nif x\n    pass\n")["fault"]

@@ -133,9 +133,13 @@ def _joined(script: str) -> str:
     return script.replace("\\\r\n", " ").replace("\\\n", " ").strip()
 
 
+def without_comments(script: str) -> str:
+    return _QUOTED_OR_COMMENT.sub(lambda found: "" if found[0].startswith("#") else found[0], script)
+
+
 def launcher_in(script: str) -> str:
     """The name of the first launcher that the text of a shell script starts; or empty."""
-    for command in re.split(r"[;&|()<>\n]", _QUOTED_OR_COMMENT.sub("_", _joined(script))):
+    for command in re.split(r"[;&|()<>\n]", _QUOTED_OR_COMMENT.sub("_", _joined(without_comments(script)))):
         words = tuple(command.split())
         with_launcher = True
         with contextlib.suppress(UserError):

@@ -268,6 +268,7 @@ class _Reader:
         return self._words[at]
 
     def _take(self, name: str, target: str, value: str, at: int, source: str) -> None:
+        target = "ignored" if target == "ppn" and value in ("auto", "cpu", "gpu") else target
         if target in self._typed:
             self._typed[target].append(source)
             self._accelerate |= {name: value} if target == "accelerate" else {}

@@ -16,7 +16,15 @@ from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.launch.launchers.launcher_options import LauncherRow
-from ipexctl.launch.launchers.line import PASTED_LINE, is_python, is_shell, launcher_at, launcher_in, split_variables
+from ipexctl.launch.launchers.line import (
+    PASTED_LINE,
+    is_python,
+    is_shell,
+    launcher_at,
+    launcher_in,
+    split_variables,
+    without_comments,
+)
 from ipexctl.text import join_words, printable
 
 _OF_SHELL: Final = re.compile(r"(?!\x7fELF|#!)|#!.*\b(?:sh|bash|dash|ksh|zsh)\b")
@@ -48,6 +56,10 @@ _DIRECTORY_OF: Final = re.compile(
     r"""(?:(?:>\s*/dev/null\s*(?:2>&1\s*)?)?(?:&&|;)\s*pwd(?:\s+-P)?\s*)?\)"""
 )
 _HERE: Final = re.compile(r"\$\(\s*pwd\s*\)|`\s*pwd\s*`|\$(?:\{PWD\}|PWD\b)")
+_BLOCK_OPENS: Final = re.compile(
+    r"(?:^|[;&|]|\b(?:do|then|else)\b)\s*(?:if\b|while\b|until\b|for\b|case\b|function\b|\w+\s*\(\s*\))"
+)
+_BLOCK_ENDS: Final = re.compile(r"(?:^|[;&|\s])(?:fi|done|esac|\})(?=[;&|)\s]|$)")
 _PREPARES: Final = frozenset(("source", ".", "conda", "mamba", "module", "ml", "mkdir", "pip", "pip3", "uv"))
 """Commands of which a note says that they are left out with the script."""
 _SAYS: Final = frozenset(
@@ -142,11 +154,11 @@ def launcher_line(
 ) -> LineOfScript | None:
     """The first command of the script that starts ranks, else the first of Python, with the values that the script
     shows."""
-    text = _HERE_DOCUMENT.sub(lambda found: "\n" * found[0].count("\n"), text)
+    text = without_comments(_HERE_DOCUMENT.sub(lambda found: "\n" * found[0].count("\n"), text))
     own = posixpath.dirname(path) or "."
     if re.fullmatch(r"[\w./+-]+", own):
         text = _DIRECTORY_OF.sub(lambda used: used["path"], _OWN_DIRECTORY.sub(own, text))
-    script = _Script(dict(variables), list(arguments), read)
+    script = _Script({"PYTHONPATH": "", **variables}, list(arguments), read)
     for number, statement in _statements(_HERE.sub(".", text)):
         script.read_statement(number, statement)
     return script.found and replace(script.found, left_out=tuple(dict.fromkeys(script.left_out)), other=script.other)
@@ -159,12 +171,16 @@ class _Script:
         self._known, self._arguments, self._read = known, arguments, read
         self._exported = set[str]()
         self._directory = "."
+        self._depth = 0
         self.found: LineOfScript | None = None
         self.left_out: list[str] = []
         self.other = 0
 
     def read_statement(self, number: int, statement: str) -> None:
+        self._depth += len(_BLOCK_OPENS.findall(statement)) - len(_BLOCK_ENDS.findall(statement))
         if (assigned := _ASSIGNED.fullmatch(statement)) is not None:
+            if self._depth > 0 and self._known.get(assigned["name"]):
+                return  # the block may not run
             value = next(filter(None, assigned.group("array", "double", "word")), "")
             self._known[assigned["name"]] = assigned["single"] or _filled(value, self._known, self._arguments)
             self._exported |= {assigned["name"]} if assigned["export"] == "export" else set()
@@ -230,8 +246,7 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
     number, at = 1, 0
     for found in list(_STATEMENT.finditer(text))[:_MOST_STATEMENTS]:
         number, at = number + text.count("\n", at, found.start()), found.start()
-        if not found[0].lstrip().startswith("#"):
-            yield number, found[0].replace("\\\n", " ")
+        yield number, found[0].replace("\\\n", " ")
 
 
 def _filled(text: str, known: Mapping[str, str], arguments: Sequence[str]) -> str:
@@ -240,7 +255,7 @@ def _filled(text: str, known: Mapping[str, str], arguments: Sequence[str]) -> st
         if name in ("@", "*"):
             return shlex.join(arguments[int(used["from"] or 1) - 1 :])
         if name.isdecimal():
-            given = arguments[int(name) - 1] if 0 < int(name) <= len(arguments) else default
+            given = arguments[int(name) - 1] if 0 < int(name) <= len(arguments) else default or ""
         else:
             given = known.get(name, default)
         return used[0] if given is None else given

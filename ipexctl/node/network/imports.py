@@ -1,6 +1,6 @@
 """Checks that this Python can parse a script and find its imports. Nothing of the script is run or imported.
 
-Arguments: `own` for an environment of ipexctl, else `other`; then module names. Stdin: the script, or empty.
+Arguments: `own` for an environment of ipexctl, else `other`; then dotted module names. Stdin: the script, or empty.
 → {"event": "done", "missing": [name, …], "fault": what is wrong with the script's syntax, or null}
 """
 
@@ -15,12 +15,23 @@ if TYPE_CHECKING:
 
 
 def can_import(name: str) -> bool:
-    """True if a finder knows the module. Importing importlib.util for find_spec takes 5 ms."""
+    """True if a finder knows the module, or a regular package above it, which may make the module when it runs."""
+    top, *parts = name.split(".")
+    spec = find_spec(top, None)
+    for part in parts:
+        if spec is None or spec.loader is not None:
+            break
+        spec = find_spec(part, list(spec.submodule_search_locations))
+    return name in sys.modules or spec is not None
+
+
+def find_spec(name: str, path: list[str] | None) -> Any:
+    """Importing importlib.util for its find_spec takes 5 ms."""
     finders = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
     try:
-        return name in sys.modules or any(finder.find_spec(name, None) is not None for finder in finders)
+        return next((spec for finder in finders if (spec := finder.find_spec(name, path)) is not None), None)
     except ImportError:
-        return False
+        return None
 
 
 def extend_search_path() -> None:

@@ -126,7 +126,8 @@ def _with_imports(
     """The script with what the own modules import that it reaches, and what they need of the machine."""
     if tree is None:
         return replace(script, layout=layout)
-    found = {"uses_it": script.uses_trainer, "accelerate": script.uses_accelerate}
+    found = {"uses_it": script.uses_trainer, "accelerate": script.uses_accelerate, "makes_modules": False}
+    changing = list[str]()
     mpi, gpu, spawner = script.mpi_import, list(script.gpu_lines), script.spawner
 
     def read_own(name: str, own: ast.Module, text: str) -> None:
@@ -140,15 +141,20 @@ def _with_imports(
         if "transformers" in text:
             found["uses_it"] |= uses_trainer(own)
         found["accelerate"] |= "accelerate" in text and uses_accelerate(own)
+        found["makes_modules"] |= "sys.modules" in text or "meta_path" in text
+        if "sys.path" in text:
+            changing.append(name)
 
-    reached = follow_imports(tree, layout.root, places, package=package, on_file=read_own)
+    built = {name for each in layout.own for name in each.declaration.extensions}
+    reached = follow_imports(tree, layout.root, places, package=package, on_file=read_own, built=built)
     own = {entry.module for entry, _ in reached.own}
     return replace(
         script,
         imports=reached.imports,
         own_imports=reached.own,
         own_files=reached.files,
-        missing=reached.missing,
+        missing=() if found["makes_modules"] else reached.missing,
+        doubt=script.doubt or "".join(f"{name} changes where Python looks for modules" for name in changing[:1]),
         notes=reached.notes,
         uses_trainer=found["uses_it"],
         uses_accelerate=found["accelerate"],
@@ -331,8 +337,10 @@ def check_own_modules(script: ScriptFile, packages: Collection[str]) -> None:
         if owner is not None and owner.normalized in packages:
             continue
         file = entry.file or script.name
-        if (source := source_beside(layout.search_paths, entry.module)) is not None:
-            place = owner.file if owner is not None else os.path.relpath(source, layout.root)
+        source = source_beside(layout.search_paths, entry.module)
+        is_built = owner is not None and entry.module in owner.declaration.extensions
+        if source is not None or is_built:
+            place = owner.file if owner is not None else os.path.relpath(source or "", layout.root)
             raise StartError(
                 StartFailure(
                     f"{name} has compiled parts ({place}), which hosts do not have: {file} imports {entry.module} "
@@ -352,6 +360,27 @@ def check_own_modules(script: ScriptFile, packages: Collection[str]) -> None:
                     exit_code=2,
                 )
             )
+        raise StartError(
+            StartFailure(
+                f"{file} imports {entry.module} (line {entry.line}), which no file of {tilde_path(layout.root)} has",
+                _making_line(layout, owner, path),
+                exit_code=2,
+            )
+        )
+
+
+def _making_line(layout: ProjectLayout, owner: OwnPackage | None, path: str) -> str:
+    """How a module comes that is not in the repository: from a .proto, from the build, or from its author."""
+    proto = re.sub(r"_pb2(_grpc)?\.py$", ".proto", path)
+    place = next((each for each in layout.search_paths if proto != path and (each / proto).is_file()), None)
+    if place is not None:
+        root = shlex.quote(os.path.relpath(place))
+        words = f"-I{root} --python_out={root} --grpc_python_out={root} {shlex.quote(os.path.relpath(place / proto))}"
+        return f"make it here once: python -m grpc_tools.protoc {words}"
+    if owner is None:
+        return "correct the import, or add the file"
+    directory = shlex.quote(os.path.relpath(layout.root / owner.directory))
+    return f"if its build writes it, make it here once: python -m pip install -e {directory}; else correct the import"
 
 
 def _has_top(layout: ProjectLayout, package: OwnPackage, module: str) -> bool:
@@ -488,10 +517,8 @@ def _install_fix(names: Sequence[str], known: Mapping[str, str], script: ScriptF
             return script.install_by_run.replace("--install", f"--install {option}".rstrip(), 1)
     elif script.own and is_new and len(of_project) == len(names):
         return f"{script.install} -r {_requirement_files(script)}"
-    if unknown and layout is not None and all(map(layout.is_own, unknown)):
-        return (
-            f"the project's own package {unknown[0]} has no such module; ipexctl run --dry-run shows where ranks look"
-        )
+    if unknown and layout is not None and (fix := _fix_of_own(layout, unknown)):
+        return fix
     install = script.install or "ipexctl install"
     if script.own:
         install += "".join(f" --with {shlex.quote(package)}" for package in packages)
@@ -502,6 +529,20 @@ def _install_fix(names: Sequence[str], known: Mapping[str, str], script: ScriptF
     more = " --with PACKAGE" if script.own else " PACKAGE"
     have = f"no package is known to have {join_words(unknown)}"
     return f"{have}; if you know which one: {install}{more}"
+
+
+def _fix_of_own(layout: ProjectLayout, modules: Sequence[str]) -> str:
+    """For modules that the project should have; or empty."""
+    for package in layout.own:
+        if not {*modules}.isdisjoint(package.declaration.extensions):
+            return f"{package.file} compiles it; build its wheel, and install that: {_build_line(layout, package)}"
+    if all(name.partition(".")[0] in layout.own_modules for name in modules):
+        return f"no file of the project has {join_words(modules)}: correct the import, or add the file"
+    if all(map(layout.is_own, modules)):
+        return (
+            f"the project's own package {modules[0]} has no such module; ipexctl run --dry-run shows where ranks look"
+        )
+    return ""
 
 
 def _requirement_files(script: ScriptFile) -> str:
@@ -515,7 +556,8 @@ def find_package(module: str, script: ScriptFile) -> str:
     guessed could be a stranger's package.
     """
     layout = script.layout
-    if layout is not None and (layout.is_own(module) or module in layout.own_modules):
+    is_required = normalize(module) in script.requirements.names
+    if layout is not None and (layout.is_own(module) or (module in layout.own_modules and not is_required)):
         return ""
     of_project = {*script.requirements.names, *dict(script.requirements.optional)}
     known = known_packages().get(module, ())

@@ -23,6 +23,7 @@ from ipexctl.run.start.project import locate_project
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.script_imports import (
     check_imports,
+    check_own_modules,
     install_by_run,
     install_command,
     project_module,
@@ -124,7 +125,7 @@ def test_module_is_read_from_the_project_or_required_on_hosts(tmp_path: Path) ->
     layout = read_layout(tmp_path, tmp_path)
     ours = project_module(("pkg.train",), tmp_path, layout)
     assert ours is not None
-    assert (ours.name, [each.module for each in ours.imports]) == ("pkg/train.py", ["tqdm"])
+    assert (ours.name, [each.module for each in ours.imports]) == ("pkg/train.py", ["pkg.data", "tqdm"])
     theirs = project_module(("torch.distributed.run",), tmp_path, layout)
     assert theirs is not None
     said = failure_of(theirs, {"a": ["torch"]})
@@ -376,3 +377,73 @@ def test_a_module_whose_name_ends_as_a_file_does_is_one(tmp_path: Path, name: st
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).touch()
     locate_project(spec_of("module", (name,)), tmp_path)
+
+
+def script_in(root: Path, text: str) -> ScriptFile:
+    (root / "train.py").write_text(text)
+    return project_script("train.py", root / "train.py", read_layout(root, root))
+
+
+def test_a_namespace_package_is_all_of_its_directories_and_hosts_are_asked_for_the_rest(tmp_path: Path) -> None:
+    """A namespace package makes no names when it runs, unlike a package with an `__init__.py`."""
+    for name in ("ns/a.py", "src/ns/b.py", "src/ns/deep/c.py", "datasets/load.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("import tqdm" if name.endswith("c.py") else "")
+    script = script_in(
+        tmp_path,
+        "import ns.a, ns.b, ns.deep.c\nfrom ns.deep import c\nfrom ns import b\nimport ns.other.x\n"
+        "from datasets import load, load_dataset\n",
+    )
+    assert [each.module for each in script.imports] == ["ns.other", "datasets", "tqdm"]
+    assert {"ns/a.py", "src/ns/b.py", "src/ns/deep/c.py", "datasets/load.py"} == {*script.own_files}
+    with pytest.raises(StartError) as refusal:
+        check_imports(script, {"n1": ["ns.other"]})
+    assert missing(refusal.value.failure.reason + refusal.value.failure.fix, "ns.other n1 train.py") == []
+    assert "PACKAGE" not in refusal.value.failure.fix
+
+
+@pytest.mark.parametrize(
+    ("text", "files", "fix"),
+    [
+        ("import pkg.made", {}, "python -m pip install -e ."),
+        ("from pkg import x_pb2_grpc, y", {}, None),
+        ("import pkg.x_pb2_grpc", {"pkg/x.proto": ""}, "python -m grpc_tools.protoc -I. --python_out=."),
+        ("from pkg import _C", {"setup.py": "ext(name='pkg._C')\next = 1"}, None),
+        ("from pkg import _C", {"setup.py": "setup(name='pkg', ext_modules=[CppExtension('pkg._C', f)])"}, "--build ."),
+        ("from pkg.empty import f", {"pkg/empty/README": ""}, "python -m pip install -e ."),
+        ("import pkg.made", {"pkg/__init__.py": "import sys\nsys.modules['pkg.made'] = sys"}, None),
+        ("import pkg.other", {"pkg/__init__.py": "import pkg.deep.x", "pkg/deep/__init__.py": ""}, "install -e ."),
+    ],
+)
+def test_an_own_module_that_no_file_has_is_refused_before_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, files: dict[str, str], fix: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, content in {"setup.py": "setup(name='pkg')", "pkg/__init__.py": "", **files}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    script = script_in(tmp_path, text)
+    if fix is None:
+        check_own_modules(script, ())
+        return
+    with pytest.raises(StartError) as refusal:
+        check_own_modules(script, ())
+    assert fix in refusal.value.failure.fix
+    assert refusal.value.failure.exit_code == 2
+    check_own_modules(script, ("pkg",))  # the environment has it as a wheel
+
+
+def test_a_top_level_extension_is_built_and_not_looked_for_on_an_index(tmp_path: Path) -> None:
+    (tmp_path / "setup.py").write_text("setup(name='pkg', ext_modules=[CUDAExtension(name='fast_ops', sources=[])])")
+    with pytest.raises(StartError) as refusal:
+        check_imports(script_in(tmp_path, "import fast_ops"), {"n1": ["fast_ops"]})
+    assert "ipexctl install --build" in refusal.value.failure.fix
+
+
+def test_an_own_module_may_change_where_python_looks(tmp_path: Path) -> None:
+    for name, text in {"util.py": "import sys\nsys.path.insert(0, 'sub')\nimport inner", "sub/inner.py": ""}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert "util.py" in check_imports(script_in(tmp_path, "import util"), {"n1": ["inner"]})
+    with pytest.raises(StartError):
+        check_imports(script_in(tmp_path, "import util, elsewhere"), {"n1": ["inner", "elsewhere"]})
