@@ -20,6 +20,7 @@ from ipexctl.spec import RunSpec
 
 if TYPE_CHECKING:
     from ipexctl.facts.gather import HostFacts
+    from ipexctl.remote.connector import SessionPool
     from ipexctl.run.start.request import StartFailure
     from ipexctl.stack.install_context import InstallReport
     from ipexctl.sync.project import Project
@@ -33,28 +34,14 @@ def run(
     with watcher.sessions() as pool:
         from ipexctl.run.start import pipeline  # 0.25 s, while the hosts connect
 
-        if spec.asked.install:
-            from ipexctl.api.before_run import (  # 0.1 s, for --install alone
-                install_first,
-                request_of_run,
-                with_left_out,
-            )
-            from ipexctl.run.start.upload import start_reading
         if dry_run:
-            notes: list[str] = []
-            wanted = request_of_run(spec, notes.append) if spec.asked.install else None
-            if wanted is not None:
-                spec = replace(spec, asked=spec.asked._replace(torch=wanted.with_torch().env.stack.torch))
-            planned = pipeline.plan_run(spec, pool, watcher)
-            for note in notes:  # name the project before any note
-                watcher.on_step(note)
-            if wanted is not None and isinstance(planned, PlannedRun):
-                project = with_left_out(planned.plan.project, spec.asked, wanted)
-                return replace(planned, plan=planned.plan._replace(project=project))
-            return planned
+            return _plan(spec, pool, watcher)
         reading: Future[Project] | None = None
         probed: Sequence[HostFacts] = ()
         if spec.asked.install:
+            from ipexctl.api.before_run import install_first  # 0.1 s, for --install alone
+            from ipexctl.run.start.upload import start_reading
+
             reading = start_reading(spec, watcher.on_step)
             installed = install_first(spec, pool, watcher, reading)
             if not isinstance(installed, tuple):
@@ -73,3 +60,30 @@ def run(
         with watcher.sessions() as pool:
             pipeline.remove_job_files(spec.hosts, started.record, pool)
     return replace(started, exit_code=code)
+
+
+def _plan(spec: RunSpec, pool: SessionPool, watcher: RunWatcher) -> PlannedRun | StartFailure:
+    """What `run` would do, or why it would start nothing."""
+    from ipexctl.run.start import pipeline
+
+    if not spec.asked.install:
+        return pipeline.plan_run(spec, pool, watcher, checks_script=True)
+    from ipexctl.api.before_run import request_of_run, with_left_out
+    from ipexctl.run.start.before_install import check_new_environment
+
+    notes: list[str] = []
+    wanted = request_of_run(spec, notes.append)
+    spec = replace(spec, asked=spec.asked._replace(torch=wanted.with_torch().env.stack.torch))
+    # The modules of packages that are still to be installed are not known.
+    planned = pipeline.plan_run(spec, pool, watcher, checks_script=not wanted.env.extras)
+    for note in notes:  # name the project before any note
+        watcher.on_step(note)
+    if not isinstance(planned, PlannedRun):
+        return planned
+    checked = check_new_environment(planned.context, wanted)
+    if not isinstance(checked, str):
+        return checked
+    if checked:
+        watcher.on_step(f"note: {checked}")
+    project = with_left_out(planned.plan.project, spec.asked, wanted)
+    return replace(planned, plan=planned.plan._replace(project=project))

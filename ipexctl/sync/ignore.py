@@ -11,8 +11,9 @@ import contextlib
 import fnmatch
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -20,12 +21,17 @@ from typing import TYPE_CHECKING, Final, Literal
 from ipexctl.errors import FileError, UserError
 from ipexctl.file_reader import IGNORE_FILE, NotRegularError, TooLargeError, read_regular
 from ipexctl.found_files import check_found
+from ipexctl.sync.git_index import tracked_paths
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
 
+    from ipexctl.sync.git_pattern import GitPattern
+
 FILES: Final = (".gitignore", ".ipexctlignore")
 """Read in every directory; `.ipexctlignore` wins over `.gitignore`."""
+
+_OF_GIT: Final = ("/.gitignore", "/info/exclude")
 
 _DEFAULT_FILES: Final = re.compile(
     r".*\.pyc|\._.*|\.DS_Store|report-[A-Za-z0-9_]+-[0-9]{4}-[0-9]{6}-[0-9a-f]{4}\.html", re.DOTALL
@@ -92,17 +98,22 @@ class Layer:
     """The directory's path below the project's root, with a trailing slash; empty for the root. For a directory above
     the root: `+` and the root's path below that directory."""
     spec: GitIgnoreSpec
+    git_patterns: int = 0
+    """Number of the patterns, which are the first, that are git's own: git keeps a file that it tracks."""
 
-    def excludes(self, path: str) -> bool | None:
+    def excludes(self, path: str, tracked: Callable[[], Collection[str]] = tuple) -> bool | None:
         relative = self.base[1:] + path if self.base.startswith("+") else path[len(self.base) :]
-        return self.spec.check_file(relative).include
+        found = self.spec.check_file(relative)
+        is_of_git = found.include and found.index is not None and found.index < self.git_patterns
+        return False if is_of_git and path.rstrip("/") in tracked() else found.include
 
 
 def layer(base: str, files: Mapping[str, Sequence[str]]) -> Layer:
     """A later file wins. Raises a FileError for an invalid pattern."""
     from ipexctl.sync.git_pattern import GitPattern, make_spec  # 50 ms, and a project may have no patterns
 
-    patterns = []
+    patterns: list[GitPattern] = []
+    git_patterns = 0
     for file, lines in files.items():
         for number, line in enumerate(lines, 1):
             line = line.rstrip("\r\n")
@@ -114,7 +125,8 @@ def layer(base: str, files: Mapping[str, Sequence[str]]) -> Layer:
                 patterns.append(GitPattern(line))
             except ValueError:
                 raise FileError(file, number, "this is not a .gitignore pattern", text=line, column=1) from None
-    return Layer(base, make_spec(patterns))
+        git_patterns = len(patterns) if file.endswith(_OF_GIT) else git_patterns
+    return Layer(base, make_spec(patterns), git_patterns)
 
 
 def layer_of(directory: Path, base: str, names: Iterable[str] = FILES) -> Layer | None:
@@ -143,8 +155,12 @@ def _read_ignore_file(path: Path, trust: str) -> bytes:
     return content
 
 
+def _repository_of(root: Path) -> Path | None:
+    return next((directory for directory in (root, *root.parents) if os.path.exists(directory / ".git")), None)
+
+
 def outer_layers(root: Path) -> tuple[Layer, ...]:
-    repository = next((directory for directory in (root, *root.parents) if os.path.exists(directory / ".git")), None)
+    repository = _repository_of(root)
     if repository is None:
         return ()
 
@@ -157,16 +173,32 @@ def outer_layers(root: Path) -> tuple[Layer, ...]:
     return tuple(layer for layer in layers if layer is not None)
 
 
-def git_directory(repository: Path) -> Path:
-    """`.git`, or where a file of that name leads, as in a worktree or submodule.
+def tracked_below(root: Path) -> frozenset[str]:
+    """Paths relative to the root that git tracks, with the directories above them."""
+    repository = _repository_of(root)
+    if repository is None:
+        return frozenset()
+    paths, place = tracked_paths(_own_git_directory(repository)), root.relative_to(repository)
+    return (
+        paths
+        if root == repository
+        else frozenset(
+            path.removeprefix(f"{place.as_posix()}/") for path in paths if path.startswith(f"{place.as_posix()}/")
+        )
+    )
 
-    Worktrees share their repository's files; `commondir` names it.
-    """
-    git = repository / ".git"
-    named = _line_of(git).removeprefix("gitdir:").strip()
+
+def _own_git_directory(repository: Path) -> Path:
+    """`.git`, or where a file of that name leads, as in a worktree or submodule."""
+    named = _line_of(repository / ".git").removeprefix("gitdir:").strip()
     own = repository / named
-    if not (named and os.path.isdir(own)):  # `Path.is_dir` raises for a name that is too long for git to have written
-        return git
+    # `Path.is_dir` raises for a name that is too long for git to have written.
+    return own if named and os.path.isdir(own) else repository / ".git"
+
+
+def git_directory(repository: Path) -> Path:
+    """The same; of a worktree, the repository's, whose files it shares and which `commondir` names."""
+    own = _own_git_directory(repository)
     common = own / _line_of(own / "commondir")
     return common if os.path.isdir(common) else own
 
@@ -186,8 +218,11 @@ class IgnoreRules:
         includes: Sequence[str] = (),
         fetched: frozenset[str] = frozenset(),
         secret_files: frozenset[str] = frozenset(),
+        tracked: Callable[[], Collection[str]] = tuple,
     ) -> None:
+        """`tracked` is called once a pattern of git's excludes something."""
         self.outer = tuple(outer)
+        self._tracked = cache(tracked)
         self._excludes = layer("", {"--exclude": excludes}) if excludes else None
         self._fetched = fetched
         self._secret_files = secret_files
@@ -214,7 +249,7 @@ class IgnoreRules:
             for directory_layer in reversed(layers):
                 if excluded is not None:
                     break
-                excluded = directory_layer.excludes(full)
+                excluded = directory_layer.excludes(full, self._tracked)
             if excluded or (excluded is None and is_default(name, is_directory=is_directory)):
                 reason = "ignored"
             elif path in self._secret_files or is_credential(path, is_directory=is_directory):

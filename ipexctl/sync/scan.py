@@ -13,6 +13,7 @@ import stat
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -32,6 +33,7 @@ from ipexctl.sync.ignore import (
     layer_of,
     outer_layers,
     pattern_for,
+    tracked_below,
 )
 from ipexctl.text import readable
 
@@ -103,7 +105,8 @@ def scan_project(
     real = real_path(root)
     if problem := path_problem(real, "directory"):
         raise UserError(f"{root} {problem}", fix="name the directory of your project")
-    ignored = IgnoreRules(outer_layers(real), excludes, includes, fetched, secret_files)
+    tracked = partial(tracked_below, real)
+    ignored = IgnoreRules(outer_layers(real), excludes, includes, fetched, secret_files, tracked)
     result, output = ScanResult(real), _output_files()
     base = os.fsencode(real)
     pending: list[_Directory] = [_Directory("", ignored.outer)]

@@ -11,6 +11,7 @@ from ipexctl.errors import Refusal
 from ipexctl.facts.gather import HostFacts
 from ipexctl.hosts.host import Host
 from ipexctl.launch.rank_distribution import distribute_ranks, ranks_on
+from ipexctl.launch.request import Gathered
 from ipexctl.node.common.asked import Asked
 from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.remote.connector import SessionPool
@@ -44,21 +45,30 @@ def check_before_install(
     wanted: InstallRequest,
 ) -> StartFailure | str:
     """One round trip. Returns a note, or an empty text, if `wanted` may be installed."""
-    script = spec.project.script
     try:
         check_gpu_code(spec, {})
         context = gather(spec, pool, before_install=True, probed=probed)
         distribution = ranks_on(context.spec.hosts, context.facts, spec.asked)
         if isinstance(distribution, Refusal):
             raise StartError(distribution)
-        nodes = likely_nodes(spec)
         if context.env.python:
-            check_connectivity(nodes, context, pool)
-        if script is None or not spec.asked.sync or wanted.env.extras:
-            return ""  # the modules of --with and -r are not known before the install
-        if has_environment(spec.asked.env, context.facts):
-            return ""  # the hosts get an existing environment, with the packages that were added to it
-        return check_modules(with_environment(script, context), [host.name for host in nodes], spec.asked)
+            check_connectivity(likely_nodes(spec), context, pool)
+        return check_new_environment(context, wanted)
+    except StartError as error:
+        return error.failure
+
+
+def check_new_environment(context: Gathered, wanted: InstallRequest) -> StartFailure | str:
+    """A note, or an empty text, if an environment that is still to be made may have the script's modules."""
+    script, asked = context.spec.project.script, context.asked
+    if script is None or not asked.sync or wanted.env.extras:
+        return ""  # the modules of --with and -r are not known before the install
+    if has_environment(asked.env, context.facts):
+        return ""  # the hosts get an existing environment, with the packages that were added to it
+    try:
+        return check_modules(
+            with_environment(script, context), [host.name for host in likely_nodes(context.spec)], asked
+        )
     except StartError as error:
         return error.failure
 

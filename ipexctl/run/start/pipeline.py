@@ -98,16 +98,22 @@ class _Undo(ExitStack):
         self.callback(lambda: self.unreached.update(clean()))
 
 
-def plan_run(spec: RunSpec, pool: SessionPool, watcher: StartWatcher, run: str = "RUN") -> PlannedRun | StartFailure:
-    """The steps of `start_run` up to the first that changes something, for --dry-run and export."""
+def plan_run(
+    spec: RunSpec, pool: SessionPool, watcher: StartWatcher, run: str = "RUN", *, checks_script: bool = False
+) -> PlannedRun | StartFailure:
+    """The steps of `start_run` up to the first that changes something, for --dry-run and export. `checks_script`: look
+    for the script's modules in an environment that exists."""
     try:
         with ExitStack() as at_end:
-            query = begin_query(start_reading(spec, watcher.on_step), spec, pool, lease=None)
+            reading = start_reading(spec, watcher.on_step)
+            query = begin_query(reading, spec, pool, lease=None)
             if query is not None:
                 at_end.callback(wait, (query,))
             start = _Start(spec, pool, watcher)
             context, plan = _plan(start, query, run, dry_run=True)
             tree, _ = upload_project(query, context, watcher.on_step)
+            if checks_script and context.env.is_installed and (text := _check_script(start, context, plan, reading)):
+                start.note(text)
             notes = (*notes_on(plan.other_runs, time.time()), *plan.notes)
             plan = _in_tree(plan._replace(notes=tuple(map(spec.options.apply, notes))), tree, spec)
             return PlannedRun(plan, context)
@@ -343,19 +349,26 @@ def _begin_preflight(
 def _preflight(
     start: _Start, context: Gathered, plan: Plan, reading: Future[Project] | None
 ) -> ConnectivityRecord | None:
-    nodes, spec, script = context.nodes_of(plan), start.spec, start.spec.project.script
+    nodes = context.nodes_of(plan)
     connectivity = run_in_background(lambda: check_connectivity(nodes, context, start.pool), "connectivity")
-    script = with_environment(script, context) if script and spec.asked.sync else None
-    if script is not None and reading is not None:
-        script = with_sent_files(script, [entry.path for entry in reading.result().manifest.entries])
     try:
-        text = check_script(nodes, context.env.python, script, start.pool) if script is not None else ""
+        text = _check_script(start, context, plan, reading)
     except StartError:
         connectivity.result()  # raises the failure of a connection, which comes first
         raise
     if text:
         start.note(text)
     return connectivity.result()
+
+
+def _check_script(start: _Start, context: Gathered, plan: Plan, reading: Future[Project] | None) -> str:
+    script = start.spec.project.script
+    if script is None or not start.spec.asked.sync:
+        return ""
+    script = with_environment(script, context)
+    if reading is not None:
+        script = with_sent_files(script, [entry.path for entry in reading.result().manifest.entries])
+    return check_script(context.nodes_of(plan), context.env.python, script, start.pool)
 
 
 # Start

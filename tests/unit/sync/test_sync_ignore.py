@@ -142,6 +142,59 @@ def git(directory: Path, *arguments: str) -> None:
 
 
 @needs_git
+@pytest.mark.parametrize("version", ["2", "3", "4"])
+@pytest.mark.parametrize("place", ["", "sub", "worktree"])
+def test_what_git_tracks_is_sent_though_gitignore_matches_it(tmp_path: Path, version: str, place: str) -> None:
+    root = tree(
+        tmp_path / "r", "train.py", "data/a/words.txt", "data/a/big.bin", "data/b.bin", "out/log", "keep.pt", ".env"
+    )
+    tree(root, "sub/ours.txt", "sub/data/words.txt", "sub/data/big.bin", gitignore="data/\n*.pt\n.env\n")
+    git(root, "init", "-q")
+    git(root, "config", "index.version", version)
+    git(root, "add", ".")
+    git(root, "add", "-f", "data/a/words.txt", "keep.pt", ".env", "sub/data/words.txt")
+    git(root, "update-index", f"--index-version={version}")
+    if version == "3":  # such an entry is what makes git write that version
+        git(root, "add", "-N", "-f", "data/b.bin")
+        git(root, "rm", "-q", "--cached", "data/b.bin")
+        git(root, "update-index", "--skip-worktree", "sub/ours.txt")
+    expected = {
+        ".gitignore",
+        "train.py",
+        "data/a/words.txt",
+        "out/log",
+        "keep.pt",
+        "sub/ours.txt",
+        "sub/data/words.txt",
+    }
+    if place == "worktree":
+        git(root, "commit", "-qm", "x")
+        git(root, "worktree", "add", "-q", "--detach", "../w")
+        tree(tmp_path / "w", "data/other.bin")
+        root = tmp_path / "w"
+    if place == "sub":
+        root, expected = root / "sub", {"ours.txt", "data/words.txt"}
+    assert {found.path for found in walk.scan_project(root).found if found.kind == "f"} == expected
+
+
+@needs_git
+def test_ipexctlignore_and_exclude_win_over_what_git_tracks(tmp_path: Path) -> None:
+    root = tree(tmp_path, "a.pt", "b.pt", "c.pt", gitignore="*.pt\n", ours="b.pt\n")
+    git(root, "init", "-q")
+    git(root, "add", "-f", "a.pt", "b.pt", "c.pt")
+    assert {"a.pt", "b.pt", "c.pt"} & sent(root, "c.pt") == {"a.pt"}
+
+
+@pytest.mark.parametrize(
+    "index", [b"", b"DIRC", b"DIRC\0\0\0\2\xff\xff\xff\xff", b"DIRC\0\0\0\4\0\0\0\1" + b"\xff" * 80]
+)
+def test_an_index_that_git_did_not_write_names_nothing(tmp_path: Path, index: bytes) -> None:
+    root = tree(tmp_path, "a.pt", ".git/HEAD", gitignore="*.pt\n")
+    (root / ".git/index").write_bytes(index)
+    assert "a.pt" not in sent(root)
+
+
+@needs_git
 def test_excludes_of_a_worktree_and_a_submodule_are_found_through_their_git_file(tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     tree(whole, "train.py")
