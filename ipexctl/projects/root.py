@@ -15,7 +15,8 @@ import re
 import secrets
 import shlex
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
@@ -25,7 +26,7 @@ from ipexctl.found_files import account_name, cache_directory, check_found, data
 from ipexctl.node.common.files import make_private_directory, open_private
 from ipexctl.option_declaration import DEFAULT_HOME
 from ipexctl.projects.declaration import FILES, PYPROJECT, read_declaration
-from ipexctl.projects.modules import ModulePlaces, top_level_imports
+from ipexctl.projects.modules import ModulePlaces, has_module, has_packages, top_level_imports
 from ipexctl.projects.project_files import TextReader
 from ipexctl.projects.workspace import matches_member
 
@@ -35,13 +36,14 @@ MARKS: Final = (*CHOSEN, *FILES)
 _LONGEST: Final = 40
 _MACHINE_ID: Final = Path("/etc/machine-id")
 _MOST_PARENTS: Final = 64
+_MOST_ENTRIES: Final = 2000
 
 
 def find_root(script: Path | None, cwd_option: str | Path | None, cwd: Path, module: str = "") -> Path:
     """`--cwd`, else the directory that a file marks, from the script's directory (or `cwd`) up to a repository, else
     the script's directory (or `cwd`). A uv workspace takes the place of its member. Within a repository, the root also
-    contains `cwd` and the modules that the script imports, or the module that is run. Raises a UserError for a mark
-    above the first directory that others could have written.
+    contains `cwd`, the modules that the script imports, or the module that is run, and the modules to which its links
+    lead. Raises a UserError for a mark above the first directory that others could have written.
 
     Links in the script's path are not resolved.
     """
@@ -61,6 +63,9 @@ def find_root(script: Path | None, cwd_option: str | Path | None, cwd: Path, mod
         elif repository is not None and declared is None and (script is not None or module):
             names = top_level_imports(_plain(cwd / script)) if script is not None else (module.partition(".")[0],)
             root = _widened(root, _place_of_modules(names, above), above)
+        for place in _linked_modules(root):
+            if repository is not None and place.is_relative_to(repository):
+                root = _widened(root, place, above)
     for path in above[1 : above.index(root) + 1]:
         _check_marks(path, start)
     return root
@@ -78,6 +83,15 @@ def _directories_of_project(start: Path) -> tuple[list[Path], Path | None]:
         if os.path.lexists(path / ".git"):
             return found, path
     return found, None
+
+
+def _linked_modules(root: Path) -> Iterator[Path]:
+    """Where links beside the declaration lead that are modules or have some, as `src -> ../../src`."""
+    with contextlib.suppress(OSError), os.scandir(root) as entries:
+        for entry in islice(entries, _MOST_ENTRIES):
+            is_link = entry.is_symlink() and entry.is_dir()
+            if is_link and (has_packages(Path(entry.path)) or has_module(root, entry.name)):
+                yield _plain(root / os.readlink(entry.path))
 
 
 def _widened(root: Path, inside: Path, above: Sequence[Path]) -> Path:

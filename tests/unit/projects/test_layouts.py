@@ -99,5 +99,32 @@ def test_a_project_starts_by_the_line_of_its_readme(name: str, tmp_path: Path, m
     assert found == {key: value for key, value in case.items() if key not in _TYPED}
 
 
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_member_whose_modules_are_a_link_is_sent_with_the_place_to_which_it_leads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: bool
+) -> None:
+    repository = tmp_path / "repository"
+    member = repository / "apps" / "trainer"
+    member.mkdir(parents=True)
+    (repository / ".git").mkdir()
+    (member / "pyproject.toml").write_text('[project]\nname = "trainer"\n[project.scripts]\ngo = "core.run:main"\n')
+    (member / "train.py").write_text("import core\n")
+    modules = (repository if inside else tmp_path) / "src"
+    (modules / "core").mkdir(parents=True)
+    (modules / "core" / "__init__.py").touch()
+    (modules / "core" / "run.py").touch()
+    (repository / "data").mkdir()
+    (member / "src").symlink_to("../../src" if inside else modules)
+    (member / "data").symlink_to("../../data")  # no modules
+    monkeypatch.chdir(member)
+    location = locate_project(spec_of_line("train.py"), member)
+    assert location.script is not None
+    assert location.root == (repository if inside else member)
+    assert [each.module for each in location.script.imports] == ([] if inside else ["core"])
+    if inside:
+        assert (location.subdirectory, location.layout.paths[0]) == ("apps/trainer", "apps/trainer/src")
+        assert locate_project(spec_of_line("go"), member).entry == "core.run:main"
+
+
 def test_the_layouts_are_many() -> None:
     assert len(NAMES) >= 25
