@@ -134,6 +134,17 @@ def test_json_document_is_printed_for_a_refused_plan(command: list[str], tmp_pat
 
 
 @pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [("print(1)\n", 0, ""), ("import frobnicate\n", 1, "frobnicate"), ("import sys\nx = (\n", 2, "x.py:2")],
+)
+def test_a_dry_run_ends_as_the_run_would(text: str, code: int, said: str, tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text(text)
+    place = ("--hosts", "localhost", "--home", str(tmp_path / "home"), "--python", sys.executable)
+    done = call("run", "--dry-run", *place, "x.py", cwd=tmp_path)
+    assert (done.returncode, said in done.stderr) == (code, True)
+
+
+@pytest.mark.parametrize(
     ("args", "reason"),
     [
         (["doctor", "-H", "/no/such/file"], "/no/such/file"),

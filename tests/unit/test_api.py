@@ -14,11 +14,13 @@ import pytest
 from ipexctl.api import before_run
 from ipexctl.api import run as api
 from ipexctl.hosts.host import Host
+from ipexctl.launch.request import RankEnv
 from ipexctl.projects.layout import read_layout
+from ipexctl.projects.modules import Import
 from ipexctl.projects.requirement_files import find_requirement_files
 from ipexctl.run.start.request import StartFailure
-from ipexctl.run.start.watcher import RunWatcher, StartedRun
-from ipexctl.script_file import ProjectLocation
+from ipexctl.run.start.watcher import PlannedRun, RunWatcher, StartedRun
+from ipexctl.script_file import ProjectLocation, ScriptFile
 from plan_helpers import changed, spec_of
 
 HERE = Host("localhost", "localhost")
@@ -92,6 +94,33 @@ def test_a_dry_run_ends_before_the_first_step_that_changes_something(tmp_path: P
     assert planned.asked.torch == "2.13"
     assert watcher.events == ["open", "close"]
     assert answers["probed"] is None
+
+
+def test_a_dry_run_of_an_install_fails_if_the_new_environment_cannot_have_a_module(
+    answers: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The modules of packages that the call names are not known before the install."""
+    plan: Any = SimpleNamespace(project=None, _replace=lambda **_: None)
+    checks = list[bool]()
+    context: Any = SimpleNamespace(
+        spec=replace(
+            SPEC, project=ProjectLocation(Path(), ".", (), ScriptFile("x.py", imports=(Import("frobnicate", 1),)))
+        ),
+        asked=SPEC.asked._replace(sync=True),
+        facts={},
+        env=RankEnv("python", name="default", is_installed=False),
+    )
+
+    def planned(*_: Any, checks_script: bool) -> Any:
+        checks.append(checks_script)
+        return PlannedRun(plan, context)
+
+    monkeypatch.setattr("ipexctl.run.start.pipeline.plan_run", planned)
+    monkeypatch.setattr(before_run, "with_left_out", lambda *_: None)
+    failed: Any = api.run(changed(SPEC, install=True), Recorded(), dry_run=True)
+    assert "frobnicate" in failed.reason
+    assert isinstance(api.run(changed(SPEC, install=True, packages=("peft",)), Recorded(), dry_run=True), PlannedRun)
+    assert checks == [True, False]
 
 
 @pytest.mark.parametrize(("is_cancelled", "last"), [(False, "started"), (True, "follow")])
