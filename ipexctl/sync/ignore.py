@@ -11,17 +11,15 @@ import contextlib
 import fnmatch
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from ipexctl.errors import FileError, UserError
-from ipexctl.file_reader import IGNORE_FILE, NotRegularError, TooLargeError, read_regular
-from ipexctl.found_files import check_found
-from ipexctl.sync.git_index import tracked_paths
+from ipexctl.errors import FileError
+from ipexctl.sync.git_files import ABSENT, git_directory, read_ignore_file, repository_of
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -101,7 +99,7 @@ class Layer:
     git_patterns: int = 0
     """Number of the patterns, which are the first, that are git's own: git keeps a file that it tracks."""
 
-    def excludes(self, path: str, tracked: Callable[[], Collection[str]] = tuple) -> bool | None:
+    def excludes(self, path: str, tracked: Callable[[], Container[str]] = tuple) -> bool | None:
         relative = self.base[1:] + path if self.base.startswith("+") else path[len(self.base) :]
         found = self.spec.check_file(relative)
         is_of_git = found.include and found.index is not None and found.index < self.git_patterns
@@ -134,33 +132,14 @@ def layer_of(directory: Path, base: str, names: Iterable[str] = FILES) -> Layer 
     root = directory if not base or base.startswith("+") else directory.parents[base.count("/") - 1]
     trust = f"{root}/*"  # one entry for all directories of the project
     for name in names:
-        with contextlib.suppress(*_ABSENT):
-            text = _read_ignore_file(directory / name, trust).decode("utf-8", "surrogateescape").removeprefix("\ufeff")
+        with contextlib.suppress(*ABSENT):
+            text = read_ignore_file(directory / name, trust).decode("utf-8", "surrogateescape").removeprefix("\ufeff")
             files[str(directory / name)] = text.split("\n")
     return layer(base, files) if files else None
 
 
-_ABSENT: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError, NotRegularError)
-"""git skips such files too."""
-
-
-def _read_ignore_file(path: Path, trust: str) -> bytes:
-    try:
-        content = read_regular(path, IGNORE_FILE)
-    except TooLargeError:
-        raise UserError(
-            f"{path}: more than {IGNORE_FILE.limit:,} bytes of patterns", fix="shorten it, or remove it"
-        ) from None
-    check_found(path, trust=trust)
-    return content
-
-
-def _repository_of(root: Path) -> Path | None:
-    return next((directory for directory in (root, *root.parents) if os.path.exists(directory / ".git")), None)
-
-
 def outer_layers(root: Path) -> tuple[Layer, ...]:
-    repository = _repository_of(root)
+    repository = repository_of(root)
     if repository is None:
         return ()
 
@@ -173,43 +152,6 @@ def outer_layers(root: Path) -> tuple[Layer, ...]:
     return tuple(layer for layer in layers if layer is not None)
 
 
-def tracked_below(root: Path) -> frozenset[str]:
-    """Paths relative to the root that git tracks, with the directories above them."""
-    repository = _repository_of(root)
-    if repository is None:
-        return frozenset()
-    paths, place = tracked_paths(_own_git_directory(repository)), root.relative_to(repository)
-    return (
-        paths
-        if root == repository
-        else frozenset(
-            path.removeprefix(f"{place.as_posix()}/") for path in paths if path.startswith(f"{place.as_posix()}/")
-        )
-    )
-
-
-def _own_git_directory(repository: Path) -> Path:
-    """`.git`, or where a file of that name leads, as in a worktree or submodule."""
-    named = _line_of(repository / ".git").removeprefix("gitdir:").strip()
-    own = repository / named
-    # `Path.is_dir` raises for a name that is too long for git to have written.
-    return own if named and os.path.isdir(own) else repository / ".git"
-
-
-def git_directory(repository: Path) -> Path:
-    """The same; of a worktree, the repository's, whose files it shares and which `commondir` names."""
-    own = _own_git_directory(repository)
-    common = own / _line_of(own / "commondir")
-    return common if os.path.isdir(common) else own
-
-
-def _line_of(path: Path) -> str:
-    with contextlib.suppress(*_ABSENT):
-        line = os.fsdecode(_read_ignore_file(path, str(path.parent))).partition("\n")[0].strip()
-        return "" if "\0" in line else line
-    return ""
-
-
 class IgnoreRules:
     def __init__(
         self,
@@ -218,7 +160,7 @@ class IgnoreRules:
         includes: Sequence[str] = (),
         fetched: frozenset[str] = frozenset(),
         secret_files: frozenset[str] = frozenset(),
-        tracked: Callable[[], Collection[str]] = tuple,
+        tracked: Callable[[], Container[str]] = tuple,
     ) -> None:
         """`tracked` is called once a pattern of git's excludes something."""
         self.outer = tuple(outer)

@@ -24,6 +24,7 @@ from ipexctl.files.manifest import leads_out
 from ipexctl.node.common.files import decode_name, encode_name
 from ipexctl.node.files.manifest import EntryKind
 from ipexctl.projects.root import path_problem, real_path
+from ipexctl.sync.git_files import TrackedPaths
 from ipexctl.sync.ignore import (
     ENVIRONMENT_MARKS,
     FILES,
@@ -33,7 +34,6 @@ from ipexctl.sync.ignore import (
     layer_of,
     outer_layers,
     pattern_for,
-    tracked_below,
 )
 from ipexctl.text import readable
 
@@ -105,7 +105,7 @@ def scan_project(
     real = real_path(root)
     if problem := path_problem(real, "directory"):
         raise UserError(f"{root} {problem}", fix="name the directory of your project")
-    tracked = partial(tracked_below, real)
+    tracked = partial(TrackedPaths, real)
     ignored = IgnoreRules(outer_layers(real), excludes, includes, fetched, secret_files, tracked)
     result, output = ScanResult(real), _output_files()
     base = os.fsencode(real)
