@@ -337,7 +337,7 @@ def test_directory_to_trust_is_the_project_or_one_of_its_repository_above(
 ) -> None:
     asked: list[tuple[Path, str]] = []
     monkeypatch.setattr(
-        "ipexctl.sync.ignore.check_found",
+        "ipexctl.sync.git_files.check_found",
         lambda path, *, trust: asked.append((path.parent.relative_to(tmp_path), trust)),
     )
     project = tmp_path / "repository/project"
