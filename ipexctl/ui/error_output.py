@@ -122,4 +122,17 @@ def report_crash(error: BaseException) -> None:
     except (OSError, UserError) as failure:
         print_message(f"{sentence}\n  no log could be written: {printable(str(failure))}")
     else:
-        print_message(f"{sentence}\n  please report it with {path}")
+        address = _address_of_issues()
+        print_message(f"{sentence}\n  please report it{f' at {address}' if address else ''} with {path}")
+
+
+def _address_of_issues() -> str:
+    """As a release's metadata has it; empty for a checkout, which has no home."""
+    from importlib.metadata import PackageNotFoundError, metadata  # late: it is slow, and other calls do not need it
+
+    with contextlib.suppress(PackageNotFoundError):
+        for url in map(str, metadata("ipexctl").get_all("Project-URL") or ()):
+            name, _, address = url.partition(", ")
+            if name == "Issues":
+                return address
+    return ""

@@ -263,12 +263,15 @@ def test_unexpected_error_prints_a_message_and_writes_a_private_log(tmp_path: Pa
         "h.choose_hosts = broken\n"
         "from ipexctl.__main__ import main; main()"
     )
-    environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path)}
+    release = tmp_path / "ipexctl-0.dist-info"
+    release.mkdir()
+    (release / "METADATA").write_text("Name: ipexctl\nProject-URL: Issues, https://example.org/issues\n")
+    environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path), "PYTHONPATH": str(tmp_path)}
     done = run_program(sys.executable, "-c", program, env=environ)
     assert done.returncode == 1
     assert "ZeroDivisionError: surprise" in done.stderr
     (log,) = tmp_path.rglob("error-*.log")
-    assert str(log) in done.stderr
+    assert f"https://example.org/issues with {log}" in done.stderr
     assert "Traceback" in log.read_text()
     assert "hunter2" not in log.read_text()
     assert log.stat().st_mode & 0o777 == 0o600
