@@ -85,6 +85,8 @@ class ScriptFile:
     uses_accelerate: bool = False
     resumes: ResumeFlag | None = None
     """How the script resumes without an argument that says so."""
+    checkpoints: tuple[str, ...] = ()
+    """Patterns of those that it names, if it looks whether some file exists."""
     uses_hub: bool = False
     """True if it imports a library that loads from a hub."""
     mpi_import: MpiImport | None = None

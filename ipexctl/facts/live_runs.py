@@ -173,7 +173,7 @@ def parse_live_runs(answers: Answers) -> RunsOnHost:
                 not running,
                 min(filter(None, (_end(boot, each) for each in running)), default=None),
                 sum(ranks.count(each.pid) for each in running),
-                _script(script) or call.script,
+                call.script or _script(script),
                 call,
             )
         )

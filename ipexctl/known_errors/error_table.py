@@ -127,6 +127,23 @@ def _no_module(found: PatternMatch) -> tuple[str, str]:
     return sentence, f"{fix}no package is known to have it; if you know which one: {found.context.install('PACKAGE')}"
 
 
+def _no_submodule(found: PatternMatch) -> tuple[str, str] | None:
+    """An installed package that lacks one of its modules is of another version than the code expects."""
+    module, context = found.groups["module"], found.context
+    top = module.partition(".")[0]
+    packages = known_packages().get(top) or (top.replace("_", "-"),)
+    package = next(filter(context.has_package, packages), "")
+    if top == module or not package:
+        return None
+    version = context.version_of(package)
+    what = f"{package} {version}".strip() + f" is installed and has no module {module}: it is too new or too old for it"
+    if not version:
+        return what, f"take another version; to see the installed one: ipexctl envs --json; then: {context.repair}"
+    version = version.partition("+")[0]
+    older, newer = (context.install(f"{package}{sign}{version}") for sign in "<>")
+    return what, f"take an older version: {older}; or a newer one: {newer}"
+
+
 def _cpu_location(found: PatternMatch) -> tuple[str, str]:
     versions = f"transformers before {RESUMES_ON_CPU} with accelerate {INDEXED_CPU} or later"
     fix = found.context.install(f"transformers>={RESUMES_ON_CPU}") + "; or, for an older stack, write in the script: "
@@ -291,11 +308,23 @@ def _timed_out(found: PatternMatch) -> tuple[str, str] | None:
     )
 
 
+_SPAWNED: Final = re.compile(r"-- Process \d+ terminated with the following error|torch/multiprocessing/spawn\.py")
+
+
 def _port_busy(found: PatternMatch) -> tuple[str, str]:
     port, holder = found.groups.get("port") or "", found.groups.get("holder")
     if holder:
         own = "if the script starts its own ranks (mp.spawn), give ipexctl run --ppn 1; else remove fixed ports from it"
         return f"port {port} of {found.output.host} was taken by {holder}", own
+    if port and port == str(found.context.master.port or "") and _SPAWNED.search(found.output.text):
+        ranks = len(found.context.outputs)
+        taken = (
+            f"the script starts ranks of its own in each of the {ranks} ranks of this run, and those of another one had"
+        )
+        return (
+            f"{taken} taken port {port} of node0, its MASTER_PORT",
+            "start the script once, with -n 1; or take its spawn out",
+        )
     if port and port == str(found.context.master.port or ""):
         taken = f"port {port} of node0, the MASTER_PORT of the ranks, was taken by another program"
         if found.context.plan.get("master_port"):
@@ -325,6 +354,7 @@ _FUNCTIONS: Final[Mapping[str, Callable[[PatternMatch], tuple[str, str] | None]]
     "ipex_of_other_torch": _ipex_of_other_torch,
     "no_file": _no_file,
     "no_module": _no_module,
+    "no_submodule": _no_submodule,
     "port_busy": _port_busy,
     "proxy_ended": _proxy_ended,
     "timed_out": _timed_out,

@@ -150,6 +150,10 @@ class FailureContext:
     def has_package(self, requirement: str) -> bool:
         return _project_of(requirement) in as_list(self.plan.get("packages"))
 
+    def version_of(self, requirement: str) -> str:
+        """Installed version of a package; empty if unknown."""
+        return str(as_dict(self.plan.get("versions")).get(_project_of(requirement)) or "")
+
     @property
     def repair(self) -> str:
         return str(self.plan.get("install") or "ipexctl install")

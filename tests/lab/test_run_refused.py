@@ -86,7 +86,7 @@ def test_a_run_of_another_account_is_named_refused_and_waited_for(cluster: Clust
     assert other["cores"] == other["shared_cores"] != {}
 
     summary = cluster.project.parent / "summary.json"
-    refused = cluster.run(*AS_ROOT, "--exclusive", "--summary", summary, "waits.py", rc=1)
+    refused = cluster.run(*AS_ROOT, "--exclusive", "--summary", summary, "waits.py", rc=3)
     assert run in refused.err
     assert "ipex" in refused.err
     assert [each["id"] for each in json.loads(summary.read_text())["other_runs"]] == [run]

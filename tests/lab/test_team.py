@@ -63,7 +63,7 @@ def test_a_colleague_sees_whose_run_it_is_reads_it_and_stops_it_only_by_force(
     on = ("-H", ann.lab.hostfile)
     (alive,) = ben.seen()["runs"]
     assert (alive["id"], alive["by"]["user"], alive["tag"]) == (run, "ann", "lr 3e-4")
-    refused = ben.run("--exclusive", "short.py", rc=1)
+    refused = ben.run("--exclusive", "short.py", rc=3)
     assert "ann@" in refused.err
     assert "lr 3e-4" in refused.err
 
@@ -157,7 +157,7 @@ def test_a_process_that_holds_the_lock_of_a_host_is_named_and_passed_over(people
     assert ann.as_root(0, "setsid flock /proc sleep 90 >/dev/null 2>&1 </dev/null & echo kept") == "kept\n"
     (held,) = ann.seen()["holders"]
     assert (held["host"], held["account"], held["name"]) == ("node1", "root", "flock")
-    refused = ann.run("--exclusive", "short.py", rc=1)
+    refused = ann.run("--exclusive", "short.py", rc=3)
     assert f"pid {held['pid']} of root" in refused.err
     began = time.monotonic()
     calls = [person.begin("--wait", "100", "--ppn", "1", "short.py") for person in (ann, ben)]

@@ -81,14 +81,19 @@ def make_scrollable(content: Markup, title: str) -> Markup:
     return element("div", content, class_="scroll", tabindex="0", role="region", aria_label=title)
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], name: str) -> Markup:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], name: str, style: str = "values") -> Markup:
     """A table whose first column has the row headings."""
     top = element("tr", *(element("th", escape(cell), scope="col") for cell in head))
     body = (
-        element("tr", element("th", escape(row[0]), scope="row"), *(element("td", escape(c)) for c in row[1:]))
+        element(
+            "tr",
+            element("th", escape(row[0]), scope="row"),
+            *(element("td", escape(c.replace(" %", "\N{NO-BREAK SPACE}%"))) for c in row[1:]),
+        )
         for row in rows
     )
-    return element("table", element("caption", escape(name)), element("thead", top), element("tbody", *body))
+    caption = element("caption", escape(name))
+    return element("table", caption, element("thead", top), element("tbody", *body), class_=style)
 
 
 def _svg(height: float, label: str, *children: Markup, **data: str | float) -> Markup:

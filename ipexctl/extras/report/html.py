@@ -131,7 +131,7 @@ def _drawings(page: ReportPage) -> Iterator[Markup]:
     span = page.span
     restarts = [phase.begin for phase in page.phases if phase.kind == "restart"]
     number = 0
-    for curve in (page.throughput, page.loss):
+    for curve in (page.throughput, page.loss, *page.series):
         if curve is not None:
             number += 1
             yield drawings.curve(number, curve, span, restarts)
@@ -214,9 +214,14 @@ def _comparison(comparison: RunComparison) -> Markup:
             )
             for setting in comparison.settings
         ]
-        parts.append(drawings.table(("Setting", comparison.other, "This run"), rows, "Settings that differ"))
+        parts.append(
+            drawings.table(("Setting", comparison.other, "This run"), rows, "Settings that differ", "settings")
+        )
     else:
         parts.append(element("p", escape("No setting differs.")))
+    if comparison.losses:
+        losses = ((part, number_text(before), number_text(after)) for part, before, after in comparison.losses)
+        parts.append(drawings.table(("Part of the run", comparison.other, "This run"), losses, "Loss, mean of rank 0"))
     return section(f"Compared with {comparison.other}", *parts, is_long=True)
 
 

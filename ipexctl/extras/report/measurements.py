@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, pairwise
 from statistics import median
+from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
 from ipexctl.extras.slow.timeline import RARE_STEPS
@@ -54,18 +55,23 @@ class Measurements:
     ranks: Mapping[int, Sequence[Window]] = field(default_factory=dict, hash=False)
     hosts: Mapping[str, Sequence[HostWindow]] = field(default_factory=dict, hash=False)
     losses: tuple[tuple[float, float], ...] = ()
+    series: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict, hash=False)
 
 
 NO_MEASUREMENTS: Final = Measurements()
 
 
 def measurements_of(
-    ranks: Mapping[int, RankWindows], hosts: Mapping[str, HostWindows], losses: tuple[tuple[float, float], ...]
+    ranks: Mapping[int, RankWindows],
+    hosts: Mapping[str, HostWindows],
+    losses: tuple[tuple[float, float], ...],
+    series: Mapping[str, tuple[tuple[float, float], ...]] = MappingProxyType({}),
 ) -> Measurements:
     return Measurements(
         {rank: windows_of(record.started, record.seconds, record.windows) for rank, record in ranks.items()},
         {host: host_windows_of(record.started, record.seconds, record.windows) for host, record in hosts.items()},
         losses,
+        series,
     )
 
 
@@ -322,7 +328,10 @@ def find_phases(
             text = f"restart {number}{f': {reason}' if reason else ''}"
             yield RunPhase("restart", begin - start, begin - start, text)
         first = failures[number] if number < len(failures) else None
-        marks = [*_attempt(snapshot, measured, first, begin, over), (over, "end", "")]
+        marks = list(_attempt(snapshot, measured, first, begin, over))
+        if not snapshot.status.is_over and over == end:  # the steps go on
+            marks = [mark for mark in marks if mark[1] != "end"]
+        marks.append((over, "end", ""))
         for (at, kind, text), (until, _, _) in pairwise(marks):
             if until - at >= _SHORTEST:
                 yield RunPhase(kind, at - start, until - start, text)

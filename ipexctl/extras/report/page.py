@@ -105,6 +105,8 @@ class ReportPage:
     measured: Throughput | None = None
     throughput: TimeCurve | None = None
     loss: TimeCurve | None = None
+    series: tuple[TimeCurve, ...] = ()
+    """What rank 0 printed beside the loss."""
     grid: RankGrid | None = None
     hosts: tuple[HostCurves, ...] = ()
     phases: tuple[RunPhase, ...] = ()
@@ -158,7 +160,8 @@ def report_page(
         took=snapshot.took,
         measured=status.throughput,
         throughput=throughput_of(grid, together=together) if grid is not None else None,
-        loss=_loss(measured, grid, start, end),
+        loss=_printed("Loss", measured.losses, grid, start, end),
+        series=tuple(filter(None, (_printed(*each, grid, start, end) for each in measured.series.items()))),
         grid=grid,
         hosts=curves,
         phases=tuple(find_phases(snapshot, measured, before, start, end)),
@@ -242,8 +245,10 @@ def throughput_of(grid: RankGrid, *, together: bool = True) -> TimeCurve | None:
     )
 
 
-def _loss(measured: Measurements, grid: RankGrid | None, start: float, end: float) -> TimeCurve | None:
-    points = [(at, value) for at, value in measured.losses if start <= at <= end]
+def _printed(
+    title: str, printed: Sequence[tuple[float, float]], grid: RankGrid | None, start: float, end: float
+) -> TimeCurve | None:
+    points = [(at, value) for at, value in printed if start <= at <= end]
     if len(points) < 2:
         return None
     columns = grid.columns if grid is not None else columns_for(start, end, (end - start) / len(points), MAX_COLUMNS)
@@ -253,7 +258,7 @@ def _loss(measured: Measurements, grid: RankGrid | None, start: float, end: floa
         sums[column] += value
         counts[column] += 1
     means = tuple(total / count if count else None for total, count in zip(sums, counts, strict=True))
-    return TimeCurve("Loss", "", means, columns, _BRIDGED)
+    return TimeCurve(title, "", means, columns, _BRIDGED)
 
 
 def _settings(plan: Mapping[str, Any]) -> Iterator[SettingRow]:
@@ -314,6 +319,7 @@ def _stacks(dump: Dump) -> tuple[StackText, ...]:
 
 PARTS: Final = 10
 MIN_PARTS: Final = 5
+LOSS_PARTS: Final = 5
 _WARM_UP: Final = 0.1
 _T_95: Final = {4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26, 10: 2.23, 12: 2.18, 14: 2.14, 16: 2.12}
 """Student's t for 95 % by degrees of freedom; for numbers not listed, the next lower one, whose interval is wider."""
@@ -350,6 +356,8 @@ class RunComparison:
     other: str
     settings: tuple[ChangedSetting, ...]
     change: Change | Incomparable
+    losses: tuple[tuple[str, float, float], ...] = ()
+    """Part of the run → mean loss of the other run and of this one; empty unless both printed losses."""
 
 
 def compare(page: ReportPage, other: ReportPage) -> RunComparison:
@@ -360,7 +368,19 @@ def compare(page: ReportPage, other: ReportPage) -> RunComparison:
     after, before = _shown_settings(page), _shown_settings(other)
     names = [name for name in dict.fromkeys((*before, *after)) if before.get(name) != after.get(name)]
     settings = tuple(ChangedSetting(name, before.get(name), after.get(name)) for name in names)
-    return RunComparison(other.run, settings, _change(page.throughput, other.throughput))
+    losses = tuple(_losses_beside(other.loss, page.loss))
+    return RunComparison(other.run, settings, _change(page.throughput, other.throughput), losses)
+
+
+def _losses_beside(before: TimeCurve | None, after: TimeCurve | None) -> Iterator[tuple[str, float, float]]:
+    curves = [[value for value in each.values if value is not None] for each in (before, after) if each is not None]
+    if len(curves) < 2 or min(map(len, curves)) < LOSS_PARTS:
+        return
+    for part in range(LOSS_PARTS):
+        one, two = (known[len(known) * part // LOSS_PARTS : len(known) * (part + 1) // LOSS_PARTS] for known in curves)
+        name = f"{100 * part // LOSS_PARTS} to {100 * (part + 1) // LOSS_PARTS} %"
+        yield name, statistics.fmean(one), statistics.fmean(two)
+    yield "last", curves[0][-1], curves[1][-1]
 
 
 def _shown_settings(page: ReportPage) -> dict[str, str]:
@@ -372,7 +392,8 @@ def _shown_settings(page: ReportPage) -> dict[str, str]:
     for row in page.settings:
         shown = "(not shown)" if row.is_hidden else "(removed)" if row.value is None else row.value
         values.setdefault(row.name, []).append(f"{shown} on {row.where}" if row.where else shown)
-    return {name: ", ".join(found) for name, found in values.items()}
+    # Some variables hold the run's id, which is no setting.
+    return {name: ", ".join(found).replace(page.run, "RUN") for name, found in values.items()}
 
 
 def _change(after: TimeCurve | None, before: TimeCurve | None) -> Change | Incomparable:

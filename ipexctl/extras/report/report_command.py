@@ -55,7 +55,7 @@ def report_of(
     windows = answer.windows or RunWindows()
     names = {row.rank: row.host for row in snapshot.status.ranks}
     hosts = {names[rank]: found for rank, found in windows.hosts.items() if rank in names}
-    measured = measurements_of(windows.ranks, hosts, snapshot.losses)
+    measured = measurements_of(windows.ranks, hosts, snapshot.losses, snapshot.series)
     slow = answer.slow.verdict if isinstance(answer.slow, VerdictOfRun) else None
     page = report_page(answer.record, snapshot, answer.diagnosis, _plan(snapshot, copy), measured)
     return RunReport(replace(page, slow=slow, record=answer.record, profile=answer.profile), answer.exit_code)

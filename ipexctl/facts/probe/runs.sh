@@ -5,10 +5,14 @@ put_account() { # uid pid
     put run.account "$1 $name"
 }
 
-# What the call of an own process says about itself, as JSON: in the environment of one that holds or waits for the host,
-# else in the plan of the run.
+# What the call of a process says about itself, as JSON: to its own account in the environment of one that holds or waits
+# for the host, else in the plan of the run; to others in the arguments of the supervisor.
 put_call() { # PID:KIND
-    [ -O "/proc/${1%:*}" ] || return
+    if ! [ -O "/proc/${1%:*}" ]; then
+        call=$(tr '\0' '\n' <"/proc/${1%:*}/cmdline" | sed -n 's/^call=\({"script": "[^"]*", "tag": "[^"]*"}\)$/\1/p')
+        [ -z "$call" ] || put run.call "${1%:*} $(printf %s "$call" | head -n 1 | cut -c 1-999)"
+        return
+    fi
     case $1 in
     *:rank | *:supervisor)
         plan=$(tr '\0' '\n' <"/proc/${1%:*}/cmdline" | sed -n 's,/agent\.zip$,/plan.json,p')

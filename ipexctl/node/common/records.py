@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import shlex
 from typing import TYPE_CHECKING, Any, Iterable, Literal, Mapping, NamedTuple, cast
 
 from ipexctl.node.common.job import Master
@@ -389,6 +390,11 @@ class RunStatus(NamedTuple):
     """Why the queue stopped the run, such as TIMEOUT; `job_words.py` lists the words."""
     has_checkpoint: bool = False
     """True once node0 had a file at the PATH of --checkpoint; always false if hosts exchange no checkpoints."""
+    raised: str = ""
+    """Type and first line of the exception that ended the rank of the first failure; empty if unknown."""
+    checkpoint: str = ""
+    """The newest checkpoint that node0 has of this run, once it has ended; relative to the ranks' working directory, or
+    absolute."""
     notes: bool = False
     """False in older records."""
     slurm: QueueJob | None = None
@@ -403,6 +409,19 @@ class RunStatus(NamedTuple):
         if self.elapsed is not None or self.started is None or self.ended is None:
             return self.elapsed
         return max(0.0, self.ended - self.started)
+
+    @property
+    def cause(self) -> str:
+        """What ended a run that did not succeed."""
+        parts = (self.reason, self.raised if self.raised not in self.reason else "")
+        return "" if self.state == "ok" else ": ".join(filter(None, parts))
+
+    @property
+    def fetch_line(self) -> str:
+        """The command that fetches its newest checkpoint; empty without one."""
+        if not self.checkpoint:
+            return ""
+        return shlex.join(("ipexctl", "fetch", f"{self.id}:{self.checkpoint}", "out/"))
 
     @property
     def all_attempts(self) -> tuple[Attempt, ...]:

@@ -42,7 +42,7 @@ from ipexctl.node.common.link import SHELL, derive_token, ready, wake_on_signal
 from ipexctl.node.common.plan import program_line
 from ipexctl.node.common.processes import has_exited
 from ipexctl.node.common.records import Detail, RunStatus, SilentRank, Untrained, describe_apart
-from ipexctl.node.run import messages, recorder, stack_dumps, supervisor_machine
+from ipexctl.node.run import messages, recorder, stack_dumps, supervisor_machine, verdict
 from ipexctl.node.run import supervisor_state as m
 from ipexctl.node.run.figures import RunFigures
 from ipexctl.node.run.host_calls import HostCalls, gone_ranks
@@ -116,6 +116,7 @@ class SupervisorLoop:
         self.process: AttemptProcesses | None = None
         self.exchange: CheckpointExchange | None = None
         self.has_checkpoint = False
+        self.checkpoint = ""
         self.has_noted_group = False
         self.fix = ""
         self.is_finished = False
@@ -369,8 +370,19 @@ class SupervisorLoop:
         untrained = find_gpu_line(self.record, self.state.ranks) if is_untrained else None
         if not self.is_over:  # the last status may be written long after the end, if the disk was full
             self.elapsed, self.is_over = round(time.monotonic() - self.began, 3), status.ended is not None
-        found = self.figures.run_status(status, ranks)
-        return found._replace(has_checkpoint=has_checkpoint, untrained=untrained, elapsed=self.elapsed)
+            if self.is_over:
+                from ipexctl.node.run.checkpoint_exchange import newest_checkpoint  # its imports delay a start
+
+                plan = self.state.plan
+                self.checkpoint = newest_checkpoint(plan.cwd, plan.asked.checkpoint or "", status.started or 0.0)
+        raised = verdict.first_exception(self.state)
+        return self.figures.run_status(status, ranks)._replace(
+            has_checkpoint=has_checkpoint,
+            untrained=untrained,
+            elapsed=self.elapsed,
+            raised=raised.text.partition(" ")[2] if raised is not None else "",
+            checkpoint=self.checkpoint,
+        )
 
     def end_output(self, command: m.EndOutput) -> None:
         peer = self.peer(command.rank)

@@ -42,7 +42,43 @@ def find_losses(lines: Iterable[tuple[float, str]]) -> list[tuple[float, float]]
     return found
 
 
+_NAMED = re.compile(rf"(?<![\w.])([a-z][\w/@-]{{1,40}}){IS}({NUMBER})(?![\w%]|\.\d)", re.I)
+_NO_SERIES = re.compile(
+    r".*loss|(global_|train_)?(epoch|step|iter|iteration|batch)s?|it|rank|at|in|of|to|took|(.*_)?(time|eta|secs?|seconds)",
+    re.I,
+)
+"""Counters, times, and words before a number; other losses have names of their own."""
+MAX_SERIES = 4
+
+
+def find_series(lines: Iterable[tuple[float, str]]) -> dict[str, list[tuple[float, float]]]:
+    """Numbers that most lines with a loss have besides it, such as an accuracy, by their names; no constant ones."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    count = 0
+    for at, line in lines:
+        text = _COLOR.sub("", line[:_MAX_LINE])
+        if training_loss(text) is None or count >= MAX_LOSSES:
+            continue
+        count += 1
+        named = {match[1]: float(match[2]) for match in _NAMED.finditer(text) if not _NO_SERIES.fullmatch(match[1])}
+        for name, value in named.items():
+            found.setdefault(name, []).append((at, value))
+    usual = {name: points for name, points in found.items() if 2 * len(points) > count}
+    shown = [name for name, points in usual.items() if len({value for _, value in points}) > 1][:MAX_SERIES]
+    return {name: usual[name] for name in shown}
+
+
 def read_losses(directory: str) -> list[tuple[float, float]]:
+    return next((thin(found) for lines in _lines_of_rank_0(directory) if (found := find_losses(lines))), [])
+
+
+def read_series(directory: str) -> dict[str, list[tuple[float, float]]]:
+    found = (find_series(lines) for lines in _lines_of_rank_0(directory) if find_losses(lines))
+    return {name: thin(points) for name, points in next(found, {}).items()}
+
+
+def _lines_of_rank_0(directory: str) -> Iterator[list[tuple[float, str]]]:
+    """The timed lines of each stream."""
     times = TimesReader(os.path.join(directory, "output.times"), 2)
     ends: dict[StreamName, list[tuple[float, int]]] = {}
     for at, (rank, stream), end in times.entries():
@@ -54,9 +90,7 @@ def read_losses(directory: str) -> list[tuple[float, float]]:
                 data = file.read(MAX_BYTES)
         except OSError:
             continue
-        if found := find_losses(timed_lines(data, steps)):
-            return thin(found)
-    return []
+        yield list(timed_lines(data, steps))
 
 
 def thin(losses: list[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -20,7 +20,7 @@ from ipexctl.node.common.frames import SUFFIXES, Chunk, CompressedFrameWriter, S
 from ipexctl.node.common.home import rundir_of
 from ipexctl.node.common.json_records import JsonError, parse_object
 from ipexctl.node.common.processes import read_text
-from ipexctl.node.run.losses import read_losses
+from ipexctl.node.run.losses import read_losses, read_series
 from ipexctl.node.run.notify import end_on_node0
 from ipexctl.node.run.output_notes import NotesReader
 from ipexctl.node.run.stack_dumps import encode_dump, newest_dump
@@ -80,17 +80,20 @@ def events_of(path: str) -> list[Json]:
     return events if len(events) <= MAX_EVENTS else events[:half] + events[-half:]
 
 
-def plan_of(path: str) -> Json:
+def plan_of(path: str, home: str = "") -> Json:
+    """What a diagnosis reads of the plan. `home`: has the environments, whose versions are added; empty for a copy."""
     plan = read_json(path)
     if not plan:
         return {}
+    env = plan.get("env")
+    record = read_json(os.path.join(home, "envs", env, "env.json")) if home and isinstance(env, str) else {}
     try:
         hosts = plan.get("hosts") or ()
         tiers = {host["name"]: host.get("tier") for host in hosts}
         shares = {host["name"]: [len(host.get("ranks") or ()), host.get("cores") or 0] for host in hosts}
         settings = (plan.get("settings") or [])[:MAX_SETTINGS]
         fields = {name: plan.get(name) for name in PLAN_FIELDS}
-        return {"tiers": tiers, "shares": shares, "settings": settings, **fields}
+        return {"tiers": tiers, "shares": shares, "settings": settings, "versions": record.get("packages"), **fields}
     except (AttributeError, KeyError, TypeError):
         return {}
 
@@ -151,7 +154,7 @@ def read_run_snapshot(request: SnapshotRequest, _: object) -> Json:
         "now": written if is_copy else time.time(),
         "printed": None if is_copy else last_output_time(os.path.join(rundir, "output.times")),
         "boot": None if is_copy else boot_time(),
-        "plan": plan_of(os.path.join(rundir, "plan.json")),
+        "plan": plan_of(os.path.join(rundir, "plan.json"), "" if is_copy else request["home"]),
         "mpirun": text_lines(os.path.join(rundir, "mpirun.log")),
         "supervise": text_lines(os.path.join(rundir, "supervise.log"), 30),
         "events": events_of(os.path.join(rundir, "events.jsonl")),
@@ -159,6 +162,7 @@ def read_run_snapshot(request: SnapshotRequest, _: object) -> Json:
         "last_attempt": status.notes,
         "notify": end_on_node0(rundir),
         "losses": read_losses(rundir) if request.get("losses") else [],
+        "series": read_series(rundir) if request.get("losses") else {},
     }
 
 

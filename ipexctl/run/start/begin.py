@@ -160,9 +160,11 @@ class Launch:
         files = packed([*self._agent, *_files(plan, is_everywhere=False)])
         request = Listen(plan.rundir, plan.hosts[0].address, self._token)
         script = unpack_script(plan, self._retention, f"head -c {len(files)} |")
-        # Other accounts read the limit there (`ipexctl ps -H`).
-        limit = [] if plan.time_limit is None else [f"limit={math.ceil(plan.time_limit)}"]
-        script += program_line(plan, "run.supervisor", plan.node0, *limit)
+        # Other accounts read these words there (`ipexctl ps -H`).
+        words = [] if plan.time_limit is None else [f"limit={math.ceil(plan.time_limit)}"]
+        call = json.dumps({"script": plan.asked.script[:80], "tag": plan.asked.tag or ""})
+        words.append("call=" + call.replace('\\"', "\\u0022"))  # runs.sh takes texts without quotes
+        script += program_line(plan, "run.supervisor", plan.node0, *words)
         return call_line(
             self._pool.session(self._node0),
             Command(script, f"run the supervisor in {plan.rundir}"),

@@ -258,6 +258,7 @@ def refusal(found: Obstacles, seconds: float = 0, *, now: float) -> StartFailure
         f"{fold(names)} {'is' if len(names) == 1 else 'are'} not free{waited}: {_describe(found, now)}",
         f"{end}; without --exclusive and --wait, the run starts anyway",
         names,
+        exit_code=3,
         other_runs=found.others,
     )
 

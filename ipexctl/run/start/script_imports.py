@@ -53,7 +53,7 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session
 from ipexctl.run.start.request import StartError, StartFailure
-from ipexctl.run.start.start_notes import find_resume_call, uses_accelerate, uses_trainer
+from ipexctl.run.start.start_notes import find_named_checkpoints, find_resume_call, uses_accelerate, uses_trainer
 from ipexctl.run.unsent import named_files
 from ipexctl.script_file import MpiImport, ScriptFile
 from ipexctl.spec import RunSpec
@@ -229,6 +229,7 @@ def read_script(name: str, data: bytes) -> tuple[ScriptFile, ast.Module | None]:
         uses_trainer=uses_trainer(tree),
         uses_accelerate=uses_accelerate(tree),
         resumes=find_resume_call(tree),
+        checkpoints=find_named_checkpoints(tree),
         uses_hub=any(module in _HUB_LIBRARIES for node in ast.walk(tree) for module in imported_modules(node)),
         mpi_import=_mpi_import(tree, name),
         gpu_lines=find_gpu_lines(tree, text),

@@ -15,8 +15,12 @@ import posixpath
 import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
 from typing import Final, NamedTuple
 
+from ipexctl.file_reader import SOURCE, read_regular
 from ipexctl.hosts.allocation import SCHEDULERS
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
@@ -111,7 +115,12 @@ def script_notes(context: Gathered, plan: Plan) -> tuple[str, ...]:
     )
     notes += (
         spawner_note(script.spawner if script is not None else None, ranks, has_group=plan.backend != "none"),
-        hydra_note([entry.module for entry in script.imports] if script is not None else (), asked.argv[1:], ranks),
+        hydra_note(
+            [entry.module for entry in script.imports] if script is not None else (),
+            asked.argv[1:],
+            ranks,
+            spec.project.layout.root,
+        ),
         *hiding_notes(spec.project.layout, packages),
     )
     return tuple(note for note in notes if note)
@@ -131,9 +140,20 @@ def spawner_note(spawner: Spawner | None, ranks: int, *, has_group: bool) -> str
     return f"this script can start its own ranks ({place}); if it does, each of {ranks} ranks would do so: -n 1"
 
 
-def hydra_note(modules: Collection[str], argv: Sequence[str], ranks: int) -> str:
+_RUN_DIRECTORY: Final = re.compile(
+    rb"^hydra:[ \t]*\n(?:[ \t#].*\n|[ \t]*\n)*?[ \t]+run:[ \t]*\n[ \t]+dir:", re.MULTILINE
+)
+_MAX_CONFIGS: Final = 100
+
+
+def hydra_note(modules: Collection[str], argv: Sequence[str], ranks: int, root: Path) -> str:
+    """Empty if the call, or a configuration of the project, says where Hydra writes."""
     if "hydra" not in modules or ranks < 2 or any(word.lstrip("+").startswith("hydra.run.dir=") for word in argv):
         return ""
+    for path in islice((path for above in ("", "*/", "*/*/") for path in root.glob(f"{above}*.y*ml")), _MAX_CONFIGS):
+        with suppress(OSError):
+            if _RUN_DIRECTORY.search(read_regular(path, SOURCE)):
+                return ""
     return (
         "each rank makes its own time-stamped outputs/ directory; one for all: "
         "'hydra.run.dir=${oc.env:IPEXCTL_RUN_DIR}'"
@@ -216,11 +236,16 @@ _NO_PATH: Final = re.compile(r"|true|yes|auto|last|latest|best|hpc|must|allow|[0
 _OFF: Final = frozenset({"false", "no", "none", "0", "never"})
 _MAX_PLACES: Final = 50
 _MAX_FOUND: Final = 1000
+_ABOVE: Final = ("*/", "*/*/")
+"""A script may join a file's name to its directory."""
 _MAX_RECORDS: Final = 8
 _CHECKPOINT: Final = re.compile(r"(?P<kind>(?:checkpoint|step|epoch)[-_])(?P<number>[0-9]{1,12})")
 _SCRIPT: Final = """\
 cd {cwd} 2>/dev/null || exit 0
 [ -z {path} ] || [ ! -e {path} ] || echo path
+for it in {files}; do
+  [ ! -f "$it" ] || printf '%s\\n' "file $it"
+done | head -n {maximum}
 for place in {places} . */; do
   for it in "$place"/checkpoint[-_][0-9]* "$place"/step[-_][0-9]* "$place"/epoch[-_][0-9]*; do
     [ ! -d "$it" ] || printf '%s\\n' "found $it"
@@ -233,6 +258,8 @@ class HostCheckpoints(NamedTuple):
     names: frozenset[str] = frozenset()
     """Directories with the number of a step in their name."""
     has_path: bool = False
+    files: frozenset[str] = frozenset()
+    """Checkpoints that the script names."""
 
 
 def find_resume_flag(argv: Sequence[str]) -> ResumeFlag | None:
@@ -256,6 +283,28 @@ def find_resume_call(tree: ast.Module) -> ResumeFlag | None:
     return ResumeFlag(_LAST_CHECKPOINT) if _LAST_CHECKPOINT in names and "register_package" not in names else None
 
 
+_LOOKS: Final = frozenset({"exists", "isfile", "is_file", "glob", "iglob"})
+_OF_CHECKPOINT: Final = re.compile(r"(?=.*[^*/.].*\.)[^\n]{1,200}\.(?:pt|pth|ckpt|safetensors|pkl|npz|tar)")
+_MAX_NAMED: Final = 20
+
+
+def find_named_checkpoints(tree: ast.Module) -> tuple[str, ...]:
+    """Checkpoints that a script names, `*` for what is not in its text, if it looks whether some file exists."""
+    nodes = list(ast.walk(tree))
+    calls = [node.func for node in nodes if isinstance(node, ast.Call)]
+    if _LOOKS.isdisjoint(getattr(call, "attr", "") or getattr(call, "id", "") for call in calls):
+        return ()
+    parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+    texts = (_text_or_star(node) for node in nodes if isinstance(node, ast.Constant) and id(node) not in parts)
+    made = ("".join(map(_text_or_star, node.values)) for node in nodes if isinstance(node, ast.JoinedStr))
+    found = (posixpath.normpath(text) for text in (*made, *texts) if _OF_CHECKPOINT.fullmatch(text))
+    return tuple(dict.fromkeys(found))[:_MAX_NAMED]
+
+
+def _text_or_star(part: ast.expr) -> str:
+    return part.value if isinstance(part, ast.Constant) and isinstance(part.value, str) else "*"
+
+
 def earlier_checkpoint(spec: RunSpec, records: Sequence[RunRecord]) -> ResumeFlag | None:
     """The PATH that the script's last run had for `--checkpoint`."""
     of_project = [record for record in reversed(records) if record.project == str(spec.project.root)]
@@ -276,9 +325,10 @@ def check_resumed(
     argv, script = spec.asked.argv[1:], spec.project.script
     flag = find_resume_flag(argv) or (script.resumes if script is not None else None)
     flag = flag or earlier_checkpoint(spec, records)
-    if flag is None:
+    named = script.checkpoints if script is not None else ()
+    if flag is None and not named:
         return ""
-    search = search_script(flag, argv, plan.cwd)
+    search = search_script(flag, argv, plan.cwd, named)
 
     def find(host: Host, session: Session) -> HostCheckpoints | None:
         del host
@@ -287,13 +337,16 @@ def check_resumed(
 
     found = {done.host.name: done.result for done in pool.each(nodes, find)}
     answers = {host.name: answer for host in nodes if (answer := found[host.name]) is not None}
-    return resume_note(flag, argv, answers)
+    text = resume_note(flag, argv, answers) if flag is not None else ""
+    return text or differing_note(spec.asked.script, answers)
 
 
-def search_script(flag: ResumeFlag, argv: Sequence[str], cwd: str) -> str:
+def search_script(flag: ResumeFlag | None, argv: Sequence[str], cwd: str, named: Sequence[str] = ()) -> str:
     """The shell script that finds checkpoints on a host; `parse_checkpoints` reads its output."""
-    places, path = shlex.join(_places_in(argv)), shlex.quote(flag.path)
-    return _SCRIPT.format(cwd=shlex.quote(cwd), path=path, places=places, maximum=_MAX_FOUND)
+    places, path = shlex.join(_places_in(argv)), shlex.quote(flag.path if flag is not None else "")
+    quoted = ["*".join(shlex.quote(part) for part in name.split("*")) for name in named]
+    files = " ".join(f"{above}{name}" for name in quoted for above in ("", *(() if name.startswith("/") else _ABOVE)))
+    return _SCRIPT.format(cwd=shlex.quote(cwd), path=path, places=places, files=files, maximum=_MAX_FOUND)
 
 
 def _places_in(argv: Sequence[str]) -> list[str]:
@@ -306,7 +359,19 @@ def parse_checkpoints(output: str) -> HostCheckpoints:
     lines = output.splitlines()
     names = (posixpath.normpath(line[len("found ") :]) for line in lines if line.startswith("found "))
     found = frozenset(name for name in names if _CHECKPOINT.fullmatch(posixpath.basename(name)))
-    return HostCheckpoints(found, "path" in lines)
+    files = frozenset(posixpath.normpath(line[len("file ") :]) for line in lines if line.startswith("file "))
+    return HostCheckpoints(found, "path" in lines, files)
+
+
+def differing_note(script: str, found: Mapping[str, HostCheckpoints]) -> str:
+    """A checkpoint that only some hosts have, because rank 0 of an earlier run wrote it there."""
+    files = sorted({file for host in found.values() for file in host.files})
+    for file in files:
+        having = [name for name, host in found.items() if file in host.files]
+        if lacking := [name for name in found if name not in having]:
+            where = f"which is on {fold(having)}, and not on {fold(lacking)}"
+            return _note(f"{printable(script)} names {printable(file)}, {where}", file)
+    return ""
 
 
 def resume_note(flag: ResumeFlag, argv: Sequence[str], found: Mapping[str, HostCheckpoints]) -> str:
@@ -315,7 +380,7 @@ def resume_note(flag: ResumeFlag, argv: Sequence[str], found: Mapping[str, HostC
     having = [name for name, host in found.items() if host.has_path]
     if flag.path and having and lacking:
         what = f"{printable(flag.path)} is on {fold(having)}, and not on {fold(lacking)}"
-        return _note(flag, what, flag.place or posixpath.dirname(flag.path) or flag.path)
+        return _note(f"{flag.name}: {what}", flag.place or posixpath.dirname(flag.path) or flag.path)
     named = {flag.path} if flag.path else set(_places_in(argv))
     newest = {name: _newest(host) for name, host in found.items()}
     places = {place for host in newest.values() for place in host if place[0] in named}
@@ -328,7 +393,7 @@ def resume_note(flag: ResumeFlag, argv: Sequence[str], found: Mapping[str, HostC
             by_checkpoint.setdefault("none" if number is None else f"{kind}{number}", []).append(name)
         if len(by_checkpoint) > 1:
             hosts = ", ".join(f"{checkpoint} on {fold(names)}" for checkpoint, names in by_checkpoint.items())
-            return _note(flag, f"the newest checkpoint in {printable(place)} is {hosts}", place)
+            return _note(f"{flag.name}: the newest checkpoint in {printable(place)} is {hosts}", place)
     return ""
 
 
@@ -344,8 +409,8 @@ def _newest(host: HostCheckpoints) -> dict[tuple[str, str], int]:
     return newest
 
 
-def _note(flag: ResumeFlag, what: str, place: str) -> str:
+def _note(what: str, place: str) -> str:
     return (
-        f"{flag.name}: {what}; ranks that resume from different steps fail or wait for each other; --checkpoint "
+        f"{what}; ranks that resume from different steps fail or wait for each other; --checkpoint "
         f"{shlex.quote(place)} gives all hosts the newest complete one before each start"
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 from ipexctl.known_errors.match import FailureContext, RankOutput
@@ -25,7 +26,7 @@ from ipexctl.node.common.records import (
     read_status,
     split_details,
 )
-from ipexctl.node.run.losses import MAX_POINTS
+from ipexctl.node.run.losses import MAX_POINTS, MAX_SERIES
 from ipexctl.run.stack_dump import Dump
 
 
@@ -61,6 +62,8 @@ class RunSnapshot:
     """Ranks whose lines are from the local copy, because the record lacks some of their output."""
     losses: tuple[tuple[float, float], ...] = ()
     """Time and loss, if they were asked for."""
+    series: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict, hash=False)
+    """What rank 0 printed beside the losses, by its name there."""
 
     @property
     def current_dump(self) -> Dump | None:
@@ -102,6 +105,7 @@ def read_snapshot(
         for event in events[started:]
         if event.get("event") == "exit"
     ]
+    series = as_dict(document.get("series"))
     return RunSnapshot(
         status=status,
         context=_failure_context(document, output, status, node0),
@@ -116,6 +120,7 @@ def read_snapshot(
         dump=dump,
         failed_notify=_failed_notify(document.get("notify")),
         losses=tuple(_losses(document.get("losses"))),
+        series={name[:80]: tuple(_losses(rows)) for name, rows in islice(series.items(), MAX_SERIES)},
     )
 
 

@@ -152,7 +152,7 @@ def _with_fresh_dump(
     except HostError as error:
         return replace(snapshot, dump_error=error.reason)
     if isinstance(taken, RunStatus):
-        return replace(_read_snapshot(session, record, timeout, cancel), losses=snapshot.losses)
+        return replace(_read_snapshot(session, record, timeout, cancel), losses=snapshot.losses, series=snapshot.series)
     return replace(snapshot, dump=taken)
 
 

@@ -292,9 +292,20 @@ def explain(verify: VerifyResult, *, env: str, record: EnvRecord | None = None) 
     if cause is None:
         return f"{step} {how}: {_last_line(phase)}", fix
     reason = f"{step} {how}: {cause.sentence}"
-    if record is not None and cause.id == _NO_MODULE and (absent := _missing_package(phase)):
+    if record is not None and cause.id == _NO_MODULE and (module := _missing_module(phase)):
+        top = module.partition(".")[0]
+        known = known_packages().get(top, ())
+        absent = known[0] if known else top
+        if version := record.packages.get(normalize(absent), "") if module != top else "":
+            reason = (
+                f"{step} {how}: {absent} {version} is installed and has no module {module}: it is too new or too old"
+            )
+            return reason, fix if top in _STACK_MODULES or absent == package else _other_version(record, absent)
         named = f" --with {package}" if package else ""
-        return reason, f"add it: ipexctl install --stack {record.row}{named} --with {absent}"
+        if known and top not in _STACK_MODULES:
+            return reason, f"add it: ipexctl install --stack {record.row}{named} --with {shlex.quote(absent)}"
+        if top not in _STACK_MODULES:  # a name that is only guessed could be a stranger's package
+            return reason, f"no package is known to have it; {fix}"
     if record is not None and cause.id in _LIBRARIES_OF_ONECCL:
         return _no_oneccl_inside(reason, record)
     return reason, cause.at_install.replace("{fix}", fix) or fix
@@ -316,11 +327,9 @@ def _other_stack(record: EnvRecord) -> str:
     return f"choose another stack, such as {such}; to see all stacks: ipexctl versions"
 
 
-def _missing_package(phase: VerifyPhase) -> str:
+def _missing_module(phase: VerifyPhase) -> str:
     found = re.findall(r"No module named '([\w.]+)'", phase.text)
-    top = found[-1].partition(".")[0] if found else ""
-    known = () if top in _STACK_MODULES else known_packages().get(top, ())
-    return shlex.quote(known[0]) if known else ""
+    return found[-1] if found else ""
 
 
 def _output(phase: VerifyPhase) -> RankOutput:

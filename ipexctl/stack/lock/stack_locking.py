@@ -83,11 +83,11 @@ def refuse_outdated(
     lock: Lock,
     index_answer: IndexAnswer,
     maker: LockMaker,
-    make: Callable[[str], object],
+    make: Callable[..., object],
     without: Collection[str] = (),
 ) -> None:
-    """Raises a HostError if wheels allow only an older version. `make` tries a lock with one more constraint.
-    `without`: packages that no index is asked for."""
+    """Raises a HostError if wheels allow only an older version. `make` tries a lock with one more constraint, and with
+    stubs of packages. `without`: packages that no index is asked for."""
     held = (*plan.requirements, *plan.constraints, *typed.env.constraints)
     projects = open_projects(typed.env.extras, held, {**lock.packages, **dict.fromkeys(typed.builds)})
     projects = {name: allowed for name, allowed in projects.items() if name not in without}
@@ -106,16 +106,37 @@ def refuse_outdated(
         try:
             make(f"{project}=={newest}")
         except LacksWheel as error:
-            if error.package in typed.builds:  # built for the lock, but not for this attempt
+            # uv also names what it has tried in vain: another package, or another version of one that has wheels.
+            has_wheel = any(answer.availability.runnable(error.package, Target(plan.python, plan.glibc)))
+            names = needed_builds(error, typed.builds, partial(make, f"{project}=={newest}"))
+            if not names or (error.package in projects and error.package != project and has_wheel):
                 continue
             raise HostError(
                 f"the newest {project} is {newest}, and from wheels only {locked} can be installed: "
-                f"{error.package if error.package != project else newest} has none for Python {plan.python}",
-                f"{build_fix(typed, [error.package], maker.name)}; or take the older one: "
+                f"{newest if names == [project] else join_words(names)} has none for Python {plan.python}",
+                f"{build_fix(typed, names, maker.name)}; or take the older one: "
                 f"{install_line(typed, packages=[f'{project}=={locked}'])}",
             ) from None
         except (HostError, UserError):
             continue  # other packages exclude the newest version
+
+
+def needed_builds(first: LacksWheel, built: Iterable[str], make: Callable[..., object]) -> list[str]:
+    """The packages that must be built besides `built`, found by locks in which stubs stand for them; empty if no such
+    lock can be made. `make` tries one."""
+    names = [first.package]
+    while len(names) <= _MOST_BUILDS:
+        try:
+            make(stubs={*built, *names})
+        except LacksWheel as error:
+            if error.package in names:  # the user names it: what it requires is known once it is built
+                return names
+            names.append(error.package)
+        except (HostError, UserError):
+            break
+        else:
+            return [name for name in names if name not in built]
+    return []
 
 
 def open_projects(
@@ -181,6 +202,7 @@ TORCH_LIBRARIES: Final = ("torchaudio", "torchtext", "torchvision")
 _FOR_ONE_TORCH: Final = ("torchaudio", "torchvision")
 OF_STACK: Final = frozenset({TORCH, IPEX, ONECCL, *TORCH_LIBRARIES})
 """A project's hashes are of other builds of these."""
+_MOST_BUILDS: Final = 4
 _LARGE: Final = 2_000_000_000
 """Bytes; for a larger download, a smaller stack is suggested."""
 
@@ -466,20 +488,57 @@ class _Locking:
                 built = [name for name in context.extended.built if name not in request.builds]
                 if isinstance(error, LacksWheel) and error.package in built:
                     raise HostError(error.reason, build_fix(typed, built, maker.name)) from None
+        held = request.env.constraints
+
+        def try_lock(*more: str, stubs: Collection[str] = ()) -> Lock:
+            own = {**dict(request.own), **dict.fromkeys(stubs, "0")}
+            return attempt(constraints=(*held, *more), own=own)
+
+        limits: list[str] = []
         try:
-            lock = lock or make(constraints=request.env.constraints)
+            lock = lock or make(constraints=held)
+            limits += self._without_prereleases(plan, lock, index_answer, maker, left_out=named)
+            lock = make(constraints=(*held, *limits)) if limits else lock
         except LacksWheel as error:
-            raise HostError(error.reason, build_fix(typed, [error.package], maker.name)) from None
+            names = needed_builds(error, request.builds, partial(try_lock, *limits))
+            fix = "require other versions: with a build of it, there is no solution either"
+            raise HostError(error.reason, build_fix(typed, names, maker.name) if names else fix) from None
+        except UserError as error:
+            if lock is None:
+                raise
+            early = [f"{name}=={lock.packages[name]}" for name in (limit.partition("<")[0] for limit in limits)]
+            line = install_line(typed, packages=early)
+            raise UserError(error.message, fix=f"to take a pre-release: {line}") from None
         if absent := [name for name in request.builds if name not in lock.packages]:
             line = install_line(typed, packages=absent)
             raise HostError(
                 f"nothing requires {join_names(absent, 3)}, so it was not built", f"also require it: {line}"
             )
-        held = request.env.constraints
-        refuse_outdated(
-            typed, plan, lock, index_answer, maker, lambda more: attempt(constraints=(*held, more)), without=named
-        )
+        refuse_outdated(typed, plan, lock, index_answer, maker, partial(try_lock, *limits), without=named)
         return lock
+
+    def _without_prereleases(
+        self, plan: StackPlan, lock: Lock, index_answer: IndexAnswer, maker: LockMaker, left_out: Collection[str]
+    ) -> list[str]:
+        """Constraints for packages whose pre-release is in the lock unasked, though they have releases. uv takes one if
+        no release can be installed."""
+        context, request = self.context, self.context.request
+        lines = map(Requirement, (*plan.requirements, *plan.constraints, *request.env.extras, *request.env.constraints))
+        asked = {canonicalize_name(line.name) for line in lines if line.url is not None or line.specifier.prereleases}
+        kept = context.extended.packages if context.extended is not None else {}
+        found = [
+            name
+            for name, version in lock.packages.items()
+            if Version(version).is_prerelease and name not in asked.union(left_out) and kept.get(name) != version
+        ]
+        if not found:
+            return []
+        settings, cancel = index_answer.settings, maker.cancel
+        answer = query_indexes(
+            maker.session, maker.python, index_answer.sources, found, settings, cancel=cancel, sdists=True
+        ).availability
+        newest = {name: answer.newest(name, SpecifierSet(), plan.python) for name in found}
+        return [f"{name}<={version}" for name, version in newest.items() if version is not None]
 
     def _project_source(self, maker: LockMaker, project: ProjectArchive) -> ProjectSource:
         """The project on the machine that builds it."""

@@ -30,6 +30,8 @@ def end_lines(status: RunStatus, exit_code: int) -> list[str]:
     speed = (throughput_text(status.throughput), short_group(status), cost, printable(levers), idle)
     figures = (*training_notes(status), *speed)
     lines[1:1] = [f"  {text}" for text in figures if text]
+    if status.checkpoint:
+        lines.append(f"  newest checkpoint on {printable(status.node0) or 'node0'}: {printable(status.fetch_line)}")
     if (lost := status.output_lost) is not None:
         size, ranks, host = (
             format_count(lost.bytes, "byte"),

@@ -186,7 +186,7 @@ def test_a_run_or_a_call_on_any_host_refuses_and_no_lock_is_left(machines: dict[
     with pytest.raises(StartError) as caught:
         lock(machines)
     failure = caught.value.failure
-    assert (failure.exit_code, failure.hosts) == (1, ("node2",))
+    assert (failure.exit_code, failure.hosts) == (3, ("node2",))
     assert [other.id for other in failure.other_runs] == ["other-1"]
     assert all(word in failure.reason for word in ("other-1", "alice", "node2"))
     assert "--wait 3600" in failure.fix
@@ -196,7 +196,7 @@ def test_a_run_or_a_call_on_any_host_refuses_and_no_lock_is_left(machines: dict[
 def test_a_lock_of_a_call_that_is_not_seen_refuses(machines: dict[str, Machine]) -> None:
     with machines["node2"].lock, pytest.raises(StartError, match="holds the lock of node2") as caught:
         lock(machines)
-    assert (caught.value.failure.exit_code, caught.value.failure.hosts) == (1, ("node2",))
+    assert (caught.value.failure.exit_code, caught.value.failure.hosts) == (3, ("node2",))
     assert machines["node1"].holders == []
 
 
@@ -408,7 +408,7 @@ def test_a_wait_ends_as_exclusive_does_when_its_time_is_over(machines: dict[str,
     with pytest.raises(StartError, match="after a wait of") as caught:
         lock(machines, seconds=0.3)
     assert 0.3 <= time.monotonic() - began < 10
-    assert (caught.value.failure.exit_code, caught.value.failure.hosts) == (1, ("node1",))
+    assert (caught.value.failure.exit_code, caught.value.failure.hosts) == (3, ("node1",))
 
 
 def test_a_host_that_is_away_during_the_wait_is_not_free(machines: dict[str, Machine]) -> None:

@@ -13,7 +13,9 @@ from ipexctl.hosts.host import Host
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.start.start_notes import (
     HostCheckpoints,
+    differing_note,
     earlier_checkpoint,
+    find_named_checkpoints,
     find_resume_call,
     find_resume_flag,
     parse_checkpoints,
@@ -129,3 +131,36 @@ def test_search_quotes_what_the_arguments_have() -> None:
     script = search_script(flag, ["--resume", flag.path, "$(touch y)"], "/t'ree")
     assert shlex.quote(flag.path) in script
     assert shlex.quote("$(touch y)") in script
+
+
+@pytest.mark.parametrize(
+    ("code", "named"),
+    [
+        ("if os.path.exists('last.pt'): torch.load('last.pt')", ("last.pt",)),
+        ("path = Path('ck') / 'last.pt'\nif path.is_file(): load(path)", ("last.pt",)),
+        ("old = sorted(glob(f'ck/step{rank}-*.pth'))", ("ck/step*-*.pth",)),
+        ("add_argument(default='./out/m.ckpt')\nif exists(args.ckpt): load()", ("out/m.ckpt",)),
+        ("old = glob('*.pt')", ()),
+        ("if os.path.exists('data.csv'): read()", ()),
+        ("torch.save(model, 'last.pt')", ()),
+    ],
+)  # fmt: skip
+def test_checkpoints_of_a_script_that_looks_for_files(code: str, named: tuple[str, ...]) -> None:
+    assert find_named_checkpoints(ast.parse(code)) == named
+
+
+def test_a_checkpoint_of_an_earlier_run_on_some_hosts_only_is_named(tmp_path: Path) -> None:
+    def found(host: str, *files: str) -> HostCheckpoints:
+        for file in files:
+            (tmp_path / host / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / host / file).write_text("x")
+        script = search_script(None, [], str(tmp_path / host), ("last.pt", "it's-*.pth"))
+        done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+        assert done.stderr == ""
+        return parse_checkpoints(done.stdout)
+
+    node1, node2 = found("node1", "out/last.pt", "it's-3.pth", "other.pt"), found("node2", "it's-3.pth")
+    assert node1.files == {"out/last.pt", "it's-3.pth"}
+    text = differing_note("train.py", {"node1": node1, "node2": node2})
+    assert missing(text, "train.py out/last.pt node1 node2 wait --checkpoint out/last.pt") == []
+    assert differing_note("train.py", {"node1": node1, "node3": node1}) == ""

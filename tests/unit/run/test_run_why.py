@@ -121,6 +121,24 @@ def test_a_module_that_an_own_package_lacks_is_not_looked_for_at_an_index() -> N
     assert "install" not in cause.fix
 
 
+@pytest.mark.parametrize(("versions", "fix"), [({"torchao": "0.17.0"}, "'torchao<0.17.0'"), ({}, "ipexctl envs")])
+def test_installed_package_that_lacks_a_submodule_is_not_damaged(versions: dict[str, str], fix: str) -> None:
+    plan = {"install": "ipexctl install", "packages": ["torchao"], "versions": versions}
+    lost = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'torchao.dtypes.affine'"
+    cause = cause_in(judged([(STOPPED, ""), (FAILED, lost)], plan=plan))
+    assert missing(cause.sentence, "torchao installed torchao.dtypes.affine too new too old") == []
+    assert "damaged" not in cause.sentence
+    assert fix in cause.fix
+
+
+def test_node0_sends_the_versions_of_the_environment(tmp_path: Path) -> None:
+    (tmp_path / "envs/e").mkdir(parents=True)
+    (tmp_path / "envs/e/env.json").write_text(json.dumps({"packages": {"torchao": "0.17.0"}}))
+    (tmp_path / "plan.json").write_text(json.dumps({"hosts": [], "env": "e"}))
+    assert plan_of(str(tmp_path / "plan.json"), str(tmp_path))["versions"] == {"torchao": "0.17.0"}
+    assert plan_of(str(tmp_path / "plan.json"))["versions"] is None
+
+
 def test_lost_module_of_the_environment_is_repaired_and_not_added() -> None:
     plan = {"install": "ipexctl install --stack torch --with peft", "packages": ["sympy", "torch"]}
     lost = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'sympy'"
@@ -136,6 +154,20 @@ def test_lost_module_of_the_environment_is_repaired_and_not_added() -> None:
 def test_lost_library_of_torch_damages_an_environment_of_ipexctl_only(plan: dict[str, Any], expected: str) -> None:
     lost = "Traceback (most recent call last):\nImportError: libtorch_cpu.so: cannot open shared object file: No such"
     assert cause_in(judged([(STOPPED, ""), (FAILED, lost)], plan=plan)).id == expected
+
+
+def test_a_port_taken_by_the_spawn_of_another_rank_is_no_other_program() -> None:
+    text = (
+        'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n    mp.spawn(work, nprocs=2)\n'
+        "torch.multiprocessing.spawn.ProcessRaisedException: \n\n-- Process 0 terminated with the following error:\n"
+        'Traceback (most recent call last):\n  File "train.py", line 4, in work\n'
+        "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
+        "port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use"
+    )
+    cause = cause_in(judged([(STOPPED, ""), (FAILED, text)]))
+    assert missing(cause.sentence, "ranks own 2 29500") == []
+    assert "another program" not in cause.sentence
+    assert missing(cause.fix, "-n 1") == []
 
 
 @pytest.mark.parametrize(("plan", "again"), [({}, True), ({"master_port": 29500}, False)])

@@ -262,3 +262,28 @@ def test_failed_stack_of_torch_alone_names_the_one_before() -> None:
     assert "--stack torch-2.12" in fix
     _, fix = told("torch", "RuntimeError: x", env="torch-2.7-1", record=RECORD._replace(row="torch-2.7"))
     assert "--stack torch" in fix
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "words", "never"),
+    [
+        ("import peft", "torchao.dtypes.affine", "torchao 0.17.0 'torchao<0.17.0'", "--with peft"),
+        ("import torchao", "torchao.dtypes", "torchao 0.17.0 'torchao<0.17.0'", "not installed"),
+        ("torch", "torch.distributed.nothing", "torch 2.8.0 --stack", "--with torch"),
+    ],
+)
+def test_installed_package_without_a_module_is_too_new_or_too_old(
+    name: str, module: str, words: str, never: str
+) -> None:
+    record = RECORD._replace(packages={"torchao": "0.17.0", "torch": "2.8.0+cpu", "peft": "0.9"})
+    reason, fix = told(name, f"ModuleNotFoundError: No module named '{module}'", record=record)
+    assert missing(f"{reason} {fix}", f"{words} {module} too new too old") == []
+    assert "not installed" not in reason
+    assert never not in fix
+
+
+def test_no_package_is_guessed_for_a_module_that_nobody_knows() -> None:
+    record = RECORD._replace(packages={"peft": "0.9"})
+    _, fix = told("import peft", "ModuleNotFoundError: No module named 'frobnicate'", record=record)
+    assert "--with frobnicate" not in fix
+    assert missing(fix, "no package known leave peft out") == []

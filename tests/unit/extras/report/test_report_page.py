@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import statistics
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from ipexctl.extras.report.page import Change, ReportPage, TimeCurve, compare, r
 from ipexctl.extras.report.report_command import page_without_record
 from ipexctl.extras.slow.slow_verdict import SlowVerdict
 from ipexctl.hosts.host import Host
-from ipexctl.node.run.losses import MAX_POINTS, find_losses, read_losses, thin, timed_lines
+from ipexctl.node.run.losses import MAX_POINTS, find_losses, find_series, read_losses, thin, timed_lines
 from ipexctl.node.run.output_times import TimesWriter
 from ipexctl.run.stack_dump import Dump, RankStacks
 from ipexctl.run.why.diagnosis import diagnose
@@ -341,6 +342,49 @@ def test_the_losses_of_a_copy(tmp_path: Path) -> None:
         writer.write_all(at)
     writer.close()
     assert read_losses(str(tmp_path)) == [(10.0, 2.0), (12.0, 1.0)]
+
+
+def test_numbers_beside_the_loss_are_series() -> None:
+    lines = [
+        f"epoch 1 step {n} loss 2.{9 - n} acc {n / 10} lr=1e-3, took 0.{n} s, 'grad_norm': '{n}.5'" for n in range(4)
+    ]
+    found = find_series([*enumerate(lines), (9.0, "acc 7")])
+    assert found == {"acc": [(n, n / 10) for n in range(4)], "grad_norm": [(n, n + 0.5) for n in range(4)]}
+    assert find_series([(1.0, "loss 2 acc 1"), (2.0, "loss 1"), (3.0, "loss 1"), (4.0, "loss 1")]) == {}
+
+
+def test_a_page_draws_what_was_printed_beside_the_loss() -> None:
+    measured = Measurements(losses=((1001.0, 2.0), (1005.0, 1.0)), series={"acc": ((1001.0, 0.1), (1005.0, 0.7))})
+    page = made(measured=measured)
+    assert [curve.title for curve in page.series] == ["acc"]
+    assert ">acc</h2>" in page_html(page)
+
+
+def test_losses_of_two_runs_stand_side_by_side() -> None:
+    after, before = page_with([1.0] * 60), page_with([1.0] * 60)
+    curve = TimeCurve("Loss", "", tuple(2.0 - n / 10 for n in range(10)), Columns(0.0, 1.0, 10))
+    twice = replace(curve, values=tuple(2 * value for value in curve.values if value is not None))
+    losses = compare(replace(after, loss=curve), replace(before, loss=twice)).losses
+    assert [row[0] for row in losses] == ["0 to 20 %", "20 to 40 %", "40 to 60 %", "60 to 80 %", "80 to 100 %", "last"]
+    assert losses[0][1:] == pytest.approx((3.9, 1.95))
+    assert losses[-1][1:] == pytest.approx((2.2, 1.1))
+    assert compare(replace(after, loss=curve), before).losses == ()
+
+
+def test_a_variable_with_the_run_s_id_is_no_setting_that_differs() -> None:
+    def page(run: str, lr: str) -> ReportPage:
+        rows = [{"name": "TORCHELASTIC_RUN_ID", "value": run}, {"name": "LR", "value": f"{lr}"}]
+        return replace(made({"settings": rows}), run=run)
+
+    changed_settings = compare(page("train-2", "0.2"), page("train-1", "0.1")).settings
+    assert [setting.name for setting in changed_settings] == ["LR"]
+
+
+def test_a_live_run_has_no_time_after_its_steps() -> None:
+    windows = {0: [Window(1000.0 + n, 1.0, 1.0) for n in range(6)]}
+    live = made(measured=Measurements(windows), state="running", first=None)
+    assert [phase.kind for phase in live.phases][-1] == "steps"
+    assert [phase.kind for phase in made(measured=Measurements(windows)).phases][-1] == "end"
 
 
 def test_of_many_losses_a_page_gets_the_means_of_groups() -> None:
