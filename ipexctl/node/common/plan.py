@@ -183,6 +183,14 @@ class PlannedProject(NamedTuple):
     """Their lines that hosts cannot install, and those that do not count, if a dry run with `--install` read them."""
 
 
+class ApartHosts(NamedTuple):
+    """Hosts with different checkpoints before the start."""
+
+    what: str
+    place: str
+    """What `--checkpoint` should name."""
+
+
 class Commit(NamedTuple):
     hash: str
     branch: str = ""
@@ -260,6 +268,7 @@ class Plan(NamedTuple):
     commit: Commit | None = None
     """Commit of the project; None until the project is sent."""
     before_start: Mapping[str, float] = {}
+    apart: ApartHosts | None = None
     by: RunBy | None = None
     """None until the start, and with IPEXCTL_ANONYMOUS=1."""
 

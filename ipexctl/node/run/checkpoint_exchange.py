@@ -9,11 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import re
 import secrets
 import socket
 import threading
-from itertools import islice
 from typing import TYPE_CHECKING, Iterable, Iterator, Mapping
 
 from ipexctl.node.common.authenticated_socket import MALFORMED, REPLY_TIME, AuthenticatingServer, read_line, send_line
@@ -30,13 +28,6 @@ if TYPE_CHECKING:
     from ipexctl.node.files.manifest import ManifestEntry
 
 _MAX_REASON = 1000
-_CHECKPOINT = re.compile(r".+\.(?:pt|pth|ckpt|safetensors|bin|distcp)")
-_DIRECTORY = re.compile(r"(?:checkpoint|(?:global_)?step|epoch|iter)[-_]?[0-9]+.*|.*\.ckpt")
-"""A directory that is one checkpoint; another one may have several."""
-_MOST_DIRECTORIES = 20_000
-"""A project may have its data beside its checkpoints."""
-_TOLERANCE = 2.0
-"""Seconds by which a file server's clock may be behind."""
 
 
 class _HostFailure(Exception):
@@ -205,32 +196,6 @@ def has_file(path: str) -> bool:
             for name in names
         )
     return False
-
-
-def newest_checkpoint(cwd: str, asked: str, since: float) -> str:
-    """The newest one, relative to `cwd`, or absolute if `asked` is; empty without one. `asked`: the PATH of
-    `--checkpoint`, or empty. `since`: when the run began."""
-    top = os.path.join(cwd, asked)
-    places = (
-        islice(os.walk(top), _MOST_DIRECTORIES)
-        if os.path.isdir(top)
-        else [(os.path.dirname(top), [], [os.path.basename(top)])]
-    )
-    newest, at = "", since - _TOLERANCE
-    for directory, names, files in places:
-        if "pyvenv.cfg" in files:
-            del names[:]
-            continue
-        names[:] = (name for name in names if not name.startswith("."))
-        for name in files:
-            with contextlib.suppress(OSError):
-                found = os.lstat(path := os.path.join(directory, name))
-                if _CHECKPOINT.fullmatch(name) and not is_temporary(name) and found.st_size and found.st_mtime >= at:
-                    newest, at = path, found.st_mtime
-    above = os.path.dirname(newest)
-    if newest.endswith(".distcp") or (above != cwd and _DIRECTORY.fullmatch(os.path.basename(above))):
-        newest = above
-    return newest if not newest or os.path.isabs(asked) else os.path.relpath(newest, cwd)
 
 
 def describe_exchange(

@@ -371,7 +371,7 @@ class SupervisorLoop:
         if not self.is_over:  # the last status may be written long after the end, if the disk was full
             self.elapsed, self.is_over = round(time.monotonic() - self.began, 3), status.ended is not None
             if self.is_over:
-                from ipexctl.node.run.checkpoint_exchange import newest_checkpoint  # its imports delay a start
+                from ipexctl.node.run.summary import newest_checkpoint  # only the end of a run needs it
 
                 plan = self.state.plan
                 self.checkpoint = newest_checkpoint(plan.cwd, plan.asked.checkpoint or "", status.started or 0.0)

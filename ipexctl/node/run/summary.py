@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import re
+import time
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from ipexctl.node.common.json_records import as_json
@@ -13,6 +18,13 @@ if TYPE_CHECKING:
     from ipexctl.node.common.records import RunStatus
 
 SCHEMA = "ipexctl.run/1"
+_CHECKPOINT = re.compile(r"(?!\.?tmp).+\.(?:pt|pth|ckpt|safetensors|bin|distcp)")
+_DIRECTORY = re.compile(r"(?:checkpoint|(?:global_)?step|epoch|iter)[-_]?[0-9]+.*|.*\.ckpt")
+"""A directory that is one checkpoint; another one may have several."""
+_MOST_SECONDS = 3.0
+"""A project may have its data beside its checkpoints, on a slow disk."""
+_TOLERANCE = 2.0
+"""Seconds by which a file server's clock may be behind."""
 
 
 def summary_fields(plan: Plan | None, status: RunStatus | None, exit_code: int, seconds: float) -> Json:
@@ -57,3 +69,26 @@ def attempts_of(status: RunStatus | None) -> list[Json]:
 
 def summary_text(fields: Json) -> str:
     return json.dumps({"schema": SCHEMA, **fields}, indent=2) + "\n"
+
+
+def newest_checkpoint(cwd: str, asked: str, since: float) -> str:
+    """The newest one, relative to `cwd`, or absolute if `asked` is; empty without one. `asked`: the PATH of
+    `--checkpoint`, or empty. `since`: when the run began."""
+    top = os.path.join(cwd, asked)
+    until = time.monotonic() + _MOST_SECONDS
+    walk = os.walk(top) if os.path.isdir(top) else [(os.path.dirname(top), [], [os.path.basename(top)])]
+    newest, at = "", since - _TOLERANCE
+    for directory, names, files in takewhile(lambda _: time.monotonic() < until, walk):
+        if "pyvenv.cfg" in files:
+            del names[:]
+            continue
+        names[:] = (name for name in names if not name.startswith("."))
+        for name in files:
+            with contextlib.suppress(OSError):
+                found = os.lstat(path := os.path.join(directory, name))
+                if _CHECKPOINT.fullmatch(name) and found.st_size and found.st_mtime >= at:
+                    newest, at = path, found.st_mtime
+    above = os.path.dirname(newest)
+    if newest.endswith(".distcp") or (above != cwd and _DIRECTORY.fullmatch(os.path.basename(above))):
+        newest = above
+    return newest if not newest or os.path.isabs(asked) else os.path.relpath(newest, cwd)

@@ -61,6 +61,7 @@ from ipexctl.run.start.start_notes import (
     job_notes,
     logind_notes,
     restart_note,
+    resume_note,
     script_notes,
 )
 from ipexctl.run.start.upload import begin_query, refuse_lost_checkpoint, release_tree, start_reading, upload_project
@@ -199,8 +200,9 @@ def _start_locked(
             start.note(text)
         plan = _in_tree(plan, tree, spec)
         refuse_lost_checkpoint(spec, record.nodes, plan, pool, registry)
-        if text := check_resumed(record.nodes, spec, plan, pool, records):
-            start.note(text)
+        if apart := check_resumed(record.nodes, spec, plan, pool, records):
+            start.note(resume_note(apart))
+            plan = plan._replace(apart=apart)
         before = {"checks": time.monotonic() - began - upload_seconds, "sync": upload_seconds}
         commit = find_commit(spec.project.root)
         plan = plan._replace(commit=commit, before_start=before, by=identify_caller(os.environ))

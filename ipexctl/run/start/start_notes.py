@@ -15,12 +15,8 @@ import posixpath
 import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
-from itertools import islice
-from pathlib import Path
 from typing import Final, NamedTuple
 
-from ipexctl.file_reader import SOURCE, read_regular
 from ipexctl.hosts.allocation import SCHEDULERS
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
@@ -29,7 +25,7 @@ from ipexctl.known_errors.gpu_code import suggestions
 from ipexctl.launch.accelerate_env import before
 from ipexctl.launch.request import Gathered
 from ipexctl.limits import PATHS_CHECK
-from ipexctl.node.common.plan import Plan
+from ipexctl.node.common.plan import ApartHosts, Plan
 from ipexctl.projects.layout import ProjectLayout
 from ipexctl.projects.own_launches import Spawner
 from ipexctl.remote.command import Command
@@ -115,12 +111,7 @@ def script_notes(context: Gathered, plan: Plan) -> tuple[str, ...]:
     )
     notes += (
         spawner_note(script.spawner if script is not None else None, ranks, has_group=plan.backend != "none"),
-        hydra_note(
-            [entry.module for entry in script.imports] if script is not None else (),
-            asked.argv[1:],
-            ranks,
-            spec.project.layout.root,
-        ),
+        hydra_note([entry.module for entry in script.imports] if script is not None else (), asked.argv[1:], ranks),
         *hiding_notes(spec.project.layout, packages),
     )
     return tuple(note for note in notes if note)
@@ -140,22 +131,11 @@ def spawner_note(spawner: Spawner | None, ranks: int, *, has_group: bool) -> str
     return f"this script can start its own ranks ({place}); if it does, each of {ranks} ranks would do so: -n 1"
 
 
-_RUN_DIRECTORY: Final = re.compile(
-    rb"^hydra:[ \t]*\n(?:[ \t#].*\n|[ \t]*\n)*?[ \t]+run:[ \t]*\n[ \t]+dir:", re.MULTILINE
-)
-_MAX_CONFIGS: Final = 100
-
-
-def hydra_note(modules: Collection[str], argv: Sequence[str], ranks: int, root: Path) -> str:
-    """Empty if the call, or a configuration of the project, says where Hydra writes."""
+def hydra_note(modules: Collection[str], argv: Sequence[str], ranks: int) -> str:
     if "hydra" not in modules or ranks < 2 or any(word.lstrip("+").startswith("hydra.run.dir=") for word in argv):
         return ""
-    for path in islice((path for above in ("", "*/", "*/*/") for path in root.glob(f"{above}*.y*ml")), _MAX_CONFIGS):
-        with suppress(OSError):
-            if _RUN_DIRECTORY.search(read_regular(path, SOURCE)):
-                return ""
     return (
-        "each rank makes its own time-stamped outputs/ directory; one for all: "
+        "unless its configuration sets hydra.run.dir, each rank makes its own time-stamped outputs/; one for all: "
         "'hydra.run.dir=${oc.env:IPEXCTL_RUN_DIR}'"
     )
 
@@ -289,20 +269,14 @@ _MAX_NAMED: Final = 20
 
 
 def find_named_checkpoints(tree: ast.Module) -> tuple[str, ...]:
-    """Checkpoints that a script names, `*` for what is not in its text, if it looks whether some file exists."""
+    """Checkpoints that a script names, if it looks whether some file exists."""
     nodes = list(ast.walk(tree))
     calls = [node.func for node in nodes if isinstance(node, ast.Call)]
     if _LOOKS.isdisjoint(getattr(call, "attr", "") or getattr(call, "id", "") for call in calls):
         return ()
-    parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
-    texts = (_text_or_star(node) for node in nodes if isinstance(node, ast.Constant) and id(node) not in parts)
-    made = ("".join(map(_text_or_star, node.values)) for node in nodes if isinstance(node, ast.JoinedStr))
-    found = (posixpath.normpath(text) for text in (*made, *texts) if _OF_CHECKPOINT.fullmatch(text))
+    texts = (node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    found = (posixpath.normpath(text) for text in texts if _OF_CHECKPOINT.fullmatch(text))
     return tuple(dict.fromkeys(found))[:_MAX_NAMED]
-
-
-def _text_or_star(part: ast.expr) -> str:
-    return part.value if isinstance(part, ast.Constant) and isinstance(part.value, str) else "*"
 
 
 def earlier_checkpoint(spec: RunSpec, records: Sequence[RunRecord]) -> ResumeFlag | None:
@@ -318,16 +292,16 @@ def earlier_checkpoint(spec: RunSpec, records: Sequence[RunRecord]) -> ResumeFla
 
 def check_resumed(
     nodes: Sequence[Host], spec: RunSpec, plan: Plan, pool: SessionPool, records: Sequence[RunRecord]
-) -> str:
-    """One round trip for a script that may resume without `--checkpoint` on several hosts. Returns a note, or ''."""
+) -> ApartHosts | None:
+    """One round trip for a script that may resume without `--checkpoint` on several hosts."""
     if spec.asked.checkpoint or len(nodes) < 2:
-        return ""
+        return None
     argv, script = spec.asked.argv[1:], spec.project.script
     flag = find_resume_flag(argv) or (script.resumes if script is not None else None)
     flag = flag or earlier_checkpoint(spec, records)
     named = script.checkpoints if script is not None else ()
     if flag is None and not named:
-        return ""
+        return None
     search = search_script(flag, argv, plan.cwd, named)
 
     def find(host: Host, session: Session) -> HostCheckpoints | None:
@@ -337,15 +311,15 @@ def check_resumed(
 
     found = {done.host.name: done.result for done in pool.each(nodes, find)}
     answers = {host.name: answer for host in nodes if (answer := found[host.name]) is not None}
-    text = resume_note(flag, argv, answers) if flag is not None else ""
-    return text or differing_note(spec.asked.script, answers)
+    apart = find_apart(flag, argv, answers) if flag is not None else None
+    return apart or find_differing(spec.asked.script, answers)
 
 
 def search_script(flag: ResumeFlag | None, argv: Sequence[str], cwd: str, named: Sequence[str] = ()) -> str:
     """The shell script that finds checkpoints on a host; `parse_checkpoints` reads its output."""
     places, path = shlex.join(_places_in(argv)), shlex.quote(flag.path if flag is not None else "")
     quoted = ["*".join(shlex.quote(part) for part in name.split("*")) for name in named]
-    files = " ".join(f"{above}{name}" for name in quoted for above in ("", *(() if name.startswith("/") else _ABOVE)))
+    files = " ".join(" ".join((name, *(above + name.lstrip("/") for above in _ABOVE))) for name in quoted)
     return _SCRIPT.format(cwd=shlex.quote(cwd), path=path, places=places, files=files, maximum=_MAX_FOUND)
 
 
@@ -363,24 +337,24 @@ def parse_checkpoints(output: str) -> HostCheckpoints:
     return HostCheckpoints(found, "path" in lines, files)
 
 
-def differing_note(script: str, found: Mapping[str, HostCheckpoints]) -> str:
+def find_differing(script: str, found: Mapping[str, HostCheckpoints]) -> ApartHosts | None:
     """A checkpoint that only some hosts have, because rank 0 of an earlier run wrote it there."""
     files = sorted({file for host in found.values() for file in host.files})
     for file in files:
         having = [name for name, host in found.items() if file in host.files]
         if lacking := [name for name in found if name not in having]:
             where = f"which is on {fold(having)}, and not on {fold(lacking)}"
-            return _note(f"{printable(script)} names {printable(file)}, {where}", file)
-    return ""
+            return ApartHosts(f"{printable(script)} names {printable(file)}, {where}", file)
+    return None
 
 
-def resume_note(flag: ResumeFlag, argv: Sequence[str], found: Mapping[str, HostCheckpoints]) -> str:
-    """Which hosts have another newest checkpoint, or lack the one that the flag names; empty if they agree."""
+def find_apart(flag: ResumeFlag, argv: Sequence[str], found: Mapping[str, HostCheckpoints]) -> ApartHosts | None:
+    """Which hosts have another newest checkpoint, or lack the one that the flag names; None if they agree."""
     lacking = [name for name, host in found.items() if not host.has_path]
     having = [name for name, host in found.items() if host.has_path]
     if flag.path and having and lacking:
         what = f"{printable(flag.path)} is on {fold(having)}, and not on {fold(lacking)}"
-        return _note(f"{flag.name}: {what}", flag.place or posixpath.dirname(flag.path) or flag.path)
+        return ApartHosts(f"{flag.name}: {what}", flag.place or posixpath.dirname(flag.path) or flag.path)
     named = {flag.path} if flag.path else set(_places_in(argv))
     newest = {name: _newest(host) for name, host in found.items()}
     places = {place for host in newest.values() for place in host if place[0] in named}
@@ -393,8 +367,8 @@ def resume_note(flag: ResumeFlag, argv: Sequence[str], found: Mapping[str, HostC
             by_checkpoint.setdefault("none" if number is None else f"{kind}{number}", []).append(name)
         if len(by_checkpoint) > 1:
             hosts = ", ".join(f"{checkpoint} on {fold(names)}" for checkpoint, names in by_checkpoint.items())
-            return _note(f"{flag.name}: the newest checkpoint in {printable(place)} is {hosts}", place)
-    return ""
+            return ApartHosts(f"{flag.name}: the newest checkpoint in {printable(place)} is {hosts}", place)
+    return None
 
 
 def _newest(host: HostCheckpoints) -> dict[tuple[str, str], int]:
@@ -409,8 +383,8 @@ def _newest(host: HostCheckpoints) -> dict[tuple[str, str], int]:
     return newest
 
 
-def _note(what: str, place: str) -> str:
+def resume_note(apart: ApartHosts) -> str:
     return (
-        f"{what}; ranks that resume from different steps fail or wait for each other; --checkpoint "
-        f"{shlex.quote(place)} gives all hosts the newest complete one before each start"
+        f"{apart.what}; ranks that resume from different steps fail or wait for each other; --checkpoint "
+        f"{shlex.quote(apart.place)} gives all hosts the newest complete one before each start"
     )

@@ -19,7 +19,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.known_errors.error_table import known_errors
 from ipexctl.known_errors.match import Cause, PatternMatch, RankOutput, bare, cause_of, explain_exception, shorten_text
 from ipexctl.node.common.files import format_size
-from ipexctl.node.common.records import Failure, FullDisk, OutOfMemory, RankStatus
+from ipexctl.node.common.records import Failure, FullDisk, OutOfMemory, RankStatus, as_dict
 from ipexctl.node.run.run_snapshot import FEW_LINES
 from ipexctl.node.run.verdict import format_limit
 from ipexctl.run.hang import Hang, explain_hang
@@ -78,6 +78,15 @@ def choose_hang_cause(snapshot: RunSnapshot) -> Cause | None:
     if snapshot.current_dump is not None and snapshot.current_dump.is_complete:
         return None  # no rank waits for another one
     return choose_raised(snapshot) or hint
+
+
+def find_apart_at_start(snapshot: RunSnapshot) -> Cause | None:
+    """Needs hosts that had different checkpoints before the start, and ranks that took no step."""
+    apart = as_dict(snapshot.context.plan.get("apart"))
+    if not apart or snapshot.status.throughput is not None:
+        return None
+    words = {"resumed": apart.get("what"), "place": apart.get("place")}
+    return replace(_recorded(snapshot, Failure(0, snapshot.node0), "run.resumed_apart", **words), confidence="possible")
 
 
 _OF_STOPPING: Final = ("KeyboardInterrupt", "SystemExit")

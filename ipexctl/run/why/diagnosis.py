@@ -27,6 +27,7 @@ from ipexctl.run.why.cause import (
     choose_hang_cause,
     choose_raised,
     describe_full_disk,
+    find_apart_at_start,
     find_first_failure,
     find_hang,
 )
@@ -173,7 +174,7 @@ def _stopped(snapshot: RunSnapshot) -> Diagnosis:
     headline = f"run {snapshot.id} was stopped{_after(snapshot)}, {by}"
     notes, logs = (*_hung(snapshot), *_notes(snapshot)), f"ipexctl logs {snapshot.id}"
     has_hung = snapshot.silent_for is not None or find_hang(snapshot) is not None
-    cause = choose_hang_cause(snapshot) if has_hung else None
+    cause = (choose_hang_cause(snapshot) if has_hung else None) or find_apart_at_start(snapshot)
     others = _last_places(snapshot)
     return Diagnosis(snapshot.id, "stopped", headline, None, cause, others=others, notes=notes, next=(logs,))
 

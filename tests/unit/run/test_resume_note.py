@@ -13,8 +13,9 @@ from ipexctl.hosts.host import Host
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.start.start_notes import (
     HostCheckpoints,
-    differing_note,
     earlier_checkpoint,
+    find_apart,
+    find_differing,
     find_named_checkpoints,
     find_resume_call,
     find_resume_flag,
@@ -58,7 +59,8 @@ def note(words: str, *hosts: str) -> str:
         f"node{number}": HostCheckpoints(frozenset(each.replace("=", "").split()), "=" in each)
         for number, each in enumerate(hosts, 1)
     }
-    return resume_note(flag, words.split(), found)
+    apart = find_apart(flag, words.split(), found)
+    return resume_note(apart) if apart is not None else ""
 
 
 @pytest.mark.parametrize(
@@ -121,8 +123,10 @@ def test_path_of_the_last_run_of_the_script_with_a_checkpoint_is_known(tmp_path:
     assert flag is not None
     assert (flag.path, flag.place) == ("out", "out/")
     found = {"node1": HostCheckpoints(has_path=True), "node2": HostCheckpoints()}
-    assert missing(resume_note(flag, [], found), "r1 out node1 node2 --checkpoint") == []
-    assert resume_note(flag, [], dict.fromkeys(found, found["node1"])) == ""
+    apart = find_apart(flag, [], found)
+    assert apart is not None
+    assert missing(resume_note(apart), "r1 out node1 node2 --checkpoint") == []
+    assert find_apart(flag, [], dict.fromkeys(found, found["node1"])) is None
     assert earlier_checkpoint(call, records[1:]) is None
 
 
@@ -138,7 +142,7 @@ def test_search_quotes_what_the_arguments_have() -> None:
     [
         ("if os.path.exists('last.pt'): torch.load('last.pt')", ("last.pt",)),
         ("path = Path('ck') / 'last.pt'\nif path.is_file(): load(path)", ("last.pt",)),
-        ("old = sorted(glob(f'ck/step{rank}-*.pth'))", ("ck/step*-*.pth",)),
+        ("old = sorted(glob(f'{out}/step-*.pth'))", ("/step-*.pth",)),
         ("add_argument(default='./out/m.ckpt')\nif exists(args.ckpt): load()", ("out/m.ckpt",)),
         ("old = glob('*.pt')", ()),
         ("if os.path.exists('data.csv'): read()", ()),
@@ -154,13 +158,14 @@ def test_a_checkpoint_of_an_earlier_run_on_some_hosts_only_is_named(tmp_path: Pa
         for file in files:
             (tmp_path / host / file).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / host / file).write_text("x")
-        script = search_script(None, [], str(tmp_path / host), ("last.pt", "it's-*.pth"))
+        script = search_script(None, [], str(tmp_path / host), ("/last.pt", "it's-*.pth"))
         done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
         assert done.stderr == ""
         return parse_checkpoints(done.stdout)
 
     node1, node2 = found("node1", "out/last.pt", "it's-3.pth", "other.pt"), found("node2", "it's-3.pth")
     assert node1.files == {"out/last.pt", "it's-3.pth"}
-    text = differing_note("train.py", {"node1": node1, "node2": node2})
-    assert missing(text, "train.py out/last.pt node1 node2 wait --checkpoint out/last.pt") == []
-    assert differing_note("train.py", {"node1": node1, "node3": node1}) == ""
+    apart = find_differing("train.py", {"node1": node1, "node2": node2})
+    assert apart is not None
+    assert missing(resume_note(apart), "train.py out/last.pt node1 node2 wait --checkpoint out/last.pt") == []
+    assert find_differing("train.py", {"node1": node1, "node3": node1}) is None

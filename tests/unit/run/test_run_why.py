@@ -121,6 +121,16 @@ def test_a_module_that_an_own_package_lacks_is_not_looked_for_at_an_index() -> N
     assert "install" not in cause.fix
 
 
+def test_a_stopped_run_whose_hosts_had_different_checkpoints_keeps_that_cause() -> None:
+    plan = {"apart": {"what": "train.py names last.pt, which is on node1, and not on node2", "place": "last.pt"}}
+    stopped = {"state": "stopped", "first": None, "plan": plan}
+    cause = cause_in(judged([(STOPPED, ""), (STOPPED, "")], **stopped))
+    assert (cause.id, cause.confidence) == ("run.resumed_apart", "possible")
+    assert missing(f"{cause.sentence} {cause.fix}", "last.pt node1 node2 --checkpoint") == []
+    trained = {"throughput": {"steps_per_s": 2.0}}
+    assert cause_id(judged([(STOPPED, ""), (STOPPED, "")], **stopped, status=trained)) is None
+
+
 @pytest.mark.parametrize(("versions", "fix"), [({"torchao": "0.17.0"}, "'torchao<0.17.0'"), ({}, "ipexctl envs")])
 def test_installed_package_that_lacks_a_submodule_is_not_damaged(versions: dict[str, str], fix: str) -> None:
     plan = {"install": "ipexctl install", "packages": ["torchao"], "versions": versions}
