@@ -6,8 +6,7 @@ import contextlib
 import json
 import os
 import re
-import time
-from itertools import takewhile
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from ipexctl.node.common.json_records import as_json
@@ -21,7 +20,7 @@ SCHEMA = "ipexctl.run/1"
 _CHECKPOINT = re.compile(r"(?!\.?tmp).+\.(?:pt|pth|ckpt|safetensors|bin|distcp)")
 _DIRECTORY = re.compile(r"(?:checkpoint|(?:global_)?step|epoch|iter)[-_]?[0-9]+.*|.*\.ckpt")
 """A directory that is one checkpoint; another one may have several."""
-_MOST_SECONDS = 3.0
+_MOST_DIRECTORIES = 2000
 """A project may have its data beside its checkpoints, on a slow disk."""
 _TOLERANCE = 2.0
 """Seconds by which a file server's clock may be behind."""
@@ -75,10 +74,9 @@ def newest_checkpoint(cwd: str, asked: str, since: float) -> str:
     """The newest one, relative to `cwd`, or absolute if `asked` is; empty without one. `asked`: the PATH of
     `--checkpoint`, or empty. `since`: when the run began."""
     top = os.path.join(cwd, asked)
-    until = time.monotonic() + _MOST_SECONDS
     walk = os.walk(top) if os.path.isdir(top) else [(os.path.dirname(top), [], [os.path.basename(top)])]
     newest, at = "", since - _TOLERANCE
-    for directory, names, files in takewhile(lambda _: time.monotonic() < until, walk):
+    for directory, names, files in islice(walk, _MOST_DIRECTORIES):
         if "pyvenv.cfg" in files:
             del names[:]
             continue
