@@ -80,10 +80,6 @@ class IndexNotNamed(UserError):
         self.index = index
 
 
-class NeedsChoice(UserError):
-    """Several ways are open, and only the user can choose one; the fix has a command for each."""
-
-
 class FileError(UserError):
     """A line of a file that can't be read: `FILE:LINE: what`, the line, a caret under the place."""
 

@@ -8,17 +8,16 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from ipexctl.errors import CallError, IndexNotNamed, NeedsChoice, Refusal, UserError
+from ipexctl.errors import CallError, IndexNotNamed, Refusal, UserError
 from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.found_files import check_found
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.plan import PlannedProject
-from ipexctl.projects.declaration import FILES
 from ipexctl.projects.layout import ProjectLayout
-from ipexctl.projects.requirement_files import UV_LOCK, RequirementFiles, with_optional
+from ipexctl.projects.requirement_files import RequirementFiles, with_optional
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError
@@ -93,7 +92,8 @@ def _request_of_project(
 
     is_strict = bool(asked.extra or asked.group)
     try:
-        made, usable = _read_usable(read, taken, on_step, is_strict=is_strict)
+        usable = _find_usable(read, taken, on_step, is_strict=is_strict)
+        made = read(usable) if usable else None
     except IndexNotNamed as error:
         option = _options_for(layout, taken)
         if is_strict:
@@ -111,15 +111,14 @@ def _request_of_project(
     return replace(made, left_out=(*left_out, *made.left_out))
 
 
-def _read_usable(
+def _find_usable(
     read: Callable[[Sequence[str]], InstallRequest],
     files: Sequence[str],
     on_step: Callable[[str], None],
     *,
     is_strict: bool,
-) -> tuple[InstallRequest | None, list[str]]:
-    """Read each file by itself, so that a bad one leaves the others; then together, or only those nearest to the script
-    if others exclude a version of theirs."""
+) -> list[str]:
+    """Each file is read by itself, so that a bad one leaves the others."""
     usable: list[str] = []
     for file in files:
         try:
@@ -129,14 +128,7 @@ def _read_usable(
             if is_strict or isinstance(error, IndexNotNamed):
                 raise
             on_step(f"note: {file} is left out: {error}; --no-requirements leaves it out in silence")
-    try:
-        return read(usable) if usable else None, usable
-    except NeedsChoice as error:
-        nearest = [file for file in usable if PurePosixPath(file).parent == PurePosixPath(usable[0]).parent]
-        if is_strict or len(nearest) == len(usable):
-            raise
-        on_step(f"note: {error.message}; {_named(nearest)} counts, because the script is there")
-        return read(nearest), nearest
+    return usable
 
 
 def _named(files: Iterable[str]) -> str:
@@ -165,9 +157,6 @@ def _beside(layout: ProjectLayout, files: RequirementFiles, usable: Sequence[str
     if files.unread:
         alone = f"for it alone: {_options_for(layout, [files.unread])}"
         return f"{files.unread} is not read beside {_named(usable)}; {alone}"
-    is_list = PurePosixPath(usable[0]).name not in (UV_LOCK, *FILES)
-    if is_list and len({PurePosixPath(file).parent for file in usable}) > 1:
-        return f"for {usable[0]} alone: --install {_options_for(layout, usable[:1])}"
     return "without them: --no-requirements"
 
 

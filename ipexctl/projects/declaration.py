@@ -35,6 +35,11 @@ _REQUIREMENT: Final = re.compile(r"[^\x00-\x1f\x7f]{1,500}")
 _WITH_COMPILER: Final = frozenset(
     {"maturin", "scikit_build_core.build", "mesonpy", "scikit_build_core.setuptools.build_meta"}
 )
+FOR_DEVELOPERS: Final = re.compile(
+    r"(?<![a-z])(dev|devel|development|docs?|tests?|testing|notebooks?|lint|linting|style|ci|build|tools?)(?![a-z])",
+    re.IGNORECASE,
+)
+"""In the path of a list that nobody needs who only runs a project."""
 _MAX_ENTRIES: Final = 2000
 _MOST_NAMES: Final = 2000
 _LONGEST_SUM: Final = 4000
@@ -482,38 +487,19 @@ def read_setup_call(text: str) -> SetupCall:
 
 
 def _lists_opened_by(expression: ast.AST, tree: ast.Module) -> Iterator[str]:
-    """The lists that an expression names, then those that the code names to which its variables and functions lead."""
-    code = dict[str, list[ast.AST]]()
+    """The lists that an expression names, then those that the code names anywhere, but those for developers."""
+    for node in ast.walk(expression):
+        yield from filter(_is_list_name, _paths_in(node))
     for node in ast.walk(tree):
-        bound = [*getattr(node, "targets", ()), getattr(node, "target", None), getattr(node, "optional_vars", None)]
-        value: Any = getattr(node, "value", None) or getattr(node, "iter", None) or getattr(node, "context_expr", None)
-        for target in filter(None, bound if isinstance(value, ast.AST) else ()):
-            for name in (each.id for each in ast.walk(target) if isinstance(each, ast.Name)):
-                code.setdefault(name, []).append(value)
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            code.setdefault(node.name, []).append(node)
-    waiting, seen = [expression], set[int]()
-    while waiting:
-        part = waiting.pop(0)
-        if id(part) in seen:
-            continue
-        seen.add(id(part))
-        for node in ast.walk(part):
-            if _is_list_name(path := _joined_path(node)):
-                yield path
-            waiting += code.pop(node.id, ()) if isinstance(node, ast.Name) else ()
+        yield from (path for path in _paths_in(node) if _is_list_name(path) and not FOR_DEVELOPERS.search(path))
 
 
-def _joined_path(node: ast.AST) -> str:
-    """The constant parts of a text, of `join("requirements", "base.txt")`, of `HERE / "requirements" / "base.txt"`."""
-    parts: list[ast.AST] = [node]
-    if isinstance(node, ast.Call):
-        parts = [*node.args]
-    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
-        inner = node.left.right if isinstance(node.left, ast.BinOp) else node.left
-        parts = [inner, node.right]
+def _paths_in(node: ast.AST) -> Iterator[str]:
+    """A constant text, or those of `join("requirements", "base.txt")` together."""
+    parts = node.args if isinstance(node, ast.Call) else [node]
     texts = [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
-    return posixpath.normpath("/".join(texts)) if texts else ""
+    if texts:
+        yield posixpath.normpath("/".join(texts))
 
 
 def _is_list_name(text: str) -> bool:

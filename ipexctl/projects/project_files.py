@@ -1,10 +1,7 @@
-"""Reads a project's own files as text, and the metadata of the packages in its `.venv`, of which nothing is imported. A
-file that others could have written does not count.
-"""
+"""Reads a project's own files as text. A file that others could have written does not count."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -16,14 +13,11 @@ from ipexctl.projects.modules import TOO_LONG, is_too_long
 from ipexctl.text import printable, tilde_path
 
 DECLARATION: Final = FileKind("a project's declaration", 512 << 10)
-_RECORD: Final = FileKind("a list of installed files", 8 << 20)
-_MOST: Final = 1000
 _MOST_BYTES: Final = 2 << 20
 _MOST_TEXTS: Final = 900
 _TOO_MANY: Final = (
     f"the project has more than {_MOST_BYTES >> 20} MB or {_MOST_TEXTS} files of declarations; the others do not count"
 )
-_NAME: Final = re.compile(r"^Name: ([A-Za-z0-9][A-Za-z0-9._-]{0,99})$", re.MULTILINE)
 
 
 class TextReader:
@@ -60,30 +54,4 @@ class TextReader:
             self._on_note(f"{printable(tilde_path(path))} does not count: {error.strerror}")
         except (OSError, UnicodeDecodeError, ValueError):
             self._on_note(f"{printable(tilde_path(path))} does not count: it can't be read as text in UTF-8")
-        return ""
-
-
-def find_distribution(root: Path, module: str) -> str:
-    """The name of the package; empty if there is none, or the files could be another account's."""
-    for number, directory in enumerate(sorted(root.glob(".venv/lib/python3*/site-packages/*.dist-info"))):
-        if number >= _MOST:
-            break
-        if module in _text(directory / "top_level.txt").split() or _is_recorded(directory, module):
-            match = _NAME.search(_text(directory / "METADATA"))
-            return match[1] if match else ""
-    return ""
-
-
-def _is_recorded(directory: Path, module: str) -> bool:
-    record = _text(directory / "RECORD")
-    return any(line.startswith((f"{module}/__init__.py,", f"{module}.py,")) for line in record.splitlines())
-
-
-def _text(path: Path) -> str:
-    try:
-        if not path.is_file():
-            return ""
-        check_found(path)
-        return read_regular(path, _RECORD).decode("utf-8", "replace")
-    except (OSError, UserError):
         return ""

@@ -15,7 +15,15 @@ from typing import Final, NamedTuple
 
 from ipexctl.found_files import TomlError, parse_toml
 from ipexctl.node.env.check import normalize
-from ipexctl.projects.declaration import FILES, PYPROJECT, SETUP_CFG, SETUP_PY, is_below, read_setup_call
+from ipexctl.projects.declaration import (
+    FILES,
+    FOR_DEVELOPERS,
+    PYPROJECT,
+    SETUP_CFG,
+    SETUP_PY,
+    is_below,
+    read_setup_call,
+)
 from ipexctl.projects.layout import ProjectLayout
 from ipexctl.projects.project_files import TextReader
 
@@ -24,10 +32,6 @@ REQUIREMENTS: Final = "requirements.txt"
 CONDA: Final = ("environment.yml", "environment.yaml", "conda.yml", "conda.yaml")
 _READMES: Final = ("README.md", "README.rst", "README.txt", "README", "INSTALL.md")
 _PIP_LINE: Final = re.compile(r"\bpip3? install\b[^\n`]*?\s(?:-r|--requirement)[ =]?\s*[\"']?([\w./-]+)")
-_FOR_DEVELOPERS: Final = re.compile(
-    r"(?<![a-z])(dev|devel|development|docs?|tests?|testing|notebooks?|lint|linting|style|ci|build|tools?)(?![a-z])",
-    re.IGNORECASE,
-)
 _NAME: Final = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 _CONDA_LINE: Final = re.compile(r"\s*-\s+[\"']?([A-Za-z0-9][A-Za-z0-9._-]*)")
 _MAIN: Final = ("requirements", "base", "main", "runtime", "core", "common")
@@ -155,7 +159,7 @@ def _lists_in_readme(root: Path, directory: str) -> Iterator[str]:
     for text in (read(_joined(directory, name)) for name in _READMES):
         for match in _PIP_LINE.finditer(text):
             file = posixpath.normpath(_joined(directory, match[1]))
-            if is_below(file) and not _FOR_DEVELOPERS.search(file) and read(file).strip():
+            if is_below(file) and not FOR_DEVELOPERS.search(file) and read(file).strip():
                 yield file
 
 
@@ -168,7 +172,7 @@ def _other_files(root: Path) -> Iterator[str]:
     files = [path for pattern in patterns for path in sorted(root.glob(pattern))[:_MOST_OTHERS]]
 
     def rank(path: Path) -> tuple[bool, bool]:
-        return _FOR_DEVELOPERS.search(str(path.relative_to(root))) is not None, path.stem not in _MAIN
+        return FOR_DEVELOPERS.search(str(path.relative_to(root))) is not None, path.stem not in _MAIN
 
     for path in sorted(files, key=rank):
         yield path.relative_to(root).as_posix()

@@ -6,6 +6,7 @@ import contextlib
 import os
 import struct
 from bisect import bisect_left
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -15,11 +16,8 @@ from ipexctl.found_files import check_found
 
 _INDEX: Final = FileKind("an index of git", 16 << 20)
 """Of some 150,000 files."""
-_MOST_LETTERS: Final = 4
-"""Of all names, for each byte of the index: in its version 4, a name begins as the last one."""
 _STAT_AND_HASH: Final = 60
 _EXTENDED: Final = 0x4000
-
 ABSENT: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError, NotRegularError)
 """git skips such files too."""
 
@@ -44,22 +42,19 @@ class TrackedPaths:
     of an unknown form."""
 
     def __init__(self, root: Path) -> None:
-        repository, self._names, self._above = repository_of(root), list[str](), ""
-        if repository is not None and root != repository:
-            self._above = f"{root.relative_to(repository).as_posix()}/"
-        with contextlib.suppress(OSError, UserError, struct.error, ValueError, IndexError):
-            index = _own_git_directory(repository) / "index" if repository is not None else root / ".git/index"
+        self._names, self._above = list[str](), ""
+        if (repository := repository_of(root)) is None:
+            return
+        self._above = f"{root.relative_to(repository).as_posix()}/" if root != repository else ""
+        index = _own_git_directory(repository) / "index"
+        with contextlib.suppress(OSError, UserError, struct.error, ValueError):
             check_found(index)
             self._names = sorted(_read_index(read_regular(index, _INDEX)))
 
     def __contains__(self, path: object) -> bool:
         name = f"{self._above}{path}"
-        return self._has(name, is_directory=False) or self._has(f"{name}/", is_directory=True)
-
-    def _has(self, name: str, *, is_directory: bool) -> bool:
-        at = bisect_left(self._names, name)
-        found = self._names[at] if at < len(self._names) else ""
-        return found.startswith(name) if is_directory else found == name
+        at, below = (bisect_left(self._names, each) for each in (name, f"{name}/"))
+        return name in self._names[at : at + 1] or "".join(self._names[below : below + 1]).startswith(f"{name}/")
 
 
 def _own_git_directory(repository: Path) -> Path:
@@ -84,26 +79,14 @@ def _line_of(path: Path) -> str:
     return ""
 
 
-def _read_index(data: bytes) -> list[str]:
+def _read_index(data: bytes) -> Iterator[str]:
     signature, version, count = struct.unpack_from(">4sII", data)
-    if signature != b"DIRC" or version not in (2, 3, 4):
-        return []
-    names, name, at, left = [], b"", 12, _MOST_LETTERS * len(data)
+    if signature != b"DIRC" or version not in (2, 3):  # names are shortened in 4, which git writes only if told to
+        return
+    at = 12
     for _ in range(count):
         (flags,) = struct.unpack_from(">H", data, at + _STAT_AND_HASH)
         start = at + _STAT_AND_HASH + (4 if flags & _EXTENDED else 2)
-        if version == 4:
-            cut, more = data[start] & 127, data[start] & 128
-            while more:
-                start += 1
-                cut, more = ((cut + 1) << 7) | (data[start] & 127), data[start] & 128
-            start += 1
-            name = name[: len(name) - cut]
         end = data.index(b"\0", start)
-        name = (name if version == 4 else b"") + data[start:end]
-        left -= len(name)
-        if left < 0:
-            return []
-        names.append(os.fsdecode(name))
-        at = end + 1 if version == 4 else at + (end - at + 8) // 8 * 8
-    return names
+        yield os.fsdecode(data[start:end])
+        at += (end - at + 8) // 8 * 8

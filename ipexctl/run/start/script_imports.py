@@ -45,7 +45,6 @@ from ipexctl.projects.modules import (
     source_beside,
 )
 from ipexctl.projects.own_launches import find_spawner
-from ipexctl.projects.project_files import find_distribution
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.node_call import call_line, script_text
@@ -435,7 +434,7 @@ def check_syntax(script: ScriptFile, error: Reply) -> NoReturn:
 
 def check_imports(script: ScriptFile, missing: Mapping[str, Sequence[str]]) -> str:
     """A note, or an empty text, if the run may start; else raises a StartError. `missing`: by host. Pure, but for the
-    search of the project for modules and of its `.venv` for their packages."""
+    search of the project for modules."""
     by_module: dict[str, list[str]] = {}
     for host, modules in missing.items():
         for module in modules:
@@ -552,22 +551,17 @@ def _requirement_files(script: ScriptFile) -> str:
 
 
 def find_package(module: str, script: ScriptFile) -> str:
-    """The requirement of the package that has the module: by the table of known ones, by the project's requirements, or
-    by the project's own `.venv`; empty if none of them knows it, or it is the project's own name. A name that is only
-    guessed could be a stranger's package.
+    """The requirement of the package that has the module: by the table of known ones, or by the project's requirements;
+    empty if neither knows it, or it is the project's own name. A name that is only guessed could be a stranger's
+    package.
     """
     layout = script.layout
     is_required = normalize(module) in script.requirements.names
     if layout is not None and (layout.is_own(module) or (module in layout.own_modules and not is_required)):
         return ""
     of_project = {*script.requirements.names, *dict(script.requirements.optional)}
-    known = known_packages().get(module, ())
-    if known or normalize(module) in of_project:
-        return next(
-            (name for name in known if project_of(name) in of_project), known[0] if known else normalize(module)
-        )
-    found = find_distribution(layout.root, module) if layout is not None else ""
-    return "" if layout is not None and layout.is_own(found) else found
+    known = known_packages().get(module) or ((normalize(module),) if normalize(module) in of_project else ())
+    return next((name for name in known if project_of(name) in of_project), next(iter(known), ""))
 
 
 def install_command(name: str) -> str:

@@ -22,7 +22,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from ipexctl.errors import FileError, IndexNotNamed, NeedsChoice, UserError
+from ipexctl.errors import FileError, IndexNotNamed, UserError
 from ipexctl.file_reader import REQUIREMENTS, decode_text, read_regular, read_typed
 from ipexctl.hosts.host import quote
 from ipexctl.node.common.http import strip_login
@@ -494,7 +494,7 @@ def _refuse_disagreement(request: PackageRequest, files: Sequence[Path]) -> None
                 shown = sorted((other, line), key=lambda each: list(request.origins).index(str(each)))
                 places = ", ".join(f"{each} ({request.origins[str(each)]})" for each in shown)
                 names = [os.path.relpath(split_extras(file)[0]) for file in files]
-                raise NeedsChoice(
+                raise UserError(
                     f"{' and '.join(names)} disagree: {places}",
                     fix="take one: " + ", or: ".join(f"--install -r {shlex.quote(name)}" for name in names),
                 )

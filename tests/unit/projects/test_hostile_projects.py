@@ -12,7 +12,7 @@ from ipexctl.errors import UserError
 from ipexctl.projects.declaration import read_declaration
 from ipexctl.projects.dist_info import dist_info_files
 from ipexctl.projects.layout import read_layout
-from ipexctl.projects.project_files import DECLARATION, TextReader, find_distribution
+from ipexctl.projects.project_files import DECLARATION, TextReader
 from ipexctl.projects.requirement_files import find_requirement_files
 from ipexctl.run.start.project import locate_project
 from ipexctl.stack.install_context import install_request
@@ -147,17 +147,6 @@ def test_damaged_declarations_are_read(text: str) -> None:
     found = read_declaration(lambda name: text if name == "pyproject.toml" else "")
     assert found is not None
     assert (found.name, found.commands) == ("", {})
-
-
-def test_packages_of_a_venv_that_others_can_write_are_not_named(tmp_path: Path) -> None:
-    info = tmp_path / ".venv/lib/python3.11/site-packages/evil-1.dist-info"
-    put(info / "METADATA", "Name: evil; rm -rf\n")
-    put(info / "top_level.txt", "einopz\n")
-    assert find_distribution(tmp_path, "einopz") == ""
-    put(info / "METADATA", "Name: good\n")
-    assert find_distribution(tmp_path, "einopz") == "good"
-    (info / "METADATA").chmod(0o666)
-    assert find_distribution(tmp_path, "einopz") == ""
 
 
 def test_texts_are_read_once(tmp_path: Path) -> None:

@@ -287,25 +287,14 @@ def test_no_command_has_a_guessed_name(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "tinylm"\n')
     (tmp_path / "src" / "tinylm").mkdir(parents=True)
     (tmp_path / "src" / "tinylm" / "train.py").touch()
-    site = tmp_path / ".venv/lib/python3.11/site-packages"
-    for name, version, record in (
-        ("einops_exts", "1.0", "einopz/__init__.py,sha256=x,1\n"),
-        ("tinylm", "9.9", "x.py,,\n"),
-    ):
-        info = site / f"{name}-{version}.dist-info"
-        info.mkdir(parents=True)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\n")
-        (info / "RECORD").write_text(record)
     layout = read_layout(tmp_path, tmp_path)
 
     def fix_for(module: str, **more: Any) -> str:
         return failure_of(needs(module, layout=layout, **more), {"a": [module]}).fix
 
-    assert fix_for("einopz") == "ipexctl install --with einops_exts"
     assert "--with PACKAGE" in fix_for("frobnicate")
     assert "-m pip install PACKAGE" in fix_for("frobnicate", own=False, install="ipexctl exec -- py -m pip install")
-    for own_name in ("tinylm", "x"):  # also a name that a stranger's package in the .venv has
-        assert "tinylm" not in fix_for(own_name).partition("ipexctl")[2]
+    assert "tinylm" not in fix_for("tinylm").partition("ipexctl")[2]
 
 
 @pytest.mark.parametrize(

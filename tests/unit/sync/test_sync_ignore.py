@@ -142,7 +142,7 @@ def git(directory: Path, *arguments: str) -> None:
 
 
 @needs_git
-@pytest.mark.parametrize("version", ["2", "3", "4"])
+@pytest.mark.parametrize("version", ["2", "3"])
 @pytest.mark.parametrize("place", ["", "sub", "worktree"])
 def test_what_git_tracks_is_sent_though_gitignore_matches_it(tmp_path: Path, version: str, place: str) -> None:
     root = tree(
