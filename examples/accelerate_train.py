@@ -1,6 +1,6 @@
 """Training with Hugging Face Accelerate, without `accelerate launch` and without its config: `Accelerator()` finds all.
 
-    ipexctl install --env hf --stack torch --with accelerate                # once; -H hostfile for all nodes
+    ipexctl install --env hf --with accelerate                              # once; -H hostfile for all nodes
 
     ipexctl run --env hf examples/accelerate_train.py                       # this machine
     ipexctl run --env hf -H hostfile --ppn 2 examples/accelerate_train.py   # two ranks on every host

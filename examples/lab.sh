@@ -23,7 +23,7 @@ trap 'exit 143' TERM
 
 say "" "The hosts have addresses, accounts and files of their own; the commands are the same as on other machines."
 # The hosts share the cores of this machine: with one thread for each rank they do not slow one another.
-show run --omp 1 --install --stack torch examples/train_digits.py --fresh || exit
+show run --omp 1 --install examples/train_digits.py --fresh || exit
 
 say "" "The same again, but this time rank 1 is killed on its host in the second epoch."
 show run --omp 1 --detach examples/train_digits.py --fresh --epochs 30 || exit

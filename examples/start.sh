@@ -26,10 +26,7 @@ find_torch() {
 show doctor --hosts localhost || say "doctor's findings above may slow down the run or stop it"
 
 find_torch
-stack="--stack torch"
-[ -e "${IPEXCTL_HOME:-$HOME/.ipexctl}/envs/default" ] && stack= # an environment of yours stays as it is
-# shellcheck disable=SC2086
-show run --hosts localhost -n 2 --install $stack examples/train_digits.py --fresh
+show run --hosts localhost -n 2 --install examples/train_digits.py --fresh
 rc=$?
 if [ $rc = 0 ]; then
   say "" "two ranks trained on this machine; the accuracy is above"
@@ -40,7 +37,7 @@ else
 fi
 say "" "To go on (ipexctl is $root/$ipexctl):" \
   "  sh examples/lab.sh                     the same commands on a lab of three SSH hosts on this machine" \
-  "  ipexctl run -H my-hostfile --install --stack torch examples/train_digits.py" \
+  "  ipexctl run -H my-hostfile --install examples/train_digits.py" \
   "                                         hosts that you can ssh to, one name per line: docs/guides/two-hosts.md" \
   "  docs/index.md                          the pages; ipexctl --help has all commands"
 exit $rc

@@ -1,6 +1,6 @@
 """Distributed training to try ipexctl with: digits drawn here, a small network, under a minute on two cores.
 
-    ipexctl run --install --stack torch examples/train_digits.py     # this machine
+    ipexctl run --install examples/train_digits.py                   # this machine
     ipexctl run -H hostfile --ppn 2 examples/train_digits.py         # two ranks on every host
     python examples/train_digits.py                                  # one process, no ipexctl
 

@@ -1,6 +1,6 @@
 """A small BERT with random weights, fine-tuned by the Hugging Face Trainer on sequences made here: nothing is fetched.
 
-    ipexctl install --env hf --stack torch --with transformers --with accelerate      # once; -H hostfile for all nodes
+    ipexctl install --env hf --with transformers --with accelerate                    # once; -H hostfile for all nodes
 
     ipexctl run --env hf examples/trainer_bert.py                                     # this machine
     ipexctl run --env hf -H hostfile --ppn 2 examples/trainer_bert.py                 # two ranks on every host

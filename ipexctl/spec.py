@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.asked import Asked
 from ipexctl.option_declaration import NO_OPTIONS, CallOptions
+from ipexctl.projects.ipex_use import find_ipex_use
 from ipexctl.script_file import NO_PROJECT, ProjectLocation
 
 if TYPE_CHECKING:
@@ -84,6 +85,16 @@ class RunSpec:
     def variables(self) -> dict[str, str]:
         """The variables that the user sets for the ranks, with the values of secrets."""
         return {name: self.secrets[name] if value is None else value for name, _, value in self.asked.exports}
+
+    @property
+    def ipex_use(self) -> str:
+        """Where the run uses IPEX or oneCCL's bindings, as in `train.py imports …`; empty if it does not."""
+        script, packages = self.project.script, self.project.requirements.names
+        if self.asked.backend == "ccl":
+            return "--backend ccl needs oneCCL's bindings"
+        imports = script.imports if script is not None else ()
+        named = (entry._replace(file=entry.file or self.asked.script) for entry in imports)
+        return find_ipex_use(named, packages)
 
     @property
     def executed_path(self) -> str:

@@ -58,7 +58,15 @@ def request_of_run(spec: RunSpec, on_step: Callable[[str], None]) -> InstallRequ
     stack = StackRequest(asked.torch, asked.stack)
     project = spec.project
     needed = frozenset(entry.module for entry in project.script.imports) if project.script is not None else frozenset()
-    request = partial(install_request, stack, env=asked.env, environ=os.environ, layout=project.layout, needed=needed)
+    request = partial(
+        install_request,
+        stack,
+        env=asked.env,
+        environ=os.environ,
+        layout=project.layout,
+        needed=needed,
+        ipex_use=spec.ipex_use,
+    )
     wanted = _request_of_project(spec, request, on_step)
     if wanted is None:
         wanted = request(packages=asked.packages, files=tuple(map(Path, asked.requirements)), sources=Sources())

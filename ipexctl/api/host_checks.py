@@ -10,6 +10,7 @@ from ipexctl.api.open_hosts import OpenHosts
 from ipexctl.doctor.doctor_run import DoctorRequest, run_doctor
 from ipexctl.doctor.finding import DoctorReport
 from ipexctl.facts.gather import gather_facts
+from ipexctl.projects.ipex_use import find_ipex_use_here
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.run.registry import RunRegistry
 from ipexctl.stack.catalog import known_rows
@@ -34,6 +35,7 @@ def doctor(
         smoke=smoke,
         rows=known_rows(os.environ),
         node0_of=RunRegistry().node0_of,
+        ipex_use=find_ipex_use_here(),
     )
     report = run_doctor(hosts, answers.result(), request, pool)
     return opened.options.in_report(report._replace(seconds=time.monotonic() - began))  # includes connecting

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from ipexctl.api.open_hosts import OpenHosts
 from ipexctl.errors import UserError
 from ipexctl.option_declaration import DEFAULT_ENV
+from ipexctl.projects.ipex_use import find_ipex_use_here
 from ipexctl.projects.layout import NO_LAYOUT, ProjectLayout, read_layout
 from ipexctl.projects.requirement_files import find_requirement_files, with_optional
 from ipexctl.projects.root import find_root, root_problem
@@ -81,6 +82,7 @@ def install(
             [word for word in options.build if word not in directories],
             layout,
             are_found=optional != Optional(),
+            ipex_use=find_ipex_use_here(),
         )
         request = replace(request, projects=tuple(pack_project(word, Path(archives)) for word in directories))
         report = _install(opened, request, options, watch)
@@ -131,8 +133,9 @@ def _layout_at(directory: Path) -> ProjectLayout:
 def versions(stack: StackRequest, opened: OpenHosts | None = None) -> VersionsReport:
     rows = known_rows(os.environ)
     if opened is None:
-        return VersionsReport(rows, choose_stack(stack, {}, rows))
-    return versions_for(opened.hosts, stack, rows, opened.pool, home=opened.home, timeout=opened.timeout)
+        return VersionsReport(rows, choose_stack(stack, {}, rows, ipex_use=find_ipex_use_here()))
+    home, timeout, use = opened.home, opened.timeout, find_ipex_use_here()
+    return versions_for(opened.hosts, stack, rows, opened.pool, home=home, timeout=timeout, ipex_use=use)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

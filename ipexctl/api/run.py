@@ -73,7 +73,8 @@ def _plan(spec: RunSpec, pool: SessionPool, watcher: RunWatcher) -> PlannedRun |
 
     notes: list[str] = []
     wanted = request_of_run(spec, notes.append)
-    spec = replace(spec, asked=spec.asked._replace(torch=wanted.with_torch().env.stack.torch))
+    stack = wanted.for_project().env.stack
+    spec = replace(spec, asked=spec.asked._replace(torch=stack.torch, stack=stack.stack))
     # The modules of packages that are still to be installed are not known.
     planned = pipeline.plan_run(spec, pool, watcher, checks_script=not wanted.env.extras)
     for note in notes:  # name the project before any note

@@ -68,8 +68,8 @@ def install_command(
     """Install one matching PyTorch stack on every host.
 
     A stack is PyTorch and MPI, with IPEX and oneCCL if it has them. The
-    default is the stack that is installed, else IPEX with oneCCL if the
-    indexes have all of it, else the newest PyTorch. The hosts need Python and
+    default is the stack that is installed, else the newest PyTorch, with
+    IPEX only if the project imports or requires it. The hosts need Python and
     sshd, but no root and no internet: the first host gets each wheel once, and
     the others copy it. Each host verifies that the environment works.
 

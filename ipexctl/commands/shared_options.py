@@ -318,8 +318,8 @@ class StackOptions:
     torch: str | None = option("--torch V", "torch version, such as 2.8 or 2.8.0.")
     stack: str | None = option(
         "--stack NAME",
-        "Stack such as ipex-2.8; ipex or torch: the newest of its kind (default: IPEX with oneCCL if available, "
-        "else torch).",
+        "Stack such as torch-2.13; ipex or torch: the newest of its kind (default: torch; ipex if the project "
+        "imports it).",
     )
     ipex: str | None = option("--ipex V", "IPEX version.")
     oneccl: str | None = option("--oneccl V", "Version of the oneCCL bindings (oneccl_bind_pt).")

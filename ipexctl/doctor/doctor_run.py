@@ -96,6 +96,8 @@ class DoctorRequest(NamedTuple):
     require: str | None = None
     network: bool = True
     smoke: bool = False
+    ipex_use: str = ""
+    """Where the project uses IPEX; empty if it does not."""
 
 
 def run_doctor(
@@ -128,7 +130,7 @@ def run_doctor(
             )
     cluster = list(examine_cluster(tuple(contexts.values()), iface=request.iface))
     reached = [host for host in hosts if answers[host.name].status == "ok"]
-    advice = recommend(facts, internal, choose_stack(StackRequest(), facts, request.rows))
+    advice = recommend(facts, internal, choose_stack(StackRequest(), facts, request.rows, ipex_use=request.ipex_use))
     network_seconds = None
     open_outside: frozenset[str] = frozenset()
     if request.network and len(reached) > 1 and internal:

@@ -223,6 +223,7 @@ class StackSpec:
             ipex_builds=(),
             oneccl_builds=(),
             requires=("numpy",),
+            indexes=tuple(index for index in self.indexes if ".intel.com/" not in index.url),
             module=None,
             setvars=None,
             known_bad=(),

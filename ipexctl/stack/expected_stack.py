@@ -51,11 +51,20 @@ def choose_stack(
     *,
     env: str = DEFAULT_ENV,
     cache: IndexCache | None = None,
+    ipex_use: str = "",
 ) -> StackPlan | Undecided | Refusal:
+    """`ipex_use`: where the project uses IPEX, which counts if no environment and no request decides."""
     if (record := installed_record(request, env, hosts, rows)) is not None:
         return installed_plan(record, hosts, rows)
+    request = request.for_project(uses_ipex=bool(ipex_use))
     decided = _decide(request, hosts, rows, cache or IndexCache(os.environ))
-    return decided.refusal() if isinstance(decided, Reason) else decided
+    if isinstance(decided, Reason):
+        return decided.refusal()
+    return replace(decided, reason=with_ipex_use(decided.reason, request, ipex_use))
+
+
+def with_ipex_use(reason: Reason, request: StackRequest, use: str) -> Reason:
+    return because(reasons.needed, reason=reason, use=use) if use and request.stack == "ipex" else reason
 
 
 def _decide(
@@ -157,6 +166,7 @@ def versions_for(
     *,
     home: str | None = None,
     timeout: float | None = None,
+    ipex_use: str = "",
 ) -> VersionsReport:
     """Hosts without facts are reported and otherwise ignored."""
     began = time.monotonic()
@@ -168,5 +178,5 @@ def versions_for(
     facts = {answer.host.name: answer.facts for answer in ordered if answer.facts is not None}
     outcome: StackPlan | Undecided | Refusal = Refusal("no host answered, so no stack can be chosen")
     if facts:
-        outcome = choose_stack(request, facts, rows)
+        outcome = choose_stack(request, facts, rows, ipex_use=ipex_use)
     return VersionsReport(tuple(rows), outcome, ordered, time.monotonic() - began)

@@ -26,6 +26,7 @@ from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.option_declaration import DEFAULT_ENV, DEFAULT_HOME
 from ipexctl.projects.declaration import PYPROJECT
 from ipexctl.projects.indexes import find_indexes
+from ipexctl.projects.ipex_use import find_ipex_use
 from ipexctl.projects.layout import NO_LAYOUT, ProjectLayout
 from ipexctl.projects.requirement_files import UV_LOCK
 from ipexctl.remote.cancel import Cancel
@@ -144,6 +145,9 @@ class InstallRequest:
     origins: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Requirement → where the user wrote it, such as `requirements.txt:3`."""
     torch: str | None = None
+    """By the project's files. It counts if no environment and no request decides, as does `ipex_use`."""
+    ipex_use: str = ""
+    """Where the project uses IPEX, as in `train.py imports …`."""
     notes: tuple[str, ...] = ()
     files: tuple[Path, ...] = field(default=(), repr=False)
     named_files: tuple[Path, ...] = field(default=(), repr=False)
@@ -167,8 +171,8 @@ class InstallRequest:
     upgrade: bool = False
     downgrade: bool = False
 
-    def with_torch(self) -> InstallRequest:
-        stack = replace(self.env.stack, torch=self.torch) if self.torch else self.env.stack
+    def for_project(self) -> InstallRequest:
+        stack = self.env.stack.for_project(uses_ipex=bool(self.ipex_use), torch=self.torch)
         return replace(self, env=replace(self.env, stack=stack), torch=None)
 
     def to_json(self) -> dict[str, Any]:
@@ -189,15 +193,17 @@ def install_request(
     needed: frozenset[str] = frozenset(),
     *,
     are_found: bool = False,
+    ipex_use: str = "",
 ) -> InstallRequest:
     """`layout`: of the project that the call is in. `needed`: modules that its script imports in any case.
-    `are_found`: the files were not named, so that they can't set indexes."""
+    `are_found`: the files were not named, so that they can't set indexes. `ipex_use`: as in InstallRequest."""
     rows = known_rows(environ)
     check_stack_request(stack, rows)
     _refuse_own_name_of_stack(layout)
     own = tuple((package.normalized, package.version) for package in layout.own if package.name)
     own += tuple((name, "0+local") for name in layout.members if name not in dict(own))
-    request = InstallRequest(EnvRequest(stack), sources, rows, name=check_new_env_name(env), own=own)
+    name = check_new_env_name(env)
+    request = InstallRequest(EnvRequest(stack), sources, rows, ipex_use=ipex_use, name=name, own=own)
     request = replace(request, named_files=tuple(files), builds=tuple(map(_package_to_build, builds)))
     if not (packages or files) and sources == Sources():
         return request
@@ -233,12 +239,13 @@ def install_request(
         hashes=packages_read.hashes,
         origins=packages_read.origins,
         torch=torch if stack.ipex is None and stack.oneccl is None else None,
+        ipex_use=ipex_use or find_ipex_use((), names),
         notes=packages_read.notes,
         files=packages_read.files,
         named=tuple(dict.fromkeys(Requirement(line).name for line in packages_read.named)),
         left_out=packages_read.left_out,
     )
-    return request if stack == StackRequest(python=stack.python) else request.with_torch()
+    return request if stack == StackRequest(python=stack.python) else request.for_project()
 
 
 _OF_STACKS: Final = frozenset({"torch", "intel-extension-for-pytorch", "oneccl-bind-pt", "impi-rt", "intel-openmp"})

@@ -166,13 +166,14 @@ def _find_known(context: InstallContext) -> Existing | None:
     a second project on the same hosts keeps the first one's packages."""
     request = context.request
     if request.upgrade:
-        context.request = request.with_torch()
+        context.request = request.for_project()
         return None
     installed = installed_record(request.env.stack, request.name, context.facts, request.rows)
     context.extended = installed if installed is not None and _has_name(context, installed) else None
     if request.torch is not None and not (context.extended and _has_torch(context.extended, request.torch)):
         context.extended = None
-        context.request = request = request.with_torch()
+    if context.extended is None:
+        context.request = request = request.for_project()
     if context.extended is not None:
         present, stack = EnvRequest.from_json(context.extended.requests[-1]), request.env.stack
         if stack == StackRequest() or (stack == present.stack and not request.downgrade):

@@ -65,6 +65,6 @@ def test_similar_hosts_get_a_recommendation_for_the_weakest_host(mixed: Lab) -> 
     advice = document["recommendation"]
     # No index was asked from here, so the stack is open; the rest follows from the hosts.
     assert (advice["stack"], advice["dtype"], advice["iface"]) == (None, "bfloat16", "eth0")
-    assert advice["candidates"][0] == "ipex-2.7"
+    assert advice["candidates"][0] == "torch-2.15"
     assert advice["ppn"] >= 1
     assert advice["omp_num_threads"] >= 1

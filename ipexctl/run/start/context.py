@@ -20,7 +20,6 @@ from ipexctl.hugging_face import hf_home
 from ipexctl.launch.hub_settings import CACHES, OFFLINE_NAMES
 from ipexctl.launch.request import EarlierCheck, Gathered, RankEnv, common_python
 from ipexctl.limits import PATHS_CHECK
-from ipexctl.node.common.asked import Asked
 from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.node.network.hub_check import FoundHub, HubRequest
 from ipexctl.option_declaration import DEFAULT_ENV
@@ -79,7 +78,7 @@ def gather(
     elif before_install:
         env = RankEnv(common_python(facts))
     elif dry_run and not has_environment(spec.asked.env, facts):
-        env, notes = planned_environment(spec.asked, facts, home, known_rows(os.environ))
+        env, notes = planned_environment(spec, facts, home, known_rows(os.environ))
     else:
         env = existing_environment(hosts, spec.asked.env, facts, home)
     try:
@@ -186,13 +185,15 @@ def has_environment(name: str, facts: Mapping[str, Facts]) -> bool:
 
 
 def planned_environment(
-    asked: Asked, facts: Mapping[str, Facts], home: str, rows: Sequence[StackSpec]
+    spec: RunSpec, facts: Mapping[str, Facts], home: str, rows: Sequence[StackSpec]
 ) -> tuple[RankEnv, tuple[str, ...]]:
     """The environment that `ipexctl install` would make, as far as that is known, and notes."""
     from ipexctl.stack.expected_stack import choose_stack  # slow to import, and seldom needed
     from ipexctl.stack.resolve.model import StackPlan, StackRequest
 
-    chosen = choose_stack(StackRequest(asked.torch, asked.stack), facts, rows, env=asked.env)
+    asked = spec.asked
+    request = StackRequest(asked.torch, asked.stack)
+    chosen = choose_stack(request, facts, rows, env=asked.env, ipex_use=spec.ipex_use)
     if isinstance(chosen, Refusal):
         reason = f"environment {asked.env!r} does not exist, and cannot be installed: {chosen.reason}"
         raise StartError(StartFailure(reason, chosen.fix, chosen.hosts))

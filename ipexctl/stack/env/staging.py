@@ -260,7 +260,7 @@ def download(
     directory = expand_tilde(directory).absolute()
     if not request.dry_run:
         _make_directory(directory)
-    context = InstallContext(hosts, _for_some_python(request.with_torch(), hosts, watch), pool, watch)
+    context = InstallContext(hosts, _for_some_python(request.for_project(), hosts, watch), pool, watch)
     inspect_hosts(context)
     if hosts and not context.pending:
         return context.report()

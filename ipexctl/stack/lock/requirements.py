@@ -167,6 +167,8 @@ def contradiction(plan: StackPlan, lines: Iterable[str], origins: Mapping[str, s
             fix = "remove its version: the stack decides it"
             if project == "torch" and len(requirement.specifier) == 1:
                 fix += f"; or choose this torch: --torch {next(iter(requirement.specifier)).version}"
+            elif project != "torch" and any(each.operator == "==" for each in requirement.specifier):
+                fix += f"; or choose its stack: {_stack_with(project, requirement)}"
             return UserError(f"{written} excludes {plan.row.name}, which has {requirement.name} {version}", fix=fix)
     return None
 

@@ -32,7 +32,7 @@ from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError, Notice
 from ipexctl.remote.session import Session
-from ipexctl.stack.expected_stack import installed_plan
+from ipexctl.stack.expected_stack import installed_plan, with_ipex_use
 from ipexctl.stack.install_context import InstallContext, InstallRequest, ProjectArchive
 from ipexctl.stack.lock.requirements import contradiction
 from ipexctl.stack.lock.wheel_indexes import (
@@ -314,8 +314,11 @@ class _Locking:
         if context.extended is not None:
             plan = installed_plan(context.extended, context.facts, rows)
             return replace(plan, reason=because(recorded, text=context.extended.why))
-        decided = resolver.resolve(context.request.env.stack, context.facts, index_answer.availability, rows=rows)
-        return decided.refusal() if isinstance(decided, Reason) else decided
+        request = context.request.env.stack
+        decided = resolver.resolve(request, context.facts, index_answer.availability, rows=rows)
+        if isinstance(decided, Reason):
+            return decided.refusal()
+        return replace(decided, reason=with_ipex_use(decided.reason, request, context.request.ipex_use))
 
     def query_here(self) -> IndexAnswer:
         index_answer = self._query(self.context.control.session, self.context.control.python, here=True)
@@ -584,12 +587,10 @@ def announce_stack(
     plan, lock = locked.plan, locked.lock.without(shared)
     count = f"{len(lock.wheels)} {'new ' if shared else ''}wheel{'s' * (len(lock.wheels) != 1)}"
     unknown = " plus wheels of unknown size" if any(wheel.size is None for wheel in lock.wheels) else ""
-    is_default = context.request.env.stack == StackRequest() and plan.ipex is None
-    insist = "; with IPEX: --stack ipex" if is_default else ""
     context.watch(
         Notice(
             f"{plan.row.name} for Python {plan.python}: {count}, {readable(lock.size)}{unknown}; "
-            f"{by}; {plan.reason.text}{insist}"
+            f"{by}; {plan.reason.text}"
         )
     )
     if not lock.is_cuda and lock.size <= _LARGE:

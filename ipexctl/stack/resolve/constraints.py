@@ -1,7 +1,8 @@
 """The candidate rows of a request, in the order in which the resolver tries them. Pure.
 
-docs/versions.md promises the order: IPEX with oneCCL, then maintained PyTorch, then IPEX over gloo. A request that
-names versions or a row is never widened. Only a version that the table does not have is a wrong call (exit code 2).
+Without a stack, the newest PyTorch, without IPEX. A request for IPEX gets a row with oneCCL first, then one over gloo.
+A request that names versions or a row is never widened. Only a version that the table does not have is a wrong call
+(exit code 2).
 """
 
 from __future__ import annotations
@@ -34,10 +35,6 @@ class Constraints:
     python: str | None
     require_oneccl: bool
     oneccl: str | None = None
-
-    @property
-    def is_default(self) -> bool:
-        return self.kind == "any" and not self.named and not self.require_oneccl
 
 
 def read_constraints(request: StackRequest, table: Sequence[StackSpec]) -> Constraints | Reason:
@@ -251,14 +248,11 @@ def _ordered(rows: Sequence[StackSpec], *, must: bool, named: bool, kind: StackK
     ccl = [row for row in rows if row.ipex and row.oneccl_builds]
     if must:
         return tuple(ccl)
+    if kind == "any" and not named:
+        return tuple(row.stock() for row in rows)
     gloo = [row.without_oneccl() for row in rows if row.ipex]
     stock = [row for row in rows if not row.ipex]
-    if named or kind != "any":
-        return (*ccl, *gloo, *(stock if kind == "any" or not gloo else ()))
-    maintained = [row for row in stock if not row.retired]
-    old = [row for row in stock if row.retired]
-    alone = [row.stock() for row in rows if row.ipex]
-    return (*ccl, *maintained, *gloo, *old, *alone)
+    return (*ccl, *gloo, *(stock if kind == "any" or not gloo else ()))
 
 
 def _check_version(part: str, requested: str | None, known: Sequence[str]) -> None:

@@ -28,7 +28,7 @@ COMPILER_PACKAGES: Final = ("ziglang", "intel-openmp")
 
 @dataclass(frozen=True, slots=True)
 class StackRequest:
-    """What the user asked for. A request without any field means the newest stack that fits."""
+    """What the user asked for. A request without any field means the newest PyTorch that fits."""
 
     torch: str | None = None
     """`2.8` or `2.8.0`."""
@@ -38,6 +38,13 @@ class StackRequest:
     oneccl: str | None = None
     python: str | None = None
     require_oneccl: bool = False
+
+    def for_project(self, *, uses_ipex: bool, torch: str | None = None) -> StackRequest:
+        """The request with what the project says: its torch version, and IPEX if nothing else is asked for."""
+        if self != StackRequest(python=self.python):
+            return replace(self, torch=torch or self.torch)
+        kind = "ipex" if uses_ipex else "torch" if torch else None  # a torch version alone would bring its IPEX
+        return replace(self, torch=torch, stack=kind)
 
 
 @dataclass(frozen=True, slots=True)

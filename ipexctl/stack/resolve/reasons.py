@@ -23,7 +23,7 @@ Builds = tuple[tuple[str, str, Names], ...]
 """Project, version, and the Pythons for which there are wheels."""
 Rejected = tuple[str, "Reason"]
 Gloo = Literal["no", "maybe", "yes"]
-Newest = Literal["PyTorch", "maintained PyTorch", "stack with IPEX and oneCCL bindings", "stack with IPEX"]
+Newest = Literal["PyTorch", "stack with IPEX and oneCCL bindings", "stack with IPEX"]
 
 
 Text = tuple[str, str]
@@ -187,17 +187,10 @@ def missing_wheels(
 
 
 # A stack was chosen.
-def chosen(
-    *, newest: Newest | None, title: str, any_hosts: bool, newer: Rejected | None, gloo: Gloo, missed: Rejected | None
-) -> Text:
-    """`newest`: the sense in which the stack is the newest; None if it was requested. `missed`: the newest row with
-    oneCCL, if a row without it is better than IPEX over gloo."""
+def chosen(*, newest: Newest | None, title: str, any_hosts: bool, newer: Rejected | None, gloo: Gloo) -> Text:
+    """`newest`: the sense in which the stack is the newest; None if it was requested."""
     text = f"the newest {newest}{' that fits every host' if any_hosts else ''}" if newest else f"{title} was requested"
     text += f" ({newer[0]}: {newer[1].text})" if newer else ""
-    if missed:
-        name, problem = missed
-        unlisted = {"indexes": QueriedIndexes()} if "indexes" in problem.fields else {}
-        text += f"; not {name}, the newest with oneCCL: {problem.kind(**{**problem.fields, **unlisted})[0]}"
     return text + {"no": "", "yes": ", over gloo", "maybe": "; over gloo if no index has its bindings"}[gloo], ""
 
 
@@ -205,9 +198,13 @@ def chosen_earlier(*, reason: Reason, at: str) -> Text:
     return f"{reason.text} (from the answer of the indexes at {at})", ""
 
 
-def undecided(*, first: str, last: str, needs_cpu_build: bool) -> Text:
-    torch = " and a build of torch for CPUs" if needs_cpu_build else ""
-    has = f"{first} if they have its oneCCL bindings{torch}, else {last}"
+def needed(*, reason: Reason, use: str) -> Text:
+    """`use`: where the project uses IPEX, which nobody asked for otherwise."""
+    return f"{reason.text}; {use}", ""
+
+
+def undecided(*, first: str, last: str) -> Text:
+    has = f"{first} if they have its oneCCL bindings, else {last}"
     return f"depends on what the indexes have: {has}; `ipexctl install --dry-run` queries them", ""
 
 

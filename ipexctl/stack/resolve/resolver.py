@@ -35,27 +35,22 @@ Tried = Sequence[tuple[StackSpec, Reason]]
 
 def choice_reason(row: StackSpec, tried: Tried, constraints: Constraints, *, any_hosts: bool, or_gloo: bool) -> Reason:
     """`or_gloo`: the row runs over gloo if no index has its bindings."""
-    is_substitute = constraints.is_default and not row.ipex
-    newest_with_oneccl = next(((other.name, problem) for other, problem in tried if other.oneccl), None)
     return because(
         reasons.chosen,
-        newest=_newest(row, tried, constraints),
+        newest=_newest(row, constraints),
         title=row.title,
         any_hosts=any_hosts,
         newer=_first_newer(row, tried),
         gloo="maybe" if or_gloo else "yes" if row.ipex and not row.oneccl_builds else "no",
-        missed=newest_with_oneccl if is_substitute else None,
     )
 
 
-def _newest(row: StackSpec, tried: Tried, constraints: Constraints) -> Newest | None:
+def _newest(row: StackSpec, constraints: Constraints) -> Newest | None:
     if constraints.named:
         return None
-    if row.ipex:
-        return "stack with IPEX and oneCCL bindings" if row.oneccl_builds else "stack with IPEX"
-    # IPEX over gloo comes after the maintained rows, so this row is old if they were tried.
-    is_old = any(other.ipex and not other.oneccl_builds for other, _ in tried)
-    return "maintained PyTorch" if constraints.is_default and not is_old else "PyTorch"
+    if not row.ipex:
+        return "PyTorch"
+    return "stack with IPEX and oneCCL bindings" if row.oneccl_builds else "stack with IPEX"
 
 
 def _first_newer(chosen: StackSpec, tried: Tried) -> Rejected | None:
@@ -178,8 +173,7 @@ def resolve_by_table(
     other = _Search(request, rows, hosts, profiles(hosts), NOT_QUERIED).first_fit(without)
     if isinstance(other, Reason) or other.row.name == plan.row.name:
         return plan
-    first, last, needs_cpu_build = plan.row.name, other.row.name, not other.ipex
-    return Undecided((plan, other), because(reasons.undecided, first=first, last=last, needs_cpu_build=needs_cpu_build))
+    return Undecided((plan, other), because(reasons.undecided, first=plan.row.name, last=other.row.name))
 
 
 def projects(request: StackRequest, rows: Sequence[StackSpec] | None = None) -> tuple[str, ...]:
@@ -247,10 +241,6 @@ class _Search:
         picks = [pick for target in targets if (pick := next(self._picks(row, constraints, target), None))]
         if not picks:
             return missing_wheels(row, targets, self.wheels)
-        if constraints.is_default and row.oneccl_builds and self.wheels.queried:
-            picks = [pick for pick in picks if pick.is_for_cpus]
-            if not picks:
-                return because(reasons.only_cuda_build, line=row.line)
         # A CPU build on an older Python is better than gigabytes of CUDA.
         pick = next((pick for pick in picks if pick.is_for_cpus), picks[0])
         for requirement in row.requires:

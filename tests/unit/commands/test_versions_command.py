@@ -50,14 +50,39 @@ def test_json_has_rows_choice_and_reason() -> None:
 
 
 def test_choice_is_open_if_no_index_was_queried() -> None:
-    said = document()
+    said = document("--stack", "ipex")
     assert (said["choice"], [candidate["name"] for candidate in said["candidates"]]) == (
         None,
-        ["ipex-2.7", "torch-2.15"],
+        ["ipex-2.7", "ipex-2.8"],
     )
     assert not said["refused"]
-    done = versions()
-    assert (done.returncode, missing(done.stdout, "ipex-2.7 torch-2.15 --dry-run")) == (0, [])
+    done = versions("--stack", "ipex")
+    assert (done.returncode, missing(done.stdout, "ipex-2.7 ipex-2.8 --dry-run")) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("files", "name", "why"),
+    [
+        ({"train.py": "import torch\n"}, "torch-2.15", ""),
+        ({"train.py": "import torch\nimport intel_extension_for_pytorch as ipex\n"}, None, "train.py line 2"),
+        ({"train.py": "try:\n    import intel_extension_for_pytorch\nexcept ImportError:\n    pass\n"},
+         "torch-2.15", ""),
+        ({"requirements.txt": "intel_extension_for_pytorch\n"}, None, "intel-extension-for-pytorch"),
+        ({"pyproject.toml": '[project]\nname = "a"\ndependencies = ["oneccl_bind_pt"]\n'}, None, "oneccl-bind-pt"),
+        ({"train.py": "import intel_extension_for_pytorch(\n"}, "torch-2.15", ""),
+    ],
+)  # fmt: skip
+def test_a_project_that_uses_ipex_gets_a_stack_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], name: str | None, why: str
+) -> None:
+    for file, text in files.items():
+        (tmp_path / file).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    said = document()
+    assert (said["choice"] and said["choice"]["name"]) == name
+    assert {candidate["name"] for candidate in said["candidates"]} == ({name} if name else {"ipex-2.7", "ipex-2.8"})
+    assert missing(said["why"], why) == []
+    assert document("--stack", "torch")["choice"]["name"] == "torch-2.15"
 
 
 def test_stock_pytorch_has_no_ipex_and_uses_mpi_from_pip() -> None:

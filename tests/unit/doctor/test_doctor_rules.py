@@ -306,17 +306,17 @@ def _choice(request: StackRequest, facts: Facts, table: tuple[StackSpec, ...]) -
 
 
 @pytest.mark.parametrize(
-    ("facts", "stack", "candidates", "backend"),
+    ("asked", "facts", "stack", "candidates", "backend"),
     [
-        (healthy(), None, ("ipex-2.7", "torch-2.15"), "gloo"),
-        (with_pythons("3.14"), "torch-2.15", ("torch-2.15",), "gloo"),
-        (amended(healthy(), cpu={"arch": "aarch64"}), None, (), None),
+        ("ipex", healthy(), None, ("ipex-2.7", "ipex-2.8"), "gloo"),
+        (None, healthy(), "torch-2.15", ("torch-2.15",), "gloo"),
+        (None, amended(healthy(), cpu={"arch": "aarch64"}), None, (), None),
     ],
 )
 def test_the_recommendation_is_for_the_chosen_stack(
-    facts: Facts, stack: str | None, candidates: tuple[str, ...], backend: str | None
+    asked: str | None, facts: Facts, stack: str | None, candidates: tuple[str, ...], backend: str | None
 ) -> None:
-    chosen = _choice(StackRequest(), facts, rows())
+    chosen = _choice(StackRequest(stack=asked), facts, rows())
     advice = recommend({"n1": facts}, {}, chosen)
     assert advice is not None
     assert (advice.stack, advice.candidates, advice.backend) == (stack, candidates, backend)

@@ -157,6 +157,9 @@ def refused_cases() -> list[Case]:
     ]
 
 
+IPEX_ROWS = StackRequest(stack="ipex")
+
+
 def planned_of(request: StackRequest, hosts: dict[str, Facts], have: Availability | None = None) -> list[Case]:
     plan = planned(resolve(request, hosts, have))
     name = f"{plan.row.name} for {describe_request(request)}"
@@ -178,21 +181,23 @@ def planned_cases() -> list[Case]:
     without_mpi = index(*(wheel for wheel in PYPI if "impi_rt" not in wheel))
     scenes: list[tuple[StackRequest, dict[str, Facts], Availability | None]] = [
         (NEWEST, one, None),
+        (IPEX_ROWS, one, index(*PYPI, failures=("pytorch-extension.intel.com",))),
+        (IPEX_ROWS, one, older),
+        (IPEX_ROWS, {"new": host("2.36", "3.9"), "old": host("2.17", "3.9")}, None),
+        (IPEX_ROWS, one, index(*PYPI, "oneccl_bind_pt-2.8.0+cpu-cp311-cp311-linux_x86_64.whl")),
+        (IPEX_ROWS, {"n1": host("2.17", "3.12")}, None),
         (NEWEST, {"new": host("2.36", "3.9"), "old": host("2.17", "3.9")}, None),
-        (NEWEST, one, index(*PYPI, failures=("pytorch-extension.intel.com",))),
-        (NEWEST, one, index(*PYPI, BINDINGS_2_7)),
-        (NEWEST, one, older),
+        (IPEX_ROWS, one, index(*PYPI, BINDINGS_2_7)),
         (NEWEST, {"n1": host("2.36", "3.9")}, None),
         (NEWEST, {"n1": host("2.36", "3.10")}, None),
         (NEWEST, {"n1": host("2.36", "3.14")}, None),
         (NEWEST, {"n1": host("2.17", "3.12")}, None),
         (NEWEST, {"n1": host(flags=AVX)}, None),
-        (NEWEST, one, index(*PYPI, "oneccl_bind_pt-2.8.0+cpu-cp311-cp311-linux_x86_64.whl")),
         (NEWEST, {"n1": host(mpi=True), "n2": host()}, without_mpi),
         (NEWEST, {"n1": host(mpi=True), "n2": host(mpi=True)}, without_mpi),
-        (NEWEST, one, index(*(wheel for wheel in PYPI if "openmp" not in wheel))),
+        (IPEX_ROWS, one, index(*(wheel for wheel in PYPI if "openmp" not in wheel))),
         (StackRequest(stack="torch"), one, PYPI_INDEX),
-        (StackRequest(stack="ipex"), one, PYPI_INDEX),
+        (IPEX_ROWS, one, PYPI_INDEX),
         (StackRequest(stack="torch"), one, index(*(torch.format(v) for v in ("2.15.0", "2.13.0+cpu")))),
         (StackRequest(stack="torch"), one, index(*(torch.format(v) for v in ("2.15.0", "2.8.0+cpu")))),
         (StackRequest(torch="2.5"), one, PYPI_INDEX),

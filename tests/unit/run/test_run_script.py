@@ -436,3 +436,24 @@ def test_an_own_module_may_change_where_python_looks(tmp_path: Path) -> None:
     assert "util.py" in check_imports(script_in(tmp_path, "import util"), {"n1": ["inner"]})
     with pytest.raises(StartError):
         check_imports(script_in(tmp_path, "import util, elsewhere"), {"n1": ["inner", "elsewhere"]})
+
+
+@pytest.mark.parametrize(
+    ("script", "requirements", "backend", "use"),
+    [
+        ("import torch\n", "", "auto", ""),
+        ("import torch\nimport intel_extension_for_pytorch as ipex\n", "", "auto", "train.py line 2"),
+        ("import helper\n", "", "auto", "helper.py line 1"),
+        ("def later():\n    import intel_extension_for_pytorch\n", "", "auto", ""),
+        ("import torch\n", "intel-extension-for-pytorch==2.7.0\n", "auto", "requires intel-extension-for-pytorch"),
+        ("import torch\n", "", "ccl", "--backend ccl"),
+    ],
+)
+def test_where_a_run_uses_ipex(tmp_path: Path, script: str, requirements: str, backend: str, use: str) -> None:
+    (tmp_path / "train.py").write_text(script)
+    (tmp_path / "helper.py").write_text("import oneccl_bindings_for_pytorch\n")
+    (tmp_path / "requirements.txt").write_text(requirements)
+    spec = spec_of(backend=backend)
+    found = replace(spec, project=locate_project(spec, tmp_path)).ipex_use
+    assert bool(found) == bool(use)
+    assert missing(found, use) == []

@@ -125,7 +125,9 @@ def test_index_without_an_answer_is_asked_once_more_where_no_mpi_was_found() -> 
             return [each for each in plan.requirements if each.startswith("impi-rt")]
 
     context: Any = SimpleNamespace(
-        request=SimpleNamespace(sources=Sources(index_url=MINE), rows=rows(), env=EnvRequest(StackRequest())),
+        request=SimpleNamespace(
+            sources=Sources(index_url=MINE), rows=rows(), env=EnvRequest(StackRequest()), ipex_use=""
+        ),
         facts={"n1": host()},
         first=Host("n1", "n1"),
         extended=None,
@@ -322,13 +324,6 @@ def announced(
     warnings = [event.text for event in events if event.warning]
     assert context.notes == warnings  # the JSON document has them, too
     return events
-
-
-@pytest.mark.parametrize(("stack", "ipex"), [(None, True), (None, False), ("torch", False)])
-def test_ipex_is_offered_where_the_default_has_none(stack: str | None, ipex: bool) -> None:
-    chosen = plan() if ipex else replace(plan(), ipex=None)
-    (line,) = announced({"torch": GB}, request=StackRequest(stack=stack), chosen=chosen)
-    assert ("--stack ipex" in line.text) == (stack is None and not ipex)
 
 
 def test_a_small_download_is_one_line() -> None:

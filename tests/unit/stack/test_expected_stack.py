@@ -28,9 +28,9 @@ from ipexctl.stack.lock.wheel_indexes import CONTROL_MACHINE, IndexCache
 from ipexctl.stack.lock.wheels import Availability
 from ipexctl.stack.resolve.model import EnvRequest, StackPlan, StackRequest, Undecided
 from ipexctl.stack.resolve.resolver import projects
+from message_data import missing
 
-CUDA = tuple(wheel for wheel in PYPI if "intel_ext" not in wheel)
-"""The wheels of PyPI without IPEX: torch without `+cpu`."""
+USE = "train.py imports IPEX"
 
 
 @pytest.fixture
@@ -55,24 +55,28 @@ def test_packages_are_added_to_an_environment_for_the_glibc_of_its_hosts() -> No
 
 
 @pytest.mark.parametrize(
-    ("wheels", "name"),
+    ("wheels", "name", "with_ipex"),
     [
-        (index(*PYPI, BINDINGS_2_7, TORCH_2_7_CPU), "ipex-2.7"),
-        (index(*PYPI), "torch-2.15"),
-        (index(*CUDA), "torch-2.15"),
-        (index(*CUDA, "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"), "torch-2.13"),
+        (index(*PYPI, BINDINGS_2_7, TORCH_2_7_CPU), "torch-2.15", "ipex-2.7"),
+        (index(*PYPI), "torch-2.15", "ipex-2.8"),
+        (index(*PYPI, "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"), "torch-2.13", "ipex-2.8"),
     ],
 )
-def test_cached_index_answer_decides_the_stack(cache: IndexCache, wheels: Availability, name: str) -> None:
+def test_cached_index_answer_decides_the_stack(
+    cache: IndexCache, wheels: Availability, name: str, with_ipex: str
+) -> None:
     cache.save(CONTROL_MACHINE, _answer_for_all_projects(wheels))
-    assert planned(_chosen({"n1": host()}, cache)).row.name == name
-    assert planned(_chosen({}, cache)).row.name == name
+    for hosts in ({"n1": host()}, {}):
+        assert planned(choose_stack(NEWEST, hosts, rows(), cache=cache)).row.name == name
+        plan = planned(_chosen(hosts, cache))
+        assert (plan.row.name, missing(plan.reason.text, "train.py IPEX")) == (with_ipex, [])
 
 
 def test_without_an_index_answer_the_candidates_are_named(cache: IndexCache) -> None:
     outcome = _chosen({"n1": host()}, cache)
     assert isinstance(outcome, Undecided)
-    assert [plan.row.name for plan in outcome.candidates] == ["ipex-2.7", "torch-2.15"]
+    assert [plan.row.name for plan in outcome.candidates] == ["ipex-2.7", "ipex-2.8"]
+    assert planned(choose_stack(NEWEST, {"n1": host()}, rows(), cache=cache)).row.name == "torch-2.15"
 
 
 def test_empty_index_answer_is_a_refusal(cache: IndexCache) -> None:
@@ -108,9 +112,10 @@ def test_requested_stack_matches_the_environment_made_for_that_request(cache: In
 
 def test_environments_made_with_another_version_table_are_ignored(cache: IndexCache) -> None:
     table = merged('[{"name": "torch-2.16", "torch": "2.16.0", "torch_pythons": ["3.11"]}]', "rows.json")
-    outcome = choose_stack(NEWEST, {"n1": with_env(host(), "torch-2.13")}, table, cache=cache)
+    outcome = choose_stack(NEWEST, {"n1": with_env(host(), "torch-2.13")}, table, cache=cache, ipex_use=USE)
     assert isinstance(outcome, Undecided)
-    assert outcome.candidates[-1].row.name == "torch-2.16"
+    assert outcome.candidates[-1].row.name == "ipex-2.8"
+    assert planned(choose_stack(NEWEST, {"n1": host()}, table, cache=cache)).row.name == "torch-2.16"
 
 
 def test_index_answer_to_a_host_precedes_that_to_the_control_machine(cache: IndexCache) -> None:
@@ -118,7 +123,7 @@ def test_index_answer_to_a_host_precedes_that_to_the_control_machine(cache: Inde
     cache.save("n1", _answer_for_all_projects(index(*PYPI, BINDINGS_2_7, TORCH_2_7_CPU)))
     assert planned(_chosen({"n1": host()}, cache)).row.name == "ipex-2.7"
     cache.save("n1", _answer_for_all_projects(index(source="/mnt/empty")))
-    assert planned(_chosen({"n1": host()}, cache)).row.name == "torch-2.15"
+    assert planned(_chosen({"n1": host()}, cache)).row.name == "ipex-2.8"
 
 
 def test_index_cache_is_valid_for_a_day_and_for_the_same_pip_settings(
@@ -152,9 +157,10 @@ def test_index_cache_ignores_results_without_an_answer(cache: IndexCache) -> Non
 
 
 def _chosen(hosts: dict[str, Facts], cache: IndexCache) -> StackPlan | Undecided | Refusal:
-    return choose_stack(NEWEST, hosts, rows(), cache=cache)
+    """The stack for a project that uses IPEX, which may depend on the indexes."""
+    return choose_stack(NEWEST, hosts, rows(), cache=cache, ipex_use=USE)
 
 
 def _answer_for_all_projects(wheels: Availability) -> Availability:
     """The answer of indexes that were queried about every project of the table."""
-    return replace(wheels, candidates={project: wheels.of(project) for project in projects(NEWEST)})
+    return replace(wheels, candidates={project: wheels.of(project) for project in projects(StackRequest(stack="ipex"))})

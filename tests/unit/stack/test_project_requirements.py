@@ -199,6 +199,25 @@ def test_torch_of_a_file_and_a_requested_stack_count_together(
     assert made.env.stack == replace(stack, torch=torch)
 
 
+@pytest.mark.parametrize(
+    ("packages", "line", "decided"),
+    [
+        (("peft",), "numpy", StackRequest()),
+        (("intel_extension_for_pytorch",), "numpy", StackRequest(stack="ipex")),
+        ((), "oneccl_bind_pt", StackRequest(stack="ipex")),
+        ((), "torch==2.7.1", StackRequest(torch="2.7.1", stack="torch")),
+        ((), "torch==2.7.0\nintel-extension-for-pytorch==2.7.0", StackRequest(torch="2.7.0", stack="ipex")),
+    ],
+)
+def test_a_request_that_names_ipex_gets_it_and_a_torch_version_alone_does_not(
+    tmp_path: Path, packages: tuple[str, ...], line: str, decided: StackRequest
+) -> None:
+    (tmp_path / "requirements.txt").write_text(f"{line}\n")
+    made = install_request(StackRequest(), packages, [tmp_path / "requirements.txt"], Sources(), "default", {})
+    assert made.env.stack == StackRequest(), "an installed environment comes first"
+    assert made.for_project().env.stack == decided
+
+
 # The note on the order of indexes
 
 

@@ -23,7 +23,7 @@ from stack_helpers import (
 
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.system_facts import System
-from ipexctl.stack.catalog import StackSpec, minor, rows, version_key
+from ipexctl.stack.catalog import StackSpec, rows, version_key
 from ipexctl.stack.resolve.compatibility import interpreters_for
 from ipexctl.stack.resolve.constraints import Constraints, read_constraints
 from ipexctl.stack.resolve.model import StackPlan, StackRequest
@@ -38,26 +38,26 @@ every_row = pytest.mark.parametrize("row", rows(), ids=lambda row: row.name)
 
 
 @pytest.mark.parametrize(
-    ("facts", "name", "backend"),
+    ("facts", "name", "ipex"),
     [
-        (host(), "ipex-2.7", "ccl"),
-        (host("2.36", "3.13"), "ipex-2.7", "ccl"),
-        (host("2.17", "3.9"), "ipex-2.5", "ccl"),
-        (host("2.27", "3.9"), "ipex-2.5", "ccl"),
-        (host("2.31", "3.8"), "ipex-2.4", "ccl"),
-        (host("2.17", "3.12"), "ipex-2.5", "gloo"),
-        (host("2.36", "3.14"), "torch-2.15", "gloo"),
-        (host(flags=AVX), "torch-2.15", "gloo"),
-        (host("2.17", "3.13"), "torch-2.6", "gloo"),
-        (Facts(), "ipex-2.7", "ccl"),
+        (host(), "torch-2.15", "ipex-2.7"),
+        (host("2.36", "3.13"), "torch-2.15", "ipex-2.7"),
+        (host("2.36", "3.10"), "torch-2.14", "ipex-2.7"),
+        (host("2.17", "3.9"), "torch-2.6", "ipex-2.5"),
+        (host("2.27", "3.9"), "torch-2.6", "ipex-2.5"),
+        (host("2.31", "3.8"), "torch-2.4", "ipex-2.4"),
+        (host("2.17", "3.12"), "torch-2.6", "ipex-2.5"),
+        (host("2.36", "3.14"), "torch-2.15", ""),
+        (host(flags=AVX), "torch-2.15", ""),
+        (host("2.17", "3.13"), "torch-2.6", ""),
+        (Facts(), "torch-2.15", "ipex-2.7"),
     ],
 )
-def test_default_is_newest_oneccl_stack_then_maintained_then_any_compatible(
-    facts: Facts, name: str, backend: str
-) -> None:
+def test_default_is_the_newest_torch_without_ipex_that_runs_on_the_hosts(facts: Facts, name: str, ipex: str) -> None:
     plan = planned(resolve(NEWEST, {"n1": facts}, None))
-    assert (plan.row.name, plan.backend) == (name, backend)
-    assert plan.row.backend == plan.backend
+    assert (plan.row.name, plan.ipex, plan.backend, plan.row.retired) == (name, None, "gloo", False)
+    of_kind = resolve(StackRequest(stack="ipex"), {"n1": facts}, None)
+    assert isinstance(of_kind, Reason) if not ipex else planned(of_kind).row.name == ipex
 
 
 @pytest.mark.parametrize(
@@ -81,23 +81,35 @@ def test_python_with_a_known_problem_is_taken_only_if_there_is_no_other(
     assert (plan.python, notes) == (chosen, ["ipex.optimize in Python 3.13"] if noted else [])
 
 
-def test_default_prefers_maintained_pytorch_to_ipex_over_gloo_and_that_to_retired_pytorch() -> None:
+def test_stacks_with_ipex_are_candidates_only_on_request() -> None:
     found = read_constraints(NEWEST, rows())
     assert isinstance(found, Constraints)
-    kinds = ["ccl" if row.oneccl_builds else "ipex" if row.ipex else minor(row.torch) for row in found.rows]
-    order = list(dict.fromkeys("torch" if kind[0].isdigit() else kind for kind in kinds))
-    assert order == ["ccl", "torch", "ipex"]
-    first_ipex = kinds.index("ipex")
-    maintained = [version_key(kind) for kind in kinds[:first_ipex] if kind[0].isdigit()]
-    retired = [version_key(kind) for kind in kinds[first_ipex:] if kind[0].isdigit()]
-    assert min(maintained) > max(retired), "the torch of an IPEX stack alone comes after all else"
-    rows_of_old = [replace(row, retired=True) if row.name == "torch-2.9" else row for row in rows()]
-    found = read_constraints(NEWEST, rows_of_old)
-    assert isinstance(found, Constraints)
-    names = [row.name for row in found.rows if not row.oneccl_builds]
-    gloo = [name for name in names if name.startswith("ipex")]
-    assert names.index("torch-2.10") < names.index(gloo[0])
-    assert names.index(gloo[-1]) < names.index("torch-2.9") < names.index("torch-2.8")
+    assert [row.line for row in found.rows] == [row.line for row in rows()]
+    assert not any(row.ipex or row.oneccl_builds or row.retired for row in found.rows)
+    asked = read_constraints(StackRequest(stack="ipex"), rows())
+    assert isinstance(asked, Constraints)
+    assert all(row.ipex for row in asked.rows)
+    kinds = ["ccl" if row.oneccl_builds else "gloo" for row in asked.rows]
+    assert kinds == sorted(kinds), "bindings first"
+
+
+@pytest.mark.parametrize(
+    ("typed", "uses_ipex", "torch", "expected"),
+    [
+        (NEWEST, False, None, NEWEST),
+        (NEWEST, True, None, StackRequest(stack="ipex")),
+        (StackRequest(python="3.11"), True, None, StackRequest(stack="ipex", python="3.11")),
+        (NEWEST, False, "2.7.1", StackRequest(stack="torch", torch="2.7.1")),
+        (NEWEST, True, "2.7.1", StackRequest(stack="ipex", torch="2.7.1")),
+        (StackRequest(stack="torch"), True, None, StackRequest(stack="torch")),
+        (StackRequest(torch="2.7"), True, None, StackRequest(torch="2.7")),
+        (StackRequest(stack="ipex"), False, "2.7.1", StackRequest(stack="ipex", torch="2.7.1")),
+    ],
+)
+def test_a_project_decides_what_the_call_leaves_open(
+    typed: StackRequest, uses_ipex: bool, torch: str | None, expected: StackRequest
+) -> None:
+    assert typed.for_project(uses_ipex=uses_ipex, torch=torch) == expected
 
 
 def test_a_range_of_torch_leaves_the_order_of_the_rows_that_fit() -> None:
@@ -105,7 +117,7 @@ def test_a_range_of_torch_leaves_the_order_of_the_rows_that_fit() -> None:
     found = read_constraints(StackRequest(torch=">=2.8,<2.12,!=2.8.1"), rows())
     assert isinstance(found, Constraints)
     assert {row.line for row in found.rows} == {"2.8", "2.9", "2.10", "2.11"}
-    assert found.is_default
+    assert not found.named
     assert planned(resolve(StackRequest(torch=">=2.8,<2.12"), {"n": host()}, None)).torch.startswith("2.")
     assert planned(resolve(StackRequest(torch="<2.13.1,>=2.13"), {"n": host()}, None)).row.name == "torch-2.13"
     for torch in (">=3", "<1"):
@@ -114,7 +126,8 @@ def test_a_range_of_torch_leaves_the_order_of_the_rows_that_fit() -> None:
 
 
 def test_host_with_the_oldest_glibc_limits_the_stack_and_is_named() -> None:
-    plan = planned(resolve(NEWEST, {"new": host("2.36", "3.9"), "old": host("2.17", "3.9")}, None))
+    request = StackRequest(stack="ipex")
+    plan = planned(resolve(request, {"new": host("2.36", "3.9"), "old": host("2.17", "3.9")}, None))
     assert plan.row.name == "ipex-2.5"
     assert plan.glibc == "2.17"
     assert missing(plan.reason.text, "ipex-2.7 old 2.17 2.28") == []
@@ -123,10 +136,10 @@ def test_host_with_the_oldest_glibc_limits_the_stack_and_is_named() -> None:
 @pytest.mark.parametrize(
     ("request_", "facts", "names"),
     [
-        (NEWEST, host(), ["ipex-2.7", "torch-2.15"]),
+        (NEWEST, host(), ["torch-2.15"]),
         (StackRequest(stack="ipex"), host(), ["ipex-2.7", "ipex-2.8"]),
         (NEWEST, host("2.36", "3.14"), ["torch-2.15"]),
-        (NEWEST, host("2.17", "3.9"), ["ipex-2.5"]),
+        (NEWEST, host("2.17", "3.9"), ["torch-2.6"]),
         (StackRequest(require_oneccl=True), host(), ["ipex-2.7"]),
         (StackRequest(torch="2.7"), host(), ["ipex-2.7"]),
         (StackRequest(stack="torch"), host(), ["torch-2.15"]),
@@ -162,11 +175,13 @@ OLD = (
 @pytest.mark.parametrize(
     ("request_", "facts", "wheels", "row", "torch", "oneccl", "why"),
     [
-        (NEWEST, host(), PYPI, "torch-2.15", "2.15.0", None, "ipex-2.7 oneccl_bind_pt"),
-        (NEWEST, host("2.36", "3.11", "3.12"), PYPI, "torch-2.15", "2.15.0", None, "ipex-2.7"),
-        (NEWEST, host(), (*PYPI, BINDINGS_2_7, TORCH_2_7_CPU), "ipex-2.7", "2.7.0+cpu", "2.7.0+cpu", ""),
-        (NEWEST, host(), (*PYPI, *BINDINGS_2_1), "ipex-2.1", "2.1.1+cpu", "2.1.0+cpu", "ipex-2.7 oneccl_bind_pt 2.7.0"),
-        (NEWEST, host(), [name for name in PYPI if "2.15" not in name], "ipex-2.8", "2.8.0", None, ""),
+        (NEWEST, host(), PYPI, "torch-2.15", "2.15.0", None, ""),
+        (NEWEST, host(), (*PYPI, BINDINGS_2_7, TORCH_2_7_CPU), "torch-2.15", "2.15.0", None, ""),
+        (NEWEST, host(), [name for name in PYPI if "2.15" not in name], "torch-2.8", "2.8.0", None, "torch-2.15"),
+        (StackRequest(stack="ipex"), host(), (*PYPI, BINDINGS_2_7, TORCH_2_7_CPU), "ipex-2.7", "2.7.0+cpu",
+         "2.7.0+cpu", ""),
+        (StackRequest(stack="ipex"), host(), (*PYPI, *BINDINGS_2_1), "ipex-2.1", "2.1.1+cpu", "2.1.0+cpu",
+         "ipex-2.7 oneccl_bind_pt 2.7.0"),
         (StackRequest(stack="ipex"), host(), PYPI, "ipex-2.8", "2.8.0", None, ""),
         (StackRequest(torch="2.7"), host(), PYPI, "ipex-2.7", "2.7.0", None, ""),
         (StackRequest(torch="2.7"), host(), [name for name in PYPI if not name.startswith("torch-2.7.0")],
@@ -188,33 +203,26 @@ def test_available_wheels_decide_the_stack_and_its_versions(
     assert missing(plan.reason.text, why) == []
 
 
-def test_bindings_with_cuda_torch_are_used_only_on_request() -> None:
-    wheels = index(*PYPI, BINDINGS_2_7)
-    plan = planned(resolve(NEWEST, {"n1": host()}, wheels))
-    assert plan.row.name == "torch-2.15"
-    assert missing(plan.reason.text, "ipex-2.7 CUDA 2.7") == []
-    for request in (StackRequest(require_oneccl=True), StackRequest(stack="ipex"), StackRequest(torch="2.7")):
-        assert planned(resolve(request, {"n1": host()}, wheels)).oneccl == "2.7.0+cpu"
-
-
 @pytest.mark.parametrize(
-    ("size", "name"), [(900_000_000, "torch-2.15"), (190_000_000, "ipex-2.7"), (None, "torch-2.15")]
+    ("size", "name"), [(900_000_000, "torch-2.15"), (190_000_000, "torch-2.8"), (None, "torch-2.15")]
 )
 def test_small_torch_wheel_counts_as_a_cpu_build(size: int | None, name: str) -> None:
-    wheels = index(*PYPI, BINDINGS_2_7)
-    sized = tuple(torch._replace(size=size) for torch in wheels.of("torch"))
-    wheels = replace(wheels, candidates={**wheels.candidates, "torch": sized})
-    assert planned(resolve(NEWEST, {"n1": host()}, wheels)).row.name == name
+    small = [torch._replace(size=size) for torch in PYPI_INDEX.of("torch") if "2.8.0" in torch.version]
+    large = [torch for torch in PYPI_INDEX.of("torch") if "2.8.0" not in torch.version]
+    wheels = replace(PYPI_INDEX, candidates={**PYPI_INDEX.candidates, "torch": (*small, *large)})
+    table = [replace(row.stock(), retired=False) for row in rows()]
+    assert planned(resolve(NEWEST, {"n1": host()}, wheels, rows=table)).row.name == name
 
 
 def test_custom_built_bindings_are_used_if_available() -> None:
     torch = "torch-2.8.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
     own = index(*PYPI, torch, "oneccl_bind_pt-2.8.0+cpu-cp311-cp311-linux_x86_64.whl")
-    plan = planned(resolve(NEWEST, {"n1": host()}, own))
+    ipex = StackRequest(stack="ipex")
+    plan = planned(resolve(ipex, {"n1": host()}, own))
     assert (plan.row.name, plan.backend) == ("ipex-2.8", "ccl")
     assert "impi-rt>=2021.14,<2021.19" in plan.requirements
     for_gpus = index(*PYPI, "oneccl_bind_pt-2.8.0+xpu-cp311-cp311-linux_x86_64.whl")
-    assert planned(resolve(NEWEST, {"n1": host()}, for_gpus)).backend == "gloo"
+    assert planned(resolve(ipex, {"n1": host()}, for_gpus)).backend == "gloo"
 
 
 @pytest.mark.parametrize(
@@ -230,10 +238,11 @@ def test_bindings_with_bundled_mpi_need_no_impi_package(inside: str | None, impi
 
 def test_bindings_wheel_without_mpi_needs_impi_despite_the_table() -> None:
     found = index(*PYPI, BINDINGS_2_7, TORCH_2_7_CPU)
-    assert planned(resolve(NEWEST, {"n1": host()}, found)).bundled_mpi == "2021.14"
+    ipex = StackRequest(stack="ipex")
+    assert planned(resolve(ipex, {"n1": host()}, found)).bundled_mpi == "2021.14"
     (wheel,) = found.of("oneccl-bind-pt")
     read = {**found.candidates, "oneccl-bind-pt": (wheel._replace(mpi=""),)}
-    plan = planned(resolve(NEWEST, {"n1": host()}, replace(found, candidates=read)))
+    plan = planned(resolve(ipex, {"n1": host()}, replace(found, candidates=read)))
     assert plan.bundled_mpi is None
     assert any(requirement.startswith("impi-rt") for requirement in plan.requirements)
 
@@ -343,7 +352,7 @@ def test_known_problems_of_another_version_are_not_noted() -> None:
 # Pythons
 
 
-@pytest.mark.parametrize("asked", [NEWEST, StackRequest(torch="2.5")])
+@pytest.mark.parametrize("asked", [StackRequest(stack="ipex"), StackRequest(torch="2.5")])
 def test_stack_uses_gloo_if_only_the_bindings_lack_the_python(asked: StackRequest) -> None:
     plan = planned(resolve(asked, {"n1": host("2.17", "3.12")}, None))
     assert (plan.row.name, plan.python, plan.backend) == ("ipex-2.5", "3.12", "gloo")
@@ -421,9 +430,9 @@ def test_interpreter_is_the_bare_name_if_pythons_are_unknown() -> None:
 def test_projects_lists_the_packages_to_query() -> None:
     ours = ("torch", "intel-extension-for-pytorch", "oneccl-bind-pt", "impi-rt", "intel-openmp")
     everything = (*ours, "setuptools", "uv")
-    assert set(projects(NEWEST)) == {*everything, "numpy", "psutil", "packaging"}
+    assert set(projects(StackRequest(stack="ipex"))) == {*everything, "numpy", "psutil", "packaging"}
     assert set(projects(StackRequest(torch="2.7"))) - {"numpy"} == set(everything)
-    assert projects(StackRequest(stack="torch")) == ("torch", "impi-rt", "numpy", "uv")
+    assert projects(NEWEST) == projects(StackRequest(stack="torch")) == ("torch", "impi-rt", "numpy", "uv")
 
 
 def test_indexes_lists_the_sources_of_a_stack() -> None:
@@ -433,6 +442,7 @@ def test_indexes_lists_the_sources_of_a_stack() -> None:
         ("index", "https://pypi.org/simple"),
     ]
     assert indexes(NEWEST)[-1].url == "https://pypi.org/simple"
+    assert not any("intel" in each.url for each in indexes(NEWEST)), "nothing of IPEX is asked for"
     assert indexes(StackRequest(torch="1.10"))[0].kind == "links"
 
 

@@ -243,7 +243,7 @@ def test_user_row_changes_single_keys_of_a_packaged_row() -> None:
     bindings = [{"version": "2.8.0", "pythons": ["3.11"], "mpi": "2021.15"}]
     table = with_rows({"name": "ipex-2.8", "oneccl": bindings, "setvars": None, "note": "our own bindings"})
     assert len(table) == len(rows())
-    plan = planned(resolve(StackRequest(), {"n1": host("2.36", "3.11", "3.12")}, None, rows=table))
+    plan = planned(resolve(StackRequest(stack="ipex"), {"n1": host("2.36", "3.11", "3.12")}, None, rows=table))
     assert (plan.row.name, plan.oneccl, plan.python, plan.backend) == ("ipex-2.8", "2.8.0", "3.11", "ccl")
     assert plan.row.ipex == "2.8.0"
     assert plan.row.note == "our own bindings"
