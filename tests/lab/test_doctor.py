@@ -63,8 +63,7 @@ def test_three_unreachable_hosts_have_reasons_and_other_hosts_have_facts(mixed: 
 def test_similar_hosts_get_a_recommendation_for_the_weakest_host(mixed: Lab) -> None:
     document = examined(ipexctl("doctor", "-H", mixed.hostfile, "-l", "node2,node4", "--no-network", "--json"))
     advice = document["recommendation"]
-    # No index was asked from here, so the stack is open; the rest follows from the hosts.
-    assert (advice["stack"], advice["dtype"], advice["iface"]) == (None, "bfloat16", "eth0")
-    assert advice["candidates"][0] == "torch-2.15"
+    assert (advice["stack"], advice["dtype"], advice["iface"]) == ("torch-2.15", "bfloat16", "eth0")
+    assert advice["candidates"] == ["torch-2.15"]
     assert advice["ppn"] >= 1
     assert advice["omp_num_threads"] >= 1

@@ -30,7 +30,7 @@ def test_install_creates_the_same_verified_environment_on_all_hosts(target: Targ
     assert [ask(host, f"ls {target.home}").rc != 0 for host in target.hosts] == [True, True]
     report = target.report("--wheelhouse", wheelhouse, "--offline")
     assert statuses(report) == {"node1": "changed", "node2": "changed"}
-    assert report["stack"]["name"] == "ipex-2.8"
+    assert report["stack"]["name"] == "torch-2.8"
     assert report["stack"]["backend"] == "gloo"
     assert {host["env"] for host in report["hosts"]} == {report["hosts"][0]["env"]}
     for host in report["hosts"]:
