@@ -183,10 +183,15 @@ def _note_on_none(layout: ProjectLayout, files: RequirementFiles) -> str:
 
 
 def install_first(
-    spec: RunSpec, pool: SessionPool, watcher: RunWatcher, reading: Future[Project] | None
+    spec: RunSpec,
+    pool: SessionPool,
+    watcher: RunWatcher,
+    reading: Future[Project] | None,
+    *,
+    lacking: StartFailure | None = None,
 ) -> tuple[HostFacts, ...] | InstallReport | StartFailure:
     """Install the environment on hosts that lack it. Return the hosts' facts if nothing had to be installed. Without
-    --stack and --torch the hosts get the environment of the others.
+    --stack and --torch the hosts get the environment of the others. `lacking`: why the user is asked first.
     """
     hosts = spec.hosts
     if reading is not None:
@@ -205,7 +210,38 @@ def install_first(
             return checked
         if checked:
             watcher.on_step(f"note: {checked}")
+    if lacking is not None and (failure := _ask_first(spec, pool, watcher, wanted, probed, lacking)) is not None:
+        return failure
     with watcher.installing() as watch:
         report = install(hosts, wanted, pool, watch, probed=probed)
     watcher.on_installed(report)
     return report if report.exit_code else ()
+
+
+def _ask_first(
+    spec: RunSpec,
+    pool: SessionPool,
+    watcher: RunWatcher,
+    wanted: InstallRequest,
+    probed: Sequence[HostFacts],
+    lacking: StartFailure,
+) -> StartFailure | None:
+    """Show what an install would do, and ask. None if the user agrees; else nothing was changed anywhere."""
+    watcher.on_step(
+        f"{fold(lacking.hosts)}: no environment {spec.asked.env!r} yet; looking up what --install would bring"
+    )
+    with watcher.installing() as watch:
+        report = install(spec.hosts, replace(wanted, dry_run=True), pool, watch, probed=probed)
+    if report.exit_code:
+        failed = next((host for host in report.hosts if host.status not in ("ok", "changed")), None)
+        reason, fix = (f"{failed.host.name}: {failed.reason}", failed.fix) if failed is not None else ("", "")
+        if report.refusal is not None:
+            reason, fix = report.refusal.reason, report.refusal.fix
+        code = 3 if report.exit_code == 3 else 2
+        return replace(
+            lacking, reason=f"{lacking.reason}, and it cannot be installed: {reason}", fix=fix, exit_code=code
+        )
+    if watcher.agrees_to_install(report):
+        return None
+    call = shlex.join(["ipexctl", "run", "--install", *spec.typed.options, *spec.typed.words])
+    return replace(lacking, fix=f"install it, and start the run: {call}", exit_code=2)

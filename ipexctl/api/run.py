@@ -9,21 +9,17 @@ Except for the install, nothing changes before the plan. Slow imports happen whi
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ipexctl.run.notify import notify_of_run
+from ipexctl.run.start.request import StartFailure
 from ipexctl.run.start.watcher import PlannedRun, RunWatcher, StartedRun
 from ipexctl.spec import RunSpec
 
 if TYPE_CHECKING:
-    from ipexctl.facts.gather import HostFacts
     from ipexctl.remote.connector import SessionPool
-    from ipexctl.run.start.request import StartFailure
     from ipexctl.stack.install_context import InstallReport
-    from ipexctl.sync.project import Project
 
 
 def run(
@@ -36,18 +32,11 @@ def run(
 
         if dry_run:
             return _plan(spec, pool, watcher)
-        reading: Future[Project] | None = None
-        probed: Sequence[HostFacts] = ()
-        if spec.asked.install:
-            from ipexctl.api.before_run import install_first  # 0.1 s, for --install alone
-            from ipexctl.run.start.upload import start_reading
-
-            reading = start_reading(spec, watcher.on_step)
-            installed = install_first(spec, pool, watcher, reading)
-            if not isinstance(installed, tuple):
-                return installed
-            probed = installed
-        started = pipeline.start_run(spec, pool, watcher, reading=reading, probed=probed)
+        start = _install_and_start if spec.asked.install else pipeline.start_run
+        started = start(spec, pool, watcher)
+        if isinstance(started, StartFailure) and started.lacks_environment and watcher.offers_install:
+            spec = replace(spec, asked=spec.asked._replace(install=True))
+            started = _install_and_start(spec, pool, watcher, lacking=started)
         if not isinstance(started, StartedRun):
             return started
         watcher.on_started(started)
@@ -88,3 +77,18 @@ def _plan(spec: RunSpec, pool: SessionPool, watcher: RunWatcher) -> PlannedRun |
         watcher.on_step(f"note: {checked}")
     project = with_left_out(planned.plan.project, spec.asked, wanted)
     return replace(planned, plan=planned.plan._replace(project=project))
+
+
+def _install_and_start(
+    spec: RunSpec, pool: SessionPool, watcher: RunWatcher, *, lacking: StartFailure | None = None
+) -> StartedRun | InstallReport | StartFailure:
+    """`lacking`: the failure of a start without --install; the user is asked first."""
+    from ipexctl.api.before_run import install_first  # 0.1 s, for an install alone
+    from ipexctl.run.start import pipeline
+    from ipexctl.run.start.upload import start_reading
+
+    reading = start_reading(spec, watcher.on_step)
+    installed = install_first(spec, pool, watcher, reading, lacking=lacking)
+    if not isinstance(installed, tuple):
+        return installed
+    return pipeline.start_run(spec, pool, watcher, reading=reading, probed=installed)

@@ -28,11 +28,12 @@ from ipexctl.commands.summary_file import check_summary, write_summary, write_su
 from ipexctl.commands.target_hosts import session_pool
 from ipexctl.errors import IpexctlError, UserError
 from ipexctl.extensions import addition
+from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.plan import SCHEMA, OtherRun, Plan, to_json
 from ipexctl.projects.root import ProjectHere
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import SessionPool
-from ipexctl.remote.outcome import Watch
+from ipexctl.remote.outcome import Cancelled, Notice, ProgressEvent, Watch
 from ipexctl.remote.session import Session
 from ipexctl.run.notify import check_notify
 from ipexctl.run.ranks import RankSet, parse_ranks
@@ -160,6 +161,8 @@ class RunOfCall(RunWatcher):
         self._pool: SessionPool | None = None
         self._session: Session | None = None
         self._notes = 0
+        self._shown = set[str]()
+        """Steps, which a start repeats after the question about an install."""
 
     @contextmanager
     def sessions(self) -> Iterator[SessionPool]:
@@ -175,7 +178,9 @@ class RunOfCall(RunWatcher):
             yield self._pool
 
     def on_step(self, text: str) -> None:
-        self._output.print_note(text)
+        if text not in self._shown:
+            self._shown.add(text)
+            self._output.print_note(text)
 
     def on_note(self, text: str) -> None:
         """Called from several threads, because checks report while files are uploaded."""
@@ -190,7 +195,31 @@ class RunOfCall(RunWatcher):
     def installing(self) -> Iterator[Watch]:
         output = self._output
         with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
-            yield view.watch
+
+            def watch(event: ProgressEvent) -> None:
+                if not isinstance(event, Notice) or event.text not in self._shown:
+                    self._shown.update([event.text] if isinstance(event, Notice) else ())
+                    view.watch(event)
+
+            yield watch
+
+    @property
+    def offers_install(self) -> bool:
+        return True
+
+    def agrees_to_install(self, report: InstallReport) -> bool:
+        from ipexctl.remote.auth import has_terminal, prompt_on_terminal  # paramiko, which is loaded by now
+
+        hosts = fold(host.host.name for host in report.hosts if host.status == "changed")
+        stack = report.stack.name if report.stack is not None else "it"
+        question = f"install {stack} on {hosts}, and start {self._spec.asked.script}? [Y/n] "
+        if self._view.events or not has_terminal():
+            return False
+        assert self._pool is not None
+        try:
+            return prompt_on_terminal(question, self._pool.cancel, shows_input=True).strip().lower() in ("", "y", "yes")
+        except (Cancelled, EOFError):
+            return False
 
     def on_installed(self, report: InstallReport) -> None:
         if report.exit_code or not all(host.status == "ok" for host in report.hosts):

@@ -107,16 +107,24 @@ def _read_key(path: Path, passphrase: str | None = None) -> paramiko.PKey:
     return key
 
 
-def prompt_on_terminal(prompt: str, cancel: Cancel) -> str:
-    """Read a line without echo. Not by getpass, because in a thread neither Ctrl-C nor `cancel` can end it."""
-    terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
+def has_terminal() -> bool:
+    """True if someone can read a question on stderr and answer it: not in the background, where the kernel would stop
+    this process."""
+    try:
+        return os.isatty(0) and os.isatty(2) and os.tcgetpgrp(0) == os.getpgrp()
+    except OSError:
+        return False
+
+
+def prompt_on_terminal(prompt: str, cancel: Cancel, *, shows_input: bool = False) -> str:
+    """Read a line. Not by getpass, because in a thread neither Ctrl-C nor `cancel` can end it."""
+    terminal, typed = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY), b""
     try:
         before = termios.tcgetattr(terminal)
-        silent = [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
+        silent = before if shows_input else [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
         try:
             termios.tcsetattr(terminal, termios.TCSAFLUSH, silent)
             os.write(terminal, prompt.encode())
-            typed = b""
             while not typed.endswith(b"\n"):
                 if cancel.thrown:
                     raise Cancelled("stopped before it was connected")
@@ -127,7 +135,8 @@ def prompt_on_terminal(prompt: str, cancel: Cancel) -> str:
                     typed += data
         finally:
             termios.tcsetattr(terminal, termios.TCSAFLUSH, before)
-            os.write(terminal, b"\n")
+            if not (shows_input and typed.endswith(b"\n")):
+                os.write(terminal, b"\n")
     finally:
         os.close(terminal)
     return typed.decode(errors="surrogateescape").rstrip("\r\n")

@@ -255,7 +255,9 @@ def _install_locked(context: InstallContext, locked: LockedStack) -> InstallRepo
     announce_stack(
         context,
         locked,
-        by=fetches if locked.by_node0 else "they are sent through the control machine",
+        by=fetches
+        if locked.by_node0 or locked.index_answer.is_for_node0
+        else "they are sent through the control machine",
         shared=in_common(unpacked, lacking),
     )
     if context.request.dry_run:

@@ -1,13 +1,19 @@
-"""`ipexctl run --install` on several hosts fails before it installs, if the run could not start afterwards."""
+"""`ipexctl run --install` on several hosts fails before it installs, if the run could not start afterwards; without
+--install, run asks."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
+from cli_helpers import IPEXCTL
 from ipexctl.extras.lab.lab_plan import LabSpec
-from lab_run_helpers import Cluster
+from lab_run_helpers import PYTHON, Cluster
+from message_data import missing
+from terminals import TerminalProgram
+from tiny_wheels import write_stack
 
 EXPORTS = ("shell", "slurm")
 LAB = LabSpec(hosts=2)
@@ -56,3 +62,27 @@ def test_the_file_of_the_project_is_installed_or_named(cluster: Cluster) -> None
     assert "-r requirements.txt" in cluster.refused(*words, env=NO_INDEX_ENV)
     cluster.write("requirements.txt", "torch==2.99\nfrobnicate\n")
     assert "requirements.txt is left out" in cluster.refused(*words, env=NO_INDEX_ENV)
+
+
+def test_bare_hosts_are_offered_an_install(cluster: Cluster, tmp_path: Path) -> None:
+    write_stack(tmp_path, torch="2.13.0", ipex=None, impi=None, python=PYTHON)
+    env = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}
+    script = cluster.write("plain.py", "import torch\nprint('trained')\n")
+    home = "/home/ipex/bare"
+    said = cluster.refused("--home", home, "plain.py", rc=2, env=env)
+    assert missing(said, f"node[1-2] 'default' torch-2.13 wheels kB {tmp_path} newest") == []
+    assert f"ipexctl run --install -H {cluster.lab.hostfile} --home {home} plain.py" in said
+    unreachable = cluster.refused("--home", home, "plain.py", rc=2, env=NO_INDEX_ENV)
+    assert missing(unreachable, "'default' torch 127.0.0.1:9") == []
+    argv = [*IPEXCTL, "run", "-H", str(cluster.lab.hostfile), "--home", home, "--plain", str(script)]
+    for keys, code in ((b"n\n", 2), (b"\x04", 2), (b"\x03", 130), (b"\n", 0)):
+        made = [cluster.on(index, f"ls {home}/envs {home}/wheels 2>/dev/null || true") for index in range(2)]
+        assert made == ["", ""]
+        shown = TerminalProgram(argv, {**cluster.env, **env})
+        assert shown.until(lambda shown=shown: b"[Y/n]" in shown.seen, 60), shown.seen  # type: ignore[misc]
+        assert b"install torch-2.13 on node[1-2], and start" in shown.seen
+        shown.type(keys)
+        assert shown.until(lambda shown=shown: shown.process.poll() is not None, 100), shown.seen  # type: ignore[misc]
+        shown.until(lambda: False, 0.2)
+        assert (shown.process.poll(), shown.seen.count(b"trained")) == (code, 0 if code else 2), shown.seen
+        shown.close()

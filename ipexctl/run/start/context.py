@@ -153,6 +153,7 @@ def existing_environment(hosts: Sequence[Host], name: str, facts: Mapping[str, F
                 f"environment {name!r} does not exist on {fold(missing)}",
                 f"install it: {install}; or use another Python: --python PATH",
                 missing,
+                lacks_environment=True,
             )
         )
     first = found[hosts[0].name]

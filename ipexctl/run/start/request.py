@@ -38,6 +38,8 @@ class StartFailure(Refusal):
     changes_directory: bool = False
     """The command of the fix must be typed in another directory."""
     other_runs: tuple[OtherRun, ...] = field(default=(), hash=False)
+    lacks_environment: bool = False
+    """True if `run --install` would install what the hosts lack."""
 
     @classmethod
     def of_host(cls, name: str, error: HostError) -> StartFailure:

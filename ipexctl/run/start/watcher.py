@@ -56,6 +56,16 @@ class RunWatcher(StartWatcher, ABC):
     def installing(self) -> AbstractContextManager[Watch]:
         return nullcontext(ignore_event)
 
+    @property
+    def offers_install(self) -> bool:
+        """True if hosts without the environment are a reason to look up what --install would do."""
+        return False
+
+    def agrees_to_install(self, report: InstallReport) -> bool:
+        """Ask the user. `report`: of a dry run."""
+        del report
+        return False
+
     def on_installed(self, report: InstallReport) -> None:
         """The environment is on the hosts, or the call ends."""
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -74,7 +75,7 @@ from ipexctl.stack.lock.wheels import Availability, Target, is_cpu_build, lacks_
 from ipexctl.stack.resolve import resolver
 from ipexctl.stack.resolve.model import IPEX, ONECCL, TORCH, Sources, StackPlan, StackRequest
 from ipexctl.stack.resolve.reasons import Reason, because, join_names, recorded
-from ipexctl.text import join_words, readable
+from ipexctl.text import join_words, readable, tilde_path
 
 
 def refuse_outdated(
@@ -355,19 +356,18 @@ class _Locking:
         except HostError as error:
             own = error
         from_node0 = querying.result()
-        if context.request.dry_run and not isinstance(own, HostError) and own.availability.of(self._main):
-            return own, False  # a lock made on node0 would leave uv there
         if isinstance(own, HostError):
             if from_node0 is None:
                 raise own
             return from_node0, True
-        if (
+        by_node0 = (
             from_node0 is not None
-            and from_node0.availability.of(self._main)
-            and (not self._unanswered(from_node0) or self._unanswered(own))
-        ):
-            return from_node0, True
-        return own, False
+            and bool(from_node0.availability.of(self._main))
+            and (not self._unanswered(from_node0) or bool(self._unanswered(own)))
+        )
+        if context.request.dry_run and own.availability.of(self._main):
+            return replace(own, is_for_node0=by_node0), False  # a lock made on node0 would leave uv there
+        return (from_node0, True) if from_node0 is not None and by_node0 else (own, False)
 
     def _unanswered(self, index_answer: IndexAnswer) -> list[SourceFailure]:
         named = call_labels(self.context.request.sources)
@@ -586,11 +586,13 @@ def announce_stack(
     of wheels that hosts already have."""
     plan, lock = locked.plan, locked.lock.without(shared)
     count = f"{len(lock.wheels)} {'new ' if shared else ''}wheel{'s' * (len(lock.wheels) != 1)}"
+    places = {Path(each.path).parent if each.path else urlsplit(each.url or "").hostname for each in lock.wheels}
+    sources = sorted(tilde_path(place) if isinstance(place, Path) else place for place in places if place)
     unknown = " plus wheels of unknown size" if any(wheel.size is None for wheel in lock.wheels) else ""
     context.watch(
         Notice(
-            f"{plan.row.name} for Python {plan.python}: {count}, {readable(lock.size)}{unknown}; "
-            f"{by}; {plan.reason.text}"
+            f"{plan.row.name} for Python {plan.python}: {count}, {readable(lock.size)}{unknown}"
+            f"{f' from {join_names(sources, 3)}' if sources else ''}; {by}; {plan.reason.text}"
         )
     )
     if not lock.is_cuda and lock.size <= _LARGE:

@@ -80,6 +80,8 @@ class IndexAnswer:
     settings: PipSettings
     logins: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
     """`https://host` → its Authorization header. A secret: never in a log or argv."""
+    is_for_node0: bool = False
+    """True for the control machine's answer if an install would take node0's instead of it."""
 
     @property
     def has_index(self) -> bool:
