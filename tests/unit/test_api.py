@@ -59,7 +59,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the steps return, by the name of their function; the fakes of `start_run` and of `install_first`."""
     found: dict[str, Any] = {"start_run": STARTED, "install_first": (), "probed": None}
 
-    def submit(*_: Any, probed: Any, **__: Any) -> Any:
+    def submit(*_: Any, probed: Any = (), **__: Any) -> Any:
         found["probed"] = probed
         return found["start_run"]
 
@@ -70,7 +70,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr("ipexctl.run.start.pipeline.plan_run", lambda spec, *_, **__: spec)
     monkeypatch.setattr("ipexctl.run.start.pipeline.remove_job_files", remove)
     monkeypatch.setattr("ipexctl.run.start.upload.start_reading", lambda *_: None)
-    monkeypatch.setattr(before_run, "install_first", lambda *_: found["install_first"])
+    monkeypatch.setattr(before_run, "install_first", lambda *_, **__: found["install_first"])
     return found
 
 
@@ -152,6 +152,16 @@ def test_a_run_that_did_not_start_is_not_followed(answers: dict[str, Any]) -> No
     watcher = Recorded()
     assert api.run(SPEC, watcher) == failure
     assert watcher.events == ["open", "close"]
+
+
+@pytest.mark.parametrize(("is_bare", "offers"), [(True, True), (True, False), (False, True)])
+def test_bare_hosts_lead_to_an_install_only_if_the_caller_can_ask(
+    answers: dict[str, Any], monkeypatch: pytest.MonkeyPatch, is_bare: bool, offers: bool
+) -> None:
+    answers["start_run"] = failure = StartFailure("no", lacks_environment=is_bare)
+    monkeypatch.setattr(Recorded, "offers_install", offers)
+    answers["install_first"] = refused = StartFailure("the user said no")
+    assert api.run(SPEC, Recorded()) == (refused if is_bare and offers else failure)
 
 
 @pytest.mark.parametrize(
