@@ -50,7 +50,7 @@ class RequirementFiles(NamedTuple):
     names: frozenset[str] = frozenset()
     """Normalized names of the packages in them, without the project's own."""
     optional: tuple[tuple[str, str], ...] = ()
-    """Normalized name of a package, and the extra, group or untaken file that has it, as an option: `--extra dev`."""
+    """Normalized name of a package, and an extra, group or untaken file that has it, as an option: `--extra dev`."""
     unread: str = ""
     """A list beside those that are taken, which is not read."""
     others: tuple[str, ...] = ()
@@ -61,11 +61,19 @@ class RequirementFiles(NamedTuple):
     """Why files do not count."""
 
     def option_for(self, packages: Sequence[str]) -> str:
-        """The extras and groups, or the files, that have the packages; empty unless all are in them."""
-        found = dict(self.optional)
-        options = dict.fromkeys(found.get(normalize(package), "") for package in packages)
-        are_files = {option.startswith("-r ") for option in options}
-        return " ".join(options) if all(options) and len(are_files) == 1 else ""
+        """The extras and groups, or the files, that have most of the packages and may bring the others; or empty."""
+        left, chosen, has = set(map(normalize, packages)), list[str](), dict[str, set[str]]()
+        for name, option in self.optional:
+            has.setdefault(option, set()).add(name)
+        while has:
+            best = max(has, key=lambda option: (len(has[option] & left), not option.startswith("-r ")))
+            if not has[best] & left:
+                break
+            if not chosen or best.startswith("-r ") == chosen[0].startswith("-r "):  # one call has one kind
+                chosen.append(best)
+                left -= has[best]
+            del has[best]
+        return " ".join(chosen) if 2 * len(left) < len({*packages}) else ""
 
 
 def find_requirement_files(layout: ProjectLayout, start: Path) -> RequirementFiles:
@@ -203,7 +211,7 @@ def _names_in(
     layout: ProjectLayout, files: Sequence[str], others: Sequence[str]
 ) -> tuple[frozenset[str], tuple[tuple[str, str], ...]]:
     names: set[str] = set()
-    optional: dict[str, str] = {}
+    optional: list[tuple[str, str]] = []
     for file in files:
         names |= set(_names_of(layout, file))
     for package in layout.own:
@@ -211,13 +219,13 @@ def _names_in(
         groups = _table(TextReader(layout.root / package.directory)(PYPROJECT), "dependency-groups")
         for option, table in (("--extra", package.declaration.extras), ("--group", groups)):
             for key, entries in table.items():
-                for entry in _of_lines(entries if isinstance(entries, (list, tuple)) else ()):
-                    optional.setdefault(entry, f"{option} {shlex.quote(str(key))}")
+                lines = entries if isinstance(entries, (list, tuple)) else ()
+                optional += [(name, f"{option} {shlex.quote(str(key))}") for name in _of_lines(lines)]
     for file in others:
-        for name in _names_of(layout, file):
-            optional.setdefault(name, f"-r {shlex.quote(os.path.relpath(layout.root / file))}")
+        by_file = f"-r {shlex.quote(os.path.relpath(layout.root / file))}"
+        optional += [(name, by_file) for name in _names_of(layout, file)]
     own = frozenset(layout.members)
-    return frozenset(names) - own, tuple((name, option) for name, option in optional.items() if name not in own | names)
+    return frozenset(names) - own, tuple(entry for entry in optional if entry[0] not in own | names)
 
 
 def _names_of(layout: ProjectLayout, file: str) -> Iterator[str]:

@@ -241,7 +241,9 @@ def test_fix_names_the_file_of_the_project_that_has_the_package(
     [
         (("pytest",), "--extra dev"),
         (("pytest", "brought_by_pytest"), "--extra dev"),  # a name that nobody knows takes no extra away
-        (("wandb", "pytest"), "--extra log --extra dev"),
+        (("wandb", "pytest"), "--extra dev --extra log"),
+        (("mlflow", "wandb"), "--extra log"),  # one that has more comes first
+        (("wandb", "mlflow", "lightning_utilities"), "--extra log"),  # known, and brought by another
         (("cv2",), "-r setup.py -r requirements/vision.txt"),
         (("peft",), "-r setup.py -r environment.yaml"),
         (("wandb", "cv2"), ""),  # --extra and -r exclude each other
@@ -251,7 +253,8 @@ def test_fix_names_the_file_of_the_project_that_has_the_package(
 def test_extras_of_setup_py_and_lists_that_nobody_takes_are_searched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, modules: tuple[str, ...], option: str
 ) -> None:
-    setup = "setup(name='x', install_requires=['rich'], extras_require={'dev': ['pytest'], 'log': ['wandb>=0.1']})"
+    extras = "{'a': ['mlflow'], 'dev': ['pytest'], 'log': ['wandb>=0.1', 'mlflow']}"
+    setup = f"setup(name='x', install_requires=['rich'], extras_require={extras})"
     (tmp_path / "setup.py").write_text(f"from setuptools import setup\n{setup}\n")
     (tmp_path / "environment.yaml").write_text("dependencies:\n  - peft\n")
     (tmp_path / "requirements").mkdir()
