@@ -43,6 +43,7 @@ export PATH=\$HOME/venv/bin:\$HOME/.local/bin:\$PATH
 $install
 mkdir job && cd job && cp /try/train.py .
 export PIP_NO_INDEX=1 PIP_FIND_LINKS=/try/wheels
+mkdir -p ~/.config/ipexctl && printf '[run]\ninstall = true\n' >~/.config/ipexctl/config.toml # nobody is there to say yes
 sh -eux /try/commands.sh
 ipexctl why last --json | grep -q '"state": "ok"'
 ipexctl uninstall --with-results --yes
