@@ -127,6 +127,9 @@ def _no_module(found: PatternMatch) -> tuple[str, str]:
     return sentence, f"{fix}no package is known to have it; if you know which one: {found.context.install('PACKAGE')}"
 
 
+_OF_STACKS: Final = ("torch", "intel-extension-for-pytorch", "oneccl-bind-pt")
+
+
 def _no_submodule(found: PatternMatch) -> tuple[str, str] | None:
     """An installed package that lacks one of its modules is of another version than the code expects."""
     module, context = found.groups["module"], found.context
@@ -140,6 +143,8 @@ def _no_submodule(found: PatternMatch) -> tuple[str, str] | None:
     if not version:
         return what, f"take another version; to see the installed one: ipexctl envs --json; then: {context.repair}"
     version = version.partition("+")[0]
+    if package in _OF_STACKS:
+        return what, "another stack has another version; to see them: ipexctl versions"
     older, newer = (context.install(f"{package}{sign}{version}") for sign in "<>")
     return what, f"take an older version: {older}; or a newer one: {newer}"
 

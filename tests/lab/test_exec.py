@@ -68,8 +68,6 @@ def test_output_of_login_shells_is_not_shown(lab3: Lab, node: LabHost, fault: st
 def test_unreachable_hosts_have_reason_and_fix(lab3: Lab, tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text(
         lab3.hostfile.read_text()
-        .replace("identity=key", f"identity={lab3.key}")
-        .replace("known_hosts=known_hosts", f"known_hosts={lab3.known_hosts}")
         + "no-such-name.invalid\n"
         + f"stranger address={lab3.hosts[1].address} known_hosts={tmp_path}/none identity={lab3.key}\n"
         + f"nokey address={lab3.hosts[2].address} known_hosts={lab3.known_hosts} identity={tmp_path}/none user=ipex\n"

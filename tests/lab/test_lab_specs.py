@@ -74,7 +74,7 @@ def test_lab_files_are_private_and_hostfile_is_complete(lab3: Lab) -> None:
     assert lab3.key.stat().st_mode & 0o777 == 0o600
     assert lab3.dir.stat().st_mode & 0o077 == 0
     first = lab3.hostfile.read_text().splitlines()[0]
-    assert first == f"node1 address=10.77.{lab3.block}.11 user=ipex identity=key known_hosts=known_hosts"
+    assert first == f"node1 address=10.77.{lab3.block}.11 user=ipex identity={lab3.key} known_hosts={lab3.known_hosts}"
 
 
 def test_two_labs_are_independent(lab3: Lab, make_lab: Callable[[LabSpec], Lab]) -> None:
@@ -152,7 +152,7 @@ def test_hosts_behind_a_bastion_are_reachable_only_through_it(make_lab: Callable
     node1, node2 = lab.hosts
     assert ask(node1, "hostname").out == "node1\n"
     assert listens(node1, "node2")
-    assert lab.hostfile.read_text().splitlines()[0] == "node1 user=ipex ssh_config=ssh_config"
+    assert lab.hostfile.read_text().splitlines()[0] == f"node1 user=ipex ssh_config={lab.ssh_config}"
     direct = subprocess.run(["ip", "route", "get", node2.address], capture_output=True, text=True, check=False)
     assert lab.uplink not in direct.stdout
     assert lab.bastion is not None

@@ -13,12 +13,14 @@ from ipexctl.extras.lab.lab_record import Lab, LabHost
 
 
 def hostfile(lab: Lab) -> str:
-    """One line for each node that ssh reaches. Its paths are relative, so the directory can be moved."""
+    """One line for each node that ssh reaches. Its paths are absolute, so a copy works, too."""
     lines = []
     for host in lab.hosts[:1] if lab.slurm else lab.hosts:
         internal = f" internal={host.internal}" if host.internal else ""
-        options = f"address={host.address} user={host.user} identity=key known_hosts=known_hosts{internal}"
-        lines.append(f"{host.name} {f'user={host.user} ssh_config=ssh_config' if host.behind_bastion else options}")
+        options = f"address={host.address} user={host.user} identity={lab.key} known_hosts={lab.known_hosts}{internal}"
+        lines.append(
+            f"{host.name} {f'user={host.user} ssh_config={lab.ssh_config}' if host.behind_bastion else options}"
+        )
     return join_lines(lines)
 
 

@@ -160,8 +160,8 @@ def report_page(
         took=snapshot.took,
         measured=status.throughput,
         throughput=throughput_of(grid, together=together) if grid is not None else None,
-        loss=_printed("Loss", measured.losses, grid, start, end),
-        series=tuple(filter(None, (_printed(*each, grid, start, end) for each in measured.series.items()))),
+        loss=_printed("Loss", measured.losses, start, end),
+        series=tuple(filter(None, (_printed(*each, start, end) for each in measured.series.items()))),
         grid=grid,
         hosts=curves,
         phases=tuple(find_phases(snapshot, measured, before, start, end)),
@@ -245,13 +245,11 @@ def throughput_of(grid: RankGrid, *, together: bool = True) -> TimeCurve | None:
     )
 
 
-def _printed(
-    title: str, printed: Sequence[tuple[float, float]], grid: RankGrid | None, start: float, end: float
-) -> TimeCurve | None:
+def _printed(title: str, printed: Sequence[tuple[float, float]], start: float, end: float) -> TimeCurve | None:
     points = [(at, value) for at, value in printed if start <= at <= end]
     if len(points) < 2:
         return None
-    columns = grid.columns if grid is not None else columns_for(start, end, (end - start) / len(points), MAX_COLUMNS)
+    columns = columns_for(start, end, (end - start) / len(points), MAX_COLUMNS)
     sums, counts = [0.0] * columns.count, [0] * columns.count
     for at, value in points:
         column = min(columns.count - 1, int((at - columns.start) / columns.width))

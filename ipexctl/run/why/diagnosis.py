@@ -197,7 +197,8 @@ def _hung(snapshot: RunSnapshot) -> tuple[str, ...]:
 
 def _ended_well(snapshot: RunSnapshot) -> Diagnosis:
     headline = f"run {snapshot.id} succeeded{_after(snapshot)}: {_size(snapshot)}"
-    return Diagnosis(snapshot.id, "ok", headline, notes=_notes(snapshot), next=(f"ipexctl logs {snapshot.id}",))
+    after = filter(None, (f"ipexctl logs {snapshot.id}", snapshot.status.fetch_line))
+    return Diagnosis(snapshot.id, "ok", headline, notes=_notes(snapshot), next=tuple(after))
 
 
 def _running(snapshot: RunSnapshot) -> Diagnosis:

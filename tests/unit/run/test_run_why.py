@@ -141,6 +141,20 @@ def test_installed_package_that_lacks_a_submodule_is_not_damaged(versions: dict[
     assert fix in cause.fix
 
 
+def test_another_torch_is_another_stack() -> None:
+    plan = {"install": "ipexctl install", "packages": ["torch"], "versions": {"torch": "2.13.0+cpu"}}
+    lost = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'torch.nothing'"
+    cause = cause_in(judged([(STOPPED, ""), (FAILED, lost)], plan=plan))
+    assert "torch 2.13.0+cpu" in cause.sentence
+    assert missing(cause.fix, "ipexctl versions") == []
+    assert "--with" not in cause.fix
+
+
+def test_a_run_that_succeeded_names_the_command_that_fetches_its_checkpoint() -> None:
+    ended = judged([({"state": "ok"}, "")], state="ok", first=None, status={"checkpoint": "ck/step-3"})
+    assert any(line.startswith("ipexctl fetch ") and ":ck/step-3 " in line for line in ended.next)
+
+
 def test_node0_sends_the_versions_of_the_environment(tmp_path: Path) -> None:
     (tmp_path / "envs/e").mkdir(parents=True)
     (tmp_path / "envs/e/env.json").write_text(json.dumps({"packages": {"torchao": "0.17.0"}}))

@@ -243,11 +243,11 @@ PASSWD = (
 
 def test_hostfile() -> None:
     assert lab_files.hostfile(PLAIN).splitlines()[1] == (
-        "node2 address=10.77.3.12 user=ipex identity=key known_hosts=known_hosts"
+        f"node2 address=10.77.3.12 user=ipex identity={PLAIN.key} known_hosts={PLAIN.known_hosts}"
     )
     assert lab_files.hostfile(TWO_NETWORKS).splitlines()[0].endswith(" internal=10.78.3.11")
     assert lab_files.hostfile(BASTION) == (
-        "node1 user=ipex ssh_config=ssh_config\nnode2 user=ipex ssh_config=ssh_config\n"
+        f"node1 user=ipex ssh_config={BASTION.ssh_config}\nnode2 user=ipex ssh_config={BASTION.ssh_config}\n"
     )
 
 
