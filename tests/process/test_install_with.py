@@ -261,6 +261,26 @@ def test_older_version_is_no_substitute_for_the_newest_without_a_wheel(deep: tup
     assert not (machine.directory / "built").exists()
 
 
+def test_no_pre_release_is_taken_unasked_and_the_package_without_a_wheel_is_named(
+    deep: tuple[Machine, tuple[str, ...]],
+) -> None:
+    machine, words = deep
+    write_sdist(machine.wheels, "antlr", "4.9")
+    write_wheel(machine.wheels, "antlr", "4.13")
+    write_wheel(machine.wheels, "hydra", "1.3", requires=("antlr==4.9",))
+    write_wheel(machine.wheels, "hydra", "1.4rc3")
+    write_wheel(machine.wheels, "semantic", "0.66b2")
+    write_wheel(machine.wheels, "uses", "1.0", requires=("hydra>=1.3",))
+    refused = machine.ask("install", *words[:-1], "uses")["refused"]
+    assert missing(refused["reason"], "antlr uses") == []
+    assert missing(refused["fix"], "--build antlr") == []
+    (host,) = machine.install(*words[:-1], "hydra==1.4rc3", "--with", "semantic", "--dry-run")["hosts"]
+    assert (host["packages"]["hydra"], host["packages"]["semantic"]) == ("1.4rc3", "0.66b2")
+    # The command that is printed works.
+    (host,) = machine.install(*words[:-1], "uses", "--build", "antlr")["hosts"]
+    assert (host["packages"]["hydra"], host["packages"]["antlr"]) == ("1.3", "4.9")
+
+
 def test_named_package_is_built_once_and_installed_by_its_hash(deep: tuple[Machine, tuple[str, ...]]) -> None:
     machine, words = deep
     for status in ("changed", "ok"):

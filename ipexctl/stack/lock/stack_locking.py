@@ -71,7 +71,7 @@ from ipexctl.stack.lock.wheel_lock import (
     uv_here,
     wheels_in_directories,
 )
-from ipexctl.stack.lock.wheels import Availability, Target, is_cpu_build, lacks_oneccl
+from ipexctl.stack.lock.wheels import Availability, Target, is_cpu_build, is_prerelease, lacks_oneccl
 from ipexctl.stack.resolve import resolver
 from ipexctl.stack.resolve.model import IPEX, ONECCL, TORCH, Sources, StackPlan, StackRequest
 from ipexctl.stack.resolve.reasons import Reason, because, join_names, recorded
@@ -541,7 +541,9 @@ class _Locking:
             maker.session, maker.python, index_answer.sources, found, settings, cancel=cancel, sdists=True
         ).availability
         newest = {name: answer.newest(name, SpecifierSet(), plan.python) for name in found}
-        return [f"{name}<={version}" for name, version in newest.items() if version is not None]
+        limits = [f"{name}<={version}" for name, version in newest.items() if version is not None]
+        early = ((name, each) for name in newest if newest[name] is not None for each in answer.versions(name))
+        return limits + [f"{name}!={each}" for name, each in early if is_prerelease(each)]
 
     def _project_source(self, maker: LockMaker, project: ProjectArchive) -> ProjectSource:
         """The project on the machine that builds it."""

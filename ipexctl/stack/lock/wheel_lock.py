@@ -172,7 +172,11 @@ _FULL: Final = re.compile(r"No space left on device|os error (?:28|122)\b|[Qq]uo
 _FETCH: Final = re.compile(r"(?:Failed to fetch|Failed to download|for url)[:\s`(]+(https?://[^\s`)]+)")
 # Matches start at a word boundary, because a long word would otherwise take quadratic time.
 _NO_WHEEL: Final = re.compile(
-    r"(?<![\w.-])([\w.-]+)[=<>!~]=?[\w.+*]+(?:,[<>!]=?[\w.+*]+)? has no (?:wheels with a matching|usable wheels)"
+    r"(?<![\w.-])(?:([\w.-]+)[=<>!~]=?[\w.+*]+(?:,[<>!]=?[\w.+*]+)? has|all versions of ([\w.-]+) have) no "
+    r"(?:wheels with a matching|usable wheels)"
+)
+_NO_PACKAGE: Final = re.compile(
+    r"(?<![\w.-])([\w.-]+) was not found in the package registry and you require \1(?![\w-])"
 )
 _MAX_LINES: Final = 15
 _MAX_WIDTH: Final = 200
@@ -581,11 +585,14 @@ def explain_refusal(
             )
         return HostError(f"fetching from {source} on {machine} failed{quote}", fix)
     of_stack = {canonicalize_name(Requirement(line).name) for line in plan.requirements}
-    if (found := _NO_WHEEL.search(text)) and (project := canonicalize_name(found[1])) not in of_stack:
+    if (found := _NO_WHEEL.search(text)) and (project := canonicalize_name(found[1] or found[2])) not in of_stack:
         wanted = f"Python {plan.python} and glibc {plan.glibc} on x86_64"
         return LacksWheel(project, f"{project} has no wheel for {wanted}, needed for {who}{quote}")
     failures = index_answer.availability.failures
     no_answer = f" (no answer from {', '.join(f'{s.source}: {s.reason}' for s in failures)})" if failures else ""
+    if found := _NO_PACKAGE.search(text):
+        fix = "correct the name, or add the index that has it: --extra-index-url URL, or --find-links DIR"
+        return HostError(f"no index has the package of {who}{no_answer}", fix)
     fix = "use another version, another index (--extra-index-url URL, --wheelhouse DIR) or stack (ipexctl versions)"
     if user_lines and not failures and "requirements are unsatisfiable" in text:
         return UserError(f"{who} can't be installed with {plan.row.name}{quote}", fix=fix)

@@ -156,6 +156,11 @@ def _version(text: str) -> Version | None:
         return None
 
 
+def is_prerelease(text: str) -> bool:
+    version = _version(text)
+    return version is not None and version.is_prerelease
+
+
 @lru_cache(maxsize=64)
 def tag_ranks(python: str, glibc: str) -> Mapping[Tag, int]:
     """Rank of each tag that CPython on Linux x86_64 with that glibc can install; 0 is best."""

@@ -141,6 +141,12 @@ def test_installed_package_that_lacks_a_submodule_is_not_damaged(versions: dict[
     assert fix in cause.fix
 
 
+def test_ranks_whose_parameters_have_other_shapes_have_built_different_models() -> None:
+    text = "RuntimeError: [1]: params[0] in this process with sizes [2, 5] appears not to match sizes of the same param"
+    verdict = judged([(STOPPED, ""), (FAILED, f"Traceback (most recent call last):\n{text} in process 0.")])
+    assert cause_id(verdict) == "ddp.models_differ"
+
+
 def test_another_torch_is_another_stack() -> None:
     plan = {"install": "ipexctl install", "packages": ["torch"], "versions": {"torch": "2.13.0+cpu"}}
     lost = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'torch.nothing'"

@@ -17,7 +17,8 @@ from ipexctl.facts.facts import Facts
 from ipexctl.node.env.env_replies import SourceFailure
 from ipexctl.remote.outcome import HostError
 from ipexctl.stack.catalog import minor, rows, version_key
-from ipexctl.stack.lock.wheel_lock import explain_refusal
+from ipexctl.stack.lock.stack_locking import needed_builds
+from ipexctl.stack.lock.wheel_lock import LacksWheel, explain_refusal
 from ipexctl.stack.lock.wheels import Availability, lacks_oneccl
 from ipexctl.stack.resolve.compatibility import incompatibility, usable_pythons
 from ipexctl.stack.resolve.constraints import stacks
@@ -229,3 +230,42 @@ def test_unknown_uv_messages_are_shortened_without_secrets_and_uv_options() -> N
     assert missing(text, "something new") == []
     assert "secret" not in text and "--prerelease" not in text
     assert len(text) < 4000
+
+
+def test_package_of_which_no_version_has_a_wheel_can_be_built() -> None:
+    error = error_for(
+        f"Because all versions of fair-seq have no usable wheels and you require fair-seq, {END}", "fair-seq"
+    )
+    assert isinstance(error, LacksWheel)
+    assert error.package == "fair-seq"
+
+
+def test_name_that_no_index_has_is_to_be_corrected() -> None:
+    error = error_for(f"Because tqmd was not found in the package registry and you require tqmd, {END}", "tqmd")
+    assert missing(text_of(error), "no index tqmd --with") == []
+    assert isinstance(error, HostError)
+    assert missing(error.fix, "name --extra-index-url") == []
+
+
+@pytest.mark.parametrize(
+    ("lacking", "conflict", "needed"),
+    [
+        (["a"], False, ["a"]),
+        (["a", "b"], False, ["a", "b"]),
+        (["a", "a"], False, ["a"]),  # named by the user: a stub cannot stand for it
+        (["a"], True, []),
+        (list("abcdefg"), False, []),
+    ],
+)
+def test_builds_that_are_proposed_have_led_to_a_lock(lacking: list[str], needed: list[str], *, conflict: bool) -> None:
+    tried: list[set[str]] = []
+
+    def make(stubs: set[str]) -> None:
+        tried.append(set(stubs))
+        if len(tried) < len(lacking):
+            raise LacksWheel(lacking[len(tried)], "no wheel")
+        if conflict:
+            raise HostError("no solution")
+
+    assert needed_builds(LacksWheel(lacking[0], "no wheel"), ("built",), make) == needed
+    assert all("built" in stubs for stubs in tried)
