@@ -61,7 +61,7 @@ class RequirementFiles(NamedTuple):
     """Why files do not count."""
 
     def option_for(self, packages: Sequence[str]) -> str:
-        """The extras and groups, or the files, that have most of the packages and may bring the others; or empty."""
+        """The extras and groups, or the file, that have most of the packages and may bring the others; or empty."""
         left, chosen, has = set(map(normalize, packages)), list[str](), dict[str, set[str]]()
         for name, option in self.optional:
             has.setdefault(option, set()).add(name)
@@ -69,7 +69,9 @@ class RequirementFiles(NamedTuple):
             best = max(has, key=lambda option: (len(has[option] & left), not option.startswith("-r ")))
             if not has[best] & left:
                 break
-            if not chosen or best.startswith("-r ") == chosen[0].startswith("-r "):  # one call has one kind
+            if not any(
+                option.startswith("-r ") for option in (*chosen, *([best] if chosen else []))
+            ):  # lists may disagree
                 chosen.append(best)
                 left -= has[best]
             del has[best]
