@@ -47,6 +47,17 @@ time.sleep(0.1)
 open(f"done.{number}", "a").write("x")
 """
 TASKS = 200
+TRAIN_GBM = """\
+import sys
+import lightgbm
+import numpy as np
+rank, peers, port = sys.argv[1:]
+data = np.random.default_rng(int(rank)).random((500, 5))
+parameters = {parameters}
+parameters |= {{"objective": "regression", "num_threads": 1, "verbose": 1}}
+model = lightgbm.train(parameters, lightgbm.Dataset(data, data.sum(axis=1)), num_boost_round=10)
+print("model", model.num_trees(), round(float(model.predict([[0.5] * 5])[0]), 6))
+"""
 
 
 def commands(heading: str) -> list[str]:
@@ -66,11 +77,11 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for wheel in directory.glob("numpy-*.whl"):
         wheel.unlink()  # Dask needs the real one
     said = subprocess.run(
-        [sys.executable, "-m", "pip", "download", "-q", "-d", directory, "ray", "distributed", "numpy<2.3"],
+        [sys.executable, "-m", "pip", "download", "-q", "-d", directory, "ray", "distributed", "lightgbm", "numpy<2.3"],
         capture_output=True, text=True, timeout=400, check=False, env=package_environ(),
     )  # fmt: skip
     if said.returncode:
-        pytest.skip(f"ray and distributed can't be had from PyPI: {said.stderr.strip().splitlines()[-1:]}")
+        pytest.skip(f"ray, distributed and lightgbm can't be had from PyPI: {said.stderr.strip().splitlines()[-1:]}")
     return directory
 
 
@@ -110,6 +121,32 @@ def test_dask(shell: Shell) -> None:
     output = shell.type(run.replace("--keep-going", "--keep-going --ppn 1"))
     assert "hosts node1 node2" in output
     assert "squares 285" in output
+
+
+def python_of_page() -> tuple[str, str]:
+    """The parameters of LightGBM and the setting for TensorFlow."""
+    first, second = [block.text for block in blocks(ROOT / "docs/other-runtimes.md") if block.language == "python"]
+    return first.strip(), second.strip()
+
+
+def test_lightgbm_trains_one_model_on_the_data_of_two_hosts(shell: Shell) -> None:
+    shell.write("train_gbm.py", TRAIN_GBM.format(parameters=python_of_page()[0]))
+    install, run = commands("LightGBM, TensorFlow, llama.cpp")
+    shell.type(install)
+    output = shell.type(run)
+    assert "total number of machines: 2" in output
+    models = [line.partition("model ")[2] for line in output.splitlines() if "] model " in line]
+    assert len(models) == 2
+    assert len(set(models)) == 1, "trained alone, the models of different data would differ"
+
+
+def test_tensorflow_finds_its_workers() -> None:
+    """What it reads has the addresses in the order of the ranks."""
+    words = [sys.executable, "-c", f"import json, os, sys\nrank, peers = sys.argv[1:]\n{python_of_page()[1]}\n"]
+    words[2] += "print(os.environ['TF_CONFIG'])"
+    done = subprocess.run([*words, "1", "10.0.0.1:2,10.0.0.2:3"], capture_output=True, text=True, check=True)
+    expected = {"cluster": {"worker": ["10.0.0.1:2", "10.0.0.2:3"]}, "task": {"type": "worker", "index": 1}}
+    assert json.loads(done.stdout) == expected
 
 
 @pytest.mark.needs("jq")

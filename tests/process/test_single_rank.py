@@ -174,6 +174,27 @@ def test_a_copy_starts_again_alone_with_its_port_and_its_number(make: Callable[.
     assert run.left() == []
 
 
+def test_each_copy_knows_host_and_port_of_all_before_it_starts(make: Callable[..., Run]) -> None:
+    """Its own is free, and the same after a restart."""
+    code = """\
+import os, socket, sys
+rank, peers, port = int(sys.argv[1]), sys.argv[2].split(","), int(sys.argv[3])
+assert peers[rank] == f"127.0.0.1:{port}", peers
+server = socket.create_server(("127.0.0.1", port))
+print("peers", *peers, flush=True)
+sys.exit(3 if rank == 1 and os.environ["RESTART_COUNT"] == "0" else 0)
+"""
+    asked = {"keep_going": True, "max_restarts": 1, "kind": "command"}
+    words = [sys.executable, "-c", code, "{rank}", "{peers}", "{port}"]
+    run = make(words, 3, asked=asked, plan={**DIRECT, "backend": "none"}).start()
+    status = run.wait()
+    assert (status["state"], [rank["restarts"] for rank in status["ranks"]]) == ("ok", [0, 1, 0])
+    ports = [rank["port"] for rank in status["ranks"]]
+    assert len(set(ports)) == 3
+    line = "peers " + " ".join(f"127.0.0.1:{port}" for port in ports)
+    assert [run.output(rank).decode().count(line) for rank in range(3)] == [1, 2, 1]
+
+
 def test_the_first_failure_of_copies_is_the_runs_and_the_others_end_by_themselves(make: Callable[..., Run]) -> None:
     words = ["sh", "-c", "[ $0 = 1 ] && exit 5; sleep 2; echo end", "{rank}"]
     asked = {"keep_going": True, "kind": "command"}

@@ -202,6 +202,8 @@ class _Script:
             values = {name: self._known[name] for name in self._exported if name in self._known}
             unclear = [name for name, value in values.items() if _UNCLEAR.search(value)]
             self.left_out += [*(f"export {name}" for name in unclear), *line.left_out]
+            if unclear and not line.launcher:
+                self.other = self.other or number  # the script itself can run in the ranks
             exports = {name: value for name, value in values.items() if name not in unclear}
             directory = posixpath.normpath(posixpath.join(self._directory, line.directory))
             self.found = replace(line, exports={**exports, **line.exports}, directory=directory)

@@ -87,7 +87,8 @@ def unwrap(
     line = read_line(asked.argv, environ, is_script=asked.kind == "script")
     if line is None or not line.names:
         variables, words = split_variables(asked.argv)
-        if (found := _read_script(variables, words)) is not None:
+        found = _read_script(variables, words)
+        if found is not None and (found.launcher or asked.kind == "script"):
             values = (f"{name}={value}" for name, value in {**found.exports, **variables}.items())
             inside = spec_with(spec, "script", (*values, *found.words))
             if (inner := unwrap(inside, given, config, environ)) is not None:

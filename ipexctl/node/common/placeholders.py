@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Mapping, NamedTuple, Sequence
 
-NAMES = ("rank", "local_rank", "host", "node0", "hosts", "port", "node0_port")
+NAMES = ("rank", "local_rank", "host", "node0", "hosts", "port", "node0_port", "peers")
 _PLACEHOLDER = re.compile(r"\{\{|(?<!\$)\{(?P<name>[A-Za-z_]\w*)\}")
 
 

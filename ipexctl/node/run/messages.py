@@ -7,6 +7,7 @@ a handshake (`common/link.py`): `hello` carries the rank's identity, `welcome` t
 ack             how many bytes of each stream are written
 rewind          send the output again from these offsets, because the disk was full
 begin           the checkpoint exchange is over: start the command
+peers           the ports that all ranks have chosen: start the command
 notice          the job's time limit is near: tell the command, if it handles such a signal
 stop            end the command
 dump            report the stacks of the command
@@ -90,6 +91,12 @@ class Beat(NamedTuple):
 
 class CheckpointFailed(NamedTuple):
     reason: str
+
+
+class ChosenPort(NamedTuple):
+    """Sent before the command starts, and again after a reconnect, if the command has `{peers}`."""
+
+    port: int
 
 
 class Started(NamedTuple):
@@ -203,6 +210,7 @@ Message = Union[
     Malformed,
     Beat,
     CheckpointFailed,
+    ChosenPort,
     Started,
     NotStarted,
     Mismatch,
@@ -224,6 +232,7 @@ Message = Union[
 MESSAGES: Mapping[str, Callable[..., Message]] = {
     "beat": Beat,
     "checkpoint-failed": CheckpointFailed,
+    "port": ChosenPort,
     "start": Started,
     "not-started": NotStarted,
     "mismatch": Mismatch,

@@ -100,8 +100,17 @@ class Rank:
         self.streams: list[supervisor_client.CommandStream] = []
         self.is_lowest = rank == min(rank_env.ranks_here(plan, job))
         keeps_going, restarts = options.keep_going, options.max_restarts if options.keep_going else 0
-        self.state = WrapperState(is_lowest=self.is_lowest, keeps_going=keeps_going, restarts_left=restarts)
+        placeholders = used_names(plan.command) if options.kind == "command" else frozenset()
+        self.state = WrapperState(
+            is_lowest=self.is_lowest,
+            keeps_going=keeps_going,
+            restarts_left=restarts,
+            awaits_peers="peers" in placeholders,
+        )
+        self.needs_port = not placeholders.isdisjoint(("port", "peers"))
         self.port: int | None = None
+        self.ports: tuple[int, ...] = ()
+        """Ports of all ranks, for `{peers}`."""
         self.exchange_process: CheckpointProcess | None = None
         self.child: subprocess.Popen[bytes] | None = None
         self.watch: CommandWatch | None = None
@@ -206,6 +215,9 @@ class Rank:
     # What has happened
 
     def on_welcome(self, welcome: Json) -> None:
+        if self.state.awaits_peers:
+            self.choose_port(self.master_of(welcome))
+            self.state = self.state._replace(port=self.port)
         self.apply(self.state.on_welcome(welcome, time.monotonic()))
 
     def handle_message(self, message: Json) -> None:
@@ -224,6 +236,9 @@ class Rank:
         elif kind == "profile":
             numbers = (int(message[name]) for name in ("attempt", "request", "after_step"))
             self.meter.ask_for_profile(self.profile, *numbers)
+        elif kind == "peers":
+            self.ports = tuple(int(port) for port in message["ports"])
+            self.apply(self.state.on_message(kind, time.monotonic()))
         elif kind == "remove-job":
             remove_file(self.path)
             remove_file(os.path.join(os.path.dirname(self.path), RESERVED_FILE))
@@ -349,8 +364,7 @@ class Rank:
 
     def start_child(self, mismatches: list[str]) -> subprocess.Popen[bytes]:
         """Start the command. Raises a RankStartError, a SetupError or another OSError."""
-        planned = Master(self.plan.master_addr, self.plan.master_port)
-        master = Master(**self.welcome["master"]) if "master" in self.welcome else planned
+        master = self.master_of(self.welcome)
         attempt = (self.state.attempt or 0) + self.state.restarts
         setup = rank_env.environment(self.plan, self.rank, self.job.secrets, master, attempt)
         mismatches += setup.refused
@@ -358,11 +372,10 @@ class Rank:
         with contextlib.suppress(OSError):  # on a full disk, the command starts anyway
             make_private_directory(rank_env.results_directory(self.plan))
         self.client.contact = self.client.contact.after_work(time.monotonic())  # sourcing a setup file takes time
-        if self.port is None and self.plan.asked.kind == "command" and "port" in used_names(self.plan.command):
-            self.port = own_port(self.host.address, self.own.local_rank, len(self.host.ranks), master.port or 0)
+        self.choose_port(master)
         with processes.bind_as_planned(self.own, mismatches):
             return subprocess.Popen(
-                command_of(self.plan, self.own, self.port, master.port or 0),
+                command_of(self.plan, self.own, self.port, master.port or 0, self.ports),
                 cwd=self.plan.cwd,
                 env=environ,
                 stdin=subprocess.DEVNULL,
@@ -372,6 +385,15 @@ class Rank:
                 start_new_session=True,
                 preexec_fn=processes.prepare_child(setup.process),
             )
+
+    def master_of(self, welcome: Json) -> Master:
+        planned = Master(self.plan.master_addr, self.plan.master_port)
+        return Master(**welcome["master"]) if "master" in welcome else planned
+
+    def choose_port(self, master: Master) -> None:
+        """Choose this rank's port, if the command needs one. It stays the same when the command starts again."""
+        if self.needs_port and self.port is None:
+            self.port = own_port(self.host.address, self.own.local_rank, len(self.host.ranks), master.port or 0)
 
     def start_problem(self, kind: str, file: str, reason: str) -> Detail:
         return Detail(kind, {"place": self.host.name, "file": file, "what": reason})

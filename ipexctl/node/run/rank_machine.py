@@ -43,7 +43,7 @@ SUPERVISOR_LOST = 112
 
 class Phase(Enum):
     CONNECTING = "the supervisor has not decided yet whether to start the command"
-    WAITING = "the command waits for the end of the checkpoint exchange"
+    WAITING = "the command waits for the end of the checkpoint exchange, or for the ports of all ranks"
     RUNNING = "the command is started, or about to be"
     STOPPING = "the command was told to exit, and is killed after the grace period; it may never have been started"
     EXITED = "the command has exited, and its output is read to the end"
@@ -149,6 +149,8 @@ class WrapperState(NamedTuple):
     last_code: int | None = None
     """Exit code of the command before, if it was started again."""
     port: int | None = None
+    awaits_peers: bool = False
+    """True if the command has `{peers}`, until the supervisor sends the ports of all ranks."""
     pid: int | None = None
     mismatches: tuple[str, ...] = ()
     not_started: str = ""
@@ -215,6 +217,8 @@ class WrapperState(NamedTuple):
         if self.attempt is None and self.phase is Phase.CONNECTING and welcome.get("stop"):
             state = state.enter(Phase.STOPPING)  # the run ended before this rank connected
         reports: list[Command] = []
+        if state.awaits_peers:
+            reports.append(SendReport("port", {"port": state.port}))
         if state.pid is not None or state.not_started:
             reports += state._start_reports()
         if state.stuck is not None:
@@ -232,6 +236,8 @@ class WrapperState(NamedTuple):
             return self._stop(now)
         if t == "begin":
             return self._replace(exchange_port=None), ()
+        if t == "peers":
+            return self._replace(awaits_peers=False), ()
         if t == "notice":
             return self, (PassOn(NOTICE_SIGNALS, is_notice=True),) if self._can_be_signalled else ()
         if t == "release":
@@ -349,11 +355,12 @@ class WrapperState(NamedTuple):
             return self._end_without_command(now)
         if self.phase not in (Phase.CONNECTING, Phase.WAITING):
             return self, ()
-        if self.exchange_port is None:
+        if self.exchange_port is None and not self.awaits_peers:
             return self.enter(Phase.RUNNING), (Act.START_COMMAND,)
         if self.phase is Phase.WAITING:
             return self, ()
-        return self.enter(Phase.WAITING), (Act.START_EXCHANGE,) if self.is_lowest else ()
+        begins_exchange = self.is_lowest and self.exchange_port is not None
+        return self.enter(Phase.WAITING), (Act.START_EXCHANGE,) if begins_exchange else ()
 
     def _beat(self, now: float) -> Step:
         if now < self.beat_at:

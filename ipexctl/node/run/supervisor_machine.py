@@ -187,6 +187,15 @@ def on_checkpoint_failed(turn: Transition, peer: RankState, message: messages.Ch
         fail_checkpoint(turn, f"{peer.host}: {message.reason}", [peer])
 
 
+def on_chosen_port(turn: Transition, peer: RankState, message: messages.ChosenPort) -> None:
+    """Tell all ranks the ports of all, once each has chosen one."""
+    turn.set_rank_status(peer.rank, port=message.port)
+    ports = [each.status.port for each in turn.ranks]
+    if None not in ports:
+        for each in turn.ranks:
+            turn.send(each.rank, "peers", ports=ports)
+
+
 def on_started(turn: Transition, peer: RankState, message: messages.Started) -> None:
     if message.restarts > peer.status.restarts:
         turn.set_rank_status(peer.rank, pid=message.pid, restarts=message.restarts)
@@ -767,6 +776,7 @@ MESSAGES: Mapping[type, Callable[[Transition, RankState, Any], None]] = {
     messages.Connected: on_connected,
     messages.Reconnecting: on_reconnecting,
     messages.CheckpointFailed: on_checkpoint_failed,
+    messages.ChosenPort: on_chosen_port,
     messages.Started: on_started,
     messages.NotStarted: on_not_started,
     messages.Noticed: on_noticed,

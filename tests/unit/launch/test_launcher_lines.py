@@ -300,7 +300,9 @@ CUDA_VISIBLE_DEVICES=0 torchrun --nproc_per_node $GPUS \\
 @pytest.mark.parametrize(
     ("text", "words", "runs"),
     [
-        ("export A=1\nexport B=/x:$B\npython train.py $1", "bash x.sh 5", "script train.py 5"),
+        ("export A=1\nsource venv\npython train.py $1", "bash x.sh 5", "script train.py 5"),
+        ("export A=$(id)\nexec python train.py", "bash x.sh", "command bash x.sh"),
+        ("python train.py", "-- bash x.sh", "command bash x.sh"),
         (
             "cd $(dirname $0)/..\nmpirun python `dirname $0`/t.py > log 2>&1 &\nwait",
             "sh in/x.sh",
@@ -328,6 +330,9 @@ def test_what_a_shell_script_starts_is_planned(
     for name in ("x.sh", "in/x.sh"):
         (tmp_path / name).write_text(text)
     (tmp_path / "in/y.sh").write_text("torchrun t.py $1")
+    if words.startswith("-- "):  # a command that is to run as it is typed
+        assert unwrap(spec_of("command", tuple(words.split()[1:])), (), None, {}) is None
+        return
     asked = unwrapped(words, kind="script").spec.asked
     assert f"{asked.kind} {' '.join(asked.argv)}" == runs
 

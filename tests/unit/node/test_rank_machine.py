@@ -280,6 +280,24 @@ def test_one_rank_of_a_store_exchanges_its_checkpoints() -> None:
     )
 
 
+def awaiting_peers(*events: tuple[float, Event]) -> Loop:
+    loop = Loop(WrapperState(is_lowest=True, awaits_peers=True, port=20001))
+    loop.play(*events)
+    return loop
+
+
+def test_a_command_with_the_ports_of_all_ranks_waits_for_them() -> None:
+    waiting = awaiting_peers((0.0, welcome()), (900.0, nothing))
+    assert (waiting.log, waiting.fields("port")) == ([(0.0, "port")], [{"port": 20001}])
+    again = awaiting_peers((0.0, welcome()), (1.0, welcome()), (2.0, sends("peers")), (3.0, welcome()))
+    assert again.log[:3] == [(0.0, "port"), (1.0, "port"), (2.0, "START_COMMAND")]
+    assert len(again.fields("port")) == 2, "the supervisor is not told again once it has answered"
+    both = awaiting_peers((0.0, welcome(checkpoint_port=7)), (1.0, sends("peers")), (9.0, sends("begin")))
+    assert both.log[:3] == [(0.0, "port"), (0.0, "START_EXCHANGE"), (9.0, "START_COMMAND")]
+    stopped = awaiting_peers((0.0, welcome()), (1.0, sends("stop")))
+    assert stopped.log[1:] == at(1.0, "END_EXCHANGE", *EXITED, "end")
+
+
 def test_a_command_that_can_not_be_started_is_reported_before_its_exit() -> None:
     loop = Loop(can_start=False)
     assert loop.play((0.0, welcome()), (1.0, nothing)) == [

@@ -683,6 +683,17 @@ def test_a_copy_that_fails_does_not_end_the_others_and_its_code_is_the_runs() ->
     assert run.done(m.StartAttempt) == [], "restarts are those of the copies"
 
 
+def test_ranks_get_the_ports_of_all_once_each_has_chosen_one() -> None:
+    run = Supervised(3).begin(0, 1, 2)
+    run.at(1.0, SENT(2, messages.ChosenPort(5002)), SENT(0, messages.ChosenPort(5000)))
+    assert run.sent("peers") == []
+    run.at(2.0, SENT(1, messages.ChosenPort(5001)))
+    assert run.sent("peers") == [0, 1, 2]
+    assert {tuple(send.fields["ports"]) for send in run.done(m.Send) if send.kind == "peers"} == {(5000, 5001, 5002)}
+    run.at(3.0, SENT(1, messages.ChosenPort(5001)))  # it has reconnected, and may have missed them
+    assert 1 in run.sent("peers")
+
+
 def test_a_copy_that_was_started_again_and_succeeds_is_no_failure() -> None:
     run = Supervised(2, **COPIES).begin()
     run.at(5.0, SENT(1, messages.Started(77, port=5001, restarts=1, exit_code=3)))
