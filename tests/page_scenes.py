@@ -22,7 +22,7 @@ ALLOCATION = "a Slurm, on its login node"
 REAL_HERE = "this machine, the real torch"
 REAL_CCL = "two hosts, the real oneCCL bindings"
 PACKAGE = "a checkout, a package index"
-RUNTIMES = "two hosts, the real Ray, Dask and GNU parallel"
+RUNTIMES = "two hosts, the real Ray, Dask, LightGBM and GNU parallel"
 """tests/lab/test_other_runtimes.py types the blocks section by section."""
 
 REASONS = {

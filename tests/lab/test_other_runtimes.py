@@ -1,4 +1,4 @@
-"""The commands of docs/other-runtimes.md with the real Ray, Dask and GNU parallel, on lab hosts."""
+"""The commands of docs/other-runtimes.md with the real Ray, Dask, LightGBM and GNU parallel, on lab hosts."""
 
 from __future__ import annotations
 
