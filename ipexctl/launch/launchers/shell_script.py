@@ -136,6 +136,9 @@ def read_file(
         return found if found is not None and found.stands_for_script else None
     if found.stands_for_script:
         return found
+    start = launcher_at(split_variables(found.words)[1], 0)
+    if start is not None and start[0].advice:
+        raise UserError(f"{path} starts {found.launcher} (line {found.number})", fix=start[0].advice)
     unknown = f"set {join_words(found.unknown)} in this shell, and " if found.unknown else ""
     change = f"cd {shlex.quote(found.directory)} && " if found.directory != "." else ""
     fix = f"{unknown}paste its line: {change}ipexctl run {found}"
@@ -179,8 +182,10 @@ class _Script:
     def read_statement(self, number: int, statement: str) -> None:
         self._depth += len(_BLOCK_OPENS.findall(statement)) - len(_BLOCK_ENDS.findall(statement))
         if (assigned := _ASSIGNED.fullmatch(statement)) is not None:
-            if self._depth > 0 and self._known.get(assigned["name"]):
-                return  # the block may not run
+            if self._depth > 0 and self._known.get(assigned["name"]):  # the block may not run
+                if self._arguments:  # which it may read
+                    del self._known[assigned["name"]]
+                return
             value = next(filter(None, assigned.group("array", "double", "word")), "")
             self._known[assigned["name"]] = assigned["single"] or _filled(value, self._known, self._arguments)
             self._exported |= {assigned["name"]} if assigned["export"] == "export" else set()
@@ -233,7 +238,8 @@ def _line_at(words: Sequence[str], first: int, at: int, number: int) -> LineOfSc
     start = launcher_at(words, at)
     if start is not None and not start[0].environment:
         row, behind = start
-        return LineOfScript(number, row.name, (*words[first:behind], *_without_unknown(words, behind, row)))
+        name = row.name or " ".join(words[at:behind])
+        return LineOfScript(number, name, (*words[first:behind], *_without_unknown(words, behind, row)))
     if start is None and not (at < len(words) and is_python(words[at])):
         return None
     behind = at if start is None else start[1]

@@ -356,6 +356,7 @@ def test_a_script_is_planned_with_its_variables_and_says_what_is_left_out(
         ("python prepare.py\ntorchrun t.py", "ipexctl run torchrun t.py"),
         ("torchrun t.py\nmpirun -n 2 u.py", "ipexctl run torchrun t.py"),
         ("A=1\nwhile [ $1 ]; do\n  A=$1\ndone\ntorchrun t.py $A", "ipexctl run torchrun t.py 1"),
+        ("PYTHONPATH=a:$PYTHONPATH srun -p $P \\\n  python t.py", "ipexctl export slurm writes a job script"),
         ("if [ $1 ]; then torchrun t.py; fi", "ipexctl run torchrun t.py"),
         ("torchrun t.py $DATA", 'ipexctl run torchrun t.py "${DATA}"'),
         ("torchrun t.py ${1%.py} *.txt", "line 1 of x.sh, and paste the line behind ipexctl run"),
@@ -370,6 +371,17 @@ def test_a_script_that_starts_more_than_a_launcher_is_refused(
     with pytest.raises(UserError) as refusal:
         unwrapped("sh x.sh", kind="script")
     assert refusal.value.fix.endswith(fix)
+
+
+def test_a_value_that_may_come_from_the_arguments_is_not_guessed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.sh").write_text("M=a\nwhile [ $1 ]; do\n  shift\n  M=$1\ndone\ntorchrun t.py $M")
+    for words, fix in (("sh x.sh", "paste its line: ipexctl run torchrun t.py a"), ("sh x.sh -m b", "set M in this")):
+        with pytest.raises(UserError) as refusal:
+            unwrapped(words, kind="script")
+        assert fix in refusal.value.fix
 
 
 def test_a_file_of_a_shell_that_starts_a_launcher_is_refused(tmp_path: Path) -> None:
