@@ -66,6 +66,7 @@ _OTHER_INTERPRETER: Final = re.compile(
 _FILE_OPTION: Final = {"awk": "-f ", "make": "-f "}
 _IMPORT_SETTINGS: Final = frozenset({"path", "meta_path", "path_hooks", "modules"})
 """Attributes of `sys` that change where imports are found."""
+_MAKES_MODULES: Final = re.compile(r"sys\.modules(?:\[[^\]\n]+\]\s*=[^=]|\.(?:update|setdefault)\()|\bmeta_path\b")
 _INSTALL: Final = re.compile(r"(python3? -m )?pip3? install")
 _MOST_FILES_NAMED: Final = 4
 _STACK_OPTIONS: Final = {
@@ -140,7 +141,7 @@ def _with_imports(
         if "transformers" in text:
             found["uses_it"] |= uses_trainer(own)
         found["accelerate"] |= "accelerate" in text and uses_accelerate(own)
-        found["makes_modules"] |= "sys.modules" in text or "meta_path" in text
+        found["makes_modules"] |= _MAKES_MODULES.search(text) is not None
         if "sys.path" in text:
             changing.append(name)
 
@@ -327,9 +328,11 @@ def check_own_modules(script: ScriptFile, packages: Collection[str]) -> None:
     """Raise a StartError for a module of an own package that no file has, and that a build makes. Pure, but for a look
     at the project's files. `packages`: normalized names of those in the environment."""
     layout = script.layout
-    if layout is None or script.doubt:
+    if layout is None or (script.doubt and script.doubts_all):
         return
     for entry in script.missing:
+        if is_anywhere(layout.root, entry.module.replace(".", "/")):
+            continue  # the script may look there, by sys.path
         owner = next(
             (package for package in layout.own if package.name and _has_top(layout, package, entry.module)), None
         )

@@ -405,6 +405,8 @@ def test_a_namespace_package_is_all_of_its_directories_and_hosts_are_asked_for_t
         ("from pkg import _C", {"setup.py": "setup(name='pkg', ext_modules=[CppExtension('pkg._C', f)])"}, "--build ."),
         ("from pkg.empty import f", {"pkg/empty/README": ""}, "python -m pip install -e ."),
         ("import pkg.made", {"pkg/__init__.py": "import sys\nsys.modules['pkg.made'] = sys"}, None),
+        ("import sys, pkg.made\nsys.path.insert(0, 'lib')", {"lib/pkg/made.py": ""}, None),
+        ("import sys, pkg.made\nsys.path.insert(0, 'lib')", {"lib/other.py": "sys.modules['x']"}, "install -e ."),
         ("import pkg.other", {"pkg/__init__.py": "import pkg.deep.x", "pkg/deep/__init__.py": ""}, "install -e ."),
     ],
 )
