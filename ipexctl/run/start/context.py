@@ -163,7 +163,8 @@ def existing_environment(hosts: Sequence[Host], name: str, facts: Mapping[str, F
             StartFailure(
                 f"the environment {name} is {first.name} on {hosts[0].name} and {found[others[0]].name} on "
                 f"{fold(others)}: ranks of different stacks cannot communicate",
-                f"{install} --upgrade makes it the same on all hosts",
+                f"type the last ipexctl install again, which continues on the others; or, without what it added: "
+                f"{install} --upgrade --downgrade",
                 others,
             )
         )

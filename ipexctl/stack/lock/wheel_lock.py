@@ -590,7 +590,7 @@ def explain_refusal(
         return LacksWheel(project, f"{project} has no wheel for {wanted}, needed for {who}{quote}")
     failures = index_answer.availability.failures
     no_answer = f" (no answer from {', '.join(f'{s.source}: {s.reason}' for s in failures)})" if failures else ""
-    if found := _NO_PACKAGE.search(text):
+    if (found := _NO_PACKAGE.search(text)) and canonicalize_name(found[1]) not in of_stack:
         fix = "correct the name, or add the index that has it: --extra-index-url URL, or --find-links DIR"
         return HostError(f"no index has the package of {who}{no_answer}", fix)
     fix = "use another version, another index (--extra-index-url URL, --wheelhouse DIR) or stack (ipexctl versions)"
