@@ -116,7 +116,7 @@ def _request_of_project(
     for note in made.notes:
         on_step(f"note: {note}")
     left_out = tuple(file for file in taken if file not in usable)
-    return replace(made, left_out=(*left_out, *made.left_out))
+    return replace(made, notes=(), left_out=(*left_out, *made.left_out))  # the notes are shown by now
 
 
 def _find_usable(

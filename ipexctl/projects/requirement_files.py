@@ -69,9 +69,8 @@ class RequirementFiles(NamedTuple):
             best = max(has, key=lambda option: (len(has[option] & left), not option.startswith("-r ")))
             if not has[best] & left:
                 break
-            if not any(
-                option.startswith("-r ") for option in (*chosen, *([best] if chosen else []))
-            ):  # lists may disagree
+            has_list = any(option.startswith("-r ") for option in (best, *chosen))
+            if not (chosen and has_list):  # lists may disagree
                 chosen.append(best)
                 left -= has[best]
             del has[best]
