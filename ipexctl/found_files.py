@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shlex
 import stat
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any, Final, Literal, NamedTuple, cast
 
 from ipexctl.errors import UserError
 from ipexctl.file_reader import CHECKED, DEFAULTS, read_regular
+from ipexctl.node.common.fix import Fix, join_fixes
 from ipexctl.node.common.walk import PathPart, Refused, callers, enter
 from ipexctl.text import printable, tilde_path
 
@@ -168,11 +168,11 @@ def check_found(
             line = f"{TRUSTED} = [{json.dumps(trust or distrust.directory, ensure_ascii=False)}]"
             own = tilde_path(user_file())
             fixes = [f"read it first; if you trust all who can write there, add at the top of {own}: {line}"]
-            fixes += [f"or name it in the call: {naming}"] if naming else []
+            fixes += [Fix("or name it in the call: {naming}", naming=naming)] if naming else []
             fixes += [more] if more else []
             raise UserError(
                 f"{printable(os.fspath(path))} {role}: " + describe(distrust, os.fspath(path)),
-                fix="; ".join(fixes),
+                fix=join_fixes(fixes),
             )
 
 
@@ -184,7 +184,7 @@ def check_own(path: Path) -> None:
     if distrust.objection == "owner":
         fix = "set XDG_CONFIG_HOME to a directory of this account"
     else:
-        fix = f"read it first; then: chmod go-w {shlex.quote(distrust.part.path)}"
+        fix = Fix("read it first; then: `chmod go-w {path}`", path=distrust.part.path)
     raise UserError(f"{tilde_path(path)} does not count: {describe(distrust, os.fspath(path))}", fix=fix)
 
 

@@ -4,11 +4,11 @@ from the wheels on PyPI of November 2026. All messages take versions and command
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable
 from typing import Final, Literal, NamedTuple
 
 from ipexctl.errors import UserError
+from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command
 from ipexctl.node.common.hub_cache import HF_HOME, folder_of, is_repo_id, is_revision
 
 RepoKind = Literal["model", "dataset"]
@@ -56,13 +56,13 @@ def parse_repo(text: str) -> HubRepo:
     prefix, _, name = text.partition(":")
     repo_id, at, revision = name.partition("@")
     if not is_repo_id(repo_id) or (at and not is_revision(revision)):
-        fix = "name it as its page on the hub does: ipexctl push hf:org/model"
+        fix = Fix("name it as its page on the hub does: `ipexctl push hf:org/model`")
         raise UserError(f"{text[:200]!r} can't be a hub repository", fix=fix)
     return HubRepo(PREFIXES[f"{prefix}:"], repo_id, revision or DEFAULT_REVISION)
 
 
-def push_line(repos: Iterable[HubRepo]) -> str:
-    return shlex.join(["ipexctl", "push", *(repo.word for repo in repos)])
+def push_command(repos: Iterable[HubRepo]) -> FixCommand:
+    return ipexctl_command("push", *(repo.word for repo in repos))
 
 
 def load_call(repo: HubRepo) -> str:

@@ -3,21 +3,22 @@ command-line option, its help and its key in ipexctl.toml (`commands/shared_opti
 (`extras/play/modules/__init__.py: declared_options`), its limits (`launch/overrides.py: check_limits`), and the note of
 `ipexctl export` if a launcher lacks it. `run_options.py` has the declarations of a run.
 
-`CallOptions` adds the options of this call to the commands in a fix, so that they can be pasted. A command that is only
-mentioned ("nothing to do under ipexctl run") is left alone.
+`CallOptions` adds the options of this call to the commands of a `Fix` (`node/common/fix.py`), so that they can be
+pasted.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from ipexctl.errors import Refusal, UserError
+from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command
 
 FORKS: Final = 32
 CONNECT_SECONDS: Final = 10.0
@@ -109,30 +110,29 @@ class SyncOptions:
 AnyReport = TypeVar("AnyReport")
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
-_COMMAND: Final = re.compile(
-    r"(?<!\bunder )(?<!\bof )(?<!\blast )\bipexctl (doctor|envs|exec|install|push|run|sync|trust)\b"
-    r"(?! (?:--resume|does|refuses|sets|starts|uses)\b)(?P<rest>(?:(?!\bipexctl )(?:'[^']*'|[^;']))*)"
-)
-"""A command to type, up to the end of its clause."""
-_LIMIT: Final = re.compile(r"(?:--limit|-l) ('[^']*'|\S+)")
+_ON_HOSTS: Final = frozenset(("doctor", "envs", "exec", "install", "push", "run", "sync", "trust"))
+"""Commands that get the hosts of the call. Those about a run know its hosts."""
+_LIMITS: Final = ("-l", "--limit")
 _LONG: Final = {"-H": "--hostfile", "-c": "--cluster", "-l": "--limit", "-n": "--ppn", "--ppn": "-n"}
 """Option → another spelling of it, or another option that decides the same."""
 _HOSTS: Final = frozenset(("--hosts", "-H", "--hostfile", "-c", "--cluster"))
 """Options that choose hosts. A command that has one gets neither the user's hosts nor the limit."""
-_PATHS: Final = ("-H", "--identity", "--ssh-config", "--known-hosts", "--config")
-
-
-_FOR_SUBMIT: Final = (
-    (re.compile(r"ipexctl doctor --limit ([\w.-]+)"), r"on the login node: sinfo -n \1"),
-    (re.compile(r"--limit '!([\w.-]+)'"), r"--sbatch=--exclude=\1"),
-)
+_PATHS: Final = ("-H", "--identity", "--ssh-config", "--known-hosts", "--config", "--cwd")
 
 
 def for_submit(fix: str) -> str:
     """Rewrite a fix for runs over ssh as one for a submitted run."""
-    for pattern, command in _FOR_SUBMIT:
-        fix = pattern.sub(command, fix)
-    return fix
+    return fix.with_commands(_for_submit) if isinstance(fix, Fix) else fix
+
+
+def _for_submit(command: FixCommand) -> FixCommand | Fix:
+    *before, option, limit = ("", *command.options) if len(command.options) > 1 else ("", "", "")
+    if option not in _LIMITS:
+        return command
+    if before == ["", "doctor"]:
+        return Fix("on the login node: `sinfo -n {limit}`", limit=limit)
+    excluded = limit.removeprefix("!")
+    return command._replace(options=(f"--sbatch=--exclude={excluded}",)) if not command.verb else command
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class CallOptions:
         return bool(self.hosts or self.run)
 
     def apply(self, text: str) -> str:
-        return _COMMAND.sub(self._command, text) if self else text
+        return text.with_commands(self.complete) if self and isinstance(text, Fix) else text
 
     def in_report(self, report: AnyReport) -> AnyReport:
         if not self:
@@ -165,10 +165,10 @@ class CallOptions:
 
     def absolute(self) -> CallOptions:
         return CallOptions(
-            _text(
-                (name, str(Path(value).absolute()) if name in _PATHS else value) for name, value in _pairs(self.hosts)
-            ),
-            self.run,
+            *(
+                _text((n, str(Path(v).absolute()) if n in _PATHS else v) for n, v in _pairs(text))
+                for text in (self.hosts, self.run)
+            )
         )
 
     def without(self, hosts: Sequence[str]) -> CallOptions:
@@ -183,21 +183,24 @@ class CallOptions:
     def without_limit(self) -> CallOptions:
         return CallOptions(_text(pair for pair in _pairs(self.hosts) if pair[0] != "-l"), self.run)
 
-    def _command(self, match: re.Match[str]) -> str:
-        verb, rest = match[1], match["rest"]
-        pairs, rest = _with_limit((*_pairs(self.hosts), *self._of_run(verb, rest)), rest)
-        given = {word.partition("=")[0] for word in rest.split()}
+    def complete(self, command: FixCommand) -> FixCommand:
+        """The command with the options of this call, as far as it has them and its own do not decide the same."""
+        if command.verb not in _ON_HOSTS or "--resume" in command.options:
+            return command
+        verb, *own = command.options
+        pairs, own = _with_limit((*_pairs(self.hosts), *self._of_run(verb, own)), own)
+        given = {word.partition("=")[0] for word in own}
         if given & _HOSTS:
-            pairs = tuple(pair for pair in pairs if pair[0] not in {*_HOSTS, "-l"})
-        kept = [(name, value) for name, value in pairs if not {name, _LONG.get(name, name)} & given]
-        return f"ipexctl {verb}{_text(kept)}{rest}"
+            pairs = tuple(pair for pair in pairs if pair[0] not in {*_HOSTS, *_LIMITS})
+        kept = [pair for pair in pairs if not {pair[0], _LONG.get(pair[0], pair[0])} & given]
+        return command._replace(options=(verb, *chain.from_iterable(kept), *own))
 
-    def _of_run(self, verb: str, rest: str) -> Pairs:
+    def _of_run(self, verb: str, own: Sequence[str]) -> Pairs:
         pairs = _pairs(self.run)
         if verb == "run":
             return pairs
         names: Sequence[str] = ("--env",) if verb == "install" else ()
-        if verb == "envs" and "--verify" in rest:
+        if verb == "envs" and "--verify" in own:
             names = ("--env", "--python", "--setup") if "--python" in dict(pairs) else ("--env",)
         return tuple(pair for pair in pairs if pair[0] in names)
 
@@ -205,17 +208,19 @@ class CallOptions:
 NO_OPTIONS: Final = CallOptions()
 
 
-def _with_limit(pairs: Pairs, rest: str) -> tuple[Pairs, str]:
+def install_command(env: str) -> FixCommand:
+    """The command that rebuilds a damaged environment as it was; `--with PKG` may be appended."""
+    return ipexctl_command("install", *(("--env", env) if env != DEFAULT_ENV else ()))
+
+
+def _with_limit(pairs: Pairs, own: list[str]) -> tuple[Pairs, list[str]]:
     """Drop the user's limit if the command has one. Hosts that the user excluded stay excluded."""
     chosen = dict(pairs).get("-l")
-    match = _LIMIT.search(rest)
-    if chosen is None or match is None:
-        return pairs, rest
-    limit = match[1].strip("'")
-    if limit.startswith("!"):
-        limit = f"{chosen},{limit}"
-        rest = f"{rest[: match.start(1)]}{shlex.quote(limit)}{rest[match.end(1) :]}"
-    return tuple(pair for pair in pairs if pair[0] != "-l"), rest
+    at = next((number for number, word in enumerate(own[:-1], 1) if word in _LIMITS), 0)
+    if chosen is None or not at:
+        return pairs, own
+    limit = f"{chosen},{own[at]}" if own[at].startswith("!") else own[at]
+    return tuple(pair for pair in pairs if pair[0] != "-l"), [*own[:at], limit, *own[at + 1 :]]
 
 
 def _pairs(text: str) -> Pairs:

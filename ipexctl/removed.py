@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from ipexctl.errors import UserError
+from ipexctl.node.common.fix import Fix
 
-_JSON_PLAN: Final = "ipexctl run --dry-run --json train.py > plan.json"
+_JSON_PLAN: Final = Fix("`ipexctl run --dry-run --json train.py` > plan.json")
 COMMANDS: Final = {
     "hub": (
         "models and datasets are directories of HOME/hub/hub",
-        "ipexctl exec --shell 'du -sh ~/.ipexctl/hub/hub/*--*'",
+        Fix("`ipexctl exec --shell 'du -sh ~/.ipexctl/hub/hub/*--*'`"),
     ),
     "export accelerate": ("accelerate config writes its files; the plan has what it lacks", _JSON_PLAN),
     "export mpijob": ("Kubeflow documents its TrainJob and MPIJob; the plan has ranks and variables", _JSON_PLAN),
@@ -19,12 +20,12 @@ COMMANDS: Final = {
 """Words of a call → what does it now, and the line to type."""
 OPTIONS: Final = {
     ("run", "--metric"): ("the meter counts steps and samples by itself", "leave it out"),
-    ("run", "--nice"): ("nice is a command", "ipexctl run -- nice -n 10 python train.py"),
+    ("run", "--nice"): ("nice is a command", Fix("`ipexctl run -- nice -n 10 python train.py`")),
     ("run", "--spares"): (
         "name a host more, and allow the run to go on with fewer",
-        "ipexctl run --min-hosts 2 --max-restarts 3 train.py",
+        Fix("`ipexctl run --min-hosts 2 --max-restarts 3 train.py`"),
     ),
-    ("fetch", "--follow"): ("fetch again: it skips equal files", "ipexctl fetch last ./out --results"),
+    ("fetch", "--follow"): ("fetch again: it skips equal files", Fix("`ipexctl fetch last ./out --results`")),
 }
 """Command and option → the same."""
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ipexctl.known_errors.gpu_code import GpuLine
+from ipexctl.node.common.fix import FixCommand, ipexctl_command
 from ipexctl.projects.layout import NO_LAYOUT, ProjectLayout
 from ipexctl.projects.modules import Import
 from ipexctl.projects.own_launches import Spawner
@@ -17,6 +18,9 @@ from ipexctl.projects.requirement_files import RequirementFiles
 
 _LONGEST_SCRIPT: Final = 500_000
 """Characters; the syntax of a longer script is not checked."""
+
+
+_INSTALL: Final = ipexctl_command("install")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +79,10 @@ class ScriptFile:
     """False if only a module that exists somewhere in the project may be found."""
     own: bool = True
     """False for the user's own Python, to which a login's variables apply."""
-    install: str = ""
+    install: FixCommand = _INSTALL
     """The command that rebuilds a damaged environment; packages are appended to it."""
-    install_by_run: str = ""
-    """The `ipexctl run --install` that installs the project's requirements file; empty if `run` would not use it, or
+    install_by_run: FixCommand | None = None
+    """The `ipexctl run --install` that installs the project's requirements file; None if `run` would not use it, or
     this call has named extras or groups."""
     packages: frozenset[str] = frozenset()
     uses_trainer: bool = False
@@ -100,7 +104,7 @@ class ScriptFile:
     requirements: RequirementFiles = RequirementFiles()  # noqa: RUF009 - immutable
     is_installed_by_run: bool = False
     """True if this call has just installed the project's requirements."""
-    call_from_above: str = ""
+    call_from_above: FixCommand | None = None
     """The command to type if a directory above the working directory has the module of `-m`."""
 
     def line(self, number: int) -> str:

@@ -15,6 +15,7 @@ from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.found_files import check_found
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.asked import Asked
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.plan import PlannedProject
 from ipexctl.projects.layout import ProjectLayout
 from ipexctl.projects.requirement_files import RequirementFiles, with_optional
@@ -95,7 +96,7 @@ def _request_of_project(
     def read(chosen: Sequence[str]) -> InstallRequest:
         made = request(packages=(), files=_paths(layout, chosen), sources=Sources(), are_found=True)
         for path in made.files:  # included files too
-            check_found(path, naming=f"ipexctl run {_options_for(layout, chosen)}")
+            check_found(path, naming=Fix("`ipexctl run {*files}`", files=shlex.split(_options_for(layout, chosen))))
         return made
 
     is_strict = bool(asked.extra or asked.group)

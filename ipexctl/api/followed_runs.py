@@ -11,6 +11,7 @@ from functools import partial
 
 from ipexctl.api.known_runs import CallWatcher, call_error, node0_of
 from ipexctl.errors import CallError
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.records import RunStatus
 from ipexctl.option_declaration import RECONNECT_SECONDS
 from ipexctl.remote.cancel import Cancel
@@ -52,7 +53,7 @@ def require_started(record: RunRecord, caller: CallWatcher, *, waits: bool = Fal
                 known = poll_status(pool.session(record.node0), record, pool.cancel)
         except Cancelled:
             what = "stays in the queue" if state == "queued" else "has begun, and was not stopped"
-            fix = f"ipexctl attach {record.id}, ipexctl stop {record.id}"
+            fix = Fix(f"`ipexctl attach {record.id}`, `ipexctl stop {record.id}`")
             raise CallError(f"run {record.id} {what}", fix=fix) from None
         except HostError:
             if record.plan.world_size:  # the caller may have a local copy to use instead

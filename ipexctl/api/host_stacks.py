@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ipexctl.api.open_hosts import OpenHosts
 from ipexctl.errors import UserError
-from ipexctl.option_declaration import DEFAULT_ENV
+from ipexctl.option_declaration import DEFAULT_ENV, option_text
 from ipexctl.projects.ipex_use import find_ipex_use_here
 from ipexctl.projects.layout import NO_LAYOUT, ProjectLayout, read_layout
 from ipexctl.projects.requirement_files import find_requirement_files, with_optional
@@ -86,7 +86,8 @@ def install(
         )
         request = replace(request, projects=tuple(pack_project(word, Path(archives)) for word in directories))
         report = _install(opened, request, options, watch)
-    return opened.options.in_report(report)
+    of_env = option_text([("--env", env if env != DEFAULT_ENV else None)])
+    return replace(opened.options, run=of_env).in_report(report)
 
 
 def _install(opened: OpenHosts, request: InstallRequest, options: InstallOptions, watch: Watch) -> InstallReport:
@@ -168,8 +169,7 @@ class EnvsRequest:
 def envs(opened: OpenHosts, request: EnvsRequest) -> EnvsReport:
     hosts, pool, home, timeout = opened.hosts, opened.pool, opened.home, opened.timeout
     if request.remove:
-        force, selection = request.force, opened.options.hosts
-        report = remove_envs(hosts, pool, request.remove, home=home, timeout=timeout, force=force, selection=selection)
+        report = remove_envs(hosts, pool, request.remove, home=home, timeout=timeout, force=request.force)
     elif request.prune:
         report = prune_envs(hosts, pool, home=home, timeout=timeout, force=request.force)
     elif request.verify:

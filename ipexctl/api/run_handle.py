@@ -21,6 +21,7 @@ from ipexctl.api.known_runs import CallWatcher
 from ipexctl.errors import CallError, UserError
 from ipexctl.extensions import addition
 from ipexctl.files.requested import FetchResult
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.frames import Chunk, StreamName
 from ipexctl.node.common.records import RunStatus
 from ipexctl.option_declaration import RECONNECT_SECONDS, check_seconds
@@ -231,7 +232,7 @@ class Run:
             try:
                 known_runs.stop(self.record, self._watcher(Cancel()))
             except CallError as error:
-                self._on_line(f"run {self.id} could not be stopped: {error.message}; ipexctl stop {self.id}")
+                self._on_line(Fix(f"run {self.id} could not be stopped: {error.message}; `ipexctl stop {self.id}`"))
 
 
 def _of_extra(place: str, command: str) -> Any:

@@ -16,6 +16,7 @@ from ipexctl.commands.summary_file import check_summary, write_summary
 from ipexctl.commands.watch import watch_run
 from ipexctl.commands.why_command import profile_live
 from ipexctl.errors import UserError
+from ipexctl.node.common.fix import Fix
 from ipexctl.remote.cancel import Cancel
 from ipexctl.run.local_copy import read_final_status
 from ipexctl.run.profile import lines_of
@@ -48,7 +49,7 @@ def attach_command(
     Example: ipexctl attach last
     """
     if output.json:
-        raise UserError("attach has no --json", fix="ipexctl ps --json has the state of each run")
+        raise UserError("attach has no --json", fix=Fix("`ipexctl ps --json` has the state of each run"))
     record = find_run(run, where, output) if run else RunRegistry().find_named(run, "attach")
     check_summary(summary)
     record = begun(record, output, waits=True)

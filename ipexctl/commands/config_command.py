@@ -42,6 +42,7 @@ from ipexctl.errors import FileError, UserError, raise_all
 from ipexctl.found_files import user_file
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.files import write_atomically
+from ipexctl.node.common.fix import Fix
 from ipexctl.projects.root import find_root, root_problem
 from ipexctl.text import printable, tilde_path
 from ipexctl.ui.messages import print_with_fix
@@ -89,14 +90,14 @@ def config_command(
     if what == INIT:
         raise typer.Exit(_init(ctx, targets, home, output, force=force))
     if force:
-        raise UserError("--force is for init", fix="ipexctl config init --force")
+        raise UserError("--force is for init", fix=Fix("`ipexctl config init --force`"))
 
     names = [name for name in commands() if name != ctx.info_name]
     if what is not None and what not in names:
         near = get_close_matches(what, [INIT, *names], n=1)
         raise UserError(
             f"there is no command {what!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
-            fix="show the options of all commands: ipexctl config",
+            fix=Fix("show the options of all commands: `ipexctl config`"),
         )
     files = files_of(ctx)
     given = {param.name: ConfiguredValue(ctx.params[param.name], "command line") for param in _given(ctx).values()}
@@ -145,7 +146,7 @@ def _init(ctx: typer.Context, targets: Targets, home: Home, output: Output, *, f
         raise UserError(problem, fix="cd to the project's directory")
     if os.path.lexists(path) and not force:
         raise UserError(
-            f"{tilde_path(path)} already exists", fix="look at it; to replace it: ipexctl config init --force"
+            f"{tilde_path(path)} already exists", fix=Fix("look at it; to replace it: `ipexctl config init --force`")
         )
     with open_hosts(targets, home, output) as (opened, interrupt):
         report = doctor(opened)

@@ -33,6 +33,7 @@ from ipexctl.file_reader import NotRegularError, check_regular
 from ipexctl.found_files import TRUSTED, check_found, is_entry, user_file
 from ipexctl.hosts.host import did_you_mean
 from ipexctl.hosts.source import REFUSED_KEYS, RUNS_PROGRAMS, TRUSTS_KEYS
+from ipexctl.node.common.fix import Fix
 from ipexctl.removed import removed_option
 from ipexctl.text import expand_tilde, printable, tilde_path
 
@@ -69,7 +70,7 @@ _NO_DEFAULTS: Final = {
     "events": "type --events where you need it",
     "inventory": "use hostfile",
     "resume_run": "type --resume RUN where you need it",
-    "help_all": "type ipexctl run --help-all",
+    "help_all": Fix("type `ipexctl run --help-all`"),
     "config": "type --config FILE where you need it",
     CLUSTER: "choose a cluster by -c NAME or $IPEXCTL_CLUSTER; hosts at the top of the file need none",
 }

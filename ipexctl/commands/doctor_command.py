@@ -14,6 +14,7 @@ from ipexctl.doctor.finding import LEVELS, DoctorReport, Finding, HostReport, Re
 from ipexctl.facts.cpu import Cpu
 from ipexctl.facts.facts import to_json
 from ipexctl.launch.topology import bind, cores_of
+from ipexctl.node.common.fix import Fix, ipexctl_command
 from ipexctl.option_declaration import NO_OPTIONS, CallOptions
 from ipexctl.text import format_count, printable
 from ipexctl.ui.machine_drawing import DrawnRank, machine_lines, short_cpu
@@ -233,8 +234,10 @@ def _paragraph(level: str, title: str, message: str, fix: str, has_color: bool) 
 
 def _folded(level: str, findings: Sequence[Finding], has_color: bool, options: CallOptions) -> list[str]:
     ids = ", ".join(dict.fromkeys(finding.id for finding in findings))
-    command = f"{options.apply('ipexctl doctor')} -v"
-    text = wrap_fix(f"{ids}; to see them: {command}", _width() - len(_INDENT), "", _INDENT)
+    command = options.complete(ipexctl_command("doctor")).with_words("-v")
+    text = wrap_fix(
+        Fix("{ids}; to see them: {command}", ids=ids, command=command), _width() - len(_INDENT), "", _INDENT
+    )
     return [f"{_painted(level, has_color)}  {text[0]}", *text[1:]]
 
 
@@ -251,7 +254,7 @@ def _plan_lines(report: DoctorReport, options: CallOptions) -> list[str]:
         return [*wrap_text(f"no stack fits these hosts: {advice.why.get('stack', '')}", _width()), ""]
     missing = [host.host.name for host in report.hosts if host.is_installed is False]
     where = "" if len(missing) == len(report.hosts) else f" on {fold_names(missing)}"
-    first = f"plan, not installed{where}: ipexctl run --install train.py" if missing else "plan"
+    first = Fix("plan, not installed{where}: `ipexctl run --install train.py`", where=where) if missing else "plan"
     return [*wrap_fix(options.apply(first), _width(), "", "  "), *_settings(advice), ""]
 
 

@@ -9,9 +9,10 @@ from ipexctl.commands.install_command import verified_text
 from ipexctl.commands.shared_options import Home, Output, Targets, command, completion, flag, option
 from ipexctl.errors import UserError
 from ipexctl.hosts.nodeset import fold
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.owners import name_owners
 from ipexctl.node.env.env_replies import EnvEntry, EnvListing
-from ipexctl.option_declaration import DEFAULT_ENV
+from ipexctl.option_declaration import DEFAULT_ENV, NO_OPTIONS, CallOptions
 from ipexctl.text import format_count, printable, readable
 from ipexctl.ui.messages import print_message, print_with_fix
 from ipexctl.ui.results import fold_names, group_by, host_json, report_json, show_results, value_json
@@ -60,8 +61,8 @@ def envs_command(
     if remove and report.exit_code == 0 and not any(result.removed for result in report.hosts):
         names = f"environment {', '.join(map(repr, remove))}"
         hosts = fold(result.host.name for result in report.hosts)
-        raise UserError(f"{names} does not exist on {hosts}", fix=f"ipexctl envs{opened.options.hosts}")
-    output.print_report(report, as_json, show, options=opened.options.hosts)
+        raise UserError(f"{names} does not exist on {hosts}", fix=opened.options.apply(Fix("`ipexctl envs`")))
+    output.print_report(report, as_json, show, options=opened.options)
     raise interrupt.or_exit(report.exit_code)
 
 
@@ -96,7 +97,7 @@ def _listing_json(listing: EnvListing | None) -> dict[str, Any]:
     }
 
 
-def show(report: EnvsReport, *, quiet: bool = False, no_color: bool = False, options: str = "") -> None:
+def show(report: EnvsReport, *, quiet: bool = False, no_color: bool = False, options: CallOptions = NO_OPTIONS) -> None:
     is_list = report.verb == "list"
     if is_list:
         _show_list(report, quiet=quiet, no_color=no_color, options=options)
@@ -110,7 +111,7 @@ def _describe(result: EnvsResult) -> str:
     return "; ".join(filter(None, (changes, result.reason, kept))) or "nothing to remove"
 
 
-def _show_list(report: EnvsReport, *, quiet: bool, no_color: bool, options: str) -> None:
+def _show_list(report: EnvsReport, *, quiet: bool, no_color: bool, options: CallOptions) -> None:
     entries = [(env, done.host.name) for done in report.hosts for env in (done.listing.envs if done.listing else ())]
     if entries:
         equal = group_by(entries, lambda entry: tuple(_row(entry[0]).items()))
@@ -119,7 +120,7 @@ def _show_list(report: EnvsReport, *, quiet: bool, no_color: bool, options: str)
         below = [_note(row, layout) for row in rows]
         show_table(layout, [[row[name] for name in layout] for row in rows], notes=below, no_color=no_color)
     elif not quiet and any(done.listing for done in report.hosts):
-        print_message(f"no environments; create one: ipexctl install{options}")
+        print_message(options.apply(Fix("no environments; create one: `ipexctl install`")))
     notes = [(_leftovers(done.listing), done.host.name) for done in report.hosts if done.listing and not quiet]
     for (parts, freed), alike in group_by(notes, lambda note: note[0]).items():
         if parts:
@@ -137,9 +138,10 @@ def _leftovers(listing: EnvListing) -> tuple[str, int | None]:
     return ", ".join(parts), listing.prunable_bytes
 
 
-def _prune_hint(freed: int | None, hosts: int, options: str) -> str:
+def _prune_hint(freed: int | None, hosts: int, options: CallOptions) -> str:
     effect = "removes them" if freed is None else f"frees up to {readable(freed)}{' on each' if hosts > 1 else ''}"
-    return f"{effect} while no run or install is alive (ipexctl ps): ipexctl envs --prune{options}"
+    hint = Fix(f"{effect} while no run or install is alive (`ipexctl ps`): `ipexctl envs --prune`")
+    return options.apply(hint)
 
 
 def _row(env: EnvEntry) -> dict[str, str]:

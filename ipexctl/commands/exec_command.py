@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from ipexctl.commands.shared_options import Home, Output, Targets, argument, command, flag, option
 from ipexctl.errors import OutputError, UserError
+from ipexctl.node.common.fix import Fix
 
 if TYPE_CHECKING:
     from ipexctl.remote.fanout import ExecResult
@@ -39,7 +40,7 @@ def exec_command(
     if bool(command) == bool(shell):
         raise UserError(
             "exec needs one command",
-            fix="such as: ipexctl exec -- uname -r; a line of sh: ipexctl exec --shell 'uname -r; uptime'",
+            fix=Fix("such as: `ipexctl exec -- uname -r`; a line of sh: `ipexctl exec --shell 'uname -r; uptime'`"),
         )
     request = Command.shell(shell) if shell else Command.argv(*(command or ()))
     with open_hosts(targets, home, output) as (opened, interrupt):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -31,6 +30,7 @@ from ipexctl.commands.shared_options import (
 from ipexctl.commands.target_hosts import check_home, choose_hosts, connect_options, step_printer, with_call_options
 from ipexctl.errors import UserError
 from ipexctl.files.requested import FetchResult, FetchSource, parse_source
+from ipexctl.node.common.fix import Fix
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions
 from ipexctl.remote.outcome import Watch, exit_code, ignore_event
@@ -202,7 +202,7 @@ def show_other_hosts(request: FetchRequest) -> None:
     host, others = printable(request.host.name), fold_names(request.other_hosts)
     print_with_fix(
         f"note: only {host} was asked; {others} may have such files too",
-        shlex.join(("ipexctl", "fetch", source, _directory(request.dest), "--all-hosts")),
+        Fix("`ipexctl fetch {source} {dest} --all-hosts`", source=source, dest=_directory(request.dest)),
     )
 
 
@@ -210,15 +210,17 @@ def show_hosts_with_path(request: FetchRequest, result: FetchResult, found: Path
     """Also with `quiet` if the asked host lacks it, because the call failed."""
     path, host = request.requested.path or "", printable(request.host.name)
     source = f"{request.requested.run}:{path}"
-    every_host = ("ipexctl", "fetch", source, _directory(request.dest), "--all-hosts")
+    every_host = Fix("`ipexctl fetch {source} {dest} --all-hosts`", source=source, dest=_directory(request.dest))
     is_there = not result.reason
     others, have = fold_names(found.having), "have" if len(found.having) > 1 else "has"
     if found.having and is_there and not quiet:
         text = f"note: this is {printable(path)} of {host}; {others} {have} one, too"
-        print_with_fix(text, shlex.join(every_host))
+        print_with_fix(text, every_host)
     elif found.having and not is_there:
-        from_one = ("ipexctl", "fetch", source, request.dest, "--from", found.having[0])
-        print_with_fix(f"note: {others} {have} it", shlex.join(every_host if len(found.having) > 1 else from_one))
+        one = Fix(
+            "`ipexctl fetch {source} {dest} --from {host}`", source=source, dest=request.dest, host=found.having[0]
+        )
+        print_with_fix(f"note: {others} {have} it", every_host if len(found.having) > 1 else one)
     if found.unknown and not quiet:
         print_message(f"note: {fold_names(found.unknown)} did not say whether it is there, too")
 
@@ -231,7 +233,8 @@ def _directory(dest: str) -> str:
 def show_no_results(run: str, dest: str) -> None:
     """No host has results of the run; prints the command that fetches the other files it wrote."""
     print_with_fix(
-        f"note: {printable(run)} wrote nothing to IPEXCTL_RUN_DIR", shlex.join(("ipexctl", "fetch", run, dest))
+        f"note: {printable(run)} wrote nothing to IPEXCTL_RUN_DIR",
+        Fix("`ipexctl fetch {run} {dest}`", run=run, dest=dest),
     )
 
 
@@ -309,7 +312,9 @@ def fetch_command(
 
     found = parse_source(source)
     if results and found.path is not None:
-        raise UserError("--results has its own path", fix=f"ipexctl fetch {found.word} {dest} --results")
+        raise UserError(
+            "--results has its own path", fix=Fix("`ipexctl fetch {word} {dest} --results`", word=found.word, dest=dest)
+        )
     has_connect_timeout = is_on_command_line(ctx, "connect_timeout")
     call = FetchCall(found, dest, rank, host, targets, home, output, has_connect_timeout=has_connect_timeout)
     if all_hosts or results:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +21,7 @@ from ipexctl.commands.shared_options import (
     flag,
     option,
 )
+from ipexctl.node.common.fix import Fix
 from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.text import printable, readable
 from ipexctl.ui.messages import print_message, print_paragraph, print_refusal
@@ -181,7 +181,9 @@ def _print_next_step(report: InstallReport) -> None:
         count = len(report.lock.wheels)
         print_message(f"{count} wheels and their installer are in {printable(report.path)}")
         print_message(
-            f"next, where the hosts are reachable: ipexctl install --wheelhouse {shlex.quote(report.path)} --offline"
+            Fix(
+                "next, where the hosts are reachable: `ipexctl install --wheelhouse {path} --offline`", path=report.path
+            )
         )
     elif report.hosts and statuses == {"ok"}:
         print_message("nothing to do: every host has it")

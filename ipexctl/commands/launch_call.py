@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from ipexctl.file_reader import SCRIPT, read_regular
 from ipexctl.hosts.host import private_keys
 from ipexctl.launch.accelerate_config import read_accelerate_file, with_config
 from ipexctl.node.common.asked import Asked, CommandKind
+from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command
 from ipexctl.node.common.placeholders import used_names
 from ipexctl.option_declaration import CallOptions, option_text
 from ipexctl.projects.root import find_root
@@ -118,7 +118,7 @@ def read_launch_call(
     if is_export and spec.asked.kind == "command" and (names := sorted(used_names(spec.asked.argv))):
         raise UserError(
             f"a file for another launcher has no value for {{{names[0]}}}",
-            fix=f"ipexctl run -- {shlex.join(spec.asked.argv)}",
+            fix=Fix("`ipexctl run -- {*argv}`", argv=spec.asked.argv),
         )
     refuse_bad_rank_counts(spec.asked, hosts, ranks)
     spec = replace(
@@ -132,17 +132,19 @@ def read_launch_call(
     return spec
 
 
-def _call_before(ctx: typer.Context, words: Sequence[str], argv: Sequence[str], options: CallOptions) -> str:
+def _call_before(
+    ctx: typer.Context, words: Sequence[str], argv: Sequence[str], options: CallOptions
+) -> FixCommand | None:
     before = words[: len(words) - len(argv)]
     if ctx.info_name != "run" or tuple(words[len(before) :]) != tuple(argv):
-        return ""
+        return None
     dashes = ("--",) if ctx.obj["dashes"] else ()
-    return " ".join(filter(None, (options.apply(ctx.command_path), shlex.join((*dashes, *before)))))
+    return options.complete(ipexctl_command("run")).with_words(*dashes, *before)
 
 
 _OF_RUN: Final = (
     ("-n", "n"), ("--ppn", "ppn"), ("--omp", "omp"),
-    ("--env", "env"), ("--python", "python"), ("--setup", "setup"), ("--mpi", "mpi"),
+    ("--env", "env"), ("--python", "python"), ("--setup", "setup"), ("--mpi", "mpi"), ("--cwd", "cwd"),
 )  # fmt: skip
 """Options of `run` that a suggested command repeats."""
 

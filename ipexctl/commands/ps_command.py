@@ -14,6 +14,7 @@ from ipexctl.commands.shared_options import Home, Output, Targets, command, flag
 from ipexctl.errors import UserError
 from ipexctl.found_files import account_name
 from ipexctl.launch.other_runs import by_text
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.job_words import describe_run_end
 from ipexctl.node.common.owners import Owned
 from ipexctl.node.common.records import RankStatus
@@ -70,7 +71,7 @@ def ps_command(
 
     if (dry_run or force) and not prune:
         name = "--dry-run" if dry_run else "--force"
-        raise UserError(f"{name} is for --prune", fix=f"ipexctl ps --prune {name}")
+        raise UserError(f"{name} is for --prune", fix=Fix(f"`ipexctl ps --prune {name}`"))
     if newest is not None and prune:
         raise UserError("-n chooses runs to show, not to prune", fix="leave -n or --prune out")
     refuse_without_hosts(targets.typed - {"timeout"}, "-H hostfile")
@@ -183,8 +184,8 @@ def show(runs: Sequence[KnownRun], *, hidden: int = 0, quiet: bool = False, no_c
         notes = [_note(row, layout) for row in rows]
         show_table(layout, [[row[name] for name in layout] for row in rows], notes=notes, no_color=no_color)
     elif not quiet:
-        text = f"no run is running; ipexctl ps shows the {format_count(hidden, 'run')} that ended"
-        print_message(text if hidden else "no runs; ipexctl run starts one")
+        text = Fix(f"no run is running; `ipexctl ps` shows the {format_count(hidden, 'run')} that ended")
+        print_message(text if hidden else Fix("no runs; `ipexctl run` starts one"))
     unknown = group_by([run for run in runs if run.reason], lambda run: (run.reason, run.fix, run.record.options.hosts))
     for (reason, fix, hosts), affected in unknown.items():
         first, *others = [run.id for run in affected]
@@ -291,14 +292,17 @@ def show_pruned(
         print_lines([f"{name}: {format_count(len(removed), 'run')} {action}, {size}{kept}", *runs])
     for entry in nodes:
         if owned := [Owned("run", run.id, run.by) for run in entry.foreign if run.by is not None]:
-            print_with_fix(f"kept, {describe_foreign({entry.host.name: owned})}", "ipexctl ps --prune --force")
+            print_with_fix(f"kept, {describe_foreign({entry.host.name: owned})}", Fix("`ipexctl ps --prune --force`"))
 
 
 def show_stopped(record: RunRecord, stopped: StopResult, *, quiet: bool = False) -> None:
     status = stopped.status
     if not stopped.status.is_over:
         print_message(
-            f"run {record.id} has not ended yet: a rank is still alive\n  ipexctl ps, or ipexctl stop {record.id} again"
+            Fix(
+                f"run {record.id} has not ended yet: a rank is still alive\n  `ipexctl ps`, or `ipexctl "
+                f"stop {record.id}` again"
+            )
         )
     elif stopped.was not in ("queued", "starting", "running", "unknown"):
         print_message(f"run {record.id} had ended before: {status.state}")

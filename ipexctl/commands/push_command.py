@@ -17,6 +17,7 @@ from ipexctl.errors import UserError
 from ipexctl.files.push import PushReport, PushResult
 from ipexctl.files.push_source import parse_target
 from ipexctl.hugging_face import is_repo_word, parse_repo
+from ipexctl.node.common.fix import Fix
 from ipexctl.option_declaration import HUB_MACHINE
 from ipexctl.text import expand_tilde, format_count, printable, readable
 from ipexctl.ui.messages import print_message
@@ -75,7 +76,7 @@ def push_command(
         )
     if len(others) != 1:
         raise UserError(
-            f"push takes SRC and PATH, not {len(others) + 1} words", fix="ipexctl push ./corpus data/corpus"
+            f"push takes SRC and PATH, not {len(others) + 1} words", fix=Fix("`ipexctl push ./corpus data/corpus`")
         )
     target = parse_target(others[0], source)
     targets = targets if target.hosts is None else _with_hosts(targets, target.hosts)

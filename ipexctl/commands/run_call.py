@@ -29,6 +29,7 @@ from ipexctl.commands.target_hosts import session_pool
 from ipexctl.errors import IpexctlError, UserError
 from ipexctl.extensions import addition
 from ipexctl.hosts.nodeset import fold
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.plan import SCHEMA, OtherRun, Plan, to_json
 from ipexctl.projects.root import ProjectHere
 from ipexctl.remote.cancel import Cancel
@@ -102,9 +103,11 @@ def _find_resumed(run: str, spec: RunSpec, line: LaunchLine) -> RunRecord:
     would not find it."""
     record = find_run(run, RunHosts.of(line.targets, line.home), line.output)
     if spec.asked.checkpoint and not spec.asked.checkpoint.startswith("/"):
-        bring = record.call_text(f"ipexctl fetch {record.id}:{spec.asked.checkpoint} {spec.asked.checkpoint}")
+        bring = record.call_text(
+            Fix("`ipexctl fetch {id}:{checkpoint} {checkpoint}`", id=record.id, checkpoint=spec.asked.checkpoint)
+        )
         reason = f"{explain_foreign_run(record)}, with {spec.asked.checkpoint} in another copy of the project"
-        raise UserError(reason, fix=f"{bring}; then the same call without --resume")
+        raise UserError(reason, fix=bring + "; then the same call without --resume")
     return record
 
 
@@ -262,7 +265,7 @@ class RunOfCall(RunWatcher):
         assert interrupt is not None
         if isinstance(result, StartedRun):
             run, node0 = result.record.id, result.record.node0.name
-            self._output.print_note(f"it runs on {node0}; ipexctl attach {run}, ipexctl stop {run}")
+            self._output.print_note(Fix(f"it runs on {node0}; `ipexctl attach {run}`, `ipexctl stop {run}`"))
             sys.stdout.write(f"{run}\n")  # last: if it can't be written, the message above named the run
             return typer.Exit(0)
         if isinstance(result, PlannedRun):
@@ -358,7 +361,7 @@ def _refuse_ignored_options(
     if summary is not None and detach:
         raise UserError(
             "--summary is written at the end of the run, so it cannot be used with --detach",
-            fix="use ipexctl ps --json",
+            fix=Fix("use `ipexctl ps --json`"),
         )
     check_summary(summary)
     named = {name for name in ("stack", "torch") if getattr(line, name)} - line.targets.defaults.keys()

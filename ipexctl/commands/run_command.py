@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence, Set
 from itertools import chain
 from pathlib import Path
@@ -15,6 +14,7 @@ from ipexctl.commands.defaults import ALTERNATIVES
 from ipexctl.commands.launch_options import RunCall, ScriptCommand, has_module
 from ipexctl.commands.shared_options import command
 from ipexctl.errors import UserError
+from ipexctl.node.common.fix import Fix
 from ipexctl.run.registry import RunRecord, RunRegistry
 from ipexctl.spec import TypedCall
 from ipexctl.text import printable
@@ -77,7 +77,10 @@ def refuse_typed(record: RunRecord, directory: str, has_script: bool, given: Set
 
     run, away = record.id, "" if given & _HOSTS else f" -l '!{record.node0.name}'"
     if has_script:
-        raise UserError("--resume takes the script of its run", fix=f"leave the script out: ipexctl run --resume {run}")
+        raise UserError(
+            "--resume takes the script of its run",
+            fix=Fix(f"leave the script out: `ipexctl run --resume {run}`"),
+        )
     refuse_job(record)
     if not record.typed.directory:
         raise UserError(
@@ -87,7 +90,7 @@ def refuse_typed(record: RunRecord, directory: str, has_script: bool, given: Set
     if directory != record.typed.directory:
         raise UserError(
             f"run {run} was started in {printable(record.typed.directory)}; --resume works only there",
-            fix=f"cd {shlex.quote(record.typed.directory)} && ipexctl run --resume {run}",
+            fix=Fix("`cd {directory} && ipexctl run --resume {run}`", directory=record.typed.directory, run=run),
         )
 
 

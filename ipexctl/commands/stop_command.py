@@ -7,6 +7,7 @@ import typer
 from ipexctl.commands.ps_command import show_stopped
 from ipexctl.commands.shared_options import NAMED_RUN, TIMEOUT, RunHosts, TextOutput, command, flag
 from ipexctl.errors import UserError
+from ipexctl.node.common.fix import Fix
 from ipexctl.option_declaration import check_seconds
 from ipexctl.projects.root import ProjectHere
 from ipexctl.remote.caller import identify_caller
@@ -17,12 +18,14 @@ from ipexctl.text import printable
 def refuse_foreign(record: RunRecord, word: str, *, force: bool) -> None:
     """Raise a UserError for a run found on hosts, and for a last run that was begun elsewhere or in another project."""
     if not record.is_kept and not force:
-        raise UserError(explain_foreign_run(record), fix=record.call_text(f"ipexctl stop {record.id}") + " --force")
+        raise UserError(explain_foreign_run(record), fix=record.call_text(Fix(f"`ipexctl stop {record.id} --force`")))
     is_elsewhere = record.plan.by is not None and record.plan.by != identify_caller({})
     is_here = ProjectHere.find().has(record.typed.directory, record.project)
     if record.is_kept and word in LAST and (is_elsewhere or not is_here):
         project = f"the last run, {record.id}, is of {printable(record.project) or 'another project'}"
-        raise UserError(explain_foreign_run(record) if is_elsewhere else project, fix=f"ipexctl stop {record.id}")
+        raise UserError(
+            explain_foreign_run(record) if is_elsewhere else project, fix=Fix(f"`ipexctl stop {record.id}`")
+        )
 
 
 @command()
@@ -43,7 +46,7 @@ def stop_command(
     from ipexctl.commands.run_calls import call_about_runs, find_run
 
     if output.json:
-        raise UserError("stop has no --json", fix="ipexctl ps --json has the state of each run")
+        raise UserError("stop has no --json", fix=Fix("`ipexctl ps --json` has the state of each run"))
     check_seconds("--timeout", timeout)
     record = find_run(run, where, output) if run else RunRegistry().find_named(run, "stop")
     refuse_foreign(record, run or "", force=force)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ipexctl.api.open_hosts import OpenHosts, open_sessions
 from ipexctl.commands.interrupt import Interrupt, cancelling
 from ipexctl.commands.shared_options import Home, Output, Targets
-from ipexctl.errors import UserError
+from ipexctl.errors import IpexctlError, UserError
 from ipexctl.hosts.host import Host, home_on_nodes
 from ipexctl.hosts.internal_addresses import InterfaceChoice
 from ipexctl.hosts.select import HostRequest, Selection, override_host, select_hosts
@@ -176,7 +176,11 @@ def open_hosts(
     shown = output if output.verbose >= steps_from else None
     quiet = output.quiet or not announces
     with session_pool(targets, shown, hosts=chosen, quiet=quiet) as (pool, interrupt):
-        yield OpenHosts(chosen, pool, home_dir, home.iface, targets.timeout, options), interrupt
+        try:
+            yield OpenHosts(chosen, pool, home_dir, home.iface, targets.timeout, options), interrupt
+        except IpexctlError as error:
+            error.fix = options.apply(error.fix)
+            raise
 
 
 def transport_for(targets: Targets, hosts: Sequence[Host] | None, *, quiet: bool) -> Transport:

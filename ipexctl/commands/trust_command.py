@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from ipexctl.commands.shared_options import Home, Output, Targets, command, flag
 from ipexctl.errors import UserError
+from ipexctl.node.common.fix import Fix
+from ipexctl.option_declaration import NO_OPTIONS, CallOptions
 from ipexctl.text import printable
 from ipexctl.ui.messages import print_message
 from ipexctl.ui.results import report_json, show_results
@@ -37,11 +39,11 @@ def trust_command(
     if not revoke:
         raise UserError(
             "trust is gone: run starts ranks on all hosts itself, and no node logs in to another",
-            fix="leave it out; to remove the keys that it added: ipexctl trust --revoke",
+            fix=Fix("leave it out; to remove the keys that it added: `ipexctl trust --revoke`"),
         )
     with open_hosts(targets, home, output, announces=False) as (opened, interrupt):
         report = revoke_trust(opened, dry_run=dry_run)
-    output.print_report(report, as_json, show, options=opened.options.hosts)
+    output.print_report(report, as_json, show, options=opened.options)
     raise interrupt.or_exit(report.exit_code)
 
 
@@ -49,7 +51,9 @@ def as_json(report: RevokeReport) -> dict[str, Any]:
     return report_json("trust", report)
 
 
-def show(report: RevokeReport, *, quiet: bool = False, no_color: bool = False, options: str = "") -> None:
+def show(
+    report: RevokeReport, *, quiet: bool = False, no_color: bool = False, options: CallOptions = NO_OPTIONS
+) -> None:
     show_results(report.hosts, quiet=quiet, no_color=no_color, dry_run=report.dry_run)
     for note in report.notes:
         print_message(f"note: {printable(note)}")
@@ -59,7 +63,8 @@ def show(report: RevokeReport, *, quiet: bool = False, no_color: bool = False, o
     if report.dry_run:
         print_message("nothing was changed (--dry-run)")
     elif statuses & {"failed", "unreachable"}:
-        print_message(f"failed hosts may still have ipexctl's line; once they work: ipexctl trust --revoke{options}")
+        again = Fix("failed hosts may still have ipexctl's line; once they work: `ipexctl trust --revoke`")
+        print_message(options.apply(again))
     elif statuses == {"ok"}:
         print_message("nothing to remove")
     elif not report.notes:

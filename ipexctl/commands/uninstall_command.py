@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
@@ -9,6 +10,7 @@ import typer
 
 from ipexctl.commands.shared_options import Home, Output, Targets, command, flag
 from ipexctl.errors import UserError
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.owners import name_owners
 from ipexctl.run.control_files import FileGroup
 from ipexctl.text import format_count, printable, readable
@@ -47,7 +49,10 @@ def uninstall_command(
         reason = "--json prints no question" if output.json else "stdin is not a terminal to answer on"
         raise UserError(
             f"uninstall asks before it removes anything, and {reason}",
-            fix=f"ipexctl uninstall{selection} --dry-run lists it; to remove it: ipexctl uninstall{selection} --yes",
+            fix=Fix(
+                "`ipexctl uninstall {*hosts} --dry-run` lists it; to remove it: `ipexctl uninstall {*hosts} --yes`",
+                hosts=shlex.split(selection),
+            ),
         )
     if dry_run or not yes:
         with open_hosts(targets, home, output) as (opened, interrupt):

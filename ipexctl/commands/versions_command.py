@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +11,7 @@ import typer
 
 from ipexctl.commands.shared_options import Home, Output, StackOptions, Targets, command
 from ipexctl.errors import Refusal
+from ipexctl.node.common.fix import Fix
 from ipexctl.option_declaration import option_text
 from ipexctl.stack.catalog import StackSpec
 from ipexctl.stack.expected_stack import VersionsReport
@@ -170,7 +172,7 @@ def _choice_lines(plan: StackPlan, options: str | None) -> list[str]:
     for note in plan.notes:
         lines += _wrapped(f"  note: {note.text}")
     if options is not None:
-        lines.append(f"  next: ipexctl install{options}")
+        lines.append(Fix("  next: `ipexctl install {*options}`", options=shlex.split(options)))
     return lines
 
 

@@ -14,6 +14,7 @@ from ipexctl.commands.run_calls import call_about_runs, find_runs
 from ipexctl.commands.shared_options import RUNS, SUMMARY, Output, RunHosts, command, option
 from ipexctl.commands.summary_file import check_summary, write_summary
 from ipexctl.errors import UserError
+from ipexctl.node.common.fix import Fix
 from ipexctl.run.ps import KnownRun
 from ipexctl.run.wait import first_failure
 from ipexctl.text import printable
@@ -68,7 +69,10 @@ def show_waited(result: KnownRun, *, quiet: bool) -> None:
     elif result.reason:
         print_with_fix(printable(f"run {run}: its end was not seen: {result.reason}"), result.fix)
     else:
-        print_with_fix(f"run {run} is still running after --timeout", f"ipexctl wait {run}, or ipexctl attach {run}")
+        print_with_fix(
+            f"run {run} is still running after --timeout",
+            Fix(f"`ipexctl wait {run}`, or `ipexctl attach {run}`"),
+        )
 
 
 def as_json(results: Sequence[KnownRun], exit_code: int) -> dict[str, Any]:

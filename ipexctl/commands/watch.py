@@ -17,6 +17,7 @@ from ipexctl.commands.interrupt import Interrupt, Leave, handling_signals
 from ipexctl.commands.shared_options import Output, ViewOptions
 from ipexctl.errors import OutputError
 from ipexctl.limits import STOP_DELIVERY, STOPPED_RUN_SILENCE
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.records import RunStatus
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import Connector
@@ -154,17 +155,17 @@ class _Watching:
         is_cut_short = self._view.drops_output and self._cancel.thrown
         is_stopped = self.code is not None and not self._is_detached and (ended is None or is_cut_short)
         if ended is None and self._not_stopped:
-            print_message(f"{printable(self._not_stopped)}\nrun {run} may still be running: ipexctl stop {run}")
+            print_message(Fix(f"{printable(self._not_stopped)}\nrun {run} may still be running: `ipexctl stop {run}`"))
         elif ended is None and self._is_queued():
-            print_message(f"run {run} stays in the queue\n  ipexctl attach {run}, ipexctl stop {run}")
+            print_message(Fix(f"run {run} stays in the queue\n  `ipexctl attach {run}`, `ipexctl stop {run}`"))
         elif is_stopped or self._has_left_ended():
-            print_message(f"run {run} is over; not all of its output was shown: ipexctl logs {run}")
+            print_message(Fix(f"run {run} is over; not all of its output was shown: `ipexctl logs {run}`"))
         elif ended is None and not self._view.detached:
             print_message(self._record.call_text(left_text(run)))
         if self.code is not None:
             return self.code
         if not self._record.is_kept and ended is not None and ended.status is not None and ended.status.code:
-            print_message(self._record.call_text(f"ipexctl why {run}"))
+            print_message(self._record.call_text(Fix(f"`ipexctl why {run}`")))
         elif ended is not None and ended.status is not None and ended.status.state == "failed":
             from ipexctl.commands.why_command import cause_lines
             from ipexctl.run.why.why import cause_from_copy
@@ -222,9 +223,9 @@ class _Watching:
             if self._over.is_set():
                 leave("left before all was shown\n")
             elif self._is_signalled:
-                leave(f"exited without waiting; run {run} is being stopped: ipexctl why {run} shows its end\n")
+                leave(Fix(f"exited without waiting; run {run} is being stopped: `ipexctl why {run}` shows its end\n"))
             else:
-                leave(f"exited without waiting; run {run} may still be running: ipexctl stop {run}\n")
+                leave(Fix(f"exited without waiting; run {run} may still be running: `ipexctl stop {run}`\n"))
 
     def _stop_when_asked(self) -> None:
         """Thread: stop the run when a key or signal requests it; the follower continues and shows the end."""
@@ -242,7 +243,9 @@ class _Watching:
 
     def _stop(self) -> None:
         if not self._record.is_kept:
-            raise HostError(f"{explain_foreign_run(self._record)}; ipexctl stop {self._record.id} --force stops it")
+            raise HostError(
+                Fix(f"{explain_foreign_run(self._record)}; `ipexctl stop {self._record.id} --force` stops it")
+            )
         cancel = Cancel()
         with closing(self._connector.open(self._record.node0, cancel)) as session:
             stopped = stop(session, self._record, number=self._number, cancel=cancel, on_signalled=self._on_signalled)

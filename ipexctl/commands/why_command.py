@@ -17,6 +17,7 @@ from ipexctl.commands.run_calls import begun, call_about_runs, chosen_ranks, fin
 from ipexctl.commands.shared_options import RANKS, RUN, TIMEOUT, Output, RunHosts, command, flag, is_on_command_line
 from ipexctl.errors import CallError, Interrupted, UserError
 from ipexctl.known_errors.match import Cause
+from ipexctl.node.common.fix import Fix, clauses, parts_of
 from ipexctl.node.common.records import FINAL, RunStatus
 from ipexctl.option_declaration import check_seconds
 from ipexctl.remote.outcome import Cancelled
@@ -27,7 +28,7 @@ from ipexctl.run.stack_dump import ProfileAnswer
 from ipexctl.run.why.diagnosis import Diagnosis, Line
 from ipexctl.run.why.why import WhyResult
 from ipexctl.text import format_clock, printable
-from ipexctl.ui.messages import paint, print_message, print_with_fix, wants_color, wrap_text
+from ipexctl.ui.messages import paint, print_message, print_with_fix, wants_color, wrap_fix, wrap_text
 from ipexctl.ui.results import group_by, value_json
 from ipexctl.ui.run.end_of_run import network_text, throughput_text
 from ipexctl.ui.stacks_output import show_json, show_over, show_stacks
@@ -56,7 +57,7 @@ def why_command(
     """
     check_seconds("--timeout", timeout)
     if not stacks and any(is_on_command_line(ctx, name) for name in ("ranks", "everything")):
-        raise UserError("-r and --all choose stacks", fix="ipexctl why --stacks")
+        raise UserError("-r and --all choose stacks", fix=Fix("`ipexctl why --stacks`"))
     if stacks and profile:
         raise UserError("--stacks and --profile are two answers", fix="leave one of them out")
     record = find_run(run, where, output)
@@ -78,7 +79,7 @@ def profile_live(record: RunRecord, output: Output, *, timeout: float | None = N
             found = request_profile(record, caller, timeout=timeout)
         except (CallError, Cancelled) as error:
             if interrupt.code is not None or isinstance(error, Cancelled):
-                print_message(f"ranks that got the request are profiled\n  to see it: ipexctl why {record.id}")
+                print_message(Fix(f"ranks that got the request are profiled\n  to see it: `ipexctl why {record.id}`"))
                 raise Interrupted(interrupt.code or 130) from None
             print_with_fix(error.message, error.fix)
             return error.exit_code, ()
@@ -225,9 +226,13 @@ def lines_of(answer: WhyResult, columns: int = 0, *, colors: bool = False) -> It
             source = f" (in the output of rank {cause.rank} on {cause.host})"
         for line in _folded(f"{_CONFIDENCE_LABELS[cause.confidence]}{source}: {cause.sentence}", columns, ""):
             yield paint(line, "1", on=colors)
-        for clause in cause.fix.split("; "):
+        for clause in clauses(cause.fix):
             yield from _fix_lines(clause, columns)
-    commands = [command for command in diagnosis.next if cause is None or not _contains(cause.fix, command)]
+    commands = [
+        command
+        for command in diagnosis.next
+        if cause is None or command not in map(str, Fix.of(parts_of(cause.fix)).commands)
+    ]
     if commands:
         yield ""
         for index, command in enumerate(commands):
@@ -256,10 +261,6 @@ def _failed_call(failed: FailedCall, columns: int, *, colors: bool) -> Iterator[
         yield from _fix_lines(line, columns)
 
 
-def _contains(fix: str, command: str) -> bool:
-    return any(part.strip() == command for piece in fix.split("; ") for part in (piece, piece.rpartition(": ")[2]))
-
-
 def _last_lines(lines: Sequence[Line], whose: str, columns: int, *, colors: bool) -> Iterator[str]:
     limit = columns * _ROWS_OF_A_LINE - 8 if columns else _PIPED
     stream = ""
@@ -279,14 +280,10 @@ def _cut(text: str, limit: int) -> str:
 
 
 def _fix_lines(clause: str, columns: int) -> Iterator[str]:
-    """A command at the end of a clause stays on one line, to be copied."""
-    text, colon, command = clause.rpartition(": ")
-    if not columns or len(clause) + 2 <= columns or not command.startswith("ipexctl "):
-        yield from _folded(clause, columns, "  ")
+    if not columns:
+        yield f"  {printable(str(clause))}"
         return
-    if text:
-        yield from _folded(text + colon.rstrip(), columns, "  ")
-    yield f"    {printable(command)}"
+    yield from wrap_fix(clause, min(columns, _WIDE), "  ", "    ")
 
 
 def _folded(text: str, columns: int, indent: str) -> Iterator[str]:
@@ -299,4 +296,4 @@ def _folded(text: str, columns: int, indent: str) -> Iterator[str]:
 def cause_lines(run: str, cause: Cause | None) -> list[str]:
     """Lines for the end of a failed run: the likely cause, and the command that tells more."""
     known = [f"  {_CONFIDENCE_LABELS[cause.confidence]}: {printable(cause.sentence)}"] if cause is not None else []
-    return [*known, f"  why, and what to do: ipexctl why {run}"]
+    return [*known, Fix(f"  why, and what to do: `ipexctl why {run}`")]

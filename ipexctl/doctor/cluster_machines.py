@@ -8,6 +8,7 @@ from typing import Final
 from ipexctl.doctor.finding import ClusterContext, ClusterRule, Finding, few, groups, odd_ones, size, span, usable_cores
 from ipexctl.facts.cpu import TIERS, X86
 from ipexctl.launch.topology import default_ranks, numa_nodes
+from ipexctl.node.common.fix import Fix
 from ipexctl.text import format_count
 
 _LEAVE_OUT: Final = "train without them (--limit '!NAME,!NAME'), or accept it"
@@ -84,7 +85,7 @@ def tiers(cluster: ClusterContext) -> Iterator[Finding]:
         "warn",
         f"{weakest}, but {best} elsewhere: every rank waits for these hosts. The others alone train faster if each of "
         f"them is at least {needed:.0f}% faster",
-        f"measure it: ipexctl doctor --smoke; then {_LEAVE_OUT}",
+        Fix("measure it: `ipexctl doctor --smoke`; then {leave_out}", leave_out=_LEAVE_OUT),
         tuple(found[weakest]),
     )
 

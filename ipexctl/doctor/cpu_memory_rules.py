@@ -11,6 +11,7 @@ from typing import Final
 
 from ipexctl.doctor.finding import GB, MB, Finding, HostContext, HostRule, Level, size, usable_cores
 from ipexctl.facts.cpu import TIERS, X86, Cpu, Tier
+from ipexctl.node.common.fix import Fix
 from ipexctl.text import format_count
 
 LEAVE_OUT: Final = "leave the host out: --limit '!NAME'"
@@ -166,7 +167,7 @@ def governor(host: HostContext) -> Iterator[Finding]:
             "info",
             f"The clock governor is {host.facts.cpu.governor}: cores may take long to reach full speed, and one slow "
             "host slows all",
-            "as root: cpupower frequency-set -g performance",
+            Fix("as root: `cpupower frequency-set -g performance`"),
         )
 
 
@@ -266,7 +267,7 @@ def busy_memory(host: HostContext) -> Iterator[Finding]:
         "warn",
         f"Only {size(memory.available)} of {size(memory.total)} memory is free: other programs use the rest, and ranks "
         "may be killed (signal 9)",
-        "to see which programs: ps -eo user,rss,args --sort=-rss | head",
+        Fix("to see which programs: `ps -eo user,rss,args --sort=-rss | head`"),
     )
 
 
@@ -283,7 +284,7 @@ def huge_pages(host: HostContext) -> Iterator[Finding]:
         "warn" if share >= 0.2 else "info",
         f"{size(idle)} are reserved as huge pages and unused: PyTorch doesn't use huge pages, so this memory is lost "
         "to training",
-        "if no database, VM or DPDK program of this host needs them, as root: sysctl vm.nr_hugepages=0",
+        Fix("if no database, VM or DPDK program of this host needs them, as root: `sysctl vm.nr_hugepages=0`"),
     )
 
 
@@ -293,7 +294,7 @@ def transparent_huge_pages(host: HostContext) -> Iterator[Finding]:
             "memory.thp",
             "info",
             "Transparent huge pages are off: with them, three trainings took 9 to 19% less time on two cores of a Xeon",
-            "as root: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
+            Fix("as root: `echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`"),
         )
 
 
@@ -305,7 +306,9 @@ def swap(host: HostContext) -> Iterator[Finding]:
             "info",
             f"{size(memory.swap)} of swap: a rank that is too large for memory becomes slow instead of failing, and "
             "all others wait",
-            "on a host for training only, if its free memory exceeds its used swap (free -h), as root: swapoff -a",
+            Fix(
+                "on a host for training only, if its free memory exceeds its used swap (free -h), as root: `swapoff -a`"
+            ),
         )
 
 
@@ -314,9 +317,9 @@ def shared_memory(host: HostContext) -> Iterator[Finding]:
     if memory.shm_size is None:
         return
     enough = GB if memory.usable is None else min(GB, memory.usable // 8)
-    bigger = (
-        "use docker run --shm-size=8g or --ipc=host; in Kubernetes an emptyDir with medium: Memory at /dev/shm; "
-        "as root, if free -h shows that much: mount -o remount,size=8G /dev/shm"
+    bigger = Fix(
+        "use docker run --shm-size=8g or --ipc=host; in Kubernetes an emptyDir with medium: Memory at /dev/shm; as "
+        "root, if free -h shows that much: `mount -o remount,size=8G /dev/shm`"
     )
     if memory.shm_size < max(enough, _SHM_OF_DOCKER + 1):
         yield Finding(
@@ -332,8 +335,10 @@ def shared_memory(host: HostContext) -> Iterator[Finding]:
             "warn",
             f"Shared memory (/dev/shm) is full ({size(memory.shm_free)} of {size(memory.shm_size)} free): ranks crash "
             "with a bus error (signal 7)",
-            'list your files there: find /dev/shm -user "$(id -un)" -ls; once ipexctl doctor shows no live run on this '
-            "host, remove those that no process uses: fuser -v FILE prints nothing for them",
+            Fix(
+                'list your files there: `find /dev/shm -user "$(id -un)" -ls`; once `ipexctl doctor` shows no live run '
+                "on this host, remove those that no process uses: fuser -v FILE prints nothing for them"
+            ),
         )
 
 

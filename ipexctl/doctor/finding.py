@@ -19,6 +19,7 @@ from ipexctl.facts.system_facts import RunSupervisor
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.internal_addresses import HostAddresses
 from ipexctl.launch.topology import Dtype, dtype, recommended_layout
+from ipexctl.node.common.fix import Fix, join_fixes, parts_of
 from ipexctl.node.common.liveness import Sight, sight_of
 from ipexctl.stack.resolve.model import StackPlan, Undecided
 from ipexctl.text import printable
@@ -45,7 +46,7 @@ def recommend(
     if not hosts:
         return None
     if isinstance(chosen, Refusal):
-        reasons = {"stack": f"{chosen.reason}; {chosen.fix}" if chosen.fix else chosen.reason}
+        reasons: dict[str, str] = {"stack": join_fixes((chosen.reason, chosen.fix))}
         return Recommendation(None, (), None, None, None, None, None, _iface(hosts, internal), reasons)
     reasons = {"stack": chosen.reason.text}
     candidates = (chosen,) if isinstance(chosen, StackPlan) else chosen.candidates
@@ -101,7 +102,9 @@ class Finding(NamedTuple):
     @property
     def pasteable_fix(self) -> str:
         """The fix with host names in `--limit`, where the rules write NAME."""
-        return _EXCLUDED.sub("'" + ",".join(f"!{name}" for name in self.hosts) + "'", self.fix)
+        excluded = "'" + ",".join(f"!{name}" for name in self.hosts) + "'"
+        parts = parts_of(self.fix)
+        return Fix.of(_EXCLUDED.sub(excluded, part) if isinstance(part, str) else part for part in parts)
 
 
 def worst(findings: Iterable[Finding]) -> Level:
@@ -222,7 +225,7 @@ def open_ports(hosts: Sequence[str], internal: Mapping[str, str], facts: Mapping
     low, high = _port_range(hosts, facts)
     source, version = _network_of(hosts, internal, facts)
     kinds = {kind for name in hosts if (there := facts.get(name)) for kind in there.security.firewall}
-    commands = []
+    commands: list[str] = []
     if "firewalld" in kinds:
         commands.append(
             f"sudo firewall-cmd --permanent --add-rich-rule='rule family=ipv{version} source address={source}"
@@ -233,8 +236,8 @@ def open_ports(hosts: Sequence[str], internal: Mapping[str, str], facts: Mapping
     if not commands:
         tables = "ip6tables" if version == 6 else "iptables"
         commands.append(f"sudo {tables} -I INPUT -p tcp -s {source} --dport {low}:{high} -j ACCEPT")
-    how = f": {' or '.join(commands)}" if source else ", in the firewall"
-    return (
+    how = ": " + " or ".join(f"`{command}`" for command in commands) if source else ", in the firewall"
+    return Fix(
         f"open ports {low}-{high} to the nodes{how}; in a cloud, in the security group too."
         " If only a few ports can be opened, I_MPI_PORT_RANGE limits Intel MPI to them, but not gloo"
     )
@@ -247,7 +250,8 @@ def close_ports(hosts: Sequence[str], internal: Mapping[str, str], facts: Mappin
         return f"close ports {low}-{high} to other networks, in the firewall or, in a cloud, in the security group"
     tables = "ip6tables" if version == 6 else "iptables"
     rule = f"INPUT ! -i lo -p tcp --syn ! -s {source} --dport {low}:{high} -j REJECT"
-    return f"close ports {low}-{high} to other networks: sudo {tables} -I {rule}; in a cloud, in the security group"
+    where = "in a cloud, in the security group"
+    return Fix(f"close ports {low}-{high} to other networks: `sudo {tables} -I {rule}`; {where}")
 
 
 def _port_range(hosts: Sequence[str], facts: Mapping[str, Facts]) -> tuple[int, int]:

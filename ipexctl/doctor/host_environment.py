@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from ipexctl.doctor.finding import Finding, HostContext, HostRule, Level, few
+from ipexctl.node.common.fix import Fix
 
 
 class VariableRule(NamedTuple):
@@ -94,7 +95,7 @@ _RULES: Final = (
 
 def _unset(names: list[str]) -> str:
     """Only suggest to remove variables in the user's own files, because other accounts may need those in /etc."""
-    search = f"grep -ns {names[0]} ~/.bashrc ~/.profile /etc/environment /etc/profile.d/*"
+    search = Fix(f"`grep -ns {names[0]} ~/.bashrc ~/.profile /etc/environment /etc/profile.d/*`")
     return f"{search} shows where: comment it out in your own login files, and ask root about those in /etc"
 
 
@@ -187,7 +188,7 @@ def conda(host: HostContext) -> Iterator[Finding]:
             "info",
             f"conda activates {variables['CONDA_PREFIX'][:50]} at every login: it slows down each ssh login, and its "
             "mpirun and python come first on PATH",
-            "conda config --set auto_activate_base false",
+            Fix("`conda config --set auto_activate_base false`"),
         )
     elif variables.get("VIRTUAL_ENV"):
         yield Finding(

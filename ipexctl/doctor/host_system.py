@@ -11,6 +11,7 @@ from ipexctl.facts.system_facts import RunProcess
 from ipexctl.hosts.allocation import SCHEDULERS
 from ipexctl.launch.other_runs import time_of
 from ipexctl.limits import SLOW_SHELL
+from ipexctl.node.common.fix import Fix
 from ipexctl.text import printable, short_list
 
 _ENV: Final = 10 * GB
@@ -18,9 +19,9 @@ _MOST_PIDS: Final = 16
 """Processes named in a command: the oldest ones, because the others are mostly their children."""
 _MOST_RUNS: Final = 3
 _NO_HOME: Final = "use another directory with --home DIR, an absolute path that all hosts have"
-_ROOM: Final = (
-    "ipexctl ps --prune removes old runs; while no run is alive and nobody installs, ipexctl envs --prune removes "
-    f"wheels and environments without a name; or {_NO_HOME}"
+_ROOM: Final = Fix(
+    "`ipexctl ps --prune` removes old runs; while no run is alive and nobody installs, `ipexctl envs "
+    f"--prune` removes wheels and environments without a name; or {_NO_HOME}"
 )
 
 
@@ -37,7 +38,7 @@ def complete_probe(host: HostContext) -> Iterator[Finding]:
             "tools.no_awk",
             "warn",
             "No awk: CPU, memory and limits of this host are unknown, and a run uses one core there",
-            "as root: apt-get install -y mawk; on RHEL or Fedora: dnf install -y gawk",
+            Fix("as root: `apt-get install -y mawk`; on RHEL or Fedora: `dnf install -y gawk`"),
         )
     if host.facts.complete and not cut:
         return
@@ -57,7 +58,7 @@ def left_by_trust(host: HostContext) -> Iterator[Finding]:
             "trust.left",
             "info",
             "~/.ssh/authorized_keys still has the line of ipexctl trust: it lets a key on node0 in, which no run needs",
-            "ipexctl trust --revoke",
+            Fix("`ipexctl trust --revoke`"),
         )
 
 
@@ -68,8 +69,10 @@ def login(host: HostContext) -> Iterator[Finding]:
             "warn",
             f"The login shell took {host.shell_seconds:.0f} s to start a command: every step of ipexctl and every "
             "start of ranks on this host waits as long",
-            "on the host, measure: time bash -ic exit; unless programs need what ~/.bashrc sets, let commands over "
-            "ssh skip it: sed -i '1i [[ $- == *i* ]] || return' ~/.bashrc",
+            Fix(
+                "on the host, measure: time bash -ic exit; unless programs need what ~/.bashrc sets, let commands "
+                "over ssh skip it: `sed -i '1i [[ $- == *i* ]] || return' ~/.bashrc`"
+            ),
         )
     if host.has_one_session:
         yield Finding(
@@ -77,8 +80,10 @@ def login(host: HostContext) -> Iterator[Finding]:
             "info",
             "sshd opens one session per connection (MaxSessions 1): each further command needs a connection of its "
             "own, which takes longer",
-            "as root: sed -i 's/^\\s*MaxSessions\\s.*/MaxSessions 10/I' /etc/ssh/sshd_config "
-            "/etc/ssh/sshd_config.d/*.conf; sshd -t && systemctl reload sshd",
+            Fix(
+                "as root: `sed -i 's/^\\s*MaxSessions\\s.*/MaxSessions 10/I' /etc/ssh/sshd_config "
+                "/etc/ssh/sshd_config.d/*.conf; sshd -t && systemctl reload sshd`"
+            ),
         )
 
 
@@ -158,7 +163,9 @@ def writable_home(host: HostContext) -> Iterator[Finding]:
     if read_only or (disk.writable is False and disk.total is not None and host.facts.has_finished("home")):
         # After errors the kernel makes a filesystem read-only, and later writes are lost.
         point = (disk.mount.point if disk.mount else "PATH")[:40]
-        remount = f"as root, and only if dmesg shows no errors of that disk: mount -o remount,rw {point}; or "
+        remount = Fix(
+            "as root, and only if dmesg shows no errors of that disk: `mount -o remount,rw {point}`; or ", point=point
+        )
         yield Finding(
             "home.read_only",
             "fail",
@@ -256,8 +263,10 @@ def load(host: HostContext) -> Iterator[Finding]:
             "warn",
             f"Other programs compute on this host now (load {now:.0f} on {cores} cores): every rank waits at each step "
             "for the ranks on this host",
-            "see which programs: ps -eo user,pcpu,etime,args --sort=-pcpu | head; if they stay, "
-            "let waiting threads sleep earlier: ipexctl run -x GOMP_SPINCOUNT=60000",
+            Fix(
+                "see which programs: ps -eo user,pcpu,etime,args --sort=-pcpu | head; if they stay, let waiting "
+                "threads sleep earlier: `ipexctl run -x GOMP_SPINCOUNT=60000`"
+            ),
         )
 
 
@@ -276,7 +285,9 @@ def runs(host: HostContext) -> Iterator[Finding]:
             "info",
             f"Run {few([run[:30] for run in alive], 2)} is running according to its record: a second run on the "
             "same cores slows both down",
-            f"to see it: ipexctl ps; wait until it ends or, if it is no longer needed: ipexctl stop {alive[0]}",
+            Fix(
+                f"to see it: `ipexctl ps`; wait until it ends or, if it is no longer needed: `ipexctl stop {alive[0]}`"
+            ),
         )
 
 
@@ -295,8 +306,10 @@ def other_accounts(host: HostContext) -> Iterator[Finding]:
         "activity.other_accounts",
         "warn",
         f"Another account runs here: {'; '.join(texts)}{more}. A second run on the same cores slows both down",
-        "use ipexctl run --wait S to wait for its end, or run --exclusive to refuse; or leave the host out: "
-        "--limit '!NAME'",
+        Fix(
+            "use `ipexctl run --wait S` to wait for its end, or run --exclusive to refuse; or leave the host out: "
+            "--limit '!NAME'"
+        ),
     )
 
 
@@ -312,8 +325,10 @@ def leftovers(host: HostContext) -> Iterator[Finding]:
                 "activity.leftovers",
                 "warn",
                 f"Run {run} has processes on this host, and ipexctl cannot tell if it is alive: {state.reason}",
-                "to see its state: ipexctl ps on the machine that started the run, or ipexctl doctor with its node0 "
-                "among the hosts",
+                Fix(
+                    "to see its state: `ipexctl ps` on the machine that started the run, or `ipexctl doctor` with "
+                    "its node0 among the hosts"
+                ),
             )
         elif state.life == "ended":
             pids = [process.pid for process in sorted(processes, key=lambda process: (process.start or 0, process.pid))]
@@ -322,9 +337,12 @@ def leftovers(host: HostContext) -> Iterator[Finding]:
                 "warn",
                 f"Run {run} has ended ({state.reason}), but some of its processes remain here: they may occupy "
                 "cores, memory and ports",
-                "ranks without a supervisor end within a minute: then run ipexctl doctor again. To list the processes "
-                f"on this host: ps -o pid,lstart,args -p {','.join(map(str, pids[:_MOST_PIDS]))}; to end them: "
-                f"{_end_of_run(run, pids[:_MOST_PIDS])}",
+                Fix(
+                    "ranks without a supervisor end within a minute: then run `ipexctl doctor` again. To "
+                    "list the processes on this host: ps -o pid,lstart,args -p "
+                    f"{','.join(map(str, pids[:_MOST_PIDS]))}; to end them: "
+                    f"`{_end_of_run(run, pids[:_MOST_PIDS])}`"
+                ),
             )
 
 
@@ -341,7 +359,10 @@ def selinux(host: HostContext) -> Iterator[Finding]:
             "security.selinux",
             "info",
             "SELinux is enforcing: sshd may refuse keys if the home is on NFS or in an unusual directory",
-            "if ssh refuses a key: restorecon -R ~/.ssh; as root, for an NFS home: setsebool -P use_nfs_home_dirs 1",
+            Fix(
+                "if ssh refuses a key: `restorecon -R ~/.ssh`; as root, for an NFS home: `setsebool -P "
+                "use_nfs_home_dirs 1`"
+            ),
         )
 
 

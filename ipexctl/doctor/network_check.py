@@ -17,6 +17,7 @@ from ipexctl.doctor.finding import Finding, merge_findings
 from ipexctl.facts.facts import Facts
 from ipexctl.hosts.host import Host
 from ipexctl.limits import CHECKED_CONNECTION, NETWORK_CHECK, SLOW_SHELL, SLOWEST_SHELL
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.network.ports import connect
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import SessionPool
@@ -227,7 +228,7 @@ def _lost_hosts(lost: Mapping[str, HostError]) -> tuple[Finding, ...]:
             f"It answered at first and then stopped: {error.reason}. A run with this host would fail in the same way.",
             error.fix
             if error.fix and "--timeout" not in error.fix
-            else "check the machine and its cable, then run ipexctl doctor again",
+            else Fix("check the machine and its cable, then run `ipexctl doctor` again"),
             (name,),
         )
         for name, error in lost.items()

@@ -25,6 +25,7 @@ from ipexctl.doctor.finding import (
 from ipexctl.facts.facts import joining_addresses
 from ipexctl.hosts.host import is_loopback
 from ipexctl.hosts.internal_addresses import Network, common_networks
+from ipexctl.node.common.fix import Fix
 
 _KINDS: Final = {"docker": "docker", "libvirt": "libvirt", "veth": "containers"}
 
@@ -114,7 +115,7 @@ def internal_address(host: HostContext) -> Iterator[Finding]:
             "warn",
             f"{given} is set as the address for other hosts, but no interface of this host has it: ranks can't listen "
             "on it",
-            "to see its addresses: ip addr; put one that the others reach after internal= in the hostfile",
+            Fix("to see its addresses: `ip addr`; put one that the others reach after internal= in the hostfile"),
         )
 
 
@@ -129,8 +130,10 @@ def default_route(host: HostContext) -> Iterator[Finding]:
             "network.no_default_route",
             "info",
             "No default route: this host can't download wheels, models or data by itself",
-            "ipexctl install sends wheels from another host, ipexctl push hf:org/model sends models of the Hugging "
-            "Face Hub",
+            Fix(
+                "`ipexctl install` sends wheels from another host, `ipexctl push hf:org/model` sends models of the "
+                "Hugging Face Hub"
+            ),
         )
 
 
@@ -180,7 +183,10 @@ def port_range(host: HostContext) -> Iterator[Finding]:
             "warn",
             f"Only ports {span[0]}-{span[1]} are available for connections: many ranks use them up ('Cannot assign "
             "requested address')",
-            "if no firewall rule depends on this range, as root: sysctl net.ipv4.ip_local_port_range='32768 60999'",
+            Fix(
+                "if no firewall rule depends on this range, as root: `sysctl net.ipv4.ip_local_port_range='32768 "
+                "60999'`"
+            ),
         )
 
 
@@ -290,7 +296,10 @@ def mtu(cluster: ClusterContext) -> Iterator[Finding]:
             "warn",
             f"The MTU is {few([str(size) for size in others], 3)} bytes, but {usual} on the other hosts: ssh "
             "works, but large messages may be lost, and training hangs",
-            f"as root, if the switch supports such packets: ip link set dev {_common_nic(cluster, names)} mtu {usual}",
+            Fix(
+                f"as root, if the switch supports such packets: `ip link set dev {_common_nic(cluster, names)} mtu "
+                f"{usual}`"
+            ),
             names,
         )
 
@@ -424,7 +433,7 @@ def clocks(cluster: ClusterContext) -> Iterator[Finding]:
         "warn",
         f"{'These clocks differ' if len(known) == 2 else 'The clock is off'} by {_duration(abs(worst))}: the order "
         "of log lines is wrong, files may have times in the future, and certificates may be refused",
-        "as root: timedatectl set-ntp true, or chronyc makestep",
+        Fix("as root: `timedatectl set-ntp true`, or chronyc makestep"),
         tuple(concerned),
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import shlex
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, get_args
@@ -12,7 +11,8 @@ from ipexctl.doctor.finding import Finding, close_ports, merge_findings, open_po
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import GLOO_MENDED, Env, has_gloo_overflow, package_command
 from ipexctl.hosts.nodeset import fold
-from ipexctl.option_declaration import DEFAULT_ENV
+from ipexctl.node.common.fix import Fix
+from ipexctl.option_declaration import install_command
 from ipexctl.remote.node_call import NO_PYTHON
 from ipexctl.remote.reply import Reply
 from ipexctl.text import printable
@@ -170,13 +170,15 @@ def _overflow(
     newer = "{}.{}".format(*GLOO_MENDED)
     message = f"gloo of torch {env.torch} ({env.name[:30]}) lets anyone who reaches a rank's port write into the rank"
     message += ", and other networks reach these ports" if is_open else ": keep these ports closed to other networks"
-    option = f" --env {shlex.quote(env.name[:40])}" if env.name != DEFAULT_ENV else ""
-    fix = f"ipexctl install{option} --torch {newer} (its gloo checks incoming data)"
-    if is_open:
-        return Finding(
-            "stack.gloo_overflow", "warn", message, f"{close_ports([name], internal, facts)}; or {fix}", (name,)
-        )
-    return Finding("stack.gloo_overflow", "info", message, f"nothing to do in a network you trust; else {fix}", (name,))
+    install = install_command(env.name[:40]).with_words("--torch", newer)
+    closing = close_ports([name], internal, facts)
+    fix = Fix(
+        "{closing}; or {install}" if is_open else "nothing to do in a network you trust; else {install}",
+        closing=closing,
+        install=install,
+    )
+    fix += " (its gloo checks incoming data)"
+    return Finding("stack.gloo_overflow", "warn" if is_open else "info", message, fix, (name,))
 
 
 def _not_reachable(hosts: tuple[str, ...], internal: Mapping[str, str]) -> Finding:

@@ -5,7 +5,6 @@ by one path. Other differences (distribution, libc, Pythons) usually don't matte
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from typing import Final
 
@@ -30,7 +29,8 @@ from ipexctl.facts.software import (
     running_pythons,
     ways_to_python,
 )
-from ipexctl.option_declaration import DEFAULT_ENV
+from ipexctl.node.common.fix import Fix
+from ipexctl.option_declaration import install_command
 from ipexctl.stack.env.record import read_record
 
 FIRST: Final = (3, 9)
@@ -103,7 +103,7 @@ def pythons(host: HostContext) -> Iterator[Finding]:
             "python.too_new",
             "info",
             f"Python {versions}, but none of 3.9 to 3.13: PyTorch has wheels for it, IPEX does not",
-            f"nothing to do without IPEX; with it: {python_without_root('3.12')}",
+            "nothing to do without IPEX; with it: " + python_without_root("3.12"),
         )
 
 
@@ -144,7 +144,7 @@ def changed_packages(host: HostContext) -> Iterator[Finding]:
                 "fail",
                 f"Environment {env.name[:40]} has torch {env.torch} with {' and '.join(wrong)}: these fit only the "
                 "torch they were built for, and fail at import",
-                "run ipexctl install again, and don't change torch there with pip",
+                Fix("run `ipexctl install` again, and don't change torch there with pip"),
             )
         elif mismatch := _mpi_mismatch(env):
             yield mismatch
@@ -167,7 +167,7 @@ def _replaced(env: Env) -> Finding | None:
         "env.drift",
         "warn",
         f"Environment {env.name[:40]} has changed since it was installed and verified: {few(changed, 3)}",
-        "run ipexctl install again to restore it; add your own packages with --with",
+        Fix("run `ipexctl install` again to restore it; add your own packages with --with"),
     )
 
 
@@ -180,7 +180,7 @@ def _mpi_mismatch(env: Env) -> Finding | None:
         "warn",
         f"Environment {env.name[:40]} has oneCCL {env.oneccl} with Intel MPI {env.mpi}: oneCCL needs 2021.15 and may "
         "crash at the first collective",
-        "run ipexctl install again, and don't change impi-rt there with pip",
+        Fix("run `ipexctl install` again, and don't change impi-rt there with pip"),
     )
 
 
@@ -193,14 +193,14 @@ def dead_envs(host: HostContext) -> Iterator[Finding]:
                 "env.broken",
                 "warn",
                 f"The Python of environment {env.name[:40]} is gone (removed or upgraded), so nothing in it starts",
-                "ipexctl install with the same options rebuilds it, only on the hosts that need it",
+                Fix("`ipexctl install` with the same options rebuilds it, only on the hosts that need it"),
             )
         elif env.lost:
             yield Finding(
                 "env.broken",
                 "warn",
                 f"Environment {env.name[:40]} has lost the files of {few(env.lost, 3)}: scripts that import it fail",
-                "ipexctl install with the same options rebuilds it, only on the hosts that need it",
+                Fix("`ipexctl install` with the same options rebuilds it, only on the hosts that need it"),
             )
 
 
@@ -214,7 +214,7 @@ def mpis(host: HostContext) -> Iterator[Finding]:
             "mpi.missing",
             "info",
             "No mpirun is installed; mpirun starts the ranks on all hosts",
-            "nothing to do: ipexctl install installs Intel MPI in the environment, without root",
+            Fix("nothing to do: `ipexctl install` installs Intel MPI in the environment, without root"),
         )
     kinds = {"mpich": "MPICH", "openmpi": "Open MPI", "intel": "Intel MPI", "mvapich": "MVAPICH"}
     flavors = list(dict.fromkeys(kinds[mpi.flavor] for mpi in found if mpi.flavor in kinds))
@@ -238,7 +238,7 @@ def libraries(host: HostContext) -> Iterator[Finding]:
             "info",
             f"Environment {with_ipex[0][:40]} has no Intel OpenMP library (libiomp5): IPEX uses libgomp, which is "
             "often a little slower",
-            "ipexctl install --with intel-openmp",
+            Fix("`ipexctl install --with intel-openmp`"),
         )
     if "libtcmalloc" not in have and "libjemalloc" not in have:
         yield Finding(
@@ -273,7 +273,7 @@ def compiler(host: HostContext) -> Iterator[Finding]:
             "compiler.missing",
             "info",
             "There is no g++, which torch.compile needs" + "; Python.h is there" * has_headers,
-            "only for scripts that compile: ipexctl install --with-compiler",
+            Fix("only for scripts that compile: `ipexctl install --with-compiler`"),
         )
 
 
@@ -294,8 +294,8 @@ def tools(host: HostContext) -> Iterator[Finding]:
             "tools.no_ssh",
             "fail",
             "No ssh on node0: mpirun on node0 starts the ranks of all other hosts by ssh",
-            f"{package_command(host.facts, 'openssh-client', 'openssh-clients', 'openssh-clients')}; "
-            "or put another host first in the hostfile",
+            package_command(host.facts, "openssh-client", "openssh-clients", "openssh-clients")
+            + "; or put another host first in the hostfile",
         )
 
 
@@ -359,8 +359,11 @@ def different_pythons(cluster: ClusterContext) -> Iterator[Finding]:
         "warn",
         f"No Python of 3.9 to 3.13 is on all hosts: these hosts lack {_dotted(usual)}, which most have, and an "
         "environment needs the same Python on all hosts",
-        f"as root: apt-get install -y python{_dotted(usual)} python{_dotted(usual)}-venv (dnf install -y "
-        f"python{_dotted(usual)}); {python_without_root(_dotted(usual))}",
+        Fix(
+            f"as root: `apt-get install -y python{_dotted(usual)} python{_dotted(usual)}-venv` (dnf install -y "
+            f"python{_dotted(usual)}); "
+        )
+        + python_without_root(_dotted(usual)),
         without,
     )
 
@@ -444,15 +447,15 @@ def stacks(cluster: ClusterContext) -> Iterator[Finding]:
         at = next(place for place, value in enumerate(usual) if value != others[0][place])
         part = _NAMES.get(_PARTS[at], _PARTS[at])
         torch, ipex = minor_of(usual[0]), minor_of(usual[1])
-        env = f" --env {shlex.quote(name[:40])}" if name != DEFAULT_ENV else ""
-        version = f" --ipex {_dotted(ipex)}" if ipex else f" --torch {_dotted(torch)}" if torch else ""
+        version = ("--ipex", _dotted(ipex)) if ipex else ("--torch", _dotted(torch)) if torch else ()
+        install = install_command(name[:40]).with_words(*version)
         yield Finding(
             "cluster.mixed_stacks",
             "fail",
             f"Environment {name[:30]} differs: {part} is {others[0][at] or 'missing'} here and "
             f"{usual[at] or 'missing'} on the other hosts; ranks with different versions hang or crash at the first "
             "collective",
-            f"give all hosts the version that most have: ipexctl install{env}{version}",
+            Fix("give all hosts the version that most have: {install}", install=install),
             names,
         )
 
@@ -467,7 +470,7 @@ def missing_envs(cluster: ClusterContext) -> Iterator[Finding]:
                 "info",
                 f"Environment {name[:40]} is missing here, but {len(by_host)} other "
                 f"host{'s have' if len(by_host) > 1 else ' has'} it: a run that uses it would fail to start",
-                "ipexctl install",
+                Fix("`ipexctl install`"),
                 without,
             )
 

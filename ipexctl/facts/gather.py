@@ -4,7 +4,6 @@ after a host's first output, because of dead file servers, and the facts that ha
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from ipexctl.facts.probe import probe_command
 from ipexctl.facts.system_facts import HomeDirectory
 from ipexctl.hosts.host import Host
 from ipexctl.limits import FIRST_ANSWER, PROBE_REST
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.frames import StreamName
 from ipexctl.node.common.home import HomeRefused
 from ipexctl.remote.cancel import Deadline
@@ -122,7 +122,7 @@ def gather_facts(
         facts = parse(output.stdout.decode("utf-8", "replace")) if output.stdout else None
         if ended is not None and facts is not None and not facts.complete:
             status, reason = "failed", f"the probe ended before its last line ({ended})"
-            fix = f"ipexctl exec --limit {shlex.quote(host.name)} -- uptime"
+            fix = Fix(f"`ipexctl exec --limit {host.name} -- uptime`")
         if facts is not None and not session.is_login:
             # Without ssh, the connection is the caller's own login to the control machine.
             facts = facts._replace(network=facts.network._replace(reached=None))

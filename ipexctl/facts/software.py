@@ -11,6 +11,7 @@ from posixpath import basename, dirname
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from ipexctl.facts.probe import Answers
+from ipexctl.node.common.fix import Fix, join_fixes
 
 if TYPE_CHECKING:
     from ipexctl.facts.facts import Facts
@@ -26,18 +27,19 @@ def package_command(facts: Facts, apt: str, dnf: str, zypper: str) -> str:
     """Command that installs a package; for an unknown distribution, it has Debian's package name."""
     distro = facts.system.distro_id
     if distro in _APT:
-        return f"as root: apt-get install -y {apt}"
+        return Fix(f"as root: `apt-get install -y {apt}`")
     if distro in _DNF:
-        return f"as root: {'yum' if (facts.system.distro_version or '').startswith('7') else 'dnf'} install -y {dnf}"
+        tool = "yum" if (facts.system.distro_version or "").startswith("7") else "dnf"
+        return Fix(f"as root: `{tool} install -y {dnf}`")
     if distro in _ZYPPER:
-        return f"as root: zypper install -y {zypper}"
+        return Fix(f"as root: `zypper install -y {zypper}`")
     return f"as root, with this system's package manager, install {apt}"
 
 
 def python_without_root(version: str) -> str:
-    return (
-        "without root, if you trust astral.sh: curl -LsSf https://astral.sh/uv/install.sh | sh && "
-        f"~/.local/bin/uv python install {version}"
+    return Fix(
+        "without root, if you trust astral.sh: `curl -LsSf https://astral.sh/uv/install.sh | sh && ~/.local/bin/uv "
+        f"python install {version}`"
     )
 
 
@@ -54,7 +56,8 @@ def ways_to_python(facts: Facts) -> str:
     if (facts.system.distro_version or "").startswith("7") and facts.system.distro_id in ("centos", "rhel"):
         return python_without_root("3.12")
     dnf = "python3" if facts.system.distro_id == "fedora" else "python3.11"
-    return f"{package_command(facts, 'python3 python3-venv', dnf, 'python311')}; {python_without_root('3.12')}"
+    package = package_command(facts, "python3 python3-venv", dnf, "python311")
+    return join_fixes((package, python_without_root("3.12")))
 
 
 FoundFlavor = Literal["intel", "openmpi", "mpich", "mvapich", "unknown"]

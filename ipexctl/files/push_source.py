@@ -21,6 +21,7 @@ from ipexctl.files.manifest import Manifest, leads_out
 from ipexctl.hosts.host import quote
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.files import decode_name, encode_name, sha256_of_open
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.guarded_directory import open_file
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.files.push import PREFIX
@@ -57,7 +58,7 @@ def parse_target(text: str, source: Path) -> PushTarget:
     """`[HOSTS:]PATH`. Raises a UserError for an invalid PATH."""
     match = _HOSTS.fullmatch(text)
     hosts, path = (match[1], match[2]) if match else (None, text)
-    example = "ipexctl push ./corpus data/corpus"
+    example = Fix("`ipexctl push ./corpus data/corpus`")
     before, colon, _ = text.partition(":")
     if not match and colon and "/" not in before and before.count("[") != before.count("]"):
         raise UserError(f"{quote(text)}: a bracket of HOSTS is missing", fix="'node[1-4]:data/corpus'")

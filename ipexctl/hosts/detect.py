@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import codecs
 import re
-import shlex
 from pathlib import Path
 from typing import Final, Literal
 
@@ -14,6 +13,7 @@ from ipexctl.file_reader import FOUND_HOSTS, HOSTS, NotRegularError, TooLargeErr
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.hostfile import read_hostfile
 from ipexctl.hosts.source import SourceFile
+from ipexctl.node.common.fix import Fix
 from ipexctl.text import printable
 
 Format = Literal["hostfile", "ini", "yaml"]
@@ -52,8 +52,11 @@ def read_hosts_file(path: Path, *, shown: str | None = None, found: str = "") ->
     if text.startswith("#!"):
         raise UserError(
             f"{shown}: this is a script, and inventory scripts are not run",
-            fix="if you trust it, let Ansible run it and write a new file: ansible-inventory -i "
-            f"{shlex.quote(shown)} --list --yaml --output new-inventory.yml",
+            fix=Fix(
+                "if you trust it, let Ansible run it and write a new file: "
+                "`ansible-inventory -i {shown} --list --yaml --output new-inventory.yml`",
+                shown=shown,
+            ),
         )
     format_ = detect(text, path.suffix)
     read_format = read_hostfile
@@ -88,7 +91,7 @@ def _read_bytes(path: Path, shown: str, found: str) -> bytes:
     except PermissionError:
         raise UserError(
             f"{shown}: you may not read this file",
-            fix=f"if it has no passwords, its owner can type: chmod a+r {shlex.quote(str(path))}",
+            fix=Fix("if it has no passwords, its owner can type: `chmod a+r {path}`", path=str(path)),
         ) from None
     except ValueError:  # the message differs between Python versions
         raise UserError(f"{shown}: no path has a null character", fix="check the path") from None
@@ -101,7 +104,7 @@ def _decode(data: bytes, path: Path, shown: str) -> str:
         new = path.with_stem(f"{path.stem}-utf8")
         raise UserError(
             f"{shown}: the file is in UTF-16, not UTF-8",
-            fix=f"convert it to a new file: iconv -f UTF-16 -t UTF-8 {shlex.quote(shown)} > {shlex.quote(str(new))}",
+            fix=Fix("convert it to a new file: `iconv -f UTF-16 -t UTF-8 {shown} > {new}`", shown=shown, new=str(new)),
         )
     if b"\0" in data:
         raise UserError(f"{shown}: this is a binary file, not a list of hosts", fix="check the path")

@@ -20,6 +20,7 @@ from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import gather_facts
 from ipexctl.hosts.host import Host, is_loopback
 from ipexctl.hosts.select import LOCAL
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.hub_cache import HUB
 from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.node.network.hub_check import FoundHub, HubRequest
@@ -63,7 +64,7 @@ def install_downloader(host: Host, facts: Facts, pool: SessionPool, home: str, w
     context.facts[host.name] = facts
     pythons = usable_pythons(facts)
     if not pythons:
-        raise HostError("there is no Python 3.8 or newer", "list the Pythons: ipexctl doctor")
+        raise HostError("there is no Python 3.8 or newer", Fix("list the Pythons: `ipexctl doctor`"))
     python = pythons[0]
     version = ".".join((python.version or "").split(".")[:2])
     glibc = facts.system.libc_version or _OLDEST_GLIBC

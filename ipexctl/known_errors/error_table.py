@@ -24,11 +24,12 @@ from ipexctl.hugging_face import (
     HubRepo,
     load_call,
     parse_repo,
-    push_line,
+    push_command,
 )
 from ipexctl.known_errors.gpu_code import suggestion_for
-from ipexctl.known_errors.match import KnownError, PatternMatch, quote_in_fix, shorten_text
+from ipexctl.known_errors.match import KnownError, PatternMatch, shorten_text
 from ipexctl.known_errors.packages import known_packages
+from ipexctl.node.common.fix import Fix, join_fixes
 from ipexctl.text import join_words
 
 _LOOPBACK: Final = re.compile(r"^(?:127\.|localhost$|::1$|\[::1\]$)")
@@ -74,7 +75,7 @@ def _proxy_ended(found: PatternMatch) -> tuple[str, str]:
     how = f"exit code {status >> 8}" if status >> 8 else f"signal {status & 127}"
     return (
         f"mpirun's daemon on {found.groups['node']} exited at its start ({how})",
-        "ipexctl doctor checks that node, and its network to node0",
+        Fix("`ipexctl doctor` checks that node, and its network to node0"),
     )
 
 
@@ -87,8 +88,10 @@ def _illegal_instruction(found: PatternMatch) -> tuple[str, str]:
     return (
         f"the processor of {host} does not support an instruction of a program or library{has}{more}",
         (
-            "ipexctl doctor shows each processor's instruction set; ipexctl install takes a stack that runs on all; or "
-            f"--limit '!{host}'"
+            Fix(
+                "`ipexctl doctor` shows each processor's instruction set; `ipexctl install` takes a stack "
+                f"that runs on all; or `--limit !{host}`"
+            )
         ),
     )
 
@@ -99,7 +102,7 @@ def _ipex_of_other_torch(found: PatternMatch) -> tuple[str, str]:
     versions = f": it needs torch {match[1]}, but {match[2]} is installed" if match else ""
     return (
         f"IPEX was built for a different torch than the installed one{versions}",
-        "ipexctl install installs matching packages on every node; ipexctl versions shows them",
+        Fix("`ipexctl install` installs matching packages on every node; `ipexctl versions` shows them"),
     )
 
 
@@ -113,18 +116,18 @@ def _no_module(found: PatternMatch) -> tuple[str, str]:
         return hidden, "if that file is yours, rename it; Python imports from the script's directory first"
     if found.context.has_package(known or top):
         lost = f"the environment of {fold(found.hosts)} is damaged: its record lists the module {module}, which is gone"
-        return lost, f"to build it again: {found.context.repair}"
+        return lost, Fix("to build it again: {repair}", repair=found.context.repair)
     if module != top and found.context.is_own(top):
         return (
             sentence,
-            f"correct the name, which the own package {top} lacks; ipexctl run --dry-run shows where ranks look",
+            Fix(f"correct the name, which the own package {top} lacks; `ipexctl run --dry-run` shows where ranks look"),
         )
     if not known and found.context.is_of_project(top):
         known = top.replace("_", "-")
-    fix = f"if {top} is a file of yours: put it into the project, which ipexctl sync uploads; "
-    if known:
-        return sentence, f"{fix}if it is a package: {found.context.install(known)}"
-    return sentence, f"{fix}no package is known to have it; if you know which one: {found.context.install('PACKAGE')}"
+    fix = Fix(f"if {top} is a file of yours: put it into the project, which `ipexctl sync` uploads; ")
+    which = "if it is a package" if known else "no package is known to have it; if you know which one"
+    install = found.context.install(known or "PACKAGE")
+    return sentence, Fix("{fix}{which}: {install}", fix=fix, which=which, install=install)
 
 
 _OF_STACKS: Final = ("torch", "intel-extension-for-pytorch", "oneccl-bind-pt")
@@ -141,19 +144,22 @@ def _no_submodule(found: PatternMatch) -> tuple[str, str] | None:
     version = context.version_of(package)
     what = f"{package} {version}".strip() + f" is installed and has no module {module}: it is too new or too old for it"
     if not version:
-        return what, f"take another version; to see the installed one: ipexctl envs --json; then: {context.repair}"
+        see = "take another version; to see the installed one: `ipexctl envs --json`; then: {repair}"
+        return what, Fix(see, repair=context.repair)
     version = version.partition("+")[0]
     if package in _OF_STACKS:
         return what, "another stack has another version; to see them: ipexctl versions"
     older, newer = (context.install(f"{package}{sign}{version}") for sign in "<>")
-    return what, f"take an older version: {older}; or a newer one: {newer}"
+    return what, Fix("take an older version: {older}; or a newer one: {newer}", older=older, newer=newer)
 
 
 def _cpu_location(found: PatternMatch) -> tuple[str, str]:
     versions = f"transformers before {RESUMES_ON_CPU} with accelerate {INDEXED_CPU} or later"
-    fix = found.context.install(f"transformers>={RESUMES_ON_CPU}") + "; or, for an older stack, write in the script: "
-    deserializer = "lambda storage, place: storage if place.startswith('cpu:') else None"
-    fix += f"torch.serialization.register_package(11, lambda _: None, {deserializer})"
+    fix = Fix(
+        "{install}; or, for an older stack, write in the script: torch.serialization.register_package(11, lambda _: "
+        "None, lambda storage, place: storage if place.startswith('cpu:') else None)",
+        install=found.context.install(f"transformers>={RESUMES_ON_CPU}"),
+    )
     return f"{versions} cannot load its optimizer if several ranks are on CPUs", fix
 
 
@@ -184,9 +190,10 @@ def _no_file(found: PatternMatch) -> tuple[str, str]:
     sentence = "{hosts_have_no} file {path}{doubt}".format_map(found.fields())
     if line := found.context.line_that_sends(path):
         return f"{sentence}; the project has it, but an ignore file keeps it from the hosts", line
-    return sentence, (
-        "put it into the project, which ipexctl sync uploads; other data must be at the same path on every node, "
-        f"which run --data DIR checks; to see which hosts have it: ipexctl exec -- ls -d {quote_in_fix(path)}"
+    return sentence, Fix(
+        "put it into the project, which `ipexctl sync` uploads; other data must be at the same path on every node, "
+        "which run --data DIR checks; to see which hosts have it: `ipexctl exec -- ls -d {path}`",
+        path=path,
     )
 
 
@@ -195,7 +202,7 @@ def _torch_library(found: PatternMatch) -> tuple[str, str] | None:
         return None
     library = found.groups["library"]
     lost = f"the environment of {fold(found.hosts)} is damaged: torch's own library {library} is gone"
-    return lost, f"to build it again: {found.context.repair}"
+    return lost, Fix("to build it again: {repair}", repair=found.context.repair)
 
 
 _THROWN: Final = re.compile(
@@ -207,7 +214,7 @@ _THROWN: Final = re.compile(
 def _aborted(found: PatternMatch) -> tuple[str, str]:
     """SIGABRT, explained by the C++ exception, by the place in the script, or by neither."""
     output, process = found.output, found.fields()["process"]
-    full_log = f"the complete message: ipexctl logs {found.context.run} -r {output.rank} --stderr"
+    full_log = Fix(f"the complete message: `ipexctl logs {found.context.run} -r {output.rank} --stderr`")
     if match := _THROWN.search(output.last_text):
         at = f" ({output.place})" if output.place else ""
         words = f": {shorten_text(match['words'])}" if match["words"] else ""
@@ -216,7 +223,7 @@ def _aborted(found: PatternMatch) -> tuple[str, str]:
         return f"{process} was aborted in a call at {output.place}", full_log
     if "Fatal Python error: Aborted" in output.last_text:
         return f"{process} was aborted outside the script's code, for example in a function that runs at exit", full_log
-    all_output = f"all its output: ipexctl logs {found.context.run} -r {output.rank}"
+    all_output = Fix(f"all its output: `ipexctl logs {found.context.run} -r {output.rank}`")
     return f"{process} called abort() without a message: a library, or the script itself", all_output
 
 
@@ -226,8 +233,12 @@ def _argument(found: PatternMatch) -> tuple[str, str]:
     names = list(dict.fromkeys(name.replace("-", "_") for name in (words or [found.groups["name"].strip("-")])))
     older = found.context.install(f"transformers=={LAST_USE_IPEX}", f"accelerate=={LAST_ACCELERATE}")
     hints = {
-        "use_ipex": f"transformers {LAST_USE_IPEX} is the last that has it; leave it out, and call ipex.optimize in "
-        f"the script; or {older}",
+        "use_ipex": Fix(
+            "transformers {version} is the last that has it; leave it out, and call ipex.optimize in the script; or "
+            "{older}",
+            version=LAST_USE_IPEX,
+            older=older,
+        ),
         "no_cuda": "its name is use_cpu now: use_cpu=True",
         "use_mps_device": "leave it out: the device is detected",
         "xpu_backend": "its name is ddp_backend now: ddp_backend='gloo' or 'ccl'",
@@ -239,12 +250,13 @@ def _argument(found: PatternMatch) -> tuple[str, str]:
         "tokenizer": "its name is processing_class now",
     }
     known = [name for name in names if name in hints]
-    parts = [f"{name}: {hints[name]}" if len(names) > 1 else hints[name] for name in known]
+    parts = [Fix("{name}: {hint}", name=name, hint=hints[name]) if len(names) > 1 else hints[name] for name in known]
     if "use_ipex" not in names:
         last = found.context.install("transformers<5")
-        parts = [*(parts or ["look up the name in that version's documentation"]), f"another version: {last}"]
+        other = Fix("another version: {last}", last=last)
+        parts = [*(parts or ["look up the name in that version's documentation"]), other]
     cause = f"the installed version of transformers or accelerate has no argument {join_words(names)}"
-    return cause, "; ".join(parts)
+    return cause, join_fixes(parts)
 
 
 _PREFIX: Final = {kind: prefix for prefix, kind in PREFIXES.items()}
@@ -279,15 +291,16 @@ def _hub_repos(found: PatternMatch) -> list[HubRepo]:
 def _hub(found: PatternMatch) -> tuple[str, str]:
     repos = _hub_repos(found)
     what = join_words([repo.repo_id for repo in repos]) or "the model or data"
-    line = push_line(repos) if repos else "send it to every host with ipexctl push, as hf:ORG/MODEL"
+    by_hand = Fix("send it to every host with `ipexctl push`, as hf:ORG/MODEL")
+    line = Fix.of((push_command(repos),)) if repos else by_hand
     hosts = fold(found.hosts)
     if "model" in found.groups:
         return f"the cache of {hosts} lacks a file of {what} that the script needs", line
     if "dataset" in found.groups and repos:
         cause = f"datasets cannot reach the hub from {hosts}, and {what} was not prepared there before"
-        return cause, f"{line}; then, in the script: {load_call(repos[0])}"
+        return cause, Fix("{line}; then, in the script: {call}", line=line, call=load_call(repos[0]))
     cause = f"{hosts} can't reach the hub or is offline by a setting, and the cache of its ranks lacks {what}"
-    return cause, f"{line}; if a proxy leads to the hub: -x HTTPS_PROXY"
+    return cause, Fix("{line}; if a proxy leads to the hub: `-x HTTPS_PROXY`", line=line)
 
 
 def _timed_out(found: PatternMatch) -> tuple[str, str] | None:
@@ -307,8 +320,10 @@ def _timed_out(found: PatternMatch) -> tuple[str, str] | None:
             "blocks the port"
         ),
         (
-            f"the output of rank 0: ipexctl logs {context.run} -r 0; ipexctl doctor shows which connections between "
-            "the nodes fail; another network: --iface NAME|CIDR"
+            Fix(
+                f"the output of rank 0: `ipexctl logs {context.run} -r 0`; `ipexctl doctor` shows which "
+                "connections between the nodes fail; another network: --iface NAME|CIDR"
+            )
         ),
     )
 
@@ -319,7 +334,9 @@ _SPAWNED: Final = re.compile(r"-- Process \d+ terminated with the following erro
 def _port_busy(found: PatternMatch) -> tuple[str, str]:
     port, holder = found.groups.get("port") or "", found.groups.get("holder")
     if holder:
-        own = "if the script starts its own ranks (mp.spawn), give ipexctl run --ppn 1; else remove fixed ports from it"
+        own = Fix(
+            "if the script starts its own ranks (mp.spawn), give `ipexctl run --ppn 1`; else remove fixed ports from it"
+        )
         return f"port {port} of {found.output.host} was taken by {holder}", own
     if port and port == str(found.context.master.port or "") and _SPAWNED.search(found.output.text):
         ranks = len(found.context.outputs)
@@ -333,8 +350,8 @@ def _port_busy(found: PatternMatch) -> tuple[str, str]:
     if port and port == str(found.context.master.port or ""):
         taken = f"port {port} of node0, the MASTER_PORT of the ranks, was taken by another program"
         if found.context.plan.get("master_port"):
-            who = "to see which one: ipexctl exec -- ss -ltnp"
-            return taken, f"leave --master-port out: node0 looks for a free port at each start; {who}"
+            leave_out = "leave --master-port out: node0 looks for a free port at each start"
+            return taken, Fix(f"{leave_out}; to see which one: `ipexctl exec -- ss -ltnp`")
         return taken, "run it again: node0 looks for a free port at each start"
     where = f"port {port}" if port else "a port the script listens on"
     return (
@@ -343,8 +360,10 @@ def _port_busy(found: PatternMatch) -> tuple[str, str]:
             "another rank on the node uses"
         ),
         (
-            "remove MASTER_PORT and fixed ports from the script: ipexctl finds a free port for each run; to see the "
-            "process: ipexctl exec -- ss -ltnp"
+            Fix(
+                "remove MASTER_PORT and fixed ports from the script: ipexctl finds a free port for each run; to "
+                "see the process: `ipexctl exec -- ss -ltnp`"
+            )
         ),
     )
 

@@ -6,13 +6,13 @@ handled. The strongest weight wins, then the first row.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, Final, Literal
 
 from ipexctl.hosts.nodeset import fold
+from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command, read_command
 from ipexctl.node.common.job import Master
 from ipexctl.node.common.records import Detail, as_dict, as_list
 
@@ -155,8 +155,9 @@ class FailureContext:
         return str(as_dict(self.plan.get("versions")).get(_project_of(requirement)) or "")
 
     @property
-    def repair(self) -> str:
-        return str(self.plan.get("install") or "ipexctl install")
+    def repair(self) -> FixCommand:
+        line = self.plan.get("install")
+        return read_command(str(line)) if line else ipexctl_command("install")
 
     def is_of_project(self, package: str) -> bool:
         return _project_of(package) in as_list(self.plan.get("project_packages"))
@@ -165,15 +166,14 @@ class FailureContext:
         own = as_list(as_dict(self.plan.get("project")).get("own"))
         return _project_of(package) in {_project_of(str(each)) for each in own}
 
-    def install(self, *packages: str) -> str:
+    def install(self, *packages: str) -> FixCommand:
         """Command that adds packages to the run's environment; for the project's own packages, the run's command."""
         if self.plan.get("install") == "":
-            return f"ipexctl exec -- {shlex.quote(self.python)} -m pip install {shlex.join(packages)}"
+            return ipexctl_command("exec", argv=("--", self.python, "-m", "pip", "install", *packages))
         own = as_list(self.plan.get("project_packages"))
         if self.plan.get("install_by_run") and all(_project_of(package) in own for package in packages):
-            return str(self.plan["install_by_run"])
-        added = " ".join(f"--with {shlex.quote(package)}" for package in packages)
-        return f"{self.plan.get('install') or 'ipexctl install'} {added}"
+            return read_command(str(self.plan["install_by_run"]))
+        return self.repair.with_words(*(word for package in packages for word in ("--with", package)))
 
     def hosts_with(self, pattern: re.Pattern[str]) -> tuple[str, ...]:
         if pattern not in self._by_pattern:
@@ -230,8 +230,8 @@ class PatternMatch:
 
 @dataclass(frozen=True, slots=True)
 class KnownError:
-    """`cause` and `fix` may contain groups of the text and `PatternMatch.fields`, `fix` also `{install}`. A fix is
-    pasted into a shell, so text that a rank printed is quoted in it.
+    """`cause` and `fix` may contain groups of the text and `PatternMatch.fields`, `fix` also `{install}`. `fix` and
+    `at_install` are templates of a `Fix`, so text that a rank printed is quoted in their commands.
     """
 
     id: str
@@ -255,15 +255,9 @@ class KnownError:
         return self.explain(found) if self.explain is not None else self.texts(found)
 
     def texts(self, found: PatternMatch) -> tuple[str, str]:
-        fields = found.fields()
-        in_command = _Fields({name: quote_in_fix(str(value)) for name, value in fields.items()})
-        in_command |= {"install": found.context.install(*self.package.split()), "repair": found.context.repair}
-        return self.cause.format_map(fields), self.fix.format_map(in_command)
-
-
-def quote_in_fix(text: str) -> str:
-    """Quote for a shell, and without `; `, at which `ipexctl why` splits a fix into lines."""
-    return shlex.quote(text).replace("; ", ";'' ")
+        fields, context = found.fields(), found.context
+        of_fix = _Fields(fields, install=context.install(*self.package.split()), repair=context.repair)
+        return self.cause.format_map(fields), Fix.filled(self.fix, of_fix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,9 +375,9 @@ def explain_exception(output: RankOutput, context: FailureContext) -> Cause | No
     at = f" ({output.place})" if output.place else ""
     what = f"{kind}: {text}" if text else kind
     sentence = f"the script raised {shorten_text(what)}{at}"
-    fix = (
-        f"fix that and run it again; the complete output of rank {output.rank}: ipexctl logs "
-        f"{context.run} -r {output.rank}"
+    fix = Fix(
+        f"fix that and run it again; the complete output of rank {output.rank}: `ipexctl logs "
+        f"{context.run} -r {output.rank}`"
     )
     sure: Confidence = "likely" if output.exit_code in (1, None) else "possible"
     return Cause("script.raised", sentence, fix, sure, output.rank, output.host, _ORDER["raised"])

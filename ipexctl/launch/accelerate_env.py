@@ -8,6 +8,7 @@ from typing import Final
 from packaging.version import InvalidVersion, Version
 
 from ipexctl.hugging_face import OPTIMIZED_TORCH, OPTIMIZES_BY_TORCH, WITHOUT_IPEX
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.plan import Setting
 from ipexctl.spec import AccelerateConfig
 
@@ -47,17 +48,17 @@ def no_optimize(packages: Mapping[str, str], request: str) -> str:
     """Why this environment's accelerate does not call ipex.optimize, and what to type; empty if it does."""
     version, torch = packages.get(PROJECT, ""), packages.get("torch", "")
     if version and not before(version, WITHOUT_IPEX):
-        return (
-            f"{request} does nothing: accelerate {version} does not support IPEX; call ipex.optimize in the script, or "
-            f"ipexctl install --with 'accelerate<{WITHOUT_IPEX}'"
+        return Fix(
+            f"{request} does nothing: accelerate {version} does not support IPEX; call ipex.optimize in "
+            f"the script, or `ipexctl install --with 'accelerate<{WITHOUT_IPEX}'`"
         )
     if IPEX not in packages:
-        return f"{request} asks for IPEX, and the environment has none: ipexctl install --stack ipex"
+        return Fix(f"{request} asks for IPEX, and the environment has none: `ipexctl install --stack ipex`")
     if version and torch and not before(version, OPTIMIZES_BY_TORCH) and not before(torch, OPTIMIZED_TORCH):
-        return (
+        return Fix(
             f"{request} does nothing: accelerate {version} calls ipex.optimize only for torch before "
-            f"{OPTIMIZED_TORCH}, and this is {torch}; call it in the script, or ipexctl install --with "
-            f"'accelerate<{OPTIMIZES_BY_TORCH}'"
+            f"{OPTIMIZED_TORCH}, and this is {torch}; call it in the script, or `ipexctl install --with "
+            f"'accelerate<{OPTIMIZES_BY_TORCH}'`"
         )
     return ""
 

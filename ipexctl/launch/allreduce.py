@@ -15,6 +15,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.context import LaunchContext, NodeLayout
 from ipexctl.launch.overrides import requested_variables
 from ipexctl.launch.request import Gathered
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.plan import (
     ALLREDUCE,
     AS_THEY_ARE,
@@ -131,11 +132,11 @@ def wire_text(context: LaunchContext) -> str | None:
 def notes(context: LaunchContext) -> Iterator[str]:
     asked = context.gathered.asked
     if asked.allreduce == "shared" and context.allreduce.mode != "shared" and context.world_size > 1:
-        yield f"--allreduce shared has no effect: {_reason_text(context)}{_fix(context.allreduce.reason)}"
+        yield f"--allreduce shared has no effect: {_reason_text(context)}" + _fix(context.allreduce.reason)
     if asked.wire != context.wire.mode:
         found = context.wire
         reason = _text_of(context, found.reason, found.hosts, "it")
-        yield f"--wire {asked.wire} has no effect: {reason}{_fix(found.reason)}"
+        yield f"--wire {asked.wire} has no effect: {reason}" + _fix(found.reason)
 
 
 def _reason_text(context: LaunchContext) -> str:
@@ -165,6 +166,6 @@ def _fix(reason: ChoiceReason) -> str:
     fixes: dict[ChoiceReason, str] = {
         "other-backend": "; --backend gloo",
         "hooks-off": f"; leave {SHIM} out",
-        "torch-too-old": "; for a newer one: ipexctl install",
+        "torch-too-old": Fix("; for a newer one: `ipexctl install`"),
     }
     return fixes.get(reason, "")

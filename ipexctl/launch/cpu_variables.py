@@ -16,6 +16,7 @@ from ipexctl.launch.allreduce import SHIM, torch_version
 from ipexctl.launch.context import ChosenValue, LaunchContext, NodeLayout
 from ipexctl.launch.overrides import TUNABLES, requested_variables
 from ipexctl.launch.request import Gathered
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.plan import AS_THEY_ARE, COMPILER, FP32_MATH, Choice, Setting
 
 IPEX: Final = "intel-extension-for-pytorch"
@@ -112,8 +113,10 @@ def missing_libraries(context: LaunchContext) -> Iterator[str]:
     lacking = [node.name for node in context.nodes if openmp_library(context, node) is None]
     if asked.openmp == "intel" and lacking:
         yield (
-            f"no Intel OpenMP on {fold(lacking)}, so torch's own is used there; "
-            "to install it: ipexctl install --with intel-openmp"
+            Fix(
+                f"no Intel OpenMP on {fold(lacking)}, so torch's own is used there; to install it: "
+                "`ipexctl install --with intel-openmp`"
+            )
         )
 
 
@@ -263,8 +266,10 @@ def fp32_notes(context: LaunchContext) -> Iterator[str]:
     elif found.reason == "torch-too-old":
         needed = "{}.{}".format(*OLDEST_TORCH)
         yield (
-            f"--fp32-math bf16 has no effect: torch is {torch}, and needs to be {needed} or newer, or to have IPEX; "
-            "for a newer one: ipexctl install"
+            Fix(
+                f"--fp32-math bf16 has no effect: torch is {torch}, and needs to be {needed} or newer, or "
+                "to have IPEX; for a newer one: `ipexctl install`"
+            )
         )
     elif found.reason == "no-amx":
         hosts = fold(found.hosts)

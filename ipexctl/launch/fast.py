@@ -14,6 +14,7 @@ from ipexctl.launch.context import LaunchContext, NodeLayout
 from ipexctl.launch.overrides import requested_variables
 from ipexctl.launch.request import Gathered
 from ipexctl.node.common.asked import Asked
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.plan import AUTOCAST, FUSED_OPTIMIZER, NOT_FAST, FastChoice, Setting
 
 OLDEST_TORCH: Final = {"autocast": (2, 1), "fused_optimizer": (2, 4)}
@@ -77,8 +78,10 @@ def notes(context: LaunchContext) -> Iterator[str]:
         if choice.reasons[part] == "torch-too-old":
             needed, name = "{}.{}".format(*OLDEST_TORCH[part]), part.replace("_", "-")
             yield (
-                f"--{name} has no effect: torch is {torch}, and needs to be {needed} or newer; "
-                "for a newer one: ipexctl install"
+                Fix(
+                    f"--{name} has no effect: torch is {torch}, and needs to be {needed} or newer; for a "
+                    "newer one: `ipexctl install`"
+                )
             )
     if choice.reasons["autocast"] == "no-bf16":
         yield (

@@ -21,6 +21,7 @@ from ipexctl.launch.comm_env import common_iface
 from ipexctl.launch.context import LaunchContext
 from ipexctl.launch.python_env import for_launcher
 from ipexctl.launch.request import Gathered
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.plan import Backend, HostPlan, LaunchFile, Setting, hostfile_text
 from ipexctl.script_file import MpiImport
 from ipexctl.transports import DIRECT, Launcher, LaunchFlavor, launcher_of
@@ -143,7 +144,7 @@ def _find_mpirun(gathered: Gathered, ranks_per_host: Mapping[str, int]) -> Launc
     lacking = tuple(without) if choice != "auto" and 0 < len(without) < len(names) else ()
     others = f"; {names[0]} has {', '.join(NAMES[flavor] for flavor in present)}" if present and not lacking else ""
     place = f"on {names[0]}" if len(names) == 1 else "at one path on all hosts"
-    fix = "ipexctl install (every stack has Intel MPI); or --mpi PATH, a path that exists on all hosts"
+    fix: str = Fix("`ipexctl install` (every stack has Intel MPI); or --mpi PATH, a path that exists on all hosts")
     installed = _of_installed(gathered, names) if choice in ("auto", "intel") else None
     if installed is not None:
         fix = f"use the mpirun of the environment {installed.name}: --mpi {installed.path}/bin/mpirun"

@@ -17,6 +17,7 @@ from ipexctl.launch.accelerate_env import before, variables_of
 from ipexctl.launch.request import Gathered
 from ipexctl.launch.topology import automatic_backend
 from ipexctl.node.common.asked import Asked, Export
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.plan import (
     ALLREDUCE,
     AUTOCAST,
@@ -149,7 +150,7 @@ def choose_backend(
     if choice == "ccl" and not env.ccl:
         return Refusal(
             f"{place} has no oneCCL bindings, so there is no ccl backend",
-            "--backend gloo, or: ipexctl install --require-oneccl",
+            Fix("--backend gloo, or: `ipexctl install --require-oneccl`"),
         )
     if choice == "mpi" and env.mpi_backend is False:
         return Refusal(
@@ -270,10 +271,10 @@ def no_ccl_in_packages(gathered: Gathered) -> tuple[str, str]:
     if not (of_trainer or gathered.spec.accelerate is not None or (script is not None and script.uses_accelerate)):
         return "", ""
     transformers, accelerate = packages.get("transformers", ""), packages.get("accelerate", "")
-    older = f"ipexctl install --with accelerate=={LAST_ACCELERATE}"
+    older = Fix(f"`ipexctl install --with accelerate=={LAST_ACCELERATE}`")
     if of_trainer and transformers and not before(transformers, WITHOUT_DDP_CCL):
         reason = f"transformers {transformers} refuses ccl as a backend; {LAST_DDP_CCL} is the last that takes it"
-        return reason, f"{older} --with transformers=={LAST_DDP_CCL}"
+        return reason, Fix(f"`{older} --with transformers=={LAST_DDP_CCL}`")
     if accelerate and not before(accelerate, WITHOUT_IPEX):
         reason = f"accelerate {accelerate} does not support oneCCL; {LAST_ACCELERATE} is the last that does"
         return reason, older
@@ -289,7 +290,7 @@ def stated_note(gathered: Gathered, backend: Backend, *, world_size: int, no_wor
     if stated is None:
         if not (reason and env.ccl and backend == "gloo" and choice == "auto"):
             return ""
-        return f"the ranks get gloo, although the environment has oneCCL's bindings: {reason}; for ccl: {older}"
+        return f"the ranks get gloo, although the environment has oneCCL's bindings: {reason}; for ccl: " + older
     if backend == stated.backend and not (backend == "ccl" and reason):
         return ""
     text = f"{stated.source}: the ranks get {'gloo' if reason else backend}"
@@ -298,9 +299,11 @@ def stated_note(gathered: Gathered, backend: Backend, *, world_size: int, no_wor
     if stated.backend == "mpi":
         return f"{text}: no wheel of torch is built with MPI; write {stated.for_gloo}"
     if not env.ccl:
-        return f"{text}: the environment has no oneCCL bindings; {stated.for_gloo}, or ipexctl install --require-oneccl"
+        return Fix(
+            f"{text}: the environment has no oneCCL bindings; {stated.for_gloo}, or `ipexctl install --require-oneccl`"
+        )
     if reason:
-        return f"{text}: {reason}; {stated.for_gloo}, or {older}"
+        return f"{text}: {reason}; {stated.for_gloo}, or " + older
     if no_workers:
         return f"{text}: accelerate takes CCL_WORKER_COUNT=0 as a request for gloo; leave it out, or --ccl-workers 0"
     return f"{text}; {stated.for_gloo} says so"

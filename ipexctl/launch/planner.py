@@ -43,6 +43,7 @@ from ipexctl.launch.overrides import (
 from ipexctl.launch.rank_distribution import RankDistribution, ranks_on
 from ipexctl.launch.request import Gathered
 from ipexctl.launch.topology import bind, cores_of, cores_per_rank, dtype
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.plan import (
     HostPlan,
     LauncherChoice,
@@ -275,8 +276,11 @@ def plan_choices(context: LaunchContext, distribution: RankDistribution, program
     torch = context.gathered.env.packages.get("torch")
     if torch and context.backend == "gloo" and not context.alone and has_gloo_overflow(torch):
         choices.append(
-            f"gloo of torch {torch}: anyone who reaches a rank's port can write into the rank, until torch "
-            f"{'{}.{}'.format(*GLOO_MENDED)}; ipexctl doctor shows whether the ports are open to other networks"
+            Fix(
+                f"gloo of torch {torch}: anyone who reaches a rank's port can write into the rank, until "
+                f"torch {'{}.{}'.format(*GLOO_MENDED)}; `ipexctl doctor` shows whether the ports are open "
+                "to other networks"
+            )
         )
     taking_turns = [node.name for node in context.nodes if cpu_variables.by_turns(context, node)]
     if taking_turns:

@@ -17,6 +17,7 @@ from ipexctl.node.common.answer import Action, AgentError, answer
 from ipexctl.node.common.batch_job import is_finished
 from ipexctl.node.common.clock import age_of, seconds_since
 from ipexctl.node.common.files import disk_usage, encode_name, read_json
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.home import HOME_ENTRIES, MARK, HomeRefused, check_home, home_of, remove_mark
 from ipexctl.node.common.home_entries import TREE, foreign_entries, is_results, is_run, is_tree, own_entries
 from ipexctl.node.common.liveness import REPORT_LIMITS, RESERVED_FILE, Liveness, liveness_of
@@ -327,11 +328,11 @@ def remove(request: UninstallRequest, _: BinaryIO) -> HomeReply:
     contents = HomeContents(request)
     description = contents.describe()
     for run in (*description.live, *description.starting):
-        raise AgentError(f"run {run} is not over", f"ipexctl stop {run}")
+        raise AgentError(f"run {run} is not over", Fix(f"`ipexctl stop {run}`"))
     if description.foreign and not request["force"]:
-        raise AgentError(name_owners(description.foreign), "to remove it, too: ipexctl uninstall --force")
+        raise AgentError(name_owners(description.foreign), Fix("to remove it, too: `ipexctl uninstall --force`"))
     for reason in description.busy:
-        raise AgentError(reason, "wait until it has ended, then run ipexctl uninstall again")
+        raise AgentError(reason, Fix("wait until it has ended, then run `ipexctl uninstall` again"))
     contents.remove()
     after = HomeContents(request)
     left = tuple(after.left())

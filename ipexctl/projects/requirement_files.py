@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ipexctl.found_files import TomlError, parse_toml
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.env.check import normalize
 from ipexctl.projects.declaration import (
     FILES,
@@ -37,8 +38,8 @@ _CONDA_LINE: Final = re.compile(r"\s*-\s+[\"']?([A-Za-z0-9][A-Za-z0-9._-]*)")
 _MAIN: Final = ("requirements", "base", "main", "runtime", "core", "common")
 _MOST_OTHERS: Final = 20
 DYNAMIC: Final = "leaves its dependencies to its build (dynamic), which ipexctl does not run"
-WRITE_DYNAMIC: Final = (
-    "name the file that has them with -r, or write one: uv pip compile pyproject.toml -o requirements-all.txt"
+WRITE_DYNAMIC: Final = Fix(
+    "name the file that has them with -r, or write one: `uv pip compile pyproject.toml -o requirements-all.txt`"
 )
 
 

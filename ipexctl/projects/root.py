@@ -13,7 +13,6 @@ import os
 import pwd
 import re
 import secrets
-import shlex
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -24,6 +23,7 @@ from ipexctl.errors import UserError
 from ipexctl.files.file_names import stored_path
 from ipexctl.found_files import account_name, cache_directory, check_found, data_directory, state_directory
 from ipexctl.node.common.files import make_private_directory, open_private
+from ipexctl.node.common.fix import Fix
 from ipexctl.option_declaration import DEFAULT_HOME
 from ipexctl.projects.declaration import FILES, PYPROJECT, read_declaration
 from ipexctl.projects.modules import ModulePlaces, has_module, has_packages, top_level_imports
@@ -119,10 +119,10 @@ def _place_of_modules(names: Iterable[str], above: Sequence[Path]) -> Path:
 
 
 def _check_marks(directory: Path, start: Path) -> None:
-    own = shlex.quote(os.fspath(start / MARKS[0]))
+    own = os.fspath(start / MARKS[0])
     for name in MARKS:
         if os.path.isfile(directory / name):
-            more = f"or end the search for the project below it: touch {own}"
+            more = Fix("or end the search for the project below it: `touch {own}`", own=own)
             role = "would make its directory the project, and does not count"
             check_found(directory / name, more=more, role=role)
 

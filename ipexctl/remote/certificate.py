@@ -11,6 +11,7 @@ import tempfile
 from typing import Final
 
 from ipexctl.node.common.encrypted_socket import fingerprint_of
+from ipexctl.node.common.fix import Fix
 from ipexctl.remote.outcome import HostError
 
 _DAYS: Final = 365
@@ -53,7 +54,7 @@ def _by_cryptography() -> bytes:
 
 
 def _by_openssl() -> bytes:
-    fix = "install openssl on the nodes, or cryptography in the environment: ipexctl install --with cryptography"
+    fix = Fix("install openssl on the nodes, or cryptography in the environment: `ipexctl install --with cryptography`")
     try:
         made = subprocess.run(
             _OPENSSL, stdin=subprocess.DEVNULL, capture_output=True, timeout=_ANSWER, check=False, umask=0o077

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ipexctl.limits import CANCEL_GRACE
+from ipexctl.node.common.fix import Fix
 from ipexctl.remote.outcome import HostError
 
 FENCE = b"\x1e"
@@ -74,7 +75,7 @@ def check_size(line: str) -> str:
         size = len(line) // 1024
         raise HostError(
             f"the command is {size} KiB long; a host takes 128",
-            "put it into a file and send that with ipexctl push",
+            Fix("put it into a file and send that with `ipexctl push`"),
         )
     return line
 

@@ -10,13 +10,13 @@ import base64
 import hashlib
 import hmac
 import re
-import shlex
 import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from ipexctl.file_reader import KNOWN_HOSTS, NotRegularError, decode_text, read_regular
+from ipexctl.node.common.fix import Fix
 from ipexctl.remote.algorithms import list_matches
 from ipexctl.remote.outcome import UnknownKey, Unreachable
 from ipexctl.remote.ssh_config import Endpoint
@@ -209,7 +209,7 @@ def _rejected_key(
         correct = (
             f"correct line {entry.line} of {entry.file}"
             if entry.is_pattern
-            else f"ssh-keygen -R {shlex.quote(name)} -f {shlex.quote(entry.file)}"
+            else Fix("`ssh-keygen -R {name} -f {file}`", name=name, file=entry.file)
         )
         return Unreachable(
             f"its host key CHANGED: it is {key_type} {fingerprint}, but {entry.file}:{entry.line} has"
@@ -221,22 +221,25 @@ def _rejected_key(
     if endpoint.known_hosts and store.parent.name != ".ssh" and not store.parent.is_dir():
         return kind(
             f"its host key {fingerprint} is unknown: the directory of {store} does not exist any more",
-            "if the host was in a lab, that lab and its runs were removed; to see the existing labs: ipexctl lab list",
+            Fix(
+                "if the host was in a lab, that lab and its runs were removed; to see the existing labs: `ipexctl "
+                "lab list`"
+            ),
             option="otherwise choose the file that has its key: --known-hosts FILE",
         )
     expected = f"what {shows} shows there"
     # Stores one host's key; `accept-new` for all hosts would store the others' unseen.
-    accept = f"ipexctl exec -l {shlex.quote(endpoint.name)} --host-keys accept-new -- true"
+    accept = Fix("`ipexctl exec -l {endpoint} --host-keys accept-new -- true`", endpoint=endpoint.name)
     if not endpoint.can_add_keys:
         advice = f"compare it with {expected}"
         option = "then choose a file for it: --known-hosts FILE --host-keys accept-new"
     elif endpoint.jump or endpoint.proxy or endpoint.key_alias:
         advice = f"compare it with {expected}"
-        option = f"if it is the same: {accept}"
+        option = "if it is the same: " + accept
     else:
         options = ("-H " if endpoint.hash_names else "") + (f"-p {endpoint.port} " if endpoint.port != 22 else "")
-        scan = f"ssh-keyscan {options}{shlex.quote(endpoint.hostname)} >> {shlex.quote(str(store))}"
-        advice, option = f"if it is {expected}, then: {scan}", f"or: {accept}"
+        scan = Fix(f"`ssh-keyscan {options}{{name}} >> {{store}}`", name=endpoint.hostname, store=str(store))
+        advice, option = f"if it is {expected}, then: " + scan, "or: " + accept
     return kind(f"its host key {fingerprint} is unknown", advice, option=option)
 
 

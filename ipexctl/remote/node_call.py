@@ -27,6 +27,7 @@ from typing import Any, Final, Generic, TypeVar
 from ipexctl.errors import UserError
 from ipexctl.limits import STEP_SILENCE
 from ipexctl.node.common.answer import explain_os_error
+from ipexctl.node.common.fix import fix_from_json
 from ipexctl.node.common.frames import CompressedFrameReader, Frame, FrameError
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command, shell_text
@@ -346,7 +347,7 @@ def _run(
     output = EventReader(handle_event, limits)
     ended = session.run(line, output.sink, stdin=stdin, timeout=timeout, cancel=cancel, silence=silence)
     if last and last[0]["event"] == "failed":
-        reason, fix = str(last[0].get("reason") or "it failed without a reason"), str(last[0].get("fix") or "")
+        reason, fix = str(last[0].get("reason") or "it failed without a reason"), fix_from_json(last[0].get("fix"))
         if last[0].get("wrong_call") is True:
             raise UserError(f"{session.host.name}: {reason}", fix=fix)
         raise HostError(reason, fix)

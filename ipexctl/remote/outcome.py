@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import Any, Final, Generic, Literal, TypeVar
 
 from ipexctl.hosts.host import Host
+from ipexctl.node.common.fix import join_fixes
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class HostError(Exception):
 
     @property
     def fix(self) -> str:
-        return (" " if self.advice.endswith("?") else "; ").join(filter(None, (self.advice, self.option)))
+        return join_fixes((self.advice, self.option), " " if self.advice.endswith("?") else "; ")
 
 
 class Unreachable(HostError):

@@ -32,6 +32,7 @@ from ipexctl.node.common import macos
 from ipexctl.node.common.answer import Json
 from ipexctl.node.common.authenticated_socket import REPLY_TIME, AuthenticatingServer, read_line
 from ipexctl.node.common.encrypted_socket import encrypt
+from ipexctl.node.common.fix import fix_from_json
 from ipexctl.node.common.frames import HEAD, FrameError, FrameReader, StreamName, decode_json, encode_json
 from ipexctl.node.common.job_words import describe_run_end
 from ipexctl.node.common.json_records import JsonError, parse_object
@@ -269,7 +270,7 @@ class SrunSession(Session):
                 if event is None:
                     raise self._lost("no Slurm step could be started there")
                 if isinstance(event, dict) and event.get("event") == "failed":
-                    raise HostError(str(event.get("reason")), str(event.get("fix") or ""))
+                    raise HostError(str(event.get("reason")), fix_from_json(event.get("fix")))
                 if isinstance(event, dict):
                     return
                 if deadline.over:

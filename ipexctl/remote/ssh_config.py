@@ -25,6 +25,7 @@ from typing import NamedTuple
 from ipexctl.file_reader import SSH_CONFIG, read_regular
 from ipexctl.found_files import account_name
 from ipexctl.hosts.host import Host, ssh_options
+from ipexctl.node.common.fix import Fix
 from ipexctl.remote.algorithms import ANY_ALGORITHMS, Algorithms, matches
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.text import home_directory
@@ -138,7 +139,7 @@ class Resolver:
 
 def _add_to_passwd() -> str:
     entry = f"user:x:{os.getuid()}:{os.getgid()}::{home_directory()}:/bin/sh"
-    return f"ssh needs a passwd entry for this account; as root: echo {shlex.quote(entry)} >> /etc/passwd"
+    return Fix("ssh needs a passwd entry for this account; as root: `echo {entry} >> /etc/passwd`", entry=entry)
 
 
 def _try_ssh_g(host: Host) -> str:

@@ -16,6 +16,7 @@ from ipexctl.found_files import cache_directory, config_directory, data_director
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.files import disk_usage, write_atomically
+from ipexctl.node.common.fix import Fix, ipexctl_command, join_fixes
 from ipexctl.option_declaration import DEFAULT_HOME, CallOptions
 from ipexctl.remote.local import is_this_machine
 from ipexctl.run.registry import RunRecord, RunRegistry
@@ -94,6 +95,9 @@ def _options_for(records: Sequence[RunRecord], selection: str) -> list[str]:
     return [*given, *([f" --hosts {shlex.quote(fold(list(others)))}"] if others else [])]
 
 
+FETCH_FIRST: Final = "fetch what you need, then: `ipexctl uninstall {*hosts} --with-results`"
+
+
 def _outputs() -> Iterator[Path]:
     for path in RunRegistry().directory.glob("*/ranks/*"):
         if path.is_file() and _size(path):
@@ -104,19 +108,20 @@ def _left(hosts: Sequence[Host], selection: str, *, with_results: bool) -> Itera
     directory = RunRegistry().directory
     outputs = () if with_results else tuple(_outputs())
     if outputs:
-        fix = f"fetch what you need, then: ipexctl uninstall{selection} --with-results"
+        fix: str = Fix(FETCH_FIRST, hosts=shlex.split(selection))
         yield FileGroup("runs", len(outputs), sum(map(_size, outputs)), str(directory), fix)
     if records := _records_of_others(hosts):
-        fix = "; ".join(f"ipexctl uninstall{options}" for options in _options_for(records, selection))
-        fix = f"to remove everything there and the records: {fix}"
+        calls = [ipexctl_command("uninstall", *shlex.split(options)) for options in _options_for(records, selection)]
+        call = join_fixes(Fix.of((each,)) for each in calls)
+        fix = Fix("to remove everything there and the records: {call}", call=call)
         yield FileGroup("records", len(records), 0, str(directory), fix)
     home = expand_tilde(DEFAULT_HOME)
     if home.is_dir() and not any(map(is_this_machine, hosts)):
-        fix = "this machine was a host of some calls; to remove it: ipexctl uninstall --hosts localhost"
+        fix = Fix("this machine was a host of some calls; to remove it: `ipexctl uninstall --hosts localhost`")
         yield FileGroup("home", 1, disk_usage(home), str(home), fix)
     config = config_directory()
     if config.is_dir():
-        fix = f"you wrote it; to remove it: rm -r {shlex.quote(str(config))}"
+        fix = Fix("you wrote it; to remove it: `rm -r {path}`", path=str(config))
         yield FileGroup("config", len(_files_below(config)), disk_usage(config), str(config), fix)
     if (labs_left := addition("left-on-control-machine")) is not None:
         yield from labs_left()

@@ -19,6 +19,7 @@ from ipexctl.files.requested import FetchResult, FetchSource, FileFailure, Reque
 from ipexctl.hosts.host import Host, quote
 from ipexctl.hosts.nodeset import expand
 from ipexctl.limits import FETCH_SILENCE, PATHS_CHECK
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.files.file_sender import RunFiles, SendRequest
 from ipexctl.remote.cancel import RETRY_INTERVALS, Cancel
 from ipexctl.remote.connector import SessionPool
@@ -163,7 +164,7 @@ def order_of_host(source: FetchSource, dest: str, hosts: Sequence[Host], home: s
         raise UserError(f"{quote(source.word)} names {len(names)} hosts, and fetch takes one", fix=fix)
     raise UserError(
         f"{quote(source.word)} is neither a run of this machine nor a host of this call",
-        fix=f"ipexctl ps shows the runs; a host: --hosts {source.word}, or -H HOSTFILE",
+        fix=Fix(f"`ipexctl ps` shows the runs; a host: --hosts {source.word}, or -H HOSTFILE"),
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from ipexctl.errors import UserError
 from ipexctl.limits import NODE0_STEADY
+from ipexctl.node.common.fix import Fix, join_fixes
 from ipexctl.node.common.frames import (
     SUFFIXES,
     WINDOWS,
@@ -179,8 +180,10 @@ class Follower:
             raise HostError(
                 f"the program that follows the run there ended {self._early_ends} times in a row ({error.how}); "
                 f"run {run} may still be running",
-                f"ipexctl doctor -l {name} shows its memory and disks; then: ipexctl attach {run}; or, if the run has "
-                f"ended: ipexctl why {run}",
+                Fix(
+                    f"`ipexctl doctor -l {name}` shows its memory and disks; then: `ipexctl attach {run}`; "
+                    f"or, if the run has ended: `ipexctl why {run}`"
+                ),
             )
         text = f"{name}: the program that follows the run there has ended ({error.how}); starting it again"
         self._watch(Notice(text, True))
@@ -194,8 +197,15 @@ class Follower:
         if step == "over":
             raise NotReachedAgain(
                 self._absence.end_reason(run, error.reason),
-                f"when {name} answers again: ipexctl attach {run}, or, if the run has ended: ipexctl why {run}"
-                + (f"; without it, on the hosts that are left: {again}" if again else ""),
+                join_fixes(
+                    (
+                        Fix(
+                            f"when {name} answers again: `ipexctl attach {run}`, or, if the run has ended: "
+                            f"`ipexctl why {run}`"
+                        ),
+                        Fix("without it, on the hosts that are left: {again}", again=again) if again else "",
+                    )
+                ),
                 error,
             )
         if text := self._absence.notice(step, name, error.reason, now):
@@ -251,7 +261,7 @@ class Follower:
                 )
         except HostError:
             if silence.over and not self._cancel.thrown:
-                advice = f"is it overloaded, or does its disk hang? Then: ipexctl attach {self._record.id}"
+                advice = Fix(f"is it overloaded, or does its disk hang? Then: `ipexctl attach {self._record.id}`")
                 raise Unreachable(f"nothing has come from it for {self._silence_limit:g} s", advice) from None
             raise
 

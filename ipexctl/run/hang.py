@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.known_errors.match import bare, shorten_text
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.records import FINAL, KEEPS_STORE, Silence, SilentRank
 from ipexctl.run.ranks import describe_ranks, name_ranks
 from ipexctl.run.stack_dump import Dump, Process, RankStacks, StackFrame, StackGroup, place_lines
@@ -255,7 +256,9 @@ _MAX_SENTENCE: Final = 600
 
 
 def silence_lines(run: str, silence: Silence) -> list[str]:
-    head = f"no rank has printed anything for {_minutes(silence.after)}: ipexctl why {run} --stacks shows where each is"
+    head = Fix(
+        f"no rank has printed anything for {_minutes(silence.after)}: `ipexctl why {run} --stacks` shows where each is"
+    )
     return [head, *_indented(sentence for _, sentence in describe_silent(silence))]
 
 
@@ -271,7 +274,7 @@ def describe_silent(silence: Silence) -> list[tuple[list[SilentRank], str]]:
 def dump_lines(run: str, dump: Dump, *, places: bool = True) -> list[str]:
     hang = explain_hang(dump)
     who = [] if hang is None else [printable(shorten_text(hang.sentence, _MAX_SENTENCE))]
-    head = f"the ranks at {format_clock(dump.at)} (ipexctl why {run} shows this again):"
+    head = Fix(f"the ranks at {format_clock(dump.at)} (`ipexctl why {run}` shows this again):")
     if not places:
         return who
     return [*who, head, *_indented(line[: 2 * _WIDTH] for _, line in place_lines(dump))]

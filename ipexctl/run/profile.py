@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.records import Lever
 from ipexctl.node.run.rank_profile import WORTH, OperatorTime, RankProfile
 from ipexctl.run.ranks import describe_ranks
@@ -223,7 +224,9 @@ def _advice(profile: RunProfile, omp: int | None) -> Iterator[str]:
         yield f"waiting for data takes {100 * main.share('data'):.0f} % of a step: more DataLoader workers"
     most = max(profile.ranks, key=lambda each: each.share("wait"))
     if most.share("wait") >= _ADVISED["wait"]:
-        yield f"rank {most.rank} waits {100 * most.share('wait'):.0f} % of a step for rank {main.rank}: ipexctl slow"
+        yield Fix(
+            f"rank {most.rank} waits {100 * most.share('wait'):.0f} % of a step for rank {main.rank}: `ipexctl slow`"
+        )
     if main.share("all_reduce") >= _ADVISED["all_reduce"]:
         text = f"collectives take {100 * main.share('all_reduce'):.0f} % of a step"
         yield f"{text}: larger batches or gradient accumulation"
@@ -245,7 +248,7 @@ def _advice(profile: RunProfile, omp: int | None) -> Iterator[str]:
         yield f"{text}: larger batches, or more ranks on each host (--ppn)"
     if own.peak_spread >= SLOWED:
         text = f"the same matrix product took {own.peak_spread:.1f} times its best time, at load {own.load:.0f}"
-        yield f"{text}: other programs use these cores: ipexctl doctor"
+        yield Fix(f"{text}: other programs use these cores: `ipexctl doctor`")
 
 
 def _gaps_sentence(own: RankProfile) -> str:
@@ -258,7 +261,7 @@ def _gaps_sentence(own: RankProfile) -> str:
         return f"the script sleeps or waits outside torch for {100 * (idle - own.queued) / own.seconds:.0f} % of a step"
     if idle >= own.gaps / 2:
         queued = f"its thread waited {100 * own.queued / own.seconds:.0f} % of a step for a processor"
-        return f"{share} passes between operators, and {queued}: other programs use these cores: ipexctl doctor"
+        return Fix(f"{share} passes between operators, and {queued}: other programs use these cores: `ipexctl doctor`")
     return f"Python between operators takes {share}: larger batches, or torch.compile"
 
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from ipexctl.hosts.host import Host
 from ipexctl.limits import PS_ANSWER
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.records import RunStatus, read_status
 from ipexctl.node.run.runs import ListRequest
 from ipexctl.option_declaration import FORKS
@@ -115,7 +116,7 @@ def _known_run(record: RunRecord, document: Reply | None) -> KnownRun:
     if document is None:
         return KnownRun(record, None, f"{record.node0.name} has no record of it any more", is_gone=True)
     if damaged := document.get("unreadable"):
-        fix = f"ipexctl fetch {record.id} . fetches what is there"
+        fix = Fix(f"`ipexctl fetch {record.id} .` fetches what is there")
         return KnownRun(record, None, f"{record.node0.name}: {damaged}", fix)
     pruned, status = document.get("pruned"), read_status(document)
     if (queue := queue_of(record)) is not None:

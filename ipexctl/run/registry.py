@@ -23,6 +23,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.node.common.answer import Json
 from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.files import make_private_directory, write_atomically
+from ipexctl.node.common.fix import Fix, FixCommand
 from ipexctl.node.common.json_records import as_object, check_type, decode, decode_natural, read_json_file
 from ipexctl.node.common.plan import PLAN_FILE, Plan, plan_text, read_outline
 from ipexctl.option_declaration import CONNECT_SECONDS, NO_OPTIONS, CallOptions
@@ -93,7 +94,12 @@ class RunRecord:
 
     def call_text(self, text: str) -> str:
         """Give commands about a run that was found on its hosts the options that name these."""
-        return text if self.is_kept else _ABOUT_RUN.sub(rf"\g<0>{self.options.hosts}", text)
+        return text if self.is_kept or not isinstance(text, Fix) else text.with_commands(self._on_hosts)
+
+    def _on_hosts(self, command: FixCommand) -> FixCommand:
+        verb_and_run, others = command.options[:2], command.options[2:]
+        words = shlex.split(self.options.hosts) if command.verb in _ABOUT_RUN else ()
+        return command._replace(options=(*verb_and_run, *words, *others))
 
     @property
     def transport(self) -> Transport:
@@ -107,10 +113,10 @@ class RunRecord:
     def resume_command(self) -> str:
         """The command that resumes the run on the remaining hosts; empty if it can't be resumed."""
         can_resume = self.typed.directory and not self.plan.job and len(self.hosts) > 1
-        return f"ipexctl run --resume {self.id}" if can_resume else ""
+        return Fix(f"`ipexctl run --resume {self.id}`") if can_resume else ""
 
 
-_ABOUT_RUN: Final = re.compile(r"ipexctl (?:attach|fetch|logs|report|slow|stop|wait|why) [A-Za-z0-9_-]+(?::\S+)?")
+_ABOUT_RUN: Final = frozenset(("attach", "fetch", "logs", "report", "slow", "stop", "wait", "why"))
 
 
 def explain_foreign_run(record: RunRecord) -> str:
@@ -166,11 +172,13 @@ class UnreadableRecord(UserError):
         self.id, self.path, self.reason, self.written = file.stem, file, reason, 0.0
         with contextlib.suppress(OSError):
             self.written = file.stat().st_mtime
-        path = shlex.quote(str(file))
         super().__init__(
             f"the record of run {self.id} can't be read: {file}: {reason}",
-            fix="without its record the run cannot be stopped or fetched from this machine; find its processes: "
-            f"ipexctl doctor; once it has ended: mv {path} {path}.damaged",
+            fix=Fix(
+                "without its record the run cannot be stopped or fetched from this machine; find its processes: "
+                "`ipexctl doctor`; once it has ended: `mv {path} {path}.damaged`",
+                path=str(file),
+            ),
         )
 
 
@@ -243,11 +251,11 @@ class RunRegistry:
         if meant and not any(record.id == word for record in records):
             raise max(meant, key=lambda record: (record.id == word, record.written))
         if not every:
-            raise UserError("no run was started from the control machine yet", fix="ipexctl run starts one")
+            raise UserError("no run was started from the control machine yet", fix=Fix("`ipexctl run` starts one"))
         if not records:
             raise UserError(
                 "no run of the project in this directory was started from the control machine yet",
-                fix=f"ipexctl ps lists all runs; `last:all` is the newest of them, {every[-1].id}",
+                fix=Fix(f"`ipexctl ps` lists all runs; ``last:all`` is the newest of them, {every[-1].id}"),
             )
         return records[-1] if word in LAST else _only(word, records)
 
@@ -256,7 +264,10 @@ class RunRegistry:
         if word is None:
             last = self.find("last")
             began = format_clock(last.started, "%Y-%m-%d %H:%M:%S")
-            raise UserError(f"which run? The last one is {last.id} of {began}", fix=f"ipexctl {command} {last.id}")
+            raise UserError(
+                f"which run? The last one is {last.id} of {began}",
+                fix=Fix("`ipexctl {command} {run}`", command=command, run=last.id),
+            )
         return self.find(word)
 
     def knows(self, word: str) -> bool:
@@ -294,7 +305,7 @@ def _only(word: str, records: Sequence[RunRecord]) -> RunRecord:
         some = ", ".join(record.id for record in found[-4:]) + (" …" if len(found) > 4 else "")
         raise UserError(f"{len(found)} runs begin with {word!r}: {some}", fix="use more of the id, or `last`")
     newest = ", ".join(record.id for record in reversed(records[-3:]))
-    raise UserError(f"there is no run {word!r}", fix=f"ipexctl ps shows them; the newest: {newest}")
+    raise UserError(f"there is no run {word!r}", fix=Fix(f"`ipexctl ps` shows them; the newest: {newest}"))
 
 
 _NOT_KEPT: Final = ("source", "is_kept")

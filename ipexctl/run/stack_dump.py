@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 from ipexctl.limits import DUMP_WAIT, PROFILE_WAIT, STOP_ANSWER
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.frames import Frame, FrameError, decode_json
 from ipexctl.node.common.json_records import parse_json
 from ipexctl.node.common.records import RunStatus, read_status
@@ -222,7 +223,7 @@ def dump(
     )
     status = read_status(reply["status"])
     if found is None and not status.is_over and status.state != "queued":
-        raise HostError("it sent no stacks, or not all of them", f"try again: ipexctl why {record.id} --stacks")
+        raise HostError("it sent no stacks, or not all of them", Fix(f"try again: `ipexctl why {record.id} --stacks`"))
     return found or status
 
 

@@ -15,6 +15,7 @@ from ipexctl.errors import UserError
 from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.hosts.host import Host, find_leaders
 from ipexctl.hosts.nodeset import fold
+from ipexctl.node.common.fix import Fix, join_fixes
 from ipexctl.node.common.owners import Owned
 from ipexctl.node.uninstall import HomeReply, UninstallRequest
 from ipexctl.remote.caller import describe_foreign, removal_request
@@ -22,7 +23,7 @@ from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, HostResult, Report, exit_code
 from ipexctl.remote.session import Session
-from ipexctl.run.control_files import FileGroup, find_control_files, remove_control_files
+from ipexctl.run.control_files import FETCH_FIRST, FileGroup, find_control_files, remove_control_files
 from ipexctl.run.pending import abandoned_runs, runs_directory, starting_runs
 from ipexctl.run.registry import RunRegistry
 from ipexctl.trust.revoke import RevokeOptions, revoke
@@ -181,15 +182,17 @@ class _Uninstall:
         for name, result in self.results.items():
             if runs := [run for run in (*result.live, *result.starting) if run in result.live or run not in ended]:
                 foreign = {owned.name for owned in result.foreign}
-                hosts = self._options.selection or f" --hosts {shlex.quote(name)}"
-                fix = "; ".join(
-                    f"ipexctl stop {run}{hosts} --force" if run in foreign else f"ipexctl stop {run}" for run in runs
+                hosts = shlex.split(self._options.selection) or ["--hosts", name]
+                stop = join_fixes(
+                    Fix("`ipexctl stop {run} {*own}`", run=run, own=(*hosts, "--force") if run in foreign else ())
+                    for run in runs
                 )
                 found[name] = HostError(
-                    f"nothing is removed while a run is alive: {', '.join(runs)}", f"to end it: {fix}"
+                    f"nothing is removed while a run is alive: {', '.join(runs)}", Fix("to end it: {stop}", stop=stop)
                 )
             elif result.busy:
-                again = f"wait until it has ended, then: ipexctl uninstall{self._options.selection}"
+                selection = shlex.split(self._options.selection)
+                again = Fix("wait until it has ended, then: `ipexctl uninstall {*hosts}`", hosts=selection)
                 found[name] = HostError(result.busy[0], again)
         if starting := starting_runs(runs_directory()):
             reason = f"run {starting[0]} is being started by another call"
@@ -213,7 +216,8 @@ def survey(
     state.call_agent("list", hosts)  # on every host: processes of a shared home are seen on their own host only
     obstacles = state.obstacles()
     foreign = {name: result.foreign for name, result in state.results.items() if result.foreign and not options.force}
-    again = f"ipexctl uninstall{options.selection}{' --with-results' * options.with_results} --force"
+    words = (*shlex.split(options.selection), *(("--with-results",) if options.with_results else ()))
+    again = Fix("`ipexctl uninstall {*words} --force`", words=words)
     if foreign and not dry_run:
         raise UserError(f"nothing was removed: {describe_foreign(foreign)}", fix=again)
     for name, owned in foreign.items():
@@ -274,7 +278,8 @@ def _with_reply(before: UninstallResult, reply: HomeReply, selection: str) -> Un
 
 def _fix_of_left(kind: str, selection: str) -> str:
     if kind in ("runs", "projects", "results"):
-        return f"fetch what you need, then: ipexctl uninstall{selection} --with-results"
+        return Fix(FETCH_FIRST, hosts=shlex.split(selection))
     if kind == "settings":
-        return f"it undoes the settings of tune: ipexctl play tune-xeon{selection} -e undo=true"
+        hosts = shlex.split(selection)
+        return Fix("it undoes the settings of tune: `ipexctl play tune-xeon {*hosts} -e undo=true`", hosts=hosts)
     return "ipexctl did not make it: look at it before you remove it"

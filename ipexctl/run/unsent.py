@@ -7,13 +7,13 @@ from __future__ import annotations
 import ast
 import posixpath
 import re
-import shlex
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Final
 
 from ipexctl.errors import UserError
+from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command
 from ipexctl.projects.root import owner_here, real_path, tree_name
 from ipexctl.run.registry import RunRecord
 from ipexctl.spec import RunSpec
@@ -42,10 +42,12 @@ def unsent_note(spec: RunSpec, project: Project) -> tuple[str, ...]:
     if not found:
         return ()
     options = [word for pattern in dict.fromkeys(map(_include_pattern, found)) for word in ("--include", pattern)]
-    line = shlex.join(("ipexctl", "run", *options, *typed.options, *typed.words) if typed.words else options)
+    line = FixCommand("", tuple(options))
+    if typed.words:
+        line = ipexctl_command("run", *options, *typed.options, argv=typed.words)
     them = "it" if len(found) == 1 else "them"
     kept = f"{spec.asked.script} names {join_words(found)}, but an ignore file keeps {them} from the hosts"
-    return (f"{kept}; to send {them}: {line}",)
+    return (Fix("{kept}; to send {them}: {line}", kept=kept, them=them, line=line),)
 
 
 def _ends(path: str) -> Iterator[str]:
@@ -83,7 +85,9 @@ def line_that_sends(record: RunRecord, path: str) -> str:
     name = missed.partition(tree)[2].partition("/")[2]
     with suppress(UserError, OSError):
         if name and (root / name).is_file() and all(found.path != name for found in scan_project(root).found):
-            option = f"--include {shlex.quote(_include_pattern(name))}"
             can_resume = record.typed.directory and not record.plan.job
-            return f"ipexctl run --resume {record.id} {option}" if can_resume else option
+            option = FixCommand("", ("--include", _include_pattern(name)))
+            if can_resume:
+                option = ipexctl_command("run", "--resume", record.id, *option.options)
+            return Fix.of((option,))
     return ""

@@ -3,7 +3,6 @@ object of this package."""
 
 from __future__ import annotations
 
-import shlex
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,8 +21,9 @@ from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.files.store_client import StoreClient, StoreLocation
 from ipexctl.found_files import cache_directory
 from ipexctl.hosts.host import Host
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.env.env_replies import EnvRecord
-from ipexctl.option_declaration import DEFAULT_ENV, DEFAULT_HOME
+from ipexctl.option_declaration import DEFAULT_ENV, DEFAULT_HOME, install_command
 from ipexctl.projects.declaration import PYPROJECT
 from ipexctl.projects.indexes import find_indexes
 from ipexctl.projects.ipex_use import find_ipex_use
@@ -231,7 +231,7 @@ def install_request(
         named = named.with_more(of_files).with_more(project if is_project_named else Sources())
     words = [word for package in packages for word in ("--with", package)]
     words += [word for file in files for word in ("-r", str(file))]
-    line = shlex.join(["ipexctl", "install", *(["--env", env] if env != DEFAULT_ENV else []), *words])
+    line = install_command(env).with_words(*words)
     request = replace(
         request,
         env=EnvRequest(stack, packages_read.lines, packages_read.constraints),
@@ -255,7 +255,7 @@ def _refuse_own_name_of_stack(layout: ProjectLayout) -> None:
     if (name := next((name for name in layout.members if name in _OF_STACKS), None)) is not None:
         raise UserError(
             f"the project's own package is {name} ({layout.members[name]}), which is part of the stack",
-            fix="install from another directory: cd ~ && ipexctl install",
+            fix=Fix("install from another directory: `cd ~ && ipexctl install`"),
         )
 
 
@@ -428,7 +428,8 @@ class InstallContext:
 
     def _next_step(self) -> str:
         name = self.request.name
-        return "ipexctl run train.py" if name == DEFAULT_ENV else f"ipexctl run --env {name} train.py"
+        env = () if name == DEFAULT_ENV else ("--env", name)
+        return Fix("`ipexctl run {*env} train.py`", env=env)
 
 
 def inspect_hosts(context: InstallContext, probed: Sequence[HostFacts] = ()) -> None:

@@ -28,6 +28,7 @@ from ipexctl.node.common.files import (
     write_atomically,
     write_json_atomically,
 )
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.projects.root import own_directories, owner_here, real_path, root_problem, tree_name
 from ipexctl.sync.ignore import pattern_for
@@ -75,7 +76,7 @@ def read_project(
     """
     root = real_path(root)
     if problem := root_problem(root):
-        raise UserError(problem, fix="name the project's directory after ipexctl sync")
+        raise UserError(problem, fix=Fix("name the project's directory after `ipexctl sync`"))
     data_paths = paths_below(root, data)
     own = [*own_directories(), *([real_path(os.path.expanduser(home))] if home else [])]
     left_out = (*excludes, *map(pattern_for, (*data_paths, *paths_below(root, own))))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ipexctl.files.stream import stream_entries
 from ipexctl.hosts.host import Host, check_same_home, find_leaders
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.home import STATE_DIRECTORY
 from ipexctl.node.files.call_replies import Generation, TreeChanges, TreesReply
 from ipexctl.node.files.manifest import ManifestEntry
@@ -362,9 +363,9 @@ class ProjectSync:
     def _note_generation(self, plan: SyncPlan) -> None:
         if plan.generation > 1 and plan.users:
             verb = "uses" if len(plan.users) == 1 else "use"
-            text = (
-                f"the project is copied to a new directory, because {', '.join(plan.users)} still {verb} the old one; "
-                "files that runs wrote stay there: ipexctl fetch brings them"
+            text = Fix(
+                f"the project is copied to a new directory, because {', '.join(plan.users)} still {verb} "
+                "the old one; files that runs wrote stay there: `ipexctl fetch` brings them"
             )
             self.notes.append(text)
 

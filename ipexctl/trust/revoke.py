@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host, check_user, find_leaders
+from ipexctl.node.common.fix import Fix
 from ipexctl.option_declaration import DEFAULT_HOME
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command, ScriptError, script_error
@@ -274,9 +275,9 @@ def revoke(hosts: Sequence[Host], pool: SessionPool, options: RevokeOptions) -> 
     elsewhere = [name for name in names_in(state.config) if name not in given]
     if not elsewhere:
         return work.report(())
-    note = (
-        f"{', '.join(elsewhere)}: not among the hosts of this call, so the line in authorized_keys stays there; "
-        "its private key is removed. To remove the line: ipexctl trust --revoke with all hosts"
+    note = Fix(
+        f"{', '.join(elsewhere)}: not among the hosts of this call, so the line in authorized_keys stays "
+        "there; its private key is removed. To remove the line: `ipexctl trust --revoke` with all hosts"
     )
     return work.report((note,))
 

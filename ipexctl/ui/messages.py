@@ -12,32 +12,32 @@ import select
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, TextIO
 
 from ipexctl.errors import CommandLineError, FileError, UserError
+from ipexctl.node.common.fix import FixCommand, parts_of
 from ipexctl.text import AS_ASCII, neutralise, printable, printable_lines
 
 if TYPE_CHECKING:
     from ipexctl.remote.outcome import Notice
 
 
-_CLAUSE: Final = re.compile(r""" *for \w+ in .*?; done;?|(?:(?<=[ =])'[^']*'|(?<=[ =])"[^"]*"|[^:;]|[:;](?! ))+[:;]?""")
-"""Up to a colon or semicolon before a blank, outside of quoted words and loops."""
-_COMMAND: Final = re.compile(
-    r"(for \w+ in|find [/~.]|(ansible-inventory|apt-get|chmod|chown|conda|cp|cpupower|curl|df|dmesg|dnf|echo|grep|"
-    r"hostnamectl|iconv|ip|ipexctl|ip6?tables|journalctl|loginctl|ls|mkdir|mount|mv|pip|ps|python3?|restorecon|rm|sed|"
-    r"setsebool|ssh|ssh-key\w+|sudo|swapoff|sysctl|tar|timedatectl|touch|uv|yum|zypper) )"
-)
+_UNBROKEN: Final = "\N{NO-BREAK SPACE}"
+"""`printable` leaves none in a text."""
 
 
 def wrap_text(text: str, width: int, indent: str = "", hanging: str | None = None) -> list[str]:
     """Wrap without breaking words, so that they can be copied. `hanging`: indent after the first line."""
+    return _wrap(printable(text), width, indent, indent if hanging is None else hanging)
+
+
+def _wrap(text: str, width: int, indent: str, hanging: str) -> list[str]:
     return textwrap.wrap(
-        printable(text),
+        text,
         width,
         initial_indent=indent,
-        subsequent_indent=indent if hanging is None else hanging,
+        subsequent_indent=hanging,
         break_long_words=False,
         break_on_hyphens=False,
     )
@@ -65,28 +65,11 @@ def wrap_names(text: str, width: int, indent: str, hanging: str) -> list[str]:
     return lines
 
 
-def clauses(fix: str) -> Iterator[tuple[str, bool]]:
-    follows_colon = False
-    for match in _CLAUSE.finditer(fix):
-        clause = match[0].strip()
-        yield clause, _COMMAND.match(clause) is not None and (follows_colon or ", " not in clause)
-        follows_colon = clause.endswith(":")
-
-
 def wrap_fix(fix: str, width: int, indent: str, hanging: str) -> list[str]:
     """A command that does not fit the rest of a line gets its own and stays on it."""
-    lines: list[str] = []
-    prose, margin = "", indent
-    for clause, is_command in clauses(printable(fix).strip()):
-        text = f"{prose} {clause}".strip()
-        if not is_command or len(margin) + len(text) <= width:
-            *full, last = wrap_text(text, width, margin, hanging)
-            lines += full
-            prose, margin = last[len(hanging if full else margin) :], hanging if full else margin
-        else:
-            lines += [f"{margin}{prose}", f"{hanging}{clause}"] if prose else [f"{margin}{clause}"]
-            prose, margin = "", hanging
-    return [*lines, f"{margin}{prose}"] if prose else lines
+    parts = ((printable(str(part)), isinstance(part, FixCommand)) for part in parts_of(fix))
+    text = "".join(part.replace(" ", _UNBROKEN) if is_command else part for part, is_command in parts)
+    return [line.replace(_UNBROKEN, " ") for line in _wrap(text, width, indent, hanging)]
 
 
 _LOCK = threading.Lock()
@@ -147,7 +130,7 @@ def print_with_fix(text: str, fix: str, timeout: float | None = None) -> None:
     width = _terminal_width()
     lines = wrap_lines(text, width, "    ") if width else [text]
     if fix:
-        lines += wrap_fix(fix, width, "  ", "  ") if width else [f"  {printable(fix)}"]
+        lines += wrap_fix(fix, width, "  ", "  ") if width else [f"  {printable(str(fix))}"]
     print_message("\n".join(lines), timeout)
 
 
@@ -181,7 +164,7 @@ def print_user_error(error: UserError) -> None:
     if isinstance(error, (CommandLineError, FileError)) and error.text:
         lines += excerpt(error.text, error.column)
     if error.fix:
-        lines.append(f"  {printable(error.fix)}")
+        lines.append(f"  {printable(str(error.fix))}")
     print_message("\n".join(lines))
     for other in error.more if isinstance(error, FileError) else ():
         print_user_error(other)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.records import RunStatus
 from ipexctl.run.hang import explain_hang
 from ipexctl.run.ranks import describe_ranks, fold_ranks, name_ranks
@@ -48,7 +49,9 @@ def show_stacks(dump: Dump, run: str, *, everything: bool = False, quiet: bool =
     hang = explain_hang(dump)
     verdict, odd = (hang.sentence, fold_ranks(hang.ranks)) if hang is not None else (_verdict(dump), _odd(dump))
     if verdict:
-        more = f"\n  their last lines: ipexctl logs {run} -r {odd}" if odd and (hang is None or hang.causes) else ""
+        more = (
+            Fix(f"\n  their last lines: `ipexctl logs {run} -r {odd}`") if odd and (hang is None or hang.causes) else ""
+        )
         print_message(printable(verdict) + more)
 
 
@@ -175,10 +178,10 @@ def _other_lines(group: StackGroup, width: int) -> Iterator[Line]:
 
 def show_over(status: RunStatus, run: str) -> None:
     if status.state == "queued":
-        print_message(f"run {run} waits in the queue to begin again\n  ipexctl attach {run} waits for it")
+        print_message(Fix(f"run {run} waits in the queue to begin again\n  `ipexctl attach {run}` waits for it"))
         return
     ending = "has succeeded" if status.state == "ok" else f"has ended: {status.state}"
-    print_message(f"run {run} {ending}, and nothing of it is left to ask\n  how it ended: ipexctl why {run}")
+    print_message(Fix(f"run {run} {ending}, and nothing of it is left to ask\n  how it ended: `ipexctl why {run}`"))
 
 
 def show_json(dump: Dump | None, run: str, reason: str = "") -> None:

@@ -6,13 +6,16 @@ import ast
 import json
 from dataclasses import dataclass, fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple, get_type_hints
 
 import pytest
 from launch_helpers import cpu, machine, plan
 
+from ipexctl.api import host_stacks
 from ipexctl.launch.overrides import check_limits
 from ipexctl.node.common.asked import Asked, Export
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.json_records import as_json, decode
 from ipexctl.node.common.plan import to_json
 from ipexctl.option_declaration import (
@@ -34,49 +37,46 @@ OPTIONS = CallOptions(" -H hosts -l a --home /h", " -n 4 --env big --python /opt
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("template", "expected"),
     [
-        ("ipexctl doctor", "ipexctl doctor -H hosts -l a --home /h"),
-        ("ipexctl doctor checks it; ipexctl trust", ("ipexctl doctor -H hosts -l a --home /h checks it; ipexctl trust "
-         "-H hosts -l a --home /h")),
+        ("`ipexctl doctor`", "ipexctl doctor -H hosts -l a --home /h"),
+        ("`ipexctl doctor` checks it; `ipexctl trust`", ("ipexctl doctor -H hosts -l a --home /h checks it; ipexctl "
+         "trust -H hosts -l a --home /h")),
         (
-            "(ipexctl install, or ipexctl run --install)",
+            "(`ipexctl install`, or `ipexctl run --install`)",
             (
                 "(ipexctl install -H hosts -l a --home /h --env big, or ipexctl run -H hosts -l a --home /h -n 4 "
                 "--env big "
             "--python /opt/py --setup /opt/s --mpi openmpi --install)"),
         ),
-        ("node0's: ipexctl trust; node1's: ipexctl doctor", ("node0's: ipexctl trust -H hosts -l a --home /h; node1's: "
-         "ipexctl doctor -H hosts -l a --home /h")),
-        ("ipexctl ps, ipexctl logs RUN, ipexctl why RUN", "ipexctl ps, ipexctl logs RUN, ipexctl why RUN"),
-        ("cd /p && ipexctl run -m pkg.train --epochs 3", ("cd /p && ipexctl run -H hosts -l a --home /h -n 4 --env big "
-         "--python /opt/py --setup /opt/s --mpi openmpi -m pkg.train --epochs 3")),
-        ("ipexctl install --with x", "ipexctl install -H hosts -l a --home /h --env big --with x"),
-        ("ipexctl envs", "ipexctl envs -H hosts -l a --home /h"),
-        ("ipexctl envs --verify tests it", ("ipexctl envs -H hosts -l a --home /h --env big --python /opt/py --setup "
+        ("`ipexctl ps`, `ipexctl logs RUN`, `ipexctl why RUN`", "ipexctl ps, ipexctl logs RUN, ipexctl why RUN"),
+        ("`cd /p && ipexctl run -m pkg.train --epochs 3`", ("cd /p && ipexctl run -H hosts -l a --home /h -n 4 --env "
+         "big --python /opt/py --setup /opt/s --mpi openmpi -m pkg.train --epochs 3")),
+        ("`ipexctl install --with x`", "ipexctl install -H hosts -l a --home /h --env big --with x"),
+        ("`ipexctl envs`", "ipexctl envs -H hosts -l a --home /h"),
+        ("`ipexctl envs --verify` tests it", ("ipexctl envs -H hosts -l a --home /h --env big --python /opt/py --setup "
          "/opt/s --verify tests it")),
     ],
 )  # fmt: skip
-def test_each_command_gets_the_options_that_it_has(text: str, expected: str) -> None:
-    assert OPTIONS.apply(text) == expected
+def test_each_command_gets_the_options_that_it_has(template: str, expected: str) -> None:
+    assert OPTIONS.apply(Fix(template)) == expected
 
 
-@pytest.mark.parametrize("text", ["nothing to do under ipexctl run", "those of ipexctl install", "ipexctl run sets it"])
-def test_a_command_that_is_only_mentioned_stays(text: str) -> None:
-    assert OPTIONS.apply(text) == text
+def test_a_command_that_is_only_mentioned_stays() -> None:
+    assert OPTIONS.apply("nothing to do under ipexctl run") == "nothing to do under ipexctl run"
 
 
 def test_an_option_of_the_command_stays_as_it_is() -> None:
-    text = "ipexctl install --env other --home=/x; ipexctl run --ppn 2 --python /own …"
-    assert OPTIONS.apply(text) == (
+    fix = Fix("`ipexctl install --env other --home=/x`; `ipexctl run --ppn 2 --python /own {*argv}`", argv=["--env"])
+    assert OPTIONS.apply(fix) == (
         "ipexctl install -H hosts -l a --env other --home=/x; "
-        "ipexctl run -H hosts -l a --home /h --env big --setup /opt/s --mpi openmpi --ppn 2 --python /own …"
+        "ipexctl run -H hosts -l a --home /h --env big --setup /opt/s --mpi openmpi --ppn 2 --python /own --env"
     )
 
 
 @pytest.mark.parametrize("own", ["--hosts a,b", "--hosts=a,b", "-H other", "--hostfile=other", "-c lab"])
 def test_a_command_that_names_its_hosts_gets_none_of_the_call(own: str) -> None:
-    assert OPTIONS.apply(f"ipexctl doctor {own}") == f"ipexctl doctor --home /h {own}"
+    assert OPTIONS.apply(Fix(f"`ipexctl doctor {own}`")) == f"ipexctl doctor --home /h {own}"
 
 
 @pytest.mark.parametrize(
@@ -84,23 +84,38 @@ def test_a_command_that_names_its_hosts_gets_none_of_the_call(own: str) -> None:
     [("--limit '!b,!c'", "--limit 'a,!b,!c'"), ("-l '!b; c'", "-l 'a,!b; c'"), ("-l b", "-l b")],
 )
 def test_a_limit_of_the_command_limits_the_hosts_of_the_call(limit: str, expected: str) -> None:
-    assert OPTIONS.apply(f"ipexctl doctor {limit} …") == f"ipexctl doctor -H hosts --home /h {expected} …"
+    assert OPTIONS.apply(Fix(f"`ipexctl doctor {limit}` …")) == f"ipexctl doctor -H hosts --home /h {expected} …"
+
+
+def test_a_fix_of_an_install_names_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_stacks, "install_request", lambda *_, **__: Projects())
+    monkeypatch.setattr(host_stacks, "_install", lambda *_: Host(Fix("add it: `ipexctl install --with x`")))
+    opened: Any = SimpleNamespace(
+        pool=SimpleNamespace(warm=lambda _: None), hosts=(), options=CallOptions(" --hosts a")
+    )
+    found: Any = host_stacks.install(opened, env="tune")
+    assert found.fix == "add it: ipexctl install --hosts a --env tune --with x"
 
 
 def test_without_options_nothing_changes() -> None:
-    report = Report((Host("ipexctl doctor"),))
-    assert NO_OPTIONS.apply("ipexctl doctor") == "ipexctl doctor"
+    report = Report((Host(Fix("`ipexctl doctor`")),))
+    assert NO_OPTIONS.apply(Fix("`ipexctl doctor`")) == "ipexctl doctor"
     assert NO_OPTIONS.in_report(report) is report
 
 
 def test_setup_alone_is_no_option_of_a_verification() -> None:
-    assert CallOptions("", " --setup /s").apply("ipexctl envs --verify") == "ipexctl envs --verify"
+    assert CallOptions("", " --setup /s").apply(Fix("`ipexctl envs --verify`")) == "ipexctl envs --verify"
 
 
 def test_files_are_absolute_for_a_command_in_another_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    given = CallOptions(option_text([("-H", Path("my hosts")), ("-l", "a"), ("--user", None)]), " --env e")
-    assert given.absolute() == CallOptions(f" -H '{tmp_path}/my hosts' -l a", " --env e")
+    given = CallOptions(option_text([("-H", Path("my hosts")), ("-l", "a"), ("--user", None)]), " --env e --cwd p")
+    assert given.absolute() == CallOptions(f" -H '{tmp_path}/my hosts' -l a", f" --env e --cwd {tmp_path}/p")
+
+
+@dataclass(frozen=True)
+class Projects:
+    projects: tuple[str, ...] = ()
 
 
 class Finding(NamedTuple):
@@ -119,7 +134,8 @@ class Report(NamedTuple):
 
 
 def test_the_fixes_of_a_report_get_the_options() -> None:
-    report = Report((Host("ipexctl trust", (Finding("ipexctl install"),)), Host("")), (Finding("see: ipexctl doctor"),))
+    trust, install = Fix("`ipexctl trust`"), Fix("`ipexctl install`")
+    report = Report((Host(trust, (Finding(install),)), Host("")), (Finding(Fix("see: `ipexctl doctor`")),))
     assert CallOptions(" -H h").in_report(report) == Report(
         (Host("ipexctl trust -H h", (Finding("ipexctl install -H h"),)), Host("")),
         (Finding("see: ipexctl doctor -H h"),),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ipexctl.hub.downloader import take_hub_access
-from ipexctl.hugging_face import HubRepo, hf_home, is_repo_word, parse_repo, push_line
+from ipexctl.hugging_face import HubRepo, hf_home, is_repo_word, parse_repo, push_command
 from ipexctl.node.common.hub_cache import first_misplaced_path, repo_of
 from ipexctl.node.files.manifest import RECORDED_SIZE, VERIFIED, ManifestEntry, VerifiedBlobs
 
@@ -33,7 +33,7 @@ def test_words(word: str, repo: HubRepo, folder: str) -> None:
 
 def test_line_and_places() -> None:
     repos = [HubRepo("model", "org/model"), HubRepo("dataset", "org/name", "v2")]
-    assert push_line(repos) == "ipexctl push hf:org/model hf-dataset:org/name@v2"
+    assert str(push_command(repos)) == "ipexctl push hf:org/model hf-dataset:org/name@v2"
     assert hf_home("/h") == "/h/hub"
     assert repo_of("spaces--org--x") is None
 

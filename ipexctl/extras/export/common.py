@@ -13,6 +13,7 @@ from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.launch.python_env import own_paths
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.plan import (
     ALLREDUCE,
     AUTOCAST,
@@ -110,7 +111,7 @@ def require_process_group(plan: Plan, purpose: str) -> None:
     if plan.backend == "none":
         raise UserError(
             f"{purpose} can't express independent copies, without a process group",
-            fix="ipexctl export shell with the same options, or another --backend",
+            fix=Fix("`ipexctl export shell` with the same options, or another --backend"),
         )
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from ipexctl.errors import UserError
 from ipexctl.extras.lab import lab_record, lab_system
 from ipexctl.extras.lab.lab_record import FoundLab, lab_lock, labs_to_remove
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.processes import own_identity
 from ipexctl.run.control_files import FileGroup
 
@@ -28,7 +29,7 @@ class RemovedLabs:
 def labs_left() -> Iterator[FileGroup]:
     """Labs that `ipexctl uninstall` lists as remaining on the control machine."""
     if labs := lab_record.directories() if os.access(lab_record.LABS, os.R_OK) else ():
-        fix = f"{', '.join(labs)}; to remove one that you made: ipexctl lab down --lab {labs[0]}"
+        fix = Fix(f"{', '.join(labs)}; to remove one that you made: `ipexctl lab down --lab {labs[0]}`")
         yield FileGroup("labs", len(labs), 0, str(lab_record.LABS), fix)
 
 

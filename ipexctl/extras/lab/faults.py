@@ -16,6 +16,7 @@ from typing import Final
 from ipexctl.errors import UserError
 from ipexctl.extras.lab import lab_files, lab_record, lab_system
 from ipexctl.extras.lab.lab_record import SWITCH, Lab, LabHost, lab_lock, netns_name
+from ipexctl.node.common.fix import Fix
 
 ALL_INTERFACES: Final = "all"
 
@@ -200,7 +201,7 @@ def check_possible(fault: Fault, args: Sequence[str], host: LabHost) -> None:
         if other != fault.name and (same_kind or blocks_writing):
             raise UserError(
                 f"{other} is active on {host.name}: {fault.name} can't be combined with it",
-                fix=f"ipexctl lab mend {host.lab}/{host.name} {other}",
+                fix=Fix(f"`ipexctl lab mend {host.lab}/{host.name} {other}`"),
             )
 
 
@@ -254,7 +255,7 @@ def find_host(name: str, lab: str | None = None) -> LabHost:
 
 def pick_host(labs: Sequence[Lab], name: str, lab: str | None = None) -> LabHost:
     if not labs:
-        raise UserError("there is no lab on this machine", fix="ipexctl lab up")
+        raise UserError("there is no lab on this machine", fix=Fix("`ipexctl lab up`"))
     candidates = [candidate for candidate in labs if lab is None or candidate.name == lab]
     if not candidates:
         raise UserError(f"there is no lab {lab!r}", fix=f"one of: {', '.join(candidate.name for candidate in labs)}")
@@ -324,7 +325,7 @@ def _reload(host: LabHost) -> tuple[Lab, LabHost]:
     lab = lab_record.load(host.lab)
     current = lab.host(host.name) if lab else None
     if lab is None or current is None:
-        raise UserError(f"the lab {host.lab!r} is gone", fix="ipexctl lab list")
+        raise UserError(f"the lab {host.lab!r} is gone", fix=Fix("`ipexctl lab list`"))
     return lab, current
 
 
@@ -333,7 +334,7 @@ def _mend(lab: Lab, host: LabHost, definition: Fault) -> tuple[Lab, LabHost]:
         _run_scripts(definition, "mend", host.faults[definition.name], host)
     except lab_system.CommandError as error:
         others = [name for name in host.faults if name != definition.name]
-        fix = f"ipexctl lab mend {host.lab}/{host.name} {others[-1]}, then try again" if others else ""
+        fix = Fix(f"`ipexctl lab mend {host.lab}/{host.name} {others[-1]}`, then try again") if others else ""
         raise UserError(f"{definition.name} could not be removed from {host.name}: {error}", fix=fix) from error
     mended = replace(host, faults={name: args for name, args in host.faults.items() if name != definition.name})
     lab = lab.with_host(mended)

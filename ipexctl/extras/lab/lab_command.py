@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import sys
 from collections import Counter
@@ -25,6 +24,7 @@ from ipexctl.extras.lab.lab_record import FoundLab, Lab, LabHost
 from ipexctl.extras.lab.lab_record import load_all as list_labs
 from ipexctl.extras.lab.up import up as make_lab
 from ipexctl.hosts.nodeset import fold
+from ipexctl.node.common.fix import Fix
 from ipexctl.option_declaration import LAB_HOMES, LAB_HOSTS, LAB_USER
 from ipexctl.text import format_count
 from ipexctl.ui.messages import print_message, print_with_fix
@@ -48,7 +48,7 @@ def show_lab(lab: Lab, *, json: bool, quiet: bool) -> None:
             print_message(f"  {'Slurm':<12} {first} for logins, {fold(others)} to compute, without sshd")
             print_message(f"next: ipexctl lab ssh {lab.name}/{first} salloc -N {len(others)} ipexctl exec -- hostname")
         else:
-            print_message(f"next: ipexctl exec -H {shlex.quote(str(lab.hostfile))} -- hostname")
+            print_message(Fix("next: `ipexctl exec -H {hostfile} -- hostname`", hostfile=str(lab.hostfile)))
         if len(lab.hosts) > 1:
             print_message(
                 "note: the hosts share the cores of this machine; use run --omp 1, or the ranks slow each other down"
@@ -73,7 +73,7 @@ def show_labs(found: Sequence[FoundLab], *, json: bool) -> None:
         print_json({"schema": "ipexctl.lab-list/1", "labs": [_found_as_json(lab) for lab in found]})
         return
     if not found:
-        print_message("there is no lab; to make one: ipexctl lab up --hosts 3")
+        print_message(Fix("there is no lab; to make one: `ipexctl lab up --hosts 3`"))
         return
     rows = [row for item in found for row in _rows(item)]
     show_table(("lab", "host", "address", "internal", "user", "cpu", "broken"), rows)
@@ -87,7 +87,7 @@ def show_labs(found: Sequence[FoundLab], *, json: bool) -> None:
 
 def condition_text(found: FoundLab) -> tuple[str, str]:
     """Two texts: what to know about a lab besides its hosts, and the command to type. Empty for a complete lab."""
-    down = f"ipexctl lab down {shlex.quote(found.name)}"
+    down = Fix("`ipexctl lab down {found}`", found=found.name)
     if found.condition == "busy":
         return f"process {found.holder} is making or removing it", ""
     if found.condition == "cut-short":
@@ -96,7 +96,7 @@ def condition_text(found: FoundLab) -> tuple[str, str]:
         pid = found.lab.maker.pid if found.lab and found.lab.maker else 0
         return f"a temporary lab of process {pid}, which has exited", down
     if found.condition == "unreadable":
-        return "this version can't read its record", f"if it is yours: {down}"
+        return "this version can't read its record", "if it is yours: " + down
     return (f"a temporary lab of process {found.holder}, which removes it", "") if found.holder else ("", "")
 
 
@@ -118,7 +118,7 @@ def show_faults() -> None:
 
 
 def show_broken(host: LabHost, fault: str) -> None:
-    print_message(f"{host.name}: {fault} is active; to undo it: ipexctl lab mend {host.lab}/{host.name} {fault}")
+    print_message(Fix(f"{host.name}: {fault} is active; to undo it: `ipexctl lab mend {host.lab}/{host.name} {fault}`"))
 
 
 def show_mended(before: LabHost, after: LabHost) -> None:
@@ -214,7 +214,10 @@ def _listed(text: str | None) -> tuple[str, ...]:
 
 def _one_name(command: str, name: str | None, lab: str | None) -> str | None:
     if name is not None and lab not in (None, name):
-        raise UserError(f"two lab names: {name} and --lab {lab}", fix=f"ipexctl lab {command} {name}")
+        raise UserError(
+            f"two lab names: {name} and --lab {lab}",
+            fix=Fix("`ipexctl lab {command} {name}`", command=command, name=name),
+        )
     return name or lab
 
 

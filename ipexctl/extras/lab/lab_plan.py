@@ -13,6 +13,7 @@ from typing import Final
 from ipexctl.errors import UserError
 from ipexctl.extras.lab.cpu_profiles import find_cpu_profile
 from ipexctl.extras.lab.lab_record import Lab, LabHost
+from ipexctl.node.common.fix import Fix
 from ipexctl.option_declaration import LAB_HOMES, LAB_HOSTS, LAB_USER
 
 _PER_BLOCK: Final = 200
@@ -123,7 +124,8 @@ def free_name(taken: Collection[str], requested: str | None = None) -> str:
     if requested is not None:
         if requested in taken:
             raise UserError(
-                f"the lab {requested!r} already exists", fix=f"ipexctl lab down {requested}, or another name"
+                f"the lab {requested!r} already exists",
+                fix=Fix(f"`ipexctl lab down {requested}`, or another name"),
             )
         return requested
     number = 1
@@ -144,7 +146,7 @@ def free_block(taken: Collection[int], routes: Iterable[str]) -> int:
             return block
     raise UserError(
         "there is no free network for another lab",
-        fix="ipexctl lab list, and ipexctl lab down NAME for a lab that you do not need",
+        fix=Fix("`ipexctl lab list`, and `ipexctl lab down NAME` for a lab that you do not need"),
     )
 
 

@@ -18,6 +18,7 @@ from typing import IO, Final, Literal
 from ipexctl.errors import UserError
 from ipexctl.limits import LAB_LOCK
 from ipexctl.node.common.files import write_atomically
+from ipexctl.node.common.fix import Fix, join_fixes
 from ipexctl.node.common.json_records import as_object, check_type, decode, parse_json
 from ipexctl.node.common.processes import ProcessIdentity
 
@@ -57,22 +58,24 @@ def labs_to_remove(found: Sequence[FoundLab], name: str | None, *, remove_all: b
     names = sorted(lab.name for lab in found)
     if name is not None:
         if remove_all:
-            raise UserError("a lab's name and --all can't be combined", fix=f"ipexctl lab down {name}")
+            raise UserError("a lab's name and --all can't be combined", fix=Fix(f"`ipexctl lab down {name}`"))
         if name not in names:
             listed = ", ".join(names) or "none"
-            raise UserError(f"there is no lab {name!r} on this machine (its labs: {listed})", fix="ipexctl lab list")
+            raise UserError(
+                f"there is no lab {name!r} on this machine (its labs: {listed})", fix=Fix("`ipexctl lab list`")
+            )
         return (name,)
     others = sorted((lab for lab in found if not lab.is_remains), key=lambda lab: lab.name)
     if remove_all or not others:
         return tuple(names)
-    commands = "; ".join(f"ipexctl lab down {lab.name}" for lab in others)
+    commands = join_fixes(Fix(f"`ipexctl lab down {lab.name}`") for lab in others)
     if len(others) > 1:
         listed = ", ".join(lab.name for lab in others)
-        raise UserError(f"there are {len(others)} labs on this machine: {listed}", fix=f"choose one: {commands}")
+        raise UserError(f"there are {len(others)} labs on this machine: {listed}", fix="choose one: " + commands)
     if others[0].holder is not None:
         raise UserError(
             f"the lab {others[0].name} belongs to process {others[0].holder}, which still runs",
-            fix=f"wait until it exits, or name the lab: {commands}",
+            fix="wait until it exits, or name the lab: " + commands,
         )
     return tuple(names)
 

@@ -20,6 +20,7 @@ from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.extras.lab.lab_record import LabHost
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.processes import end_with_parent
 
 _PROGRAMS: Final = {
@@ -200,7 +201,9 @@ def in_host(host: LabHost, script: str, args: Sequence[str] = (), *, timeout: fl
     """Run a script as the host's root; raises CommandError with its output."""
     pid = init_of(host.netns)
     if pid is None:
-        raise UserError(f"{host.name} is not running: its first process is gone", fix=f"ipexctl lab down {host.lab}")
+        raise UserError(
+            f"{host.name} is not running: its first process is gone", fix=Fix(f"`ipexctl lab down {host.lab}`")
+        )
     enter = ["nsenter", "-t", str(pid), "-m", "-u", "-i", "-n", "-p", "-r", "-w", "--"]
     environment = ["env", "-i", _PATH, "LANG=C.UTF-8", "HOME=/root", f"LOGIN={host.user}", f"HOME_DIR={host.home}"]
     return run([*enter, *environment, "/bin/sh", "-c", script, "sh", *args], timeout=timeout)

@@ -18,6 +18,7 @@ from ipexctl.errors import FileError, UserError
 from ipexctl.extras.play.playbook_file import Position, TemplateText, Value, templates_in
 from ipexctl.file_reader import COPIED, TooLargeError, open_regular
 from ipexctl.hosts.host import did_you_mean, quote
+from ipexctl.node.common.fix import Fix
 from ipexctl.projects.root import path_problem
 from ipexctl.text import expand_tilde, is_variable_name
 
@@ -253,8 +254,8 @@ def source_path(module: str, base: Path, text: str) -> Path:
     return inner if not text.startswith(("/", "~")) and inner.exists() else local_path(base, text)
 
 
-TOO_LARGE_FIX: Final = (
-    "ipexctl push sends it and resumes after an interruption; for a project directory use sync: {src: DIR}"
+TOO_LARGE_FIX: Final = Fix(
+    "`ipexctl push` sends it and resumes after an interruption; for a project directory use sync: {src: DIR}"
 )
 
 

@@ -23,6 +23,7 @@ from ipexctl.extras.play.keywords import HINTS
 from ipexctl.extras.play.renderer_env import BadTemplate, Renderer, Undefined
 from ipexctl.hosts.host import did_you_mean
 from ipexctl.limits import TEMPLATE_RENDERED
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.json_records import parse_json
 from ipexctl.node.common.macos import is_linux
 
@@ -167,7 +168,7 @@ def _fix_for_name(name: str) -> str:
     if name in HINTS:
         return HINTS[name]
     if name.startswith("ansible_"):
-        return "use facts.… instead of Ansible's ansible_… variables: ipexctl doctor --json shows all facts"
+        return Fix("use facts.… instead of Ansible's ansible_… variables: `ipexctl doctor --json` shows all facts")
     return f"-e {name}=VALUE, or a default: {{{{ {name} | default('') }}}}"
 
 

@@ -30,6 +30,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.mpi import title_of
 from ipexctl.launch.other_runs import by_text
 from ipexctl.limits import DUMP_FRESH
+from ipexctl.node.common.fix import clauses
 from ipexctl.node.common.records import Throughput, as_dict, as_list, describe_apart
 from ipexctl.run.profile import RunProfile
 from ipexctl.run.ranks import describe_ranks
@@ -152,7 +153,7 @@ def report_page(
         headline=diagnosis.headline,
         cause=cause.sentence if cause is not None else "",
         confidence=cause.confidence if cause is not None else "likely",
-        fixes=tuple(cause.fix.split("; ")) if cause is not None and cause.fix else (),
+        fixes=clauses(cause.fix) if cause is not None and cause.fix else (),
         commands=diagnosis.next,
         notes=diagnosis.notes,
         others=tuple(other.sentence for other in diagnosis.others),

@@ -7,6 +7,7 @@ from typing import Final
 
 from ipexctl.extras.report.drawings import LEFT, PLOT, WIDTH, legend, table
 from ipexctl.extras.report.markup import Markup, element, escape, short
+from ipexctl.node.common.fix import Fix
 from ipexctl.run.profile import (
     PART_NAMES,
     PARTS,
@@ -36,7 +37,7 @@ def profile_content(profile: RunProfile, run: str) -> Iterator[Markup]:
     if profile.operators:
         yield _operators(profile)
     if profile.main is not None:
-        traces = f"for Perfetto: ipexctl fetch {run}:profile/ ."
+        traces = Fix(f"for Perfetto: `ipexctl fetch {run}:profile/ .`")
         yield element("p", escape(f"{_sentence(cost_sentence(profile))}; traces {traces}"), class_="note")
 
 

@@ -26,6 +26,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.limits import WHY_ANSWER
 from ipexctl.named_paths import check_named_file, write_named_file
 from ipexctl.node.common.files import read_json
+from ipexctl.node.common.fix import Fix
 from ipexctl.option_declaration import check_seconds
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.session import Session
@@ -101,7 +102,7 @@ class RunPageFile:
         if detach or dry_run:
             raise UserError(
                 "--report is written at the end of the run, so it cannot be used with --detach or --dry-run",
-                fix="write it later: ipexctl report",
+                fix=Fix("write it later: `ipexctl report`"),
             )
         check_file("--report", self.path)
 
@@ -197,7 +198,7 @@ def report_command(
     Example: ipexctl report last --compare train-1120-132512-9f3a
     """
     if output.json:
-        raise UserError("report has no --json", fix="ipexctl why --json")
+        raise UserError("report has no --json", fix=Fix("`ipexctl why --json`"))
     check_seconds("--timeout", timeout)
     names = [run] if compare is None else [run, compare]
     records = [begun(record, output) for record in find_runs(names, where, output)]

@@ -4,7 +4,6 @@ changes how the next run starts; it never ends a process, which may be a colleag
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from ipexctl.extras.slow.slow import SlowResult, verdict_of
 from ipexctl.extras.slow.slow_verdict import CauseKind, LinkFinding, SlowFinding, SlowVerdict
 from ipexctl.hosts.nodeset import fold
+from ipexctl.node.common.fix import Fix, FixCommand, clauses, ipexctl_command, join_fixes
 from ipexctl.node.common.records import FINAL, NetworkCost, RunStatus
 from ipexctl.node.run.run_replies import SuspectSnapshot
 from ipexctl.run.profile import lines_of as profile_lines
@@ -31,30 +31,30 @@ _CONFIDENCE: Final = {"likely": "likely cause", "possible": "possible cause", "i
 _NO_VERDICT: Final = {
     "no-windows": (
         "its record has no measured steps",
-        "try again 10 s after the first step: ipexctl slow {run}; steps are counted unless the run has --no-meter",
+        "try again 10 s after the first step: `ipexctl slow {run}`; steps are counted unless the run has --no-meter",
     ),
     "too-short": (
         "it has too few steps",
-        "a verdict needs three windows in a row of at least 10 s and 30 steps; try again later: ipexctl slow {run}",
+        "a verdict needs three windows in a row of at least 10 s and 30 steps; try again later: `ipexctl slow {run}`",
     ),
     "no-own-time": (
         "the time its threads spent on a processor is unknown",
-        "see where each rank is: ipexctl why {run} --stacks",
+        "see where each rank is: `ipexctl why {run} --stacks`",
     ),
     "independent": (
         "its ranks don't wait for each other (--backend none)",
-        "compare their throughput: ipexctl ps --json",
+        "compare their throughput: `ipexctl ps --json`",
     ),
-    "not-together": ("its ranks do not step together", "compare their throughput: ipexctl ps --json"),
-    "one-rank": ("it has only one rank", "see where it is: ipexctl why {run} --stacks"),
+    "not-together": ("its ranks do not step together", "compare their throughput: `ipexctl ps --json`"),
+    "one-rank": ("it has only one rank", "see where it is: `ipexctl why {run} --stacks`"),
 }
 _FIX_WHEN_OVER: Final = {
     "no-windows": "ipexctl counts the steps of torch's optimizers, unless the run has --no-meter",
     "too-short": (
-        "a verdict needs three windows in a row of at least 10 s and 30 steps; for its throughput: ipexctl why {run}"
+        "a verdict needs three windows in a row of at least 10 s and 30 steps; for its throughput: `ipexctl why {run}`"
     ),
-    "no-own-time": "for its throughput: ipexctl why {run}",
-    "one-rank": "for its throughput: ipexctl why {run}",
+    "no-own-time": "for its throughput: `ipexctl why {run}`",
+    "one-rank": "for its throughput: `ipexctl why {run}`",
 }
 _SPINS: Final = (
     "ranks that wait under oneCCL and MPI use their processor, too: a slow rank shows only if it waits for a processor "
@@ -164,49 +164,53 @@ def reason_of(found: SlowFinding) -> str:
 
 def fix_of(found: SlowFinding, record: RunRecord, *, is_over: bool) -> str:
     """What to type; clauses end with semicolons. Stacks and processes need a run that still runs."""
-    host, run = shlex.quote(found.host), record.id
-    without = f"-l '!{found.host}'"
-    later = f"start the next run without it: {_again(record, without)}"
-    top = f"see what runs there: ipexctl exec -l {host} -- top -b -n 1"
-    workers = "in the next run, give the DataLoader more workers"
-    stacks, workers_wait = f"see where it is: ipexctl why {run} --stacks -r {found.rank}", "see where its workers wait"
-    waiting = f"{workers_wait}: ipexctl why {run} --stacks -r {found.rank} --all"
-    naming = f"while the rank is slow, this names the process: ipexctl slow {run}"
-    after = "" if is_over else "when the run is over, "
-    if is_over:
-        stacks = f"during the next run, see where it is: ipexctl why last --stacks -r {found.rank}"
-        waiting = f"during the next run, {workers_wait}: ipexctl why last --stacks -r {found.rank} --all"
-        naming = "while a rank is slow, this names the process: ipexctl slow last"
-    evidence, compare = found.evidence, f"{after}compare the hosts: ipexctl doctor --smoke"
-    fixes: dict[CauseKind, str] = {
+    host, run = found.host, "last" if is_over else record.id
+    next_run = "during the next run, " if is_over else ""
+    later = Fix("start the next run without it: {again}", again=_again(record, "-l", f"!{host}"))
+    top = Fix(f"see what runs there: `ipexctl exec -l {host} -- top -b -n 1`")
+    stacks = Fix(f"`ipexctl why {run} --stacks -r {found.rank}`").commands[0]
+    where = Fix("{next_run}see where it is: {stacks}", next_run=next_run, stacks=stacks)
+    waiting = Fix("{next_run}see where its workers wait: `{stacks} --all`", next_run=next_run, stacks=stacks)
+    naming = Fix(f"while {'a' if is_over else 'the'} rank is slow, this names the process: `ipexctl slow {run}`")
+    compare = Fix(f"{'' if is_over else 'when the run is over, '}compare the hosts: `ipexctl doctor --smoke`")
+    limits = Fix(f"`ipexctl doctor -l {host}`")
+    fixes: dict[CauseKind, Sequence[str]] = {
         "other-programs": _fix_programs(found, record, later)
         if found.cause.confidence == "likely"
-        else f"{top}; see its limits: ipexctl doctor -l {host}; {naming}",
-        "slower-cores": f"ask its administrator to check governor, cooling and power limits: ipexctl doctor -l {host}; "
-        f"{later}",
-        "data": f"{waiting}; {workers}; copy the data to a disk of each host with ipexctl push",
-        "memory": f"use less memory on that host, such as fewer ranks or a smaller batch; {top}",
-        "more-work": "give each rank equally many samples of similar length: DistributedSampler, or batches by size"
-        if evidence.has_more_samples
-        else f"{stacks}; {compare}",
-        "unknown": f"{stacks}; {top}; {compare}",
+        else (top, Fix("see its limits: {limits}", limits=limits), naming),
+        "slower-cores": (
+            Fix("ask its administrator to check governor, cooling and power limits: {limits}", limits=limits),
+            later,
+        ),
+        "data": (
+            waiting,
+            "in the next run, give the DataLoader more workers",
+            Fix("copy the data to a disk of each host with `ipexctl push`"),
+        ),
+        "memory": ("use less memory on that host, such as fewer ranks or a smaller batch", top),
+        "more-work": ("give each rank equally many samples of similar length: DistributedSampler, or batches by size",)
+        if found.evidence.has_more_samples
+        else (where, compare),
+        "unknown": (where, top, compare),
     }
-    return record.call_options.apply(fixes[found.cause.kind])
+    return record.call_options.apply(join_fixes(fixes[found.cause.kind]))
 
 
-def _fix_programs(found: SlowFinding, record: RunRecord, later: str) -> str:
+def _fix_programs(found: SlowFinding, record: RunRecord, later: str) -> Sequence[str]:
     """Inspect processes of other programs; give other ranks of this run their own cores."""
-    snapshot, host = found.evidence.look, shlex.quote(found.host)
+    snapshot, host = found.evidence.look, found.host
     pids = [str(process.pid) for process in snapshot.others if not process.is_of_run] if snapshot is not None else []
     if _is_of_run(snapshot):
-        return f"give each rank its own cores: {_again(record, '--bind cores')}"
-    see = f"ipexctl exec -l {host} -- ps -o pid,user,lstart,args -p {','.join(pids)}"
-    seen = f"see what it is: {see}" if pids else f"see what runs there: ipexctl exec -l {host} -- top -b -n 1"
-    return f"{seen}; ask its user to move it; {later}"
+        return (Fix("give each rank its own cores: {again}", again=_again(record, "--bind", "cores")),)
+    seen = Fix(f"see what runs there: `ipexctl exec -l {host} -- top -b -n 1`")
+    if pids:
+        see = "see what it is: `ipexctl exec -l {host} -- ps -o pid,user,lstart,args -p {pids}`"
+        seen = Fix(see, host=host, pids=",".join(pids))
+    return seen, "ask its user to move it", later
 
 
-def _again(record: RunRecord, option: str) -> str:
-    return f"{record.resume_command} {option}" if record.resume_command else option
+def _again(record: RunRecord, *options: str) -> FixCommand:
+    return ipexctl_command("run", "--resume", record.id, *options) if record.resume_command else FixCommand("", options)
 
 
 def link_sentence(link: LinkFinding) -> str:
@@ -218,10 +222,11 @@ def link_sentence(link: LinkFinding) -> str:
 
 
 def link_fix(link: LinkFinding, record: RunRecord) -> str:
-    host = shlex.quote(link.hosts[0])
-    fix = (
-        f"{LOOK_AT_LINK.format(there='')}; ipexctl exec -l {host} -- ip -s link; when the run is over, measure each "
-        "link: ipexctl doctor --smoke"
+    fix = Fix(
+        "{look}; `ipexctl exec -l {host} -- ip -s link`; when the run is over, measure each link: `ipexctl doctor "
+        "--smoke`",
+        look=LOOK_AT_LINK.format(there=""),
+        host=link.hosts[0],
     )
     return record.call_options.apply(fix)
 
@@ -271,7 +276,7 @@ def _verdict_lines(record: RunRecord, verdict: SlowVerdict, *, is_over: bool) ->
         if is_over:
             fix = _FIX_WHEN_OVER.get(verdict.unjudged, fix)
         yield f"the ranks of run {record.id} cannot be compared: {reason}"
-        yield f"  {fix.format(run=record.id)}"
+        yield Fix(f"  {fix}", run=record.id)
     elif not verdict.findings and not verdict.links:
         windows = f"{format_count(verdict.windows, 'window')} ({rough_duration(verdict.seconds)} in total)"
         yield f"no rank of run {record.id} is slow in {windows}"
@@ -297,9 +302,8 @@ def section_of(record: RunRecord, verdict: SlowVerdict, *, is_over: bool) -> Slo
     entries = []
     for found in verdict.findings:
         details = (cost_of(found), f"{_CONFIDENCE[found.cause.confidence]}: {reason_of(found)}")
-        fixes = fix_of(found, record, is_over=is_over).split("; ")
-        entries.append(SlowEntry(sentence_of(found), details, tuple(fixes)))
-    entries += [SlowEntry(link_sentence(link), (), tuple(link_fix(link, record).split("; "))) for link in verdict.links]
+        entries.append(SlowEntry(sentence_of(found), details, clauses(fix_of(found, record, is_over=is_over))))
+    entries += [SlowEntry(link_sentence(link), (), clauses(link_fix(link, record))) for link in verdict.links]
     return SlowSection(tuple(entries), tuple(line.strip() for line in _verdict_lines(record, verdict, is_over=is_over)))
 
 
@@ -320,7 +324,7 @@ class VerdictOfRun:
             text = f"the network between {fold(link.hosts)} {verb} slow"
         else:
             return ""
-        return f"{printable(text)}: ipexctl slow {run}"
+        return Fix(f"{printable(text)}: `ipexctl slow {run}`")
 
     def document(self) -> dict[str, Any] | None:
         found, link = self._worst
@@ -357,7 +361,7 @@ def _folded(text: str, width: int, indent: str) -> Iterator[str]:
 
 
 def _fix(fixes: Sequence[str], width: int) -> Iterator[str]:
-    shown = wrap_fix("; ".join(fixes), width, "  ", "    ") if width else [f"  {printable(fix)}" for fix in fixes]
+    shown = wrap_fix(join_fixes(fixes), width, "  ", "    ") if width else [f"  {printable(fix)}" for fix in fixes]
     yield from shown
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from ipexctl.node.common.batch_job import NO_HOME, NO_PROJECT, NO_PYTHON
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.job_words import LIMIT_NEAR, describe_job_end, describe_run_end
 from ipexctl.node.common.plan import with_ranks
 from ipexctl.node.common.records import GONE, QueueJob, RunStatus
@@ -58,12 +59,14 @@ def explain_slurm_end(job: QueueJob) -> str:
 def explain(record: RunRecord, status: RunStatus) -> QueueExplanation:
     job, run = status.slurm, record.id
     if job is None or not job.id:
-        return QueueExplanation("Slurm has no job for it", f"if ipexctl submit was interrupted: ipexctl stop {run}")
+        return QueueExplanation(
+            "Slurm has no job for it", Fix(f"if `ipexctl submit` was interrupted: `ipexctl stop {run}`")
+        )
     if status.state == "queued":
         return QueueExplanation(f"queued: {reason_of_wait(job)}", _next_of_waiting(run, job))
     if status.state == "starting":
         where = f" on {printable(job.node)}" if job.node else ""
-        return QueueExplanation(f"starting{where} in Slurm job {job.id}", f"ipexctl attach {run} follows it")
+        return QueueExplanation(f"starting{where} in Slurm job {job.id}", Fix(f"`ipexctl attach {run}` follows it"))
     if status.state == "stopped":
         by = "it was stopped" if job.notice == "stop" else describe_run_end("CANCELLED", job.id)
         return QueueExplanation(f"{by} before the run began")
@@ -81,7 +84,10 @@ def explain(record: RunRecord, status: RunStatus) -> QueueExplanation:
             "for install and submit, use --home with a directory that they share",
         ),
         NO_PROJECT: (f"its directory {record.plan.cwd} is not on {node}", ""),
-        NO_PYTHON: (f"{record.python} cannot be executed on {node}", "ipexctl install recreates the environment"),
+        NO_PYTHON: (
+            f"{record.python} cannot be executed on {node}",
+            Fix("`ipexctl install` recreates the environment"),
+        ),
     }
     reason, fix = by_code.get(code or 0) or (printable(job.why) or explain_slurm_end(job), printable(job.fix))
     if reason:
@@ -96,14 +102,15 @@ def explain(record: RunRecord, status: RunStatus) -> QueueExplanation:
 
 def _next_of_waiting(run: str, job: QueueJob) -> str:
     if job.reason in _NEVER:
-        return f"ipexctl stop {run}; then ipexctl submit with other options (-N, -t, -p, --sbatch)"
-    return f"ipexctl attach {run} waits for it"
+        return Fix(f"`ipexctl stop {run}`; then `ipexctl submit` with other options (-N, -t, -p, --sbatch)")
+    return Fix(f"`ipexctl attach {run}` waits for it")
 
 
 def diagnosis_of(record: RunRecord, status: RunStatus) -> Diagnosis:
     explained, job = explain(record, status), status.slurm
     lines = tuple(Line("supervisor", printable(line)) for line in (job.lines if job is not None else ()))
-    after = (f"ipexctl attach {record.id}",) if status.state in ("queued", "starting") else ()
+    attach = Fix(f"`ipexctl attach {record.id}`")
+    after: tuple[str, ...] = (attach,) if status.state in ("queued", "starting") else ()
     if job is not None and status.state == "queued" and job.reason in _NEVER:
         after = (explained.fix,)
     return Diagnosis(
@@ -113,7 +120,7 @@ def diagnosis_of(record: RunRecord, status: RunStatus) -> Diagnosis:
         lines=lines,
         whose="the job's script" if lines else "",
         notes=(explained.fix,) if explained.fix and not after else (),
-        next=after or ("ipexctl ps",),
+        next=after or (Fix("`ipexctl ps`"),),
         started=status.started,
     )
 

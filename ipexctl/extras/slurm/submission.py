@@ -29,6 +29,7 @@ from ipexctl.extras.slurm.queued import QUEUE
 from ipexctl.extras.slurm.submit_script import BatchScript, QueueOptions, environment_text, words_of_run
 from ipexctl.launch.request import Gathered
 from ipexctl.limits import JOB_UPLOAD, PATHS_CHECK
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.plan import Plan
 from ipexctl.remote.caller import identify_caller
 from ipexctl.remote.command import Command
@@ -232,7 +233,9 @@ class Submission:
             raise StartError(
                 StartFailure(
                     f"{self.login.name}: {context.env.python} is Python {'.'.join(versions[-1])}; the job needs 3.10",
-                    "ipexctl install --python 3.11 --env py311 makes a newer environment, for submit --env py311",
+                    Fix(
+                        "`ipexctl install --python 3.11 --env py311` makes a newer environment, for submit --env py311"
+                    ),
                     (self.login.name,),
                 )
             )
@@ -312,7 +315,9 @@ class Submission:
             answer = self._run(line, "submit the job", files)
         except StartError as error:
             if isinstance(error.__cause__, (Cancelled, TimedOut, Unreachable)):
-                fix = f"it may be in the queue; to see it: ipexctl ps; to take it out: ipexctl stop {script.run}"
+                fix = Fix(
+                    f"it may be in the queue; to see it: `ipexctl ps`; to take it out: `ipexctl stop {script.run}`"
+                )
                 failure = StartFailure(error.failure.reason, fix, error.failure.hosts, error.failure.exit_code, True)
                 raise StartError(failure) from None
             raise

@@ -26,6 +26,7 @@ from ipexctl.extras.slurm.queued import explain
 from ipexctl.extras.slurm.submit_script import QueueOptions, check_queue_options
 from ipexctl.hosts.host import Host, private_keys, quote
 from ipexctl.hosts.select import ENVIRONMENT
+from ipexctl.node.common.fix import Fix
 from ipexctl.option_declaration import CallOptions
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.outcome import HostError
@@ -109,13 +110,16 @@ def _report(record: RunRecord, pool: SessionPool, output: Output) -> None:
             explained = explain(record, known.status)
             reason, fix = explained.reason, explained.fix
     except HostError as error:
-        reason, fix = error.reason, f"to see it: ipexctl ps; to take it out of the queue: ipexctl stop {record.id}"
+        reason, fix = (
+            error.reason,
+            Fix(f"to see it: `ipexctl ps`; to take it out of the queue: `ipexctl stop {record.id}`"),
+        )
     if output.json:
         fields = {"id": record.id, "state": state, "job": job, "login": record.node0.name, "reason": reason, "fix": fix}
         print_json({"schema": SCHEMA, **fields})
         return
     output.print_note(f"run {record.id}: {reason or f'{state} in Slurm job {job}'}")
-    output.print_note(f"  watch it: ipexctl attach {record.id}; stop it: ipexctl stop {record.id}")
+    output.print_note(Fix(f"  watch it: `ipexctl attach {record.id}`; stop it: `ipexctl stop {record.id}`"))
     sys.stdout.write(f"{record.id}\n")
     sys.stdout.flush()
 

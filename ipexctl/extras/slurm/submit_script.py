@@ -16,6 +16,7 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.host import quote
 from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.batch_job import NO_HOME, NO_PROJECT, NO_PYTHON
+from ipexctl.node.common.fix import Fix
 from ipexctl.run_options import changed_options
 from ipexctl.spec import RunSpec
 
@@ -37,11 +38,13 @@ _OWN: Final = {
 }
 """sbatch options, and the `submit` options that replace them."""
 _REFUSED: Final = {
-    "--array": "call ipexctl submit once for each run",
-    "--wait": "use ipexctl wait",
+    "--array": Fix("call `ipexctl submit` once for each run"),
+    "--wait": Fix("use `ipexctl wait`"),
     "--signal": "ranks get SIGUSR1 a minute before the time limit, if they handle it",
     "--wrap": "put the command after --",
-    **dict.fromkeys(("--output", "--error", "--input", "--open-mode"), "ipexctl logs shows the output of the ranks"),
+    **dict.fromkeys(
+        ("--output", "--error", "--input", "--open-mode"), Fix("`ipexctl logs` shows the output of the ranks")
+    ),
     **dict.fromkeys(("--job-name", "--parsable", "--no-requeue", "--clusters"), "leave it out: submit sets it"),
 }
 """Options that would break a run, and what to use instead."""

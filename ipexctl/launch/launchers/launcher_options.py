@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, get_args
 
 from ipexctl.node.common.asked import Allocator, OpenMp
+from ipexctl.node.common.fix import Fix
 
 NUMBERS: Final = ("n", "ppn", "nodes", "min_hosts", "omp", "ccl_workers", "master_port", "max_restarts")
 MPI_FRAMEWORKS: Final = frozenset(("btl", "pml", "mtl", "coll", "osc", "io", "opal", "mpi", "ucx"))
@@ -350,8 +351,10 @@ LAUNCHERS: Final = (
             "mpiexec.slurm, mpiexec.mpd, mpiexec.gforker, oshrun, shmemrun, flux, megatron, "
             "-m horovod.runner.launch, -m torch.distributed.launcher.api"
         ),
-        advice="give ipexctl run the script itself, with the hosts (-H) and the number of ranks (-n, --ppn); in a job "
-        "of Slurm it takes the hosts of the allocation; ipexctl export slurm writes a job script",
+        advice=Fix(
+            "give `ipexctl run` the script itself, with the hosts (-H) and the number of ranks (-n, --ppn); in a "
+            "job of Slurm it takes the hosts of the allocation; `ipexctl export slurm` writes a job script"
+        ),
     ),
 )
 """The last rows can't be translated, and never start in a rank."""

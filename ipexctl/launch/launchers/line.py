@@ -15,6 +15,7 @@ from typing import Final
 
 from ipexctl.errors import CommandLineError, UserError
 from ipexctl.launch.launchers.launcher_options import LAUNCHERS, LauncherRow
+from ipexctl.node.common.fix import Fix
 
 _PYTHON: Final = re.compile(r"python(\d+(\.\d+)?)?")
 _SHELLS: Final = ("sh", "bash", "dash", "ksh", "zsh")
@@ -24,9 +25,9 @@ _PREFIXES: Final = frozenset(
 )
 _CHANGE_THE_RUN: Final = ("sudo", "timeout")
 _QUOTED_OR_COMMENT: Final = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.|(?:(?<=[\s;&|()<>])|\A)#[^\n]*""", re.DOTALL)
-PASTED_LINE: Final = (
-    "paste the launcher's line itself after ipexctl run --, without quotes around it; --setup FILE sources a file of "
-    "the hosts before each rank, -x NAME=VALUE sets a variable"
+PASTED_LINE: Final = Fix(
+    "paste the launcher's line itself after `ipexctl run --`, without quotes around it; --setup FILE sources a "
+    "file of the hosts before each rank, -x NAME=VALUE sets a variable"
 )
 _ONLY_FOR_SHELL: Final = re.compile(r"[;&|()<>\n$`~*?{#]")
 

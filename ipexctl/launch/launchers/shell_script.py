@@ -25,6 +25,7 @@ from ipexctl.launch.launchers.line import (
     split_variables,
     without_comments,
 )
+from ipexctl.node.common.fix import Fix, ShellWords, ipexctl_command
 from ipexctl.text import join_words, printable
 
 _OF_SHELL: Final = re.compile(r"(?!\x7fELF|#!)|#!.*\b(?:sh|bash|dash|ksh|zsh)\b")
@@ -140,11 +141,13 @@ def read_file(
     if start is not None and start[0].advice:
         raise UserError(f"{path} starts {found.launcher} (line {found.number})", fix=start[0].advice)
     unknown = f"set {join_words(found.unknown)} in this shell, and " if found.unknown else ""
-    change = f"cd {shlex.quote(found.directory)} && " if found.directory != "." else ""
-    fix = f"{unknown}paste its line: {change}ipexctl run {found}"
+    run = ipexctl_command("run")
+    if found.directory != ".":
+        run = run._replace(start=f"cd {shlex.quote(found.directory)} && {run.start}")
+    fix = Fix("{unknown}paste its line: `{run} {*argv}`", unknown=unknown, run=run, argv=[ShellWords(found)])
     if found.is_computed:
         place = f"line {found.number} of {path}"
-        fix = f"replace what a shell computes in {place}, and paste the line behind {change}ipexctl run"
+        fix = Fix("replace what a shell computes in {place}, and paste the line behind {run}", place=place, run=run)
     raise UserError(f"{path} starts {found.launcher} (line {found.number}), which would start in each rank", fix=fix)
 
 

@@ -26,6 +26,7 @@ from ipexctl.launch.launchers.line import is_python, is_shell, split_variables
 from ipexctl.launch.launchers.options import SHELL, PastedLine, TakenValue, read_line
 from ipexctl.launch.launchers.shell_script import LineOfScript, read_file
 from ipexctl.node.common.asked import Asked, CommandKind, Export
+from ipexctl.node.common.fix import Fix
 from ipexctl.run_options import DECLARED
 from ipexctl.spec import AccelerateConfig, RunSpec
 from ipexctl.text import format_count, join_words
@@ -100,7 +101,7 @@ def unwrap(
     if line.tool is not None and line.argv[0] == line.tool.module_of_files:
         _check_settings(line.tool.name, line.argv[2])
     if asked.n != 1 and (reason := _only_one_rank(line)):
-        raise UserError(reason, fix=f"ipexctl run -n 1 {shlex.join(split_variables(asked.argv)[1])}")
+        raise UserError(reason, fix=Fix("`ipexctl run -n 1 {*argv}`", argv=split_variables(asked.argv)[1]))
     by_call = {*given, *(f"${export.name}" for export in asked.exports)}
     by_call |= {name for names in _SAME if by_call & {*names} for name in names}
     wins = {name: taken for name, taken in line.values.items() if name not in by_call}

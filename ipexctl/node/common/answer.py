@@ -14,6 +14,7 @@ import signal
 import threading
 from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Iterator
 
+from ipexctl.node.common.fix import Fix, fix_to_json
 from ipexctl.node.common.json_records import JsonError, as_json, parse_object
 
 if TYPE_CHECKING:
@@ -112,7 +113,8 @@ def signs_of_life(interval: float, longest: float) -> Iterator[None]:
 
 
 def emit_failure(error: AgentError) -> None:
-    emit("failed", reason=error.reason, fix=error.fix, **({"wrong_call": True} if error.is_wrong_call else {}))
+    more = {"wrong_call": True} if error.is_wrong_call else {}
+    emit("failed", reason=error.reason, fix=fix_to_json(error.fix), **more)
 
 
 def write_bytes(data: bytes) -> None:
@@ -180,7 +182,7 @@ def answer(action: Action, stdin: BinaryIO | None = None) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        failure = explain_os_error(error, request.get("home", ""), "see: ipexctl doctor")
+        failure = explain_os_error(error, request.get("home", ""), Fix("see: `ipexctl doctor`"))
     else:
         emit("done", **as_json(result))
         return 0

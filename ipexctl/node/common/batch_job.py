@@ -22,6 +22,7 @@ from ipexctl.node.common.files import (
     write_atomically,
     write_json_atomically,
 )
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.json_records import decode_valid
 from ipexctl.node.common.plan import PLAN_FILE, read_outline
 from ipexctl.node.common.processes import read_text
@@ -179,7 +180,7 @@ def cancel(rundir: str, seconds: float) -> Json:
     """Cancel the job of a run without a record, and wait for its end; returns the status."""
     number = job_id(rundir)
     if not number:
-        raise AgentError("Slurm did not accept this run's job", "ipexctl ps shows more")
+        raise AgentError("Slurm did not accept this run's job", Fix("`ipexctl ps` shows more"))
     slurm.call(["scancel", number], failed=f"scancel {number} failed")
     write_atomically(os.path.join(directory_of(rundir), "notice"), b"stop\n", durable=False)
     has_record = os.path.exists(os.path.join(rundir, "status.json"))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Callable, Iterator, TypedDict
 from ipexctl.node.common.answer import AgentError, Json, answer_until_stopped, check_stopped, emit_step
 from ipexctl.node.common.clock import seconds_since
 from ipexctl.node.common.files import read_json
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.home import home_of, make_home, open_home
 from ipexctl.node.common.home_entries import BUILD_DIRECTORY, STAGED_ENVIRONMENT, is_environment, own_entries
 from ipexctl.node.common.store_lock import Marker, is_alive, store_lock
@@ -172,7 +173,7 @@ class Build:
             remove_tree(str(old))
             with contextlib.suppress(FileNotFoundError):
                 self.final.rename(old)
-        raise AgentError(f"{self.final} is being changed by another process", "run ipexctl install again")
+        raise AgentError(f"{self.final} is being changed by another process", Fix("run `ipexctl install` again"))
 
     def _drop_wheels(self) -> None:
         if any(is_alive(str(marker)) for marker in self.area.tmp.glob("owner-*")):  # this build's marker is removed

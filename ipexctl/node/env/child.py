@@ -14,6 +14,7 @@ from typing import BinaryIO, Callable, Sequence
 
 from ipexctl.node.common.answer import AgentError, check_stopped
 from ipexctl.node.common.clock import Countdown, Stopwatch
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.processes import end_with_parent
 
 KEPT = 2048, 4096
@@ -61,7 +62,7 @@ class Child:
                 preexec_fn=own_group(),
             )
         except OSError as error:
-            raise AgentError(f"{argv[0]} can't be run: {error.strerror}", "see: ipexctl doctor") from None
+            raise AgentError(f"{argv[0]} can't be run: {error.strerror}", Fix("see: `ipexctl doctor`")) from None
         finally:
             if pipe:
                 os.close(pipe[1])

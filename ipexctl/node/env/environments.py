@@ -18,6 +18,7 @@ from typing import IO, Any, Callable, Mapping, Sequence, TypedDict
 from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.clock import Countdown
 from ipexctl.node.common.files import disk_usage, read_json, write_atomically
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.home import home_of, open_home
 from ipexctl.node.common.home_entries import (
     BUILD_DIRECTORY,
@@ -98,7 +99,7 @@ def env_of(request: EnvActionRequest) -> Path:
     check_name(name)
     target = link_target(envs / name)
     if target is not None and not is_plain_name(target):
-        raise AgentError(f"{envs / name} is a link that ipexctl did not make, to {target}", "see: ipexctl envs")
+        raise AgentError(f"{envs / name} is a link that ipexctl did not make, to {target}", Fix("see: `ipexctl envs`"))
     directory = target or name
     check_name(directory)
     return envs / directory
@@ -305,14 +306,16 @@ def write_record(env: Path, record: Mapping[str, Any]) -> None:
 def link(request: LinkRequest) -> Json:
     envs, env = Path(home_of(request, "envs"), "envs"), env_of(request)
     if not env.is_dir():
-        raise AgentError(f"environment {request['name']!r} does not exist", "see: ipexctl envs")
+        raise AgentError(f"environment {request['name']!r} does not exist", Fix("see: `ipexctl envs`"))
     name = request["link"]
     check_name(name)
     link_path, temporary = envs / name, envs / f".link-{os.urandom(6).hex()}"
     if link_path.is_symlink() and not is_environment_name(str(link_path)):
         raise AgentError(f"{link_path} is a link that ipexctl did not make", "choose another --env")
     if link_path.exists() and not link_path.is_symlink():
-        fix = f"choose another --env; if nobody needs it (ipexctl envs, ipexctl ps): ipexctl envs --remove {name}"
+        fix = Fix(
+            f"choose another --env; if nobody needs it (`ipexctl envs`, `ipexctl ps`): `ipexctl envs --remove {name}`"
+        )
         raise AgentError(f"{link_path} is an environment itself", fix)
     if link_target(link_path) != env.name:
         temporary.symlink_to(env.name)
@@ -333,7 +336,7 @@ def add_request(request: NoteRequest) -> Json:
     record = read_json(env / "env.json")
     requests = record.get("requests")
     if not isinstance(requests, list):
-        raise AgentError(f"{env / 'env.json'} is missing or broken", "ipexctl install rebuilds the environment")
+        raise AgentError(f"{env / 'env.json'} is missing or broken", Fix("`ipexctl install` rebuilds the environment"))
     if request["request"] not in requests:
         record["requests"] = [*requests, request["request"]]
         write_record(env, record)

@@ -28,6 +28,7 @@ from ipexctl.node.common.files import (
     sha256_of,
     write_atomically,
 )
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.owners import read_owner
 from ipexctl.node.common.plan import COMPILER
 from ipexctl.node.env.env_replies import EnvRecord
@@ -56,7 +57,7 @@ LIST_MARKER = "/ipexctl-base"
 """Value of list variables before setvars.sh is sourced. The script adds its text before the marker."""
 
 
-def failure(reason: str, fix: str = "run ipexctl install again") -> AgentError:
+def failure(reason: str, fix: str = Fix("run `ipexctl install` again")) -> AgentError:
     return AgentError(reason, fix)
 
 
@@ -81,7 +82,7 @@ class Fill:
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise self._disk_full_error(quota=error.errno == errno.EDQUOT) from None
-            raise explain_os_error(error, str(self.home), "run ipexctl install again") from None
+            raise explain_os_error(error, str(self.home), Fix("run `ipexctl install` again")) from None
 
     def _steps(self) -> None:
         emit_step("reading wheels")
@@ -162,7 +163,10 @@ class Fill:
         return failure(
             f"{self.home} has no room for the environment{' under the quota of this account' * quota}: "
             f"it takes {format_size(self.needed)}, {format_size(max(missing, 1 << 20))} more than is free",
-            "free some space there (ipexctl envs lists the environments), or give --home a directory with more room",
+            Fix(
+                "free some space there (`ipexctl envs` lists the environments), or give --home a directory with "
+                "more room"
+            ),
         )
 
     def _remove_damaged_wheels(self) -> AgentError | None:

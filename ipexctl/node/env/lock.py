@@ -22,6 +22,7 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from ipexctl.node.common.answer import AgentError, answer_until_stopped
 from ipexctl.node.common.files import format_size, make_private_directory, sha256_of, write_atomically
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.home import home_of
 from ipexctl.node.common.home_entries import LOCK_DIRECTORY, own_entries
 from ipexctl.node.common.http import CA_BUNDLES, HttpClient, explain, strip_login
@@ -118,7 +119,7 @@ def download(client: HttpClient, source: SourceArchive, directory: Path) -> Path
     except (OSError, HTTPException, ValueError) as error:
         raise AgentError(f"{strip_login(source.url)}: {explain(error, DOWNLOAD_SILENCE)}") from None
     if sha256_of(path) != source.sha256:
-        raise AgentError(f"{path.name} does not have the sha256 in the index", "run ipexctl install again")
+        raise AgentError(f"{path.name} does not have the sha256 in the index", Fix("run `ipexctl install` again"))
     return path
 
 

@@ -8,6 +8,7 @@ import zipfile
 from typing import TYPE_CHECKING, BinaryIO, Sequence
 
 from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.env.child import KEPT, Child, watch
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def unpack_uv(store: Path, file: StoreFile, directory: Path) -> str:
     """Unpack uv into the directory and return its path. Raises an OSError or an AgentError."""
     source, program = store / file["sha256"] / file["name"], directory / "uv"
     if not source.is_file():
-        raise AgentError(f"{file['name']} is not in {store}", "run ipexctl install again")
+        raise AgentError(f"{file['name']} is not in {store}", Fix("run `ipexctl install` again"))
     if not source.name.endswith(".whl"):
         shutil.copyfile(str(source), str(program))
     else:
@@ -35,7 +36,7 @@ def unpack_uv(store: Path, file: StoreFile, directory: Path) -> str:
         except StopIteration:
             raise AgentError(f"{file['name']} contains no uv", "give a wheel of uv for Linux") from None
         except zipfile.BadZipFile:
-            raise AgentError("uv's wheel is damaged", "run ipexctl install again") from None
+            raise AgentError("uv's wheel is damaged", Fix("run `ipexctl install` again")) from None
     program.chmod(0o700)
     return str(program)
 

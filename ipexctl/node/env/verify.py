@@ -21,6 +21,7 @@ from ipexctl.node.common.archive import agent_argv
 from ipexctl.node.common.clock import Stopwatch
 from ipexctl.node.common.environ import SetupError, set_variables, source_setup
 from ipexctl.node.common.files import read_json, write_json_atomically
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.home_entries import is_environment, own_entries
 from ipexctl.node.common.json_records import JsonError, decode, parse_object
 from ipexctl.node.common.listener import free_port
@@ -186,7 +187,7 @@ class Verify:
                     began = None
             if not steps:
                 last = child.text.splitlines()[-1:] or [f"exit code {child.process.returncode}"]
-                raise AgentError(f"{self.python} doesn't run: {last[0]}", "see: ipexctl doctor")
+                raise AgentError(f"{self.python} doesn't run: {last[0]}", Fix("see: `ipexctl doctor`"))
             if began is not None or len(self.phases) == len(done):
                 self._phase(began or pending[0], child, False, in_time=in_time)
                 pending.remove(began or pending[0])

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
@@ -32,6 +31,7 @@ from ipexctl.node.common import authenticated_socket
 from ipexctl.node.common.answer import FREE_SPACE_FIX, AgentError, Json, answer, explain_os_error
 from ipexctl.node.common.authenticated_socket import MALFORMED, ConnectError, read_line, send_line
 from ipexctl.node.common.files import explain_full_disk, free_space, make_private_directory
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.json_records import parse_json
 from ipexctl.node.common.limits import CHECKPOINT_STEP
 from ipexctl.node.common.link import CHECKPOINT_EXCHANGE, CHECKPOINT_FILES, derive_token
@@ -108,8 +108,10 @@ class Exchange:
         if size > free_space(files.directory):
             fix = FREE_SPACE_FIX
             if not files.aside_files.is_empty():  # they fill the disk, so no exchange would succeed and remove them
-                aside = shlex.quote(files.aside_files.path)
-                fix = f"rm -r {aside}  # files that earlier exchanges set aside; or free other space there"
+                fix = Fix(
+                    "`rm -r {aside}`  # files that earlier exchanges set aside; or free other space there",
+                    aside=files.aside_files.path,
+                )
             raise explain_full_disk(files.directory, size, fix)
         received = [copy for _, copies in fetches for copy in copies]
         parts = [check_name(part, files.top) for part in order["parts"]]

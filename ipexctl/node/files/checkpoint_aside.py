@@ -14,10 +14,10 @@ import errno
 import json
 import os
 import re
-import shlex
 from typing import Callable, Collection, Iterator
 
 from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.common.json_records import parse_object
 from ipexctl.node.files.checkpoint_report import check_name
@@ -67,7 +67,10 @@ class AsideFiles:
                 if os.stat(above).st_dev == device:
                     self._make_hidden(above)
                     return
-        raise AgentError(f"{self._root}: files can't be set aside there", f"make it writable: chmod u+wx {self._root}")
+        raise AgentError(
+            f"{self._root}: files can't be set aside there",
+            Fix("make it writable: `chmod u+wx {path}`", path=self._root),
+        )
 
     def _make_hidden(self, above: str) -> None:
         name = HIDDEN + os.path.basename(os.path.dirname(self._link))
@@ -179,7 +182,7 @@ def _above(path: str) -> Iterator[tuple[GuardedDirectory, bytes]]:
 def _open(link: str) -> Iterator[GuardedDirectory]:
     """Open the files set aside; raises an AgentError if another account can change the directory."""
     with GuardedDirectory.open(_place_of(link)) as aside_files:
-        aside_files.check_private(f"mv {shlex.quote(aside_files.path)} {shlex.quote(aside_files.path)}.old")
+        aside_files.check_private(Fix("`mv {path} {path}.old`", path=aside_files.path))
         yield aside_files
 
 

@@ -10,13 +10,13 @@ import functools
 import hashlib
 import os
 import re
-import shlex
 import stat
 from typing import IO, Collection, Iterable, Iterator
 
 from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.authenticated_socket import MALFORMED
 from ipexctl.node.common.files import sha256_of_open, write_json_atomically
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.common.json_records import read_json_file
 from ipexctl.node.common.walk import Place, Refused
@@ -190,7 +190,7 @@ class CheckpointFiles:
         if written and not written & found and self._mount is not None and not os.path.ismount(self._mount):
             raise AgentError(
                 f"{self.root}: its files are gone, and nothing is mounted at {self._mount} any more",
-                f"mount it; or get the files of the other hosts back: rm {shlex.quote(self._record)}",
+                Fix("mount it; or get the files of the other hosts back: `rm {path}`", path=self._record),
             )
 
     def _check_unreadable(self, error: OSError) -> None:

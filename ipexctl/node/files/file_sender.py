@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Iterable, Iterator, Sequence, T
 
 from ipexctl.node.common.answer import AgentError, Json, answer, buffer_output, emit, emit_with_bytes, signs_of_life
 from ipexctl.node.common.files import RunReference, decode_name, encode_name, read_json
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.guarded_directory import DirectoryChain, GuardedDirectory
 from ipexctl.node.common.home import rundir_of
 from ipexctl.node.common.json_records import MAX_FILE, JsonError, parse_json, parse_object
@@ -407,7 +408,9 @@ def list_requested(listing: Listing, request: SendRequest, path: str) -> tuple[b
         return list_path(listing, base, path)
     except NoSuchPath as error:
         if run is not None and is_in_results(run, path):
-            fix = f"it is in IPEXCTL_RUN_DIR: ipexctl fetch {run['id']} {shlex.quote(run['dest'])} --results"
+            fix = Fix(
+                "it is in IPEXCTL_RUN_DIR: `ipexctl fetch {run} {run2} --results`", run=run["id"], run2=run["dest"]
+            )
             raise AgentError(error.reason, fix) from None
         if not may_be_missing:
             raise

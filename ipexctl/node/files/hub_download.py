@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Collection, Iterator,
 
 from ipexctl.node.common.answer import SIGNALS, Action, AgentError, answer_until_stopped, emit, explain_os_error
 from ipexctl.node.common.files import disk_usage, explain_full_disk, free_space, write_atomically
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.guarded_directory import GuardedDirectory, blocks_of, check_name
 from ipexctl.node.common.home import home_of, make_home, open_home
 from ipexctl.node.common.hub_cache import CACHE, COMMIT, HF_HOME, HUB, HUB_CACHE, folder_of, is_blob_name
@@ -97,7 +98,9 @@ class _Library:
             self.utils: Any = importlib.import_module("huggingface_hub.utils")
             _adapt(importlib.import_module("huggingface_hub.file_download"))
         except ImportError as error:
-            raise AgentError(f"huggingface_hub can't be imported on this machine: {error}", "ipexctl install") from None
+            raise AgentError(
+                f"huggingface_hub can't be imported on this machine: {error}", Fix("`ipexctl install`")
+            ) from None
         self.endpoint = request["endpoint"] or HUB
 
 
@@ -185,8 +188,11 @@ def _explain(error: Exception, library: _Library, wanted: WantedRepo) -> AgentEr
             return AgentError(reason, _KEPT)
         return AgentError(
             f"{reason}: the hub can't be reached from there",
-            "a machine that reaches it: --on HOST; a mirror: HF_ENDPOINT=URL; a proxy: HTTPS_PROXY=URL; without any, "
-            f"on another machine: hf download {name} --local-dir {name}; then: ipexctl push {name} models/{name}",
+            Fix(
+                "a machine that reaches it: --on HOST; a mirror: HF_ENDPOINT=URL; a proxy: "
+                f"HTTPS_PROXY=URL; without any, on another machine: hf download {name} --local-dir {name}; "
+                f"then: `ipexctl push {name} models/{name}`"
+            ),
         )
     code, kind = response.status_code, response.headers.get("X-Error-Code", "")
     message = (

@@ -19,7 +19,6 @@ import fcntl
 import hashlib
 import os
 import pwd
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Iterator
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING, BinaryIO, Iterator
 from ipexctl.node.common.answer import Action, AgentError, answer
 from ipexctl.node.common.clock import age_of
 from ipexctl.node.common.files import encode_name, explain_full_disk, free_space, sha256_of_open
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.guarded_directory import DirectoryChain, GuardedDirectory, blocks_of, enter_named
 from ipexctl.node.common.home import check_home, home_of, make_home
 from ipexctl.node.common.home_entries import is_stored
@@ -250,7 +250,7 @@ def list_name(digest: str) -> bytes:
 def enter_own(above: GuardedDirectory, name: bytes) -> GuardedDirectory:
     """Open that directory. Raises an AgentError for a link, or if another account made it or can open it."""
     shown = os.path.join(above.path, os.fsdecode(name))
-    fix = f"see whose it is: ls -ld {shlex.quote(shown)}; or name another PATH"
+    fix = Fix("see whose it is: `ls -ld {path}`; or name another PATH", path=shown)
     try:
         directory = above.enter(name)
     except AgentError as error:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import shlex
 import shutil
 import signal
 import stat
@@ -30,6 +29,7 @@ from ipexctl.node.common.files import (
     secure_directory,
     sha256_of,
 )
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.common.home import make_home
 from ipexctl.node.common.home_entries import is_stored
@@ -114,7 +114,7 @@ def enter_store(request: Request) -> Iterator[Request]:
         return
     above, name = os.path.split(request["store"])
     with GuardedDirectory.open(above) as directory:
-        directory.check_private(f"see whose it is: ls -ld {shlex.quote(above)}")
+        directory.check_private(Fix("see whose it is: `ls -ld {path}`", path=above))
         try:
             yield cast("Request", {**request, "store": f"{directory.anchor}/{name}"})
         except AgentError as error:

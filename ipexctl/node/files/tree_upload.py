@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shlex
 import signal
 import stat
 from typing import TYPE_CHECKING, BinaryIO, Callable, NoReturn
@@ -26,6 +25,7 @@ from ipexctl.node.common.files import (
     sync_directory,
     write_json_atomically,
 )
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.guarded_directory import GuardedDirectory, blocks_of, open_own
 from ipexctl.node.common.home import STATE_DIRECTORY, home_of
 from ipexctl.node.common.limits import UPLOAD_SILENCE
@@ -274,7 +274,7 @@ def put_into(trees: list[ProjectTree], request: PutRequest, stream: BinaryIO) ->
                 plan.apply(top, stage, request["digest"])
             except PermissionError as error:
                 directory = os.path.dirname(os.fspath(error.filename))
-                fix = f"on that host: chmod u+w {shlex.quote(directory)}"
+                fix = Fix("on that host: `chmod u+w {path}`", path=directory)
                 raise AgentError(f"{directory} is not writable there", fix) from None
         tree.lease(own_run)
         return PutReply(changes_of(plan))

@@ -12,6 +12,7 @@ import subprocess
 from typing import TYPE_CHECKING, Mapping, NamedTuple, Protocol, Sequence
 
 from ipexctl.node.common.environ import account_variables, set_variables, source_setup
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.processes import end_with_parent, kill_sessions
 from ipexctl.node.common.slurm import environment_of_srun, variables_of_job
 from ipexctl.node.run.rank_wrappers import RankWrappers, minimal_environment
@@ -46,10 +47,10 @@ class LauncherKind(NamedTuple):
 
 def launcher_kind_of(plan: Plan) -> LauncherKind:
     if plan.is_direct:
-        fix = "ipexctl envs --verify tests the environment"
+        fix = Fix("`ipexctl envs --verify` tests the environment")
         return LauncherKind("", "the rank", "rank-not-started", fix, bool(plan.job))
     program = os.path.basename(plan.argv[0])
-    name, fix = "srun" if program == "srun" else "mpirun", "ipexctl doctor looks for one"
+    name, fix = "srun" if program == "srun" else "mpirun", Fix("`ipexctl doctor` looks for one")
     return LauncherKind(name, name, "mpirun-not-started", fix, bool(plan.job), program == "mpiexec.hydra")
 
 

@@ -26,6 +26,7 @@ from ipexctl.node.common.files import (
     write_atomically,
     write_json_atomically,
 )
+from ipexctl.node.common.fix import Fix, fix_to_json
 from ipexctl.node.common.job import (
     CONNECTIVITY_FILE,
     STARTERS_FILE,
@@ -182,7 +183,7 @@ class SupervisorLoop:
         self.record.save(time.monotonic())
         status = self.state.status
         if self.process is None:
-            return {"event": "failed", "reason": status.reason, "fix": self.fix}
+            return {"event": "failed", "reason": status.reason, "fix": fix_to_json(self.fix)}
         pids = {"mpirun": self.process.pid, "master_port": status.master.port}
         return {"event": "started", **status.supervisor._asdict(), **pids}
 
@@ -767,7 +768,7 @@ def describe_start_failure(error: OSError, state: m.SupervisorState, *, is_first
     if isinstance(error, SetupError):
         fields = {"place": plan.node0, "file": plan.setup or "", "what": str(error.strerror)}
         command = shlex.join(["bash", "-c", f". {shlex.quote(plan.setup or '')}"])
-        fix = f"correct that file; to see its errors on every host: ipexctl exec -- {command}"
+        fix = Fix("correct that file; to see its errors on every host: `ipexctl exec -- {command}`", command=command)
         return LauncherFailure(fields["what"], fix, Detail("setup-failed", fields))
     if isinstance(error, PortError):
         return LauncherFailure(str(error.strerror), error.fix)

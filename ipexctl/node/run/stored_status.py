@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.clock import seconds_since
 from ipexctl.node.common.files import write_json_atomically
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.job_words import describe_job_end, describe_run_end
 from ipexctl.node.common.json_records import JsonError, parse_object, read_json_file
 from ipexctl.node.common.liveness import REPORT_LIMITS, age_for_follower, liveness_of
@@ -136,7 +137,7 @@ def no_record(rundir: str) -> NoRecord:
     runs_directory, run = os.path.split(rundir)
     entry = read_pruned(runs_directory).get(run)
     if entry is None:
-        return NoRecord("there is no record of this run there (any more)", "ipexctl ps lists the runs")
+        return NoRecord("there is no record of this run there (any more)", Fix("`ipexctl ps` lists the runs"))
     day = time.strftime("%Y-%m-%d", time.localtime(entry["at"]))
     return NoRecord(
         f"its logs were pruned on {day}: {entry['why']}",

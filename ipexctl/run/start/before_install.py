@@ -13,6 +13,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.launch.rank_distribution import distribute_ranks, ranks_on
 from ipexctl.launch.request import Gathered
 from ipexctl.node.common.asked import Asked
+from ipexctl.node.common.fix import ipexctl_command
 from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.remote.connector import SessionPool
 from ipexctl.run.start.connection_checks import check_connectivity
@@ -84,8 +85,8 @@ def likely_nodes(spec: RunSpec) -> Sequence[Host]:
 def check_modules(script: ScriptFile, hosts: Sequence[str], asked: Asked) -> str:
     may_exist = sys.stdlib_module_names | _IN_A_STACK | _REMOVED_FROM_PYTHON
     missing = [entry.module for entry in script.imports if entry.module not in may_exist]
-    install = ["ipexctl install"]
+    install = ["install"]
     for option, value in (("--stack", asked.stack), ("--torch", asked.torch)):
         install += [option, value] if value else []
     install += ["--env", asked.env] if asked.env != DEFAULT_ENV else []
-    return check_imports(replace(script, own=True, install=" ".join(install)), dict.fromkeys(hosts, missing))
+    return check_imports(replace(script, own=True, install=ipexctl_command(*install)), dict.fromkeys(hosts, missing))

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from ipexctl.hosts.host import Host
 from ipexctl.limits import CANCEL_CLEANUP, JOB_UPLOAD, RUN_START, START_CONFIRMED
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.frames import Frame
 from ipexctl.node.common.job import ConnectivityRecord, Listen, StarterContact, StoreJob, jobs_of
 from ipexctl.node.common.liveness import RESERVED_FILE
@@ -200,7 +201,7 @@ class Launch:
             failure = StartFailure.of_host(self._plan.node0, error)
             is_lost = self._may_run and isinstance(error, (AgentEnded, Cancelled, TimedOut, Unreachable))
             if is_lost and not self._is_stopped(error):
-                fix = f"it may run: ipexctl ps shows it, ipexctl stop {self._plan.id} stops it"
+                fix = Fix(f"it may run: `ipexctl ps` shows it, `ipexctl stop {self._plan.id}` stops it")
                 failure = replace(failure, fix=fix, is_unsure=True)
             raise StartError(failure) from None
 

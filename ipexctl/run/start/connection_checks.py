@@ -19,6 +19,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.request import EarlierCheck, Gathered
 from ipexctl.limits import CONNECTIVITY_CHECK, CONNECTIVITY_VALID, FIRST_ANSWER
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.job import CONNECTIVITY_FILE, ConnectivityRecord
 from ipexctl.node.common.json_records import parse_object
 from ipexctl.remote.cancel import Cancel
@@ -32,9 +33,9 @@ from ipexctl.remote.script_dialog import ScriptDialog
 from ipexctl.remote.session import Session, capture
 from ipexctl.run.start.request import StartError, StartFailure
 
-_OPEN_PORTS: Final = (
+_OPEN_PORTS: Final = Fix(
     "ranks listen on ports the system chooses (sysctl net.ipv4.ip_local_port_range): open those between the nodes, "
-    "or name another network: --iface; ipexctl doctor shows which connections are blocked"
+    "or name another network: --iface; `ipexctl doctor` shows which connections are blocked"
 )
 _PROBLEMS: Final = {
     "timeout": "no answer",
@@ -159,7 +160,7 @@ def check_ports(
             raise StartError(
                 StartFailure(
                     f"{fold(late)}: the login shell has not started the port check within {FIRST_ANSWER:.0f} s",
-                    "check its startup files, such as ~/.bashrc; ipexctl doctor measures how long it takes",
+                    Fix("check its startup files, such as ~/.bashrc; `ipexctl doctor` measures how long it takes"),
                     late,
                 )
             )

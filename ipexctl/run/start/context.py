@@ -20,9 +20,10 @@ from ipexctl.hugging_face import hf_home
 from ipexctl.launch.hub_settings import CACHES, OFFLINE_NAMES
 from ipexctl.launch.request import EarlierCheck, Gathered, RankEnv, common_python
 from ipexctl.limits import PATHS_CHECK
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.node.network.hub_check import FoundHub, HubRequest
-from ipexctl.option_declaration import DEFAULT_ENV
+from ipexctl.option_declaration import install_command
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import call
@@ -113,8 +114,8 @@ def complete_facts(hosts: Sequence[Host], answers: Iterable[HostFacts]) -> dict[
         try:
             facts[name], home = answer.require_home()
         except HostError as error:
-            leave_out = f"leave it out: -l '!{name}'" if len(hosts) > 1 else "see: ipexctl doctor"
-            fix = f"{error.fix}; or {leave_out}" if error.fix else leave_out
+            leave_out = Fix("leave it out: `-l !{name}`" if len(hosts) > 1 else "see: `ipexctl doctor`", name=name)
+            fix = Fix("{fix}; or {leave_out}", fix=error.fix, leave_out=leave_out) if error.fix else leave_out
             raise StartError(replace(StartFailure.of_host(name, error), fix=fix)) from None
         homes[name] = home.path
     if refusal := check_same_home(
@@ -135,15 +136,19 @@ def existing_environment(hosts: Sequence[Host], name: str, facts: Mapping[str, F
                     found[host.name] = record
                 else:
                     broken.add(host.name)
-    install = "ipexctl install" + ("" if name == DEFAULT_ENV else f" --env {name}")
+    install = install_command(name)
     missing = tuple(host.name for host in hosts if host.name not in found)
     if broken_only := tuple(host for host in missing if host in broken):
         without = next((facts[host] for host in broken_only if not running_pythons(facts[host])), None)
-        get_python = f"{ways_to_python(without)}; then: " if without is not None else ""
+        get_python = ways_to_python(without) + "; then: " if without is not None else ""
         raise StartError(
             StartFailure(
                 f"the environment {name} on {fold(broken_only)} does not run: its Python was removed",
-                f"{get_python}{install} makes it again; or use another Python: --python PATH",
+                Fix(
+                    "{get_python}{install} makes it again; or use another Python: --python PATH",
+                    get_python=get_python,
+                    install=install,
+                ),
                 broken_only,
             )
         )
@@ -151,7 +156,7 @@ def existing_environment(hosts: Sequence[Host], name: str, facts: Mapping[str, F
         raise StartError(
             StartFailure(
                 f"environment {name!r} does not exist on {fold(missing)}",
-                f"install it: {install}; or use another Python: --python PATH",
+                Fix("install it: {install}; or use another Python: --python PATH", install=install),
                 missing,
                 lacks_environment=True,
             )
@@ -163,8 +168,11 @@ def existing_environment(hosts: Sequence[Host], name: str, facts: Mapping[str, F
             StartFailure(
                 f"the environment {name} is {first.name} on {hosts[0].name} and {found[others[0]].name} on "
                 f"{fold(others)}: ranks of different stacks cannot communicate",
-                f"type the last ipexctl install again, which continues on the others; or, without what it added: "
-                f"{install} --upgrade --downgrade",
+                Fix(
+                    "type the last ipexctl install again, which continues on the others; or, without what it added: "
+                    "`{install} --upgrade --downgrade`",
+                    install=install,
+                ),
                 others,
             )
         )

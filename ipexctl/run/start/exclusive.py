@@ -27,6 +27,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.other_runs import describe_all, find_other_runs, find_waiting
 from ipexctl.limits import PASS_AFTER, RUNS_CHECK
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.frames import StreamName
 from ipexctl.node.common.plan import OtherRun
 from ipexctl.remote.cancel import Cancel
@@ -43,7 +44,7 @@ POLL: Final = 3.0
 _WITHOUT: Final = "without --exclusive and --wait, the run starts"
 _BLIND: Final = HostError(
     "its processes can't be listed, so ipexctl does not see other runs",
-    f"{_WITHOUT}; ipexctl doctor may show what the host lacks",
+    Fix(f"{_WITHOUT}; `ipexctl doctor` may show what the host lacks"),
 )
 
 
@@ -225,7 +226,7 @@ def _inspect_host(session: Session, command: Command, timeout: float, cancel: Ca
     if snapshot is None:
         raise HostError(
             f"its processes can't be listed, so ipexctl does not see its runs ({done.ended})",
-            "ipexctl doctor may show what the host lacks",
+            Fix("`ipexctl doctor` may show what the host lacks"),
         )
     return snapshot
 

@@ -23,6 +23,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.hosts.select import LOCAL
 from ipexctl.launch.request import RankEnv
 from ipexctl.limits import PATHS_CHECK
+from ipexctl.node.common.fix import Fix, ipexctl_command
 from ipexctl.node.common.json_records import JsonError, parse_object
 from ipexctl.remote.command import Command, shell_text
 from ipexctl.remote.connector import SessionPool
@@ -290,7 +291,7 @@ def evaluate_paths(
             fix = _data_fix(path, hosts, names, local_data.get(path))
         else:
             reason = f"{line} does not exist on {fold(names)}"
-            fix = f"every host must have that path; to see which do: ipexctl exec -- ls -d {shlex.quote(path)}"
+            fix = Fix("every host must have that path; to see which do: `ipexctl exec -- ls -d {path}`", path=path)
         raise StartError(StartFailure(reason, fix, tuple(names)))
     mpi = _same_mpi({name: paths.mpi for name, paths in found.items() if paths.mpi is not None})
     notes = (*_exposed_notes(found), *_argument_notes(found, local_arguments))
@@ -318,10 +319,11 @@ def _argument_notes(found: Mapping[str, FoundPaths], local: Mapping[str, LocalAr
     for word in first.lacking:
         if word in local and all(word in paths.lacking for paths in others):
             source, target = local[word].source, local[word].target
-            then = f"; then: {shlex.quote(target)} in its place" if target != word else ""
-            yield (
-                f"{word}, an argument of the script, is on the control machine and on no host; to copy it: "
-                f"{shlex.join(('ipexctl', 'push', source, target))}{then}"
+            yield Fix(
+                "{word}, an argument of the script, is on the control machine and on no host; to copy it: {push}{then}",
+                word=word,
+                push=ipexctl_command("push", source, target),
+                then=f"; then: {shlex.quote(target)} in its place" if target != word else "",
             )
 
 
@@ -346,9 +348,10 @@ def _data_fix(path: str, hosts: Sequence[Host], lacking: Sequence[str], local: L
     target = local.target
     # At a path of its own it goes to all hosts: some may have it in their trees.
     limit = ("-l", fold(lacking)) if target == path else ()
-    fix = "--data is not synced; " if not local.is_in_project else "without --data it is synced with the project; "
-    fix += f"to copy it: {shlex.join(('ipexctl', 'push', local.source, target, *limit))}"
-    return fix if target == path else f"{fix}; then: --data {shlex.quote(target)}"
+    state = "--data is not synced" if not local.is_in_project else "without --data it is synced with the project"
+    push = ipexctl_command("push", local.source, target, *limit)
+    fix = Fix("{state}; to copy it: {push}", state=state, push=push)
+    return fix if target == path else Fix("{fix}; then: `--data {target}`", fix=fix, target=target)
 
 
 def _same_mpi(mpis: Mapping[str, Mpi]) -> Mpi | None:
@@ -362,7 +365,7 @@ def _same_mpi(mpis: Mapping[str, Mpi]) -> Mpi | None:
                 StartFailure(
                     f"{mpi.path} is {version} on {first} and {other_version} on {name}: they cannot start ranks "
                     "together",
-                    "use the same MPI on every host; without --mpi: the one that ipexctl install brings",
+                    Fix("use the same MPI on every host; without --mpi: the one that `ipexctl install` brings"),
                     (name,),
                 )
             )
@@ -387,7 +390,7 @@ def _same_environment(pythons: Mapping[str, FoundPython], python: str) -> RankEn
                     StartFailure(
                         f"--python {python} has {package} {version} on {first} and {other_version} on {name}: ranks of "
                         "different stacks cannot communicate",
-                        "use the same packages on every host, or: ipexctl install",
+                        Fix("use the same packages on every host, or: `ipexctl install`"),
                         (name,),
                     )
                 )

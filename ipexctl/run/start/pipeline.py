@@ -32,6 +32,7 @@ from ipexctl.node.common.job import ConnectivityRecord
 from ipexctl.node.common.plan import Plan
 from ipexctl.node.common.records import RunStatus
 from ipexctl.node.env.check import normalize
+from ipexctl.option_declaration import install_command
 from ipexctl.remote.caller import identify_caller
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import run_in_background
@@ -51,7 +52,6 @@ from ipexctl.run.start.script_imports import (
     check_own_modules,
     check_script,
     install_by_run,
-    install_command,
     with_environment,
     with_sent_files,
 )
@@ -314,9 +314,9 @@ def _plan_hosts(context: Gathered, run: str) -> Plan:
     plan = plan._replace(notes=notes)
     if not plan.env:
         return plan
-    plan = plan._replace(install=install_command(spec.asked.env), packages=packages)
+    plan = plan._replace(install=str(install_command(spec.asked.env)), packages=packages)
     return plan._replace(
-        install_by_run=install_by_run(spec), project_packages=tuple(sorted(spec.project.requirements.names))
+        install_by_run=str(install_by_run(spec) or ""), project_packages=tuple(sorted(spec.project.requirements.names))
     )
 
 

@@ -19,6 +19,7 @@ from typing import Final
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import quote
 from ipexctl.node.common.asked import Asked
+from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command
 from ipexctl.node.common.plan import Commit
 from ipexctl.projects.layout import ProjectLayout, read_layout
 from ipexctl.projects.modules import find_module
@@ -36,8 +37,8 @@ _MOST_COMMANDS: Final = 6
 _GENERATION: Final = re.compile(r"(?P<tree>.*?)(?:\.gen(?P<number>\d+))?")
 
 
-def locate_project(spec: RunSpec, cwd: Path, before: str = "") -> ProjectLocation:
-    """`before`: the call up to the script, for the line to type instead; empty if no line can be typed."""
+def locate_project(spec: RunSpec, cwd: Path, before: FixCommand | None = None) -> ProjectLocation:
+    """`before`: the call up to the script, for the line to type instead; None if no line can be typed."""
     asked = spec.asked
     script = Path(asked.script) if asked.kind == "script" else None
     if script is not None and path_problem(cwd / script, "file"):
@@ -131,7 +132,7 @@ def _locate_command(spec: RunSpec, cwd: Path) -> ProjectLocation | None:
     if find_module(module, layout.search_paths) is None:
         raise UserError(
             f"the command {name} of {layout.root.name} is in the module {module}, which the project lacks",
-            fix=f"if the environment has it: ipexctl run -- {shlex.join(spec.asked.argv)}",
+            fix=Fix("if the environment has it: `ipexctl run -- {*argv}`", argv=spec.asked.argv),
         )
     return _command_location(spec, root, subdirectory, layout, entry)
 
@@ -143,16 +144,16 @@ def _command_location(
     workdir = root / subdirectory
     name, (module, _, function) = spec.asked.argv[0], entry.partition(":")
     if spec.asked.n != 1 and (launch := find_launch(module, layout.search_paths)) is not None:
-        call = f"-n 1 --backend none -- {shlex.join(spec.asked.argv)}"
+        call = Fix("`ipexctl run -n 1 --backend none -- {*argv}`", argv=spec.asked.argv)
         for target in launch.targets:
             known = find_module(target[3:], layout.search_paths) if target.startswith("-m ") else workdir / target
             if known is not None and (isinstance(known, tuple) or known.is_file()):
-                call = f"{target} {shlex.join(spec.asked.argv[1:])}".rstrip()
+                call = Fix("`ipexctl run {*argv}`", argv=(*target.split(), *spec.asked.argv[1:]))
                 break
         raise UserError(
             f"{name} starts {launch.launcher} itself ({launch.file.name}, line {launch.line}): every rank would start "
             "a training",
-            fix=spec.options.apply(f"ipexctl run {call}"),
+            fix=spec.options.apply(call),
         )
     first = function.partition(".")[0]
     code = f"import sys; from {module} import {first}; sys.argv[0] = {name!r}; sys.exit({function}())"
@@ -162,28 +163,32 @@ def _command_location(
     return ProjectLocation(root, subdirectory, command, _with_files(script, files), layout, files, entry)
 
 
-def _no_script(spec: RunSpec, script: Path, cwd: Path, before: str) -> UserError:
+def _call(before: FixCommand, argv: Sequence[str]) -> Fix:
+    return Fix.of((before._replace(argv=tuple(argv)),))
+
+
+def _no_script(spec: RunSpec, script: Path, cwd: Path, before: FixCommand | None) -> UserError:
     asked = spec.asked
     problem = path_problem(cwd / script, "file")
-    fix = _script_fix(spec, script, cwd, before)
+    fix = _script_fix(spec, script, cwd, before) or _module_fix(asked, cwd, before)
     is_word = not script.suffix and "/" not in asked.script and not os.path.lexists(cwd / script)
     commands = sorted(read_layout(find_root(None, asked.cwd, cwd), cwd).commands) if is_word else []
     if commands:
         near = difflib.get_close_matches(asked.script, commands, n=1, cutoff=0.6)
         shown = near or commands[:1]
-        words = shlex.join((shown[0], *asked.argv[1:]))
         more = f" and {len(commands) - _MOST_COMMANDS} more" if len(commands) > _MOST_COMMANDS else ""
         has = f"the project has the commands {join_words(commands[:_MOST_COMMANDS])}{more}"
         if len(commands) == 1:
             has = f"the project has the command {commands[0]}"
-        if near or not before:
+        if near or before is None:
+            call = before or ipexctl_command("run")
             return UserError(
-                f"{quote(asked.script)} is no script here; {has}", fix=f"{before or 'ipexctl run'} {words}"
+                f"{quote(asked.script)} is no script here; {has}", fix=_call(call, (shown[0], *asked.argv[1:]))
             )
-    if not fix and before and is_word:
+    if not fix and before is not None and is_word:
         return UserError(
             f"{quote(asked.script)}: there is no such script here; a command of the environment stands after --",
-            fix=f"{before} -- {shlex.join(asked.argv)}",
+            fix=_call(before.with_words("--"), asked.argv),
         )
     return UserError(
         f"the script {quote(str(script))} {problem}",
@@ -215,12 +220,23 @@ def directories_above(directory: Path) -> tuple[Path, ...]:
     return tuple(found)
 
 
-def _script_fix(spec: RunSpec, script: Path, cwd: Path, before: str) -> str:
+def _script_fix(spec: RunSpec, script: Path, cwd: Path, before: FixCommand | None) -> str:
     """The call with an existing script: the same name above or below, or a similar one beside it; or empty."""
     found = _scripts_above(script, spec.asked.cwd, cwd) or _similar_scripts(script, cwd)
     if not found:
         return ""
-    return f"{before} {shlex.join((found[0], *spec.asked.argv[1:]))}" if before else f"did you mean {quote(found[0])}?"
+    if before is None:
+        return f"did you mean {quote(found[0])}?"
+    return _call(before, (found[0], *spec.asked.argv[1:]))
+
+
+def _module_fix(asked: Asked, cwd: Path, before: FixCommand | None) -> str:
+    """The call for a package of the project, whose directory was named as the script; or empty."""
+    name = Path(asked.script).name
+    layout = read_layout(find_root(None, asked.cwd, cwd), cwd)
+    if before is None or not name.isidentifier() or find_module(name, layout.search_paths) is None:
+        return ""
+    return _call(before.with_words("-m"), (name, *asked.argv[1:]))
 
 
 def _scripts_above(script: Path, cwd_option: str | None, cwd: Path) -> list[str]:
@@ -231,11 +247,12 @@ def _scripts_above(script: Path, cwd_option: str | None, cwd: Path) -> list[str]
 
 
 def _similar_scripts(script: Path, cwd: Path) -> list[str]:
-    scripts = sorted(path.name for path in (cwd / script).parent.glob("*.py"))
+    scripts = sorted(path.name for path in (cwd / script).parent.glob("*.py") if path.is_file())
     near = difflib.get_close_matches(script.name, scripts, n=1, cutoff=0.6)
     found = [str(script.with_name(near[0]))] if near else []
     for pattern in () if found else (f"*/{glob.escape(script.name)}", f"*/*/{glob.escape(script.name)}"):
-        found += sorted(str(path.relative_to(cwd)) for path in islice(cwd.glob(pattern), _MOST_SIMILAR))
+        files = filter(Path.is_file, cwd.glob(pattern))
+        found += sorted(str(path.relative_to(cwd)) for path in islice(files, _MOST_SIMILAR))
     return found
 
 
@@ -253,9 +270,11 @@ def project_fix(script: Path | None, option: str = "--cwd ", without: str = "--n
     path = Path(os.path.normpath(script))
     if not root_problem(path.parent):
         return f"name the project's directory: {option}{shlex.quote(str(path.parent))}"
-    return (
-        f"make a project of it: mkdir ~/project && mv {shlex.quote(str(path))} ~/project/ && cd ~/project; "
-        f"if every host has the script: {without}"
+    return Fix(
+        "make a project of it: `mkdir ~/project && mv {path} ~/project/ && cd ~/project`; if every host has the "
+        "script: {without}",
+        path=str(path),
+        without=without,
     )
 
 
@@ -269,9 +288,9 @@ def files_in_other_generations(tree: str, location: ProjectLocation, records: Se
             continue
         if record_number <= number:
             return ""
-        return (
+        return Fix(
             f"this run starts in {tree}; the files that {record.id} wrote are in {record.plan.cwd}: "
-            f"ipexctl fetch {record.id}:. ./from-{record.id}/ brings them"
+            f"`ipexctl fetch {record.id}:. ./from-{record.id}/` brings them"
         )
     return ""
 

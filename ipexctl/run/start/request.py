@@ -16,6 +16,7 @@ from ipexctl.hosts.host import Host, quote
 from ipexctl.launch.overrides import check_options
 from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.node.common.asked import Asked, Export
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.placeholders import NAMES, find_wrong_name
 from ipexctl.node.common.plan import OtherRun, Plan
 from ipexctl.option_declaration import CallOptions
@@ -76,8 +77,10 @@ def _refuse_launcher(argv: Sequence[str]) -> None:
     if launcher := find_launcher(argv):
         raise UserError(
             f"{launcher} would start once in each rank",
-            fix="give the script itself, with the number of ranks (-n, --ppn) and the hosts (-H); "
-            "ipexctl run takes a whole line, too: ipexctl run -- mpirun -n 4 python train.py",
+            fix=Fix(
+                "give the script itself, with the number of ranks (-n, --ppn) and the hosts (-H); `ipexctl run` "
+                "takes a whole line, too: `ipexctl run -- mpirun -n 4 python train.py`"
+            ),
         )
 
 

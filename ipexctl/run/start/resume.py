@@ -13,6 +13,7 @@ from ipexctl.errors import Refusal, UserError
 from ipexctl.facts.live_runs import HostSnapshot
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
+from ipexctl.node.common.fix import Fix
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.start.request import refuse_bad_rank_counts
@@ -26,7 +27,7 @@ def refuse_job(record: RunRecord) -> None:
     if record.plan.job:
         raise UserError(
             f"run {record.id} was in job {record.plan.job} of the scheduler; the scheduler restarts jobs itself",
-            fix="ipexctl submit --requeue; or type its call again in a new job",
+            fix=Fix("`ipexctl submit --requeue`; or type its call again in a new job"),
         )
 
 
@@ -52,11 +53,11 @@ def resumed_spec(
     if alive and isinstance(snapshots[node0], NO_ANSWER):
         return Refusal(
             f"run {record.id} still has processes on {fold(alive)}, and its node0 ({node0}) cannot be reached",
-            f"they exit within a minute after losing {node0}; then: ipexctl run --resume {record.id}",
+            Fix(f"they exit within a minute after losing {node0}; then: `ipexctl run --resume {record.id}`"),
             tuple(alive),
         )
     if alive:
-        return Refusal(f"run {record.id} is alive on {fold(alive)}", f"ipexctl stop {record.id}", tuple(alive))
+        return Refusal(f"run {record.id} is alive on {fold(alive)}", Fix(f"`ipexctl stop {record.id}`"), tuple(alive))
     left = tuple(host for host in spec.hosts if not isinstance(snapshots[host.name], NO_ANSWER))
     away = tuple(host.name for host in spec.hosts if host not in left)
     if len(left) < (asked.min_hosts or 1):
@@ -65,8 +66,8 @@ def resumed_spec(
         return Refusal(
             f"{format_count(len(left), 'host')} of {len(spec.hosts)} answer{'s' * (len(left) == 1)}{minimum}; "
             f"{fold(away)}: {reason}",
-            f"when more answer: ipexctl run --resume {record.id}"
-            + (f"; or with fewer: ipexctl run --resume {record.id} --min-hosts {len(left)}" if left else ""),
+            Fix(f"when more answer: `ipexctl run --resume {record.id}`")
+            + (Fix(f"; or with fewer: `ipexctl run --resume {record.id} --min-hosts {len(left)}`") if left else ""),
             away,
             3,
         )

@@ -13,7 +13,7 @@ import re
 import shlex
 import sys
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Final, NoReturn
@@ -27,8 +27,9 @@ from ipexctl.known_errors.packages import known_packages
 from ipexctl.launch.request import MPI_MODULES, Gathered
 from ipexctl.limits import IMPORTS_CHECK
 from ipexctl.node.common.asked import Asked
+from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command
 from ipexctl.node.env.check import normalize
-from ipexctl.option_declaration import DEFAULT_ENV
+from ipexctl.option_declaration import install_command
 from ipexctl.projects.indexes import index_for
 from ipexctl.projects.layout import OwnPackage, ProjectLayout
 from ipexctl.projects.modules import (
@@ -63,7 +64,7 @@ _OTHER_INTERPRETER: Final = re.compile(
     rb"#!\s*(?:\S*/)?(?:env\s+(?:-\S+\s+)*)?(?:\S*/)?"
     rb"((?:ba|da|z|k|c|tc|fi)?sh|perl|ruby|node|Rscript|lua|awk|tclsh|php|make)(?:\s|$)"
 )
-_FILE_OPTION: Final = {"awk": "-f ", "make": "-f "}
+_FILE_OPTION: Final = {"awk": ("-f",), "make": ("-f",)}
 _IMPORT_SETTINGS: Final = frozenset({"path", "meta_path", "path_hooks", "modules"})
 """Attributes of `sys` that change where imports are found."""
 _MAKES_MODULES: Final = re.compile(r"sys\.modules(?:\[[^\]\n]+\]\s*=[^=]|\.(?:update|setdefault)\()|\bmeta_path\b")
@@ -95,7 +96,7 @@ def _refuse_relative_imports(tree: ast.Module, name: str, path: Path, layout: Pr
     module = ".".join(path.relative_to(place).with_suffix("").parts).removesuffix(".__main__")
     raise UserError(
         f"{name} imports from its own package (line {line}), which works only as a module",
-        fix=f"ipexctl run -m {shlex.quote(module)}",
+        fix=Fix("`ipexctl run -m {module}`", module=module),
     )
 
 
@@ -115,7 +116,10 @@ def project_module(
     if any(has_module(place, top) for place in places):
         return None
     found_above = next((path for path in above if has_module(path, top)), None)
-    call = f"cd {shlex.quote(str(found_above))} && ipexctl run -m {shlex.join(argv)}" if found_above is not None else ""
+    call = None
+    if found_above is not None:
+        there = ipexctl_command("run", "-m", argv=argv)
+        call = there._replace(start=f"cd {shlex.quote(str(found_above))} && {there.start}")
     mpi = MpiImport(top, f"-m {name}", is_certain=True) if top in MPI_MODULES else None
     return ScriptFile(name, imports=(Import(top, 0),), call_from_above=call, mpi_import=mpi, layout=layout)
 
@@ -179,10 +183,12 @@ def _read_script_file(name: str, path: Path) -> tuple[ScriptFile, ast.Module | N
     try:
         return read_script(name, read_regular(path, SCRIPT))
     except (NotRegularError, IsADirectoryError):
-        raise UserError(f"the script {quote(name)} is not a regular file", fix=f"ls -l {quote(name)}") from None
+        raise UserError(
+            f"the script {quote(name)} is not a regular file", fix=Fix("`ls -l {name}`", name=name)
+        ) from None
     except OSError as error:
         raise UserError(
-            f"the script {quote(name)} cannot be read: {error.strerror or error}", fix=f"ls -l {quote(name)}"
+            f"the script {quote(name)} cannot be read: {error.strerror or error}", fix=Fix("`ls -l {name}`", name=name)
         ) from None
 
 
@@ -200,7 +206,7 @@ def read_script(name: str, data: bytes) -> tuple[ScriptFile, ast.Module | None]:
     if other is not None and b"python" not in b"".join(head.splitlines()[:4]):
         interpreter = other[1].decode()
         raise _not_python(
-            name, f"is for {interpreter} by its first line", f"{interpreter} {_FILE_OPTION.get(interpreter, '')}"
+            name, f"is for {interpreter} by its first line", interpreter, *_FILE_OPTION.get(interpreter, ())
         )
     if name.endswith(".ipynb"):
         new_name = shlex.quote(f"{PurePath(name).stem}-script")
@@ -211,7 +217,7 @@ def read_script(name: str, data: bytes) -> tuple[ScriptFile, ast.Module | None]:
     text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
     if (tree := parse(data)) is None:
         if name.endswith((".sh", ".bash", ".zsh")):
-            raise _not_python(name, "is a shell script", "bash ") from None
+            raise _not_python(name, "is a shell script", "bash") from None
         note = f"{printable(name)} is not checked: {TOO_LONG}" if is_too_long(data) else ""
         return ScriptFile(name, text, notes=(note,) if note else ()), None
     doubt, doubts_all = _doubt(tree)
@@ -239,11 +245,11 @@ def read_script(name: str, data: bytes) -> tuple[ScriptFile, ast.Module | None]:
     return script, tree
 
 
-def _not_python(name: str, problem: str, interpreter: str = "") -> UserError:
+def _not_python(name: str, problem: str, *interpreter: str) -> UserError:
     path = name if "/" in name else f"./{name}"
     return UserError(
         f"the script {quote(name)} {problem}, not Python",
-        fix=f"to run a command: ipexctl run -- {interpreter}{shlex.quote(path)}",
+        fix=Fix("to run a command: `ipexctl run -- {*argv}`", argv=(*interpreter, path)),
     )
 
 
@@ -307,10 +313,9 @@ def with_environment(script: ScriptFile, context: Gathered) -> ScriptFile:
         doubt, doubts_all = f"{source} where Python looks for modules", True
     own = context.env.name is not None
     packages = frozenset(map(normalize, context.env.packages)) if own and context.env.is_installed else frozenset()
-    if own:
-        install = install_command(asked.env)
-    else:
-        install = f"ipexctl exec -- {shlex.quote(str(context.env.python))} -m pip install"
+    install = install_command(asked.env)
+    if not own:
+        install = ipexctl_command("exec", argv=("--", str(context.env.python), "-m", "pip", "install"))
     with_extras = replace(spec, asked=asked._replace(install=bool(asked.extra or asked.group)))
     return replace(
         script,
@@ -318,7 +323,7 @@ def with_environment(script: ScriptFile, context: Gathered) -> ScriptFile:
         doubts_all=doubts_all,
         own=own,
         install=install,
-        install_by_run=install_by_run(with_extras) if own else "",
+        install_by_run=install_by_run(with_extras) if own else None,
         is_installed_by_run=asked.install and takes_own_requirements(asked),
         packages=packages,
     )
@@ -348,7 +353,10 @@ def check_own_modules(script: ScriptFile, packages: Collection[str]) -> None:
                 StartFailure(
                     f"{name} has compiled parts ({place}), which hosts do not have: {file} imports {entry.module} "
                     f"(line {entry.line})",
-                    f"build its wheel, and install that: {_build_line(layout, owner)}",
+                    Fix(
+                        "build its wheel, and install that: `ipexctl install --build {directory}`",
+                        directory=_place(layout, owner),
+                    ),
                     exit_code=2,
                 )
             )
@@ -359,7 +367,7 @@ def check_own_modules(script: ScriptFile, packages: Collection[str]) -> None:
             raise StartError(
                 StartFailure(
                     f"{name} needs {version_file}, which its build writes and {tilde_path(layout.root)} lacks",
-                    "make it here once: python -m pip install -e .",
+                    Fix("make it here once: `python -m pip install -e .`"),
                     exit_code=2,
                 )
             )
@@ -396,9 +404,8 @@ def _version_files_of(package: OwnPackage) -> Iterator[str]:
     )
 
 
-def _build_line(layout: ProjectLayout, owner: OwnPackage | None) -> str:
-    directory = shlex.quote(os.path.relpath(layout.root / (owner.directory if owner is not None else ".")))
-    return f"ipexctl install --build {directory}"
+def _place(layout: ProjectLayout, owner: OwnPackage | None) -> str:
+    return os.path.relpath(layout.root / (owner.directory if owner is not None else "."))
 
 
 def check_script(hosts: Sequence[Host], python: str, script: ScriptFile, pool: SessionPool) -> str:
@@ -453,7 +460,9 @@ def check_imports(script: ScriptFile, missing: Mapping[str, Sequence[str]]) -> s
     reason = f"{fold(hosts)} {'lacks' if len(hosts) == 1 else 'lack'} {_named(same_hosts, script.name)}"
     if not certain:
         return f"{reason}; {script.doubt}, so the run starts anyway"
-    raise StartError(StartFailure(reason, _fix(certain, script), hosts, changes_directory=bool(script.call_from_above)))
+    raise StartError(
+        StartFailure(reason, _fix(certain, script), hosts, changes_directory=script.call_from_above is not None)
+    )
 
 
 def _is_in_project(script: ScriptFile, entry: Import) -> bool:
@@ -478,17 +487,18 @@ def _named(imports: Sequence[Import], script: str) -> str:
 
 def _fix(imports: Sequence[Import], script: ScriptFile) -> str:
     names = [entry.module for entry in imports]
-    if script.call_from_above:
-        return f"a directory above this one has {names[0]}: {script.call_from_above}"
+    if script.call_from_above is not None:
+        return Fix("a directory above this one has {name}: {call}", name=names[0], call=script.call_from_above)
     known = {name: package for name in names if (package := find_package(name, script))}
     # The table has a version for a module that other versions of the package lack.
     if lost := [name for name in names if normalize(known.get(name, name)) in script.packages]:
-        return f"the environment had {join_words(lost)} and is damaged; to build it again: {script.install}"
+        had = f"the environment had {join_words(lost)} and is damaged"
+        return Fix("{had}; to build it again: {install}", had=had, install=script.install)
     if removed := [name for name in names if name in sys.stdlib_module_names]:
         version = f"{sys.version_info[0]}.{sys.version_info[1]}"
         return f"{removed[0]} is part of Python {version}: is the script for another Python than the environment's?"
     if option := next((_STACK_OPTIONS[name] for name in names if name in _STACK_OPTIONS), None):
-        return f"another stack has it: ipexctl install {option}"
+        return Fix("another stack has it: `ipexctl install {*option}`", option=option.split())
     layout = script.layout
     if layout is not None and (outside := next((layout.outside[name] for name in names if name in layout.outside), "")):
         above = shlex.quote(str(layout.root.parent))
@@ -504,53 +514,57 @@ def _install_fix(names: Sequence[str], known: Mapping[str, str], script: ScriptF
     index = index_for(layout, script.requirements.files, packages or names) if layout is not None else ""
     if index:  # a public index may have a stranger's package of that name
         if script.own and of_project:
-            more = f"-r {_requirement_files(script)}"
+            more = _each("-r", _requirement_files(script))
         else:
-            listed = " ".join([*map(shlex.quote, packages), *(["PACKAGE"] if unknown else [])])
-            more = f"--index-url {shlex.quote(index)} {listed}"
+            listed = [*packages, *(["PACKAGE"] if unknown else [])]
+            more = ["--index-url", index, *listed]
             if script.own:
-                more = f"--extra-index-url {shlex.quote(index)} --with {listed.replace(' ', ' --with ')}"
-        return f"the project takes packages from {index}; if you trust it: {script.install} {more}"
-    if script.own and script.install_by_run:
+                more = ["--extra-index-url", index, *_each("--with", listed)]
+        install = script.install.with_words(*more)
+        return Fix("the project takes packages from {index}; if you trust it: {install}", index=index, install=install)
+    if script.own and script.install_by_run is not None:
         others = [package for package in packages if package not in of_project]
         option = script.requirements.option_for(others)
         if option.startswith("-r ") and script.requirements.files:
-            option = f"-r {_requirement_files(script)} {option}"
+            option = f"{shlex.join(_each('-r', _requirement_files(script)))} {option}"
         if is_new or option:  # what the project requires may bring the others
-            return script.install_by_run.replace("--install", f"--install {option}".rstrip(), 1)
+            run, to_install, *mark = script.install_by_run.options
+            options = (run, to_install, *shlex.split(option), *mark)
+            return Fix.of((script.install_by_run._replace(options=options),))
     elif script.own and is_new and len(of_project) == len(names):
-        return f"{script.install} -r {_requirement_files(script)}"
+        return Fix.of((script.install.with_words(*_each("-r", _requirement_files(script))),))
     if unknown and layout is not None and (fix := _fix_of_own(layout, unknown)):
         return fix
-    install = script.install or "ipexctl install"
-    if script.own:
-        install += "".join(f" --with {shlex.quote(package)}" for package in packages)
-    elif packages:
-        install += f" {shlex.join(packages)}"
+    wanted = [*packages, "PACKAGE"] if unknown else packages
+    install = script.install.with_words(*(_each("--with", wanted) if script.own else wanted))
     if not unknown:
-        return install
-    more = " --with PACKAGE" if script.own else " PACKAGE"
+        return Fix.of((install,))
     have = f"no package is known to have {join_words(unknown)}"
-    return f"{have}; if you know which one: {install}{more}"
+    return Fix("{have}; if you know which one: {install}", have=have, install=install)
 
 
 def _fix_of_own(layout: ProjectLayout, modules: Sequence[str]) -> str:
     """For modules that the project should have; or empty."""
     for package in layout.own:
         if not {*modules}.isdisjoint(package.declaration.extensions):
-            return f"{package.file} compiles it; build its wheel, and install that: {_build_line(layout, package)}"
+            what = f"{package.file} compiles it; build its wheel, and install that"
+            return Fix("{what}: `ipexctl install --build {directory}`", what=what, directory=_place(layout, package))
     if all(name.partition(".")[0] in layout.own_modules for name in modules):
         return f"no file of the project has {join_words(modules)}: correct the import, or add the file"
     if all(map(layout.is_own, modules)):
-        return (
-            f"the project's own package {modules[0]} has no such module; ipexctl run --dry-run shows where ranks look"
+        return Fix(
+            f"the project's own package {modules[0]} has no such module; `ipexctl run --dry-run` shows where ranks look"
         )
     return ""
 
 
-def _requirement_files(script: ScriptFile) -> str:
+def _each(option: str, values: Iterable[str]) -> list[str]:
+    return [word for value in values for word in (option, value)]
+
+
+def _requirement_files(script: ScriptFile) -> list[str]:
     root = script.layout.root if script.layout is not None else Path()
-    return " -r ".join(shlex.quote(os.path.relpath(root / file)) for file in script.requirements.files)
+    return [os.path.relpath(root / file) for file in script.requirements.files]
 
 
 def find_package(module: str, script: ScriptFile) -> str:
@@ -567,20 +581,15 @@ def find_package(module: str, script: ScriptFile) -> str:
     return next((name for name in known if project_of(name) in of_project), next(iter(known), ""))
 
 
-def install_command(name: str) -> str:
-    """The command that rebuilds a damaged environment as it was; `--with PKG` may be appended."""
-    return f"ipexctl install{f' --env {shlex.quote(name)}' if name != DEFAULT_ENV else ''}"
-
-
 def takes_own_requirements(asked: Asked) -> bool:
     return asked.takes_own_requirements and not (asked.packages or asked.requirements) and asked.python is None
 
 
-def install_by_run(spec: RunSpec) -> str:
-    """The same call with `--install` for the project's requirements; empty if a run reads none, or has just done so."""
+def install_by_run(spec: RunSpec) -> FixCommand | None:
+    """The same call with `--install` for the project's requirements; None if a run reads none, or has just done so."""
     asked = spec.asked
     is_own = asked.kind != "command" or bool(spec.project.entry)
     if asked.install or not asked.takes_own_requirements or not asked.sync or not is_own:
-        return ""
-    mark = {"module": "-m ", "command": "-- "}.get(asked.kind, "")
-    return f"ipexctl run --install {mark}{shlex.join(asked.argv)}"
+        return None
+    mark = {"module": ("-m",), "command": ("--",)}.get(asked.kind, ())
+    return ipexctl_command("run", "--install", *mark, argv=asked.argv)

@@ -25,6 +25,7 @@ from ipexctl.known_errors.gpu_code import suggestions
 from ipexctl.launch.accelerate_env import before
 from ipexctl.launch.request import Gathered
 from ipexctl.limits import PATHS_CHECK
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.plan import ApartHosts, Plan
 from ipexctl.projects.layout import ProjectLayout
 from ipexctl.projects.own_launches import Spawner
@@ -48,7 +49,7 @@ def job_notes(context: Gathered, *, is_followed: bool = True) -> tuple[str, ...]
         time_left = f"{seconds // 60} min" if seconds >= 60 else f"{seconds} s"
         return (f"{job} ends in {time_left}, and the run with it",)
     if context.job and not is_followed:
-        return (f"the run ends with {job}, which may end with its last command; ipexctl wait waits for the run",)
+        return (Fix(f"the run ends with {job}, which may end with its last command; `ipexctl wait` waits for the run"),)
     batches = {name: facts.batch for name, facts in context.facts.items()}
     managed = {name: batch.schedulers[0] for name, batch in batches.items() if batch.schedulers and not batch.job}
     if not managed or context.job:

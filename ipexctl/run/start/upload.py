@@ -20,6 +20,7 @@ from ipexctl.hosts.host import Host, quote
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.request import Gathered
 from ipexctl.limits import PATHS_CHECK
+from ipexctl.node.common.fix import Fix, ipexctl_command
 from ipexctl.node.common.job import ConnectivityRecord
 from ipexctl.node.common.plan import Plan
 from ipexctl.node.files.checkpoint_report import HostCopies, read_host_copies
@@ -243,7 +244,7 @@ def refuse_lost_checkpoint(
         try:
             return read_host_copies(reply.record("report"), posixpath.basename(path))
         except (ValueError, TypeError, KeyError):
-            raise HostError("its list of checkpoints cannot be read", "ipexctl doctor") from None
+            raise HostError("its list of checkpoints cannot be read", Fix("`ipexctl doctor`")) from None
 
     reports = {done.host.name: done.result for done in pool.each(nodes, ask)}
     found = {name: report for name, report in reports.items() if report is not None}
@@ -259,12 +260,12 @@ def lost_checkpoint(path: str, run: str, hosts: Sequence[str], away: Collection[
         name = options[at].partition("=")[0]
         if name in _HOSTS or (name[:2] in _HOSTS and not name.startswith("--")):
             del options[at : at + 2 if options[at] in _HOSTS else at + 1]
-    anew = f"ipexctl run {shlex.join([*options, *typed.words])}"
+    anew = Fix("to start over: {call}", call=ipexctl_command("run", *options, argv=typed.words))
     return StartFailure(
         f"run {run} had a checkpoint in {quote(path)}, but there is no complete copy on {fold(hosts)}",
-        f"when {fold(away)} answers again: ipexctl run --resume {run}; to start over: {anew}"
+        Fix("when {hosts} answers again: `ipexctl run --resume {run}`; {anew}", hosts=fold(away), run=run, anew=anew)
         if away
-        else f"to start over: {anew}",
+        else anew,
         tuple(away),
         2,
     )

@@ -16,6 +16,7 @@ from typing import Final, Literal
 from ipexctl.hosts.nodeset import fold
 from ipexctl.known_errors.error_table import known_errors
 from ipexctl.known_errors.match import Cause, RankOutput, bare, cause_of, shorten_text
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.job_words import describe_run_end
 from ipexctl.node.common.records import Failure, LostOutput, RankStatus, SilentRank, Throughput, describe_apart
 from ipexctl.node.run.verdict import describe_exit, signal_name
@@ -114,7 +115,7 @@ def _failed(snapshot: RunSnapshot) -> Diagnosis:
             cause,
             others=_last_places(snapshot),
             notes=(*_hung(snapshot), *_notes(snapshot), *more),
-            next=(f"ipexctl logs {run}",),
+            next=(Fix(f"`ipexctl logs {run}`"),),
         )
     cause, others = choose_cause(snapshot, first), _other_ranks(snapshot, first)
     notes = _notes(snapshot, cause)
@@ -123,13 +124,16 @@ def _failed(snapshot: RunSnapshot) -> Diagnosis:
         own = [line for line in snapshot.context.launcher_output.err if line != snapshot.status.reason]
         lines = tuple(Line("mpirun", bare(line)) for line in _without_blanks(own, LINES))
         has_started = any(row.pid for row in snapshot.status.ranks)
-        command = f"ipexctl logs {run}" if has_started else "ipexctl doctor"
+        command = Fix(f"`ipexctl logs {run}`") if has_started else Fix("`ipexctl doctor`")
         return Diagnosis(run, "failed", headline, first, cause, lines, "mpirun on node0", others, notes, (command,))
     ended = f"rank {first.rank} on {first.host} {describe_exit(first.exit_code, first.signal, first.oom)}"
     headline = f"{failed}: {snapshot.status.reason or ended}"
-    lines, logs = last_lines(snapshot.output_of(first.rank)), f"ipexctl logs {run} -r {first.rank}"
+    lines, logs = (
+        last_lines(snapshot.output_of(first.rank)),
+        Fix(f"`ipexctl logs {run} -r {first.rank}`"),
+    )
     if first.kind == "checkpoint":  # no rank was started: its last lines, if any, are from an earlier attempt
-        lines, logs = (), f"ipexctl logs {run}"
+        lines, logs = (), Fix(f"`ipexctl logs {run}`")
     return Diagnosis(run, "failed", headline, first, cause, lines, f"rank {first.rank}", others, notes, (logs,))
 
 
@@ -147,7 +151,7 @@ def _lost(snapshot: RunSnapshot) -> Diagnosis:
         reason = f"node0 ({snapshot.node0}) has rebooted"
     else:
         reason = f"its supervisor on node0 ({snapshot.node0}) was killed: by a user, or by the kernel as memory ran out"
-        advice = f"the kernel's log shows whether it did; as root on {snapshot.node0}: dmesg -T | grep -i kill"
+        advice = Fix(f"the kernel's log shows whether it did; as root on {snapshot.node0}: `dmesg -T | grep -i kill`")
         notes = (*notes, advice)
     lines = tuple(Line("supervisor", bare(line)) for line in _without_blanks(snapshot.supervise, LINES))
     return Diagnosis(
@@ -159,7 +163,7 @@ def _lost(snapshot: RunSnapshot) -> Diagnosis:
         whose="the supervisor" if lines else "",
         others=_other_ranks(snapshot, None),
         notes=notes,
-        next=(f"ipexctl logs {run}",),
+        next=(Fix(f"`ipexctl logs {run}`"),),
     )
 
 
@@ -172,7 +176,7 @@ def _stopped(snapshot: RunSnapshot) -> Diagnosis:
     if of_job := describe_run_end(snapshot.status.job_end):
         by = f"as {of_job}"
     headline = f"run {snapshot.id} was stopped{_after(snapshot)}, {by}"
-    notes, logs = (*_hung(snapshot), *_notes(snapshot)), f"ipexctl logs {snapshot.id}"
+    notes, logs = (*_hung(snapshot), *_notes(snapshot)), Fix(f"`ipexctl logs {snapshot.id}`")
     has_hung = snapshot.silent_for is not None or find_hang(snapshot) is not None
     cause = (choose_hang_cause(snapshot) if has_hung else None) or find_apart_at_start(snapshot)
     others = _last_places(snapshot)
@@ -190,14 +194,14 @@ def _hung(snapshot: RunSnapshot) -> tuple[str, ...]:
         quiet = (
             f"no rank had printed anything for {rough_duration(snapshot.silent_for)} when it ended: it may have hung"
         )
-        advice = "" if dump is not None else "; while a run hangs, ipexctl why last --stacks shows where"
+        advice = "" if dump is not None else Fix("; while a run hangs, `ipexctl why last --stacks` shows where")
         notes.append(quiet + advice)
     return tuple(notes)
 
 
 def _ended_well(snapshot: RunSnapshot) -> Diagnosis:
     headline = f"run {snapshot.id} succeeded{_after(snapshot)}: {_size(snapshot)}"
-    after = filter(None, (f"ipexctl logs {snapshot.id}", snapshot.status.fetch_line))
+    after = filter(None, (Fix(f"`ipexctl logs {snapshot.id}`"), snapshot.status.fetch_line))
     return Diagnosis(snapshot.id, "ok", headline, notes=_notes(snapshot), next=tuple(after))
 
 
@@ -211,12 +215,12 @@ def _running(snapshot: RunSnapshot) -> Diagnosis:
     headline = f"run {run} is {status.state}{age}: {_size(snapshot)}"
     silent = snapshot.silent_for
     cause = None
-    after: tuple[str, ...] = (f"ipexctl attach {run}",)
+    after: tuple[str, ...] = (Fix(f"`ipexctl attach {run}`"),)
     if silent is not None:
         headline += f"; no rank has printed anything for {rough_duration(silent)}"
     if silent is not None or find_hang(snapshot) is not None:
         cause = choose_hang_cause(snapshot)
-        after = (f"ipexctl why {run} --stacks", *after, f"ipexctl stop {run}")
+        after = (Fix(f"`ipexctl why {run} --stacks`"), *after, Fix(f"`ipexctl stop {run}`"))
     others = (*_places(snapshot), *_states_of_silent(snapshot))
     notes = _notes(snapshot)
     if snapshot.dump_error:

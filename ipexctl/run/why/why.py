@@ -20,6 +20,7 @@ from ipexctl.extensions import addition
 from ipexctl.hosts.nodeset import fold
 from ipexctl.known_errors.match import Cause
 from ipexctl.limits import DUMP_FRESH, WHY_ANSWER
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.frames import Chunk, Frame, FrameError, decode_chunk, decode_json
 from ipexctl.node.common.records import FINAL, NetworkCost, RunStatus
 from ipexctl.node.run.run_snapshot import SnapshotRequest
@@ -168,7 +169,7 @@ def mention_page(answer: WhyResult) -> WhyResult:
     """Add the command that shows the run on one page, if there is a record to show; a cause has its own next step."""
     if answer.snapshot is None or answer.diagnosis.cause is not None:
         return answer
-    command = answer.record.call_options.apply(f"ipexctl report {answer.record.id}")
+    command = answer.record.call_options.apply(Fix(f"`ipexctl report {answer.record.id}`"))
     return replace(answer, diagnosis=replace(answer.diagnosis, next=(*answer.diagnosis.next, command)))
 
 
@@ -280,5 +281,5 @@ def _unknown(record: RunRecord, snapshot: RunSnapshot | None, away: str, fix: st
     if fix:
         notes.append(fix)
     headline = f"the outcome of run {record.id} is not known: {away}"
-    after = f"ipexctl logs {record.id}" if snapshot is not None else "ipexctl ps"
+    after = Fix(f"`ipexctl logs {record.id}`") if snapshot is not None else Fix("`ipexctl ps`")
     return Diagnosis(record.id, "unknown", headline, notes=tuple(notes), next=(after,))

@@ -17,6 +17,7 @@ from ipexctl.files.store_client import DamagedFile, StoreClient, StoredFile, Sto
 from ipexctl.files.stream import NotInStore
 from ipexctl.hosts.host import Host, find_leaders
 from ipexctl.hosts.nodeset import fold
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.env.env_replies import CheckResult
 from ipexctl.remote.outcome import Cancelled, HostError, HostFinished, HostStatus, StepStarted, TimedOut
 from ipexctl.remote.reply import Reply
@@ -124,8 +125,11 @@ class EnvInstaller:
         for done in self.context.pool.each(hosts, lambda host, session: self._build(host, session, drop=True)):
             if done.error is not None:
                 self.context.notes.append(
-                    f"{done.host.name} still has the wheels ({done.error.reason}); to remove them and environments "
-                    "without a name, while no run or install is alive (ipexctl doctor): ipexctl envs --prune"
+                    Fix(
+                        f"{done.host.name} still has the wheels ({done.error.reason}); to remove them and "
+                        "environments without a name, while no run or install is alive (`ipexctl "
+                        "doctor`): `ipexctl envs --prune`"
+                    )
                 )
 
     def remove_superseded(self, name: str) -> None:
@@ -148,7 +152,11 @@ class EnvInstaller:
         if used:
             where = fold(host.name for host in hosts if host.name in used)
             context.notes.append(
-                f"{name} stays on {where}, where it is in use; to remove it later: ipexctl envs --prune"
+                Fix(
+                    "{name} stays on {where}, where it is in use; to remove it later: `ipexctl envs --prune`",
+                    name=name,
+                    where=where,
+                )
             )
 
     def _verify_followers(self, leader_of: Mapping[Host, Host], built: Collection[str]) -> None:
@@ -239,7 +247,10 @@ class EnvInstaller:
         if found.record is None:
             raise HostError(
                 f"the environment {name} is damaged: {found.problem}",
-                f"check the disk of its home: ipexctl doctor --smoke; then remove it: ipexctl envs --remove {name}",
+                Fix(
+                    "check the disk of its home: `ipexctl doctor --smoke`; then remove it: `ipexctl envs "
+                    f"--remove {name}`"
+                ),
             )
         context.installed_mpi = found.record.mpi or context.installed_mpi
         machine = machine_token(context.facts[host.name], host)

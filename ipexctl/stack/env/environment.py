@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -24,6 +23,7 @@ from ipexctl.known_errors.match import FailureContext, KnownError, RankOutput, c
 from ipexctl.known_errors.packages import known_packages
 from ipexctl.limits import ENV_BUILD, ENV_CHECK, ENV_STEP
 from ipexctl.node.common.answer import Json
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.env.build import BuildRequest, LockedWheel
 from ipexctl.node.env.check import normalize
 from ipexctl.node.env.env_replies import (
@@ -256,7 +256,7 @@ def parse_result(reply: object) -> VerifyResult | None:
 
 
 _STACK_MODULES: Final = ("torch", "intel_extension_for_pytorch", "oneccl_bindings_for_pytorch", "torch_ccl")
-_OWN_PYTHON: Final = "repair that environment, or let ipexctl make one: ipexctl install"
+_OWN_PYTHON: Final = Fix("repair that environment, or let ipexctl make one: `ipexctl install`")
 _LIBRARIES_OF_ONECCL: Final = ("ccl.no_library", "ccl.no_transport")
 _ONLY_IN_RUNS: Final = (
     *("script.", "hf.", "wandb.", "net.", "file.not_there", "ddp."),
@@ -301,30 +301,39 @@ def explain(verify: VerifyResult, *, env: str, record: EnvRecord | None = None) 
                 f"{step} {how}: {absent} {version} is installed and has no module {module}: it is too new or too old"
             )
             return reason, fix if top in _STACK_MODULES or absent == package else _other_version(record, absent)
-        named = f" --with {package}" if package else ""
         if known and top not in _STACK_MODULES:
-            return reason, f"add it: ipexctl install --stack {record.row}{named} --with {shlex.quote(absent)}"
+            named = ("--with", package) if package else ()
+            install = "add it: `ipexctl install --stack {row} {*named} --with {absent}`"
+            return reason, Fix(install, row=record.row, named=named, absent=absent)
         if top not in _STACK_MODULES:  # a name that is only guessed could be a stranger's package
-            return reason, f"no package is known to have it; {fix}"
+            return reason, "no package is known to have it; " + fix
     if record is not None and cause.id in _LIBRARIES_OF_ONECCL:
         return _no_oneccl_inside(reason, record)
-    return reason, cause.at_install.replace("{fix}", fix) or fix
+    return reason, Fix(cause.at_install, fix=fix) or fix
 
 
 def _other_version(record: EnvRecord, package: str) -> str:
     version = record.packages.get(canonicalize_name(package), "").partition("+")[0]
-    older = shlex.quote(f"{package}<{version}")
-    more = f", or try an older version: ipexctl install --stack {record.row} --with {older}" if version else ""
-    return f"leave {package} out{more}"
+    if not version:
+        return f"leave {package} out"
+    return Fix(
+        "leave {package} out, or try an older version: `ipexctl install --stack {row} --with {older}`",
+        package=package,
+        row=record.row,
+        older=f"{package}<{version}",
+    )
 
 
 def _other_stack(record: EnvRecord) -> str:
     stock = [row.name for row in rows() if not row.ipex]
     older = stock[stock.index(record.row) + 1 :] if record.row in stock else stock
-    such = "PyTorch without IPEX: ipexctl install --stack torch"
-    if record.row in stock and older:
-        such = f"the previous one: ipexctl install --stack {older[0]}"
-    return f"choose another stack, such as {such}; to see all stacks: ipexctl versions"
+    has_older = record.row in stock and bool(older)
+    return Fix(
+        "choose another stack, such as {which}: `ipexctl install --stack {stack}`; to see all stacks: "
+        "`ipexctl versions`",
+        which="the previous one" if has_older else "PyTorch without IPEX",
+        stack=older[0] if has_older else "torch",
+    )
 
 
 def _missing_module(phase: VerifyPhase) -> str:
@@ -350,11 +359,16 @@ def _timed_out(phase: VerifyPhase, step: str) -> tuple[str, str]:
     if phase.name == "allreduce":
         return (
             f"{reason}: the two ranks can't reach each other",
-            "look for a firewall on lo and for FI_* or CCL_* variables in the file of --setup; then ipexctl doctor",
+            Fix(
+                "look for a firewall on lo and for FI_* or CCL_* variables in the file of --setup; then `ipexctl "
+                "doctor`"
+            ),
         )
     return (
         reason,
-        "measure the disk of its home, which may be slow: ipexctl doctor --smoke; to use another disk: --home DIR",
+        Fix(
+            "measure the disk of its home, which may be slow: `ipexctl doctor --smoke`; to use another disk: --home DIR"
+        ),
     )
 
 

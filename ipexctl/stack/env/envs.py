@@ -5,7 +5,6 @@ Environments are removed once per home; one that is in use on any of the home's 
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.facts.software import Env
 from ipexctl.hosts.host import Host, find_leaders
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.owners import Owned, find_foreign, read_owner
 from ipexctl.node.env.env_replies import EnvListing
 from ipexctl.remote.caller import describe_foreign, removal_request
@@ -78,10 +78,8 @@ def remove_envs(
     home: str,
     timeout: float | None = None,
     force: bool = False,
-    selection: str = "",
 ) -> EnvsReport:
-    """Raise a UserError before anything is removed if others installed one of these, unless `force`. `selection`:
-    options that choose hosts."""
+    """Raise a UserError before anything is removed if others installed one of these, unless `force`."""
 
     def remove_one(target: _Target, session: Session) -> EnvsResult:
         known = {name for env in target.facts.software.envs for name in (env.name, *env.names)}
@@ -98,8 +96,8 @@ def remove_envs(
     def refuse_foreign(targets: Mapping[str, _Target]) -> None:
         found = {host: find_foreign_envs(target.facts, names) for host, target in targets.items()}
         if (foreign := {host: owned for host, owned in found.items() if owned}) and not force:
-            again = "".join(f" --remove {shlex.quote(name)}" for name in names)
-            raise UserError(describe_foreign(foreign), fix=f"ipexctl envs{selection}{again} --force")
+            words = [word for name in names for word in ("--remove", name)]
+            raise UserError(describe_foreign(foreign), fix=Fix("`ipexctl envs {*words} --force`", words=words))
 
     return _on_hosts(
         hosts, pool, remove_one, home=home, timeout=timeout, verb="remove", removed=removed, check=refuse_foreign
@@ -150,9 +148,9 @@ def verify_envs(
             client = target.client(session, pool)
             found = client.check(name, timeout=timeout)
             if not found.exists:
-                raise HostError(f"environment {name!r} does not exist", "list the environments: ipexctl envs")
+                raise HostError(f"environment {name!r} does not exist", Fix("list the environments: `ipexctl envs`"))
             if found.record is None:
-                raise HostError(f"{name} is damaged: {found.problem}", "build it again: ipexctl install")
+                raise HostError(f"{name} is damaged: {found.problem}", Fix("build it again: `ipexctl install`"))
             machine = machine_token(target.facts, target.host)
             result = client.verify(found.name, found.record, machine=machine, timeout=timeout)
             problem = explain(result, env=found.name, record=found.record)
@@ -238,5 +236,5 @@ def _target_of(answer: HostFacts) -> _Target | EnvsResult:
         return EnvsResult.of_error(host, error, seconds=answer.seconds)
     pythons = usable_pythons(facts)
     if not pythons:
-        return EnvsResult(host, "failed", "there is no Python 3.8 or newer", "list the Pythons: ipexctl doctor")
+        return EnvsResult(host, "failed", "there is no Python 3.8 or newer", Fix("list the Pythons: `ipexctl doctor`"))
     return _Target(host, facts, home.path, pythons[0].path)

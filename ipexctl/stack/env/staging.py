@@ -27,6 +27,7 @@ from ipexctl.files.store_client import ArrivingFiles, DownloadItem, StoreClient,
 from ipexctl.files.stream import NotInStore
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.files import make_private_directory, sha256_of, write_atomically
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.http import strip_login
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import SessionPool
@@ -197,8 +198,10 @@ class Staging:
             on_host = f"; on the first host: {self._reasons[sha256]}" if sha256 in self._reasons else ""
             raise NotInStore(
                 f"{name}{more} can't be downloaded: {reason}{on_host}",
-                "check the network there: ipexctl doctor; or get the wheels on another machine with ipexctl install "
-                "--download-only DIR, then add --wheelhouse DIR here; wheels that arrived are kept",
+                Fix(
+                    "check the network there: `ipexctl doctor`; or get the wheels on another machine with `ipexctl "
+                    "install --download-only DIR`, then add --wheelhouse DIR here; wheels that arrived are kept"
+                ),
             )
         self._context.watch(HostFinished("", "downloaded", ok=True))
 

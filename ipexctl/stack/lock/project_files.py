@@ -24,6 +24,7 @@ from ipexctl.hosts.host import did_you_mean, quote
 from ipexctl.hosts.yaml_tree import YamlNode, YamlTree, is_null
 from ipexctl.known_errors.packages import known_packages
 from ipexctl.limits import PROJECT_LOCK
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.http import strip_login
 from ipexctl.projects.declaration import FILES, PYPROJECT, SETUP_CFG, SETUP_PY, read_setup_call
 from ipexctl.projects.indexes import (
@@ -355,7 +356,7 @@ def _registries(path: Path, text: str) -> dict[str, str]:
     try:
         packages = parse_toml(text).get("package", ())
     except TomlError as error:
-        raise UserError(f"{path} is not TOML: {error}", fix="to write it again: uv lock") from None
+        raise UserError(f"{path} is not TOML: {error}", fix=Fix("to write it again: `uv lock`")) from None
     entries = [(entry, table(entry, "source").get("registry")) for entry in packages if isinstance(entry, dict)]
     return {f"{entry.get('name')} {entry.get('version')}": url for entry, url in entries if isinstance(url, str)}
 
@@ -399,7 +400,7 @@ def _export(path: Path, texts: Mapping[str, str], options: Sequence[str]) -> str
     of both files in a separate directory, because a pyproject.toml above might belong to another account."""
     uv = uv_here()
     if uv is None:
-        raise UserError(f"reading {path} needs uv on the control machine", fix="pip install uv")
+        raise UserError(f"reading {path} needs uv on the control machine", fix=Fix("`pip install uv`"))
     argv = [uv, "export", "--frozen", "--offline", "--no-config", "--no-python-downloads", "--no-default-groups"]
     argv += ["--no-emit-workspace", "--no-header", "--no-annotate", "--color", "never"]
     argv += ["--format", "requirements.txt", *options]
@@ -413,11 +414,13 @@ def _export(path: Path, texts: Mapping[str, str], options: Sequence[str]) -> str
                 argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PROJECT_LOCK, check=False
             )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise UserError(f"uv could not read {path}: {error}", fix="try it yourself: uv export --frozen") from None
+        raise UserError(
+            f"uv could not read {path}: {error}", fix=Fix("try it yourself: `uv export --frozen`")
+        ) from None
     if done.returncode:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         reason = " ".join(lines).replace(directory, str(path.parent))
-        raise UserError(f"{path}: {reason[:500]}", fix="to write it again: uv lock")
+        raise UserError(f"{path}: {reason[:500]}", fix=Fix("to write it again: `uv lock`"))
     return done.stdout
 
 

@@ -25,6 +25,7 @@ from packaging.version import Version
 from ipexctl.errors import FileError, IndexNotNamed, UserError
 from ipexctl.file_reader import REQUIREMENTS, decode_text, read_regular, read_typed
 from ipexctl.hosts.host import quote
+from ipexctl.node.common.fix import Fix, FixCommand
 from ipexctl.node.common.http import strip_login
 from ipexctl.projects.declaration import FILES, PYPROJECT
 from ipexctl.projects.indexes import IndexBinding, check_url, is_of_pytorch
@@ -125,11 +126,14 @@ def _refuse_own_name(line: str, scope: ProjectScope) -> None:
     layout, plain = scope.layout, canonicalize_name(name[0])
     commands = sorted(layout.commands)
     start = commands[0] if commands else next(iter(_modules_to_start(layout)), "")
-    run = f"the project needs no install: ipexctl run {start}; " if start else "the project needs no install; "
+    run = Fix(
+        "the project needs no install: `ipexctl run {*argv}`; " if start else "the project needs no install; ",
+        argv=shlex.split(start),
+    )
     raise UserError(
         f"--with {line} is this project ({tilde_path(layout.root / layout.members[plain])}), and an index may have a "
         "stranger's package of that name",
-        fix=f"{run}for the index's package, name its version: --with {name[0]}==1.2",
+        fix=run + f"for the index's package, name its version: --with {name[0]}==1.2",
     )
 
 
@@ -178,7 +182,7 @@ def _stack_with(project: str, requirement: Requirement) -> str:
     exact = [each.version for each in requirement.specifier if each.operator in ("==", "===")]
     if len(exact) == 1 and "*" not in exact[0]:
         return f"{'--ipex' if project == IPEX else '--oneccl'} {exact[0]} instead"
-    return "ipexctl versions; such as --stack ipex-2.8"
+    return Fix("`ipexctl versions`; such as --stack ipex-2.8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -522,7 +526,7 @@ def _has_login(url: str) -> bool:
     return "@" in urlsplit(url).netloc
 
 
-def with_project_indexes(named: Sources, declared: Sources, packages: Collection[str], line: str) -> Sources:
+def with_project_indexes(named: Sources, declared: Sources, packages: Collection[str], line: FixCommand) -> Sources:
     """The sources of the call with those that the project's files declare. Only an index that the call names may be
     asked: if one of `packages` has another index, the call is refused, and other packages of such an index are
     withheld. `named`: by options and named files. `line`: the call to type instead; one that names the project's own
@@ -549,12 +553,12 @@ def with_project_indexes(named: Sources, declared: Sources, packages: Collection
     if refused:
         indexes = join_words([strip_login(url) for url in refused])
         names = [each.name for each in bound if not each.url and each.name in packages]
-        is_named = re.search(rf"({PYPROJECT}|{UV_LOCK})", line) is not None
-        options = [] if is_named else [f" {option} {shlex.quote(plain_url(url))}" for url, option in refused.items()]
+        is_named = re.search(rf"({PYPROJECT}|{UV_LOCK})", str(line)) is not None
+        options = [] if is_named else [word for url, option in refused.items() for word in (option, plain_url(url))]
         raise IndexNotNamed(
             f"the project takes {join_words(names) or 'packages'} from {indexes}, which this call does not name, and "
             "another index may have a stranger's package of that name",
-            fix=f"if you trust it: {line}{''.join(options)}",
+            fix=Fix("if you trust it: {line}", line=line.with_words(*options)),
             index=next(iter(Sources(find_links=tuple(refused)).places)),
         )
     return replace(named.with_more(declared), bound=tuple(bound))
@@ -569,6 +573,6 @@ def _absolute(location: str, option: str) -> str:
         what = "is not a directory" if place.exists() else "does not exist"
         raise UserError(
             f"{option} {quote(location)} {what}",
-            fix="choose a directory of wheels; ipexctl install --download-only makes one",
+            fix=Fix("choose a directory of wheels; `ipexctl install --download-only` makes one"),
         )
     return str(place)

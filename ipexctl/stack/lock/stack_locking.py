@@ -7,7 +7,6 @@ answer, the call fails, because others may have different packages under the sam
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,6 +22,7 @@ from packaging.version import Version
 from ipexctl.errors import Refusal, UserError
 from ipexctl.files.store_client import DownloadItem, StoreClient, StoredFile, StoreLocation
 from ipexctl.node.common.files import sha256_of
+from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command
 from ipexctl.node.common.http import strip_login
 from ipexctl.node.env.env_replies import PipSettings, SourceFailure
 from ipexctl.node.env.lock import ProjectSource
@@ -115,8 +115,11 @@ def refuse_outdated(
             raise HostError(
                 f"the newest {project} is {newest}, and from wheels only {locked} can be installed: "
                 f"{newest if names == [project] else join_words(names)} has none for Python {plan.python}",
-                f"{build_fix(typed, names, maker.name)}; or take the older one: "
-                f"{install_line(typed, packages=[f'{project}=={locked}'])}",
+                Fix(
+                    "{build}; or take the older one: {older}",
+                    build=build_fix(typed, names, maker.name),
+                    older=install_line(typed, packages=[f"{project}=={locked}"]),
+                ),
             ) from None
         except (HostError, UserError):
             continue  # other packages exclude the newest version
@@ -156,7 +159,7 @@ def open_projects(
     }
 
 
-def install_line(typed: InstallRequest, *, packages: Iterable[str] = (), builds: Iterable[str] = ()) -> str:
+def install_line(typed: InstallRequest, *, packages: Iterable[str] = (), builds: Iterable[str] = ()) -> FixCommand:
     stack, sources = typed.env.stack, typed.sources
     options = [(name, getattr(stack, name)) for name in ("torch", "stack", "ipex", "oneccl", "python")]
     options += [("env", typed.name if typed.name != DEFAULT_ENV else None)]
@@ -172,7 +175,7 @@ def install_line(typed: InstallRequest, *, packages: Iterable[str] = (), builds:
         words += ["-r", str(file)]
     for name, value in options:
         words += [f"--{name}", strip_login(value)] if value else []
-    return shlex.join(["ipexctl", "install", *words])
+    return ipexctl_command("install", *words)
 
 
 def built_for_another_torch(lock: Lock, directories: Collection[str]) -> tuple[str, str] | None:
@@ -194,8 +197,12 @@ def built_for_another_torch(lock: Lock, directories: Collection[str]) -> tuple[s
 
 
 def build_fix(typed: InstallRequest, packages: Sequence[str], machine: str) -> str:
-    line, names = install_line(typed, builds=packages), join_words(packages)
-    return f"build from source, which runs the code of {names} on {machine}: {line}"
+    return Fix(
+        "build from source, which runs the code of {names} on {machine}: {line}",
+        names=join_words(packages),
+        machine=machine,
+        line=install_line(typed, builds=packages),
+    )
 
 
 TORCH_LIBRARIES: Final = ("torchaudio", "torchtext", "torchvision")
@@ -511,11 +518,12 @@ class _Locking:
                 raise
             early = [f"{name}=={lock.packages[name]}" for name in (limit.partition("<")[0] for limit in limits)]
             line = install_line(typed, packages=early)
-            raise UserError(error.message, fix=f"to take a pre-release: {line}") from None
+            raise UserError(error.message, fix=Fix("to take a pre-release: {line}", line=line)) from None
         if absent := [name for name in request.builds if name not in lock.packages]:
             line = install_line(typed, packages=absent)
             raise HostError(
-                f"nothing requires {join_names(absent, 3)}, so it was not built", f"also require it: {line}"
+                f"nothing requires {join_names(absent, 3)}, so it was not built",
+                Fix("also require it: {line}", line=line),
             )
         refuse_outdated(typed, plan, lock, index_answer, maker, partial(try_lock, *limits), without=named)
         return lock
@@ -576,7 +584,7 @@ class _Locking:
         if binary is None:
             raise HostError(
                 "there is no uv on the control machine, which makes the lock",
-                "install it next to ipexctl: pip install uv",
+                Fix("install it next to ipexctl: `pip install uv`"),
             )
         return LockMaker(control.session, control.python, control.home, binary, cancel=cancel)
 

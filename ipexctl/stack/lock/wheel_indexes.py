@@ -24,6 +24,7 @@ from packaging.version import Version
 from ipexctl.found_files import cache_directory
 from ipexctl.limits import INDEX_ANSWER, INDEX_ANSWER_VALID
 from ipexctl.node.common.files import make_private_directory, read_json, write_json_atomically
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.http import origin_of, strip_login
 from ipexctl.node.common.json_records import decode
 from ipexctl.node.env.env_replies import AvailableWheel, PipSettings, QueryReply, SourceFailure
@@ -146,7 +147,9 @@ def lacks_answer_about_mpi(plan: StackPlan, availability: Availability) -> tuple
     if silent is None or lacking is None:
         return None
     reason = f"{silent.source} gave no answer ({silent.reason}), and the other indexes have no {lacking['requirement']}"
-    fix = "run the same command again; to do without it: --offline with --find-links DIR, then ipexctl run --mpi PATH"
+    fix = Fix(
+        "run the same command again; to do without it: --offline with --find-links DIR, then `ipexctl run --mpi PATH`"
+    )
     return f"{reason}, which the hosts need for an mpirun", fix
 
 

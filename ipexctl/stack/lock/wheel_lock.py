@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import platform
 import re
-import shlex
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +28,7 @@ from ipexctl.files.store_client import StoredFile
 from ipexctl.found_files import parse_toml
 from ipexctl.limits import ENV_BUILD, INDEX_ANSWER, LOCK_SOLVE
 from ipexctl.node.common.files import sha256_of
+from ipexctl.node.common.fix import Fix, FixCommand
 from ipexctl.node.common.http import strip_login
 from ipexctl.node.env.build import LockDocument, LockedWheel
 from ipexctl.node.env.env_replies import AvailableWheel, CompileReply, LocalWheel
@@ -150,7 +150,7 @@ def home_problem(facts: Facts, lock: Lock, held: int = 0) -> tuple[str, str] | N
                 f"an environment of {len(lock.wheels)} wheels needs about {readable(needed)} in {home.path}, "
                 f"but {readable(disk.free)} are free"
             ),
-            f"free some space there (ipexctl envs lists environments), or {elsewhere}",
+            Fix(f"free some space there (`ipexctl envs` lists environments), or {elsewhere}"),
         )
     if disk.inodes_free is not None and disk.inodes_free < _FILES:
         return (
@@ -386,7 +386,7 @@ def find_bound_wheels(
     index_answer: IndexAnswer,
     plan: StackPlan,
     hashes: Mapping[str, frozenset[str]],
-    line: str,
+    line: FixCommand,
 ) -> dict[str, NamedWheels]:
     """Packages with an index of their own, and its wheels. `index_answer`: of these indexes. `line`: the call."""
     found: dict[str, NamedWheels] = {}
@@ -402,7 +402,7 @@ def find_bound_wheels(
         what = f"{name} comes only from {label}, an index of the project's own"
         problem: HostError | UserError | None = None
         if not url:
-            fix = f"if you trust it: {line} --extra-index-url {shlex.quote(label)}"
+            fix: str = Fix("if you trust it: `{line} --extra-index-url {label}`", line=line, label=label)
             problem = UserError(f"{what}, which this call does not name", fix=fix)
         elif label in failures:
             fix = "run the same command again once it answers, or name a directory that has the wheel: --find-links DIR"
@@ -462,7 +462,9 @@ class NoWheel(Exception):
     """No file of a package fits the target."""
 
 
-_OTHER_FILE: Final = "find out why; to take the index's file, write the list again: uv lock --upgrade, or pip-compile"
+_OTHER_FILE: Final = Fix(
+    "find out why; to take the index's file, write the list again: `uv lock --upgrade`, or pip-compile"
+)
 
 
 class LacksWheel(HostError):
@@ -591,9 +593,11 @@ def explain_refusal(
     failures = index_answer.availability.failures
     no_answer = f" (no answer from {', '.join(f'{s.source}: {s.reason}' for s in failures)})" if failures else ""
     if (found := _NO_PACKAGE.search(text)) and canonicalize_name(found[1]) not in of_stack:
-        fix = "correct the name, or add the index that has it: --extra-index-url URL, or --find-links DIR"
-        return HostError(f"no index has the package of {who}{no_answer}", fix)
-    fix = "use another version, another index (--extra-index-url URL, --wheelhouse DIR) or stack (ipexctl versions)"
+        advice = "correct the name, or add the index that has it: --extra-index-url URL, or --find-links DIR"
+        return HostError(f"no index has the package of {who}{no_answer}", advice)
+    fix = Fix(
+        "use another version, another index (--extra-index-url URL, --wheelhouse DIR) or stack (`ipexctl versions`)"
+    )
     if user_lines and not failures and "requirements are unsatisfiable" in text:
         return UserError(f"{who} can't be installed with {plan.row.name}{quote}", fix=fix)
     return HostError(f"uv on {machine} failed to lock {who}{no_answer}{quote}", fix)
@@ -603,7 +607,7 @@ def _no_index_error(index_answer: IndexAnswer) -> HostError:
     failures = "; ".join(f"{failures.source}: {failures.reason}" for failures in index_answer.availability.failures)
     return HostError(
         f"no package index can be reached ({failures})" if failures else "no index or directory of wheels is given",
-        "install from a directory: --wheelhouse DIR, made elsewhere by `ipexctl install --download-only DIR`",
+        Fix("install from a directory: --wheelhouse DIR, made elsewhere by ```ipexctl install --download-only DIR```"),
     )
 
 

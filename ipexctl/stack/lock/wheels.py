@@ -20,6 +20,7 @@ from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.env.env_replies import AvailableWheel, SourceFailure
 from ipexctl.stack.catalog import minor, project_of, rows, version_key
 from ipexctl.stack.resolve.model import StackPlan
@@ -49,10 +50,10 @@ def add_oneccl(stack: str, bindings: str) -> str:
     if version_key(version) < version_key(_OLDEST_ON_PYPI):
         return "use a wheel of oneccl_bind_pt with oneCCL inside, such as Intel's: --wheelhouse DIR"
     entry = json.dumps({"name": stack, "requires": [f"oneccl=={version}.*", f"impi-rt=={version}.*"]})
-    return (
+    return Fix(
         f"add the packages oneccl and impi-rt to the stack: add {entry} to the list in $IPEXCTL_ROWS or "
         f"~/.config/ipexctl/rows.json (if there is no such file, create it with [{entry}]), then run "
-        "ipexctl install again"
+        "`ipexctl install` again"
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, ParamSpec
 
 from ipexctl.errors import Refusal
 from ipexctl.hosts.host import quote
+from ipexctl.node.common.fix import Fix, join_fixes
 from ipexctl.stack.catalog import Isa, KnownBad, StackSpec, project_of
 from ipexctl.stack.resolve.model import IPEX, ONECCL, TORCH
 
@@ -126,7 +127,7 @@ def other_pythons(*, pythons: Names, part: str, built_for: Names, install: str) 
 # All hosts together cannot have a row: a clause.
 def host_problems(*, groups: tuple[tuple[Reason, Names], ...]) -> Text:
     fixes = dict.fromkeys(problem.fix for problem, _ in groups if problem.fix)
-    return "; ".join(_of_hosts(names, problem.text) for problem, names in groups[:_MANY]), ", and ".join(fixes)
+    return "; ".join(_of_hosts(names, problem.text) for problem, names in groups[:_MANY]), join_fixes(fixes, ", and ")
 
 
 def no_common_python(
@@ -143,7 +144,7 @@ def built_for_old_pythons(*, part: str, pythons: Names, oldest: str) -> Text:
 
 
 def built_for_other_pythons(*, part: str, pythons: Names, requested: str) -> Text:
-    fix = f"remove --python, or choose another row: ipexctl versions --python {requested}"
+    fix = Fix(f"remove --python, or choose another row: `ipexctl versions --python {requested}`")
     return f"{part} is built for Python {span(pythons)}, not for {requested}", fix
 
 
@@ -205,7 +206,7 @@ def needed(*, reason: Reason, use: str) -> Text:
 
 def undecided(*, first: str, last: str) -> Text:
     has = f"{first} if they have its oneCCL bindings, else {last}"
-    return f"depends on what the indexes have: {has}; `ipexctl install --dry-run` queries them", ""
+    return Fix(f"depends on what the indexes have: {has}; ```ipexctl install --dry-run``` queries them"), ""
 
 
 def installed(*, on: str, env: str) -> Text:
@@ -264,12 +265,12 @@ def left_out(*, requirement: str, title: str, indexes: QueriedIndexes) -> Text:
 
 # The request names something that the version table lacks; `near` are the nearest entries.
 def unknown_stack(*, requested: str, near: Names, oldest: str, newest: str) -> Text:
-    there_are = f"`ipexctl versions` lists them: {oldest} to {newest}, ipex, torch"
+    there_are = Fix(f"```ipexctl versions``` lists them: {oldest} to {newest}, ipex, torch")
     return f"there is no stack {quote(requested)}", _guess(near, there_are)
 
 
 def unknown_version(*, part: str, requested: str, near: Names, known: Names) -> Text:
-    there_are = f"the table has {known[0]} to {known[-1]}: ipexctl versions" if known else ""
+    there_are = Fix(f"the table has {known[0]} to {known[-1]}: `ipexctl versions`") if known else ""
     return f"the version table has no {part} {quote(requested)}", _guess(near, there_are)
 
 
@@ -337,7 +338,7 @@ def nothing_fits(
     if 0 < len(hosts) <= _MANY and len(hosts) < total_hosts:
         without = ",".join(f"!{name}" for name in hosts)
         fixes.append(f"leave {'it' if len(hosts) == 1 else 'them'} out: --limit '{without}'")
-    return text, ", or ".join(filter(None, fixes))
+    return text, join_fixes(fixes, ", or ")
 
 
 def span(pythons: Sequence[str]) -> str:

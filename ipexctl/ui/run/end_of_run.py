@@ -8,6 +8,7 @@ from typing import Final
 from ipexctl.doctor.product_speeds import product_speeds
 from ipexctl.errors import UserError
 from ipexctl.hosts.nodeset import fold
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.job_words import LIMIT_NEAR, describe_run_end
 from ipexctl.node.common.records import Lever, NetworkCost, RankStatus, RunStatus, Throughput, describe_apart
 from ipexctl.node.run.network_watch import ADVISED, FEWEST_BYTES
@@ -68,7 +69,7 @@ def _end_sentences(status: RunStatus, exit_code: int) -> list[str]:
         reason = printable(status.reason) if status.is_submitted else "its supervisor on node0 died"
         return [
             f"{subject} is lost{took}: {reason} before it recorded the end",
-            f"  output until then: ipexctl logs {printable(status.id)}",
+            Fix(f"  output until then: `ipexctl logs {printable(status.id)}`"),
         ]
     first, attempts = (
         status.first_failure,
@@ -76,9 +77,9 @@ def _end_sentences(status: RunStatus, exit_code: int) -> list[str]:
     )
     reason = f": {printable(status.reason)}" if status.reason else f" with exit code {exit_code}: {size}"
     if first is None or first.rank is None:
-        hint = f"  its output: ipexctl logs {printable(status.id)}"
+        hint = Fix(f"  its output: `ipexctl logs {printable(status.id)}`")
     else:
-        hint = f"  output of that rank: ipexctl logs {printable(status.id)} -r {first.rank}"
+        hint = Fix(f"  output of that rank: `ipexctl logs {printable(status.id)} -r {first.rank}`")
     lines = [f"{subject} failed{took}{attempts}{reason}", hint]
     if first is not None and first.exit_code in _CODES_OF_IPEXCTL and exit_code == first.exit_code:
         lines.insert(1, f"  {exit_code} is the exit code of the rank, not of ipexctl (--summary FILE tells them apart)")
@@ -115,7 +116,7 @@ def throughput_text(throughput: Throughput | None) -> str:
 def short_group(status: RunStatus | None) -> str:
     if status is None or not describe_apart(status.group):
         return ""
-    return f"its ranks do not train together: ipexctl why {printable(status.id)}"
+    return Fix(f"its ranks do not train together: `ipexctl why {printable(status.id)}`")
 
 
 def network_text(network: NetworkCost | None) -> str:
@@ -139,7 +140,7 @@ def slow_text(status: RunStatus | None) -> str:
         return ""
     slow = status.slow
     text = f"rank {slow.rank} on {slow.host} is slow, by {slow.percent:.0f} % of a step"
-    return f"{printable(text)}: ipexctl slow {status.id}"
+    return Fix(f"{printable(text)}: `ipexctl slow {status.id}`")
 
 
 def throughput_forms(throughput: Throughput | None) -> tuple[str, ...]:
@@ -166,7 +167,7 @@ def _rate(value: float) -> str:
 
 
 def left_text(run: str) -> str:
-    return f"detached; run {run} continues: ipexctl attach {run}\n  to stop it: ipexctl stop {run}"
+    return Fix(f"detached; run {run} continues: `ipexctl attach {run}`\n  to stop it: `ipexctl stop {run}`")
 
 
 def format_state_counts(ranks: list[RankStatus]) -> str:

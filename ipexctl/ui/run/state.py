@@ -11,6 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, Literal
 
 from ipexctl.errors import UserError
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.frames import Chunk, Note, StreamName
 from ipexctl.node.common.records import FINAL, RankStatus, RunStatus
 from ipexctl.remote.outcome import Notice
@@ -206,8 +207,8 @@ def summary_of(line: str) -> str | None:
     """Words for a warning that each torch rank prints several times, where a node's address has no name."""
     if (found := _NAMELESS_ADDRESS.search(line)) is None:
         return None
-    return (
-        f"torch: the addresses of nodes have no names (err={found[1]}), which is harmless: ipexctl logs has the lines"
+    return Fix(
+        f"torch: the addresses of nodes have no names (err={found[1]}), which is harmless: `ipexctl logs` has the lines"
     )
 
 

@@ -319,10 +319,10 @@ def test_suggested_commands_have_the_options_that_choose_the_environment(project
     A default of [run] that only run has is in force again.
     """
     (project / "ipexctl.toml").write_text("user = 'me'\n[run]\nmpi = 'openmpi'\n")
-    context = parse("run", "-n", "4", "--python", "/opt/my py", "--backend", "gloo", "train.py")
+    context = parse("run", "-n", "4", "--python", "/opt/my py", "--cwd", ".", "--backend", "gloo", "train.py")
     asked = Asked(**{name: context.params[name] for name in DECLARED})
     chosen = option_text(options_of_run(asked, targets_of(context)))
-    assert chosen == " -n 4 --python '/opt/my py'"
+    assert chosen == " -n 4 --python '/opt/my py' --cwd ."
 
 
 @pytest.mark.parametrize(

@@ -1,128 +1,208 @@
-"""Every command in a fix can be pasted: the shell and our own parser read it, and nothing in it is to be filled in.
-
-The fixes are those of the golden texts, of the table of known errors, and the texts of the product's code.
-"""
+"""What is printed to type next: each command in the code is one that the command line accepts, and keeps its target."""
 
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 import yaml
 from test_doc_commands import call_error
 
-from doc_blocks import ROOT, our_words
-from ipexctl.doctor.finding import Finding
-from ipexctl.ui.messages import clauses
+from ipexctl.known_errors import error_table
+from ipexctl.node.common.fix import (
+    Fix,
+    FixCommand,
+    clauses,
+    fix_from_json,
+    fix_to_json,
+    ipexctl_command,
+    join_fixes,
+    read_command,
+)
+from ipexctl.option_declaration import CallOptions, for_submit
+from ipexctl.ui.messages import wrap_fix
+from measures import modules
 
-GOLDEN = sorted((ROOT / "tests/unit/golden").glob("*.txt"))
-VALUE = "x1"
+OPTIONS: Final = CallOptions(" -H hosts --home /h", " --env big --cwd /p")
+ON_HOSTS: Final = {"doctor", "envs", "exec", "install", "push", "run", "sync", "trust"}
+
+
+def test_a_word_is_one_word_whatever_it_contains() -> None:
+    fix = Fix("add it: `ipexctl install --with {package}`; see `ls -ld {path}`", package="a<2; rm", path="b c")
+    assert fix == "add it: ipexctl install --with 'a<2; rm'; see ls -ld 'b c'"
+    assert [command.options for command in fix.commands] == [("install", "--with", "a<2; rm"), ()]
+    assert clauses(fix) == ("add it: ipexctl install --with 'a<2; rm'", "see ls -ld 'b c'")
+
+
+def test_a_value_is_no_template() -> None:
+    assert Fix("{text}: `ipexctl logs {run}`", text="`{run}` {{", run="`x`") == "`{run}` {{: ipexctl logs '`x`'"
+
+
+def test_text_and_commands_are_joined_as_data() -> None:
+    install = ipexctl_command("install", "--env", "a")
+    fix = (
+        "first "
+        + Fix("{install}; or `{install} --with x`", install=install)
+        + join_fixes((Fix("; {i}", i=install), ""))
+    )
+    assert fix == "first ipexctl install --env a; or ipexctl install --env a --with x; ipexctl install --env a"
+    assert len(fix.commands) == 3
+    received = fix_from_json(json.loads(json.dumps(fix_to_json(fix))))
+    assert isinstance(received, Fix)
+    assert (received, received.commands) == (fix, fix.commands)
+
+
+@pytest.mark.parametrize("value", [None, 3, ["a", 1, ["x"], ["x", "y", "z"], ["x", [1], []]]])
+def test_a_reply_can_have_anything_in_place_of_a_fix(value: object) -> None:
+    assert isinstance(fix_from_json(value), str)
+
+
+def test_a_command_stays_on_one_line() -> None:
+    fix = Fix("see how much of the disk is left: `ipexctl exec -H hosts -- df -h .`; then again")
+    assert "ipexctl exec -H hosts -- df -h .; then" in wrap_fix(fix, 40, "", "  ")[1]
+
+
+def test_a_script_of_a_plan_keeps_its_options() -> None:
+    command = read_command("ipexctl run --install -m train --env zoo")
+    assert command == ipexctl_command("run", "--install", "-m", argv=["train", "--env", "zoo"])
+    assert str(OPTIONS.complete(command)).startswith("ipexctl run -H hosts --home /h --env big --cwd /p --install -m")
+
+
+def test_a_submitted_run_is_told_what_its_queue_offers() -> None:
+    fix = Fix("`ipexctl doctor --limit {node}`; without it: `--limit !{node}`", node="n1")
+    assert for_submit(fix) == "on the login node: sinfo -n n1; without it: --sbatch=--exclude=n1"
+
+
+SAMPLE: Final = "x1"
 """Stands for a value that is known when the text is printed."""
-_OF_YAML = re.compile(r"\b(?:command|exec|shell|copy|file): .*")
-"""Tasks of a playbook, which are written in an editor."""
-_SAID = re.compile(r"(?: (?:[a-z]{2,}s|again|and|does|it|may|on the|there|to|with)\b|, | \().*")
-"""What a sentence says about a command that it mentions."""
-_SUBJECT = re.compile(r"ipexctl (?:created|did|does|doesn't|finds|itself|needs|sets|starts|supports|uses)\b")
-"""The program, of which a sentence says something."""
-_TO_FILL_IN = re.compile(r"…|\.\.\.|<\w+>|\byour\b|(?<![\w$./-])[A-Z]{2,}(?:-[A-Z]+)*(?![\w=.-])")
-_CONSTANTS = frozenset(("ACCEPT", "INPUT", "REJECT", "UTF-8", "UTF-16", "RANK", "PYTHONPATH", "PACKAGE"))
-"""Words of other programs; and PACKAGE, which only the user can know: a guess could be a stranger's package."""
+_TO_FILL_IN: Final = re.compile(r"…|\.\.\.|<\w+>|\byour\b|(?<![\w$./-])[A-Z]{2,}(?:-[A-Z]+)*(?![\w=.-])")
+_CONSTANTS: Final = frozenset(("ACCEPT", "INPUT", "REJECT", "DIR", "MODULE", "NAME", "PATH"))
+"""Words of other programs, and of commands that a sentence only mentions."""
 
 
-def texts_of_golden(file: Path) -> Iterator[str]:
-    """The fixes; a directory of the test run stands as DIR in them."""
-    for case in file.read_text().split("\n\n"):
-        _, found, fix = f"{case}\n".partition("\n  fix: ")
-        if found:
-            finding = Finding("", "warn", "", fix.replace("DIR/", "/dir/"), ("a", "b"))
-            yield from finding.pasteable_fix.splitlines()
+class Sample(dict[str, Any]):
+    """A value for each field of a template."""
+
+    def __missing__(self, name: str) -> object:
+        return _COMMANDS.get(name, Value(SAMPLE))
 
 
-def texts_of_table() -> Iterator[str]:
-    table = yaml.safe_load((ROOT / "ipexctl/known_errors/table.yaml").read_text())
-    for row in (row for rows in table.values() for row in rows):
-        for name in {"fix", "at_install"} & row.keys():
-            added = f"ipexctl install --with {row.get('package', VALUE)}"
-            yield re.sub(r"\{\w+\}", VALUE, row[name].replace("{install}", added))
-
-
-def texts_of_module(file: Path) -> Iterator[str]:
-    """The texts of the code with commands of ours, with a word in the place of each value; docstrings are none."""
-    nodes = list(ast.walk(ast.parse(file.read_text())))
-    inner = {part for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
-    inner |= {node.value for node in nodes if isinstance(node, ast.Expr)}
-    for node in nodes:
-        text = ""
-        if isinstance(node, ast.JoinedStr):
-            text = "".join(str(part.value) if isinstance(part, ast.Constant) else VALUE for part in node.values)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in inner:
-            text = node.value
-        if "\n" not in text:
-            yield from (clause for clause, _ in clauses(text) if clause.startswith("ipexctl "))
-
-
-def commands_in(text: str) -> Iterator[str]:
-    for clause, is_command in clauses(_OF_YAML.sub("", text)):
-        if is_command and not _SUBJECT.match(clause):
-            yield clause.rstrip(":;")
-
-
-def fault(command: str) -> str:
-    """Why the command cannot be pasted; empty if it can."""
-    first = re.match(r"\S+ \S+", command)
-    quoted = re.sub(r"'[^']*'|\"[^\"]*\"", lambda word: word[0].replace(" ", "\0"), command)
-    said = _SAID.search(quoted, first.end() - 1 if first else 0)
-    typed = command[: said.start()] if said else command
-    try:
-        words = shlex.split(typed)
-    except ValueError as error:
-        return str(error)
-    if "" in words:
-        return "an empty word"
-    if left := [word for word in words if {*_TO_FILL_IN.findall(word)} - _CONSTANTS]:
-        return f"to be filled in: {left}"
-    if words[0] != "ipexctl":
-        return subprocess.run(["sh", "-n", "-c", typed], capture_output=True, text=True, check=False).stderr
-    (call,) = our_words(typed)
-    wrong = call_error(call, whole=typed == command)
-    return "" if wrong is None or VALUE in wrong else wrong
-
-
-SOURCES = {
-    **{file.name: texts_of_golden(file) for file in GOLDEN},
-    "table.yaml": texts_of_table(),
-    **{
-        str(package.relative_to(ROOT)): (text for file in package.rglob("*.py") for text in texts_of_module(file))
-        for package in sorted((ROOT / "ipexctl").iterdir())
-        if package.is_dir() and package.name != "__pycache__"
-    },
+_COMMANDS: Final = {
+    **dict.fromkeys(("install", "repair", "line"), ipexctl_command("install")),
+    "stacks": ipexctl_command("why", SAMPLE, "--stacks"),
 }
 
 
-@pytest.mark.parametrize("source", SOURCES)
-def test_each_command_of_a_fix_can_be_pasted(source: str) -> None:
-    commands = dict.fromkeys(command for text in SOURCES[source] for command in commands_in(text))
-    faults = [f"{command}\n    {found}" for command in commands if (found := fault(command))]
-    assert not faults, "\n".join(faults)
+class Value(str):
+    """One word, no words, or a number."""
+
+    def __format__(self, spec: str) -> str:
+        return format(3, spec) if spec else str(self)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+
+def texts_of(tree: ast.Module) -> Iterator[tuple[int, str, bool]]:
+    """Line, text, and whether it is a template, of each text for a `Fix`; a value in it is SAMPLE. No docstrings."""
+    nodes = list(ast.walk(tree))
+    calls = [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("Fix")]
+    is_template = {id(call.args[0]): bool(call.keywords) for call in calls if call.args}
+    inner = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+    inner |= {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
+        text = ""
+        if isinstance(node, ast.JoinedStr):
+            text = "".join(str(part.value) if isinstance(part, ast.Constant) else SAMPLE for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inner:
+            text = node.value
+        if "`ipexctl " in text or id(node) in is_template:
+            yield getattr(node, "lineno", 0), text, is_template.get(id(node), "{" in text)
+
+
+def fixes() -> Iterator[tuple[str, Fix]]:
+    for path, tree in modules().items():
+        for line, text, is_template in texts_of(tree):
+            yield f"{path}:{line}", Fix.filled(text, Sample() if is_template else None)
+    for section in yaml.safe_load(Path(error_table.__file__).with_name("table.yaml").read_text()).values():
+        for row in section:
+            yield from ((row["id"], Fix.filled(row.get(name, ""), Sample())) for name in ("fix", "at_install"))
+
+
+def fault(command: FixCommand) -> str:
+    """Why the command cannot be pasted; empty if it can."""
+    words = [*command.options, *command.argv] if command.start else ["run", *command.options]
+    if left := [word for word in words or [str(command)] if {*_TO_FILL_IN.findall(word)} - _CONSTANTS]:
+        return f"to be filled in: {left}"
+    if command.start and not command.verb:
+        done = subprocess.run(["sh", "-n", "-c", str(command)], capture_output=True, text=True, check=False)
+        return done.stderr
+    wrong = call_error(words, whole=False)
+    return "" if wrong is None or SAMPLE in wrong else wrong
+
+
+def test_each_command_can_be_pasted() -> None:
+    found = {str(command): (where, command) for where, fix in fixes() for command in fix.commands}
+    assert len(found) > 120
+    wrong = [f"{where}: {line}: {why}" for line, (where, command) in found.items() if (why := fault(command))]
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize(
-    "fix",
+    "template",
     [
-        "chmod a+r ''",
-        "or: ipexctl exec -l HOST --host-keys accept-new -- true (with your -H or --hosts)",
-        "more time: ipexctl run --time-limit 60 …",
-        "ipexctl hosts lists them",
-        "see it: ipexctl run --bnd numa train.py",
-        "see it: ipexctl logs last 2",
-        "mend it: sudo echo )",
-        "mend it: ls 'a",
+        "`ipexctl exec -l HOST --host-keys accept-new -- true`",
+        "more time: `ipexctl run --time-limit 60 …`",
+        "`ipexctl hosts` lists them",
+        "see it: `ipexctl run --bnd numa train.py`",
+        "see it: `ipexctl logs last 2`",
+        "mend it: `sudo echo )`",
     ],
 )
-def test_commands_that_cannot_be_pasted_are_found(fix: str) -> None:
-    assert [fault(command) for command in commands_in(fix)] not in ([], [""])
+def test_commands_that_cannot_be_pasted_are_found(template: str) -> None:
+    assert [fault(command) for command in Fix(template).commands] != [""]
+
+
+def test_each_command_keeps_the_target_of_the_call() -> None:
+    found = [command for _, fix in fixes() for command in fix.commands if command.verb in ON_HOSTS]
+    assert len(found) > 100
+    for command in found:
+        done = OPTIONS.complete(command)
+        own = {"--hosts", "-H", "--resume"} & {*command.options}
+        assert own or {"-H", "--home"} <= {*done.options}, str(done)
+        assert not fault(done), str(done)
+
+
+def test_a_command_that_is_printed_is_data() -> None:
+    """No text has a command to type outside of backticks. A sentence may mention one."""
+    pattern = re.compile(rf"(?:^|: |; |, or |; or |then )ipexctl (?:{'|'.join(ON_HOSTS)})\b(?! does| sets| $)")
+    texts = [
+        (f"{path}:{node.lineno}", node.value)
+        for path, tree in modules().items()
+        for docs in [{id(node.value) for node in ast.walk(tree) if isinstance(node, (ast.Expr, ast.keyword))}]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs
+    ]
+    texts += [(where, part) for where, fix in fixes() for part in fix.parts if isinstance(part, str)]
+    wrong = [f"{where}: {text}" for where, text in texts if pattern.search(text) and "\nExample: " not in text]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("options", "argv"),
+    [
+        (CallOptions(" --hosts 'node[1-4]'"), ["train.py", "-c", "x"]),
+        (CallOptions(" --hosts a", " --env zoo"), ["train.py", "--env", "CartPole-v1"]),
+        (CallOptions(" --hosts a", " --cwd ."), ["train.py", "--cwd", "x"]),
+    ],
+)
+def test_options_of_the_script_are_not_those_of_the_call(options: CallOptions, argv: list[str]) -> None:
+    line = str(options.complete(ipexctl_command("run", "--install", argv=argv)))
+    assert line == f"ipexctl run{options.hosts}{options.run} --install {shlex.join(argv)}"

@@ -35,6 +35,7 @@ from ipexctl.files.push_source import parse_target, read_source
 from ipexctl.hosts.host import Host, home_on_nodes
 from ipexctl.hosts.internal_addresses import InterfaceChoice
 from ipexctl.hugging_face import parse_repo
+from ipexctl.node.common.fix import ipexctl_command
 from ipexctl.projects.root import describe_root_problem, path_problem
 from ipexctl.remote.cancel import Cancel
 from ipexctl.run.start.project import locate_project
@@ -256,13 +257,13 @@ def projects(base: Path) -> Iterator[Case]:
         put(here, path, "print()")
     for script in SCRIPTS:
         yield refusal(f"run {script}", locate_project, run_spec(script), here, at=base)
-        words = (run_spec(script, "--lr", "a b"), here, "ipexctl run -n 2")
+        words = (run_spec(script, "--lr", "a b"), here, ipexctl_command("run", "-n", "2"))
         yield refusal(f"run {script} --lr", locate_project, *words, at=base)
     for path in ("proj/train.py", "proj/a/b/trains.py"):
         put(base, path)
     for mark in ("", "ipexctl.toml"):
         (base / "proj" / (mark or "train.py")).touch()
-        words = (run_spec("train.py"), base / "proj/a/b", "ipexctl run")
+        words = (run_spec("train.py"), base / "proj/a/b", ipexctl_command("run"))
         yield refusal(f"run from below, {mark}", locate_project, *words, at=base)
     yield refusal("no project", scan_project, base / "nothing", at=base)
     (here / "pipe").mkdir()

@@ -26,6 +26,7 @@ from ipexctl.facts.system_facts import HomeDirectory
 from ipexctl.hosts.host import Host
 from ipexctl.launch.other_runs import notes_on
 from ipexctl.node.common.asked import Export
+from ipexctl.node.common.fix import read_command
 from ipexctl.node.common.plan import OtherRun
 from ipexctl.node.common.records import Silence, SilentRank
 from ipexctl.remote.reply import Reply
@@ -190,7 +191,7 @@ def of_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Case]:
     for line in DOUBTFUL:
         script = read_script("train.py", f"import os, sys, site, subprocess\n{line}\nimport tqdm\n".encode())[0]
         cases.append(Case(f"doubt: {line}", script.doubt))
-    lacking = scripts.needs("tqdm", "yaml", install="ipexctl install --torch 2.13")
+    lacking = scripts.needs("tqdm", "yaml", install=read_command("ipexctl install --torch 2.13"))
     both = {"n1": ["tqdm", "yaml"], "n2": ["tqdm", "yaml"]}
     cases += [
         refused("modules: one host", check_imports, lacking, {"n1": [], "n3": ["tqdm"]}),
@@ -199,7 +200,7 @@ def of_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Case]:
     ]
     for wanted in (
         scripts.needs("intel_extension_for_pytorch"),
-        scripts.needs("cv2", own=False, install="ipexctl exec -- /opt/py -m pip install"),
+        scripts.needs("cv2", own=False, install=read_command("ipexctl exec -- /opt/py -m pip install")),
     ):
         cases.append(refused("modules: another fix", check_imports, wanted, {"a": [wanted.imports[0].module]}))
     for_gpus = ProjectLocation(tmp_path, ".", (), read_script("train.py", gpus.DDP.encode())[0])

@@ -17,6 +17,7 @@ import pytest
 from ipexctl.errors import UserError
 from ipexctl.launch.launchers.unwrap import UnwrappedCall, unwrap
 from ipexctl.node.common.asked import Export
+from ipexctl.node.common.fix import ipexctl_command
 from ipexctl.run.start.project import locate_project, with_python_path
 from ipexctl.spec import RunSpec
 from plan_helpers import spec_of
@@ -31,7 +32,7 @@ def shown(value: object) -> object:
 
 def located(spec: RunSpec, cwd: Path) -> dict[str, Any]:
     """What comes of a script that is here, or of a command that nothing is known of."""
-    spec = replace(spec, project=locate_project(spec, cwd, "ipexctl run"))
+    spec = replace(spec, project=locate_project(spec, cwd, ipexctl_command("run")))
     spec, note = with_python_path(spec, cwd)
     variables = {export.name: export.value for export in spec.asked.exports}
     return {"command": list(spec.project.command), "variables": variables, "notes": [note] if note else []}

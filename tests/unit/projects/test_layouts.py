@@ -17,6 +17,7 @@ import pytest
 
 from ipexctl.api.before_run import request_of_run, with_left_out
 from ipexctl.errors import UserError
+from ipexctl.node.common.fix import ipexctl_command
 from ipexctl.node.common.plan import PlannedProject
 from ipexctl.option_declaration import NO_OPTIONS
 from ipexctl.run.start.project import describe_project, locate_project
@@ -62,7 +63,7 @@ def what_comes(case: dict[str, Any], tree: Path, monkeypatch: pytest.MonkeyPatch
     notes: list[str] = []
     found: dict[str, Any] = {}
     try:
-        location = locate_project(spec, cwd, "ipexctl run")
+        location = locate_project(spec, cwd, ipexctl_command("run"))
         found = found_in(location, tree)
         spec = replace(spec, project=location, options=NO_OPTIONS)
         found["shown"] = describe_project(spec, "FILES").replace(str(tree), "TREE")

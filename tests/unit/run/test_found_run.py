@@ -9,6 +9,7 @@ import pytest
 from ipexctl.errors import CallError, UserError
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.asked import Asked
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.plan import HostPlan, Plan, RankPlan, to_json
 from ipexctl.option_declaration import CallOptions
 from ipexctl.remote.connector import ConnectOptions
@@ -69,7 +70,7 @@ def test_the_record_reaches_only_hosts_of_the_call_and_tells_what_to_type() -> N
     record = found_run._record(hosts[0], PLAN, 5.0, hosts, ConnectOptions(), options)
     assert record.nodes[1:] == (hosts[1],)
     assert (record.rundir, record.python, record.is_kept) == (f"/h/runs/{RUN}", "/env/bin/python", False)
-    text = f"ipexctl why {RUN}, or ipexctl fetch {RUN}:out . and ipexctl doctor"
+    text = Fix(f"`ipexctl why {RUN}`, or `ipexctl fetch {RUN}:out .` and `ipexctl doctor`")
     assert record.call_text(text) == (
         f"ipexctl why {RUN} -H team/hostfile, or ipexctl fetch {RUN}:out -H team/hostfile . and ipexctl doctor"
     )

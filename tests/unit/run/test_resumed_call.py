@@ -19,6 +19,7 @@ from ipexctl.commands.app import app
 from ipexctl.commands.run_command import merged, refuse_typed
 from ipexctl.facts.live_runs import HostSnapshot, RunOnHost, RunsOnHost
 from ipexctl.hosts.host import Host
+from ipexctl.node.common.fix import Fix
 from ipexctl.option_declaration import CallOptions
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
@@ -84,7 +85,7 @@ def test_hosts_that_answer_have_as_many_ranks_as_before(
 def test_commands_to_type_leave_out_the_lost_hosts() -> None:
     found = resumed_spec(SPEC, RECORD, {"n1": GONE, "n2": FREE, "n3": FREE}, ())
     assert isinstance(found, RunSpec)
-    assert found.options.apply("ipexctl doctor") == "ipexctl doctor -H hosts -l 'gpu,!n1'"
+    assert found.options.apply(Fix("`ipexctl doctor`")) == "ipexctl doctor -H hosts -l 'gpu,!n1'"
     assert found.options.apply(RECORD.resume_command) == "ipexctl run --resume train-1"
 
 

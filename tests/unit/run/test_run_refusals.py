@@ -20,6 +20,7 @@ from ipexctl.files.manifest import Manifest
 from ipexctl.hosts.host import Host
 from ipexctl.launch.request import Gathered, RankEnv
 from ipexctl.node.common.asked import Asked
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.job import ConnectivityRecord
 from ipexctl.node.files.manifest import EntryKind, ManifestEntry
 from ipexctl.option_declaration import NO_OPTIONS, CallOptions
@@ -158,7 +159,7 @@ def test_no_requested_paths_give_an_empty_result() -> None:
 
 
 def test_fix_repeats_the_host_options() -> None:
-    said = StartFailure("REASON", "ipexctl install --env x; ipexctl ps")
+    said = StartFailure("REASON", Fix("`ipexctl install --env x`; `ipexctl ps`"))
     assert (
         said.with_call_options(CallOptions(" -H 'my hosts' -l a")).fix
         == "ipexctl install -H 'my hosts' -l a --env x; ipexctl ps"

@@ -14,7 +14,8 @@ from doctor_rules_helpers import healthy
 from ipexctl.errors import UserError
 from ipexctl.facts.gather import HostFacts
 from ipexctl.hosts.host import Host
-from ipexctl.option_declaration import CallOptions
+from ipexctl.node.common.fix import ipexctl_command, read_command
+from ipexctl.option_declaration import CallOptions, install_command
 from ipexctl.projects.layout import read_layout
 from ipexctl.projects.modules import Import
 from ipexctl.projects.requirement_files import find_requirement_files
@@ -25,7 +26,6 @@ from ipexctl.run.start.script_imports import (
     check_imports,
     check_own_modules,
     install_by_run,
-    install_command,
     project_module,
     project_script,
     read_script,
@@ -193,7 +193,7 @@ def test_module_of_a_directory_above_is_found_with_the_line_to_type(
 
 @pytest.mark.parametrize("module", ["sympy", "yaml", "ruamel", "PIL"])
 def test_module_that_the_environment_had_means_a_damaged_environment(module: str) -> None:
-    install = "ipexctl install --stack torch --with helper"
+    install = read_command("ipexctl install --stack torch --with helper")
     packages = frozenset({"sympy", "pyyaml", "ruamel", "pillow", "torch"})
     said = failure_of(needs("tqdm", module, install=install, packages=packages), {"a": ["tqdm", module]})
     assert said.fix.endswith(f": {install}")
@@ -228,11 +228,11 @@ def test_fix_names_the_file_of_the_project_that_has_the_package(
         ),
         (("peft",), "ipexctl install --with peft", "ipexctl install --with peft"),
     ):
-        script = needs(*modules, install="ipexctl install", requirements=files, layout=layout)
+        script = needs(*modules, requirements=files, layout=layout)
         missing_there = {"a": list(modules)}
         assert failure_of(script, missing_there).fix == fix
-        assert failure_of(replace(script, install_by_run=by_run), missing_there).fix == by_run_fix
-        done = replace(script, install_by_run=by_run, is_installed_by_run=True)
+        assert failure_of(replace(script, install_by_run=read_command(by_run)), missing_there).fix == by_run_fix
+        done = replace(script, install_by_run=read_command(by_run), is_installed_by_run=True)
         assert failure_of(done, missing_there).fix != by_run  # which has just run
 
 
@@ -263,8 +263,8 @@ def test_extras_of_setup_py_and_lists_that_nobody_takes_are_searched(
     monkeypatch.chdir(tmp_path)
     layout = read_layout(tmp_path, tmp_path)
     files = find_requirement_files(layout, tmp_path)
-    by_run = "ipexctl run --install train.py"
-    script = needs(*modules, install="ipexctl install", install_by_run=by_run, requirements=files, layout=layout)
+    by_run = read_command("ipexctl run --install train.py")
+    script = needs(*modules, install_by_run=by_run, requirements=files, layout=layout)
     fix = failure_of(script, {"a": list(modules)}).fix
     assert fix.partition(" train.py")[0] == f"ipexctl run --install {option}" if option else "run" not in fix
 
@@ -277,7 +277,7 @@ def test_a_module_is_of_the_package_that_the_project_names(tmp_path: Path) -> No
 
 
 def test_a_module_that_only_other_versions_have_does_not_mean_a_damaged_environment() -> None:
-    script = needs("pkg_resources", install="ipexctl install", packages=frozenset({"setuptools", "torch"}))
+    script = needs("pkg_resources", packages=frozenset({"setuptools", "torch"}))
     assert failure_of(script, {"a": ["pkg_resources"]}).fix == "ipexctl install --with 'setuptools<81'"
 
 
@@ -297,7 +297,8 @@ def test_no_command_has_a_guessed_name(tmp_path: Path) -> None:
         return failure_of(needs(module, layout=layout, **more), {"a": [module]}).fix
 
     assert "--with PACKAGE" in fix_for("frobnicate")
-    assert "-m pip install PACKAGE" in fix_for("frobnicate", own=False, install="ipexctl exec -- py -m pip install")
+    pip = read_command("ipexctl exec -- py -m pip install")
+    assert "-m pip install PACKAGE" in fix_for("frobnicate", own=False, install=pip)
     assert "tinylm" not in fix_for("tinylm").partition("ipexctl")[2]
 
 
@@ -319,7 +320,8 @@ def test_fix_for_a_module_of_another_python_names_python() -> None:
 
 
 def test_install_command_names_the_environment_and_none_of_its_packages() -> None:
-    assert (install_command("default"), install_command("a b")) == ("ipexctl install", "ipexctl install --env 'a b'")
+    assert str(install_command("default")) == "ipexctl install"
+    assert str(install_command("a b")) == "ipexctl install --env 'a b'"
 
 
 @pytest.mark.parametrize(
@@ -332,7 +334,7 @@ def test_install_command_names_the_environment_and_none_of_its_packages() -> Non
     ],
 )
 def test_call_that_installs_what_the_project_names(spec: RunSpec, said: str) -> None:
-    assert install_by_run(spec) == (f"ipexctl run --install {said}" if said else "")
+    assert str(install_by_run(spec) or "") == (f"ipexctl run --install {said}" if said else "")
 
 
 def test_facts_are_in_the_order_of_the_hosts() -> None:
@@ -463,3 +465,19 @@ def test_where_a_run_uses_ipex(tmp_path: Path, script: str, requirements: str, b
     found = replace(spec, project=locate_project(spec, tmp_path)).ipex_use
     assert bool(found) == bool(use)
     assert missing(found, use) == []
+
+
+def test_a_directory_is_not_proposed_as_the_script(tmp_path: Path) -> None:
+    package = tmp_path / "src" / "zoo"
+    package.mkdir(parents=True)
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "zoo"\n')
+
+    def fix_for(name: str) -> str:
+        with pytest.raises(UserError) as caught:
+            locate_project(spec_of("script", (name, "--lr", "1")), tmp_path, ipexctl_command("run", "-n", "2"))
+        return caught.value.fix
+
+    assert "src/zoo" not in fix_for("zoo")
+    assert not fix_for("src/zoo").startswith("ipexctl run")
+    (package / "__main__.py").touch()
+    assert fix_for("zoo") == fix_for("src/zoo") == "ipexctl run -n 2 -m zoo --lr 1"

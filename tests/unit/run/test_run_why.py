@@ -266,9 +266,9 @@ def test_overloaded_hosts_are_distinguished_from_killed_wrappers(
 @pytest.mark.parametrize(
     ("printed", "kind", "file", "argument"),
     [
-        ("", "no-command", "./my train; reboot", "ls -l './my train;'' reboot'"),
+        ("", "no-command", "./my train; reboot", "ls -l './my train; reboot'"),
         ("", "setup-failed", "/opt/$(reboot).sh", "'/opt/$(reboot).sh'"),
-        ("sh: 1: x'; reboot; ': not found", "", "", """ 'x'"'"';'' reboot;'' '"'"'';"""),
+        ("sh: 1: x'; reboot; ': not found", "", "", """ 'x'"'"'; reboot; '"'"'';"""),
         ("", "no-command", "./train", "ipexctl exec -- ls -l ./train"),
     ],
 )

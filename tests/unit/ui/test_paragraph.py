@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ipexctl.node.common.fix import Fix
 from ipexctl.ui import messages
 from ipexctl.ui.messages import wrap_fix, wrap_names
 from ipexctl.ui.text_table import column_widths, row_lines
@@ -17,17 +18,17 @@ COMMAND = "sudo ufw allow proto tcp from 10.77.2.0/23 to any port 32768:60999"
     [
         ("", []),
         ("mend it", ["  mend it"]),
-        (f"open it: {COMMAND}; or wait", ["  open it:", f"  {COMMAND};", "  or wait"]),
-        (COMMAND, [f"  {COMMAND}"]),
-        ("ipexctl install builds it, on those hosts only", ["  ipexctl install builds it, on those", "  hosts only"]),
-        ("end it: for p in 1 2; do kill $p; done", ["  end it:", "  for p in 1 2; do kill $p; done"]),
-        ("ipexctl exec --shell 'cat /proc/meminfo; nproc'", ["  ipexctl exec --shell 'cat /proc/meminfo; nproc'"]),
+        (f"open it: `{COMMAND}`; or wait", ["  open it:", f"  {COMMAND};", "  or wait"]),
+        (f"`{COMMAND}`", [f"  {COMMAND}"]),
+        ("`ipexctl install` builds it, on those hosts only", ["  ipexctl install builds it, on those", "  hosts only"]),
+        ("end it: `for p in 1 2; do kill $p; done`", ["  end it:", "  for p in 1 2; do kill $p; done"]),
+        ("`ipexctl exec --shell 'cat /proc/meminfo; nproc'`", ["  ipexctl exec --shell 'cat /proc/meminfo; nproc'"]),
         ("node0's clock is off; the others' isn't", ["  node0's clock is off; the others'", "  isn't"]),
         ("a b; ", ["  a b;"]),
     ],
 )  # fmt: skip
 def test_command_in_a_fix_is_whole_on_a_line(fix: str, lines: list[str]) -> None:
-    assert wrap_fix(fix, 38, "  ", "  ") == lines
+    assert wrap_fix(Fix(fix), 38, "  ", "  ") == lines
 
 
 @pytest.mark.parametrize(("width", "count"), [(0, 2), (60, 5)])
@@ -67,7 +68,10 @@ def test_cells_are_broken_between_names(width: int) -> None:
 def test_closing_lines_break_between_words_only(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     monkeypatch.setattr(messages, "_terminal_width", lambda: width)
     command = f"ipexctl logs {'long-script' * 5} -r 12"
-    lines = ["run x failed after 0:07: rank 1 on node2 ended with exit code 1", f"  output of that rank: {command}"]
+    lines = [
+        "run x failed after 0:07: rank 1 on node2 ended with exit code 1",
+        Fix(f"  output of that rank: `{command}`"),
+    ]
     text = messages.fit_lines(lines)
     assert command in text
     assert text.split() == " ".join(lines).split()

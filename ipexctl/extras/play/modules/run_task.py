@@ -21,6 +21,7 @@ from ipexctl.extras.play.playbook_model import local_path, script_argv
 from ipexctl.extras.play.result import Call, RunOutput, TaskResult, TaskStatus, mask_secrets
 from ipexctl.hosts.host import Host, private_keys
 from ipexctl.node.common.asked import Asked, CommandKind, Export
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.frames import Chunk, Note, StreamName
 from ipexctl.projects.root import owner_here, tree_name
 from ipexctl.remote.cancel import Cancel
@@ -118,7 +119,7 @@ def _start(context: PlayContext, call: Call, spec: RunSpec) -> TaskResult | Mapp
     if code == 0:
         return TaskResult("changed", f"run {run} succeeded", data=data)
     reason = f"run {run} failed with exit code {code}" + (f": {task.reason}" if task.reason else "")
-    return TaskResult("failed", reason, f"ipexctl why {run}", data | {"changed": True})
+    return TaskResult("failed", reason, Fix(f"`ipexctl why {run}`"), data | {"changed": True})
 
 
 def _not_started(hosts: Sequence[Host], failure: StartFailure) -> Mapping[str, TaskResult]:
@@ -202,7 +203,7 @@ class _TaskRun(RunWatcher):
         try:
             stop(record, CallWatcher(Cancel()))
         except CallError as error:
-            text = f"run {record.id} could not be stopped: {error.message}; ipexctl stop {record.id}"
+            text = Fix(f"run {record.id} could not be stopped: {error.message}; `ipexctl stop {record.id}`")
             self._context.watch(Notice(text, True))
 
 

@@ -18,6 +18,7 @@ from ipexctl.extras.slurm.queued import diagnosis_of, explain, with_end_of_job, 
 from ipexctl.hosts.host import Host
 from ipexctl.known_errors.match import Cause
 from ipexctl.node.common import batch_job
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.plan import plan_text
 from ipexctl.node.common.records import Failure, QueueJob, RunStatus
 from ipexctl.option_declaration import CallOptions, for_submit
@@ -60,7 +61,7 @@ def status(run_state: Any, /, **job: Any) -> RunStatus:
         (status("failed", script_code=77, without_home=("node3", "node4")), "node3 node4"),
         (status("failed", script_code=78, node="node2"), "directory node2"),
         (status("failed", script_code=79), "python3 executed --hosts"),
-        (status("failed", script_code=1, why="no oneCCL", fix="ipexctl install --x"), "oneCCL --x --hosts login"),
+        (status("failed", script_code=1, why="no oneCCL", fix="ipexctl install --x"), "oneCCL --x"),
         (status("failed", state="NODE_FAIL"), "12 lost a node"),
         (status("failed", state="NEW_STATE\x1b[31m"), "NEW_STATE 12"),
         (status("lost", state="GONE"), "unknown sacct 12"),
@@ -95,8 +96,8 @@ def test_what_slurm_did_stands_before_other_causes(job: QueueJob, words: str) ->
 @pytest.mark.parametrize(
     ("fix", "words"),
     [
-        ("check whether it is up: ipexctl doctor --limit node4", "login node: sinfo -n node4"),
-        ("to run without it: --limit '!node4'", "--sbatch=--exclude=node4"),
+        (Fix("check whether it is up: `ipexctl doctor --limit node4`"), "login node: sinfo -n node4"),
+        (Fix("to run without it: `--limit !node4`"), "--sbatch=--exclude=node4"),
         ("nothing to do under ipexctl run", "nothing to do under ipexctl run"),
     ],
 )
