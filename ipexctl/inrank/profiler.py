@@ -1,11 +1,12 @@
 """Profiles two optimizer steps of an unchanged script with torch's profiler, and measures what the cores can do.
 
 A `StepProfiler` is put around the step meter's hooks: by `watch_steps` for `run --profile`, which begins after WARM_UP
-steps, and by `begin` for `why --profile`, which names the step. One step without shapes shows how many events there
-are; up to MANY_EVENTS, two steps with shapes follow. An error here ends the profile, not the script: the reason is in
-the rank's document, and with `run --profile` rank 0 prints it once.
+steps, and by `begin` for `why --profile`, which names the step. The profile is of STEPS steps, or of one that needs
+MUCH_MEMORY. An error here ends the profile, not the script: the reason is in the rank's document, and with
+`run --profile` rank 0 prints it once.
 
-- torch's profiler belongs to the thread that starts it. A process that exits while the profiler is on crashes.
+- torch's profiler belongs to the thread that starts it. A process that exits while the profiler is on crashes. So did
+  one in four processes in which a second profile, with shapes, followed the first without them (torch 2.13).
 - A script with a profiler of its own keeps it: ours ends as soon as the script makes one.
 - A forked process would go on recording, so the profile starts over at a fork.
 """
@@ -26,6 +27,7 @@ from statistics import median
 from typing import Any, Callable, Iterator
 
 from . import profile_parts
+from .gloo_threads import wait_for_gloo
 from .levers import measure_levers
 from .meter import Meter, meter
 from .profile_parts import Event
@@ -34,8 +36,10 @@ VARIABLE = "IPEXCTL_PROFILE"
 """Path of the document, which the rank wrapper reads."""
 WARM_UP = 5
 STEPS = 2
-MANY_EVENTS, MOST_EVENTS = 50_000, 200_000
-"""Events from which steps have no shapes, and from which there is no profile."""
+MUCH_MEMORY = 64 << 20
+"""That a step's events take, from which no other step is profiled."""
+MOST_EVENTS = 300_000
+"""Events of all steps, from which there is no profile."""
 MOST_SECONDS, MOST_MEMORY = 30.0, 512 << 20
 """A window ends at the next batch, backward or step once it has taken more time or memory."""
 MOST_STARTS = 4
@@ -55,7 +59,7 @@ class StepProfiler:
         self._torch = sys.modules["torch"]
         self._profile: Any = None
         self._is_live, self._start_after = start > 0, start or WARM_UP
-        self.is_over = self._is_ours = self._has_shapes = False
+        self.is_over = self._is_ours = False
         self._edges: list[int] = []
         self._marks: list[tuple[int, int]] = []
         self._stepping = self._starts = self._memory = self._first = 0
@@ -101,12 +105,10 @@ class StepProfiler:
             if self._steps >= self._start_after:
                 self._paused, self._first = time.monotonic(), self._steps
                 self.meter.pause()
-                self._start(has_shapes=False)
+                self._start()
         else:
             self._edges.append(time.time_ns())
-            if not self._has_shapes:
-                self._close(at_limit=False)
-            elif len(self._edges) > STEPS:
+            if len(self._edges) > STEPS or resident_memory() - self._memory > MUCH_MEMORY:
                 self._finish(self._stop())
 
     def check_limits(self) -> None:
@@ -114,7 +116,7 @@ class StepProfiler:
         if self._profile is None or threading.current_thread() is not threading.main_thread():
             return
         if time.monotonic() - self._begun > MOST_SECONDS or resident_memory() - self._memory > MOST_MEMORY:
-            self.run_guarded(functools.partial(self._close, at_limit=True))
+            self.run_guarded(self._cut)
 
     def before_fork(self) -> None:
         if self._profile is not None and threading.current_thread() is threading.main_thread():
@@ -136,12 +138,12 @@ class StepProfiler:
     def at_exit(self) -> None:
         if self._steps and not self.is_over:
             steps = f"{self._steps} optimizer step{'s' * (self._steps != 1)}"
-            end = f"the profile begins after {self._start_after} and takes {1 + STEPS}"
+            end = f"the profile begins after {self._start_after} and takes {STEPS}"
             self.end(f"the script ended after {steps}; {end}")
 
     # The window
 
-    def _start(self, *, has_shapes: bool) -> None:
+    def _start(self) -> None:
         autograd = self._torch.autograd
         self._starts += 1
         if autograd._profiler_enabled():
@@ -152,12 +154,12 @@ class StepProfiler:
             return
         self._is_ours = True
         try:
-            profile = autograd.profiler.profile(record_shapes=has_shapes, use_kineto=True)
+            profile = autograd.profiler.profile(record_shapes=True, use_kineto=True)
             # Before torch 2.6, this makes an object of each event at the end, which takes 0.1 ms an event.
             profile._parse_kineto_results = lambda *_: []
             profile._is_of_ipexctl = True
             self._watch_window()
-            self._has_shapes, self._marks, self._stepping = has_shapes, [], 0
+            self._marks, self._stepping = [], 0
             self._memory, self._begun, self._cpu = resident_memory(), time.monotonic(), time.process_time()
             self._thread = thread_times()
             profile.__enter__()
@@ -172,19 +174,16 @@ class StepProfiler:
         self._cpu, before, now = time.process_time() - self._cpu, self._thread, thread_times()
         self._thread = (now[0] - before[0], now[1] - before[1]) if now is not None and before is not None else None
         self._put_back()
+        wait_for_gloo()  # a thread that notes the end of its collective later writes into memory that torch has freed
         profile.__exit__(None, None, None)
         return profile.kineto_results
 
-    def _close(self, *, at_limit: bool) -> None:
-        """End a window without shapes, or one at its limit: of a whole step in it, only that counts."""
-        is_cut = at_limit and len(self._edges) == 1
+    def _cut(self) -> None:
+        """End the window at its limit: of a whole step in it, only that counts."""
+        is_cut = len(self._edges) == 1
         if is_cut:
             self._edges.append(time.time_ns())
-        results = self._stop()
-        if at_limit or len(results.events()) > MANY_EVENTS:
-            self._finish(results, is_cut=is_cut)
-        else:
-            self._start(has_shapes=True)
+        self._finish(self._stop(), is_cut=is_cut)
 
     def _start_over(self) -> None:
         self._stop()
@@ -216,7 +215,7 @@ class StepProfiler:
     def _finish(self, results: Any, *, is_cut: bool = False) -> None:
         count = len(results.events())
         if count > MOST_EVENTS:
-            self.end(f"a step has more than {MOST_EVENTS:,} events")
+            self.end(f"{len(self._edges) - 1} of its steps have more than {MOST_EVENTS:,} events")
             return
         events = [event for event in read_events(results) if event.begin < self._edges[-1]]
         times = profile_parts.split_window(events, self._edges, self._marks)
@@ -250,7 +249,6 @@ class StepProfiler:
             threads=self._torch.get_num_threads(),
             load=os.getloadavg()[0],
             operators=operators.rows,
-            has_shapes=self._has_shapes,
             is_compiled=operators.is_compiled,
             flops=operators.flops,
             dtype=operators.dtype,

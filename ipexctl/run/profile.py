@@ -127,9 +127,6 @@ def _notes(profiles: Mapping[int, RankProfile]) -> Iterator[str]:
             reasons.setdefault("no profile of {}: its figures contradict each other", []).append(rank)
         elif not profile.steps:
             reasons.setdefault("only the beginning of a step of {} was profiled: it took too long", []).append(rank)
-        elif not profile.has_shapes:
-            why = f"a step has {profile.events:,} events"
-            reasons.setdefault(f"no shapes of operators of {{}}, nor FLOPs: {why}", []).append(rank)
         if profile.trace.startswith("!"):
             reasons.setdefault(f"no trace of {{}}: {printable(profile.trace[1:])}", []).append(rank)
     for reason, ranks in reasons.items():

@@ -65,6 +65,9 @@ def shim(tmp_path: Path) -> Iterator[HookDirectory]:
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(script_text(module))
+    for file in in_rank_files():
+        (tmp_path / file.name).parent.mkdir(exist_ok=True)
+        (tmp_path / file.name).write_bytes(file.content)
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     os.set_blocking(writer, False)

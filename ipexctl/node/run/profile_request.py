@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SILENT = f"its wrapper process didn't answer within {DUMP_REPLIES:g} s"
 LEAST_LEAD = 2
 """Steps from the count to the profile: the command reads the request at the end of a step, and times another one."""
-PROFILED = 3
+PROFILED = 2
 STANDS = 10.0
 """Usual steps without one after which a rank stands still."""
 

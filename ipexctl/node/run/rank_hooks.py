@@ -26,9 +26,6 @@ SIGNAL = 61
 NUMBERS = range(249, 199, -1)
 """Descriptors that are usually free and that no library uses."""
 NAME = "ipexctl-stacks"
-GLOO_THREAD = b"pt_gloo_runloop\n"
-"""Name of the threads in which PyTorch runs gloo's collectives."""
-GLOO_LIMIT = 1.0
 DDP_MODULE = "torch.nn.parallel.distributed"
 METERED = {
     "torch.optim.optimizer": "watch_optimizers",
@@ -93,33 +90,11 @@ def install_gloo_wait() -> None:
 def wait_for_gloo() -> None:
     """Wait, because gloo's threads can abort the process at exit: one takes the GIL to release tensors, and Python ends
     it inside a C++ destructor while the interpreter is finalized: "terminate called without an active exception"."""
-    if "torch" not in sys.modules:
-        return
-    from time import monotonic, sleep
-
-    threads = [f"/proc/self/task/{thread}" for thread in os.listdir("/proc/self/task")]
-    threads = [path for path in threads if read_bytes(f"{path}/comm") == GLOO_THREAD]
-    until, idle = monotonic() + GLOO_LIMIT, 0
-    while threads and idle < 2 and monotonic() < until:
-        sleep(0.001)  # releases the GIL: a thread that waits for it can take it, and then counts as running
-        idle = idle + 1 if all(is_asleep(path) for path in threads) else 0
-
-
-def is_asleep(thread: str) -> bool:
-    return read_bytes(f"{thread}/stat").rpartition(b")")[2].split()[:1] in ([], [b"S"])
-
-
-def read_bytes(path: str) -> bytes:
-    try:
-        number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        return os.read(number, 4096)
-    except OSError:
-        return b""
-    finally:
-        os.close(number)
+    if "torch" in sys.modules:
+        try:
+            load_in_rank("gloo_threads").wait_for_gloo()
+        except Exception:  # noqa: BLE001  # without the run's files it exits at once
+            return
 
 
 def install_stack_dumps() -> None:

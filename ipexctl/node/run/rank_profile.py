@@ -78,7 +78,6 @@ class RankProfile(NamedTuple):
     threads: int = 0
     load: float = 0.0
     operators: tuple[OperatorTime, ...] = ()
-    has_shapes: bool = False
     is_compiled: bool = False
     flops: int = 0
     """Of the matrix products in the window."""

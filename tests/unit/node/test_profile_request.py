@@ -86,11 +86,11 @@ def test_a_rank_that_stands_still_is_not_waited_for() -> None:
 def test_ranks_that_end_or_take_too_long_are_named() -> None:
     run = begun()
     run.state = run.state._replace(asked=run.state.asked._replace(keep_going=True))
-    limit = 6 + PROFILE_STEPS + 3 * (5 + 3) * 0.5
+    limit = 6 + PROFILE_STEPS + 3 * (5 + 2) * 0.5
     run.at(7, exit_of(1, 0)).run_until(limit)
     assert not answers(run)
     run.run_until(limit + 2)
-    assert answers(run) == [("a", ["its steps took longer than 42 s", "it has ended"])]
+    assert answers(run) == [("a", ["its steps took longer than 40 s", "it has ended"])]
 
 
 def test_wrappers_that_do_not_answer_are_not_waited_for() -> None:

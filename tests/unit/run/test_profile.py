@@ -25,7 +25,6 @@ USUAL = RankProfile(
     cores=8,
     threads=8,
     operators=(OperatorTime("aten::mm", "2x3 3x4", "fp32", 4, 1.0),),
-    has_shapes=True,
     flops=100_000_000_000,
     dtype="fp32",
     products=100,
