@@ -134,7 +134,7 @@ DECLARED: Final[Mapping[str, Declaration]] = {
     ),
     "launcher": Declaration(
         "--launcher",
-        "Start the ranks with mpirun on node0, or direct: without MPI and logins between nodes (default: {default}).",
+        "Start the ranks with mpirun on node0, or direct: without MPI (default: {default}).",
         panel=_COMMUNICATION,
     ),
     **declarations_of(SyncOptions),

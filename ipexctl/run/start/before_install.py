@@ -1,4 +1,4 @@
-"""Checks of `run --install` before it installs: logins between the nodes, and modules that no stack contains."""
+"""Checks of `run --install` before it installs: ports between the nodes, and modules that no stack contains."""
 
 from __future__ import annotations
 
