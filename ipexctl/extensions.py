@@ -19,11 +19,8 @@ ENTRY_POINTS: Final = "ipexctl.extras"
 
 class CommandEntry(NamedTuple):
     name: str
-    panel: str
     text: str
     module: str
-    before: str = ""
-    """Core command that it comes before in the list of commands; empty for the end of its group."""
 
 
 class Extra(NamedTuple):

@@ -22,49 +22,36 @@ from ipexctl.extensions import commands_of_extras
 from ipexctl.removed import refuse_removed_command, removed_option
 from ipexctl.ui.safe_output import guard_stdout
 
-CORE: Final[Mapping[str, Mapping[str, str]]] = {
-    "Every day": {
-        "doctor": "Check if the hosts can train together.",
-        "install": "Install a matching PyTorch stack on every host.",
-        "run": "Run a script on all hosts, one process per rank.",
-        "ps": "List the runs started from the control machine and their states.",
-        "logs": "Print the output of a run's ranks.",
-        "why": "Explain why a run ended: the likely cause and the fix.",
-        "stop": "Stop a run on every node.",
-    },
-    "Cluster": {
-        "trust": "Remove the logins between nodes that earlier versions set up.",
-        "versions": "Show the table of stacks and which one install would choose.",
-        "envs": "List, remove or verify the environments on every host.",
-        "exec": "Run one command on every host and show its output live.",
-        "sync": "Sync a project directory to the same path on every host.",
-        "push": "Copy data, or models and datasets of a hub, to every host.",
-        "uninstall": "Remove ipexctl from the hosts and the control machine.",
-    },
-    "Look back": {
-        "attach": "Watch a run again until it ends.",
-        "fetch": "Fetch checkpoints, logs and other files of a run or a host.",
-        "wait": "Wait until runs are over, without touching them.",
-    },
-    "Advanced": {
-        "config": "Show the value of every option and where it comes from.",
-    },
+DAILY: Final = ("doctor", "install", "run", "ps", "attach", "logs", "why", "stop", "fetch", "exec")
+"""First in the list of commands."""
+CORE: Final[Mapping[str, str]] = {
+    "doctor": "Check if the hosts can train together.",
+    "install": "Install a matching PyTorch stack on every host.",
+    "run": "Run a script on all hosts, one process per rank.",
+    "ps": "List the runs started from the control machine and their states.",
+    "attach": "Watch a run again until it ends.",
+    "logs": "Print the output of a run's ranks.",
+    "why": "Explain why a run ended: the likely cause and the fix.",
+    "stop": "Stop a run on every node.",
+    "fetch": "Fetch checkpoints, logs and other files of a run or a host.",
+    "exec": "Run one command on every host and show its output live.",
+    "config": "Show the value of every option and where it comes from.",
+    "envs": "List, remove or verify the environments on every host.",
+    "push": "Copy data, or models and datasets of a hub, to every host.",
+    "sync": "Sync a project directory to the same path on every host.",
+    "trust": "Remove the logins between nodes that earlier versions set up.",
+    "uninstall": "Remove ipexctl from the hosts and the control machine.",
+    "versions": "Show the table of stacks and which one install would choose.",
+    "wait": "Wait until runs are over, without touching them.",
 }
-"""Command → its line in the help, by group; the module of the same name here defines it."""
+"""Command → its line in the help; the module of the same name here defines it."""
 
 
 def groups() -> Mapping[str, Mapping[str, str]]:
-    found: dict[str, dict[str, str]] = {}
-    extras = commands_of_extras().values()
-    for panel, of_core in CORE.items():
-        found[panel] = {}
-        for name, text in of_core.items():
-            found[panel].update(
-                (extra.name, extra.text) for extra in extras if (extra.panel, extra.before) == (panel, name)
-            )
-            found[panel][name] = text
-        found[panel].update((extra.name, extra.text) for extra in extras if (extra.panel, extra.before) == (panel, ""))
-    return found
+    """The commands of the help, by group."""
+    extras = {extra.name: extra.text for extra in commands_of_extras().values()}
+    others = {name: text for name, text in sorted({**CORE, **extras}.items()) if name not in DAILY}
+    return {"Every day": {name: CORE[name] for name in DAILY}, "Others": others}
 
 
 def commands() -> Mapping[str, str]:
@@ -72,7 +59,7 @@ def commands() -> Mapping[str, str]:
 
 
 def is_command(name: str) -> bool:
-    return any(name in of_core for of_core in CORE.values()) or name in commands_of_extras()
+    return name in CORE or name in commands_of_extras()
 
 
 CLUSTER: Final = "cluster"
@@ -111,10 +98,7 @@ UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__base__)
 
 def load_command(name: str) -> Any:
     """The command, or group of commands, of a module of this package or of an extra."""
-    if any(name in of_core for of_core in CORE.values()):
-        module = f"ipexctl.commands.{name}_command"
-    else:
-        module = commands_of_extras()[name].module
+    module = f"ipexctl.commands.{name}_command" if name in CORE else commands_of_extras()[name].module
     return get_command(getattr(import_module(module), f"{name}_command"))
 
 
@@ -165,15 +149,23 @@ class _Commands(TyperGroup):
             ctx.fail(f"there is no command {args[0]!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
         return super().resolve_command(ctx, args)
 
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """The commands come first: they are on the first screen."""
+        self.format_commands(ctx, formatter)
+        with formatter.section("Options"):
+            formatter.write_dl([record for param in self.get_params(ctx) if (record := param.get_help_record(ctx))])
+        from ipexctl.commands.shared_options import CONNECTION  # imports this module
+
+        params = {param.name: param for param in load_command("doctor").params}
+        with formatter.section("Options of each command that connects to hosts"):
+            formatter.write_dl([params[name].get_help_record(ctx) for name in CONNECTION], col_max=22)
+
     def format_commands(self, ctx: object, formatter: Any) -> None:
         del ctx
         width = max(map(len, commands()))
         for group, of_group in groups().items():
             with formatter.section(group):
-                if group == "Advanced":
-                    formatter.write_text(", ".join(of_group))
-                else:
-                    formatter.write_dl([(name.ljust(width), text) for name, text in of_group.items()])
+                formatter.write_dl([(name.ljust(width), text) for name, text in of_group.items()])
 
 
 _REFUSED: Final = re.compile(r"(?P<value>'.*'|\S+) is not (?:a valid (?P<kind>\w+)|in the range|one of)", re.S)

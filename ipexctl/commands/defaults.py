@@ -70,7 +70,7 @@ _NO_DEFAULTS: Final = {
     "events": "type --events where you need it",
     "inventory": "use hostfile",
     "resume_run": "type --resume RUN where you need it",
-    "help_all": Fix("type `ipexctl run --help-all`"),
+    "help_all": "type --help-all where you need it",
     "config": "type --config FILE where you need it",
     CLUSTER: "choose a cluster by -c NAME or $IPEXCTL_CLUSTER; hosts at the top of the file need none",
 }

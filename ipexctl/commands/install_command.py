@@ -12,6 +12,7 @@ from ipexctl.commands.shared_options import (
     GROUP,
     PACKAGES,
     REQUIREMENTS,
+    ConfiguredCommand,
     Home,
     Output,
     StackOptions,
@@ -33,7 +34,17 @@ if TYPE_CHECKING:
     from ipexctl.stack.install_context import InstallReport, InstallResult
 
 
-@command()
+class InstallCommand(ConfiguredCommand):
+    most_used = frozenset(
+        (
+            *("torch", "stack", "python", "env", "requirements", "packages", "build", "index_url", "extra_index_url"),
+            *("find_links", "wheelhouse", "offline", "upgrade", "downgrade", "download_only", "dry_run"),
+            *("hostfile", "hosts", "limit", "json", "verbose"),
+        )
+    )
+
+
+@command(cls=InstallCommand)
 def install_command(
     *,
     stack: StackOptions,

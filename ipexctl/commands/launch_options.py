@@ -8,8 +8,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final, get_type_hints
 
-import typer
-
 from ipexctl.commands.shared_options import (
     EXTRA,
     GROUP,
@@ -59,7 +57,6 @@ PANELS: Final[Mapping[str, tuple[str, ...]]] = {
     panel: (*(name for name, declaration in DECLARED.items() if declaration.panel == panel), *others)
     for panel, others in _OTHER_OPTIONS.items()
 }
-_SHORT: Final = "ipexctl.short_help"
 
 _SAME_MEANING: Final = {
     "--nproc-per-node": "--ppn",
@@ -75,31 +72,24 @@ _NODE_COUNTS: Final = ("--nnodes", "--num-machines", "--num_machines")
 class ScriptCommand(ConfiguredCommand):
     """Arguments after SCRIPT or `-m NAME` belong to the script."""
 
-    most_used: Collection[str] = ()
-    """Options of --help; empty for all."""
+    most_used = frozenset(
+        (
+            *("words", "resume_run", "dry_run", "hostfile", "hosts", "limit", "slurm", "partition", "nodes", "time"),
+            *("env", "python", "install", "packages", "requirements", "export", "n", "ppn", "fast", "detach"),
+            *("time_limit", "max_restarts", "checkpoint"),
+        )
+    )
 
-    def get_help(self, ctx: Any) -> str:
-        ctx.meta[_SHORT] = self.most_used
-        return super().get_help(ctx)
-
-    def get_full_help(self, ctx: Any) -> str:
-        ctx.meta[_SHORT] = ()
-        return super().get_help(ctx)
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
+    def format_panels(self, ctx: Any, formatter: Any) -> None:
         """Write options by group, as plain text: rich would take most of the start-up time."""
         records = {param.name: record for param in self.get_params(ctx) if (record := param.get_help_record(ctx))}
         grouped = {name for names in PANELS.values() for name in names}
         panels = {**PANELS, "Other": (*PANELS["Other"], *(name for name in records if name not in grouped))}
-        shown = ctx.meta.get(_SHORT)
         for panel, names in panels.items():
-            rows = [records[name] for name in names if name in records and (not shown or name in shown)]
+            rows = [records[name] for name in names if name in records]
             if rows:
                 with formatter.section(panel):
                     formatter.write_dl(rows)
-        if shown:
-            formatter.write_paragraph()
-            formatter.write_text(f"Every option: {ctx.command_path} --help-all")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         options, words = self.split(args)
@@ -124,16 +114,6 @@ class ScriptCommand(ConfiguredCommand):
             if has_module(options):
                 break
         return options, args[index:]
-
-
-def _show_all(ctx: typer.Context, wanted: bool) -> None:
-    if wanted and not ctx.resilient_parsing:
-        assert isinstance(ctx.command, ScriptCommand)
-        typer.echo(ctx.command.get_full_help(ctx))
-        raise typer.Exit
-
-
-HELP_ALL: Final = flag("--help-all", "Show every option and exit.", is_eager=True, callback=_show_all)
 
 
 def has_module(options: Sequence[tuple[str, ...]]) -> bool:
@@ -221,5 +201,4 @@ class RunCall:
     notify: str = option(
         "--notify CMD", "Line for sh to run once at the end of the run, with the outcome as JSON on stdin.", ""
     )
-    help_all: bool = HELP_ALL
     line: RunLine

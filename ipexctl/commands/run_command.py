@@ -26,15 +26,6 @@ Words: TypeAlias = "tuple[str, ...]"
 class ResumingCommand(ScriptCommand):
     """`run`, which records its words for --resume and can repeat a run's."""
 
-    most_used = frozenset(
-        (
-            *("words", "module", "resume_run", "dry_run", "hostfile", "hosts", "limit"),
-            *("env", "python", "install", "packages", "requirements", "export", "n", "ppn", "omp", "backend", "iface"),
-            *("include", "data", "verbose", "detach", "report", "time_limit", "max_restarts", "checkpoint"),
-            *("help", "help_all"),
-        )
-    )
-
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         options, words = self.split(args)
         names = {

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, get_type_hints
@@ -35,6 +35,7 @@ AnyHosts = TypeVar("AnyHosts", bound="HostOptions")
 Command = TypeVar("Command", bound="Callable[..., None]")
 _TYPER: Final = "typer"
 _CONFIG: Final = "config"
+_HELP_ALL: Final = "help_all"
 _GROUP: Final = "group"
 
 
@@ -78,10 +79,48 @@ def argument(metavar: str, help_text: str | None = None, default: object = datac
 
 
 _DEFAULTS_NOTE: Final = "ipexctl.defaults-note"
+CONNECTION: Final = (
+    *("cluster", "user", "port", "identity", "ssh_config", "known_hosts", "host_keys"),
+    *("transport", "forks", "connect_timeout", "timeout"),
+)
+"""Options of each command that reaches hosts. The list of commands explains them, once."""
+_SELDOM: Final = frozenset((*CONNECTION, "config", "iface", "no_color"))
+_IS_SHORT: Final = "ipexctl.short-help"
 
 
 class ConfiguredCommand(TyperCommand):
-    """Takes defaults of its options from files and variables, except for its help."""
+    """Takes defaults of its options from files and variables, except for its help. --help is of a page, --help-all has
+    every option."""
+
+    most_used: Collection[str] = ()
+    """Options of --help; empty for all but those of `_SELDOM`."""
+
+    def get_help(self, ctx: Any) -> str:
+        ctx.meta[_IS_SHORT] = True
+        return super().get_help(ctx)
+
+    def get_full_help(self, ctx: Any) -> str:
+        ctx.meta[_IS_SHORT] = False
+        return super().get_help(ctx)
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        params = super().get_params(ctx)
+        if not ctx.meta.get(_IS_SHORT):
+            return params
+        is_argument = {param.name for param in params if param.param_type_name == "argument"}
+        shown = {*self.most_used, *is_argument, "help", "help_all"}
+        return [each for each in params if (each.name in shown if self.most_used else each.name not in _SELDOM)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        self.format_panels(ctx, formatter)
+        if ctx.meta.get(_IS_SHORT):
+            formatter.write_paragraph()
+            connects = any(param.name in CONNECTION for param in self.params)
+            ways = "; ways to connect: ipexctl --help" if connects else ""
+            formatter.write_text(f"Every option: {ctx.command_path} --help-all{ways}")
+
+    def format_panels(self, ctx: Any, formatter: Any) -> None:
+        super().format_options(ctx, formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         given: dict[str, Any] = self.make_parser(ctx).parse_args(args=list(args))[0]
@@ -150,6 +189,16 @@ REQUIREMENTS: Final = option(
 )
 EXTRA: Final = option("--extra NAME", "Extra of the project's own packages to install, too; repeatable.")
 GROUP: Final = option("--group NAME", "Dependency group of the project to install, too; repeatable.")
+
+
+def _show_all(ctx: typer.Context, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        assert isinstance(ctx.command, ConfiguredCommand)
+        typer.echo(ctx.command.get_full_help(ctx))
+        raise typer.Exit
+
+
+HELP_ALL: Final = flag("--help-all", "Show every option and exit.", is_eager=True, callback=_show_all)
 CONFIG: Final = option(
     "--config FILE", "File of defaults to read instead of the project's ipexctl.toml (default: the one found)."
 )
@@ -174,26 +223,18 @@ class HostOptions:
         "Hosts instead of a hostfile: 'node[1-4],me@10.0.0.9,localhost'.",
         autocompletion=completion("hosts"),
     )
-    user: str | None = option("--user NAME", "User to log in as (default: from the hostfile, else the ssh config).")
-    port: int | None = option(
-        "--port P", "Port of sshd (default: from the hostfile, else the ssh config).", min=1, max=65535
-    )
-    identity: Path | None = option(
-        "--identity FILE", "Private key to log in with (default: from the hostfile, else the ssh config)."
-    )
+    user: str | None = option("--user NAME", "Login name (default: hostfile, else ssh config).")
+    port: int | None = option("--port P", "Port of sshd (default: hostfile, else ssh config).", min=1, max=65535)
+    identity: Path | None = option("--identity FILE", "Private key (default: hostfile, else ssh config).")
     ssh_config: Path | None = option("--ssh-config FILE", "ssh config file (default: ~/.ssh/config).")
-    known_hosts: Path | None = option(
-        "--known-hosts FILE", "known_hosts file to check host keys against (default: from the ssh config)."
-    )
-    host_keys: HostKeyPolicy | None = option(
-        "--host-keys", "Host key policy (default: from the ssh config, else strict)."
-    )
+    known_hosts: Path | None = option("--known-hosts FILE", "File of known host keys (default: ssh config).")
+    host_keys: HostKeyPolicy | None = option("--host-keys", "Host key policy (default: ssh config, else strict).")
     connect_timeout: float = option(
         "--connect-timeout S", "Seconds to connect and log in to a host (default: {default}).", CONNECT_SECONDS, min=0.1
     )
     cluster: str | None = option(
         "--cluster -c NAME",
-        "Cluster of ipexctl.toml: its hosts and how to log in (default: $IPEXCTL_CLUSTER).",
+        "Cluster of ipexctl.toml (default: $IPEXCTL_CLUSTER).",
         autocompletion=completion("clusters"),
     )
     defaults: Defaults = dataclasses.field(default_factory=dict)
@@ -243,8 +284,7 @@ class Targets(HostOptions):
     forks: int = option("--forks -f N", "Hosts to work on at the same time (default: {default}).", FORKS, min=1)
     transport: Literal["auto", "ssh", "openssh", "srun"] = option(
         "--transport",
-        "Reach the hosts by ssh (openssh: always with the ssh program), or by srun in a Slurm allocation, as auto does "
-        "there (default: {default}).",
+        "By ssh, always by the ssh program, or by srun in a Slurm allocation (default: {default}).",
         TRANSPORT,
     )
     timeout: float | None = TIMEOUT
@@ -380,10 +420,11 @@ def grouped(command: Command) -> Command:
         for own in _options(name, parameter.annotation, parameter.default)
     }
     options |= {own.name: own for own in _options(_CONFIG, Path | None, CONFIG)}
+    options |= {own.name: own for own in _options(_HELP_ALL, bool, HELP_ALL)}
 
     @functools.wraps(command)
     def call(**values: object) -> None:
-        del values[_CONFIG]  # its values are defaults by now
+        del values[_CONFIG], values[_HELP_ALL]  # the values of the file are defaults by now
         command(**{name: _value(name, annotation, values) for name, annotation in types.items()})
 
     call.__signature__ = signature.replace(parameters=list(options.values()))  # type: ignore[attr-defined]

@@ -6,10 +6,8 @@ EXTRA = Extra(
     (
         CommandEntry(
             "export",
-            "Advanced",
             "Print the plan of a run for another launcher.",
             "ipexctl.extras.export.export_command",
-            before="config",
         ),
     )
 )

@@ -6,10 +6,8 @@ EXTRA = Extra(
     (
         CommandEntry(
             "lab",
-            "Advanced",
             "Create and break a cluster of real SSH hosts on one machine.",
             "ipexctl.extras.lab.lab_command",
-            before="config",
         ),
     ),
     adds={"left-on-control-machine": "ipexctl.extras.lab.down:labs_left"},

@@ -6,10 +6,8 @@ EXTRA = Extra(
     (
         CommandEntry(
             "play",
-            "Advanced",
             "Run a playbook of ipexctl tasks, files and commands on the hosts.",
             "ipexctl.extras.play.play_command",
-            before="config",
         ),
     )
 )

@@ -6,10 +6,8 @@ EXTRA = Extra(
     (
         CommandEntry(
             "report",
-            "Look back",
             "Write one HTML page that shows a run.",
             "ipexctl.extras.report.report_command",
-            before="",
         ),
     ),
     adds={

@@ -6,10 +6,8 @@ EXTRA = Extra(
     (
         CommandEntry(
             "slow",
-            "Look back",
             "Name the slow rank of a run, with the cause and the cost.",
             "ipexctl.extras.slow.slow_command",
-            before="",
         ),
     ),
     adds={

@@ -6,10 +6,8 @@ EXTRA = Extra(
     (
         CommandEntry(
             "submit",
-            "Advanced",
-            "Put a run into the queue of a Slurm cluster, through its login node.",
+            "Put a run into the queue of Slurm, through a login node.",
             "ipexctl.extras.slurm.submit_command",
-            before="config",
         ),
     ),
     adds={"transport:slurm": "ipexctl.extras.slurm.queued:QUEUE"},
