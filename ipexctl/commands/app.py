@@ -63,6 +63,11 @@ def is_command(name: str) -> bool:
 
 
 CLUSTER: Final = "cluster"
+CONNECTION: Final = (
+    *("cluster", "user", "port", "identity", "ssh_config", "known_hosts", "host_keys"),
+    *("transport", "forks", "connect_timeout", "timeout"),
+)
+"""Options of each command that reaches hosts. The list of commands explains them, once."""
 DEFAULTS: Final = "ipexctl.defaults"
 """Key of the context's `meta`: the options of this call that a file or variable sets."""
 SHARED_GROUPS: Final[list[frozenset[str]]] = []
@@ -154,8 +159,6 @@ class _Commands(TyperGroup):
         self.format_commands(ctx, formatter)
         with formatter.section("Options"):
             formatter.write_dl([record for param in self.get_params(ctx) if (record := param.get_help_record(ctx))])
-        from ipexctl.commands.shared_options import CONNECTION  # imports this module
-
         params = {param.name: param for param in load_command("doctor").params}
         with formatter.section("Options of each command that connects to hosts"):
             formatter.write_dl([params[name].get_help_record(ctx) for name in CONNECTION], col_max=22)

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, get_type
 import typer
 from typer.core import TyperCommand
 
-from ipexctl.commands.app import CLUSTER, SHARED_GROUPS, Defaults, defaults_of
+from ipexctl.commands.app import CLUSTER, CONNECTION, SHARED_GROUPS, Defaults, defaults_of
 from ipexctl.errors import UserError
 from ipexctl.option_declaration import (
     CONNECT_SECONDS,
@@ -79,11 +79,6 @@ def argument(metavar: str, help_text: str | None = None, default: object = datac
 
 
 _DEFAULTS_NOTE: Final = "ipexctl.defaults-note"
-CONNECTION: Final = (
-    *("cluster", "user", "port", "identity", "ssh_config", "known_hosts", "host_keys"),
-    *("transport", "forks", "connect_timeout", "timeout"),
-)
-"""Options of each command that reaches hosts. The list of commands explains them, once."""
 _SELDOM: Final = frozenset((*CONNECTION, "config", "iface", "no_color"))
 _IS_SHORT: Final = "ipexctl.short-help"
 
