@@ -33,7 +33,6 @@ from ipexctl.file_reader import NotRegularError, check_regular
 from ipexctl.found_files import TRUSTED, check_found, is_entry, user_file
 from ipexctl.hosts.host import did_you_mean
 from ipexctl.hosts.source import REFUSED_KEYS, RUNS_PROGRAMS, TRUSTS_KEYS
-from ipexctl.node.common.fix import Fix
 from ipexctl.removed import removed_option
 from ipexctl.text import expand_tilde, printable, tilde_path
 
