@@ -65,7 +65,7 @@ ACTIONS: dict[Action | None, str] = {
 
 
 def table() -> str:
-    rows = [f"| on the host | {' | '.join(COLUMNS)} |", f"| --- |{' --- |' * len(COLUMNS)}"]
+    rows = [f"| on the host | {' | '.join(COLUMNS)} |", f"|---|{'---|' * len(COLUMNS)}"]
     for state, text in STATES.items():
         cells = []
         for policy in COLUMNS.values():
