@@ -16,6 +16,7 @@ import pytest
 
 from agent_helpers import other_pythons, wait_until
 from env_helpers import TAG, Home, run_in, said, session_of, start
+from ipexctl.node.common.fix import fix_from_json
 from tiny_wheels import corrupt, write_oneccl, write_wheel
 
 pytest_plugins = ["run_fixtures"]
@@ -257,7 +258,7 @@ def test_directory_with_the_name_of_an_environment_is_kept(home: Home) -> None:
     home.build(links=())
     failed = home.envs("link", name=home.name, link="default")
     assert "is an environment itself" in failed["reason"]
-    assert "--env" in failed["fix"]
+    assert "--env" in fix_from_json(failed["fix"])
     assert (home.path / "envs" / "default" / "mine").is_dir()
 
 

@@ -20,6 +20,7 @@ from run_helpers import SLEEP_FOREVER, Run
 
 from agent_helpers import all_pythons, follow_request, read_events
 from env_helpers import said, start
+from ipexctl.node.common.fix import fix_from_json
 from ipexctl.node.common.frames import (
     SUFFIXES,
     Chunk,
@@ -300,7 +301,7 @@ def test_unknown_run_is_reported(make: Callable[..., Run]) -> None:
     followed = Follow(make(SLEEP_FOREVER)).collect()
     assert followed.last["event"] == "failed"
     assert missing(followed.last["reason"], "record") == []
-    assert missing(followed.last["fix"], "ipexctl ps") == []
+    assert missing(fix_from_json(followed.last["fix"]), "ipexctl ps") == []
 
 
 def on_runs(run: Run, action: str, **more: Any) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import pytest
 from run_helpers import HERE, SLEEP_FOREVER, Run, processes_with, runs_in
 
 from agent_helpers import all_pythons, wait_until
+from ipexctl.node.common.fix import fix_from_json
 from ipexctl.node.common.listener import free_port
 from ipexctl.node.common.processes import all_processes, is_running
 from ipexctl.node.run.launcher import LauncherProcess
@@ -204,7 +205,7 @@ def test_failed_setup_file_on_node0_is_reported_with_a_command(make: Callable[..
     reply = make("print(1)", plan={"setup": str(setup)}).start().started
     assert reply["event"] == "failed"
     assert missing(reply["reason"], f"{setup} no such license") == []
-    argv = shlex.split(reply["fix"].partition("ipexctl exec -- ")[2])
+    argv = shlex.split(fix_from_json(reply["fix"]).partition("ipexctl exec -- ")[2])
     assert argv[:2] == ["bash", "-c"]
     assert b"no such license" in subprocess.run(argv, capture_output=True, check=False).stderr
 
@@ -258,7 +259,7 @@ def test_port_with_a_listener_is_refused_with_its_process(make: Callable[..., Ru
         run.start()
         assert run.started["event"] == "failed"
         assert missing(run.started["reason"], f"{port} {os.getpid()}") == []
-        assert "--master-port" in run.started["fix"]
+        assert "--master-port" in fix_from_json(run.started["fix"])
         assert run.wait()["state"] == "failed"
         assert run.output(0) == b""
     run = make("import os\nprint(os.environ['MASTER_PORT'])", plan={"master_port": port}).start()

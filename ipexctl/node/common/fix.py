@@ -60,7 +60,7 @@ class Fix(str):
     @classmethod
     def of(cls, parts: Iterable[Part]) -> Fix:
         merged: list[Part] = []
-        for part in parts:
+        for part in filter(str, parts):
             if merged and isinstance(part, str) and isinstance(merged[-1], str):
                 merged[-1] += part
             else:

@@ -767,8 +767,8 @@ def describe_start_failure(error: OSError, state: m.SupervisorState, *, is_first
         return LauncherFailure(reason, "", Detail(kind.failure, {"why": problem}))
     if isinstance(error, SetupError):
         fields = {"place": plan.node0, "file": plan.setup or "", "what": str(error.strerror)}
-        command = shlex.join(["bash", "-c", f". {shlex.quote(plan.setup or '')}"])
-        fix = Fix("correct that file; to see its errors on every host: `ipexctl exec -- {command}`", command=command)
+        command = ("bash", "-c", f". {shlex.quote(plan.setup or '')}")
+        fix = Fix("correct that file; to see its errors on every host: `ipexctl exec -- {*argv}`", argv=command)
         return LauncherFailure(fields["what"], fix, Detail("setup-failed", fields))
     if isinstance(error, PortError):
         return LauncherFailure(str(error.strerror), error.fix)
