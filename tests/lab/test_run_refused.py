@@ -35,11 +35,11 @@ def test_unreachable_host_prevents_the_run(cluster: Cluster) -> None:
 def test_missing_environment_is_reported_with_its_host(cluster: Cluster) -> None:
     cluster.on(1, "mv .ipexctl/envs .ipexctl/envs.away")
     try:
-        said = cluster.refused("who.py")
+        said = cluster.refused("who.py", rc=2)
     finally:
         cluster.on(1, "mv .ipexctl/envs.away .ipexctl/envs")
     assert missing(said, "default node2") == []
-    assert "ipexctl install" in said
+    assert "ipexctl run --install" in said
 
 
 @pytest.mark.parametrize(

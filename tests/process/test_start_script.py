@@ -55,7 +55,7 @@ def test_run_with_two_ranks_follows_doctor_after_any_result(clone: Path) -> None
     done, (doctor, run) = start(clone)
     assert done.returncode == 0
     assert doctor.startswith("doctor --hosts localhost ")
-    assert run.startswith("run --hosts localhost -n 2 --install --stack torch examples/train_digits.py")
+    assert run.startswith("run --hosts localhost -n 2 --install examples/train_digits.py")
     assert all(step in done.stderr for step in ("sh examples/lab.sh", "hostfile", "docs/index.md"))
 
 
