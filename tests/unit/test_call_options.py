@@ -15,7 +15,7 @@ from launch_helpers import cpu, machine, plan
 from ipexctl.api import host_stacks
 from ipexctl.launch.overrides import check_limits
 from ipexctl.node.common.asked import Asked, Export
-from ipexctl.node.common.fix import Fix
+from ipexctl.node.common.fix import Fix, fix_from_json
 from ipexctl.node.common.json_records import as_json, decode
 from ipexctl.node.common.plan import to_json
 from ipexctl.option_declaration import (
@@ -32,6 +32,15 @@ from ipexctl.run_options import DECLARED
 from ipexctl.spec import RunSpec, TypedCall
 from measures import defaults_in, defaults_of_options, modules
 from plan_helpers import changed, spec_of
+
+
+@pytest.mark.parametrize(
+    "part", [["ipexctl ", [], []], ["", [], []], ["ipexctl ", [1], [{}]], [1, [], [], 4], {}, None]
+)
+def test_a_fix_that_a_host_has_made_up_is_shown(part: object) -> None:
+    text = str(OPTIONS.apply(fix_from_json(["try: ", part])))
+    assert text.startswith("try: ")
+
 
 OPTIONS = CallOptions(" -H hosts -l a --home /h", " -n 4 --env big --python /opt/py --setup /opt/s --mpi openmpi")
 

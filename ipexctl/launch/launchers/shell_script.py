@@ -10,6 +10,7 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -29,10 +30,8 @@ from ipexctl.node.common.fix import Fix, ShellWords, ipexctl_command
 from ipexctl.text import join_words, printable
 
 _OF_SHELL: Final = re.compile(r"(?!\x7fELF|#!)|#!.*\b(?:sh|bash|dash|ksh|zsh)\b")
-_HERE_DOCUMENT: Final = re.compile(
-    r"(?<!<)<<-?[ \t]*(?P<quote>['\"]?)(?P<end>\w+)(?P=quote)(?=[^\n]*\n)[\s\S]*?^\t*(?P=end)$", re.MULTILINE
-)
-"""A here-document, such as a script's usage text. No launcher is searched in it."""
+_HERE_DOCUMENT: Final = re.compile(r"(?<!<)<<-?[ \t]*(?P<quote>['\"]?)(?P<end>\w+)(?P=quote)")
+"""The start of a here-document, such as a script's usage text. No launcher is searched in it."""
 _STATEMENT: Final = re.compile(r"(?:[^\n\\'\"(]|\\[\s\S]|'[^']*'|\"(?:\\[\s\S]|[^\"\\])*\"|(?<=[\w]=)\([^()]*\)|\()+")
 """A line, with those that a backslash, a quotation or an array joins to it."""
 _ASSIGNED: Final = re.compile(
@@ -132,7 +131,7 @@ def read_file(
         return None
     found = launcher_line(text, arguments, variables, path, read)
     if found is None or not found.launcher:
-        if launcher := launcher_in(_HERE_DOCUMENT.sub("", text)):
+        if launcher := launcher_in(_without_here_documents(text)):
             raise UserError(f"{path} starts {launcher}: {launcher} would start in each rank", fix=PASTED_LINE)
         return found if found is not None and found.stands_for_script else None
     if found.stands_for_script:
@@ -160,7 +159,7 @@ def launcher_line(
 ) -> LineOfScript | None:
     """The first command of the script that starts ranks, else the first of Python, with the values that the script
     shows."""
-    text = without_comments(_HERE_DOCUMENT.sub(lambda found: "\n" * found[0].count("\n"), text))
+    text = without_comments(_without_here_documents(text))
     own = posixpath.dirname(path) or "."
     if re.fullmatch(r"[\w./+-]+", own):
         text = _DIRECTORY_OF.sub(lambda used: used["path"], _OWN_DIRECTORY.sub(own, text))
@@ -253,6 +252,25 @@ def _line_at(words: Sequence[str], first: int, at: int, number: int) -> LineOfSc
     return LineOfScript(number, launcher, tuple(words[first:]))
 
 
+def _without_here_documents(text: str) -> str:
+    """The same number of lines. A document without an end is left alone."""
+    lines = text.split("\n")
+    places: dict[str, list[int]] = {}
+    for number, line in enumerate(lines):
+        places.setdefault(line.lstrip("\t"), []).append(number)
+    number = 0
+    while number < len(lines):
+        for start in _HERE_DOCUMENT.finditer(lines[number]):
+            ends = places.get(start["end"], [])
+            if (at := bisect_right(ends, number)) < len(ends):
+                lines[number] = lines[number][: start.start()]
+                lines[number + 1 : ends[at] + 1] = [""] * (ends[at] - number)
+                number = ends[at]
+                break
+        number += 1
+    return "\n".join(lines)
+
+
 def _statements(text: str) -> Iterator[tuple[int, str]]:
     number, at = 1, 0
     for found in list(_STATEMENT.finditer(text))[:_MOST_STATEMENTS]:
@@ -271,7 +289,8 @@ def _filled(text: str, known: Mapping[str, str], arguments: Sequence[str]) -> st
             given = known.get(name, default)
         return used[0] if given is None else given
 
-    return _USED.sub(value_of, _WORDS_OF.sub(r"\1", text))
+    filled = _USED.sub(value_of, _WORDS_OF.sub(r"\1", text))
+    return filled if len(filled) <= _LONGEST else _COMPUTED_VALUE  # values in values grow without bounds
 
 
 def _commands(statement: str) -> Iterator[tuple[str, ...]]:

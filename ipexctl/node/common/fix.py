@@ -31,7 +31,7 @@ class FixCommand(NamedTuple):
     @property
     def verb(self) -> str:
         """Empty if it is not a command of ipexctl."""
-        return self.options[0] if self.start.endswith(_PROGRAM) else ""
+        return "".join(self.options[:1]) if self.start.endswith(_PROGRAM) else ""
 
     def __str__(self) -> str:
         return self.start + " ".join(map(_quote, (*self.options, *self.argv)))

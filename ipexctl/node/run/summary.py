@@ -81,10 +81,10 @@ def newest_checkpoint(cwd: str, asked: str, since: float) -> str:
             del names[:]
             continue
         names[:] = (name for name in names if not name.startswith("."))
-        for name in files:
+        for name in filter(_CHECKPOINT.fullmatch, files):
             with contextlib.suppress(OSError):
                 found = os.lstat(path := os.path.join(directory, name))
-                if _CHECKPOINT.fullmatch(name) and found.st_size and found.st_mtime >= at:
+                if found.st_size and found.st_mtime >= at:
                     newest, at = path, found.st_mtime
     above = os.path.dirname(newest)
     if newest.endswith(".distcp") or (above != cwd and _DIRECTORY.fullmatch(os.path.basename(above))):

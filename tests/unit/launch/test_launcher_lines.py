@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import resource
 import shlex
+import time
 from pathlib import Path
 from typing import Any
 
@@ -540,3 +543,18 @@ def test_elastic_nodes_standalone_and_the_binding_of_an_mpirun() -> None:
     several = unwrapped("torchrun --nproc_per_node=4 t.py")
     assert ("12 ranks" in several.note_on(3), several.note_on(1)) == (True, several.note)
     assert unwrapped("mpirun --bind-to core --map-by socket -n 2 python t.py").spec.asked.bind == "cores"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["cat <<A\n" * 60_000, "B=aaaaaaaaaa\n" + 'B="$B$B$B$B"\n' * 20 + "torchrun $B t.py\n"],
+    ids=["documents without an end", "values that grow"],
+)
+def test_a_hostile_shell_script_is_read_in_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.sh").write_text(text)
+    began, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with contextlib.suppress(UserError):
+        unwrapped("bash x.sh", kind="script")
+    assert time.process_time() - began < 20
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000
