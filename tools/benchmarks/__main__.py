@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
+from ipexctl import __version__
 from ipexctl.errors import UserError
 from ipexctl.text import rough_duration
 
@@ -144,7 +144,7 @@ def _measure(given: argparse.Namespace) -> None:
         for name, part in parts.items():
             begun, clock = _stamp(name, given), time.monotonic()
             report = part.measure(Rig(part.runs, part.counts, found, lab, directory, env, given.steady))
-            stamp = f"Medians of {report.medians_of}, {begun}; {peers.processor()}, ipexctl {version('ipexctl')}."
+            stamp = f"Medians of {report.medians_of}, {begun}; {peers.processor()}, ipexctl {__version__}."
             print(plain(f"{name}: {stamp}", report), flush=True)
             say(f"{name} took {rough_duration(time.monotonic() - clock)}")
             for page in _pages(given.markdown):

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from ipexctl import __version__
+
 from .harness import say
 
 FROM_PYPI = {"ansible": "ansible-core", "pyinfra": "pyinfra", "clush": "ClusterShell"}
@@ -77,7 +79,8 @@ def _there(path: Path) -> Path | None:
 
 def versions(peers: Peers) -> str:
     """Everything that was measured or that measured, in one line."""
-    said = [f"{name} {version(name)}" for name in ("ipexctl", "paramiko", "fabric", "cryptography", "typer")]
+    said = [f"ipexctl {__version__}"]
+    said += [f"{name} {version(name)}" for name in ("paramiko", "fabric", "cryptography", "typer")]
     said.append(f"Python {platform.python_version()}")
     ask: dict[str, Callable[[str], str]] = {
         "ssh": lambda text: text.split(",")[0].strip(),
