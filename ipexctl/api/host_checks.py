@@ -13,8 +13,8 @@ from ipexctl.facts.gather import gather_facts
 from ipexctl.projects.ipex_use import find_ipex_use_here
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.run.registry import RunRegistry
+from ipexctl.run.trust_left import RevokeReport, revoke
 from ipexctl.stack.catalog import known_rows
-from ipexctl.trust.revoke import RevokeOptions, RevokeReport, revoke
 
 InstructionSet = Literal["avx2", "avx512", "avx512_bf16", "amx"]
 
@@ -42,5 +42,5 @@ def doctor(
 
 
 def revoke_trust(opened: OpenHosts, *, dry_run: bool = False) -> RevokeReport:
-    options = RevokeOptions(opened.home, opened.timeout, dry_run)
-    return opened.options.in_report(revoke(opened.hosts, opened.pool, options))
+    report = revoke(opened.hosts, opened.pool, opened.home, opened.timeout, dry_run=dry_run)
+    return opened.options.in_report(report)

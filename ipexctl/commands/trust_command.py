@@ -8,12 +8,11 @@ from ipexctl.commands.shared_options import Home, Output, Targets, command, flag
 from ipexctl.errors import UserError
 from ipexctl.node.common.fix import Fix
 from ipexctl.option_declaration import NO_OPTIONS, CallOptions
-from ipexctl.text import printable
 from ipexctl.ui.messages import print_message
 from ipexctl.ui.results import report_json, show_results
 
 if TYPE_CHECKING:
-    from ipexctl.trust.revoke import RevokeReport
+    from ipexctl.run.trust_left import RevokeReport
 
 
 @command()
@@ -55,8 +54,6 @@ def show(
     report: RevokeReport, *, quiet: bool = False, no_color: bool = False, options: CallOptions = NO_OPTIONS
 ) -> None:
     show_results(report.hosts, quiet=quiet, no_color=no_color, dry_run=report.dry_run)
-    for note in report.notes:
-        print_message(f"note: {printable(note)}")
     statuses = {result.status for result in report.hosts}
     if quiet:
         return
@@ -67,5 +64,5 @@ def show(
         print_message(options.apply(again))
     elif statuses == {"ok"}:
         print_message("nothing to remove")
-    elif not report.notes:
+    else:
         print_message("everything that trust added is removed")

@@ -90,7 +90,7 @@ _LEFT: Final = {
     "config": "your settings",
     "labs": "labs",
 }
-_UNSHOWN: Final = ("starting", "over", "busy", "is_node0_of_trust")
+_UNSHOWN: Final = ("starting", "over", "busy", "has_logins")
 
 
 def as_json(report: UninstallReport) -> dict[str, Any]:

@@ -41,8 +41,8 @@ class Command(NamedTuple):
         return cls(script=line, label=line)
 
     @classmethod
-    def scripts(cls, *files: Path, arguments: Sequence[str], label: str, functions: str = "") -> Command:
-        text = functions + "".join(map(shell_text, files))
+    def scripts(cls, *files: Path, arguments: Sequence[str], label: str) -> Command:
+        text = "".join(map(shell_text, files))
         return cls(script=f"set -- {shlex.join(arguments)}\n{text}", label=label)
 
     def hint(self, code: int) -> str:

@@ -26,7 +26,7 @@ from ipexctl.remote.session import Session
 from ipexctl.run.control_files import FETCH_FIRST, FileGroup, find_control_files, remove_control_files
 from ipexctl.run.pending import abandoned_runs, runs_directory, starting_runs
 from ipexctl.run.registry import RunRegistry
-from ipexctl.trust.revoke import RevokeOptions, revoke
+from ipexctl.run.trust_left import revoke
 
 CONTROL_MACHINE: Final = Host("control machine", "localhost")
 
@@ -48,7 +48,7 @@ class UninstallResult(HostResult):
     found: tuple[FileGroup, ...] = ()
     left: tuple[FileGroup, ...] = ()
     logins: str = ""
-    """What `trust --revoke` changed there."""
+    """What was removed there of the logins that `trust` added."""
     live: tuple[str, ...] = ()
     """Runs that are still running there."""
     starting: tuple[str, ...] = ()
@@ -57,7 +57,8 @@ class UninstallResult(HostResult):
     """Runs that have ended, as their records there say."""
     busy: tuple[str, ...] = ()
     """Reasons, other than runs, why nothing can be removed now."""
-    is_node0_of_trust: bool = False
+    has_logins: bool = False
+    """True if `trust` of earlier versions left something there."""
     foreign: tuple[Owned, ...] = ()
     """Runs and environments that others made there."""
 
@@ -153,19 +154,13 @@ class _Uninstall:
                 self.update(outcome.host, outcome.error)
 
     def revoke_logins(self, *, dry_run: bool) -> None:
-        """Revoke trust for each host that was its node0; if none is known to be, for the first host."""
-        hosts = [result.host for result in self.working()]
-        node0s = [host for host in hosts if self.results[host.name].is_node0_of_trust] or hosts[:1]
-        options = RevokeOptions(self._options.home, timeout=self._options.timeout, dry_run=dry_run)
-        for node0 in node0s:
-            others = [host for host in hosts if host != node0]
-            for revoked in revoke([node0, *others], self._pool, options).hosts:
-                result = self.results[revoked.host.name]
-                if revoked.status == "changed":
-                    logins = "; ".join(filter(None, (result.logins, revoked.reason)))
-                    self.results[revoked.host.name] = replace(result, status="changed", logins=logins)
-                elif revoked.status != "ok":
-                    self.update(revoked.host, HostError(revoked.reason, revoked.fix))
+        hosts = [result.host for result in self.working() if result.has_logins]
+        for revoked in revoke(hosts, self._pool, self._options.home, self._options.timeout, dry_run=dry_run).hosts:
+            result = self.results[revoked.host.name]
+            if revoked.status == "changed":
+                self.results[revoked.host.name] = replace(result, status="changed", logins=revoked.reason)
+            elif revoked.status != "ok":
+                self.update(revoked.host, HostError(revoked.reason, revoked.fix))
 
     def follow_leaders(self) -> None:
         for host, leader in self.leaders().items():
@@ -257,7 +252,13 @@ def _first_result(answer: HostFacts) -> UninstallResult:
     except HostError as error:
         return UninstallResult.of_error(answer.host, error)
     store = facts.store_of(answer.host.name)
-    return UninstallResult(answer.host, "ok", home=home.path if home.exists else None, store=store)
+    return UninstallResult(
+        answer.host,
+        "ok",
+        home=home.path if home.exists else None,
+        store=store,
+        has_logins=facts.account.has_trust_line,
+    )
 
 
 def _with_reply(before: UninstallResult, reply: HomeReply, selection: str) -> UninstallResult:
@@ -271,7 +272,7 @@ def _with_reply(before: UninstallResult, reply: HomeReply, selection: str) -> Un
         starting=reply.starting,
         over=reply.over,
         busy=reply.busy,
-        is_node0_of_trust=reply.logins,
+        has_logins=before.has_logins or reply.logins,
         foreign=reply.foreign,
     )
 

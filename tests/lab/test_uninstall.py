@@ -11,7 +11,6 @@ import pytest
 
 from ipexctl.extras.lab.lab_plan import LabSpec
 from ipexctl.extras.lab.lab_record import Lab
-from ipexctl.trust.authorized_keys import tag_of
 from lab_helpers import on_host, snapshot
 from lab_run_helpers import WAIT_SCRIPT, Cluster, new_cluster, session_dir, small_stack
 from message_data import missing
@@ -52,7 +51,7 @@ def leave_trust(lab: Lab) -> None:
     on_host(node0, f"{make}; touch known_hosts")
     key = on_host(node0, "cut -d' ' -f 1,2 .ipexctl/ssh/id_ed25519.pub").strip()
     on_host(node0, f"cat >.ipexctl/ssh/config <<'EOF'\n{config_of([host.name for host in lab.hosts])}EOF")
-    tag = tag_of(node0.address, "~/.ipexctl")
+    tag = f"ipexctl:{node0.address}:~/.ipexctl"
     for host in lab.hosts:
         before = on_host(host, "cat .ssh/authorized_keys").encode()
         on_host(host, f"cat >.ssh/authorized_keys <<'EOF'\n{add_line(before, key, tag).decode()}EOF")

@@ -27,13 +27,13 @@ _TOUCHING = (
     "ipexctl.remote.connector",
     "ipexctl.run.stack_dump",
     "ipexctl.run.stop",
+    "ipexctl.run.trust_left",
     "ipexctl.run.uninstall",
     "ipexctl.run.why.why",
     "ipexctl.stack.env.staging",
     "ipexctl.stack.env.envs",
     "ipexctl.stack.install_stack",
     "ipexctl.sync.project_sync",
-    "ipexctl.trust.revoke",
 )
 """Modules that touch hosts."""
 UNTYPED: Any = ipexctl

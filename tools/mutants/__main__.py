@@ -67,7 +67,6 @@ _ALSO: Final = {
     "stack": ("unit/golden/test_golden_install.py", "unit/golden/test_golden_versions.py", "process/test_make_lock.py"),
     "transports": ("unit/golden/test_golden_hosts.py",),
     "sync": (_REFUSALS, "process/test_sync_tree.py", "process/test_sync_leases.py"),
-    "trust": (_REFUSALS, "process/test_trust_scripts.py"),
     "ui": ("unit/golden", "process/test_run_live.py"),
 }
 """Tests of a package beside those in the directory of its name below tests/unit."""

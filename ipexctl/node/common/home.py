@@ -74,10 +74,6 @@ REFUSALS: Mapping[str, tuple[str, str]] = {
         "name a directory on another filesystem: --home DIR",
     ),
     "no_mark": ("{home}/.ipexctl-home is not a file of this account", "look at it, then move it away"),
-    "foreign_ssh": (
-        "{home}/ssh has a key or a config that ipexctl did not make",
-        "move it away, or name another directory: --home {below}",
-    ),
 }
 
 

@@ -19,7 +19,6 @@ from sync_helpers import put
 from test_config import VARIABLES, parse, write_user
 from test_sync_manifest_and_plan import project_of
 from test_sync_root import HOMES, OWN, run_spec
-from test_trust_authorized_keys import answer
 from test_unit_lab_plan import HOST, PROGRAMS
 
 import ipexctl
@@ -32,7 +31,7 @@ from ipexctl.extras.lab.lab_plan import LabSpec, check, free_block, free_name, p
 from ipexctl.extras.lab.lab_system import lab_problem
 from ipexctl.extras.slurm.submit_script import QueueOptions, check_queue_options
 from ipexctl.files.push_source import parse_target, read_source
-from ipexctl.hosts.host import Host, home_on_nodes
+from ipexctl.hosts.host import Host, check_user, home_on_nodes
 from ipexctl.hosts.internal_addresses import InterfaceChoice
 from ipexctl.hugging_face import parse_repo
 from ipexctl.node.common.fix import ipexctl_command
@@ -41,7 +40,6 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.run.start.project import locate_project
 from ipexctl.sync.project import read_project
 from ipexctl.sync.scan import check_size, scan_project
-from ipexctl.trust.revoke import read_host_state
 from plan_helpers import spec_of
 from record_helpers import run_record
 
@@ -203,8 +201,7 @@ def calls() -> Iterator[Case]:
     yield from (refusal(f"call {at}", call, cluster) for at, call in enumerate(API_CALLS, 1))
     yield from (refusal(f"push to {text!r}", parse_target, text, Path("corpus")) for text in TARGETS)
     yield from (refusal(f"--iface {text!r}", InterfaceChoice, text) for text in INTERFACES)
-    for user in ACCOUNTS:
-        yield refusal(f"account {user!r}", partial(read_host_state, answer(user=user.encode())))
+    yield from (refusal(f"account {user!r}", check_user, user) for user in ACCOUNTS)
     for option in ("--nnodes", "--nnodes=2", "--num_machines", "--num-machines"):
         yield refusal(f"run {option}", parse, "run", option, "2", "train.py")
     for targets in (Targets(hosts="node1"), Targets(limit="node1")):

@@ -34,11 +34,11 @@ from ipexctl.node.common.plan import to_json
 from ipexctl.node.env.env_replies import EnvEntry, EnvListing
 from ipexctl.remote.outcome import HostResult
 from ipexctl.run.stack_dump import Dump
+from ipexctl.run.trust_left import RevokeReport
 from ipexctl.run.uninstall import UninstallReport, UninstallResult
 from ipexctl.stack.env.envs import EnvsReport, EnvsResult
 from ipexctl.stack.install_context import InstallReport, InstallResult
 from ipexctl.sync.node_calls import SyncReport, SyncResult
-from ipexctl.trust.revoke import RevokeReport
 from ipexctl.ui import stacks_output
 from ipexctl.ui.error_output import requested_schema
 
@@ -83,7 +83,7 @@ WHY = why_command.as_json(answer(judged([(STOPPED, ""), (FAILED, NO_MODULE)], ou
             "control obstacles with_results dry_run",
             "home store found left logins live foreign",
         ),
-        (trust_command.as_json(REVOKED), "dry_run notes", ""),
+        (trust_command.as_json(REVOKED), "dry_run", ""),
     ],
 )
 def test_report_documents_have_these_fields(document: dict[str, Any], names: str, of_host: str) -> None:

@@ -1,1 +1,0 @@
-"""Removes what `ipexctl trust` of earlier versions left on hosts."""
