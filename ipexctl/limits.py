@@ -32,8 +32,8 @@ PS_ANSWER: Final = 30.0
 """For one node0's answer to `ps`, which asks many."""
 WHY_ANSWER: Final = 60.0
 """For node0's answer to `why`, which reads the end of all output."""
-SLOW_ANSWER: Final = 60.0
-"""For answers to `slow`, from node0 and from the host of a slow rank."""
+SUSPECT_ANSWER: Final = 20.0
+"""For `why` to see within a second what runs beside a slow rank; its host may be busy."""
 STOP_ANSWER: Final = 60.0
 """For node0's answer to `stop` and `why --stacks`, including the time that the ranks need."""
 STOP_WAIT: Final = 20.0

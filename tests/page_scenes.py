@@ -231,7 +231,6 @@ SCENES = (
             2: (uses("hang.py"), "ipexctl run --detach --ppn 2 hang.py", "sleep 3"),
         },
     ),
-    Scene("docs/slow.md", CLUSTER, before={1: (TRAIN,)}),
     Scene(
         "docs/slurm.md",
         QUEUE,

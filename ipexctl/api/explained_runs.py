@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 from ipexctl.api.known_runs import CallWatcher, node0_of
 from ipexctl.errors import CallError
@@ -39,8 +38,7 @@ def why(record: RunRecord, caller: CallWatcher, *, timeout: float | None = None,
     """`word` named the run: with `last` or `last:all`, mention a later call that started none."""
     directory = RunRegistry().directory
     with node0_of(record, caller) as pool:
-        connect = partial(pool.connector.open, record.node0, pool.cancel)
-        result = explain(record, connect, directory, pool.cancel, timeout=timeout or WHY_ANSWER)
+        result = explain(record, pool.session, directory, pool.cancel, timeout=timeout or WHY_ANSWER)
     failed = read_failed_call(directory) if word in LAST else None
     if failed is not None and (word == "last:all" or ProjectHere.find().has(failed.directory, "")):
         result = mention_failed_call(result, failed)

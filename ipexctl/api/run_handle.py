@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from ipexctl.api import explained_runs, followed_runs, known_runs
 from ipexctl.api.fetch import fetch_files, fetch_from_all
@@ -50,16 +50,6 @@ class OutputLine(NamedTuple):
     text: str
     at: float | None
     """When node0 received it, in seconds since the epoch."""
-
-
-class SlowAnswer(Protocol):
-    """An extra's `slow-of-run`; its verdict has `findings`, `links` and `unjudged`, as `slow --json`."""
-
-    @property
-    def verdict(self) -> Any: ...
-
-    @property
-    def exit_code(self) -> int: ...
 
 
 @refuses_wrong_calls
@@ -133,16 +123,15 @@ class Run:
         """Why the run ended: the first failure, its last lines, the likely cause and the fix."""
         return self._call(partial(explained_runs.why, self.record, timeout=timeout))
 
-    def slow(self, *, timeout: float | None = None) -> SlowAnswer:
-        """The slow ranks and links, with their causes and what they cost."""
-        find_slow = _of_extra("slow-of-run", "slow")
-        check_seconds("timeout", timeout)
-        answer: SlowAnswer = self._call(lambda watcher: find_slow(self._begun(watcher), watcher, timeout=timeout))
-        return answer
+    def slow(self, *, timeout: float | None = None) -> WhyResult:
+        """The same as `why`, for one more version."""
+        return self.why(timeout=timeout)
 
     def report(self, path: str | os.PathLike[str] | None = None, *, compare: Run | None = None) -> Path:
         """Write one HTML page about the run; without a path, report-RUN.html in the current directory."""
-        write = _of_extra("page-of-run", "report")
+        write = addition("page-of-run")
+        if write is None:
+            raise UserError("this installation of ipexctl lacks the command report")
         file = Path(path or f"report-{self.id}.html")
 
         def report(watcher: CallWatcher) -> None:
@@ -233,10 +222,3 @@ class Run:
                 known_runs.stop(self.record, self._watcher(Cancel()))
             except CallError as error:
                 self._on_line(Fix(f"run {self.id} could not be stopped: {error.message}; `ipexctl stop {self.id}`"))
-
-
-def _of_extra(place: str, command: str) -> Any:
-    found = addition(place)
-    if found is None:
-        raise UserError(f"this installation of ipexctl lacks the command {command}")
-    return found

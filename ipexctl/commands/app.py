@@ -24,6 +24,8 @@ from ipexctl.ui.safe_output import guard_stdout
 
 DAILY: Final = ("doctor", "install", "run", "ps", "attach", "logs", "why", "stop", "fetch", "exec")
 """First in the list of commands."""
+HIDDEN: Final = frozenset(("slow",))
+"""Commands in no list, which answer for one more version."""
 CORE: Final[Mapping[str, str]] = {
     "doctor": "Check if the hosts can train together.",
     "install": "Install a matching PyTorch stack on every host.",
@@ -31,13 +33,14 @@ CORE: Final[Mapping[str, str]] = {
     "ps": "List the runs started from the control machine and their states.",
     "attach": "Watch a run again until it ends.",
     "logs": "Print the output of a run's ranks.",
-    "why": "Explain why a run ended: the likely cause and the fix.",
+    "why": "Explain why a run ended, hangs or is slow, and what to do.",
     "stop": "Stop a run on every node.",
     "fetch": "Fetch checkpoints, logs and other files of a run or a host.",
     "exec": "Run one command on every host and show its output live.",
     "config": "Show the value of every option and where it comes from.",
     "envs": "List, remove or verify the environments on every host.",
     "push": "Copy data, or models and datasets of a hub, to every host.",
+    "slow": "Name the slow rank of a run: part of why.",
     "sync": "Sync a project directory to the same path on every host.",
     "trust": "Remove the logins between nodes that earlier versions set up.",
     "uninstall": "Remove ipexctl from the hosts and the control machine.",
@@ -50,7 +53,7 @@ CORE: Final[Mapping[str, str]] = {
 def groups() -> Mapping[str, Mapping[str, str]]:
     """The commands of the help, by group."""
     extras = {extra.name: extra.text for extra in commands_of_extras().values()}
-    others = {name: text for name, text in sorted({**CORE, **extras}.items()) if name not in DAILY}
+    others = {name: text for name, text in sorted({**CORE, **extras}.items()) if name not in {*DAILY, *HIDDEN}}
     return {"Every day": {name: CORE[name] for name in DAILY}, "Others": others}
 
 

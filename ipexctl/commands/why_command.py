@@ -1,4 +1,4 @@
-"""`ipexctl why`: the first failure of a run, its last lines, the likely cause and the fix; or its ranks' stacks."""
+"""`ipexctl why`: the first failure of a run, its last lines, the likely cause and the fix; slow ranks; or stacks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ipexctl.commands.shared_options import RANKS, RUN, TIMEOUT, Output, RunHost
 from ipexctl.errors import CallError, Interrupted, UserError
 from ipexctl.known_errors.match import Cause
 from ipexctl.node.common.fix import Fix, clauses, parts_of
-from ipexctl.node.common.records import FINAL, RunStatus
+from ipexctl.node.common.records import RunStatus
 from ipexctl.option_declaration import check_seconds
 from ipexctl.remote.outcome import Cancelled
 from ipexctl.run.profile import lines_of as profile_lines
@@ -28,9 +28,10 @@ from ipexctl.run.stack_dump import ProfileAnswer
 from ipexctl.run.why.diagnosis import Diagnosis, Line
 from ipexctl.run.why.why import WhyResult
 from ipexctl.text import format_clock, printable
-from ipexctl.ui.messages import paint, print_message, print_with_fix, wants_color, wrap_fix, wrap_text
+from ipexctl.ui.messages import fold_fix, fold_text, paint, print_message, print_with_fix, wants_color
 from ipexctl.ui.results import group_by, value_json
-from ipexctl.ui.run.end_of_run import network_text, throughput_text
+from ipexctl.ui.run.end_of_run import throughput_text
+from ipexctl.ui.run.slow_report import comparison_lines, cost_lines, slow_json, slow_lines, worst_json
 from ipexctl.ui.stacks_output import show_json, show_over, show_stacks
 from ipexctl.ui.text_table import print_lines
 
@@ -48,7 +49,7 @@ def why_command(
     where: RunHosts,
     output: Output,
 ) -> None:
-    """Explain why a run ended: the first failure, its last lines, the likely cause and the fix.
+    """Explain why a run ended, hangs or is slow: the first failure, slow ranks, the likely cause and the fix.
 
     For a live run, show the line of code that each rank executes.
 
@@ -118,8 +119,6 @@ def _show_stacks(record: RunRecord, output: Output, ranks: str, *, everything: b
 
 
 SCHEMA: Final = "ipexctl.why/1"
-_WIDE: Final = 100
-"""Columns for sentences on wider terminals."""
 _ROWS_OF_A_LINE: Final = 3
 _PIPED: Final = 500
 _STREAM_LABELS: Final = {"stdout": "stdout", "stderr": "stderr", "mpirun": "mpirun.log", "supervisor": "supervise.log"}
@@ -146,6 +145,7 @@ def as_json(answer: WhyResult) -> dict[str, Any]:
             "hosts": list(record.hosts),
             "world_size": record.plan.world_size,
             "started": record.started,
+            "state": diagnosis.state,
         },
         "failed_call": answer.failed_call and value_json(answer.failed_call, without=("sequence",)),
         "state": diagnosis.state,
@@ -161,8 +161,9 @@ def as_json(answer: WhyResult) -> dict[str, Any]:
         "untrained": status and status.untrained and status.untrained._asdict(),
         "nan": status and status.nan and status.nan._asdict(),
         "exchange": status and status.exchange and status.exchange._asdict(),
-        "slow": answer.slow and answer.slow.document(),
-        "network": value_json(answer.slow.network if answer.slow is not None else None),
+        "slow": worst_json(answer.slow),
+        **slow_json(answer),
+        "network": value_json(answer.network),
         "profile": answer.profile and answer.profile.document(),
         "unprofiled": value_json(answer.unprofiled),
         "amx_idle": [] if status is None else list(status.amx_idle),
@@ -206,17 +207,16 @@ def lines_of(answer: WhyResult, columns: int = 0, *, colors: bool = False) -> It
         yield from ("", "the run before it:")
     yield from _headline(diagnosis, columns, colors=colors)
     yield from _last_lines(diagnosis.lines, diagnosis.whose, columns, colors=colors)
-    slow = "" if answer.slow is None else answer.slow.line(answer.record.id, is_over=diagnosis.state in FINAL)
-    network = "" if answer.slow is None else network_text(answer.slow.network)
-    profile = profile_lines(answer.profile)
-    if diagnosis.others or diagnosis.notes or slow or network or profile:
+    figures = [*cost_lines(answer.slow)] if diagnosis.cause is None else []
+    figures += profile_lines(answer.profile)
+    if diagnosis.others or diagnosis.notes or figures:
         yield ""
     for other in diagnosis.others:
-        yield from _folded(other.sentence, columns, "")
+        yield from fold_text(other.sentence, columns)
     for note in diagnosis.notes:
-        yield from _folded(note, columns, "")
-    for text in filter(None, (slow, network, *profile)):
-        yield from _folded(text, columns, "")
+        yield from fold_text(note, columns)
+    for text in figures:
+        yield from fold_text(text, columns)
     cause = diagnosis.cause
     if cause is not None:
         yield ""
@@ -224,10 +224,11 @@ def lines_of(answer: WhyResult, columns: int = 0, *, colors: bool = False) -> It
         is_of_first = diagnosis.first is None or cause.rank in (None, diagnosis.first.rank)
         if cause.source == "output" and not is_of_first:
             source = f" (in the output of rank {cause.rank} on {cause.host})"
-        for line in _folded(f"{_CONFIDENCE_LABELS[cause.confidence]}{source}: {cause.sentence}", columns, ""):
+        for line in fold_text(f"{_CONFIDENCE_LABELS[cause.confidence]}{source}: {cause.sentence}", columns):
             yield paint(line, "1", on=colors)
         for clause in clauses(cause.fix):
-            yield from _fix_lines(clause, columns)
+            yield from fold_fix(clause, columns)
+    yield from _slow_part(answer, columns, colors=colors)
     commands = [
         command
         for command in diagnosis.next
@@ -241,11 +242,20 @@ def lines_of(answer: WhyResult, columns: int = 0, *, colors: bool = False) -> It
             yield f"{'      ' if index else 'next: '}{purpose}{printable(command)}"
 
 
+def _slow_part(answer: WhyResult, columns: int, *, colors: bool) -> Iterator[str]:
+    """Slow ranks and links; if there are none, that only of a live run."""
+    verdict, closing = answer.slow, list[str]()
+    if answer.state == "running" and answer.cause is None and verdict.unjudged in ("", "too-short"):
+        closing += comparison_lines(answer.record, verdict, is_over=False)
+    if lines := list(slow_lines(answer, columns, colors=colors, closing=closing)):
+        yield from ("", *lines)
+
+
 def _headline(diagnosis: Diagnosis, columns: int, *, colors: bool) -> Iterator[str]:
-    for line in _folded(diagnosis.headline, columns, ""):
+    for line in fold_text(diagnosis.headline, columns):
         yield paint(line, "1", on=colors)
     if measured := throughput_text(diagnosis.throughput):
-        yield from _folded(f"measured: {measured}", columns, "")
+        yield from fold_text(f"measured: {measured}", columns)
 
 
 def _failed_call(failed: FailedCall, columns: int, *, colors: bool) -> Iterator[str]:
@@ -253,12 +263,12 @@ def _failed_call(failed: FailedCall, columns: int, *, colors: bool) -> Iterator[
     at = format_clock(failed.at, "%Y-%m-%d %H:%M:%S")
     reason, *more = failed.reason.splitlines() or [""]
     sentence = f"ipexctl run {failed.script} at {at} started no run{f': {reason}' if reason else ''}"
-    for line in _folded(sentence, columns, ""):
+    for line in fold_text(sentence, columns):
         yield paint(line, "1", on=colors)
     for line in more:
-        yield from _folded(line, columns, "  ")
+        yield from fold_text(line, columns, "  ")
     for line in failed.fix.splitlines():
-        yield from _fix_lines(line, columns)
+        yield from fold_fix(line, columns)
 
 
 def _last_lines(lines: Sequence[Line], whose: str, columns: int, *, colors: bool) -> Iterator[str]:
@@ -277,20 +287,6 @@ def _cut(text: str, limit: int) -> str:
         return text
     half = max(10, limit // 2 - 2)
     return f"{text[:half]} … {text[-half:]}"
-
-
-def _fix_lines(clause: str, columns: int) -> Iterator[str]:
-    if not columns:
-        yield f"  {printable(str(clause))}"
-        return
-    yield from wrap_fix(clause, min(columns, _WIDE), "  ", "    ")
-
-
-def _folded(text: str, columns: int, indent: str) -> Iterator[str]:
-    if not columns:
-        yield indent + printable(text)
-        return
-    yield from wrap_text(text, min(columns, _WIDE), indent, indent + "  ") or [indent]
 
 
 def cause_lines(run: str, cause: Cause | None) -> list[str]:

@@ -67,7 +67,7 @@ class RunProfile:
         return self.flops / self.peak if self.flops is not None and self.peak else None
 
     def document(self) -> dict[str, Any]:
-        """For `slow --json` and `why --json`."""
+        """For `why --json`."""
         main, own = self.main, self.of_main
         return {
             "step": main and main.step,
@@ -221,9 +221,8 @@ def _advice(profile: RunProfile, omp: int | None) -> Iterator[str]:
         yield f"waiting for data takes {100 * main.share('data'):.0f} % of a step: more DataLoader workers"
     most = max(profile.ranks, key=lambda each: each.share("wait"))
     if most.share("wait") >= _ADVISED["wait"]:
-        yield Fix(
-            f"rank {most.rank} waits {100 * most.share('wait'):.0f} % of a step for rank {main.rank}: `ipexctl slow`"
-        )
+        waiting = f"rank {most.rank} waits {100 * most.share('wait'):.0f} % of a step for rank {main.rank}"
+        yield f"{waiting}: give both the same work, and their own cores"
     if main.share("all_reduce") >= _ADVISED["all_reduce"]:
         text = f"collectives take {100 * main.share('all_reduce'):.0f} % of a step"
         yield f"{text}: larger batches or gradient accumulation"
@@ -263,7 +262,7 @@ def _gaps_sentence(own: RankProfile) -> str:
 
 
 def lines_of(profile: RunProfile | None) -> tuple[str, ...]:
-    """For `why` and `slow`."""
+    """For `why`."""
     if profile is None:
         return ()
     texts = (step_sentence(profile), share_sentence(profile), *profile.advice, *profile.notes)

@@ -116,7 +116,7 @@ class RunRecord:
         return Fix(f"`ipexctl run --resume {self.id}`") if can_resume else ""
 
 
-_ABOUT_RUN: Final = frozenset(("attach", "fetch", "logs", "report", "slow", "stop", "wait", "why"))
+_ABOUT_RUN: Final = frozenset(("attach", "fetch", "logs", "report", "stop", "wait", "why"))
 
 
 def explain_foreign_run(record: RunRecord) -> str:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from ipexctl.remote.outcome import Notice
 
 
+_WIDE: Final = 100
+"""Columns for sentences on wider terminals."""
 _UNBROKEN: Final = "\N{NO-BREAK SPACE}"
 """`printable` leaves none in a text."""
 
@@ -70,6 +72,18 @@ def wrap_fix(fix: str, width: int, indent: str, hanging: str) -> list[str]:
     parts = ((printable(str(part)), isinstance(part, FixCommand)) for part in parts_of(fix))
     text = "".join(part.replace(" ", _UNBROKEN) if is_command else part for part, is_command in parts)
     return [line.replace(_UNBROKEN, " ") for line in _wrap(text, width, indent, hanging)]
+
+
+def fold_text(text: str, columns: int, indent: str = "") -> list[str]:
+    """One line if `columns` is 0, for grep."""
+    if not columns:
+        return [indent + printable(text)]
+    return wrap_text(text, min(columns, _WIDE), indent, indent + "  ") or [indent]
+
+
+def fold_fix(fix: str, columns: int) -> list[str]:
+    """The same for a clause of a fix."""
+    return wrap_fix(fix, min(columns, _WIDE), "  ", "    ") if columns else [f"  {printable(str(fix))}"]
 
 
 _LOCK = threading.Lock()

@@ -22,7 +22,7 @@ from typer.main import get_command
 import ipexctl
 from case_table import literals_of
 from forked_calls import forked_call
-from ipexctl.commands.app import CORE, app, commands, groups, load_command
+from ipexctl.commands.app import CORE, HIDDEN, app, commands, groups, load_command
 from ipexctl.commands.launch_options import PANELS, ScriptCommand
 from ipexctl.commands.shared_options import ConfiguredCommand
 from ipexctl.extensions import commands_of_extras
@@ -374,7 +374,7 @@ def test_the_list_of_commands_begins_with_those_of_a_day() -> None:
     daily, others = groups().values()
     assert len(daily) == 10
     assert not daily.keys() & others.keys()
-    assert daily.keys() | others.keys() == {*CORE, *commands_of_extras()} == commands().keys()
+    assert daily.keys() | others.keys() == {*CORE, *commands_of_extras()} - HIDDEN == commands().keys()
 
 
 def with_subcommands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
@@ -464,3 +464,14 @@ def test_options_of_torchrun_and_accelerate_are_accepted(argument: str, name: st
         params = RUN.make_context("run", [*arguments, "train.py", argument, "5"]).params
         assert params[name] == 3
         assert list(params["words"]) == ["train.py", argument, "5"]
+
+
+def test_slow_answers_with_a_note_that_names_why_and_is_in_no_list(tmp_path: Path) -> None:
+    here = Host(name="localhost", address="localhost")
+    record = run_record("b-1120-110000-bbbb", here, str(tmp_path / "home"), sys.executable, project=str(tmp_path))
+    RunRegistry(tmp_path / "ipexctl/runs").save(record)
+    done = call("slow", "--json", cwd=tmp_path, env={"XDG_STATE_HOME": str(tmp_path)})
+    assert (done.returncode, json.loads(done.stdout)["unjudged"]) == (1, "no-windows")
+    assert done.stderr.splitlines() == ["slow is part of why, and will be gone: ipexctl why last"]
+    assert call("slow", "--help").returncode == 0
+    assert not re.search(r"^ +slow\b", call("--help").stdout, re.MULTILINE)

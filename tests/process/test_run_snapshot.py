@@ -142,7 +142,7 @@ def test_snapshot_is_read_by_every_python(tmp_path: Path, python: str) -> None:
     assert read_snapshot(*ask(tmp_path, "run1", python), "node1").output_of(1).exception == ("ValueError", "x")
 
 
-def out_of_reach() -> Session:
+def out_of_reach(_: object) -> Session:
     raise Unreachable("REASON", "FIX")
 
 
@@ -175,11 +175,11 @@ def test_unfinished_or_missing_copy_gives_state_unknown(tmp_path: Path) -> None:
 
 def test_missing_record_on_node0_is_reported(tmp_path: Path) -> None:
     record = run_record("run1", HERE, str(tmp_path / "home"), sys.executable)
-    forgotten = why(record, lambda: LocalSession(HERE), tmp_path / "runs", Cancel())
+    forgotten = why(record, lambda _: LocalSession(HERE), tmp_path / "runs", Cancel())
     assert forgotten.exit_code == 1
     assert missing(forgotten.diagnosis.headline, "run1 localhost") == []
     directory(tmp_path, {}, ended=13.0)
-    copied = why(record, lambda: LocalSession(HERE), tmp_path / "runs", Cancel())
+    copied = why(record, lambda _: LocalSession(HERE), tmp_path / "runs", Cancel())
     assert copied.exit_code == 0
     assert copied.diagnosis.state == "failed"
 
@@ -192,7 +192,7 @@ def test_output_that_the_record_lacks_is_read_from_a_complete_copy(tmp_path: Pat
     runs = tmp_path / "state" / "runs"
 
     def diagnosis() -> Diagnosis:
-        return why(record, lambda: LocalSession(HERE), runs, Cancel()).diagnosis
+        return why(record, lambda _: LocalSession(HERE), runs, Cancel()).diagnosis
 
     alone = diagnosis()
     error = b"loading\nTraceback (most recent call last):\nMemoryError\n"

@@ -168,7 +168,8 @@ def prepare_place(rig: Rig, package: str = "accelerate") -> Place:
         shutil.copy(file, place.project)
     hostfile = place.project / "hosts"
     hostfile.write_text("localhost\n")
-    (place.project / f"accelerate-{RANKS}.yaml").write_text(CONFIG.format(hostfile=hostfile, ranks=RANKS))
+    for ranks in range(1, RANKS + 1):
+        (place.project / f"accelerate-{ranks}.yaml").write_text(CONFIG.format(hostfile=hostfile, ranks=ranks))
     return place
 
 

@@ -1,4 +1,4 @@
-"""What `ipexctl run` and `run --fast` bring to scripts as they are, beside torchrun: four models, one rank and two."""
+"""What `ipexctl run` and `run --fast` bring to unchanged scripts, beside torchrun and accelerate: four models."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 from ipexctl.text import format_count
 
-from .part_train import FAST, OURS, TORCHRUN, Workload, prepare_place, trained
+from .part_train import ACCELERATE, FAST, OURS, TORCHRUN, Workload, prepare_place, trained
 from .report import Goal, Report
 from .rig import CONTENDERS, Rig
 
@@ -29,10 +29,10 @@ AIMS: Final = {"amx_bf16": 2.5, "avx512_bf16": 1.2}
 def measure(rig: Rig) -> Report:
     place = prepare_place(rig, "transformers")
     rows: list[tuple[str, ...]] = []
-    gains: dict[str, dict[str, float]] = {OURS: {}, FAST: {}}
+    gains: dict[str, dict[str, float]] = {ACCELERATE: {}, OURS: {}, FAST: {}}
     for model, ranks in product(MODELS, RANKS):
         work = Workload(SCRIPT, "steps", 1, 3, 3.0, (model,), 3.0)
-        speeds = trained(rig, place, work, ranks, rig.runs, (TORCHRUN, OURS, FAST), share_rounds=0)
+        speeds = trained(rig, place, work, ranks, rig.runs, (TORCHRUN, *gains), share_rounds=0)
         title = f"{MODELS[model]}, {format_count(ranks, 'rank')}"
         cells = [f"{1000 / speeds.median(TORCHRUN):.0f}"]
         for name, found in gains.items():
@@ -41,7 +41,7 @@ def measure(rig: Rig) -> Report:
         rows.append((title, *cells))
     means = {name: math.prod(found.values()) ** (1 / len(found)) for name, found in gains.items()}
     rows.append(("geometric mean", "", *(f"{mean:.2f}x" for mean in means.values())))
-    header = ("ms a step (times as fast as torchrun)", TORCHRUN, OURS, FAST)
+    header = ("ms a step (times as fast as torchrun)", TORCHRUN, *gains)
     return Report(rig.runs, header, tuple(rows), tuple(_goals(gains, means)))
 
 

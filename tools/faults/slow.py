@@ -1,4 +1,4 @@
-"""Slows a rank or a link of a training, and compares the verdict of `ipexctl slow` with what was done.
+"""Slows a rank or a link of a training, and compares the verdict of `ipexctl why` with what was done.
 
 Two hosts with a rank and a core each train over gloo as long as the rounds are played. In each round a rank of the
 seed's choice is slowed, or the link of its host; after some windows the verdict must name that rank or link, and a
@@ -47,7 +47,7 @@ CORES: Final = tuple(sorted(os.sched_getaffinity(0)))[:2]
 
 
 def _verdict(stage: FaultLab) -> dict[str, Any]:
-    answer: dict[str, Any] = json.loads(stage.cluster.call("slow", "last", "--json").out)
+    answer: dict[str, Any] = json.loads(stage.cluster.call("why", "last", "--json").out)
     return answer
 
 

@@ -15,10 +15,10 @@ from ipexctl.extras.report import drawings
 from ipexctl.extras.report.markup import Markup, duration_text, element, escape, join_markup, number_text
 from ipexctl.extras.report.page import Change, Fact, Incomparable, ReportPage, RunComparison, SettingRow
 from ipexctl.extras.report.profile_section import profile_content
-from ipexctl.extras.slow.slow_report import section_of
 from ipexctl.node.common.records import FINAL
 from ipexctl.text import format_count
-from ipexctl.ui.run.end_of_run import amx_text, network_text, throughput_text
+from ipexctl.ui.run.end_of_run import throughput_text
+from ipexctl.ui.run.slow_report import comparison_lines, cost_lines, slow_entries
 
 STYLE: Final = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
 SCRIPT: Final = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
@@ -109,21 +109,16 @@ def _slow(page: ReportPage) -> Markup:
     """Slow ranks and links, and what was compared; empty if the ranks could not be compared."""
     if page.slow is None or page.record is None:
         return join_markup()
-    slow = page.slow
-    if (
-        slow.unjudged
-        and not slow.findings
-        and not network_text(slow.network)
-        and not amx_text(slow.amx_idle, slow.levers)
-    ):
+    slow, costs, is_over = page.slow, [*cost_lines(page.slow)], page.state in FINAL
+    if slow.unjudged and not slow.findings and not costs:
         return join_markup()
-    shown = section_of(page.record, page.slow, is_over=page.state in FINAL)
     parts = []
-    for entry in shown.entries:
+    for entry in slow_entries(page.record, slow, is_over=is_over):
         parts.append(element("p", escape(entry.headline), class_="cause"))
         parts += [element("p", escape(text)) for text in entry.details]
         parts.append(element("ul", *(element("li", escape(fix)) for fix in entry.fixes), class_="fixes"))
-    parts += [element("p", escape(text), class_="note") for text in shown.closing]
+    closing = (*comparison_lines(page.record, slow, is_over=is_over), *costs)
+    parts += [element("p", escape(text), class_="note") for text in closing]
     return section("Slow ranks and links", *parts)
 
 

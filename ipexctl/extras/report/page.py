@@ -25,7 +25,6 @@ from ipexctl.extras.report.measurements import (
     host_curves,
     rank_grid,
 )
-from ipexctl.extras.slow.slow_verdict import SlowVerdict
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.mpi import title_of
 from ipexctl.launch.other_runs import by_text
@@ -38,6 +37,7 @@ from ipexctl.run.registry import RunRecord
 from ipexctl.run.stack_dump import Dump
 from ipexctl.run.why.diagnosis import Diagnosis, Line
 from ipexctl.run.why.run_snapshot import RunSnapshot
+from ipexctl.run.why.slow_verdict import SlowVerdict
 from ipexctl.text import format_clock, format_count, printable
 
 MAX_SETTINGS: Final = 300

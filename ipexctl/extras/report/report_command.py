@@ -8,7 +8,6 @@ import errno
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -21,7 +20,7 @@ from ipexctl.errors import UserError
 from ipexctl.extras.report.html import GENERATOR, page_html
 from ipexctl.extras.report.measurements import measurements_of
 from ipexctl.extras.report.page import Fact, ReportPage, compare, report_page
-from ipexctl.extras.slow.slow_report import VerdictOfRun
+from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.limits import WHY_ANSWER
 from ipexctl.named_paths import check_named_file, write_named_file
@@ -46,7 +45,7 @@ class RunReport(NamedTuple):
 
 
 def report_of(
-    record: RunRecord, open_session: Callable[[], Session], runs: Path, cancel: Cancel, *, timeout: float
+    record: RunRecord, open_session: Callable[[Host], Session], runs: Path, cancel: Cancel, *, timeout: float
 ) -> RunReport:
     """Ask node0; if it can't be reached, read the copy in `runs`, the registry's directory."""
     answer = why(record, open_session, runs, cancel, timeout=timeout, has_losses=True)
@@ -57,9 +56,8 @@ def report_of(
     names = {row.rank: row.host for row in snapshot.status.ranks}
     hosts = {names[rank]: found for rank, found in windows.hosts.items() if rank in names}
     measured = measurements_of(windows.ranks, hosts, snapshot.losses, snapshot.series)
-    slow = answer.slow.verdict if isinstance(answer.slow, VerdictOfRun) else None
     page = report_page(answer.record, snapshot, answer.diagnosis, _plan(snapshot, copy), measured)
-    return RunReport(replace(page, slow=slow, record=answer.record, profile=answer.profile), answer.exit_code)
+    return RunReport(replace(page, slow=answer.slow, record=answer.record, profile=answer.profile), answer.exit_code)
 
 
 def page_without_record(record: RunRecord, diagnosis: Diagnosis) -> ReportPage:
@@ -161,8 +159,7 @@ def write_report(
 
 def _make_report(record: RunRecord, caller: CallWatcher, timeout: float | None) -> RunReport:
     with node0_of(record, caller) as pool:
-        connect = partial(pool.connector.open, record.node0, pool.cancel)
-        return report_of(record, connect, RunRegistry().directory, pool.cancel, timeout=timeout or WHY_ANSWER)
+        return report_of(record, pool.session, RunRegistry().directory, pool.cancel, timeout=timeout or WHY_ANSWER)
 
 
 def write_page(option: str, path: Path, text: str) -> None:

@@ -379,7 +379,7 @@ class RunStatus(NamedTuple):
     exchange: GradientExchange | None = None
     """None unless ranks of one group exchanged nothing."""
     slow: SlowRank | None = None
-    """Set only while the run is running. `ipexctl slow` finds more slow ranks, and the causes."""
+    """Set only while the run is running. `ipexctl why` finds more slow ranks, and the causes."""
     network: NetworkCost | None = None
     """None on one host, or if unknown."""
     levers: tuple[Lever, ...] = ()

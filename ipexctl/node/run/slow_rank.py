@@ -1,6 +1,6 @@
-"""Answers `ipexctl slow`: the status of a run, and what is running beside a slow rank.
+"""Shows `ipexctl why` what is running beside a slow rank, for a second.
 
-`setup` runs on node0, `inspect` on the rank's host, where it reads /proc twice within a second. Arguments of other
+It runs on the host of the rank and reads /proc twice. Arguments of other
 processes are not read, because they may contain secrets. Processes of other accounts may be invisible: `unseen_share`
 is what the kernel counted and no visible process explains.
 """
@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Collection, Iterator, Mapping
+from typing import Collection, Iterator, Mapping
 
-from ipexctl.node.common.answer import Action, AgentError, Json, answer
-from ipexctl.node.common.files import RunReference, read_json
-from ipexctl.node.common.home import rundir_of
+from ipexctl.node.common.answer import Action, AgentError, answer
+from ipexctl.node.common.files import RunReference
 from ipexctl.node.common.processes import ProcessStat, all_processes, read_text
 from ipexctl.node.run.run_replies import ProcessShare, SuspectSnapshot
-from ipexctl.node.run.stored_status import read_status_file
 
 LOOK = 1.0
 MOST_OTHERS = 5
@@ -26,18 +24,6 @@ MOST_CANDIDATES = 40
 MOST_THREADS = 256
 MAX_ENVIRON = 256 << 10
 _TICKS = os.sysconf("SC_CLK_TCK")
-
-
-def read_setup(request: RunReference, _: object) -> Json:
-    rundir = rundir_of(request)
-    document = read_status_file(rundir).document
-    return {"status": document, **plan_fields(read_json(os.path.join(rundir, "plan.json")))}
-
-
-def plan_fields(plan: Mapping[str, Any]) -> dict[str, str]:
-    choice = plan.get("allreduce")
-    found = {"backend": plan.get("backend"), "allreduce": choice.get("mode") if isinstance(choice, dict) else None}
-    return {name: value if isinstance(value, str) else "" for name, value in found.items()}
 
 
 class SuspectRequest(RunReference):
@@ -146,5 +132,5 @@ def _is_of_run(pid: int, run: str) -> bool:
 
 
 def main(action: str) -> int:
-    actions: dict[str, Action] = {"setup": read_setup, "inspect": inspect_suspect}
+    actions: dict[str, Action] = {"inspect": inspect_suspect}
     return answer(actions[action])

@@ -1,6 +1,6 @@
 """Finds the rank that is slow now, for the run's status, while the ranks' windows arrive. Pure.
 
-As in `ipexctl slow`, a rank is slow if its own time is at least MORE_OWN of a step above the others' median for a
+As in `ipexctl why`, a rank is slow if its own time is at least MORE_OWN of a step above the others' median for a
 `Streak` of periods. A window counts only once all ranks have sent it; the window in which steps begin is left out.
 """
 

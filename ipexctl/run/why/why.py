@@ -9,20 +9,19 @@ more. `cause_from_copy` serves `run` and `attach`, which have just received ever
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final
 
-from ipexctl.extensions import addition
+from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.known_errors.match import Cause
 from ipexctl.limits import DUMP_FRESH, WHY_ANSWER
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.frames import Chunk, Frame, FrameError, decode_chunk, decode_json
-from ipexctl.node.common.records import FINAL, NetworkCost, RunStatus
+from ipexctl.node.common.records import FINAL, RunStatus
 from ipexctl.node.run.run_snapshot import SnapshotRequest
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
@@ -37,23 +36,13 @@ from ipexctl.run.stack_dump import Dump, DumpReceiver, ProfileAnswer, dump
 from ipexctl.run.unsent import line_that_sends
 from ipexctl.run.why.diagnosis import Diagnosis, diagnose
 from ipexctl.run.why.run_snapshot import RunSnapshot, read_snapshot, with_copied_output
+from ipexctl.run.why.slow_verdict import SlowVerdict
+from ipexctl.run.why.suspect import inspect_suspect, judge_windows, suspect_of
 from ipexctl.run.windows import RunWindows, fetch_windows, read_copied_windows
 from ipexctl.text import format_clock
 
 _MAX_OUTPUT: Final = 64 << 20
-
-
-class WindowsVerdict(Protocol):
-    """What an extra makes of the windows of a run: the addition `verdict-of-windows`, called as in `_with_windows`."""
-
-    @property
-    def network(self) -> NetworkCost | None: ...
-
-    def line(self, run: str, *, is_over: bool) -> str:
-        """The worst of the run in a few words, with the command for more; empty if nothing is, or was, slow."""
-
-    def document(self) -> dict[str, Any] | None:
-        """The same for programs."""
+_NO_WINDOWS: Final = SlowVerdict(unjudged="no-windows")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +54,11 @@ class WhyResult:
     failed_call: FailedCall | None = None
     snapshot: RunSnapshot | None = None
     windows: RunWindows | None = None
-    slow: WindowsVerdict | None = None
+    slow: SlowVerdict = _NO_WINDOWS
+    look_error: str = ""
+    """Why the host of a slow rank could not be inspected; begins with the host."""
+    error: HostError | None = None
+    """Why node0 did not answer."""
     unprofiled: ProfileAnswer = ()
     """After `why --profile`."""
 
@@ -80,15 +73,25 @@ class WhyResult:
     next = property(attrgetter("diagnosis.next"))
     throughput = property(attrgetter("diagnosis.throughput"))
     output_lost = property(attrgetter("diagnosis.output_lost"))
+    findings = property(attrgetter("slow.findings"))
+    links = property(attrgetter("slow.links"))
+    waiting = property(attrgetter("slow.waiting"))
+    network = property(attrgetter("slow.network"))
+    unjudged = property(attrgetter("slow.unjudged"))
 
     @property
     def profile(self) -> RunProfile | None:
         return profile_of(self.windows.profiles, self.record.plan.asked.omp) if self.windows is not None else None
 
+    @property
+    def from_copy(self) -> bool:
+        """True if the windows are from the copy on the control machine."""
+        return self.error is not None and self.windows is not None
+
 
 def why(
     record: RunRecord,
-    open_session: Callable[[], Session],
+    open_session: Callable[[Host], Session],
     runs: Path,
     cancel: Cancel,
     *,
@@ -101,16 +104,16 @@ def why(
     """
     queue = queue_of(record)
     try:
-        with closing(open_session()) as session:
-            if queue is not None:
-                known = poll_status(session, record, cancel)
-                record = known.record
-                if known.status is not None and not known.has_begun:
-                    return WhyResult(record, queue.diagnosis_of(record, known.status))
-            snapshot = _read_snapshot(session, record, timeout, cancel, losses=has_losses)
-            if snapshot.status.state == "running":
-                snapshot = _with_fresh_dump(snapshot, session, record, timeout, cancel)
-            windows = _read_windows(session, record, timeout, cancel)
+        session = open_session(record.node0)
+        if queue is not None:
+            known = poll_status(session, record, cancel)
+            record = known.record
+            if known.status is not None and not known.has_begun:
+                return WhyResult(record, queue.diagnosis_of(record, known.status))
+        snapshot = _read_snapshot(session, record, timeout, cancel, losses=has_losses)
+        if snapshot.status.state == "running":
+            snapshot = _with_fresh_dump(snapshot, session, record, timeout, cancel)
+        windows = _read_windows(session, record, timeout, cancel)
     except Cancelled:
         raise
     except HostError as error:
@@ -119,7 +122,8 @@ def why(
     if queue is not None:
         had_notice = any(event.get("event") == "job-limit" for event in snapshot.events)
         diagnosis = queue.with_end_of_job(diagnosis, snapshot.status, had_notice=had_notice)
-    return _with_call_options(_with_windows(WhyResult(record, diagnosis, snapshot=snapshot), windows))
+    answer = WhyResult(record, diagnosis, snapshot=snapshot)
+    return _with_call_options(_with_suspect(_with_windows(answer, windows), open_session, cancel))
 
 
 def _read_windows(session: Session, record: RunRecord, timeout: float, cancel: Cancel) -> RunWindows | None:
@@ -132,12 +136,24 @@ def _read_windows(session: Session, record: RunRecord, timeout: float, cancel: C
 
 
 def _with_windows(answer: WhyResult, windows: RunWindows | None) -> WhyResult:
-    snapshot = answer.snapshot
-    if windows is None or snapshot is None:
+    if windows is None or answer.snapshot is None:
         return answer
-    find_slow = addition("verdict-of-windows")
-    slow = None if find_slow is None else find_slow(windows, snapshot.status, snapshot.context.plan)
-    return replace(answer, windows=windows, slow=slow)
+    return replace(answer, windows=windows, slow=judge_windows(windows, answer.snapshot))
+
+
+def _with_suspect(answer: WhyResult, open_session: Callable[[Host], Session], cancel: Cancel) -> WhyResult:
+    """Inspect the host of the worst rank that is slow now, if that can tell more and the run is alive."""
+    snapshot, windows = answer.snapshot, answer.windows
+    suspect = suspect_of(answer.slow)
+    if snapshot is None or windows is None or suspect is None or snapshot.status.state != "running":
+        return answer
+    try:
+        seen = inspect_suspect(answer.record, snapshot.status, suspect, open_session, cancel)
+    except Cancelled:
+        raise
+    except HostError as error:
+        return replace(answer, look_error=f"{suspect.host}: {error.reason}")
+    return replace(answer, slow=judge_windows(windows, snapshot, {suspect.rank: seen}))
 
 
 def _with_fresh_dump(
@@ -264,10 +280,10 @@ def _from_copy(record: RunRecord, runs: Path, error: HostError, cancel: Cancel, 
     if snapshot is not None and snapshot.status.state in FINAL:
         diagnosis = diagnose(snapshot)
         notes = (*diagnosis.notes, f"{away}; this is from the copy on the control machine")
-        answer = WhyResult(record, replace(diagnosis, notes=notes), snapshot=snapshot)
+        answer = WhyResult(record, replace(diagnosis, notes=notes), snapshot=snapshot, error=error)
         return _with_windows(answer, read_copied_windows(runs / record.id))
     unknown = _unknown(record, snapshot, away, error.advice)
-    return WhyResult(record, unknown, 3 if is_away else 1, snapshot=snapshot)
+    return WhyResult(record, unknown, 3 if is_away else 1, snapshot=snapshot, error=error)
 
 
 def _unknown(record: RunRecord, snapshot: RunSnapshot | None, away: str, fix: str) -> Diagnosis:

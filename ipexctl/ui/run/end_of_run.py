@@ -140,7 +140,7 @@ def slow_text(status: RunStatus | None) -> str:
         return ""
     slow = status.slow
     text = f"rank {slow.rank} on {slow.host} is slow, by {slow.percent:.0f} % of a step"
-    return Fix(f"{printable(text)}: `ipexctl slow {status.id}`")
+    return Fix(f"{printable(text)}: `ipexctl why {status.id}`")
 
 
 def throughput_forms(throughput: Throughput | None) -> tuple[str, ...]:

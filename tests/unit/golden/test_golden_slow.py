@@ -9,15 +9,19 @@ import pytest
 from golden_file import Case, golden_diff
 from slow_helpers import CALM, HEALTHY, changed, hog, only, verdict_of
 
-from ipexctl.extras.slow import slow_report as texts
-from ipexctl.extras.slow import slow_verdict
-from ipexctl.extras.slow.slow import SlowResult
-from ipexctl.extras.slow.slow_verdict import SlowCause, SlowVerdict, Unjudged
+from ipexctl.commands.slow_command import lines_of
+from ipexctl.commands.why_command import lines_of as why_lines
 from ipexctl.hosts.host import Host
 from ipexctl.node.run.run_replies import ProcessShare, SuspectSnapshot
 from ipexctl.option_declaration import CallOptions
 from ipexctl.remote.outcome import Unreachable
+from ipexctl.run.why import slow_verdict
+from ipexctl.run.why.diagnosis import Diagnosis
+from ipexctl.run.why.slow_verdict import SlowCause, SlowVerdict, Unjudged
+from ipexctl.run.why.why import WhyResult
+from ipexctl.run.windows import RunWindows
 from ipexctl.spec import TypedCall
+from ipexctl.ui.run import slow_report as texts
 from record_helpers import run_record
 
 HOST = Host(name="node1", address="10.0.0.1")
@@ -33,6 +37,10 @@ RECORD = run_record(
 def fixed_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Local times differ between machines."""
     monkeypatch.setattr(texts, "format_clock", lambda at: f"12:00:{at % 60:02.0f}")
+
+
+def answer(verdict: SlowVerdict, state: str = "unknown", **more: Any) -> WhyResult:
+    return WhyResult(RECORD, Diagnosis("train-1", state, f"run train-1: {state}"), slow=verdict, **more)
 
 
 def cause_cases() -> list[Case]:
@@ -77,24 +85,22 @@ def whole_answers() -> list[Case]:
         "nothing slow": verdict_of(HEALTHY, HEALTHY),
         "ranks that spin": verdict_of(HEALTHY, HEALTHY, waiting="spins"),
     }
-    cases = [
-        Case(name, "\n".join(texts.lines_of(SlowResult(RECORD, judgement)))) for name, judgement in verdicts.items()
-    ]
+    cases = [Case(name, "\n".join(lines_of(answer(judgement)))) for name, judgement in verdicts.items()]
     for unjudged in get_args(Unjudged):
-        result = SlowResult(RECORD, SlowVerdict(unjudged=unjudged, windows=5, seconds=50.0))
-        cases.append(Case(f"no verdict, {unjudged or 'but one'}", "\n".join(texts.lines_of(result))))
-        ended = texts.lines_of(replace(result, state="ok"))
+        verdict = SlowVerdict(unjudged=unjudged, windows=5, seconds=50.0)
+        cases.append(Case(f"no verdict, {unjudged or 'but one'}", "\n".join(lines_of(answer(verdict)))))
+        ended = lines_of(answer(verdict, "ok"))
         cases.append(Case(f"no verdict of a run that is over, {unjudged or 'but one'}", "\n".join(ended)))
-    away = SlowResult(RECORD, SlowVerdict(unjudged="no-windows"), error=Unreachable("it is down", "look at it"))
-    copied = SlowResult(RECORD, verdict_of(HEALTHY, HEALTHY), error=Unreachable("it is down"), from_copy=True)
-    failed = SlowResult(RECORD, verdict_of(HEALTHY, queued), look_error="node2: it is down")
+    away = answer(SlowVerdict(unjudged="no-windows"), error=Unreachable("it is down", "look at it"))
+    copied = answer(verdict_of(HEALTHY, HEALTHY), error=Unreachable("it is down"), windows=RunWindows())
+    failed = answer(verdict_of(HEALTHY, queued), look_error="node2: it is down")
     for name, result in {"node0 is away": away, "from the copy": copied, "the look failed": failed}.items():
-        cases.append(Case(name, "\n".join(texts.lines_of(result))))
-    over = verdict_of(HEALTHY, queued)
-    cases += [
-        Case(f"a line elsewhere, {name}", texts.VerdictOfRun(judgement).line("train-1", is_over=name != "a slow rank"))
-        for name, judgement in {**verdicts, "at the end": over}.items()
-    ]
+        cases.append(Case(name, "\n".join(lines_of(result))))
+    for state in ("running", "ok"):
+        for name, judgement in verdicts.items():
+            cases.append(
+                Case(f"in why of a run that is {state}, {name}", "\n".join(why_lines(answer(judgement, state))))
+            )
     return cases
 
 

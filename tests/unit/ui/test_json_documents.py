@@ -26,7 +26,7 @@ from ipexctl.commands import (
     uninstall_command,
     why_command,
 )
-from ipexctl.extras.slow.slow_report import as_json as slow_json
+from ipexctl.commands.slow_command import as_json as slow_json
 from ipexctl.files.push import PushReport, PushResult
 from ipexctl.files.requested import FetchResult
 from ipexctl.hosts.host import Host
@@ -107,7 +107,8 @@ def test_report_documents_have_these_fields(document: dict[str, Any], names: str
         (
             WHY,
             """schema run failed_call state headline first_failure cause hang lines others notes throughput group
-            untrained nan exchange slow network profile unprofiled amx_idle output_lost next""",
+            untrained nan exchange slow findings links windows seconds waiting unjudged from_copy reason look_error
+            network profile unprofiled amx_idle output_lost next""",
         ),
         (DUMP, "schema id at reason hang groups ranks"),
         (DUMP["groups"][1], "ranks frames"),
@@ -129,7 +130,7 @@ def test_report_documents_have_these_fields(document: dict[str, Any], names: str
             look""",
         ),
         (LINK, "hosts cause transfer_percent bytes_per_s sentence fix since until windows current"),
-        (WHY["run"], "id script by node0 hosts world_size env started"),
+        (WHY["run"], "id script by node0 hosts world_size env started state"),
         (WHY["first_failure"], "rank host exit_code signal kind at after limit memory oom ranks"),
         (WHY["cause"], "id sentence fix confidence rank host source"),
         (WHY["lines"][0], "stream text"),

@@ -105,7 +105,7 @@ def test_ps_names_the_rank_that_is_slow_now(
     run = replace(run, status=run.status._replace(state=state, slow=slow))
     show([run])
     out = capsys.readouterr().out
-    found = f"rank 3 on node2 is slow, by 48 % of a step: ipexctl slow {run.status and run.status.id}"
+    found = f"rank 3 on node2 is slow, by 48 % of a step: ipexctl why {run.status and run.status.id}"
     assert (found in out) == is_shown
     assert as_json([run])["runs"][0]["slow"] == (slow._asdict() if is_shown else None)
 

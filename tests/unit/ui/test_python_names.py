@@ -7,17 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slow_helpers import HEALTHY
-from slow_helpers import verdict_of as slow_ranks
 from test_ps import known_run
-from test_slow_call import QUEUED
-from test_slow_call import result as slow_result
 from why_helpers import FAILED, NO_MODULE, answer, judged
 
 import ipexctl
 from ipexctl.commands import doctor_command, fetch_command, ps_command, why_command
 from ipexctl.doctor.finding import DoctorReport, HostReport
-from ipexctl.extras.slow.slow_report import as_json as slow_json
 from ipexctl.files.requested import FetchResult
 from ipexctl.hosts.host import Host
 from ipexctl.remote.outcome import Report
@@ -28,7 +23,6 @@ DOCTOR = DoctorReport((HostReport(HOST, "ok", 1.0),), (), None, 1.0)
 FETCHED = FetchResult(HOST, "ok")
 RUN = known_run(0, "node{}", "train")
 WHY = answer(judged([(FAILED, NO_MODULE)]))
-SLOW = slow_result(slow_ranks(HEALTHY, QUEUED))
 HOSTS = Report((FETCHED,), 1.0)
 SAMPLES: dict[str, tuple[Any, dict[str, Any]]] = {
     "report.hosts": (HOSTS.hosts[0], doctor_command.as_json(DOCTOR)["hosts"][0]),
@@ -36,7 +30,6 @@ SAMPLES: dict[str, tuple[Any, dict[str, Any]]] = {
     "cluster.fetch": (FETCHED, fetch_command.as_json(FETCHED)),
     "cluster.ps": (RUN, ps_command.as_json([RUN])["runs"][0]),
     "run.why": (WHY, why_command.as_json(WHY)),
-    "run.slow": (SLOW, slow_json(SLOW)),
 }
 ROWS = dict(re.findall(r"^\| [^`|]*`([a-z.]+)[^|]*\| (`[^|]+`) \|$", PAGE, re.MULTILINE))
 

@@ -280,9 +280,7 @@ def test_header_shows_measured_throughput_in_place_of_the_scripts_own_speed() ->
 
 def test_header_has_a_line_for_the_rank_that_is_slow_now() -> None:
     slow = status(2)._replace(slow=SlowRank(1, "node2", 48.0))
-    assert (
-        missing(plain(RunState(slow))[2], f"rank 1 on node2 is slow, by 48 % of a step: ipexctl slow {slow.id}") == []
-    )
+    assert missing(plain(RunState(slow))[2], f"rank 1 on node2 is slow, by 48 % of a step: ipexctl why {slow.id}") == []
     assert "is slow" not in "\n".join(plain(RunState(status(2))))
 
 

@@ -20,13 +20,13 @@ from ipexctl.extras.report.html import page_html
 from ipexctl.extras.report.measurements import Columns, Measurements, Window
 from ipexctl.extras.report.page import Change, ReportPage, TimeCurve, compare, report_page
 from ipexctl.extras.report.report_command import page_without_record
-from ipexctl.extras.slow.slow_verdict import SlowVerdict
 from ipexctl.hosts.host import Host
 from ipexctl.node.run.losses import MAX_POINTS, find_losses, find_series, read_losses, thin, timed_lines
 from ipexctl.node.run.output_times import TimesWriter
 from ipexctl.run.stack_dump import Dump, RankStacks
 from ipexctl.run.why.diagnosis import diagnose
 from ipexctl.run.why.run_snapshot import read_snapshot
+from ipexctl.run.why.slow_verdict import SlowVerdict
 from ipexctl.text import printable
 from record_helpers import run_record
 
@@ -451,7 +451,7 @@ def slow_html(verdict: SlowVerdict | None) -> str:
 def test_page_names_rank_host_cause_and_command() -> None:
     text = slow_html(verdict_of(changed(HEALTHY, cpu=0.4), QUEUED, hosts={"node1": SLOW_LINK, "node2": SLOW_LINK}))
     section = text.partition("Slow ranks")[2].partition("</section>")[0]
-    for word in ("rank 1", "node2", "ipexctl slow last", "ip -s link"):
+    for word in ("rank 1", "node2", "ipexctl why last", "ip -s link"):
         assert word in section
     assert "<b>" not in section
 

@@ -1,41 +1,34 @@
-"""Output of `ipexctl slow` as text or JSON, its line for `why`, and its section of the page. A fix only inspects, or
-changes how the next run starts; it never ends a process, which may be a colleague's.
+"""Slow ranks and links of a run, as text for `why` and the page of a run, and as JSON. A fix only inspects, or changes
+how the next run starts; it never ends a process, which may be a colleague's.
 """
 
 from __future__ import annotations
 
-import shutil
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from ipexctl.extras.slow.slow import SlowResult, verdict_of
-from ipexctl.extras.slow.slow_verdict import CauseKind, LinkFinding, SlowFinding, SlowVerdict
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.fix import Fix, FixCommand, clauses, ipexctl_command, join_fixes
-from ipexctl.node.common.records import FINAL, NetworkCost, RunStatus
+from ipexctl.node.common.records import FINAL
 from ipexctl.node.run.run_replies import SuspectSnapshot
-from ipexctl.run.profile import lines_of as profile_lines
 from ipexctl.run.registry import RunRecord
-from ipexctl.run.windows import RunWindows
+from ipexctl.run.why.slow_verdict import CauseKind, LinkFinding, SlowFinding, SlowVerdict
+from ipexctl.run.why.why import WhyResult
 from ipexctl.text import LOOK_AT_LINK, format_clock, format_count, printable, rough_duration
-from ipexctl.ui.messages import paint, wants_color, wrap_fix, wrap_text
+from ipexctl.ui.messages import fold_fix, fold_text, paint
 from ipexctl.ui.results import value_json
 from ipexctl.ui.run.end_of_run import amx_text, network_text
-from ipexctl.ui.text_table import print_lines
 
-SCHEMA: Final = "ipexctl.slow/1"
-_WIDE: Final = 100
+_MOST_SHOWN: Final = 3
 _CONFIDENCE: Final = {"likely": "likely cause", "possible": "possible cause", "insufficient": "cause"}
 _NO_VERDICT: Final = {
     "no-windows": (
         "its record has no measured steps",
-        "try again 10 s after the first step: `ipexctl slow {run}`; steps are counted unless the run has --no-meter",
+        "try again 10 s after the first step: `ipexctl why {run}`; steps are counted unless the run has --no-meter",
     ),
     "too-short": (
         "it has too few steps",
-        "a verdict needs three windows in a row of at least 10 s and 30 steps; try again later: `ipexctl slow {run}`",
+        "a verdict needs three windows in a row of at least 10 s and 30 steps; try again later: `ipexctl why {run}`",
     ),
     "no-own-time": (
         "the time its threads spent on a processor is unknown",
@@ -62,25 +55,31 @@ _SPINS: Final = (
 )
 
 
-def as_json(result: SlowResult) -> dict[str, Any]:
-    record, verdict = result.record, result.verdict
-    plan = record.plan
+def slow_json(answer: WhyResult) -> dict[str, Any]:
+    record, verdict, error, is_over = answer.record, answer.slow, answer.error, answer.state in FINAL
     return {
-        "schema": SCHEMA,
-        "run": {"id": record.id, "script": plan.script, "state": result.state, "world_size": plan.world_size},
-        "findings": [_finding_json(found, record, is_over=result.state in FINAL) for found in verdict.findings],
-        "links": [_link_json(link, record) for link in verdict.links],
+        "findings": [_finding_json(found, record, is_over=is_over) for found in verdict.findings],
+        "links": [_link_json(link, record, is_over=is_over) for link in verdict.links],
         "windows": verdict.windows,
         "seconds": round(verdict.seconds, 1),
         "waiting": verdict.waiting,
-        "network": value_json(verdict.network),
-        "amx_idle": list(verdict.amx_idle),
-        "profile": result.profile and result.profile.document(),
         "unjudged": verdict.unjudged,
-        "from_copy": result.from_copy,
-        "reason": printable(f"{record.node0.name}: {result.error.reason}") if result.error is not None else "",
-        "look_error": printable(result.look_error),
+        "from_copy": answer.from_copy,
+        "reason": printable(f"{record.node0.name}: {error.reason}") if error is not None else "",
+        "look_error": printable(answer.look_error),
     }
+
+
+def worst_json(verdict: SlowVerdict) -> dict[str, Any] | None:
+    """The problem that lasts until the last window: a rank, else a link."""
+    found = next((found for found in verdict.findings if found.is_current), None)
+    if found is not None:
+        host = printable(found.host) or None
+        return {"rank": found.rank, "host": host, "percent": round(found.percent, 1), "cause": found.cause.kind}
+    link = next((link for link in verdict.links if link.is_current), None)
+    if link is not None:
+        return {"rank": None, "host": printable(link.hosts[0]), "percent": None, "cause": "link"}
+    return None
 
 
 def _finding_json(found: SlowFinding, record: RunRecord, *, is_over: bool) -> dict[str, Any]:
@@ -93,7 +92,7 @@ def _finding_json(found: SlowFinding, record: RunRecord, *, is_over: bool) -> di
         "cause": found.cause.kind,
         "confidence": found.cause.confidence,
         "evidence": value_json(found.evidence),
-        "sentence": printable(sentence_of(found)),
+        "sentence": printable(sentence_of(found, is_over=is_over)),
         "reason": printable(reason_of(found)),
         "fix": printable(fix_of(found, record, is_over=is_over)),
         "since": found.start,
@@ -103,14 +102,14 @@ def _finding_json(found: SlowFinding, record: RunRecord, *, is_over: bool) -> di
     }
 
 
-def _link_json(link: LinkFinding, record: RunRecord) -> dict[str, Any]:
+def _link_json(link: LinkFinding, record: RunRecord, *, is_over: bool) -> dict[str, Any]:
     return {
         "hosts": value_json(link.hosts),
         "cause": "link",
         "transfer_percent": round(100 * link.transfer, 1),
         "bytes_per_s": link.bytes_per_s,
-        "sentence": printable(link_sentence(link)),
-        "fix": printable(link_fix(link, record)),
+        "sentence": printable(link_sentence(link, is_over=is_over)),
+        "fix": printable(link_fix(link, record, is_over=is_over)),
         "since": link.start,
         "until": link.end,
         "windows": link.windows,
@@ -118,18 +117,18 @@ def _link_json(link: LinkFinding, record: RunRecord) -> dict[str, Any]:
     }
 
 
-def sentence_of(found: SlowFinding) -> str:
+def sentence_of(found: SlowFinding, *, is_over: bool) -> str:
     """Return `rank 3 on node2 is slow: …`, with percent and time."""
-    verb = "is" if found.is_current else "was"
+    verb, when = _verb_and_time(found, is_over=is_over)
     return (
-        f"rank {found.rank} on {found.host} {verb} slow: its own time is {found.percent:.0f} % of a step longer than "
-        f"the other ranks', {_when(found)}"
+        f"rank {found.rank} on {found.host} {verb} slow: its own time {verb} {found.percent:.0f} % of a step longer "
+        f"than the other ranks', {when}"
     )
 
 
-def _when(found: SlowFinding | LinkFinding) -> str:
+def _verb_and_time(found: SlowFinding | LinkFinding, *, is_over: bool) -> tuple[str, str]:
     since, until = format_clock(found.start), format_clock(found.end)
-    return f"since {since}" if found.is_current else f"from {since} to {until}"
+    return ("is", f"since {since}") if found.is_current and not is_over else ("was", f"from {since} to {until}")
 
 
 def cost_of(found: SlowFinding) -> str:
@@ -171,13 +170,14 @@ def fix_of(found: SlowFinding, record: RunRecord, *, is_over: bool) -> str:
     stacks = Fix(f"`ipexctl why {run} --stacks -r {found.rank}`").commands[0]
     where = Fix("{next_run}see where it is: {stacks}", next_run=next_run, stacks=stacks)
     waiting = Fix("{next_run}see where its workers wait: `{stacks} --all`", next_run=next_run, stacks=stacks)
-    naming = Fix(f"while {'a' if is_over else 'the'} rank is slow, this names the process: `ipexctl slow {run}`")
+    this_run = "a" if is_over else "the"
+    naming = Fix(f"while {this_run} rank is slow, this names the process: `ipexctl why {run}`")
     compare = Fix(f"{'' if is_over else 'when the run is over, '}compare the hosts: `ipexctl doctor --smoke`")
     limits = Fix(f"`ipexctl doctor -l {host}`")
     fixes: dict[CauseKind, Sequence[str]] = {
         "other-programs": _fix_programs(found, record, later)
         if found.cause.confidence == "likely"
-        else (top, Fix("see its limits: {limits}", limits=limits), naming),
+        else (top, Fix("see its limits: {limits}", limits=limits), *([naming] if found.evidence.look is None else [])),
         "slower-cores": (
             Fix("ask its administrator to check governor, cooling and power limits: {limits}", limits=limits),
             later,
@@ -193,7 +193,7 @@ def fix_of(found: SlowFinding, record: RunRecord, *, is_over: bool) -> str:
         else (where, compare),
         "unknown": (where, top, compare),
     }
-    return record.call_options.apply(join_fixes(fixes[found.cause.kind]))
+    return record.call_text(record.call_options.apply(join_fixes(fixes[found.cause.kind])))
 
 
 def _fix_programs(found: SlowFinding, record: RunRecord, later: str) -> Sequence[str]:
@@ -213,76 +213,22 @@ def _again(record: RunRecord, *options: str) -> FixCommand:
     return ipexctl_command("run", "--resume", record.id, *options) if record.resume_command else FixCommand("", options)
 
 
-def link_sentence(link: LinkFinding) -> str:
-    speed = 8 * link.bytes_per_s / 1e9
+def link_sentence(link: LinkFinding, *, is_over: bool) -> str:
+    speed, (verb, when) = 8 * link.bytes_per_s / 1e9, _verb_and_time(link, is_over=is_over)
     return (
-        f"the network between {fold(link.hosts)} is slow: {speed:.2g} Gbit/s while gradients pass it, {_when(link)}; "
+        f"the network between {fold(link.hosts)} {verb} slow: {speed:.2g} Gbit/s while gradients pass it, {when}; "
         f"transfers and waiting for them take {_percent(link.transfer)} of a step"
     )
 
 
-def link_fix(link: LinkFinding, record: RunRecord) -> str:
+def link_fix(link: LinkFinding, record: RunRecord, *, is_over: bool) -> str:
     fix = Fix(
-        "{look}; `ipexctl exec -l {host} -- ip -s link`; when the run is over, measure each link: `ipexctl doctor "
-        "--smoke`",
+        "{look}; `ipexctl exec -l {host} -- ip -s link`; {later}measure each link: `ipexctl doctor --smoke`",
         look=LOOK_AT_LINK.format(there=""),
         host=link.hosts[0],
+        later="" if is_over else "when the run is over, ",
     )
-    return record.call_options.apply(fix)
-
-
-def show(result: SlowResult, *, quiet: bool = False, no_color: bool = False) -> None:
-    del quiet
-    terminal = sys.stdout.isatty()
-    columns = shutil.get_terminal_size().columns if terminal else 0
-    print_lines(lines_of(result, columns, colors=wants_color(sys.stdout, no_color=no_color)))
-
-
-def lines_of(result: SlowResult, columns: int = 0, *, colors: bool = False) -> Iterator[str]:
-    """The lines of the verdict; with `columns` 0 they are not wrapped, for grep."""
-    record, verdict = result.record, result.verdict
-    width = min(columns, _WIDE) if columns else 0
-    for number, entry in enumerate(section_of(record, verdict, is_over=result.state in FINAL).entries):
-        yield from [""] if number else []
-        for line in _folded(entry.headline, width, ""):
-            yield paint(line, "1", on=colors)
-        for detail in entry.details:
-            yield from _folded(detail, width, "  ")
-        yield from _fix(entry.fixes, width)
-    yield from _folded_all(_closing(result), width)
-
-
-def _closing(result: SlowResult) -> Iterator[str]:
-    record, verdict = result.record, result.verdict
-    if result.error is not None:
-        source = (
-            "this is from the copy on the control machine"
-            if result.from_copy
-            else "the control machine has no copy of the run"
-        )
-        yield f"{record.node0.name}: {result.error.reason}; {source}"
-        if not result.from_copy:
-            yield from [f"  {result.error.advice}"] if result.error.advice else []
-            return
-    yield from _verdict_lines(record, verdict, is_over=result.state in FINAL)
-    yield from profile_lines(result.profile)
-    if result.look_error:
-        yield f"{result.look_error}; so it is unknown who uses its cores"
-
-
-def _verdict_lines(record: RunRecord, verdict: SlowVerdict, *, is_over: bool) -> Iterator[str]:
-    if verdict.unjudged:
-        reason, fix = _NO_VERDICT[verdict.unjudged]
-        if is_over:
-            fix = _FIX_WHEN_OVER.get(verdict.unjudged, fix)
-        yield f"the ranks of run {record.id} cannot be compared: {reason}"
-        yield Fix(f"  {fix}", run=record.id)
-    elif not verdict.findings and not verdict.links:
-        windows = f"{format_count(verdict.windows, 'window')} ({rough_duration(verdict.seconds)} in total)"
-        yield f"no rank of run {record.id} is slow in {windows}"
-    yield from filter(None, (network_text(verdict.network), amx_text(verdict.amx_idle, verdict.levers)))
-    if verdict.waiting == "spins" and not verdict.unjudged:
-        yield _SPINS
+    return record.call_text(record.call_options.apply(fix))
 
 
 class SlowEntry(NamedTuple):
@@ -293,76 +239,58 @@ class SlowEntry(NamedTuple):
     fixes: tuple[str, ...]
 
 
-class SlowSection(NamedTuple):
-    entries: tuple[SlowEntry, ...]
-    closing: tuple[str, ...]
-
-
-def section_of(record: RunRecord, verdict: SlowVerdict, *, is_over: bool) -> SlowSection:
+def slow_entries(record: RunRecord, verdict: SlowVerdict, *, is_over: bool) -> list[SlowEntry]:
     entries = []
     for found in verdict.findings:
         details = (cost_of(found), f"{_CONFIDENCE[found.cause.confidence]}: {reason_of(found)}")
-        entries.append(SlowEntry(sentence_of(found), details, clauses(fix_of(found, record, is_over=is_over))))
-    entries += [SlowEntry(link_sentence(link), (), clauses(link_fix(link, record))) for link in verdict.links]
-    return SlowSection(tuple(entries), tuple(line.strip() for line in _verdict_lines(record, verdict, is_over=is_over)))
+        fixes = clauses(fix_of(found, record, is_over=is_over))
+        entries.append(SlowEntry(sentence_of(found, is_over=is_over), details, fixes))
+    for link in verdict.links:
+        fixes = clauses(link_fix(link, record, is_over=is_over))
+        entries.append(SlowEntry(link_sentence(link, is_over=is_over), (), fixes))
+    return entries
 
 
-@dataclass(frozen=True, slots=True)
-class VerdictOfRun:
-    verdict: SlowVerdict
-
-    @property
-    def network(self) -> NetworkCost | None:
-        return self.verdict.network
-
-    def line(self, run: str, *, is_over: bool) -> str:
-        found, link = self._worst
-        verb = "was" if is_over else "is"
-        if found is not None:
-            text = f"rank {found.rank} on {found.host} {verb} slow, by {found.percent:.0f} % of a step"
-        elif link is not None:
-            text = f"the network between {fold(link.hosts)} {verb} slow"
-        else:
-            return ""
-        return Fix(f"{printable(text)}: `ipexctl slow {run}`")
-
-    def document(self) -> dict[str, Any] | None:
-        found, link = self._worst
-        if found is not None:
-            host = printable(found.host) or None
-            return {"rank": found.rank, "host": host, "percent": round(found.percent, 1), "cause": found.cause.kind}
-        if link is not None:
-            return {"rank": None, "host": printable(link.hosts[0]), "percent": None, "cause": "link"}
-        return None
-
-    @property
-    def _worst(self) -> tuple[SlowFinding | None, LinkFinding | None]:
-        """The problem that lasts until the last window: a rank, else a link."""
-        found = next((found for found in self.verdict.findings if found.is_current), None)
-        return found, next((link for link in self.verdict.links if link.is_current), None)
+def slow_lines(
+    answer: WhyResult, columns: int = 0, *, colors: bool = False, closing: Iterable[str] = ()
+) -> Iterator[str]:
+    """Slow ranks and links; `closing`: sentences after them. With `columns` 0, lines are not wrapped, for grep."""
+    record = answer.record
+    entries = slow_entries(record, answer.slow, is_over=answer.state in FINAL)
+    for number, entry in enumerate(entries[:_MOST_SHOWN]):
+        yield from [""] if number else []
+        yield from (paint(line, "1", on=colors) for line in fold_text(entry.headline, columns))
+        for detail in entry.details:
+            yield from fold_text(detail, columns, "  ")
+        for fix in entry.fixes:
+            yield from fold_fix(fix, columns)
+    if more := len(entries[_MOST_SHOWN:]):
+        yield record.call_text(Fix(f"{more} more: `ipexctl why {record.id} --json`"))
+    if answer.look_error:
+        yield from fold_text(f"{answer.look_error}; so it is unknown who uses its cores", columns)
+    for text in closing:
+        yield from fold_fix(text, columns) if isinstance(text, Fix) else fold_text(text, columns)
 
 
-def of_windows(windows: RunWindows, status: RunStatus, plan: Mapping[str, Any]) -> VerdictOfRun:
-    """The verdict for `why` and the page of a run. `plan` as in plan.json, or as much of it as exists."""
-    return VerdictOfRun(verdict_of(windows, status, plan))
-
-
-def _folded_all(lines: Iterator[str], width: int) -> Iterator[str]:
-    for line in lines:
-        indent = line[: len(line) - len(line.lstrip())]
-        yield from _folded(line.lstrip(), width, indent)
-
-
-def _folded(text: str, width: int, indent: str) -> Iterator[str]:
-    if not width:
-        yield indent + printable(text)
+def comparison_lines(record: RunRecord, verdict: SlowVerdict, *, is_over: bool) -> Iterator[str]:
+    """Why the ranks cannot be compared, or that none is slow."""
+    if verdict.unjudged:
+        reason, fix = _NO_VERDICT[verdict.unjudged]
+        if is_over:
+            fix = _FIX_WHEN_OVER.get(verdict.unjudged, fix)
+        yield f"the ranks of run {record.id} cannot be compared: {reason}"
+        yield record.call_text(Fix(fix, run=record.id))
         return
-    yield from wrap_text(text, width, indent, indent + "  ") or [indent]
+    if not verdict.findings and not verdict.links:
+        windows = f"{format_count(verdict.windows, 'window')} ({rough_duration(verdict.seconds)} in total)"
+        yield f"no rank of run {record.id} is slow in {windows}"
+    if verdict.waiting == "spins":
+        yield _SPINS
 
 
-def _fix(fixes: Sequence[str], width: int) -> Iterator[str]:
-    shown = wrap_fix(join_fixes(fixes), width, "  ", "    ") if width else [f"  {printable(fix)}" for fix in fixes]
-    yield from shown
+def cost_lines(verdict: SlowVerdict) -> Iterator[str]:
+    """What the network costs, and which part of a processor is idle."""
+    return filter(None, (network_text(verdict.network), amx_text(verdict.amx_idle, verdict.levers)))
 
 
 def _percent(part: float | None) -> str:

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from slow_helpers import BEGIN, setup_of
 
-from ipexctl.extras.slow import timeline
-from ipexctl.extras.slow.slow_verdict import SlowVerdict, find_slow_ranks
 from ipexctl.node.run.rates import HostRates, RankRates
 from ipexctl.node.run.window_file import HostWindows, RankWindows
+from ipexctl.run.why import timeline
+from ipexctl.run.why.slow_verdict import SlowVerdict, find_slow_ranks
 from ipexctl.run.windows import RunWindows
 
-RECORDED: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "data/slow-windows.json").read_text())
+RECORDED: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "data/slow-windows.json").read_text())
 SECONDS = 2.0
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from slow_helpers import CALM, HEALTHY, changed, hog, only, ranks_of, run_of, setup_of, verdict_of
 
-from ipexctl.extras.slow.slow_verdict import Evidence, SlowCause, find_cause, find_slow_ranks, needs_snapshot
 from ipexctl.node.run.rates import HostRates, RankRates
 from ipexctl.node.run.run_replies import ProcessShare, SuspectSnapshot
+from ipexctl.run.why.slow_verdict import Evidence, SlowCause, find_cause, find_slow_ranks, needs_snapshot
 
 QUEUED = Evidence(0.9, 0.5, cpu_more=0.0, queue_more=0.4)
 COMPUTES = Evidence(0.9, 0.5, cpu_more=0.4, queue_more=0.0, usual_cpu=0.5)

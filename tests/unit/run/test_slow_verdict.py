@@ -9,11 +9,11 @@ import pytest
 from slow_helpers import BEGIN, CALM, HEALTHY, changed, only, ranks_of, run_of, setup_of, steady, verdict_of
 
 from case_table import case_table
-from ipexctl.extras.slow.slow_verdict import LinkFinding, find_slow_ranks
-from ipexctl.extras.slow.timeline import training_rows
 from ipexctl.node.common.medians import medians_of_others
 from ipexctl.node.run.rates import RankRates, waiting_of
 from ipexctl.node.run.window_file import RankWindows
+from ipexctl.run.why.slow_verdict import LinkFinding, find_slow_ranks
+from ipexctl.run.why.timeline import training_rows
 from ipexctl.run.windows import RunWindows
 
 

@@ -1,4 +1,4 @@
-"""The questions of `slow` to hosts, and hosts that do not answer; and what is printed."""
+"""Slow ranks in the answer of `why`: the look at a suspect's host, hosts that do not answer, and what is printed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,8 @@ from typing import Any
 import pytest
 from slow_helpers import CALM, HEALTHY, changed, hog, ranks_of, run_of, steady, verdict_of
 
+from ipexctl.commands import slow_command, why_command
 from ipexctl.doctor.product_speeds import ProductSpeeds, remember
-from ipexctl.extras.slow import slow as calls
-from ipexctl.extras.slow.slow import SlowResult, slow
-from ipexctl.extras.slow.slow_report import VerdictOfRun, as_json, lines_of, section_of
-from ipexctl.extras.slow.slow_verdict import SlowVerdict
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.records import Lever, NetworkCost, RunStatus, WireAdvice
 from ipexctl.node.run.run_replies import ProcessShare, SuspectSnapshot
@@ -23,7 +20,14 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError, Unreachable
 from ipexctl.remote.reply import Reply
 from ipexctl.run.registry import RunRegistry
+from ipexctl.run.why import suspect
+from ipexctl.run.why import why as explanation
+from ipexctl.run.why.diagnosis import Diagnosis
+from ipexctl.run.why.run_snapshot import RunSnapshot, read_snapshot
+from ipexctl.run.why.slow_verdict import SlowVerdict
+from ipexctl.run.why.why import WhyResult, why
 from ipexctl.ui.run.end_of_run import end_lines, network_text
+from ipexctl.ui.run.slow_report import comparison_lines, cost_lines, slow_entries, worst_json
 from message_data import missing
 from record_helpers import run_record
 
@@ -38,43 +42,43 @@ STATUS: dict[str, Any] = {
 
 
 class Hosts:
-    """Answers in place of the hosts; `asked` is what they were asked."""
+    """Answers in place of the hosts; `looks` is which process on which host was looked at."""
 
     def __init__(
         self, monkeypatch: pytest.MonkeyPatch, *ranks: Any, state: str = "running", backend: str = "gloo"
     ) -> None:
-        self.asked: list[tuple[str, str, Any]] = []
+        self.looks: list[tuple[str, int]] = []
         self.look: SuspectSnapshot | HostError = hog()
-        self.reply = {"status": {**STATUS, "state": state}, "backend": backend, "allreduce": "backend"}
+        plan = {"backend": backend, "allreduce": {"mode": "backend"}}
+        self.snapshot = read_snapshot({"status": {**STATUS, "state": state}, "plan": plan}, (), "node1")
         windows = run_of(ranks_of(*(steady(rates, 5) for rates in ranks)))
-        monkeypatch.setattr(calls, "call_on_node0", self._on_node0)
-        monkeypatch.setattr(calls, "call", self._on_host)
-        monkeypatch.setattr(calls, "fetch_windows", lambda *_, **__: windows)
+        monkeypatch.setattr(explanation, "_read_snapshot", self._read)
+        monkeypatch.setattr(explanation, "_with_fresh_dump", lambda snapshot, *_: snapshot)
+        monkeypatch.setattr(explanation, "fetch_windows", lambda *_, **__: windows)
+        monkeypatch.setattr(suspect, "call", self._on_host)
 
     def open(self, host: Host) -> Any:
-        self.asked.append((host.name, "", None))
         return host
 
-    def _on_node0(self, session: Any, record: Any, command: str, action: str, request: Any, **_: Any) -> Reply:
-        self.asked.append((session.name, command, request))
-        return Reply(self.reply)
+    def _read(self, session: Any, *_: Any, **__: Any) -> RunSnapshot:
+        assert session == RECORD.node0
+        return self.snapshot
 
     def _on_host(self, session: Any, command: str, action: str, request: Any, **_: Any) -> Reply:
-        self.asked.append((session.name, command, request))
+        self.looks.append((session.name, request["pid"]))
         if isinstance(self.look, HostError):
             raise self.look
         return Reply(json.loads(json.dumps(self.look._asdict() | {"others": [p._asdict() for p in self.look.others]})))
 
-    def looks(self) -> list[tuple[str, int]]:
-        return [(name, request["pid"]) for name, _, request in self.asked if request and "pid" in request]
-
 
 def test_the_host_of_a_suspect_is_looked_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     hosts = Hosts(monkeypatch, HEALTHY, QUEUED)
-    result = slow(RECORD, hosts.open, tmp_path, Cancel())
-    assert hosts.looks() == [("node2", 71)]
-    assert [found.cause.kind for found in result.verdict.findings] == ["other-programs"]
-    assert result.exit_code == 0
+    answer = why(RECORD, hosts.open, tmp_path, Cancel())
+    assert hosts.looks == [("node2", 71)]
+    assert [(found.cause.kind, found.cause.confidence) for found in answer.findings] == [("other-programs", "likely")]
+    text = "\n".join(why_command.lines_of(answer))
+    assert missing(text, "rank 1 on node2 is slow stress 4711 eve") == []
+    assert why_command.as_json(answer)["findings"][0]["evidence"]["look"]["others"][0]["pid"] == 4711
 
 
 @pytest.mark.parametrize(("ranks", "state"), [((HEALTHY, HEALTHY), "running"), ((HEALTHY, QUEUED), "ok")])
@@ -82,54 +86,78 @@ def test_no_host_is_looked_at_without_need(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ranks: tuple[Any, ...], state: str
 ) -> None:
     hosts = Hosts(monkeypatch, *ranks, state=state)
-    assert slow(RECORD, hosts.open, tmp_path, Cancel()).exit_code == 0
-    assert hosts.looks() == []
+    assert why(RECORD, hosts.open, tmp_path, Cancel()).exit_code == 0
+    assert hosts.looks == []
 
 
 def test_a_look_that_fails_leaves_the_verdict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     hosts = Hosts(monkeypatch, HEALTHY, QUEUED)
     hosts.look = Unreachable("it is down")
-    result = slow(RECORD, hosts.open, tmp_path, Cancel())
-    assert [found.cause.kind for found in result.verdict.findings] == ["other-programs"]
-    assert (result.exit_code, "node2" in result.look_error) == (0, True)
+    answer = why(RECORD, hosts.open, tmp_path, Cancel())
+    assert [(found.cause.kind, found.cause.confidence) for found in answer.findings] == [("other-programs", "possible")]
+    assert (answer.exit_code, answer.look_error) == (0, "node2: it is down")
+    assert "node2: it is down; so it is unknown who uses its cores" in why_command.lines_of(answer)
 
 
 def test_a_host_that_the_record_does_not_know_is_not_looked_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     hosts = Hosts(monkeypatch, HEALTHY, QUEUED)
-    result = slow(replace(RECORD, nodes=()), hosts.open, tmp_path, Cancel())
-    assert hosts.looks() == []
-    assert "node2" in result.look_error
+    answer = why(replace(RECORD, nodes=()), hosts.open, tmp_path, Cancel())
+    assert hosts.looks == []
+    assert "node2" in answer.look_error
 
 
-def test_exit_code_without_a_verdict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    hosts = Hosts(monkeypatch, HEALTHY, HEALTHY, backend="none")
-    result = slow(RECORD, hosts.open, tmp_path, Cancel())
-    assert (result.exit_code, result.verdict.unjudged) == (1, "independent")
+@pytest.mark.parametrize(
+    ("state", "backend", "text"),
+    [
+        ("running", "gloo", "no rank of run train-1 is slow in 4 windows"),
+        ("running", "none", ""),
+        ("ok", "gloo", ""),
+    ],
+)
+def test_why_says_that_nothing_is_slow_of_a_live_run_alone(
+    state: str, backend: str, text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    hosts = Hosts(monkeypatch, HEALTHY, HEALTHY, state=state, backend=backend)
+    answer = why(RECORD, hosts.open, tmp_path, Cancel())
+    told = [line for line in why_command.lines_of(answer) if "slow" in line or "compare" in line]
+    assert (text in "\n".join(told), len(told)) == (True, bool(text))
+    assert why_command.as_json(answer)["unjudged"] == ("independent" if backend == "none" else "")
 
 
 @pytest.mark.parametrize(("error", "code"), [(Unreachable("down"), 3), (HostError("no record"), 1)])
-def test_node0_is_away_and_there_is_no_copy(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: HostError, code: int
-) -> None:
+def test_node0_is_away_and_there_is_no_copy(tmp_path: Path, error: HostError, code: int) -> None:
     def open_session(_: Host) -> Any:
         raise error
 
-    assert slow(RECORD, open_session, tmp_path, Cancel()).exit_code == code
+    answer = why(RECORD, open_session, tmp_path, Cancel())
+    assert (answer.exit_code, answer.unjudged, answer.from_copy) == (code, "no-windows", False)
+    document = why_command.as_json(answer)
+    assert (document["slow"], document["reason"]) == (None, f"node1: {error.reason}")
 
 
 def test_a_complete_copy_answers_in_place_of_node0(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    directory = tmp_path / "train-1"
-    directory.mkdir()
-    (directory / "status.json").write_text(json.dumps({**STATUS, "state": "ok"}))
+    directory = tmp_path / "runs" / "train-1"
+    directory.mkdir(parents=True)
+    (directory / "status.json").write_text(json.dumps({**STATUS, "state": "ok", "supervisor": {}, "started": 1.0}))
     (directory / "plan.json").write_text(json.dumps({"backend": "gloo", "allreduce": {"mode": "backend"}}))
     windows = run_of(ranks_of(*(steady(rates, 5) for rates in (HEALTHY, QUEUED))))
-    monkeypatch.setattr(calls, "read_copied_windows", lambda *_: windows)
+    monkeypatch.setattr(explanation, "read_copied_windows", lambda *_: windows)
 
     def open_session(_: Host) -> Any:
         raise Unreachable("down")
 
-    result = slow(RECORD, open_session, tmp_path, Cancel())
-    assert (result.exit_code, result.from_copy, result.verdict.findings[0].rank) == (0, True, 1)
+    answer = why(RECORD, open_session, tmp_path / "runs", Cancel())
+    assert (answer.exit_code, answer.from_copy, answer.findings[0].rank) == (0, True, 1)
+
+
+def test_slow_has_the_keys_of_why_and_its_own_exit_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    answer = why(RECORD, Hosts(monkeypatch, HEALTHY, QUEUED).open, tmp_path, Cancel())
+    of_why, of_slow = why_command.as_json(answer), slow_command.as_json(answer)
+    assert of_slow["schema"] == "ipexctl.slow/1"
+    assert {key: of_why[key] for key in of_slow if key not in ("schema", "run")} == {
+        key: value for key, value in of_slow.items() if key not in ("schema", "run")
+    }
+    assert of_slow["run"] == {key: of_why["run"][key] for key in of_slow["run"]}
 
 
 HOST = Host(name="node1", address="10.0.0.1")
@@ -140,43 +168,59 @@ SLOW_LINK = CALM._replace(sent_per_s=6e7)
 BOTH = {"node1": SLOW_LINK, "node2": SLOW_LINK}
 
 
-def result(verdict: SlowVerdict) -> SlowResult:
-    return SlowResult(SHOWN_RECORD, verdict, "running")
+def result(verdict: SlowVerdict, state: str = "running") -> WhyResult:
+    return WhyResult(SHOWN_RECORD, Diagnosis("train-1", state, ""), slow=verdict)
+
+
+def notes(verdict: SlowVerdict) -> list[str]:
+    """Below the entries of a run that is over."""
+    return [*comparison_lines(SHOWN_RECORD, verdict, is_over=True), *cost_lines(verdict)]
 
 
 def test_names_that_processes_gave_themselves_are_made_printable() -> None:
     evil = SuspectSnapshot((ProcessShare(7, "\x1b[2Jls\n", "e\x07ve", 0.5),), 0.0)
-    verdict = verdict_of(HEALTHY, QUEUED, looks={1: evil})
-    for text in ("\n".join(lines_of(result(verdict))), json.dumps(as_json(result(verdict)), ensure_ascii=False)):
+    answer = result(verdict_of(HEALTHY, QUEUED, looks={1: evil}))
+    document = json.dumps(why_command.as_json(answer), ensure_ascii=False)
+    for text in ("\n".join(why_command.lines_of(answer)), document):
         assert "\x1b" not in text
         assert "\x07" not in text
 
 
 @pytest.mark.parametrize("looks", [{}, {1: hog()}])
 def test_no_advice_ends_a_process(looks: dict[int, SuspectSnapshot]) -> None:
-    verdict = verdict_of(HALF, LATE, looks=looks, hosts=BOTH)
-    document = as_json(result(verdict))
+    document = why_command.as_json(result(verdict_of(HALF, LATE, looks=looks, hosts=BOTH)))
     for found in (*document["findings"], *document["links"]):
         assert not re.search(r"\bp?kill(all)?\b|ipexctl stop", found["fix"])
         assert "my train.py" not in found["fix"]
 
 
-def test_a_line_for_other_views() -> None:
-    verdict = verdict_of(HEALTHY, QUEUED)
-    assert missing(VerdictOfRun(verdict).line("train-1", is_over=False), "1 node2 ipexctl slow train-1") == []
-    assert VerdictOfRun(verdict).document() == {"rank": 1, "host": "node2", "percent": 24.0, "cause": "other-programs"}
-    nothing = VerdictOfRun(verdict_of(HEALTHY, HEALTHY))
-    assert nothing.line("train-1", is_over=True) == ""
-    assert nothing.document() is None
+def test_the_worst_for_programs() -> None:
+    worst = worst_json(verdict_of(HEALTHY, QUEUED))
+    assert worst == {"rank": 1, "host": "node2", "percent": 24.0, "cause": "other-programs"}
+    assert worst_json(verdict_of(HALF, HALF, hosts=BOTH)) == {
+        "rank": None,
+        "host": "node1",
+        "percent": None,
+        "cause": "link",
+    }
+    assert worst_json(verdict_of(HEALTHY, HEALTHY)) is None
 
 
-def test_section_of_a_page() -> None:
-    section = section_of(SHOWN_RECORD, verdict_of(HALF, LATE, hosts=BOTH), is_over=True)
-    rank, link = section.entries
+def test_entries_of_a_page() -> None:
+    rank, link = slow_entries(SHOWN_RECORD, verdict_of(HALF, LATE, hosts=BOTH), is_over=True)
     assert missing(rank.headline, "1 node2") == missing(link.headline, "node[1-2]") == []
     assert (len(rank.details), len(link.details)) == (2, 0)
-    assert section_of(SHOWN_RECORD, verdict_of(HEALTHY, HEALTHY), is_over=True).entries == ()
-    assert section_of(SHOWN_RECORD, verdict_of(HEALTHY, HEALTHY), is_over=True).closing
+    assert slow_entries(SHOWN_RECORD, verdict_of(HEALTHY, HEALTHY), is_over=True) == []
+    assert notes(verdict_of(HEALTHY, HEALTHY))
+
+
+def test_of_many_slow_ranks_the_worst_are_shown() -> None:
+    late = [changed(HEALTHY, cpu=0.5, queue=0.30 + 0.05 * number) for number in range(5)]
+    answer = result(verdict_of(*[HEALTHY] * 8, *late))
+    lines = [*why_command.lines_of(answer)]
+    assert len(answer.findings) == 5
+    assert sum("is slow:" in line for line in lines) == 3
+    assert "2 more: ipexctl why train-1 --json" in lines
 
 
 COST = NetworkCost(0.61, 26.4e6, 0.94e9 / 8, "eth0", WireAdvice("bf16", 1.52))
@@ -210,15 +254,15 @@ def test_the_network_is_named_where_it_takes_a_good_part_of_a_step(cost: Network
     assert text in found
     assert bool(text) == bool(found)
     verdict = SlowVerdict(unjudged="too-short", network=cost)
-    assert (found in list(lines_of(result(verdict)))) == bool(found)
-    assert (found in section_of(SHOWN_RECORD, verdict, is_over=True).closing) == bool(found)
+    assert bool(found) == (found in [line for line in why_command.lines_of(result(verdict)) if line])
+    assert (found in notes(verdict)) == bool(found)
 
 
 def test_programs_read_what_the_network_costs() -> None:
-    document = json.loads(json.dumps(as_json(result(SlowVerdict(network=COST)))))
+    document = json.loads(json.dumps(why_command.as_json(result(SlowVerdict(network=COST)))))
     advice = {"wire": "bf16", "speedup": 1.52}
     assert document["network"] == {**COST._asdict(), "advice": advice}
-    assert json.loads(json.dumps(as_json(result(SlowVerdict()))))["network"] is None
+    assert json.loads(json.dumps(why_command.as_json(result(SlowVerdict()))))["network"] is None
 
 
 SPEEDS = {"card-1": ProductSpeeds(180e9, 890.4e9), "card-2": ProductSpeeds(180e9, 190e9)}
@@ -257,8 +301,8 @@ def test_idle_amx_is_named_with_what_was_measured(
     remember(measured)
     verdict = SlowVerdict(unjudged="too-short", amx_idle=hosts)
     status = RunStatus("r", "ok", world_size=2, amx_idle=hosts)
-    of_page = section_of(SHOWN_RECORD, verdict, is_over=True).closing
-    for lines in (lines_of(result(verdict)), of_page, end_lines(status, 0)):
+    of_page = notes(verdict)
+    for lines in (why_command.lines_of(result(verdict)), of_page, end_lines(status, 0)):
         assert [line.strip() for line in lines if "AMX" in line] == [text] * bool(text)
     measured_by_profile = status._replace(levers=(Lever("--autocast bf16", 1.5),))
     assert [line for line in end_lines(measured_by_profile, 0) if "AMX" in line] == []

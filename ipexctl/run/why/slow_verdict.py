@@ -12,12 +12,12 @@ from functools import partial
 from statistics import fmean, median
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
-from ipexctl.extras.slow.timeline import TrainingWindow, training_rows
 from ipexctl.node.common.medians import medians_of_others
 from ipexctl.node.common.records import Lever, NetworkCost
 from ipexctl.node.run.rates import RankRates, Waiting
 from ipexctl.node.run.run_replies import SuspectSnapshot
 from ipexctl.node.run.slow_watch import MORE_OWN, ROW, Streak
+from ipexctl.run.why.timeline import TrainingWindow, training_rows
 from ipexctl.run.windows import RunWindows
 
 CauseKind = Literal["other-programs", "slower-cores", "data", "memory", "more-work", "unknown"]

@@ -1,1 +1,0 @@
-"""Finds the slow ranks and slow links of a run in the windows of its step meter."""
