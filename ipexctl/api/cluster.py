@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_type_hints
 
 from ipexctl.api import host_checks, host_files, host_stacks, open_hosts, pushed_files
-from ipexctl.api.before_run import on_hosts_left
 from ipexctl.api.fetch import fetch_files
 from ipexctl.api.host_checks import InstructionSet
 from ipexctl.api.host_stacks import EnvsRequest, InstallOptions, Optional
@@ -63,7 +62,7 @@ from ipexctl.run.start.request import (
     refuse_bad_rank_counts,
     with_given,
 )
-from ipexctl.run.start.resume import refuse_job
+from ipexctl.run.start.resume import on_hosts_left, refuse_job
 from ipexctl.run.start.watcher import PlannedRun, RunWatcher, StartedRun
 from ipexctl.run.uninstall import UninstallReport
 from ipexctl.run_options import DECLARED

@@ -18,7 +18,7 @@ from ipexctl.run.start.watcher import PlannedRun, RunWatcher, StartedRun
 from ipexctl.spec import RunSpec
 
 if TYPE_CHECKING:
-    from ipexctl.remote.connector import SessionPool
+    from ipexctl.run.start.pipeline import RunStart
     from ipexctl.stack.install_context import InstallReport
 
 
@@ -30,13 +30,8 @@ def run(
     with watcher.sessions() as pool:
         from ipexctl.run.start import pipeline  # 0.25 s, while the hosts connect
 
-        if dry_run:
-            return _plan(spec, pool, watcher)
-        start = _install_and_start if spec.asked.install else pipeline.start_run
-        started = start(spec, pool, watcher)
-        if isinstance(started, StartFailure) and started.lacks_environment and watcher.offers_install:
-            spec = replace(spec, asked=spec.asked._replace(install=True))
-            started = _install_and_start(spec, pool, watcher, lacking=started)
+        start = pipeline.RunStart(spec, pool, watcher)
+        started = _plan(start, watcher) if dry_run else _start(start, watcher)
         if not isinstance(started, StartedRun):
             return started
         watcher.on_started(started)
@@ -51,44 +46,40 @@ def run(
     return replace(started, exit_code=code)
 
 
-def _plan(spec: RunSpec, pool: SessionPool, watcher: RunWatcher) -> PlannedRun | StartFailure:
+def _plan(start: RunStart, watcher: RunWatcher) -> PlannedRun | InstallReport | StartFailure:
     """What `run` would do, or why it would start nothing."""
     from ipexctl.run.start import pipeline
 
-    if not spec.asked.install:
-        return pipeline.plan_run(spec, pool, watcher, checks_script=True)
-    from ipexctl.api.before_run import request_of_run, with_left_out
-    from ipexctl.run.start.before_install import check_new_environment
+    if not start.spec.asked.install:
+        return pipeline.plan_run(start, checks_script=True)
+    from ipexctl.run.start import first_install
+    from ipexctl.stack.install_context import InstallRequest
 
-    notes: list[str] = []
-    wanted = request_of_run(spec, notes.append)
+    wanted = first_install.install_first(start, watcher, dry_run=True)
+    if not isinstance(wanted, InstallRequest):
+        return wanted
     stack = wanted.for_project().env.stack
-    spec = replace(spec, asked=spec.asked._replace(torch=stack.torch, stack=stack.stack))
+    asked = start.spec.asked._replace(torch=stack.torch, stack=stack.stack)
+    start.spec = replace(start.spec, asked=asked)
     # The modules of packages that are still to be installed are not known.
-    planned = pipeline.plan_run(spec, pool, watcher, checks_script=not wanted.env.extras)
-    for note in notes:  # name the project before any note
-        watcher.on_step(note)
+    planned = pipeline.plan_run(start, checks_script=not wanted.env.extras)
     if not isinstance(planned, PlannedRun):
         return planned
-    checked = check_new_environment(planned.context, wanted)
-    if not isinstance(checked, str):
-        return checked
-    if checked:
-        watcher.on_step(f"note: {checked}")
-    project = with_left_out(planned.plan.project, spec.asked, wanted)
+    project = first_install.with_left_out(planned.plan.project, asked, wanted)
     return replace(planned, plan=planned.plan._replace(project=project))
 
 
-def _install_and_start(
-    spec: RunSpec, pool: SessionPool, watcher: RunWatcher, *, lacking: StartFailure | None = None
-) -> StartedRun | InstallReport | StartFailure:
-    """`lacking`: the failure of a start without --install; the user is asked first."""
-    from ipexctl.api.before_run import install_first  # 0.1 s, for an install alone
+def _start(start: RunStart, watcher: RunWatcher) -> StartedRun | InstallReport | StartFailure:
     from ipexctl.run.start import pipeline
-    from ipexctl.run.start.upload import start_reading
 
-    reading = start_reading(spec, watcher.on_step)
-    installed = install_first(spec, pool, watcher, reading, lacking=lacking)
-    if not isinstance(installed, tuple):
-        return installed
-    return pipeline.start_run(spec, pool, watcher, reading=reading, probed=installed)
+    lacking = None
+    if not start.spec.asked.install:
+        started = pipeline.start_run(start)
+        if not (isinstance(started, StartFailure) and started.lacks_environment and watcher.offers_install):
+            return started
+        start.spec, lacking = replace(start.spec, asked=start.spec.asked._replace(install=True)), started
+    from ipexctl.run.start import first_install  # 0.1 s, for an install alone
+    from ipexctl.stack.install_context import InstallRequest
+
+    installed = first_install.install_first(start, watcher, lacking=lacking)
+    return pipeline.start_run(start) if isinstance(installed, InstallRequest) else installed

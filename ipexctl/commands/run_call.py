@@ -40,7 +40,6 @@ from ipexctl.run.notify import check_notify
 from ipexctl.run.ranks import RankSet, parse_ranks
 from ipexctl.run.registry import FailedCall, RunRecord, RunRegistry, explain_foreign_run, save_failed_call
 from ipexctl.run.start.request import StartFailure, check_packages
-from ipexctl.run.start.resume import hosts_to_inspect
 from ipexctl.run.start.watcher import PlannedRun, RunWatcher, StartedRun
 from ipexctl.spec import RunSpec
 from ipexctl.text import format_count
@@ -115,7 +114,7 @@ def _on_hosts_left(
     spec: RunSpec, record: RunRecord, line: LaunchLine, typed: Collection[str], output: Output
 ) -> RunSpec:
     """The run on its hosts that answer. Raises a CallError if none does, or the run is alive."""
-    from ipexctl.api.before_run import on_hosts_left  # 0.2 s, for --resume alone
+    from ipexctl.run.start.resume import hosts_to_inspect, on_hosts_left  # for --resume alone
 
     with session_pool(line.targets, hosts=hosts_to_inspect(spec, record), quiet=True) as (pool, interrupt):
         found = on_hosts_left(spec, record, pool, output.print_note, typed=typed)

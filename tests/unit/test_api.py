@@ -8,19 +8,24 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from ipexctl.api import before_run
 from ipexctl.api import run as api
+from ipexctl.errors import Refusal
 from ipexctl.hosts.host import Host
 from ipexctl.launch.request import RankEnv
 from ipexctl.projects.layout import read_layout
 from ipexctl.projects.modules import Import
 from ipexctl.projects.requirement_files import find_requirement_files
+from ipexctl.run.start import first_install
+from ipexctl.run.start.pipeline import RunStart
 from ipexctl.run.start.request import StartFailure
-from ipexctl.run.start.watcher import PlannedRun, RunWatcher, StartedRun
+from ipexctl.run.start.watcher import RunWatcher, StartedRun
 from ipexctl.script_file import ProjectLocation, ScriptFile
+from ipexctl.stack.install_context import InstallRequest
+from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest
 from plan_helpers import changed, spec_of
 
 HERE = Host("localhost", "localhost")
@@ -32,10 +37,10 @@ STARTED: Any = StartedRun(RECORD, RECORD)
 class Recorded(RunWatcher):
     """Records the events; the run ends with this exit code."""
 
-    def __init__(self, code: int = 0, *, is_cancelled: bool = False) -> None:
+    def __init__(self, code: int = 0, *, is_cancelled: bool = False, agrees: bool = False) -> None:
         self.events: list[str] = []
         self.pool: Any = SimpleNamespace(cancel=SimpleNamespace(thrown=is_cancelled))
-        self._code = code
+        self._code, self._agrees = code, agrees
 
     @contextmanager
     def sessions(self) -> Iterator[Any]:
@@ -45,6 +50,9 @@ class Recorded(RunWatcher):
 
     def on_note(self, text: str) -> None:
         self.events.append(text)
+
+    def agrees_to_install(self, report: Any) -> bool:
+        return self._agrees
 
     def on_started(self, run: Any) -> None:
         self.events.append("started")
@@ -56,21 +64,21 @@ class Recorded(RunWatcher):
 
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the steps return, by the name of their function; the fakes of `start_run` and of `install_first`."""
-    found: dict[str, Any] = {"start_run": STARTED, "install_first": (), "probed": None}
+    """What the steps return, by the name of their function. `started`: the specs that were started."""
+    wanted: Any = InstallRequest(EnvRequest(StackRequest()), Sources(), ())
+    found: dict[str, Any] = {"start_run": STARTED, "install_first": wanted, "started": []}
 
-    def submit(*_: Any, probed: Any = (), **__: Any) -> Any:
-        found["probed"] = probed
+    def start_run(start: RunStart) -> Any:
+        found["started"].append(start.spec)
         return found["start_run"]
 
     def remove(*given: Any) -> None:
         given[-1].removed = True
 
-    monkeypatch.setattr("ipexctl.run.start.pipeline.start_run", submit)
-    monkeypatch.setattr("ipexctl.run.start.pipeline.plan_run", lambda spec, *_, **__: spec)
+    monkeypatch.setattr("ipexctl.run.start.pipeline.start_run", start_run)
+    monkeypatch.setattr("ipexctl.run.start.pipeline.plan_run", lambda start, **_: start.spec)
     monkeypatch.setattr("ipexctl.run.start.pipeline.remove_job_files", remove)
-    monkeypatch.setattr("ipexctl.run.start.upload.start_reading", lambda *_: None)
-    monkeypatch.setattr(before_run, "install_first", lambda *_, **__: found["install_first"])
+    monkeypatch.setattr(first_install, "install_first", lambda *_, **__: found["install_first"])
     return found
 
 
@@ -84,43 +92,101 @@ def test_secrets_are_removed_over_new_sessions_if_the_run_may_have_left_them(
     assert hasattr(watcher.pool, "removed") == bool(after)
 
 
-def test_a_dry_run_ends_before_the_first_step_that_changes_something(tmp_path: Path, answers: dict[str, Any]) -> None:
-    (tmp_path / "requirements.txt").write_text("torch==2.13\n")
-    layout = read_layout(tmp_path, tmp_path)
-    requirements = find_requirement_files(layout, tmp_path)
-    project = ProjectLocation(tmp_path, ".", ("train.py",), layout=layout, requirements=requirements)
-    watcher, spec = Recorded(), changed(SPEC, install=True, takes_own_requirements=True, project=project)
-    planned: Any = api.run(spec, watcher, dry_run=True)
+def test_a_dry_run_ends_before_the_first_step_that_changes_something(answers: dict[str, Any]) -> None:
+    """It plans the stack that the project's files ask for."""
+    answers["install_first"] = replace(answers["install_first"], torch="2.13")
+    watcher = Recorded()
+    planned: Any = api.run(changed(SPEC, install=True), watcher, dry_run=True)
     assert planned.asked.torch == "2.13"
     assert watcher.events == ["open", "close"]
-    assert answers["probed"] is None
+    assert answers["started"] == []
 
 
-def test_a_dry_run_of_an_install_fails_if_the_new_environment_cannot_have_a_module(
-    answers: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+class Hosts:
+    """What hosts without an environment, or with one, answer, and the installs that they got."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, is_there: bool, code: int = 0) -> None:
+        self.probes = 0
+        self.installs: list[bool] = []
+        self.report: Any = SimpleNamespace(
+            exit_code=code, refusal=Refusal("no wheel of it") if code else None, hosts=()
+        )
+        monkeypatch.setattr(first_install, "is_everywhere", lambda *_: is_there)
+        monkeypatch.setattr(first_install, "find_unchanged", lambda *_: None)
+        monkeypatch.setattr(first_install, "install", self._install)
+        monkeypatch.setattr("ipexctl.run.start.pipeline.gather_facts", self._gather)
+        monkeypatch.setattr("ipexctl.run.start.pipeline.ProjectUpload", lambda *_: Mock())
+        monkeypatch.setattr("ipexctl.run.start.pipeline.gather", lambda _, __, probe, **___: (probe(), self.context)[1])
+        self.context: Any = SimpleNamespace(
+            spec=SPEC, asked=SPEC.asked, hosts=(), facts={}, env=RankEnv("", name="default", is_installed=False)
+        )
+        monkeypatch.setattr(first_install, "ranks_on", lambda *_: None)
+
+    def _install(self, _: Any, request: Any, *__: Any, probed: Any) -> Any:
+        self.installs.append(request.dry_run)
+        return self.report
+
+    def _gather(self, *_: Any, **__: Any) -> tuple[str, ...]:
+        self.probes += 1
+        return ("facts",)
+
+
+def first(spec: Any, *, dry_run: bool = False, lacking: Any = None, agrees: bool = False) -> tuple[Any, RunStart]:
+    watcher = Recorded(agrees=agrees)
+    start = RunStart(spec, watcher.pool, watcher)
+    return first_install.install_first(start, watcher, lacking=lacking, dry_run=dry_run), start
+
+
+BARE = StartFailure("no environment", hosts=("a",), lacks_environment=True)
+INSTALL = changed(SPEC, install=True, packages=("frobnicate==9",))
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_dry_run_of_an_install_locks_and_ends_as_the_install_would(
+    is_there: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    hosts = Hosts(monkeypatch, is_there=is_there, code=2)
+    failed, _ = first(INSTALL, dry_run=True)
+    assert (failed.exit_code, "no wheel of it" in failed.reason) == (2, True)
+    hosts.report = SimpleNamespace(exit_code=0, refusal=None, hosts=())
+    planned, _ = first(INSTALL, dry_run=True)
+    assert isinstance(planned, InstallRequest)
+    assert hosts.installs == [True, True]
+
+
+@pytest.mark.parametrize(("agrees", "installs"), [(False, [True]), (True, [True, False])])
+def test_nothing_is_installed_on_bare_hosts_before_the_user_agrees(
+    agrees: bool, installs: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = Hosts(monkeypatch, is_there=False)
+    result, start = first(INSTALL, lacking=BARE, agrees=agrees)
+    assert hosts.installs == installs
+    assert isinstance(result, InstallRequest) is agrees
+    assert agrees or "ipexctl run --install" in result.fix
+    assert hosts.probes == 1, "the checks and the install use the same facts"
+    start.probe()
+    assert hosts.probes == 1 + agrees, "an install changes them"
+
+
+def test_facts_that_still_hold_after_an_install_are_not_gathered_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = Hosts(monkeypatch, is_there=True)
+    wanted, start = first(changed(SPEC, install=True))
+    assert isinstance(wanted, InstallRequest)
+    start.probe()
+    assert (hosts.probes, hosts.installs) == (1, [])
+
+
+def test_an_install_is_refused_if_the_new_environment_cannot_have_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
     """The modules of packages that the call names are not known before the install."""
-    plan: Any = SimpleNamespace(project=None, _replace=lambda **_: None)
-    checks = list[bool]()
-    context: Any = SimpleNamespace(
-        spec=replace(
-            SPEC, project=ProjectLocation(Path(), ".", (), ScriptFile("x.py", imports=(Import("frobnicate", 1),)))
-        ),
-        asked=SPEC.asked._replace(sync=True),
-        facts={},
-        env=RankEnv("python", name="default", is_installed=False),
-    )
-
-    def planned(*_: Any, checks_script: bool) -> Any:
-        checks.append(checks_script)
-        return PlannedRun(plan, context)
-
-    monkeypatch.setattr("ipexctl.run.start.pipeline.plan_run", planned)
-    monkeypatch.setattr(before_run, "with_left_out", lambda *_: None)
-    failed: Any = api.run(changed(SPEC, install=True), Recorded(), dry_run=True)
-    assert "frobnicate" in failed.reason
-    assert isinstance(api.run(changed(SPEC, install=True, packages=("peft",)), Recorded(), dry_run=True), PlannedRun)
-    assert checks == [True, False]
+    hosts = Hosts(monkeypatch, is_there=False)
+    script = ScriptFile("x.py", imports=(Import("frobnicate", 1),))
+    spec = changed(SPEC, install=True, sync=True, project=ProjectLocation(Path(), ".", (), script))
+    hosts.context.spec, hosts.context.asked = spec, spec.asked
+    for dry_run in (True, False):
+        failed, _ = first(spec, dry_run=dry_run)
+        assert "frobnicate" in failed.reason
+    assert hosts.installs == []
+    assert isinstance(first(changed(spec, packages=("peft",)))[0], InstallRequest)
 
 
 @pytest.mark.parametrize(("is_cancelled", "last"), [(False, "started"), (True, "follow")])
@@ -137,14 +203,7 @@ def test_nothing_starts_if_the_install_fails(failed: Any, answers: dict[str, Any
     watcher, spec = Recorded(), changed(SPEC, install=True)
     answers["install_first"] = failed
     assert api.run(spec, watcher) == failed
-    assert answers["probed"] is None
-
-
-def test_facts_that_still_hold_after_an_install_are_not_gathered_again(answers: dict[str, Any]) -> None:
-    facts: Any = ("facts of localhost",)
-    answers["install_first"] = facts
-    api.run(changed(SPEC, install=True), Recorded())
-    assert answers["probed"] == facts
+    assert answers["started"] == []
 
 
 def test_a_run_that_did_not_start_is_not_followed(answers: dict[str, Any]) -> None:
@@ -188,6 +247,6 @@ def test_a_found_file_of_requirements_counts_with_all_that_it_reads_or_not_at_al
     requirements = find_requirement_files(layout, tmp_path)
     project = ProjectLocation(tmp_path, ".", ("train.py",), layout=layout, requirements=requirements)
     spec = changed(SPEC, install=True, takes_own_requirements=True, project=project)
-    request = before_run.request_of_run(spec, notes.append)
+    request = first_install.request_of_run(spec, notes.append)
     assert bool(request.files) is is_taken
     assert is_taken or any(f"{tmp_path}/{open_to_all}" in note for note in notes)

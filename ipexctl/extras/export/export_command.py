@@ -86,12 +86,12 @@ def shell(*, ctx: typer.Context, line: LaunchLine) -> None:
 
 
 def _plan(ctx: typer.Context, line: LaunchLine) -> tuple[RunSpec, PlannedRun]:
-    """Plan as a dry run does, without checking logins between the hosts: a script names the logins that it needs."""
-    from ipexctl.run.start.pipeline import plan_run  # 0.2 s, which help does not need
+    """Plan as a dry run does."""
+    from ipexctl.run.start.pipeline import RunStart, plan_run  # 0.2 s, which help does not need
 
     spec = read_launch_call(ctx, line, is_export=True)
     with session_pool(line.targets, line.output) as (pool, interrupt):
-        planned = plan_run(spec, pool, PrintedStart(line.output), "by-hand")
+        planned = plan_run(RunStart(spec, pool, PrintedStart(line.output)), "by-hand")
         if isinstance(planned, PlannedRun):
             return spec, planned
     raise interrupt.or_exit(refuse_plan(planned.with_call_options(spec.options), line.output, SCHEMA))

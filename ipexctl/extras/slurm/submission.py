@@ -17,10 +17,8 @@ import shlex
 import tarfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -41,16 +39,13 @@ from ipexctl.remote.session import CapturedOutput, capture
 from ipexctl.run.pending import mark_pending
 from ipexctl.run.registry import RunRecord, RunRegistry, new_id, new_record
 from ipexctl.run.start.begin import File, clean_up, packed
-from ipexctl.run.start.context import gather
+from ipexctl.run.start.pipeline import RunStart
 from ipexctl.run.start.project import files_in_other_generations
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.script_imports import check_script, with_environment
-from ipexctl.run.start.upload import begin_query, release_tree, start_reading, upload_project
 from ipexctl.run.start.watcher import StartWatcher
 from ipexctl.spec import RunSpec
 from ipexctl.sync.path_notes import note_secret_files
-from ipexctl.sync.project import Project
-from ipexctl.sync.project_sync import ProjectSync
 from ipexctl.text import printable
 
 MODULES: Final = (
@@ -124,33 +119,31 @@ class Submission:
         """The host of the spec is the login node."""
         self.spec, self.queue, self.pool, self.watcher = spec, queue, pool, watcher
         (self.login,) = spec.hosts
+        of_login = replace(spec, asked=spec.asked._replace(iface=None))  # --iface is for the nodes of the job
+        self.start = RunStart(of_login, pool, watcher)
 
     def plan(self) -> BatchScript | StartFailure:
         try:
-            query = self._begin_query(start_reading(self.spec, self.watcher.on_step), None)
+            self.start.project.compare(lease=None)
             context = self._context(dry_run=True)
             self._check_programs(context)
-            tree, _ = upload_project(query, context, self.watcher.on_step)
+            tree, _ = self.start.project.upload(context)
             return self._script("RUN", context, tree, "0" * 32)
         except StartError as error:
             return error.failure.with_call_options(self.spec.options)
 
     def submit(self) -> RunRecord | StartFailure:
         run, registry, unreached = new_id(self.spec.asked.script, time.time()), RunRegistry(), set[str]()
+        project = self.start.project
         note_secret_files(self.spec.secret_files)
         try:
             with mark_pending(registry.directory, run, unreached), ExitStack() as undo:
-                reading = start_reading(self.spec, self.watcher.on_step)
-                query = self._begin_query(reading, run)
-                if query is not None:
-                    release = partial(release_tree, query, self.spec, self.pool, lease=run)
-                    undo.callback(lambda: unreached.update(release()))
+                project.compare(lease=run)
+                undo.callback(lambda: unreached.update(project.release()))
                 context = self._context()
                 has_package = self._check_programs(context)
                 self._check_script(context)
-                if reading is not None:
-                    reading.result()
-                tree, _ = upload_project(query, context, self.watcher.on_step)
+                tree, _ = project.upload(context)
                 if self.spec.asked.sync and (
                     text := files_in_other_generations(tree, self.spec.project, registry.all())
                 ):
@@ -174,15 +167,11 @@ class Submission:
             return error.failure.with_call_options(self.spec.options)
         return record
 
-    def _begin_query(self, reading: Future[Project] | None, lease: str | None) -> Future[ProjectSync] | None:
-        of_login = replace(self.spec, asked=self.spec.asked._replace(iface=None))  # --iface is for the nodes of the job
-        return begin_query(reading, of_login, self.pool, lease=lease)
-
     def _clean(self, script: str) -> frozenset[str]:
         return clean_up(self.spec.hosts, script, self.pool)
 
     def _context(self, *, dry_run: bool = False) -> Gathered:
-        context = gather(self.spec, self.pool, dry_run=dry_run)
+        context = self.start.gather(dry_run=dry_run)
         for text in context.notes:
             self.watcher.on_note(text)
         return context

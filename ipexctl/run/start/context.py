@@ -6,18 +6,20 @@ install would choose. Nothing is changed here.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import wait
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import replace
+from typing import Any
 
 from ipexctl.errors import Refusal
 from ipexctl.facts.facts import Facts, addresses_among
-from ipexctl.facts.gather import HostFacts, gather_facts
+from ipexctl.facts.gather import HostFacts
 from ipexctl.facts.software import running_pythons, ways_to_python
 from ipexctl.hosts.host import Host, check_same_home
 from ipexctl.hosts.nodeset import fold
 from ipexctl.hugging_face import hf_home
 from ipexctl.launch.hub_settings import CACHES, OFFLINE_NAMES
+from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.request import EarlierCheck, Gathered, RankEnv, common_python
 from ipexctl.limits import PATHS_CHECK
 from ipexctl.node.common.fix import Fix
@@ -42,14 +44,13 @@ from ipexctl.text import printable
 def gather(
     spec: RunSpec,
     pool: SessionPool,
+    probe: Callable[[], Sequence[HostFacts]],
     *,
     dry_run: bool = False,
     before_install: bool = False,
-    probed: Sequence[HostFacts] = (),
 ) -> Gathered:
-    """Ask all hosts at once. Raises a StartError. `probed`: facts gathered before. With `dry_run`, an environment that
-    no host has is planned as `ipexctl install` would make it; with `before_install`, it is only a Python that all
-    hosts have, or none.
+    """Ask all hosts at once. Raises a StartError. With `dry_run`, an environment that no host has is planned as
+    `ipexctl install` would make it; with `before_install`, it is only a Python that all hosts have, or none.
     """
     hosts = spec.hosts
     node0, *others = hosts
@@ -62,11 +63,9 @@ def gather(
         lambda: read_earlier_check(pool.session(node0), spec.asked.home, pool.cancel) if others else EarlierCheck(),
         "earlier check",
     )
-    # All answers are read before a failure is raised: an abandoned gather cancels the pool, and so a whole playbook.
-    probed = probed or tuple(gather_facts(hosts, pool, home=spec.asked.home, timeout=spec.timeout))
-    wait((paths,))
-    wait((of_hub,))
-    wait((earlier_check,))
+    probed = probe()
+    questions: tuple[Future[Any], ...] = (paths, of_hub, earlier_check)
+    wait(questions)  # before a failure is raised
     facts = complete_facts(hosts, probed)
     home = next(host_facts.home.path for host_facts in facts.values() if host_facts.home)
     addresses = addresses_among(hosts, facts, spec.asked.iface) if others else {}
@@ -103,6 +102,15 @@ def gather(
         job,
         time_left.result(),
     )
+
+
+def likely_nodes(spec: RunSpec) -> Sequence[Host]:
+    """Node0 and the hosts that get ranks, as far as known before they are contacted."""
+    hosts = spec.hosts
+    share = distribute_ranks(hosts, spec.asked.n, spec.asked.ppn, 1)
+    if isinstance(share, Refusal):
+        return hosts
+    return [host for host, count in zip(hosts, share.counts, strict=True) if count or host is hosts[0]]
 
 
 def complete_facts(hosts: Sequence[Host], answers: Iterable[HostFacts]) -> dict[str, Facts]:
@@ -231,14 +239,6 @@ def planned_environment(
         stacks=tuple(candidate.row.name for candidate in candidates),
     )
     return env, (note,)
-
-
-def is_everywhere(answers: Iterable[HostFacts], env: str) -> bool:
-    return all(
-        answer.facts is not None
-        and any(env in (entry.name, *entry.names) and entry.runs for entry, _ in records_of(answer.facts))
-        for answer in answers
-    )
 
 
 _READ: frozenset[str] = frozenset(

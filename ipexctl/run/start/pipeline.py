@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import PurePosixPath
 
 from ipexctl.errors import Refusal
-from ipexctl.facts.gather import HostFacts
+from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.facts.live_runs import CallDetails
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
@@ -40,10 +40,9 @@ from ipexctl.run.local_copy import read_final_status
 from ipexctl.run.pending import clear_pending, mark_pending
 from ipexctl.run.prune_runs import prune_local, read_limits
 from ipexctl.run.registry import RunRecord, RunRegistry, new_id, new_record, read_given_id
-from ipexctl.run.start.before_install import likely_nodes
 from ipexctl.run.start.begin import Launch, clean_up
 from ipexctl.run.start.connection_checks import check_connectivity
-from ipexctl.run.start.context import gather
+from ipexctl.run.start.context import gather, likely_nodes
 from ipexctl.run.start.exclusive import HostLocks, Obstacles, lock_hosts, refusal
 from ipexctl.run.start.path_checks import check_data, unsynced_arguments
 from ipexctl.run.start.project import files_in_other_generations, find_commit
@@ -64,20 +63,46 @@ from ipexctl.run.start.start_notes import (
     resume_note,
     script_notes,
 )
-from ipexctl.run.start.upload import begin_query, refuse_lost_checkpoint, release_tree, start_reading, upload_project
+from ipexctl.run.start.upload import ProjectUpload
 from ipexctl.run.start.watcher import PlannedRun, StartedRun, StartWatcher
 from ipexctl.run.unsent import unsent_note
 from ipexctl.run.windows import earlier_memory
 from ipexctl.spec import RunSpec
 from ipexctl.sync.path_notes import note_secret_files
-from ipexctl.sync.project import Project
-from ipexctl.sync.project_sync import ProjectSync
 
 
-class _Start:
+class RunStart:
+    """One call that starts or plans a run, and what it knows of the project and the hosts, each read once."""
+
     def __init__(self, spec: RunSpec, pool: SessionPool, watcher: StartWatcher) -> None:
         self.spec, self.pool, self.watcher = spec, pool, watcher
         self._noted = set[str]()
+        self._project: ProjectUpload | None = None
+        self._probed: tuple[HostFacts, ...] = ()
+
+    @property
+    def project(self) -> ProjectUpload:
+        if self._project is None:
+            self._project = ProjectUpload(self.spec, self.pool, self.watcher.on_step)
+        return self._project
+
+    def probe(self) -> tuple[HostFacts, ...]:
+        """All answers: an abandoned gather cancels the pool, and so a whole playbook."""
+        spec = self.spec
+        self._probed = self._probed or tuple(
+            gather_facts(spec.hosts, self.pool, home=spec.asked.home, timeout=spec.timeout)
+        )
+        return self._probed
+
+    def forget_hosts(self) -> None:
+        self._probed = ()
+
+    def forget(self) -> None:
+        """The project and the hosts may have changed."""
+        self._project, self._probed = None, ()
+
+    def gather(self, *, dry_run: bool = False, before_install: bool = False) -> Gathered:
+        return gather(self.spec, self.pool, self.probe, dry_run=dry_run, before_install=before_install)
 
     def note(self, text: str) -> None:
         """Once. Each command to type in it gets the options of the call."""
@@ -99,21 +124,17 @@ class _Undo(ExitStack):
         self.callback(lambda: self.unreached.update(clean()))
 
 
-def plan_run(
-    spec: RunSpec, pool: SessionPool, watcher: StartWatcher, run: str = "RUN", *, checks_script: bool = False
-) -> PlannedRun | StartFailure:
+def plan_run(start: RunStart, run: str = "RUN", *, checks_script: bool = False) -> PlannedRun | StartFailure:
     """The steps of `start_run` up to the first that changes something, for --dry-run and export. `checks_script`: look
     for the script's modules in an environment that exists."""
+    spec, project = start.spec, start.project
     try:
         with ExitStack() as at_end:
-            reading = start_reading(spec, watcher.on_step)
-            query = begin_query(reading, spec, pool, lease=None)
-            if query is not None:
-                at_end.callback(wait, (query,))
-            start = _Start(spec, pool, watcher)
-            context, plan = _plan(start, query, run, dry_run=True)
-            tree, _ = upload_project(query, context, watcher.on_step)
-            if checks_script and context.env.is_installed and (text := _check_script(start, context, plan, reading)):
+            project.compare(lease=None)
+            at_end.callback(project.release)
+            context, plan = _plan(start, run, dry_run=True)
+            tree, _ = project.upload(context)
+            if checks_script and context.env.is_installed and (text := _check_script(start, context, plan)):
                 start.note(text)
             notes = (*notes_on(plan.other_runs, time.time()), *plan.notes)
             plan = _in_tree(plan._replace(notes=tuple(map(spec.options.apply, notes))), tree, spec)
@@ -122,84 +143,65 @@ def plan_run(
         return error.failure
 
 
-def start_run(
-    spec: RunSpec,
-    pool: SessionPool,
-    watcher: StartWatcher,
-    *,
-    reading: Future[Project] | None = None,
-    probed: Sequence[HostFacts] = (),
-) -> StartedRun | StartFailure:
-    """Start a run. It is in the registry before its first rank lives. `probed`: facts that were just gathered."""
-    start = _Start(spec, pool, watcher)
-    try:
-        return _start_once(start, reading, probed)
-    except StartError as error:
-        return error.failure
-
-
 class _OtherRunBegan(StartError):
     """A run without --exclusive began on the hosts although this call holds their locks."""
 
 
-def _start_once(start: _Start, reading: Future[Project] | None, probed: Sequence[HostFacts]) -> StartedRun:
-    """Raises a StartError; then nothing of the run is left."""
+def start_run(start: RunStart) -> StartedRun | StartFailure:
+    """Start a run. It is in the registry before its first rank lives; of one that does not start, nothing is left."""
     spec, registry = start.spec, RunRegistry()
     run = read_given_id(os.environ)
     if not run or registry.knows(run):  # another run of the same job
         run = new_id(spec.asked.script, time.time())
     note_secret_files(spec.secret_files)
     with ExitStack() as at_end:
-        locks = _lock_hosts(start, run, at_end)
-        while True:
-            if locks is not None and locks.has_waited:
-                reading, probed = None, ()  # the project and the hosts may have changed since
-            try:
-                return _start_locked(start, run, locks, reading, probed)
-            except _OtherRunBegan:
-                assert locks is not None
-                locks.wait_until_free()
-                locks.has_waited = True
+        try:
+            locks = _lock_hosts(start, run, at_end)
+            while True:
+                try:
+                    return _start_locked(start, run, locks)
+                except _OtherRunBegan:
+                    assert locks is not None
+                    locks.wait_until_free()
+                    start.forget()
+        except StartError as error:
+            return error.failure
 
 
-def _start_locked(
-    start: _Start,
-    run: str,
-    locks: HostLocks | None,
-    reading: Future[Project] | None,
-    probed: Sequence[HostFacts],
-) -> StartedRun:
-    spec, pool, on_step = start.spec, start.pool, start.watcher.on_step
+def _start_locked(start: RunStart, run: str, locks: HostLocks | None) -> StartedRun:
+    """Raises a StartError; then nothing of the run is left."""
+    spec, pool, project = start.spec, start.pool, start.project
     registry, undo, retention = RunRegistry(), _Undo(), read_limits(os.environ)
     with mark_pending(registry.directory, run, undo.unreached), undo:
         began = time.monotonic()
-        reading = reading or start_reading(spec, on_step)
-        query = begin_query(reading, spec, pool, lease=run)
-        if query is not None:
-            undo.on_hosts(partial(release_tree, query, spec, pool, lease=run))
-        context, plan = _plan(start, query, run, locks=locks, probed=probed)
+        project.compare(lease=run)
+        undo.on_hosts(project.release)
+        context, plan = _plan(start, run, locks=locks)
 
-        _refuse_bad_project(reading, wait_for_it=False)  # then the hosts need no check
-        preflight = _begin_preflight(start, context, plan, undo, reading)
-        _refuse_bad_project(reading)  # while no host has a file of the run
+        project.content(waits=False)  # refused by now: the hosts need no check
+        preflight = _begin_preflight(start, context, plan, undo)
+        content = project.content()  # while no host has a file of the run
         record = new_record(context, plan, pool.connector.options)
         undo.callback(registry.remove, run)
         launch = Launch(record, pool, retention)
         launch.start_supervisor()
         undo.on_hosts(launch.abandon)
 
-        tree, upload_seconds = upload_project(query, context, on_step, preflight)
-        arguments = {} if reading is None else unsynced_arguments(spec, reading.result().manifest, tree)
+        tree, upload_seconds = project.upload(context, preflight)
+        arguments = {} if content is None else unsynced_arguments(spec, content.manifest, tree)
         notes = check_data(spec, tree, pool, arguments)
-        if reading is not None:
-            notes += unsent_note(spec, reading.result())
+        if content is not None:
+            notes += unsent_note(spec, content)
         for text in notes:
             start.note(text)
         records = registry.all()
         if spec.asked.sync and (text := files_in_other_generations(tree, spec.project, records)):
             start.note(text)
         plan = _in_tree(plan, tree, spec)
-        refuse_lost_checkpoint(spec, record.nodes, plan, pool, registry)
+        if spec.asked.resumed:
+            from ipexctl.run.start.resume import refuse_lost_checkpoint  # most runs begin anew
+
+            refuse_lost_checkpoint(spec, record.nodes, plan, pool, registry)
         if apart := check_resumed(record.nodes, spec, plan, pool, records):
             start.note(resume_note(apart))
             plan = plan._replace(apart=apart)
@@ -212,7 +214,13 @@ def _start_locked(
 
         connectivity = preflight.result()
         clear_pending(registry.directory, run)  # from here on, node0 knows whether the run lives
-        _start_launcher(launch, connectivity, spec.notify, undo)
+        try:
+            launch.start_launcher(connectivity, spec.notify)
+        except StartError as error:
+            if error.failure.is_unsure:
+                undo.pop_all()  # it may run
+            raise
+        undo.pop_all()
         if locks is not None:
             locks.leave(record.rundir)
     run_in_background(lambda: prune_local(registry, retention), "prune")
@@ -221,22 +229,13 @@ def _start_locked(
     return StartedRun(record, launch)
 
 
-def _plan(
-    start: _Start,
-    query: Future[ProjectSync] | None,
-    run: str,
-    *,
-    locks: HostLocks | None = None,
-    probed: Sequence[HostFacts] = (),
-    dry_run: bool = False,
-) -> tuple[Gathered, Plan]:
+def _plan(start: RunStart, run: str, *, locks: HostLocks | None = None, dry_run: bool = False) -> tuple[Gathered, Plan]:
     """Raises a StartError, and a UserError for ranks to show that do not exist."""
     spec = start.spec
-    context = gather(spec, start.pool, dry_run=dry_run, probed=probed)
+    context = start.gather(dry_run=dry_run)
     notes = list(context.notes)
     if dry_run:
-        if query is not None:
-            query.result()  # the project is named before any note
+        start.project.content()  # named before any note
         while notes:  # also for a run that is refused
             start.note(notes.pop(0))
     context = replace(context, earlier_memory=earlier_memory(spec.project.root, spec.asked.script))
@@ -259,13 +258,15 @@ def _plan(
 # Other runs
 
 
-def _lock_hosts(start: _Start, run: str, at_end: ExitStack) -> HostLocks | None:
+def _lock_hosts(start: RunStart, run: str, at_end: ExitStack) -> HostLocks | None:
     spec = start.spec
     if not spec.asked.is_exclusive:
         return None
     call = CallDetails(identify_caller(os.environ), spec.asked.script, spec.asked.tag or "")
     locks = lock_hosts(likely_nodes(spec), run, spec.asked.wait, start.pool, start.watcher.on_step, call)
     at_end.callback(locks.release)
+    if locks.has_waited:
+        start.forget()
     if locks.hiding:
         start.note(
             f"{fold(locks.hiding)}: /proc hides the processes of other accounts (hidepid), so that their runs are not "
@@ -282,12 +283,6 @@ def _check_alone(plan: Plan, locks: HostLocks) -> None:
         locked = {host.name for host in locks.hosts}
         error = _OtherRunBegan if any(locked.intersection(other.hosts) for other in running) else StartError
         raise error(refusal(Obstacles(running), now=time.time()))
-
-
-def _refuse_bad_project(reading: Future[Project] | None, *, wait_for_it: bool = True) -> None:
-    """Raise the UserError of a project that cannot be sent; without `wait_for_it`, only if it is known by now."""
-    if reading is not None and (wait_for_it or reading.done()):
-        reading.result()
 
 
 # Plan: pure
@@ -340,21 +335,17 @@ def _in_tree(plan: Plan, tree: str, spec: RunSpec) -> Plan:
 # Preflight
 
 
-def _begin_preflight(
-    start: _Start, context: Gathered, plan: Plan, undo: _Undo, reading: Future[Project] | None
-) -> Future[ConnectivityRecord | None]:
-    preflight = run_in_background(partial(_preflight, start, context, plan, reading), "preflight")
+def _begin_preflight(start: RunStart, context: Gathered, plan: Plan, undo: _Undo) -> Future[ConnectivityRecord | None]:
+    preflight = run_in_background(partial(_preflight, start, context, plan), "preflight")
     undo.callback(wait, (preflight,))  # its notes come before the answer of the call
     return preflight
 
 
-def _preflight(
-    start: _Start, context: Gathered, plan: Plan, reading: Future[Project] | None
-) -> ConnectivityRecord | None:
+def _preflight(start: RunStart, context: Gathered, plan: Plan) -> ConnectivityRecord | None:
     nodes = context.nodes_of(plan)
     connectivity = run_in_background(lambda: check_connectivity(nodes, context, start.pool), "connectivity")
     try:
-        text = _check_script(start, context, plan, reading)
+        text = _check_script(start, context, plan)
     except StartError:
         connectivity.result()  # raises the failure of a connection, which comes first
         raise
@@ -363,28 +354,14 @@ def _preflight(
     return connectivity.result()
 
 
-def _check_script(start: _Start, context: Gathered, plan: Plan, reading: Future[Project] | None) -> str:
+def _check_script(start: RunStart, context: Gathered, plan: Plan) -> str:
     script = start.spec.project.script
     if script is None or not start.spec.asked.sync:
         return ""
     script = with_environment(script, context)
-    if reading is not None:
-        script = with_sent_files(script, [entry.path for entry in reading.result().manifest.entries])
+    if (content := start.project.content()) is not None:
+        script = with_sent_files(script, [entry.path for entry in content.manifest.entries])
     return check_script(context.nodes_of(plan), context.env.python, script, start.pool)
-
-
-# Start
-
-
-def _start_launcher(launch: Launch, connectivity: ConnectivityRecord | None, notify: str, undo: _Undo) -> None:
-    """Start the ranks. From then on nothing is undone, even if it is unclear whether the run started."""
-    try:
-        launch.start_launcher(connectivity, notify)
-    except StartError as error:
-        if error.failure.is_unsure:
-            undo.pop_all()
-        raise
-    undo.pop_all()
 
 
 # Afterwards

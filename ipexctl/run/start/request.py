@@ -51,7 +51,7 @@ class StartFailure(Refusal):
 
 
 class StartError(Exception):
-    """Raised by the steps of a start; `plan_run`, `start_run` and `check_before_install` return its failure."""
+    """Raised by the steps of a start; `plan_run`, `start_run` and `install_first` return its failure."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.reason)

@@ -1,23 +1,33 @@
-"""`run --resume`: plans a run anew on the hosts that are left. Pure. A run is alive if any host shows a process of it.
-An unreachable host is left out. Each host keeps its number of ranks, and scripts get the
-world size of the very first run, whose global batch they keep.
+"""`run --resume`: plans a run anew on the hosts that are left, and refuses one whose checkpoint is lost. A run is alive
+if any host shows a process of it. An unreachable host is left out. Each host keeps its number of ranks, and scripts get
+the world size of the very first run, whose global batch they keep.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import posixpath
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from ipexctl.errors import Refusal, UserError
+from ipexctl.errors import CallError, Refusal, UserError
 from ipexctl.facts.live_runs import HostSnapshot
-from ipexctl.hosts.host import Host
+from ipexctl.hosts.host import Host, quote
 from ipexctl.hosts.nodeset import fold
-from ipexctl.node.common.fix import Fix
+from ipexctl.limits import PATHS_CHECK
+from ipexctl.node.common.fix import Fix, ipexctl_command
+from ipexctl.node.common.plan import Plan
+from ipexctl.node.files.checkpoint_report import HostCopies, read_host_copies
+from ipexctl.node.files.checkpoint_units import plan_exchange
+from ipexctl.remote.connector import SessionPool
+from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
-from ipexctl.run.registry import RunRecord
-from ipexctl.run.start.request import refuse_bad_rank_counts
-from ipexctl.spec import RunSpec
+from ipexctl.remote.session import Session
+from ipexctl.run.local_copy import read_copy
+from ipexctl.run.registry import RunRecord, RunRegistry
+from ipexctl.run.start.exclusive import inspect_hosts
+from ipexctl.run.start.request import StartError, StartFailure, refuse_bad_rank_counts
+from ipexctl.spec import RunSpec, TypedCall
 from ipexctl.text import format_count
 
 NO_ANSWER: Final = (Unreachable, TimedOut)
@@ -31,6 +41,22 @@ def refuse_job(record: RunRecord) -> None:
         )
 
 
+def on_hosts_left(
+    spec: RunSpec, record: RunRecord, pool: SessionPool, on_note: Callable[[str], None], *, typed: Collection[str] = ()
+) -> RunSpec:
+    """`typed`: options of this call, not of the run. Raises a CallError if no host answers, or the run is alive."""
+    outcomes = inspect_hosts(hosts_to_inspect(spec, record), pool)
+    snapshots = {outcome.host.name: outcome.error or outcome.result for outcome in outcomes}
+    found = resumed_spec(spec, record, snapshots, typed)
+    if isinstance(found, Refusal):
+        raise CallError(found.reason, fix=spec.options.apply(found.fix), exit_code=found.exit_code)
+    for host in spec.hosts:
+        if isinstance(error := snapshots[host.name], HostError) and host not in found.hosts:
+            on_note(f"{host.name} is left out: {error.reason}")
+    on_note(f"run {record.id} starts over on {fold(host.name for host in found.hosts)}")
+    return found
+
+
 def hosts_to_inspect(spec: RunSpec, record: RunRecord) -> tuple[Host, ...]:
     """The hosts of the call, and the run's node0 if the call leaves that out."""
     known = {host.name for host in spec.hosts}
@@ -42,7 +68,7 @@ def resumed_spec(
 ) -> RunSpec | Refusal:
     """`snapshots`: by the name of each of `hosts_to_inspect`. `typed`: the options besides --resume.
 
-    Raises a UserError for options that do not fit the hosts.
+    Raises a UserError for options that do not fit the hosts. Pure.
     """
     asked, node0 = spec.asked, record.node0.name
     alive = [
@@ -87,3 +113,54 @@ def resumed_spec(
 
 def _has_run(snapshot: HostSnapshot, run: str) -> bool:
     return any(live.run == run for live in snapshot.runs.runs)
+
+
+_HOSTS: Final = frozenset(("-H", "--hostfile", "--hosts", "-c", "--cluster", "-l", "--limit"))
+
+
+def refuse_lost_checkpoint(
+    spec: RunSpec, nodes: Sequence[Host], plan: Plan, pool: SessionPool, registry: RunRegistry
+) -> None:
+    """Raise a StartError if the resumed run had a checkpoint, and every host says that it has no complete one."""
+    asked = spec.asked
+    path, cwd, home = asked.checkpoint, plan.cwd, plan.home
+    records = [read_copy(registry.directory / run) for run in asked.resumed]
+    if not path or not any(record is not None and record.status.has_checkpoint for record in records):
+        return
+    tree = "" if posixpath.isabs(path) else posixpath.relpath(cwd, f"{home}/code").partition("/")[0]
+    request = {"path": posixpath.join(cwd, path), "home": home, "tree": tree}
+
+    def ask(host: Host, session: Session) -> HostCopies:
+        del host
+        reply = call(
+            session, "files.checkpoint", "find", request, label="look for checkpoints", timeout=PATHS_CHECK,
+            cancel=pool.cancel,
+        )  # fmt: skip
+        try:
+            return read_host_copies(reply.record("report"), posixpath.basename(path))
+        except (ValueError, TypeError, KeyError):
+            raise HostError("its list of checkpoints cannot be read", Fix("`ipexctl doctor`")) from None
+
+    reports = {done.host.name: done.result for done in pool.each(nodes, ask)}
+    found = {name: report for name, report in reports.items() if report is not None}
+    if len(found) == len(reports) and not any(plan_exchange(found).known.values()):
+        away = [name for name in registry.find(asked.resumed[-1]).hosts if name not in reports]
+        raise StartError(lost_checkpoint(path, asked.resumed[-1], list(reports), away, spec.typed))
+
+
+def lost_checkpoint(path: str, run: str, hosts: Sequence[str], away: Collection[str], typed: TypedCall) -> StartFailure:
+    """Why the run is not resumed, with the line that begins at the first step. Pure."""
+    options = list(typed.options)
+    for at in reversed(range(len(options))):  # the hosts that answer replace those in the first call
+        name = options[at].partition("=")[0]
+        if name in _HOSTS or (name[:2] in _HOSTS and not name.startswith("--")):
+            del options[at : at + 2 if options[at] in _HOSTS else at + 1]
+    anew = Fix("to start over: {call}", call=ipexctl_command("run", *options, argv=typed.words))
+    return StartFailure(
+        f"run {run} had a checkpoint in {quote(path)}, but there is no complete copy on {fold(hosts)}",
+        Fix("when {hosts} answers again: `ipexctl run --resume {run}`; {anew}", hosts=fold(away), run=run, anew=anew)
+        if away
+        else anew,
+        tuple(away),
+        2,
+    )

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from ipexctl.api.before_run import request_of_run, with_left_out
 from ipexctl.errors import UserError
 from ipexctl.node.common.fix import ipexctl_command
 from ipexctl.node.common.plan import PlannedProject
 from ipexctl.option_declaration import NO_OPTIONS
+from ipexctl.run.start.first_install import request_of_run, with_left_out
 from ipexctl.run.start.project import describe_project, locate_project
 from ipexctl.run.start.request import StartError
 from ipexctl.run.start.script_imports import check_own_modules

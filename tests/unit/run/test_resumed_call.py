@@ -26,8 +26,7 @@ from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
 from ipexctl.run.registry import RunRegistry
 from ipexctl.run.start.request import StartError
-from ipexctl.run.start.resume import resumed_spec
-from ipexctl.run.start.upload import lost_checkpoint, refuse_lost_checkpoint
+from ipexctl.run.start.resume import lost_checkpoint, refuse_lost_checkpoint, resumed_spec
 from ipexctl.script_file import ProjectLocation
 from ipexctl.spec import RunSpec, TypedCall
 from message_data import missing

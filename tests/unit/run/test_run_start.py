@@ -31,8 +31,7 @@ from ipexctl.run.prune_runs import RetentionLimits
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.start import pipeline
 from ipexctl.run.start.begin import Launch, in_rank_files
-from ipexctl.run.start.context import gather
-from ipexctl.run.start.pipeline import hosts_with_job_files
+from ipexctl.run.start.pipeline import RunStart, hosts_with_job_files
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.watcher import StartWatcher
 from ipexctl.script_file import ProjectLocation
@@ -323,7 +322,7 @@ def test_a_start_that_fails_waits_for_its_checks(monkeypatch: pytest.MonkeyPatch
         raise StartError(StartFailure("no"))
 
     fakes: dict[str, Callable[..., object]] = {
-        "start_reading": lambda *_: None,
+        "ProjectUpload": lambda *_: Mock(release=frozenset),
         "gather": lambda *_, **__: Gathered(replace(REQUEST, hosts=HOSTS), {}, {}, "/h", RankEnv("python3")),
         "make_plan": lambda *_: Mock(other_runs=(), hosts=(), names=()),
         "_preflight": check,
@@ -333,7 +332,7 @@ def test_a_start_that_fails_waits_for_its_checks(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(pipeline, name, fake)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     spec = replace(REQUEST, hosts=HOSTS, project=ProjectLocation(tmp_path, "", ("train.py",)))
-    assert isinstance(pipeline.start_run(spec, Mock(), StartWatcher()), StartFailure)
+    assert isinstance(pipeline.start_run(RunStart(spec, Mock(), StartWatcher())), StartFailure)
     assert ended == ["checks"]
 
 
@@ -345,13 +344,13 @@ def test_a_run_that_began_after_the_locks_is_waited_for(
     others = [OtherRun("other-1", "alice", "running", (host,), {}, {}, None, None)]
     locks = Mock(hosts=HOSTS, hiding=(), has_waited=False)
     locks.wait_until_free.side_effect = others.clear
-    readings: list[object] = []
+    read = Mock(return_value=Mock(release=frozenset))
 
     def went_on(*_: object) -> None:
         raise StartError(StartFailure("went on"))
 
     fakes: dict[str, Callable[..., object]] = {
-        "start_reading": lambda *_: readings.append(0),
+        "ProjectUpload": read,
         "gather": lambda *_, **__: Gathered(replace(REQUEST, hosts=HOSTS), {}, {}, "/h", RankEnv("python3")),
         "make_plan": lambda *_: Mock(other_runs=tuple(others), hosts=(), names=()),
         "lock_hosts": lambda *_: locks,
@@ -363,11 +362,11 @@ def test_a_run_that_began_after_the_locks_is_waited_for(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     project = ProjectLocation(tmp_path, "", ("train.py",))
     spec = changed(REQUEST, hosts=HOSTS, project=project, wait=60.0)
-    result = pipeline.start_run(spec, Mock(), StartWatcher())
+    result = pipeline.start_run(RunStart(spec, Mock(), StartWatcher()))
     assert isinstance(result, StartFailure)
     assert failure in result.reason
     assert locks.wait_until_free.call_count == waits
-    assert len(readings) == 1 + waits, "the project may have changed since"
+    assert read.call_count == 1 + waits, "the project may have changed since"
     assert locks.release.called
 
 
@@ -383,7 +382,7 @@ def test_a_host_without_facts_does_not_cancel_the_pool() -> None:
 
     pool = SessionPool(cast("Connector", FakeConnector()), Cancel(), forks=2)
     with pytest.raises(StartError) as caught:
-        gather(replace(REQUEST, hosts=HOSTS), pool)
+        RunStart(replace(REQUEST, hosts=HOSTS), pool, StartWatcher()).gather()
     assert caught.value.failure.hosts == ("a",)
     del caught
     gc.collect()

@@ -7,17 +7,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from ipexctl.remote.cancel import Cancel
+from ipexctl.run.start import upload
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.start_notes import restart_note
-from ipexctl.run.start.upload import upload_project
 from ipexctl.script_file import ProjectLocation
+from ipexctl.spec import RunSpec
 from plan_helpers import changed, small_plan, spec_of
 
 SPEC = spec_of(project=ProjectLocation(Path("/here/project"), ".", ("train.py",)))
-CONTEXT: Any = SimpleNamespace(facts={}, spec=SPEC)
+CONTEXT: Any = SimpleNamespace(facts={})
 LEFT_OUT = "left out: .env (credentials; --include PATTERN sends them)"
 
 
@@ -43,38 +46,66 @@ class Sync:
         return Report(notes=(*self.project.notes, "NOTE"), warnings=self.warnings)
 
 
+READ: Any = SimpleNamespace(manifest=SimpleNamespace(entries=(), summary="1 file"))
+
+
 @pytest.fixture(autouse=True)
 def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(upload, "read_project", lambda *_, **__: READ)
 
 
-def done(value: Any) -> Future[Any]:
-    future: Future[Any] = Future()
-    future.set_result(value)
-    return future
+def compared(
+    monkeypatch: pytest.MonkeyPatch, sync: Sync, notes: list[str], spec: RunSpec = SPEC
+) -> upload.ProjectUpload:
+    """The hosts' answers are this sync. `notes` are those of the upload."""
+    monkeypatch.setattr(upload, "query_project", lambda *_, **__: sync)
+    pool: Any = SimpleNamespace(cancel=Cancel())
+    project = upload.ProjectUpload(spec, pool, notes.append)
+    project.compare(lease="r")
+    project.content()
+    notes.clear()
+    return project
 
 
-def test_nothing_is_uploaded_after_a_failed_preflight() -> None:
+def test_nothing_is_uploaded_after_a_failed_preflight(monkeypatch: pytest.MonkeyPatch) -> None:
     sync = Sync(needs_upload=True)
     failed: Future[Any] = Future()
     failed.set_exception(StartError(StartFailure("REASON")))
     with pytest.raises(StartError, match="REASON"):
-        upload_project(done(sync), CONTEXT, print, failed)
+        compared(monkeypatch, sync, []).upload(CONTEXT, failed)
     assert not sync.is_uploaded
 
 
-def test_a_complete_tree_does_not_wait_for_the_preflight() -> None:
+def test_a_complete_tree_does_not_wait_for_the_preflight(monkeypatch: pytest.MonkeyPatch) -> None:
     notes: list[str] = []
     still_running: Future[Any] = Future()
-    tree, seconds = upload_project(
-        done(Sync(needs_upload=False, warnings=("IN THE WAY",))), CONTEXT, notes.append, still_running
-    )
+    project = compared(monkeypatch, Sync(needs_upload=False, warnings=("IN THE WAY",)), notes)
+    tree, seconds = project.upload(CONTEXT, still_running)
     assert tree == "/there/project"
     assert 0 <= seconds < 10
     assert notes == [f"note: {LEFT_OUT}", "note: NOTE", "warning: IN THE WAY"]
 
 
-def test_what_is_left_out_of_a_project_is_said_once_until_it_changes(tmp_path: Path) -> None:
+def test_a_second_start_of_the_call_compares_the_project_that_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bare hosts: the first start finds no environment, and the second follows the install."""
+    read, leases = Mock(return_value=READ), list[str]()
+    monkeypatch.setattr(upload, "read_project", read)
+    monkeypatch.setattr(upload, "query_project", lambda *_, lease, **__: leases.append(lease))
+    clean_up = Mock(return_value=frozenset())
+    monkeypatch.setattr(upload, "clean_up", clean_up)
+    pool: Any = SimpleNamespace(cancel=Cancel())
+    project = upload.ProjectUpload(SPEC, pool, lambda _: None)
+    for lease in ("first", "second"):
+        project.compare(lease)
+        project.release()
+    assert (read.call_count, leases) == (1, ["first", "second"])
+    assert [call.args[1].rpartition("/")[2] for call in clean_up.call_args_list] == ["first", "second"]
+
+
+def test_what_is_left_out_of_a_project_is_said_once_until_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Other notes are about this call. -v says all, and so does a dry run, which is no run."""
     root = tmp_path / "project"
     root.mkdir()
@@ -82,9 +113,7 @@ def test_what_is_left_out_of_a_project_is_said_once_until_it_changes(tmp_path: P
     def said(left_out: str = LEFT_OUT, *, dry_run: bool = False, **options: Any) -> list[str]:
         sync, notes = Sync(needs_upload=False, dry_run=dry_run), list[str]()
         sync.project = SimpleNamespace(root=root, notes=(left_out,) if left_out else ())
-        spec = changed(SPEC, **options)
-        context: Any = SimpleNamespace(facts={}, spec=spec, asked=spec.asked)
-        upload_project(done(sync), context, notes.append)
+        compared(monkeypatch, sync, notes, changed(SPEC, **options)).upload(CONTEXT)
         return [note.removeprefix("note: ") for note in notes]
 
     assert said(dry_run=True) == said() == [LEFT_OUT, "NOTE"]
@@ -96,7 +125,10 @@ def test_what_is_left_out_of_a_project_is_said_once_until_it_changes(tmp_path: P
 
 
 def test_project_without_sync_keeps_its_local_path() -> None:
-    assert upload_project(None, CONTEXT, print) == ("/here/project", 0.0)
+    project = upload.ProjectUpload(changed(SPEC, sync=False), Mock(), lambda _: None)
+    project.compare(lease="r")
+    assert project.upload(CONTEXT) == ("/here/project", 0.0)
+    assert project.release() == frozenset()
 
 
 def test_restarts_on_hosts_without_a_shared_home_are_warned_of() -> None:

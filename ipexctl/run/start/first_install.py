@@ -1,0 +1,289 @@
+"""The environment of a run, installed on the hosts that lack it before the run is planned: for `run --install`, for its
+dry run, which locks the same packages, and for a user who agrees to it on bare hosts. A run that could not start
+afterwards is refused first: by its ports between the nodes, or by modules that no stack contains.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from ipexctl.errors import IndexNotNamed, Refusal, UserError
+from ipexctl.facts.gather import HostFacts
+from ipexctl.found_files import check_found
+from ipexctl.hosts.nodeset import fold
+from ipexctl.launch.rank_distribution import ranks_on
+from ipexctl.launch.request import Gathered
+from ipexctl.node.common.asked import Asked
+from ipexctl.node.common.fix import Fix, ipexctl_command
+from ipexctl.node.common.plan import PlannedProject
+from ipexctl.option_declaration import DEFAULT_ENV
+from ipexctl.projects.layout import ProjectLayout
+from ipexctl.projects.requirement_files import RequirementFiles, with_optional
+from ipexctl.remote.fanout import run_in_background
+from ipexctl.run.start.connection_checks import check_connectivity
+from ipexctl.run.start.context import has_environment, likely_nodes
+from ipexctl.run.start.pipeline import RunStart
+from ipexctl.run.start.request import StartError, StartFailure
+from ipexctl.run.start.script_imports import check_imports, takes_own_requirements, with_environment
+from ipexctl.run.start.start_notes import check_gpu_code
+from ipexctl.run.start.watcher import RunWatcher
+from ipexctl.script_file import ScriptFile
+from ipexctl.spec import RunSpec
+from ipexctl.stack.env.record import records_of
+from ipexctl.stack.install_context import InstallReport, InstallRequest, install_request
+from ipexctl.stack.install_stack import find_unchanged, install
+from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest
+from ipexctl.text import join_words
+
+_IN_A_STACK: Final = frozenset((
+    "torch", "torchgen", "functorch", "numpy", "intel_extension_for_pytorch", "oneccl_bindings_for_pytorch",
+    "torch_ccl", "typing_extensions", "sympy", "mpmath", "isympy", "networkx", "jinja2", "markupsafe", "fsspec",
+    "filelock", "psutil", "packaging", "ruamel", "triton", "mkl", "intel_openmp", "setuptools", "pkg_resources",
+    "distutils", "pip", "wheel",
+))  # fmt: skip
+"""Modules of the packages that a stack can bring; the check after the install knows whether it did."""
+_REMOVED_FROM_PYTHON: Final = frozenset((
+    "aifc", "asynchat", "asyncore", "audioop", "cgi", "cgitb", "chunk", "crypt", "imghdr", "imp", "lib2to3", "mailcap",
+    "msilib", "nis", "nntplib", "ossaudiodev", "pipes", "sndhdr", "smtpd", "spwd", "sunau", "telnetlib", "uu", "xdrlib",
+))  # fmt: skip
+"""An environment may have an older Python than the control machine."""
+
+
+def install_first(
+    start: RunStart, watcher: RunWatcher, *, lacking: StartFailure | None = None, dry_run: bool = False
+) -> InstallRequest | InstallReport | StartFailure:
+    """Install the environment on hosts that lack it. Return what the run asks for if it is there now, or in a dry run
+    if it can be. Without --stack and --torch the hosts get the environment of the others. `lacking`: why the user is
+    asked first."""
+    spec, pool = start.spec, start.pool
+    start.project.content()  # refuse a project that can't be sent first
+    wanted = request_of_run(spec, watcher.on_step)
+    is_any = wanted.env == EnvRequest(StackRequest())
+    unchanged = run_in_background(lambda: None if is_any else find_unchanged(spec.hosts, wanted, pool), "environment")
+    probed = start.probe()
+    is_there = is_everywhere(probed, spec.asked.env)
+    if (is_there and is_any) or unchanged.result() is not None:
+        return wanted
+    try:
+        if not is_there and (text := _check_before_install(start, wanted)):
+            watcher.on_step(f"note: {text}")
+    except StartError as error:
+        return error.failure
+
+    def install_on_hosts(*, dry_run: bool) -> InstallReport:
+        with watcher.installing() as watch:
+            return install(spec.hosts, replace(wanted, dry_run=dry_run), pool, watch, probed=probed)
+
+    if lacking is not None:
+        bare, env = fold(lacking.hosts), spec.asked.env
+        watcher.on_step(f"{bare}: no environment {env!r} yet; looking up what --install would bring")
+    if lacking is not None or dry_run:
+        report = install_on_hosts(dry_run=True)
+        if report.exit_code:
+            return _failed_lookup(report, lacking)
+        if dry_run:
+            return wanted
+        if lacking is not None and not watcher.agrees_to_install(report):
+            call = shlex.join(["ipexctl", "run", "--install", *spec.typed.options, *spec.typed.words])
+            return replace(lacking, fix=f"install it, and start the run: {call}", exit_code=2)
+    report = install_on_hosts(dry_run=False)
+    start.forget_hosts()
+    watcher.on_installed(report)
+    return report if report.exit_code else wanted
+
+
+def _failed_lookup(report: InstallReport, lacking: StartFailure | None) -> StartFailure:
+    """Why an install of which nothing is done yet would fail."""
+    failed = next((host for host in report.hosts if host.status not in ("ok", "changed")), None)
+    reason, fix = (f"{failed.host.name}: {failed.reason}", failed.fix) if failed is not None else ("", "")
+    if report.refusal is not None:
+        reason, fix = report.refusal.reason, report.refusal.fix
+    if lacking is None:
+        hosts = tuple(host.host.name for host in report.hosts if host.status not in ("ok", "changed"))
+        return StartFailure(f"the install would fail: {reason}", fix, hosts, report.exit_code)
+    code = 3 if report.exit_code == 3 else 2
+    return replace(lacking, reason=f"{lacking.reason}, and it cannot be installed: {reason}", fix=fix, exit_code=code)
+
+
+def is_everywhere(answers: Iterable[HostFacts], env: str) -> bool:
+    return all(
+        answer.facts is not None
+        and any(env in (entry.name, *entry.names) and entry.runs for entry, _ in records_of(answer.facts))
+        for answer in answers
+    )
+
+
+# Checks before the install
+
+
+def _check_before_install(start: RunStart, wanted: InstallRequest) -> str:
+    """One round trip. Returns a note, or an empty text; raises a StartError if the run could not start."""
+    check_gpu_code(start.spec, {})
+    context = start.gather(before_install=True)
+    distribution = ranks_on(context.hosts, context.facts, context.asked)
+    if isinstance(distribution, Refusal):
+        raise StartError(distribution)
+    if context.env.python:
+        check_connectivity(likely_nodes(context.spec), context, start.pool)
+    return check_new_environment(context, wanted)
+
+
+def check_new_environment(context: Gathered, wanted: InstallRequest) -> str:
+    """A note, or an empty text, if an environment that is still to be made may have the script's modules. Raises a
+    StartError."""
+    script, asked = context.spec.project.script, context.asked
+    if script is None or not asked.sync or wanted.env.extras:
+        return ""  # the modules of --with and -r are not known before the install
+    if has_environment(asked.env, context.facts):
+        return ""  # the hosts get an existing environment, with the packages that were added to it
+    hosts = [host.name for host in likely_nodes(context.spec)]
+    return check_modules(with_environment(script, context), hosts, asked)
+
+
+def check_modules(script: ScriptFile, hosts: Sequence[str], asked: Asked) -> str:
+    may_exist = sys.stdlib_module_names | _IN_A_STACK | _REMOVED_FROM_PYTHON
+    missing = [entry.module for entry in script.imports if entry.module not in may_exist]
+    install = ["install"]
+    for option, value in (("--stack", asked.stack), ("--torch", asked.torch)):
+        install += [option, value] if value else []
+    install += ["--env", asked.env] if asked.env != DEFAULT_ENV else []
+    return check_imports(replace(script, own=True, install=ipexctl_command(*install)), dict.fromkeys(hosts, missing))
+
+
+# What to install
+
+
+def request_of_run(spec: RunSpec, on_step: Callable[[str], None]) -> InstallRequest:
+    asked = spec.asked
+    stack = StackRequest(asked.torch, asked.stack)
+    project = spec.project
+    needed = frozenset(entry.module for entry in project.script.imports) if project.script is not None else frozenset()
+    request = partial(
+        install_request,
+        stack,
+        env=asked.env,
+        environ=os.environ,
+        layout=project.layout,
+        needed=needed,
+        ipex_use=spec.ipex_use,
+    )
+    wanted = _request_of_project(spec, request, on_step)
+    if wanted is None:
+        wanted = request(packages=asked.packages, files=tuple(map(Path, asked.requirements)), sources=Sources())
+    return replace(wanted, home=asked.home, iface=asked.iface, timeout=spec.timeout)
+
+
+def _request_of_project(
+    spec: RunSpec, request: Callable[..., InstallRequest], on_step: Callable[[str], None]
+) -> InstallRequest | None:
+    """Request for the packages of the project's own files; None without usable ones. A file that can't be installed
+    does not end the call, unless the call names an extra or a group: the script may not need what it names.
+    """
+    asked = spec.asked
+    if not takes_own_requirements(asked):
+        return None
+    layout = spec.project.layout
+    files = spec.project.requirements
+    taken = with_optional(files.files, layout, asked.extra, asked.group)
+    for note in files.notes:
+        on_step(f"note: {note}")
+    if not taken:
+        if note := _note_on_none(layout, files):
+            on_step(f"note: {note}")
+        return None
+
+    def read(chosen: Sequence[str]) -> InstallRequest:
+        made = request(packages=(), files=_paths(layout, chosen), sources=Sources(), are_found=True)
+        for path in made.files:  # included files too
+            check_found(path, naming=Fix("`ipexctl run {*files}`", files=shlex.split(_options_for(layout, chosen))))
+        return made
+
+    is_strict = bool(asked.extra or asked.group)
+    try:
+        usable = _find_usable(read, taken, on_step, is_strict=is_strict)
+        made = read(usable) if usable else None
+    except IndexNotNamed as error:
+        option = _options_for(layout, taken)
+        if is_strict:
+            error.fix = f"if you trust it, name the file in place of the extra or group: {option}"
+            raise
+        named = f"it names the index {error.index}; if you trust the file: {option}"
+        on_step(f"note: {_named(taken)} is left out: {named}")
+        return None
+    if made is None:
+        return None
+    on_step(f"note: packages of {_named(usable)} are installed, too; {_beside(layout, files, usable)}")
+    for note in made.notes:
+        on_step(f"note: {note}")
+    left_out = tuple(file for file in taken if file not in usable)
+    return replace(made, notes=(), left_out=(*left_out, *made.left_out))  # the notes are shown by now
+
+
+def _find_usable(
+    read: Callable[[Sequence[str]], InstallRequest],
+    files: Sequence[str],
+    on_step: Callable[[str], None],
+    *,
+    is_strict: bool,
+) -> list[str]:
+    """Each file is read by itself, so that a bad one leaves the others."""
+    usable: list[str] = []
+    for file in files:
+        try:
+            read([file])
+            usable.append(file)
+        except UserError as error:
+            if is_strict or isinstance(error, IndexNotNamed):
+                raise
+            on_step(f"note: {file} is left out: {error}; --no-requirements leaves it out in silence")
+    return usable
+
+
+def _named(files: Iterable[str]) -> str:
+    return join_words([file.partition("[")[0] for file in files])
+
+
+def _paths(layout: ProjectLayout, files: Iterable[str]) -> list[Path]:
+    return [Path(os.path.relpath(layout.root / file)) for file in files]
+
+
+def _options_for(layout: ProjectLayout, files: Iterable[str]) -> str:
+    return " ".join(f"-r {shlex.quote(str(path))}" for path in _paths(layout, files))
+
+
+def with_left_out(project: PlannedProject, asked: Asked, wanted: InstallRequest) -> PlannedProject:
+    """The project with what `run --install` takes of its requirements, and what not. Pure."""
+    if not takes_own_requirements(asked):
+        return project._replace(requirements=())
+    if not wanted.files:
+        return project._replace(requirements=(), left_out=project.requirements)
+    taken = tuple(file for file in project.requirements if file not in wanted.left_out)
+    return project._replace(requirements=taken, left_out=wanted.left_out)
+
+
+def _beside(layout: ProjectLayout, files: RequirementFiles, usable: Sequence[str]) -> str:
+    if files.unread:
+        alone = f"for it alone: {_options_for(layout, [files.unread])}"
+        return f"{files.unread} is not read beside {_named(usable)}; {alone}"
+    return "without them: --no-requirements"
+
+
+def _note_on_none(layout: ProjectLayout, files: RequirementFiles) -> str:
+    """Why no requirements were taken although there are some; or empty."""
+    if files.is_computed:
+        return (
+            "no requirements were taken: setup.py computes them; write them into requirements.txt, or name packages: "
+            "--with NAME"
+        )
+    if files.others:
+        where = files.others[0].rpartition("/")[0]
+        one = f"one of {where}/" if where else "one of these files"
+        return f"no requirements were taken; to take {one}: --install {_options_for(layout, files.others[:1])}"
+    return ""
