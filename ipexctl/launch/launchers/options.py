@@ -24,7 +24,8 @@ from ipexctl.launch.launchers.launcher_options import (
     VARIABLES,
     LauncherRow,
 )
-from ipexctl.launch.launchers.line import is_python, launcher_at, own_line, prefix_length, refused_word, split_variables
+from ipexctl.launch.launchers.line import is_python, launcher_at, prefix_length, refused_word, split_variables
+from ipexctl.launch.launchers.shell_script import own_line
 from ipexctl.node.common.asked import CommandKind, Export
 from ipexctl.text import is_variable_name
 

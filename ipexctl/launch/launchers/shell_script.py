@@ -1,4 +1,5 @@
-"""Reads a shell script as text, and finds the launcher's line in it. Pure; nothing of the script is executed.
+"""Reads a shell script as text, a file or the words behind `sh -c`, and finds the launcher's line in it. Pure; nothing
+of the script is executed. A launcher must never start inside a rank, so a script that starts more is refused.
 
 Variables count if the script sets them to plain text, an array or a default, and arguments if the call has them. An
 option of the launcher with any other value is left out, because ipexctl has a default for it. What the printed line
@@ -18,17 +19,21 @@ from typing import Final
 from ipexctl.errors import UserError
 from ipexctl.launch.launchers.launcher_options import LauncherRow
 from ipexctl.launch.launchers.line import (
-    PASTED_LINE,
     is_python,
     is_shell,
     launcher_at,
-    launcher_in,
+    strip_prefix,
+    prefix_length,
     split_variables,
-    without_comments,
 )
 from ipexctl.node.common.fix import Fix, ShellWords, ipexctl_command
 from ipexctl.text import join_words, printable
 
+PASTED_LINE: Final = Fix(
+    "paste the launcher's line itself after `ipexctl run --`, without quotes around it; --setup FILE sources a "
+    "file of the hosts before each rank, -x NAME=VALUE sets a variable"
+)
+_QUOTED_OR_COMMENT: Final = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.|(?:(?<=[\s;&|()<>])|\A)#[^\n]*""", re.DOTALL)
 _OF_SHELL: Final = re.compile(r"(?!\x7fELF|#!)|#!.*\b(?:sh|bash|dash|ksh|zsh)\b")
 _HERE_DOCUMENT: Final = re.compile(r"(?<!<)<<-?[ \t]*(?P<quote>['\"]?)(?P<end>\w+)(?P=quote)")
 """The start of a here-document, such as a script's usage text. No launcher is searched in it."""
@@ -71,7 +76,7 @@ _COMPUTED: Final = re.compile(r"\$\(\([^()]*\)\)|\$\([^()]*\)|`[^`]*`")
 _COMPUTED_VALUE: Final = "\0"
 _UNCLEAR: Final = re.compile(r"[$`\0]")
 _SPECIAL: Final = re.compile(r"[\"$`\\!]")
-_MOST_STATEMENTS: Final = 2000
+_MOST_STATEMENTS: Final = 10_000
 _LONGEST: Final = 4000
 
 
@@ -131,8 +136,6 @@ def read_file(
         return None
     found = launcher_line(text, arguments, variables, path, read)
     if found is None or not found.launcher:
-        if launcher := launcher_in(_without_here_documents(text)):
-            raise UserError(f"{path} starts {launcher}: {launcher} would start in each rank", fix=PASTED_LINE)
         return found if found is not None and found.stands_for_script else None
     if found.stands_for_script:
         return found
@@ -150,6 +153,47 @@ def read_file(
     raise UserError(f"{path} starts {found.launcher} (line {found.number}), which would start in each rank", fix=fix)
 
 
+def own_line(words: Sequence[str]) -> tuple[str, ...] | None:
+    """The words from the launcher on; None if the command starts no launcher."""
+    words = tuple(words)
+    while words and not words[0].strip():
+        words = words[1:]
+    if not words:
+        return None
+    words = (words[0].strip(), *words[1:])
+    if is_shell(words[0]):
+        option = next((at for at, word in enumerate(words) if at and re.fullmatch(r"-[a-z]*c", word)), len(words))
+        return _of_script(words[option + 1]) if option + 1 < len(words) else None
+    return _of_script(words[0]) if len(words) == 1 and len(words[0].split()) > 1 else strip_prefix(words)
+
+
+def _of_script(script: str) -> tuple[str, ...] | None:
+    """The launcher's line that stands for a shell script; None if it starts no launcher. Raises a UserError if it
+    starts more."""
+    found = launcher_line(script, (), {})
+    if found is None or not found.launcher:
+        return None
+    if found.stands_for_script and not (found.exports or found.left_out):
+        return strip_prefix(found.words)
+    raise UserError(
+        f"a shell script starts {found.launcher}: {found.launcher} would start in each rank", fix=PASTED_LINE
+    )
+
+
+def find_launcher(words: Sequence[str]) -> str:
+    try:
+        found = own_line(words)
+    except UserError:
+        return "a launcher"
+    start = launcher_at(found, 0) if found else None
+    if found and start is not None:
+        row, behind = start
+        has_option = not row.is_tool and "".join(found[behind : behind + 1]).startswith("-")
+        if row.environment or (row.runs_itself and not has_option):
+            return ""
+    return (start[0].name or " ".join(found[: start[1]]).rpartition("/")[2]) if found and start else ""
+
+
 def launcher_line(
     text: str,
     arguments: Sequence[str],
@@ -159,7 +203,9 @@ def launcher_line(
 ) -> LineOfScript | None:
     """The first command of the script that starts ranks, else the first of Python, with the values that the script
     shows."""
-    text = without_comments(_without_here_documents(text))
+    text = _QUOTED_OR_COMMENT.sub(
+        lambda found: "" if found[0].startswith("#") else found[0], _without_here_documents(text)
+    )
     own = posixpath.dirname(path) or "."
     if re.fullmatch(r"[\w./+-]+", own):
         text = _DIRECTORY_OF.sub(lambda used: used["path"], _OWN_DIRECTORY.sub(own, text))
@@ -193,12 +239,15 @@ class _Script:
             self._exported |= {assigned["name"]} if assigned["export"] == "export" else set()
         elif re.fullmatch(r"\s*shift\s*;?\s*", statement):
             self._arguments = self._arguments[1:]
-        elif len(statement) > _LONGEST:
-            self.other = self.other or number
         else:
-            filled = _COMPUTED.sub(_COMPUTED_VALUE, _filled(statement, self._known, self._arguments))
-            for words in _commands(filled):
+            cut = statement if len(statement) <= _LONGEST else statement[:_LONGEST] + _COMPUTED_VALUE
+            filled = _filled(cut, self._known, self._arguments)
+            for words in _commands(_COMPUTED.sub(_COMPUTED_VALUE, filled)):
                 self._read_command(number, words)
+            for words in (words for inner in _COMPUTED.finditer(filled) for words in _commands(inner[0].strip("$()`"))):
+                if (line := _line_at(words, *_start(words), number)) is not None and line.launcher:
+                    self._read_command(number, words)
+                    self.other = self.other or number
 
     def _read_command(self, number: int, words: tuple[str, ...]) -> None:
         first, at = _start(words)
@@ -290,7 +339,7 @@ def _filled(text: str, known: Mapping[str, str], arguments: Sequence[str]) -> st
         return used[0] if given is None else given
 
     filled = _USED.sub(value_of, _WORDS_OF.sub(r"\1", text))
-    return filled if len(filled) <= _LONGEST else _COMPUTED_VALUE  # values in values grow without bounds
+    return filled if len(filled) <= _LONGEST else text  # values in values grow without bounds
 
 
 def _commands(statement: str) -> Iterator[tuple[str, ...]]:
@@ -312,14 +361,16 @@ def _commands(statement: str) -> Iterator[tuple[str, ...]]:
             yield tuple(words)
             words = []
     except ValueError:  # an unterminated quotation
-        return
+        words.append(_COMPUTED_VALUE)
     yield tuple(words)
 
 
 def _start(words: Sequence[str]) -> tuple[int, int]:
-    """The positions of the command's variables and of its name."""
+    """The positions of the command's variables and of its name; a launcher's may stand behind `numactl -C 0-3`."""
     first = next((at for at, word in enumerate(words) if word not in _KEYWORDS), len(words))
-    return first, len(words) - len(split_variables(words[first:])[1])
+    at = len(words) - len(split_variables(words[first:])[1])
+    behind = at + prefix_length(words[at:])
+    return first, behind if launcher_at(words, behind) is not None else at
 
 
 def _without_unknown(words: Sequence[str], at: int, row: LauncherRow) -> tuple[str, ...]:

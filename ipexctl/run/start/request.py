@@ -72,7 +72,7 @@ def with_given(asked: Asked, given: Mapping[str, Any]) -> Asked:
 
 
 def _refuse_launcher(argv: Sequence[str]) -> None:
-    from ipexctl.launch.launchers.line import find_launcher  # most calls run a script
+    from ipexctl.launch.launchers.shell_script import find_launcher  # most calls run a script
 
     if launcher := find_launcher(argv):
         raise UserError(

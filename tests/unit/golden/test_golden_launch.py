@@ -209,7 +209,7 @@ def wrapped() -> list[Case]:
     lines = (
         *("torchrun", "accelerate launch --cpu", "uv run", "mpirun -n 2"),
         *(f"mpirun {option} x y" for option in ("--gtool", "--hostfiles", "-wdir", "-timeout")),
-        *("torchrun --nproc-per-node many t.py", "bash -c 'mpirun -n 2 python t.py | tee log'"),
+        *("torchrun --nproc-per-node many t.py", "bash -c 'cd data && mpirun -n 2 python t.py'"),
         *REFUSED_LINES,
         *(shlex.join(["bash", "-c", script]) for script in SHELL_SCRIPTS),
     )

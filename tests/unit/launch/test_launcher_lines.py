@@ -16,7 +16,7 @@ from case_table import case_table, literals_of
 from ipexctl.errors import UserError
 from ipexctl.launch.accelerate_config import with_config
 from ipexctl.launch.launchers.launcher_options import LAUNCHERS
-from ipexctl.launch.launchers.line import find_launcher
+from ipexctl.launch.launchers.shell_script import find_launcher
 from ipexctl.launch.launchers.unwrap import UnwrappedCall, unwrap
 from ipexctl.node.common.asked import CommandKind, Export
 from ipexctl.node.common.plan import command_of
@@ -202,6 +202,11 @@ def test_a_launcher_is_found_in_what_is_refused() -> None:
         assert find_launcher(words), words
 
 
+def test_what_a_shell_only_says_before_a_launcher_is_left_out() -> None:
+    for script in ("set -e\nmpirun -n 2 python x.py", "echo \"it's\" # don't\nmpirun -n 2 python x.py"):
+        assert unwrapped(["bash", "-c", script]).spec.asked.argv == ("x.py",)
+
+
 @case_table
 def test_options_that_ipexctl_has_are_taken_over(line: str, values: dict[str, Any]) -> None:
     found = unwrapped(line)
@@ -364,6 +369,9 @@ def test_a_script_is_planned_with_its_variables_and_says_what_is_left_out(
         ("torchrun t.py $DATA", 'ipexctl run torchrun t.py "${DATA}"'),
         ("torchrun t.py ${1%.py} *.txt", "line 1 of x.sh, and paste the line behind ipexctl run"),
         ("uv run accelerate launch t.py; uv run eval.py", "ipexctl run uv run accelerate launch t.py"),
+        ("LOG=$(torchrun t.py)", "ipexctl run torchrun t.py"),
+        ("torchrun t.py 'no end", "ipexctl run torchrun t.py"),
+        ("torchrun t.py" + " --a 1" * 1000, "line 1 of x.sh, and paste the line behind ipexctl run"),
     ],
 )
 def test_a_script_that_starts_more_than_a_launcher_is_refused(
@@ -374,6 +382,16 @@ def test_a_script_that_starts_more_than_a_launcher_is_refused(
     with pytest.raises(UserError) as refusal:
         unwrapped("sh x.sh", kind="script")
     assert refusal.value.fix.endswith(fix)
+
+
+@pytest.mark.parametrize(("text", "runs"), [("numactl -C 0-3 torchrun t.py", True), ("sudo torchrun t.py", False)])
+def test_a_launcher_behind_another_program_is_found_in_a_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, runs: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.sh").write_text(text)
+    with contextlib.nullcontext() if runs else pytest.raises(UserError):
+        assert unwrapped("sh x.sh", kind="script").spec.asked.argv == ("t.py",)
 
 
 def test_a_value_that_may_come_from_the_arguments_is_not_guessed(
