@@ -32,7 +32,7 @@ if [ $rc = 0 ]; then
   say "" "two ranks trained on this machine; the accuracy is above"
 else
   say "" "left out: the training run (exit code $rc, its reason is above)" \
-    "PyTorch for CPUs is one file of 200 MB. If the network is slow or absent, put the wheel into ./wheelhouse and" \
+    "PyTorch for CPUs is one large file. If the network is slow or absent, put the wheel into ./wheelhouse and" \
     "call this script again: complete downloads are kept"
 fi
 say "" "To go on (ipexctl is $root/$ipexctl):" \

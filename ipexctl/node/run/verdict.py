@@ -398,8 +398,10 @@ def on_output_ended(turn: Transition, rank: int) -> None:
 
 def release_ended(turn: Transition) -> None:
     """Let all ended ranks exit together: when one exits while a run ends, the launcher may kill the others, and their
-    output would be lost. If the run may restart, the job file must be kept until all ranks have ended."""
-    if not any(peer.is_connected and not peer.is_done for peer in turn.ranks):
+    output would be lost. If the run may restart, the job file must be kept until all ranks have ended: one that is away
+    may be lost, and begin another attempt."""
+    may_be_lost = turn.state.ending is None and turn.state.keeps_jobs
+    if not any((peer.is_connected or may_be_lost) and not peer.is_done for peer in turn.ranks):
         for peer in turn.ranks:
             if peer.is_over and not peer.is_released:
                 release(turn, peer)

@@ -627,4 +627,4 @@ def _smaller_stack(context: InstallContext, locked: LockedStack) -> str:
         size = f", about {readable(other.torch_wheel.size)}" if other.torch_wheel.size else ""
         if other.row.name != locked.plan.row.name:
             return f"smaller: --stack {other.row.name}, a build for CPUs{size}"
-    return f"builds for CPUs, about 200 MB, are at {TORCH_CPU}"
+    return f"much smaller builds for CPUs are at {TORCH_CPU}"

@@ -409,6 +409,21 @@ def test_each_attempt_begins_anew_and_the_last_failure_counts() -> None:
     assert (run.state.status.state, run.state.status.attempt) == ("ok", 1)
 
 
+def test_the_job_is_kept_while_a_rank_is_away_that_may_be_lost() -> None:
+    """Its loss begins an attempt, which reads the job file on every host. If it comes back, the job goes at the end."""
+    lost, back = (Supervised(2, max_restarts=1).begin().at(5, m.Disconnected(1, 5.0)) for _ in range(2))
+    for run in (lost, back):
+        run.end(6, 0)
+        assert (run.sent("release"), run.sent("remove-job")) == ([], [])
+    lost.run_until(5 + RANK_SILENCE + 2)
+    assert (0 in lost.sent("release"), lost.sent("remove-job")) == (True, [])
+    lost.at(lost.clock, m.LauncherExited(1)).run_until(lost.clock + 1)
+    assert lost.done(m.StartAttempt)
+    back.connect(1)
+    back.end(8, 1)
+    assert (back.sent("release"), back.sent("remove-job")) == ([0, 1], [0, 1])
+
+
 def test_an_attempt_begins_when_all_ranks_of_the_one_before_have_ended() -> None:
     run = Supervised(2, max_restarts=1).begin().at(5, exit_of(1, 4), SENT(1, messages.End({})))
     assert not run.sent("release"), "mpirun may kill the other one then"
