@@ -22,9 +22,9 @@ from ipexctl.launch.launchers.line import (
     is_python,
     is_shell,
     launcher_at,
-    strip_prefix,
     prefix_length,
     split_variables,
+    strip_prefix,
 )
 from ipexctl.node.common.fix import Fix, ShellWords, ipexctl_command
 from ipexctl.text import join_words, printable
