@@ -172,12 +172,7 @@ def governor(host: HostContext) -> Iterator[Finding]:
 
 
 def topology(host: HostContext) -> Iterator[Finding]:
-    if (
-        host.facts.system.is_linux
-        and host.facts.cpu.online
-        and not host.facts.cpu.siblings
-        and host.facts.has_finished("kernel")
-    ):
+    if host.facts.cpu.online and not host.facts.cpu.siblings and host.facts.has_finished("kernel"):
         yield Finding(
             "cpu.topology_hidden",
             "info",
@@ -347,7 +342,7 @@ def locked_memory(host: HostContext) -> Iterator[Finding]:
     if soft is None or soft == math.inf:
         return
     fix = _LIMITS.format(line="* - memlock unlimited")
-    if any(device.state == "active" for device in host.facts.network.rdma):
+    if host.facts.network.has_rdma:
         if soft < GB:
             yield Finding(
                 "limits.memlock",

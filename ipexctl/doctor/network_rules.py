@@ -26,6 +26,7 @@ from ipexctl.facts.facts import joining_addresses
 from ipexctl.hosts.host import is_loopback
 from ipexctl.hosts.internal_addresses import Network, common_networks
 from ipexctl.node.common.fix import Fix
+from ipexctl.text import rough_duration
 
 _KINDS: Final = {"docker": "docker", "libvirt": "libvirt", "veth": "containers"}
 
@@ -37,7 +38,7 @@ def own_name(host: HostContext) -> Iterator[Finding]:
     found = host.facts.network.resolves_to
     if found is None or host.alone:
         return
-    own = {address.address for nic in host.facts.network.nics for address in nic.addresses}
+    own = host.facts.network.addresses
     main = host.nic
     iface = main.name if main else "IFACE"
     fix = f"as root, in /etc/hosts, set the address of its name to that of {iface} (ip addr show {iface})"
@@ -101,7 +102,7 @@ def bridges(host: HostContext) -> Iterator[Finding]:
 
 
 def internal_address(host: HostContext) -> Iterator[Finding]:
-    own = {address.address for nic in host.facts.network.nics for address in nic.addresses}
+    own = host.facts.network.addresses
     given = host.internal
     if (
         given
@@ -120,12 +121,8 @@ def internal_address(host: HostContext) -> Iterator[Finding]:
 
 
 def default_route(host: HostContext) -> Iterator[Finding]:
-    if (
-        host.facts.system.is_linux
-        and host.facts.has_finished("kernel")
-        and host.facts.network.nics
-        and host.facts.network.default_route is None
-    ):
+    network = host.facts.network
+    if host.facts.has_finished("kernel") and network.nics and network.default_route is None:
         yield Finding(
             "network.no_default_route",
             "info",
@@ -192,7 +189,7 @@ def port_range(host: HostContext) -> Iterator[Finding]:
 
 def rdma(host: HostContext) -> Iterator[Finding]:
     down = [device.name for device in host.facts.network.rdma if device.state not in (None, "active")]
-    if down and not any(device.state == "active" for device in host.facts.network.rdma):
+    if down and not host.facts.network.has_rdma:
         yield Finding(
             "rdma.inactive",
             "info",
@@ -326,11 +323,8 @@ def speed(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def some_have_rdma(cluster: ClusterContext) -> Iterator[Finding]:
-    active = {
-        node.name: any(device.state == "active" for device in node.facts.network.rdma) for node in cluster.runnable
-    }
-    without = tuple(name for name, has in active.items() if not has)
-    if without and len(without) < len(active):
+    without = tuple(node.name for node in cluster.runnable if not node.facts.network.has_rdma)
+    if without and len(without) < len(cluster.runnable):
         yield Finding(
             "cluster.rdma_partial",
             "info",
@@ -431,18 +425,11 @@ def clocks(cluster: ClusterContext) -> Iterator[Finding]:
     yield Finding(
         "cluster.clock_skew",
         "warn",
-        f"{'These clocks differ' if len(known) == 2 else 'The clock is off'} by {_duration(abs(worst))}: the order "
-        "of log lines is wrong, files may have times in the future, and certificates may be refused",
+        f"{'These clocks differ' if len(known) == 2 else 'The clock is off'} by {rough_duration(abs(worst))}: the "
+        "order of log lines is wrong, files may have times in the future, and certificates may be refused",
         Fix("as root: `timedatectl set-ntp true`, or chronyc makestep"),
         tuple(concerned),
     )
-
-
-def _duration(seconds: float) -> str:
-    for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.1f} s"
 
 
 CLUSTER_RULES: Final[tuple[ClusterRule, ...]] = (

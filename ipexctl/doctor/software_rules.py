@@ -74,7 +74,7 @@ def supported_pythons(facts: Facts) -> tuple[Python, ...]:
 
 
 def pythons(host: HostContext) -> Iterator[Finding]:
-    if not host.facts.system.is_linux or host.facts.system.libc == "musl" or not host.facts.has_finished("programs"):
+    if host.facts.system.libc == "musl" or not host.facts.has_finished("programs"):
         return
     running = running_pythons(host.facts)
     minors = sorted({python.minor for python in running if python.minor})
@@ -205,7 +205,7 @@ def dead_envs(host: HostContext) -> Iterator[Finding]:
 
 
 def mpis(host: HostContext) -> Iterator[Finding]:
-    if not host.facts.system.is_linux or not host.facts.has_finished("programs"):
+    if not host.facts.has_finished("programs"):
         return
     found = host.facts.software.mpis
     records = (read_record(env.record) for env in host.facts.software.envs if not env.mpi)
@@ -228,7 +228,7 @@ def mpis(host: HostContext) -> Iterator[Finding]:
 
 
 def libraries(host: HostContext) -> Iterator[Finding]:
-    if not host.facts.system.is_linux or not host.facts.has_finished("programs"):
+    if not host.facts.has_finished("programs"):
         return
     have = host.facts.software.libraries
     with_ipex = [env.name for env in host.facts.software.envs if env.ipex and not env.packages.get("intel-openmp")]
@@ -251,7 +251,7 @@ def libraries(host: HostContext) -> Iterator[Finding]:
 
 
 def compiler(host: HostContext) -> Iterator[Finding]:
-    if not host.facts.system.is_linux or not host.facts.has_finished("programs") or not host.facts.environment.tools:
+    if not host.facts.has_finished("programs") or not host.facts.environment.tools:
         return
     software = host.facts.software
     minors = {python for env in software.envs if (python := minor_of(env.python))}
@@ -279,7 +279,7 @@ def compiler(host: HostContext) -> Iterator[Finding]:
 
 def tools(host: HostContext) -> Iterator[Finding]:
     have = host.facts.environment.tools
-    if not host.facts.system.is_linux or not host.facts.has_finished("programs") or not have:
+    if not host.facts.has_finished("programs") or not have:
         return
     missing = [name for name in ("tar", "sha256sum") if name not in have]
     if missing:

@@ -146,6 +146,7 @@ def parse(text: str) -> Facts:
     answers = read_answers(text)
     system = parse_system(answers)
     mounts = parse_mounts(answers)
+    environment = parse_environment(answers)
     return Facts(
         system=system,
         cpu=parse_cpu(answers, system.arch),
@@ -156,10 +157,10 @@ def parse(text: str) -> Facts:
         tmp=parse_tmp(answers, mounts),
         account=parse_account(answers),
         software=parse_software(answers),
-        environment=parse_environment(answers),
+        environment=environment,
         logind=parse_logind(answers),
         security=parse_security(answers),
-        batch=parse_batch(answers),
+        batch=parse_batch(answers, environment),
         activity=parse_activity(answers),
         clock=seconds(answers.first("clock")),
         complete="end" in answers,

@@ -68,6 +68,15 @@ class Network(NamedTuple):
     port_range: tuple[int, int] | None = None
     reached: str | None = None
 
+    @property
+    def addresses(self) -> frozenset[str]:
+        return frozenset(address.address for nic in self.nics for address in nic.addresses)
+
+    @property
+    def has_rdma(self) -> bool:
+        """True if an RDMA device has a link."""
+        return any(device.state == "active" for device in self.rdma)
+
     def nic(self, name: str) -> Nic | None:
         return next((nic for nic in self.nics if nic.name == name), None)
 

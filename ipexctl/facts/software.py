@@ -145,7 +145,6 @@ class Software(NamedTuple):
     mpis: tuple[Mpi, ...] = ()
     libraries: Mapping[str, tuple[str, ...]] = {}
     """`libgomp`, `libiomp5`, `libtcmalloc` or `libjemalloc` → paths."""
-    conda: str | None = None
 
     @property
     def agent_pythons(self) -> tuple[str, ...]:
@@ -158,7 +157,6 @@ def parse_software(answers: Answers) -> Software:
         envs=_envs(answers),
         mpis=tuple(_mpi(line, answers.first("path") or "") for line in answers.all("mpi")),
         libraries=_libraries(answers.all("library")),
-        conda=answers.first("conda"),
     )
 
 
@@ -181,40 +179,36 @@ def _python(line: str) -> Python:
 def _envs(answers: Answers) -> tuple[Env, ...]:
     home = answers.first("home.path") or ""
     runs = set(answers.all("env.runs"))
-    pythons = dict(reversed(list(_by_env(answers.all("env.python")))))
-    records: defaultdict[str, list[str]] = defaultdict(list)
-    packages: defaultdict[str, dict[str, str]] = defaultdict(dict)
-    for name, line in _by_env(answers.all("env.record")):
-        records[name].append(line)
-    names: defaultdict[str, list[str]] = defaultdict(list)
-    for name, link in _by_env(answers.all("env.link")):
-        names[name].append(link)
-    lost: defaultdict[str, list[str]] = defaultdict(list)
-    for name, module in _by_env(answers.all("env.lost")):
-        lost[name].append(module)
-    for name, directory in _by_env(answers.all("env.package")):
-        package, _, version = directory.removesuffix(".dist-info").rpartition("-")
-        if package:
-            packages[name][re.sub(r"[-_.]+", "-", package).lower()] = version
+    pythons, packages, records, links, lost = (
+        _by_env(answers.all(f"env.{key}")) for key in ("python", "package", "record", "link", "lost")
+    )
     return tuple(
         Env(
             name=name,
             path=f"{home}/envs/{name}",
-            python=pythons.get(name),
+            python=next(iter(pythons[name]), None),
             runs=name in runs,
-            packages=packages[name],
+            packages=dict(filter(None, map(_package, packages[name]))),
             record="\n".join(records[name]),
-            names=tuple(names[name]),
+            names=tuple(links[name]),
             lost=tuple(lost[name]),
         )
         for name in dict.fromkeys(answers.all("env"))
     )
 
 
-def _by_env(lines: Iterable[str]) -> Iterable[tuple[str, str]]:
+def _by_env(lines: Iterable[str]) -> Mapping[str, list[str]]:
+    found: defaultdict[str, list[str]] = defaultdict(list)
     for line in lines:
         name, _, rest = line.partition(" ")
-        yield name, rest
+        found[name].append(rest)
+    return found
+
+
+def _package(directory: str) -> tuple[str, str] | None:
+    """Normalized name and version of `Some_name-1.0.dist-info`."""
+    package, _, version = directory.removesuffix(".dist-info").rpartition("-")
+    return (re.sub(r"[-_.]+", "-", package).lower(), version) if package else None
 
 
 _FLAVORS: Final[tuple[tuple[str, FoundFlavor], ...]] = (

@@ -127,7 +127,6 @@ class Security(NamedTuple):
     selinux: Literal["enforcing", "permissive"] | None = None
     firewall: tuple[str, ...] = ()
     """Firewalls visible without root: `ufw`, `firewalld`, `nftables`, `iptables`."""
-    ptrace_scope: int | None = None
 
 
 class Batch(NamedTuple):
@@ -161,8 +160,6 @@ class Activity(NamedTuple):
     supervisors: tuple[RunSupervisor, ...] = ()
     ended: tuple[str, ...] = ()
     """Newest ended runs in this home, according to their records."""
-    pids: tuple[int, ...] = ()
-    """Processes of this account whose program is in the `--home` directory."""
     processes: tuple[RunProcess, ...] = ()
     """Processes of this account that belong to a run, running or ended."""
     live: RunsOnHost = RunsOnHost()
@@ -172,7 +169,6 @@ class Activity(NamedTuple):
 class Environment(NamedTuple):
     variables: Mapping[str, str] = {}
     tools: Mapping[str, str] = {}
-    modules: str | None = None
 
 
 def parse_system(answers: Answers) -> System:
@@ -373,40 +369,29 @@ def parse_security(answers: Answers) -> Security:
     return Security(
         selinux=modes.get(answers.first("selinux")),
         firewall=tuple(dict.fromkeys([*(["ufw"] if "firewall.ufw" in answers else []), *answers.all("firewall")])),
-        ptrace_scope=natural(answers.first("ptrace_scope")),
     )
 
 
-def parse_variables(answers: Answers) -> dict[str, str]:
-    pairs = (line.partition("=") for line in answers.all("variable"))
-    return {name: value for name, equals, value in pairs if equals and is_variable_name(name)}
-
-
 def parse_environment(answers: Answers) -> Environment:
+    pairs = (line.partition("=") for line in answers.all("variable"))
     tools = (line.partition(" ") for line in answers.all("tool"))
     return Environment(
-        variables=parse_variables(answers),
+        variables={name: value for name, equals, value in pairs if equals and is_variable_name(name)},
         tools={name: path for name, _, path in tools if path.startswith("/")},
-        modules=answers.first("modules"),
     )
 
 
 _SUBMITS: Final = {"qsub": "pbs", "bsub": "lsf"}
 
 
-def parse_batch(answers: Answers) -> Batch:
-    variables = parse_variables(answers)
-    programs = (line.partition(" ")[0] for line in answers.all("tool"))
-    schedulers = [*answers.all("scheduler"), *(_SUBMITS[name] for name in programs if name in _SUBMITS)]
-    return Batch(
-        schedulers=tuple(dict.fromkeys(schedulers)),
-        job=job_name(variables) or variables.get("PBS_JOBID"),
-    )
+def parse_batch(answers: Answers, environment: Environment) -> Batch:
+    schedulers = [*answers.all("scheduler"), *(_SUBMITS[name] for name in environment.tools if name in _SUBMITS)]
+    variables = environment.variables
+    return Batch(tuple(dict.fromkeys(schedulers)), job_name(variables) or variables.get("PBS_JOBID"))
 
 
 def parse_activity(answers: Answers) -> Activity:
     numbers = [decimal(word) for word in answers.words("load")[:3]]
-    pids = (natural(text) for text in answers.all("pid"))
     supervisors = (_supervisor(line) for line in answers.all("run.supervisor"))
     processes: dict[int, RunProcess] = {}
     for line in answers.all("process"):
@@ -424,7 +409,6 @@ def parse_activity(answers: Answers) -> Activity:
         supervisors=tuple(supervisor for supervisor in supervisors if supervisor is not None),
         # The record of a running run may list ranks that exited.
         ended=tuple(run for run in _run_ids(answers.all("run.ended")) if run not in runs),
-        pids=tuple(pid for pid in pids if pid is not None),
         processes=tuple(processes.values()),
         live=parse_live_runs(answers),
     )

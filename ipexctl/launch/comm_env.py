@@ -209,7 +209,7 @@ def _other_master(context: LaunchContext) -> str | None:
     node0, wanted = context.nodes[0], context.gathered.asked.master_addr
     host = context.gathered.hosts[0]
     own = {node0.name, host.name, host.address, node0.address, node0.facts.network.hostname}
-    own |= {address.address for nic in node0.facts.network.nics for address in nic.addresses}
+    own |= node0.facts.network.addresses
     is_loopback = wanted is not None and (wanted in ("localhost", "::1") or wanted.startswith("127."))
     if not wanted or (context.alone if is_loopback else wanted in own):
         return None

@@ -33,11 +33,11 @@ PARTS: Final = ("kernel", "network", "names", "home", "programs")
 
 @functools.cache
 def probe_script() -> str:
-    return _awk("kernel") + _awk("runs") + shell_text(WALK) + "".join(shell_text(_HERE / file) for file in _FILES)
+    return _awk("kernel", "runs", "processes") + shell_text(WALK) + "".join(shell_text(_HERE / file) for file in _FILES)
 
 
-def _awk(name: str) -> str:
-    return f"{name}_awk={shlex.quote(shell_text(_HERE / f'{name}.awk'))}\n"
+def _awk(*names: str) -> str:
+    return "".join(f"{name}_awk={shlex.quote(shell_text(_HERE / f'{name}.awk'))}\n" for name in names)
 
 
 def probe_command(peers: Sequence[str] = (), home: str | None = None) -> Command:
@@ -56,10 +56,10 @@ def environment_command(home: str | None, name: str, check: str) -> Command:
 
 def live_runs_command(*, with_programs: bool = False) -> Command:
     """`with_programs` adds the runs' scripts and the programs that use cores; that takes half a second longer."""
-    script = _awk("runs") + "".join(shell_text(_HERE / file) for file in ("frame.sh", "runs.sh"))
+    script = _awk("locks", "runs", "processes") + "".join(shell_text(_HERE / file) for file in ("frame.sh", "runs.sh"))
     script += _awk("busy") + shell_text(_HERE / "busy.sh") if with_programs else ""
     call = "live_runs scripts && busy_programs" if with_programs else "live_runs"
-    call = f"{_awk('locks')}lock_holder\n{call} && put looked yes"
+    call = f"lock_holder\n{call} && put looked yes"
     # Two names of one machine share one lock; lab hosts share a kernel but not a pid namespace.
     machine = 'get /proc/sys/kernel/random/boot_id\nput machine "$got $(readlink /proc/self/ns/pid)"'
     ends = 'put uid "$(id -u)"\nput clock "$(date +%s)"\n'

@@ -19,16 +19,10 @@ END {
 }
 
 # Ticks of each process; returns the seconds since the boot.
-function sample(ticks, i, line, more, part, field, file) {
+function sample(ticks, i, line, part, field) {
     for (i = 1; i <= file_count; i++) {
-        file = files[i]
-        line = ""
-        # A name may have line breaks.
-        while (line !~ /\) [A-Z] [0-9]/ && (getline more < file) > 0) line = line more
-        close(file)
-        split(file, part, "/")
-        if (!sub(/.*\) /, "", line)) continue
-        split(line, field, " ")
+        split(files[i], part, "/")
+        if (!read_stat(part[3], field)) continue
         parents[part[3]] = field[2]
         starts[part[3]] = field[20]
         ticks[part[3]] = field[12] + field[13]
@@ -47,16 +41,8 @@ function belongs_to_run(pid, steps) {
     return 0
 }
 
-function describe(pid, percent, file, line, field, name) {
-    file = "/proc/" pid "/status"
-    while ((getline line < file) > 0) {
-        if (line ~ /^Name:/) name = substr(line, 7)
-        else if (line ~ /^Uid:/) {
-            split(line, field, "[ \t]+")
-            gsub(/[[:cntrl:]]/, "?", name)
-            print pid " " field[2] " " starts[pid] " " percent " " name
-            break
-        }
-    }
-    close(file)
+function describe(pid, percent, status) {
+    if (!read_status(pid, status)) return
+    gsub(/[[:cntrl:]]/, "?", status["Name"])
+    print pid " " status["Uid"] " " starts[pid] " " percent " " status["Name"]
 }

@@ -166,7 +166,6 @@ function routes(file, line, field, count) {
 function rules(i) {
     for (i = 1; i < ARGC; i++) matching("logind.conf", ARGV[i], "^ *#? *(KillUserProcesses|RemoveIPC) *=")
     if (first("/sys/fs/selinux/enforce") != "") print "selinux " first("/sys/fs/selinux/enforce")
-    put("ptrace_scope", first("/proc/sys/kernel/yama/ptrace_scope"))
     matching("firewall.ufw", "/etc/ufw/ufw.conf", "^ENABLED=yes")
 }
 

@@ -9,18 +9,6 @@ FILENAME ~ /mountinfo$/ {
 }
 
 $2 == "FLOCK" && $6 == place {
-    uid = ""
-    while ((getline line < ("/proc/" $5 "/status")) > 0) {
-        split(line, field, "[ \t]+")
-        if (field[1] == "Name:") name = field[2]
-        else if (field[1] == "Uid:") {
-            uid = field[2]
-            break
-        }
-    }
-    line = ""
-    getline line < ("/proc/" $5 "/stat")
-    sub(/.*\) /, "", line)
-    split(line, field, " ")
-    if (uid != "") print $5 " " uid " " field[20] " " name
+    if (read_status($5, status) && read_stat($5, field))
+        print $5 " " status["Uid"] " " field[20] " " status["Name"]
 }

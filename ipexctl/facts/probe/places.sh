@@ -124,22 +124,18 @@ our_runs() {
     done
 }
 
-# Processes of this account with a program in --home, and those of a run. Supervisors and rank wrappers have the path
-# of their run in argv; processes started by a rank have the run in their environment.
+# Processes of this account that belong to a run. Supervisors and rank wrappers have the path of their run in argv;
+# processes started by a rank have the run in their environment.
 our_processes() {
-    lines= environments=
+    files=
     for at in /proc/[0-9]*; do
-        [ ! -O "$at" ] || { lines="$lines $at/cmdline" && environments="$environments $at/environ"; }
+        [ ! -O "$at" ] || files="$files $at/cmdline $at/environ"
     done
-    [ -n "$lines" ] || return
-    grep -lasF "$home/" $lines | while read -r file; do
-        file=${file%/cmdline}
-        put pid "${file#/proc/}"
-    done
+    [ -n "$files" ] || return
     # Runs of older versions started rank.py and supervise.py.
     grep -asoHE -e '-I.[^ ]*/runs/[A-Za-z0-9_-]+/(agent\.zip.run\.(rank|supervisor)|(rank|supervise)\.py)' \
         -e 'IPEXCTL_RUN=[A-Za-z0-9_-]+' \
-        $lines $environments | tr '\0' ' ' | while read -r line; do
+        $files | tr '\0' ' ' | while read -r line; do
         case $line in
         */cmdline:-I*) run=${line##*/runs/} && run=${run%%/*} ;;
         */environ:IPEXCTL_RUN=*) run=${line##*=} ;;
@@ -297,12 +293,6 @@ python3.13 python3.14 python3.15 python3.16" "$@" \
         [ -r "$at" ] && grep -iqE '^[[:space:]]*(NodeName|Include|MaxNodeCount)' "$at" && buffer scheduler slurm
     done
     [ ! -e /etc/pbs.conf ] || buffer scheduler pbs
-    for at in "${CONDA_EXE%/bin/conda}" "$HOME"/miniconda3 "$HOME"/anaconda3 "$HOME"/miniforge3 "$HOME"/mambaforge \
-        /opt/conda /opt/miniconda3 /opt/anaconda3; do
-        [ ! -x "$at/bin/conda" ] || buffer conda "$at"
-    done
-    [ -z "$LMOD_CMD" ] && [ ! -d /usr/share/lmod ] && [ ! -e /etc/profile.d/lmod.sh ] || buffer modules lmod
-    [ -z "$MODULESHOME" ] && [ ! -e /etc/profile.d/modules.sh ] || buffer modules modules
     for at in /usr/lib64 /usr/lib/x86_64-linux-gnu /usr/lib /usr/local/lib /usr/local/lib64 "$HOME"/.local/lib \
         "$CONDA_PREFIX"/lib "$VIRTUAL_ENV"/lib /opt/intel/oneapi/compiler/latest/lib; do
         [ -d "$at" ] || continue

@@ -20,7 +20,7 @@ END {
     else find_cores()
 }
 
-function find_programs(part, i, pid, file, line, field, parent, uid, state) {
+function find_programs(part, i, pid, status, parent, field) {
     for (i = 1; i <= count; i++) {
         split(list[i], part, ":")
         if (!(part[1] in kinds)) order[++total] = part[1]
@@ -29,32 +29,22 @@ function find_programs(part, i, pid, file, line, field, parent, uid, state) {
         limits[part[1]] = part[4]
     }
     for (i = 1; i <= file_count; i++) {
-        file = pid = files[i]
+        pid = files[i]
         gsub(/[^0-9]/, "", pid)
-        parent = uid = state = ""
-        while ((getline line < file) > 0) {
-            split(line, field, "[ \t]+")
-            if (field[1] == "State:") state = field[2]
-            else if (field[1] == "PPid:") parent = field[2]
-            else if (field[1] == "Uid:") {
-                uid = field[2]
-                break
-            }
-        }
-        close(file)
-        if (state == "Z" || state == "X") continue
-        if (pid in kinds) uids[pid] = uid
+        if (!read_status(pid, status) || status["State"] ~ /^[ZX]/) continue
+        parent = status["PPid"]
+        if (pid in kinds) uids[pid] = status["Uid"]
         else if ((parent in kinds) && kinds[parent] == "rank") {
             print "rank " parent ":" pid
-            if (!((runs[parent], uid) in begun)) print "script " parent ":" pid
-            begun[runs[parent], uid] = 1
+            if (!((runs[parent], status["Uid"]) in begun)) print "script " parent ":" pid
+            begun[runs[parent], status["Uid"]] = 1
         }
     }
     print "run.boot " boot_time()
     for (i = 1; i <= total; i++) {
         pid = order[i]
-        if (uids[pid] == "") continue
-        print "run.program " pid " " kinds[pid] " " runs[pid] " " uids[pid] " " start_of(pid) " " limits[pid]
+        if (uids[pid] == "" || !read_stat(pid, field)) continue
+        print "run.program " pid " " kinds[pid] " " runs[pid] " " uids[pid] " " field[20] " " limits[pid]
         if (kinds[pid] != "rank" || !((runs[pid], uids[pid]) in called)) print "call " pid ":" kinds[pid]
         if (kinds[pid] == "rank") called[runs[pid], uids[pid]] = 1
         if (!(uids[pid] in named)) print "account " uids[pid] " " pid
@@ -69,17 +59,6 @@ function boot_time(line, field) {
             split(line, field, " ")
             return field[2]
         }
-}
-
-# In kernel ticks since the boot.
-function start_of(pid, line, field, file) {
-    file = "/proc/" pid "/stat"
-    line = ""
-    getline line < file
-    close(file)
-    sub(/.*\) /, "", line)
-    split(line, field, " ")
-    return field[20]
 }
 
 function find_cores(i, line, field, path) {

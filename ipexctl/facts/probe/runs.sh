@@ -30,7 +30,7 @@ host_words='[[:cntrl:]]ipexctl-host-(lock|pass|wait)[[:cntrl:]][A-Za-z0-9_-]{1,6
 
 # The process that holds the lock of this host, unless `live_runs` prints it as a start of ipexctl.
 lock_holder() {
-    awk "$locks_awk" /proc/self/mountinfo /proc/locks | while read -r pid uid start name; do
+    awk "$locks_awk$processes_awk" /proc/self/mountinfo /proc/locks | while read -r pid uid start name; do
         grep -aqsE "$host_words" "/proc/$pid/cmdline" && continue
         put run.holder "$pid $uid $start $name"
         put_account "$uid" "$pid"
@@ -83,7 +83,7 @@ live_runs() {
     done)
     case $programs in *seen) programs=${programs%seen} ;; *) return 1 ;; esac
     [ -n "$programs" ] || return 0
-    printf '%s\n' $programs /proc/[0-9]*/status | awk "$runs_awk" | {
+    printf '%s\n' $programs /proc/[0-9]*/status | awk "$runs_awk$processes_awk" | {
         ranks= seen=
         while read -r key value; do
             case $key in
@@ -100,7 +100,7 @@ live_runs() {
         done
         [ -z "$ranks" ] || for rank in $ranks; do
             printf '%s\n' "rank:$rank" "/proc/${rank#*:}/task"/*/status
-        done | awk "$runs_awk"
+        done | awk "$runs_awk$processes_awk"
         [ -n "$seen" ]
     }
 }

@@ -321,8 +321,8 @@ def _accelerate_notes(context: Gathered) -> tuple[str, ...]:
     if config is None:
         return ()
     node0 = context.hosts[0]
-    addresses = {address.address for nic in context.facts[node0.name].network.nics for address in nic.addresses}
-    notes = remarks(config, len(context.hosts), {node0.name, node0.address, *addresses})
+    own = {node0.name, node0.address, *context.facts[node0.name].network.addresses}
+    notes = remarks(config, len(context.hosts), own)
     return (*notes, *unsupported_settings(config, context.env.packages))
 
 

@@ -102,9 +102,10 @@ def test_a_recorded_machine_gets_the_right_facts_findings_and_plans(name: str, t
     text = probe(tmp_path)
     cpu = parse(text).cpu._replace(arch="x86_64")
     context = HostContext(Host("node1", "node1"), Facts(cpu=cpu, complete=True))
+    findings = [finding.id for finding in examine_host(context)]
     found = {
         "facts": facts_of(cpu),
-        "findings": [finding.id for finding in examine_host(context)],
+        "findings": [name for name in findings if name.startswith(("cpu.", "numa."))],
         "plans": [plan_of(text, each["asked"]) for each in case["plans"]],
     }
     if os.environ.get("IPEXCTL_GOLDEN") == "write":
