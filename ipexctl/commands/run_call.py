@@ -22,7 +22,6 @@ from ipexctl.commands.install_command import show
 from ipexctl.commands.interrupt import Interrupt
 from ipexctl.commands.launch_call import read_launch_call, refuse_plan
 from ipexctl.commands.launch_options import LaunchLine, RunCall, RunLine
-from ipexctl.commands.run_calls import find_run
 from ipexctl.commands.shared_options import Output, RunHosts, ViewOptions
 from ipexctl.commands.summary_file import check_summary, write_summary, write_summary_of_run
 from ipexctl.commands.target_hosts import session_pool
@@ -100,6 +99,8 @@ def run_of_call(ctx: typer.Context, call: RunCall) -> typer.Exit:
 def _find_resumed(run: str, spec: RunSpec, line: LaunchLine) -> RunRecord:
     """A run that someone else began. Its relative checkpoint is in the tree of their project, where ranks of this call
     would not find it."""
+    from ipexctl.commands.run_calls import find_run  # for --resume alone
+
     record = find_run(run, RunHosts.of(line.targets, line.home), line.output)
     if spec.asked.checkpoint and not spec.asked.checkpoint.startswith("/"):
         bring = record.call_text(

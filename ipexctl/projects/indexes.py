@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from ipexctl.errors import UserError
 from ipexctl.found_files import TomlError, parse_toml
 from ipexctl.hosts.host import quote
-from ipexctl.node.common.http import strip_login
+from ipexctl.node.common.urls import strip_login
 from ipexctl.node.env.check import normalize
 from ipexctl.projects.declaration import PYPROJECT
 from ipexctl.projects.layout import NO_LAYOUT, ProjectLayout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
@@ -22,8 +23,13 @@ from ipexctl.run.registry import RunRecord
 OpenHost = Callable[[Host, Cancel], Session]
 
 
-def begin_starter(session: Session, plan: Plan, contact: StarterContact, cancel: Cancel) -> None:
-    """Begin a host's starter over its session. It ends with the supervisor."""
+def unpack_line(plan: Plan, size: int) -> str:
+    """A sh line that unpacks private files, `size` bytes of stdin, into the run's directory."""
+    return f"(umask 077; head -c {size} | tar -xpof - -C {shlex.quote(plan.rundir)}) || exit 1\n"
+
+
+def begin_starter(session: Session, plan: Plan, contact: StarterContact, cancel: Cancel, files: bytes = b"") -> None:
+    """Begin a host's starter over its session. It ends with the supervisor. `files`: an archive to unpack first."""
     host = session.host.name
     request = HostStarterRequest(
         rundir=plan.rundir,
@@ -35,8 +41,9 @@ def begin_starter(session: Session, plan: Plan, contact: StarterContact, cancel:
         port=contact.port,
         rejoins=plan.has_pool,
     )
-    command = Command(program_line(plan, "run.host_starter", host), "begin the starter of ranks")
-    call_line(session, command, b"", request._asdict(), timeout=JOB_UPLOAD, cancel=cancel)
+    script = (unpack_line(plan, len(files)) if files else "") + program_line(plan, "run.host_starter", host)
+    command = Command(script, "begin the starter of ranks")
+    call_line(session, command, files, request._asdict(), timeout=JOB_UPLOAD, cancel=cancel)
 
 
 class LostStarters:

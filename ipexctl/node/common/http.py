@@ -21,6 +21,7 @@ from typing import Any, Callable, Mapping, Sequence, TypedDict
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.urls import origin_of
 
 _CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
 CA_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem")
@@ -162,17 +163,6 @@ class _RedirectHandler(urllib.request.HTTPRedirectHandler):
         return redirected
 
     http_error_308 = urllib.request.HTTPRedirectHandler.http_error_302  # part of urllib since Python 3.11
-
-
-def origin_of(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2].lower()}"
-
-
-def strip_login(url: str) -> str:
-    """URL for display, without credentials and without the query, which may contain a signature."""
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def is_final(error: Exception) -> bool:

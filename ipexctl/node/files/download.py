@@ -14,8 +14,9 @@ from http.client import HTTPException
 from typing import TYPE_CHECKING, BinaryIO, Mapping, TypedDict
 
 from ipexctl.node.common.answer import AgentError, Json, answer
-from ipexctl.node.common.http import HttpClient, HttpSettings, explain, is_final, strip_login
+from ipexctl.node.common.http import HttpClient, HttpSettings, explain, is_final
 from ipexctl.node.common.limits import DOWNLOAD_SILENCE
+from ipexctl.node.common.urls import strip_login
 from ipexctl.node.files.call_requests import StoreFile
 from ipexctl.node.files.file_stream import CHUNK, offset_of
 from ipexctl.node.files.store import (

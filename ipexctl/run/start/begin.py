@@ -1,6 +1,6 @@
-"""Starts a planned run: the supervisor on node0, a job file for every host, then the launcher. The supervisor starts
-while the project is compared. Each store gets RUNDIR/agent.zip, the run's own copy of the agent, or a copy with
-bytecode from an earlier run. Token and secrets travel by stdin into files of mode 0600.
+"""Starts a planned run: the supervisor on node0, job files and starters on the other hosts, then the launcher. While
+the project is compared, the supervisor starts, and each store gets RUNDIR/agent.zip, the run's own copy of the agent,
+or a copy with bytecode from an earlier run. Token and secrets travel by stdin into files of mode 0600.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from ipexctl.remote.session import Session, StdinQueue, capture
 from ipexctl.run.prune_runs import RetentionLimits, background_prune
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.start.request import StartError, StartFailure
-from ipexctl.run.starters import begin_starter
+from ipexctl.run.starters import begin_starter, unpack_line
 from ipexctl.run.stop import stop
 
 HOOKS: Final = {"shim/sitecustomize.py": "run.sitecustomize", "shim/ipexctl_shim.py": "run.rank_hooks"}
@@ -76,49 +76,56 @@ class Launch:
         self._listening: Future[Mapping[str, Any]] = Future()
         self._started: Future[Mapping[str, Any]] = Future()
         self._supervisor: Future[Reply] = Future()
+        self._agents: Future[list[Outcome[Host, None]]] = Future()
 
     def start_supervisor(self) -> None:
-        """Call it first. The supervisor on node0 listens and waits for its job while the rest is made ready."""
+        """Call it first. While the rest is made ready, the supervisor on node0 listens and waits for its job, and the
+        other stores get the agent."""
         self._supervisor = run_in_background(self._call_supervisor, "supervisor")
+        self._agents = run_in_background(self._upload_agents, "agents")
+
+    def _upload_agents(self) -> list[Outcome[Host, None]]:
+        command = Command(unpack_script(self._plan, self._retention), f"make {self._plan.rundir}")
+        files = packed(self._agent)
+        return list(self._pool.each(self._others, lambda _, session: self._unpack(session, command, files)))
+
+    def _unpack(self, session: Session, command: Command, files: bytes) -> None:
+        result = capture(session, command, stdin=io.BytesIO(files), timeout=JOB_UPLOAD, cancel=self._pool.cancel)
+        if not result.ended.ok:
+            lines = result.stderr.decode(errors="replace").strip().splitlines()
+            if lines and (refused := home_refusal(lines[-1], self._plan.home)) is not None:
+                raise refused
+            reason, fix = explain_stderr(result.stderr)
+            raise HostError(f"could not {command.label}: {reason or result.ended}", fix)
 
     def upload_jobs(self, plan: Plan, secrets: Mapping[str, str]) -> None:
-        """One round trip to each other store; the supervisor, which listens at the end, writes the files of node0's
-        store. Raises a StartError. `plan`: the final one.
+        """One round trip to each other host: its job, if the store has none yet, and its starter, which ends with the
+        supervisor that waits. The supervisor, which listens at the end, writes the files of node0's store. Raises a
+        StartError. `plan`: the final one.
         """
         self._plan, self._job = plan, self._job._replace(secrets=secrets, bytecode=bytecode_path(plan))
+        _raise_first(self._agents.result())
+        listening = self._wait_for(self._listening)
+        local, port = str(listening.get("local") or ""), int(listening.get("port") or 0)
+        contact = StarterContact((), self._token, local, port)
         jobs = jobs_of(plan, self._job)
-        command = Command(unpack_script(plan, self._retention), f"make {plan.rundir}")
         document = File("plan.json", plan_text(plan).encode())
         reserved = [File(RESERVED_FILE, b"")] if plan.has_pool and not plan.has_starters else []
 
         def upload(host: Host, session: Session) -> None:
-            own = jobs.get(plan.stores[host.name])
-            job = reserved if own is None else [File("job.json", json.dumps(own._asdict()).encode())]
-            files = io.BytesIO(packed([*self._agent, document, *job]))
-            result = capture(session, command, stdin=files, timeout=JOB_UPLOAD, cancel=self._pool.cancel)
-            if not result.ended.ok:
-                lines = result.stderr.decode(errors="replace").strip().splitlines()
-                if lines and (refused := home_refusal(lines[-1], plan.home)) is not None:
-                    raise refused
-                reason, fix = explain_stderr(result.stderr)
-                raise HostError(f"could not {command.label}: {reason or result.ended}", fix)
+            files = b""
+            if host in self._others:
+                own = jobs.get(plan.stores[host.name])
+                job = reserved if own is None else [File("job.json", json.dumps(own._asdict()).encode())]
+                files = packed([document, *job])
+            if plan.has_starters:
+                begin_starter(session, plan, contact, self._pool.cancel, files)
+            else:
+                self._unpack(session, Command(unpack_line(plan, len(files)), f"write to {plan.rundir}"), files)
 
-        _raise_first(self._pool.each(self._others, upload))
-        self._start_starters(self._wait_for(self._listening))
-
-    def _start_starters(self, listening: Mapping[str, Any]) -> None:
-        """Begin each host's starter over its session. It ends with the supervisor that waits."""
-        plan = self._plan
-
-        local, port = str(listening.get("local") or ""), int(listening.get("port") or 0)
-        contact = StarterContact((), self._token, local, port)
-
-        def start(_: Host, session: Session) -> None:
-            begin_starter(session, plan, contact, self._pool.cancel)
-
-        others = [self._hosts[host.name] for host in plan.all_hosts if host.name != plan.node0]
-        if plan.has_starters and others:
-            _raise_first(self._pool.each(others, start))
+        with_starters = [self._hosts[host.name] for host in plan.all_hosts if host.name != plan.node0]
+        hosts = with_starters if plan.has_starters else []
+        _raise_first(self._pool.each([*self._others, *(host for host in hosts if host not in self._others)], upload))
 
     def start_launcher(self, connectivity: ConnectivityRecord | None, notify: str = "") -> None:
         """From then on the run continues on its own. Raises a StartError."""
@@ -148,6 +155,7 @@ class Launch:
         if self._pool.cancel.thrown or wait((self._supervisor,), CANCEL_CLEANUP).not_done:
             self._cancel.throw()
         wait((self._supervisor,))
+        wait((self._agents,))
         rundir = shlex.quote(self._plan.rundir)
         # The kept directory belongs to the job that starts this run, and says why it did not start; in a later start
         # of the job it has the record of the first one.

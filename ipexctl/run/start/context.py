@@ -160,6 +160,14 @@ def existing_environment(hosts: Sequence[Host], name: str, facts: Mapping[str, F
                 broken_only,
             )
         )
+    if unread := tuple(host for host in missing if "programs" in facts[host].cut):  # environments come before them
+        raise StartError(
+            StartFailure(
+                f"{fold(unread)}: the probe was cut off before it had read the environments",
+                Fix("the host is slow now; when it answers sooner, type the call again: `ipexctl doctor`"),
+                unread,
+            )
+        )
     if missing:
         raise StartError(
             StartFailure(

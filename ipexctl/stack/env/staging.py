@@ -28,7 +28,7 @@ from ipexctl.files.stream import NotInStore
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.files import make_private_directory, sha256_of, write_atomically
 from ipexctl.node.common.fix import Fix
-from ipexctl.node.common.http import strip_login
+from ipexctl.node.common.urls import strip_login
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import run_in_background

@@ -25,7 +25,7 @@ from ipexctl.hosts.yaml_tree import YamlNode, YamlTree, is_null
 from ipexctl.known_errors.packages import known_packages
 from ipexctl.limits import PROJECT_LOCK
 from ipexctl.node.common.fix import Fix
-from ipexctl.node.common.http import strip_login
+from ipexctl.node.common.urls import strip_login
 from ipexctl.projects.declaration import FILES, PYPROJECT, SETUP_CFG, SETUP_PY, read_setup_call
 from ipexctl.projects.indexes import (
     IndexBinding,

@@ -26,7 +26,7 @@ from ipexctl.errors import FileError, IndexNotNamed, UserError
 from ipexctl.file_reader import REQUIREMENTS, decode_text, read_regular, read_typed
 from ipexctl.hosts.host import quote
 from ipexctl.node.common.fix import Fix, FixCommand
-from ipexctl.node.common.http import strip_login
+from ipexctl.node.common.urls import strip_login
 from ipexctl.projects.declaration import FILES, PYPROJECT
 from ipexctl.projects.indexes import IndexBinding, check_url, is_of_pytorch
 from ipexctl.projects.layout import ProjectLayout

@@ -23,7 +23,7 @@ from ipexctl.errors import Refusal, UserError
 from ipexctl.files.store_client import DownloadItem, StoreClient, StoredFile, StoreLocation
 from ipexctl.node.common.files import sha256_of
 from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command
-from ipexctl.node.common.http import strip_login
+from ipexctl.node.common.urls import strip_login
 from ipexctl.node.env.env_replies import PipSettings, SourceFailure
 from ipexctl.node.env.lock import ProjectSource
 from ipexctl.node.files.call_requests import StoreFile

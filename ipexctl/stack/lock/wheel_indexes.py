@@ -25,8 +25,8 @@ from ipexctl.found_files import cache_directory
 from ipexctl.limits import INDEX_ANSWER, INDEX_ANSWER_VALID
 from ipexctl.node.common.files import make_private_directory, read_json, write_json_atomically
 from ipexctl.node.common.fix import Fix
-from ipexctl.node.common.http import origin_of, strip_login
 from ipexctl.node.common.json_records import decode
+from ipexctl.node.common.urls import origin_of, strip_login
 from ipexctl.node.env.env_replies import AvailableWheel, PipSettings, QueryReply, SourceFailure
 from ipexctl.node.env.indexes import QueryRequest, SourceRequest
 from ipexctl.remote.cancel import Cancel

@@ -29,7 +29,7 @@ from ipexctl.found_files import parse_toml
 from ipexctl.limits import ENV_BUILD, INDEX_ANSWER, LOCK_SOLVE
 from ipexctl.node.common.files import sha256_of
 from ipexctl.node.common.fix import Fix, FixCommand
-from ipexctl.node.common.http import strip_login
+from ipexctl.node.common.urls import strip_login
 from ipexctl.node.env.build import LockDocument, LockedWheel
 from ipexctl.node.env.env_replies import AvailableWheel, CompileReply, LocalWheel
 from ipexctl.node.env.indexes import SizesRequest

@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.common.http import HttpClient, RefusedAddress, explain, origin_of
+from ipexctl.node.common.http import HttpClient, RefusedAddress, explain
+from ipexctl.node.common.urls import origin_of
 from tls_helpers import serving, write_certificate
 
 

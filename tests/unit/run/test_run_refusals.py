@@ -28,7 +28,8 @@ from ipexctl.remote.reply import MalformedReply
 from ipexctl.run.ranks import parse_ranks
 from ipexctl.run.start import connection_checks as ways
 from ipexctl.run.start import path_checks as places
-from ipexctl.run.start.request import StartFailure, check_request, refuse_bad_rank_counts
+from ipexctl.run.start.context import existing_environment
+from ipexctl.run.start.request import StartError, StartFailure, check_request, refuse_bad_rank_counts
 from ipexctl.run.start.upload import check_synced_path, check_unsynced_path
 from ipexctl.script_file import ProjectLocation
 from message_data import missing
@@ -117,6 +118,16 @@ def test_connections_of_a_plan_are_tried_by_a_python_that_the_hosts_have(pythons
 
 HOSTS = [Host("a", "10.0.0.1"), Host("b", "10.0.0.2")]
 ON_HOSTS = spec_of(hosts=tuple(HOSTS))
+
+
+@pytest.mark.parametrize(("cut", "lacks"), [((), True), (("names",), True), (("programs",), False)])
+def test_a_host_whose_probe_was_cut_off_does_not_lack_its_environment(cut: tuple[str, ...], lacks: bool) -> None:
+    """Else a slow host would be offered an install."""
+    facts = {"a": Facts(), "b": Facts(cut=cut)}
+    with pytest.raises(StartError) as caught:
+        existing_environment(HOSTS, "default", facts, "/h")
+    failure = caught.value.failure
+    assert (failure.hosts, failure.lacks_environment) == ((("a", "b"), True) if lacks else (("b",), False))
 
 
 def test_connections_are_checked_again_after_any_change_of_a_host() -> None:

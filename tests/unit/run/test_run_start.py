@@ -67,6 +67,8 @@ class FakeNode(FakeSession):
     modes: dict[str, int] = field(default_factory=dict)
     go: dict[str, Any] = field(default_factory=dict)
     followed: Any = None
+    starter: dict[str, Any] = field(default_factory=dict)
+    """The request to the host's starter."""
 
     def answer(self, command: Command, sink: Sink, stdin: Readable | None) -> CommandEnd:
         if self.lost:
@@ -90,6 +92,14 @@ class FakeNode(FakeSession):
             sink("stdout", b'{"event": "started", "pid": 7, "master_port": 29999}\n')
             self.followed = json.loads(stdin.read() or b"null")
             sink("stdout", b'{"event": "done", "status": {"state": "ok"}}\n')
+        elif "run.host_starter" in command.script:
+            assert stdin is not None
+            size = int(command.script.partition("head -c ")[2].split()[0]) if "head -c " in command.script else 0
+            came = stdin.read()
+            if size:
+                self._unpack(came[:size])
+            self.starter = json.loads(came[size:])
+            sink("stdout", b'{"event": "done", "pid": 8}\n')
         elif command.label == "look for the record":
             return CommandEnd(0 if self.after_go in ("stopped", "running", "malformed") else 1)
         elif command.label == "stop the run":
@@ -194,7 +204,7 @@ def test_the_package_of_a_rank_is_sent_only_if_the_run_uses_it(
     assert len(nodes) == len(uses.get("of_ranks", "ab"))
     for node in nodes:
         assert {name: content for name, content in node.files.items() if "inrank" in name} == expected
-        (upload,) = [script for script in node.commands if "tar -x" in script]
+        (upload,) = [script for script in node.commands if "mkdir -p" in script and "tar -x" in script]
         assert ("shim/ipexctl_inrank/__pycache__" in upload) == is_sent, "bytecode of ranks is private"
 
 
@@ -235,7 +245,7 @@ def test_a_run_that_may_have_started_is_stopped_or_reported_as_unsure(
     assert failure.is_unsure == is_unsure
 
 
-def test_older_runs_are_pruned_in_the_round_trip_that_uploads_the_job() -> None:
+def test_older_runs_are_pruned_in_the_round_trip_that_uploads_the_agent() -> None:
     pool = FakeSessionPool()
     begin(pool, retention=RetentionLimits(days=7))
     for name in "ab":
@@ -243,7 +253,25 @@ def test_older_runs_are_pruned_in_the_round_trip_that_uploads_the_job() -> None:
         assert "tar -x" in upload
         assert '"days": 7' in upload
         assert "agent.zip" in pool.nodes[name].files
-    assert len(pool.nodes["b"].commands) == 1
+    assert len(pool.nodes["b"].commands) == 2
+
+
+@pytest.mark.parametrize(("stores", "leads"), [({"a": "of a", "b": "of b"}, True), ({"a": "one", "b": "one"}, False)])
+def test_a_starter_begins_in_the_round_trip_that_uploads_the_job(stores: dict[str, str], leads: bool) -> None:
+    """The agent is there before: it is uploaded while the project is compared."""
+    pool, plan = FakeSessionPool(), plan_of(has_starters=True, stores=stores)
+    launch, node = launch_on(pool, plan), pool.nodes["b"]
+    until = time.monotonic() + 10
+    while leads and "agent.zip" not in node.files and time.monotonic() < until:
+        time.sleep(0.01)
+    uploaded = set(node.files)
+    launch.upload_jobs(plan, SECRETS)
+    launch.start_launcher(None)
+    assert ("agent.zip" in uploaded, "job.json" in uploaded) == (leads, False)
+    assert {"plan.json", "job.json"} & node.files.keys() == ({"plan.json", "job.json"} if leads else set())
+    assert node.starter["host"] == "b"
+    assert len(node.commands) == 1 + leads
+    assert not any(node.starter["token"] in script for script in node.commands)
 
 
 def test_an_abandoned_launch_names_the_hosts_that_still_have_its_files() -> None:

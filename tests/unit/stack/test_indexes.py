@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from lock_helpers import LOCAL_SESSION
 
-from ipexctl.node.common.http import strip_login
+from ipexctl.node.common.urls import strip_login
 from ipexctl.node.env.env_replies import PipSettings
 from ipexctl.stack.env import staging
 from ipexctl.stack.lock.wheel_indexes import (
