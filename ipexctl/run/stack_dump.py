@@ -272,7 +272,7 @@ def _process(row: Reply) -> Process:
     except (ValueError, LookupError, TypeError, AttributeError):
         threads, reason = (), f"the output of {how} can't be read"
     waits_for = row.get("waits_for")
-    waits_for = waits_for if type(waits_for) is int else None  # older agents send none
+    waits_for = waits_for if type(waits_for) is int else None
     return Process(pid, str(row["name"]), str(row["state"]), str(row["wchan"]), how, threads, reason, waits_for)
 
 

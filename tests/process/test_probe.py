@@ -143,13 +143,9 @@ def test_processes_of_runs_are_found_by_environment_or_path(shell: list[str], tm
     record("alive", "running")
     script = home / "runs/alive/agent.zip"
     script.write_text("import time; time.sleep(60)")
-    old_script = home / "runs/old/rank.py"
-    old_script.parent.mkdir()
-    old_script.write_text("import time; time.sleep(60)")
     (home / "runs/alive/log").touch()
     sleep = shutil.which("sleep") or "sleep"
     wrapper = subprocess.Popen([sys.executable, "-I", script, "run.rank", script.with_name("job.json")])
-    older = subprocess.Popen([sys.executable, "-I", old_script, old_script.with_name("job.json")])
     rank = subprocess.Popen([sleep, "60"], env={"A": "1", "IPEXCTL_RUN": "over", "B": "2"})
     reader = subprocess.Popen(["tail", "-f", home / "runs/alive/log"])
     try:
@@ -159,12 +155,12 @@ def test_processes_of_runs_are_found_by_environment_or_path(shell: list[str], tm
         record("over", "failed")
         activity = parse(probe(shell, tmp_path)).activity
         # Other tests on this machine have runs of their own.
-        ours = {process.pid for process in (wrapper, older, rank, reader)}
+        ours = {process.pid for process in (wrapper, rank, reader)}
         spawned = [process for process in activity.processes if process.pid in ours]
         starts = {process.pid: process.start for process in spawned}
-        assert starts == {process.pid: started(process.pid) for process in (wrapper, older, rank)}
+        assert starts == {process.pid: started(process.pid) for process in (wrapper, rank)}
     finally:
-        for process in (wrapper, older, rank, reader):
+        for process in (wrapper, rank, reader):
             process.kill()
             process.wait()
     assert activity.runs == ("alive", "dead", "other-start")
@@ -176,7 +172,7 @@ def test_processes_of_runs_are_found_by_environment_or_path(shell: list[str], tm
     assert (dead.host, dead.machine, dead.boot) == ("n1", "m1", "b1")
     assert activity.ended == ("over",)
     runs = {process.pid: process.run for process in spawned}
-    assert runs == {wrapper.pid: "alive", older.pid: "old", rank.pid: "over"}
+    assert runs == {wrapper.pid: "alive", rank.pid: "over"}
 
 
 @linux

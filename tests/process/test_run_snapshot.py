@@ -108,11 +108,9 @@ def test_lines_of_an_earlier_attempt_are_told_by_the_note_of_the_restart(tmp_pat
     fields = {"attempt": 1, "restarts": 1, "reason": "rank 1 on b ended with exit code 1"}
     line, printed = note_line("restart", fields), b"[ipexctl: restart 1 of 1 after: what a script prints]\n"
     out = b"first\n" + line + b"second\n" + printed + b"third\n"
-    rundir = directory(tmp_path, {"ranks/0001.out": out}, notes=True)
+    rundir = directory(tmp_path, {"ranks/0001.out": out})
     NotesWriter(str(rundir / "output.notes")).add(Note(1, "stdout", line, 6, None, "restart", fields))
     assert account(tmp_path).output_of(1).out == ("second", printed.decode().rstrip(), "third")
-    directory(tmp_path / "older", {"ranks/0001.out": b"first\n" + line + b"second\n"})
-    assert account(tmp_path / "older").output_of(1).out == ("second",)
 
 
 def test_missing_or_damaged_files_are_skipped(tmp_path: Path) -> None:

@@ -135,14 +135,13 @@ def test_a_lease_ends_with_its_run(tmp_path: Path, lease: str, expected: tuple[L
 
 
 @pytest.mark.parametrize(
-    "agent",
-    [("agent.zip", "run.rank"), ("agent.zip", "run.supervisor"), ("agent.zip", "run.host_starter"), ("rank.py",)],
-    ids=["rank", "supervisor that waits", "starter that waits", "rank of an older version"],
+    "command",
+    ["run.rank", "run.supervisor", "run.host_starter"],
+    ids=["rank", "supervisor that waits", "starter that waits"],
 )
-def test_a_program_of_the_run_holds_its_tree(tmp_path: Path, agent: tuple[str, ...]) -> None:
-    name, *command = agent
-    put(tmp_path, f"runs/r1/{name}", "import time\ntime.sleep(600)")
-    program = subprocess.Popen([sys.executable, "-I", tmp_path / "runs/r1" / name, *command, "/runs/r1/job.json"])
+def test_a_program_of_the_run_holds_its_tree(tmp_path: Path, command: str) -> None:
+    agent = put(tmp_path, "runs/r1/agent.zip", "import time\ntime.sleep(600)")
+    program = subprocess.Popen([sys.executable, "-I", agent, command, "/runs/r1/job.json"])
     try:
         assert not has_ended(Lease(HERE, HOUR).write(tmp_path), "r1")
         assert not has_ended(Lease({**HERE, "machine": "node2"}, 2 * DAY).write(tmp_path), "r1")

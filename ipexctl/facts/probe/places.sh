@@ -132,8 +132,7 @@ our_processes() {
         [ ! -O "$at" ] || files="$files $at/cmdline $at/environ"
     done
     [ -n "$files" ] || return
-    # Runs of older versions started rank.py and supervise.py.
-    grep -asoHE -e '-I.[^ ]*/runs/[A-Za-z0-9_-]+/(agent\.zip.run\.(rank|supervisor)|(rank|supervise)\.py)' \
+    grep -asoHE -e '-I.[^ ]*/runs/[A-Za-z0-9_-]+/agent\.zip.run\.(rank|supervisor)' \
         -e 'IPEXCTL_RUN=[A-Za-z0-9_-]+' \
         $files | tr '\0' ' ' | while read -r line; do
         case $line in

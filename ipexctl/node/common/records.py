@@ -395,8 +395,6 @@ class RunStatus(NamedTuple):
     checkpoint: str = ""
     """The newest checkpoint that node0 has of this run, once it has ended; relative to the ranks' working directory, or
     absolute."""
-    notes: bool = False
-    """False in older records."""
     slurm: QueueJob | None = None
     hosts: tuple[str, ...] = ()
     """Hosts of this attempt in rank order; empty in older records."""

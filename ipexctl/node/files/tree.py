@@ -221,8 +221,7 @@ def has_ended(tree: ProjectTree, run: str) -> bool:
             return False
         if has_job and not is_elsewhere and lease.get("boot") != boot_id():
             return True
-    # Older versions uploaded rank.py.
-    names = (b"/status.json",) if document else (b"/agent.zip", b"/rank.py", b"/job.json")
+    names = (b"/status.json",) if document else (b"/agent.zip", b"/job.json")
     newest = next(filter(None, (lstat_or_none(rundir + name) for name in names)), None)
     if newest is None:
         return seconds_since(float(lease.get("made") or 0)) > START_TIME

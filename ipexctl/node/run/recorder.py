@@ -315,7 +315,7 @@ class Recorder:
         if self._unwritten or self._unwritten_count is not None:
             self._unwritten_count = len(self._unwritten)
         return self.complete(self.status)._replace(
-            unwritten_events=self._unwritten_count, unstored_output=self.unstored.number, notes=True
+            unwritten_events=self._unwritten_count, unstored_output=self.unstored.number
         )
 
     def _put(self, path: str, data: bytes) -> bool:

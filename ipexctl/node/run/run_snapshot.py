@@ -1,8 +1,8 @@
 """Reads the record of a run on node0: status, events, the last lines of every rank and of the launcher.
 
 The answer is frames with the last lines of each rank's stdout and stderr and the newest stack dump, then {"event":
-"done", …}. Output that several ranks printed is sent once: `ranks` is {"5": {"out": N, "err": N}, …}. `last_attempt` is
-false in records of older versions. Each line is what a terminal would finally show; long lines are shortened.
+"done", …}. Output that several ranks printed is sent once: `ranks` is {"5": {"out": N, "err": N}, …}. Each line
+is what a terminal would finally show; long lines are shortened.
 """
 
 from __future__ import annotations
@@ -159,7 +159,6 @@ def read_run_snapshot(request: SnapshotRequest, _: object) -> Json:
         "supervise": text_lines(os.path.join(rundir, "supervise.log"), 30),
         "events": events_of(os.path.join(rundir, "events.jsonl")),
         "ranks": ranks,
-        "last_attempt": status.notes,
         "notify": end_on_node0(rundir),
         "losses": read_losses(rundir) if request.get("losses") else [],
         "series": read_series(rundir) if request.get("losses") else {},

@@ -7,7 +7,7 @@ node0's clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -15,7 +15,6 @@ from typing import Any
 from ipexctl.known_errors.match import FailureContext, RankOutput
 from ipexctl.node.common.frames import SUFFIXES, Chunk
 from ipexctl.node.common.records import (
-    RESTART_MARK,
     Failure,
     RankStatus,
     RunStatus,
@@ -114,7 +113,7 @@ def read_snapshot(
         printed_at=as_number(document.get("printed")),
         boot=as_number(document.get("boot")),
         ended_at={int(rank): at for rank, at in exits if rank is not None and at is not None},
-        restarts=_restarts(status, events),
+        restarts=tuple(attempt.reason for attempt in status.attempts),
         events=tuple(events),
         supervise=as_lines(document.get("supervise")),
         dump=dump,
@@ -164,14 +163,11 @@ def _failure_context(
         if chunk.data
     }
     sent_as = as_dict(document.get("ranks"))
-    is_last_attempt = document.get("last_attempt") is True
     first = status.first_failure
     outputs = []
     for row in status.ranks:
         own = as_dict(sent_as.get(str(row.rank)))
         out, err = (texts.get((str(own.get(suffix)), suffix), ()) for suffix in ("out", "err"))
-        if not is_last_attempt:
-            out, err = _last_attempt(out), _last_attempt(err)
         ended = first if first is not None and first.rank == row.rank else row
         kind = ended.kind if isinstance(ended, Failure) else ""
         details = (row.problem,) if row.problem is not None else ()
@@ -190,16 +186,3 @@ def _failure_context(
         master=status.master,
         tiers={str(host): str(tier) for host, tier in as_dict(plan.get("tiers")).items() if tier},
     )
-
-
-def _last_attempt(lines: tuple[str, ...]) -> tuple[str, ...]:
-    """The lines since the last restart, which records of older versions show only as text: earlier lines explain
-    nothing."""
-    marks = [number for number, line in enumerate(lines, 1) if line.startswith(RESTART_MARK)]
-    return lines[marks[-1] :] if marks else lines
-
-
-def _restarts(status: RunStatus, events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    if status.attempts:
-        return tuple(attempt.reason for attempt in status.attempts)
-    return tuple(str(event.get("after") or "") for event in events if event.get("event") == "restart")

@@ -20,7 +20,7 @@ import ipexctl.known_errors
 from ipexctl.known_errors.error_table import known_errors
 from ipexctl.known_errors.match import RankOutput
 from ipexctl.node.common.frames import Chunk
-from ipexctl.node.common.records import DETAIL_MARK, RESTART_MARK, Detail
+from ipexctl.node.common.records import DETAIL_MARK, Detail
 from ipexctl.node.run.run_snapshot import plan_of
 from ipexctl.node.run.supervisor_state import LauncherExited, StartFailed
 from ipexctl.run.stack_dump import Dump, Process, RankStacks, StackFrame, Thread
@@ -446,15 +446,6 @@ def test_stacks_taken_while_a_rank_waited_explain_its_timeout(at: float, wanted:
     assert cause_id(diagnose(read_snapshot(record, output, "node1", dump))) == wanted
 
 
-def test_lines_of_an_earlier_attempt_are_no_cause() -> None:
-    first = {**FIRST, "exit_code": 3}
-    failed = {**FAILED, "exit_code": 3}
-    before = f"{NO_MODULE}\n{RESTART_MARK}1 of 1 after: rank 1 on node2 ended with exit code 1]"
-    verdict = judged([(STOPPED, ""), (failed, f"{before}\nsecond attempt")], first=first)
-    assert cause_id(verdict) == "script.exited"
-    assert [line.text for line in verdict.lines] == ["second attempt"]
-
-
 @pytest.mark.parametrize("text", ["OSError: [Errno 28] No space left on device", "RuntimeError: EADDRINUSE"])
 @pytest.mark.parametrize("row", [STOPPED, FAILED])
 def test_output_of_another_rank_is_no_cause_of_an_exit_code(text: str, row: dict[str, Any]) -> None:
@@ -538,8 +529,8 @@ def test_exception_before_the_time_limit_is_the_cause(printed: str, cause: str |
 def notes_of_a_run() -> tuple[str, ...]:
     """Notes of a run that was restarted once, with lost output and events, and one rank on other cores."""
     rows = [(STOPPED, ""), ({**FAILED, "lost": 12345, "mismatch": ["only core 1 may be used here"]}, "")]
-    events = [{"event": "restart", "attempt": 1, "after": "rank 0 on node1 ended with exit code 3"}]
-    return judged(rows, events=events, status={"unwritten_events": 2}).notes
+    attempts = [{"attempt": 0, "reason": "rank 0 on node1 ended with exit code 3"}]
+    return judged(rows, status={"unwritten_events": 2, "attempts": attempts}).notes
 
 
 def note_of_attempts() -> str:
