@@ -5,7 +5,6 @@ Flags are listed as changes to the previous generation, in Linux's names. Hosts 
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections import defaultdict
 from collections.abc import Callable, Collection
@@ -13,8 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
 
-from ipexctl.errors import UserError
-from ipexctl.extras.lab.lab_record import Lab
+from ipexctl.extras.lab.lab_record import Lab, find_named
 from ipexctl.text import number_ranges
 
 _COMMON = """
@@ -186,12 +184,7 @@ _BY_NAME: Final = {cpu_profile.name: cpu_profile for cpu_profile in CPU_PROFILES
 
 
 def find_cpu_profile(name: str) -> CpuProfile:
-    cpu_profile = _BY_NAME.get(name)
-    if cpu_profile is None:
-        near = difflib.get_close_matches(name, _BY_NAME, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise UserError(f"there is no CPU {name!r}{hint}", fix=f"one of: {', '.join(_BY_NAME)}")
-    return cpu_profile
+    return find_named("CPU", name, _BY_NAME)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ script runs, so that `mend` can undo it after a crash.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -15,7 +14,7 @@ from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.extras.lab import lab_files, lab_record, lab_system
-from ipexctl.extras.lab.lab_record import SWITCH, Lab, LabHost, lab_lock, netns_name
+from ipexctl.extras.lab.lab_record import SWITCH, Lab, LabHost, find_named, lab_lock, netns_name
 from ipexctl.node.common.fix import Fix
 
 ALL_INTERFACES: Final = "all"
@@ -160,12 +159,7 @@ _BY_NAME: Final = {fault.name: fault for fault in FAULTS}
 
 
 def find_fault(name: str) -> Fault:
-    fault = _BY_NAME.get(name)
-    if fault is None:
-        near = difflib.get_close_matches(name, _BY_NAME, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise UserError(f"there is no fault {name!r}{hint}", fix=f"one of: {', '.join(_BY_NAME)}")
-    return fault
+    return find_named("fault", name, _BY_NAME)
 
 
 def read_arguments(fault: Fault, given: Sequence[str]) -> tuple[str, ...]:

@@ -13,15 +13,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import IO, Final, Literal
+from typing import IO, Final, Literal, TypeVar
 
 from ipexctl.errors import UserError
+from ipexctl.hosts.host import did_you_mean
 from ipexctl.limits import LAB_LOCK
 from ipexctl.node.common.files import write_atomically
 from ipexctl.node.common.fix import Fix, join_fixes
 from ipexctl.node.common.json_records import as_object, check_type, decode, parse_json
 from ipexctl.node.common.processes import ProcessIdentity
 
+Named = TypeVar("Named")
 Condition = Literal["up", "busy", "cut-short", "abandoned", "unreadable"]
 """busy: `up` or `down` is working on it; cut-short: that process exited early; abandoned: temporary, and its maker has
 exited; unreadable: this version can't read the record.
@@ -283,3 +285,10 @@ def _acquire(file: IO[str], message: str) -> None:
             if time.monotonic() > deadline:
                 raise UserError(message, fix="try again later") from None
             time.sleep(0.05)
+
+
+def find_named(kind: str, name: str, known: Mapping[str, Named]) -> Named:
+    if name not in known:
+        hint = did_you_mean(name, known)
+        raise UserError(f"there is no {kind} {name!r}{f'; {hint}' if hint else ''}", fix=f"one of: {', '.join(known)}")
+    return known[name]

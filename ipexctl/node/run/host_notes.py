@@ -6,6 +6,7 @@ import os
 from typing import Iterator, NamedTuple, Sequence
 
 from ipexctl.node.common.json_records import NATURAL, FieldDecoder
+from ipexctl.node.common.processes import read_text
 from ipexctl.node.run.network_watch import MOMENT
 from ipexctl.node.run.rates import HostRates
 from ipexctl.node.run.window_file import WINDOW
@@ -90,25 +91,18 @@ class HostProbe:
             mhz=sum(speeds) / len(speeds) if speeds else None,
         )
 
-    def _read(self, path: str) -> str:
-        try:
-            with open(f"{self._root}{path}", encoding="utf-8", errors="replace") as file:
-                return file.read()
-        except OSError:
-            return ""
-
     def _frequencies(self) -> Iterator[float]:
         for _ in range(min(MAX_PROCESSORS, len(self._cores))):
             core = self._cores[self._turn % len(self._cores)]
             self._turn += 1
-            text = self._read(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_cur_freq").strip()
+            text = read_text(f"{self._root}/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_cur_freq").strip()
             if text.isdigit():
                 yield int(text) / 1000
 
     def _sent(self) -> float | None:
         """Bytes sent since boot over the run's interface; over all but the loopback if the run names none."""
         sent = []
-        for line in self._read("/proc/net/dev").splitlines():
+        for line in read_text(f"{self._root}/proc/net/dev").splitlines():
             name, _, text = line.partition(":")
             numbers = text.split()
             is_own = name.strip() == self.iface if self.iface else name.strip() != "lo"

@@ -12,7 +12,7 @@ import os
 from typing import Collection, Iterator, Mapping, NamedTuple
 
 from ipexctl.node.common.json_records import NATURAL, FieldDecoder
-from ipexctl.node.common.processes import read_stat
+from ipexctl.node.common.processes import read_stat, read_text
 
 BACKWARD = "pt_autograd"
 """torch's name for backward threads. For a CPU-only graph there are none; the calling thread runs backward."""
@@ -89,13 +89,6 @@ class RankProbe:
             rss=after.rss, cpu=both("cpu"), queue=both("queue", behind), faults_per_s=sums["faults"] / seconds
         )
 
-    def _read(self, path: str) -> str:
-        try:
-            with open(f"{self._proc}/{path}", encoding="utf-8", errors="replace") as file:
-                return file.read()
-        except OSError:
-            return ""
-
     def _process(self, pid: int) -> dict[str, float]:
         try:
             stat = read_stat(pid, self._proc)
@@ -115,7 +108,7 @@ class RankProbe:
             reads = self._reads.get(thread, 0)
             if reads < MAX_READS:
                 self._reads[thread] = reads + 1
-                name = self._read(f"{thread[0]}/task/{thread[1]}/comm")
+                name = read_text(f"{self._proc}/{thread[0]}/task/{thread[1]}/comm")
                 if name.startswith(BACKWARD):
                     self._backward.add(thread)
                 elif name.startswith(TRANSFER):
@@ -130,7 +123,7 @@ class RankProbe:
             yield from ((pid, int(name)) for name in names[:MAX_THREADS] if name.isdigit())
 
     def _thread(self, pid: int, thread: int) -> dict[str, float]:
-        schedule = self._read(f"{pid}/task/{thread}/schedstat").split()
+        schedule = read_text(f"{self._proc}/{pid}/task/{thread}/schedstat").split()
         if len(schedule) < 2:
             return {}
         return {"cpu": int(schedule[0]) / _NANO, "queue": int(schedule[1]) / _NANO}
