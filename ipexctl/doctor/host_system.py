@@ -348,7 +348,7 @@ def leftovers(host: HostContext) -> Iterator[Finding]:
 
 def _end_of_run(run: str, pids: Sequence[int]) -> str:
     """A command that kills these processes, after a check that each still belongs to the run: a pid may be reused."""
-    of_run = f"'^IPEXCTL_RUN={run}$|/runs/{run}/(agent[.]zip|(rank|supervise)[.]py)$'"
+    of_run = f"'^IPEXCTL_RUN={run}$|/runs/{run}/agent[.]zip$'"
     numbers = " ".join(map(str, pids))
     return f"for p in {numbers}; do grep -qszE {of_run} /proc/$p/environ /proc/$p/cmdline && kill $p; done"
 

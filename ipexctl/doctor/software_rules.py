@@ -188,20 +188,15 @@ def dead_envs(host: HostContext) -> Iterator[Finding]:
     if not host.facts.has_finished("home"):
         return
     for env in host.facts.software.envs:
+        name = env.name[:40]
         if not env.runs:
-            yield Finding(
-                "env.broken",
-                "warn",
-                f"The Python of environment {env.name[:40]} is gone (removed or upgraded), so nothing in it starts",
-                Fix("`ipexctl install` with the same options rebuilds it, only on the hosts that need it"),
-            )
+            problem = f"The Python of environment {name} is gone (removed or upgraded), so nothing in it starts"
         elif env.lost:
-            yield Finding(
-                "env.broken",
-                "warn",
-                f"Environment {env.name[:40]} has lost the files of {few(env.lost, 3)}: scripts that import it fail",
-                Fix("`ipexctl install` with the same options rebuilds it, only on the hosts that need it"),
-            )
+            problem = f"Environment {name} has lost the files of {few(env.lost, 3)}: scripts that import it fail"
+        else:
+            continue
+        fix = Fix("`ipexctl install` with the same options rebuilds it, only on the hosts that need it")
+        yield Finding("env.broken", "warn", problem, fix)
 
 
 def mpis(host: HostContext) -> Iterator[Finding]:

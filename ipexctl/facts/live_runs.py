@@ -40,8 +40,8 @@ NO_DETAILS: Final = CallDetails()
 class RunOnHost(NamedTuple):
     run: str
     uid: int
-    account: str | None = None
-    """None if the host doesn't know the account's name."""
+    owner: str
+    """Name of the account, or `uid 1001` if the host doesn't know it."""
     since: float | None = None
     """Start of the run's first program on this host, in seconds since 1970 by the host's clock."""
     cores: CpuList = CpuList()
@@ -53,24 +53,16 @@ class RunOnHost(NamedTuple):
     script: str = ""
     call: CallDetails = NO_DETAILS
 
-    @property
-    def owner(self) -> str:
-        return self.account or f"uid {self.uid}"
-
 
 class WaitingCall(NamedTuple):
     """A place in the queue for a host."""
 
     run: str
     uid: int
-    account: str | None = None
+    owner: str
     since: float | None = None
     until: float | None = None
     call: CallDetails = NO_DETAILS
-
-    @property
-    def owner(self) -> str:
-        return self.account or f"uid {self.uid}"
 
 
 class LockHolder(NamedTuple):
@@ -81,11 +73,7 @@ class LockHolder(NamedTuple):
     """Kernel ticks since the boot."""
     name: str
     uid: int
-    account: str | None = None
-
-    @property
-    def owner(self) -> str:
-        return printable(self.account or f"uid {self.uid}")
+    owner: str
 
     def __str__(self) -> str:
         return f"pid {self.pid} of {self.owner} ({self.name}), which is no start of ipexctl,"
@@ -97,14 +85,10 @@ class BusyProgram(NamedTuple):
     name: str
     """Program name, for an interpreter followed by its script; without arguments."""
     uid: int
-    account: str | None
+    owner: str
     since: float | None
     cores: float
     """Processor seconds per second."""
-
-    @property
-    def owner(self) -> str:
-        return self.account or f"uid {self.uid}"
 
 
 class RunsOnHost(NamedTuple):
@@ -140,7 +124,7 @@ class _Program(NamedTuple):
 
 
 def parse_live_runs(answers: Answers) -> RunsOnHost:
-    boot, names = natural(answers.first("run.boot")), _accounts(answers)
+    boot, owners = natural(answers.first("run.boot")), _owners(answers)
     cores: dict[int, set[int]] = {}
     for line in answers.all("run.cores"):
         pid, _, text = line.partition(" ")
@@ -167,7 +151,7 @@ def parse_live_runs(answers: Answers) -> RunsOnHost:
             RunOnHost(
                 run,
                 uid,
-                names.get(uid),
+                owners[uid],
                 _time(boot, start),
                 CpuList.of(core for program in running for core in cores.get(program.pid, ())),
                 not running,
@@ -180,10 +164,10 @@ def parse_live_runs(answers: Answers) -> RunsOnHost:
     places: dict[tuple[int, str], WaitingCall] = {}
     for each in sorted(waiting, key=lambda each: (each.start, each.pid)):  # a shell forks: its first process
         times = _time(boot, each.start), _end(boot, each)
-        place = WaitingCall(each.run, each.uid, names.get(each.uid), *times, calls.get(each.pid, NO_DETAILS))
+        place = WaitingCall(each.run, each.uid, owners[each.uid], *times, calls.get(each.pid, NO_DETAILS))
         places.setdefault((each.uid, each.run), place)
     runs.sort(key=lambda live: (live.run, live.uid))
-    return RunsOnHost(tuple(runs), "run.hidden" in answers, tuple(places.values()), _holder(answers, names))
+    return RunsOnHost(tuple(runs), "run.hidden" in answers, tuple(places.values()), _holder(answers, owners))
 
 
 def _call(line: str) -> Iterator[tuple[int, CallDetails]]:
@@ -198,12 +182,12 @@ def _call(line: str) -> Iterator[tuple[int, CallDetails]]:
             yield number, CallDetails(RunBy(user, host) if user and host else None, script, tag)
 
 
-def _holder(answers: Answers, names: Mapping[int, str]) -> LockHolder | None:
+def _holder(answers: Answers, owners: Mapping[int, str]) -> LockHolder | None:
     """Parse `PID UID START NAME`."""
     match (answers.first("run.holder") or "").split(None, 3):
         case [*words, name] if None not in (numbers := [natural(word) for word in words]) and len(words) == 3:
             pid, uid, start = (number or 0 for number in numbers)
-            return LockHolder(pid, start, printable(name)[:_MOST_NAME], uid, names.get(uid))
+            return LockHolder(pid, start, printable(name)[:_MOST_NAME], uid, owners[uid])
     return None
 
 
@@ -222,21 +206,26 @@ def read_host_snapshot(text: str) -> HostSnapshot | None:
 
 
 def _busy_programs(answers: Answers) -> Iterator[BusyProgram]:
-    boot, names = natural(answers.first("run.boot")), _accounts(answers)
+    boot, owners = natural(answers.first("run.boot")), _owners(answers)
     for line in answers.all("run.busy"):
         match line.split(None, 4):
             case [_, *words, name] if None not in (numbers := [natural(word) for word in words]) and len(words) == 3:
                 uid, start, percent = (number or 0 for number in numbers)
-                yield BusyProgram(name[:_MOST_NAME], uid, names.get(uid), _time(boot, start), percent / 100)
+                yield BusyProgram(name[:_MOST_NAME], uid, owners[uid], _time(boot, start), percent / 100)
 
 
-def _accounts(answers: Answers) -> dict[int, str]:
-    names: dict[int, str] = {}
+class _Owners(dict[int, str]):
+    def __missing__(self, uid: int) -> str:
+        return f"uid {uid}"
+
+
+def _owners(answers: Answers) -> Mapping[int, str]:
+    owners = _Owners()
     for line in answers.all("run.account"):
         text, _, name = line.partition(" ")
         if (number := natural(text)) is not None and _ACCOUNT.fullmatch(name) and name != "UNKNOWN":
-            names[number] = name
-    return names
+            owners[number] = name
+    return owners
 
 
 def _script(program: str) -> str:

@@ -46,8 +46,6 @@ class Rdma(NamedTuple):
     name: str
     state: str | None = None
     link: str | None = None
-    rate: str | None = None
-    nics: tuple[str, ...] = ()
 
 
 class Route(NamedTuple):
@@ -57,7 +55,6 @@ class Route(NamedTuple):
 
 class Network(NamedTuple):
     hostname: str | None = None
-    canonical: str | None = None
     resolves_to: tuple[str, ...] | None = None
     """Addresses of the host's own name; () if it doesn't resolve, None if unknown."""
     peers: Mapping[str, tuple[str, ...]] = {}
@@ -95,9 +92,8 @@ def parse_network(answers: Answers) -> Network:
     )
     return Network(
         hostname=words[1] if len(words) > 1 else None,
-        canonical=own[0] if own else None,
-        resolves_to=own[1] if own else None,
-        peers={peers[number - 1]: result for number, (_, result) in sorted(names.items()) if number <= len(peers)},
+        resolves_to=own,
+        peers={peers[number - 1]: found for number, found in sorted(names.items()) if number <= len(peers)},
         nics=_nics(answers.all("nic"), addresses),
         rdma=tuple(_rdma(line) for line in answers.all("rdma")),
         default_route=_route(answers.all("route")),
@@ -106,9 +102,11 @@ def parse_network(answers: Answers) -> Network:
     )
 
 
-def _resolved(answers: Answers) -> dict[int, tuple[str | None, tuple[str, ...]]]:
-    """Parse lines `NUMBER CANONICAL ADDRESS…`, by number: 0 is the host's own name, then follow the peers in order."""
-    result: dict[int, tuple[str | None, tuple[str, ...]]] = {}
+def _resolved(answers: Answers) -> dict[int, tuple[str, ...]]:
+    """Parse lines `NUMBER ADDRESS…`, by number: 0 is the host's own name, then follow the peers in order. Other words
+    do not count: the lines of the recorded machines also have the canonical name.
+    """
+    result: dict[int, tuple[str, ...]] = {}
     for line in answers.all("resolved"):
         if named := _resolved_line(line):
             result.setdefault(*named)
@@ -116,14 +114,13 @@ def _resolved(answers: Answers) -> dict[int, tuple[str | None, tuple[str, ...]]]
 
 
 @lru_cache(maxsize=4096)
-def _resolved_line(line: str) -> tuple[int, tuple[str | None, tuple[str, ...]]] | None:
+def _resolved_line(line: str) -> tuple[int, tuple[str, ...]] | None:
     """Cached, because every host has a line for every other host, and most lines are equal."""
-    words = line.split()
-    number = natural(words[0])
-    if number is None or len(words) < 2:
+    first, _, words = line.partition(" ")
+    number = natural(first)
+    if number is None:
         return None
-    valid = dict.fromkeys(address for word in words[2:] if (address := _canonical(word)))
-    return number, (None if words[1] == "-" else words[1], tuple(valid))
+    return number, tuple(dict.fromkeys(address for word in words.split() if (address := _canonical(word))))
 
 
 def _canonical(word: str) -> str | None:
@@ -259,14 +256,8 @@ def _speed(text: str | None) -> int | None:
 
 
 def _rdma(line: str) -> Rdma:
-    name, state, link, rate, *nics = [*line.split("|"), "", "", ""][: max(4, line.count("|") + 1)]
-    return Rdma(
-        name=name,
-        state=state.partition(": ")[2].lower() or None,
-        link=link or None,
-        rate=rate or None,
-        nics=tuple(nic for nic in nics if nic),
-    )
+    name, state, link, *_ = [*line.split("|"), "", ""]
+    return Rdma(name, state.partition(": ")[2].lower() or None, link or None)
 
 
 def _route(lines: Iterable[str]) -> Route | None:

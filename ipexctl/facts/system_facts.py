@@ -84,9 +84,8 @@ class Disk(NamedTuple):
     path: str
     total: int | None = None
     free: int | None = None
-    inodes: int | None = None
-    """None if the filesystem doesn't count inodes."""
     inodes_free: int | None = None
+    """None if the filesystem doesn't count inodes."""
     writable: bool | None = None
     noexec: bool | None = None
     mount: Mount | None = None
@@ -131,7 +130,7 @@ class Security(NamedTuple):
 
 class Batch(NamedTuple):
     schedulers: tuple[str, ...] = ()
-    """Keys of `SCHEDULERS`; an older probe may have others."""
+    """Keys of `SCHEDULERS`."""
     job: str | None = None
 
 
@@ -242,20 +241,19 @@ def parse_limits(answers: Answers) -> Limits:
 def parse_disk(answers: Answers, path: str, mounts: Sequence[Mount]) -> Disk | None:
     mount = mount_of(path, mounts)
     writable = path in answers.all("writable")
-    total = free = inodes = inodes_free = None
+    total = free = inodes_free = None
     for line in answers.all("room"):
         *sizes, measured = [*line.split(" ", 5), ""][:6]
         match [natural(word) for word in sizes]:
             case [int(block), int(blocks), int(available), int(nodes), int(left)] if measured == path:
                 total, free = block * blocks, block * available
-                inodes, inodes_free = (nodes, left) if nodes else (None, None)
+                inodes_free = left if nodes else None
     if total is None and mount is None and not writable:
         return None
     return Disk(
         path=path,
         total=total,
         free=free,
-        inodes=inodes,
         inodes_free=inodes_free,
         writable=writable,
         noexec="noexec" in mount.options if mount else None,

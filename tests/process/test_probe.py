@@ -326,7 +326,7 @@ def test_live_runs_are_found_with_the_cores_of_their_ranks(shell: list[str], tmp
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     (live,) = found
-    assert (live.uid, live.account, live.is_starting) == (os.getuid(), getpass.getuser(), False)
+    assert (live.uid, live.owner, live.is_starting) == (os.getuid(), getpass.getuser(), False)
     assert live.cores.cpus == (core,)
     assert live.call == CallDetails(by, tag=tag)
     assert live.since is not None
@@ -563,7 +563,7 @@ def test_programs_that_use_cores_are_named_with_their_script_alone(shell: list[s
             process.kill()
             process.wait()
     program = found["sh e[1m?run.busy 1 0 1 99 x.sh"]
-    assert program.account == getpass.getuser()
+    assert program.owner == getpass.getuser()
     assert 0.1 <= program.cores <= 1.2
     assert program.since is not None
     assert abs(program.since - time.time()) < 120

@@ -200,7 +200,6 @@ function names(file, line, field, count, i, asked, total, order, left) {
             known[field[i], field[1]] = 1
             many[field[i]]++
             where[field[i]] = where[field[i]] " " field[1]
-            if (!(field[i] in full)) full[field[i]] = field[2]
         }
     }
     close(file)
@@ -208,7 +207,7 @@ function names(file, line, field, count, i, asked, total, order, left) {
     for (i = 1; i <= total; i++) {
         line = tolower(asked[i])
         if (many[line] && (!getent || (order == "files" && many[line] == 1)))
-            print "resolved " (i - 1) " " full[line] where[line]
+            print "resolved " (i - 1) where[line]
         else
             left = left " " (i - 1) ":" asked[i]
     }

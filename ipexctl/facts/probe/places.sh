@@ -156,18 +156,15 @@ resolve() { # NUMBER:NAME...
         asked="$asked ${name#*:} 127.127.$((number / 250)).$((number % 250 + 1))"
     done
     limit getent ahosts $asked | {
-        found= full=
-        while read -r address kind name; do
+        found=
+        while read -r address kind _; do
             case $kind/$address in
             STREAM/*127.127.*)
                 address=${address##*127.127.}
-                put resolved "$((${address%.*} * 250 + ${address#*.} - 1)) ${full:--} $found"
-                found= full=
+                put resolved "$((${address%.*} * 250 + ${address#*.} - 1))$found"
+                found=
                 ;;
-            STREAM/*)
-                found="$found $address"
-                [ -n "$full" ] || full=$name
-                ;;
+            STREAM/*) found="$found $address" ;;
             esac
         done
     }

@@ -409,7 +409,7 @@ def look(text: str) -> RunsOnHost:
 def test_programs_of_a_run_are_one_run_with_the_cores_of_its_ranks() -> None:
     lock, run = look(LOOK).runs
     assert run == RunOnHost("train-1", 1001, "alice", 1000005.0, CpuList.of(range(8)))
-    assert lock == RunOnHost("other-2", 1002, None, 1000900.0, CpuList(), is_starting=True)
+    assert lock == RunOnHost("other-2", 1002, "uid 1002", 1000900.0, CpuList(), is_starting=True)
     assert (run.owner, lock.owner) == ("alice", "uid 1002")
 
 
@@ -466,7 +466,7 @@ looked""",
     assert (run.ranks, run.script, run.until) == (3, "train.py", 1000005.0 + 3600)
     assert (found.uid, found.clock) == (1003, 1000900.0)
     assert found.programs == (
-        BusyProgram("python3 x\x1b[1m y.py", 1003, None, 1000070.0, 1.5),
+        BusyProgram("python3 x\x1b[1m y.py", 1003, "uid 1003", 1000070.0, 1.5),
         BusyProgram("agent", 1001, "alice", 1000070.0, 0.2),
     )
 
@@ -494,7 +494,7 @@ looked""",
     )
     waiting = look(text).waiting
     assert [call.run for call in waiting] == ["first", "second", "third", "fourth"]
-    assert waiting[0] == WaitingCall("first", 1002, None, 1000007.0, 1000067.0)
+    assert waiting[0] == WaitingCall("first", 1002, "uid 1002", 1000007.0, 1000067.0)
     assert waiting[2].owner == "alice"
     assert look(text).runs == look(LOOK).runs
 

@@ -25,7 +25,7 @@ from ipexctl.run.hosts_now import HostsNow, hosts_now
 CORES = CpuList.of(range(8))
 TRAIN = RunOnHost("train-1127-102543-7553", 1001, "alice", 1e9, CORES, ranks=2)
 NEXT = WaitingCall("tune-1127-103000-1234", 1002, "bob", 1e9 + 60, 1e9 + 660)
-BURN = BusyProgram("python3 e\x1b[31mvil\n.py", 1003, None, 1e9, 1.26)
+BURN = BusyProgram("python3 e\x1b[31mvil\n.py", 1003, "uid 1003", 1e9, 1.26)
 
 
 def snapshot(
@@ -37,7 +37,7 @@ def snapshot(
 NOW = hosts_now(
     {
         "node1": snapshot(TRAIN._replace(until=1e9 + 600, script="train.py"), waiting=(NEXT,), programs=(BURN, BURN)),
-        "node2": snapshot(TRAIN._replace(since=1e9 + 1), TRAIN._replace(uid=1003, account=None, ranks=1)),
+        "node2": snapshot(TRAIN._replace(since=1e9 + 1), TRAIN._replace(uid=1003, owner="uid 1003", ranks=1)),
         "node3": snapshot(programs=(BURN,)),
         "node4": snapshot(),
         "node5": HostSnapshot(RunsOnHost((), hides_others=True), "m"),
@@ -76,7 +76,7 @@ def test_who_began_a_run_its_tag_and_a_foreign_holder_of_a_lock_are_shown(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call = CallDetails(RunBy("ann", "laptop"), "tune.py", "lr 3e-4")
-    holder = LockHolder(5867, 1, "sleep", 1004)
+    holder = LockHolder(5867, 1, "sleep", 1004, "uid 1004")
     runs = RunsOnHost(
         (TRAIN._replace(script="train.py", call=call),), waiting=(NEXT._replace(call=call),), holder=holder
     )

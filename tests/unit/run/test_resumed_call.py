@@ -51,7 +51,7 @@ SPEC = spec_of(
     options=CallOptions(" -H hosts -l gpu"),
 )
 FREE = HostSnapshot(RunsOnHost(), "m")
-BUSY = HostSnapshot(RunsOnHost((RunOnHost("train-1", 1000),)), "m")
+BUSY = HostSnapshot(RunsOnHost((RunOnHost("train-1", 1000, "ann"),)), "m")
 GONE = Unreachable("no route")
 
 
