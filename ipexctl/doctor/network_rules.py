@@ -212,7 +212,7 @@ def no_network(cluster: ClusterContext) -> Iterator[Finding]:
         yield Finding(
             "cluster.no_common_network",
             "fail",
-            f"{reason[:1].upper()}{reason[1:]}: their ranks could not reach each other",
+            f"{reason[:1].upper()}{reason[1:]}, so no run starts",
             cluster.refusal.fix,
             cluster.refusal.hosts,
         )

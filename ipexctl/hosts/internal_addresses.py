@@ -178,6 +178,13 @@ def _no_common_network(addresses: Mapping[str, HostAddresses]) -> Refusal:
     for name, host in addresses.items():
         for network in {nic.network for nic in host.nics if nic.joins_hosts}:
             nodes.setdefault(network, []).append(name)
+    named: dict[str, list[str]] = {}
+    for name, host in addresses.items():
+        named.setdefault(host.reached or name, []).append(name)
+    for address, names in named.items():
+        if len(names) > 1:  # behind NAT, two machines may have the same address, too
+            reason = f"{fold(names)} have the same address, {address}: most likely they are one machine"
+            return Refusal(reason, "keep one of the names; for more ranks there: NAME slots=2", tuple(names))
     fix = "give each host internal=ADDRESS in the hostfile, or --iface CIDR with a network that holds them all"
     if not nodes:
         return Refusal("no host has an address that others could use", fix, tuple(addresses))

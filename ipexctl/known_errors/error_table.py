@@ -8,6 +8,7 @@ import re
 import signal
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -29,7 +30,9 @@ from ipexctl.hugging_face import (
 from ipexctl.known_errors.gpu_code import suggestion_for
 from ipexctl.known_errors.match import KnownError, PatternMatch, shorten_text
 from ipexctl.known_errors.packages import known_packages
-from ipexctl.node.common.fix import Fix, join_fixes
+from ipexctl.node.common.asked import Asked
+from ipexctl.node.common.fix import Fix, ipexctl_command, join_fixes
+from ipexctl.node.common.records import as_dict, as_list
 from ipexctl.text import join_words
 
 _LOOPBACK: Final = re.compile(r"^(?:127\.|localhost$|::1$|\[::1\]$)")
@@ -259,6 +262,65 @@ def _argument(found: PatternMatch) -> tuple[str, str]:
     return cause, join_fixes(parts)
 
 
+_USAGE: Final = re.compile(r"^usage: (?:.*\n)*?(?=\S+: error: )", re.MULTILINE)
+
+
+def _arguments(found: PatternMatch) -> tuple[str, str]:
+    """Correct the user's own words, if the usage that the script printed or the options of a run show how."""
+    what, asked = found.groups["what"], as_dict(found.context.plan.get("asked"))
+    cause, argv = f"the script rejects its arguments: {what}", [str(word) for word in as_list(asked.get("argv"))]
+    mark = {"module": ("-m",), "command": ("--",)}.get(str(asked.get("kind")), ())
+    rejected = what.partition("unrecognized arguments: ")[2].split()
+    option = next((word for word in rejected if word.startswith("-") and word in argv), "")
+    name, equals, value = option.partition("=")
+    usage = _USAGE.search(found.output.text)
+    near = get_close_matches(name, re.findall(r"--[\w-]+", usage[0]) if usage else (), n=1)
+    at = argv.index(option) if option else 0
+    if option and name.strip("-").replace("-", "_") in Asked._fields:
+        end = at + 1 + bool(not equals and argv[at + 1 : at + 2] and argv[at + 1] in rejected)
+        moved = ipexctl_command("run", *argv[at:end], *mark, argv=(*argv[:at], *argv[end:]))
+        return cause, Fix("options of ipexctl come before the script: {moved}", moved=moved)
+    if near:
+        corrected = ipexctl_command("run", *mark, argv=(*argv[:at], f"{near[0]}{equals}{value}", *argv[at + 1 :]))
+        return cause, Fix("did you mean {near}? {corrected}", near=near[0], corrected=corrected)
+    if not argv:
+        return cause, "correct them after the script's name; options of ipexctl come before it"
+    shown = ipexctl_command("run", "-n", "1", *mark, argv=(argv[0], "--help"))
+    return cause, Fix("correct them after the script's name; to see what it takes: {shown}", shown=shown)
+
+
+def _no_name(found: PatternMatch) -> tuple[str, str]:
+    name, module, file = found.groups["name"], found.groups["module"], found.groups.get("file", "")
+    is_own = file.startswith("/") and not any(part in file for part in ("-packages/", "/lib/python3"))
+    own, top = file.rpartition("/code/")[2].partition("/")[2] or file, module.partition(".")[0]
+    if is_own and known_packages().get(top):
+        hidden = f"the file {own} hides the package {top}, from which {found.output.place} imports {name}"
+        return hidden, "rename that file; Python imports from the script's directory first"
+    if "unfinished" in found.groups:
+        circle = f"{module} imports a module that imports {module} again, which has no {name} yet"
+        return circle, "move one of the two imports into the function that uses it"
+    if is_own:
+        return f"{own} of the project has no {name}", f"add {name} there, or correct the import ({found.output.place})"
+    fix = Fix("see the versions: `ipexctl envs`; take another with --with of {repair}", repair=found.context.repair)
+    return f"{module} has no {name}: the script was written for another version", fix
+
+
+def _other_build(found: PatternMatch) -> tuple[str, str]:
+    library, context = found.groups["library"], found.context
+    fix = Fix("install both together: {line}", line=context.install(library))
+    if context.plan.get("install") == "":  # a Python of the user
+        fix = Fix(f"install the {library} that was released with its torch, from the index of that torch")
+    return f"{library} was built for another torch", fix
+
+
+def _worker_ended(found: PatternMatch) -> tuple[str, str] | None:
+    if any(text in found.output.text for text in ("its bootstrapping phase", "context has already been set")):
+        return None  # script.no_main
+    logs = f"num_workers=0 may show it, too; `ipexctl logs {found.context.run} -r {found.output.rank} --stderr`"
+    how = f"a DataLoader worker on {found.output.host} ended ({found.groups['how']})"
+    return f"{how}; its own error is above that line", Fix(logs)
+
+
 _PREFIX: Final = {kind: prefix for prefix, kind in PREFIXES.items()}
 _HUB_ADDRESS: Final = re.compile(
     r"(?:https?://[^/\s'\"]+|with url: )/(?:api/)?(?P<kind>models/|datasets/)?(?P<repo>[\w.-]+/[\w.-]+)"
@@ -371,6 +433,7 @@ def _port_busy(found: PatternMatch) -> tuple[str, str]:
 _FUNCTIONS: Final[Mapping[str, Callable[[PatternMatch], tuple[str, str] | None]]] = {
     "aborted": _aborted,
     "argument": _argument,
+    "arguments": _arguments,
     "cpu_location": _cpu_location,
     "for_gpus": _for_gpus,
     "hub": _hub,
@@ -378,9 +441,12 @@ _FUNCTIONS: Final[Mapping[str, Callable[[PatternMatch], tuple[str, str] | None]]
     "ipex_of_other_torch": _ipex_of_other_torch,
     "no_file": _no_file,
     "no_module": _no_module,
+    "no_name": _no_name,
     "no_submodule": _no_submodule,
+    "other_build": _other_build,
     "port_busy": _port_busy,
     "proxy_ended": _proxy_ended,
     "timed_out": _timed_out,
     "torch_library": _torch_library,
+    "worker_ended": _worker_ended,
 }

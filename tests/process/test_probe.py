@@ -501,6 +501,27 @@ def test_no_words_of_a_stranger_hide_a_run_and_a_failed_look_says_so(shell: list
 
 
 @linux
+@pytest.mark.parametrize("part", ["function find_programs", "function sample"])
+def test_an_awk_that_fails_as_a_process_ends_is_started_again(part: str, tmp_path: Path) -> None:
+    """mawk exits with 2 if read(2) fails, as for the file of a process that has just ended."""
+    run, failed = f"race-{os.getpid()}-{len(part)}", shlex.quote(str(tmp_path / "failed"))
+    agent = tmp_path / "runs" / run / "agent.zip"
+    agent.parent.mkdir(parents=True)
+    agent.write_text("import time; time.sleep(60)")
+    once = f"case $1 in *{shlex.quote(part)}*) [ -e {failed} ] || {{ : >{failed}; return 2; }} ;; esac"
+    script = f'awk() {{ {once}; command awk "$@"; }}\n' + live_runs_command(with_programs=True).script
+    process = subprocess.Popen([sys.executable, "-IS", str(agent), "run.rank"])
+    try:
+        found = look(["sh"], script)
+    finally:
+        process.kill()
+        process.wait()
+    assert (tmp_path / "failed").exists()
+    assert found is not None
+    assert run in [each.run for each in found.runs.runs]
+
+
+@linux
 @pytest.mark.skipif(os.getuid() != 0, reason="the lock of this machine is not ours")
 @pytest.mark.parametrize(
     "command",

@@ -187,6 +187,17 @@ def test_record_has_why_a_command_could_not_be_started(
     assert status["ranks"][status["first_failure"]["rank"]]["problem"] == problem
 
 
+def test_a_script_whose_first_line_has_a_windows_line_end_is_not_said_to_be_missing(
+    make: Callable[..., Run], tmp_path: Path
+) -> None:
+    script = tmp_path / "launch.sh"
+    script.write_bytes(b"#!/bin/bash\r\nset -e\r\n")
+    script.chmod(0o700)
+    problem = make([str(script)]).start().wait()["first_failure"]["detail"]
+    assert (problem["kind"], problem["fields"]["file"]) == ("no-interpreter", str(script))
+    assert problem["fields"]["what"] == r"/bin/bash\r"
+
+
 @pytest.mark.parametrize(("code", "is_kept"), [(0, True), (3, False)])
 def test_connectivity_record_is_kept_only_after_success(make: Callable[..., Run], code: int, is_kept: bool) -> None:
     connectivity = {"key": "k", "checked": 1.5}

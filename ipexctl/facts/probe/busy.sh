@@ -29,7 +29,7 @@ program_of() { # pid name: `name` if it has no arguments
 busy_programs() {
     count=0 named=' '
     put run.boot "$(awk '/^btime / { print $2 }' /proc/stat)"
-    printf '%s\n' $programs /proc/[0-9]*/stat | awk "$busy_awk$processes_awk" | { while read -r pid uid start percent name; do
+    read_processes "$busy_awk" $programs /proc/[0-9]*/stat | { while read -r pid uid start percent name; do
         [ "$pid" != seen ] || return 0
         count=$((count + 1))
         [ $count -gt 64 ] || name=$(program_of "$pid" "$name")

@@ -37,6 +37,18 @@ lock_holder() {
     done
 }
 
+# Prints what an awk program finds in the files of processes; its last line is `seen`. mawk exits if a process ends while
+# mawk reads its file, which happens on busy hosts, so it gets three tries.
+read_processes() { # program, lines of its input
+    program=$1
+    shift
+    for answer in 1 2 3; do
+        answer=$(printf '%s\n' "$@" | awk "$program$processes_awk")
+        case $answer in *seen) break ;; esac
+    done
+    printf '%s\n' "$answer"
+}
+
 # Runs that are alive on this host, of every account whose processes are visible: their supervisors and rank wrappers,
 # calls of `run --exclusive` that hold the host (host_lock.sh) or pass its lock over, and those that wait for it
 # (host_wait.sh). Records of other accounts can't be read. Fails if it can't look. A stranger's arguments are of any
@@ -83,7 +95,7 @@ live_runs() {
     done)
     case $programs in *seen) programs=${programs%seen} ;; *) return 1 ;; esac
     [ -n "$programs" ] || return 0
-    printf '%s\n' $programs /proc/[0-9]*/status | awk "$runs_awk$processes_awk" | {
+    read_processes "$runs_awk" $programs /proc/[0-9]*/status | {
         ranks= seen=
         while read -r key value; do
             case $key in

@@ -49,7 +49,8 @@ class HttpClient:
         self._trusted_hosts = settings.get("trusted_hosts", ())
         self._contexts: dict[bool, ssl.SSLContext] = {}
         self._lock = threading.Lock()
-        proxies = urllib.request.ProxyHandler(_proxies(settings.get("proxy")))
+        self._proxies = _proxies(settings.get("proxy"))
+        proxies = urllib.request.ProxyHandler(self._proxies)
         handlers = proxies, _HttpsHandler(self._context_for), _RedirectHandler(self.check_encryption)
         self._opener = urllib.request.build_opener(*handlers)
 
@@ -78,6 +79,14 @@ class HttpClient:
                 f"http://{host} is not encrypted, and pip is not set to trust it there:"
                 f" pip config set global.trusted-host {host}"
             )
+
+    def proxy_for(self, url: str) -> str:
+        """Host and port of the proxy for this URL; empty without one."""
+        parts = urlsplit(url)
+        proxy = self._proxies.get(parts.scheme, "")
+        if not proxy or urllib.request.proxy_bypass(parts.hostname or ""):
+            return ""
+        return urlsplit(proxy if "://" in proxy else f"//{proxy}").netloc.rpartition("@")[2]
 
     def load_certificates(self) -> None:
         """Load certificates now, so that an AgentError is raised before the first request."""

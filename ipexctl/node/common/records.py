@@ -36,8 +36,8 @@ class Detail(NamedTuple):
                         no-starter {place}; unreachable {place, why}; mpirun-not-started, rank-not-started {why};
                         mpirun-signalled, mpirun-ended, wrapper-signalled, wrapper-ended {how}
                         repeated {what, place}
-    By a rank wrapper:  no-directory, no-command, setup-failed {place, file, what}; no-way-back {place, why}; wrong-mpi;
-                        port-taken {port, holder}
+    By a rank wrapper:  no-directory, no-command, no-interpreter, setup-failed {place, file, what}; wrong-mpi;
+                        no-way-back {place, why}; port-taken {port, holder}
     By a verification:  wrong-mpi, wrong-result {what}
     """
 

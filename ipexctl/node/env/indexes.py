@@ -107,7 +107,8 @@ def read_page(
     except AgentError as error:
         raise SourceUnusable(error.reason) from None
     except (OSError, HTTPException, ValueError, EOFError, zlib.error) as error:
-        raise SourceUnusable(explain(error)) from None
+        proxy = client.proxy_for(url)
+        raise SourceUnusable(explain(error) + (f", through the proxy {proxy}" if proxy else "")) from None
 
 
 def links_of(address: str, kind: str, text: str) -> list[FileLink]:

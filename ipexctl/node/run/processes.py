@@ -167,6 +167,17 @@ def signal_descendants(number: int, except_pid: int) -> list[int]:
     return victims
 
 
+def lacking_interpreter(script: str) -> str:
+    """The program that the first line of an existing script names, if that program does not exist; else empty."""
+    try:
+        with open(script, "rb") as file:
+            words = file.readline(4096).partition(b"#!")
+    except OSError:
+        return ""
+    interpreter = os.fsdecode(words[2].rstrip(b"\n").strip(b" \t").partition(b" ")[0])
+    return interpreter if not words[0] and interpreter and not os.path.exists(interpreter) else ""
+
+
 def signal_handlers(pid: int, number: int) -> bool:
     """Send a signal to a process or, if it has no handler, to its nearest descendants with one; returns whether there
     was a handler. Without one, most signals kill a process. A forked worker inherits its parent's handler."""

@@ -343,6 +343,9 @@ class Rank:
             reason = f"{file}: {error.strerror}" if error.errno else str(error.strerror)
             is_directory = error.filename == self.plan.cwd
             problem = self.start_problem("no-directory" if is_directory else "no-command", file, reason)
+            if interpreter := processes.lacking_interpreter(os.path.join(self.plan.cwd, file)):
+                reason = f"{file}: {interpreter!r} of its first line does not exist"
+                problem = self.start_problem("no-interpreter", file, repr(interpreter)[1:-1])
             reason += "; is the project synced to this path? (ipexctl sync)" if is_directory else ""
         pipes: list[IO[bytes]]
         if self.child is None:

@@ -56,9 +56,8 @@ def find_hang(snapshot: RunSnapshot, first: Failure | None = None) -> Hang | Non
     if not is_training and snapshot.printed_at is not None and dump.at - snapshot.printed_at > _QUIET:
         hang = explain_hang(dump)
         return hang if hang is not None and hang.kind == "mismatch" else None
-    if first is None or first.at is None or (found := _WAITED.search(snapshot.output_of(first.rank).last_text)) is None:
+    if first is None or first.at is None or (waited := _waited_by(snapshot, first)) is None:
         return None
-    waited = int(found["first"] or found["second"]) / 1000
     return explain_hang(dump) if first.at - waited <= dump.at <= first.at else None
 
 
@@ -223,7 +222,9 @@ def _of_launcher_log(snapshot: RunSnapshot, first: Failure | None) -> Cause | No
     if first is not None and (first.exit_code is not None or first.signal is not None):
         return None
     cause = cause_of(snapshot.context.launcher_output, snapshot.context, known_errors())
-    return cause if cause is not None and cause.is_good else None
+    if cause is None or not cause.is_good or (cause.is_vague and first is not None and _has_killed_wrapper(first)):
+        return None
+    return cause
 
 
 def _of_other_ranks(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
@@ -244,7 +245,29 @@ def _loss(snapshot: RunSnapshot, first: Failure) -> Cause | None:
     if (better := _cause_of_others(snapshot, first) or _peer_that_ended(snapshot, first)) is not None:
         return better
     hang = find_hang(snapshot, first)
-    return _of_hang(snapshot, hang) if hang is not None and hang.causes else None
+    return _of_hang(snapshot, hang) if hang is not None and hang.causes else _peers_that_ran(snapshot, first)
+
+
+def _peers_that_ran(snapshot: RunSnapshot, first: Failure) -> Cause | None:
+    """The first failure waited until its timeout, and no other rank had ended by then."""
+    waited = _waited_by(snapshot, first)
+    others = [row for row in snapshot.status.ranks if row.rank != first.rank]
+    if waited is None or not others or any(row.state != "stopped" for row in others):
+        return None
+    ranks = [row.rank for row in others]
+    said = _last_line(snapshot.output_of(ranks[0])) if len(ranks) == 1 else ""
+    words = {"seconds": f"{waited:g}", "running": describe_ranks(ranks), "ranks": fold_ranks(ranks), "said": said}
+    return _recorded(snapshot, first, "peer.timeout", **words)
+
+
+def _waited_by(snapshot: RunSnapshot, first: Failure) -> float | None:
+    found = _WAITED.search(snapshot.output_of(first.rank).last_text)
+    return int(found["first"] or found["second"]) / 1000 if found is not None else None
+
+
+def _last_line(output: RankOutput) -> str:
+    lines = [line for line in map(bare, output.out or output.err) if line.strip()]
+    return f"; its last line: {shorten_text(printable(lines[-1].strip()))}" if lines else ""
 
 
 def _peer_that_ended(snapshot: RunSnapshot, first: Failure) -> Cause | None:
@@ -258,7 +281,8 @@ def _peer_that_ended(snapshot: RunSnapshot, first: Failure) -> Cause | None:
     if not ended:
         return None
     row = min(ended, key=lambda entry: (entry[0], entry[1].rank))[1]
-    return _recorded(snapshot, Failure(row.rank, row.host), "peer.ended", lost=first.rank)
+    said = _last_line(snapshot.output_of(row.rank))
+    return _recorded(snapshot, Failure(row.rank, row.host), "peer.ended", lost=first.rank, said=said)
 
 
 _OF_SLOW_RANKS: Final = ("run.no_way_back", "run.not_begun")
@@ -294,6 +318,11 @@ def _has_killed_wrapper(first: Failure) -> bool:
     return first.detail is not None and first.detail.kind == "wrapper-killed"
 
 
+_REPORT: Final = re.compile(r"\b(?:ERROR|CRITICAL|FATAL|[Ee]rror:|[Ff]ailed|[A-Z]\w*(?:Error|Exception)\b)")
+_OF_REPORTS: Final = 10
+"""Last lines on stderr among which the one that reports an error counts more than the last."""
+
+
 def _end_without_text(snapshot: RunSnapshot, first: Failure) -> Cause | None:
     if first.kind == "lost":
         id_ = "node.wrapper_killed" if _has_killed_wrapper(first) else "node.lost"
@@ -305,7 +334,9 @@ def _end_without_text(snapshot: RunSnapshot, first: Failure) -> Cause | None:
             host = lost.host or snapshot.node0
             return _recorded(snapshot, first, "run.output_lost", code=first.exit_code, node0=host)
         errors = [line for line in map(bare, snapshot.output_of(first.rank).err) if line.strip()]
-        said = f"; its last line on stderr: {shorten_text(printable(errors[-1].strip()))}" if errors else ""
+        line = next(filter(_REPORT.search, reversed(errors[-_OF_REPORTS:])), errors[-1] if errors else "")
+        which = "its last line on stderr" if line in errors[-1:] else "it printed on stderr"
+        said = f"; {which}: {shorten_text(printable(line.strip()))}" if line else ""
         return _recorded(snapshot, first, "script.exited", code=first.exit_code, said=said)
     return None
 

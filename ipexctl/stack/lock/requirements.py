@@ -432,6 +432,8 @@ def _refusal(text: str) -> tuple[str, str] | None:
 
 
 def _syntax_problem(text: str) -> str:
+    if re.match(r"[\w.\[\],-]+\s*=[<>]", text):
+        return "versions are compared with >= and <=, not => and =<"
     if re.match(r"[\w.\[\],-]+\s*=[^=]", text):
         return "versions are compared with ==, not ="
     return "this is not a package name followed by versions"

@@ -512,7 +512,11 @@ class _Locking:
         except LacksWheel as error:
             names = needed_builds(error, request.builds, partial(try_lock, *limits))
             fix = "require other versions: with a build of it, there is no solution either"
-            raise HostError(error.reason, build_fix(typed, names, maker.name) if names else fix) from None
+            if names and (closed := self._without_source(names, index_answer, maker)):
+                fix = f"require another version, or another --python: no index has the source of {join_words(closed)}"
+            elif names:
+                fix = build_fix(typed, names, maker.name)
+            raise HostError(error.reason, fix) from None
         except UserError as error:
             if lock is None:
                 raise
@@ -527,6 +531,24 @@ class _Locking:
             )
         refuse_outdated(typed, plan, lock, index_answer, maker, partial(try_lock, *limits), without=named)
         return lock
+
+    def _without_source(self, names: Sequence[str], index_answer: IndexAnswer, maker: LockMaker) -> list[str]:
+        """Packages that --build could not build either: no version that is allowed has a source archive."""
+        ask = partial(query_indexes, maker.session, maker.python, index_answer.sources, names, index_answer.settings)
+        try:
+            found = ask(cancel=maker.cancel, sdists=True).availability
+        except HostError:
+            return []
+        lines = map(Requirement, self.context.request.env.extras)
+        allowed: dict[str, SpecifierSet] = {canonicalize_name(line.name): line.specifier for line in lines}
+        sources = {name: [each for each in found.of(name) if not each.filename.endswith(".whl")] for name in names}
+        return [
+            name
+            for name in filter(found.of, names)
+            if not any(
+                allowed.get(name, SpecifierSet()).filter((each.version for each in sources[name]), prereleases=True)
+            )
+        ]
 
     def _without_prereleases(
         self, plan: StackPlan, lock: Lock, index_answer: IndexAnswer, maker: LockMaker, left_out: Collection[str]

@@ -175,10 +175,12 @@ _NO_WHEEL: Final = re.compile(
     r"(?<![\w.-])(?:([\w.-]+)[=<>!~]=?[\w.+*]+(?:,[<>!]=?[\w.+*]+)? has|all versions of ([\w.-]+) have) no "
     r"(?:wheels with a matching|usable wheels)"
 )
+_DAMAGED: Final = re.compile(r"Failed to extract archive: (\S+\.whl)")
 _NO_PACKAGE: Final = re.compile(
     r"(?<![\w.-])([\w.-]+) was not found in the package registry and you require \1(?![\w-])"
 )
 _MAX_LINES: Final = 15
+_FIRST_LINES: Final = 5
 _MAX_WIDTH: Final = 200
 
 
@@ -586,6 +588,9 @@ def explain_refusal(
                 "or the wheels of a directory, --wheelhouse DIR"
             )
         return HostError(f"fetching from {source} on {machine} failed{quote}", fix)
+    if found := _DAMAGED.search(text):
+        fix = "remove that file, and download or build it again"
+        return HostError(f"{found[1]} can't be read on {machine}: it is damaged{quote}", fix)
     of_stack = {canonicalize_name(Requirement(line).name) for line in plan.requirements}
     if (found := _NO_WHEEL.search(text)) and (project := canonicalize_name(found[1] or found[2])) not in of_stack:
         wanted = f"Python {plan.python} and glibc {plan.glibc} on x86_64"
@@ -618,4 +623,6 @@ def _quote(messages: str) -> str:
         for line in lines
         if line and not line.startswith(("No solution found", "warning:")) and not re.match(r"hint:.*--", line)
     ]
-    return ":" + "".join(f"\n  {line}" for line in kept[:_MAX_LINES]) if kept else ""
+    if len(kept) > _MAX_LINES:  # a build's own error is at the end
+        kept = [*kept[:_FIRST_LINES], "…", *kept[_FIRST_LINES - _MAX_LINES :]]
+    return ":" + "".join(f"\n  {line}" for line in kept) if kept else ""

@@ -188,13 +188,12 @@ _HEAD = """\
 
 `ipexctl why RUN` finds these texts [in a run's output](run-end.md#when-it-fails) and prints the cause and the fix.
 Each id has one example, printed by rank 1 on node2. A cause is likely unless it says "possibly". `why --json` has the
-ids, which do not change.
+ids.
 
 ![ipexctl why: the kernel killed rank 2 on node3, whose memory ran out](pictures/why.svg)
 
-`why` ignores two texts that healthy runs also print: `The hostname of the client socket cannot be retrieved` (an
-address has no name) and `Using the loopback address as fallback` (gloo could not resolve a host's own name). If it
-knows no text in the output, it names the exception or the exit code.
+`why` ignores two texts that healthy runs also print: `The hostname of the client socket cannot be retrieved` and `Using
+the loopback address as fallback`. If it knows no text in the output, it names the exception or the exit code.
 """
 
 

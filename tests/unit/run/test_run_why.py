@@ -19,6 +19,7 @@ from why_helpers import FAILED, FIRST, NO_MODULE, STOPPED, cause_id, cause_in, j
 import ipexctl.known_errors
 from ipexctl.known_errors.error_table import known_errors
 from ipexctl.known_errors.match import RankOutput
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.frames import Chunk
 from ipexctl.node.common.records import DETAIL_MARK, Detail
 from ipexctl.node.run.run_snapshot import plan_of
@@ -145,6 +146,93 @@ def test_ranks_whose_parameters_have_other_shapes_have_built_different_models() 
     text = "RuntimeError: [1]: params[0] in this process with sizes [2, 5] appears not to match sizes of the same param"
     verdict = judged([(STOPPED, ""), (FAILED, f"Traceback (most recent call last):\n{text} in process 0.")])
     assert cause_id(verdict) == "ddp.models_differ"
+
+
+_CIRCULAR = "(most likely due to a circular import)"
+_USAGE = "usage: train.py [-h] [--lr LR]\n                [--epochs EPOCHS]\ntrain.py: error: "
+
+
+@pytest.mark.parametrize(
+    ("argv", "said", "command"),
+    [
+        (["train.py", "--lrr", "1e 3"], "unrecognized arguments: --lrr 1e 3", "ipexctl run train.py --lr '1e 3'"),
+        (["train.py", "--lrr=2", "x"], "unrecognized arguments: --lrr=2 x", "ipexctl run train.py --lr=2 x"),
+        (
+            ["train.py", "--ppn", "2", "--lr", "1"],
+            "unrecognized arguments: --ppn 2",
+            "ipexctl run --ppn 2 train.py --lr 1",
+        ),
+        (["train.py", "--no-sync"], "unrecognized arguments: --no-sync", "ipexctl run -n 1 train.py --help"),
+        (["a b.py", "--q", "2"], "unrecognized arguments: --q 2", "ipexctl run -n 1 'a b.py' --help"),
+        (["train.py"], "the following arguments are required: --data", "ipexctl run -n 1 train.py --help"),
+        (["train.py", "--lr", "x"], "argument --lr: invalid float value: 'x'", "ipexctl run -n 1 train.py --help"),
+    ],
+)
+def test_rejected_arguments_are_corrected_in_the_words_of_the_call(argv: list[str], said: str, command: str) -> None:
+    plan = {"asked": {"kind": "script", "argv": argv}}
+    verdict = judged([(STOPPED, ""), ({"state": "failed", "exit_code": 2}, _USAGE + said)], plan=plan)
+    cause = cause_in(verdict)
+    assert (cause.id, said in cause.sentence) == ("script.arguments", True)
+    assert isinstance(cause.fix, Fix)
+    assert [str(each) for each in cause.fix.commands] == [command]
+    as_module = {"asked": {"kind": "module", "argv": argv}}
+    fix = cause_in(judged([(STOPPED, ""), ({"state": "failed", "exit_code": 2}, _USAGE + said)], plan=as_module)).fix
+    assert " -m " in fix
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence", "fix"),
+    [
+        ("from 'utils' (/home/me/.ipexctl/code/p-5cc3e842/lib/utils.py)", "lib/utils.py", "correct the import"),
+        (
+            f"from partially initialized module 'datasets' {_CIRCULAR} (/h/code/p-5cc3e842/datasets.py)",
+            "hides the package datasets",
+            "rename",
+        ),
+        (
+            f"from partially initialized module 'engine' {_CIRCULAR} (/h/code/p-5cc3e842/engine.py)",
+            "engine imports a module that imports engine again",
+            "into the function",
+        ),
+        ("from 'transformers' (/env/lib/python3.11/site-packages/transformers/__init__.py)", "another version", "envs"),
+        ("from 'transformers' (unknown location)", "another version", "envs"),
+    ],
+)
+def test_a_name_that_a_module_lacks_is_blamed_on_its_owner(said: str, sentence: str, fix: str) -> None:
+    text = f"{TRACEBACK}\nImportError: cannot import name 'x' {said}"
+    cause = cause_in(judged([(STOPPED, ""), (FAILED, text)]))
+    assert cause.id == "script.no_name"
+    assert sentence in cause.sentence
+    assert fix in cause.fix
+
+
+def test_a_compiler_that_the_user_has_named_is_the_one_that_is_missing() -> None:
+    text = f"{TRACEBACK}\ntorch._inductor.exc.InvalidCxxCompiler: No working C++ compiler found in cxx: (None, "
+    named, default = (cause_in(judged([(STOPPED, ""), (FAILED, f"{text}'{name}')")])) for name in ("icpx", "g++"))
+    assert missing(named.sentence, "icpx CXX node2") == []
+    assert "--with-compiler" not in named.fix
+    assert "--with-compiler" in default.fix
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        (
+            'Missing key(s) in state_dict: "a.weight". \n\tUnexpected key(s) in state_dict: "module.a.weight". ',
+            "DDP model",
+        ),
+        (
+            'Missing key(s) in state_dict: "module.a.weight". \n\tUnexpected key(s) in state_dict: "a.weight". ',
+            "wrapped",
+        ),
+        ('Missing key(s) in state_dict: "head.weight". ', "head.weight"),
+    ],
+)
+def test_a_checkpoint_with_other_keys_is_explained(keys: str, said: str) -> None:
+    text = f"{TRACEBACK}\nRuntimeError: Error(s) in loading state_dict for Net:\n\t{keys}"
+    cause = cause_in(judged([(STOPPED, ""), (FAILED, text)]))
+    assert cause.id == "script.other_checkpoint"
+    assert said in cause.sentence
 
 
 def test_another_torch_is_another_stack() -> None:
