@@ -99,9 +99,9 @@ class Destination(Writer, EntryComparer):
         if entry.kind == "d":
             self.make_directory(entry)
             return None
+        if entry.kind == "f" and _above(entry.path) in self._new:
+            return MissingPart(entry, is_new=True)
         with self.place_of(entry.path) as (directory, name):
-            if entry.kind == "f" and _above(entry.path) in self._new:
-                return MissingPart(entry, is_new=True)
             there = directory.status_of(name)
             directory.check_entry(name, there, _OWN_DEST)
             state = state_of(entry, there, self)
@@ -154,8 +154,7 @@ class Destination(Writer, EntryComparer):
             if file.crc != crc or file.at != entry.size:
                 file.discard()
                 raise AgentError("it was damaged on the way; fetch it again")
-            with self.place_of(entry.path) as (directory, name):
-                there = directory.status_of(name)
+            there = file.status_of_place()
             if there is not None and is_special(there):  # made during the transfer
                 file.discard()
                 raise self._in_the_way(entry, "FIFO, socket or device")

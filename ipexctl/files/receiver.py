@@ -15,6 +15,7 @@ from ipexctl.files.destination import Destination, MissingPart, is_disk_full
 from ipexctl.files.requested import FileFailure, RequestedPath, read_entry, update_entry
 from ipexctl.hosts.host import quote
 from ipexctl.node.common.answer import AgentError
+from ipexctl.node.files.file_sender import PART_FIELDS
 from ipexctl.node.files.file_stream import FilePart, WantedFile
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.remote.outcome import HostError
@@ -67,15 +68,15 @@ class Receiver:
         kind, is_listed = event.get("event"), self.destination is not None
         if kind == "working":
             return None
-        if kind == "entry" and not is_listed:
-            self._entries.append(read_entry(event))
+        if kind == "entries" and not is_listed:
+            self._entries += map(read_entry, _rows_of(event))
         elif kind == "note" and not is_listed:
             notes = self.left_out if event.get("warning") else self.failed
             notes.append(FileFailure(str(event.get("n")), str(event.get("reason"))))
         elif kind == "listed" and not is_listed:
             self._on_listed(event)
-        elif kind == "part" and is_listed:
-            return self._on_part(event)
+        elif kind == "parts" and is_listed:
+            return self._on_parts(event)
         elif kind == "lost" and (missing := self._missing.pop(event.integer("i"), None)) is not None:
             self.failed.append(FileFailure(missing.entry.path, str(event.get("reason"))))
         else:
@@ -130,6 +131,31 @@ class Receiver:
             reason = f"{here} on this machine can't be written: {error.strerror or error}; name another DEST"
         self.failed.append(FileFailure(entry.path, reason))
 
+    def _on_parts(self, event: Reply) -> RawReader:
+        rows = iter(_rows_of(event))
+
+        def begin_part() -> RawReader | None:
+            if (row := next(rows, None)) is None:
+                return None
+            if not isinstance(row, list) or len(row) != len(PART_FIELDS):
+                raise event.error("an event out of order")
+            return self._on_part(Reply(zip(PART_FIELDS, row, strict=True)))
+
+        reader = begin_part()
+
+        def receive_parts(data: memoryview) -> int | None:
+            nonlocal reader
+            at = 0
+            while reader is not None:
+                used = reader(data[at:])
+                if used is None:
+                    return None
+                at += used
+                reader = begin_part()
+            return at
+
+        return receive_parts
+
     def _on_part(self, event: Reply) -> RawReader:
         try:
             place = FilePart.of(event)
@@ -152,7 +178,7 @@ class Receiver:
             left -= len(part)
             self._at += len(part)
             self.received += len(part)
-            if not left and "crc" in event:
+            if not left and event["crc"] is not None:
                 self._finish(event)
             if part and (len(part) == len(data) or self.received == self._total):  # not for each of many small files
                 self._on_bytes(self.received, max(self._total, self.received))
@@ -170,7 +196,8 @@ class Receiver:
         self._total += missing.have - place.offset
         self._current, self._at, self._is_skipped = (number, entry), place.offset, False
         try:
-            self.destination.begin(replace(missing, entry=entry), place.offset)
+            same = entry is missing.entry
+            self.destination.begin(missing if same else replace(missing, entry=entry), place.offset)
         except (AgentError, OSError) as error:
             self._is_skipped = True
             self._fail(entry, error)
@@ -185,9 +212,16 @@ class Receiver:
             return
         may_grow = self._requested.may_grow(entry)
         try:
-            self.destination.finish(event["crc"], changed=bool(event.get("changed")), may_grow=may_grow)
+            self.destination.finish(event["crc"], changed=bool(event["changed"]), may_grow=may_grow)
         except (AgentError, OSError) as error:
             self._fail(entry, error)
             return
         self.brought.append(entry.path)
         self.size += entry.size
+
+
+def _rows_of(event: Reply) -> list[object]:
+    rows = event.get("rows")
+    if not isinstance(rows, list) or not rows:
+        raise event.error("an event out of order")
+    return rows

@@ -85,8 +85,7 @@ def parse_source(text: str) -> FetchSource:
     return FetchSource(word, path if colon else None)
 
 
-def read_entry(fields: Mapping[str, Any]) -> ManifestEntry:
-    row = fields.get("row")
+def read_entry(row: object) -> ManifestEntry:
     if not isinstance(row, list) or len(row) != len(ManifestEntry._fields):
         raise HostError(_UNREADABLE)
     path, kind, mode, size, content, mtime = row

@@ -117,7 +117,7 @@ def find_hosts_with_path(requests: Sequence[FetchRequest], pool: SessionPool) ->
         request, found = by_name[host.name], []
 
         def on_event(event: Reply) -> None:
-            if event.get("event") == "entry":
+            if event.get("event") == "entries":
                 found.append(True)
 
         call(

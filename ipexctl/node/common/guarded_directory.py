@@ -280,10 +280,13 @@ class DirectoryChain:
         """`open_below(parent, names)` opens the last name in `parent`. The names lead there from `top`."""
         self._top, self._open_below = top, open_below
         self._opened: list[tuple[bytes, GuardedDirectory]] = []
+        self._entered: Sequence[bytes] = ()
         self._closed = 0
         """How many of them, from the top, are closed again: a process may have 1,024 descriptors."""
 
     def enter(self, names: Sequence[bytes]) -> GuardedDirectory:
+        if names == self._entered:  # as for most files
+            return self._last
         common = 0
         while common < min(len(self._opened), len(names)) and self._opened[common][0] == names[common]:
             common += 1
@@ -293,6 +296,7 @@ class DirectoryChain:
             if depth >= self._closed + _DEPTH:
                 self._opened[self._closed][1].close()
                 self._closed += 1
+        self._entered = names
         return self._last
 
     def leave(self, depth: int = 0) -> None:
@@ -300,6 +304,7 @@ class DirectoryChain:
             directory = self._opened.pop()[1]
             if len(self._opened) >= self._closed:
                 directory.close()
+        self._entered = ()
         self._closed = min(self._closed, depth)
 
     @property

@@ -1,14 +1,14 @@
 """Sends files of this host: first a listing, then the content of the requested files.
 
     SendRequest
-        → {"event": "entry", "row": a `ManifestEntry`}, …
+        → {"event": "entries", "rows": [a `ManifestEntry`, …]}, …
         → {"event": "note", "n", "reason"}, …
         → {"event": "listed", "from": path, "single": true when the path is one file,
            "since": ns when the run of a path started, else 0, "missing": true when there is no such path}
     {"wants": [a `WantedFile` with the number of an entry, …]}
-        → a `file_stream`, whose headers are events: {"event": "part", "i": the number, "size", "offset", "length",
-          "mode", "mtime"} and the bytes; the last part of a file, which may be the first, has also "crc" of the whole
-          file, "changed", and "grew" when it has only become longer; or {"event": "lost", "i", "reason"}
+        → {"event": "parts", "rows": [a `PART_FIELDS`, …]} and the bytes of these parts, …; the last part of a file,
+          which may be the first, has the CRC of the whole file and says whether the file changed meanwhile
+        → {"event": "lost", "i", "reason"}, …
         → {"event": "done"}
 
 A file that the receiver has in part is sent from that offset. {"event": "working"} comes at any time between two others
@@ -35,7 +35,7 @@ from ipexctl.node.common.guarded_directory import DirectoryChain, GuardedDirecto
 from ipexctl.node.common.home import rundir_of
 from ipexctl.node.common.json_records import MAX_FILE, JsonError, parse_json, parse_object
 from ipexctl.node.common.limits import LONGEST_READ, SIGN_OF_LIFE
-from ipexctl.node.files.file_stream import SEND_CHUNK, WantedFile
+from ipexctl.node.files.file_stream import MOST_TOGETHER, SEND_CHUNK, WantedFile
 from ipexctl.node.files.manifest import EntryKind, ManifestEntry, identity_of
 
 if TYPE_CHECKING:
@@ -43,6 +43,10 @@ if TYPE_CHECKING:
 
 LIST_CHUNK_SIZE = 1 << 14
 """Bytes of the list sent at once: small, so the receiver checks while the list is made."""
+_ROW_SIZE = 60
+"""Bytes of a row of the list without its path and target."""
+PART_FIELDS = ("i", "size", "offset", "length", "mode", "mtime", "crc", "changed")
+"""`i` is the number of the file; `crc` is null in all parts but the last one."""
 MAX_NAMES = 6
 STATE_DIRECTORY = b".ipexctl"
 RECORD_FILES = ("status.json", "events.jsonl", "plan.json", "mpirun.log", "supervise.log")
@@ -77,16 +81,18 @@ class NoSuchPath(AgentError):
 
 
 class Listing:
-    """Entries sent so far; a path's index is the number of its entry.
+    """Entries so far, sent in groups; a path's index is the number of its entry.
 
     No path has a link above it, so `send_file` follows none: a directory may have been exchanged by then.
     """
 
     def __init__(self) -> None:
         self.paths: list[bytes] = []
+        self._rows: list[ManifestEntry] = []
+        self._size = 0
 
     def add(self, name: bytes, path: bytes, *, follow: bool = False) -> os.stat_result | None:
-        """Send an entry; returns its status, or None if it can't be sent."""
+        """Add an entry; returns its status, or None if it can't be sent."""
         try:
             status = os.stat(path, follow_symlinks=follow)
             link_target = os.readlink(path) if stat.S_ISLNK(status.st_mode) else b""
@@ -98,10 +104,18 @@ class Listing:
             self.note(name, "it is neither a file nor a directory", warning=True)
             return None
         mode, target = stat.S_IMODE(status.st_mode), decode_name(link_target)
-        row = ManifestEntry(decode_name(name), kind, mode, status.st_size, target, status.st_mtime_ns)
-        emit("entry", row=row)
+        self._rows.append(ManifestEntry(decode_name(name), kind, mode, status.st_size, target, status.st_mtime_ns))
+        self._size += _ROW_SIZE + len(name) + len(link_target)
         self.paths.append(os.path.realpath(path) if follow else path)
+        if self._size >= LIST_CHUNK_SIZE:
+            self.send()
         return status
+
+    def send(self) -> None:
+        """Send the entries that were added since the last call."""
+        if self._rows:
+            emit("entries", rows=self._rows)
+            self._rows, self._size = [], 0
 
     def note(self, name: bytes, reason: str, *, warning: bool = False) -> None:
         emit("note", n=decode_name(name), reason=reason, warning=warning)
@@ -332,7 +346,28 @@ def files_below(top: bytes) -> Iterator[NamedPath]:
                     waiting.append((above + entry.name + b"/", entry.path))
 
 
-def send_file(path: bytes, wanted: WantedFile, directories: DirectoryChain) -> None:
+class PartSender:
+    """Sends parts of files, small ones together."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[object, ...]] = []
+        self._data: list[bytes] = []
+        self._size = 0
+
+    def add(self, row: tuple[object, ...], data: bytes) -> None:
+        if self._size + len(data) > SEND_CHUNK or len(self._rows) == MOST_TOGETHER:
+            self.send()
+        self._rows.append(row)
+        self._data.append(data)
+        self._size += len(data)
+
+    def send(self) -> None:
+        if self._rows:
+            emit_with_bytes("parts", b"".join(self._data), rows=self._rows)
+            self._rows, self._data, self._size = [], [], 0
+
+
+def send_file(path: bytes, wanted: WantedFile, directories: DirectoryChain, parts: PartSender) -> None:
     """`directories`: from `/`; they stay open, as the next file is in the same one or near."""
     number, have, known = wanted
     *above, name = path.split(b"/")[1:]
@@ -343,27 +378,22 @@ def send_file(path: bytes, wanted: WantedFile, directories: DirectoryChain) -> N
         return
     try:
         before = os.fstat(file)
+        size, mode, mtime = before.st_size, stat.S_IMODE(before.st_mode), before.st_mtime_ns
         if not stat.S_ISREG(before.st_mode):
             emit("lost", i=number, reason="it is no longer a file")
             return
         at = crc = 0
-        if have and known and have <= before.st_size:
+        if have and known and have <= size:
             crc, digest, _ = checksums(file, have)
             at = have if digest == known else os.lseek(file, 0, os.SEEK_SET)
             crc = crc if at else 0
-        mode = stat.S_IMODE(before.st_mode)
-        fields: Json = {"i": number, "size": before.st_size, "mode": mode, "mtime": before.st_mtime_ns}
-        while "crc" not in fields:
-            data = os.read(file, min(SEND_CHUNK, before.st_size - at))
+        is_last = False
+        while not is_last:
+            data = os.read(file, min(SEND_CHUNK, size - at))
             crc, end = zlib.crc32(data, crc), at + len(data)
-            if end == before.st_size or not data:
-                after = os.fstat(file)
-                fields.update(
-                    crc=crc,
-                    changed=end != before.st_size or identity_of(after) != identity_of(before),
-                    grew=end == before.st_size < after.st_size,
-                )
-            emit_with_bytes("part", data, offset=at, length=len(data), **fields)
+            is_last = end == size or not data
+            is_changed = is_last and (end != size or identity_of(os.fstat(file)) != identity_of(before))
+            parts.add((number, size, at, len(data), mode, mtime, crc if is_last else None, is_changed), data)
             at = end
     finally:
         os.close(file)
@@ -451,16 +481,19 @@ def serve(request: SendRequest, stdin: BinaryIO) -> None:
             since = start_of_run(run, read_json(f"{rundir_of(run)}/status.json"))
     start = int(since * 1e9)
     is_missing = request.get("may_be_missing", False) and not listing.paths
+    listing.send()
     emit("listed", **{"from": decode_name(source), "single": single, "since": start, "missing": is_missing})
     buffer_output(SEND_CHUNK)
     line = stdin.readline()
     if not line.endswith(b"\n"):  # the receiver is gone, or needs nothing
         return
+    parts = PartSender()
     with GuardedDirectory.open("/") as root:
         directories = DirectoryChain(root, lambda above, names: above.enter(names[-1]))
         for wanted in map(WantedFile.of, parse_json(line)["wants"]):
-            send_file(listing.paths[int(wanted.name)], wanted, directories)
+            send_file(listing.paths[int(wanted.name)], wanted, directories, parts)
         directories.leave()
+    parts.send()
 
 
 def main(_: str = "") -> int:

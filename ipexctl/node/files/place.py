@@ -388,6 +388,9 @@ class PartFile:
             elif self._part and not keeps_part:
                 self._directory.unlink(self._part)
 
+    def status_of_place(self) -> os.stat_result | None:
+        return self._directory.status_of(self._name)
+
     def finish(self, mode: int, mtime: int) -> None:
         """Give the complete file its name."""
         set_attributes(self._number, mode if mode != self._mode else None, mtime)

@@ -20,6 +20,7 @@ from ipexctl.files.requested import RequestedPath
 from ipexctl.hosts.host import quote
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.guarded_directory import GuardedDirectory
+from ipexctl.node.files.file_sender import PART_FIELDS
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.files.place import part_name
 from ipexctl.remote.outcome import HostError
@@ -40,7 +41,7 @@ def feed(root: Path, *lines: bytes, path: str = "./", limits: EventLimits = LIMI
 
 
 def entry(name: object, kind: str = "f", to: str = "") -> bytes:
-    return json.dumps({"event": "entry", "row": [name, kind, 0o644, 3, to, 1]}).encode() + b"\n"
+    return json.dumps({"event": "entries", "rows": [[name, kind, 0o644, 3, to, 1]]}).encode() + b"\n"
 
 
 def test_a_file_is_not_written_over_one_that_a_file_system_takes_for_the_same(
@@ -53,12 +54,12 @@ def test_a_file_is_not_written_over_one_that_a_file_system_takes_for_the_same(
     assert receiver.unsent == ["Data/x"]
 
 
-@pytest.mark.parametrize("event", ["entry", "note"])
+@pytest.mark.parametrize("event", ["entries", "note"])
 def test_too_long_file_list_is_refused(tmp_path: Path, event: str) -> None:
     notes = (b'{"event": "note", "n": "a", "reason": "b"}\n' for _ in range(1000))
     entries = (entry(f"file{number}") for number in range(1000))
     with pytest.raises(HostError, match="list of files"):
-        feed(tmp_path / "out", *(entries if event == "entry" else notes), limits=LIMITS._replace(total=10_000))
+        feed(tmp_path / "out", *(entries if event == "entries" else notes), limits=LIMITS._replace(total=10_000))
 
 
 LISTED = b'{"event": "listed", "from": "/x", "single": false, "since": 0}\n'
@@ -101,8 +102,22 @@ def test_nothing_is_written_through_a_link_sent_by_the_host(tmp_path: Path, more
 
 
 def piece(n: object = 3, at: int = 0, **more: Any) -> bytes:
-    said = {"event": "part", "i": 0, "offset": at, "length": n, "size": 3, "mode": 0o644, "mtime": 1, **more}
-    return json.dumps(said).encode() + b"\n"
+    said = {
+        "i": 0,
+        "offset": at,
+        "length": n,
+        "size": 3,
+        "mode": 0o644,
+        "mtime": 1,
+        "crc": None,
+        "changed": False,
+        **more,
+    }
+    return together([said[field] for field in PART_FIELDS])
+
+
+def together(*rows: list[object]) -> bytes:
+    return json.dumps({"event": "parts", "rows": rows}).encode() + b"\n"
 
 
 def last_piece(content: bytes = b"abc", n: int | None = None, *, changed: bool = False, **more: Any) -> bytes:
@@ -129,7 +144,12 @@ def last_piece(content: bytes = b"abc", n: int | None = None, *, changed: bool =
         [piece(size=1e400)],
         [piece(mtime=10**40)],
         [piece(i=[0])],
-        [b'{"event": "part"}\n'],
+        [b'{"event": "parts"}\n'],
+        [b'{"event": "parts", "rows": []}\n'],
+        [b'{"event": "parts", "rows": [0]}\n'],
+        [b'{"event": "parts", "rows": [[0, 3]]}\n'],
+        [b'{"event": "entries", "rows": {}}\n'],
+        [together([0, 3, 0, 3, 0o644, 1, zlib.crc32(b"abc"), False], [7, 3, 0, 3, 0o644, 1, 0, False]), b"abcabc"],
         [b'{"event": "lost", "i": {}}\n'],
         [b"[" * 100_000 + b"\n"],
         [last_piece(n=4), b"abcd"],
@@ -140,7 +160,8 @@ def last_piece(content: bytes = b"abc", n: int | None = None, *, changed: bool =
     ],
     ids=[
         *("more", "elsewhere", "huge", "twice", "unasked", "other", "late", "listed-twice", "text", "list", "endless"),
-        *("grown", "negative", "infinite", "never", "index", "empty", "lost", "deep"),
+        *("grown", "negative", "infinite", "never", "index"),
+        *("empty", "no-rows", "number", "short-row", "no-list", "unasked-second", "lost", "deep"),
         *("last-more", "repeated", "longer", "piece-negative", "piece-list"),
     ],
 )
@@ -165,6 +186,10 @@ def test_file_with_a_wrong_checksum_is_not_saved(tmp_path: Path, lines: list[byt
     assert not (tmp_path / "w.pt").exists()
 
 
+WHOLE: list[object] = [0, 3, 0, 3, 0o644, 1, zlib.crc32(b"abc"), False]
+EMPTY: list[object] = [1, 0, 0, 0, 0o644, 1, 0, False]
+
+
 @pytest.mark.parametrize(
     "lines",
     [
@@ -179,11 +204,14 @@ def test_file_with_a_wrong_checksum_is_not_saved(tmp_path: Path, lines: list[byt
             last_piece(n=0, at=3),
             last_piece(b"", i=1, size=0),
         ],
+        [together(WHOLE, EMPTY), b"abc"],
+        [together(EMPTY, WHOLE)[:9], together(EMPTY, WHOLE)[9:] + b"a", b"bc"],
+        [together([0, 3, 0, 2, 0o644, 1, None, False]), b"a", b"b" + together([0, 3, 2, 1, *WHOLE[4:]], EMPTY), b"c"],
     ],
 )
 def test_a_file_comes_in_pieces_however_they_are_cut(tmp_path: Path, lines: list[bytes]) -> None:
     giving = feed(tmp_path, entry("w.pt"), entry("e"), LISTED, *lines)
-    assert giving.brought == ["w.pt", "e"]
+    assert sorted(giving.brought) == ["e", "w.pt"]
     assert [(tmp_path / name).read_bytes() for name in ("w.pt", "e")] == [b"abc", b""]
 
 

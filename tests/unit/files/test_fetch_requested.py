@@ -157,8 +157,8 @@ class Out:
         self.entries: list[ManifestEntry] = []
 
     def emit(self, event: str, **said: Any) -> None:
-        if event == "entry":
-            self.entries.append(read_entry({"row": list(said["row"])}))
+        if event == "entries":
+            self.entries += [read_entry(list(row)) for row in said["rows"]]
 
 
 @given(
@@ -177,8 +177,10 @@ def test_correct_file_lists_are_never_refused(
         out = Out()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("ipexctl.node.files.file_sender.emit", out.emit)
+            listing = Listing()
             try:
-                _, single = list_path(Listing(), top, path + end)
+                _, single = list_path(listing, top, path + end)
+                listing.send()
             except AgentError:
                 return
     accepted = RequestedPath(path + end).accept(out.entries, single=single)
