@@ -34,7 +34,7 @@ def sync(
 
     calls = TreeCalls(opened.home, dry_run, opened.timeout, pool.cancel)
     query = None
-    if asks_early and not dry_run and opened.timeout is None:  # the timeout would include reading the project
+    if asks_early and not dry_run:
         query = TreeQuery(hosts, pool, calls)
     project = read_project(
         root,

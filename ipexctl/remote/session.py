@@ -111,11 +111,12 @@ class Session(ABC):
         command neither prints nor reads.
         """
         started = time.monotonic()
-        if deadline is None and timeout is None and silence is not None:
-            deadline = Deadline(silence, cancel, is_of_silence=True)
+        if deadline is None:
+            is_of_silence = timeout is None and silence is not None
+            deadline = Deadline(silence if is_of_silence else timeout, cancel, is_of_silence=is_of_silence)
+        if deadline.is_of_silence:
             sink = _restarting(deadline, sink)
             stdin = None if stdin is None else _WatchedStdin(deadline, stdin)
-        deadline = deadline or Deadline(timeout, cancel)
         if deadline.cancelled:
             raise Cancelled("stopped before it began")
         try:

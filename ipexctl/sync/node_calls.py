@@ -1,25 +1,31 @@
-"""Calls to the agent for a project's tree: its state, and an update with missing contents.
+"""Calls to the agent for a project's tree: its state, and then the contents that it lacks.
 
-A host that has the `ExpectedTree` updates it in the same round trip, which saves most syncs the second one. The agent
-checks each content by its hash (`node/files/tree_upload.py`).
+Both go over one call, because to start an agent takes longer than a small update. The agent checks each content by its
+hash (`node/files/tree_upload.py`).
 """
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import queue
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ipexctl.files.stream import stream_entries
 from ipexctl.hosts.nodeset import fold
+from ipexctl.limits import STEP_SILENCE
 from ipexctl.node.files.call_replies import PutReply, TreesReply
 from ipexctl.node.files.file_stream import END
 from ipexctl.node.files.manifest import ManifestEntry
-from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.cancel import Cancel, Deadline
+from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, HostResult, Report
 from ipexctl.remote.reply import Reply
@@ -90,30 +96,8 @@ class TreeCalls(NamedTuple):
     home: str
     dry_run: bool
     timeout: float | None
+    """Limits each answer of a host."""
     cancel: Cancel
-
-    def call(
-        self,
-        session: Session,
-        action: Literal["inspect", "put"],
-        request: Mapping[str, Any] | Callable[[], Mapping[str, Any]],
-        stdin: ChunkStream,
-    ) -> Reply:
-        try:
-            return call(
-                session,
-                "files.tree_upload",
-                action,
-                request,
-                home=self.home,
-                cached=not self.dry_run,
-                label="look at the tree" if action == "inspect" else "change the tree",
-                stdin=stdin,
-                timeout=self.timeout,
-                cancel=self.cancel,
-            )
-        except HostError as error:
-            raise stdin.error or error from None
 
 
 class TreeCallOptions(NamedTuple):
@@ -134,63 +118,95 @@ class TreeCallOptions(NamedTuple):
         }
 
 
-class ExpectedTree(NamedTuple):
-    """The tree that hosts should have, by digest, and the project's contents that it lacks."""
+class TreeCall:
+    """One call on a host: it describes the project's trees, and changes one when it is asked to, until `end`."""
 
-    digest: str | None
-    """None: no tree of the project."""
-    contents: bytes
+    def __init__(self, session: Session, calls: TreeCalls, request: Callable[[], TreeRequest]) -> None:
+        """Wait for the description. `request` is called while the agent starts; it may wait."""
+        self._requests: queue.SimpleQueue[Iterable[bytes] | None] = queue.SimpleQueue()
+        self._replies: queue.SimpleQueue[Reply | Exception] = queue.SimpleQueue()
+        self._stdin = ChunkStream(chain.from_iterable(iter(self._requests.get, None)))
+        is_limited = calls.timeout is not None
+        seconds = calls.timeout if is_limited else STEP_SILENCE
+        self._deadline = Deadline(seconds, calls.cancel, is_of_silence=not is_limited)
+        self._waiting = ExitStack()
+        """Pauses the deadline while the host waits for a request."""
+        self._waiting.enter_context(self._deadline.paused())
+        self._call = run_in_background(lambda: self._run(session, calls, request), "tree")
+        self.trees = self._reply().decode(TreesReply)
 
+    def _run(self, session: Session, calls: TreeCalls, request: Callable[[], TreeRequest]) -> None:
+        def first() -> TreeRequest:
+            fields = request()
+            self._continue()
+            return fields
 
-def query_tree(
-    session: Session, calls: TreeCalls, query: Callable[[], tuple[TreeCallOptions, ExpectedTree | None]]
-) -> tuple[TreesReply, int]:
-    """Return the trees' state and the number of bytes that were used.
+        error: Exception = HostError("its call about the tree ended without an answer", "run it again")
+        try:
+            call(
+                session,
+                "files.tree_upload",
+                "",
+                first,
+                home=calls.home,
+                cached=not calls.dry_run,
+                label="compare the tree" if calls.dry_run else "sync the tree",
+                stdin=self._stdin,
+                on_event=self._on_event,
+                deadline=self._deadline,
+            )
+        except Exception as caught:  # noqa: BLE001  # raised where the reply is awaited
+            error = caught
+        finally:
+            self._replies.put(error)
 
-    A host with the `ExpectedTree`, and no run using it, updates it at once. `query` is called while the agent starts;
-    it may wait.
-    """
+    def _on_event(self, event: Reply) -> None:
+        self._waiting.enter_context(self._deadline.paused())
+        self._replies.put(event)
 
-    def fields() -> TreeRequest:
-        request, expected = query()
-        if expected is None:
-            return request.fields()
-        size = len(request.project.manifest.packed)
-        return {**request.fields(), "manifest": size, "expected": expected.digest, "size": len(expected.contents)}
+    def _continue(self) -> None:
+        self._waiting.close()
+        self._deadline.restart()
 
-    def contents() -> Iterator[bytes]:
-        request, expected = query()
-        if expected is not None:
-            yield request.project.manifest.packed + expected.contents + END
+    def _reply(self) -> Reply:
+        reply = self._replies.get()
+        if isinstance(reply, HostError) and self._stdin.error is not None:
+            raise self._stdin.error from None
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
 
-    stdin = ChunkStream(contents())
-    reply = calls.call(session, "inspect", fields, stdin).decode(TreesReply)
-    return reply, stdin.read_bytes if reply.updated is not None else 0
+    def put(
+        self,
+        request: TreeCallOptions,
+        generation: int,
+        contents: bytes | Sequence[ManifestEntry],
+        parcels: Sequence[str],
+    ) -> tuple[PutReply, int]:
+        """Change that generation to the project; return the host's reply and the number of bytes sent.
 
+        `contents`: part of a `file_stream`, or files read while they are sent. `parcels`: hashes, in the tree's stage.
+        """
+        packed = request.project.manifest.packed
+        if isinstance(contents, bytes):
+            parts, size = iter((contents + END,)), len(contents)
+        else:
+            parts = chain(stream_entries(os.fsencode(request.project.root), contents), (END,))
+            size = sum(entry.size for entry in contents)
+        fields: PutRequest = {
+            **request.fields(),
+            "manifest": len(packed),
+            "size": size,
+            "generation": generation,
+            "parcels": list(parcels),
+        }
+        line = json.dumps(fields).encode() + b"\n"
+        before = self._stdin.read_bytes + len(line)
+        self._continue()
+        self._requests.put(chain((line, packed), parts))
+        return self._reply().decode(PutReply), self._stdin.read_bytes - before
 
-def put_tree(
-    session: Session,
-    request: TreeCallOptions,
-    generation: int,
-    contents: bytes | Sequence[ManifestEntry],
-    parcels: Sequence[str],
-) -> tuple[PutReply, int]:
-    """Update that generation to the project; return the host's reply and the number of bytes sent.
-
-    `contents`: part of a `file_stream`, or files read while they are sent. `parcels`: hashes, in the tree's stage.
-    """
-    packed = request.project.manifest.packed
-    if isinstance(contents, bytes):
-        parts, size = iter((contents + END,)), len(contents)
-    else:
-        parts = chain(stream_entries(os.fsencode(request.project.root), contents), (END,))
-        size = sum(entry.size for entry in contents)
-    stdin = ChunkStream(chain((packed,), parts))
-    fields: PutRequest = {
-        **request.fields(),
-        "manifest": len(packed),
-        "size": size,
-        "generation": generation,
-        "parcels": list(parcels),
-    }
-    return request.calls.call(session, "put", fields, stdin).decode(PutReply), stdin.read_bytes
+    def end(self) -> Future[None]:
+        self._continue()
+        self._requests.put(None)
+        return self._call

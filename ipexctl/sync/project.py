@@ -141,13 +141,6 @@ def _remembered(project: Project) -> list[Path]:
     return sorted(project.cache.glob("*.gz"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
 
 
-def last_sent(project: Project) -> str | None:
-    with contextlib.suppress(OSError):
-        for path in _remembered(project)[:1]:
-            return path.stem
-    return None
-
-
 def read_sent_manifest(project: Project, digest: str) -> Manifest | None:
     if len(digest) != 64 or not digest.isalnum():
         return None

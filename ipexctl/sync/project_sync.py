@@ -1,8 +1,8 @@
 """Syncs a project to every host, at the same path: `ipexctl sync`, and a step of `run`.
 
-First every host is asked what it has. Little content travels with that question; much goes to one host, and from there
-to the others (`FileTransfer`). A tree in use by a run is never changed; a sync makes a second tree. A `run` takes its
-lease in the same call, so that no sync comes between the upload and the start.
+First every host is asked what it has. What it lacks follows in the same call if that is little; much goes to one host,
+and from there to the others (`FileTransfer`). A tree in use by a run is never changed; a sync makes a second tree. A
+`run` takes its lease in the same call, so that no sync comes between the upload and the start.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent import futures
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -28,15 +29,13 @@ from ipexctl.remote.outcome import HostError, StepTimed, Watch, ignore_event
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.remote.session import Session
 from ipexctl.sync.node_calls import (
-    ExpectedTree,
     SyncReport,
     SyncResult,
+    TreeCall,
     TreeCallOptions,
     TreeCalls,
-    put_tree,
-    query_tree,
 )
-from ipexctl.sync.project import Project, last_sent, read_sent_manifest, remember
+from ipexctl.sync.project import Project, read_sent_manifest, remember
 
 if TYPE_CHECKING:  # most syncs send little, and ask for no facts: 50 ms
     from ipexctl.facts.facts import Facts
@@ -68,10 +67,8 @@ def make_sync_plan(hosts: Sequence[Host], answers: Mapping[str, TreesReply]) -> 
     while not all(_is_usable(answers[host.name].generation(number), ended) for host in present):
         number += 1
     whole = tuple(host for host in present if _has(answers[host.name], number))
-    # A host without it, unlike another one with the same home, answered while that one wrote it.
-    changed_first = sorted(whole, key=lambda host: not answers[host.name].is_changed)
     lacking = [host for host in present if host not in whole]
-    leader_of = find_leaders([*changed_first, *lacking], lambda host: answers[host.name].store or host)
+    leader_of = find_leaders([*whole, *lacking], lambda host: answers[host.name].store or host)
     leaders = tuple(host for host in lacking if leader_of[host] == host)
     followers = tuple((host, leader_of[host]) for host in lacking if leader_of[host] != host)
     users = sorted({run for at, run in held if at < number})
@@ -91,9 +88,6 @@ def _has(answer: TreesReply, number: int) -> bool:
 
 DISTRIBUTE_SIZE: Final = 8_000_000
 """Bytes. Less is sent from this machine to every host because going through one host costs a round trip."""
-UPDATE_SIZE: Final = 1_000_000
-"""Bytes. Less is sent with the query to a host that should lack nothing else; for a project that was never sent, less
-for all hosts together because some may have it already."""
 _ROUNDS: Final = 4
 """Times that a host may answer that files are missing: usually once, without a cached manifest."""
 
@@ -112,13 +106,12 @@ def query_project(
 ) -> ProjectSync:
     """Ask every host which files it has; `upload` of the result sends the rest.
 
-    `query` may have started already. A host that lacks little gets it in the same call, unless a run uses its tree.
-    `lease`: run that will use the tree; each host records it in the same call, and no sync changes the tree until that
-    run ended. `ended`: runs that use no tree, whatever the hosts' records say.
+    `query` may have started already. `lease`: run that will use the tree; each host records it in the same call, and
+    no sync changes the tree until that run ended. `ended`: runs that use no tree, whatever the hosts' records say.
     """
     request = TreeCallOptions(calls, project, None if calls.dry_run else lease, tuple(ended))
     sync = ProjectSync(request, hosts, pool, iface, watch)
-    sync.query(query, may_update=not calls.dry_run and lease is None)
+    sync.query(query)
     return sync
 
 
@@ -127,21 +120,19 @@ class TreeQuery:
 
     def __init__(self, hosts: Sequence[Host], pool: SessionPool, calls: TreeCalls) -> None:
         self._calls = calls
-        self._query: Future[tuple[TreeCallOptions, ExpectedTree | None]] = Future()
+        self._request: Future[TreeCallOptions] = Future()
         self._watch: Watch = ignore_event
         self._outcomes = run_in_background(lambda: list(pool.each(hosts, self._work)), "trees")
 
-    def _work(self, host: Host, session: Session) -> tuple[TreesReply, int]:
+    def _work(self, host: Host, session: Session) -> TreeCall:
         began = time.monotonic()
-        answer = query_tree(session, self._calls, self._query.result)
+        answered = TreeCall(session, self._calls, lambda: self._request.result().fields())
         self._watch(StepTimed(host.name, "asked", time.monotonic() - began))
-        return answer
+        return answered
 
-    def send(
-        self, request: TreeCallOptions, expected: ExpectedTree | None, watch: Watch
-    ) -> list[Outcome[Host, tuple[TreesReply, int]]]:
+    def send(self, request: TreeCallOptions, watch: Watch) -> list[Outcome[Host, TreeCall]]:
         self._watch = watch
-        self._query.set_result((request, expected))
+        self._request.set_result(request)
         return self._outcomes.result()
 
 
@@ -159,6 +150,8 @@ class ProjectSync:
         self.iface, self.watch, self.dry_run = iface, watch, request.calls.dry_run
         self.done: dict[str, SyncResult] = {}
         self.answers: dict[str, TreesReply] = {}
+        self._calls: dict[str, TreeCall] = {}
+        """Of hosts that may still be asked for something."""
         self._sent: dict[str, int] = {}
         """Host → bytes from this machine."""
         self.plan: SyncPlan | None = None
@@ -171,30 +164,26 @@ class ProjectSync:
     def needs_upload(self) -> bool:
         return self.plan is not None and bool(self.plan.leaders or self.plan.followers)
 
-    def query(self, query: TreeQuery | None = None, *, may_update: bool = False) -> None:
-        self._query(self.hosts, query, self._expect() if may_update else None)
+    def query(self, query: TreeQuery | None = None) -> None:
+        self._query(self.hosts, query)
         refusal = check_same_home({name: answer.home for name, answer in self.answers.items()})
         if refusal is not None:
-            self._note_copies()
             for host in self.hosts:
                 if host.name in self.answers:
                     self._fail(host, HostError(refusal.reason, refusal.fix))
+            self._end_calls(self.hosts)
             return
         self.plan = make_sync_plan(self.hosts, self.answers)
         self.request = self.request._replace(ended=tuple(sorted({*self.request.ended, *self.plan.ended})))
-        changed = {answer.store: name for name, answer in self.answers.items() if answer.is_changed}
         for host in self.plan.whole:
-            answer = self.answers[host.name]
-            leader = changed.get(answer.store)
-            if answer.updated and (answer.is_changed or leader in (None, host.name)):
-                self._finish(host, answer.updated)
-            else:
-                self._end_whole(host, f"shares the home of {leader}" if leader else "")
+            self._end_whole(host)
+        self._end_calls([host for host in self.hosts if host not in self.plan.leaders])
 
     def upload(self) -> SyncReport:
         if self.plan is not None and self.needs_upload:
             self._note_generation(self.plan)
             self._upload(self.plan)
+            self._end_calls(self.hosts)
         if self.plan is not None and not self.dry_run and any(done.status == "changed" for done in self.done.values()):
             remember(self.project)
         return self._report()
@@ -204,33 +193,17 @@ class ProjectSync:
         assert self.plan is not None
         return self.plan.generation
 
-    def _expect(self) -> ExpectedTree | None:
-        """The tree sent last, if the project differs little from it; "no tree" if it is small and was never sent."""
-        digest, manifest = last_sent(self.project), self.project.manifest
-        sent = read_sent_manifest(self.project, digest) if digest else None
-        if digest == manifest.digest or (digest and sent is None):
-            return None
-        need = set(manifest.files) - set(sent.files if sent else ())
-        size = sum(manifest.files[sha256].size for sha256 in need)
-        if size * (1 if sent else len(self.hosts)) > UPDATE_SIZE:
-            return None
-        is_same_home = self.request.calls.home.startswith("/") or len({host.user for host in self.hosts}) == 1
-        if not sent and not is_same_home:
-            return None  # hosts with different homes are refused, if possible before a tree is made
-        try:
-            return ExpectedTree(digest, self._pack(need))
-        except HostError:  # a file changed since the scan: the upload reports it
-            return None
-
-    def _query(
-        self, hosts: Sequence[Host], query: TreeQuery | None = None, expected: ExpectedTree | None = None
-    ) -> None:
+    def _query(self, hosts: Sequence[Host], query: TreeQuery | None = None) -> None:
         query = query or TreeQuery(hosts, self.pool, self.request.calls)
-        for done in query.send(self.request, expected, self.watch):
+        for done in query.send(self.request, self.watch):
             if done.result is not None:
-                self.answers[done.host.name], self._sent[done.host.name] = done.result
+                self._calls[done.host.name], self.answers[done.host.name] = done.result, done.result.trees
+                self._sent[done.host.name] = 0
             elif done.error is not None:
                 self._fail(done.host, done.error)
+
+    def _end_calls(self, hosts: Sequence[Host]) -> None:
+        futures.wait([call.end() for host in hosts if (call := self._calls.pop(host.name, None)) is not None])
 
     def _end_whole(self, host: Host, reason: str = "") -> bool:
         found = self.answers[host.name].generation(self._generation)
@@ -287,11 +260,11 @@ class ProjectSync:
             origin = local_files(self.project.root, self.project.manifest.files.__getitem__, in_groups=False)
             ready = transfer.bring_all(origin, self._fail)
 
-        def put(host: Host, session: Session) -> TreeChanges:
+        def put(host: Host, _: Session) -> TreeChanges:
             if transfer is None:
-                return self._put(host, session, self._contents(needs[host.name]))
+                return self._put(host, self._contents(needs[host.name]))
             self._sent[host.name] += transfer.sent.get(host.name, 0)
-            return self._put(host, session, b"", transfer.parcels)
+            return self._put(host, b"", transfer.parcels)
 
         for done in self.pool.each(ready, put):
             if done.result is not None:
@@ -319,13 +292,12 @@ class ProjectSync:
     def _put(
         self,
         host: Host,
-        session: Session,
         contents: bytes | Sequence[ManifestEntry],
         parcels: Sequence[str] = (),
     ) -> TreeChanges:
         began = time.monotonic()
         for _ in range(_ROUNDS):
-            reply, count = put_tree(session, self.request, self._generation, contents, parcels)
+            reply, count = self._calls[host.name].put(self.request, self._generation, contents, parcels)
             self._sent[host.name] += count
             if not reply.need:
                 break
@@ -354,11 +326,6 @@ class ProjectSync:
                 entries = [self.project.manifest.files[sha256] for sha256 in sorted(need)]
                 self._packed[key] = b"".join(stream_entries(root, entries))
             return self._packed[key]
-
-    def _note_copies(self) -> None:
-        for name, answer in sorted(self.answers.items()):
-            if answer.updated is not None and answer.is_changed:
-                self.notes.append(f"{name} has the project in {answer.updated.path} already")
 
     def _note_generation(self, plan: SyncPlan) -> None:
         if plan.generation > 1 and plan.users:

@@ -22,16 +22,16 @@ from agent_helpers import agent_argv, all_pythons
 from ipexctl.errors import UserError
 from ipexctl.files import file_transfer
 from ipexctl.files.routes import Distributor
+from ipexctl.files.stream import stream_entries
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.guarded_directory import GuardedDirectory
-from ipexctl.node.files.call_replies import Generation, TreeChanges, TreesReply
 from ipexctl.node.files.place import StagedFiles
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.sync import project_sync
-from ipexctl.sync.node_calls import SyncReport, TreeCallOptions, TreeCalls
+from ipexctl.sync.node_calls import TreeCall, TreeCallOptions, TreeCalls
 from ipexctl.sync.project import read_project
 from ipexctl.sync.project_sync import make_sync_plan
 
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from ipexctl.node.files.call_replies import TreesReply
+    from ipexctl.node.files.call_requests import TreeRequest
     from ipexctl.sync.project_sync import SyncPlan
 
 pytest_plugins = ["sync_fixtures"]
@@ -54,7 +56,7 @@ def test_unchanged_tree_takes_one_query_and_reads_no_file(place: Place, monkeypa
     place.sync()
     done = place.synced()
     assert (done.status, done.sent_bytes) == ("ok", 0)
-    assert place.ran == ["look at the tree"]
+    assert place.ran == ["sync the tree"]
     monkeypatch.delattr("ipexctl.sync.project.sha256_of_open")
     read_project(place.root)
 
@@ -66,7 +68,7 @@ def test_only_missing_content_is_sent(place: Place) -> None:
     place.sync()
     put(place.root, "small", "t")
     done = place.synced()
-    assert place.ran == ["look at the tree"]
+    assert place.ran == ["sync the tree"]
     assert (done.files_sent, done.sent_bytes < 2000) == (1, True)
     (place.root / "big").rename(place.root / "renamed")
     done = place.synced()
@@ -81,7 +83,7 @@ def test_without_the_cache_the_host_is_queried_for_its_content(place: Place, tmp
     shutil.rmtree(tmp_path / "cache")
     put(place.root, "b", "2")
     assert place.synced().sent_bytes < 3000
-    assert place.ran == ["look at the tree", "change the tree", "change the tree"]
+    assert place.ran == ["sync the tree"]
     assert place.there() == contents(place.root)
 
 
@@ -137,16 +139,12 @@ def test_any_file_names_and_changes_are_synced(
             subprocess.run(shown, check=True)
 
 
-@pytest.mark.parametrize("calls", [0, 1], ids=["with the query", "of its own"])
-def test_hosts_with_a_shared_home_are_synced_once(place: Place, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    if calls:
-        monkeypatch.setattr(project_sync, "UPDATE_SIZE", 1)
+def test_hosts_with_a_shared_home_are_synced_once(place: Place) -> None:
     put(place.root, "a", "1")
     report = place.sync(hosts=(LOCAL_HOST, Host("there", "localhost")))
     assert [done.status for done in report.hosts] == ["changed", "changed"]
     assert sum("shares the home" in done.reason for done in report.hosts) == 1
-    assert place.ran.count("change the tree") == calls
-    monkeypatch.undo()
+    assert place.ran == ["sync the tree"] * 3, "the other host is asked again"
     assert [done.status for done in place.sync(hosts=(LOCAL_HOST, Host("there", "localhost"))).hosts] == ["ok", "ok"]
     put(place.root, "a", "2")
     report = place.sync(hosts=(LOCAL_HOST, Host("there", "localhost")))
@@ -169,50 +167,41 @@ def test_host_that_is_lost_while_another_one_changes_the_shared_home_is_not_sent
         for host in hosts:
             self._fail(host, HostError("REASON"))
 
-    monkeypatch.setattr(project_sync, "UPDATE_SIZE", 1)
     monkeypatch.setattr(project_sync.ProjectSync, "_query", lose)
     put(place.root, "a", "11")
     report = place.sync(hosts=(LOCAL_HOST, Host("there", "localhost")))
     assert queried == [2, 1]
     assert [(done.status, done.reason) for done in report.hosts] == [("changed", ""), ("failed", "REASON")]
-    assert place.ran.count("change the tree") == 1
+    assert len(place.ran) == 2
 
 
-def test_small_new_project_is_sent_with_the_first_query(place: Place, tmp_path: Path) -> None:
+def test_a_host_gets_what_it_lacks_in_the_call_that_asks_it(place: Place) -> None:
     put(place.root, "a", "1")
-    put(place.root, "b/c", "2")
-    assert (place.synced().files_sent, place.ran, place.there()) == (
-        2,
-        ["look at the tree"],
-        {"a": "1", "b": "/", "b/c": "2"},
-    )
+    put(place.root, "b/c", "2" * 600_000)
+    assert (place.synced().files_sent, place.ran) == (2, ["sync the tree"])
+    assert place.there() == contents(place.root)
     shutil.rmtree(place.home)
-    assert (place.synced().files_sent, place.ran) == (2, ["look at the tree", "change the tree"])
-    put(place.root, "large", "l" * 600_000)
-    first = Place(place.root, tmp_path / "another")
-    assert first.synced().files_sent == 3
+    assert (place.synced().files_sent, place.ran) == (2, ["sync the tree"])
 
 
-def test_large_new_project_is_not_sent_with_the_query(place: Place) -> None:
-    put(place.root, "a", "1" * 600_000)
-    place.sync(hosts=(LOCAL_HOST, Host("there", "localhost")))
-    assert place.ran.count("change the tree") == 1
-
-
-@pytest.mark.parametrize(
-    ("home", "user", "is_sent"),
-    [("~/.ipexctl", None, True), ("~/.ipexctl", "other", False), ("/scratch", "other", True)],
-)
-def test_new_project_is_not_sent_with_the_query_to_different_accounts(
-    place: Place, home: str, user: str | None, is_sent: bool
-) -> None:
+def test_the_time_limit_counts_only_while_a_host_has_something_to_do(place: Place) -> None:
     put(place.root, "a", "1")
-    request = TreeCallOptions(TreeCalls(home, False, None, Cancel()), read_project(place.root, home=str(place.home)))
+    project = read_project(place.root, home=str(place.home))
     with SessionPool(LocalConnector([]), Cancel(), forks=1) as pool:  # type: ignore[arg-type]
-        syncing = project_sync.ProjectSync(
-            request, (LOCAL_HOST, Host("there", "there", user=user)), pool, None, lambda _: None
-        )
-        assert (syncing._expect() is not None) is is_sent
+        calls = TreeCalls(str(place.home), False, 2.0, pool.cancel)
+        request = TreeCallOptions(calls, project)
+
+        def late() -> TreeRequest:
+            time.sleep(2.5)
+            return request.fields()
+
+        called = TreeCall(pool.session(LOCAL_HOST), calls, late)
+        time.sleep(2.5)
+        contents_of_all = b"".join(stream_entries(os.fsencode(place.root), project.manifest.files.values()))
+        reply, _ = called.put(request, 1, contents_of_all, ())
+        assert reply.changes is not None
+        called.end().result(10)
+    assert place.there() == {"a": "1"}
 
 
 def test_file_that_changes_during_the_first_sync_fails_that_host(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,34 +215,20 @@ def test_file_that_changes_during_the_first_sync_fails_that_host(place: Place, m
     assert not (place.home / "code").exists() or not list((place.home / "code").glob("*/a"))
 
 
-def _report_after_query(place: Place, *homes: str) -> SyncReport:
-    """The report of a sync in which the query already changed the tree of each host."""
+def test_hosts_with_different_home_paths_fail_before_a_tree_is_made(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(place.root, "a", "1")
-    hosts = (LOCAL_HOST, Host("there", "localhost"))
-    whole = Generation(1, "/h/code/p", "d", True, (), (), ())
-    request = TreeCallOptions(TreeCalls("/h", False, None, Cancel()), read_project(place.root, home=str(place.home)))
-    with SessionPool(LocalConnector([]), Cancel(), forks=1) as pool:  # type: ignore[arg-type]
-        syncing = project_sync.ProjectSync(request, hosts, pool, None, lambda _: None)
-        for host, home in zip(hosts, homes, strict=True):
-            changed = TreeChanges(f"{home}/code/p", True, 1, 0, (), ("b",), ())
-            syncing.answers[host.name] = TreesReply(home, "s", "python3", (whole,), changed)
-            syncing._sent[host.name] = 0
-        syncing._query = lambda *_: None  # type: ignore[method-assign]
-        syncing.query()
-        return syncing.upload()
+    query = project_sync.ProjectSync._query
 
+    def move(self: project_sync.ProjectSync, *more: Any, **named: Any) -> None:
+        query(self, *more, **named)
+        self.answers["there"] = self.answers["there"]._replace(home="/data/h")
 
-def test_cloned_machines_each_report_their_own_change(place: Place) -> None:
-    """Cloned machines have the same store token, but separate disks."""
-    report = _report_after_query(place, "/h", "/h")
-    assert [(done.files_sent, done.blocked, done.reason) for done in report.hosts] == [(1, ("b",), "")] * 2
-
-
-def test_hosts_with_different_home_paths_fail_with_notes_about_their_copies(place: Place) -> None:
-    report = _report_after_query(place, "/h", "/data/h")
+    monkeypatch.setattr(project_sync.ProjectSync, "_query", move)
+    report = place.sync(hosts=(LOCAL_HOST, Host("there", "localhost")))
     assert [done.status for done in report.hosts] == ["failed", "failed"]
-    for name, path in (("here", "/h/code/p"), ("there", "/data/h/code/p")):
-        assert any(name in note and path in note for note in report.notes)
+    assert not list((place.home / "code").glob("*/a"))
 
 
 @pytest.mark.parametrize("sent", [b"", b'{"sha256": "%s", "size": 3}\nab' % (b"a" * 64)])
@@ -285,7 +260,6 @@ def test_what_arrived_before_a_failed_transfer_is_used_by_the_next_sync(
 ) -> None:
     """The second of two hosts gets the files first, and sends them on."""
     monkeypatch.setattr(project_sync, "DISTRIBUTE_SIZE", 1000)
-    monkeypatch.setattr(project_sync, "UPDATE_SIZE", 1000)
     monkeypatch.setattr(file_transfer, "SEPARATE_SIZE", 2000)
     put(place.root, "large", "l" * 5000)
 
@@ -338,23 +312,18 @@ def test_agent_scripts_run_with_every_python_of_a_node(place: Place, python: str
     put(place.root, "a/b", "1")
     request: dict[str, object] = {"home": str(place.home), "project": "p-1", "digest": "d"}
     request.update(lease="r", ended=[], dry_run=False, data=[])
-    asked = subprocess.run(
-        agent_argv(python, "files.tree_upload", "inspect"),
-        input=json.dumps(request).encode() + b"\n",
-        capture_output=True,
-        check=True,
-    )
-    assert json.loads(asked.stdout)["event"] == "done", asked.stderr
-    assert not asked.stderr
     packed = gzip.compress(b'[["d", "d", 448, 0, ""]]')
-    request.update(generation=1, parcels=[], manifest=len(packed))
+    change = {**request, "generation": 1, "parcels": [], "manifest": len(packed), "size": 0}
     done = subprocess.run(
-        agent_argv(python, "files.tree_upload", "put"),
-        input=json.dumps(request).encode() + b"\n" + packed + b'{"end": true}\n',
+        agent_argv(python, "files.tree_upload", ""),
+        input=json.dumps(request).encode() + b"\n" + json.dumps(change).encode() + b"\n" + packed + b'{"end": true}\n',
         capture_output=True,
         check=True,
     )
-    assert json.loads(done.stdout)["changes"]["changed"], done.stderr
+    trees, changed, end = map(json.loads, done.stdout.splitlines())
+    assert (trees["event"], trees["generations"], end["event"]) == ("trees", [], "done"), done.stderr
+    assert changed["changes"]["changed"]
+    assert not done.stderr
     assert (place.home / "code/p-1/d").is_dir()
 
 
@@ -362,15 +331,16 @@ def test_silent_connection_does_not_keep_the_tree_locked(place: Place) -> None:
     """A lost connection may stay open on the host for hours."""
     packed = gzip.compress(b"[]")
     first = "from ipexctl.node.common import limits\nlimits.UPLOAD_SILENCE = 1"
-    argv = agent_argv(sys.executable, "files.tree_upload", "put", first)
+    argv = agent_argv(sys.executable, "files.tree_upload", "", first)
     children = []
     try:
         for project, sent in (("p-1", b""), ("p-2", b'{"sha256": "%s", "size": 3000000}\nhalf' % (b"a" * 64))):
             request: dict[str, object] = {"home": str(place.home), "project": project, "digest": "d"}
-            request.update(lease=None, ended=[], dry_run=False, data=[], generation=1, parcels=[], manifest=len(packed))
+            request.update(lease=None, ended=[], dry_run=False, data=[])
+            change = {**request, "generation": 1, "parcels": [], "manifest": len(packed), "size": 0}
             children.append(child := subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
             assert child.stdin is not None
-            child.stdin.write(json.dumps(request).encode() + b"\n" + packed + sent)
+            child.stdin.write(b"%s\n%s\n" % (json.dumps(request).encode(), json.dumps(change).encode()) + packed + sent)
             child.stdin.flush()
         assert [child.wait(20) for child in children] == [1, 1]
     finally:
@@ -378,7 +348,7 @@ def test_silent_connection_does_not_keep_the_tree_locked(place: Place) -> None:
             child.kill()
     for child in children:
         assert child.stdin is not None and child.stdout is not None
-        failed = json.loads(child.stdout.read())
+        failed = json.loads(child.stdout.read().splitlines()[-1])
         child.stdin.close()
         child.stdout.close()
         assert (failed["event"], failed["fix"]) == ("failed", "run it again")

@@ -30,7 +30,7 @@ class TreeChanges(NamedTuple):
 
 
 class PutReply(NamedTuple):
-    """Without changes, the reason: missing contents, or runs that use the tree. Neither: another call was faster."""
+    """Without changes, the reason: missing contents, or runs that use the tree."""
 
     changes: TreeChanges | None = None
     need: tuple[str, ...] = ()
@@ -43,12 +43,6 @@ class TreesReply(NamedTuple):
     """Equal on hosts that share this home; None if unknown."""
     python: str
     generations: tuple[Generation, ...]
-    updated: TreeChanges | None = None
-    """Of an update in the same call."""
-
-    @property
-    def is_changed(self) -> bool:
-        return self.updated is not None and self.updated.changed
 
     def generation(self, number: int) -> Generation | None:
         return next((generation for generation in self.generations if generation.number == number), None)

@@ -66,15 +66,13 @@ class TreeRequest(TypedDict):
     dry_run: bool
     data: list[str]
     """Paths the host owns now, even where an earlier sync wrote something."""
-    manifest: NotRequired[int]
-    """For an update: size of the packed manifest that follows, before the contents."""
-    expected: NotRequired[str | None]
-    """Digest of the only tree, to update in the same call. None: no tree yet."""
-    size: NotRequired[int]
-    """Bytes of the contents that follow."""
 
 
 class PutRequest(TreeRequest):
+    manifest: int
+    """Size of the packed manifest that follows, before the contents."""
+    size: int
+    """Bytes of the contents that follow."""
     generation: int
     parcels: list[str]
     """Hashes of parcels that are in the tree's stage already."""

@@ -29,7 +29,7 @@ from ipexctl.node.common.files import (
     write_json_atomically,
 )
 from ipexctl.node.common.guarded_directory import open_own
-from ipexctl.node.common.home import STATE_DIRECTORY, home_of, make_home
+from ipexctl.node.common.home import STATE_DIRECTORY, make_home
 from ipexctl.node.common.limits import TREE_LOCK
 from ipexctl.node.common.liveness import LEASE_LIMITS, RESERVED_FILE, liveness_of
 from ipexctl.node.common.processes import boot_id, command_lines
@@ -271,12 +271,12 @@ def generations(home: bytes, project: str) -> list[ProjectTree]:
     return trees
 
 
-def inspect(request: TreeRequest) -> TreesReply:
-    home, digest = os.fsencode(home_of(request, "code")), request["digest"]
+def inspect(trees: list[ProjectTree], request: TreeRequest) -> TreesReply:
+    home, digest = trees[0].home, request["digest"]
     own_run, ended = request["lease"], request["ended"]
     described: list[Generation] = []
     leased = False
-    for tree in generations(home, request["project"]):
+    for tree in trees:
         if not tree.exists():
             continue
         kept: list[str] = []
@@ -305,8 +305,5 @@ def inspect(request: TreeRequest) -> TreesReply:
                 blocked=tuple(blocked[:MAX_PATHS]),
             )
         )
-    return describe(home, described, make_token=not request["dry_run"])
-
-
-def describe(home: bytes, trees: list[Generation], *, make_token: bool) -> TreesReply:
-    return TreesReply(decode_name(home), store_token(home, make=make_token), sys.executable, tuple(trees))
+    token = store_token(home, make=not request["dry_run"])
+    return TreesReply(decode_name(home), token, sys.executable, tuple(described))

@@ -14,9 +14,9 @@ import os
 import re
 import signal
 import stat
-from typing import TYPE_CHECKING, BinaryIO, Callable, NoReturn
+from typing import TYPE_CHECKING, BinaryIO, Callable, NoReturn, cast
 
-from ipexctl.node.common.answer import Action, AgentError, answer
+from ipexctl.node.common.answer import AgentError, Json, answer, emit
 from ipexctl.node.common.files import (
     decode_name,
     encode_name,
@@ -28,8 +28,9 @@ from ipexctl.node.common.files import (
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.guarded_directory import GuardedDirectory, blocks_of, open_own
 from ipexctl.node.common.home import STATE_DIRECTORY, home_of
+from ipexctl.node.common.json_records import as_json, parse_object
 from ipexctl.node.common.limits import UPLOAD_SILENCE
-from ipexctl.node.files.call_replies import Generation, PutReply, TreeChanges, TreesReply
+from ipexctl.node.files.call_replies import PutReply, TreeChanges
 from ipexctl.node.files.compare import compare
 from ipexctl.node.files.manifest import ManifestEntry, identity_of, unpack_entries
 from ipexctl.node.files.place import StagedFiles, Writer
@@ -39,7 +40,6 @@ from ipexctl.node.files.tree import (
     STAGE,
     ProjectTree,
     TreeRow,
-    describe,
     generations,
     has_ended,
     inspect,
@@ -223,7 +223,7 @@ class UploadStream:
         raise AgentError(f"no files came for {UPLOAD_SILENCE} s: the connection may be lost", "run it again")
 
 
-def read_manifest(request: TreeRequest, stream: BinaryIO) -> list[ManifestEntry]:
+def read_manifest(request: PutRequest, stream: BinaryIO) -> list[ManifestEntry]:
     """Read the manifest. No path may lead out of the tree or into the state directory."""
     packed = stream.read(request["manifest"])
     if len(packed) != request["manifest"]:
@@ -235,10 +235,6 @@ def read_manifest(request: TreeRequest, stream: BinaryIO) -> list[ManifestEntry]
     return entries
 
 
-def put(request: PutRequest, stream: BinaryIO) -> PutReply:
-    return put_into(generations(os.fsencode(home_of(request, "code")), request["project"]), request, stream)
-
-
 def put_into(trees: list[ProjectTree], request: PutRequest, stream: BinaryIO) -> PutReply:
     home, own_run, ended, number = trees[0].home, request["lease"], request["ended"], request["generation"]
     tree = next((tree for tree in trees if tree.generation == number), None)
@@ -248,11 +244,9 @@ def put_into(trees: list[ProjectTree], request: PutRequest, stream: BinaryIO) ->
     if request["dry_run"]:
         return PutReply(changes_of(TreePlan(tree, entries, request["data"]), dry_run=True))
     with tree.lock(), open_own(decode_name(tree.path)) as top:
-        if request.get("expected", tree.digest) != tree.digest:
-            return PutReply()  # another host with this home was faster
         with top.enter(_STATE + b"/" + _STAGE, make=True, mode=0o700) as directory:
             stage = StagedFiles(directory, "a file of the project changed while it was sent")
-            if request.get("size", 0) > free_space(directory.anchor):
+            if request["size"] > free_space(directory.anchor):
                 raise explain_full_disk(decode_name(tree.path), request["size"])
             try:
                 for parcel in request["parcels"]:
@@ -280,22 +274,16 @@ def put_into(trees: list[ProjectTree], request: PutRequest, stream: BinaryIO) ->
         return PutReply(changes_of(plan))
 
 
-def inspect_or_update(request: TreeRequest, stream: BinaryIO) -> TreesReply:
-    """Describe the trees. First update the only tree if no run uses it and it is as the control machine expects."""
+def sync(request: TreeRequest, stream: BinaryIO) -> Json:
+    """Describe the trees. Then change them as each request asks that follows on stdin."""
     home = os.fsencode(home_of(request, "code"))
     if not request["dry_run"]:
         remove_job_files(home, request["ended"])
-    if "expected" not in request:
-        return inspect(request)
     trees = generations(home, request["project"])
-    first = trees[0]
-    if len(trees) > 1 or first.digest != request["expected"] or first.pending or first.runs():
-        return inspect(request)
-    changes = put_into(trees, {**request, "generation": 1, "parcels": []}, stream).changes
-    if changes is None:  # a content is missing after all, a run has just begun, or another host was faster
-        return inspect(request)
-    updated = Generation(1, changes.path, request["digest"], True, kept=changes.kept, blocked=changes.blocked)
-    return describe(home, [updated], make_token=True)._replace(updated=changes)
+    emit("trees", **as_json(inspect(trees, request)))
+    while line := stream.readline():
+        emit("put", **as_json(put_into(trees, cast("PutRequest", parse_object(line)), stream)))
+    return {}
 
 
 def changes_of(plan: TreePlan, *, dry_run: bool = False) -> TreeChanges:
@@ -314,6 +302,5 @@ def changes_of(plan: TreePlan, *, dry_run: bool = False) -> TreeChanges:
     )
 
 
-def main(action: str) -> int:
-    actions: dict[str, Action] = {"inspect": inspect_or_update, "put": put}
-    return answer(actions[action])
+def main(_: str = "") -> int:
+    return answer(sync)

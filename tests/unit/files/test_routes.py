@@ -26,7 +26,8 @@ from ipexctl.hosts.host import Host
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.files.call_requests import PutRequest, StoreFile
 from ipexctl.node.files.store import receive
-from ipexctl.node.files.tree_upload import put
+from ipexctl.node.files.tree import generations
+from ipexctl.node.files.tree_upload import put_into
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector, SessionPool
 from ipexctl.remote.outcome import Cancelled, HostError, ignore_event
@@ -133,7 +134,7 @@ def test_files_larger_than_the_disk_are_refused_before_the_first_byte(directory:
     }  # fmt: skip
     file: StoreFile = {"sha256": "0" * 64, "name": "a", "size": 1 << 60}
     with pytest.raises(AgentError, match=r"1152921504.6 GB more needed, .* free"):
-        put(tree, io.BytesIO(gzip.compress(b"[]")))
+        put_into(generations(os.fsencode(home), "p-1"), tree, io.BytesIO(gzip.compress(b"[]")))
     with pytest.raises(AgentError, match=r"1152921504.6 GB more needed, .* free"):
         receive({"store": str(home / "wheels"), "files": [file]}, io.BytesIO(), lambda *_, **__: None)
 

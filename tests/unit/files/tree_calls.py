@@ -185,8 +185,8 @@ def sync(
         "ended": [],
         "dry_run": is_dry,
     }
-    request.update(home=str(home), manifest=len(manifest), generation=1, parcels=[], data=[*data])
-    found = inspect(request).generations
+    request.update(home=str(home), manifest=len(manifest), size=0, generation=1, parcels=[], data=[*data])
+    found = inspect(generations(os.fsencode(home), target.name), request).generations
     if found and found[0].whole:
         return named(kept=found[0].kept, blocked=found[0].blocked)
     apply = TreePlan.apply

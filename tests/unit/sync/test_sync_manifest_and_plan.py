@@ -20,7 +20,7 @@ from ipexctl.files.destination import Destination
 from ipexctl.files.manifest import Manifest, leads_out, unpack_manifest
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.files import decode_name, encode_name, sha256_of_open
-from ipexctl.node.files.call_replies import Generation, TreeChanges, TreesReply
+from ipexctl.node.files.call_replies import Generation, TreesReply
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.projects.root import MARKS, find_root, tree_name
 from ipexctl.sync import scan as walk
@@ -250,17 +250,6 @@ def test_hosts_with_a_shared_home_have_one_leader() -> None:
     answers["a"] = answer(generation(whole=True), store="s")
     decision = make_sync_plan((A, B, C), answers)
     assert (decision.whole, decision.leaders, decision.followers) == ((A,), (C,), ((B, A),))
-
-
-def test_follower_of_a_shared_tree_refers_to_the_host_that_changed_it() -> None:
-    seen, changed = (answer(generation(whole=True), store="s") for _ in "ab")
-    answers = {
-        "a": seen,
-        "b": changed._replace(updated=TreeChanges("/home/code/p", True, 1, 0, (), (), ())),
-        "c": answer(store="s"),
-    }
-    decision = make_sync_plan((A, B, C), answers)
-    assert (decision.whole, decision.leaders, decision.followers) == ((A, B), (), ((C, B),))
 
 
 @pytest.fixture
