@@ -40,6 +40,7 @@ from ipexctl.sync.project import Project, read_sent_manifest, remember
 if TYPE_CHECKING:  # most syncs send little, and ask for no facts: 50 ms
     from ipexctl.facts.facts import Facts
     from ipexctl.files.file_transfer import FileTransfer
+    from ipexctl.files.manifest import Manifest
 
 
 class SyncPlan(NamedTuple):
@@ -157,6 +158,7 @@ class ProjectSync:
         self.plan: SyncPlan | None = None
         self.notes = list(self.project.notes)
         self._began = time.monotonic()
+        self._manifests: dict[str, Manifest | None] = {}
         self._packed: dict[frozenset[str], bytes] = {}
         self._packing = threading.Lock()
 
@@ -244,8 +246,9 @@ class ProjectSync:
         for generation in self.answers[host.name].generations:
             if not generation.digest:
                 continue
-            sent = read_sent_manifest(self.project, generation.digest)
-            if sent is None:
+            if generation.digest not in self._manifests:
+                self._manifests[generation.digest] = read_sent_manifest(self.project, generation.digest)
+            if (sent := self._manifests[generation.digest]) is None:
                 return set()
             wanted -= set(sent.files)
         current = self.answers[host.name].generation(number)
