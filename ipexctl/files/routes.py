@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final, Literal
@@ -74,9 +75,16 @@ class Delivery:
         self._bytes_before = self._reported = 0
 
     def find_missing(self) -> None:
-        self.set_missing(self.client.missing(self.need))
+        self._set_missing(self.client.missing(self.need))
 
-    def set_missing(self, need: tuple[StoredFile, ...]) -> None:
+    def on_lacking(self, event: Reply) -> None:
+        """The target's answer when a transfer begins: what it lacks, with the bytes that it has of each file."""
+        have = event.record("files")
+        self._set_missing(
+            tuple(replace(file, have=have.integer(file.sha256)) for file in self.need if file.sha256 in have)
+        )
+
+    def _set_missing(self, need: tuple[StoredFile, ...]) -> None:
         self.need = need
         left = total_size(need)
         if not self.is_asked:
@@ -112,8 +120,7 @@ class Server:
         def on_event(event: Reply) -> None:
             nonlocal is_connected
             if event.get("event") == "lacking":
-                lacking = set(event.texts("files"))
-                delivery.set_missing(tuple(blob for blob in delivery.need if blob.sha256 in lacking))
+                delivery.on_lacking(event)
             is_connected = is_connected or event.get("event") == "ready"
             report(event)
 
@@ -202,9 +209,7 @@ class Distributor:
         """Send local files to the source."""
         if self._local is not None:
             delivery = self._delivery(self._source, self._pool.session(self._source.host), self.files)
-            delivery.find_missing()
-            if delivery.need:
-                self._from_here(delivery)
+            self._from_here(delivery)
             delivery.finish()
 
     def __exit__(self, *_: object) -> None:
@@ -225,10 +230,6 @@ class Distributor:
         if not wanted:
             return "there"
         delivery = self._delivery(target, session, wanted)
-        if not self._source.address:
-            delivery.find_missing()
-            if delivery.had_all:
-                return "there"
         failures: dict[str, str] = {}
         fix = ""
         for route, name, transfer in self._routes():
@@ -308,19 +309,22 @@ class Distributor:
                 self._changed.wait(0.2)
 
     def _from_here(self, delivery: Delivery, claims: int = 3) -> None:
-        need, client = delivery.need, delivery.client
+        client = delivery.client
+
+        def files() -> Iterator[tuple[StoredFile, Path]]:
+            yield from self._local_files(delivery.need)
+
         try:
-            client.push(self._local_files(need), expected=need, on_bytes=delivery.on_bytes)
+            client.push(files(), expected=delivery.need, on_lacking=delivery.on_lacking, on_bytes=delivery.on_bytes)
         except LostClaim:
             if claims == 1:
                 raise
-            delivery.find_missing()
             self._from_here(delivery, claims - 1)
         except DamagedFile as damaged:
             changed = [path for file, path in (self._local or {}).items() if file.sha256 == damaged.sha256]
             raise explain_changed(changed[0]) if changed else damaged from None
         if not isinstance(client.session, LocalSession):
-            self.sent[client.location.host.name] = total_size(need) or 0
+            self.sent[client.location.host.name] = total_size(delivery.need) or 0
 
     def _local_files(self, files: Sequence[StoredFile]) -> Iterator[tuple[StoredFile, Path]]:
         if self._local is not None:

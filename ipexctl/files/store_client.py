@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import queue
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -169,24 +170,43 @@ class StoreClient(NamedTuple):
         files: Iterable[tuple[StoredFile, Path]],
         *,
         expected: Sequence[StoredFile] | None = None,
+        on_lacking: Callable[[Reply], object] | None = None,
         on_bytes: Callable[[int], None] = ignore_event,
     ) -> tuple[str, ...]:
         """Upload files in one stream; returns the hashes that arrived.
 
         The iterable may block until a file is available, while earlier ones are sent. Its errors are raised here. The
-        host first checks that it has room for the `expected` files.
+        host first checks that it has room for the `expected` files. `on_lacking` gets what it lacks of them, before
+        the iterable is read.
         """
+        answers: queue.SimpleQueue[bool] = queue.SimpleQueue()
+
+        def blobs() -> Iterator[tuple[StoreFile, Path]]:
+            if on_lacking is None or answers.get():
+                yield from ((blob.to_send(), path) for blob, path in files)
+
+        report = report_events(on_bytes)
+
+        def on_event(event: Reply) -> None:
+            if event.get("event") == "lacking" and on_lacking is not None:
+                on_lacking(event)
+                answers.put(True)
+            report(event)
+
         request: ReceiveRequest = {
             "store": self.location.store,
             "files": None if expected is None else [blob.to_send() for blob in expected],
+            "asks": on_lacking is not None,
         }
-        stream = ChunkStream(stream_blobs((blob.to_send(), path) for blob, path in files))
+        stream = ChunkStream(stream_blobs(blobs()))
         try:
-            reply = self.call("files.store", "receive", request, stdin=stream, on_event=report_events(on_bytes))
+            reply = self.call("files.store", "receive", request, stdin=stream, on_event=on_event)
         except HostError as error:
             if stream.error is not None:
                 raise stream.error from error
             raise
+        finally:
+            answers.put(False)  # so that the stream's reader ends if the call ends without an answer
         refuse_damaged(reply, "the copy on this machine is damaged")
         return reply.texts("got")
 

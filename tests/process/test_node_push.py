@@ -158,6 +158,20 @@ def cut(store: Path, content: bytes, size: int) -> dict[str, Any]:
     return left
 
 
+def test_the_receiver_says_what_it_lacks_and_from_which_byte_on(tmp_path: Path) -> None:
+    store = tmp_path / "ours" / "store"
+    run("store", "receive", {"store": str(store), "files": None}, frame(OTHER) + END)
+    cut(store, LARGE, 2_000_000)
+    request = {"store": str(store), "files": [file_of(LARGE), file_of(OTHER)], "asks": True}
+    header = first_line({**file_of(LARGE), "offset": 2_000_000})
+    said = run("store", "receive", request, header + LARGE[2_000_000:] + END)
+    assert said.events[0] == {"event": "lacking", "files": {sha(LARGE): 2_000_000}}
+    assert (said.last["got"], said.last["failed"]) == ([sha(LARGE)], [])
+    again = run("store", "receive", request, frame(OTHER) + END)
+    assert again.events[0]["files"] == {}
+    assert "not requested" in again.reason
+
+
 def test_wrong_beginning_is_noticed_and_removed(tmp_path: Path) -> None:
     store = tmp_path / "ours" / "store"
     cut(store, LARGE, 2_000_000)

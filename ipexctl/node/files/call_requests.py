@@ -36,6 +36,8 @@ class ReceiveRequest(TypedDict):
     home: NotRequired[str]
     files: list[StoreFile] | None
     """The only files accepted; None accepts all."""
+    asks: NotRequired[bool]
+    """First report which of these files the store lacks; only those are accepted then."""
     guarded: NotRequired[bool]
     is_of_path: NotRequired[bool]
 

@@ -23,7 +23,7 @@ from ipexctl.node.common.clock import Stopwatch
 from ipexctl.node.common.limits import PEER_SILENCE
 from ipexctl.node.common.link import FILES
 from ipexctl.node.files import store
-from ipexctl.node.files.file_stream import WantedFile, offset_of
+from ipexctl.node.files.file_stream import WantedFile
 
 if TYPE_CHECKING:
     import socket
@@ -79,9 +79,7 @@ class FileServer(AuthenticatingServer):
 
 def connect(request: ConnectRequest, report: store.Report = store.emit_or_end) -> Json:
     directory, files, home = request["store"], request["files"], request.get("home", "")
-    present = set(store.have({"store": directory, "files": files, "verify": False})["have"])
-    files = [file for file in files if file["sha256"] not in present]
-    report("lacking", files=[file["sha256"] for file in files])
+    files = store.find_lacking(directory, files, report)
     if not files:
         return {"got": [], "failed": []}
     peer = f"{request['address']} port {request['port']}"
@@ -92,8 +90,6 @@ def connect(request: ConnectRequest, report: store.Report = store.emit_or_end) -
         raise AgentError(f"{peer} is not the server that was meant: {error}", fix) from None
     except ConnectError as error:
         raise AgentError(f"no connection to {peer}: {error}", fix) from None
-    left = store.unfinished(directory)
-    files = [{**file, "offset": offset_of(file, left)} for file in files]
     with conn:
         try:
             conn.settimeout(PEER_SILENCE)

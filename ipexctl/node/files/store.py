@@ -36,7 +36,7 @@ from ipexctl.node.common.home_entries import is_stored
 from ipexctl.node.common.json_records import parse_json
 from ipexctl.node.common.liveness import DAY
 from ipexctl.node.common.processes import is_partial_in_use, partial_name
-from ipexctl.node.files.file_stream import CHUNK, END, SHA256, check_hash, header_line, header_of, read_files
+from ipexctl.node.files.file_stream import CHUNK, END, SHA256, check_hash, header_line, header_of, offset_of, read_files
 
 if TYPE_CHECKING:
     from typing import Mapping
@@ -315,6 +315,17 @@ def have(request: HaveRequest) -> Json:
     }
 
 
+def find_lacking(store: str, files: Sequence[StoreFile], report: Report = emit_or_end) -> list[StoreFile]:
+    """Report and return the files that the store lacks, each with the offset at which an ended transfer is resumed."""
+    found = have({"store": store, "files": list(files), "verify": False})
+    present = set(found["have"])
+    lacking: list[StoreFile] = [
+        {**file, "offset": offset_of(file, found["unfinished"])} for file in files if file["sha256"] not in present
+    ]
+    report("lacking", files={file["sha256"]: file["offset"] for file in lacking})
+    return lacking
+
+
 def _has_hash(path: Path, sha256: str, progress: Progress) -> bool:
     try:
         return sha256_of(path, lambda size: progress.add(size, path.name)) == sha256
@@ -445,4 +456,6 @@ def _have(request: HaveRequest, _: BinaryIO) -> Json:
 
 def _receive(request: ReceiveRequest, stream: BinaryIO) -> Json:
     with enter_store(request) as inside:
+        if inside["files"] is not None and inside.get("asks"):
+            inside = {**inside, "files": find_lacking(inside["store"], inside["files"])}
         return receive(inside, stream)
