@@ -164,8 +164,8 @@ class RunOfCall(RunWatcher):
         self._pool: SessionPool | None = None
         self._session: Session | None = None
         self._notes = 0
-        self._shown = set[str]()
-        """Steps, which a start repeats after the question about an install."""
+        self._announced = set[str]()
+        """By the lookup before the question about an install, which announces the same stack again."""
 
     @contextmanager
     def sessions(self) -> Iterator[SessionPool]:
@@ -181,9 +181,7 @@ class RunOfCall(RunWatcher):
             yield self._pool
 
     def on_step(self, text: str) -> None:
-        if text not in self._shown:
-            self._shown.add(text)
-            self._output.print_note(text)
+        self._output.print_note(text)
 
     def on_note(self, text: str) -> None:
         """Called from several threads, because checks report while files are uploaded."""
@@ -200,8 +198,8 @@ class RunOfCall(RunWatcher):
         with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
 
             def watch(event: ProgressEvent) -> None:
-                if not isinstance(event, Notice) or event.text not in self._shown:
-                    self._shown.update([event.text] if isinstance(event, Notice) else ())
+                if not isinstance(event, Notice) or event.text not in self._announced:
+                    self._announced.update([event.text] if isinstance(event, Notice) else ())
                     view.watch(event)
 
             yield watch

@@ -42,7 +42,6 @@ from ipexctl.run.start.begin import File, clean_up, packed
 from ipexctl.run.start.pipeline import RunStart
 from ipexctl.run.start.project import files_in_other_generations
 from ipexctl.run.start.request import StartError, StartFailure
-from ipexctl.run.start.script_imports import check_script, with_environment
 from ipexctl.run.start.watcher import StartWatcher
 from ipexctl.spec import RunSpec
 from ipexctl.sync.path_notes import note_secret_files
@@ -142,7 +141,7 @@ class Submission:
                 undo.callback(lambda: unreached.update(project.release()))
                 context = self._context()
                 has_package = self._check_programs(context)
-                self._check_script(context)
+                self.start.check_script(context, self.spec.hosts)
                 tree, _ = project.upload(context)
                 if self.spec.asked.sync and (
                     text := files_in_other_generations(tree, self.spec.project, registry.all())
@@ -173,15 +172,8 @@ class Submission:
     def _context(self, *, dry_run: bool = False) -> Gathered:
         context = self.start.gather(dry_run=dry_run)
         for text in context.notes:
-            self.watcher.on_note(text)
+            self.start.note(text)
         return context
-
-    def _check_script(self, context: Gathered) -> None:
-        script = self.spec.project.script
-        if script is not None and self.spec.asked.sync:
-            found = with_environment(script, context)
-            if text := check_script(self.spec.hosts, context.env.python, found, self.pool):
-                self.watcher.on_note(text)
 
     def _run(self, script: str, label: str, data: bytes | None = None, timeout: float = JOB_UPLOAD) -> CapturedOutput:
         try:

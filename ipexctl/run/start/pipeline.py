@@ -104,6 +104,17 @@ class RunStart:
     def gather(self, *, dry_run: bool = False, before_install: bool = False) -> Gathered:
         return gather(self.spec, self.pool, self.probe, dry_run=dry_run, before_install=before_install)
 
+    def check_script(self, context: Gathered, hosts: Sequence[Host]) -> None:
+        """Note why the script may fail on these hosts. Raises a StartError if it would."""
+        script = self.spec.project.script
+        if script is None or not self.spec.asked.sync:
+            return
+        script = with_environment(script, context)
+        if (content := self.project.content()) is not None:
+            script = with_sent_files(script, [entry.path for entry in content.manifest.entries])
+        if text := check_script(hosts, context.env.python, script, self.pool):
+            self.note(text)
+
     def note(self, text: str) -> None:
         """Once. Each command to type in it gets the options of the call."""
         text = self.spec.options.apply(text)
@@ -134,8 +145,8 @@ def plan_run(start: RunStart, run: str = "RUN", *, checks_script: bool = False) 
             at_end.callback(project.release)
             context, plan = _plan(start, run, dry_run=True)
             tree, _ = project.upload(context)
-            if checks_script and context.env.is_installed and (text := _check_script(start, context, plan)):
-                start.note(text)
+            if checks_script and context.env.is_installed:
+                start.check_script(context, context.nodes_of(plan))
             notes = (*notes_on(plan.other_runs, time.time()), *plan.notes)
             plan = _in_tree(plan._replace(notes=tuple(map(spec.options.apply, notes))), tree, spec)
             return PlannedRun(plan, context)
@@ -345,23 +356,11 @@ def _preflight(start: RunStart, context: Gathered, plan: Plan) -> ConnectivityRe
     nodes = context.nodes_of(plan)
     connectivity = run_in_background(lambda: check_connectivity(nodes, context, start.pool), "connectivity")
     try:
-        text = _check_script(start, context, plan)
+        start.check_script(context, nodes)
     except StartError:
         connectivity.result()  # raises the failure of a connection, which comes first
         raise
-    if text:
-        start.note(text)
     return connectivity.result()
-
-
-def _check_script(start: RunStart, context: Gathered, plan: Plan) -> str:
-    script = start.spec.project.script
-    if script is None or not start.spec.asked.sync:
-        return ""
-    script = with_environment(script, context)
-    if (content := start.project.content()) is not None:
-        script = with_sent_files(script, [entry.path for entry in content.manifest.entries])
-    return check_script(context.nodes_of(plan), context.env.python, script, start.pool)
 
 
 # Afterwards
