@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from ipexctl.hosts.host import Host, quote
 from ipexctl.launch.overrides import check_options
 from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.node.common.asked import Asked, Export
-from ipexctl.node.common.fix import Fix
+from ipexctl.node.common.fix import Fix, ipexctl_command
 from ipexctl.node.common.placeholders import NAMES, find_wrong_name
 from ipexctl.node.common.plan import OtherRun, Plan
 from ipexctl.option_declaration import CallOptions
@@ -94,7 +95,7 @@ def check_request(asked: Asked) -> None:
         check_env_name(asked.env)
     for option, path in (("--python", asked.python), ("--setup", asked.setup)):
         if path is not None and not path.startswith("/"):
-            raise UserError(f"{option} {quote(path)} is not an absolute path", fix=f"{option} /PATH/ON/EVERY/HOST")
+            raise UserError(f"{option} {quote(path)} is not an absolute path", fix=_absolute(asked, option, path))
     if asked.tag is not None and not (asked.tag.isprintable() and len(asked.tag) <= _LONGEST_TAG):
         raise UserError(
             f"--tag is one line of at most {_LONGEST_TAG} characters: {quote(asked.tag[:_LONGEST_TAG])}",
@@ -106,6 +107,16 @@ def check_request(asked: Asked) -> None:
             fix="name the one that rank 0 writes, relative to the working directory of the ranks: "
             "--checkpoint checkpoints; or its absolute path, the same on every host",
         )
+
+
+def _absolute(asked: Asked, option: str, path: str) -> Fix:
+    if option == "--python" and re.fullmatch(r"[0-9.]+", path):
+        return Fix("to install with it: `ipexctl install --python {path}`; then run without --python", path=path)
+    if option == "--python" and "/" not in path:
+        return Fix("to see where the hosts have it: `ipexctl exec -- sh -c 'command -v \"$0\"' {path}`", path=path)
+    mark = {"module": ("-m",), "command": ("--",)}.get(asked.kind, ())
+    line = ipexctl_command("run", option, os.path.abspath(path), *mark, argv=asked.argv)  # noqa: PTH100
+    return Fix("it needs the same path on every host: {line}", line=line)
 
 
 def _refuse_placeholder(argv: Sequence[str]) -> None:

@@ -72,11 +72,31 @@ def choose_hang_cause(snapshot: RunSnapshot) -> Cause | None:
     if hang is not None and hang.kind != "same":
         return _of_hang(snapshot, hang)
     hint = _hint(snapshot) if len(snapshot.context.hosts) > 1 else None
+    if hang is None and (kept := _kept_by_thread(snapshot)) is not None:
+        return kept
     if hang is not None:
         return hint or _of_hang(snapshot, hang)
     if snapshot.current_dump is not None and snapshot.current_dump.is_complete:
         return None  # no rank waits for another one
     return choose_raised(snapshot) or hint
+
+
+def _kept_by_thread(snapshot: RunSnapshot) -> Cause | None:
+    """Needs stacks of ranks that wait in Python's own exit for a thread of the script that is no daemon."""
+    dump = snapshot.current_dump
+    at_exit = [rank for rank in dump.ranks if rank.frames and rank.frames[0].key[:2] == _AT_EXIT] if dump else []
+    for process in filter(None, (rank.main_process for rank in at_exit)):
+        for frame in (frame for thread in process.threads if not thread.is_main for frame in thread.frames):
+            if not frame.is_standard and not frame.is_library:
+                words = {
+                    "hang": describe_ranks([rank.rank for rank in at_exit]),
+                    "place": f"{frame.place}:{frame.line}",
+                }
+                return _recorded(snapshot, Failure(at_exit[0].rank, at_exit[0].host), "hang.at_exit", **words)
+    return None
+
+
+_AT_EXIT: Final = ("_shutdown", "threading.py")
 
 
 def find_apart_at_start(snapshot: RunSnapshot) -> Cause | None:
