@@ -133,7 +133,11 @@ class TreeCall:
         """Pauses the deadline while the host waits for a request."""
         self._waiting.enter_context(self._deadline.paused())
         self._call = run_in_background(lambda: self._run(session, calls, request), "tree")
-        self.trees = self._reply().decode(TreesReply)
+        try:
+            self.trees = self._reply().decode(TreesReply)
+        except BaseException:
+            self.end()
+            raise
 
     def _run(self, session: Session, calls: TreeCalls, request: Callable[[], TreeRequest]) -> None:
         def first() -> TreeRequest:

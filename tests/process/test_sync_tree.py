@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ from ipexctl.node.files.place import StagedFiles
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.outcome import Cancelled, HostError
+from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.sync import project_sync
 from ipexctl.sync.node_calls import TreeCall, TreeCallOptions, TreeCalls
 from ipexctl.sync.project import read_project
@@ -182,6 +184,24 @@ def test_a_host_gets_what_it_lacks_in_the_call_that_asks_it(place: Place) -> Non
     assert place.there() == contents(place.root)
     shutil.rmtree(place.home)
     assert (place.synced().files_sent, place.ran) == (2, ["sync the tree"])
+
+
+def test_a_call_ends_if_its_answer_cannot_be_read(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(place.root, "a", "1")
+    project = read_project(place.root, home=str(place.home))
+    monkeypatch.setattr(Reply, "decode", _cannot_be_read)
+    with SessionPool(LocalConnector([]), Cancel(), forks=1) as pool:  # type: ignore[arg-type]
+        request = TreeCallOptions(TreeCalls(str(place.home), False, None, pool.cancel), project)
+        with pytest.raises(MalformedReply):
+            TreeCall(pool.session(LOCAL_HOST), request.calls, request.fields)
+        end = time.monotonic() + 20
+        while any(thread.name == "tree" for thread in threading.enumerate()):
+            assert time.monotonic() < end, "the agent waits for a request"
+            time.sleep(0.05)
+
+
+def _cannot_be_read(reply: Reply, *_: object) -> None:
+    raise reply.error("PROBLEM")
 
 
 def test_the_time_limit_counts_only_while_a_host_has_something_to_do(place: Place) -> None:
