@@ -43,10 +43,14 @@ class IpexctlError(Exception):
         self.message = message
         self.fix = fix
 
+    def __str__(self) -> str:
+        """Printed by Python itself: a terminal must not obey a text of a host."""
+        return _harmless(self.message)
+
     @property
     def __notes__(self) -> list[str]:
         """Lines that Python shows below the message in a user's traceback."""
-        return [self.fix] if self.fix else []
+        return [_harmless(self.fix)] if self.fix else []
 
     def _render_traceback_(self) -> list[str]:
         """Shown by a notebook instead of a traceback: the user's own lines, the message, the fix."""
@@ -100,6 +104,10 @@ class CommandLineError(UserError):
         self.text = text
         self.column = column
         super().__init__(what, fix=fix)
+
+
+def _harmless(text: str) -> str:
+    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def raise_all(errors: Sequence[FileError], main: str = "") -> None:

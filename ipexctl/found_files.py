@@ -19,7 +19,7 @@ from ipexctl.errors import UserError
 from ipexctl.file_reader import CHECKED, DEFAULTS, read_regular
 from ipexctl.node.common.fix import Fix, join_fixes
 from ipexctl.node.common.walk import PathPart, Refused, callers, enter
-from ipexctl.text import printable, tilde_path
+from ipexctl.text import tilde_path
 
 
 def state_directory() -> Path:
@@ -171,7 +171,7 @@ def check_found(
             fixes += [Fix("or name it in the call: {naming}", naming=naming)] if naming else []
             fixes += [more] if more else []
             raise UserError(
-                f"{printable(os.fspath(path))} {role}: " + describe(distrust, os.fspath(path)),
+                f"{os.fspath(path)} {role}: " + describe(distrust, os.fspath(path)),
                 fix=join_fixes(fixes),
             )
 
@@ -191,7 +191,7 @@ def check_own(path: Path) -> None:
 def describe(distrust: Distrust, path: str = "") -> str:
     """Owner and mode of the file or directory, and the rule that it breaks. `path` was named in the sentence before."""
     part, status = distrust.part, distrust.part.status
-    subject = "it" if part.path == path else printable(part.path)
+    subject = "it" if part.path == path else part.path
     owner = f"owner {_account(status.st_uid)}, group {_group(status.st_gid)}, mode {stat.S_IMODE(status.st_mode):04o}"
     rule = {
         "owner": "belongs to another account",
@@ -226,7 +226,7 @@ def _account(uid: int) -> str:
     import pwd
 
     try:
-        return f"{printable(pwd.getpwuid(uid).pw_name)} ({uid})"
+        return f"{pwd.getpwuid(uid).pw_name} ({uid})"
     except KeyError:
         return str(uid)
 
@@ -235,6 +235,6 @@ def _group(gid: int) -> str:
     import grp
 
     try:
-        return f"{printable(grp.getgrgid(gid).gr_name)} ({gid})"
+        return f"{grp.getgrgid(gid).gr_name} ({gid})"
     except KeyError:
         return str(gid)

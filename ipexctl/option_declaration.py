@@ -10,15 +10,16 @@ pasted.
 from __future__ import annotations
 
 import dataclasses
+import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from ipexctl.errors import Refusal, UserError
-from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command
+from ipexctl.node.common.fix import Fix, FixCommand, Part, clauses, ipexctl_command, join_fixes
 
 FORKS: Final = 32
 CONNECT_SECONDS: Final = 10.0
@@ -142,12 +143,16 @@ class CallOptions:
     hosts: str = ""
     run: str = ""
     """For `run`: its environment, MPI and number of ranks."""
+    typed: tuple[str, ...] = ()
+    """The words of the call itself, which is no fix for its own failure."""
 
     def __bool__(self) -> bool:
-        return bool(self.hosts or self.run)
+        return bool(self.hosts or self.run or self.typed)
 
     def apply(self, text: str) -> str:
-        return text.with_commands(self.complete) if self and isinstance(text, Fix) else text
+        if not self or not isinstance(text, Fix):
+            return text
+        return without_call(text.with_commands(self.complete), self.typed)
 
     def in_report(self, report: AnyReport) -> AnyReport:
         if not self:
@@ -164,24 +169,23 @@ class CallOptions:
         return _replace(report, changes)
 
     def absolute(self) -> CallOptions:
-        return CallOptions(
-            *(
-                _text((n, str(Path(v).absolute()) if n in _PATHS else v) for n, v in _pairs(text))
-                for text in (self.hosts, self.run)
-            )
+        hosts, run = (
+            _text((n, str(Path(v).absolute()) if n in _PATHS else v) for n, v in _pairs(text))
+            for text in (self.hosts, self.run)
         )
+        return CallOptions(hosts, run, self.typed)
 
     def without(self, hosts: Sequence[str]) -> CallOptions:
         pairs = dict(_pairs(self.hosts))
         limit = ",".join((*filter(None, (pairs.pop("-l", ""),)), *(f"!{host}" for host in hosts)))
-        return CallOptions(_text((*pairs.items(), *((("-l", limit),) if limit else ()))), self.run)
+        return dataclasses.replace(self, hosts=_text((*pairs.items(), *((("-l", limit),) if limit else ()))))
 
     @property
     def names_hosts(self) -> bool:
         return any(name in _HOSTS for name, _ in _pairs(self.hosts))
 
     def without_limit(self) -> CallOptions:
-        return CallOptions(_text(pair for pair in _pairs(self.hosts) if pair[0] != "-l"), self.run)
+        return dataclasses.replace(self, hosts=_text(pair for pair in _pairs(self.hosts) if pair[0] != "-l"))
 
     def complete(self, command: FixCommand) -> FixCommand:
         """The command with the options of this call, as far as it has them and its own do not decide the same."""
@@ -206,6 +210,47 @@ class CallOptions:
 
 
 NO_OPTIONS: Final = CallOptions()
+_REPEATS: Final = re.compile(r"\b(?:again|once|then)\b")
+"""In a clause that tells to repeat the call when something else is done."""
+
+
+def without_call(fix: str, typed: Sequence[str]) -> str:
+    """Leave out clauses that only name the call that failed. To repeat it, "the same command" keeps its options."""
+    if not isinstance(fix, Fix) or not typed:
+        return fix
+    first, *others = [_without_call(clause, typed) for clause in clauses(fix)]
+    left = join_fixes((first, *others))
+    if not first and left.startswith("or "):
+        left = Fix.of((str(left.parts[0]).removeprefix("or "), *left.parts[1:]))
+    return left
+
+
+def _without_call(clause: Fix, typed: Sequence[str]) -> Fix:
+    is_call = [_is_call(part, after, typed) for part, after in zip(clause.parts, (*clause.parts[1:], ""), strict=False)]
+    if not any(is_call):
+        return clause
+    if not _REPEATS.search("".join(part for part in clause.parts if isinstance(part, str))):
+        return Fix("")
+    return Fix.of("the same command" if same else part for part, same in zip(clause.parts, is_call, strict=True))
+
+
+def _is_call(part: Part, after: Part, typed: Sequence[str]) -> bool:
+    """True for a command with the words of the call, in any order, and for `install` of "run ipexctl install again"."""
+    if not isinstance(part, FixCommand) or not part.verb:
+        return False
+    if part.verb in _ON_HOSTS and part.verb in typed[:1] and str(after).startswith(" again"):
+        return True
+    return sorted(map(_long, (*part.options, *part.argv))) == sorted(map(_long, _split(typed)))
+
+
+def _split(typed: Sequence[str]) -> Iterator[str]:
+    """`--home=/h` as two words."""
+    for word in typed:
+        yield from word.split("=", 1) if word.startswith("--") else (word,)
+
+
+def _long(word: str) -> str:
+    return word if word == "-n" else _LONG.get(word, word)
 
 
 def install_command(env: str) -> FixCommand:

@@ -27,6 +27,10 @@ _SEQUENCE: Final = re.compile(
     r"\x1b[ -/]*[0-~]"
 )
 
+_BREAKS: Final = re.compile("(\n)")
+_OWN_COLORS_AND_BREAKS: Final = re.compile(r"(\x1b\[(?:[0-2]|(?:1;)?3[1-6])m|\n)")
+"""Colors of `ui/messages.py: paint`: no text can hide itself with one of these."""
+
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 AS_ASCII: Final = "ipexctl.ascii"
 """Name of an encoding error handler: symbols of our own become ASCII, any other character is escaped."""
@@ -55,7 +59,7 @@ def is_variable_name(text: str) -> bool:
 def variable_in_sh(name: str) -> str:
     """Raises a UserError for anything that is not a name: the last line of defence."""
     if not is_variable_name(name):
-        raise UserError(f"'{printable(name)[:60]}' can't be the name of a variable", fix="letters, digits and _")
+        raise UserError(f"'{name[:60]}' can't be the name of a variable", fix="letters, digits and _")
     return name
 
 
@@ -92,8 +96,21 @@ def printable(text: str) -> str:
     )
 
 
-def printable_lines(text: str) -> str:
-    return "\n    ".join(printable(line.strip()) for line in text.splitlines())
+def safe_lines(lines: Iterable[str], *, colors: bool) -> str:
+    """The text of messages and tables: characters that a terminal would obey are replaced, except our own colors. A
+    line break in a line continues it, indented: text from elsewhere never begins a line.
+    """
+    return "".join(_safe_line(str(line), colors=colors) + "\n" for line in lines)
+
+
+def _safe_line(line: str, *, colors: bool) -> str:
+    if line.isprintable():
+        return line
+    first, *more = line.split("\n")
+    line = "\n    ".join((first, *filter(None, map(str.strip, more))))
+    parts = (_OWN_COLORS_AND_BREAKS if colors else _BREAKS).split(line)  # text and separators alternate
+    parts[::2] = map(printable, parts[::2])
+    return "".join(parts) + ("\x1b[0m" if any(part.startswith("\x1b") for part in parts[1::2]) else "")
 
 
 def neutralise(text: str) -> str:
@@ -115,7 +132,7 @@ def tilde_path(path: Path) -> str:
     home = os.path.expanduser("~")  # noqa: PTH111  # Path.expanduser raises without a home
     text = os.fspath(path)
     inside = home != "/" and (text == home or text.startswith(f"{home}/"))
-    return printable(f"~{text[len(home) :]}" if inside else text)
+    return f"~{text[len(home) :]}" if inside else text
 
 
 def home_directory() -> Path:

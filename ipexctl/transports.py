@@ -15,7 +15,6 @@ from ipexctl.errors import UserError
 from ipexctl.extensions import addition
 from ipexctl.hosts.allocation import job_name, job_number, node_names
 from ipexctl.hosts.host import Host, ssh_options
-from ipexctl.text import printable
 
 TransportOption = Literal["auto", "ssh", "openssh", "srun"]
 NoMpiFlavor = Literal["srun", "none"]
@@ -217,7 +216,7 @@ class SrunTransport:
         return job_number(environ)
 
     def job_title(self, job: str) -> str:
-        return f"Slurm job {printable(job)}"
+        return f"Slurm job {job}"
 
     def seconds_left(self, job: str) -> int | None:
         from ipexctl.node.common.slurm import ask, seconds_left, show_time_left  # few calls are in a job
@@ -276,9 +275,9 @@ def choose_transport(
     if not has_srun:
         raise UserError("--transport srun: there is no srun on PATH", fix="load Slurm's module, or use --transport ssh")
     if others:
-        names_of_others = ", ".join(map(printable, others))
+        names_of_others = ", ".join(others)
         raise UserError(
-            f"--transport srun: not in the allocation of Slurm job {printable(job)}: {names_of_others}",
+            f"--transport srun: not in the allocation of Slurm job {job}: {names_of_others}",
             fix="without --hosts and -H, all nodes of the allocation are taken; or --transport ssh",
         )
     return OVER_SRUN

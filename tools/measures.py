@@ -86,6 +86,78 @@ def docstrings(tree: ast.AST) -> set[int]:
     }
 
 
+# What reaches the terminal
+
+_WRITERS = ("messages.py", "safe_output.py", "host_output.py", "progress_view.py", "run/live_view.py")
+_WRITTEN_ELSEWHERE: dict[str, str] = {
+    "ipexctl/node/": "frames and errors, which ui prints",
+    "ipexctl/inrank/": "the output of a rank, which ui prints",
+    "ipexctl/extras/play/renderer.py": "answers of a child process",
+}
+_ASKED_OF_STREAMS = {"isatty", "fileno", "encoding", "flush", "reconfigure"}
+_PRINTERS = {"print", "input", "Console", *(f"typer.{name}" for name in ("echo", "secho", "confirm", "prompt"))}
+_TAKES_STREAMS = {"wants_color", "redirect_stdout", "Pipe"}
+
+
+@row("writes to the terminal outside of the modules of ui that make text safe", wanted=0, held=0)
+def writes_to_the_terminal() -> list[str]:
+    skipped = (*_WRITTEN_ELSEWHERE, *(f"ipexctl/ui/{name}" for name in _WRITERS))
+    return [
+        f"{path}:{line}"
+        for path, tree in modules().items()
+        if not path.startswith(skipped)
+        for line in terminal_writes(tree)
+    ]
+
+
+def terminal_writes(tree: ast.AST) -> Iterator[int]:
+    """Lines that print, or use a standard stream for more than a question about it."""
+    streams = {"sys.stdout", "sys.stderr", "sys.__stdout__", "sys.__stderr__"}
+    asked: set[int] = set()
+    for node in nodes(tree):
+        if isinstance(node, ast.Attribute) and node.attr in _ASKED_OF_STREAMS:
+            asked.add(id(node.value))
+        elif isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            asked |= {id(argument) for argument in node.args if name in _TAKES_STREAMS}
+            if name in _PRINTERS or (name == "os.write" and ast.unparse(node.args[0]) in ("1", "2")):
+                yield node.lineno
+        elif isinstance(node, ast.ImportFrom) and node.module == "sys":
+            yield node.lineno
+    for node in nodes(tree):
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in streams and id(node) not in asked:
+            yield node.lineno
+
+
+# Fixes whose commands are lost
+
+
+@row("fixes and commands that become text in an f-string, `format` or `join`", wanted=0, held=0)
+def formatted_fixes() -> list[str]:
+    makers = {
+        node.name
+        for tree in modules().values()
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and ast.unparse(node.returns or ast.Name("")) in ("Fix", "FixCommand")
+    }
+    makers.add("Fix")
+    return [f"{path}:{line}" for path, tree in modules().items() for line in fixes_as_text(tree, makers)]
+
+
+def fixes_as_text(tree: ast.AST, makers: Set[str] = frozenset(("Fix",))) -> Iterator[int]:
+    """`makers`: functions that return a fix or a command."""
+    for node in nodes(tree):
+        parts: list[ast.expr] = []
+        if isinstance(node, ast.JoinedStr):
+            parts = [part.value for part in node.values if isinstance(part, ast.FormattedValue)]
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("join", "format"):
+            parts = [getattr(argument, "elt", argument) for argument in node.args]
+        for part in parts:
+            is_maker = isinstance(part, ast.Call) and ast.unparse(part.func) in makers
+            if is_maker or (isinstance(part, ast.Attribute) and part.attr in ("fix", "next_step")):
+                yield part.lineno
+
+
 # Sentences of ours that are read back
 
 _WORDS = re.compile(r"[A-Za-z']{2,} [A-Za-z']{2,}")

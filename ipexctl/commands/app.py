@@ -20,7 +20,7 @@ import ipexctl
 from ipexctl.errors import Interrupted, OutputError, UserError
 from ipexctl.extensions import commands_of_extras
 from ipexctl.removed import refuse_removed_command, removed_option
-from ipexctl.ui.safe_output import guard_stdout
+from ipexctl.ui.safe_output import guard_stdout, print_document
 
 DAILY: Final = ("doctor", "install", "run", "ps", "attach", "logs", "why", "stop", "fetch", "exec")
 """First in the list of commands."""
@@ -225,13 +225,13 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"ipexctl {ipexctl.__version__}")
+        print_document(f"ipexctl {ipexctl.__version__}\n")
         raise typer.Exit
 
 
 def _show_skill(wanted: bool) -> None:
     if wanted:
-        typer.echo(Path(ipexctl.__file__).with_name("SKILL.md").read_text(encoding="utf-8"), nl=False)
+        print_document(Path(ipexctl.__file__).with_name("SKILL.md").read_text(encoding="utf-8"))
         raise typer.Exit
 
 

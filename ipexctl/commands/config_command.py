@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
@@ -44,10 +43,10 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.files import write_atomically
 from ipexctl.node.common.fix import Fix
 from ipexctl.projects.root import find_root, root_problem
-from ipexctl.text import printable, tilde_path
+from ipexctl.text import tilde_path
 from ipexctl.ui.messages import print_with_fix
 from ipexctl.ui.results import print_json
-from ipexctl.ui.text_table import show_table
+from ipexctl.ui.text_table import print_lines, show_table
 
 INIT: Final = "init"
 _LOGIN: Final = re.compile(r"://[^/\s]*@")
@@ -179,7 +178,7 @@ def _text(given: Mapping[str, object], report: DoctorReport, root: Path) -> str:
     if not {"hosts", "hostfile"} & given.keys():
         lines.append('# hosts = "node[1-4]"  # or: hostfile = "hostfile", relative to this file')
     advice = report.recommendation
-    names = printable(fold(host.host.name for host in report.hosts if host.facts is not None))
+    names = fold(host.host.name for host in report.hosts if host.facts is not None)
     lines += [
         "",
         "[run]",
@@ -230,18 +229,18 @@ def as_json(values: Sequence[ConfigEntry], files: Sequence[str]) -> dict[str, An
     for value in values:
         commands[value.command][value.key] = {
             "value": value.value,
-            "source": printable(value.source),
+            "source": value.source,
             "line": value.line or None,
             "table": value.table or None,
         }
-    return {"schema": _SCHEMA, "files": [printable(file) for file in files], "commands": commands}
+    return {"schema": _SCHEMA, "files": list(files), "commands": commands}
 
 
 def show_written(path: str, *, as_json: bool, quiet: bool) -> None:
     if as_json:
         print_json({"schema": _SCHEMA, "status": "changed", "path": path})
     elif not quiet:
-        sys.stdout.write(f"{path} is written; `ipexctl config run` shows the values for a run\n")
+        print_lines([f"{path} is written; `ipexctl config run` shows the values for a run"])
 
 
 def _value_text(value: object) -> str:

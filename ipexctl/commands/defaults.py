@@ -34,7 +34,7 @@ from ipexctl.found_files import TRUSTED, check_found, is_entry, user_file
 from ipexctl.hosts.host import did_you_mean
 from ipexctl.hosts.source import REFUSED_KEYS, RUNS_PROGRAMS, TRUSTS_KEYS
 from ipexctl.removed import removed_option
-from ipexctl.text import expand_tilde, printable, tilde_path
+from ipexctl.text import expand_tilde, tilde_path
 
 Param: TypeAlias = Any
 """click's Parameter, which typer does not export."""
@@ -269,7 +269,7 @@ def _cluster(name: str, clusters: Mapping[str, Mapping[str, ConfiguredValue]]) -
         return clusters[name]
     known = ", ".join(clusters)
     fix = f"known clusters: {known}" if known else f"write a table [cluster.NAME] with its hosts into {PROJECT_FILE}"
-    raise UserError(f"no file of defaults has a cluster {printable(name)!r}", fix=did_you_mean(name, clusters, fix))
+    raise UserError(f"no file of defaults has a cluster {name!r}", fix=did_you_mean(name, clusters, fix))
 
 
 def read_settings(
@@ -383,7 +383,7 @@ class _FileReader:
             raise UserError(f"{key} {reason}, and this file was found, not named", fix=_refusal_fix(param, table))
 
     def _add(self, table: str, key: str, problem: str, fix: str) -> None:
-        self._errors.append(self._file.error(table, key, printable(problem), fix=fix))
+        self._errors.append(self._file.error(table, key, problem, fix=fix))
 
 
 def _options_of_others(table: str) -> dict[str, Param]:

@@ -13,13 +13,14 @@ from ipexctl.commands.target_hosts import open_hosts
 from ipexctl.doctor.finding import LEVELS, DoctorReport, Finding, HostReport, Recommendation, merge_findings
 from ipexctl.facts.cpu import Cpu
 from ipexctl.facts.facts import to_json
+from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.topology import bind, cores_of
 from ipexctl.node.common.fix import Fix, ipexctl_command
 from ipexctl.option_declaration import NO_OPTIONS, CallOptions
-from ipexctl.text import format_count, printable
+from ipexctl.text import format_count
 from ipexctl.ui.machine_drawing import DrawnRank, machine_lines, short_cpu
 from ipexctl.ui.messages import paint, wants_color, wrap_fix, wrap_names, wrap_text
-from ipexctl.ui.results import fold_names, group_by, summary_json
+from ipexctl.ui.results import group_by, summary_json
 from ipexctl.ui.text_table import folded_hosts, output_width, print_lines, show_table
 
 
@@ -139,7 +140,7 @@ def drawn_hosts(report: DoctorReport, *, has_color: bool) -> Iterator[str]:
         load = _load(group)
         cells = (state, model, cores and f"{cores} cores", tier, _memory(group), load and f"load {load}")
         yield from [""] * (at > 0)
-        title = "  ".join(printable(cell) for cell in (folded_hosts(_names(group)), *cells) if cell)
+        title = "  ".join(cell for cell in (folded_hosts(_names(group)), *cells) if cell)
         yield from (paint(line, "1", on=has_color) for line in wrap_text(title, _width(), "", "  "))
         if (facts := group[0].facts) is not None:
             yield from machine_lines(facts.cpu, _drawn_ranks(facts.cpu, report.recommendation), min(80, _width()))
@@ -219,7 +220,7 @@ def _finding_lines(finding: Finding, has_color: bool) -> list[str]:
 
 
 def _title(id_: str, hosts: Sequence[str]) -> str:
-    return "  ".join(part for part in (id_, fold_names(hosts)) if part)
+    return "  ".join(part for part in (id_, fold(hosts)) if part)
 
 
 def _paragraph(level: str, title: str, message: str, fix: str, has_color: bool) -> list[str]:
@@ -253,7 +254,7 @@ def _plan_lines(report: DoctorReport, options: CallOptions) -> list[str]:
     if not advice.candidates:
         return [*wrap_text(f"no stack fits these hosts: {advice.why.get('stack', '')}", _width()), ""]
     missing = [host.host.name for host in report.hosts if host.is_installed is False]
-    where = "" if len(missing) == len(report.hosts) else f" on {fold_names(missing)}"
+    where = "" if len(missing) == len(report.hosts) else f" on {fold(missing)}"
     first = Fix("plan, not installed{where}: `ipexctl run --install train.py`", where=where) if missing else "plan"
     return [*wrap_fix(options.apply(first), _width(), "", "  "), *_settings(advice), ""]
 

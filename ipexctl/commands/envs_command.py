@@ -13,9 +13,9 @@ from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.owners import name_owners
 from ipexctl.node.env.env_replies import EnvEntry, EnvListing
 from ipexctl.option_declaration import DEFAULT_ENV, NO_OPTIONS, CallOptions
-from ipexctl.text import format_count, printable, readable
+from ipexctl.text import format_count, readable
 from ipexctl.ui.messages import print_message, print_with_fix
-from ipexctl.ui.results import fold_names, group_by, host_json, report_json, show_results, value_json
+from ipexctl.ui.results import group_by, host_json, report_json, show_results, value_json
 from ipexctl.ui.text_table import fitting_layout, folded_hosts, show_table
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def show(report: EnvsReport, *, quiet: bool = False, no_color: bool = False, opt
 def _describe(result: EnvsResult) -> str:
     removed = f"removed {', '.join(result.removed)}" if result.removed else ""
     changes = verified_text(result.verify) or removed
-    kept = f"kept without --force: {printable(name_owners(result.foreign))}" if result.foreign else ""
+    kept = f"kept without --force: {name_owners(result.foreign)}" if result.foreign else ""
     return "; ".join(filter(None, (changes, result.reason, kept))) or "nothing to remove"
 
 
@@ -124,7 +124,7 @@ def _show_list(report: EnvsReport, *, quiet: bool, no_color: bool, options: Call
     notes = [(_leftovers(done.listing), done.host.name) for done in report.hosts if done.listing and not quiet]
     for (parts, freed), alike in group_by(notes, lambda note: note[0]).items():
         if parts:
-            print_with_fix(f"{fold_names(name for _, name in alike)}: {parts}", _prune_hint(freed, len(alike), options))
+            print_with_fix(f"{fold(name for _, name in alike)}: {parts}", _prune_hint(freed, len(alike), options))
 
 
 def _leftovers(listing: EnvListing) -> tuple[str, int | None]:

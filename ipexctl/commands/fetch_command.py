@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -30,6 +29,7 @@ from ipexctl.commands.shared_options import (
 from ipexctl.commands.target_hosts import check_home, choose_hosts, connect_options, step_printer, with_call_options
 from ipexctl.errors import UserError
 from ipexctl.files.requested import FetchResult, FetchSource, parse_source
+from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.fix import Fix
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions
@@ -44,10 +44,11 @@ from ipexctl.run.fetch import (
 )
 from ipexctl.run.node0 import options_of
 from ipexctl.run.registry import LAST, RunRecord, RunRegistry
-from ipexctl.text import format_count, printable, readable
+from ipexctl.text import format_count, readable
 from ipexctl.ui.messages import print_message, print_with_fix
 from ipexctl.ui.progress_view import ProgressView
-from ipexctl.ui.results import fold_names, print_json, show_failures, value_json
+from ipexctl.ui.results import print_json, show_failures, value_json
+from ipexctl.ui.text_table import print_lines
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,6 @@ class FetchCall:
                 show_hosts_with_path(request, result, found, quiet=output.quiet)
             elif request.other_hosts and not output.quiet:
                 show_other_hosts(request)
-        sys.stdout.flush()
         return result.exit_code if interrupt.code is None else interrupt.code
 
     def from_all(self, *, results: bool) -> int:
@@ -199,7 +199,7 @@ def show_all_json(results: Sequence[FetchResult]) -> None:
 def show_other_hosts(request: FetchRequest) -> None:
     path = request.requested.path
     source = request.requested.run if path is None else f"{request.requested.run}:{path}"
-    host, others = printable(request.host.name), fold_names(request.other_hosts)
+    host, others = request.host.name, fold(request.other_hosts)
     print_with_fix(
         f"note: only {host} was asked; {others} may have such files too",
         Fix("`ipexctl fetch {source} {dest} --all-hosts`", source=source, dest=_directory(request.dest)),
@@ -208,13 +208,13 @@ def show_other_hosts(request: FetchRequest) -> None:
 
 def show_hosts_with_path(request: FetchRequest, result: FetchResult, found: PathOnHosts, *, quiet: bool) -> None:
     """Also with `quiet` if the asked host lacks it, because the call failed."""
-    path, host = request.requested.path or "", printable(request.host.name)
+    path, host = request.requested.path or "", request.host.name
     source = f"{request.requested.run}:{path}"
     every_host = Fix("`ipexctl fetch {source} {dest} --all-hosts`", source=source, dest=_directory(request.dest))
     is_there = not result.reason
-    others, have = fold_names(found.having), "have" if len(found.having) > 1 else "has"
+    others, have = fold(found.having), "have" if len(found.having) > 1 else "has"
     if found.having and is_there and not quiet:
-        text = f"note: this is {printable(path)} of {host}; {others} {have} one, too"
+        text = f"note: this is {path} of {host}; {others} {have} one, too"
         print_with_fix(text, every_host)
     elif found.having and not is_there:
         one = Fix(
@@ -222,7 +222,7 @@ def show_hosts_with_path(request: FetchRequest, result: FetchResult, found: Path
         )
         print_with_fix(f"note: {others} {have} it", every_host if len(found.having) > 1 else one)
     if found.unknown and not quiet:
-        print_message(f"note: {fold_names(found.unknown)} did not say whether it is there, too")
+        print_message(f"note: {fold(found.unknown)} did not say whether it is there, too")
 
 
 def _directory(dest: str) -> str:
@@ -233,7 +233,7 @@ def _directory(dest: str) -> str:
 def show_no_results(run: str, dest: str) -> None:
     """No host has results of the run; prints the command that fetches the other files it wrote."""
     print_with_fix(
-        f"note: {printable(run)} wrote nothing to IPEXCTL_RUN_DIR",
+        f"note: {run} wrote nothing to IPEXCTL_RUN_DIR",
         Fix("`ipexctl fetch {run} {dest}`", run=run, dest=dest),
     )
 
@@ -244,27 +244,25 @@ def show(result: FetchResult, *, quiet: bool = False) -> None:
         return
     for label, failures in (("", result.failed), ("left out: ", () if quiet else result.left_out)):
         for failure in failures[:_MOST_NAMED]:
-            print_message(
-                f"{printable(result.host.name)}: {label}{printable(failure.name)}: {printable(failure.reason)}"
-            )
+            print_message(f"{result.host.name}: {label}{failure.name}: {failure.reason}")
         if len(failures) > _MOST_NAMED:
             print_message(f"  … and {len(failures) - _MOST_NAMED} more; --json lists all")
     if result.older and not quiet:
         print_message(_note_of_older(result.older))
     if not quiet:
-        sys.stdout.write(f"{summary(result)}\n")
+        print_lines([summary(result)])
 
 
 def _note_of_older(older: Sequence[str]) -> str:
     count, them = ("1 file is", "it") if len(older) == 1 else (f"{len(older)} files are", "them")
-    names = ", ".join(printable(name) for name in older[:_OLDER_NAMED]) + (", …" if older[_OLDER_NAMED:] else "")
+    names = ", ".join(older[:_OLDER_NAMED]) + (", …" if older[_OLDER_NAMED:] else "")
     return f"note: {count} older than this run: another run or the project wrote {them} ({names})"
 
 
 def summary(result: FetchResult) -> str:
     if not result.brought and not result.failed:
         unchanged = f"{format_count(result.unchanged, 'file')} present already" if result.unchanged else "no files"
-        return f"{printable(result.dest)}: nothing to fetch, {unchanged}"
+        return f"{result.dest}: nothing to fetch, {unchanged}"
     rate = f", {readable(result.received / result.seconds)}/s" if result.received > _MIN_BYTES_FOR_RATE else ""
     text = f"{format_count(len(result.brought), 'file')}, {readable(result.size)}, in {result.seconds:.1f} s{rate}"
     details = [f"{result.unchanged} present already"] if result.unchanged else []
@@ -272,7 +270,7 @@ def summary(result: FetchResult) -> str:
         details.append(f"{len(result.resumed)} resumed after {readable(result.size - result.received)}")
     if result.failed:
         details.append(f"{len(result.failed)} failed")
-    return f"{printable(result.dest)}: {text}" + "".join(f"; {detail}" for detail in details)
+    return f"{result.dest}: {text}" + "".join(f"; {detail}" for detail in details)
 
 
 @command(no_args_is_help=True)

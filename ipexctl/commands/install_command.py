@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -24,11 +23,11 @@ from ipexctl.commands.shared_options import (
 )
 from ipexctl.node.common.fix import Fix
 from ipexctl.option_declaration import DEFAULT_ENV
-from ipexctl.text import printable, readable
+from ipexctl.text import readable
 from ipexctl.ui.messages import print_message, print_paragraph, print_refusal
 from ipexctl.ui.progress_view import ProgressView
 from ipexctl.ui.results import how_to_continue, report_json, show_results, value_json
-from ipexctl.ui.text_table import print_sentence
+from ipexctl.ui.text_table import print_lines, print_sentence
 
 if TYPE_CHECKING:
     from ipexctl.stack.install_context import InstallReport, InstallResult
@@ -138,7 +137,7 @@ def show(report: InstallReport, *, quiet: bool = False, no_color: bool = False) 
         _show_changes(report)
     show_results(results, _describe, quiet=quiet, no_color=no_color, dry_run=report.dry_run)
     for note in report.notes:
-        print_paragraph(f"note: {printable(note)}")
+        print_paragraph(f"note: {note}")
     if not quiet:
         _print_next_step(report)
 
@@ -148,7 +147,7 @@ def _show_changes(report: InstallReport) -> None:
         shown = ", ".join(map(str, report.changes[:_SHOWN_CHANGES]))
         more = len(report.changes) - _SHOWN_CHANGES
         verb = "would change" if report.dry_run else "changed"
-        print_sentence(f"{verb}: {printable(shown)}" + (f" and {more} more" if more > 0 else ""))
+        print_sentence(f"{verb}: {shown}" + (f" and {more} more" if more > 0 else ""))
 
 
 def _describe(result: InstallResult) -> str:
@@ -164,11 +163,11 @@ def _show_stack(report: InstallReport) -> None:
     parts += [f"oneCCL bindings {stack.oneccl}"] if stack.oneccl else []
     parts += [f"Intel MPI {stack.mpi}"] if stack.mpi else []
     print_sentence(f"{stack.name}: {', '.join(parts)} for Python {stack.python}; ranks talk over {stack.backend}")
-    print_sentence(f"  {printable(stack.why)}")
+    print_sentence(f"  {stack.why}")
     if report.dry_run and report.lock is not None:
         for wheel in sorted(report.lock.wheels, key=lambda wheel: -(wheel.size or 0)):
             size = readable(wheel.size) if wheel.size else "?"
-            sys.stdout.write(f"  {size:>8}  {printable(wheel.filename)}\n")
+            print_lines([f"  {size:>8}  {wheel.filename}"])
 
 
 def verified_text(verify: Mapping[str, Any]) -> str:
@@ -190,7 +189,7 @@ def _print_next_step(report: InstallReport) -> None:
         print_message("nothing was installed (--dry-run)")
     elif not report.hosts and report.path is not None and report.lock is not None:
         count = len(report.lock.wheels)
-        print_message(f"{count} wheels and their installer are in {printable(report.path)}")
+        print_message(f"{count} wheels and their installer are in {report.path}")
         print_message(
             Fix(
                 "next, where the hosts are reachable: `ipexctl install --wheelhouse {path} --offline`", path=report.path
@@ -201,6 +200,6 @@ def _print_next_step(report: InstallReport) -> None:
     elif statuses & {"failed", "unreachable"} and report.refusal is None:
         print_message(how_to_continue(report.hosts, "install"))
     elif report.path is not None and report.hosts and report.refusal is None:
-        print_message(f"on each host: {printable(report.path)}/bin/python")
+        print_message(f"on each host: {report.path}/bin/python")
         if report.next_step:
-            print_message(f"next: {printable(report.next_step)}")
+            print_message("next: " + report.next_step)

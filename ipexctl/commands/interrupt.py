@@ -22,7 +22,7 @@ from ipexctl.remote.outcome import Cancelled
 from ipexctl.ui.messages import STOPPING, write_to_terminal
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-Leave = Callable[[str], None]
+Leave = Callable[..., None]
 SAME_SIGNAL: Final = {signal.SIGTERM: 1.0, signal.SIGINT: 0.05, signal.SIGHUP: 1.0}
 """Seconds within which a repeated signal counts once: `timeout` signals the program and its group, and a service
 manager every process of a unit. Pressing Ctrl-C twice on purpose takes longer than 0.05 s."""
@@ -57,7 +57,7 @@ def cancelling(cancel: Cancel, *, only_waits: bool = False) -> Iterator[Interrup
             if not only_waits:
                 write_to_terminal(STOPPING)
         else:
-            leave("" if only_waits else "exited without waiting: processes may still be running on the hosts\n")
+            leave(*([] if only_waits else ["exited without waiting: processes may still be running on the hosts"]))
 
     with handling_signals(handle):
         try:
@@ -73,7 +73,7 @@ def cancelling(cancel: Cancel, *, only_waits: bool = False) -> Iterator[Interrup
 
 @contextmanager
 def handling_signals(handle: Callable[[int, Leave], None]) -> Iterator[None]:
-    """Pass SIGINT, SIGTERM and SIGHUP to `handle`, which can call `leave(text)` to end the process with the signal.
+    """Pass SIGINT, SIGTERM and SIGHUP to `handle`, which can call `leave(*lines)` to end the process with the signal.
 
     What the caller ignores stays ignored: SIGHUP under nohup, SIGINT in a script's background (`ipexctl … &`). SIGTERM
     always ends the call.
@@ -86,10 +86,10 @@ def handling_signals(handle: Callable[[int, Leave], None]) -> Iterator[None]:
         if last[of_signal] - before < SAME_SIGNAL[of_signal]:
             return
 
-        def leave(text: str) -> None:
+        def leave(*lines: str) -> None:
             signal.signal(number, signal.SIG_DFL)
             _restore(terminal)
-            write_to_terminal(text)
+            write_to_terminal(*lines)
             signal.raise_signal(number)
 
         handle(number, leave)

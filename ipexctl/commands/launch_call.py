@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -105,7 +106,8 @@ def read_launch_call(
     hosts = pasted.used_hosts(selection.hosts) if pasted is not None else selection.hosts
     if found is not None:
         spec = with_config(spec, found, len(hosts))
-    options = CallOptions(host_options(targets, home, of_accelerate or selection.project_hostfile), of_ranks)
+    of_hosts = host_options(targets, home, of_accelerate or selection.project_hostfile)
+    options = CallOptions(of_hosts, of_ranks, tuple(sys.argv[1:]))
     spec = replace(
         spec,
         hosts=hosts,

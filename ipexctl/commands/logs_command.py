@@ -14,7 +14,6 @@ from ipexctl.hosts.host import quote
 from ipexctl.node.common.frames import Chunk, StreamName
 from ipexctl.node.common.records import FINAL, RunStatus
 from ipexctl.run.follow import LineChoice, OnRunUpdate, RunEnded, RunUpdate, check_pattern
-from ipexctl.text import printable
 from ipexctl.ui.messages import print_message, print_with_fix
 from ipexctl.ui.run.plain import JsonLog, PlainRun
 
@@ -65,12 +64,12 @@ def logs_command(
             if isinstance(shown, JsonLog):
                 shown.reason = result.reason or result.missing
             elif result.missing and not output.quiet:
-                print_message(printable(f"run {record.id}: {result.missing}"))
+                print_message(f"run {record.id}: {result.missing}")
     code = result.exit_code if interrupt.code is None else interrupt.code
     if not (shown.lines or code or output.json or output.quiet):
         reason = f"no line matches --grep {quote(grep)}" if grep else _without_output(result.status)
         which = ("" if ranks == "all" else f", ranks {ranks}") + (", stderr only" if stderr else "")
-        print_message(printable(f"run {record.id}{which}: {reason}"))
+        print_message(f"run {record.id}{which}: {reason}")
     if shown.broken and not code:
         raise OutputError(shown.broken)
     raise typer.Exit(code)

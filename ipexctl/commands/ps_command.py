@@ -13,6 +13,7 @@ import typer
 from ipexctl.commands.shared_options import Home, Output, Targets, command, flag, option
 from ipexctl.errors import UserError
 from ipexctl.found_files import account_name
+from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.other_runs import by_text
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.job_words import describe_run_end
@@ -24,9 +25,9 @@ from ipexctl.option_declaration import check_seconds
 from ipexctl.remote.caller import describe_foreign
 from ipexctl.remote.outcome import exit_code
 from ipexctl.run.registry import RunRecord, UnreadableRecord
-from ipexctl.text import format_clock, format_count, printable, readable
+from ipexctl.text import format_clock, format_count, readable
 from ipexctl.ui.messages import fit_lines, print_message, print_user_error, print_with_fix
-from ipexctl.ui.results import fold_names, group_by, host_json, print_json, show_failures, value_json
+from ipexctl.ui.results import group_by, host_json, print_json, show_failures, value_json
 from ipexctl.ui.run.end_of_run import duration, end_lines, moved_text, short_group, short_throughput, slow_text
 from ipexctl.ui.text_table import fitting_layout, folded_hosts, print_lines, show_table
 
@@ -109,7 +110,7 @@ def _show_hosts(targets: Targets, output: Output, refused: Mapping[str, object])
         view.show(now, quiet=output.quiet, no_color=output.no_color)
     if now.hiding:
         output.print_note(
-            f"{fold_names(now.hiding)}: /proc hides the processes of other accounts (hidepid); only your own are shown"
+            f"{fold(now.hiding)}: /proc hides the processes of other accounts (hidepid); only your own are shown"
         )
     show_failures(report.hosts)
     raise interrupt.or_exit(report.exit_code)
@@ -159,11 +160,11 @@ def _run(run: KnownRun) -> dict[str, Any]:
         "throughput": status and status.throughput and status.throughput._asdict(),
         "group": status and status.group and status.group._asdict(),
         "slow": status.slow._asdict() if status and status.slow and status.state == "running" else None,
-        "ended_by": printable(status.reason) if status else "",
+        "ended_by": status.reason if status else "",
         "first_failure": first and first._asdict() | {"oom": first.oom and first.oom._asdict()},
         "ranks": [_rank(rank) for rank in ranks],
-        "reason": printable(run.reason),
-        "fix": printable(run.fix),
+        "reason": run.reason,
+        "fix": run.fix,
         "pruned": run.pruned,
     }
 
@@ -190,7 +191,7 @@ def show(runs: Sequence[KnownRun], *, hidden: int = 0, quiet: bool = False, no_c
     for (reason, fix, hosts), affected in unknown.items():
         first, *others = [run.id for run in affected]
         more = f" and {format_count(len(others), 'other run')}" if others else ""
-        print_with_fix(printable(f"{reason} ({first}{more}{hosts and f', begun with{hosts}'})"), fix)
+        print_with_fix(f"{reason} ({first}{more}{hosts and f', begun with{hosts}'})", fix)
 
 
 def _with_column(name: str, after: str, layouts: _Layouts, rows: Sequence[Mapping[str, str]]) -> _Layouts:
@@ -221,10 +222,10 @@ def _row(run: KnownRun, now: float) -> dict[str, str]:
     took = duration(seconds) if ended or is_running else "?"
     ended_by = ""
     if status is not None and status.state in ("failed", "lost"):
-        ended_by = printable(status.reason) or f"exit code {status.exit_code or 1}"
+        ended_by = status.reason or f"exit code {status.exit_code or 1}"
         ended_by = "its supervisor is gone" if status.state == "lost" and not status.is_submitted else ended_by
     if status is not None and status.state == "queued":
-        ended_by = printable(status.reason)
+        ended_by = status.reason
     if status is not None and status.state in ("stopped", "ok"):
         ended_by = describe_run_end(status.job_end)
     if run.pruned:
@@ -238,7 +239,7 @@ def _row(run: KnownRun, now: float) -> dict[str, str]:
         "run": record.id,
         "by": "" if (by := by_text(record.plan.by)) == f"{account_name()}@{os.uname().nodename}" else by,
         "state": run.state,
-        "tag": printable(run.tag or ""),
+        "tag": run.tag or "",
         "script": record.plan.script,
         "ranks": str(ranks),
         "hosts": folded_hosts(hosts),
@@ -278,7 +279,7 @@ def show_pruned(
     results: list[tuple[str, Sequence[PrunedRun], str]] = []
     for entry in nodes:
         if entry.reason:
-            print_with_fix(f"{entry.host.name}: {printable(entry.reason)}", entry.fix)
+            print_with_fix(f"{entry.host.name}: {entry.reason}", entry.fix)
         else:
             kept = f"; {format_count(entry.kept, 'run')} kept, {readable(entry.size)}"
             results.append((entry.host.name, entry.gone, kept))
@@ -307,4 +308,4 @@ def show_stopped(record: RunRecord, stopped: StopResult, *, quiet: bool = False)
     elif stopped.was not in ("queued", "starting", "running", "unknown"):
         print_message(f"run {record.id} had ended before: {status.state}")
     elif not quiet:
-        print_message(fit_lines(end_lines(status, status.exit_code or 0)))
+        print_message(*fit_lines(end_lines(status, status.exit_code or 0)))

@@ -6,12 +6,13 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
+from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.other_runs import by_text, time_of
 from ipexctl.node.common.plan import OtherRun
 from ipexctl.remote.outcome import HostResult, Report
 from ipexctl.run.hosts_now import BusyPrograms, HostsNow, RunOnHosts
-from ipexctl.text import format_count, printable, short_list
-from ipexctl.ui.results import fold_names, report_json, value_json
+from ipexctl.text import format_count, short_list
+from ipexctl.ui.results import report_json, value_json
 from ipexctl.ui.text_table import fitting_layout, folded_hosts, print_lines, show_table
 
 _LAYOUTS: Final = (
@@ -89,7 +90,7 @@ def show(now: HostsNow, *, quiet: bool = False, no_color: bool = False) -> None:
         show_table(layout, [[row[name] for name in layout] for row in programs], no_color=no_color)
     print_lines([f"{host}: {held} holds the lock of run --exclusive" for host, held in now.holders.items()])
     if now.free and not quiet:
-        print_lines([*([""] if rows or now.programs else []), f"free: {fold_names(now.free)}"])
+        print_lines([*([""] if rows or now.programs else []), f"free: {fold(now.free)}"])
 
 
 def _note(row: dict[str, str], layout: Sequence[str]) -> str:
@@ -102,11 +103,11 @@ def _note(row: dict[str, str], layout: Sequence[str]) -> str:
 def _row(run: OtherRun, clock: float, ranks: int = 0, script: str = "") -> dict[str, str]:
     return {
         "run": run.id,
-        "account": printable(run.account),
+        "account": run.account,
         "by": by_text(run.by),
-        "tag": printable(run.tag),
+        "tag": run.tag,
         "state": run.state,
-        "script": printable(script),
+        "script": script,
         "ranks": str(ranks) if ranks else "",
         "hosts": folded_hosts(run.hosts),
         "cores": _cores(run),
@@ -125,7 +126,7 @@ def _cores(run: OtherRun) -> str:
 def _program_row(entry: BusyPrograms, clock: float) -> dict[str, str]:
     return {
         "program": entry.name,
-        "account": printable(entry.account),
+        "account": entry.account,
         "processes": str(entry.count),
         "cores": f"{entry.cores:.1f}",
         "hosts": folded_hosts(entry.hosts),

@@ -6,7 +6,6 @@ The prefix of the first word decides (`hf:`); options of the other kind are refu
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,10 +18,11 @@ from ipexctl.files.push_source import parse_target
 from ipexctl.hugging_face import is_repo_word, parse_repo
 from ipexctl.node.common.fix import Fix
 from ipexctl.option_declaration import HUB_MACHINE
-from ipexctl.text import expand_tilde, format_count, printable, readable
+from ipexctl.text import expand_tilde, format_count, readable
 from ipexctl.ui.messages import print_message
 from ipexctl.ui.progress_view import ProgressView
 from ipexctl.ui.results import fold_equal, how_to_continue, report_json, show_results
+from ipexctl.ui.text_table import print_lines
 
 
 @command(no_args_is_help=True)
@@ -144,7 +144,6 @@ def show(report: PushReport, *, quiet: bool = False, no_color: bool = False) -> 
     show_results(report.hosts, _describe, quiet=quiet, no_color=no_color, dry_run=report.dry_run)
     if report.dry_run and not quiet:
         _show_names(report)
-    sys.stdout.flush()
     if not quiet:
         _print_next_step(report)
 
@@ -161,9 +160,9 @@ def _describe(result: PushResult) -> str:
 def _show_names(report: PushReport) -> None:
     groups = fold_equal([result for result in report.hosts if result.would_send], lambda result: result.would_send)
     for names, hosts in groups.items():
-        if len(groups) > 1:
-            sys.stdout.write(f"{hosts}:\n")
-        sys.stdout.write("".join(f"  send    {printable(name or report.path)}\n" for name in names))
+        print_lines(
+            [*([f"{hosts}:"] if len(groups) > 1 else []), *(f"  send    {name or report.path}" for name in names)]
+        )
 
 
 def _print_next_step(report: PushReport) -> None:

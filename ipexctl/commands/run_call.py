@@ -44,6 +44,7 @@ from ipexctl.spec import RunSpec
 from ipexctl.text import format_count
 from ipexctl.ui.messages import print_message, print_refusal
 from ipexctl.ui.progress_view import ProgressView
+from ipexctl.ui.text_table import print_lines
 
 if TYPE_CHECKING:
     from ipexctl.stack.install_context import InstallReport
@@ -264,7 +265,7 @@ class RunOfCall(RunWatcher):
         if isinstance(result, StartedRun):
             run, node0 = result.record.id, result.record.node0.name
             self._output.print_note(Fix(f"it runs on {node0}; `ipexctl attach {run}`, `ipexctl stop {run}`"))
-            sys.stdout.write(f"{run}\n")  # last: if it can't be written, the message above named the run
+            print_lines([run])  # last: if it can't be written, the message above named the run
             return typer.Exit(0)
         if isinstance(result, PlannedRun):
             from ipexctl.ui.launch_plan import show_plan

@@ -17,7 +17,6 @@ from ipexctl.errors import UserError
 from ipexctl.node.common.fix import Fix
 from ipexctl.run.registry import RunRecord, RunRegistry
 from ipexctl.spec import TypedCall
-from ipexctl.text import printable
 
 _HOSTS: Final = frozenset(("hosts", "hostfile", CLUSTER))
 Words: TypeAlias = "tuple[str, ...]"
@@ -80,7 +79,7 @@ def refuse_typed(record: RunRecord, directory: str, has_script: bool, given: Set
         )
     if directory != record.typed.directory:
         raise UserError(
-            f"run {run} was started in {printable(record.typed.directory)}; --resume works only there",
+            f"run {run} was started in {record.typed.directory}; --resume works only there",
             fix=Fix("`cd {directory} && ipexctl run --resume {run}`", directory=record.typed.directory, run=run),
         )
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +28,7 @@ from ipexctl.option_declaration import (
     with_default,
 )
 from ipexctl.ui.messages import print_message
+from ipexctl.ui.safe_output import print_document
 
 Report = TypeVar("Report")
 AnyHosts = TypeVar("AnyHosts", bound="HostOptions")
@@ -189,7 +189,7 @@ GROUP: Final = option("--group NAME", "Dependency group of the project to instal
 def _show_all(ctx: typer.Context, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
         assert isinstance(ctx.command, ConfiguredCommand)
-        typer.echo(ctx.command.get_full_help(ctx))
+        print_document(ctx.command.get_full_help(ctx) + "\n")
         raise typer.Exit
 
 
@@ -324,7 +324,6 @@ class Output:
             print_json(as_json(report))
         else:
             show(report, quiet=self.quiet, no_color=self.no_color, **more)
-        sys.stdout.flush()
 
     def print_note(self, text: str) -> None:
         if not self.quiet:

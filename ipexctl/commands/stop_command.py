@@ -12,7 +12,6 @@ from ipexctl.option_declaration import check_seconds
 from ipexctl.projects.root import ProjectHere
 from ipexctl.remote.caller import identify_caller
 from ipexctl.run.registry import LAST, RunRecord, RunRegistry, explain_foreign_run
-from ipexctl.text import printable
 
 
 def refuse_foreign(record: RunRecord, word: str, *, force: bool) -> None:
@@ -22,7 +21,7 @@ def refuse_foreign(record: RunRecord, word: str, *, force: bool) -> None:
     is_elsewhere = record.plan.by is not None and record.plan.by != identify_caller({})
     is_here = ProjectHere.find().has(record.typed.directory, record.project)
     if record.is_kept and word in LAST and (is_elsewhere or not is_here):
-        project = f"the last run, {record.id}, is of {printable(record.project) or 'another project'}"
+        project = f"the last run, {record.id}, is of {record.project or 'another project'}"
         raise UserError(
             explain_foreign_run(record) if is_elsewhere else project, fix=Fix(f"`ipexctl stop {record.id}`")
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +10,11 @@ from ipexctl.commands.shared_options import Home, Output, Targets, argument, com
 from ipexctl.commands.target_hosts import current_directory, open_hosts, select
 from ipexctl.option_declaration import SyncOptions
 from ipexctl.projects.root import find_root
-from ipexctl.text import format_count, printable, tilde_path
+from ipexctl.text import format_count, tilde_path
 from ipexctl.ui.messages import print_message
 from ipexctl.ui.progress_view import ProgressView
 from ipexctl.ui.results import fold_equal, host_json, how_to_continue, report_json, show_results, value_json
+from ipexctl.ui.text_table import print_lines
 
 if TYPE_CHECKING:  # loaded while the hosts connect: 15 ms
     from ipexctl.sync.node_calls import SyncReport, SyncResult
@@ -63,7 +63,7 @@ def sync_command(
 
 def as_json(report: SyncReport) -> dict[str, Any]:
     hosts = [host_json(result, without=("moved_away",), aside=value_json(result.moved_away)) for result in report.hosts]
-    root = printable(os.fspath(report.root))
+    root = os.fspath(report.root)
     return report_json("sync", report, without=("size",), hosts=hosts, root=root, bytes=report.size)
 
 
@@ -71,13 +71,12 @@ def show(report: SyncReport, *, quiet: bool = False, no_color: bool = False) -> 
     show_results(report.hosts, _describe, quiet=quiet, no_color=no_color, dry_run=report.dry_run)
     if report.dry_run and not quiet:
         _show_paths(report)
-    sys.stdout.flush()
     for text in report.differences("kept", "changed on the host since the last sync, and kept"):
         print_message(f"note: {text}")
     for text in report.warnings:
         print_message(f"warning: {text}")
     for note in report.notes:
-        print_message(f"note: {printable(note)}")
+        print_message(f"note: {note}")
     if not quiet:
         _print_next_step(report)
 
@@ -95,10 +94,8 @@ def _show_paths(report: SyncReport) -> None:
     listed = [result for result in report.hosts if result.would_send or result.would_delete]
     groups = fold_equal(listed, lambda result: (result.would_send, result.would_delete))
     for (send, delete), names in groups.items():
-        if len(groups) > 1:
-            sys.stdout.write(f"{names}:\n")
-        sys.stdout.write("".join(f"  send    {printable(path)}\n" for path in send))
-        sys.stdout.write("".join(f"  delete  {printable(path)}\n" for path in delete))
+        heading = [f"{names}:"] if len(groups) > 1 else []
+        print_lines([*heading, *(f"  send    {path}" for path in send), *(f"  delete  {path}" for path in delete)])
 
 
 def _print_next_step(report: SyncReport) -> None:
@@ -111,4 +108,4 @@ def _print_next_step(report: SyncReport) -> None:
     elif statuses & {"failed", "unreachable"}:
         print_message(how_to_continue(report.hosts, "sync"))
     if report.path is not None and not report.dry_run:
-        print_message(f"on each host: {printable(report.path)}")
+        print_message(f"on each host: {report.path}")

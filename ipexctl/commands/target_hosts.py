@@ -5,6 +5,7 @@ commands repeat the options that choose hosts, except defaults that every comman
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -23,7 +24,7 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import ConnectOptions, OnStep, SessionPool
 from ipexctl.remote.local import with_own_address
-from ipexctl.text import expand_tilde, printable
+from ipexctl.text import expand_tilde
 from ipexctl.transports import OVER_SSH, Transport, choose_transport
 from ipexctl.ui.messages import print_message
 
@@ -87,7 +88,7 @@ def host_options(targets: Targets, home: Home | None = None, hostfile: Path | No
 
 
 def call_options(targets: Targets, home: Home | None = None) -> CallOptions:
-    return CallOptions(host_options(targets, home))
+    return CallOptions(host_options(targets, home), typed=tuple(sys.argv[1:]))
 
 
 def with_call_options(host: Host, targets: Targets) -> Host:
@@ -205,9 +206,9 @@ def step_printer(output: Output | None) -> OnStep | None:
 
     def print_step(host: Host, command: Command | None, seconds: float) -> None:
         label = "connected" if command is None else command.label
-        print_message(f"{printable(host.name)}: {printable(label)} ({seconds:.3f} s)")
+        print_message(f"{host.name}: {label} ({seconds:.3f} s)")
         if commands and command is not None:
-            script = printable(command.script)
+            script = command.script
             more = f"… ({len(script):,} characters)" if len(script) > _MOST_SHOWN else ""
             print_message(f"  {script[:_MOST_SHOWN]}{more}")
 

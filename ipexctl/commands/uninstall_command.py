@@ -10,12 +10,14 @@ import typer
 
 from ipexctl.commands.shared_options import Home, Output, Targets, command, flag
 from ipexctl.errors import UserError
+from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.owners import name_owners
 from ipexctl.run.control_files import FileGroup
-from ipexctl.text import format_count, printable, readable
-from ipexctl.ui.messages import print_message, print_with_fix
-from ipexctl.ui.results import fold_names, group_by, host_json, report_json, show_results, value_json
+from ipexctl.text import format_count, readable
+from ipexctl.ui.messages import ask, print_message, print_with_fix
+from ipexctl.ui.results import group_by, host_json, report_json, show_results, value_json
+from ipexctl.ui.text_table import print_lines
 
 if TYPE_CHECKING:
     from ipexctl.run.uninstall import UninstallReport, UninstallResult
@@ -94,10 +96,7 @@ _UNSHOWN: Final = ("starting", "over", "busy", "has_logins")
 
 
 def as_json(report: UninstallReport) -> dict[str, Any]:
-    obstacles = [
-        {"name": printable(name), "reason": printable(error.reason), "fix": printable(error.fix)}
-        for name, error in report.obstacles.items()
-    ]
+    obstacles = [{"name": name, "reason": error.reason, "fix": error.fix} for name, error in report.obstacles.items()]
     return report_json(
         "uninstall",
         report,
@@ -113,12 +112,12 @@ def as_json(report: UninstallReport) -> dict[str, Any]:
 def _files_json(result: UninstallResult) -> dict[str, Any]:
     return {
         "found": [_group_json(group) for group in result.found],
-        "left": [{**_group_json(group), "fix": printable(group.fix)} for group in result.left],
+        "left": [{**_group_json(group), "fix": group.fix} for group in result.left],
     }
 
 
 def _group_json(group: FileGroup) -> dict[str, Any]:
-    return {"kind": printable(group.kind), "count": group.count, "bytes": group.size, "path": printable(group.path)}
+    return {"kind": group.kind, "count": group.count, "bytes": group.size, "path": group.path}
 
 
 def show(report: UninstallReport, *, quiet: bool = False, no_color: bool = False) -> None:
@@ -126,12 +125,11 @@ def show(report: UninstallReport, *, quiet: bool = False, no_color: bool = False
     if quiet or report.control.status == "failed":
         return
     for fix, lines in _left(report).items():
-        sys.stdout.write("".join(f"{line}\n" for line in lines) + f"  {printable(fix)}\n")
-    sys.stdout.flush()
+        print_lines([*lines, "  " + fix])
     obstacles = group_by(report.obstacles.items(), lambda item: (item[1].reason, item[1].fix))
     for (reason, fix), items in obstacles.items():
-        names = fold_names(name for name, _ in items)
-        print_with_fix(f"note: {names}: {printable(reason)}; now the call without --dry-run is refused", fix)
+        names = fold(name for name, _ in items)
+        print_with_fix(f"note: {names}: {reason}; now the call without --dry-run is refused", fix)
     _print_next_step(report)
 
 
@@ -144,7 +142,7 @@ def _left(report: UninstallReport) -> dict[str, list[str]]:
             hosts.setdefault((group.fix, text), []).append(result.host.name)
     lines: dict[str, list[str]] = {}
     for (fix, text), names in hosts.items():
-        lines.setdefault(fix, []).append(f"{fold_names(names)}: left: {printable(text)}")
+        lines.setdefault(fix, []).append(f"{fold(names)}: left: {text}")
     return lines
 
 
@@ -172,6 +170,5 @@ def _print_next_step(report: UninstallReport) -> None:
 
 def confirm(report: UninstallReport) -> bool:
     """Ask. Only y or yes confirms; a closed stdin does not."""
-    sys.stderr.write(f"Remove this from {format_count(len(report.hosts), 'host')} and the control machine? (y/n) ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    answer = ask(f"Remove this from {format_count(len(report.hosts), 'host')} and the control machine? (y/n)")
+    return answer.strip().lower() in ("y", "yes")

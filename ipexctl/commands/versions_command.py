@@ -17,7 +17,6 @@ from ipexctl.stack.catalog import StackSpec
 from ipexctl.stack.expected_stack import VersionsReport
 from ipexctl.stack.resolve.model import StackPlan, StackRequest, Undecided
 from ipexctl.stack.resolve.reasons import span
-from ipexctl.text import printable
 from ipexctl.ui.messages import paint, print_with_fix, wants_color, wrap_text
 from ipexctl.ui.results import show_failures, value_json
 from ipexctl.ui.text_table import output_width, print_lines, show_table
@@ -71,7 +70,7 @@ def show_versions(report: VersionsReport, *, quiet: bool, no_color: bool, option
         show_table(_HEADINGS, rows, no_color=no_color)
         print_lines(_last_with_ipex(report.rows))
         print_lines(_with_gloo_overflow(report.rows))
-        sys.stdout.write("\n")
+        print_lines([""])
     if isinstance(outcome, StackPlan):
         print_lines(_choice_lines(outcome, None if quiet else options))
     elif not isinstance(outcome, Refusal):
@@ -79,7 +78,7 @@ def show_versions(report: VersionsReport, *, quiet: bool, no_color: bool, option
     show_failures(host for host in report.hosts if host.facts is None)
     if isinstance(outcome, Refusal):
         label = paint("error:", "31", on=wants_color(sys.stderr, no_color=no_color))
-        print_with_fix(f"{label} {printable(outcome.reason)}", outcome.fix)
+        print_with_fix(f"{label} {outcome.reason}", outcome.fix)
 
 
 def as_json(report: VersionsReport) -> dict[str, Any]:

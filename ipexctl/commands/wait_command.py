@@ -17,7 +17,6 @@ from ipexctl.errors import UserError
 from ipexctl.node.common.fix import Fix
 from ipexctl.run.ps import KnownRun
 from ipexctl.run.wait import first_failure
-from ipexctl.text import printable
 from ipexctl.ui.messages import fit_lines, print_message, print_with_fix
 from ipexctl.ui.run.end_of_run import end_lines
 
@@ -65,9 +64,9 @@ def show_waited(result: KnownRun, *, quiet: bool) -> None:
     run = result.record.id
     if result.status is not None and result.is_over:
         if not (quiet and result.exit_code == 0):
-            print_message(fit_lines(end_lines(result.status, result.exit_code)))
+            print_message(*fit_lines(end_lines(result.status, result.exit_code)))
     elif result.reason:
-        print_with_fix(printable(f"run {run}: its end was not seen: {result.reason}"), result.fix)
+        print_with_fix(f"run {run}: its end was not seen: {result.reason}", result.fix)
     else:
         print_with_fix(
             f"run {run} is still running after --timeout",
@@ -83,8 +82,8 @@ def as_json(results: Sequence[KnownRun], exit_code: int) -> dict[str, Any]:
                 "id": result.record.id,
                 "state": result.state,
                 "exit_code": result.exit_code,
-                "reason": printable(result.status.reason if result.status and result.is_over else result.reason),
-                "fix": printable(result.fix),
+                "reason": result.status.reason if result.status and result.is_over else result.reason,
+                "fix": result.fix,
             }
             for result in results
         ],

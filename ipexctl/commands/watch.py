@@ -28,9 +28,8 @@ from ipexctl.run.local_copy import LocalCopy, read_final_status
 from ipexctl.run.ranks import RankSet
 from ipexctl.run.registry import RunRecord, RunRegistry, explain_foreign_run
 from ipexctl.run.stop import stop
-from ipexctl.text import printable
 from ipexctl.ui.messages import print_message, print_with_fix, write_to_terminal
-from ipexctl.ui.run.end_of_run import left_text
+from ipexctl.ui.run.end_of_run import left_lines
 from ipexctl.ui.run.events import EventsView
 from ipexctl.ui.run.plain import PlainRun, RunView, wants_live
 
@@ -155,13 +154,13 @@ class _Watching:
         is_cut_short = self._view.drops_output and self._cancel.thrown
         is_stopped = self.code is not None and not self._is_detached and (ended is None or is_cut_short)
         if ended is None and self._not_stopped:
-            print_message(Fix(f"{printable(self._not_stopped)}\nrun {run} may still be running: `ipexctl stop {run}`"))
+            print_message(self._not_stopped, Fix(f"run {run} may still be running: `ipexctl stop {run}`"))
         elif ended is None and self._is_queued():
-            print_message(Fix(f"run {run} stays in the queue\n  `ipexctl attach {run}`, `ipexctl stop {run}`"))
+            print_message(f"run {run} stays in the queue", Fix(f"  `ipexctl attach {run}`, `ipexctl stop {run}`"))
         elif is_stopped or self._has_left_ended():
             print_message(Fix(f"run {run} is over; not all of its output was shown: `ipexctl logs {run}`"))
         elif ended is None and not self._view.detached:
-            print_message(self._record.call_text(left_text(run)))
+            print_message(*map(self._record.call_text, left_lines(run)))
         if self.code is not None:
             return self.code
         if not self._record.is_kept and ended is not None and ended.status is not None and ended.status.code:
@@ -171,7 +170,7 @@ class _Watching:
             from ipexctl.run.why.why import cause_from_copy
 
             cause = cause_from_copy(self._record, self._run_dir.parent)
-            print_message("\n".join(cause_lines(run, cause)))
+            print_message(*cause_lines(run, cause))
         self._check_output()
         return 0 if ended is None else ended.exit_code
 
@@ -216,16 +215,16 @@ class _Watching:
             self._view.abandon()
             run = self._record.id
             if self._is_detached and not self._over.is_set():
-                leave(f"{self._record.call_text(left_text(run))}\n")
+                leave(*map(self._record.call_text, left_lines(run)))
             if not self._is_leaving and not self._over.is_set():
                 self._is_leaving = True
                 self._stop_answered.wait(STOP_DELIVERY)
             if self._over.is_set():
-                leave("left before all was shown\n")
+                leave("left before all was shown")
             elif self._is_signalled:
-                leave(Fix(f"exited without waiting; run {run} is being stopped: `ipexctl why {run}` shows its end\n"))
+                leave(Fix(f"exited without waiting; run {run} is being stopped: `ipexctl why {run}` shows its end"))
             else:
-                leave(Fix(f"exited without waiting; run {run} may still be running: `ipexctl stop {run}`\n"))
+                leave(Fix(f"exited without waiting; run {run} may still be running: `ipexctl stop {run}`"))
 
     def _stop_when_asked(self) -> None:
         """Thread: stop the run when a key or signal requests it; the follower continues and shows the end."""

@@ -27,7 +27,7 @@ from ipexctl.run.registry import FailedCall, RunRecord
 from ipexctl.run.stack_dump import ProfileAnswer
 from ipexctl.run.why.diagnosis import Diagnosis, Line
 from ipexctl.run.why.why import WhyResult
-from ipexctl.text import format_clock, printable
+from ipexctl.text import format_clock
 from ipexctl.ui.messages import fold_fix, fold_text, paint, print_message, print_with_fix, wants_color
 from ipexctl.ui.results import group_by, value_json
 from ipexctl.ui.run.end_of_run import throughput_text
@@ -80,7 +80,7 @@ def profile_live(record: RunRecord, output: Output, *, timeout: float | None = N
             found = request_profile(record, caller, timeout=timeout)
         except (CallError, Cancelled) as error:
             if interrupt.code is not None or isinstance(error, Cancelled):
-                print_message(Fix(f"ranks that got the request are profiled\n  to see it: `ipexctl why {record.id}`"))
+                print_message("ranks that got the request are profiled", Fix(f"  to see it: `ipexctl why {record.id}`"))
                 raise Interrupted(interrupt.code or 130) from None
             print_with_fix(error.message, error.fix)
             return error.exit_code, ()
@@ -89,7 +89,7 @@ def profile_live(record: RunRecord, output: Output, *, timeout: float | None = N
         print_with_fix(f"run {record.id} {state}: no steps to profile", "start it with --profile for its first steps")
         return 1, ()
     for reason, ranks in group_by(found, attrgetter("reason")).items():
-        print_message(f"no profile of {name_ranks(ranks)}: {printable(reason)}")
+        print_message(f"no profile of {name_ranks(ranks)}: {reason}")
     return int(bool(found)), found
 
 
@@ -149,7 +149,7 @@ def as_json(answer: WhyResult) -> dict[str, Any]:
         },
         "failed_call": answer.failed_call and value_json(answer.failed_call, without=("sequence",)),
         "state": diagnosis.state,
-        "headline": printable(diagnosis.headline),
+        "headline": diagnosis.headline,
         "first_failure": _first_failure(diagnosis),
         "cause": cause and value_json(cause, without=("order", "at_install")),
         "hang": diagnosis.hang and value_json(diagnosis.hang),
@@ -239,7 +239,7 @@ def lines_of(answer: WhyResult, columns: int = 0, *, colors: bool = False) -> It
         for index, command in enumerate(commands):
             # A stop among other commands is no step that follows them.
             purpose = _PURPOSES.get(command.split()[1], "") if len(commands) > 1 else ""
-            yield f"{'      ' if index else 'next: '}{purpose}{printable(command)}"
+            yield ("      " if index else "next: ") + purpose + command
 
 
 def _slow_part(answer: WhyResult, columns: int, *, colors: bool) -> Iterator[str]:
@@ -279,7 +279,7 @@ def _last_lines(lines: Sequence[Line], whose: str, columns: int, *, colors: bool
             stream = line.stream
             yield ""
             yield paint(f"{whose}, last lines of {_STREAM_LABELS[stream]}:", "2", on=colors)
-        yield f"  {_cut(printable(line.text.expandtabs(8)), limit)}".rstrip()
+        yield f"  {_cut(line.text.expandtabs(8), limit)}".rstrip()
 
 
 def _cut(text: str, limit: int) -> str:
@@ -291,5 +291,5 @@ def _cut(text: str, limit: int) -> str:
 
 def cause_lines(run: str, cause: Cause | None) -> list[str]:
     """Lines for the end of a failed run: the likely cause, and the command that tells more."""
-    known = [f"  {_CONFIDENCE_LABELS[cause.confidence]}: {printable(cause.sentence)}"] if cause is not None else []
+    known = [f"  {_CONFIDENCE_LABELS[cause.confidence]}: {cause.sentence}"] if cause is not None else []
     return [*known, Fix(f"  why, and what to do: `ipexctl why {run}`")]

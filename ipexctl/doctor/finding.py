@@ -22,7 +22,6 @@ from ipexctl.launch.topology import Dtype, dtype, recommended_layout
 from ipexctl.node.common.fix import Fix, join_fixes, parts_of
 from ipexctl.node.common.liveness import Sight, sight_of
 from ipexctl.stack.resolve.model import StackPlan, Undecided
-from ipexctl.text import printable
 
 
 class Recommendation(NamedTuple):
@@ -377,7 +376,7 @@ def _why_unknown(answers: Answers, node0: Host | None, recorded: str | None) -> 
         return f"{few(silent, 2)} did not answer, and no other host has its record"
     if name is None:
         return NOT_AMONG_HOSTS
-    shown = printable(name)[:30]
+    shown = name[:30]
     for host, facts in answers:
         # By name or address, because a host may have different names in two hostfiles.
         if host.name == name or (node0 is not None and (host.address, host.port) == (node0.address, node0.port)):

@@ -12,7 +12,7 @@ from ipexctl.hosts.allocation import SCHEDULERS
 from ipexctl.launch.other_runs import time_of
 from ipexctl.limits import SLOW_SHELL
 from ipexctl.node.common.fix import Fix
-from ipexctl.text import printable, short_list
+from ipexctl.text import short_list
 
 _ENV: Final = 10 * GB
 _MOST_PIDS: Final = 16
@@ -171,7 +171,7 @@ def writable_home(host: HostContext) -> Iterator[Finding]:
             "fail",
             f"{home.path[:50]} is not writable{' (mounted read-only)' if read_only else ''}: no environment, "
             "code or log can be written there",
-            f"{remount if read_only else ''}{_NO_HOME}",
+            remount + _NO_HOME if read_only else _NO_HOME,
         )
     if disk.noexec:
         yield Finding(
@@ -300,7 +300,7 @@ def other_accounts(host: HostContext) -> Iterator[Finding]:
     for live in others[:_MOST_RUNS]:
         since = f" since {time_of(live.since, facts.clock or live.since)}" if live.since is not None else ""
         cores = f", on cores {short_list(str(live.cores))}" if live.cores else ""
-        texts.append(f"{live.run} of {printable(live.owner)}{since}{cores}")
+        texts.append(f"{live.run} of {live.owner}{since}{cores}")
     more = f", and {len(others) - _MOST_RUNS} more" if len(others) > _MOST_RUNS else ""
     yield Finding(
         "activity.other_accounts",

@@ -57,7 +57,7 @@ def own_name(host: HostContext) -> Iterator[Finding]:
             "warn",
             f"Its own name resolves to {found[0]} on the host itself: with gloo, other hosts would connect to "
             "themselves and hang",
-            f"{fix}, instead of {found[0]}{meanwhile}",
+            fix + f", instead of {found[0]}" + meanwhile,
         )
     elif own and not own & set(found) and host.facts.has_finished("network"):
         yield Finding(

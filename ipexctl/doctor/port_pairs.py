@@ -15,7 +15,6 @@ from ipexctl.node.common.fix import Fix
 from ipexctl.option_declaration import install_command
 from ipexctl.remote.node_call import NO_PYTHON
 from ipexctl.remote.reply import Reply
-from ipexctl.text import printable
 
 Pair = tuple[str, str]
 ConnectionKind = Literal["ok", "refused", "timeout", "noroute", "denied", "wrong", "mute", "error"]
@@ -46,7 +45,7 @@ def parse_listener(event: Reply) -> PortListener | None:
     if event.get("event") not in ("ready", "failed"):
         return None
     port = event.get("port")
-    reason = printable(str(event.get("reason") or ""))
+    reason = str(event.get("reason") or "")
     if event["event"] != "ready" or not isinstance(port, int) or isinstance(port, bool) or not 0 < port < 65536:
         port = None
     return PortListener(port, reason)
@@ -56,7 +55,7 @@ def parse_result(event: Reply) -> tuple[int, ConnectionResult] | None:
     number, kind = event.get("number"), next((kind for kind in _KINDS if kind == event.get("kind")), None)
     if event.get("event") != "result" or type(number) is not int or number < 0 or kind is None:
         return None
-    return number, ConnectionResult(kind, printable(str(event.get("text") or "")))
+    return number, ConnectionResult(kind, str(event.get("text") or ""))
 
 
 def pairs_to_try(names: Sequence[str]) -> tuple[Pair, ...]:

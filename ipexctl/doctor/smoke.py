@@ -28,7 +28,7 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.script_dialog import ScriptDialog, open_sessions
 from ipexctl.remote.session import Session
-from ipexctl.text import LOOK_AT_LINK, printable
+from ipexctl.text import LOOK_AT_LINK
 
 Measurement = Literal["memory", "fp32", "bf16", "rounded"]
 _MEASUREMENTS: Final[tuple[Measurement, ...]] = get_args(Measurement)
@@ -114,7 +114,7 @@ def parse_figure(event: Reply) -> tuple[Measurement, Figure] | None:
     value = as_number(event.get("value")) or 0.0
     if event.get("event") != "figure" or kind is None or value <= 0:
         return None
-    return kind, Figure(value, printable(str(event.get("how"))), event.get("is_busy") is True)
+    return kind, Figure(value, str(event.get("how")), event.get("is_busy") is True)
 
 
 def parse_link(event: Reply, names: Sequence[str]) -> LinkSmoke | None:
@@ -123,7 +123,7 @@ def parse_link(event: Reply, names: Sequence[str]) -> LinkSmoke | None:
         return None
     trip, bits = as_number(event.get("round_trip")) or 0.0, as_number(event.get("bits")) or 0.0
     if trip <= 0 or bits <= 0:
-        return LinkSmoke(names[number], reason=printable(str(event.get("reason") or "it has no result")))
+        return LinkSmoke(names[number], reason=str(event.get("reason") or "it has no result"))
     return LinkSmoke(names[number], trip, bits)
 
 
@@ -265,7 +265,7 @@ class _Smoke:
             elif event is not None and (figure := parse_figure(event)):
                 figures[name][figure[0]] = figure[1]
             elif event is not None and event.get("event") in ("none", "failed"):
-                missing[name].append(printable(str(event.get("reason"))))
+                missing[name].append(str(event.get("reason")))
         for name in dialog.running:
             missing[name].append("the measurement took too long")
         for name, have in figures.items():

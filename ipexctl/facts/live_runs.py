@@ -15,7 +15,6 @@ from ipexctl.facts.cpu import CpuList, parse_cpulist
 from ipexctl.facts.probe import Answers, natural, read_answers
 from ipexctl.node.common.json_records import parse_object
 from ipexctl.node.common.plan import RunBy
-from ipexctl.text import printable
 
 TICKS: Final = 100
 """Kernel ticks per second in /proc, on every platform that torch supports."""
@@ -176,7 +175,7 @@ def _call(line: str) -> Iterator[tuple[int, CallDetails]]:
     with contextlib.suppress(ValueError):
         found = parse_object(text.encode())
         user, host, script, tag = (
-            printable(str(found.get(name) or ""))[:_MOST_NAME] for name in ("user", "host", "script", "tag")
+            str(found.get(name) or "")[:_MOST_NAME] for name in ("user", "host", "script", "tag")
         )
         if (number := natural(pid)) is not None:
             yield number, CallDetails(RunBy(user, host) if user and host else None, script, tag)
@@ -187,7 +186,7 @@ def _holder(answers: Answers, owners: Mapping[int, str]) -> LockHolder | None:
     match (answers.first("run.holder") or "").split(None, 3):
         case [*words, name] if None not in (numbers := [natural(word) for word in words]) and len(words) == 3:
             pid, uid, start = (number or 0 for number in numbers)
-            return LockHolder(pid, start, printable(name)[:_MOST_NAME], uid, owners[uid])
+            return LockHolder(pid, start, name[:_MOST_NAME], uid, owners[uid])
     return None
 
 

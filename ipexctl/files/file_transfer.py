@@ -101,7 +101,7 @@ class FileTransfer:
             options.facts.update({answer.host.name: answer.facts for answer in answers if answer.facts is not None})
         found = addresses_among(hosts, options.facts, options.iface)
         if isinstance(found, Refusal):
-            self.watch(Notice(f"files go through this machine: {found.reason}. {found.fix}"))
+            self.watch(Notice(f"files go through this machine: {found.reason}. " + found.fix))
             return {}
         return found
 

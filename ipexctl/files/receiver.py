@@ -15,6 +15,7 @@ from ipexctl.files.destination import Destination, MissingPart, is_disk_full
 from ipexctl.files.requested import FileFailure, RequestedPath, read_entry, update_entry
 from ipexctl.hosts.host import quote
 from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.fix import join_fixes
 from ipexctl.node.files.file_sender import PART_FIELDS
 from ipexctl.node.files.file_stream import FilePart, WantedFile
 from ipexctl.node.files.manifest import ManifestEntry
@@ -123,7 +124,7 @@ class Receiver:
     def _fail(self, entry: ManifestEntry, error: AgentError | OSError) -> None:
         assert self.destination is not None
         if isinstance(error, AgentError):
-            reason = "; ".join(filter(None, (error.reason, error.fix)))
+            reason: str = join_fixes((error.reason, error.fix))
         elif is_disk_full(error):  # for all other files too
             raise self.destination.error_of_disk(error)
         else:

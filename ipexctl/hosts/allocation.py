@@ -15,7 +15,6 @@ from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.host import Host, WordError, check_host, quote
 from ipexctl.hosts.nodeset import MAX_HOSTS, expand
 from ipexctl.hosts.source import name_hostfile
-from ipexctl.text import printable
 
 SCHEDULERS: Final = {
     "slurm": ("Slurm", "salloc -N {hosts} --exclusive"),
@@ -98,7 +97,7 @@ def _slurm(environ: Mapping[str, str]) -> tuple[tuple[Host, ...], str] | None:
         )
     job = job_name(environ)
     hosts = tuple(Host(name, name, slots=slots) for name, slots in zip(names, tasks, strict=True))
-    return hosts, f"Slurm job {printable(job)}".rstrip()
+    return hosts, f"Slurm job {job}".rstrip()
 
 
 def _refuse_repeated_start(environ: Mapping[str, str]) -> None:
@@ -119,4 +118,4 @@ def _pbs(environ: Mapping[str, str]) -> tuple[tuple[Host, ...], str] | None:
         raise
     except UserError as error:
         raise UserError(error.message, fix=_FIX_NAME_HOSTS) from None
-    return hosts, f"PBS job {printable(environ.get('PBS_JOBID', ''))}".rstrip()
+    return hosts, f"PBS job {environ.get('PBS_JOBID', '')}".rstrip()

@@ -14,7 +14,6 @@ from ipexctl.hosts.host import Host
 from ipexctl.hosts.hostfile import read_hostfile
 from ipexctl.hosts.source import SourceFile
 from ipexctl.node.common.fix import Fix
-from ipexctl.text import printable
 
 Format = Literal["hostfile", "ini", "yaml"]
 
@@ -46,7 +45,7 @@ def detect(text: str, suffix: str = "") -> Format:
 
 def read_hosts_file(path: Path, *, shown: str | None = None, found: str = "") -> tuple[Host, ...]:
     """`shown`: the file's name in messages. `found`: see `source.Source`."""
-    shown = printable(str(path) if shown is None else shown)
+    shown = str(path) if shown is None else shown
     data = _read_bytes(path, shown, found)
     text = _decode(data, path, shown)
     if text.startswith("#!"):

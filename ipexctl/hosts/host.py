@@ -49,6 +49,7 @@ def read_at(column: int, parse: Callable[[str], Value], text: str) -> Value:
 
 
 def quote(text: str) -> str:
+    """A value in a sentence: on one line, however long it is."""
     shown = printable(text)
     return f"'{shown if len(shown) <= _CLIP else shown[: _CLIP - 1] + '…'}'"
 

@@ -17,7 +17,6 @@ from ipexctl.hosts.host import IPV4, MAX_PORT, Host, WordError, check_user, did_
 from ipexctl.hosts.nodeset import expand, split_specs
 from ipexctl.hosts.source import REFUSED_KEYS, SourceFile
 from ipexctl.hosts.words import HostWord, Pair, Word, read_address, read_host_word, split_pairs, split_words
-from ipexctl.text import printable
 
 Value = TypeVar("Value")
 MAX_ENTRIES: Final = 200_000
@@ -289,7 +288,7 @@ def _bare_word(first: str, word: Word) -> WordError:
         what, fix = "this looks like an ssh configuration, not a hostfile", "give it with --ssh-config"
     elif _ADDRESS.fullmatch(first):
         what = f"{quote(text)} follows an address, as in /etc/hosts"
-        fix = f"{printable(text)} address={printable(first)}"
+        fix = f"{text} address={first}"
     elif ":" not in text:
         what = f"{quote(text)} is a second name: a line names one host or one node set"
         fix = "put each host on its own line; a comment begins with #"

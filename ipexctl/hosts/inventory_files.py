@@ -16,7 +16,6 @@ from ipexctl.hosts.inventory import ALL, UNGROUPED, HostSetting, Inventory
 from ipexctl.hosts.source import SourceFile
 from ipexctl.hosts.words import Word, refuse_invisible, split_pairs, split_words
 from ipexctl.hosts.yaml_tree import Entry, YamlNode, YamlTree, is_null, kind
-from ipexctl.text import printable
 
 _SECTION: Final = re.compile(r"\[([^:\[\]\s#]+)(?::(\w+))?\]\s*(?:[#;].*)?", re.DOTALL)
 _SECTIONS: Final = ("hosts", "vars", "children")
@@ -72,7 +71,7 @@ class _IniReader:
     def _begin(self, number: int, start: int, group: str, kind: str) -> None:
         if kind not in _SECTIONS:
             raise WordError(
-                f"a section is [group], [group:vars] or [group:children], not ':{printable(kind)}'",
+                f"a section is [group], [group:vars] or [group:children], not ':{kind}'",
                 column=start + len(group) + 2,
             )
         if kind == "vars":
@@ -85,7 +84,7 @@ class _IniReader:
     def _variable(self, number: int, line: str, start: int) -> None:
         key, equals, rest = line.partition("=")
         if not equals or not key.strip():
-            raise WordError(f"a line of [{printable(self._group)}:vars] is key=value", column=start)
+            raise WordError(f"a line of [{self._group}:vars] is key=value", column=start)
         column = len(key) + 2 + len(rest) - len(rest.lstrip())
         value = rest.strip()
         quoted_value = _QUOTED_VALUE.fullmatch(value)

@@ -26,7 +26,7 @@ from ipexctl.hosts.host import MAX_PORT, Host, WordError, check_user, quote
 from ipexctl.hosts.hostfile import read_host_list
 from ipexctl.hosts.nodeset import expand, fold, split_specs
 from ipexctl.hosts.source import name_hostfile
-from ipexctl.text import expand_tilde, printable, tilde_path
+from ipexctl.text import expand_tilde, tilde_path
 
 _ALL: Final = ("all", "*")
 _SHOWN: Final = 3
@@ -207,10 +207,10 @@ def _from_named_source(
     if request.accelerate_hostfile is not None:
         path = request.accelerate_hostfile
         found = name_hostfile(path, cwd, by_variable=False) if request.accelerate_found else ""
-        return _read_hosts(path, cwd, found=found), f"{printable(str(path))}, named by the accelerate config"
+        return _read_hosts(path, cwd, found=found), f"{path}, named by the accelerate config"
     if environ.get(ENVIRONMENT):
         path = Path(environ[ENVIRONMENT])
-        return _read_hosts(path, cwd, shown=f"${ENVIRONMENT} ({path})"), f"${ENVIRONMENT} ({printable(str(path))})"
+        return _read_hosts(path, cwd, shown=f"${ENVIRONMENT} ({path})"), f"${ENVIRONMENT} ({path})"
     if is_in_allocation(environ):
         return allocated_hosts(environ)
     return None

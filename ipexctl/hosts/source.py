@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 
 from ipexctl.errors import FileError
 from ipexctl.hosts.host import WordError
-from ipexctl.text import printable
 
 _WIDTH: Final = 160
 
@@ -29,7 +28,7 @@ class SourceFile(NamedTuple):
     def error(self, number: int, column: int, what: str, *, fix: str = "") -> FileError:
         """Line and column count from 1 and are clamped to the file."""
         number = min(max(number, 1), max(len(self.lines), 1))
-        text = printable(self.lines[number - 1].rstrip("\r")) if self.lines else ""
+        text = self.lines[number - 1].rstrip("\r") if self.lines else ""
         column = min(max(column, 1), len(text) + 1)
         if len(text) > _WIDTH:  # a line of megabytes may have an error for each word
             text, column = _window(text, column)

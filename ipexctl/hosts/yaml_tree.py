@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 from ipexctl.errors import FileError
 from ipexctl.hosts.host import describe, quote
 from ipexctl.hosts.source import SourceFile
-from ipexctl.text import printable
 
 MAX_DEPTH: Final = 100
 # Limit for expanded aliases: a multiple of the file's size, plus a constant for small files. A value counts 1, plus 1
@@ -130,11 +129,11 @@ class YamlTree:
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
-            what = printable(error.problem or error.context or "can't be read")
+            what = error.problem or error.context or "can't be read"
             at_tab = "\t" in self.source.lines[min(line, len(self.source.lines)) - 1][: column + 1]
             raise self.error_at(line, column, f"YAML: {what}", fix=_yaml_fix(what, at_tab)) from None
         except yaml.YAMLError as error:
-            raise self.error_at(1, 1, f"YAML: {printable(str(error))}") from None
+            raise self.error_at(1, 1, f"YAML: {error}") from None
         return cast("YamlNode | None", root)
 
     def _check_depth(self, yaml: Any, text: str, loader: Any) -> None:

@@ -11,8 +11,6 @@ from contextlib import suppress
 from itertools import islice
 from typing import Final, NamedTuple
 
-from ipexctl.text import printable
-
 _CALLS: Final = re.compile(
     r"torch\.cuda\.(?:(?:set_|current_)?device|synchronize|get_device_\w+|mem_get_info|Event|Stream|CUDAGraph)"
     r"|torch\.accelerator\.(?:set_device_index|synchronize)|(?!torch\.cuda$)[\w.]*\.cuda"
@@ -71,7 +69,7 @@ def suggestions(lines: Sequence[GpuLine]) -> str:
     for line in lines[:_SHOWN]:
         text = line.text if len(line.text) <= _WIDTH else f"{line.text[:_WIDTH]}…"
         place = f"{line.file}, line" if line.file else "line"
-        shown.append(f"{place} {line.line}, {printable(text)}: {suggestion_for(line.text)}")
+        shown.append(f"{place} {line.line}, {text}: {suggestion_for(line.text)}")
     more = len(lines) - _SHOWN
     return "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
 

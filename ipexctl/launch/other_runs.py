@@ -10,7 +10,7 @@ from ipexctl.facts.cpu import CpuList
 from ipexctl.facts.live_runs import RunOnHost, RunsOnHost, WaitingCall
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.plan import OtherRun, RunBy
-from ipexctl.text import printable, short_list
+from ipexctl.text import short_list
 
 MOST_SHOWN: Final = 3
 
@@ -84,7 +84,7 @@ def _described(found: Iterable[RunOnHost | WaitingCall]) -> tuple[RunBy | None, 
 
 
 def by_text(by: RunBy | None) -> str:
-    return "" if by is None else printable(f"{by.user}@{by.host}")
+    return "" if by is None else f"{by.user}@{by.host}"
 
 
 def _shared(cores: CpuList, planned: CpuList | None) -> CpuList:
@@ -97,8 +97,8 @@ def describe(other: OtherRun, now: float) -> str:
     until = "" if other.until is None else f", until {time_of(other.until, now)} at most"
     cores = _by_cores(other.cores, other.hosts)
     state = "waits for" if other.state == "waiting" else f"is {other.state} on"
-    more = ", ".join(filter(None, (by_text(other.by), printable(other.tag))))
-    account = printable(other.account) + (f" ({more})" if more else "")
+    more = ", ".join(filter(None, (by_text(other.by), other.tag)))
+    account = other.account + (f" ({more})" if more else "")
     return f"run {other.id} of {account} {state} {fold(other.hosts)}{since}{until}" + (f" ({cores})" if cores else "")
 
 

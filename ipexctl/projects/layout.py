@@ -16,7 +16,7 @@ from ipexctl.projects.declaration import PackageDeclaration, is_below, read_decl
 from ipexctl.projects.modules import has_packages, modules_in
 from ipexctl.projects.project_files import TextReader
 from ipexctl.projects.workspace import MOST_ENTRIES, find_members
-from ipexctl.text import join_words, printable, tilde_path
+from ipexctl.text import join_words, tilde_path
 
 _LOCAL_VERSION: Final = "0+local"
 _MOST_DIRECTORIES: Final = 50
@@ -125,7 +125,7 @@ def read_layout(root: Path, start: Path) -> ProjectLayout:
         found = find_members(root, top.members)
         if found is None:
             notes.append(
-                f"the directories of the uv workspace {printable(tilde_path(root))} have more than {MOST_ENTRIES:,} "
+                f"the directories of the uv workspace {tilde_path(root)} have more than {MOST_ENTRIES:,} "
                 "entries; only members above the script count"
             )
         for directory in found or ():
@@ -216,7 +216,7 @@ def _paths_of(
     for path in declaration.import_directories[:_MOST_DIRECTORIES]:
         place = posixpath.normpath(posixpath.join(directory, path))
         if not _is_inside(root, real, place):
-            on_note(f"{file}: the directory {printable(path)} leads out of the project, and does not count")
+            on_note(f"{file}: the directory {path} leads out of the project, and does not count")
         elif (root / place).is_dir():
             found.append(place)
     if found:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ipexctl.file_reader import SCRIPT, SOURCE, read_regular
-from ipexctl.text import printable
 
 SUFFIXES: Final = (".py", ".pyc", ".so")
 _SOURCES: Final = (".pyx", ".cpp", ".cc", ".c", ".cu", ".rs")
@@ -275,7 +274,7 @@ class _Walk:
             name = self._name(path)
             self._tokens += count_tokens(data)
             if is_too_long(data):
-                self.notes.append(f"{printable(name)} is not checked: {TOO_LONG}")
+                self.notes.append(f"{name} is not checked: {TOO_LONG}")
             tree = parse(data)
             if tree is None:
                 continue

@@ -10,7 +10,7 @@ from ipexctl.errors import UserError
 from ipexctl.file_reader import FileKind, NotRegularError, TooLargeError, decode_text, read_regular
 from ipexctl.found_files import check_found
 from ipexctl.projects.modules import TOO_LONG, is_too_long
-from ipexctl.text import printable, tilde_path
+from ipexctl.text import tilde_path
 
 DECLARATION: Final = FileKind("a project's declaration", 512 << 10)
 _MOST_BYTES: Final = 2 << 20
@@ -45,13 +45,13 @@ class TextReader:
             if self._bytes > _MOST_BYTES or len(self._texts) > _MOST_TEXTS:
                 self._on_note(_TOO_MANY)
             elif path.suffix == ".py" and is_too_long(data):
-                self._on_note(f"{printable(tilde_path(path))} does not count: {TOO_LONG}")
+                self._on_note(f"{tilde_path(path)} does not count: {TOO_LONG}")
             else:
                 return decode_text(data, "utf-8-sig")
         except UserError as error:
-            self._on_note(f"{error.message}; {error.fix}")
+            self._on_note(error.message + "; " + error.fix)
         except (TooLargeError, NotRegularError) as error:
-            self._on_note(f"{printable(tilde_path(path))} does not count: {error.strerror}")
+            self._on_note(f"{tilde_path(path)} does not count: {error.strerror}")
         except (OSError, UnicodeDecodeError, ValueError):
-            self._on_note(f"{printable(tilde_path(path))} does not count: it can't be read as text in UTF-8")
+            self._on_note(f"{tilde_path(path)} does not count: it can't be read as text in UTF-8")
         return ""

@@ -30,6 +30,7 @@ from ipexctl.node.common.macos import add_key_command
 from ipexctl.remote.cancel import Cancel, Deadline
 from ipexctl.remote.outcome import Cancelled, LoginRefused
 from ipexctl.remote.ssh_config import Endpoint
+from ipexctl.text import printable
 
 _CERTIFICATE: Final = "-cert.pub"
 
@@ -124,7 +125,7 @@ def prompt_on_terminal(prompt: str, cancel: Cancel, *, shows_input: bool = False
         silent = before if shows_input else [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
         try:
             termios.tcsetattr(terminal, termios.TCSAFLUSH, silent)
-            os.write(terminal, prompt.encode())
+            os.write(terminal, printable(prompt).encode())
             while not typed.endswith(b"\n"):
                 if cancel.thrown:
                     raise Cancelled("stopped before it was connected")

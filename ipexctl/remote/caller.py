@@ -9,11 +9,10 @@ from ipexctl.found_files import account_name
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.owners import Owned, RemovalRequest, name_owners
 from ipexctl.node.common.plan import RunBy
-from ipexctl.text import printable
 
 
 def caller_here() -> RunBy:
-    return RunBy(printable(account_name())[:80], printable(os.uname().nodename)[:80])
+    return RunBy(account_name()[:80], os.uname().nodename[:80])
 
 
 def identify_caller(environ: Mapping[str, str]) -> RunBy | None:
@@ -24,7 +23,7 @@ def identify_caller(environ: Mapping[str, str]) -> RunBy | None:
 def describe_foreign(foreign: Mapping[str, Sequence[Owned]]) -> str:
     """Name what others made on these hosts, which is not removed without --force."""
     owned = dict.fromkeys(each for on_host in foreign.values() for each in on_host)
-    return printable(f"this is not yours on {fold(foreign)}: {name_owners(owned)}")
+    return f"this is not yours on {fold(foreign)}: {name_owners(owned)}"
 
 
 def removal_request(*, force: bool, known: Sequence[str] = ()) -> RemovalRequest:

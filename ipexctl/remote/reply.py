@@ -12,7 +12,6 @@ from ipexctl.node.common.frames import StreamName
 from ipexctl.node.common.json_records import JsonError, decode, decoder_of, parse_object
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session import MAX_OUTPUT, endless_output
-from ipexctl.text import printable
 
 Value = TypeVar("Value")
 _MOST_SHOWN: Final = 120
@@ -22,10 +21,10 @@ _CREDENTIALS: Final = re.compile(r"//[^/@\s\"]*@")
 class MalformedReply(HostError):
     def __init__(self, problem: str, answer: str) -> None:
         lines = (line.strip() for line in answer.splitlines())
-        first = printable(next(filter(None, lines), ""))
+        first = next(filter(None, lines), "")
         shown = first if len(first) <= _MOST_SHOWN else f"{first[:_MOST_SHOWN]}…"
         super().__init__(
-            f"its reply can't be read ({printable(problem)[:_MOST_SHOWN]}): {shown}",
+            f"its reply can't be read ({problem[:_MOST_SHOWN]}): {shown}",
             "run the same command again with -vv, and check whether a login script there prints something",
         )
 

@@ -24,7 +24,6 @@ from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session
 from ipexctl.run.registry import LAST, RunRecord
-from ipexctl.text import printable
 
 
 class RunInHome(NamedTuple):
@@ -55,7 +54,7 @@ def find_on_hosts(word: str, hosts: Sequence[Host], pool: SessionPool, home: str
 def _read(reply: Reply) -> RunInHome:
     """Raises a HostError if an id or a host's name can't be one: both become parts of paths here."""
     document, at, is_node0 = reply.get("plan"), reply.get("at"), reply.get("is_node0")
-    names = tuple(printable(str(name)) for name in reply.get("names") or ())
+    names = tuple(str(name) for name in reply.get("names") or ())
     if document is None:
         return RunInHome(names)
     try:

@@ -16,7 +16,7 @@ from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.records import FINAL, KEEPS_STORE, Silence, SilentRank
 from ipexctl.run.ranks import describe_ranks, name_ranks
 from ipexctl.run.stack_dump import Dump, Process, RankStacks, StackFrame, StackGroup, place_lines
-from ipexctl.text import format_clock, format_count, join_words, printable
+from ipexctl.text import format_clock, format_count, join_words
 
 HangKind = Literal["ended", "elsewhere", "no-stack", "mismatch", "same"]
 
@@ -273,7 +273,7 @@ def describe_silent(silence: Silence) -> list[tuple[list[SilentRank], str]]:
 
 def dump_lines(run: str, dump: Dump, *, places: bool = True) -> list[str]:
     hang = explain_hang(dump)
-    who = [] if hang is None else [printable(shorten_text(hang.sentence, _MAX_SENTENCE))]
+    who = [] if hang is None else [shorten_text(hang.sentence, _MAX_SENTENCE)]
     head = Fix(f"the ranks at {format_clock(dump.at)} (`ipexctl why {run}` shows this again):")
     if not places:
         return who
@@ -281,7 +281,7 @@ def dump_lines(run: str, dump: Dump, *, places: bool = True) -> list[str]:
 
 
 def _indented(groups: Iterable[str]) -> list[str]:
-    lines = [f"  {printable(line)}" for line in groups]
+    lines = [f"  {line}" for line in groups]
     more = [f"  and {len(lines) - _MAX_GROUPS} more groups of ranks"] if len(lines) > _MAX_GROUPS else []
     return lines[:_MAX_GROUPS] + more
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from ipexctl.facts.live_runs import BusyProgram, HostSnapshot, LockHolder
 from ipexctl.launch.other_runs import find_other_runs, find_waiting
 from ipexctl.node.common.plan import OtherRun
-from ipexctl.text import printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ def hosts_now(snapshots: Mapping[str, HostSnapshot]) -> HostsNow:
     for other in find_other_runs(on_hosts, ""):
         lives = [live for on_host in on_hosts.values() for live in on_host.runs if _is_of(other, live.run, live.owner)]
         script = next((live.script for live in lives if live.script), "")
-        runs.append(RunOnHosts(other, sum(live.ranks for live in lives), printable(script)))
+        runs.append(RunOnHosts(other, sum(live.ranks for live in lives), script))
     waiting = find_waiting(on_hosts, {})
     programs = _by_name(snapshots)
     taken = {host for entry in runs for host in entry.run.hosts} | {host for call in waiting for host in call.hosts}
@@ -68,7 +67,7 @@ def _by_name(snapshots: Mapping[str, HostSnapshot]) -> tuple[BusyPrograms, ...]:
     groups: dict[tuple[str, str], list[tuple[str, BusyProgram]]] = {}
     for host, snapshot in snapshots.items():
         for program in snapshot.programs:
-            groups.setdefault((printable(program.name), program.owner), []).append((host, program))
+            groups.setdefault((program.name, program.owner), []).append((host, program))
     found = [
         BusyPrograms(
             name,

@@ -16,7 +16,7 @@ from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.records import Lever
 from ipexctl.node.run.rank_profile import WORTH, OperatorTime, RankProfile
 from ipexctl.run.ranks import describe_ranks
-from ipexctl.text import format_count, printable
+from ipexctl.text import format_count
 
 PARTS: Final = ("data", "forward", "backward", "wait", "all_reduce", "optimizer", "rest")
 PART_NAMES: Final = {"data": "data", "wait": "waiting for other ranks", "all_reduce": "collectives"}
@@ -122,13 +122,13 @@ def _notes(profiles: Mapping[int, RankProfile]) -> Iterator[str]:
     reasons: dict[str, list[int]] = {}
     for rank, profile in profiles.items():
         if profile.note:
-            reasons.setdefault(f"no profile of {{}}: {printable(profile.note)}", []).append(rank)
+            reasons.setdefault(f"no profile of {{}}: {profile.note}", []).append(rank)
         elif not profile.is_usable:
             reasons.setdefault("no profile of {}: its figures contradict each other", []).append(rank)
         elif not profile.steps:
             reasons.setdefault("only the beginning of a step of {} was profiled: it took too long", []).append(rank)
         if profile.trace.startswith("!"):
-            reasons.setdefault(f"no trace of {{}}: {printable(profile.trace[1:])}", []).append(rank)
+            reasons.setdefault(f"no trace of {{}}: {profile.trace[1:]}", []).append(rank)
     for reason, ranks in reasons.items():
         yield reason.format(describe_ranks(ranks))
 
@@ -151,8 +151,7 @@ def _parts(rank: int, profile: RankProfile, all_reduce: float) -> RankParts:
 def _per_step(profile: RankProfile) -> Iterator[OperatorTime]:
     steps = max(1, profile.steps)
     for operator in profile.operators:
-        texts = {name: printable(getattr(operator, name)) for name in ("name", "shapes", "dtype")}
-        yield operator._replace(calls=-(-operator.calls // steps), seconds=operator.seconds / steps, **texts)
+        yield operator._replace(calls=-(-operator.calls // steps), seconds=operator.seconds / steps)
 
 
 def step_sentence(profile: RunProfile) -> str:

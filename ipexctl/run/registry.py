@@ -30,7 +30,7 @@ from ipexctl.option_declaration import CONNECT_SECONDS, NO_OPTIONS, CallOptions
 from ipexctl.projects.root import ProjectHere
 from ipexctl.run.pending import remove_record, runs_directory
 from ipexctl.spec import NOT_TYPED, TypedCall
-from ipexctl.text import expand_tilde, format_clock, printable
+from ipexctl.text import expand_tilde, format_clock
 from ipexctl.transports import Transport, transport_named
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ _ABOUT_RUN: Final = frozenset(("attach", "fetch", "logs", "report", "stop", "wai
 
 def explain_foreign_run(record: RunRecord) -> str:
     by = record.plan.by
-    who = printable(f"{by.user}@{by.host}") if by is not None else "another machine or account"
+    who = f"{by.user}@{by.host}" if by is not None else "another machine or account"
     return f"run {record.id} was begun by {who}"
 
 
@@ -161,7 +161,7 @@ def read_given_id(environ: Mapping[str, str]) -> str:
     """The id that a job script sets for its run (IPEXCTL_RUN_ID), by which `submit` knows the run; or empty."""
     given = environ.get("IPEXCTL_RUN_ID", "") if job_number(environ) else ""
     if given and not _ID.fullmatch(given):
-        raise UserError(f"$IPEXCTL_RUN_ID is not a run id: {printable(given)[:80]}", fix="unset IPEXCTL_RUN_ID")
+        raise UserError(f"$IPEXCTL_RUN_ID is not a run id: {given[:80]}", fix="unset IPEXCTL_RUN_ID")
     return given
 
 

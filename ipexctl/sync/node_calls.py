@@ -31,7 +31,6 @@ from ipexctl.remote.outcome import HostError, HostResult, Report
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import ChunkStream, Session
 from ipexctl.sync.project import Project
-from ipexctl.text import printable
 
 if TYPE_CHECKING:
     from ipexctl.node.files.call_requests import PutRequest, TreeRequest
@@ -89,7 +88,7 @@ class SyncReport(Report[SyncResult]):
         for paths in dict.fromkeys(filter(None, map(paths_of, self.hosts))):
             names = fold(result.host.name for result in self.hosts if paths_of(result) == paths)
             more = f" and {len(paths) - _LISTED} more" if len(paths) > _LISTED else ""
-            yield f"{names}: {what}: {', '.join(map(printable, paths[:_LISTED]))}{more}"
+            yield f"{names}: {what}: {', '.join(paths[:_LISTED])}{more}"
 
 
 class TreeCalls(NamedTuple):

@@ -15,7 +15,7 @@ import ipexctl
 from ipexctl.errors import FileError, Interrupted, IpexctlError, OutputError, UserError
 from ipexctl.found_files import state_directory
 from ipexctl.node.common.files import make_private_directory
-from ipexctl.text import printable
+from ipexctl.option_declaration import without_call
 from ipexctl.ui.messages import print_message, print_user_error, print_with_fix
 from ipexctl.ui.results import print_json
 
@@ -60,24 +60,23 @@ def print_json_error(
     if schema is None:
         return
     document: dict[str, Any] = {"schema": schema, "status": status}
-    document |= {"reason": printable(reason), "fix": printable(fix)}
+    document |= {"reason": reason, "fix": fix}
     if isinstance(error, FileError):
         document |= _position(error)
         if error.more:
-            document["more"] = [
-                {"reason": printable(other.message), "fix": printable(other.fix), **_position(other)}
-                for other in error.more
-            ]
+            document["more"] = [{"reason": other.message, "fix": other.fix, **_position(other)} for other in error.more]
     with contextlib.suppress(OSError):
         print_json(document)
 
 
 def _position(error: FileError) -> dict[str, Any]:
-    return {"file": printable(error.path), "line": error.line, "column": error.column}
+    return {"file": error.path, "line": error.line, "column": error.column}
 
 
 def end_by_error(error: BaseException) -> int:
     """Print the error that ends a call; return the exit code."""
+    if isinstance(error, IpexctlError):
+        error.fix = without_call(error.fix, sys.argv[1:])
     if isinstance(error, KeyboardInterrupt | Interrupted):
         code = error.code if isinstance(error, Interrupted) else 130
         print_json_error("interrupted", fix="the same call again", status="interrupted", exit_code=code)
@@ -104,8 +103,7 @@ def _cannot_write(error: OSError) -> int:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if error.errno == errno.EPIPE:
         return 141
-    with contextlib.suppress(OSError):
-        sys.stderr.write(f"error: the output can't be written: {error.strerror}\n")
+    print_message(f"error: the output can't be written: {error.strerror}")
     return 1
 
 
@@ -113,17 +111,17 @@ def report_crash(error: BaseException) -> None:
     """Write a log file. It omits the command line, which may contain a secret."""
     name = f"error-{datetime.now(timezone.utc):%Y%m%dT%H%M%S%f}.log"
     head = f"ipexctl {ipexctl.__version__}, Python {sys.version}, {sys.platform}"
-    sentence = f"error: ipexctl did not expect this: {type(error).__name__}: {printable(str(error))}"
+    sentence = f"error: ipexctl did not expect this: {type(error).__name__}: {error}"
     try:
         path = state_directory() / "log" / name
         make_private_directory(path.parent)
         path.touch(mode=0o600)
         path.write_text(f"{head}\n\n{''.join(traceback.format_exception(error))}")
     except (OSError, UserError) as failure:
-        print_message(f"{sentence}\n  no log could be written: {printable(str(failure))}")
+        print_message(sentence, f"  no log could be written: {failure}")
     else:
         address = _address_of_issues()
-        print_message(f"{sentence}\n  please report it{f' at {address}' if address else ''} with {path}")
+        print_message(sentence, f"  please report it{f' at {address}' if address else ''} with {path}")
 
 
 def _address_of_issues() -> str:

@@ -15,13 +15,14 @@ from collections.abc import Callable, Iterator
 from typing import TextIO
 
 from ipexctl.hosts.host import Host
+from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.frames import StreamName
 from ipexctl.option_declaration import NO_OPTIONS, CallOptions
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import ExecResult
 from ipexctl.remote.outcome import Report
 from ipexctl.text import format_count, printable
-from ipexctl.ui.results import fold_names, host_json, show_failures, summary_json
+from ipexctl.ui.results import host_json, json_text, show_failures, summary_json
 from ipexctl.ui.safe_output import OutputPipes, PrefixedLines, for_terminal
 
 
@@ -33,7 +34,7 @@ class LiveOutput(OutputPipes):
 
     def sink_for(self, host: Host) -> Callable[[StreamName, bytes], None]:
         prefixers = self._prefixers[host] = {
-            stream: PrefixedLines(self.prefix(stream, f"{printable(host.name)}:"), keep_states=not is_terminal)
+            stream: PrefixedLines(self.prefix(stream, f"{host.name}:"), keep_states=not is_terminal)
             for stream, is_terminal in self._terminal.items()
         }
 
@@ -103,7 +104,7 @@ def show_gathered(report: Report[ExecResult], output: CollectedOutput) -> None:
             if digest := output.digest(result.host, stream):
                 groups.setdefault(digest, []).append(result.host)
         for hosts in groups.values():
-            names = fold_names(host.name for host in hosts)
+            names = printable(fold(host.name for host in hosts))
             target.buffer.write(f"{names} ({format_count(len(hosts), 'host')}):\n".encode())
             if target.isatty():
                 lines = PrefixedLines(b"")
@@ -127,7 +128,7 @@ def show_json(report: Report[ExecResult], output: CollectedOutput) -> None:
 
     write('{\n  "schema": "ipexctl.exec/1",\n  "hosts": [')
     for index, result in enumerate(report.hosts):
-        fields = json.dumps(host_json(result), ensure_ascii=False)
+        fields = json_text(host_json(result))
         write(("," if index else "") + "\n    " + fields.removesuffix("}"))
         streams: tuple[StreamName, ...] = ("stdout", "stderr")
         for stream in streams:

@@ -27,7 +27,7 @@ _FREE_PORT: Final = "node0 looks for one that is free as the run starts: a fixed
 
 
 def show_refused_json(failure: StartFailure, schema: str) -> None:
-    details = {"reason": printable(failure.reason), "fix": printable(failure.fix), "hosts": list(failure.hosts)}
+    details = {"reason": failure.reason, "fix": failure.fix, "hosts": list(failure.hosts)}
     status = "unreachable" if failure.exit_code == 3 else "failed"
     print_json({"schema": schema, "status": status, **details})
 
@@ -75,7 +75,7 @@ def _summary(plan: Plan) -> str:
 def _drawn_ranks(hosts: Sequence[HostPlan], width: int, machines: Mapping[str, Cpu]) -> Iterator[str]:
     for group in group_by(hosts, lambda host: (machines[host.name], _alike(host))).values():
         cpu = machines[group[0].name]
-        yield from wrap_text(printable(f"{fold(host.name for host in group)}: {short_cpu(cpu)}"), width, "  ", "    ")
+        yield from wrap_text(f"{fold(host.name for host in group)}: {short_cpu(cpu)}", width, "  ", "    ")
         ranks = [
             DrawnRank([host.ranks[at].rank for host in group], rank.cores, rank.ccl_cores, rank.memory, rank.omp)
             for at, rank in enumerate(group[0].ranks)
@@ -94,7 +94,7 @@ def _ranks(hosts: Sequence[HostPlan], width: int) -> Iterator[str]:
         for index, rank in enumerate(group[0].ranks):
             rows.append(
                 (
-                    printable(fold(host.name for host in group)) if index == 0 else "",
+                    fold(host.name for host in group) if index == 0 else "",
                     short_numbers([host.ranks[index].rank for host in group]),
                     short_numbers(rank.cores) or "not bound",
                     short_numbers(rank.ccl_cores) or "-",
@@ -110,12 +110,12 @@ def _ranks(hosts: Sequence[HostPlan], width: int) -> Iterator[str]:
 
 def _shown(setting: Setting) -> str:
     if setting.secret:
-        return f"{printable(setting.name)}=(not shown)"
-    value = printable(setting.value or "")
+        return f"{setting.name}=(not shown)"
+    value = setting.value or ""
     count = value.count(",") + 1
     if count > _MOST_NUMBERS and value.replace(",", "").isdecimal():
         value = f"{short_list(value)} ({count} numbers, which --json lists)"
-    return f"{printable(setting.name)}={value}" + (":..." if setting.prepend else "")
+    return f"{setting.name}={value}" + (":..." if setting.prepend else "")
 
 
 def _setting(assignment: str, reason: str, width: int) -> Iterator[str]:
@@ -143,13 +143,13 @@ def _by_rank(settings: Sequence[Setting], width: int) -> Iterator[str]:
         shown = (
             short_numbers(map(int, distinct)) if all(value.isdecimal() for value in distinct) else ", ".join(distinct)
         )
-        yield from _setting(f"{printable(name)}={printable(shown)}", reason, width)
+        yield from _setting(f"{name}={shown}", reason, width)
 
 
 def _removed(settings: Sequence[Setting], width: int) -> Iterator[str]:
     names: dict[tuple[str, str | None], list[str]] = {}
     for setting in settings:
-        names.setdefault((setting.reason, setting.host), []).append(printable(setting.name))
+        names.setdefault((setting.reason, setting.host), []).append(setting.name)
     grouped: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for (reason, host), variables in names.items():
         grouped.setdefault((reason, tuple(dict.fromkeys(variables))), []).extend([host] if host else [])

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from ipexctl.errors import CommandLineError, FileError, UserError
 from ipexctl.node.common.fix import FixCommand, parts_of
-from ipexctl.text import AS_ASCII, neutralise, printable, printable_lines
+from ipexctl.text import AS_ASCII, printable, safe_lines
 
 if TYPE_CHECKING:
     from ipexctl.remote.outcome import Notice
@@ -26,40 +26,33 @@ if TYPE_CHECKING:
 _WIDE: Final = 100
 """Columns for sentences on wider terminals."""
 _UNBROKEN: Final = "\N{NO-BREAK SPACE}"
-"""`printable` leaves none in a text."""
 
 
 def wrap_text(text: str, width: int, indent: str = "", hanging: str | None = None) -> list[str]:
     """Wrap without breaking words, so that they can be copied. `hanging`: indent after the first line."""
-    return _wrap(printable(text), width, indent, indent if hanging is None else hanging)
-
-
-def _wrap(text: str, width: int, indent: str, hanging: str) -> list[str]:
     return textwrap.wrap(
         text,
         width,
         initial_indent=indent,
-        subsequent_indent=hanging,
+        subsequent_indent=indent if hanging is None else hanging,
         break_long_words=False,
         break_on_hyphens=False,
     )
 
 
 def wrap_lines(text: str, width: int, hanging: str) -> list[str]:
+    """Wrap a text with line breaks; each line after the first is indented by `hanging`."""
+    first, *more = text.split("\n")
     return [
-        piece
-        for line in text.split("\n")
-        for piece in textwrap.wrap(
-            line, width, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False
-        )
-        or [""]
+        *(wrap_text(first, width, "", hanging) or [""]),
+        *(p for line in more for p in wrap_text(line, width, hanging)),
     ]
 
 
 def wrap_names(text: str, width: int, indent: str, hanging: str) -> list[str]:
     """A list such as `node[1,3-9]`, broken after commas."""
     lines = [indent]
-    for name in re.split(r"(?<=,)", printable(text)):
+    for name in re.split(r"(?<=,)", text):
         if len(lines[-1]) + len(name) <= width or lines[-1] in (indent, hanging):
             lines[-1] += name
         else:
@@ -69,25 +62,24 @@ def wrap_names(text: str, width: int, indent: str, hanging: str) -> list[str]:
 
 def wrap_fix(fix: str, width: int, indent: str, hanging: str) -> list[str]:
     """A command that does not fit the rest of a line gets its own and stays on it."""
-    parts = ((printable(str(part)), isinstance(part, FixCommand)) for part in parts_of(fix))
-    text = "".join(part.replace(" ", _UNBROKEN) if is_command else part for part, is_command in parts)
-    return [line.replace(_UNBROKEN, " ") for line in _wrap(text, width, indent, hanging)]
+    parts = (str(part).replace(" ", _UNBROKEN) if isinstance(part, FixCommand) else part for part in parts_of(fix))
+    return [line.replace(_UNBROKEN, " ") for line in wrap_text("".join(parts), width, indent, hanging)]
 
 
 def fold_text(text: str, columns: int, indent: str = "") -> list[str]:
     """One line if `columns` is 0, for grep."""
     if not columns:
-        return [indent + printable(text)]
+        return [indent + text]
     return wrap_text(text, min(columns, _WIDE), indent, indent + "  ") or [indent]
 
 
 def fold_fix(fix: str, columns: int) -> list[str]:
     """The same for a clause of a fix."""
-    return wrap_fix(fix, min(columns, _WIDE), "  ", "    ") if columns else [f"  {printable(str(fix))}"]
+    return wrap_fix(fix, min(columns, _WIDE), "  ", "    ") if columns else ["  " + fix]
 
 
 _LOCK = threading.Lock()
-STOPPING = "stopping (press Ctrl-C again to leave without waiting for the end)\n"
+STOPPING = "stopping (press Ctrl-C again to leave without waiting for the end)"
 
 
 def wants_color(stream: TextIO, *, no_color: bool = False) -> bool:
@@ -101,22 +93,22 @@ def paint(text: str, code: str, *, on: bool) -> str:
     return f"\x1b[{code}m{text}\x1b[0m" if on and code and text else text
 
 
-def print_message(text: str, timeout: float | None = None) -> None:
-    """Write a line to stderr. If stderr is closed, only the message is lost. `timeout`: seconds to wait for a blocked
+def print_message(*lines: str, timeout: float | None = None) -> None:
+    """Write lines to stderr. If stderr is closed, only the message is lost. `timeout`: seconds to wait for a blocked
     reader; text stuck in Python's buffer would block the interpreter's exit.
     """
+    text = safe_lines(lines, colors=wants_color(sys.stderr))
     try:
         descriptor = sys.stderr.fileno()
     except (OSError, ValueError):  # stderr is not a file: a test captures it
-        sys.stderr.write(f"{text}\n")
+        sys.stderr.write(text)
         return
     if timeout is not None and not select.select([], [descriptor], [], timeout)[1]:
         return
     if not _LOCK.acquire(timeout=-1 if timeout is None else timeout):
         return
     try:
-        safe = neutralise(text) if sys.stderr.isatty() else text
-        rest = memoryview(f"{safe}\n".encode(sys.stderr.encoding, AS_ASCII))
+        rest = memoryview(text.encode(sys.stderr.encoding, AS_ASCII))
         with contextlib.suppress(OSError):
             while rest:
                 rest = rest[os.write(descriptor, rest) :]
@@ -124,39 +116,45 @@ def print_message(text: str, timeout: float | None = None) -> None:
         _LOCK.release()
 
 
-def write_to_terminal(text: str) -> None:
+def write_to_terminal(*lines: str) -> None:
     """Write to the descriptor without blocking, because a signal handler may interrupt the holder of stderr's lock."""
     with contextlib.suppress(OSError, ValueError):
         blocking = os.get_blocking(2)
         os.set_blocking(2, False)
         try:
-            os.write(2, text.encode())
+            os.write(2, safe_lines(lines, colors=False).encode())
         finally:
             os.set_blocking(2, blocking)
 
 
+def ask(question: str) -> str:
+    """The typed answer; empty if stdin is closed."""
+    sys.stderr.write(safe_lines([question], colors=False).replace("\n", " "))
+    sys.stderr.flush()
+    return sys.stdin.readline()
+
+
 def notice_text(notice: Notice) -> str:
-    text = "\n".join(printable(line) for line in notice.text.split("\n"))
-    return f"warning: {text}" if notice.warning else text
+    return f"warning: {notice.text}" if notice.warning else notice.text
 
 
 def print_with_fix(text: str, fix: str, timeout: float | None = None) -> None:
     width = _terminal_width()
     lines = wrap_lines(text, width, "    ") if width else [text]
     if fix:
-        lines += wrap_fix(fix, width, "  ", "  ") if width else [f"  {printable(str(fix))}"]
-    print_message("\n".join(lines), timeout)
+        lines += wrap_fix(fix, width, "  ", "  ") if width else ["  " + fix]
+    print_message(*lines, timeout=timeout)
 
 
-def fit_lines(lines: Sequence[str]) -> str:
+def fit_lines(lines: Sequence[str]) -> Sequence[str]:
     width = _terminal_width()
     if not width:
-        return "\n".join(lines)
-    return "\n".join(
+        return lines
+    return [
         piece
         for line in lines
         for piece in (wrap_fix(line, width, "  ", "    ") if line.startswith("  ") else wrap_lines(line, width, "    "))
-    )
+    ]
 
 
 def print_paragraph(text: str) -> None:
@@ -172,21 +170,19 @@ def _terminal_width() -> int:
 
 def print_user_error(error: UserError) -> None:
     label = paint("error:", "31", on=wants_color(sys.stderr))
-    lines = [f"{label} {printable_lines(error.message)}"]
-    if isinstance(error, FileError):
-        lines[0] = printable(error.message)
+    lines = [error.message if isinstance(error, FileError) else f"{label} {error.message}"]
     if isinstance(error, (CommandLineError, FileError)) and error.text:
         lines += excerpt(error.text, error.column)
     if error.fix:
-        lines.append(f"  {printable(str(error.fix))}")
-    print_message("\n".join(lines))
+        lines.append("  " + error.fix)
+    print_message(*lines)
     for other in error.more if isinstance(error, FileError) else ():
         print_user_error(other)
 
 
 def print_refusal(reason: str, fix: str = "", *, no_color: bool = False) -> None:
     label = paint("refused:", "31", on=wants_color(sys.stderr, no_color=no_color))
-    print_with_fix(f"{label} {printable_lines(reason)}", fix)
+    print_with_fix(f"{label} {reason}", fix)
 
 
 _EXCERPT_WIDTH: Final = 74
@@ -196,8 +192,7 @@ def excerpt(text: str, column: int) -> list[str]:
     """The line and a caret under `column` (from 1); a long line is cut around it."""
     start = max(0, column - 1 - _EXCERPT_WIDTH // 2) if len(text) > _EXCERPT_WIDTH else 0
     piece = text[start : start + _EXCERPT_WIDTH]
-    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" if c != "\t" else " " for c in piece)
-    lines = [f"  {'...' if start else ''}{shown}"]
+    lines = [f"  {'...' if start else ''}{printable(piece)}"]
     if column:
         lines.append(" " * (2 + (3 if start else 0) + column - 1 - start) + "^")
     return lines

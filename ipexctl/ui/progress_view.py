@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.remote.outcome import BytesMoved, HostFinished, Notice, ProgressEvent, StepStarted, StepTimed
-from ipexctl.text import printable, readable
+from ipexctl.text import printable, readable, safe_lines
 from ipexctl.ui.messages import notice_text, print_message
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class ProgressView:
         elif isinstance(event, BytesMoved):
             self._print_bytes(event)
         elif isinstance(event, StepStarted) or self._verbose or not event.ok:
-            print_message(f"{printable(event.host or CONTROL_MACHINE)}: {event.what}")
+            print_message(f"{event.host or CONTROL_MACHINE}: {event.what}")
 
     def _print_bytes(self, event: BytesMoved) -> None:
         key, now = (event.host, event.what), time.monotonic()
@@ -71,9 +71,7 @@ class ProgressView:
             self._last[key] = float("inf") if is_complete else now
         total_text = f" of {readable(event.total)}" if event.total else ""
         rate = f" ({readable((event.done - first_done) / (now - began))}/s)" if now - began > 1 else ""
-        print_message(
-            f"{printable(event.host or CONTROL_MACHINE)}: {event.what} {readable(event.done)}{total_text}{rate}"
-        )
+        print_message(f"{event.host or CONTROL_MACHINE}: {event.what} {readable(event.done)}{total_text}{rate}")
 
 
 class _Bars:
@@ -92,22 +90,23 @@ class _Bars:
                 return  # rich takes longer to import than a small transfer
             progress = self._progress or self._start()
             if isinstance(event, Notice | StepTimed):
-                progress.console.print(_message(event), markup=False, highlight=False)
+                text = safe_lines([_message(event)], colors=False)
+                progress.console.print(text, end="", markup=False, highlight=False)
                 return
             if isinstance(event, HostFinished) and not event.host:
                 if CONTROL_MACHINE in self._tasks:
                     progress.remove_task(self._tasks.pop(CONTROL_MACHINE))
                 return
-            task = self._task(progress, event.host or CONTROL_MACHINE)
+            task, what = self._task(progress, event.host or CONTROL_MACHINE), printable(event.what)
             if isinstance(event, BytesMoved):
                 self._bytes[event.host] = (event.what, event.done, event.total)
                 if task is not None:
-                    progress.update(task, what=printable(event.what), completed=event.done, total=event.total)
+                    progress.update(task, what=what, completed=event.done, total=event.total)
                 self._update_total(progress)
             elif task is not None and isinstance(event, StepStarted):
-                progress.update(task, what=printable(event.what), total=None)
+                progress.update(task, what=what, total=None)
             elif task is not None and isinstance(event, HostFinished):
-                progress.update(task, what=printable(event.what), completed=1, total=1)
+                progress.update(task, what=what, completed=1, total=1)
 
     def stop(self) -> None:
         with self._lock:
@@ -155,4 +154,4 @@ class _Bars:
 def _message(event: Notice | StepTimed) -> str:
     if isinstance(event, Notice):
         return notice_text(event)
-    return f"{printable(event.host or CONTROL_MACHINE)}: {printable(event.what)} ({event.seconds:.3f} s)"
+    return f"{event.host or CONTROL_MACHINE}: {event.what} ({event.seconds:.3f} s)"

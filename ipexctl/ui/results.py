@@ -1,19 +1,18 @@
-"""Prints results of commands that report one per host: a line for hosts with the same result, or JSON. Texts from hosts
-are made printable here.
-"""
+"""Prints results of commands that report one per host: a line for hosts with the same result, or JSON."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.remote.outcome import HostResult, HostStatus, Report
-from ipexctl.text import printable
 from ipexctl.ui.messages import paint, print_with_fix, wants_color
+from ipexctl.ui.safe_output import print_document
 from ipexctl.ui.text_table import print_sentence
 
 if TYPE_CHECKING:
@@ -23,6 +22,7 @@ Result = TypeVar("Result", bound="HostResult")
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 _COLORS: Final = {"changed": "33", "ok": "32"}
+_UNPRINTABLE: Final = re.compile(r"[^\n -~]")
 _FAILED: Final = ("failed", "unreachable")
 _STATUSES: Final[tuple[HostStatus, ...]] = ("changed", "ok", *_FAILED)
 
@@ -50,7 +50,7 @@ def value_json(value: object, *, without: Collection[str] = ()) -> Any:
         return {key: value_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [value_json(item) for item in value]
-    return printable(value) if isinstance(value, str) else value
+    return value
 
 
 def summary_json(results: Sequence[HostResult | HostReport], statuses: Sequence[str] = _STATUSES) -> dict[str, int]:
@@ -60,12 +60,16 @@ def summary_json(results: Sequence[HostResult | HostReport], statuses: Sequence[
 def print_json(document: Mapping[str, Any]) -> None:
     """Characters that the locale's encoding lacks are escaped."""
     is_unicode = (sys.stdout.encoding or "").lower() in ("utf-8", "utf8")
-    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=not is_unicode) + "\n")
-    sys.stdout.flush()
+    print_document(json_text(document, indent=2, ensure_ascii=not is_unicode) + "\n")
 
 
-def fold_names(names: Iterable[str]) -> str:
-    return printable(fold(names))
+def json_text(document: Mapping[str, Any], *, indent: int | None = None, ensure_ascii: bool = False) -> str:
+    """JSON in which everything that a terminal would obey is escaped."""
+    return _UNPRINTABLE.sub(_escaped, json.dumps(document, indent=indent, ensure_ascii=ensure_ascii))
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]
 
 
 def group_by(items: Iterable[Item], key: Callable[[Item], Value]) -> dict[Value, list[Item]]:
@@ -77,7 +81,7 @@ def group_by(items: Iterable[Item], key: Callable[[Item], Value]) -> dict[Value,
 
 def fold_equal(results: Iterable[Result], value_of: Callable[[Result], Value]) -> dict[Value, str]:
     groups = group_by(results, value_of)
-    return {value: fold_names(result.host.name for result in group) for value, group in groups.items()}
+    return {value: fold(result.host.name for result in group) for value, group in groups.items()}
 
 
 def show_results(
@@ -99,7 +103,7 @@ def show_results(
         elif not quiet:
             word = "would change" if dry_run and status == "changed" else status
             painted = paint(word, _COLORS[status], on=has_color)
-            print_sentence(f"{names}: {painted}{printable(f': {text}' if text else '')}")
+            print_sentence(f"{names}: {painted}" + (f": {text}" if text else ""))
 
 
 def how_to_continue(results: Iterable[HostResult], command: str) -> str:
@@ -117,5 +121,5 @@ def show_failures(results: Iterable[HostResult], timeout: float | None = None) -
 
 
 def _print_failure(names: str, status: HostStatus, reason: str, fix: str, timeout: float | None = None) -> None:
-    line = f"{names}: {status}" + (f": {printable(reason)}" if reason else "")
+    line = f"{names}: {status}" + (f": {reason}" if reason else "")
     print_with_fix(line, fix, timeout)

@@ -12,10 +12,11 @@ import re
 import sys
 import threading
 from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, TextIO
 
 from ipexctl.node.common.frames import last_state
-from ipexctl.text import AS_ASCII, is_ascii_locale, neutralise
+from ipexctl.text import AS_ASCII, is_ascii_locale, neutralise, printable, safe_lines
 from ipexctl.ui.messages import paint, wants_color
 
 if TYPE_CHECKING:
@@ -51,6 +52,12 @@ def guard_stdout() -> None:
         sys.stdout = _TerminalText(sys.stdout.buffer, sys.stdout.encoding, AS_ASCII, line_buffering=True)
 
 
+def print_document(text: str) -> None:
+    """Print a script or JSON as it is; `guard_stdout` makes it safe for a terminal."""
+    sys.stdout.write(text)
+    sys.stdout.flush()  # later lines on stderr must not appear before it
+
+
 class Pipe:
     """A stream with its own writer thread. An unscrolled pager stops the hosts' output, but not Ctrl-C: after
     cancellation, `write` drops what does not fit. If writing fails, it cancels, and `broken` is the error.
@@ -76,6 +83,11 @@ class Pipe:
             self._waiting.append(data)
             self._size += len(data)
             self._changed.notify_all()
+
+    def write_lines(self, lines: Iterable[str]) -> None:
+        """Write text of ipexctl between the output of hosts: safe also in a pipe."""
+        text = safe_lines(lines, colors=wants_color(self._stream))
+        self.write(text.encode(self._stream.encoding, AS_ASCII))
 
     def finish(self, timeout: float | None) -> None:
         with self._changed:
@@ -131,8 +143,12 @@ class OutputPipes:
         if lines:
             self._pipes[stream].write(lines)
 
+    def print(self, *lines: str) -> None:
+        """Through the same pipe as the stderr of hosts: a direct write could end up inside a line."""
+        self._pipes["stderr"].write_lines(lines)
+
     def prefix(self, stream: StreamName, label: str) -> bytes:
-        text = paint(label, "36" if stream == "stdout" else "33", on=self._tinted[stream])
+        text = paint(printable(label), "36" if stream == "stdout" else "33", on=self._tinted[stream])
         return f"{text} ".encode()
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from ipexctl.node.common.records import RunStatus
 from ipexctl.run.hang import explain_hang
 from ipexctl.run.ranks import describe_ranks, fold_ranks, name_ranks
 from ipexctl.run.stack_dump import Dump, Process, RankStacks, StackFrame, StackGroup
-from ipexctl.text import format_clock, format_count, printable
+from ipexctl.text import format_clock, format_count
 from ipexctl.ui.messages import paint, print_message, wants_color, wrap_text
 from ipexctl.ui.results import group_by, print_json, value_json
 from ipexctl.ui.text_table import WIDTH_WITHOUT_TERMINAL, output_width, print_lines
@@ -41,18 +41,15 @@ def show_stacks(dump: Dump, run: str, *, everything: bool = False, quiet: bool =
     colored = wants_color(sys.stdout, no_color=no_color)
     lines = []
     for text, color in _lines(dump, width, everything=everything):
-        shown = printable(text)
-        lines.append(paint(shown if len(shown) <= width else shown[: width - 1] + "…", color, on=colored))
+        lines.append(paint(text if len(text) <= width else text[: width - 1] + "…", color, on=colored))
     print_lines(lines)
     if quiet:
         return
     hang = explain_hang(dump)
     verdict, odd = (hang.sentence, fold_ranks(hang.ranks)) if hang is not None else (_verdict(dump), _odd(dump))
     if verdict:
-        more = (
-            Fix(f"\n  their last lines: `ipexctl logs {run} -r {odd}`") if odd and (hang is None or hang.causes) else ""
-        )
-        print_message(printable(verdict) + more)
+        has_odd = odd and (hang is None or hang.causes)
+        print_message(verdict, *([Fix(f"  their last lines: `ipexctl logs {run} -r {odd}`")] if has_odd else []))
 
 
 def _lines(dump: Dump, width: int, *, everything: bool) -> Iterator[Line]:
@@ -178,10 +175,10 @@ def _other_lines(group: StackGroup, width: int) -> Iterator[Line]:
 
 def show_over(status: RunStatus, run: str) -> None:
     if status.state == "queued":
-        print_message(Fix(f"run {run} waits in the queue to begin again\n  `ipexctl attach {run}` waits for it"))
+        print_message(f"run {run} waits in the queue to begin again", Fix(f"  `ipexctl attach {run}` waits for it"))
         return
     ending = "has succeeded" if status.state == "ok" else f"has ended: {status.state}"
-    print_message(Fix(f"run {run} {ending}, and nothing of it is left to ask\n  how it ended: `ipexctl why {run}`"))
+    print_message(f"run {run} {ending}, and nothing of it is left to ask", Fix(f"  how it ended: `ipexctl why {run}`"))
 
 
 def show_json(dump: Dump | None, run: str, reason: str = "") -> None:

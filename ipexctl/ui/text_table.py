@@ -11,8 +11,9 @@ from itertools import zip_longest
 from typing import Final
 
 from ipexctl.hosts.nodeset import fold
-from ipexctl.text import printable
+from ipexctl.text import printable, safe_lines
 from ipexctl.ui.messages import paint, wants_color, wrap_lines, wrap_text
+from ipexctl.ui.safe_output import print_document
 
 _GAP: Final = "  "
 _NARROWEST: Final = 4
@@ -31,12 +32,11 @@ def output_width(without_terminal: int) -> int:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
-    sys.stdout.flush()
+    print_document(safe_lines(lines, colors=wants_color(sys.stdout)))
 
 
 def print_sentence(text: str) -> None:
-    """Print a text that is safe to print; on a terminal no word is cut."""
+    """On a terminal no word is cut."""
     print_lines(wrap_lines(text, output_width(0), "    ") if sys.stdout.isatty() else [text])
 
 
@@ -65,7 +65,7 @@ def fitting_layout(layouts: Sequence[Sequence[str]], rows: Sequence[Mapping[str,
     if not (width := output_width(0)):
         return layouts[0]
     for layout in layouts:
-        if table_width([layout, *([printable(row[name]) for name in layout] for row in rows)]) <= width:
+        if table_width([layout, *([row[name] for name in layout] for row in rows)]) <= width:
             return layout
     return layouts[-1]
 

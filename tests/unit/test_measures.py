@@ -13,7 +13,9 @@ from measures import (
     clock_calls,
     compared_texts,
     compared_transports,
+    fixes_as_text,
     rendered,
+    terminal_writes,
     unknown_parameters,
 )
 
@@ -94,3 +96,39 @@ def test_a_comparison_of_a_transport_is_found(code: str, count: int) -> None:
 def test_a_parameter_that_is_explained_and_not_there_is_found(explained: str, found: list[str]) -> None:
     code = f'def wait(timeout):\n    """{explained}"""\n    return request["other_option"]\n'
     assert [name for _, name in unknown_parameters(ast.parse(code))] == found
+
+
+@pytest.mark.parametrize(
+    ("code", "count"),
+    [
+        ("print(host)", 1),
+        ("typer.echo(host)", 1),
+        ("Console().print(host)", 1),
+        ("sys.stderr.write(host)", 1),
+        ("sys.stdout.buffer.write(host)", 1),
+        ("stream = sys.stdout if plain else sys.__stderr__", 2),
+        ("from sys import stdout", 1),
+        ("os.write(2, host)", 1),
+        ("os.write(pipe, host)", 0),
+        ("wants_color(sys.stdout) and sys.stderr.isatty()", 0),
+        ("print_lines([host]); view.print(host)", 0),
+    ],
+)
+def test_a_write_to_the_terminal_is_found(code: str, count: int) -> None:
+    assert len(list(terminal_writes(ast.parse(code)))) == count
+
+
+@pytest.mark.parametrize(
+    ("code", "count"),
+    [
+        ('f"{error.message}: {error.fix}"', 1),
+        ("f'{Fix(text)} then'", 1),
+        ("'; '.join(host.fix for host in hosts)", 1),
+        ("'{}'.format(report.next_step)", 1),
+        ('error.message + ": " + error.fix', 0),
+        ("join_fixes(host.fix for host in hosts)", 0),
+        ('f"{host.prefix}"', 0),
+    ],
+)
+def test_a_fix_that_becomes_text_is_found(code: str, count: int) -> None:
+    assert len(list(fixes_as_text(ast.parse(code)))) == count

@@ -5,7 +5,6 @@ other launcher lacks are reported on stderr, or in the JSON document.
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal
@@ -29,6 +28,7 @@ from ipexctl.spec import RunSpec
 from ipexctl.sync.path_notes import secret_files_below
 from ipexctl.ui.messages import print_message
 from ipexctl.ui.results import print_json
+from ipexctl.ui.safe_output import print_document
 
 export_command = typer.Typer(
     help="Print the plan of a run for another launcher.\n\n\b\n"
@@ -128,6 +128,6 @@ def _print(exported: ExportResult, output: Output, lost: Sequence[str] = ()) -> 
     if output.json:
         print_json({"schema": SCHEMA, "text": exported.text, "notes": notes})
         return
-    sys.stdout.write(exported.text)
+    print_document(exported.text)
     for note in notes if not output.quiet else ():
         print_message(f"note: {note}")

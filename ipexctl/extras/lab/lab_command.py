@@ -29,7 +29,7 @@ from ipexctl.option_declaration import LAB_HOMES, LAB_HOSTS, LAB_USER
 from ipexctl.text import format_count
 from ipexctl.ui.messages import print_message, print_with_fix
 from ipexctl.ui.results import group_by, print_json, value_json
-from ipexctl.ui.text_table import show_table
+from ipexctl.ui.text_table import print_lines, show_table
 
 _NOT_IN_JSON: Final = ("lab", "cpu_profile", "is_bastion", "behind_bastion")
 
@@ -53,8 +53,7 @@ def show_lab(lab: Lab, *, json: bool, quiet: bool) -> None:
             print_message(
                 "note: the hosts share the cores of this machine; use run --omp 1, or the ranks slow each other down"
             )
-    sys.stdout.write(f"{lab.hostfile}\n")
-    sys.stdout.flush()
+    print_lines([str(lab.hostfile)])
 
 
 def show_removed(removed: RemovedLabs, *, json: bool, quiet: bool) -> None:

@@ -105,7 +105,6 @@ def play_command(
         )
         report, interrupt = _run(play, options, targets, templater, view, step=step, quiet=output.quiet)
     view.end(report, interrupted=interrupt.code is not None)
-    sys.stdout.flush()
     raise interrupt.or_exit(report.exit_code)
 
 

@@ -25,10 +25,11 @@ from ipexctl.extras.play.result import (
 )
 from ipexctl.hosts.nodeset import fold
 from ipexctl.remote.outcome import Notice
-from ipexctl.text import format_count, printable
-from ipexctl.ui.messages import excerpt, notice_text, paint, print_message, wants_color
+from ipexctl.text import format_count
+from ipexctl.ui.messages import ask, excerpt, notice_text, paint, print_message, wants_color
 from ipexctl.ui.results import group_by, print_json
 from ipexctl.ui.safe_output import PrefixedLines
+from ipexctl.ui.text_table import print_lines
 
 _COLORS: Final = {"ok": "32", "changed": "33", "skipped": "36", "failed": "31", "unreachable": "31"}
 _FIELDS: Final = ("ok", "changed", "failed", "unreachable", "skipped")
@@ -57,7 +58,7 @@ class PlayView:
                 self._headed = False
                 kind = "HANDLER" if event.handler else "TASK"
                 place = f"  {event.position}" if self._verbose and event.position else ""
-                self._task = f"{kind} [{printable(event.name)}]{place}"
+                self._task = f"{kind} [{event.name}]{place}"
                 if sys.stdout.isatty() and not self._quiet:
                     self._head()
             elif isinstance(event, TaskDone):
@@ -72,9 +73,7 @@ class PlayView:
         """Answer for --step: `yes`, `no`, or `all` for this and the remaining tasks."""
         with self._lock:
             while True:
-                sys.stderr.write(f"TASK [{printable(name)}]: run it? (y/n/c) ")
-                sys.stderr.flush()
-                answer = sys.stdin.readline()
+                answer = ask(f"TASK [{name}]: run it? (y/n/c)")
                 if not answer:
                     return "no"
                 answer_text = answer.strip().lower()
@@ -95,19 +94,19 @@ class PlayView:
 
     def _play(self, event: PlayStarted) -> None:
         if self._shows:
-            hosts = printable(fold(event.hosts)) if event.hosts else "no hosts"
-            self._print(f"\nPLAY [{printable(event.name)}]: {hosts}" + (f" ({event.note})" if event.note else ""))
+            hosts = fold(event.hosts) if event.hosts else "no hosts"
+            print_lines(["", f"PLAY [{event.name}]: {hosts}" + (f" ({event.note})" if event.note else "")])
 
     def _head(self) -> None:
         if self._shows and not self._headed:
-            self._print(f"\n{self._task}")
+            print_lines(["", self._task])
             self._headed = True
 
     def _finish(self, report: TaskReport, items: Sequence[ItemDone]) -> None:
         if not self._quiet and report.hosts:
             self._head()
         for names, item in _folded(items) if self._shows else ():
-            self._line(names, item.result, f" ({printable(item.label)})" if item.label else "")
+            self._line(names, item.result, f" ({item.label})" if item.label else "")
         hosts_with_items = {item.host for item in items}
 
         def key_of(host: str) -> tuple[object, ...]:
@@ -125,31 +124,27 @@ class PlayView:
                 self._line(fold(hosts), result, "")
         changed = [host for host, result in report.hosts.items() if result.diff and self._shows and self._diff]
         for diff, hosts in group_by(changed, lambda host: report.hosts[host].diff).items():
-            self._print(f"diff on {printable(fold(hosts))}:")
+            print_lines([f"diff on {fold(hosts)}:"])
             for line in diff.splitlines():
                 color = {"+": "32", "-": "31", "@": "36"}.get(line[:1], "")
-                self._print(paint(printable(line), color, on=self._colors))
+                print_lines([paint(line, color, on=self._colors)])
 
     def _line(self, names: str, result: TaskResult, label: str) -> None:
         if result.is_failure:
             self._print_failure(names, result, label, ignored=False)
             return
         status = paint(result.status, _COLORS[result.status], on=self._colors)
-        message = result.message or result.reason
-        lines = (
-            printable(message)
-            if "\n" not in message
-            else "\n" + "\n".join(f"  {printable(x)}" for x in message.splitlines())
-        )
-        self._print(f"{printable(names)}: {status}{label}" + (f": {lines}" if message else ""))
+        lines = (result.message or result.reason).splitlines()
+        head = f"{names}: {status}{label}" + (":" if lines else "")
+        print_lines([f"{head} {lines[0]}"] if len(lines) == 1 else [head, *(f"  {line}" for line in lines)])
         if self._verbose:
             self._output_lines(result)
 
     def _print_failure(self, names: str, result: TaskResult, label: str, *, ignored: bool) -> None:
         suffix = " (ignored)" if ignored else ""
-        message = f"{printable(names)}: {result.status}{label}{suffix}: {_indented(result.reason)}"
+        message = f"{names}: {result.status}{label}{suffix}: {result.reason}"
         lines = [message, *(excerpt(result.line, result.column) if result.line else ())]
-        print_message("\n".join([*lines, *([f"  {_indented(result.fix)}"] if result.fix else [])]))
+        print_message(*lines, *(["  " + result.fix] if result.fix else []))
         if self._shows and result.status == "failed":
             self._output_lines(result, only_long=True)
 
@@ -162,31 +157,29 @@ class PlayView:
             if len(cut) < len(lines):
                 print_message(f"  {name}: … the last {len(cut)} of {len(lines)} lines; -vv shows all")
             for line in cut:
-                print_message(f"  {name}: {printable(line)}")
+                print_message(f"  {name}: {line}")
 
     def _rank(self, event: RunOutput) -> None:
         if not self._quiet:
             lines = PrefixedLines(b"")  # of a progress bar, only the last state is shown
             text = (lines.feed(event.text.encode(errors="replace")) + lines.flush()).decode(errors="replace")
-            stream = sys.stderr if self._json or event.stream == "stderr" else sys.stdout
+            shown = [f"[{event.rank}] {line}" for line in text.split("\n")[:-1]]
             self._head()
-            stream.write("".join(f"[{event.rank}] {printable(line)}\n" for line in text.split("\n")[:-1]))
-            stream.flush()
+            if self._json or event.stream == "stderr":
+                print_message(*shown)
+            else:
+                print_lines(shown)
 
     def _recap(self, report: PlayReport) -> None:
         if not self._quiet:
-            self._print("\nRECAP" + (" (--check: nothing was changed)" if report.check else ""))
+            print_lines(["", "RECAP" + (" (--check: nothing was changed)" if report.check else "")])
         width = max((len(name) for name in report.recap), default=0)
         for name, counts in report.recap.items():
             shown = " ".join(f"{field}={getattr(counts, field)}" for field in _FIELDS)
             more = "".join(f" {f}={getattr(counts, f)}" for f in ("rescued", "ignored") if getattr(counts, f))
             worst = "failed" if counts.failed or counts.unreachable else "changed" if counts.changed else "ok"
-            host = paint(printable(name).ljust(width), _COLORS[worst], on=self._colors)
-            self._print(f"{host} : {shown}{more}")
-
-    def _print(self, text: str) -> None:
-        sys.stdout.write(f"{text}\n")
-        sys.stdout.flush()  # later lines on stderr must not appear before it
+            host = paint(name.ljust(width), _COLORS[worst], on=self._colors)
+            print_lines([f"{host} : {shown}{more}"])
 
 
 def _folded(items: Sequence[ItemDone]) -> list[tuple[str, ItemDone]]:
@@ -198,10 +191,6 @@ def _folded(items: Sequence[ItemDone]) -> list[tuple[str, ItemDone]]:
     return [(fold([entry.host for entry in group]), group[0]) for group in alike.values()]
 
 
-def _indented(text: str) -> str:
-    return "\n  ".join(printable(line) for line in text.splitlines())
-
-
 def _output_of(result: TaskResult) -> str:
     return f"{result.data.get('stdout')}\0{result.data.get('stderr')}"
 
@@ -209,9 +198,9 @@ def _output_of(result: TaskResult) -> str:
 def as_json(report: PlayReport) -> dict[str, Any]:
     return {
         "schema": "ipexctl.play/1",
-        "playbook": printable(report.playbook),
+        "playbook": report.playbook,
         "check": report.check,
-        "plays": [printable(name) for name in report.plays],
+        "plays": list(report.plays),
         "recap": {name: asdict(counts) for name, counts in report.recap.items()},
         "tasks": [
             {
@@ -256,14 +245,12 @@ def show_tasks(ready: PreparedPlay, *, as_json: bool, quiet: bool) -> None:
         return
     if quiet:
         count = sum(len(entry["tasks"]) for entry in plays)
-        sys.stdout.write(
-            f"{printable(ready.playbook.shown)}: {format_count(len(plays), 'play')}, {format_count(count, 'task')}: "
-            "no errors\n"
-        )
+        counts = f"{format_count(len(plays), 'play')}, {format_count(count, 'task')}"
+        print_lines([f"{ready.playbook.shown}: {counts}: no errors"])
         return
     for entry, pattern in zip(plays, patterns, strict=True):
-        sys.stdout.write(f"PLAY [{printable(entry['name'])}]: {printable(fold(entry['hosts']) or pattern)}\n")
+        print_lines([f"PLAY [{entry['name']}]: {fold(entry['hosts']) or pattern}"])
         for row in entry["tasks"]:
             tags = f"  [{', '.join(row['tags'])}]" if row["tags"] else ""
             part = f"{row['part']}: " if row["part"] else ""
-            sys.stdout.write(f"  {part}{printable(row['name'])}  ({row['module']}){tags}\n")
+            print_lines([f"  {part}{row['name']}  ({row['module']}){tags}"])

@@ -19,7 +19,6 @@ from ipexctl.node.run.rates import HostRates, RankRates
 from ipexctl.node.run.window_file import HostWindows, RankWindows
 from ipexctl.run.why.run_snapshot import RunSnapshot
 from ipexctl.run.why.timeline import RARE_STEPS
-from ipexctl.text import printable
 
 MAX_COLUMNS: Final = 400
 MAX_CELLS: Final = 120_000
@@ -365,7 +364,7 @@ def _attempt(
     yield first, "warm-up", "steps below 90 % of the usual speed"
     yield warm, "steps", "steps"
     if first_failure is not None and first_failure.kind == "lost":
-        yield last, "lost", f"ranks wait for {printable(first_failure.host or 'the other hosts')}, which was lost"
+        yield last, "lost", f"ranks wait for {first_failure.host or 'the other hosts'}, which was lost"
         last = next((at for at in _times_of(snapshot, "ending") if last <= at <= over), over)
     yield last, "end", "after the last step"
 

@@ -38,7 +38,7 @@ from ipexctl.run.stack_dump import Dump
 from ipexctl.run.why.diagnosis import Diagnosis, Line
 from ipexctl.run.why.run_snapshot import RunSnapshot
 from ipexctl.run.why.slow_verdict import SlowVerdict
-from ipexctl.text import format_clock, format_count, printable
+from ipexctl.text import format_clock, format_count
 
 MAX_SETTINGS: Final = 300
 _FEW_VALUES: Final = 2
@@ -221,7 +221,7 @@ def _facts(record: RunRecord, snapshot: RunSnapshot, plan: Mapping[str, Any]) ->
         yield Fact("Restarts", f"{status.attempt} of at most {status.restarts}")
     if status.has_moved:
         for attempt in status.all_attempts:
-            hosts = fold(map(printable, attempt.hosts))
+            hosts = fold(attempt.hosts)
             yield Fact(f"Attempt {attempt.attempt}", f"{format_count(attempt.world_size, 'rank')} on {hosts}")
 
 

@@ -18,7 +18,6 @@ from ipexctl.remote.reply import Reply
 from ipexctl.run.queue import QueueExplanation
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.why.diagnosis import Diagnosis, Line
-from ipexctl.text import printable
 from ipexctl.transports import SshTransport
 
 _REASONS: Final = {
@@ -47,13 +46,13 @@ def reason_of_wait(job: QueueJob) -> str:
     reason, meaning = job.reason, _REASONS.get(job.reason)
     if reason.startswith(_NODES_DOWN):
         reason, meaning = "nodes that it needs are down, drained or kept for jobs of higher priority", ""
-    return f"Slurm job {job.id}" + (f": {printable(reason)}" if reason else "") + (f" ({meaning})" if meaning else "")
+    return f"Slurm job {job.id}" + (f": {reason}" if reason else "") + (f" ({meaning})" if meaning else "")
 
 
 def explain_slurm_end(job: QueueJob) -> str:
     """Why the job ended, according to Slurm; empty if Slurm does not say."""
     is_by_slurm = job.is_over and job.state not in (GONE, "COMPLETED", "FAILED")
-    return printable(describe_job_end(job)) if is_by_slurm else ""
+    return describe_job_end(job) if is_by_slurm else ""
 
 
 def explain(record: RunRecord, status: RunStatus) -> QueueExplanation:
@@ -65,19 +64,19 @@ def explain(record: RunRecord, status: RunStatus) -> QueueExplanation:
     if status.state == "queued":
         return QueueExplanation(f"queued: {reason_of_wait(job)}", _next_of_waiting(run, job))
     if status.state == "starting":
-        where = f" on {printable(job.node)}" if job.node else ""
+        where = f" on {job.node}" if job.node else ""
         return QueueExplanation(f"starting{where} in Slurm job {job.id}", Fix(f"`ipexctl attach {run}` follows it"))
     if status.state == "stopped":
         by = "it was stopped" if job.notice == "stop" else describe_run_end("CANCELLED", job.id)
         return QueueExplanation(f"{by} before the run began")
     if status.state == "unknown":
         return QueueExplanation(
-            f"Slurm did not answer about job {job.id}: {printable(job.reason) or 'no reason is known'}",
+            f"Slurm did not answer about job {job.id}: {job.reason or 'no reason is known'}",
             "run the same command again later",
         )
     code = job.script_code if job.script_code is not None else job.exit_code
-    login, node = record.node0.name, printable(job.node)
-    nodes = printable(", ".join(job.without_home)) or node or "its nodes"
+    login, node = record.node0.name, job.node
+    nodes = ", ".join(job.without_home) or node or "its nodes"
     by_code = {
         NO_HOME: (
             f"{nodes} does not share {record.home} with {login}",
@@ -89,7 +88,7 @@ def explain(record: RunRecord, status: RunStatus) -> QueueExplanation:
             Fix("`ipexctl install` recreates the environment"),
         ),
     }
-    reason, fix = by_code.get(code or 0) or (printable(job.why) or explain_slurm_end(job), printable(job.fix))
+    reason, fix = by_code.get(code or 0) or (job.why or explain_slurm_end(job), job.fix)
     if reason:
         return QueueExplanation(f"it did not begin: {reason}", CallOptions(record.options.hosts).apply(fix))
     if status.state == "lost":
@@ -108,7 +107,7 @@ def _next_of_waiting(run: str, job: QueueJob) -> str:
 
 def diagnosis_of(record: RunRecord, status: RunStatus) -> Diagnosis:
     explained, job = explain(record, status), status.slurm
-    lines = tuple(Line("supervisor", printable(line)) for line in (job.lines if job is not None else ()))
+    lines = tuple(Line("supervisor", line) for line in (job.lines if job is not None else ()))
     attach = Fix(f"`ipexctl attach {record.id}`")
     after: tuple[str, ...] = (attach,) if status.state in ("queued", "starting") else ()
     if job is not None and status.state == "queued" and job.reason in _NEVER:

@@ -45,7 +45,6 @@ from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.watcher import StartWatcher
 from ipexctl.spec import RunSpec
 from ipexctl.sync.path_notes import note_secret_files
-from ipexctl.text import printable
 
 MODULES: Final = (
     *("ClusterShell", "annotated_doc", "click", "packaging", "pathspec", "platformdirs", "rich", "shellingham"),
@@ -316,6 +315,4 @@ class Submission:
             fix = "sinfo there shows the partitions and their limits, man sbatch the options for --sbatch"
         else:
             reason, fix = explain_stderr(answer.stderr)
-        return StartFailure(
-            f"{self.login.name}: {what}: {printable(reason)[:400] or answer.ended}", fix, (self.login.name,)
-        )
+        return StartFailure(f"{self.login.name}: {what}: {reason[:400] or answer.ended}", fix, (self.login.name,))

@@ -5,7 +5,6 @@ this machine's defaults files; the job reads none. The run's id is the only line
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import dataclass, replace
 
 import typer
@@ -37,6 +36,8 @@ from ipexctl.run.start.request import StartFailure, check_pool, check_request, r
 from ipexctl.spec import RunSpec
 from ipexctl.ui.messages import print_message, print_refusal
 from ipexctl.ui.results import print_json
+from ipexctl.ui.safe_output import print_document
+from ipexctl.ui.text_table import print_lines
 
 SCHEMA = "ipexctl.submit/1"
 
@@ -97,7 +98,7 @@ def submit_command(
             login, path = spec.hosts[0].name, f"{result.rundir}/slurm/job.sh"
             print_json({"schema": SCHEMA, "script": result.text(), "login": login, "path": path})
         else:
-            sys.stdout.write(result.text())
+            print_document(result.text())
     raise interrupt.or_exit(0)
 
 
@@ -120,8 +121,7 @@ def _report(record: RunRecord, pool: SessionPool, output: Output) -> None:
         return
     output.print_note(f"run {record.id}: {reason or f'{state} in Slurm job {job}'}")
     output.print_note(Fix(f"  watch it: `ipexctl attach {record.id}`; stop it: `ipexctl stop {record.id}`"))
-    sys.stdout.write(f"{record.id}\n")
-    sys.stdout.flush()
+    print_lines([record.id])
 
 
 def _refused(failure: StartFailure, output: Output, interrupted: int | None) -> int:

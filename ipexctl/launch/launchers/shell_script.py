@@ -27,7 +27,7 @@ from ipexctl.launch.launchers.line import (
     strip_prefix,
 )
 from ipexctl.node.common.fix import Fix, ShellWords, ipexctl_command
-from ipexctl.text import join_words, printable
+from ipexctl.text import join_words
 
 PASTED_LINE: Final = Fix(
     "paste the launcher's line itself after `ipexctl run --`, without quotes around it; --setup FILE sources a "
@@ -119,12 +119,8 @@ def _name(used: re.Match[str]) -> str:
 
 
 def _in_shell(word: str) -> str:
-    shown = printable(_USED.sub(lambda used: f"${{{_name(used)}}}", word))
-    return (
-        f'"{shown}"'
-        if _USED.search(word) and not _SPECIAL.search(_USED.sub("", word))
-        else shlex.quote(printable(word))
-    )
+    shown = _USED.sub(lambda used: f"${{{_name(used)}}}", word)
+    return f'"{shown}"' if _USED.search(word) and not _SPECIAL.search(_USED.sub("", word)) else shlex.quote(word)
 
 
 def read_file(

@@ -38,7 +38,6 @@ from ipexctl.script_file import NO_HUB, HostHub, Hub
 from ipexctl.spec import RunSpec
 from ipexctl.stack.catalog import StackSpec, known_rows, project_of
 from ipexctl.stack.env.record import records_of
-from ipexctl.text import printable
 
 
 def gather(
@@ -286,8 +285,5 @@ def ask_hosts(spec: RunSpec, pool: SessionPool) -> Hub:
 
     found = {done.host.name: done.result for done in pool.each(spec.hosts, query_hub) if done.result is not None}
     return Hub(
-        {
-            name: HostHub(printable(host.problem)[:_LONGEST], host.has_own_cache, host.others)
-            for name, host in found.items()
-        }
+        {name: HostHub(host.problem[:_LONGEST], host.has_own_cache, host.others) for name, host in found.items()}
     )

@@ -33,7 +33,6 @@ from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.remote.session import Session, capture
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.spec import RunSpec
-from ipexctl.text import printable
 
 _OLDEST_PYTHON = (3, 8)
 _BUNDLED_MPI = re.compile(r"(/.*)/opt/mpi(?:/bin(?:/mpi(?:run|exec(?:\.hydra)?))?)?/*")
@@ -334,7 +333,7 @@ def _exposed_notes(found: Mapping[str, FoundPaths]) -> Iterator[str]:
             hosts.setdefault(each, []).append(name)
     for (path, detail), names in hosts.items():
         yield (
-            f"{path} on {fold(names)}: {printable(detail)}, so another account can decide what the ranks execute; "
+            f"{path} on {fold(names)}: {detail}, so another account can decide what the ranks execute; "
             "use a directory of your own unless you trust it"
         )
 

@@ -58,7 +58,7 @@ from ipexctl.run.unsent import named_files
 from ipexctl.script_file import MpiImport, ScriptFile
 from ipexctl.spec import RunSpec
 from ipexctl.stack.catalog import project_of
-from ipexctl.text import join_words, printable, tilde_path
+from ipexctl.text import join_words, tilde_path
 
 _OTHER_INTERPRETER: Final = re.compile(
     rb"#!\s*(?:\S*/)?(?:env\s+(?:-\S+\s+)*)?(?:\S*/)?"
@@ -218,7 +218,7 @@ def read_script(name: str, data: bytes) -> tuple[ScriptFile, ast.Module | None]:
     if (tree := parse(data)) is None:
         if name.endswith((".sh", ".bash", ".zsh")):
             raise _not_python(name, "is a shell script", "bash") from None
-        note = f"{printable(name)} is not checked: {TOO_LONG}" if is_too_long(data) else ""
+        note = f"{name} is not checked: {TOO_LONG}" if is_too_long(data) else ""
         return ScriptFile(name, text, notes=(note,) if note else ()), None
     doubt, doubts_all = _doubt(tree)
     names: dict[str, Import] = {}

@@ -36,7 +36,6 @@ from ipexctl.run.registry import RunRecord
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.script_file import ResumeFlag
 from ipexctl.spec import RunSpec
-from ipexctl.text import printable
 
 _NEAR_END: Final = 3600
 """Seconds before the end of a job from which a note names it."""
@@ -287,7 +286,7 @@ def earlier_checkpoint(spec: RunSpec, records: Sequence[RunRecord]) -> ResumeFla
         path = record.plan.asked.checkpoint
         is_same = record.plan.asked.argv[:1] == (spec.asked.script,)
         if isinstance(path, str) and path and is_same:
-            return ResumeFlag(f"run {record.id} had --checkpoint {printable(path)}", posixpath.normpath(path), path)
+            return ResumeFlag(f"run {record.id} had --checkpoint {path}", posixpath.normpath(path), path)
     return None
 
 
@@ -345,7 +344,7 @@ def find_differing(script: str, found: Mapping[str, HostCheckpoints]) -> ApartHo
         having = [name for name, host in found.items() if file in host.files]
         if lacking := [name for name in found if name not in having]:
             where = f"which is on {fold(having)}, and not on {fold(lacking)}"
-            return ApartHosts(f"{printable(script)} names {printable(file)}, {where}", file)
+            return ApartHosts(f"{script} names {file}, {where}", file)
     return None
 
 
@@ -354,7 +353,7 @@ def find_apart(flag: ResumeFlag, argv: Sequence[str], found: Mapping[str, HostCh
     lacking = [name for name, host in found.items() if not host.has_path]
     having = [name for name, host in found.items() if host.has_path]
     if flag.path and having and lacking:
-        what = f"{printable(flag.path)} is on {fold(having)}, and not on {fold(lacking)}"
+        what = f"{flag.path} is on {fold(having)}, and not on {fold(lacking)}"
         return ApartHosts(f"{flag.name}: {what}", flag.place or posixpath.dirname(flag.path) or flag.path)
     named = {flag.path} if flag.path else set(_places_in(argv))
     newest = {name: _newest(host) for name, host in found.items()}
@@ -368,7 +367,7 @@ def find_apart(flag: ResumeFlag, argv: Sequence[str], found: Mapping[str, HostCh
             by_checkpoint.setdefault("none" if number is None else f"{kind}{number}", []).append(name)
         if len(by_checkpoint) > 1:
             hosts = ", ".join(f"{checkpoint} on {fold(names)}" for checkpoint, names in by_checkpoint.items())
-            return ApartHosts(f"{flag.name}: the newest checkpoint in {printable(place)} is {hosts}", place)
+            return ApartHosts(f"{flag.name}: the newest checkpoint in {place} is {hosts}", place)
     return None
 
 

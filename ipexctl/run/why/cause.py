@@ -25,7 +25,7 @@ from ipexctl.node.run.verdict import format_limit
 from ipexctl.run.hang import Hang, explain_hang
 from ipexctl.run.ranks import describe_ranks, fold_ranks
 from ipexctl.run.why.run_snapshot import RunSnapshot
-from ipexctl.text import format_count, printable
+from ipexctl.text import format_count
 
 _MAX_RANKS: Final = 16
 
@@ -216,7 +216,7 @@ def _of_full_disk(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
 
 def describe_full_disk(disk: FullDisk) -> str:
     """`the disk of /home/me on it has 0 bytes of 16.0 GB free`."""
-    path = printable(disk.path)
+    path = disk.path
     if disk.lacks_files:
         return f"{path} has no room for more files, though {format_size(disk.free)} are free"
     return f"{path} has {format_size(disk.free)} of {format_size(disk.size)} free"
@@ -287,7 +287,7 @@ def _waited_by(snapshot: RunSnapshot, first: Failure) -> float | None:
 
 def _last_line(output: RankOutput) -> str:
     lines = [line for line in map(bare, output.out or output.err) if line.strip()]
-    return f"; its last line: {shorten_text(printable(lines[-1].strip()))}" if lines else ""
+    return f"; its last line: {shorten_text(lines[-1].strip())}" if lines else ""
 
 
 def _peer_that_ended(snapshot: RunSnapshot, first: Failure) -> Cause | None:
@@ -356,7 +356,7 @@ def _end_without_text(snapshot: RunSnapshot, first: Failure) -> Cause | None:
         errors = [line for line in map(bare, snapshot.output_of(first.rank).err) if line.strip()]
         line = next(filter(_REPORT.search, reversed(errors[-_OF_REPORTS:])), errors[-1] if errors else "")
         which = "its last line on stderr" if line in errors[-1:] else "it printed on stderr"
-        said = f"; {which}: {shorten_text(printable(line.strip()))}" if line else ""
+        said = f"; {which}: {shorten_text(line.strip())}" if line else ""
         return _recorded(snapshot, first, "script.exited", code=first.exit_code, said=said)
     return None
 

@@ -33,7 +33,7 @@ from ipexctl.run.why.cause import (
     find_hang,
 )
 from ipexctl.run.why.run_snapshot import RunSnapshot
-from ipexctl.text import format_clock, format_count, printable, rough_duration
+from ipexctl.text import format_clock, format_count, rough_duration
 
 LINES: Final = 30
 _OF_STDOUT: Final = 10
@@ -352,14 +352,14 @@ def _notes(snapshot: RunSnapshot, cause: Cause | None = None) -> tuple[str, ...]
     if text := describe_apart(snapshot.status.group):
         notes.append(text)
     training = (snapshot.status.untrained, snapshot.status.nan, snapshot.status.exchange)
-    notes.extend(printable(each.sentence) for each in training if each is not None)
+    notes.extend(each.sentence for each in training if each is not None)
     if snapshot.restarts:
         times = "once" if len(snapshot.restarts) == 1 else f"{len(snapshot.restarts)} times"
         reasons = "; ".join(dict.fromkeys(snapshot.restarts))
         notes.append(f"it had been started again {times} before, after: {shorten_text(reasons, 300)}")
     if snapshot.status.has_moved:
         attempts = (
-            f"{format_count(attempt.world_size, 'rank')} on {fold(map(printable, attempt.hosts))}"
+            f"{format_count(attempt.world_size, 'rank')} on {fold(attempt.hosts)}"
             for attempt in snapshot.status.all_attempts
         )
         notes.append(f"its attempts had different hosts: {shorten_text('; '.join(attempts), 300)}")

@@ -207,7 +207,7 @@ class EnvInstaller:
         internal = addresses_among(hosts, context.facts, context.request.iface)
         if isinstance(internal, Refusal):
             if len(hosts) > 1:
-                context.notes.append(f"wheels pass through the control machine: {internal.reason}. {internal.fix}")
+                context.notes.append(f"wheels pass through the control machine: {internal.reason}. " + internal.fix)
             internal = {}
         store = f"{context.home}/wheels"
         return {

@@ -162,7 +162,7 @@ def contradiction(plan: StackPlan, lines: Iterable[str], origins: Mapping[str, s
         if version is None:
             return UserError(
                 f"{written}: {plan.row.name} has no {requirement.name}, and a build for another torch fails at import",
-                fix=f"remove it, or choose a stack that has it: {_stack_with(project, requirement)}",
+                fix="remove it, or choose a stack that has it: " + _stack_with(project, requirement),
             )
         if requirement.marker and not requirement.marker.evaluate(target):
             continue

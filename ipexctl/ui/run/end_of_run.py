@@ -17,7 +17,7 @@ from ipexctl.run.profile import levers_sentence
 from ipexctl.run.ranks import describe_ranks
 from ipexctl.run.registry import RunRegistry
 from ipexctl.sync.path_notes import PathNotes
-from ipexctl.text import format_count, printable
+from ipexctl.text import format_count
 
 _CODES_OF_IPEXCTL: Final = (2, 3)
 """Exit codes of ipexctl itself: 2 for a wrong call, 3 for an unreachable host."""
@@ -28,23 +28,23 @@ def end_lines(status: RunStatus, exit_code: int) -> list[str]:
     lines = _end_sentences(status, exit_code)
     cost, idle = network_text(status.network), _once_a_project(status.id, amx_text(status.amx_idle, status.levers))
     levers = levers_sentence(status.levers) if any(lever.speedup >= WORTH for lever in status.levers) else ""
-    speed = (throughput_text(status.throughput), short_group(status), cost, printable(levers), idle)
+    speed = (throughput_text(status.throughput), short_group(status), cost, levers, idle)
     figures = (*training_notes(status), *speed)
-    lines[1:1] = [f"  {text}" for text in figures if text]
+    lines[1:1] = ["  " + text for text in figures if text]
     if status.checkpoint:
-        lines.append(f"  newest checkpoint on {printable(status.node0) or 'node0'}: {printable(status.fetch_line)}")
+        lines.append(f"  newest checkpoint on {status.node0 or 'node0'}: {status.fetch_line}")
     if (lost := status.output_lost) is not None:
         size, ranks, host = (
             format_count(lost.bytes, "byte"),
             describe_ranks(lost.ranks),
-            printable(lost.host) or "node0",
+            lost.host or "node0",
         )
         lines.append(f"  {size} of the output of {ranks} are not in the record: the disk of {host} was full")
     return lines
 
 
 def _end_sentences(status: RunStatus, exit_code: int) -> list[str]:
-    subject = f"run {printable(status.id)}"
+    subject = f"run {status.id}"
     size = f"{format_count(status.world_size, 'rank')} on {format_count(status.nodes, 'node')}"
     if status.has_moved:
         sizes = [f"{attempt.world_size} on {len(attempt.hosts)}" for attempt in status.all_attempts if attempt.hosts]
@@ -66,20 +66,20 @@ def _end_sentences(status: RunStatus, exit_code: int) -> list[str]:
         by = f", as {of_job}" if of_job else ""
         return [f"{subject} was stopped{took}{by}: {size}"]
     if status.state == "lost":
-        reason = printable(status.reason) if status.is_submitted else "its supervisor on node0 died"
+        reason = status.reason if status.is_submitted else "its supervisor on node0 died"
         return [
             f"{subject} is lost{took}: {reason} before it recorded the end",
-            Fix(f"  output until then: `ipexctl logs {printable(status.id)}`"),
+            Fix(f"  output until then: `ipexctl logs {status.id}`"),
         ]
     first, attempts = (
         status.first_failure,
         f" in {format_count(status.attempt + 1, 'attempt')}" if status.attempt else "",
     )
-    reason = f": {printable(status.reason)}" if status.reason else f" with exit code {exit_code}: {size}"
+    reason = f": {status.reason}" if status.reason else f" with exit code {exit_code}: {size}"
     if first is None or first.rank is None:
-        hint = Fix(f"  its output: `ipexctl logs {printable(status.id)}`")
+        hint = Fix(f"  its output: `ipexctl logs {status.id}`")
     else:
-        hint = Fix(f"  output of that rank: `ipexctl logs {printable(status.id)} -r {first.rank}`")
+        hint = Fix(f"  output of that rank: `ipexctl logs {status.id} -r {first.rank}`")
     lines = [f"{subject} failed{took}{attempts}{reason}", hint]
     if first is not None and first.exit_code in _CODES_OF_IPEXCTL and exit_code == first.exit_code:
         lines.insert(1, f"  {exit_code} is the exit code of the rank, not of ipexctl (--summary FILE tells them apart)")
@@ -89,7 +89,7 @@ def _end_sentences(status: RunStatus, exit_code: int) -> list[str]:
 def training_notes(status: RunStatus) -> tuple[str, ...]:
     """What is wrong with the training itself."""
     found = (status.untrained, status.nan, status.exchange)
-    return tuple(printable(each.sentence) for each in found if each is not None)
+    return tuple(each.sentence for each in found if each is not None)
 
 
 def moved_text(status: RunStatus) -> str:
@@ -97,8 +97,8 @@ def moved_text(status: RunStatus) -> str:
     if not status.has_moved:
         return ""
     gone = [host for attempt in status.attempts for host in attempt.hosts if host not in status.hosts]
-    missing = f", without {fold(dict.fromkeys(map(printable, gone)))}" if gone else ""
-    return f" on {fold(map(printable, status.hosts))}{missing}"
+    missing = f", without {fold(dict.fromkeys(gone))}" if gone else ""
+    return f" on {fold(status.hosts)}{missing}"
 
 
 def throughput_text(throughput: Throughput | None) -> str:
@@ -116,7 +116,7 @@ def throughput_text(throughput: Throughput | None) -> str:
 def short_group(status: RunStatus | None) -> str:
     if status is None or not describe_apart(status.group):
         return ""
-    return Fix(f"its ranks do not train together: `ipexctl why {printable(status.id)}`")
+    return Fix(f"its ranks do not train together: `ipexctl why {status.id}`")
 
 
 def network_text(network: NetworkCost | None) -> str:
@@ -127,12 +127,12 @@ def network_text(network: NetworkCost | None) -> str:
     size, rate = network.bytes_per_step / 1e6, 8 * network.rate / 1e9
     if network.bytes_per_step < FEWEST_BYTES:
         share = f"{100 * network.share:.0f} % of a step"
-        return printable(f"ranks wait {share}: for one another, or asleep in the script; only {size:.3g} MB go{over}")
+        return f"ranks wait {share}: for one another, or asleep in the script; only {size:.3g} MB go{over}"
     text = f"between hosts take {100 * network.share:.0f} % of a step: {size:.3g} MB{over} at {rate:.2g} Gbit/s"
     if advice is None:
-        return f"transfers {printable(text)}"
+        return f"transfers {text}"
     faster = f"with --wire {advice.wire} a step would be about {advice.speedup:.1f}x as fast"
-    return printable(f"gradients {text}; {faster}")
+    return f"gradients {text}; {faster}"
 
 
 def slow_text(status: RunStatus | None) -> str:
@@ -140,7 +140,7 @@ def slow_text(status: RunStatus | None) -> str:
         return ""
     slow = status.slow
     text = f"rank {slow.rank} on {slow.host} is slow, by {slow.percent:.0f} % of a step"
-    return Fix(f"{printable(text)}: `ipexctl why {status.id}`")
+    return Fix(f"{text}: `ipexctl why {status.id}`")
 
 
 def throughput_forms(throughput: Throughput | None) -> tuple[str, ...]:
@@ -166,8 +166,8 @@ def _rate(value: float) -> str:
     return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
-def left_text(run: str) -> str:
-    return Fix(f"detached; run {run} continues: `ipexctl attach {run}`\n  to stop it: `ipexctl stop {run}`")
+def left_lines(run: str) -> tuple[str, str]:
+    return Fix(f"detached; run {run} continues: `ipexctl attach {run}`"), Fix(f"  to stop it: `ipexctl stop {run}`")
 
 
 def format_state_counts(ranks: list[RankStatus]) -> str:
@@ -214,10 +214,10 @@ def amx_text(hosts: Mapping[str, str], levers: Sequence[Lever]) -> str:
     text = f"the script multiplies in fp32; AMX is idle on {fold(hosts)}"
     advice = "a run with --profile measures what bf16 would bring to it"
     if not known:
-        return printable(f"{text}: {advice}")
+        return f"{text}: {advice}"
     host, speeds = max(known.items(), key=lambda each: each[1].core_rounded / each[1].core_fp32)
     if speeds.core_rounded < _WORTH * speeds.core_fp32:
         return ""
     fp32, rounded = (f"{value / 1e9:.3g}" for value in speeds)
     measured_there = f"one core of {host} by doctor --smoke: {fp32} GFLOP/s, with bf16 inputs {rounded}"
-    return printable(f"{text}; {measured_there}; {advice}")
+    return f"{text}; {measured_there}; {advice}"

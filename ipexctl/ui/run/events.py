@@ -20,12 +20,12 @@ from ipexctl.remote.outcome import Notice
 from ipexctl.run.follow import RunUpdate
 from ipexctl.run.ranks import EVERY_RANK, RankSet
 from ipexctl.run.registry import RunRecord
-from ipexctl.text import AS_ASCII, printable, strip_colors
+from ipexctl.text import strip_colors
 from ipexctl.ui.messages import STOPPING, fit_lines, notice_text, write_to_terminal
 from ipexctl.ui.run.end_of_run import end_lines
 from ipexctl.ui.run.figures import Figures
 from ipexctl.ui.run.plain import ShownNotes
-from ipexctl.ui.safe_output import Pipe, PrefixedLines
+from ipexctl.ui.safe_output import Pipe, PrefixedLines, print_document
 
 SCHEMA: Final = "ipexctl.run-event/1"
 _READ_FOR_FIGURES: Final = 50
@@ -63,16 +63,15 @@ def failure_fields(
         "exit_code": first and first.exit_code,
         "signal": first and first.signal,
         "ranks": list(first.ranks) if first is not None else [],
-        "reason": printable(reason),
-        "fix": printable(fix),
+        "reason": reason,
+        "fix": fix,
     }
 
 
 def print_failed_call(reason: str, fix: str, exit_code: int) -> None:
     now = time.time()
     failure = event_text("failure", failure_fields("not-started", reason, fix=fix), now)
-    sys.stdout.write(failure + event_text("end", summary_fields(None, None, exit_code, 0.0), now))
-    sys.stdout.flush()
+    print_document(failure + event_text("end", summary_fields(None, None, exit_code, 0.0), now))
 
 
 class EventsView:
@@ -133,14 +132,14 @@ class EventsView:
         elif isinstance(update, Note):
             self._on_note(update)
         elif isinstance(update, Notice):
-            self._print("note", note_fields("message", printable(update.text), warning=update.warning))
+            self._print("note", note_fields("message", update.text, warning=update.warning))
             if update.warning or not self._quiet:
-                self._print_words(notice_text(update))
+                self._words.write_lines([notice_text(update)])
         elif update.status is not None:
             if update.status != self._shown:
                 self._on_status(update.status)
             if not (self._quiet and update.exit_code == 0):
-                self._print_words(fit_lines(end_lines(update.status, update.exit_code)))
+                self._words.write_lines(fit_lines(end_lines(update.status, update.exit_code)))
 
     def stopping(self) -> None:
         write_to_terminal(STOPPING)
@@ -183,7 +182,7 @@ class EventsView:
         place: dict[str, Any] = {"rank": note.rank, "host": self._host(note.rank), "stream": note.stream}
         is_warning = note.kind in ("gap", "group", "not-started")
         self._print("note", note_fields(note.kind, text, warning=is_warning, details=note.fields, **place), note.at)
-        self._print_words(text)
+        self._words.write_lines([text])
         attempt = note.fields.get("attempt")
         if note.kind == "restart" and isinstance(attempt, int):
             self._on_restart(attempt, note.at)
@@ -259,9 +258,6 @@ class EventsView:
 
     def _write(self, text: str) -> None:
         self._events.write(text.encode())
-
-    def _print_words(self, text: str) -> None:
-        self._words.write(f"{text}\n".encode(sys.stderr.encoding, AS_ASCII))
 
 
 class _RankLines:

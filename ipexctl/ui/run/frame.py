@@ -111,7 +111,7 @@ def _header_lines(state: RunState, width: int, now: float, run: str, *, has_room
     name, style = ("stopping", "bold yellow") if state.controls.stopping else (status.state, _STATE_STYLE[status.state])
     text = Text.assemble((name, style), f"  {duration(state.elapsed(now))}")
     if status.attempt:
-        text.append(f"  restart {status.attempt} of {status.restarts}{moved_text(status)}", "yellow")
+        text.append(f"  restart {status.attempt} of {status.restarts}{printable(moved_text(status))}", "yellow")
     if (silent := state.silent(now)) > _SILENT:
         text.append(f"  no answer from node0 for {duration(silent)}", "bold yellow")
     if run:
@@ -124,7 +124,7 @@ def _header_lines(state: RunState, width: int, now: float, run: str, *, has_room
     else:
         lines = list(map(_cut, [text, *totals[-1:]]))
     if slow := slow_text(status):
-        lines.append(_cut(Text(slow, "yellow")))
+        lines.append(_cut(Text(printable(slow), "yellow")))
     return [*lines, *_progress(state, width, has_room=has_room)]
 
 

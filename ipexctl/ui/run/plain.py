@@ -19,7 +19,6 @@ from ipexctl.remote.outcome import Notice
 from ipexctl.run.follow import RunEnded, RunUpdate
 from ipexctl.run.ranks import EVERY_RANK, RankSet
 from ipexctl.run.registry import RunRecord
-from ipexctl.text import AS_ASCII, printable
 from ipexctl.ui.messages import STOPPING, fit_lines, notice_text, print_message, write_to_terminal
 from ipexctl.ui.run.end_of_run import end_lines
 from ipexctl.ui.safe_output import OutputPipes, PrefixedLines
@@ -77,7 +76,7 @@ class ShownNotes:
 
     def text_of(self, note: Note) -> str | None:
         """None if it was shown for another rank."""
-        text = printable(note_sentence(note))
+        text = note_sentence(note)
         if note.kind not in _OF_THE_RUN:
             return f"rank {note.rank}, {note.stream}: {text}"
         key = note.kind, text
@@ -165,17 +164,17 @@ class PlainRun(OutputPipes):
             self._on_note(event)
         elif isinstance(event, Notice):
             if event.warning or not self._quiet:
-                self._print(notice_text(event))
+                self.print(notice_text(event))
         elif isinstance(event, RunEnded):
             self._flush()
             if event.status is not None and not (self._quiet and event.exit_code == 0):
-                self._print(fit_lines(end_lines(event.status, event.exit_code)))
+                self.print(*fit_lines(end_lines(event.status, event.exit_code)))
 
     def _on_note(self, note: Note) -> None:
         if note.rank in self._ranks:
             self.lines.setdefault((note.rank, note.stream), PrefixedLines(self._prefix(note.rank, note.stream)))
             if text := self._notes.text_of(note):
-                self._print(text)
+                self.print(text)
 
     def close(self) -> None:
         """Print unfinished lines and wait until all is written, only briefly after cancellation."""
@@ -189,10 +188,6 @@ class PlainRun(OutputPipes):
 
     def _prefix(self, rank: int, stream: StreamName) -> bytes:
         return self.prefix(stream, f"[{rank}]")
-
-    def _print(self, text: str) -> None:
-        # Through the same pipe as the stderr of the ranks: a direct write could end up inside a line.
-        self.write("stderr", f"{text}\n".encode(sys.stderr.encoding, AS_ASCII))
 
 
 class JsonLog(OutputPipes):
@@ -212,7 +207,7 @@ class JsonLog(OutputPipes):
     def __exit__(self, *_: object) -> None:
         for (rank, stream), (lines, at) in sorted(self.lines.items(), key=lambda item: item[0]):
             self._write_lines(rank, stream, at, lines.flush())
-        self._write(f'\n  ],\n  "reason": {json.dumps(printable(self.reason))}\n}}\n')
+        self._write(f'\n  ],\n  "reason": {json.dumps(self.reason)}\n}}\n')
         self.close()
 
     def watch(self, event: RunUpdate) -> None:
@@ -224,7 +219,7 @@ class JsonLog(OutputPipes):
             self.lines[event.rank, event.stream] = lines, event.at
             self._write_lines(event.rank, event.stream, event.at, lines.feed(event.data))
         elif isinstance(event, Notice):
-            print_message(printable(event.text))
+            print_message(event.text)
 
     def _write_lines(
         self, rank: int, stream: StreamName, at: float | None, lines: bytes, *, note: str | None = None

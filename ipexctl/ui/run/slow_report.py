@@ -14,7 +14,7 @@ from ipexctl.node.run.run_replies import SuspectSnapshot
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.why.slow_verdict import CauseKind, LinkFinding, SlowFinding, SlowVerdict
 from ipexctl.run.why.why import WhyResult
-from ipexctl.text import LOOK_AT_LINK, format_clock, format_count, printable, rough_duration
+from ipexctl.text import LOOK_AT_LINK, format_clock, format_count, rough_duration
 from ipexctl.ui.messages import fold_fix, fold_text, paint
 from ipexctl.ui.results import value_json
 from ipexctl.ui.run.end_of_run import amx_text, network_text
@@ -65,8 +65,8 @@ def slow_json(answer: WhyResult) -> dict[str, Any]:
         "waiting": verdict.waiting,
         "unjudged": verdict.unjudged,
         "from_copy": answer.from_copy,
-        "reason": printable(f"{record.node0.name}: {error.reason}") if error is not None else "",
-        "look_error": printable(answer.look_error),
+        "reason": f"{record.node0.name}: {error.reason}" if error is not None else "",
+        "look_error": answer.look_error,
     }
 
 
@@ -74,27 +74,27 @@ def worst_json(verdict: SlowVerdict) -> dict[str, Any] | None:
     """The problem that lasts until the last window: a rank, else a link."""
     found = next((found for found in verdict.findings if found.is_current), None)
     if found is not None:
-        host = printable(found.host) or None
+        host = found.host or None
         return {"rank": found.rank, "host": host, "percent": round(found.percent, 1), "cause": found.cause.kind}
     link = next((link for link in verdict.links if link.is_current), None)
     if link is not None:
-        return {"rank": None, "host": printable(link.hosts[0]), "percent": None, "cause": "link"}
+        return {"rank": None, "host": link.hosts[0], "percent": None, "cause": "link"}
     return None
 
 
 def _finding_json(found: SlowFinding, record: RunRecord, *, is_over: bool) -> dict[str, Any]:
     return {
         "rank": found.rank,
-        "host": printable(found.host) or None,
+        "host": found.host or None,
         "percent": round(found.percent, 1),
         "cost_percent": round(found.cost_percent, 1),
         "cost_seconds": round(found.cost_seconds, 1),
         "cause": found.cause.kind,
         "confidence": found.cause.confidence,
         "evidence": value_json(found.evidence),
-        "sentence": printable(sentence_of(found, is_over=is_over)),
-        "reason": printable(reason_of(found)),
-        "fix": printable(fix_of(found, record, is_over=is_over)),
+        "sentence": sentence_of(found, is_over=is_over),
+        "reason": reason_of(found),
+        "fix": fix_of(found, record, is_over=is_over),
         "since": found.start,
         "until": found.end,
         "windows": found.windows,
@@ -108,8 +108,8 @@ def _link_json(link: LinkFinding, record: RunRecord, *, is_over: bool) -> dict[s
         "cause": "link",
         "transfer_percent": round(100 * link.transfer, 1),
         "bytes_per_s": link.bytes_per_s,
-        "sentence": printable(link_sentence(link, is_over=is_over)),
-        "fix": printable(link_fix(link, record, is_over=is_over)),
+        "sentence": link_sentence(link, is_over=is_over),
+        "fix": link_fix(link, record, is_over=is_over),
         "since": link.start,
         "until": link.end,
         "windows": link.windows,
@@ -232,7 +232,7 @@ def link_fix(link: LinkFinding, record: RunRecord, *, is_over: bool) -> str:
 
 
 class SlowEntry(NamedTuple):
-    """The texts are neither made printable nor escaped."""
+    """The texts are not escaped."""
 
     headline: str
     details: tuple[str, ...]

@@ -17,7 +17,7 @@ from ipexctl.node.common.records import FINAL, RankStatus, RunStatus
 from ipexctl.remote.outcome import Notice
 from ipexctl.run.follow import RunEnded, RunUpdate
 from ipexctl.run.ranks import EVERY_RANK, RankSet, fold_ranks, parse_ranks
-from ipexctl.text import neutralise, strip_colors
+from ipexctl.text import neutralise, printable, strip_colors
 from ipexctl.ui.messages import notice_text
 from ipexctl.ui.run.figures import Figures
 from ipexctl.ui.run.plain import ShownNotes
@@ -91,7 +91,7 @@ class Controls:
             try:
                 self.ranks = parse_ranks(self.typed) if self.typed.strip() else EVERY_RANK
             except UserError as failure:
-                self.error = f"{failure.message} ({failure.fix})"
+                self.error = failure.message + " (" + failure.fix + ")"
                 return
             self.mode, self.error, self.scrolled = "watching", "", 0
         elif key == "escape":
@@ -279,9 +279,9 @@ class RunState:
             self._apply_status(event)
         elif isinstance(event, Note):
             if text := self._shown_notes.text_of(event):
-                self._notices.append(text)
+                self._notices.append(printable(text))
         elif isinstance(event, Notice):
-            self._notices += notice_text(event).split("\n")
+            self._notices += map(printable, notice_text(event).split("\n"))
         else:
             self.ended = event
             if event.status is not None:

@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,6 +60,16 @@ def test_text_and_commands_are_joined_as_data() -> None:
     assert (received, received.commands) == (fix, fix.commands)
 
 
+def test_a_fix_or_a_command_that_is_formatted_into_text_is_found() -> None:
+    def formatted(fix: object) -> object:
+        return eval('f"{fix}; then again"', {"__name__": "ipexctl.commands.x", "fix": fix})
+
+    for lost in (Fix("first: `ipexctl install`"), ipexctl_command("install")):
+        with pytest.raises(AssertionError, match="ipexctl install"):
+            formatted(lost)
+    assert formatted(Fix("wait")) == "wait; then again"
+
+
 @pytest.mark.parametrize("value", [None, 3, ["a", 1, ["x"], ["x", "y", "z"], ["x", [1], []]]])
 def test_a_reply_can_have_anything_in_place_of_a_fix(value: object) -> None:
     assert isinstance(fix_from_json(value), str)
@@ -92,6 +103,9 @@ class Sample(dict[str, Any]):
 
     def __missing__(self, name: str) -> object:
         return _COMMANDS.get(name, Value(SAMPLE))
+
+    def get(self, name: str, default: object = None) -> object:
+        return self[name]
 
 
 _COMMANDS: Final = {
@@ -178,6 +192,33 @@ def test_each_command_keeps_the_target_of_the_call() -> None:
         own = {"--hosts", "-H", "--resume"} & {*command.options}
         assert own or {"-H", "--home"} <= {*done.options}, str(done)
         assert not fault(done), str(done)
+
+
+@pytest.mark.parametrize(
+    ("fix", "typed", "shown"),
+    [
+        ("see: `ipexctl envs`", "envs --home /h -H hosts", ""),
+        ("see: `ipexctl envs`", "envs --home=/h --hostfile hosts", ""),
+        ("see: `ipexctl envs`", "envs -H hosts", "see: ipexctl envs -H hosts --home /h"),
+        ("`ipexctl doctor --smoke`; free some space", "doctor --smoke -H hosts --home /h", "free some space"),
+        ("free space; then `ipexctl sync`", "sync -H hosts --home /h", "free space; then the same command"),
+        ("run `ipexctl install` again", "install --with x", "run the same command again"),
+        ("run `ipexctl install` again", "doctor", "run ipexctl install -H hosts --home /h --env big again"),
+        ("`cd x && ls`; then again", "ls", "cd x && ls; then again"),
+    ],
+)
+def test_the_call_that_failed_is_no_fix(fix: str, typed: str, shown: str) -> None:
+    assert replace(OPTIONS, typed=tuple(typed.split())).apply(Fix(fix)) == shown
+
+
+def test_no_fix_of_ours_is_the_call_that_failed() -> None:
+    for where, fix in fixes():
+        for command in fix.commands:
+            done = OPTIONS.complete(command)
+            left = replace(OPTIONS, typed=(*done.options, *done.argv)).apply(fix)
+            assert isinstance(left, Fix)
+            assert not done.verb or done not in left.commands, where
+            assert fix.startswith("or ") or not left.startswith(("or ", ", ", "; ")), where
 
 
 def test_a_command_that_is_printed_is_data() -> None:

@@ -18,6 +18,7 @@ import pytest
 from ipexctl.doctor.finding import Finding
 from ipexctl.errors import Refusal, UserError
 from ipexctl.remote.outcome import HostError
+from ipexctl.text import printable
 
 _DATA = re.compile(r"""(?<!\w)'[^'\n]*'|"[^"\n]*"|`[^`\n]*`|\d[\d.,]*""")
 
@@ -99,7 +100,7 @@ def render(cases: Iterable[Case]) -> str:
 
 
 def _indented(prefix: str, text: str) -> list[str]:
-    return [f"  {line}" if line else "" for line in f"{prefix}{text}".split("\n")]
+    return [f"  {printable(line)}" if line else "" for line in f"{prefix}{text}".split("\n")]
 
 
 def golden_diff(area: str, cases: Iterable[Case], directory: Path = Path(__file__).parent) -> str:

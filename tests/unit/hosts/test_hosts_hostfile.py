@@ -14,6 +14,7 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.hostfile import read_host_list, read_hostfile
+from ipexctl.ui.messages import excerpt
 
 MIXED = """\
 \ufeff# our cluster
@@ -127,8 +128,9 @@ def test_slots_of_repeated_hosts_are_added(text: str, slots: dict[str, int | Non
 
 def test_control_characters_in_errors_are_replaced_one_for_one() -> None:
     error = file_error(read_hostfile, "\tnode\x1b[31m")
-    assert error.text == " node\N{REPLACEMENT CHARACTER}[31m"
-    assert error.text[error.column - 1] == "\N{REPLACEMENT CHARACTER}"
+    line, caret = excerpt(error.text, error.column)
+    assert line == "   node\N{REPLACEMENT CHARACTER}[31m"
+    assert line[caret.index("^")] == "\N{REPLACEMENT CHARACTER}"
 
 
 def test_long_lines_are_shortened_around_the_error() -> None:

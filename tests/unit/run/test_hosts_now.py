@@ -104,4 +104,3 @@ def test_the_document_has_the_keys_of_ps_and_what_is_seen_on_hosts() -> None:
     }  # fmt: skip
     assert [host["status"] for host in document["hosts"]] == ["ok", "unreachable"]
     assert set(document["waiting"][0]) == {"id", "account", "by", "script", "tag", "hosts", "since", "until"}
-    assert "\x1b" not in document["programs"][0]["name"]

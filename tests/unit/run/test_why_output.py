@@ -29,15 +29,6 @@ def test_output_fits_80_columns_and_begins_with_the_headline() -> None:
     assert "\x1b[1m" in next(lines_of(answer(verdict), 80, colors=True))
 
 
-def test_control_sequences_are_never_printed() -> None:
-    verdict = judged([(STOPPED, ""), (FAILED, "\x1b[2J\x1b]0;title\x07\x9b1mbell\x07\tend")])
-    unknown = "\N{REPLACEMENT CHARACTER}"
-    shown = [line for line in lines_of(answer(verdict)) if "bell" in line]
-    assert shown[0] == f"  {unknown}1mbell{unknown}        end"
-    assert all("\x1b" not in line and "\x9b" not in line for line in shown)
-    assert "\x1b" not in json.dumps(as_json(answer(verdict)), ensure_ascii=False)
-
-
 def test_commands_are_not_repeated() -> None:
     verdict = judged([(STOPPED, ""), (FAILED, "Traceback (most recent call last):\nKeyError: 'x'")])
     text = "\n".join(lines_of(answer(verdict)))

@@ -316,10 +316,8 @@ def test_files_in_the_way_of_the_projects_are_named_with_their_hosts() -> None:
     )
     report = SyncReport(hosts, 0.0, Path("/p"), "p", "d", 9, 9)
     blocked, replaced = report.warnings
-    assert (
-        blocked
-        == "n[1-2]: not written by a sync, and kept instead of the project's; to sync them, move them away there: a, b "
-    )
+    assert blocked.startswith("n[1-2]: not written by a sync, and kept instead of the project's; to sync them, move ")
+    assert blocked.endswith(": a, b\n")
     assert replaced.startswith("n2: changed on the host and in the project: replaced, with the host's version kept ")
     assert replaced.endswith(" as NAME.node-1: c, d, e, f, g and 2 more")
     assert "to be replaced" in list(replace(report, dry_run=True).warnings)[1]

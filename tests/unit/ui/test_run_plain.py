@@ -85,7 +85,7 @@ def test_timestamps_are_the_end_of_the_line_after_the_rank(capfd: Captured, monk
 def test_multiline_mpirun_message_keeps_its_lines(capfd: Captured) -> None:
     with PlainRun(Cancel()) as plain:
         plain.watch(Notice("mpirun ended\n  no such host\x1b[31m\n  bye", warning=True))
-    assert capfd.readouterr().err == "warning: mpirun ended\n  no such host\ufffd[31m\n  bye\n"
+    assert capfd.readouterr().err == "warning: mpirun ended\n    no such host\ufffd[31m\n    bye\n"
 
 
 def test_only_selected_ranks_are_shown(capfd: Captured) -> None:

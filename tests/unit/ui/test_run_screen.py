@@ -381,6 +381,15 @@ def test_frame_has_the_size_of_the_screen_after_any_events_and_keys(
         assert text.isprintable()
 
 
+def test_names_of_a_run_are_made_safe() -> None:
+    ranks = (RankStatus(0, "n\x9b1", "running"),)
+    hostile = RunStatus("r\x1b]", "running", "\u202etrain.py", ranks=ranks, slow=SlowRank(0, "n\r1", 9.0), attempt=1)
+    for height in (12, 40):
+        lines = plain(RunState(hostile), height=height)
+        assert all(map(str.isprintable, lines))
+        assert "train.py" in "".join(lines)
+
+
 @pytest.mark.parametrize(
     ("rss", "shown"), [(0, "0 kB"), (900, "0 kB"), (12_300_000_000, "12.3 GB"), (2 << 30, "2.1 GB")]
 )

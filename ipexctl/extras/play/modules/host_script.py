@@ -18,7 +18,7 @@ from ipexctl.node.common.frames import StreamName
 from ipexctl.remote.command import Command, encode_for_printf, script_error, shell_text
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session import ChunkStream, Session, chunks_of
-from ipexctl.text import printable, variable_in_sh
+from ipexctl.text import variable_in_sh
 
 # `read` consumes single bytes, leaving the input after the line to the script; head and dd may read ahead.
 _READ_SCRIPT: Final = 'IFS= read -r _s && eval "$(printf %b "$_s")"'
@@ -61,9 +61,9 @@ class ScriptResult:
         """Failed result of a script: its last error line, and a fix if the cause is known."""
         if self.rc == 95 and (refused := _REFUSED_LINK.search(self.stderr)):
             owner, link, target = (field.decode(errors="replace") for field in refused.groups())
-            reason = f"{quote(link)} is a link of the account {printable(owner)} to {quote(target)}: it is not followed"
+            reason = f"{quote(link)} is a link of the account {owner} to {quote(target)}: it is not followed"
             fields = {"link": link, "owner": owner, "target": target}
-            return failure(reason, link_fix.format(owner=printable(owner)), **data, refused_link=fields)
+            return failure(reason, link_fix.format(owner=owner), **data, refused_link=fields)
         error = self.last_error
         code = script_error(self.stderr).code
         if code is None:

@@ -15,6 +15,7 @@ from ipexctl.extras.play.result import Call, TaskResult, failure, host_failure, 
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import gather_facts
 from ipexctl.hosts.host import Host
+from ipexctl.node.common.fix import join_fixes
 from ipexctl.option_declaration import SyncOptions
 from ipexctl.projects.root import find_root
 from ipexctl.remote.caller import describe_foreign
@@ -44,7 +45,7 @@ def _doctor(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[
         failures = [finding for finding in relevant if finding.level in failing_levels]
         shown = failures or [finding for finding in relevant if finding.level == "warn"]
         text = "\n".join(f"{finding.id}: {finding.message}" for finding in shown)
-        fixes = "\n".join(finding.fix for finding in failures if finding.fix)
+        fixes = join_fixes((finding.fix for finding in failures), "\n")
         data = {
             "findings": [{"id": f.id, "level": f.level, "message": f.message, "fix": f.fix} for f in findings],
             "tier": host.facts.cpu.tier if host.facts else None,
