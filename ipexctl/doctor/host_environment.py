@@ -93,10 +93,10 @@ _RULES: Final = (
 )
 
 
-def _unset(names: list[str]) -> str:
+def _unset(names: list[str]) -> Fix:
     """Only suggest to remove variables in the user's own files, because other accounts may need those in /etc."""
-    search = Fix(f"`grep -ns {names[0]} ~/.bashrc ~/.profile /etc/environment /etc/profile.d/*`")
-    return f"{search} shows where: comment it out in your own login files, and ask root about those in /etc"
+    search = f"`grep -ns {names[0]} ~/.bashrc ~/.profile /etc/environment /etc/profile.d/*`"
+    return Fix(f"{search} shows where: comment it out in your own login files, and ask root about those in /etc")
 
 
 def _names(host: HostContext, pattern: str) -> list[str]:
@@ -111,8 +111,11 @@ def variables(host: HostContext) -> Iterator[Finding]:
             names = [name for name in names if not name.startswith("PMI")]
         if names:
             values = host.facts.environment.variables
+            before, slot, after = rule.fix.partition("{}")
             shown = few([f"{name}={values[name][:20]}" for name in names], 2) if rule.with_values else few(names)
-            yield Finding(rule.id, rule.level, rule.message.format(shown), rule.fix.format(_unset(names)))
+            yield Finding(
+                rule.id, rule.level, rule.message.format(shown), before + _unset(names) + after if slot else before
+            )
 
 
 def thread_limit(host: HostContext) -> Iterator[Finding]:
@@ -139,7 +142,7 @@ def preload(host: HostContext) -> Iterator[Finding]:
             "openmp.two_runtimes",
             "warn",
             "LD_PRELOAD names both libgomp and libiomp5: two OpenMP libraries in a process compete for the same cores",
-            f"keep only libiomp5: {_unset(['LD_PRELOAD'])}",
+            "keep only libiomp5: " + _unset(["LD_PRELOAD"]),
         )
     else:
         yield Finding(

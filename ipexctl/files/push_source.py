@@ -64,10 +64,10 @@ def parse_target(text: str, source: Path) -> PushTarget:
         raise UserError(f"{quote(text)}: a bracket of HOSTS is missing", fix="'node[1-4]:data/corpus'")
     if not path.strip("/") or os.path.normpath(path) in (".", "~", ".."):
         what = "/" if path.startswith("/") else "the home directory" if path else "no path"
-        raise UserError(f"{quote(text)} names {what}", fix=f"name a separate directory: {example}")
+        raise UserError(f"{quote(text)} names {what}", fix="name a separate directory: " + example)
     if ".." in path.split("/") or not path.isprintable() or (path.startswith("~") and not path.startswith("~/")):
         raise UserError(
-            f"{quote(text)} can't be PATH", fix=f"a path without `..`, absolute or below the home: {example}"
+            f"{quote(text)} can't be PATH", fix="a path without `..`, absolute or below the home: " + example
         )
     if path.endswith("/"):
         path = f"{path.rstrip('/')}/{source.absolute().name}"
