@@ -32,12 +32,13 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _TEMPORARY_NAME = 200
 """Bytes of a file's name that go into its temporary name, because a name has at most 255 bytes."""
 _DEPTH = 100
+_OUTWARD = frozenset(("", ".", ".."))
 
 
 def check_name(name: str) -> list[str]:
     """Parts of a relative name. Raises an AgentError if it could lead out of a directory."""
     parts = name.split("/")
-    if "\0" in name or any(part in ("", ".", "..") for part in parts):
+    if "\0" in name or not _OUTWARD.isdisjoint(parts):
         raise AgentError(f"{name[:200]!r} leads out of the directory")
     return parts
 

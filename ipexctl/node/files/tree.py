@@ -86,7 +86,7 @@ def _stamp_of(path: bytes) -> tuple[int, ...]:
 
 
 def is_below(path: str, directories: list[str]) -> bool:
-    return any(path == directory or path.startswith(directory + "/") for directory in directories)
+    return bool(directories) and any(path == above or path.startswith(above + "/") for above in directories)
 
 
 def tree_directory(project: str, generation: int) -> str:
