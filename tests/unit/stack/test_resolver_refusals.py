@@ -222,6 +222,20 @@ def index_without_answer() -> HostError | UserError:
     return explain_refusal(messages, plan("oneccl-bind-pt==2.7.0"), (), {}, answered, "node1")
 
 
+def test_the_end_of_a_long_message_is_kept_as_a_build_prints_its_error_there() -> None:
+    lines = ["Failed to build `deep`", *[f"line {number} of the build" for number in range(60)], "error: no mpicc"]
+    text = text_of(error_for("\n".join(lines)))
+    assert missing(text, "Failed to build … no mpicc") == []
+    assert "line 30 " not in text
+
+
+def test_a_damaged_wheel_is_named_with_what_to_do() -> None:
+    wheel = "peft-1-py3-none-any.whl"
+    error = error_for(f"Failed to read `peft @ file:///w/{wheel}`\n cause: Failed to extract archive: {wheel}")
+    assert isinstance(error, HostError)
+    assert missing(f"{error.reason} {error.advice}", "peft-1-py3-none-any.whl damaged remove download") == []
+
+
 def test_unknown_uv_messages_are_shortened_without_secrets_and_uv_options() -> None:
     lines = ["something new at https://me:secret@mirror/simple", "hint: try `--prerelease=allow`", *["x" * 5000] * 50]
     began = time.process_time()
