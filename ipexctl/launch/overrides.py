@@ -274,7 +274,9 @@ def no_ccl_in_packages(gathered: Gathered) -> tuple[str, str]:
     older = Fix(f"`ipexctl install --with accelerate=={LAST_ACCELERATE}`")
     if of_trainer and transformers and not before(transformers, WITHOUT_DDP_CCL):
         reason = f"transformers {transformers} refuses ccl as a backend; {LAST_DDP_CCL} is the last that takes it"
-        return reason, Fix(f"`{older} --with transformers=={LAST_DDP_CCL}`")
+        return reason, Fix(
+            f"`ipexctl install --with accelerate=={LAST_ACCELERATE} --with transformers=={LAST_DDP_CCL}`"
+        )
     if accelerate and not before(accelerate, WITHOUT_IPEX):
         reason = f"accelerate {accelerate} does not support oneCCL; {LAST_ACCELERATE} is the last that does"
         return reason, older

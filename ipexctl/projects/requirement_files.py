@@ -94,7 +94,7 @@ def find_requirement_files(layout: ProjectLayout, start: Path) -> RequirementFil
             found += [name] if name not in found else []
         is_dynamic = _is_dynamic(TextReader(layout.root / package.directory)(PYPROJECT))
         if is_dynamic and package.directory not in {os.path.dirname(file) or "." for file in found}:
-            notes.append(f"{_joined(package.directory, PYPROJECT)} {DYNAMIC}; {WRITE_DYNAMIC}")
+            notes.append(f"{_joined(package.directory, PYPROJECT)} {DYNAMIC}; " + WRITE_DYNAMIC)
     conda = next((file for directory in chain for file in _conda_in(layout.root, directory)), "")
     is_computed = is_computed and not found
     found = found or [file for directory in chain for file in _lists_in_readme(layout.root, directory)][:1]

@@ -215,7 +215,9 @@ def _rejected_key(
             f"its host key CHANGED: it is {key_type} {fingerprint}, but {entry.file}:{entry.line} has"
             f" {entry.key_type} {fingerprint_of(entry.key)}",
             "another machine may be answering instead: verify the new key with the machine's administrator"
-            f" ({shows} there shows it); if the machine was reinstalled: {correct}; the next call shows how to add it",
+            f" ({shows} there shows it); if the machine was reinstalled: "
+            + correct
+            + "; the next call shows how to add it",
         )
     store = endpoint.known_hosts[0] if endpoint.known_hosts else Path("~/.ssh/known_hosts")
     if endpoint.known_hosts and store.parent.name != ".ssh" and not store.parent.is_dir():

@@ -178,7 +178,7 @@ class _Pyproject:
             problem = f"{self.path} {DYNAMIC}"
             if not names:
                 raise UserError(problem, fix=WRITE_DYNAMIC)
-            self.notes.append(f"{problem}; {WRITE_DYNAMIC}")
+            self.notes.append(f"{problem}; " + WRITE_DYNAMIC)
         if not self.project and not self.groups:
             raise UserError(
                 f"{self.path} has neither [project] nor [dependency-groups]", fix="name the file that has requirements"

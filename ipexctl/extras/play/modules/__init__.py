@@ -88,7 +88,7 @@ def _of_request(given: Mapping[str, Any]) -> str | None:
     try:
         check_request(with_given(Asked(argv=("",)), given))
     except UserError as error:
-        return error.message + " (" + error.fix + ")" if error.fix else error.message
+        return str(error.message + " (" + error.fix + ")") if error.fix else error.message
     return None
 
 
