@@ -454,7 +454,7 @@ class Cluster:
 
     def _watch(self, event: ProgressEvent) -> None:
         if isinstance(event, Notice):
-            self._on_line(f"warning: {event.text}" if event.warning else event.text)
+            self._on_line("warning: " + event.text if event.warning else event.text)
         elif isinstance(event, StepStarted):
             self._on_line(f"{event.host or 'this machine'}: {event.what}")
 
@@ -487,7 +487,7 @@ class _WatchedStart(RunWatcher):
         self._cluster._tell(text)
 
     def on_note(self, text: str) -> None:
-        self._cluster._tell(f"note: {text}")
+        self._cluster._tell("note: " + text)
 
     def on_warning(self, text: str) -> None:
         self._cluster._tell(text)

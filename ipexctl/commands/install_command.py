@@ -137,7 +137,7 @@ def show(report: InstallReport, *, quiet: bool = False, no_color: bool = False) 
         _show_changes(report)
     show_results(results, _describe, quiet=quiet, no_color=no_color, dry_run=report.dry_run)
     for note in report.notes:
-        print_paragraph(f"note: {note}")
+        print_paragraph("note: " + note)
     if not quiet:
         _print_next_step(report)
 

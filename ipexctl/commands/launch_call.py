@@ -130,7 +130,7 @@ def read_launch_call(
     of_line = (*pasted.variable_notes, pasted.note_on(len(hosts))) if pasted is not None else ()
     for note in (*of_line, path_note, note_on_arguments(ctx, spec)):
         if note:
-            line.output.print_note(f"note: {note}")
+            line.output.print_note("note: " + note)
     return spec
 
 
@@ -193,7 +193,7 @@ class PrintedStart(StartWatcher):
         self._output.print_note(text)
 
     def on_note(self, text: str) -> None:
-        self._output.print_note(f"note: {text}")
+        self._output.print_note("note: " + text)
 
 
 def refuse_plan(failure: StartFailure, output: Output, schema: str) -> int:

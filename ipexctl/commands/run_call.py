@@ -188,7 +188,7 @@ class RunOfCall(RunWatcher):
         """Called from several threads, because checks report while files are uploaded."""
         self._notes += 1
         if self._dry_run or self._output.verbose or self._notes <= self.MOST_NOTES:
-            self._output.print_note(f"note: {text}")
+            self._output.print_note("note: " + text)
 
     def on_warning(self, text: str) -> None:
         print_message(text)

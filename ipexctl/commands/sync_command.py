@@ -72,11 +72,11 @@ def show(report: SyncReport, *, quiet: bool = False, no_color: bool = False) -> 
     if report.dry_run and not quiet:
         _show_paths(report)
     for text in report.differences("kept", "changed on the host since the last sync, and kept"):
-        print_message(f"note: {text}")
+        print_message("note: " + text)
     for text in report.warnings:
-        print_message(f"warning: {text}")
+        print_message("warning: " + text)
     for note in report.notes:
-        print_message(f"note: {note}")
+        print_message("note: " + note)
     if not quiet:
         _print_next_step(report)
 

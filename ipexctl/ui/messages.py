@@ -135,7 +135,7 @@ def ask(question: str) -> str:
 
 
 def notice_text(notice: Notice) -> str:
-    return f"warning: {notice.text}" if notice.warning else notice.text
+    return "warning: " + notice.text if notice.warning else notice.text
 
 
 def print_with_fix(text: str, fix: str, timeout: float | None = None) -> None:

@@ -130,4 +130,4 @@ def _print(exported: ExportResult, output: Output, lost: Sequence[str] = ()) -> 
         return
     print_document(exported.text)
     for note in notes if not output.quiet else ():
-        print_message(f"note: {note}")
+        print_message("note: " + note)

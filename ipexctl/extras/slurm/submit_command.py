@@ -83,7 +83,7 @@ def submit_command(
     targets = targets_of_login(queue.slurm, targets)
     spec, options = _read_call(ctx, queue, line, targets, home)
     if note := note_on_arguments(ctx, spec):
-        output.print_note(f"note: {note}")
+        output.print_note("note: " + note)
     with open_pool(connect_options(targets, output)) as (pool, interrupt):
         pool.warm(spec.hosts)
         from ipexctl.extras.slurm.submission import Submission  # 0.1 s, while the node is connected

@@ -73,7 +73,7 @@ def install_first(
         return wanted
     try:
         if not is_there and (text := _check_before_install(start, wanted)):
-            watcher.on_step(f"note: {text}")
+            watcher.on_step("note: " + text)
     except StartError as error:
         return error.failure
 
@@ -193,10 +193,10 @@ def _request_of_project(
     files = spec.project.requirements
     taken = with_optional(files.files, layout, asked.extra, asked.group)
     for note in files.notes:
-        on_step(f"note: {note}")
+        on_step("note: " + note)
     if not taken:
         if note := _note_on_none(layout, files):
-            on_step(f"note: {note}")
+            on_step("note: " + note)
         return None
 
     def read(chosen: Sequence[str]) -> InstallRequest:
@@ -221,7 +221,7 @@ def _request_of_project(
         return None
     on_step(f"note: packages of {_named(usable)} are installed, too; {_beside(layout, files, usable)}")
     for note in made.notes:
-        on_step(f"note: {note}")
+        on_step("note: " + note)
     left_out = tuple(file for file in taken if file not in usable)
     return replace(made, notes=(), left_out=(*left_out, *made.left_out))  # the notes are shown by now
 

@@ -106,9 +106,9 @@ class ProjectUpload:
         known = () if self._spec.repeats_notes or sync.dry_run else _shown_before(sync.project)
         for text in report.notes:
             if text not in known:
-                self._on_step(f"note: {text}")
+                self._on_step("note: " + text)
         for text in report.warnings:
-            self._on_step(f"warning: {text}")
+            self._on_step("warning: " + text)
         changed = [host for host in report.hosts if host.files_sent]
         if changed and not sync.dry_run:
             files = "1 file" if report.files == 1 else f"{report.files} files"
@@ -148,7 +148,7 @@ class ProjectUpload:
         self._on_step(describe_project(spec, content.manifest.summary))
         script = spec.project.script
         for note in (*spec.project.layout.notes, *(script.notes if script is not None else ())):
-            self._on_step(f"note: {note}")
+            self._on_step("note: " + note)
         return content
 
 

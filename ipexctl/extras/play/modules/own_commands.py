@@ -61,7 +61,7 @@ def _sync(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[st
     files = SyncOptions(**given, allow_big=args["allow_big"])
     report = host_files.sync(context.opened(call, hosts), root, files, dry_run=call.check, asks_early=False)
     for note in report.notes:
-        context.watch(Notice(f"note: {note}"))
+        context.watch(Notice("note: " + note))
     results = {}
     for done in report.hosts:
         send, deleted = done.would_send, done.would_delete
@@ -102,7 +102,7 @@ def _install(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping
         watch=watch,
     )
     for note in report.notes:
-        context.watch(Notice(f"note: {note}"))
+        context.watch(Notice("note: " + note))
     stack = report.stack
     stack_data: dict[str, object] = {"path": report.path}
     if stack is not None:

@@ -150,7 +150,7 @@ class _TaskRun(RunWatcher):
             self._context.watch(Notice(text))
 
     def on_note(self, text: str) -> None:
-        self.on_step(f"note: {text}")
+        self.on_step("note: " + text)
 
     def on_started(self, run: StartedRun) -> None:
         run.launch.leave()
