@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ipexctl.doctor.finding import GB, UNKNOWN, Finding, HostContext, HostRule, few, size
+from ipexctl.doctor.finding import GB, MB, UNKNOWN, Finding, HostContext, HostRule, few, size
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.system_facts import RunProcess
 from ipexctl.hosts.allocation import SCHEDULERS
@@ -15,6 +15,7 @@ from ipexctl.node.common.fix import Fix
 from ipexctl.text import short_list
 
 _ENV: Final = 10 * GB
+_FULL_TMP: Final = 50 * MB
 _MOST_PIDS: Final = 16
 """Processes named in a command: the oldest ones, because the others are mostly their children."""
 _MOST_RUNS: Final = 3
@@ -162,6 +163,9 @@ def writable_home(host: HostContext) -> Iterator[Finding]:
     read_only = disk.mount is not None and "ro" in disk.mount.options
     if read_only or (disk.writable is False and disk.total is not None and host.facts.has_finished("home")):
         # After errors the kernel makes a filesystem read-only, and later writes are lost.
+        account, own = host.facts.account, Fix("")
+        if account.user and disk.path == account.home:
+            own = Fix("as root: `chown {user} {path}`; or ", user=account.user, path=disk.path)
         point = (disk.mount.point if disk.mount else "PATH")[:40]
         remount = Fix(
             "as root, and only if dmesg shows no errors of that disk: `mount -o remount,rw {point}`; or ", point=point
@@ -171,7 +175,7 @@ def writable_home(host: HostContext) -> Iterator[Finding]:
             "fail",
             f"{home.path[:50]} is not writable{' (mounted read-only)' if read_only else ''}: no environment, "
             "code or log can be written there",
-            remount + _NO_HOME if read_only else _NO_HOME,
+            (remount if read_only else own) + _NO_HOME,
         )
     if disk.noexec:
         yield Finding(
@@ -188,10 +192,12 @@ def temporary_directory(host: HostContext) -> Iterator[Finding]:
     if tmp is None:
         return
     if tmp.free is not None and tmp.free < GB:
+        is_full = tmp.free < _FULL_TMP
+        fails = "programs that make temporary files" if is_full else "builds that use it"
         yield Finding(
             "tmp.small",
-            "info",
-            f"{size(tmp.free)} free in {tmp.path}: builds that use it fail; ipexctl uses its home directory instead",
+            "warn" if is_full else "info",
+            f"{size(tmp.free)} free in {tmp.path}: {fails} fail; ipexctl uses its home directory instead",
             "for your own programs: export TMPDIR=$HOME/tmp",
         )
     if tmp.noexec:

@@ -28,7 +28,7 @@ from paramiko.pkey import PublicBlob, UnknownKeyType
 from ipexctl.file_reader import KEY, read_regular
 from ipexctl.node.common.macos import add_key_command
 from ipexctl.remote.cancel import Cancel, Deadline
-from ipexctl.remote.outcome import Cancelled, LoginRefused
+from ipexctl.remote.outcome import IF_KEY_IS_THERE, Cancelled, LoginRefused
 from ipexctl.remote.ssh_config import Endpoint
 from ipexctl.text import printable
 
@@ -208,7 +208,7 @@ class Login:
         key = f"-i {shlex.quote(str(self._identity))} " if self._identity and self._identity.exists() else ""
         return LoginRefused(
             reason,
-            f"ssh-copy-id {key}{port}{endpoint.user}@{endpoint.hostname}",
+            f"ssh-copy-id {key}{port}{endpoint.user}@{endpoint.hostname}{IF_KEY_IS_THERE if tried else ''}",
             option="or choose the right key and user: --identity FILE, --user NAME",
         )
 

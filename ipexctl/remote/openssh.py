@@ -35,7 +35,15 @@ from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.command import Command, end_session_script
 from ipexctl.remote.host_keys import HostKeys, Policy
 from ipexctl.remote.local import feed_stdin, follow
-from ipexctl.remote.outcome import Cancelled, HostError, LoginRefused, TimedOut, UnknownKey, Unreachable
+from ipexctl.remote.outcome import (
+    IF_KEY_IS_THERE,
+    Cancelled,
+    HostError,
+    LoginRefused,
+    TimedOut,
+    UnknownKey,
+    Unreachable,
+)
 from ipexctl.remote.session import (
     MORE_SESSIONS,
     RETRY_INTERVALS,
@@ -271,7 +279,7 @@ class SshMasters:
         if proxy and "UNKNOWN port 65535" in words:
             return Unreachable(f"it can't be reached through {proxy}: {lines[0]}", try_by_hand)
         if "Permission denied" in words or "Too many auth" in words:
-            copy = f"ssh-copy-id {endpoint.user}@{endpoint.hostname}; or " if endpoint else ""
+            copy = f"ssh-copy-id {endpoint.user}@{endpoint.hostname}{IF_KEY_IS_THERE}; or " if endpoint else ""
             return LoginRefused(reason, copy + try_by_hand)
         return Unreachable(reason, try_by_hand)
 

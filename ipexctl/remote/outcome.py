@@ -84,6 +84,10 @@ class LoginRefused(Unreachable):
     """This login failed; the user's ssh program may know another one."""
 
 
+IF_KEY_IS_THERE = "; if the key is there already: chmod go-w ~ ~/.ssh on that host, as sshd accepts no key otherwise"
+"""sshd's StrictModes: the answer to a client is the same as for a missing key."""
+
+
 class UnknownKey(LoginRefused):
     """Nobody vouches for the host key but perhaps a certificate or, with `accept-new`, the user."""
 

@@ -16,7 +16,7 @@ from typing import Final, Literal
 from ipexctl.hosts.nodeset import fold
 from ipexctl.known_errors.error_table import known_errors
 from ipexctl.known_errors.match import Cause, RankOutput, bare, cause_of, shorten_text
-from ipexctl.node.common.fix import Fix
+from ipexctl.node.common.fix import Fix, parts_of
 from ipexctl.node.common.job_words import describe_run_end
 from ipexctl.node.common.records import Failure, LostOutput, RankStatus, SilentRank, Throughput, describe_apart
 from ipexctl.node.run.verdict import describe_exit, signal_name
@@ -130,11 +130,17 @@ def _failed(snapshot: RunSnapshot) -> Diagnosis:
     headline = f"{failed}: {snapshot.status.reason or ended}"
     lines, logs = (
         last_lines(snapshot.output_of(first.rank)),
-        Fix(f"`ipexctl logs {run} -r {first.rank}`"),
+        _logs_of(cause, run) or Fix(f"`ipexctl logs {run} -r {first.rank}`"),
     )
     if first.kind == "checkpoint":  # no rank was started: its last lines, if any, are from an earlier attempt
         lines, logs = (), Fix(f"`ipexctl logs {run}`")
     return Diagnosis(run, "failed", headline, first, cause, lines, f"rank {first.rank}", others, notes, (logs,))
+
+
+def _logs_of(cause: Cause | None, run: str) -> Fix | None:
+    """The command that shows the rank to look at: a cause may lie at another rank than the one that failed first."""
+    commands = () if cause is None else Fix.of(parts_of(cause.fix)).commands
+    return next((Fix.of((each,)) for each in commands if each.verb == "logs" and run in each.options), None)
 
 
 def _after(snapshot: RunSnapshot) -> str:
@@ -272,10 +278,10 @@ def _other_ranks(snapshot: RunSnapshot, first: Failure | None) -> tuple[AlikeRan
     chief = first.rank if first is not None else None
     meant = {chief, *(first.ranks if first is not None else ())}
     own = _exception(snapshot.output_of(chief)) if chief is not None else None
-    has_followed = _HasFollowed(snapshot)
+    causes = _OwnCauses(snapshot)
     for row in snapshot.status.ranks:
         if row.rank not in meant or (row.rank != chief and chief is None):
-            what, sentence = _state_of(snapshot, row, own, first, has_followed)
+            what, sentence = _state_of(snapshot, row, own, first, causes)
             text = _shown_exception(snapshot.output_of(row.rank))
             alike = what, sentence.replace(text, _FIGURES.sub("N", text)) if text else sentence
             groups.setdefault(alike, (sentence, []))[1].append(row)
@@ -291,33 +297,28 @@ def _exception(output: RankOutput) -> str | None:
     return None if output.exception is None else _FIGURES.sub("N", ": ".join(output.exception))
 
 
-class _HasFollowed:
-    """Tells whether a rank's text is printed after another rank exited. Thousands of ranks print the same."""
+class _OwnCauses:
+    """What a rank's text alone says about its end. Thousands of ranks print the same."""
 
     def __init__(self, snapshot: RunSnapshot) -> None:
         self._context = snapshot.context
-        self._known: dict[tuple[str, str], bool] = {}
+        self._known: dict[tuple[str, str], Cause | None] = {}
 
-    def __call__(self, printed: RankOutput) -> bool:
+    def __call__(self, printed: RankOutput) -> Cause | None:
         texts = _FIGURES.sub("N", printed.last_text), _FIGURES.sub("N", printed.text)
         if texts not in self._known:
             output = RankOutput(printed.rank, printed.host, printed.out, printed.err)  # a signal would be ipexctl's own
-            cause = cause_of(output, self._context, known_errors())
-            self._known[texts] = cause is not None and cause.has_followed
+            self._known[texts] = cause_of(output, self._context, known_errors())
         return self._known[texts]
 
 
 def _state_of(
-    snapshot: RunSnapshot, row: RankStatus, own: str | None, first: Failure | None, has_followed: _HasFollowed
+    snapshot: RunSnapshot, row: RankStatus, own: str | None, first: Failure | None, causes: _OwnCauses
 ) -> tuple[What, str]:
     output = snapshot.output_of(row.rank)
     if own is not None and _exception(output) == own:
         return "same", "printed the same"
-    if (
-        first is not None
-        and row.state in ("failed", "stopped")
-        and (lost := _lost_peer(output, row, first, has_followed))
-    ):
+    if first is not None and row.state in ("failed", "stopped") and (lost := _lost_peer(output, row, first, causes)):
         return "lost-peer", lost
     if row.state == "failed":
         how = describe_exit(row.exit_code, row.signal, row.oom)
@@ -331,14 +332,18 @@ def _state_of(
         return "not-begun", "had not begun"
     if row.state == "stopped" and row.exit_code is None and row.signal is None and first is not None:
         return "lost", "sent no exit code: its wrapper process was killed, or its host was cut off"
+    if row.state == "stopped" and first is not None and first.rank is not None:
+        cause, theirs = causes(output), causes(snapshot.output_of(first.rank))
+        if cause is not None and theirs is not None and (cause.id, cause.sentence) == (theirs.id, theirs.sentence):
+            return "same", "printed the same"
     if row.state == "stopped":
         return "ended", "ran until ipexctl ended the run" if first is not None else "ran until the run was stopped"
     return "running", f"left as {row.state}"
 
 
-def _lost_peer(output: RankOutput, row: RankStatus, first: Failure, has_followed: _HasFollowed) -> str:
+def _lost_peer(output: RankOutput, row: RankStatus, first: Failure, causes: _OwnCauses) -> str:
     """How a rank ended that lost the rank of the first failure; empty for any other."""
-    if output.exception is None or not has_followed(output):
+    if output.exception is None or not ((cause := causes(output)) and cause.has_followed):
         return ""
     peer = "a peer" if first.rank is None else describe_ranks(first.ranks or (first.rank,))
     how = signal_name(row.signal) if row.signal else f"exit code {row.exit_code}"

@@ -596,16 +596,15 @@ def explain_refusal(
         wanted = f"Python {plan.python} and glibc {plan.glibc} on x86_64"
         return LacksWheel(project, f"{project} has no wheel for {wanted}, needed for {who}{quote}")
     failures = index_answer.availability.failures
-    no_answer = f" (no answer from {', '.join(f'{s.source}: {s.reason}' for s in failures)})" if failures else ""
     if (found := _NO_PACKAGE.search(text)) and canonicalize_name(found[1]) not in of_stack:
         advice = "correct the name, or add the index that has it: --extra-index-url URL, or --find-links DIR"
-        return HostError(f"no index has the package of {who}{no_answer}", advice)
+        return HostError(f"no index {'that answered ' * bool(failures)}has the package of {who}", advice)
     fix = Fix(
         "use another version, another index (--extra-index-url URL, --wheelhouse DIR) or stack (`ipexctl versions`)"
     )
     if user_lines and not failures and "requirements are unsatisfiable" in text:
         return UserError(f"{who} can't be installed with {plan.row.name}{quote}", fix=fix)
-    return HostError(f"uv on {machine} failed to lock {who}{no_answer}{quote}", fix)
+    return HostError(f"uv on {machine} failed to lock {who}{quote}", fix)
 
 
 def _no_index_error(index_answer: IndexAnswer) -> HostError:

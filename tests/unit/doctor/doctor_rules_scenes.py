@@ -220,6 +220,11 @@ SCENES: Final[Mapping[str, Scene]] = {**HOST, **CLUSTER}
 MORE_SCENES: Final[tuple[tuple[str, Scene], ...]] = (
     ("home.read_only", lambda: changed(home=home(writable=False))),
     (
+        "home.read_only",
+        lambda: changed(home=home()._replace(disk=disk("/home/me", writable=False)), account={"home": "/home/me"}),
+    ),
+    ("tmp.small", lambda: changed(tmp=disk("/tmp", free=MB))),
+    (
         "activity.leftovers",
         lambda: alone(
             healthy(activity={"processes": (RunProcess(4711, 900, RUN), RunProcess(4712, None, RUN))}),

@@ -403,7 +403,7 @@ def test_login_shell_on_both_sides_of_the_threshold(seconds: float, expected: st
     assert level(alone(healthy(), shell_seconds=seconds), "ssh.slow_shell") == expected
 
 
-@pytest.mark.parametrize(("free", "expected"), [(GB - 1, "info"), (GB, None)])
+@pytest.mark.parametrize(("free", "expected"), [(50 * MB - 1, "warn"), (50 * MB, "info"), (GB, None)])
 def test_temporary_directory_on_both_sides_of_the_threshold(free: int, expected: str | None) -> None:
     assert level(changed(tmp=disk("/tmp", free=free)), "tmp.small") == expected
 

@@ -82,6 +82,14 @@ def test_a_probe_that_stops_in_the_middle_fails_only_if_it_has_ended(monkeypatch
     assert "ipexctl exec --limit part" in found["part"].fix
 
 
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+def test_a_probe_that_could_not_start_a_program_names_the_limit(monkeypatch: pytest.MonkeyPatch, shell: str) -> None:
+    code = {"dash": 2, "bash": 254}[shell]
+    found = facts_of({"full": FakeSession(Host("full", "full"), stdout=WHOLE[:8], ended=CommandEnd(code))}, monkeypatch)
+    assert "ulimit -u" in found["full"].reason
+    assert "/proc/self/limits" in found["full"].fix
+
+
 def test_errors_without_an_end_are_limited_and_no_sign_of_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ipexctl.remote.session.STEP_SILENCE", 0.2)
     with pytest.raises(HostError, match="nothing has arrived"):

@@ -144,9 +144,10 @@ def test_questions_are_asked_once_and_no_more_after_a_refusal(
         monkeypatch.setenv("SSH_ASKPASS", "/bin/false")
     masters = SshMasters(None, HostKeys())
     for _ in range(2):
-        with pytest.raises(LoginRefused, match="Permission denied"):
+        with pytest.raises(LoginRefused, match="Permission denied") as refused:
             masters.open(HOST, DIRECT, Deadline(10))
     masters.close()
+    assert "ssh-copy-id me@10.0.0.1; if the key is there already: chmod go-w ~ ~/.ssh" in refused.value.fix
     batch = ["BatchMode=yes" in line for line in calls.read_text().splitlines()]
     assert batch == ([True, False, True] if asks else [True, True])
 

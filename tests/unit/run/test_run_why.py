@@ -570,6 +570,20 @@ def test_ranks_that_crashed_on_a_lost_peer_are_told_from_those_that_ran_on() -> 
     assert "SIGTERM" not in others[1].sentence
 
 
+def test_a_rank_that_was_ended_after_it_had_failed_alike_did_not_run_on() -> None:
+    usage = "usage: train.py [-h] [--lr LR]\ntrain.py: error: unrecognized arguments: --rate 0.1"
+    failed = {**FAILED, "exit_code": 2}
+    others = judged([(STOPPED, usage), (failed, usage), (STOPPED, "")], first={**FIRST, "exit_code": 2}).others
+    assert [(other.what, other.ranks) for other in others] == [("same", (0,)), ("ended", (2,))]
+
+
+def test_next_is_the_output_of_the_rank_that_the_cause_names() -> None:
+    first = {**FIRST, "rank": 0, "host": "node1"}
+    events = [{"event": "exit", "rank": 1, "at": 1011.0}]
+    verdict = judged([(FAILED, LOST), ({"state": "ok", "exit_code": 0}, "nothing to do")], first=first, events=events)
+    assert [str(command) for command in verdict.next] == ["ipexctl logs train-1 -r 1"]
+
+
 def test_ranks_whose_exceptions_differ_in_figures_are_one_group() -> None:
     gone = "Traceback (most recent call last):\nRuntimeError: Connection closed by peer [10.0.0.{}]:{}"
     rows = [(FAILED, NO_MODULE), *((FAILED, gone.format(rank, 31000 + rank)) for rank in range(1, 6))]
