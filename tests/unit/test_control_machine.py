@@ -27,6 +27,7 @@ ALLOWED = {
     "ipexctl/extras/play/modules/file.py": TEXT,
     "ipexctl/extras/play/modules/tune.py": TEXT,
     "ipexctl/extras/play/modules/basic.py": TEXT,
+    "ipexctl/facts/gather.py": TEXT,
     "ipexctl/facts/probe/__init__.py": TEXT,
     "ipexctl/run/start/pipeline.py": TEXT,
     "ipexctl/run/start/connection_checks.py": TEXT,
