@@ -79,7 +79,8 @@ def _imported(file: str) -> Iterator[str]:
     for listed in _PLUGINS.findall(text):
         yield from re.findall(r"[\w.]+", listed)
     if file.startswith(("tests/", "tools/")):
-        yield from (f"ipexctl.node.{name}" for name in re.findall(r'"([a-z_.]+)"', text))
+        for name in re.findall(r'"([a-z_.]+)"', text):
+            yield from (f"ipexctl.node.{name}", f"ipexctl.node.{name}.__main__")
 
 
 def imported_names(node: ast.AST) -> Iterator[str]:

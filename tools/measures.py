@@ -601,7 +601,7 @@ def files_in_import_circles() -> list[str]:
 
 _OF_CLOCKS: dict[str, str] = {
     "node/common/clock.py": "the one place for all others",
-    "node/run/loop.py": "the loop of the supervisor",
+    "node/run/supervisor/loop.py": "the loop of the supervisor",
     "node/run/rank.py": "the loop of a rank wrapper",
     "node/run/host_starter.py": "the loop of a host starter",
     "node/run/follow.py": "the loop of a call that follows a run",
@@ -689,7 +689,7 @@ def unknown_parameters(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 # Transports and launchers
 
-_TRANSPORTS = ("ipexctl/transports.py", "ipexctl/node/run/launcher.py")
+_TRANSPORTS = ("ipexctl/transports.py", "ipexctl/node/run/supervisor/launcher.py")
 """The rooms of transports and launchers: on the control machine, and on node0."""
 _SLURM = (
     *_TRANSPORTS,
@@ -703,7 +703,7 @@ _SLURM = (
     "ipexctl/node/common/job_words.py",
     "ipexctl/node/common/queue_files.py",
     "ipexctl/node/run/job_end.py",
-    "ipexctl/node/run/run_job.py",
+    "ipexctl/node/run/supervisor/run_job.py",
     "ipexctl/hosts/allocation.py",
     "ipexctl/hosts/allocation.py",
     "ipexctl/remote/srun.py",

@@ -1,4 +1,7 @@
-"""Entry point of the agent: `python AGENT PACKAGE.MODULE [ACTION]`. AGENT is a directory or a zip with this package."""
+"""Entry point of the agent: `python AGENT PACKAGE.MODULE [ACTION]`. AGENT is a directory or a zip with this package.
+
+The command of a package is its `__main__.py`.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ import threading
 def main() -> int:
     command, *action = sys.argv[1:]
     module = importlib.import_module(f"ipexctl.node.{command}")
+    if hasattr(module, "__path__"):
+        module = importlib.import_module(f"{module.__name__}.__main__")
     code: int = module.main(action[0] if action else "")
     return code
 

@@ -173,7 +173,7 @@ def _make_zip(folders: tuple[str, ...]) -> bytes:
             _add(archive, f"ipexctl/node/{name}.py", (_NODE / f"{name}.py").read_text(encoding="utf-8"))
         others = (other for folder in folders for other in _MORE_FOLDERS.get(folder, ()))
         for name in ("common", *folders, *others):
-            for file in sorted((_NODE / name).glob("*.py")) or [_NODE / f"{name}.py"]:
+            for file in sorted((_NODE / name).rglob("*.py")) or [_NODE / f"{name}.py"]:
                 _add(archive, f"ipexctl/node/{file.relative_to(_NODE)}", file.read_text(encoding="utf-8"))
     return packed.getvalue()
 
@@ -181,8 +181,8 @@ def _make_zip(folders: tuple[str, ...]) -> bytes:
 @functools.cache
 def script_text(module: str) -> str:
     """Source of a standalone module in `ipexctl.node`, for Pythons that are too old for the agent."""
-    folder, _, name = module.partition(".")
-    return (_NODE / folder / f"{name}.py").read_text(encoding="utf-8")
+    *folders, name = module.split(".")
+    return _NODE.joinpath(*folders, f"{name}.py").read_text(encoding="utf-8")
 
 
 def _add(archive: zipfile.ZipFile, name: str, text: str) -> None:

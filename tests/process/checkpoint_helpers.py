@@ -11,7 +11,7 @@ from pathlib import Path
 
 from agent_helpers import wait_until
 from env_helpers import start
-from ipexctl.node.run.checkpoint_exchange import CheckpointExchange
+from ipexctl.node.run.supervisor.checkpoint_exchange import CheckpointExchange
 
 TOKEN = "0123456789abcdef" * 4
 

@@ -263,7 +263,7 @@ NOT_IMPORTED = ("run.sitecustomize",)
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_every_module_can_be_imported(python: str, folder: str) -> None:
     directory = Path(ipexctl.node.__file__).parent
-    paths = [*(directory / "common").glob("*.py"), *(directory / folder).glob("*.py"), *directory.glob(f"{folder}.py")]
+    paths = [*(directory / "common").glob("*.py"), *(directory / folder).rglob("*.py"), *directory.glob(f"{folder}.py")]
     names = [".".join(path.relative_to(directory).with_suffix("").parts) for path in paths]
     modules = [f"ipexctl.node.{name.replace('.__init__', '')}" for name in names if name not in NOT_IMPORTED]
     program = f"import sys; sys.path.insert(0, {agent_file(FOLDERS[folder])!r})\nimport {', '.join(modules)}"

@@ -28,7 +28,7 @@ from ipexctl.node.common.link import CHECKPOINT_EXCHANGE
 from ipexctl.node.files.checkpoint_files import CheckpointFiles
 from ipexctl.node.files.checkpoint_report import HostCopies
 from ipexctl.node.files.manifest import ManifestEntry
-from ipexctl.node.run.checkpoint_exchange import CheckpointExchange
+from ipexctl.node.run.supervisor.checkpoint_exchange import CheckpointExchange
 from message_data import missing
 
 pytest_plugins = ["run_fixtures"]

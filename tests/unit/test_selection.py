@@ -74,7 +74,7 @@ def test_shares_take_about_as_long_and_are_everything() -> None:
 
 def test_graph_of_the_checkout_has_ways_through_helpers_plugins_and_named_modules() -> None:
     imports = project_imports()
-    near = {file for file, far in distances(["ipexctl/node/run/supervisor.py"], imports).items() if not far}
+    near = {file for file, far in distances(["ipexctl/node/run/supervisor/__main__.py"], imports).items() if not far}
     assert "tests/process/test_run_lifecycle.py" in near, "it names the module, and starts it from a zip"
     fixtures = distances(["tests/unit/sync/sync_fixtures.py"], imports)
     assert fixtures["tests/process/test_sync_leases.py"] == 0

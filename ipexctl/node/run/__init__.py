@@ -1,1 +1,6 @@
-"""A run on its hosts: supervisor, rank wrapper, follower, stop, stack dump, snapshot."""
+"""A run on its hosts. Packages, in the order in which data flows:
+
+- `supervisor/` begins a run on node0.
+
+The modules beside them answer calls of the control machine: follow, list, stop, show, prune, notify.
+"""

@@ -154,7 +154,7 @@ class Rank:
 
     def end_job(self) -> None:
         """End a job that lost node0, which Slurm may keep running, if this rank is one of those that do that."""
-        from ipexctl.node.run import run_job  # few ranks lose their supervisor
+        from ipexctl.node.run.supervisor import run_job  # few ranks lose their supervisor
 
         if self.state.bond is Bond.LOST and run_job.ends_orphaned_job(self.plan, self.rank):
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

@@ -10,7 +10,7 @@ from ipexctl.node.common.processes import ProcessIdentity
 from ipexctl.node.common.records import Failure, RunStatus, Silence, SilentRank
 from ipexctl.node.run import messages, supervisor_machine
 from ipexctl.node.run import supervisor_state as m
-from ipexctl.node.run.launcher import launcher_kind_of
+from ipexctl.node.run.supervisor.launcher import launcher_kind_of
 from plan_helpers import small_plan
 
 EPOCH = 1_700_000_000.0

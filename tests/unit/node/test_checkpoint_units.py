@@ -14,7 +14,7 @@ from ipexctl.node.files.checkpoint_layout import find_checkpoints
 from ipexctl.node.files.checkpoint_report import HostCopies, KnownContent
 from ipexctl.node.files.checkpoint_units import ExchangePlan, plan_exchange
 from ipexctl.node.files.manifest import ManifestEntry
-from ipexctl.node.run.checkpoint_exchange import describe_exchange
+from ipexctl.node.run.supervisor.checkpoint_exchange import describe_exchange
 
 SHORT = {
     "M": "model.safetensors", "T": "training_args.bin", "O": "optimizer.pt", "S": "trainer_state.json",

@@ -45,25 +45,25 @@ from ipexctl.node.common.processes import has_exited
 from ipexctl.node.common.records import Detail, RunStatus, SilentRank, Untrained, describe_apart
 from ipexctl.node.run import messages, recorder, stack_dumps, supervisor_machine, verdict
 from ipexctl.node.run import supervisor_state as m
-from ipexctl.node.run.figures import RunFigures
-from ipexctl.node.run.host_calls import HostCalls, gone_ranks
 from ipexctl.node.run.job_end import is_step_cancelled
-from ipexctl.node.run.launcher import LaunchLog, launcher_kind_of, shell_environment, start_attempt
 from ipexctl.node.run.master_port import PortError, check_master_port
-from ipexctl.node.run.rank_connections import RankConnection, RankConnections
 from ipexctl.node.run.rank_profile import RankProfile
 from ipexctl.node.run.remote_shell import SHELL_FILE
-from ipexctl.node.run.run_job import RunJob
-from ipexctl.node.run.shell_connections import ShellConnections
 from ipexctl.node.run.step_windows import StepWindow
 from ipexctl.node.run.stored_status import StoredStatus, read_document
+from ipexctl.node.run.supervisor.figures import RunFigures
+from ipexctl.node.run.supervisor.host_calls import HostCalls, gone_ranks
+from ipexctl.node.run.supervisor.launcher import LaunchLog, launcher_kind_of, shell_environment, start_attempt
+from ipexctl.node.run.supervisor.rank_connections import RankConnection, RankConnections
+from ipexctl.node.run.supervisor.run_job import RunJob
+from ipexctl.node.run.supervisor.shell_connections import ShellConnections
 
 if TYPE_CHECKING:
     import socket
 
     from ipexctl.node.common.plan import HostPlan, Plan
-    from ipexctl.node.run.checkpoint_exchange import CheckpointExchange
-    from ipexctl.node.run.launcher import AttemptProcesses
+    from ipexctl.node.run.supervisor.checkpoint_exchange import CheckpointExchange
+    from ipexctl.node.run.supervisor.launcher import AttemptProcesses
 
 MINIMUM_TURN = 0.01
 """Shortest turn in seconds while output arrives, so that many small chunks are handled together."""
@@ -466,7 +466,9 @@ class SupervisorLoop:
 
     def begin_exchange(self, plan: Plan) -> CheckpointExchange:
         """Start the checkpoint exchange between the lowest ranks of the stores. All ranks wait for its end."""
-        from ipexctl.node.run.checkpoint_exchange import CheckpointExchange  # few runs need it, and its imports
+        from ipexctl.node.run.supervisor.checkpoint_exchange import (
+            CheckpointExchange,  # few runs need it, and its imports
+        )
 
         firsts = {plan.stores[host.name]: host for host in reversed(plan.hosts)}
         hosts = {host.ranks[0].rank: host.name for host in plan.hosts if host is firsts[plan.stores[host.name]]}
@@ -482,7 +484,7 @@ class SupervisorLoop:
 
     def watch_checkpoint(self, path: str) -> None:
         """Set `has_checkpoint` once there is one. Runs in its own thread, because the disk may be slow."""
-        from ipexctl.node.run.checkpoint_exchange import has_file
+        from ipexctl.node.run.supervisor.checkpoint_exchange import has_file
 
         while not self.has_checkpoint:
             self.has_checkpoint = has_file(path)

@@ -21,7 +21,7 @@ from ipexctl.node.run.supervisor_state import LauncherExited, WrapperExited
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
     from ipexctl.node.common.plan import Plan
-    from ipexctl.node.run.starter_connections import StarterConnections
+    from ipexctl.node.run.supervisor.starter_connections import StarterConnections
     from ipexctl.node.run.supervisor_state import Event
 
 

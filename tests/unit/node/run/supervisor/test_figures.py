@@ -20,13 +20,13 @@ from ipexctl.node.common.records import (
     read_status,
 )
 from ipexctl.node.run import stack_dumps
-from ipexctl.node.run.figures import MAX_MISMATCHES, RunFigures
 from ipexctl.node.run.host_notes import HostNotes
 from ipexctl.node.run.messages import Beat, Exit, Message, Mismatch
 from ipexctl.node.run.rank_notes import RankNotes
 from ipexctl.node.run.rates import HostRates
 from ipexctl.node.run.recorder import Recorder
 from ipexctl.node.run.step_windows import StepWindow
+from ipexctl.node.run.supervisor.figures import MAX_MISMATCHES, RunFigures
 from ipexctl.node.run.supervisor_state import Moment
 from plan_helpers import small_plan
 

@@ -25,8 +25,8 @@ from ipexctl.node.common.job import Listen, Start, jobs_of
 from ipexctl.node.common.json_records import as_object, decode, parse_json
 from ipexctl.node.common.processes import allow_many_files
 from ipexctl.node.run.daemonize import daemonize
-from ipexctl.node.run.loop import SupervisorLoop
-from ipexctl.node.run.run_job import is_in_job
+from ipexctl.node.run.supervisor.loop import SupervisorLoop
+from ipexctl.node.run.supervisor.run_job import is_in_job
 
 if TYPE_CHECKING:
     from io import BufferedReader
