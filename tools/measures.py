@@ -689,7 +689,11 @@ def unknown_parameters(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 # Transports and launchers
 
-_TRANSPORTS = ("ipexctl/transports.py", "ipexctl/node/run/supervisor/launcher.py")
+_TRANSPORTS = (
+    "ipexctl/transports.py",
+    "ipexctl/node/run/supervisor/launcher.py",
+    "ipexctl/node/run/decisions/launcher_kind.py",
+)
 """The rooms of transports and launchers: on the control machine, and on node0."""
 _SLURM = (
     *_TRANSPORTS,
@@ -702,7 +706,7 @@ _SLURM = (
     "ipexctl/node/common/batch_job.py",
     "ipexctl/node/common/job_words.py",
     "ipexctl/node/common/queue_files.py",
-    "ipexctl/node/run/job_end.py",
+    "ipexctl/node/run/decisions/job_end.py",
     "ipexctl/node/run/supervisor/run_job.py",
     "ipexctl/hosts/allocation.py",
     "ipexctl/hosts/allocation.py",

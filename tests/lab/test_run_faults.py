@@ -28,8 +28,8 @@ PROVEN_ELSEWHERE = {
     "the call gets SIGINT": "test_run.py; to the run it is as if it is stopped from elsewhere",
     "a wrapper is told to end": "process/test_supervisor.py",
     "node0's disk is full for a while": "process/test_supervisor.py, and here as a rank raises",
-    "node0 is cut off": "unit/node/test_verdict.py: the verdict; process/test_rank.py: ranks that lose it; "
-    "test_run_followed.py: the call. A round waits for a minute",
+    "node0 is cut off": "unit/node/run/decisions/test_verdict.py: the verdict; process/test_rank.py: ranks that "
+    "lose it; test_run_followed.py: the call. A round waits for a minute",
     "a rank exits 3": "test_run.py, with 7, and its report is that of a rank that raises",
     "a rank raises and doesn't end": "process/test_stack_dumps.py; it then ends as a rank that raises",
     "all hang, and it is stopped": "test_why.py and process/test_run_lifecycle.py",

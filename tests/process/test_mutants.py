@@ -88,7 +88,9 @@ def test_fixed_mutants_apply_and_name_tests_that_exist() -> None:
         assert mutant.apply((ROOT / mutant.file).read_text()) is not None, f"write the new text to {FILE}: {mutant}"
         file, _, function = mutant.test.partition("::")
         assert f"\ndef {function}(" in (ROOT / file).read_text(), f"name another test in {FILE}: {mutant}"
-    assert {mutant.file for mutant in read_fixed("node/run/verdict")} == {"ipexctl/node/run/verdict.py"}
+    assert {mutant.file for mutant in read_fixed("node/run/decisions/verdict")} == {
+        "ipexctl/node/run/decisions/verdict.py"
+    }
     assert read_fixed("node/ru") == []
 
 

@@ -66,7 +66,7 @@ def package_of_calls(directory: Path) -> Iterator[None]:
 BREAKS: Final = (
     Break(
         "stop is never sent",
-        "run/verdict.py",
+        "run/decisions/verdict.py",
         'turn.send(peer.rank, "stop")',
         "pass",
         r"had SIGTERM (5|6|7)\.\d+ s after the end|had SIGTERM None",
@@ -82,7 +82,7 @@ BREAKS: Final = (
     ),
     Break(
         "stop is ignored by the supervisor",
-        "run/supervisor_machine.py",
+        "run/decisions/supervisor_machine.py",
         "verdict.stop(turn, 128 + event.signal)",
         "pass",
         r"'stop', .* ended with 1: .* has not ended yet",
@@ -98,7 +98,7 @@ BREAKS: Final = (
     ),
     Break(
         "the exit code of the first failure is lost",
-        "run/verdict.py",
+        "run/decisions/verdict.py",
         "code = exit_code_of(first)",
         "code = 1",
         r"the call ended with 1 and not 3",
@@ -106,7 +106,7 @@ BREAKS: Final = (
     ),
     Break(
         "the other ranks are not ended",
-        "run/verdict.py",
+        "run/decisions/verdict.py",
         "    for peer in turn.ranks:\n        stop_rank(turn, peer)\n",
         "",
         r"there are still|had SIGTERM (5|6|7)\.\d+ s after the end|had SIGTERM None",
@@ -114,7 +114,7 @@ BREAKS: Final = (
     ),
     Break(
         "a restart too many",
-        "run/verdict.py",
+        "run/decisions/verdict.py",
         "state.restarts_left <= 0",
         "state.restarts_left < 0",
         r"'not-begun'|restarted \d+ times|ended with 0",
@@ -146,7 +146,7 @@ BREAKS: Final = (
     ),
     Break(
         "the status is never final",
-        "run/supervisor_machine.py",
+        "run/decisions/supervisor_machine.py",
         "turn.set_status(state=ending.state)",
         "turn.set_status(exit_code=None)",
         r"\('lost', '', None, None\)",
@@ -178,7 +178,7 @@ BREAKS: Final = (
     ),
     Break(
         "a lost node is not noticed",
-        "run/supervisor_machine.py",
+        "run/decisions/supervisor_machine.py",
         "        lost.append(peer.rank)\n",
         "        pass\n",
         r"there are still",

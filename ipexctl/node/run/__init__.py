@@ -1,6 +1,7 @@
 """A run on its hosts. Packages, in the order in which data flows:
 
 - `supervisor/` begins a run on node0.
+- `decisions/` says what it does next, and why the run ended. Pure.
 
 The modules beside them answer calls of the control machine: follow, list, stop, show, prune, notify.
 """

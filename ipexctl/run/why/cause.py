@@ -20,8 +20,8 @@ from ipexctl.known_errors.error_table import known_errors
 from ipexctl.known_errors.match import Cause, PatternMatch, RankOutput, bare, cause_of, explain_exception, shorten_text
 from ipexctl.node.common.files import format_size
 from ipexctl.node.common.records import Failure, FullDisk, OutOfMemory, RankStatus, as_dict
+from ipexctl.node.run.decisions.verdict import format_limit
 from ipexctl.node.run.run_snapshot import FEW_LINES
-from ipexctl.node.run.verdict import format_limit
 from ipexctl.run.hang import Hang, explain_hang
 from ipexctl.run.ranks import describe_ranks, fold_ranks
 from ipexctl.run.why.run_snapshot import RunSnapshot

@@ -19,7 +19,7 @@ from ipexctl.known_errors.match import Cause, RankOutput, bare, cause_of, shorte
 from ipexctl.node.common.fix import Fix, parts_of
 from ipexctl.node.common.job_words import describe_run_end
 from ipexctl.node.common.records import Failure, LostOutput, RankStatus, SilentRank, Throughput, describe_apart
-from ipexctl.node.run.verdict import describe_exit, signal_name
+from ipexctl.node.run.decisions.verdict import describe_exit, signal_name
 from ipexctl.run.hang import Hang, describe_silent
 from ipexctl.run.ranks import describe_ranks, name_ranks
 from ipexctl.run.stack_dump import RankStacks, place_lines

@@ -47,7 +47,7 @@ from ipexctl.node.env.environments import (
 from ipexctl.node.env.unpacked import UnpackedRequest
 from ipexctl.node.env.verify import VerifyRequest
 from ipexctl.node.env.verify_steps import IMPORT
-from ipexctl.node.run.verdict import signal_name
+from ipexctl.node.run.decisions.verdict import signal_name
 from ipexctl.remote.caller import identify_caller, removal_request
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.node_call import call

@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ipexctl.node.common.records import KEEPS_STORE
-from ipexctl.node.run.verdict import signal_name
+from ipexctl.node.run.decisions.verdict import signal_name
 from ipexctl.text import format_count, printable, readable
 from ipexctl.ui.run.end_of_run import duration, format_state_counts, moved_text, slow_text, throughput_forms
 from ipexctl.ui.run.figures import sparkline

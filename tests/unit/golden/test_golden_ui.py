@@ -13,7 +13,7 @@ from ipexctl.errors import Refusal
 from ipexctl.extras.lab.lab_command import condition_text
 from ipexctl.extras.lab.lab_record import labs_to_remove
 from ipexctl.node.common.records import Failure, RankFigures, RankStatus, RunStatus, TrainingGroup, Untrained
-from ipexctl.node.run.verdict import describe_exit
+from ipexctl.node.run.decisions.verdict import describe_exit
 from ipexctl.run.ranks import parse_ranks
 from ipexctl.stack.install_context import InstallReport
 from ipexctl.ui.run.end_of_run import end_lines

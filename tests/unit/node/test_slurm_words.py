@@ -24,7 +24,7 @@ from ipexctl.node.common.slurm import (
     seconds_left,
     variables_of_job,
 )
-from ipexctl.node.run.job_end import is_step_cancelled
+from ipexctl.node.run.decisions.job_end import is_step_cancelled
 
 
 def test_a_job_is_read_by_its_fields() -> None:

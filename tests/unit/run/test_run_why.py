@@ -22,8 +22,8 @@ from ipexctl.known_errors.match import RankOutput
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.frames import Chunk
 from ipexctl.node.common.records import DETAIL_MARK, Detail
+from ipexctl.node.run.decisions.supervisor_state import LauncherExited, StartFailed
 from ipexctl.node.run.run_snapshot import plan_of
-from ipexctl.node.run.supervisor_state import LauncherExited, StartFailed
 from ipexctl.run.stack_dump import Dump, Process, RankStacks, StackFrame, Thread
 from ipexctl.run.why.diagnosis import LINES, Diagnosis, diagnose
 from ipexctl.run.why.run_snapshot import RunSnapshot, read_snapshot, with_copied_output

@@ -23,8 +23,8 @@ from ipexctl.node.run.step_windows import RankThroughput, StepWindow, run_throug
 
 if TYPE_CHECKING:
     from ipexctl.node.common.plan import Plan
+    from ipexctl.node.run.decisions.supervisor_state import Moment, RankState
     from ipexctl.node.run.recorder import OutputFile, WindowFiles
-    from ipexctl.node.run.supervisor_state import Moment, RankState
 
 MAX_MISMATCHES = 64
 

@@ -16,7 +16,7 @@ from ipexctl.node.common.liveness import RESERVED_FILE
 from ipexctl.node.common.processes import end_with_parent
 
 if TYPE_CHECKING:
-    from ipexctl.node.run.supervisor_state import WrapperProcess
+    from ipexctl.node.run.decisions.supervisor_state import WrapperProcess
 
 _MAX_REASON = 300
 _KEPT = 4096

@@ -9,40 +9,21 @@ import contextlib
 import os
 import signal
 import subprocess
-from typing import TYPE_CHECKING, Mapping, NamedTuple, Protocol, Sequence
+from typing import TYPE_CHECKING, Mapping, Protocol, Sequence
 
 from ipexctl.node.common.environ import account_variables, set_variables, source_setup
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.processes import end_with_parent, kill_sessions
 from ipexctl.node.common.slurm import environment_of_srun, variables_of_job
+from ipexctl.node.run.decisions.launcher_kind import LauncherKind
+from ipexctl.node.run.decisions.supervisor_state import LauncherExited, WrapperExited
 from ipexctl.node.run.rank_wrappers import RankWrappers, minimal_environment
-from ipexctl.node.run.supervisor_state import LauncherExited, WrapperExited
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
     from ipexctl.node.common.plan import Plan
+    from ipexctl.node.run.decisions.supervisor_state import Event
     from ipexctl.node.run.supervisor.starter_connections import StarterConnections
-    from ipexctl.node.run.supervisor_state import Event
-
-
-class LauncherKind(NamedTuple):
-    """Words for the launcher in messages and records."""
-
-    name: str
-    """mpirun or srun; empty if ipexctl starts the ranks."""
-    program: str
-    """Subject of a sentence: mpirun, srun, or the rank."""
-    failure: str
-    """`Detail.kind` of a launcher that can't be started."""
-    fix: str
-    in_job: bool
-    """True in a Slurm job: the launcher then needs the job's variables, and the run ends with the job."""
-    is_hydra: bool = False
-    """True for Intel MPI and MPICH, whose SIGTERM may be endless (`supervisor_machine.py: end_launcher`)."""
-
-    @property
-    def is_direct(self) -> bool:
-        return not self.name
 
 
 def launcher_kind_of(plan: Plan) -> LauncherKind:

@@ -14,8 +14,8 @@ from ipexctl.node.common.frames import MAX_FRAME, SUFFIXES, Chunk, FrameError, d
 from ipexctl.node.common.link import RANKS, ConnectionBroken, Link, Pollable, message
 from ipexctl.node.common.listener import Listener
 from ipexctl.node.run import messages
+from ipexctl.node.run.decisions.supervisor_state import Disconnected, OutputRefused
 from ipexctl.node.run.supervisor.starter_connections import StarterConnections, StarterOwner
-from ipexctl.node.run.supervisor_state import Disconnected, OutputRefused
 
 if TYPE_CHECKING:
     import socket

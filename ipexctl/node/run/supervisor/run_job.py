@@ -12,8 +12,8 @@ from ipexctl.node.common.clock import wait_until
 from ipexctl.node.common.files import remove_file, write_atomically, write_json_atomically
 from ipexctl.node.common.limits import ORPHANED_JOB
 from ipexctl.node.common.queue_files import NO_KILL_FILE, OUTCOME_FILE, REQUEUE_FILE, SECRETS_FILE, WAITS_FILE
-from ipexctl.node.run.job_end import orphan_state
-from ipexctl.node.run.supervisor_state import JobState, TimeLeft
+from ipexctl.node.run.decisions.job_end import orphan_state
+from ipexctl.node.run.decisions.supervisor_state import JobState, TimeLeft
 
 if TYPE_CHECKING:
     import subprocess

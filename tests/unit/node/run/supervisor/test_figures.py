@@ -20,6 +20,7 @@ from ipexctl.node.common.records import (
     read_status,
 )
 from ipexctl.node.run import stack_dumps
+from ipexctl.node.run.decisions.supervisor_state import Moment
 from ipexctl.node.run.host_notes import HostNotes
 from ipexctl.node.run.messages import Beat, Exit, Message, Mismatch
 from ipexctl.node.run.rank_notes import RankNotes
@@ -27,7 +28,6 @@ from ipexctl.node.run.rates import HostRates
 from ipexctl.node.run.recorder import Recorder
 from ipexctl.node.run.step_windows import StepWindow
 from ipexctl.node.run.supervisor.figures import MAX_MISMATCHES, RunFigures
-from ipexctl.node.run.supervisor_state import Moment
 from plan_helpers import small_plan
 
 NOW = Moment(5.0, 1000.0)

@@ -11,9 +11,9 @@ from slurm_shown import shown
 from agent_helpers import wait_until
 from ipexctl.node.common.batch_job import job_of
 from ipexctl.node.common.job_words import describe_job_end
+from ipexctl.node.run.decisions.supervisor_state import TimeLeft
 from ipexctl.node.run.supervisor import run_job
 from ipexctl.node.run.supervisor.run_job import ANSWER, RunJob, end_orphaned_job, ends_orphaned_job
-from ipexctl.node.run.supervisor_state import TimeLeft
 from message_data import missing
 from plan_helpers import small_plan
 

@@ -24,13 +24,14 @@ from ipexctl.node.common.limits import (
     WRAPPER_ASK,
 )
 from ipexctl.node.common.records import FINAL, Detail, LauncherStatus, Silence, split_details
-from ipexctl.node.run import direct_start, job_end, messages, next_hosts, profile_request, verdict
-from ipexctl.node.run import supervisor_state as m
-from ipexctl.node.run.job_end import RunEnd
+from ipexctl.node.run import messages
+from ipexctl.node.run.decisions import direct_start, job_end, next_hosts, profile_request, verdict
+from ipexctl.node.run.decisions import supervisor_state as m
+from ipexctl.node.run.decisions.job_end import RunEnd
 from ipexctl.node.run.rank_profile import RankProfile, StepCount
 
 if TYPE_CHECKING:
-    from ipexctl.node.run.supervisor_state import (
+    from ipexctl.node.run.decisions.supervisor_state import (
         Action,
         Event,
         LauncherState,

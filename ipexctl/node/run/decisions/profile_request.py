@@ -10,12 +10,12 @@ import math
 from typing import TYPE_CHECKING, Collection, Mapping
 
 from ipexctl.node.common.limits import DUMP_REPLIES, PROFILE_LEAD, PROFILE_STEPS
-from ipexctl.node.run import supervisor_state as m
+from ipexctl.node.run.decisions import supervisor_state as m
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
+    from ipexctl.node.run.decisions.supervisor_state import PendingProfile, ProfileAsked, RankState, Transition
     from ipexctl.node.run.rank_profile import RankProfile, StepCount
-    from ipexctl.node.run.supervisor_state import PendingProfile, ProfileAsked, RankState, Transition
 
 SILENT = f"its wrapper process didn't answer within {DUMP_REPLIES:g} s"
 LEAST_LEAD = 2

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Mapping
 
 from ipexctl.node.common.limits import LAST_MESSAGES, RANK_SILENCE, STARTER_CALL, STARTER_RECONNECT
 from ipexctl.node.common.records import Detail, split_details
-from ipexctl.node.run import next_hosts, verdict
-from ipexctl.node.run import supervisor_state as m
+from ipexctl.node.run.decisions import next_hosts, verdict
+from ipexctl.node.run.decisions import supervisor_state as m
 
 if TYPE_CHECKING:
-    from ipexctl.node.run.supervisor_state import LauncherState, RankState, SupervisorState, Transition
+    from ipexctl.node.run.decisions.supervisor_state import LauncherState, RankState, SupervisorState, Transition
 
 
 def on_starter_connected(turn: Transition, event: m.StarterConnected) -> None:

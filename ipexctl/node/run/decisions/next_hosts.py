@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Collection, Sequence
 from ipexctl.node.common.limits import HOST_ANSWER, LOST_HOST_ANSWER
 from ipexctl.node.common.plan import choose_hosts, for_hosts
 from ipexctl.node.common.records import Detail, Failure
-from ipexctl.node.run import supervisor_state as m
-from ipexctl.node.run import verdict
+from ipexctl.node.run.decisions import supervisor_state as m
+from ipexctl.node.run.decisions import verdict
 
 if TYPE_CHECKING:
-    from ipexctl.node.run.supervisor_state import HostSearch, SupervisorState, Transition
+    from ipexctl.node.run.decisions.supervisor_state import HostSearch, SupervisorState, Transition
 
 _FOLLOWS_FROM_LOSS = ("exit", "stuck", "mpirun", "not-begun", "checkpoint")
 """Kinds of failure that may show before it is noticed that a host is gone."""

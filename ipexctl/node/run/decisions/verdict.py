@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Collection, Literal, Mapping, NamedTuple, Sequ
 
 from ipexctl.node.common.limits import RANKS_BEGIN
 from ipexctl.node.common.records import Attempt, Detail, Failure, OutOfMemory, State
-from ipexctl.node.run.supervisor_state import (
+from ipexctl.node.run.decisions.supervisor_state import (
     AddNote,
     EndExchange,
     Ending,

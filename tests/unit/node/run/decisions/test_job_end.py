@@ -9,7 +9,7 @@ from slurm_shown import shown
 
 from ipexctl.node.common.records import Attempt, Detail, Failure
 from ipexctl.node.common.slurm import seconds_left
-from ipexctl.node.run.job_end import (
+from ipexctl.node.run.decisions.job_end import (
     MOST_LOSSES,
     JobLimit,
     RunEnd,

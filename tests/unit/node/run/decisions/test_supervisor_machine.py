@@ -21,9 +21,10 @@ from ipexctl.node.common.limits import (
     TERM_GRACE,
 )
 from ipexctl.node.common.records import Detail, NanLoss, SilentRank
-from ipexctl.node.run import messages, supervisor_machine
-from ipexctl.node.run import supervisor_state as m
-from ipexctl.node.run.verdict import AT_ONCE, SIGNAL_TIME
+from ipexctl.node.run import messages
+from ipexctl.node.run.decisions import supervisor_machine
+from ipexctl.node.run.decisions import supervisor_state as m
+from ipexctl.node.run.decisions.verdict import AT_ONCE, SIGNAL_TIME
 from message_data import missing
 
 SENT = m.RankSent

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Union
 
 from ipexctl.node.common.limits import RANK_SILENCE, RANKS_BEGIN
 from ipexctl.node.common.records import RankFigures, RankStatus, RunStatus, State
-from ipexctl.node.run.job_end import JobLimit
+from ipexctl.node.run.decisions.job_end import JobLimit
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from ipexctl.node.common.job import Master, Start
     from ipexctl.node.common.plan import Plan
     from ipexctl.node.common.records import Detail, NanLoss, SilentRank
+    from ipexctl.node.run.decisions.launcher_kind import LauncherKind
     from ipexctl.node.run.messages import Exit, Message, Raised
     from ipexctl.node.run.rank_profile import StepCount
-    from ipexctl.node.run.supervisor.launcher import LauncherKind
 
 
 class Moment(NamedTuple):

@@ -10,9 +10,10 @@ from supervised_run import Supervised, closed_by_peer, exit_of
 
 from ipexctl.node.common.limits import HOST_ANSWER, LOST_HOST_ANSWER, RANK_SILENCE, RANKS_BEGIN
 from ipexctl.node.common.plan import LaunchFile
-from ipexctl.node.run import messages, supervisor_machine
-from ipexctl.node.run import supervisor_state as m
-from ipexctl.node.run.next_hosts import ASK_INTERVAL, MISSING_AFTER
+from ipexctl.node.run import messages
+from ipexctl.node.run.decisions import supervisor_machine
+from ipexctl.node.run.decisions import supervisor_state as m
+from ipexctl.node.run.decisions.next_hosts import ASK_INTERVAL, MISSING_AFTER
 from message_data import missing
 
 SSH = (LaunchFile("ssh.sh", 0o700, ""),)
