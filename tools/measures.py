@@ -603,7 +603,7 @@ _OF_CLOCKS: dict[str, str] = {
     "node/common/clock.py": "the one place for all others",
     "node/run/supervisor/loop.py": "the loop of the supervisor",
     "node/run/rank.py": "the loop of a rank wrapper",
-    "node/run/host_starter.py": "the loop of a host starter",
+    "node/run/host_starter/__main__.py": "the loop of a host starter",
     "node/run/follow.py": "the loop of a call that follows a run",
     "node/network/speed.py": "measures speeds: a duration is its result",
     "node/env/verify_rank.py": "measures collectives: a duration is its result",

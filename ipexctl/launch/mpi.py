@@ -1,9 +1,10 @@
 """Chooses the launcher, an mpirun of the environment, of the hosts or of the user, or none, and makes its line. Pure.
 
-Where mpirun on node0 would call ssh, it calls a script: the host's starter runs its line (`node/run/remote_shell.py`).
-An mpirun must have the same path on all hosts, because node0 starts its daemons by that path. Wheels of several MPIs in
-one environment overwrite each other's programs: Intel's wins over MPICH's, and Open MPI's is used only if it is alone.
-mpirun gets a clean environment, because old variables of another launcher would mislead it.
+Where mpirun on node0 would call ssh, it calls a script: the host's starter runs its line
+(`node/run/host_starter/remote_shell.py`). An mpirun must have the same path on all hosts, because node0 starts its
+daemons by that path. Wheels of several MPIs in one environment overwrite each other's programs: Intel's wins over
+MPICH's, and Open MPI's is used only if it is alone. mpirun gets a clean environment, because old variables of another
+launcher would mislead it.
 """
 
 from __future__ import annotations
@@ -328,7 +329,13 @@ def launcher_files(context: LaunchContext, hosts: Sequence[HostPlan]) -> tuple[L
         asks = reaches_others or not (launcher.has_starters or context.alone)  # srun says of no wrapper that it is gone
         return (*result, LaunchFile("ssh.sh", 0o700, shell)) if asks and shell else tuple(result)
     if not context.alone:
-        words = (context.gathered.env.python, "-IS", f"{context.rundir}/agent.zip", "run.remote_shell", context.rundir)
+        words = (
+            context.gathered.env.python,
+            "-IS",
+            f"{context.rundir}/agent.zip",
+            "run.host_starter.remote_shell",
+            context.rundir,
+        )
         script = shell or _IN_PLACE_OF_SSH.format(command=shlex.join(words))
         # Open MPI's daemons look for it on every node.
         result.append(LaunchFile("ssh.sh", 0o700, script, is_everywhere=context.flavor == "openmpi"))

@@ -1,4 +1,5 @@
-"""Begins host starters (`node/run/host_starter.py`): with a run, and after a host's reboot by a call that follows."""
+"""Begins host starters (`node/run/host_starter/__main__.py`): with a run, and after a host's reboot by a call that
+follows."""
 
 from __future__ import annotations
 

@@ -36,7 +36,9 @@ def through(make: Callable[..., Run]) -> Callable[..., Run]:
         run.plan = {"has_starters": True, "stores": {"here": "here", "there": "here"}}
         run.listen()
         shell = run.rundir / "ssh.sh"
-        shell.write_text(f'#!/bin/sh\nexec {" ".join(run.program("run.remote_shell"))} {run.rundir} "$@"\n')
+        shell.write_text(
+            f'#!/bin/sh\nexec {" ".join(run.program("run.host_starter.remote_shell"))} {run.rundir} "$@"\n'
+        )
         shell.chmod(0o700)
         return run
 

@@ -72,7 +72,7 @@ class Start(NamedTuple):
 
 
 class HostStarterRequest(NamedTuple):
-    """Line that a host starter reads on stdin (`run/host_starter.py`)."""
+    """Line that a host starter reads on stdin (`run/host_starter/`)."""
 
     rundir: str
     host: str

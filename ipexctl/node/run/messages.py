@@ -16,7 +16,7 @@ profile         profile the command after this step
 remove-job      remove the job file
 release         all output has arrived: the rank wrapper may exit
 
-A host's starter (`host_starter.py`) connects in the same way; its hello names the host. It sends `STARTER_MESSAGES`,
+A host's starter (`host_starter/`) connects in the same way; its hello names the host. It sends `STARTER_MESSAGES`,
 and the supervisor sends it `ack` and the following, each with a proof (`link.py: OrderProof`):
 
 start           start the rank wrappers of the attempt

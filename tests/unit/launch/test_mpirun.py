@@ -160,7 +160,7 @@ def test_mpirun_reaches_hosts_through_their_starters() -> None:
     assert (found.has_starters, found.is_direct, found.shell) == (True, False, ())
     assert (script.mode, script.is_everywhere) == (0o700, False)
     run = f"'/scratch/my home/runs/{found.id}"
-    assert f"\nexec {ENV}/bin/python -IS {run}/agent.zip' run.remote_shell {run}' \"$@\"\n" in script.text
+    assert f"\nexec {ENV}/bin/python -IS {run}/agent.zip' run.host_starter.remote_shell {run}' \"$@\"\n" in script.text
     assert not plan(machine(SPR), n=2).has_starters
     over_srun = two(transport="srun", mpi="intel")
     assert (over_srun.has_starters, over_srun.shell) == (False, (f"{RUN}/ssh.sh",))

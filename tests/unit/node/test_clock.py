@@ -99,7 +99,7 @@ def test_a_setup_file_that_hangs_is_ended_and_named(tmp_path: Path, monkeypatch:
 
 _PROGRAM = """
 import os, sys
-from ipexctl.node.run.daemonize import daemonize
+from ipexctl.node.run.host_starter.daemonize import daemonize
 reply = daemonize("starter", sys.argv[1])
 if isinstance(reply, str):
     sys.exit(reply)

@@ -24,7 +24,7 @@ from ipexctl.node.common.files import write_atomically
 from ipexctl.node.common.job import Listen, Start, jobs_of
 from ipexctl.node.common.json_records import as_object, decode, parse_json
 from ipexctl.node.common.processes import allow_many_files
-from ipexctl.node.run.daemonize import daemonize
+from ipexctl.node.run.host_starter.daemonize import daemonize
 from ipexctl.node.run.supervisor.loop import SupervisorLoop
 from ipexctl.node.run.supervisor.run_job import is_in_job
 

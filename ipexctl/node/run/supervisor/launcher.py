@@ -17,7 +17,7 @@ from ipexctl.node.common.processes import end_with_parent, kill_sessions
 from ipexctl.node.common.slurm import environment_of_srun, variables_of_job
 from ipexctl.node.run.decisions.launcher_kind import LauncherKind
 from ipexctl.node.run.decisions.supervisor_state import LauncherExited, WrapperExited
-from ipexctl.node.run.rank_wrappers import RankWrappers, minimal_environment
+from ipexctl.node.run.host_starter.rank_wrappers import RankWrappers, minimal_environment
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json

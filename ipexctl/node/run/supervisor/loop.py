@@ -47,9 +47,9 @@ from ipexctl.node.run import messages, recorder, stack_dumps
 from ipexctl.node.run.decisions import supervisor_machine, verdict
 from ipexctl.node.run.decisions import supervisor_state as m
 from ipexctl.node.run.decisions.job_end import is_step_cancelled
+from ipexctl.node.run.host_starter.remote_shell import SHELL_FILE
 from ipexctl.node.run.master_port import PortError, check_master_port
 from ipexctl.node.run.rank_profile import RankProfile
-from ipexctl.node.run.remote_shell import SHELL_FILE
 from ipexctl.node.run.step_windows import StepWindow
 from ipexctl.node.run.stored_status import StoredStatus, read_document
 from ipexctl.node.run.supervisor.figures import RunFigures

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ipexctl.node.common.limits import OUTPUT_DRAIN, SUPERVISOR_REFUSED, SUPERVISOR_SILENCE, TERM_GRACE
-from ipexctl.node.run.host_starter_machine import (
+from ipexctl.node.run.host_starter.host_starter_machine import (
     EndShell,
     FindGoneWrappers,
     HostStarterState,

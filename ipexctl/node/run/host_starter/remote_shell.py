@@ -1,4 +1,4 @@
-"""Stands in for the ssh that mpirun on node0 calls: `AGENT run.remote_shell RUNDIR [-OPTION…] HOST LINE…`.
+"""Stands in for the ssh that mpirun on node0 calls: `AGENT run.host_starter.remote_shell RUNDIR [-OPTION…] HOST LINE…`.
 
 The supervisor passes LINE to the starter of HOST (`shell_connections.py`). This program prints the line's output and
 exits with its code.

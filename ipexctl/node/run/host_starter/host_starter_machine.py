@@ -1,4 +1,4 @@
-"""Decides what a host starter does. Pure; `host_starter.py` acts.
+"""Decides what a host starter does. Pure; `__main__.py` acts.
 
 An attempt, or a line of mpirun, is started once, even if the supervisor repeats its order. A starter that never reached
 its supervisor exits as soon as the port is closed. One that loses its supervisor, by the limits of a rank wrapper, ends
