@@ -602,7 +602,7 @@ def files_in_import_circles() -> list[str]:
 _OF_CLOCKS: dict[str, str] = {
     "node/common/clock.py": "the one place for all others",
     "node/run/supervisor/loop.py": "the loop of the supervisor",
-    "node/run/rank.py": "the loop of a rank wrapper",
+    "node/run/rank/__main__.py": "the loop of a rank wrapper",
     "node/run/host_starter/__main__.py": "the loop of a host starter",
     "node/run/follow.py": "the loop of a call that follows a run",
     "node/network/speed.py": "measures speeds: a duration is its result",
@@ -610,7 +610,7 @@ _OF_CLOCKS: dict[str, str] = {
     "node/env/verify_steps.py": "measures imports, in Pythons where it imports nothing of ours",
     "node/network/ports.py": "its source alone is given to a Python: it can import nothing of ours",
     "node/run/slow_rank.py": "measures processes during an interval, which is part of its result",
-    "node/run/rank_hooks.py": "runs alone in the Python of a rank",
+    "node/run/rank/rank_hooks.py": "runs alone in the Python of a rank",
 }
 """Modules of the agent whose work it is to look at the clock → why."""
 _CLOCK = ("time.time", "time.monotonic", "time.perf_counter", "time.sleep")
@@ -702,12 +702,13 @@ _SLURM = (
     "ipexctl/extras/lab/",  # makes one
     "ipexctl/launch/launchers/",  # one of the launchers whose lines it reads
     "ipexctl/launch/python_env.py",  # the variables of all launchers by which a script would take its rank
-    "ipexctl/node/run/rank_env.py",  # the same, by which a wrapper takes its rank
+    "ipexctl/node/run/rank/rank_env.py",  # the same, by which a wrapper takes its rank
     "ipexctl/node/common/batch_job.py",
     "ipexctl/node/common/job_words.py",
     "ipexctl/node/common/queue_files.py",
     "ipexctl/node/run/decisions/job_end.py",
     "ipexctl/node/run/supervisor/run_job.py",
+    "ipexctl/node/run/rank/orphaned_job.py",
     "ipexctl/hosts/allocation.py",
     "ipexctl/hosts/allocation.py",
     "ipexctl/remote/srun.py",
@@ -761,7 +762,7 @@ def modules_that_name_slurm() -> list[str]:
 
 _OF_RUN = re.compile(
     r"ipexctl/(spec|script_file|run/(registry|ps|wait|follow)|run/start/\w+|launch/(request|context|planner|mpi|rank_distribution)"
-    r"|api/runs?|commands/run_call|commands/launch_options|extras/slurm/submission|node/common/(asked|plan|job|records)|node/run/(notify|rank))\.py"
+    r"|api/runs?|commands/run_call|commands/launch_options|extras/slurm/submission|node/common/(asked|plan|job|records)|node/run/(notify|rank/__main__))\.py"
 )
 """What is asked, what the planner reads, what is decided, what starts it, and what came of it."""
 

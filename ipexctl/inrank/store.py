@@ -24,7 +24,7 @@ import time
 from typing import Any, Iterator, NamedTuple
 
 NAME = b"ipexctl-store"
-"""Name of the process while only its store is needed. `node/run/processes.py` reads it."""
+"""Name of the process while only its store is needed. `node/run/rank/processes.py` reads it."""
 LIMIT = 3600.0
 """Seconds to keep the store; STORE_KEPT in `node/common/limits.py`."""
 INTERVAL = 0.02

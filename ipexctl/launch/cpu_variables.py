@@ -239,7 +239,7 @@ def _instructions(context: LaunchContext) -> Iterator[Setting]:
 
 
 OLDEST_TORCH: Final = (2, 3)
-"""As in `node/run/rank_hooks.py`. Before, only IPEX has it."""
+"""As in `node/run/rank/rank_hooks.py`. Before, only IPEX has it."""
 
 
 def choose_fp32_math(gathered: Gathered, nodes: Sequence[NodeLayout]) -> Choice:

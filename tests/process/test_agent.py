@@ -255,7 +255,7 @@ def test_archive_with_wrong_hash_is_not_saved(home: Path, monkeypatch: pytest.Mo
 FOLDERS = {name: name for name in ("env", "files", "network", "srun_step", "trust_left", "uninstall")}
 FOLDERS["run"] = "run files"
 """Each folder, and the folders of the zip that it is sent in; a run with --checkpoint has those of `files` too."""
-NOT_IMPORTED = ("run.sitecustomize",)
+NOT_IMPORTED = ("run.rank.sitecustomize",)
 """It runs in a rank and changes the interpreter that imports it."""
 
 

@@ -18,8 +18,9 @@ import pytest
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.plan import RankPlan
 from ipexctl.node.common.processes import ProcessIdentity, is_caught, own_identity, read_stat
-from ipexctl.node.run import processes, slow_rank
-from ipexctl.node.run.processes import OpenmpFiles, bind_as_planned, signal_handlers
+from ipexctl.node.run import slow_rank
+from ipexctl.node.run.rank import processes
+from ipexctl.node.run.rank.processes import OpenmpFiles, bind_as_planned, signal_handlers
 from ipexctl.node.run.slow_rank import inspect_suspect
 from message_data import missing
 

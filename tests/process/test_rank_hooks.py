@@ -19,7 +19,7 @@ import pytest
 
 from agent_helpers import all_pythons, pyenv_pythons, wait_until
 from ipexctl.node.common.records import KEEPS_STORE
-from ipexctl.node.run.processes import read_wait_channel
+from ipexctl.node.run.rank.processes import read_wait_channel
 from ipexctl.remote.node_call import script_text
 from ipexctl.run.stack_dump import read_faulthandler
 from ipexctl.run.start.begin import HOOKS, in_rank_files

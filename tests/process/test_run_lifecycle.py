@@ -222,10 +222,10 @@ def test_first_run_saves_the_agent_with_bytecode(make: Callable[..., Run], tmp_p
         done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
         assert (done.returncode, done.stdout) == (111, ""), done.stderr
         assert missing(done.stderr, str(tmp_path / "missing")) == []
-    code = "import sys; sys.path.insert(0, sys.argv[1]); import ipexctl.node.run.rank as rank; print(rank.__file__)"
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import ipexctl.node.run.rank.__main__ as m; print(m.__file__)"
     argv = [sys.executable, "-I", "-c", code, str(saved)]
     imported = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
-    assert imported.stdout == f"{saved}/ipexctl/node/run/rank.pyc\n"
+    assert imported.stdout == f"{saved}/ipexctl/node/run/rank/__main__.pyc\n"
 
 
 OF_ITS_OWN_SESSION = """

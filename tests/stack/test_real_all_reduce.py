@@ -52,8 +52,8 @@ def on_one_host(training: Training, ranks: int, script: str, mode: str = "backen
     packed = io.BytesIO()
     run, package = (Path(inrank.__file__).parents[depth] for depth in (1, 0))
     with tarfile.open(fileobj=packed, mode="w") as archive:
-        archive.add(run / "node/run/sitecustomize.py", "shim/sitecustomize.py")
-        archive.add(run / "node/run/rank_hooks.py", "shim/ipexctl_shim.py")
+        archive.add(run / "node/run/rank/sitecustomize.py", "shim/sitecustomize.py")
+        archive.add(run / "node/run/rank/rank_hooks.py", "shim/ipexctl_shim.py")
         archive.add(package, "shim/ipexctl_inrank")
         archive.add(ALL_REDUCE_CASES, ALL_REDUCE_CASES.name)
     host, unpack = (

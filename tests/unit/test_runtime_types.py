@@ -26,7 +26,7 @@ MODULES = sorted(
     for module in pkgutil.walk_packages(ipexctl.__path__, "ipexctl.")
     if not module.name.startswith("ipexctl.inrank.")  # which imports torch, and decodes no records
 )
-PROGRAMS = {"ipexctl.__main__", "ipexctl.node.__main__", "ipexctl.node.run.sitecustomize"}
+PROGRAMS = {"ipexctl.__main__", "ipexctl.node.__main__", "ipexctl.node.run.rank.sitecustomize"}
 """Which do something when they are imported."""
 
 

@@ -74,8 +74,8 @@ def _shim(directory: Path) -> Path:
     if not directory.exists():
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(SOURCE / "inrank", directory / "ipexctl_inrank", ignore=ignored)
-        shutil.copy(SOURCE / "node/run/sitecustomize.py", directory)
-        shutil.copy(SOURCE / "node/run/rank_hooks.py", directory / "ipexctl_shim.py")
+        shutil.copy(SOURCE / "node/run/rank/sitecustomize.py", directory)
+        shutil.copy(SOURCE / "node/run/rank/rank_hooks.py", directory / "ipexctl_shim.py")
     return directory
 
 

@@ -74,7 +74,7 @@ BREAKS: Final = (
     ),
     Break(
         "stop is ignored by ranks",
-        "run/rank_machine.py",
+        "run/rank/rank_machine.py",
         'if t == "stop":\n            return self._stop(now)',
         'if t == "stop":\n            return self, ()',
         r"had SIGTERM (5|6|7)\.\d+ s after the end|had SIGTERM None",
@@ -90,7 +90,7 @@ BREAKS: Final = (
     ),
     Break(
         "the death of a rank is not noticed",
-        "run/rank_machine.py",
+        "run/rank/rank_machine.py",
         "(*read, *ended)",
         "read",
         r"there are still|\('failed', 'lost'",
@@ -122,7 +122,7 @@ BREAKS: Final = (
     ),
     Break(
         "lines are dropped at a reconnect",
-        "run/rank.py",
+        "run/rank/__main__.py",
         "        self.rewind_output(welcome)\n",
         "        for stream in self.streams:\n            stream.buffer.acknowledge(stream.buffer.end)\n",
         r"lost \d+ bytes|bytes printed",
@@ -138,7 +138,7 @@ BREAKS: Final = (
     ),
     Break(
         "secrets are kept",
-        "run/rank.py",
+        "run/rank/__main__.py",
         'elif kind == "remove-job":\n            remove_file(self.path)',
         'elif kind == "remove-job":\n            pass',
         r"secrets are left",
@@ -162,7 +162,7 @@ BREAKS: Final = (
     ),
     Break(
         "SIGTERM is not forwarded to the script",
-        "run/rank_machine.py",
+        "run/rank/rank_machine.py",
         "_replace(kill_at=now + TERM_GRACE), (Act.TERMINATE,)",
         "_replace(kill_at=now + TERM_GRACE), ()",
         r"had SIGTERM None",
@@ -170,7 +170,7 @@ BREAKS: Final = (
     ),
     Break(
         "a rank that ignores SIGTERM is not killed",
-        "run/rank_machine.py",
+        "run/rank/rank_machine.py",
         "_replace(kill_at=now + TERM_GRACE)",
         "_replace(kill_at=now + 3600)",
         r"did not kill it",

@@ -43,7 +43,7 @@ from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.starters import begin_starter, unpack_line
 from ipexctl.run.stop import stop
 
-HOOKS: Final = {"shim/sitecustomize.py": "run.sitecustomize", "shim/ipexctl_shim.py": "run.rank_hooks"}
+HOOKS: Final = {"shim/sitecustomize.py": "run.rank.sitecustomize", "shim/ipexctl_shim.py": "run.rank.rank_hooks"}
 """Files that every Python of a rank imports, in a directory of their own."""
 IN_RANK: Final = "shim/ipexctl_inrank"
 """Where the hooks find the package `inrank/`, which they import under this name."""

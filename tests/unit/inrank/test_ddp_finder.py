@@ -9,7 +9,7 @@ import pytest
 
 import ipexctl
 
-RUN = Path(ipexctl.__file__).parent / "node" / "run"
+RUN = Path(ipexctl.__file__).parent / "node/run/rank"
 DDP = """\
 class DistributedDataParallel:
     "A model."

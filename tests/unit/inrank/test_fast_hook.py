@@ -44,7 +44,7 @@ def test_a_script_runs_as_it_is_where_torch_cannot(
     shim = tmp_path / "shim"
     shutil.copytree(PACKAGE / "inrank", shim / "ipexctl_inrank")
     for name, there in (("sitecustomize.py", "sitecustomize.py"), ("rank_hooks.py", "ipexctl_shim.py")):
-        shutil.copy(PACKAGE / "node/run" / name, shim / there)
+        shutil.copy(PACKAGE / "node/run/rank" / name, shim / there)
     environ = {"PYTHONPATH": f"{shim}:{tmp_path}", "RANK": "0", **variables}
     argv = [sys.executable, "-c", SCRIPT]
     done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=True, timeout=30)

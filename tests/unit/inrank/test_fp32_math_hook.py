@@ -11,7 +11,7 @@ import pytest
 
 import ipexctl
 
-HOOKS = Path(ipexctl.__file__).parent / "node/run"
+HOOKS = Path(ipexctl.__file__).parent / "node/run/rank"
 TORCH = """\
 from types import SimpleNamespace as Object
 import sys

@@ -98,8 +98,8 @@ def site(tmp_path: Path) -> Path:
         (tmp_path / name).write_text(text)
     shim = tmp_path / "shim"
     shutil.copytree(PACKAGE / "inrank", shim / "ipexctl_inrank", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(PACKAGE / "node/run/sitecustomize.py", shim)
-    shutil.copy(PACKAGE / "node/run/rank_hooks.py", shim / "ipexctl_shim.py")
+    shutil.copy(PACKAGE / "node/run/rank/sitecustomize.py", shim)
+    shutil.copy(PACKAGE / "node/run/rank/rank_hooks.py", shim / "ipexctl_shim.py")
     return tmp_path
 
 

@@ -19,7 +19,7 @@ import pytest
 from ipexctl.inrank import store
 from ipexctl.node.common.limits import STORE_KEPT
 from ipexctl.node.common.records import KEEPS_STORE
-from ipexctl.node.run.processes import read_wait_channel
+from ipexctl.node.run.rank.processes import read_wait_channel
 
 CLIENT = "import socket, sys; sock = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); input()"
 

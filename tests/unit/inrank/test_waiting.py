@@ -15,7 +15,7 @@ import pytest
 
 from ipexctl.inrank.segment import COPIED, HEADER, NAME, SUMMED, WRITTEN, Segment, create_memfd
 from ipexctl.inrank.waiting import MASK, Peer, Waiter, awaited_key, is_alive, read_state
-from ipexctl.node.run.process_stacks import awaited_rank
+from ipexctl.node.run.rank.process_stacks import awaited_rank
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the order of stores is that of x86-64")
 

@@ -21,7 +21,7 @@ from ipexctl.node.common.job import Start, read_job
 from ipexctl.node.common.json_records import decode
 from ipexctl.node.common.plan import Choice, OtherRun, Plan, read_plan
 from ipexctl.node.common.records import RankStatus, RunStatus
-from ipexctl.node.run import rank_hooks
+from ipexctl.node.run.rank import rank_hooks
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, SessionPool
 from ipexctl.remote.fanout import fan_out

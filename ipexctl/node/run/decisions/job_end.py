@@ -106,21 +106,6 @@ def _losses(attempts: tuple[Attempt, ...]) -> int:
     return count
 
 
-def orphan_state(shown: str, restarts: int, membership: str | None) -> Literal["waits", "orphaned", "over"]:
-    """What a rank that lost its supervisor should do, if Slurm keeps the job when it loses a node. Pure.
-
-    `shown`: output of `show_job`, empty without an answer. `membership`: output of `show_own_node` for the script's
-    node, None without an answer. Slurm removes a node that is down from such a job; then nothing else ends the job
-    before its time limit. If the node still belongs to the job, maybe only this rank is cut off.
-    """
-    job = slurm.read_job(shown)
-    if job is None or (job.is_active and membership is None):
-        return "waits"
-    if not job.is_active or slurm.job_end_in(shown, restarts):
-        return "over"
-    return "waits" if membership else "orphaned"
-
-
 def decide_job_end(end: RunEnd, word: str, *, begins_again: bool) -> JobVerdict:
     verdict = JobVerdict(end.state, end.code, end.reason, end.first, word)
     if word and end.is_by_signal:

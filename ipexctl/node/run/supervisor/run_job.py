@@ -7,25 +7,16 @@ import os
 from typing import TYPE_CHECKING
 
 from ipexctl.node.common import slurm
-from ipexctl.node.common.answer import AgentError
-from ipexctl.node.common.clock import wait_until
-from ipexctl.node.common.files import remove_file, write_atomically, write_json_atomically
-from ipexctl.node.common.limits import ORPHANED_JOB
-from ipexctl.node.common.queue_files import NO_KILL_FILE, OUTCOME_FILE, REQUEUE_FILE, SECRETS_FILE, WAITS_FILE
-from ipexctl.node.run.decisions.job_end import orphan_state
+from ipexctl.node.common.files import remove_file, write_atomically
+from ipexctl.node.common.queue_files import REQUEUE_FILE, SECRETS_FILE, WAITS_FILE
 from ipexctl.node.run.decisions.supervisor_state import JobState, TimeLeft
 
 if TYPE_CHECKING:
     import subprocess
 
-    from ipexctl.node.common.plan import Plan
     from ipexctl.node.common.records import State
 
 ANSWER = 10.0
-
-ORPHAN_CHECK = 15.0
-_CALLERS = 3
-"""Hosts that query: more than one, because hosts may be lost with node0; not all, to spare the controller."""
 
 
 def is_in_job() -> bool:
@@ -82,32 +73,3 @@ class RunJob:
                 write_atomically(os.path.join(self._rundir, WAITS_FILE), b"", durable=False)
         else:
             remove_file(os.path.join(self._rundir, SECRETS_FILE))
-
-
-def ends_orphaned_job(plan: Plan, rank: int) -> bool:
-    is_caller = rank in (host.ranks[0].rank for host in plan.hosts[1 : 1 + _CALLERS])
-    return is_caller and is_in_job() and os.path.exists(os.path.join(plan.rundir, NO_KILL_FILE))
-
-
-def end_orphaned_job(rundir: str) -> None:
-    """Wait until it is known whether the job lost node0, and with it the job's script; if so, end or requeue it."""
-    wait_until(lambda: _settle_orphaned_job(rundir), ORPHANED_JOB, ORPHAN_CHECK)
-
-
-def _settle_orphaned_job(rundir: str) -> bool:
-    number, restarts, membership = slurm.own_job(), slurm.own_restarts(), None
-    shown = slurm.ask(slurm.show_job(number))
-    job = slurm.read_job(shown)
-    if job is not None:
-        with contextlib.suppress(AgentError):
-            membership = slurm.call(slurm.show_own_node(number, job.node)).strip()
-    state = orphan_state(shown, restarts, membership)
-    if state == "orphaned" and os.path.exists(os.path.join(rundir, REQUEUE_FILE)):
-        slurm.requeue_job(number, restarts)
-    elif state == "orphaned" and job is not None:
-        outcome = job._replace(state="NODE_FAIL")._asdict()  # Slurm will call it cancelled
-        with contextlib.suppress(OSError):
-            write_json_atomically(os.path.join(rundir, OUTCOME_FILE), outcome, durable=False)
-            remove_file(os.path.join(rundir, SECRETS_FILE))
-        slurm.ask(["scancel", number])
-    return state == "over"

@@ -15,9 +15,9 @@ from ipexctl.node.run.decisions.job_end import (
     RunEnd,
     decide_job_end,
     find_word,
-    orphan_state,
     should_requeue,
 )
+from ipexctl.node.run.rank.orphaned_job import orphan_state
 
 BY_SIGNAL = Failure(0, "node2", signal=15, kind="signal")
 RAISED = Failure(0, "node2", exit_code=1, kind="exit")

@@ -12,8 +12,9 @@ from agent_helpers import wait_until
 from ipexctl.node.common.batch_job import job_of
 from ipexctl.node.common.job_words import describe_job_end
 from ipexctl.node.run.decisions.supervisor_state import TimeLeft
-from ipexctl.node.run.supervisor import run_job
-from ipexctl.node.run.supervisor.run_job import ANSWER, RunJob, end_orphaned_job, ends_orphaned_job
+from ipexctl.node.run.rank import orphaned_job
+from ipexctl.node.run.rank.orphaned_job import end_orphaned_job, ends_orphaned_job
+from ipexctl.node.run.supervisor.run_job import ANSWER, RunJob
 from message_data import missing
 from plan_helpers import small_plan
 
@@ -103,7 +104,7 @@ def test_an_orphaned_job_is_ended_or_begins_again(
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
-    monkeypatch.setattr(run_job, "ORPHAN_CHECK", 0.01)
+    monkeypatch.setattr(orphaned_job, "ORPHAN_CHECK", 0.01)
     end_orphaned_job(str(tmp_path))
     assert calls.read_text() == f"{asked}\n"
     assert {path.name for path in place.iterdir()} == left

@@ -12,7 +12,7 @@ import pytest
 from ipexctl.node.common.limits import RANK_STUCK
 from ipexctl.node.common.processes import ProcessIdentity
 from ipexctl.node.common.records import Detail
-from ipexctl.node.run.rank_machine import (
+from ipexctl.node.run.rank.rank_machine import (
     BONDS,
     NEVER,
     PHASES,

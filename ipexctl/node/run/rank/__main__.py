@@ -29,9 +29,10 @@ from ipexctl.node.common.placeholders import used_names
 from ipexctl.node.common.plan import Plan, command_of, for_hosts, host_of, read_plan, variables_of
 from ipexctl.node.common.processes import pid_scope, start_of
 from ipexctl.node.common.records import DETAIL_MARK, KEEPS_STORE, Detail, RankFigures
-from ipexctl.node.run import master_port, output_buffer, process_stacks, processes, rank_env, supervisor_client
-from ipexctl.node.run.oom import OutOfMemoryWatch
-from ipexctl.node.run.rank_machine import Act, Bond, ExplainExit, PassOn, SendReport, Turn, WrapperState
+from ipexctl.node.run import master_port, output_buffer, supervisor_client
+from ipexctl.node.run.rank import process_stacks, processes, rank_env
+from ipexctl.node.run.rank.oom import OutOfMemoryWatch
+from ipexctl.node.run.rank.rank_machine import Act, Bond, ExplainExit, PassOn, SendReport, Turn, WrapperState
 from ipexctl.node.run.rank_meter import MeteredHost, RankMeter
 from ipexctl.node.run.rank_profile import SUFFIX
 from ipexctl.node.run.spill_file import SpillFile
@@ -39,8 +40,8 @@ from ipexctl.node.run.spill_file import SpillFile
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
     from ipexctl.node.common.link import Pollable
-    from ipexctl.node.run.rank_checkpoint import CheckpointProcess
-    from ipexctl.node.run.rank_machine import Step
+    from ipexctl.node.run.rank.rank_checkpoint import CheckpointProcess
+    from ipexctl.node.run.rank.rank_machine import Step
 
 NOT_STARTED = 111
 
@@ -154,12 +155,12 @@ class Rank:
 
     def end_job(self) -> None:
         """End a job that lost node0, which Slurm may keep running, if this rank is one of those that do that."""
-        from ipexctl.node.run.supervisor import run_job  # few ranks lose their supervisor
+        from ipexctl.node.run.rank import orphaned_job  # few ranks lose their supervisor
 
-        if self.state.bond is Bond.LOST and run_job.ends_orphaned_job(self.plan, self.rank):
+        if self.state.bond is Bond.LOST and orphaned_job.ends_orphaned_job(self.plan, self.rank):
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 signal.signal(number, signal.SIG_DFL)
-            run_job.end_orphaned_job(self.plan.rundir)
+            orphaned_job.end_orphaned_job(self.plan.rundir)
 
     def apply(self, step: Step) -> None:
         self.state, commands = step
@@ -311,7 +312,7 @@ class Rank:
         )
 
     def start_exchange(self) -> None:
-        from ipexctl.node.run.rank_checkpoint import CheckpointProcess  # few runs need it
+        from ipexctl.node.run.rank.rank_checkpoint import CheckpointProcess  # few runs need it
 
         assert self.state.exchange_port is not None
         address, port = self.supervisor_address[0], self.state.exchange_port

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.node.run import oom
+from ipexctl.node.run.rank import oom
 
 PID = 4711
 GB = 1 << 30

@@ -1,4 +1,4 @@
-"""Decides what a rank wrapper does. Pure; `rank.py` acts.
+"""Decides what a rank wrapper does. Pure; `__main__.py` acts.
 
 The wrapper never exits before its command. The supervisor decides when the wrapper may exit, unless the supervisor is
 lost. After a reconnect, everything is reported again.

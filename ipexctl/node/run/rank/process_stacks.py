@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Iterator, Sequence, Tuple
 
 from ipexctl.node.common.clock import Countdown, Stopwatch, wait_until
 from ipexctl.node.common.processes import ProcessIdentity, ProcessStat, is_caught, is_in_mask, read_stat, read_text
-from ipexctl.node.run import processes
+from ipexctl.node.run.rank import processes
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
