@@ -11,7 +11,6 @@ THIS_MACHINE = "calls whose host is this machine"
 SYSTEM = "/proc, /dev/fd, ps and openssl as Linux has them"
 LEFT_OUT = {
     "node/test_[!m]*.py": HOST,
-    "node/test_m[!a]*.py": HOST,
     "node/run/**/test_*.py": HOST,
     "inrank/test_*.py": HOST,
     "extras/lab/test_*.py": HOST,

@@ -21,8 +21,8 @@ from agent_helpers import all_pythons, wait_until
 from ipexctl.node.common.fix import fix_from_json
 from ipexctl.node.common.listener import free_port
 from ipexctl.node.common.processes import all_processes, is_running
+from ipexctl.node.run.connection.master_port import bind_problem, listening_process
 from ipexctl.node.run.decisions.supervisor_state import LauncherExited
-from ipexctl.node.run.master_port import bind_problem, listening_process
 from ipexctl.node.run.supervisor.launcher import LauncherProcess
 from ipexctl.remote.local import LocalSession
 from ipexctl.run.stack_dump import Dump, dump

@@ -19,7 +19,7 @@ import pytest
 import ipexctl
 from doc_blocks import ROOT
 from ipexctl.node.common.json_records import _fields, decoder_of
-from ipexctl.node.run.messages import MESSAGES
+from ipexctl.node.run.connection.messages import MESSAGES
 
 MODULES = sorted(
     module.name

@@ -4,6 +4,7 @@
 - `decisions/` says what it does next, and why the run ended. Pure.
 - `host_starter/` starts the rank wrappers of the other hosts.
 - `rank/` wraps one rank: variables, cores, output, exit code.
+- `connection/` is what these tell each other.
 
 The modules beside them answer calls of the control machine: follow, list, stop, show, prune, notify.
 """

@@ -9,8 +9,8 @@ from test_verdict import cluster
 
 from ipexctl.node.common.home import REFUSALS, HomeRefused
 from ipexctl.node.common.records import OutOfMemory
+from ipexctl.node.run.connection.messages import OutsideSignal
 from ipexctl.node.run.decisions.supervisor_state import LauncherExited, RankSent
-from ipexctl.node.run.messages import OutsideSignal
 
 
 def test_node() -> None:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from ipexctl.node.common.job import Master, Start, StoreJob
 from ipexctl.node.common.processes import ProcessIdentity
 from ipexctl.node.common.records import Failure, RunStatus, Silence, SilentRank
-from ipexctl.node.run import messages
+from ipexctl.node.run.connection import messages
 from ipexctl.node.run.decisions import supervisor_machine
 from ipexctl.node.run.decisions import supervisor_state as m
 from ipexctl.node.run.supervisor.launcher import launcher_kind_of

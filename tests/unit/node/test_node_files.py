@@ -24,8 +24,8 @@ from ipexctl.node.common.files import (
     write_json_atomically,
 )
 from ipexctl.node.files.file_sender import RunFiles, directory_of, read_synced_files
-from ipexctl.node.run.output_buffer import MEMORY, OutputBuffer
-from ipexctl.node.run.spill_file import SpillFile
+from ipexctl.node.run.connection.output_buffer import MEMORY, OutputBuffer
+from ipexctl.node.run.connection.spill_file import SpillFile
 
 
 @pytest.fixture

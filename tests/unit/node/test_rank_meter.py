@@ -12,7 +12,8 @@ import pytest
 from ipexctl.inrank.meter import RingWriter, Totals
 from ipexctl.node.common.frames import FrameError
 from ipexctl.node.common.json_records import as_json
-from ipexctl.node.run import messages, meter_reader
+from ipexctl.node.run import meter_reader
+from ipexctl.node.run.connection import messages
 from ipexctl.node.run.host_notes import HostNotes
 from ipexctl.node.run.rank_meter import MOST_UNSENT, VARIABLE, MeteredHost, RankMeter
 from ipexctl.node.run.rank_notes import RankNotes

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.node.run.messages import read_message
+from ipexctl.node.run.connection.messages import read_message
 from ipexctl.node.run.rank_meter import RankMeter
 from ipexctl.node.run.rank_profile import MAX_FILE, ProfileFile, RankProfile
 

@@ -24,7 +24,7 @@ from ipexctl.node.common.limits import (
     WRAPPER_ASK,
 )
 from ipexctl.node.common.records import FINAL, Detail, LauncherStatus, Silence, split_details
-from ipexctl.node.run import messages
+from ipexctl.node.run.connection import messages
 from ipexctl.node.run.decisions import direct_start, job_end, next_hosts, profile_request, verdict
 from ipexctl.node.run.decisions import supervisor_state as m
 from ipexctl.node.run.decisions.job_end import RunEnd

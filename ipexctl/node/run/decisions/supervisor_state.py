@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from ipexctl.node.common.job import Master, Start
     from ipexctl.node.common.plan import Plan
     from ipexctl.node.common.records import Detail, NanLoss, SilentRank
+    from ipexctl.node.run.connection.messages import Exit, Message, Raised
     from ipexctl.node.run.decisions.launcher_kind import LauncherKind
-    from ipexctl.node.run.messages import Exit, Message, Raised
     from ipexctl.node.run.rank_profile import StepCount
 
 

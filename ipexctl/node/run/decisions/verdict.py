@@ -37,7 +37,7 @@ from ipexctl.node.run.decisions.supervisor_state import (
 
 if TYPE_CHECKING:
     from ipexctl.node.common.plan import Plan
-    from ipexctl.node.run.messages import Exit, Raised
+    from ipexctl.node.run.connection.messages import Exit, Raised
 
 _KILLED_RANK = re.compile(r"\bRANK (\d+) PID \d+ RUNNING AT ")
 _LOST_HOST = re.compile(r"\bDownstream from host (\S+) exited abnormally")

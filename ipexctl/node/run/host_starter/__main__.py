@@ -19,12 +19,12 @@ from ipexctl.node.common.job import HostStarterRequest, job_file
 from ipexctl.node.common.json_records import decode, parse_json
 from ipexctl.node.common.link import ready, wake_on_signal
 from ipexctl.node.common.processes import has_exited
+from ipexctl.node.run.connection.messages import MAX_TEXT
+from ipexctl.node.run.connection.supervisor_client import SupervisorClient
 from ipexctl.node.run.host_starter import host_starter_machine as machine
 from ipexctl.node.run.host_starter.daemonize import daemonize
 from ipexctl.node.run.host_starter.host_shells import HostShells
 from ipexctl.node.run.host_starter.rank_wrappers import RankWrappers, minimal_environment
-from ipexctl.node.run.messages import MAX_TEXT
-from ipexctl.node.run.supervisor_client import SupervisorClient
 
 WRAPPER_NOT_STARTED = 127
 

@@ -11,11 +11,11 @@ import signal
 from typing import TYPE_CHECKING, NamedTuple, Tuple, Union
 
 from ipexctl.node.common.limits import OUTPUT_DRAIN, STARTER_WAIT, TERM_GRACE
-from ipexctl.node.run.supervisor_contact import BEAT_INTERVAL
+from ipexctl.node.run.connection.supervisor_contact import BEAT_INTERVAL
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
-    from ipexctl.node.run.supervisor_contact import Contact
+    from ipexctl.node.run.connection.supervisor_contact import Contact
 
 NEVER = float("inf")
 BUSY_TURN = 0.5

@@ -11,13 +11,13 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Tuple, Union
 
 from ipexctl.node.common.limits import OUTPUT_DRAIN, RANK_STUCK, SUPERVISOR_CONNECT, TERM_GRACE
-from ipexctl.node.run.supervisor_contact import BEAT_INTERVAL
+from ipexctl.node.run.connection.supervisor_contact import BEAT_INTERVAL
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
     from ipexctl.node.common.processes import ProcessIdentity
     from ipexctl.node.common.records import Detail
-    from ipexctl.node.run.supervisor_contact import Contact
+    from ipexctl.node.run.connection.supervisor_contact import Contact
 
 NEVER = float("inf")
 EXITED_BEAT_INTERVAL = 1.0

@@ -13,8 +13,8 @@ from ipexctl.node.common.records import (
     TrainingGroup,
     describe_apart,
 )
+from ipexctl.node.run.connection.messages import Beat, Message, Mismatch
 from ipexctl.node.run.host_notes import HostNotes
-from ipexctl.node.run.messages import Beat, Message, Mismatch
 from ipexctl.node.run.network_watch import NetworkWatch
 from ipexctl.node.run.rank_profile import RankProfile, main_profile
 from ipexctl.node.run.rates import waiting_of

@@ -43,12 +43,13 @@ from ipexctl.node.common.link import SHELL, derive_token, ready, wake_on_signal
 from ipexctl.node.common.plan import program_line
 from ipexctl.node.common.processes import has_exited
 from ipexctl.node.common.records import Detail, RunStatus, SilentRank, Untrained, describe_apart
-from ipexctl.node.run import messages, recorder, stack_dumps
+from ipexctl.node.run import recorder, stack_dumps
+from ipexctl.node.run.connection import messages
+from ipexctl.node.run.connection.master_port import PortError, check_master_port
 from ipexctl.node.run.decisions import supervisor_machine, verdict
 from ipexctl.node.run.decisions import supervisor_state as m
 from ipexctl.node.run.decisions.job_end import is_step_cancelled
 from ipexctl.node.run.host_starter.remote_shell import SHELL_FILE
-from ipexctl.node.run.master_port import PortError, check_master_port
 from ipexctl.node.run.rank_profile import RankProfile
 from ipexctl.node.run.step_windows import StepWindow
 from ipexctl.node.run.stored_status import StoredStatus, read_document

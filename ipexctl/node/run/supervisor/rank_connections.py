@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping, Protocol, Sequence
 from ipexctl.node.common.frames import MAX_FRAME, SUFFIXES, Chunk, FrameError, decode_chunk, encode_json
 from ipexctl.node.common.link import RANKS, ConnectionBroken, Link, Pollable, message
 from ipexctl.node.common.listener import Listener
-from ipexctl.node.run import messages
+from ipexctl.node.run.connection import messages
 from ipexctl.node.run.decisions.supervisor_state import Disconnected, OutputRefused
 from ipexctl.node.run.supervisor.starter_connections import StarterConnections, StarterOwner
 

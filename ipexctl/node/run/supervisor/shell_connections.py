@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Mapping, NamedTuple, Protocol
 from ipexctl.node.common.frames import MAX_FRAME, FrameError, decode_json, encode_json
 from ipexctl.node.common.link import SHELL, ConnectionBroken, Link, Pollable, message
 from ipexctl.node.common.listener import Listener
-from ipexctl.node.run.messages import ShellOutput
+from ipexctl.node.run.connection.messages import ShellOutput
 
 if TYPE_CHECKING:
     import socket
 
     from ipexctl.node.common.answer import Json
     from ipexctl.node.common.link import ServerHandshake
-    from ipexctl.node.run.messages import ShellEnded
+    from ipexctl.node.run.connection.messages import ShellEnded
 
 
 class Starters(Protocol):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Iterable, Mapping, Protocol, Sequence
 
 from ipexctl.node.common.frames import MAX_FRAME, FrameError, encode_json
 from ipexctl.node.common.link import ConnectionBroken, Link, OrderProof, Pollable
-from ipexctl.node.run import messages
+from ipexctl.node.run.connection import messages
 from ipexctl.node.run.decisions import supervisor_state as m
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from supervised_run import Supervised, closed_by_peer, exit_of
 
 from ipexctl.node.common.limits import HOST_ANSWER, LOST_HOST_ANSWER, RANK_SILENCE, RANKS_BEGIN
 from ipexctl.node.common.plan import LaunchFile
-from ipexctl.node.run import messages
+from ipexctl.node.run.connection import messages
 from ipexctl.node.run.decisions import supervisor_machine
 from ipexctl.node.run.decisions import supervisor_state as m
 from ipexctl.node.run.decisions.next_hosts import ASK_INTERVAL, MISSING_AFTER

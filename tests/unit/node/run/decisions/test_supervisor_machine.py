@@ -21,7 +21,7 @@ from ipexctl.node.common.limits import (
     TERM_GRACE,
 )
 from ipexctl.node.common.records import Detail, NanLoss, SilentRank
-from ipexctl.node.run import messages
+from ipexctl.node.run.connection import messages
 from ipexctl.node.run.decisions import supervisor_machine
 from ipexctl.node.run.decisions import supervisor_state as m
 from ipexctl.node.run.decisions.verdict import AT_ONCE, SIGNAL_TIME

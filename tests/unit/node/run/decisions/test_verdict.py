@@ -9,9 +9,9 @@ from supervised_run import Supervised, closed_by_peer, exit_of
 
 from ipexctl.node.common.limits import RANK_SILENCE, WRAPPER_ASK
 from ipexctl.node.common.records import Detail, OutOfMemory
+from ipexctl.node.run.connection.messages import OutsideSignal, Raised
 from ipexctl.node.run.decisions import supervisor_state as m
 from ipexctl.node.run.decisions import verdict
-from ipexctl.node.run.messages import OutsideSignal, Raised
 from message_data import missing
 
 LOST = verdict.AT_ONCE + 2.0

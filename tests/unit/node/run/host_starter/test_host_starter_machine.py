@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ipexctl.node.common.limits import OUTPUT_DRAIN, SUPERVISOR_REFUSED, SUPERVISOR_SILENCE, TERM_GRACE
+from ipexctl.node.run.connection.supervisor_contact import BEAT_INTERVAL, Contact
 from ipexctl.node.run.host_starter.host_starter_machine import (
     EndShell,
     FindGoneWrappers,
@@ -18,7 +19,6 @@ from ipexctl.node.run.host_starter.host_starter_machine import (
     StartShell,
     StartWrappers,
 )
-from ipexctl.node.run.supervisor_contact import BEAT_INTERVAL, Contact
 
 ADDRESS = (("10.0.0.1", 7),)
 MET = HostStarterState(has_met=True)

@@ -12,6 +12,7 @@ import pytest
 from ipexctl.node.common.limits import RANK_STUCK
 from ipexctl.node.common.processes import ProcessIdentity
 from ipexctl.node.common.records import Detail
+from ipexctl.node.run.connection.supervisor_contact import SILENCE_LIMIT, Contact, Stage
 from ipexctl.node.run.rank.rank_machine import (
     BONDS,
     NEVER,
@@ -28,7 +29,6 @@ from ipexctl.node.run.rank.rank_machine import (
     Turn,
     WrapperState,
 )
-from ipexctl.node.run.supervisor_contact import SILENCE_LIMIT, Contact, Stage
 
 TERM, KILL, USR1, USR2 = signal.SIGTERM, signal.SIGKILL, signal.SIGUSR1, signal.SIGUSR2
 ROUTINE = (Act.SEND_BEAT, Act.SEND_WINDOWS, Act.CHECK_MEMORY, Act.READ_METER, Act.READ_HOST, Act.FINISH_METER)

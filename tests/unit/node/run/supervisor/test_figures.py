@@ -20,9 +20,9 @@ from ipexctl.node.common.records import (
     read_status,
 )
 from ipexctl.node.run import stack_dumps
+from ipexctl.node.run.connection.messages import Beat, Exit, Message, Mismatch
 from ipexctl.node.run.decisions.supervisor_state import Moment
 from ipexctl.node.run.host_notes import HostNotes
-from ipexctl.node.run.messages import Beat, Exit, Message, Mismatch
 from ipexctl.node.run.rank_notes import RankNotes
 from ipexctl.node.run.rates import HostRates
 from ipexctl.node.run.recorder import Recorder

@@ -10,8 +10,8 @@ import pytest
 from ipexctl.node.common.frames import FrameReader, decode_json
 from ipexctl.node.common.link import Link
 from ipexctl.node.common.link import message as message_bytes
-from ipexctl.node.run.supervisor_client import SupervisorClient
-from ipexctl.node.run.supervisor_contact import SILENCE_LIMIT, Contact, Due, Stage
+from ipexctl.node.run.connection.supervisor_client import SupervisorClient
+from ipexctl.node.run.connection.supervisor_contact import SILENCE_LIMIT, Contact, Due, Stage
 
 LOCAL, FAR = ("@socket", 0), ("node0", 4711)
 Event = Callable[[Contact, float], Contact]

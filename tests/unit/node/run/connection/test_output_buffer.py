@@ -10,9 +10,9 @@ import pytest
 
 from ipexctl.node.common.frames import Chunk, Note
 from ipexctl.node.common.records import Attempt, RunStatus
-from ipexctl.node.run.output_buffer import MAX_UNACKNOWLEDGED, MEMORY, OutputBuffer
+from ipexctl.node.run.connection.output_buffer import MAX_UNACKNOWLEDGED, MEMORY, OutputBuffer
+from ipexctl.node.run.connection.spill_file import SpillFile
 from ipexctl.node.run.recorder import OutputFile, Recorder, continued_status
-from ipexctl.node.run.spill_file import SpillFile
 from ipexctl.node.run.supervisor.rank_connections import RankConnection
 from ipexctl.node.run.unstored_output import Held
 

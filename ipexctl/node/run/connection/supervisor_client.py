@@ -23,11 +23,11 @@ from ipexctl.node.common.link import (
     message,
     ready,
 )
-from ipexctl.node.run.supervisor_contact import Contact, Due, Stage
+from ipexctl.node.run.connection.supervisor_contact import Contact, Due, Stage
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
-    from ipexctl.node.run.output_buffer import OutputBuffer
+    from ipexctl.node.run.connection.output_buffer import OutputBuffer
 
 READ_INTERVAL = 0.015
 """Seconds between two reads of a stream with little data per read. One read per line would use a full core."""

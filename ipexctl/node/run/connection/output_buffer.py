@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Iterator
 from ipexctl.node.common.frames import Chunk, StreamName
 
 if TYPE_CHECKING:
-    from ipexctl.node.run.spill_file import SpillFile
+    from ipexctl.node.run.connection.spill_file import SpillFile
 
 MEMORY = 4 << 20
 MAX_UNACKNOWLEDGED = 2 << 20
