@@ -67,9 +67,9 @@ def check_of(number: int, totals: Totals) -> int:
 class RingWriter:
     """Writes the step meter's ring: a small shared file with the newest records.
 
-    The rank wrapper creates the file (path in $IPEXCTL_METER) and reads it (`node/run/meter_reader.py`). The writer
-    holds the file's lock. If another process takes over, it continues from the totals in the newest record. A record is
-    9 words of 64 bits in machine order:
+    The rank wrapper creates the file (path in $IPEXCTL_METER) and reads it (`node/run/meter/meter_reader.py`). The
+    writer holds the file's lock. If another process takes over, it continues from the totals in the newest record. A
+    record is 9 words of 64 bits in machine order:
 
         NUMBER, WALL, STEPS, SAMPLES, WAIT, REDUCE, FLAGS, TRAINING, CHECK
 

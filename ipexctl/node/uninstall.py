@@ -29,9 +29,9 @@ from ipexctl.node.env import environments
 from ipexctl.node.files.checkpoint_aside import remove_aside
 from ipexctl.node.files.tree import ProjectTree
 from ipexctl.node.files.tree_upload import TreePlan
+from ipexctl.node.run.meter.window_file import HOST_SUFFIX, RANK_SUFFIX
 from ipexctl.node.run.retention import runs_with_processes
 from ipexctl.node.run.stored_status import NoRecord, read_document
-from ipexctl.node.run.window_file import HOST_SUFFIX, RANK_SUFFIX
 
 
 class HomeEntry(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.records import Lever
-from ipexctl.node.run.rank_profile import WORTH, OperatorTime, RankProfile
+from ipexctl.node.run.meter.rank_profile import WORTH, OperatorTime, RankProfile
 from ipexctl.run.ranks import describe_ranks
 from ipexctl.text import format_count
 

@@ -18,9 +18,9 @@ from ipexctl.limits import WHY_ANSWER
 from ipexctl.node.common.files import RunReference
 from ipexctl.node.common.frames import WINDOWS, Frame, FrameError, WindowsFile, decode_windows
 from ipexctl.node.common.json_records import decode, parse_json
-from ipexctl.node.run import rank_profile
-from ipexctl.node.run.rank_profile import RankProfile
-from ipexctl.node.run.window_file import (
+from ipexctl.node.run.meter import rank_profile
+from ipexctl.node.run.meter.rank_profile import RankProfile
+from ipexctl.node.run.meter.window_file import (
     HOST_SUFFIX,
     MAX_FILE,
     RANK_SUFFIX,
@@ -65,7 +65,7 @@ def fetch_windows(session: Session, record: RunRecord, cancel: Cancel, *, timeou
 
     request: RunReference = {"home": record.home, "id": record.id}
     call_on_node0(
-        session, record, "run.window_file", "read", request, timeout=timeout, on_frame=on_frame, cancel=cancel
+        session, record, "run.meter.window_file", "read", request, timeout=timeout, on_frame=on_frame, cancel=cancel
     )
     return run_windows(files)
 

@@ -17,7 +17,7 @@ import ipexctl
 from agent_helpers import follow_request, mark_home
 from env_helpers import start
 from ipexctl.node.common.frames import WINDOWS, CompressedFrameReader, decode_windows
-from ipexctl.node.run.window_file import decode_host_windows, decode_rank_windows
+from ipexctl.node.run.meter.window_file import decode_host_windows, decode_rank_windows
 from ipexctl.run.start.begin import File, packed, unpack_script
 from message_data import missing
 from plan_helpers import small_plan
@@ -139,7 +139,7 @@ def test_windows_are_sent_to_a_follower_and_on_request(make: Callable[..., Run])
     run.wait()
     request = {"home": str(run.home), "id": run.id}
     follow = {**follow_request(run.home, run.id), "windows": True}
-    for command, action, asked in (("run.window_file", "read", request), ("run.follow", "follow", follow)):
+    for command, action, asked in (("run.meter.window_file", "read", request), ("run.follow", "follow", follow)):
         with start(command, action, asked) as process:
             assert process.stdout is not None
             data = process.stdout.read()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import ipexctl as package
-from ipexctl.node.run.meter_reader import MeterReader
+from ipexctl.node.run.meter.meter_reader import MeterReader
 
 from .figures import median
 from .frozen import stopped_after

@@ -27,7 +27,7 @@ from ipexctl.extras.lab.faults import ssh_argv
 from ipexctl.extras.lab.lab_record import LabHost
 from ipexctl.extras.lab.lab_system import in_namespaces
 from ipexctl.node.common.processes import read_stat
-from ipexctl.node.run.window_file import WINDOW
+from ipexctl.node.run.meter.window_file import WINDOW
 
 from .rounds import Case, Kind, Round
 from .stage import FaultLab, broken, install_torch, new_stage

@@ -15,8 +15,8 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
 from ipexctl.node.common.records import Failure, Throughput, as_dict, as_number
-from ipexctl.node.run.rates import HostRates, RankRates
-from ipexctl.node.run.window_file import HostWindows, RankWindows
+from ipexctl.node.run.meter.rates import HostRates, RankRates
+from ipexctl.node.run.meter.window_file import HostWindows, RankWindows
 from ipexctl.run.why.run_snapshot import RunSnapshot
 from ipexctl.run.why.timeline import RARE_STEPS
 

@@ -5,6 +5,7 @@
 - `host_starter/` starts the rank wrappers of the other hosts.
 - `rank/` wraps one rank: variables, cores, output, exit code.
 - `connection/` is what these tell each other.
+- `meter/` has the figures of ranks and hosts.
 
 The modules beside them answer calls of the control machine: follow, list, stop, show, prune, notify.
 """

@@ -20,12 +20,12 @@ from ipexctl.node.common.job_words import REQUEUED, describe_run_end
 from ipexctl.node.common.json_records import as_json
 from ipexctl.node.common.processes import own_identity
 from ipexctl.node.common.records import Attempt, RunStatus
+from ipexctl.node.run.meter.rank_profile import SUFFIX, RankProfile
+from ipexctl.node.run.meter.rates import HostRates, RankRates
+from ipexctl.node.run.meter.window_file import HOST_SUFFIX, RANK_SUFFIX, WindowWriter
 from ipexctl.node.run.output_notes import NotesWriter, note_line
 from ipexctl.node.run.output_times import TimesWriter
-from ipexctl.node.run.rank_profile import SUFFIX, RankProfile
-from ipexctl.node.run.rates import HostRates, RankRates
 from ipexctl.node.run.unstored_output import Held, UnstoredOutput
-from ipexctl.node.run.window_file import HOST_SUFFIX, RANK_SUFFIX, WindowWriter
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json

@@ -14,9 +14,9 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from ipexctl.node.common.medians import medians_of_others
 from ipexctl.node.common.records import Lever, NetworkCost
-from ipexctl.node.run.rates import RankRates, Waiting
+from ipexctl.node.run.meter.rates import RankRates, Waiting
+from ipexctl.node.run.meter.slow_watch import MORE_OWN, ROW, Streak
 from ipexctl.node.run.run_replies import SuspectSnapshot
-from ipexctl.node.run.slow_watch import MORE_OWN, ROW, Streak
 from ipexctl.run.why.timeline import TrainingWindow, training_rows
 from ipexctl.run.windows import RunWindows
 

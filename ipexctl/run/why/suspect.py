@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from ipexctl.hosts.host import Host
 from ipexctl.limits import SUSPECT_ANSWER
 from ipexctl.node.common.records import RunStatus, as_dict
-from ipexctl.node.run.rates import waiting_of
+from ipexctl.node.run.meter.rates import waiting_of
 from ipexctl.node.run.run_replies import SuspectSnapshot
 from ipexctl.node.run.slow_rank import SuspectRequest
 from ipexctl.remote.cancel import Cancel

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Final, Protocol, TypeVar
 
-from ipexctl.node.run.rates import HostRates, RankRates, merge
-from ipexctl.node.run.slow_watch import MIN_STEPS
-from ipexctl.node.run.window_file import HostWindows, RankWindows
+from ipexctl.node.run.meter.rates import HostRates, RankRates, merge
+from ipexctl.node.run.meter.slow_watch import MIN_STEPS
+from ipexctl.node.run.meter.window_file import HostWindows, RankWindows
 
 LATE: Final = 3
 """A rank that still runs may be this many windows late."""

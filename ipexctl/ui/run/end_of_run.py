@@ -11,8 +11,8 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.job_words import LIMIT_NEAR, describe_run_end
 from ipexctl.node.common.records import Lever, NetworkCost, RankStatus, RunStatus, Throughput, describe_apart
-from ipexctl.node.run.network_watch import ADVISED, FEWEST_BYTES
-from ipexctl.node.run.rank_profile import WORTH
+from ipexctl.node.run.meter.network_watch import ADVISED, FEWEST_BYTES
+from ipexctl.node.run.meter.rank_profile import WORTH
 from ipexctl.run.profile import levers_sentence
 from ipexctl.run.ranks import describe_ranks
 from ipexctl.run.registry import RunRegistry

@@ -30,7 +30,7 @@ from ipexctl.inrank.meter import (
     watch_backward,
     watch_fused_steps,
 )
-from ipexctl.node.run import meter_reader
+from ipexctl.node.run.meter import meter_reader
 
 THREAD, TRAIN, EVALUATION = 1, 10, 20
 

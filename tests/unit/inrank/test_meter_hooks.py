@@ -13,7 +13,7 @@ import pytest
 
 import ipexctl
 from case_table import case_table
-from ipexctl.node.run.meter_reader import MeterReader, StepRecord
+from ipexctl.node.run.meter.meter_reader import MeterReader, StepRecord
 
 PACKAGE = Path(ipexctl.__file__).parent
 TORCH = """\

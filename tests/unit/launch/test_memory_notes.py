@@ -15,8 +15,8 @@ from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.rank_distribution import TORCH_START
 from ipexctl.launch.request import EarlierMemory
 from ipexctl.node.common.plan import Plan
-from ipexctl.node.run.rates import RankRates
-from ipexctl.node.run.window_file import WindowWriter
+from ipexctl.node.run.meter.rates import RankRates
+from ipexctl.node.run.meter.window_file import WindowWriter
 from ipexctl.run.registry import RunRegistry
 from ipexctl.run.windows import earlier_memory
 from message_data import missing

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ipexctl.node.run.rates import HostRates, RankRates
+from ipexctl.node.run.meter.rates import HostRates, RankRates
+from ipexctl.node.run.meter.window_file import HostWindows, RankWindows
 from ipexctl.node.run.run_replies import ProcessShare, SuspectSnapshot
-from ipexctl.node.run.window_file import HostWindows, RankWindows
 from ipexctl.run.why.slow_verdict import RunSetup, SlowFinding, SlowVerdict, find_slow_ranks
 from ipexctl.run.windows import RunWindows
 

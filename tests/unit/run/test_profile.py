@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipexctl.node.run.rank_profile import LeverTime, OperatorTime, RankProfile
+from ipexctl.node.run.meter.rank_profile import LeverTime, OperatorTime, RankProfile
 from ipexctl.run.profile import PARTS, levers_sentence, lines_of, profile_of, share_sentence
 
 USUAL = RankProfile(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from slow_helpers import CALM, HEALTHY, changed, hog, only, ranks_of, run_of, setup_of, verdict_of
 
-from ipexctl.node.run.rates import HostRates, RankRates
+from ipexctl.node.run.meter.rates import HostRates, RankRates
 from ipexctl.node.run.run_replies import ProcessShare, SuspectSnapshot
 from ipexctl.run.why.slow_verdict import Evidence, SlowCause, find_cause, find_slow_ranks, needs_snapshot
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from slow_helpers import BEGIN, setup_of
 
-from ipexctl.node.run.rates import HostRates, RankRates
-from ipexctl.node.run.window_file import HostWindows, RankWindows
+from ipexctl.node.run.meter.rates import HostRates, RankRates
+from ipexctl.node.run.meter.window_file import HostWindows, RankWindows
 from ipexctl.run.why import timeline
 from ipexctl.run.why.slow_verdict import SlowVerdict, find_slow_ranks
 from ipexctl.run.windows import RunWindows

@@ -10,8 +10,8 @@ from slow_helpers import BEGIN, CALM, HEALTHY, changed, only, ranks_of, run_of, 
 
 from case_table import case_table
 from ipexctl.node.common.medians import medians_of_others
-from ipexctl.node.run.rates import RankRates, waiting_of
-from ipexctl.node.run.window_file import RankWindows
+from ipexctl.node.run.meter.rates import RankRates, waiting_of
+from ipexctl.node.run.meter.window_file import RankWindows
 from ipexctl.run.why.slow_verdict import LinkFinding, find_slow_ranks
 from ipexctl.run.why.timeline import training_rows
 from ipexctl.run.windows import RunWindows

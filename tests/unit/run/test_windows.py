@@ -10,14 +10,8 @@ import pytest
 from fakes import FakeSession
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.frames import CompressedFrameWriter, WindowsFile, encode_json, encode_windows
-from ipexctl.node.run.rates import HostRates, RankRates
-from ipexctl.node.run.window_file import (
-    MAX_FILE,
-    HostWindows,
-    RankWindows,
-    WindowWriter,
-    windows_of,
-)
+from ipexctl.node.run.meter.rates import HostRates, RankRates
+from ipexctl.node.run.meter.window_file import MAX_FILE, HostWindows, RankWindows, WindowWriter, windows_of
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError
 from ipexctl.run.follow import Follower, RunEnded

@@ -15,7 +15,7 @@ from ipexctl.node.run.decisions import supervisor_state as m
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
     from ipexctl.node.run.decisions.supervisor_state import PendingProfile, ProfileAsked, RankState, Transition
-    from ipexctl.node.run.rank_profile import RankProfile, StepCount
+    from ipexctl.node.run.meter.rank_profile import RankProfile, StepCount
 
 SILENT = f"its wrapper process didn't answer within {DUMP_REPLIES:g} s"
 LEAST_LEAD = 2

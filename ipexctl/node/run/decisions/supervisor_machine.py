@@ -28,7 +28,7 @@ from ipexctl.node.run.connection import messages
 from ipexctl.node.run.decisions import direct_start, job_end, next_hosts, profile_request, verdict
 from ipexctl.node.run.decisions import supervisor_state as m
 from ipexctl.node.run.decisions.job_end import RunEnd
-from ipexctl.node.run.rank_profile import RankProfile, StepCount
+from ipexctl.node.run.meter.rank_profile import RankProfile, StepCount
 
 if TYPE_CHECKING:
     from ipexctl.node.run.decisions.supervisor_state import (

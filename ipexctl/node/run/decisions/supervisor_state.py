@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ipexctl.node.common.records import Detail, NanLoss, SilentRank
     from ipexctl.node.run.connection.messages import Exit, Message, Raised
     from ipexctl.node.run.decisions.launcher_kind import LauncherKind
-    from ipexctl.node.run.rank_profile import StepCount
+    from ipexctl.node.run.meter.rank_profile import StepCount
 
 
 class Moment(NamedTuple):

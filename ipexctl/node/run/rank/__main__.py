@@ -31,11 +31,11 @@ from ipexctl.node.common.processes import pid_scope, start_of
 from ipexctl.node.common.records import DETAIL_MARK, KEEPS_STORE, Detail, RankFigures
 from ipexctl.node.run.connection import master_port, output_buffer, supervisor_client
 from ipexctl.node.run.connection.spill_file import SpillFile
+from ipexctl.node.run.meter.rank_meter import MeteredHost, RankMeter
+from ipexctl.node.run.meter.rank_profile import SUFFIX
 from ipexctl.node.run.rank import process_stacks, processes, rank_env
 from ipexctl.node.run.rank.oom import OutOfMemoryWatch
 from ipexctl.node.run.rank.rank_machine import Act, Bond, ExplainExit, PassOn, SendReport, Turn, WrapperState
-from ipexctl.node.run.rank_meter import MeteredHost, RankMeter
-from ipexctl.node.run.rank_profile import SUFFIX
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json

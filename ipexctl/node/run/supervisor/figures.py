@@ -14,12 +14,12 @@ from ipexctl.node.common.records import (
     describe_apart,
 )
 from ipexctl.node.run.connection.messages import Beat, Message, Mismatch
-from ipexctl.node.run.host_notes import HostNotes
-from ipexctl.node.run.network_watch import NetworkWatch
-from ipexctl.node.run.rank_profile import RankProfile, main_profile
-from ipexctl.node.run.rates import waiting_of
-from ipexctl.node.run.slow_watch import SlowWatch
-from ipexctl.node.run.step_windows import RankThroughput, StepWindow, run_throughput
+from ipexctl.node.run.meter.host_notes import HostNotes
+from ipexctl.node.run.meter.network_watch import NetworkWatch
+from ipexctl.node.run.meter.rank_profile import RankProfile, main_profile
+from ipexctl.node.run.meter.rates import waiting_of
+from ipexctl.node.run.meter.slow_watch import SlowWatch
+from ipexctl.node.run.meter.step_windows import RankThroughput, StepWindow, run_throughput
 
 if TYPE_CHECKING:
     from ipexctl.node.common.plan import Plan

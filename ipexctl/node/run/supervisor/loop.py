@@ -50,8 +50,8 @@ from ipexctl.node.run.decisions import supervisor_machine, verdict
 from ipexctl.node.run.decisions import supervisor_state as m
 from ipexctl.node.run.decisions.job_end import is_step_cancelled
 from ipexctl.node.run.host_starter.remote_shell import SHELL_FILE
-from ipexctl.node.run.rank_profile import RankProfile
-from ipexctl.node.run.step_windows import StepWindow
+from ipexctl.node.run.meter.rank_profile import RankProfile
+from ipexctl.node.run.meter.step_windows import StepWindow
 from ipexctl.node.run.stored_status import StoredStatus, read_document
 from ipexctl.node.run.supervisor.figures import RunFigures
 from ipexctl.node.run.supervisor.host_calls import HostCalls, gone_ranks

@@ -20,8 +20,8 @@ import chromium
 from ipexctl.extras.report.html import SCRIPT, STYLE, page_html
 from ipexctl.extras.report.measurements import Measurements, RunPhase, Window, host_curves, measurements_of, rank_grid
 from ipexctl.extras.report.page import ChangedSetting, Fact, ReportPage, RunComparison, SettingRow, StackText
-from ipexctl.node.run.rates import RankRates
-from ipexctl.node.run.window_file import CAPACITY, WindowWriter
+from ipexctl.node.run.meter.rates import RankRates
+from ipexctl.node.run.meter.window_file import CAPACITY, WindowWriter
 from ipexctl.run.why.diagnosis import Line
 from ipexctl.run.windows import read_copied_windows
 

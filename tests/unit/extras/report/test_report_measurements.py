@@ -26,8 +26,8 @@ from ipexctl.extras.report.measurements import (
     windows_of,
 )
 from ipexctl.hosts.host import Host
-from ipexctl.node.run.rates import HostRates, RankRates
-from ipexctl.node.run.window_file import HostWindows, RankWindows
+from ipexctl.node.run.meter.rates import HostRates, RankRates
+from ipexctl.node.run.meter.window_file import HostWindows, RankWindows
 from ipexctl.run.registry import RunRegistry
 from record_helpers import run_record
 

@@ -11,7 +11,7 @@ from ipexctl.node.common.limits import DUMP_REPLIES, PROFILE_STEPS
 from ipexctl.node.run.connection.messages import read_message
 from ipexctl.node.run.decisions import supervisor_state as m
 from ipexctl.node.run.decisions.profile_request import SILENT, steps_to_profile
-from ipexctl.node.run.rank_profile import RankProfile, StepCount
+from ipexctl.node.run.meter.rank_profile import RankProfile, StepCount
 
 SENT = m.RankSent
 

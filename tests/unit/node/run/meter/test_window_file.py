@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ipexctl.node.run.rates import HostRates, RankRates, merge
-from ipexctl.node.run.window_file import (
+from ipexctl.node.run.meter.rates import HostRates, RankRates, merge
+from ipexctl.node.run.meter.window_file import (
     CAPACITY,
     MAX_FILE,
     SCHEMA,

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Iterable, NamedTuple, Sequence
 
 from ipexctl.node.common.json_records import NATURAL, FieldDecoder
 from ipexctl.node.common.records import Throughput, TrainingGroup
-from ipexctl.node.run.rank_notes import RankNotes  # noqa: TC001  # decoded by its name
-from ipexctl.node.run.rates import RankRates
-from ipexctl.node.run.window_file import WINDOW
+from ipexctl.node.run.meter.rank_notes import RankNotes  # noqa: TC001  # decoded by its name
+from ipexctl.node.run.meter.rates import RankRates
+from ipexctl.node.run.meter.window_file import WINDOW
 
 if TYPE_CHECKING:
-    from ipexctl.node.run.meter_reader import StepRecord
-    from ipexctl.node.run.rates import Waiting
+    from ipexctl.node.run.meter.meter_reader import StepRecord
+    from ipexctl.node.run.meter.rates import Waiting
 
 MOST_AT_ONCE = 360
 """Highest number of windows that one reading closes. After a longer break, older windows are dropped."""

@@ -7,9 +7,9 @@ from typing import Iterator, NamedTuple, Sequence
 
 from ipexctl.node.common.json_records import NATURAL, FieldDecoder
 from ipexctl.node.common.processes import read_text
-from ipexctl.node.run.network_watch import MOMENT
-from ipexctl.node.run.rates import HostRates
-from ipexctl.node.run.window_file import WINDOW
+from ipexctl.node.run.meter.network_watch import MOMENT
+from ipexctl.node.run.meter.rates import HostRates
+from ipexctl.node.run.meter.window_file import WINDOW
 
 MAX_PROCESSORS = 4
 """Processors read per window, in turn, because some kernels sleep 10 ms to read an idle one's frequency."""

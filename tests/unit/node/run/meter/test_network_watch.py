@@ -7,8 +7,8 @@ import json
 import pytest
 
 from ipexctl.node.common.records import NetworkCost, RunStatus, WireAdvice, read_status
-from ipexctl.node.run.network_watch import MOST_OPEN, NetworkWatch, remaining_bytes, speedup
-from ipexctl.node.run.rates import HostRates, RankRates
+from ipexctl.node.run.meter.network_watch import MOST_OPEN, NetworkWatch, remaining_bytes, speedup
+from ipexctl.node.run.meter.rates import HostRates, RankRates
 
 HOSTS = {0: "node1", 1: "node2"}
 MB = 1 << 20

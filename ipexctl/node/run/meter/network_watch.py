@@ -13,10 +13,10 @@ from statistics import median
 from typing import TYPE_CHECKING, Mapping, NamedTuple
 
 from ipexctl.node.common.records import NetworkCost, WireAdvice
-from ipexctl.node.run.slow_watch import MIN_STEPS
+from ipexctl.node.run.meter.slow_watch import MIN_STEPS
 
 if TYPE_CHECKING:
-    from ipexctl.node.run.rates import HostRates, RankRates, Waiting
+    from ipexctl.node.run.meter.rates import HostRates, RankRates, Waiting
 
 MOMENT = 0.05
 """Seconds between two samples of an interface (`host_notes.py`)."""

@@ -13,7 +13,7 @@ from ipexctl.node.common.medians import medians_of_others
 from ipexctl.node.common.records import SlowRank
 
 if TYPE_CHECKING:
-    from ipexctl.node.run.rates import RankRates, Waiting
+    from ipexctl.node.run.meter.rates import RankRates, Waiting
 
 MORE_OWN = 0.05
 """Fraction of a step."""

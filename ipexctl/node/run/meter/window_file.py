@@ -20,8 +20,8 @@ from ipexctl.node.common.files import RunReference, open_private, remove_file
 from ipexctl.node.common.frames import WindowsFile, encode_windows
 from ipexctl.node.common.home import rundir_of
 from ipexctl.node.common.json_records import as_json, decode, parse_json
-from ipexctl.node.run import rank_profile
-from ipexctl.node.run.rates import HostRates, RankRates, merge
+from ipexctl.node.run.meter import rank_profile
+from ipexctl.node.run.meter.rates import HostRates, RankRates, merge
 
 WINDOW = 10.0
 RANK_SUFFIX, HOST_SUFFIX = ".meter", ".host"

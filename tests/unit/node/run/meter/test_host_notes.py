@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.node.run.host_notes import MAX_PROCESSORS, HostNotes, HostProbe
-from ipexctl.node.run.rates import HostRates
+from ipexctl.node.run.meter.host_notes import MAX_PROCESSORS, HostNotes, HostProbe
+from ipexctl.node.run.meter.rates import HostRates
 
 NET = """\
 Inter-| Receive

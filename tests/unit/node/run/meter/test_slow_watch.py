@@ -6,9 +6,9 @@ import pytest
 
 from ipexctl.node.common.processes import ProcessStat
 from ipexctl.node.common.records import RunStatus, SlowRank, read_status
-from ipexctl.node.run.rates import RankRates
+from ipexctl.node.run.meter.rates import RankRates
+from ipexctl.node.run.meter.slow_watch import MOST_OPEN, SlowWatch
 from ipexctl.node.run.slow_rank import busy_seconds, cpu_shares, family
-from ipexctl.node.run.slow_watch import MOST_OPEN, SlowWatch
 
 HOSTS = {0: "node1", 1: "node2", 2: "node3"}
 FINE = RankRates(5.0, collective_wait=0.29)

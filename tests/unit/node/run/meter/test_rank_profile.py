@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ipexctl.node.run.connection.messages import read_message
-from ipexctl.node.run.rank_meter import RankMeter
-from ipexctl.node.run.rank_profile import MAX_FILE, ProfileFile, RankProfile
+from ipexctl.node.run.meter.rank_meter import RankMeter
+from ipexctl.node.run.meter.rank_profile import MAX_FILE, ProfileFile, RankProfile
 
 
 def test_a_profile_is_read_once_and_again_if_it_changes(tmp_path: Path) -> None:

@@ -10,11 +10,11 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, Sequence, Union
 
 from ipexctl.node.common.json_records import as_json
-from ipexctl.node.run.host_notes import HostNotes, HostProbe
-from ipexctl.node.run.meter_reader import MeterReader
-from ipexctl.node.run.rank_notes import RankProbe
-from ipexctl.node.run.rank_profile import ProfileFile, RankProfile, StepCount
-from ipexctl.node.run.step_windows import RECENT, StepWindow, WindowMaker
+from ipexctl.node.run.meter.host_notes import HostNotes, HostProbe
+from ipexctl.node.run.meter.meter_reader import MeterReader
+from ipexctl.node.run.meter.rank_notes import RankProbe
+from ipexctl.node.run.meter.rank_profile import ProfileFile, RankProfile, StepCount
+from ipexctl.node.run.meter.step_windows import RECENT, StepWindow, WindowMaker
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from ipexctl.node.common.records import Throughput, TrainingGroup
-from ipexctl.node.run.meter_reader import StepRecord
-from ipexctl.node.run.rank_notes import RankNotes
-from ipexctl.node.run.rates import RankRates, Waiting
-from ipexctl.node.run.step_windows import (
+from ipexctl.node.run.meter.meter_reader import StepRecord
+from ipexctl.node.run.meter.rank_notes import RankNotes
+from ipexctl.node.run.meter.rates import RankRates, Waiting
+from ipexctl.node.run.meter.step_windows import (
     MOST_AT_ONCE,
     RECENT,
     RankThroughput,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ipexctl.node.run.rank_notes import MAX_READS, RankProbe
+from ipexctl.node.run.meter.rank_notes import MAX_READS, RankProbe
 
 approx: Any = pytest.approx
 """In place of a number in a tuple."""

@@ -12,14 +12,14 @@ import pytest
 from ipexctl.inrank.meter import RingWriter, Totals
 from ipexctl.node.common.frames import FrameError
 from ipexctl.node.common.json_records import as_json
-from ipexctl.node.run import meter_reader
 from ipexctl.node.run.connection import messages
-from ipexctl.node.run.host_notes import HostNotes
-from ipexctl.node.run.rank_meter import MOST_UNSENT, VARIABLE, MeteredHost, RankMeter
-from ipexctl.node.run.rank_notes import RankNotes
-from ipexctl.node.run.rank_profile import StepCount
-from ipexctl.node.run.rates import HostRates
-from ipexctl.node.run.step_windows import RECENT, StepWindow
+from ipexctl.node.run.meter import meter_reader
+from ipexctl.node.run.meter.host_notes import HostNotes
+from ipexctl.node.run.meter.rank_meter import MOST_UNSENT, VARIABLE, MeteredHost, RankMeter
+from ipexctl.node.run.meter.rank_notes import RankNotes
+from ipexctl.node.run.meter.rank_profile import StepCount
+from ipexctl.node.run.meter.rates import HostRates
+from ipexctl.node.run.meter.step_windows import RECENT, StepWindow
 
 SECOND = 1_000_000_000
 
