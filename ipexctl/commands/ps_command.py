@@ -19,8 +19,8 @@ from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.job_words import describe_run_end
 from ipexctl.node.common.owners import Owned
 from ipexctl.node.common.records import RankStatus
+from ipexctl.node.run.record.summary import attempts_of
 from ipexctl.node.run.run_replies import PrunedRun
-from ipexctl.node.run.summary import attempts_of
 from ipexctl.option_declaration import check_seconds
 from ipexctl.remote.caller import describe_foreign
 from ipexctl.remote.outcome import exit_code

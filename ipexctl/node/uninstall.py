@@ -30,8 +30,8 @@ from ipexctl.node.files.checkpoint_aside import remove_aside
 from ipexctl.node.files.tree import ProjectTree
 from ipexctl.node.files.tree_upload import TreePlan
 from ipexctl.node.run.meter.window_file import HOST_SUFFIX, RANK_SUFFIX
+from ipexctl.node.run.record.stored_status import NoRecord, read_document
 from ipexctl.node.run.retention import runs_with_processes
-from ipexctl.node.run.stored_status import NoRecord, read_document
 
 
 class HomeEntry(NamedTuple):

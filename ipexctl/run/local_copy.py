@@ -25,9 +25,9 @@ from ipexctl.node.common.files import (
 from ipexctl.node.common.frames import SUFFIXES, Note, OutputPart, WindowsFile
 from ipexctl.node.common.plan import PLAN_FILE
 from ipexctl.node.common.records import FINAL, RunStatus, read_status
-from ipexctl.node.run.output_notes import NotesWriter
-from ipexctl.node.run.output_times import TimesWriter
-from ipexctl.node.run.stack_dumps import dump_path
+from ipexctl.node.run.record.output_notes import NotesWriter
+from ipexctl.node.run.record.output_times import TimesWriter
+from ipexctl.node.run.record.stack_dumps import dump_path
 
 _STATUS_INTERVAL: Final = 5.0
 _MAX_OPEN_FILES: Final = 256

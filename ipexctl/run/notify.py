@@ -13,7 +13,7 @@ from ipexctl.errors import UserError
 from ipexctl.node.common.files import RunReference
 from ipexctl.node.common.limits import NOTIFY, NOTIFY_CLAIM
 from ipexctl.node.run.notify import NotifyEnd, run_command
-from ipexctl.node.run.summary import summary_fields, summary_text
+from ipexctl.node.run.record.summary import summary_fields, summary_text
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import Connector
 from ipexctl.remote.outcome import HostError

@@ -40,9 +40,9 @@ from ipexctl.node.run.follow import (
     StatusWatcher,
 )
 from ipexctl.node.run.output_filter import OutputFilter
-from ipexctl.node.run.output_times import TimesReader
-from ipexctl.node.run.stored_status import read_status_file
-from ipexctl.node.run.unstored_output import UnstoredReader
+from ipexctl.node.run.record.output_times import TimesReader
+from ipexctl.node.run.record.stored_status import read_status_file
+from ipexctl.node.run.record.unstored_output import UnstoredReader
 from message_data import missing
 
 pytest_plugins = ["run_fixtures"]

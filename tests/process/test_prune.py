@@ -22,8 +22,8 @@ from cli_helpers import ipexctl
 from env_helpers import said, start
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.processes import read_stat
+from ipexctl.node.run.record.stored_status import read_pruned
 from ipexctl.node.run.run_times import read_times, write_times
-from ipexctl.node.run.stored_status import read_pruned
 from ipexctl.remote.caller import removal_request
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession

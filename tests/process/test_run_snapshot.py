@@ -15,8 +15,8 @@ from run_helpers import HERE
 from agent_helpers import all_pythons, read_events
 from env_helpers import start
 from ipexctl.node.common.frames import Chunk, Note
-from ipexctl.node.run.output_notes import NotesWriter, note_line
-from ipexctl.node.run.output_times import TimesWriter
+from ipexctl.node.run.record.output_notes import NotesWriter, note_line
+from ipexctl.node.run.record.output_times import TimesWriter
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Unreachable

@@ -24,7 +24,7 @@ from ipexctl.extras.lab.lab_files import hostfile
 from ipexctl.extras.lab.lab_plan import LabSpec
 from ipexctl.extras.lab.lab_record import Lab, LabHost
 from ipexctl.extras.lab.up import can_mount_images, up
-from ipexctl.node.run.losses import training_loss
+from ipexctl.node.run.record.losses import training_loss
 from needs import find
 from slurm_helpers import start_sshd
 

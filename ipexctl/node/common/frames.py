@@ -4,7 +4,7 @@ A frame is the payload's length (4 bytes, big-endian), its kind (1 byte), and th
 
     J     a JSON object
     O, E  a chunk of stdout or stderr: rank (4 bytes), offset in the stream (8 bytes), the bytes as printed
-    N     a note: a line that ipexctl wrote into a rank's output (`node/run/output_notes.py`), as JSON
+    N     a note: a line that ipexctl wrote into a rank's output (`node/run/record/output_notes.py`), as JSON
     W     a file of windows: rank (4 bytes), the file's suffix (8 bytes, zero-padded), the content
 
 Frames come from other hosts, so their size is limited and every payload is checked.

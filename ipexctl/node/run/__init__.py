@@ -6,6 +6,7 @@
 - `rank/` wraps one rank: variables, cores, output, exit code.
 - `connection/` is what these tell each other.
 - `meter/` has the figures of ranks and hosts.
+- `record/` has the files of a run.
 
 The modules beside them answer calls of the control machine: follow, list, stop, show, prune, notify.
 """

@@ -35,11 +35,11 @@ from ipexctl.node.common.job import STARTERS_FILE
 from ipexctl.node.common.processes import allow_many_files
 from ipexctl.node.run.meter.window_file import windows_of
 from ipexctl.node.run.output_filter import OutputFilter, start_of_last_lines
-from ipexctl.node.run.output_notes import NotesReader
-from ipexctl.node.run.output_times import OutputKey, TimesReader
-from ipexctl.node.run.stack_dumps import encode_dump
-from ipexctl.node.run.stored_status import StoredStatus, read_status_file
-from ipexctl.node.run.unstored_output import UnstoredReader
+from ipexctl.node.run.record.output_notes import NotesReader
+from ipexctl.node.run.record.output_times import OutputKey, TimesReader
+from ipexctl.node.run.record.stack_dumps import encode_dump
+from ipexctl.node.run.record.stored_status import StoredStatus, read_status_file
+from ipexctl.node.run.record.unstored_output import UnstoredReader
 
 READ_INTERVAL = 0.03
 """Seconds between reads while output is frequent, or before the first output."""

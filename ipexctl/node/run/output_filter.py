@@ -14,7 +14,7 @@ from ipexctl.node.common.limits import GREP_SEARCH
 
 if TYPE_CHECKING:
     from ipexctl.node.common.frames import OutputPart
-    from ipexctl.node.run.output_times import OutputKey
+    from ipexctl.node.run.record.output_times import OutputKey
 
 MAX_SEARCHED = 16 << 10
 MAX_LINE = 1 << 20

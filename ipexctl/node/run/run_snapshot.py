@@ -20,11 +20,11 @@ from ipexctl.node.common.frames import SUFFIXES, Chunk, CompressedFrameWriter, S
 from ipexctl.node.common.home import rundir_of
 from ipexctl.node.common.json_records import JsonError, parse_object
 from ipexctl.node.common.processes import read_text
-from ipexctl.node.run.losses import read_losses, read_series
 from ipexctl.node.run.notify import end_on_node0
-from ipexctl.node.run.output_notes import NotesReader
-from ipexctl.node.run.stack_dumps import encode_dump, newest_dump
-from ipexctl.node.run.stored_status import read_status_file
+from ipexctl.node.run.record.losses import read_losses, read_series
+from ipexctl.node.run.record.output_notes import NotesReader
+from ipexctl.node.run.record.stack_dumps import encode_dump, newest_dump
+from ipexctl.node.run.record.stored_status import read_status_file
 
 if TYPE_CHECKING:
     from ipexctl.node.common.records import RunStatus

@@ -25,8 +25,8 @@ from ipexctl.node.common.processes import ProcessIdentity, is_caught
 from ipexctl.node.common.queue_files import is_submitted
 from ipexctl.node.common.records import FINAL, RunStatus
 from ipexctl.node.common.walk import Refused, enter, own_path
-from ipexctl.node.run.stack_dumps import dump_frames, dump_path, new_dump_id
-from ipexctl.node.run.stored_status import NoRecord, read_document, read_pruned, read_status_file
+from ipexctl.node.run.record.stack_dumps import dump_frames, dump_path, new_dump_id
+from ipexctl.node.run.record.stored_status import NoRecord, read_document, read_pruned, read_status_file
 
 
 class ListRequest(TypedDict):

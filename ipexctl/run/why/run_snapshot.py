@@ -25,7 +25,7 @@ from ipexctl.node.common.records import (
     read_status,
     split_details,
 )
-from ipexctl.node.run.losses import MAX_POINTS, MAX_SERIES
+from ipexctl.node.run.record.losses import MAX_POINTS, MAX_SERIES
 from ipexctl.run.stack_dump import Dump
 
 

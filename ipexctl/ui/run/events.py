@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from ipexctl.node.common.frames import Chunk, Note, StreamName
 from ipexctl.node.common.records import Failure, RunStatus
-from ipexctl.node.run.summary import summary_fields
+from ipexctl.node.run.record.summary import summary_fields
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Notice
 from ipexctl.run.follow import RunUpdate

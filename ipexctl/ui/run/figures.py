@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
-from ipexctl.node.run.losses import IS, NUMBER, training_loss
+from ipexctl.node.run.record.losses import IS, NUMBER, training_loss
 
 _STEP: Final = re.compile(
     rf"\b(?:step|iter|iteration|batch)s?\b{IS}(\d{{1,12}})(?:\s{{0,4}}(?:/|of)\s{{0,4}}(\d{{1,12}}))?", re.I

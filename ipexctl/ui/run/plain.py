@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from ipexctl.errors import UserError
 from ipexctl.node.common.frames import Chunk, Note, StreamName
 from ipexctl.node.common.records import RunStatus
-from ipexctl.node.run.output_notes import note_sentence
+from ipexctl.node.run.record.output_notes import note_sentence
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Notice
 from ipexctl.run.follow import RunEnded, RunUpdate

@@ -13,7 +13,7 @@ from slurm_shown import RUN, shown
 from ipexctl.node.common import batch_job
 from ipexctl.node.common.queue_files import waits_in_queue
 from ipexctl.node.common.records import QueueJob, RunStatus, read_status
-from ipexctl.node.run.stored_status import read_status_file
+from ipexctl.node.run.record.stored_status import read_status_file
 from message_data import missing
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from ipexctl.node.common.frames import Chunk, Note, StreamName
 from ipexctl.node.common.records import Failure, RunStatus
-from ipexctl.node.run.output_notes import note_line
+from ipexctl.node.run.record.output_notes import note_line
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Notice
 from ipexctl.run.follow import RunEnded

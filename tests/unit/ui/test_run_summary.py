@@ -7,7 +7,7 @@ import pytest
 from ipexctl.commands.ps_command import show as show_runs
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.records import Attempt, Failure, RankStatus, RunStatus, State, Throughput, read_status
-from ipexctl.node.run.summary import summary_fields
+from ipexctl.node.run.record.summary import summary_fields
 from ipexctl.run.ps import KnownRun
 from ipexctl.run.why.diagnosis import diagnose
 from ipexctl.run.why.run_snapshot import read_snapshot

@@ -24,7 +24,7 @@ from ipexctl.node.run.meter.step_windows import RankThroughput, StepWindow, run_
 if TYPE_CHECKING:
     from ipexctl.node.common.plan import Plan
     from ipexctl.node.run.decisions.supervisor_state import Moment, RankState
-    from ipexctl.node.run.recorder import OutputFile, WindowFiles
+    from ipexctl.node.run.record.recorder import OutputFile, WindowFiles
 
 MAX_MISMATCHES = 64
 

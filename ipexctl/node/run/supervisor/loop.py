@@ -43,7 +43,6 @@ from ipexctl.node.common.link import SHELL, derive_token, ready, wake_on_signal
 from ipexctl.node.common.plan import program_line
 from ipexctl.node.common.processes import has_exited
 from ipexctl.node.common.records import Detail, RunStatus, SilentRank, Untrained, describe_apart
-from ipexctl.node.run import recorder, stack_dumps
 from ipexctl.node.run.connection import messages
 from ipexctl.node.run.connection.master_port import PortError, check_master_port
 from ipexctl.node.run.decisions import supervisor_machine, verdict
@@ -52,7 +51,8 @@ from ipexctl.node.run.decisions.job_end import is_step_cancelled
 from ipexctl.node.run.host_starter.remote_shell import SHELL_FILE
 from ipexctl.node.run.meter.rank_profile import RankProfile
 from ipexctl.node.run.meter.step_windows import StepWindow
-from ipexctl.node.run.stored_status import StoredStatus, read_document
+from ipexctl.node.run.record import recorder, stack_dumps
+from ipexctl.node.run.record.stored_status import StoredStatus, read_document
 from ipexctl.node.run.supervisor.figures import RunFigures
 from ipexctl.node.run.supervisor.host_calls import HostCalls, gone_ranks
 from ipexctl.node.run.supervisor.launcher import LaunchLog, launcher_kind_of, shell_environment, start_attempt
@@ -374,7 +374,7 @@ class SupervisorLoop:
         if not self.is_over:  # the last status may be written long after the end, if the disk was full
             self.elapsed, self.is_over = round(time.monotonic() - self.began, 3), status.ended is not None
             if self.is_over:
-                from ipexctl.node.run.summary import newest_checkpoint  # only the end of a run needs it
+                from ipexctl.node.run.record.summary import newest_checkpoint  # only the end of a run needs it
 
                 plan = self.state.plan
                 self.checkpoint = newest_checkpoint(plan.cwd, plan.asked.checkpoint or "", status.started or 0.0)
@@ -726,7 +726,8 @@ class SupervisorLoop:
             time.sleep(0.1)
 
     def start_notify(self) -> None:
-        from ipexctl.node.run import notify, summary  # few runs have --notify
+        from ipexctl.node.run import notify  # few runs have --notify
+        from ipexctl.node.run.record import summary  # few runs have --notify
 
         status = self.record.full_status()
         seconds = self.elapsed

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ipexctl.node.common.answer import Json
     from ipexctl.node.common.link import ServerHandshake
-    from ipexctl.node.run.recorder import OutputFile, WindowFiles
+    from ipexctl.node.run.record.recorder import OutputFile, WindowFiles
 
 ACKNOWLEDGE_SIZE = 1 << 18
 CLOSED_BY_PEER = ("the other side closed the connection", os.strerror(errno.ECONNRESET), os.strerror(errno.EPIPE))

@@ -21,8 +21,8 @@ from ipexctl.extras.report.measurements import Columns, Measurements, Window
 from ipexctl.extras.report.page import Change, ReportPage, TimeCurve, compare, report_page
 from ipexctl.extras.report.report_command import page_without_record
 from ipexctl.hosts.host import Host
-from ipexctl.node.run.losses import MAX_POINTS, find_losses, find_series, read_losses, thin, timed_lines
-from ipexctl.node.run.output_times import TimesWriter
+from ipexctl.node.run.record.losses import MAX_POINTS, find_losses, find_series, read_losses, thin, timed_lines
+from ipexctl.node.run.record.output_times import TimesWriter
 from ipexctl.run.stack_dump import Dump, RankStacks
 from ipexctl.run.why.diagnosis import diagnose
 from ipexctl.run.why.run_snapshot import read_snapshot

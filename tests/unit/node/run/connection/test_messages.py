@@ -26,7 +26,7 @@ from ipexctl.node.common.records import Detail, RunStatus
 from ipexctl.node.files.file_stream import CHUNK, END, FilePart, WantedFile, header_line, read_files
 from ipexctl.node.run.connection.messages import MAX_TEXT, Exit, Reconnecting, read_message
 from ipexctl.node.run.decisions.supervisor_state import Disconnected, WrapperProcess
-from ipexctl.node.run.recorder import Recorder
+from ipexctl.node.run.record.recorder import Recorder
 from ipexctl.node.run.supervisor.host_calls import HostAnswer, HostCalls, gone_ranks
 from ipexctl.node.run.supervisor.rank_connections import RankConnection, RankConnections
 

@@ -12,9 +12,9 @@ from ipexctl.node.common.frames import Chunk, Note
 from ipexctl.node.common.records import Attempt, RunStatus
 from ipexctl.node.run.connection.output_buffer import MAX_UNACKNOWLEDGED, MEMORY, OutputBuffer
 from ipexctl.node.run.connection.spill_file import SpillFile
-from ipexctl.node.run.recorder import OutputFile, Recorder, continued_status
+from ipexctl.node.run.record.recorder import OutputFile, Recorder, continued_status
+from ipexctl.node.run.record.unstored_output import Held
 from ipexctl.node.run.supervisor.rank_connections import RankConnection
-from ipexctl.node.run.unstored_output import Held
 
 PIECE = 1 << 16
 

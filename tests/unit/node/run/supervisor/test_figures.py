@@ -19,14 +19,14 @@ from ipexctl.node.common.records import (
     describe_apart,
     read_status,
 )
-from ipexctl.node.run import stack_dumps
 from ipexctl.node.run.connection.messages import Beat, Exit, Message, Mismatch
 from ipexctl.node.run.decisions.supervisor_state import Moment
 from ipexctl.node.run.meter.host_notes import HostNotes
 from ipexctl.node.run.meter.rank_notes import RankNotes
 from ipexctl.node.run.meter.rates import HostRates
 from ipexctl.node.run.meter.step_windows import StepWindow
-from ipexctl.node.run.recorder import Recorder
+from ipexctl.node.run.record import stack_dumps
+from ipexctl.node.run.record.recorder import Recorder
 from ipexctl.node.run.supervisor.figures import MAX_MISMATCHES, RunFigures
 from plan_helpers import small_plan
 

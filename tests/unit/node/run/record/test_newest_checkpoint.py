@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.node.run.summary import newest_checkpoint
+from ipexctl.node.run.record.summary import newest_checkpoint
 
 BEGAN = 1000.0
 

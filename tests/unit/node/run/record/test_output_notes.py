@@ -10,7 +10,7 @@ import pytest
 from ipexctl.node.common.frames import HEAD, Chunk, FrameError, Note, OutputPart, decode_output, encode_note
 from ipexctl.node.run.follow import FollowedFile
 from ipexctl.node.run.output_filter import OutputFilter
-from ipexctl.node.run.output_notes import NotesReader, NotesWriter, note_line, note_sentence
+from ipexctl.node.run.record.output_notes import NotesReader, NotesWriter, note_line, note_sentence
 
 RESTART = {"attempt": 1, "restarts": 2, "reason": "rank 1 on node2 ended with exit code 5"}
 

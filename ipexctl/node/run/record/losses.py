@@ -8,7 +8,7 @@ import re
 from typing import Iterable, Iterator
 
 from ipexctl.node.common.frames import SUFFIXES, StreamName
-from ipexctl.node.run.output_times import TimesReader
+from ipexctl.node.run.record.output_times import TimesReader
 
 MAX_BYTES = 32 << 20
 MAX_LOSSES = 100_000

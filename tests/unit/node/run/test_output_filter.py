@@ -10,7 +10,7 @@ from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.frames import Chunk
 from ipexctl.node.run import output_filter
 from ipexctl.node.run.output_filter import OutputFilter, start_of_last_lines
-from ipexctl.node.run.output_times import WRITE_INTERVAL, TimesReader, TimesWriter
+from ipexctl.node.run.record.output_times import WRITE_INTERVAL, TimesReader, TimesWriter
 
 TEXT = b"epoch 1\nloss 0.5\nepoch 2\nloss 0.25\nloss 0.125"
 
@@ -71,7 +71,7 @@ def test_output_times_are_read_in_order_and_merged_when_many(tmp_path: Path, mon
     writer.add(7, "stderr", 5)
     writer.write_all(1100.0)
     assert [entry.key for entry in reader.entries()] == [(7, "stderr")]
-    monkeypatch.setattr("ipexctl.node.run.output_times.MAX_FRAMES", 20)
+    monkeypatch.setattr("ipexctl.node.run.record.output_times.MAX_FRAMES", 20)
     few = list(TimesReader(path, 2, exact=False).entries())
     assert 10 <= len(few) <= 30
     assert max(end for _, key, end in few if key[0] == 1) == 100

@@ -23,14 +23,14 @@ from ipexctl.node.common.records import Attempt, RunStatus
 from ipexctl.node.run.meter.rank_profile import SUFFIX, RankProfile
 from ipexctl.node.run.meter.rates import HostRates, RankRates
 from ipexctl.node.run.meter.window_file import HOST_SUFFIX, RANK_SUFFIX, WindowWriter
-from ipexctl.node.run.output_notes import NotesWriter, note_line
-from ipexctl.node.run.output_times import TimesWriter
-from ipexctl.node.run.unstored_output import Held, UnstoredOutput
+from ipexctl.node.run.record.output_notes import NotesWriter, note_line
+from ipexctl.node.run.record.output_times import TimesWriter
+from ipexctl.node.run.record.unstored_output import Held, UnstoredOutput
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
     from ipexctl.node.common.plan import Plan
-    from ipexctl.node.run.output_times import OutputKey
+    from ipexctl.node.run.record.output_times import OutputKey
 
 SAVE = 2.0
 """Seconds between two writes of the status if only figures changed."""
