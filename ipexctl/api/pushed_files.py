@@ -9,9 +9,9 @@ from ipexctl.api.open_hosts import OpenHosts
 from ipexctl.files.push import Push, PushOptions, PushReport
 from ipexctl.files.push_source import read_source
 from ipexctl.hub.downloader import HubAccess
+from ipexctl.hub.hugging_face import HubRepo
 from ipexctl.hub.push_from_hub import HubPushOptions, HubPushReport
 from ipexctl.hub.push_from_hub import push_repos as push_from_hub
-from ipexctl.hugging_face import HubRepo
 from ipexctl.option_declaration import HUB_MACHINE
 from ipexctl.remote.outcome import BytesMoved, Watch, ignore_event
 

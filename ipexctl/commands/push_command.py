@@ -15,7 +15,7 @@ from ipexctl.commands.target_hosts import choose_hosts, open_hosts
 from ipexctl.errors import UserError
 from ipexctl.files.push import PushReport, PushResult
 from ipexctl.files.push_source import parse_target
-from ipexctl.hugging_face import is_repo_word, parse_repo
+from ipexctl.hub.hugging_face import is_repo_word, parse_repo
 from ipexctl.node.common.fix import Fix
 from ipexctl.option_declaration import HUB_MACHINE
 from ipexctl.text import expand_tilde, format_count, readable

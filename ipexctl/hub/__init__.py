@@ -1,1 +1,3 @@
-"""Downloads models and datasets from a hub once, on one machine, and copies them to every host's cache."""
+"""Models and datasets of a hub: names of its repositories, the machine that downloads one once, and its way to every
+host's cache. The programs on the hosts are in `node/hub/`.
+"""

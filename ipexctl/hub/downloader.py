@@ -23,7 +23,7 @@ from ipexctl.hosts.select import LOCAL
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.hub_cache import HUB
 from ipexctl.node.env.env_replies import EnvRecord
-from ipexctl.node.network.hub_check import FoundHub, HubRequest
+from ipexctl.node.hub.hub_check import FoundHub, HubRequest
 from ipexctl.option_declaration import HUB_MACHINE
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.local import is_this_machine
@@ -245,9 +245,7 @@ def _reaching(
     }
 
     def reaches(_: Host, session: Session) -> bool:
-        reply = call(
-            session, "network.hub_check", "query", request, label="ask the hub", timeout=30, cancel=pool.cancel
-        )
+        reply = call(session, "hub.hub_check", "query", request, label="ask the hub", timeout=30, cancel=pool.cancel)
         return not reply.decode(FoundHub).problem
 
     known = [host for host in hosts if host.name in facts]

@@ -23,15 +23,15 @@ from ipexctl.files.routes import Distributor
 from ipexctl.files.store_client import StoredFile, StoreLocation
 from ipexctl.hosts.host import Host
 from ipexctl.hub.downloader import Downloader, HubAccess, find_downloader
-from ipexctl.hugging_face import HubRepo, hf_home
+from ipexctl.hub.hugging_face import HubRepo, hf_home
 from ipexctl.limits import OFFER_CLEANUP
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.hub_cache import HUB_CACHE, first_misplaced_path
 from ipexctl.node.common.json_records import JsonError
 from ipexctl.node.files.call_replies import DownloadReply, SnapshotReply
-from ipexctl.node.files.hub_download import HubDownloadRequest, OfferRequest
 from ipexctl.node.files.manifest import ManifestEntry, read_entries
 from ipexctl.node.files.place import CONTENT
+from ipexctl.node.hub.hub_download import HubDownloadRequest, OfferRequest
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.node_call import HeldCall, call
 from ipexctl.remote.outcome import BytesMoved, HostError, Notice, Watch, ignore_event
@@ -167,7 +167,7 @@ def _download(
 
     reply = call(
         pool.session(downloader.host),
-        "files.hub_download",
+        "hub.hub_download",
         "download",
         request,
         python=downloader.python,
@@ -206,7 +206,7 @@ def _send_from(downloader: Downloader, manifest: Manifest, home: str) -> Origin:
         request: OfferRequest = {"home": home, "files": paths}
 
         def offer(**options: Any) -> None:
-            call(pool.session(host), "files.hub_download", "offer", request, cancel=pool.cancel, **options)
+            call(pool.session(host), "hub.hub_download", "offer", request, cancel=pool.cancel, **options)
 
         offered = HeldCall(offer, _store_of, "its store of files for other hosts has ended")
         held.callback(lambda: futures.wait([offered.end()], OFFER_CLEANUP))

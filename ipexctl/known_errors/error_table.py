@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.nodeset import fold
-from ipexctl.hugging_face import (
+from ipexctl.hub.hugging_face import (
     DEFAULT_REVISION,
     INDEXED_CPU,
     LAST_ACCELERATE,

@@ -7,7 +7,7 @@ from typing import Final
 
 from packaging.version import InvalidVersion, Version
 
-from ipexctl.hugging_face import OPTIMIZED_TORCH, OPTIMIZES_BY_TORCH, WITHOUT_IPEX
+from ipexctl.hub.hugging_face import OPTIMIZED_TORCH, OPTIMIZES_BY_TORCH, WITHOUT_IPEX
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.plan import Setting
 from ipexctl.spec import AccelerateConfig

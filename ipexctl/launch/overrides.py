@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ipexctl.errors import Refusal
-from ipexctl.hugging_face import LAST_ACCELERATE, LAST_DDP_CCL, WITHOUT_DDP_CCL, WITHOUT_IPEX
+from ipexctl.hub.hugging_face import LAST_ACCELERATE, LAST_DDP_CCL, WITHOUT_DDP_CCL, WITHOUT_IPEX
 from ipexctl.launch.accelerate_env import before, variables_of
 from ipexctl.launch.request import Gathered
 from ipexctl.launch.topology import automatic_backend

@@ -154,13 +154,18 @@ fi
 interpreter is gone, or it is for another libc."""
 
 
-_MORE_FOLDERS: Final = {"uninstall": ("env", "files", "run")}
+_MORE_FOLDERS: Final = {"uninstall": ("env", "files", "run"), "hub.hub_download": ("files",)}
+"""Folder, or one command of it → the folders that it imports."""
 
 
 def agent_zip(*folders: str) -> bytes:
     """The modules that all commands share, and the given folders or modules with the folders that they import."""
     with _zip_lock:  # calls to many hosts start at once, and each would otherwise make the zip (4 ms)
         return _make_zip(folders)
+
+
+def _zip_of(command: str) -> bytes:
+    return agent_zip(command.partition(".")[0], *_MORE_FOLDERS.get(command, ()))
 
 
 @functools.cache
@@ -172,7 +177,7 @@ def _make_zip(folders: tuple[str, ...]) -> bytes:
         for name in ("__init__", "__main__"):
             _add(archive, f"ipexctl/node/{name}.py", (_NODE / f"{name}.py").read_text(encoding="utf-8"))
         others = (other for folder in folders for other in _MORE_FOLDERS.get(folder, ()))
-        for name in ("common", *folders, *others):
+        for name in dict.fromkeys(("common", *folders, *others)):
             for file in sorted((_NODE / name).rglob("*.py")) or [_NODE / f"{name}.py"]:
                 _add(archive, f"ipexctl/node/{file.relative_to(_NODE)}", file.read_text(encoding="utf-8"))
     return packed.getvalue()
@@ -202,7 +207,7 @@ def agent_command(
     """The command line for `call`; unless `cached`, stdin begins with the `agent_zip` of the command's folder. The
     first Python 3.8 or newer runs it: `python` if it exists, else the system's, else an environment's in `home`."""
     home_path = f'"$HOME"{shlex.quote(home[1:])}' if home.startswith("~/") else shlex.quote(home)
-    archive = agent_zip(command.partition(".")[0])
+    archive = _zip_of(command)
     copy = f"{home_path}/agent/{_copy_name(archive)} {shlex.quote(script_text('common.walk'))}" if cached else "''"
     arguments = f"{len(archive)} {copy} {shlex.join([command, action] if action else [command])}"
     text = _find_python(python, home_path if home else "", _BOOT, arguments)
@@ -258,7 +263,7 @@ def call(
     while the agent starts. `deadline` replaces `timeout`, `silence` and `cancel`.
     """
     line = agent_command(command, action, python=python, home=home, cached=cached, label=label)
-    archive = agent_zip(command.partition(".")[0])
+    archive = _zip_of(command)
     if callable(request) and not cached:
         request = request()
     answers: queue.SimpleQueue[bool | None] = queue.SimpleQueue()
@@ -377,7 +382,7 @@ def _frame_reader(on_frame: Callable[[Frame], None]) -> RawReader:
 
 
 def agent_and_request(command: str, request: Mapping[str, Any]) -> bytes:
-    return agent_zip(command.partition(".")[0]) + _encode(request)
+    return _zip_of(command) + _encode(request)
 
 
 def _call_chunks(

@@ -42,7 +42,7 @@ def request_of(hub: Hub, home: Path, name: str, **more: Any) -> dict[str, Any]:
 
 
 def begin(request: dict[str, Any]) -> subprocess.Popen[bytes]:
-    return start("files.hub_download", "download", request, python=sys.executable)
+    return start("hub.hub_download", "download", request, python=sys.executable)
 
 
 def download(hub: Hub, home: Path, name: str, **more: Any) -> dict[str, Any]:

@@ -96,7 +96,7 @@ class Hub(BaseHTTPRequestHandler):
 def look(tmp_path: Path, *, env: dict[str, str] | None = None, **changes: Any) -> dict[str, Any]:
     request = {"home": "~/.ipexctl", "setup": "", "variables": {}}
     account = {**os.environ, "HF_HOME": "", "HF_HUB_OFFLINE": "", **(env or {})}
-    return said(start("network.hub_check", "query", {**request, "tries": False, **changes}, env=account))
+    return said(start("hub.hub_check", "query", {**request, "tries": False, **changes}, env=account))
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 from real_helpers import require_disk, require_package
 
 from clean_environment import package_environ
-from ipexctl.hugging_face import HubRepo, load_call
+from ipexctl.hub.hugging_face import HubRepo, load_call
 from ipexctl.known_errors.error_table import known_errors
 from ipexctl.known_errors.match import FailureContext, RankOutput, cause_of
 

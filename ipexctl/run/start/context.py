@@ -17,14 +17,14 @@ from ipexctl.facts.gather import HostFacts
 from ipexctl.facts.software import running_pythons, ways_to_python
 from ipexctl.hosts.host import Host, check_same_home
 from ipexctl.hosts.nodeset import fold
-from ipexctl.hugging_face import hf_home
+from ipexctl.hub.hugging_face import hf_home
 from ipexctl.launch.hub_settings import CACHES, OFFLINE_NAMES
 from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.request import EarlierCheck, Gathered, RankEnv, common_python
 from ipexctl.limits import PATHS_CHECK
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.env.env_replies import EnvRecord
-from ipexctl.node.network.hub_check import FoundHub, HubRequest
+from ipexctl.node.hub.hub_check import FoundHub, HubRequest
 from ipexctl.option_declaration import install_command
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import run_in_background
@@ -280,7 +280,7 @@ def ask_hosts(spec: RunSpec, pool: SessionPool) -> Hub:
     def query_hub(host: Host, session: Session) -> FoundHub:
         del host
         return call(
-            session, "network.hub_check", "query", request, label="ask the hub", timeout=PATHS_CHECK, cancel=pool.cancel
+            session, "hub.hub_check", "query", request, label="ask the hub", timeout=PATHS_CHECK, cancel=pool.cancel
         ).decode(FoundHub)
 
     found = {done.host.name: done.result for done in pool.each(spec.hosts, query_hub) if done.result is not None}

@@ -33,7 +33,7 @@ from ipexctl.extras.slurm.submit_script import QueueOptions, check_queue_options
 from ipexctl.files.push_source import parse_target, read_source
 from ipexctl.hosts.host import Host, check_user, home_on_nodes
 from ipexctl.hosts.internal_addresses import InterfaceChoice
-from ipexctl.hugging_face import parse_repo
+from ipexctl.hub.hugging_face import parse_repo
 from ipexctl.node.common.fix import ipexctl_command
 from ipexctl.projects.root import describe_root_problem, path_problem
 from ipexctl.remote.cancel import Cancel

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 from packaging.version import Version
 
-from ipexctl.hugging_face import WITHOUT_IPEX
+from ipexctl.hub.hugging_face import WITHOUT_IPEX
 from ipexctl.launch.accelerate_config import read_accelerate
 from ipexctl.launch.accelerate_env import (
     FIRST_DEBUG,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ipexctl.hub.downloader import take_hub_access
-from ipexctl.hugging_face import HubRepo, hf_home, is_repo_word, parse_repo, push_command
+from ipexctl.hub.hugging_face import HubRepo, hf_home, is_repo_word, parse_repo, push_command
 from ipexctl.node.common.hub_cache import first_misplaced_path, repo_of
 from ipexctl.node.files.manifest import RECORDED_SIZE, VERIFIED, ManifestEntry, VerifiedBlobs
 
