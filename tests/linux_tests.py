@@ -24,7 +24,7 @@ LEFT_OUT = {
     "remote/test_command.py": SYSTEM,
     "remote/test_host_keys.py": SYSTEM,
     "remote/test_ssh_config.py": SYSTEM,
-    "run/test_local_copy.py": SYSTEM,
+    "homes/test_local_copy.py": SYSTEM,
     "test_file_reader.py": SYSTEM,
 }
 """Patterns below tests/unit."""

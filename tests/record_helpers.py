@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from itertools import cycle, islice
 from typing import Any
 
+from ipexctl.homes.registry import RunRecord
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.plan import Plan, with_ranks
-from ipexctl.run.registry import RunRecord
 
 
 def run_record(

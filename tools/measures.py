@@ -161,7 +161,7 @@ def fixes_as_text(tree: ast.AST, makers: Set[str] = frozenset(("Fix",))) -> Iter
 # Sentences of ours that are read back
 
 _WORDS = re.compile(r"[A-Za-z']{2,} [A-Za-z']{2,}")
-_RUN_TEXTS = ("ipexctl/node/", "ipexctl/run/")
+_RUN_TEXTS = ("ipexctl/node/", "ipexctl/run/", "ipexctl/homes/")
 """They read what versions before fields have written: sentences that never change."""
 _OF_RE = {"compile", "search", "match", "fullmatch", "findall", "finditer", "sub", "split"}
 _OF_OTHERS: dict[str, str] = {
@@ -577,7 +577,7 @@ def import_circles() -> list[str]:
     return []
 
 
-_OF_A_RUN = re.compile(r"ipexctl\.(launch|run|spec|run_options|script_file)\b")
+_OF_A_RUN = re.compile(r"ipexctl\.(launch|run|homes|spec|run_options|script_file)\b")
 
 
 @row("* files in import circles of launch, run and the spec, in functions and for types, too", wanted=0, held=0)
@@ -761,7 +761,7 @@ def modules_that_name_slurm() -> list[str]:
 # Records of a run
 
 _OF_RUN = re.compile(
-    r"ipexctl/(spec|script_file|run/(registry|ps|wait|follow)|run/start/\w+|launch/(request|context|planner|mpi|rank_distribution)"
+    r"ipexctl/(spec|script_file|homes/registry|run/(ps|wait|follow)|run/start/\w+|launch/(request|context|planner|mpi|rank_distribution)"
     r"|api/runs?|commands/run_call|commands/launch_options|extras/slurm/submission|node/common/(asked|plan|job|records)|node/run/(notify|rank/__main__))\.py"
 )
 """What is asked, what the planner reads, what is decided, what starts it, and what came of it."""

@@ -29,6 +29,8 @@ from ipexctl.errors import CallError, UserError
 from ipexctl.files.push import PushReport
 from ipexctl.files.push_source import parse_target
 from ipexctl.files.requested import FetchResult, parse_source
+from ipexctl.homes.registry import RunRecord
+from ipexctl.homes.uninstall import UninstallReport
 from ipexctl.hosts.host import Host, home_on_nodes, private_keys
 from ipexctl.hosts.internal_addresses import InterfaceChoice
 from ipexctl.hosts.select import LOCAL, HostRequest, Selection, select_hosts
@@ -52,7 +54,6 @@ from ipexctl.remote.local import with_own_address
 from ipexctl.remote.outcome import Cancelled, Notice, ProgressEvent, Report, StepStarted, Watch, ignore_event
 from ipexctl.run.fetch import order_of_host
 from ipexctl.run.notify import check_notify
-from ipexctl.run.registry import RunRecord
 from ipexctl.run.start.project import locate_project
 from ipexctl.run.start.request import (
     StartFailure,
@@ -64,7 +65,6 @@ from ipexctl.run.start.request import (
 )
 from ipexctl.run.start.resume import on_hosts_left, refuse_job
 from ipexctl.run.start.watcher import PlannedRun, RunWatcher, StartedRun
-from ipexctl.run.uninstall import UninstallReport
 from ipexctl.run_options import DECLARED
 from ipexctl.spec import RunSpec
 from ipexctl.stack.env.envs import EnvsReport

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from ipexctl.api.known_runs import CallWatcher, node0_of
 from ipexctl.errors import CallError
+from ipexctl.homes.registry import LAST, RunRecord, RunRegistry, read_failed_call
 from ipexctl.limits import STOP_ANSWER, WHY_ANSWER
 from ipexctl.node.common.records import RunStatus
 from ipexctl.projects.root import ProjectHere
-from ipexctl.run.registry import LAST, RunRecord, RunRegistry, read_failed_call
 from ipexctl.run.stack_dump import Dump, ProfileAnswer, request_profile
 from ipexctl.run.stack_dump import dump as dump_stacks
 from ipexctl.run.why.why import WhyResult, mention_failed_call, mention_page

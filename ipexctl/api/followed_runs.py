@@ -11,6 +11,8 @@ from functools import partial
 
 from ipexctl.api.known_runs import CallWatcher, call_error, node0_of
 from ipexctl.errors import CallError
+from ipexctl.homes.local_copy import LocalCopy, read_copy
+from ipexctl.homes.registry import RunRecord, RunRegistry
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.records import RunStatus
 from ipexctl.option_declaration import RECONNECT_SECONDS
@@ -18,11 +20,9 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Cancelled, HostError, Notice, ignore_event
 from ipexctl.remote.session import Session
 from ipexctl.run.follow import Follower, LineChoice, OnRunUpdate, RunEnded, follow_copy
-from ipexctl.run.local_copy import LocalCopy, read_copy
 from ipexctl.run.ps import KnownRun
 from ipexctl.run.queue import queue_of
 from ipexctl.run.queue_wait import poll_status, wait_for_start
-from ipexctl.run.registry import RunRecord, RunRegistry
 from ipexctl.run.wait import wait_for_runs
 
 

@@ -10,10 +10,10 @@ from ipexctl.api.open_hosts import OpenHosts
 from ipexctl.doctor.doctor_run import DoctorRequest, run_doctor
 from ipexctl.doctor.finding import DoctorReport
 from ipexctl.facts.gather import gather_facts
+from ipexctl.homes.registry import RunRegistry
+from ipexctl.homes.trust_left import RevokeReport, revoke
 from ipexctl.projects.ipex_use import find_ipex_use_here
 from ipexctl.remote.fanout import run_in_background
-from ipexctl.run.registry import RunRegistry
-from ipexctl.run.trust_left import RevokeReport, revoke
 from ipexctl.stack.catalog import known_rows
 
 InstructionSet = Literal["avx2", "avx512", "avx512_bf16", "amx"]

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ipexctl.api.open_hosts import OpenHosts
+from ipexctl.homes.pending import abandoned_runs, runs_directory
 from ipexctl.hosts.host import private_keys
 from ipexctl.option_declaration import SyncOptions
 from ipexctl.remote.outcome import Watch, ignore_event
-from ipexctl.run.pending import abandoned_runs, runs_directory
 from ipexctl.sync.node_calls import SyncReport, TreeCalls
 from ipexctl.sync.project import Project, read_project
 from ipexctl.sync.project_sync import TreeQuery, query_project

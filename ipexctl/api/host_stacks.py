@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 from ipexctl.api.open_hosts import OpenHosts
 from ipexctl.errors import UserError
+from ipexctl.homes.uninstall import UninstallOptions, UninstallReport, survey
+from ipexctl.homes.uninstall import uninstall as remove_from_hosts
 from ipexctl.option_declaration import DEFAULT_ENV, option_text
 from ipexctl.projects.ipex_use import find_ipex_use_here
 from ipexctl.projects.layout import NO_LAYOUT, ProjectLayout, read_layout
 from ipexctl.projects.requirement_files import find_requirement_files, with_optional
 from ipexctl.projects.root import find_root, root_problem
 from ipexctl.remote.outcome import Watch, ignore_event
-from ipexctl.run.uninstall import UninstallOptions, UninstallReport, survey
-from ipexctl.run.uninstall import uninstall as remove_from_hosts
 from ipexctl.stack.catalog import known_rows
 from ipexctl.stack.env.envs import EnvsReport, list_envs, prune_envs, remove_envs, verify_envs
 from ipexctl.stack.env.record import check_env_name

@@ -14,6 +14,10 @@ from typing import TYPE_CHECKING
 
 from ipexctl.api.open_hosts import OpenHosts, open_sessions
 from ipexctl.errors import CallError
+from ipexctl.homes.local_copy import save_final_status
+from ipexctl.homes.pending import abandoned_runs
+from ipexctl.homes.prune_runs import PruneResult, prune_local, prune_nodes, read_limits
+from ipexctl.homes.registry import RunRecord, RunRegistry, UnreadableRecord
 from ipexctl.hosts.host import Host
 from ipexctl.limits import PS_ANSWER, STOP_ANSWER
 from ipexctl.node.common.records import FINAL
@@ -22,12 +26,8 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import Connector, OnStep, SessionPool
 from ipexctl.remote.outcome import HostError, HostResult, Report, Unreachable, ignore_event
 from ipexctl.remote.session import Session
-from ipexctl.run.local_copy import save_final_status
 from ipexctl.run.node0 import options_of
-from ipexctl.run.pending import abandoned_runs
-from ipexctl.run.prune_runs import PruneResult, prune_local, prune_nodes, read_limits
 from ipexctl.run.ps import KnownRun, expired_runs, query_runs, with_copies
-from ipexctl.run.registry import RunRecord, RunRegistry, UnreadableRecord
 from ipexctl.run.stop import StopResult
 from ipexctl.run.stop import stop as stop_run
 

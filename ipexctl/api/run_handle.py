@@ -21,6 +21,7 @@ from ipexctl.api.known_runs import CallWatcher
 from ipexctl.errors import CallError, UserError
 from ipexctl.extensions import addition
 from ipexctl.files.requested import FetchResult
+from ipexctl.homes.registry import RunRecord, RunRegistry
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.frames import Chunk, StreamName
 from ipexctl.node.common.records import RunStatus
@@ -33,7 +34,6 @@ from ipexctl.run.follow import LineChoice, RunUpdate, check_pattern
 from ipexctl.run.node0 import options_of
 from ipexctl.run.ps import KnownRun as WaitResult
 from ipexctl.run.ranks import parse_ranks
-from ipexctl.run.registry import RunRecord, RunRegistry
 from ipexctl.run.stack_dump import Dump
 from ipexctl.run.stop import StopResult
 from ipexctl.run.why.why import WhyResult

@@ -16,12 +16,12 @@ from ipexctl.commands.summary_file import check_summary, write_summary
 from ipexctl.commands.watch import watch_run
 from ipexctl.commands.why_command import profile_live
 from ipexctl.errors import UserError
+from ipexctl.homes.local_copy import read_final_status
+from ipexctl.homes.registry import RunRegistry
 from ipexctl.node.common.fix import Fix
 from ipexctl.remote.cancel import Cancel
-from ipexctl.run.local_copy import read_final_status
 from ipexctl.run.profile import lines_of
 from ipexctl.run.ranks import parse_ranks
-from ipexctl.run.registry import RunRegistry
 from ipexctl.ui.messages import print_message
 from ipexctl.ui.run.events import EventsView
 

@@ -119,7 +119,7 @@ def _hosts_in_reach(ctx: typer.Context) -> tuple[Host, ...]:
 
 
 def _records() -> list[Path]:
-    from ipexctl.run.registry import RunRegistry
+    from ipexctl.homes.registry import RunRegistry
 
     try:
         dated = [(path.stat().st_mtime, path) for path in RunRegistry().directory.glob("*.json")]

@@ -29,6 +29,7 @@ from ipexctl.commands.shared_options import (
 from ipexctl.commands.target_hosts import check_home, choose_hosts, connect_options, step_printer, with_call_options
 from ipexctl.errors import UserError
 from ipexctl.files.requested import FetchResult, FetchSource, parse_source
+from ipexctl.homes.registry import LAST, RunRecord, RunRegistry
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.fix import Fix
 from ipexctl.remote.cancel import Cancel
@@ -43,7 +44,6 @@ from ipexctl.run.fetch import (
     orders_of_all_hosts,
 )
 from ipexctl.run.node0 import options_of
-from ipexctl.run.registry import LAST, RunRecord, RunRegistry
 from ipexctl.text import format_count, readable
 from ipexctl.ui.messages import print_message, print_with_fix
 from ipexctl.ui.progress_view import ProgressView

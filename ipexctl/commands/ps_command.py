@@ -13,6 +13,7 @@ import typer
 from ipexctl.commands.shared_options import Home, Output, Targets, command, flag, option
 from ipexctl.errors import UserError
 from ipexctl.found_files import account_name
+from ipexctl.homes.registry import RunRecord, UnreadableRecord
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.other_runs import by_text
 from ipexctl.node.common.fix import Fix
@@ -24,7 +25,6 @@ from ipexctl.node.run.run_replies import PrunedRun
 from ipexctl.option_declaration import check_seconds
 from ipexctl.remote.caller import describe_foreign
 from ipexctl.remote.outcome import exit_code
-from ipexctl.run.registry import RunRecord, UnreadableRecord
 from ipexctl.text import format_clock, format_count, readable
 from ipexctl.ui.messages import fit_lines, print_message, print_user_error, print_with_fix
 from ipexctl.ui.results import group_by, host_json, print_json, show_failures, value_json
@@ -32,7 +32,7 @@ from ipexctl.ui.run.end_of_run import duration, end_lines, moved_text, short_gro
 from ipexctl.ui.text_table import fitting_layout, folded_hosts, print_lines, show_table
 
 if TYPE_CHECKING:
-    from ipexctl.run.prune_runs import PruneResult
+    from ipexctl.homes.prune_runs import PruneResult
     from ipexctl.run.ps import KnownRun
     from ipexctl.run.stop import StopResult
 

@@ -27,6 +27,7 @@ from ipexctl.commands.summary_file import check_summary, write_summary, write_su
 from ipexctl.commands.target_hosts import session_pool
 from ipexctl.errors import IpexctlError, UserError
 from ipexctl.extensions import addition
+from ipexctl.homes.registry import FailedCall, RunRecord, RunRegistry, explain_foreign_run, save_failed_call
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.plan import SCHEMA, OtherRun, Plan, to_json
@@ -37,7 +38,6 @@ from ipexctl.remote.outcome import Cancelled, Notice, ProgressEvent, Watch
 from ipexctl.remote.session import Session
 from ipexctl.run.notify import check_notify
 from ipexctl.run.ranks import RankSet, parse_ranks
-from ipexctl.run.registry import FailedCall, RunRecord, RunRegistry, explain_foreign_run, save_failed_call
 from ipexctl.run.start.request import StartFailure, check_packages
 from ipexctl.run.start.watcher import PlannedRun, RunWatcher, StartedRun
 from ipexctl.spec import RunSpec

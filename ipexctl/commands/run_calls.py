@@ -11,9 +11,9 @@ from ipexctl.commands.interrupt import Interrupt, cancelling
 from ipexctl.commands.shared_options import Home, Output, RunHosts, Targets
 from ipexctl.commands.target_hosts import call_options, open_hosts, step_printer
 from ipexctl.errors import UserError
+from ipexctl.homes.registry import RunRecord, RunRegistry
 from ipexctl.remote.cancel import Cancel
 from ipexctl.run.ranks import parse_ranks
-from ipexctl.run.registry import RunRecord, RunRegistry
 from ipexctl.ui.messages import print_message
 
 

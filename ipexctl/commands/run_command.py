@@ -14,8 +14,8 @@ from ipexctl.commands.defaults import ALTERNATIVES
 from ipexctl.commands.launch_options import RunCall, ScriptCommand, has_module
 from ipexctl.commands.shared_options import command
 from ipexctl.errors import UserError
+from ipexctl.homes.registry import RunRecord, RunRegistry
 from ipexctl.node.common.fix import Fix
-from ipexctl.run.registry import RunRecord, RunRegistry
 from ipexctl.spec import TypedCall
 
 _HOSTS: Final = frozenset(("hosts", "hostfile", CLUSTER))

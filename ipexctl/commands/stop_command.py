@@ -7,11 +7,11 @@ import typer
 from ipexctl.commands.ps_command import show_stopped
 from ipexctl.commands.shared_options import NAMED_RUN, TIMEOUT, RunHosts, TextOutput, command, flag
 from ipexctl.errors import UserError
+from ipexctl.homes.registry import LAST, RunRecord, RunRegistry, explain_foreign_run
 from ipexctl.node.common.fix import Fix
 from ipexctl.option_declaration import check_seconds
 from ipexctl.projects.root import ProjectHere
 from ipexctl.remote.caller import identify_caller
-from ipexctl.run.registry import LAST, RunRecord, RunRegistry, explain_foreign_run
 
 
 def refuse_foreign(record: RunRecord, word: str, *, force: bool) -> None:

@@ -12,7 +12,7 @@ from ipexctl.ui.messages import print_message
 from ipexctl.ui.results import report_json, show_results
 
 if TYPE_CHECKING:
-    from ipexctl.run.trust_left import RevokeReport
+    from ipexctl.homes.trust_left import RevokeReport
 
 
 @command()

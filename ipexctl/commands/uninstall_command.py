@@ -10,17 +10,17 @@ import typer
 
 from ipexctl.commands.shared_options import Home, Output, Targets, command, flag
 from ipexctl.errors import UserError
+from ipexctl.homes.control_files import FileGroup
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.owners import name_owners
-from ipexctl.run.control_files import FileGroup
 from ipexctl.text import format_count, readable
 from ipexctl.ui.messages import ask, print_message, print_with_fix
 from ipexctl.ui.results import group_by, host_json, report_json, show_results, value_json
 from ipexctl.ui.text_table import print_lines
 
 if TYPE_CHECKING:
-    from ipexctl.run.uninstall import UninstallReport, UninstallResult
+    from ipexctl.homes.uninstall import UninstallReport, UninstallResult
 
 
 @command()

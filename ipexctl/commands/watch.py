@@ -16,6 +16,8 @@ from ipexctl.api.known_runs import CallWatcher, call_error
 from ipexctl.commands.interrupt import Interrupt, Leave, handling_signals
 from ipexctl.commands.shared_options import Output, ViewOptions
 from ipexctl.errors import OutputError
+from ipexctl.homes.local_copy import LocalCopy, read_final_status
+from ipexctl.homes.registry import RunRecord, RunRegistry, explain_foreign_run
 from ipexctl.limits import STOP_DELIVERY, STOPPED_RUN_SILENCE
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.records import RunStatus
@@ -24,9 +26,7 @@ from ipexctl.remote.connector import Connector
 from ipexctl.remote.outcome import Cancelled, HostError, Notice
 from ipexctl.remote.session import Session
 from ipexctl.run.follow import FollowCall, Follower, RunEnded, RunUpdate
-from ipexctl.run.local_copy import LocalCopy, read_final_status
 from ipexctl.run.ranks import RankSet
-from ipexctl.run.registry import RunRecord, RunRegistry, explain_foreign_run
 from ipexctl.run.stop import stop
 from ipexctl.ui.messages import print_message, print_with_fix, write_to_terminal
 from ipexctl.ui.run.end_of_run import left_lines

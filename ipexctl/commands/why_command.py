@@ -16,6 +16,7 @@ from ipexctl.api.explained_runs import profile as request_profile
 from ipexctl.commands.run_calls import begun, call_about_runs, chosen_ranks, find_run
 from ipexctl.commands.shared_options import RANKS, RUN, TIMEOUT, Output, RunHosts, command, flag, is_on_command_line
 from ipexctl.errors import CallError, Interrupted, UserError
+from ipexctl.homes.registry import FailedCall, RunRecord
 from ipexctl.known_errors.match import Cause
 from ipexctl.node.common.fix import Fix, clauses, parts_of
 from ipexctl.node.common.records import RunStatus
@@ -23,7 +24,6 @@ from ipexctl.option_declaration import check_seconds
 from ipexctl.remote.outcome import Cancelled
 from ipexctl.run.profile import lines_of as profile_lines
 from ipexctl.run.ranks import name_ranks
-from ipexctl.run.registry import FailedCall, RunRecord
 from ipexctl.run.stack_dump import ProfileAnswer
 from ipexctl.run.why.diagnosis import Diagnosis, Line
 from ipexctl.run.why.why import WhyResult

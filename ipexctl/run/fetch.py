@@ -16,6 +16,7 @@ from ipexctl.errors import UserError
 from ipexctl.files.destination import Destination
 from ipexctl.files.receiver import LIMITS, Receiver
 from ipexctl.files.requested import FetchResult, FetchSource, FileFailure, RequestedPath
+from ipexctl.homes.registry import RunRecord
 from ipexctl.hosts.host import Host, quote
 from ipexctl.hosts.nodeset import expand
 from ipexctl.limits import FETCH_SILENCE, PATHS_CHECK
@@ -27,7 +28,6 @@ from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import BytesMoved, Cancelled, Notice, TimedOut, Unreachable, Watch
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session, StdinQueue
-from ipexctl.run.registry import RunRecord
 from ipexctl.sync.path_notes import note_fetched
 
 

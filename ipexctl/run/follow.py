@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ipexctl.errors import UserError
+from ipexctl.homes.local_copy import LocalCopy
+from ipexctl.homes.registry import RunRecord
 from ipexctl.limits import NODE0_STEADY
 from ipexctl.node.common.fix import Fix, join_fixes
 from ipexctl.node.common.frames import (
@@ -39,10 +41,8 @@ from ipexctl.remote.outcome import AgentEnded, HostError, Notice, Unreachable
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session
 from ipexctl.run.hang import dump_lines, silence_lines
-from ipexctl.run.local_copy import LocalCopy
 from ipexctl.run.node0 import call_on_node0, open_copy
 from ipexctl.run.reconnect import Absence, silence_limit
-from ipexctl.run.registry import RunRecord
 from ipexctl.run.stack_dump import DumpReceiver
 from ipexctl.run.starters import LostStarters, OpenHost
 from ipexctl.run.windows import check_windows

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ipexctl.errors import CallError, UserError
 from ipexctl.facts.live_runs import RUN_ID
+from ipexctl.homes.registry import LAST, RunRecord
 from ipexctl.hosts.host import Host, check_host, quote
 from ipexctl.hosts.nodeset import fold
 from ipexctl.limits import PS_ANSWER
@@ -23,7 +24,6 @@ from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session
-from ipexctl.run.registry import LAST, RunRecord
 
 
 class RunInHome(NamedTuple):

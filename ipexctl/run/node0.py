@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ipexctl.homes.registry import RunRecord
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.files import RunReference
 from ipexctl.node.common.frames import Frame
@@ -21,7 +22,6 @@ from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import call, ignore_reply
 from ipexctl.remote.reply import OnEvent, Reply
 from ipexctl.remote.session import Session
-from ipexctl.run.registry import RunRecord
 
 
 def options_of(

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from contextlib import closing
 
 from ipexctl.errors import UserError
+from ipexctl.homes.local_copy import read_final_status
+from ipexctl.homes.registry import RunRecord, RunRegistry
 from ipexctl.node.common.files import RunReference
 from ipexctl.node.common.limits import NOTIFY, NOTIFY_CLAIM
 from ipexctl.node.run.notify import NotifyEnd, run_command
@@ -18,9 +20,7 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import Connector
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session import Session
-from ipexctl.run.local_copy import read_final_status
 from ipexctl.run.node0 import call_on_node0, options_of
-from ipexctl.run.registry import RunRecord, RunRegistry
 
 
 def check_notify(command: str) -> None:

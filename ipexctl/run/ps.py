@@ -9,6 +9,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
+from ipexctl.homes.local_copy import read_final_status
+from ipexctl.homes.registry import RunRecord
 from ipexctl.hosts.host import Host
 from ipexctl.limits import PS_ANSWER
 from ipexctl.node.common.fix import Fix
@@ -19,10 +21,8 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session
-from ipexctl.run.local_copy import read_final_status
 from ipexctl.run.node0 import call_on_node0
 from ipexctl.run.queue import queue_of
-from ipexctl.run.registry import RunRecord
 
 TIMEOUT_CODE: Final = 124
 """Exit code of a wait when the time is up and the run is still running, as `timeout` uses."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
 
+from ipexctl.homes.registry import RunRecord
 from ipexctl.node.common.records import RunStatus
 from ipexctl.remote.reply import Reply
-from ipexctl.run.registry import RunRecord
 from ipexctl.transports import Transport
 
 if TYPE_CHECKING:  # ps asks a queue and explains nothing: 25 ms

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Final
 
+from ipexctl.homes.registry import RunRecord, RunRegistry
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session import Session
 from ipexctl.run.ps import KnownRun, query_session
 from ipexctl.run.queue import Queue
-from ipexctl.run.registry import RunRecord, RunRegistry
 
 INTERVALS: Final = (0.5, 1.0, 1.0, 2.0, 2.0, 5.0)
 """Seconds between two questions. Jobs wait for hours, and a scheduler serves many users."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
+from ipexctl.homes.registry import RunRecord
 from ipexctl.limits import DUMP_WAIT, PROFILE_WAIT, STOP_ANSWER
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.frames import Frame, FrameError, decode_json
@@ -22,7 +23,6 @@ from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session
 from ipexctl.run.node0 import call_on_node0
 from ipexctl.run.ranks import name_ranks
-from ipexctl.run.registry import RunRecord
 
 _MOST_TEXT: Final = 1 << 20
 """Characters parsed per process; a node sends at most an eighth of that."""

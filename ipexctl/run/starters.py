@@ -9,6 +9,7 @@ from contextlib import closing
 from functools import partial
 from queue import SimpleQueue
 
+from ipexctl.homes.registry import RunRecord
 from ipexctl.hosts.host import Host
 from ipexctl.limits import JOB_UPLOAD
 from ipexctl.node.common.job import HostStarterRequest, StarterContact
@@ -19,7 +20,6 @@ from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import call_line
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.session import Session
-from ipexctl.run.registry import RunRecord
 
 OpenHost = Callable[[Host, Cancel], Session]
 

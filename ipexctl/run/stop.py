@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ipexctl.homes.registry import RunRecord
 from ipexctl.limits import STOP_ANSWER, STOP_WAIT
 from ipexctl.node.common.records import RunStatus, State, read_status
 from ipexctl.node.run.runs import StopRequest
@@ -13,7 +14,6 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session
 from ipexctl.run.node0 import call_on_node0
-from ipexctl.run.registry import RunRecord
 
 
 @dataclass(frozen=True, slots=True)

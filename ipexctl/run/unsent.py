@@ -13,9 +13,9 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from ipexctl.errors import UserError
+from ipexctl.homes.registry import RunRecord
 from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command
 from ipexctl.projects.root import owner_here, real_path, tree_name
-from ipexctl.run.registry import RunRecord
 from ipexctl.spec import RunSpec
 from ipexctl.sync.ignore import pattern_for
 from ipexctl.sync.project import Project

@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from ipexctl.homes.local_copy import read_final_status, save_final_status
+from ipexctl.homes.registry import RunRecord
 from ipexctl.node.common.records import RunStatus
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
 from ipexctl.remote.session import Session
 from ipexctl.run.follow import Follower, LineChoice, NotReachedAgain, RunUpdate
-from ipexctl.run.local_copy import read_final_status, save_final_status
 from ipexctl.run.ps import KnownRun
 from ipexctl.run.queue import queue_of
 from ipexctl.run.queue_wait import wait_for_start
-from ipexctl.run.registry import RunRecord
 
 ASK_AGAIN_SECONDS: Final = 10.0
 """Seconds between two attempts to reach a node0 that does not answer."""

@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from ipexctl.homes.registry import RunRecord, RunRegistry, stem_of
 from ipexctl.launch.request import EarlierMemory
 from ipexctl.limits import WHY_ANSWER
 from ipexctl.node.common.files import RunReference
@@ -33,7 +34,6 @@ from ipexctl.node.run.meter.window_file import (
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.session import Session
 from ipexctl.run.node0 import call_on_node0
-from ipexctl.run.registry import RunRecord, RunRegistry, stem_of
 
 _MAX_RECEIVED: Final = 64 << 20
 _LOOKED_AT: Final = 5

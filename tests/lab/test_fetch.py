@@ -16,8 +16,8 @@ from cli_helpers import begin, ipexctl, processes_with
 from ipexctl.extras.lab.faults import break_host, mend_host
 from ipexctl.extras.lab.lab_plan import LabSpec
 from ipexctl.extras.lab.lab_record import Lab
+from ipexctl.homes.registry import RunRegistry
 from ipexctl.hosts.detect import read_hosts_file
-from ipexctl.run.registry import RunRegistry
 from lab_helpers import ask
 from record_helpers import run_record
 

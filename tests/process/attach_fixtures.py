@@ -10,7 +10,7 @@ import pytest
 from attach_helpers import Attached
 from run_helpers import Run
 
-from ipexctl.run.registry import RunRegistry
+from ipexctl.homes.registry import RunRegistry
 
 
 @pytest.fixture

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from agent_helpers import agent_file, mark_home, wait_until
+from ipexctl.homes.registry import RunRecord
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.plan import Setting, to_json
 from ipexctl.node.common.processes import command_lines, is_running
 from ipexctl.remote.node_call import script_text
-from ipexctl.run.registry import RunRecord
 from ipexctl.run.start.begin import HOOKS
 from plan_helpers import small_plan
 from record_helpers import run_record

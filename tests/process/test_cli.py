@@ -26,8 +26,8 @@ from ipexctl.commands.app import CORE, HIDDEN, app, commands, groups, load_comma
 from ipexctl.commands.launch_options import PANELS, ScriptCommand
 from ipexctl.commands.shared_options import ConfiguredCommand
 from ipexctl.extensions import commands_of_extras
+from ipexctl.homes.registry import RunRegistry
 from ipexctl.hosts.host import Host
-from ipexctl.run.registry import RunRegistry
 from message_data import missing
 from record_helpers import run_record
 

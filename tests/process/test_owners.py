@@ -16,8 +16,8 @@ from env_helpers import Home
 from forked_calls import forked_call
 from ipexctl import Cluster
 from ipexctl.errors import UserError
+from ipexctl.homes.registry import RunRegistry
 from ipexctl.hosts.host import Host
-from ipexctl.run.registry import RunRegistry
 from record_helpers import run_record
 
 ANN, BEN = {"user": "ann", "host": "desk"}, {"user": "ben", "host": os.uname().nodename}

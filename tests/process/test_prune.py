@@ -20,6 +20,8 @@ from run_helpers import HERE
 from agent_helpers import agent_file, follow_request, mark_home, other_pythons, wait_until
 from cli_helpers import ipexctl
 from env_helpers import said, start
+from ipexctl.homes.prune_runs import RetentionLimits, background_prune, prune_local, prune_nodes
+from ipexctl.homes.registry import RunRecord, RunRegistry
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.processes import read_stat
 from ipexctl.node.run.record.stored_status import read_pruned
@@ -27,9 +29,7 @@ from ipexctl.node.run.run_times import read_times, write_times
 from ipexctl.remote.caller import removal_request
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
-from ipexctl.run.prune_runs import RetentionLimits, background_prune, prune_local, prune_nodes
 from ipexctl.run.ps import expired_runs, query_runs
-from ipexctl.run.registry import RunRecord, RunRegistry
 from message_data import missing
 from record_helpers import run_record
 

@@ -15,7 +15,7 @@ import pytest
 from attach_helpers import IGNORE_TERM_SCRIPT, IPEXCTL, Attached
 
 from agent_helpers import wait_until
-from ipexctl.run.registry import RunRegistry
+from ipexctl.homes.registry import RunRegistry
 from message_data import missing
 
 pytestmark = pytest.mark.signals

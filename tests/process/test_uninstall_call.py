@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from forked_calls import forked_call
+from ipexctl.homes.control_files import find_control_files
+from ipexctl.homes.pending import mark_pending
+from ipexctl.homes.registry import RunRegistry
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.processes import own_identity
 from ipexctl.option_declaration import CallOptions
-from ipexctl.run.control_files import find_control_files
-from ipexctl.run.pending import mark_pending
-from ipexctl.run.registry import RunRegistry
 from message_data import missing
 from record_helpers import run_record
 from terminals import TerminalProgram

@@ -26,9 +26,9 @@ from ipexctl.found_files import (
     read_trusted_directories,
     state_directory,
 )
+from ipexctl.homes.registry import RunRegistry
 from ipexctl.node.common.walk import PathPart, callers
 from ipexctl.projects.root import own_directories
-from ipexctl.run.registry import RunRegistry
 from ipexctl.stack.install_context import ControlMachine
 from message_data import missing
 

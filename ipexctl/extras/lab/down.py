@@ -15,9 +15,9 @@ from pathlib import Path
 from ipexctl.errors import UserError
 from ipexctl.extras.lab import lab_record, lab_system
 from ipexctl.extras.lab.lab_record import FoundLab, lab_lock, labs_to_remove
+from ipexctl.homes.control_files import FileGroup
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.processes import own_identity
-from ipexctl.run.control_files import FileGroup
 
 
 @dataclass(frozen=True, slots=True)

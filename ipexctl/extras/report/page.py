@@ -25,6 +25,7 @@ from ipexctl.extras.report.measurements import (
     host_curves,
     rank_grid,
 )
+from ipexctl.homes.registry import RunRecord
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.mpi import title_of
 from ipexctl.launch.other_runs import by_text
@@ -33,7 +34,6 @@ from ipexctl.node.common.fix import clauses
 from ipexctl.node.common.records import Throughput, as_dict, as_list, describe_apart
 from ipexctl.run.profile import RunProfile
 from ipexctl.run.ranks import describe_ranks
-from ipexctl.run.registry import RunRecord
 from ipexctl.run.stack_dump import Dump
 from ipexctl.run.why.diagnosis import Diagnosis, Line
 from ipexctl.run.why.run_snapshot import RunSnapshot

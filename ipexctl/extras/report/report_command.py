@@ -20,6 +20,7 @@ from ipexctl.errors import UserError
 from ipexctl.extras.report.html import GENERATOR, page_html
 from ipexctl.extras.report.measurements import measurements_of
 from ipexctl.extras.report.page import Fact, ReportPage, compare, report_page
+from ipexctl.homes.registry import RunRecord, RunRegistry
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.limits import WHY_ANSWER
@@ -29,7 +30,6 @@ from ipexctl.node.common.fix import Fix
 from ipexctl.option_declaration import check_seconds
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.session import Session
-from ipexctl.run.registry import RunRecord, RunRegistry
 from ipexctl.run.why.diagnosis import Diagnosis
 from ipexctl.run.why.run_snapshot import RunSnapshot
 from ipexctl.run.why.why import why

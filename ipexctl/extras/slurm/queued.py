@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from ipexctl.homes.registry import RunRecord
 from ipexctl.node.common.batch_job import NO_HOME, NO_PROJECT, NO_PYTHON
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.job_words import LIMIT_NEAR, describe_job_end, describe_run_end
@@ -16,7 +17,6 @@ from ipexctl.option_declaration import CallOptions, for_submit
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import Reply
 from ipexctl.run.queue import QueueExplanation
-from ipexctl.run.registry import RunRecord
 from ipexctl.run.why.diagnosis import Diagnosis, Line
 from ipexctl.transports import SshTransport
 

@@ -25,6 +25,8 @@ from typing import Final
 from ipexctl.errors import UserError
 from ipexctl.extras.slurm.queued import QUEUE
 from ipexctl.extras.slurm.submit_script import BatchScript, QueueOptions, environment_text, words_of_run
+from ipexctl.homes.pending import mark_pending
+from ipexctl.homes.registry import RunRecord, RunRegistry, new_id, new_record
 from ipexctl.launch.request import Gathered
 from ipexctl.limits import JOB_UPLOAD, PATHS_CHECK
 from ipexctl.node.common.fix import Fix
@@ -36,8 +38,6 @@ from ipexctl.remote.home_script import home_refusal, use_home_or_fail, walk_to
 from ipexctl.remote.node_call import explain_stderr
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.session import CapturedOutput, capture
-from ipexctl.run.pending import mark_pending
-from ipexctl.run.registry import RunRecord, RunRegistry, new_id, new_record
 from ipexctl.run.start.begin import File, clean_up, packed
 from ipexctl.run.start.pipeline import RunStart
 from ipexctl.run.start.project import files_in_other_generations

@@ -23,6 +23,7 @@ from ipexctl.commands.target_hosts import (
 from ipexctl.errors import UserError
 from ipexctl.extras.slurm.queued import explain
 from ipexctl.extras.slurm.submit_script import QueueOptions, check_queue_options
+from ipexctl.homes.registry import RunRecord
 from ipexctl.hosts.host import Host, private_keys, quote
 from ipexctl.hosts.select import ENVIRONMENT
 from ipexctl.node.common.fix import Fix
@@ -30,7 +31,6 @@ from ipexctl.option_declaration import CallOptions
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.outcome import HostError
 from ipexctl.run.queue_wait import poll_status
-from ipexctl.run.registry import RunRecord
 from ipexctl.run.start.project import locate_project
 from ipexctl.run.start.request import StartFailure, check_pool, check_request, refuse_bad_rank_counts
 from ipexctl.spec import RunSpec

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from ipexctl.homes.prune_runs import RetentionLimits, background_prune
+from ipexctl.homes.registry import RunRecord
 from ipexctl.hosts.host import Host
 from ipexctl.limits import CANCEL_CLEANUP, JOB_UPLOAD, RUN_START, START_CONFIRMED
 from ipexctl.node.common.fix import Fix
@@ -37,8 +39,6 @@ from ipexctl.remote.node_call import agent_zip, call_line, explain_stderr, scrip
 from ipexctl.remote.outcome import AgentEnded, Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session, StdinQueue, capture
-from ipexctl.run.prune_runs import RetentionLimits, background_prune
-from ipexctl.run.registry import RunRecord
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.starters import begin_starter, unpack_line
 from ipexctl.run.stop import stop

@@ -20,6 +20,10 @@ from pathlib import PurePosixPath
 from ipexctl.errors import Refusal
 from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.facts.live_runs import CallDetails
+from ipexctl.homes.local_copy import read_final_status
+from ipexctl.homes.pending import clear_pending, mark_pending
+from ipexctl.homes.prune_runs import prune_local, read_limits
+from ipexctl.homes.registry import RunRecord, RunRegistry, new_id, new_record, read_given_id
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.accelerate_config import remarks
@@ -36,10 +40,6 @@ from ipexctl.option_declaration import install_command
 from ipexctl.remote.caller import identify_caller
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import run_in_background
-from ipexctl.run.local_copy import read_final_status
-from ipexctl.run.pending import clear_pending, mark_pending
-from ipexctl.run.prune_runs import prune_local, read_limits
-from ipexctl.run.registry import RunRecord, RunRegistry, new_id, new_record, read_given_id
 from ipexctl.run.start.begin import Launch, clean_up
 from ipexctl.run.start.connection_checks import check_connectivity
 from ipexctl.run.start.context import gather, likely_nodes

@@ -12,6 +12,8 @@ from typing import Final
 
 from ipexctl.errors import CallError, Refusal, UserError
 from ipexctl.facts.live_runs import HostSnapshot
+from ipexctl.homes.local_copy import read_copy
+from ipexctl.homes.registry import RunRecord, RunRegistry
 from ipexctl.hosts.host import Host, quote
 from ipexctl.hosts.nodeset import fold
 from ipexctl.limits import PATHS_CHECK
@@ -23,8 +25,6 @@ from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
 from ipexctl.remote.session import Session
-from ipexctl.run.local_copy import read_copy
-from ipexctl.run.registry import RunRecord, RunRegistry
 from ipexctl.run.start.exclusive import inspect_hosts
 from ipexctl.run.start.request import StartError, StartFailure, refuse_bad_rank_counts
 from ipexctl.spec import RunSpec, TypedCall

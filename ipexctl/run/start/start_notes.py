@@ -17,6 +17,7 @@ import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from ipexctl.homes.registry import RunRecord
 from ipexctl.hosts.allocation import SCHEDULERS
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
@@ -32,7 +33,6 @@ from ipexctl.projects.own_launches import Spawner
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.session import Session, capture
-from ipexctl.run.registry import RunRecord
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.script_file import ResumeFlag
 from ipexctl.spec import RunSpec

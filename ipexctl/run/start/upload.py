@@ -16,6 +16,7 @@ from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.files.manifest import Manifest
+from ipexctl.homes.pending import abandoned_runs, runs_directory
 from ipexctl.hosts.host import quote
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.request import Gathered
@@ -23,7 +24,6 @@ from ipexctl.node.common.job import ConnectivityRecord
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.home_script import walk_to
-from ipexctl.run.pending import abandoned_runs, runs_directory
 from ipexctl.run.start.begin import clean_up
 from ipexctl.run.start.project import describe_project
 from ipexctl.run.start.request import StartError, StartFailure

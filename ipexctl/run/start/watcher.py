@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from ipexctl.remote.outcome import Watch, ignore_event
 
 if TYPE_CHECKING:
+    from ipexctl.homes.registry import RunRecord
     from ipexctl.launch.request import Gathered
     from ipexctl.node.common.plan import Plan
     from ipexctl.remote.connector import SessionPool
-    from ipexctl.run.registry import RunRecord
     from ipexctl.run.start.begin import Launch
     from ipexctl.stack.install_context import InstallReport
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from ipexctl.homes.registry import RunRecord
 from ipexctl.hosts.host import Host
 from ipexctl.limits import SUSPECT_ANSWER
 from ipexctl.node.common.records import RunStatus, as_dict
@@ -14,7 +15,6 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session import Session
-from ipexctl.run.registry import RunRecord
 from ipexctl.run.why.run_snapshot import RunSnapshot
 from ipexctl.run.why.slow_verdict import RunSetup, SlowFinding, SlowVerdict, find_slow_ranks, needs_snapshot
 from ipexctl.run.windows import RunWindows

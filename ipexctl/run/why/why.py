@@ -15,6 +15,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
+from ipexctl.homes.registry import FailedCall, RunRecord
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.known_errors.match import Cause
@@ -31,7 +32,6 @@ from ipexctl.run.profile import RunProfile, profile_of
 from ipexctl.run.queue import queue_of
 from ipexctl.run.queue_wait import poll_status
 from ipexctl.run.ranks import describe_ranks
-from ipexctl.run.registry import FailedCall, RunRecord
 from ipexctl.run.stack_dump import Dump, DumpReceiver, ProfileAnswer, dump
 from ipexctl.run.unsent import line_that_sends
 from ipexctl.run.why.diagnosis import Diagnosis, diagnose

@@ -7,6 +7,7 @@ from typing import Final
 
 from ipexctl.doctor.product_speeds import product_speeds
 from ipexctl.errors import UserError
+from ipexctl.homes.registry import RunRegistry
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.job_words import LIMIT_NEAR, describe_run_end
@@ -15,7 +16,6 @@ from ipexctl.node.run.meter.network_watch import ADVISED, FEWEST_BYTES
 from ipexctl.node.run.meter.rank_profile import WORTH
 from ipexctl.run.profile import levers_sentence
 from ipexctl.run.ranks import describe_ranks
-from ipexctl.run.registry import RunRegistry
 from ipexctl.sync.path_notes import PathNotes
 from ipexctl.text import format_count
 

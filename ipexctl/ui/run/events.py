@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from ipexctl.homes.registry import RunRecord
 from ipexctl.node.common.frames import Chunk, Note, StreamName
 from ipexctl.node.common.records import Failure, RunStatus
 from ipexctl.node.run.record.summary import summary_fields
@@ -19,7 +20,6 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Notice
 from ipexctl.run.follow import RunUpdate
 from ipexctl.run.ranks import EVERY_RANK, RankSet
-from ipexctl.run.registry import RunRecord
 from ipexctl.text import strip_colors
 from ipexctl.ui.messages import STOPPING, fit_lines, notice_text, write_to_terminal
 from ipexctl.ui.run.end_of_run import end_lines

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Final, Protocol
 
 from ipexctl.errors import UserError
+from ipexctl.homes.registry import RunRecord
 from ipexctl.node.common.frames import Chunk, Note, StreamName
 from ipexctl.node.common.records import RunStatus
 from ipexctl.node.run.record.output_notes import note_sentence
@@ -18,7 +19,6 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Notice
 from ipexctl.run.follow import RunEnded, RunUpdate
 from ipexctl.run.ranks import EVERY_RANK, RankSet
-from ipexctl.run.registry import RunRecord
 from ipexctl.ui.messages import STOPPING, fit_lines, notice_text, print_message, write_to_terminal
 from ipexctl.ui.run.end_of_run import end_lines
 from ipexctl.ui.safe_output import OutputPipes, PrefixedLines

@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
+from ipexctl.homes.registry import RunRecord
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.fix import Fix, FixCommand, clauses, ipexctl_command, join_fixes
 from ipexctl.node.common.records import FINAL
 from ipexctl.node.run.run_replies import SuspectSnapshot
-from ipexctl.run.registry import RunRecord
 from ipexctl.run.why.slow_verdict import CauseKind, LinkFinding, SlowFinding, SlowVerdict
 from ipexctl.run.why.why import WhyResult
 from ipexctl.text import LOOK_AT_LINK, format_clock, format_count, rough_duration

@@ -11,8 +11,8 @@ import pytest
 from test_cli import call, run_program
 
 from case_table import case_table
+from ipexctl.homes.registry import RunRegistry
 from ipexctl.hosts.host import Host
-from ipexctl.run.registry import RunRegistry
 from record_helpers import run_record
 
 HOSTFILE = "node[1-3]:2\nbig9\n"

@@ -17,7 +17,7 @@ from ipexctl.commands.interrupt import Interrupt
 from ipexctl.commands.launch_call import note_on_arguments
 from ipexctl.commands.run_call import CallOutcome, _noting_failed_call
 from ipexctl.errors import CallError, IpexctlError, UserError
-from ipexctl.run.registry import RunRegistry, read_failed_call
+from ipexctl.homes.registry import RunRegistry, read_failed_call
 from ipexctl.run.start.request import StartFailure
 from plan_helpers import spec_of
 

@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 from ipexctl.commands.fetch_command import fetch_command
 from ipexctl.commands.wait_command import wait_command
 from ipexctl.files.requested import FetchResult
+from ipexctl.homes.registry import RunRegistry
 from ipexctl.hosts.host import Host
 from ipexctl.remote.connector import Connector
 from ipexctl.remote.outcome import HostError, Unreachable
 from ipexctl.run import wait as jobs_wait
 from ipexctl.run.fetch import FetchRequest, PathOnHosts
-from ipexctl.run.registry import RunRegistry
 from record_helpers import run_record
 
 HOSTS = tuple(Host(f"n{index}", f"10.0.0.{index}") for index in range(3))

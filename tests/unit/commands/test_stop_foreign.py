@@ -10,11 +10,11 @@ import pytest
 
 from ipexctl.commands.stop_command import refuse_foreign
 from ipexctl.errors import UserError
+from ipexctl.homes.registry import RunRecord, RunRegistry
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.plan import RunBy
 from ipexctl.option_declaration import CallOptions
 from ipexctl.remote.caller import identify_caller
-from ipexctl.run.registry import RunRecord, RunRegistry
 from record_helpers import run_record
 
 HERE, OTHER = identify_caller({}), RunBy("ann", "elsewhere")

@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 import test_run_fetch as fetching
 from golden_file import Case, golden_diff, refusal, without
-from test_run_record import BELOW, RUN
 
 from ipexctl.files.requested import FetchSource, parse_source
+from ipexctl.homes.registry import RunRegistry
 from ipexctl.hosts.host import Host
 from ipexctl.node.files.file_sender import unreadable
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError
 from ipexctl.run.fetch import fetch, order_of_host, order_of_run
-from ipexctl.run.registry import RunRegistry
 from ipexctl.run.start.project import files_in_other_generations
 from record_helpers import run_record
+from test_run_record import BELOW, RUN
 
 
 def sources() -> list[Case]:

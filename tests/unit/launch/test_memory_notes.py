@@ -10,6 +10,7 @@ from launch_helpers import cpu, machine, plan, request
 
 from ipexctl.errors import Refusal
 from ipexctl.facts.system_facts import Memory
+from ipexctl.homes.registry import RunRegistry
 from ipexctl.hosts.host import Host
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.rank_distribution import TORCH_START
@@ -17,7 +18,6 @@ from ipexctl.launch.request import EarlierMemory
 from ipexctl.node.common.plan import Plan
 from ipexctl.node.run.meter.rates import RankRates
 from ipexctl.node.run.meter.window_file import WindowWriter
-from ipexctl.run.registry import RunRegistry
 from ipexctl.run.windows import earlier_memory
 from message_data import missing
 from plan_helpers import changed

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from ipexctl.homes.registry import RunRecord
 from ipexctl.hosts.host import Host
-from ipexctl.run.registry import RunRecord
 from ipexctl.run.start.start_notes import (
     HostCheckpoints,
     earlier_checkpoint,

@@ -18,13 +18,13 @@ from typer.main import get_command
 from ipexctl.commands.app import app
 from ipexctl.commands.run_command import merged, refuse_typed
 from ipexctl.facts.live_runs import HostSnapshot, RunOnHost, RunsOnHost
+from ipexctl.homes.registry import RunRegistry
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.fix import Fix
 from ipexctl.option_declaration import CallOptions
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
-from ipexctl.run.registry import RunRegistry
 from ipexctl.run.start.request import StartError
 from ipexctl.run.start.resume import lost_checkpoint, refuse_lost_checkpoint, resumed_spec
 from ipexctl.script_file import ProjectLocation

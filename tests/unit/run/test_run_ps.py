@@ -7,15 +7,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ipexctl.homes.local_copy import save_final_status
+from ipexctl.homes.registry import RunRecord
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.records import read_status
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.session import CommandEnd
-from ipexctl.run.local_copy import save_final_status
 from ipexctl.run.ps import query_runs, with_copies
-from ipexctl.run.registry import RunRecord
 from record_helpers import run_record
 
 

@@ -15,6 +15,8 @@ import pytest
 
 from agent_helpers import follow_request
 from fakes import FakeSession, Sink
+from ipexctl.homes.prune_runs import RetentionLimits
+from ipexctl.homes.registry import RunRecord
 from ipexctl.hosts.host import Host
 from ipexctl.launch.request import Gathered, RankEnv
 from ipexctl.node.common.job import Start, read_job
@@ -27,8 +29,6 @@ from ipexctl.remote.connector import ConnectOptions, SessionPool
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.session import CommandEnd, Session
-from ipexctl.run.prune_runs import RetentionLimits
-from ipexctl.run.registry import RunRecord
 from ipexctl.run.start import pipeline
 from ipexctl.run.start.begin import Launch, in_rank_files
 from ipexctl.run.start.pipeline import RunStart, hosts_with_job_files

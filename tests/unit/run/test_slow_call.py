@@ -13,13 +13,13 @@ from slow_helpers import CALM, HEALTHY, changed, hog, ranks_of, run_of, steady, 
 
 from ipexctl.commands import slow_command, why_command
 from ipexctl.doctor.product_speeds import ProductSpeeds, remember
+from ipexctl.homes.registry import RunRegistry
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.records import Lever, NetworkCost, RunStatus, WireAdvice
 from ipexctl.node.run.run_replies import SuspectSnapshot
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError, Unreachable
 from ipexctl.remote.reply import Reply
-from ipexctl.run.registry import RunRegistry
 from ipexctl.run.why import suspect
 from ipexctl.run.why import why as explanation
 from ipexctl.run.why.diagnosis import Diagnosis

@@ -10,8 +10,8 @@ from pathlib import Path
 from why_helpers import FAILED, NO_MODULE, STOPPED, answer, judged
 
 from ipexctl.commands.why_command import as_json, lines_of
+from ipexctl.homes.registry import FailedCall, read_failed_call, save_failed_call
 from ipexctl.node.common.records import Throughput
-from ipexctl.run.registry import FailedCall, read_failed_call, save_failed_call
 from ipexctl.run.why.why import WhyResult, mention_failed_call
 from message_data import missing
 

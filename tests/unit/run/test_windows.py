@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fakes import FakeSession
+from ipexctl.homes.local_copy import LocalCopy
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.frames import CompressedFrameWriter, WindowsFile, encode_json, encode_windows
 from ipexctl.node.run.meter.rates import HostRates, RankRates
@@ -15,7 +16,6 @@ from ipexctl.node.run.meter.window_file import MAX_FILE, HostWindows, RankWindow
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError
 from ipexctl.run.follow import Follower, RunEnded
-from ipexctl.run.local_copy import LocalCopy
 from ipexctl.run.windows import RunWindows, fetch_windows, read_copied_windows
 from record_helpers import run_record
 

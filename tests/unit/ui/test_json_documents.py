@@ -29,13 +29,13 @@ from ipexctl.commands import (
 from ipexctl.commands.slow_command import as_json as slow_json
 from ipexctl.files.push import PushReport, PushResult
 from ipexctl.files.requested import FetchResult
+from ipexctl.homes.trust_left import RevokeReport
+from ipexctl.homes.uninstall import UninstallReport, UninstallResult
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.plan import to_json
 from ipexctl.node.env.env_replies import EnvEntry, EnvListing
 from ipexctl.remote.outcome import HostResult
 from ipexctl.run.stack_dump import Dump
-from ipexctl.run.trust_left import RevokeReport
-from ipexctl.run.uninstall import UninstallReport, UninstallResult
 from ipexctl.stack.env.envs import EnvsReport, EnvsResult
 from ipexctl.stack.install_context import InstallReport, InstallResult
 from ipexctl.sync.node_calls import SyncReport, SyncResult

@@ -19,6 +19,8 @@ from ipexctl.extras.play.modules.host_script import run_sh
 from ipexctl.extras.play.play_context import PlayContext
 from ipexctl.extras.play.playbook_model import local_path, script_argv
 from ipexctl.extras.play.result import Call, RunOutput, TaskResult, TaskStatus, mask_secrets
+from ipexctl.homes.local_copy import LocalCopy
+from ipexctl.homes.registry import RunRecord, RunRegistry
 from ipexctl.hosts.host import Host, private_keys
 from ipexctl.node.common.asked import Asked, CommandKind, Export
 from ipexctl.node.common.fix import Fix
@@ -28,8 +30,6 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.outcome import Cancelled, Notice
 from ipexctl.run.follow import Follower, RunUpdate
-from ipexctl.run.local_copy import LocalCopy
-from ipexctl.run.registry import RunRecord, RunRegistry
 from ipexctl.run.start.project import locate_project
 from ipexctl.run.start.request import StartFailure, check_request, with_given
 from ipexctl.run.start.watcher import PlannedRun, RunWatcher, StartedRun

@@ -25,10 +25,10 @@ from ipexctl.extras.report.measurements import (
     rank_grid,
     windows_of,
 )
+from ipexctl.homes.registry import RunRegistry
 from ipexctl.hosts.host import Host
 from ipexctl.node.run.meter.rates import HostRates, RankRates
 from ipexctl.node.run.meter.window_file import HostWindows, RankWindows
-from ipexctl.run.registry import RunRegistry
 from record_helpers import run_record
 
 

@@ -13,13 +13,13 @@ from typing import Final
 
 from ipexctl.extensions import addition
 from ipexctl.found_files import cache_directory, config_directory, data_directory, state_directory
+from ipexctl.homes.registry import RunRecord, RunRegistry
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.files import disk_usage, write_atomically
 from ipexctl.node.common.fix import Fix, ipexctl_command, join_fixes
 from ipexctl.option_declaration import DEFAULT_HOME, CallOptions
 from ipexctl.remote.local import is_this_machine
-from ipexctl.run.registry import RunRecord, RunRegistry
 from ipexctl.text import expand_tilde, home_directory
 
 COMPLETIONS: Final = (

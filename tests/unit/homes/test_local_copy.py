@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from fakes import FakeSession
+from ipexctl.homes.local_copy import LocalCopy, read_final_status, remove_copy
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.files import disk_usage
 from ipexctl.node.common.frames import Chunk, CompressedFrameWriter, encode_chunk, encode_json
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError, Notice
 from ipexctl.run.follow import Follower, RunEnded, RunUpdate, follow_copy
-from ipexctl.run.local_copy import LocalCopy, read_final_status, remove_copy
 from record_helpers import run_record
 
 HOST = Host(name="node1", address="10.0.0.1")

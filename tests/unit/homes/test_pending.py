@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ipexctl.run.pending import abandoned_runs, clear_pending, mark_pending
+from ipexctl.homes.pending import abandoned_runs, clear_pending, mark_pending
 
-CALL = "import sys; from pathlib import Path; from ipexctl.run.pending import mark_pending\n"
+CALL = "import sys; from pathlib import Path; from ipexctl.homes.pending import mark_pending\n"
 
 
 def kill_call_during_start(directory: Path, run: str) -> None:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from ipexctl.errors import UserError
+from ipexctl.homes.local_copy import copy_size, read_final_status, remove_copy
+from ipexctl.homes.registry import RunRecord, RunRegistry
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.owners import RemovalRequest
 from ipexctl.node.run.retention import PruneRunsRequest
@@ -25,8 +27,6 @@ from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, HostResult
 from ipexctl.remote.session import Session
-from ipexctl.run.local_copy import copy_size, read_final_status, remove_copy
-from ipexctl.run.registry import RunRecord, RunRegistry
 
 DAYS: Final = "IPEXCTL_KEEP_DAYS"
 _GONE: Final = "IPEXCTL_KEEP_GB"

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError, place_fix
+from ipexctl.homes.pending import remove_record, runs_directory
 from ipexctl.hosts.allocation import job_number
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.answer import Json
@@ -28,7 +29,6 @@ from ipexctl.node.common.json_records import as_object, check_type, decode, deco
 from ipexctl.node.common.plan import PLAN_FILE, Plan, plan_text, read_outline
 from ipexctl.option_declaration import CONNECT_SECONDS, NO_OPTIONS, CallOptions
 from ipexctl.projects.root import ProjectHere
-from ipexctl.run.pending import remove_record, runs_directory
 from ipexctl.spec import NOT_TYPED, TypedCall
 from ipexctl.text import expand_tilde, format_clock
 from ipexctl.transports import Transport, transport_named

@@ -13,6 +13,10 @@ from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.facts.gather import HostFacts, gather_facts
+from ipexctl.homes.control_files import FETCH_FIRST, FileGroup, find_control_files, remove_control_files
+from ipexctl.homes.pending import abandoned_runs, runs_directory, starting_runs
+from ipexctl.homes.registry import RunRegistry
+from ipexctl.homes.trust_left import revoke
 from ipexctl.hosts.host import Host, find_leaders
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.fix import Fix, join_fixes
@@ -23,10 +27,6 @@ from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, HostResult, Report, exit_code
 from ipexctl.remote.session import Session
-from ipexctl.run.control_files import FETCH_FIRST, FileGroup, find_control_files, remove_control_files
-from ipexctl.run.pending import abandoned_runs, runs_directory, starting_runs
-from ipexctl.run.registry import RunRegistry
-from ipexctl.run.trust_left import revoke
 
 CONTROL_MACHINE: Final = Host("control machine", "localhost")
 

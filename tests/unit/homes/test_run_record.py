@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ipexctl.errors import UserError
+from ipexctl.homes.registry import RunRecord, RunRegistry, new_id
 from ipexctl.hosts.host import Host
-from ipexctl.run.registry import RunRecord, RunRegistry, new_id
 from ipexctl.run.start.project import files_in_other_generations
 from ipexctl.script_file import ProjectLocation
 from ipexctl.spec import TypedCall
@@ -70,7 +70,7 @@ def test_space_is_a_fix_only_where_it_is_used_up(
     def fail(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("ipexctl.run.registry.write_atomically", fail)
+    monkeypatch.setattr("ipexctl.homes.registry.write_atomically", fail)
     with pytest.raises(UserError) as caught:
         register.save(RUN)
     assert "XDG_STATE_HOME" in caught.value.fix
