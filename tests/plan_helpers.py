@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.asked import Asked, CommandKind
 from ipexctl.node.common.plan import HostPlan, LauncherChoice, Plan, RankPlan, Setting
-from ipexctl.spec import RunSpec
 
 RANK_LINE = ("python", "-IS", "agent.zip", "run.rank", "/h/runs/r/job.json")
 

@@ -422,7 +422,7 @@ def _writes_by_path(call: ast.Call) -> bool:
 _NAMED_PLACES = tuple(
     f"ipexctl/{name}.py"
     for name in (
-        *("named_paths", "files/destination", "node/files/push", "node/files/checkpoint_files"),
+        *("files/named_paths", "files/destination", "node/files/push", "node/files/checkpoint_files"),
         "node/files/checkpoint_path",
         "node/files/place",
     )
@@ -577,7 +577,7 @@ def import_circles() -> list[str]:
     return []
 
 
-_OF_A_RUN = re.compile(r"ipexctl\.(launch|run|homes|spec|run_options|script_file)\b")
+_OF_A_RUN = re.compile(r"ipexctl\.(launch|run|homes|projects\.script_file)\b")
 
 
 @row("* files in import circles of launch, run and the spec, in functions and for types, too", wanted=0, held=0)
@@ -761,7 +761,7 @@ def modules_that_name_slurm() -> list[str]:
 # Records of a run
 
 _OF_RUN = re.compile(
-    r"ipexctl/(spec|script_file|homes/registry|run/(ps|wait|follow)|run/start/\w+|launch/(request|context|planner|mpi|rank_distribution)"
+    r"ipexctl/(projects/script_file|homes/registry|run/(ps|wait|follow)|run/start/\w+|launch/(spec|request|context|planner|mpi|rank_distribution)"
     r"|api/runs?|commands/run_call|commands/launch_options|extras/slurm/submission|node/common/(asked|plan|job|records)|node/run/(notify|rank/__main__))\.py"
 )
 """What is asked, what the planner reads, what is decided, what starts it, and what came of it."""

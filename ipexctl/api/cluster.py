@@ -34,6 +34,8 @@ from ipexctl.homes.uninstall import UninstallReport
 from ipexctl.hosts.host import Host, home_on_nodes, private_keys
 from ipexctl.hosts.internal_addresses import InterfaceChoice
 from ipexctl.hosts.select import LOCAL, HostRequest, Selection, select_hosts
+from ipexctl.launch.run_options import DECLARED
+from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.asked import Asked, CommandKind
 from ipexctl.node.common.plan import Plan
 from ipexctl.option_declaration import (
@@ -65,8 +67,6 @@ from ipexctl.run.start.request import (
 )
 from ipexctl.run.start.resume import on_hosts_left, refuse_job
 from ipexctl.run.start.watcher import PlannedRun, RunWatcher, StartedRun
-from ipexctl.run_options import DECLARED
-from ipexctl.spec import RunSpec
 from ipexctl.stack.env.envs import EnvsReport
 from ipexctl.stack.expected_stack import VersionsReport
 from ipexctl.stack.install_context import InstallReport
@@ -78,7 +78,7 @@ from ipexctl.transports import TransportOption, choose_transport
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
 
-    from ipexctl.run_options import RunKeywords
+    from ipexctl.launch.run_options import RunKeywords
 
     class HostKeywords(TypedDict, total=False):
         limit: str | None

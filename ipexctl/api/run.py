@@ -12,10 +12,10 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ipexctl.launch.spec import RunSpec
 from ipexctl.run.notify import notify_of_run
 from ipexctl.run.start.request import StartFailure
 from ipexctl.run.start.watcher import PlannedRun, RunWatcher, StartedRun
-from ipexctl.spec import RunSpec
 
 if TYPE_CHECKING:
     from ipexctl.run.start.pipeline import RunStart

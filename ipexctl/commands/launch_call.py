@@ -23,6 +23,7 @@ from ipexctl.errors import UserError
 from ipexctl.file_reader import SCRIPT, read_regular
 from ipexctl.hosts.host import private_keys
 from ipexctl.launch.accelerate_config import read_accelerate_file, with_config
+from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.asked import Asked, CommandKind
 from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command
 from ipexctl.node.common.placeholders import used_names
@@ -32,7 +33,6 @@ from ipexctl.run.ranks import EVERY_RANK, RankSet
 from ipexctl.run.start.project import locate_project, with_python_path
 from ipexctl.run.start.request import StartFailure, check_request, read_exports, refuse_bad_rank_counts, with_given
 from ipexctl.run.start.watcher import StartWatcher
-from ipexctl.spec import RunSpec
 from ipexctl.text import expand_tilde
 from ipexctl.ui.messages import print_refusal
 

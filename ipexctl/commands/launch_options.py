@@ -28,8 +28,8 @@ from ipexctl.commands.shared_options import (
     option_group,
 )
 from ipexctl.errors import UserError
+from ipexctl.launch.run_options import DECLARED
 from ipexctl.node.common.asked import Asked
-from ipexctl.run_options import DECLARED
 
 _OTHER_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "What to run": ("words", "module", "resume_run", "dry_run"),

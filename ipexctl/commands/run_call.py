@@ -29,6 +29,7 @@ from ipexctl.errors import IpexctlError, UserError
 from ipexctl.extensions import addition
 from ipexctl.homes.registry import FailedCall, RunRecord, RunRegistry, explain_foreign_run, save_failed_call
 from ipexctl.hosts.nodeset import fold
+from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.plan import SCHEMA, OtherRun, Plan, to_json
 from ipexctl.projects.root import ProjectHere
@@ -40,7 +41,6 @@ from ipexctl.run.notify import check_notify
 from ipexctl.run.ranks import RankSet, parse_ranks
 from ipexctl.run.start.request import StartFailure, check_packages
 from ipexctl.run.start.watcher import PlannedRun, RunWatcher, StartedRun
-from ipexctl.spec import RunSpec
 from ipexctl.text import format_count
 from ipexctl.ui.messages import print_message, print_refusal
 from ipexctl.ui.progress_view import ProgressView

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ipexctl.errors import UserError
+from ipexctl.files.named_paths import check_named_file, open_named_file
 from ipexctl.homes.local_copy import read_final_status
 from ipexctl.homes.registry import RunRecord, RunRegistry
-from ipexctl.named_paths import check_named_file, open_named_file
 from ipexctl.node.common.plan import OtherRun
 from ipexctl.node.common.records import RunStatus
 from ipexctl.node.run.record.summary import summary_fields, summary_text

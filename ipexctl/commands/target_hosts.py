@@ -29,7 +29,7 @@ from ipexctl.transports import OVER_SSH, Transport, choose_transport
 from ipexctl.ui.messages import print_message
 
 if TYPE_CHECKING:  # slow to import
-    from ipexctl.spec import AccelerateConfig
+    from ipexctl.launch.spec import AccelerateConfig
 
 _MOST_SHOWN = 300
 """Characters of a command that -vv prints; a script is longer."""

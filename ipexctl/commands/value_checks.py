@@ -9,10 +9,10 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.host import WordError, check_user
 from ipexctl.hosts.hostfile import read_host_list
 from ipexctl.hosts.internal_addresses import InterfaceChoice
+from ipexctl.launch.run_options import DECLARED
 from ipexctl.node.common.asked import Asked
 from ipexctl.option_declaration import check_seconds
 from ipexctl.run.ranks import parse_ranks
-from ipexctl.run_options import DECLARED
 
 _OF_STACK: Final = ("stack", "torch", "ipex", "oneccl")
 

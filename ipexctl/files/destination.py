@@ -19,7 +19,7 @@ from typing import Final, Literal, TypeAlias
 
 from ipexctl.errors import UserError
 from ipexctl.files.file_names import NameRules, find_equal, rules_of
-from ipexctl.named_paths import open_named_directory
+from ipexctl.files.named_paths import open_named_directory
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.files import decode_name, encode_name, free_space
 from ipexctl.node.common.guarded_directory import GuardedDirectory

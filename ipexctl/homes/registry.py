@@ -21,6 +21,7 @@ from ipexctl.errors import UserError, place_fix
 from ipexctl.homes.pending import remove_record, runs_directory
 from ipexctl.hosts.allocation import job_number
 from ipexctl.hosts.host import Host
+from ipexctl.launch.spec import NOT_TYPED, TypedCall
 from ipexctl.node.common.answer import Json
 from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.files import make_private_directory, write_atomically
@@ -29,7 +30,6 @@ from ipexctl.node.common.json_records import as_object, check_type, decode, deco
 from ipexctl.node.common.plan import PLAN_FILE, Plan, plan_text, read_outline
 from ipexctl.option_declaration import CONNECT_SECONDS, NO_OPTIONS, CallOptions
 from ipexctl.projects.root import ProjectHere
-from ipexctl.spec import NOT_TYPED, TypedCall
 from ipexctl.text import expand_tilde, format_clock
 from ipexctl.transports import Transport, transport_named
 

@@ -15,7 +15,7 @@ from ipexctl.errors import UserError
 from ipexctl.file_reader import ACCELERATE, read_regular, read_typed
 from ipexctl.hosts.host import did_you_mean, quote
 from ipexctl.hosts.yaml_tree import Entry, YamlTree, is_null
-from ipexctl.spec import AccelerateConfig, RunSpec
+from ipexctl.launch.spec import AccelerateConfig, RunSpec
 from ipexctl.text import expand_tilde
 
 CPU_KINDS: Final = ("NO", "MULTI_CPU")

@@ -8,9 +8,9 @@ from typing import Final
 from packaging.version import InvalidVersion, Version
 
 from ipexctl.hub.hugging_face import OPTIMIZED_TORCH, OPTIMIZES_BY_TORCH, WITHOUT_IPEX
+from ipexctl.launch.spec import AccelerateConfig
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.plan import Setting
-from ipexctl.spec import AccelerateConfig
 
 PROJECT: Final = "accelerate"
 IPEX: Final = "intel-extension-for-pytorch"

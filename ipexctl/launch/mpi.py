@@ -24,7 +24,7 @@ from ipexctl.launch.python_env import for_launcher
 from ipexctl.launch.request import Gathered
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.plan import Backend, HostPlan, LaunchFile, Setting, hostfile_text
-from ipexctl.script_file import MpiImport
+from ipexctl.projects.script_file import MpiImport
 from ipexctl.transports import DIRECT, Launcher, LaunchFlavor, launcher_of
 
 NAMES: Final[dict[LaunchFlavor, str]] = {"intel": "Intel MPI", "openmpi": "Open MPI", "mpich": "MPICH"}

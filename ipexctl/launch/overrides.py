@@ -15,6 +15,8 @@ from ipexctl.errors import Refusal
 from ipexctl.hub.hugging_face import LAST_ACCELERATE, LAST_DDP_CCL, WITHOUT_DDP_CCL, WITHOUT_IPEX
 from ipexctl.launch.accelerate_env import before, variables_of
 from ipexctl.launch.request import Gathered
+from ipexctl.launch.run_options import CCL_WORKERS, DECLARED
+from ipexctl.launch.spec import AccelerateConfig, RunSpec
 from ipexctl.launch.topology import automatic_backend
 from ipexctl.node.common.asked import Asked, Export
 from ipexctl.node.common.fix import Fix
@@ -28,8 +30,6 @@ from ipexctl.node.common.plan import (
     Backend,
     Setting,
 )
-from ipexctl.run_options import CCL_WORKERS, DECLARED
-from ipexctl.spec import AccelerateConfig, RunSpec
 from ipexctl.transports import LaunchFlavor
 
 _MPIS: Final = ("auto", "intel", "openmpi", "mpich")

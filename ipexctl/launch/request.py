@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import Mpi
 from ipexctl.hosts.host import Host
+from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.job import ConnectivityRecord
-from ipexctl.script_file import NO_HUB, Hub
-from ipexctl.spec import RunSpec
+from ipexctl.projects.script_file import NO_HUB, Hub
 from ipexctl.transports import OVER_SSH, Transport
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.homes.registry import RunRecord
+from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command
 from ipexctl.projects.root import owner_here, real_path, tree_name
-from ipexctl.spec import RunSpec
 from ipexctl.sync.ignore import pattern_for
 from ipexctl.sync.project import Project
 from ipexctl.sync.scan import scan_project

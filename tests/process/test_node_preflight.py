@@ -17,12 +17,12 @@ import pytest
 
 from env_helpers import said, start
 from ipexctl.hosts.host import Host
+from ipexctl.projects.script_file import ProjectLocation
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector, SessionPool
 from ipexctl.remote.node_call import script_text
 from ipexctl.run.start.path_checks import CheckedPaths, check_paths
 from ipexctl.run.start.request import StartError
-from ipexctl.script_file import ProjectLocation
 from plan_helpers import spec_of
 from tls_helpers import serving
 

@@ -19,11 +19,11 @@ from ipexctl.launch.request import RankEnv
 from ipexctl.projects.layout import read_layout
 from ipexctl.projects.modules import Import
 from ipexctl.projects.requirement_files import find_requirement_files
+from ipexctl.projects.script_file import ProjectLocation, ScriptFile
 from ipexctl.run.start import first_install
 from ipexctl.run.start.pipeline import RunStart
 from ipexctl.run.start.request import StartFailure
 from ipexctl.run.start.watcher import RunWatcher, StartedRun
-from ipexctl.script_file import ProjectLocation, ScriptFile
 from ipexctl.stack.install_context import InstallRequest
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest
 from plan_helpers import changed, spec_of

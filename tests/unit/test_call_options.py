@@ -14,6 +14,8 @@ from launch_helpers import cpu, machine, plan
 
 from ipexctl.api import host_stacks
 from ipexctl.launch.overrides import check_limits
+from ipexctl.launch.run_options import DECLARED
+from ipexctl.launch.spec import RunSpec, TypedCall
 from ipexctl.node.common.asked import Asked, Export
 from ipexctl.node.common.fix import Fix, fix_from_json
 from ipexctl.node.common.json_records import as_json, decode
@@ -28,8 +30,6 @@ from ipexctl.option_declaration import (
     option_text,
 )
 from ipexctl.run.start.request import read_exports
-from ipexctl.run_options import DECLARED
-from ipexctl.spec import RunSpec, TypedCall
 from measures import defaults_in, defaults_of_options, modules
 from plan_helpers import changed, spec_of
 

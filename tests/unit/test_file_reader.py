@@ -21,7 +21,7 @@ from ipexctl.file_reader import (
     read_regular,
     read_typed,
 )
-from ipexctl.named_paths import check_named_file, open_named_directory, open_named_file
+from ipexctl.files.named_paths import check_named_file, open_named_directory, open_named_file
 
 KIND = FileKind("a test", 10)
 pytestmark = pytest.mark.timeout(10)

@@ -18,13 +18,13 @@ from ipexctl.commands.target_hosts import session_pool
 from ipexctl.extras.export.common import ExportResult, at_project
 from ipexctl.extras.export.sbatch_file import to_slurm
 from ipexctl.extras.export.shell import to_shell
+from ipexctl.launch.run_options import changed_options
+from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.plan import Plan
 from ipexctl.option_declaration import SLURM_LAUNCHER
 from ipexctl.projects.root import real_path
 from ipexctl.run.start.watcher import PlannedRun
-from ipexctl.run_options import changed_options
-from ipexctl.spec import RunSpec
 from ipexctl.sync.path_notes import secret_files_below
 from ipexctl.ui.messages import print_message
 from ipexctl.ui.results import print_json

@@ -20,11 +20,11 @@ from ipexctl.errors import UserError
 from ipexctl.extras.report.html import GENERATOR, page_html
 from ipexctl.extras.report.measurements import measurements_of
 from ipexctl.extras.report.page import Fact, ReportPage, compare, report_page
+from ipexctl.files.named_paths import check_named_file, write_named_file
 from ipexctl.homes.registry import RunRecord, RunRegistry
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.limits import WHY_ANSWER
-from ipexctl.named_paths import check_named_file, write_named_file
 from ipexctl.node.common.files import read_json
 from ipexctl.node.common.fix import Fix
 from ipexctl.option_declaration import check_seconds

@@ -28,6 +28,7 @@ from ipexctl.extras.slurm.submit_script import BatchScript, QueueOptions, enviro
 from ipexctl.homes.pending import mark_pending
 from ipexctl.homes.registry import RunRecord, RunRegistry, new_id, new_record
 from ipexctl.launch.request import Gathered
+from ipexctl.launch.spec import RunSpec
 from ipexctl.limits import JOB_UPLOAD, PATHS_CHECK
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.plan import Plan
@@ -43,7 +44,6 @@ from ipexctl.run.start.pipeline import RunStart
 from ipexctl.run.start.project import files_in_other_generations
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.watcher import StartWatcher
-from ipexctl.spec import RunSpec
 from ipexctl.sync.path_notes import note_secret_files
 
 MODULES: Final = (

@@ -26,6 +26,7 @@ from ipexctl.extras.slurm.submit_script import QueueOptions, check_queue_options
 from ipexctl.homes.registry import RunRecord
 from ipexctl.hosts.host import Host, private_keys, quote
 from ipexctl.hosts.select import ENVIRONMENT
+from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.fix import Fix
 from ipexctl.option_declaration import CallOptions
 from ipexctl.remote.connector import SessionPool
@@ -33,7 +34,6 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.run.queue_wait import poll_status
 from ipexctl.run.start.project import locate_project
 from ipexctl.run.start.request import StartFailure, check_pool, check_request, refuse_bad_rank_counts
-from ipexctl.spec import RunSpec
 from ipexctl.ui.messages import print_message, print_refusal
 from ipexctl.ui.results import print_json
 from ipexctl.ui.safe_output import print_document

@@ -14,11 +14,11 @@ from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import quote
+from ipexctl.launch.run_options import changed_options
+from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.batch_job import NO_HOME, NO_PROJECT, NO_PYTHON
 from ipexctl.node.common.fix import Fix
-from ipexctl.run_options import changed_options
-from ipexctl.spec import RunSpec
 
 _WORD: Final = re.compile(r"[A-Za-z0-9_.,:@=+/*&|\[\]()%~^-]+")
 _TIME: Final = re.compile(r"(\d+-)?\d+(:\d+){0,2}|UNLIMITED|INFINITE", re.IGNORECASE)

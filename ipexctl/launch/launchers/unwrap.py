@@ -25,10 +25,10 @@ from ipexctl.launch.launchers.launcher_options import ACCELERATE, LAUNCHERS, Lau
 from ipexctl.launch.launchers.line import is_python, is_shell, split_variables
 from ipexctl.launch.launchers.options import SHELL, PastedLine, TakenValue, read_line
 from ipexctl.launch.launchers.shell_script import LineOfScript, read_file
+from ipexctl.launch.run_options import DECLARED
+from ipexctl.launch.spec import AccelerateConfig, RunSpec
 from ipexctl.node.common.asked import Asked, CommandKind, Export
 from ipexctl.node.common.fix import Fix
-from ipexctl.run_options import DECLARED
-from ipexctl.spec import AccelerateConfig, RunSpec
 from ipexctl.text import format_count, join_words
 
 _STARTS_TORCHRUN: Final = re.compile(r"^[^#\n]*\b(NPROC_PER_NODE|NNODES)[\"']?\s*:", re.MULTILINE)

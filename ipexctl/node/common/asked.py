@@ -1,6 +1,6 @@
 """What was asked of a run: every option of the call that hosts may know, typed or default. Pure. It is the plan's own
-field; the rest of the spec (`ipexctl/spec.py`) stays on the control machine. `ipexctl/run_options.py` has the words,
-help and limits of the options.
+field; the rest of the spec (`ipexctl/launch/spec.py`) stays on the control machine. `ipexctl/launch/run_options.py` has
+the words, help and limits of the options.
 """
 
 from __future__ import annotations

@@ -21,11 +21,13 @@ from ipexctl.hub.hugging_face import hf_home
 from ipexctl.launch.hub_settings import CACHES, OFFLINE_NAMES
 from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.request import EarlierCheck, Gathered, RankEnv, common_python
+from ipexctl.launch.spec import RunSpec
 from ipexctl.limits import PATHS_CHECK
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.node.hub.hub_check import FoundHub, HubRequest
 from ipexctl.option_declaration import install_command
+from ipexctl.projects.script_file import NO_HUB, HostHub, Hub
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import call
@@ -34,8 +36,6 @@ from ipexctl.remote.session import Session
 from ipexctl.run.start.connection_checks import read_earlier_check
 from ipexctl.run.start.path_checks import check_paths
 from ipexctl.run.start.request import StartError, StartFailure
-from ipexctl.script_file import NO_HUB, HostHub, Hub
-from ipexctl.spec import RunSpec
 from ipexctl.stack.catalog import StackSpec, known_rows, project_of
 from ipexctl.stack.env.record import records_of
 

@@ -20,12 +20,14 @@ from ipexctl.found_files import check_found
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.rank_distribution import ranks_on
 from ipexctl.launch.request import Gathered
+from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.fix import Fix, ipexctl_command
 from ipexctl.node.common.plan import PlannedProject
 from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.projects.layout import ProjectLayout
 from ipexctl.projects.requirement_files import RequirementFiles, with_optional
+from ipexctl.projects.script_file import ScriptFile
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.run.start.connection_checks import check_connectivity
 from ipexctl.run.start.context import has_environment, likely_nodes
@@ -34,8 +36,6 @@ from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.script_imports import check_imports, takes_own_requirements, with_environment
 from ipexctl.run.start.start_notes import check_gpu_code
 from ipexctl.run.start.watcher import RunWatcher
-from ipexctl.script_file import ScriptFile
-from ipexctl.spec import RunSpec
 from ipexctl.stack.env.record import records_of
 from ipexctl.stack.install_context import InstallReport, InstallRequest, install_request
 from ipexctl.stack.install_stack import find_unchanged, install

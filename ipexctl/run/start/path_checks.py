@@ -22,6 +22,7 @@ from ipexctl.hosts.host import Host, ssh_options
 from ipexctl.hosts.nodeset import fold
 from ipexctl.hosts.select import LOCAL
 from ipexctl.launch.request import RankEnv
+from ipexctl.launch.spec import RunSpec
 from ipexctl.limits import PATHS_CHECK
 from ipexctl.node.common.fix import Fix, ipexctl_command
 from ipexctl.node.common.json_records import JsonError, parse_object
@@ -32,7 +33,6 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.remote.session import Session, capture
 from ipexctl.run.start.request import StartError, StartFailure
-from ipexctl.spec import RunSpec
 
 _OLDEST_PYTHON = (3, 8)
 _BUNDLED_MPI = re.compile(r"(/.*)/opt/mpi(?:/bin(?:/mpi(?:run|exec(?:\.hydra)?))?)?/*")

@@ -32,6 +32,7 @@ from ipexctl.launch.other_runs import notes_on
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.python_env import own_paths
 from ipexctl.launch.request import Gathered
+from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.job import ConnectivityRecord
 from ipexctl.node.common.plan import Plan
 from ipexctl.node.common.records import RunStatus
@@ -67,7 +68,6 @@ from ipexctl.run.start.upload import ProjectUpload
 from ipexctl.run.start.watcher import PlannedRun, StartedRun, StartWatcher
 from ipexctl.run.unsent import unsent_note
 from ipexctl.run.windows import earlier_memory
-from ipexctl.spec import RunSpec
 from ipexctl.sync.path_notes import note_secret_files
 
 

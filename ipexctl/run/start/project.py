@@ -19,6 +19,7 @@ from typing import Final
 from ipexctl.errors import UserError
 from ipexctl.homes.registry import RunRecord
 from ipexctl.hosts.host import quote
+from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command
 from ipexctl.node.common.plan import Commit
@@ -27,9 +28,8 @@ from ipexctl.projects.modules import find_module
 from ipexctl.projects.own_launches import find_launch
 from ipexctl.projects.requirement_files import RequirementFiles, find_requirement_files
 from ipexctl.projects.root import find_root, is_marked, path_problem, root_problem
+from ipexctl.projects.script_file import ProjectLocation, ScriptFile
 from ipexctl.run.start.script_imports import project_module, project_script
-from ipexctl.script_file import ProjectLocation, ScriptFile
-from ipexctl.spec import RunSpec
 from ipexctl.text import join_words, tilde_path
 
 _MOST_SIMILAR: Final = 20

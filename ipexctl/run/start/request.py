@@ -16,6 +16,7 @@ from ipexctl.file_reader import VARIABLES, decode_text, read_typed
 from ipexctl.hosts.host import Host, quote
 from ipexctl.launch.overrides import check_options
 from ipexctl.launch.rank_distribution import distribute_ranks
+from ipexctl.launch.run_options import DECLARED
 from ipexctl.node.common.asked import Asked, Export
 from ipexctl.node.common.fix import Fix, ipexctl_command
 from ipexctl.node.common.placeholders import NAMES, find_wrong_name
@@ -23,7 +24,6 @@ from ipexctl.node.common.plan import OtherRun, Plan
 from ipexctl.option_declaration import CallOptions
 from ipexctl.remote.outcome import HostError, exit_code
 from ipexctl.run.ranks import EVERY_RANK, RankSet
-from ipexctl.run_options import DECLARED
 from ipexctl.stack.env.record import check_env_name
 from ipexctl.sync.ignore import OWN
 from ipexctl.text import expand_tilde, format_count, is_variable_name

@@ -16,6 +16,7 @@ from ipexctl.homes.local_copy import read_copy
 from ipexctl.homes.registry import RunRecord, RunRegistry
 from ipexctl.hosts.host import Host, quote
 from ipexctl.hosts.nodeset import fold
+from ipexctl.launch.spec import RunSpec, TypedCall
 from ipexctl.limits import PATHS_CHECK
 from ipexctl.node.common.fix import Fix, ipexctl_command
 from ipexctl.node.common.plan import Plan
@@ -27,7 +28,6 @@ from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
 from ipexctl.remote.session import Session
 from ipexctl.run.start.exclusive import inspect_hosts
 from ipexctl.run.start.request import StartError, StartFailure, refuse_bad_rank_counts
-from ipexctl.spec import RunSpec, TypedCall
 from ipexctl.text import format_count
 
 NO_ANSWER: Final = (Unreachable, TimedOut)

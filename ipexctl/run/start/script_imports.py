@@ -25,6 +25,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.known_errors.gpu_code import find_gpu_lines
 from ipexctl.known_errors.packages import known_packages
 from ipexctl.launch.request import MPI_MODULES, Gathered
+from ipexctl.launch.spec import RunSpec
 from ipexctl.limits import IMPORTS_CHECK
 from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command
@@ -46,6 +47,7 @@ from ipexctl.projects.modules import (
     source_beside,
 )
 from ipexctl.projects.own_launches import find_spawner
+from ipexctl.projects.script_file import MpiImport, ScriptFile
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.node_call import call_line, script_text
@@ -55,8 +57,6 @@ from ipexctl.remote.session import Session
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.start_notes import find_named_checkpoints, find_resume_call, uses_accelerate, uses_trainer
 from ipexctl.run.unsent import named_files
-from ipexctl.script_file import MpiImport, ScriptFile
-from ipexctl.spec import RunSpec
 from ipexctl.stack.catalog import project_of
 from ipexctl.text import join_words, tilde_path
 

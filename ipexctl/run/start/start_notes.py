@@ -25,17 +25,17 @@ from ipexctl.hosts.select import LOCAL
 from ipexctl.known_errors.gpu_code import suggestions
 from ipexctl.launch.accelerate_env import before
 from ipexctl.launch.request import Gathered
+from ipexctl.launch.spec import RunSpec
 from ipexctl.limits import PATHS_CHECK
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.plan import ApartHosts, Plan
 from ipexctl.projects.layout import ProjectLayout
 from ipexctl.projects.own_launches import Spawner
+from ipexctl.projects.script_file import ResumeFlag
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.session import Session, capture
 from ipexctl.run.start.request import StartError, StartFailure
-from ipexctl.script_file import ResumeFlag
-from ipexctl.spec import RunSpec
 
 _NEAR_END: Final = 3600
 """Seconds before the end of a job from which a note names it."""

@@ -20,6 +20,7 @@ from ipexctl.homes.pending import abandoned_runs, runs_directory
 from ipexctl.hosts.host import quote
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.request import Gathered
+from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.job import ConnectivityRecord
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import run_in_background
@@ -27,7 +28,6 @@ from ipexctl.remote.home_script import walk_to
 from ipexctl.run.start.begin import clean_up
 from ipexctl.run.start.project import describe_project
 from ipexctl.run.start.request import StartError, StartFailure
-from ipexctl.spec import RunSpec
 from ipexctl.sync.ignore import is_credential, pattern_for
 from ipexctl.sync.node_calls import SyncReport, TreeCalls
 from ipexctl.sync.path_notes import PathNotes

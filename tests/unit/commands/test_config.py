@@ -24,9 +24,9 @@ from ipexctl.commands.launch_call import options_of_run, read_launch_call
 from ipexctl.commands.shared_options import ConfiguredCommand, Home, Targets
 from ipexctl.commands.target_hosts import host_options, select
 from ipexctl.errors import FileError, UserError
+from ipexctl.launch.run_options import DECLARED
 from ipexctl.node.common.asked import Asked
 from ipexctl.option_declaration import option_text
-from ipexctl.run_options import DECLARED
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -43,7 +43,7 @@ def test_help_of_exec_imports_few_modules_of_ours() -> None:
     """A command's file imports at its top what its options and report need; the way to hosts comes with the call."""
     own = {name for name in modules_of(call("exec", "--help")) if name.startswith("ipexctl.")}
     assert len(own) <= 20, sorted(own)
-    assert not own & {"ipexctl.commands.target_hosts", "ipexctl.remote.connector", "ipexctl.spec"}
+    assert not own & {"ipexctl.commands.target_hosts", "ipexctl.remote.connector", "ipexctl.launch.spec"}
 
 
 def test_import_of_the_package_imports_none_of_its_modules() -> None:

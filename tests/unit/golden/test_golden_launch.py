@@ -26,10 +26,10 @@ from ipexctl.launch.accelerate_env import unsupported_settings
 from ipexctl.launch.overrides import check_options
 from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.request import RankEnv
+from ipexctl.launch.spec import AccelerateConfig
 from ipexctl.node.common.asked import Asked, Export
 from ipexctl.node.common.plan import Plan
-from ipexctl.script_file import HostHub
-from ipexctl.spec import AccelerateConfig
+from ipexctl.projects.script_file import HostHub
 from ipexctl.ui.launch_plan import plan_lines
 from plan_helpers import spec_of
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from golden_file import Case, golden_diff
 
 import ipexctl
+from ipexctl.launch.run_options import DECLARED
 from ipexctl.remote.outcome import ignore_event
-from ipexctl.run_options import DECLARED
 from measures import ROOT
 
 HANDLES = ("Cluster", "Run")
@@ -65,7 +65,7 @@ def test_keywords_of_a_run_are_written_from_its_options() -> None:
     declared = {name: types[name] for name in DECLARED} | {"cwd": "str | Path | None"}
     lines = [f"        {name}: {kind}\n" for name, kind in declared.items()]
     derived = "".join(lines).replace("tuple[str, ...]", "Sequence[str]").replace("'", '"')
-    path = ROOT / "ipexctl/run_options.py"
+    path = ROOT / "ipexctl/launch/run_options.py"
     before, head, block = path.read_text().partition(_KEYWORDS)
     _, end, after = block.partition("\n\n\n")
     if os.environ.get("IPEXCTL_GOLDEN") == "write":

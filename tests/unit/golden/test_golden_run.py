@@ -25,10 +25,12 @@ from ipexctl.facts.gather import HostFacts
 from ipexctl.facts.system_facts import HomeDirectory
 from ipexctl.hosts.host import Host
 from ipexctl.launch.other_runs import notes_on
+from ipexctl.launch.spec import NOT_TYPED, RunSpec, TypedCall
 from ipexctl.node.common.asked import Export
 from ipexctl.node.common.fix import read_command
 from ipexctl.node.common.plan import OtherRun
 from ipexctl.node.common.records import Silence, SilentRank
+from ipexctl.projects.script_file import ProjectLocation, ScriptFile
 from ipexctl.remote.reply import Reply
 from ipexctl.run.hang import describe_activity, silence_lines
 from ipexctl.run.ranks import parse_ranks
@@ -41,8 +43,6 @@ from ipexctl.run.start.request import StartError, check_request, refuse_bad_rank
 from ipexctl.run.start.resume import resumed_spec
 from ipexctl.run.start.script_imports import check_imports, check_syntax, project_script, read_script
 from ipexctl.run.start.start_notes import check_gpu_code
-from ipexctl.script_file import ProjectLocation, ScriptFile
-from ipexctl.spec import NOT_TYPED, RunSpec, TypedCall
 from plan_helpers import changed, spec_of
 
 REQUESTS: tuple[dict[str, Any], ...] = (

@@ -12,6 +12,7 @@ from slow_helpers import CALM, HEALTHY, changed, hog, only, verdict_of
 from ipexctl.commands.slow_command import lines_of
 from ipexctl.commands.why_command import lines_of as why_lines
 from ipexctl.hosts.host import Host
+from ipexctl.launch.spec import TypedCall
 from ipexctl.node.run.run_replies import ProcessShare, SuspectSnapshot
 from ipexctl.option_declaration import CallOptions
 from ipexctl.remote.outcome import Unreachable
@@ -20,7 +21,6 @@ from ipexctl.run.why.diagnosis import Diagnosis
 from ipexctl.run.why.slow_verdict import SlowCause, SlowVerdict, Unjudged
 from ipexctl.run.why.why import WhyResult
 from ipexctl.run.windows import RunWindows
-from ipexctl.spec import TypedCall
 from ipexctl.ui.run import slow_report as texts
 from record_helpers import run_record
 

@@ -18,7 +18,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import EarlierMemory, Gathered, RankEnv
 from ipexctl.node.common.plan import Plan, RankPlan, Setting
-from ipexctl.script_file import NO_HUB, Hub, MpiImport, ProjectLocation, ScriptFile
+from ipexctl.projects.script_file import NO_HUB, Hub, MpiImport, ProjectLocation, ScriptFile
 from ipexctl.transports import transport_named
 from plan_helpers import spec_of
 from recorded_probes import recorded

@@ -13,7 +13,7 @@ from accelerate_files import ALONE
 from ipexctl.errors import UserError
 from ipexctl.launch.accelerate_config import read_accelerate, read_accelerate_file, remarks, with_config
 from ipexctl.launch.accelerate_env import unsupported_settings, variables_of
-from ipexctl.spec import AccelerateConfig
+from ipexctl.launch.spec import AccelerateConfig
 from message_data import missing
 from plan_helpers import spec_of
 

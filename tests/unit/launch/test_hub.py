@@ -11,7 +11,7 @@ from ipexctl.facts.facts import Facts
 from ipexctl.facts.system_facts import Environment, HomeDirectory
 from ipexctl.launch.hub_settings import OFFLINE_NAMES
 from ipexctl.node.common.asked import Export
-from ipexctl.script_file import HostHub, Hub
+from ipexctl.projects.script_file import HostHub, Hub
 
 HOME = "/home/me/.ipexctl/hub"
 

@@ -18,9 +18,9 @@ from ipexctl.launch.accelerate_config import with_config
 from ipexctl.launch.launchers.launcher_options import LAUNCHERS
 from ipexctl.launch.launchers.shell_script import find_launcher
 from ipexctl.launch.launchers.unwrap import UnwrappedCall, unwrap
+from ipexctl.launch.spec import AccelerateConfig, RunSpec
 from ipexctl.node.common.asked import CommandKind, Export
 from ipexctl.node.common.plan import command_of
-from ipexctl.spec import AccelerateConfig, RunSpec
 from message_data import missing
 from plan_helpers import changed, small_plan, spec_of
 

@@ -14,7 +14,7 @@ from ipexctl.facts.software import Env, Mpi
 from ipexctl.launch.request import RankEnv
 from ipexctl.node.common.asked import Export
 from ipexctl.node.common.plan import Plan
-from ipexctl.script_file import MpiImport
+from ipexctl.projects.script_file import MpiImport
 from message_data import missing
 
 SPR = cpu(64, 2)

@@ -10,8 +10,8 @@ from launch_helpers import IPEX, STOCK, cpu, machine, plan, value
 
 from ipexctl.launch.accelerate_env import no_optimize
 from ipexctl.launch.overrides import stated_backend
+from ipexctl.launch.spec import AccelerateConfig
 from ipexctl.node.common.plan import Plan
-from ipexctl.spec import AccelerateConfig
 from message_data import missing
 
 ONE_CORE = (machine(cpu(1, threads=1), 1), machine(cpu(1, threads=1), 2))

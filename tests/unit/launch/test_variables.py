@@ -31,9 +31,9 @@ from ipexctl.facts.facts import Facts
 from ipexctl.facts.network_facts import Nic, Rdma
 from ipexctl.facts.system_facts import Environment, Memory, System
 from ipexctl.launch.planner import plan_launch
+from ipexctl.launch.spec import AccelerateConfig
 from ipexctl.node.common.asked import Export
 from ipexctl.node.common.plan import Plan, Setting
-from ipexctl.spec import AccelerateConfig
 from message_data import missing
 from plan_helpers import spec_of
 

@@ -16,16 +16,16 @@ from typing import Any
 import pytest
 
 from ipexctl.errors import UserError
+from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.fix import ipexctl_command
 from ipexctl.node.common.plan import PlannedProject
 from ipexctl.option_declaration import NO_OPTIONS
+from ipexctl.projects.script_file import ProjectLocation
 from ipexctl.run.start.first_install import request_of_run, with_left_out
 from ipexctl.run.start.project import describe_project, locate_project
 from ipexctl.run.start.request import StartError
 from ipexctl.run.start.script_imports import check_own_modules
 from ipexctl.run.start.start_notes import check_gpu_code
-from ipexctl.script_file import ProjectLocation
-from ipexctl.spec import RunSpec
 from plan_helpers import spec_of
 
 PROJECTS = Path(__file__).parents[2] / "data" / "projects"

@@ -11,6 +11,7 @@ import pytest
 
 from ipexctl.homes.registry import RunRecord
 from ipexctl.hosts.host import Host
+from ipexctl.projects.script_file import ProjectLocation, ResumeFlag
 from ipexctl.run.start.start_notes import (
     HostCheckpoints,
     earlier_checkpoint,
@@ -23,7 +24,6 @@ from ipexctl.run.start.start_notes import (
     resume_note,
     search_script,
 )
-from ipexctl.script_file import ProjectLocation, ResumeFlag
 from message_data import missing
 from plan_helpers import spec_of
 from record_helpers import run_record

@@ -20,15 +20,15 @@ from ipexctl.commands.run_command import merged, refuse_typed
 from ipexctl.facts.live_runs import HostSnapshot, RunOnHost, RunsOnHost
 from ipexctl.homes.registry import RunRegistry
 from ipexctl.hosts.host import Host
+from ipexctl.launch.spec import RunSpec, TypedCall
 from ipexctl.node.common.fix import Fix
 from ipexctl.option_declaration import CallOptions
+from ipexctl.projects.script_file import ProjectLocation
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
 from ipexctl.run.start.request import StartError
 from ipexctl.run.start.resume import lost_checkpoint, refuse_lost_checkpoint, resumed_spec
-from ipexctl.script_file import ProjectLocation
-from ipexctl.spec import RunSpec, TypedCall
 from message_data import missing
 from plan_helpers import changed, spec_of
 from record_helpers import run_record

@@ -24,6 +24,7 @@ from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.job import ConnectivityRecord
 from ipexctl.node.files.manifest import EntryKind, ManifestEntry
 from ipexctl.option_declaration import NO_OPTIONS, CallOptions
+from ipexctl.projects.script_file import ProjectLocation
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.run.ranks import parse_ranks
 from ipexctl.run.start import connection_checks as ways
@@ -31,7 +32,6 @@ from ipexctl.run.start import path_checks as places
 from ipexctl.run.start.context import existing_environment
 from ipexctl.run.start.request import StartError, StartFailure, check_request, refuse_bad_rank_counts
 from ipexctl.run.start.upload import check_synced_path, check_unsynced_path
-from ipexctl.script_file import ProjectLocation
 from message_data import missing
 from plan_helpers import changed, spec_of
 

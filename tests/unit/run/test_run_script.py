@@ -14,11 +14,13 @@ from doctor_rules_helpers import healthy
 from ipexctl.errors import UserError
 from ipexctl.facts.gather import HostFacts
 from ipexctl.hosts.host import Host
+from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.fix import ipexctl_command, read_command
 from ipexctl.option_declaration import CallOptions, install_command
 from ipexctl.projects.layout import read_layout
 from ipexctl.projects.modules import Import
 from ipexctl.projects.requirement_files import find_requirement_files
+from ipexctl.projects.script_file import ScriptFile
 from ipexctl.run.start.context import complete_facts
 from ipexctl.run.start.project import locate_project
 from ipexctl.run.start.request import StartError, StartFailure
@@ -31,8 +33,6 @@ from ipexctl.run.start.script_imports import (
     read_script,
     with_sent_files,
 )
-from ipexctl.script_file import ScriptFile
-from ipexctl.spec import RunSpec
 from message_data import missing
 from plan_helpers import spec_of
 

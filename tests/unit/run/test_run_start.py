@@ -24,6 +24,7 @@ from ipexctl.node.common.json_records import decode
 from ipexctl.node.common.plan import Choice, OtherRun, Plan, read_plan
 from ipexctl.node.common.records import RankStatus, RunStatus
 from ipexctl.node.run.rank import rank_hooks
+from ipexctl.projects.script_file import ProjectLocation
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, SessionPool
 from ipexctl.remote.fanout import fan_out
@@ -34,7 +35,6 @@ from ipexctl.run.start.begin import Launch, in_rank_files
 from ipexctl.run.start.pipeline import RunStart, hosts_with_job_files
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.watcher import StartWatcher
-from ipexctl.script_file import ProjectLocation
 from plan_helpers import changed, small_plan, spec_of
 from record_helpers import run_record
 

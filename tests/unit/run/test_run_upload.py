@@ -11,12 +11,12 @@ from unittest.mock import Mock
 
 import pytest
 
+from ipexctl.launch.spec import RunSpec
+from ipexctl.projects.script_file import ProjectLocation
 from ipexctl.remote.cancel import Cancel
 from ipexctl.run.start import upload
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.start_notes import restart_note
-from ipexctl.script_file import ProjectLocation
-from ipexctl.spec import RunSpec
 from plan_helpers import changed, small_plan, spec_of
 
 SPEC = spec_of(project=ProjectLocation(Path("/here/project"), ".", ("train.py",)))

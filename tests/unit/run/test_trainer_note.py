@@ -10,9 +10,9 @@ import pytest
 
 from case_table import case_table
 from ipexctl.launch.request import RankEnv
+from ipexctl.projects.script_file import ProjectLocation
 from ipexctl.run.start.script_imports import read_script
 from ipexctl.run.start.start_notes import script_notes, trainer_note
-from ipexctl.script_file import ProjectLocation
 from message_data import missing
 from plan_helpers import spec_of
 

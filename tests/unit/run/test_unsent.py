@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from ipexctl.hosts.host import Host
+from ipexctl.launch.spec import NOT_TYPED, TypedCall
 from ipexctl.projects.root import owner_here, tree_name
+from ipexctl.projects.script_file import ProjectLocation
 from ipexctl.run.start.script_imports import read_script
 from ipexctl.run.unsent import line_that_sends, unsent_note
-from ipexctl.script_file import ProjectLocation
-from ipexctl.spec import NOT_TYPED, TypedCall
 from ipexctl.sync.project import read_project
 from plan_helpers import spec_of
 from record_helpers import run_record

@@ -13,9 +13,9 @@ from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from ipexctl.errors import UserError
 from ipexctl.extras.play.playbook_model import Option, Spec
+from ipexctl.launch.run_options import DECLARED
 from ipexctl.node.common.asked import Asked
 from ipexctl.option_declaration import DEFAULT_ENV, RECONNECT_SECONDS, Declaration, SyncOptions, declarations_of
-from ipexctl.run_options import DECLARED
 
 TIERS: Final = ("avx2", "avx512", "avx512_bf16", "amx")
 SYSCTL: Final = re.compile(r"[a-z0-9_]+(\.[a-zA-Z0-9_\-]+)+")

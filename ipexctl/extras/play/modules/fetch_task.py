@@ -15,9 +15,9 @@ from ipexctl.extras.play.play_context import PlayContext
 from ipexctl.extras.play.playbook_model import local_path
 from ipexctl.extras.play.result import Call, TaskResult, failure
 from ipexctl.files.destination import read_umask
+from ipexctl.files.named_paths import check_named_file, write_named_file
 from ipexctl.files.requested import FetchSource
 from ipexctl.homes.registry import RunRegistry
-from ipexctl.named_paths import check_named_file, write_named_file
 from ipexctl.node.common.files import encode_name, sha256_of
 from ipexctl.node.files.file_sender import is_contents
 from ipexctl.remote.session import Session

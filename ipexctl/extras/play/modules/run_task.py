@@ -22,10 +22,12 @@ from ipexctl.extras.play.result import Call, RunOutput, TaskResult, TaskStatus, 
 from ipexctl.homes.local_copy import LocalCopy
 from ipexctl.homes.registry import RunRecord, RunRegistry
 from ipexctl.hosts.host import Host, private_keys
+from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.asked import Asked, CommandKind, Export
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.frames import Chunk, Note, StreamName
 from ipexctl.projects.root import owner_here, tree_name
+from ipexctl.projects.script_file import ProjectLocation
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.outcome import Cancelled, Notice
@@ -33,8 +35,6 @@ from ipexctl.run.follow import Follower, RunUpdate
 from ipexctl.run.start.project import locate_project
 from ipexctl.run.start.request import StartFailure, check_request, with_given
 from ipexctl.run.start.watcher import PlannedRun, RunWatcher, StartedRun
-from ipexctl.script_file import ProjectLocation
-from ipexctl.spec import RunSpec
 from ipexctl.text import format_count
 
 _MAX_KEPT: Final = 1 << 20

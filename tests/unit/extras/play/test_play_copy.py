@@ -15,7 +15,7 @@ from ipexctl.errors import UserError
 from ipexctl.extras.play.modules.host_script import ScriptResult
 from ipexctl.extras.play.modules.migrate import apply_findings, scan, scan_text
 from ipexctl.extras.play.result import TaskResult
-from ipexctl.named_paths import write_named_file
+from ipexctl.files.named_paths import write_named_file
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError
 from playbook_helpers import HOST, run_module

@@ -22,8 +22,8 @@ from ipexctl.extras.slurm.submit_script import (
     option_lines,
     words_of_run,
 )
+from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.asked import Export
-from ipexctl.spec import RunSpec
 from plan_helpers import spec_of
 
 RUN = "train-1124-101010-abcd"

@@ -13,7 +13,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.node.common.asked import Asked
 from ipexctl.option_declaration import NO_OPTIONS, CallOptions
 from ipexctl.projects.ipex_use import find_ipex_use
-from ipexctl.script_file import NO_PROJECT, ProjectLocation
+from ipexctl.projects.script_file import NO_PROJECT, ProjectLocation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
