@@ -90,6 +90,13 @@ _RULES: Final = (
         "{} set at login: another libmpi, libccl or libfabric may be loaded from there on this host",
         fix="if the wrong library is loaded: {}",
     ),
+    VariableRule(
+        "environment.proxy",
+        "info",
+        "(?i)(https?|all)_proxy",
+        "{} set at login: downloads of every rank go through this proxy, and fail if it does not answer",
+        fix="if it does not: {}",
+    ),
 )
 
 

@@ -178,7 +178,8 @@ function variables(name, value) {
             value = ENVIRON[name]
             gsub(/[\n\r]/, " ", value)
             print "variable " name "=" value
-        }
+        } else if (name ~ /^(http|https|all|HTTP|HTTPS|ALL)_(proxy|PROXY)$/ && ENVIRON[name] != "")
+            print "variable " name "=set" # the value may have a password
 }
 
 # A name with one address in /etc/hosts needs no lookup if the system reads that file first. The other names are

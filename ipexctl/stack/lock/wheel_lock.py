@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -26,6 +27,7 @@ from ipexctl.facts.facts import Facts
 from ipexctl.facts.system_facts import Mount
 from ipexctl.files.store_client import StoredFile
 from ipexctl.found_files import parse_toml
+from ipexctl.known_errors.packages import known_packages
 from ipexctl.limits import ENV_BUILD, INDEX_ANSWER, LOCK_SOLVE
 from ipexctl.node.common.files import sha256_of
 from ipexctl.node.common.fix import Fix, FixCommand
@@ -598,6 +600,9 @@ def explain_refusal(
     failures = index_answer.availability.failures
     if (found := _NO_PACKAGE.search(text)) and canonicalize_name(found[1]) not in of_stack:
         advice = "correct the name, or add the index that has it: --extra-index-url URL, or --find-links DIR"
+        known = {re.split(r"[^\w.-]", each)[0] for packages in known_packages().values() for each in packages}
+        if near := get_close_matches(found[1], known, n=1, cutoff=0.75):
+            advice = f"did you mean {near[0]}? Or {advice}"
         return HostError(f"no index {'that answered ' * bool(failures)}has the package of {who}", advice)
     fix = Fix(
         "use another version, another index (--extra-index-url URL, --wheelhouse DIR) or stack (`ipexctl versions`)"

@@ -165,6 +165,7 @@ HOST: Final[Mapping[str, Scene]] = {
     "environment.isa": lambda: variables(ATEN_CPU_CAPABILITY="avx2"),
     "environment.python": lambda: variables(PYTHONPATH="/home/me/lib"),
     "environment.library_path": lambda: variables(LD_LIBRARY_PATH="/opt/mpi/lib"),
+    "environment.proxy": lambda: variables(https_proxy="set", http_proxy="set"),
     "environment.conda": lambda: alone(DOCKER),
 }
 

@@ -258,7 +258,7 @@ def test_name_that_no_index_has_is_to_be_corrected() -> None:
     error = error_for(f"Because tqmd was not found in the package registry and you require tqmd, {END}", "tqmd")
     assert missing(text_of(error), "no index tqmd --with") == []
     assert isinstance(error, HostError)
-    assert missing(error.fix, "name --extra-index-url") == []
+    assert missing(error.fix, "did you mean tqdm? name --extra-index-url") == []
 
 
 @pytest.mark.parametrize(
