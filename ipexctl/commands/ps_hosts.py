@@ -50,7 +50,7 @@ def as_json(now: HostsNow, report: Report[HostResult]) -> dict[str, Any]:
         free=list(now.free),
         hiding=list(now.hiding),
         holders=[
-            {"host": host, "pid": held.pid, "name": held.name, "account": held.owner}
+            {"host": host, "pid": held.pid, "name": held.name, "account": held.account}
             for host, held in now.holders.items()
         ],
     )

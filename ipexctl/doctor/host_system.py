@@ -306,7 +306,7 @@ def other_accounts(host: HostContext) -> Iterator[Finding]:
     for live in others[:_MOST_RUNS]:
         since = f" since {time_of(live.since, facts.clock or live.since)}" if live.since is not None else ""
         cores = f", on cores {short_list(str(live.cores))}" if live.cores else ""
-        texts.append(f"{live.run} of {live.owner}{since}{cores}")
+        texts.append(f"{live.run} of {live.account}{since}{cores}")
     more = f", and {len(others) - _MOST_RUNS} more" if len(others) > _MOST_RUNS else ""
     yield Finding(
         "activity.other_accounts",

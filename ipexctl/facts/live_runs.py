@@ -39,7 +39,7 @@ NO_DETAILS: Final = CallDetails()
 class RunOnHost(NamedTuple):
     run: str
     uid: int
-    owner: str
+    account: str
     """Name of the account, or `uid 1001` if the host doesn't know it."""
     since: float | None = None
     """Start of the run's first program on this host, in seconds since 1970 by the host's clock."""
@@ -58,7 +58,7 @@ class WaitingCall(NamedTuple):
 
     run: str
     uid: int
-    owner: str
+    account: str
     since: float | None = None
     until: float | None = None
     call: CallDetails = NO_DETAILS
@@ -72,10 +72,10 @@ class LockHolder(NamedTuple):
     """Kernel ticks since the boot."""
     name: str
     uid: int
-    owner: str
+    account: str
 
     def __str__(self) -> str:
-        return f"pid {self.pid} of {self.owner} ({self.name}), which is no start of ipexctl,"
+        return f"pid {self.pid} of {self.account} ({self.name}), which is no start of ipexctl,"
 
 
 class BusyProgram(NamedTuple):
@@ -84,7 +84,7 @@ class BusyProgram(NamedTuple):
     name: str
     """Program name, for an interpreter followed by its script; without arguments."""
     uid: int
-    owner: str
+    account: str
     since: float | None
     cores: float
     """Processor seconds per second."""

@@ -23,7 +23,7 @@ def find_other_runs(
     for host, runs_on_host in runs_on_hosts.items():
         for live in runs_on_host.runs:
             if live.run != run:
-                found.setdefault((live.run, live.owner), {})[host] = live
+                found.setdefault((live.run, live.account), {})[host] = live
     others = []
     for (name, account), lives in found.items():
         cores = {host: live.cores for host, live in lives.items() if live.cores}
@@ -54,7 +54,7 @@ def find_waiting(
     for host, runs_on_host in runs_on_hosts.items():
         own = mine.get(host)
         for call in runs_on_host.waiting[: None if own is None else runs_on_host.waiting.index(own)]:
-            found.setdefault((call.run, call.owner), {}).setdefault(host, call)
+            found.setdefault((call.run, call.account), {}).setdefault(host, call)
     others = [
         OtherRun(
             name,

@@ -44,7 +44,9 @@ def hosts_now(snapshots: Mapping[str, HostSnapshot]) -> HostsNow:
     on_hosts = {name: snapshot.runs for name, snapshot in snapshots.items()}
     runs = []
     for other in find_other_runs(on_hosts, ""):
-        lives = [live for on_host in on_hosts.values() for live in on_host.runs if _is_of(other, live.run, live.owner)]
+        lives = [
+            live for on_host in on_hosts.values() for live in on_host.runs if _is_of(other, live.run, live.account)
+        ]
         script = next((live.script for live in lives if live.script), "")
         runs.append(RunOnHosts(other, sum(live.ranks for live in lives), script))
     waiting = find_waiting(on_hosts, {})
@@ -67,7 +69,7 @@ def _by_name(snapshots: Mapping[str, HostSnapshot]) -> tuple[BusyPrograms, ...]:
     groups: dict[tuple[str, str], list[tuple[str, BusyProgram]]] = {}
     for host, snapshot in snapshots.items():
         for program in snapshot.programs:
-            groups.setdefault((program.name, program.owner), []).append((host, program))
+            groups.setdefault((program.name, program.account), []).append((host, program))
     found = [
         BusyPrograms(
             name,

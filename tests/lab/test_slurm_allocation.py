@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -93,4 +94,4 @@ def test_ssh_errors_in_slurm_job_are_reported_with_a_command(slurm: Slurm) -> No
     assert "ssh-keyscan node2" in said
     accepted = f"salloc --quiet -N2 -n2 {called} --host-keys accept-new says.py"
     said = slurm.say(f"cd project; {accepted}; code=$?; rm -f ~/.ssh/known_hosts; exit $code", rc=3)
-    assert "ssh-copy-id ipex@node2" in said
+    assert re.search(r"ssh-copy-id ipex@node[23]", said)  # whichever is refused first

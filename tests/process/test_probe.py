@@ -326,7 +326,7 @@ def test_live_runs_are_found_with_the_cores_of_their_ranks(shell: list[str], tmp
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     (live,) = found
-    assert (live.uid, live.owner, live.is_starting) == (os.getuid(), getpass.getuser(), False)
+    assert (live.uid, live.account, live.is_starting) == (os.getuid(), getpass.getuser(), False)
     assert live.cores.cpus == (core,)
     assert live.call == CallDetails(by, tag=tag)
     assert live.since is not None
@@ -495,8 +495,8 @@ def test_no_words_of_a_stranger_hide_a_run_and_a_failed_look_says_so(shell: list
             process.kill()
             process.wait()
     assert found is not None
-    assert [each.owner for each in found.runs.runs if each.run == strange] == ["nobody"]
-    assert [each.owner for each in found.runs.waiting if each.run == f"{strange}-2"] == ["nobody"]
+    assert [each.account for each in found.runs.runs if each.run == strange] == ["nobody"]
+    assert [each.account for each in found.runs.waiting if each.run == f"{strange}-2"] == ["nobody"]
     assert unseen is None
 
 
@@ -532,7 +532,7 @@ def test_whoever_holds_the_lock_is_named(command: str) -> None:
     become = f"setpriv --reuid {NOBODY} bash -c {shlex.quote(command)} & sleep 1; "
     found = look(["unshare", "-pf", "--mount-proc", "bash"], become + live_runs_command().script)
     assert found is not None
-    named = [each.owner for each in found.runs.runs] + [each.owner for each in (found.runs.holder,) if each]
+    named = [each.account for each in found.runs.runs] + [each.account for each in (found.runs.holder,) if each]
     assert named == ["nobody"]
 
 
@@ -584,7 +584,7 @@ def test_programs_that_use_cores_are_named_with_their_script_alone(shell: list[s
             process.kill()
             process.wait()
     program = found["sh e[1m?run.busy 1 0 1 99 x.sh"]
-    assert program.owner == getpass.getuser()
+    assert program.account == getpass.getuser()
     assert 0.1 <= program.cores <= 1.2
     assert program.since is not None
     assert abs(program.since - time.time()) < 120

@@ -410,7 +410,7 @@ def test_programs_of_a_run_are_one_run_with_the_cores_of_its_ranks() -> None:
     lock, run = look(LOOK).runs
     assert run == RunOnHost("train-1", 1001, "alice", 1000005.0, CpuList.of(range(8)))
     assert lock == RunOnHost("other-2", 1002, "uid 1002", 1000900.0, CpuList(), is_starting=True)
-    assert (run.owner, lock.owner) == ("alice", "uid 1002")
+    assert (run.account, lock.account) == ("alice", "uid 1002")
 
 
 def test_a_run_whose_lock_is_still_there_is_running() -> None:
@@ -441,7 +441,7 @@ def test_lines_that_no_probe_prints_count_for_nothing(line: str) -> None:
 
 def test_names_of_accounts_are_matched() -> None:
     text = LOOK.replace("1001 alice", "1001 \x1b[31mroot")
-    assert [live.owner for live in look(text).runs] == ["uid 1002", "uid 1001"]
+    assert [live.account for live in look(text).runs] == ["uid 1002", "uid 1001"]
 
 
 def test_the_look_of_ps_has_ranks_scripts_limits_and_programs() -> None:
@@ -495,7 +495,7 @@ looked""",
     waiting = look(text).waiting
     assert [call.run for call in waiting] == ["first", "second", "third", "fourth"]
     assert waiting[0] == WaitingCall("first", 1002, "uid 1002", 1000007.0, 1000067.0)
-    assert waiting[2].owner == "alice"
+    assert waiting[2].account == "alice"
     assert look(text).runs == look(LOOK).runs
 
 

@@ -37,7 +37,7 @@ def snapshot(
 NOW = hosts_now(
     {
         "node1": snapshot(TRAIN._replace(until=1e9 + 600, script="train.py"), waiting=(NEXT,), programs=(BURN, BURN)),
-        "node2": snapshot(TRAIN._replace(since=1e9 + 1), TRAIN._replace(uid=1003, owner="uid 1003", ranks=1)),
+        "node2": snapshot(TRAIN._replace(since=1e9 + 1), TRAIN._replace(uid=1003, account="uid 1003", ranks=1)),
         "node3": snapshot(programs=(BURN,)),
         "node4": snapshot(),
         "node5": HostSnapshot(RunsOnHost((), hides_others=True), "m"),
