@@ -125,11 +125,9 @@ def gather_facts(
         if ended is not None and facts is not None and not facts.complete:
             status, reason = "failed", f"the probe ended before its last line ({ended})"
             fix = Fix(f"`ipexctl exec --limit {host.name} -- uptime`")
-            if ended.code in _CANT_FORK:
-                reason += (
-                    ", as a shell does that can't start a program: a limit of processes (ulimit -u) may be reached"
-                )
-                fix = Fix(f"see the limit: `ipexctl exec --limit {host.name} -- grep processes /proc/self/limits`")
+        if status == "failed" and ended is not None and ended.code in _CANT_FORK:
+            reason += ", as a shell does that can't start a program: a limit of processes (ulimit -u) may be reached"
+            fix = Fix(f"see the limit: `ipexctl exec --limit {host.name} -- grep processes /proc/self/limits`")
         if facts is not None and not session.is_login:
             # Without ssh, the connection is the caller's own login to the control machine.
             facts = facts._replace(network=facts.network._replace(reached=None))

@@ -82,10 +82,13 @@ def test_a_probe_that_stops_in_the_middle_fails_only_if_it_has_ended(monkeypatch
     assert "ipexctl exec --limit part" in found["part"].fix
 
 
+@pytest.mark.parametrize("printed", [b"", WHOLE[:8]])
 @pytest.mark.parametrize("shell", ["dash", "bash"])
-def test_a_probe_that_could_not_start_a_program_names_the_limit(monkeypatch: pytest.MonkeyPatch, shell: str) -> None:
+def test_a_probe_that_could_not_start_a_program_names_the_limit(
+    monkeypatch: pytest.MonkeyPatch, shell: str, printed: bytes
+) -> None:
     code = {"dash": 2, "bash": 254}[shell]
-    found = facts_of({"full": FakeSession(Host("full", "full"), stdout=WHOLE[:8], ended=CommandEnd(code))}, monkeypatch)
+    found = facts_of({"full": FakeSession(Host("full", "full"), stdout=printed, ended=CommandEnd(code))}, monkeypatch)
     assert "ulimit -u" in found["full"].reason
     assert "/proc/self/limits" in found["full"].fix
 
