@@ -20,7 +20,7 @@ from typing import Any, cast
 from ipexctl.node.common.frames import WINDOWS, CompressedFrameReader, OutputPart, decode_json, decode_output
 from ipexctl.node.common.home import MARK
 from ipexctl.node.run.follow import FollowRequest
-from ipexctl.remote.node_call import agent_zip
+from ipexctl.remote.node_call import agent_zip, folders_of
 
 
 def pyenv_pythons(version: str) -> list[Path]:
@@ -45,7 +45,7 @@ def all_pythons() -> list[str]:
 
 def agent_argv(python: str, command: str, action: str = "", first: str = "") -> list[str]:
     """`first`: statements that the agent's process runs before it, such as `limits.UPLOAD_SILENCE = 1`."""
-    place = agent_file(command.partition(".")[0])
+    place = agent_file(" ".join(folders_of(command)))
     words = [command, *([action] if action else [])]
     if not first:
         return [python, "-I", place, *words]

@@ -164,8 +164,9 @@ def agent_zip(*folders: str) -> bytes:
         return _make_zip(folders)
 
 
-def _zip_of(command: str) -> bytes:
-    return agent_zip(command.partition(".")[0], *_MORE_FOLDERS.get(command, ()))
+def folders_of(command: str) -> tuple[str, ...]:
+    """For the `agent_zip` of a command."""
+    return command.partition(".")[0], *_MORE_FOLDERS.get(command, ())
 
 
 @functools.cache
@@ -207,7 +208,7 @@ def agent_command(
     """The command line for `call`; unless `cached`, stdin begins with the `agent_zip` of the command's folder. The
     first Python 3.8 or newer runs it: `python` if it exists, else the system's, else an environment's in `home`."""
     home_path = f'"$HOME"{shlex.quote(home[1:])}' if home.startswith("~/") else shlex.quote(home)
-    archive = _zip_of(command)
+    archive = agent_zip(*folders_of(command))
     copy = f"{home_path}/agent/{_copy_name(archive)} {shlex.quote(script_text('common.walk'))}" if cached else "''"
     arguments = f"{len(archive)} {copy} {shlex.join([command, action] if action else [command])}"
     text = _find_python(python, home_path if home else "", _BOOT, arguments)
@@ -263,7 +264,7 @@ def call(
     while the agent starts. `deadline` replaces `timeout`, `silence` and `cancel`.
     """
     line = agent_command(command, action, python=python, home=home, cached=cached, label=label)
-    archive = _zip_of(command)
+    archive = agent_zip(*folders_of(command))
     if callable(request) and not cached:
         request = request()
     answers: queue.SimpleQueue[bool | None] = queue.SimpleQueue()
@@ -382,7 +383,7 @@ def _frame_reader(on_frame: Callable[[Frame], None]) -> RawReader:
 
 
 def agent_and_request(command: str, request: Mapping[str, Any]) -> bytes:
-    return _zip_of(command) + _encode(request)
+    return agent_zip(*folders_of(command)) + _encode(request)
 
 
 def _call_chunks(

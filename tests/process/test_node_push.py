@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from node_store_helpers import END, Said, file_of, first_line, frame, receive, run, start
 
+import env_helpers
 from ipexctl.node.common.fix import fix_from_json
 from ipexctl.node.common.home import MARK
 from ipexctl.node.files.place import CONTENT, PARCEL
@@ -293,7 +294,9 @@ def test_an_offered_store_goes_with_its_call(target: Target, number: signal.Sign
     target.place(found, target.store(found.last["directory"], (LARGE, CONTENT)), repos=REPO)
     place = target.account / ".ipexctl" / "hub"
     files = [[sha(LARGE), BLOB.removeprefix("hub/")]]
-    process = start("hub_download", "offer", {"home": "~/.ipexctl", "files": files}, env={"HOME": str(target.account)})
+    request = {"home": "~/.ipexctl", "files": files}
+    env = {"HOME": str(target.account)}
+    process = env_helpers.start("hub.hub_download", "offer", request, is_fed=True, env=env)
     assert process.stdin is not None
     assert process.stdout is not None
     offered = Path(json.loads(process.stdout.readline())["store"])

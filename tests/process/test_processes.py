@@ -110,7 +110,7 @@ def test_signal_goes_to_the_nearest_processes_that_handle_it() -> None:
 
 @pytest.mark.core
 def test_descendants_are_searched_only_if_the_guard_has_siblings() -> None:
-    code = "import os, subprocess, sys\nfrom ipexctl.node.run import processes\nguard = processes.Guard()\n"
+    code = "import os, subprocess, sys\nfrom ipexctl.node.run.rank import processes\nguard = processes.Guard()\n"
     code += "print(processes.has_children(guard.pid))\n"
     code += "orphan = subprocess.Popen(['sh', '-c', 'sleep 600 & echo $!'], stdout=subprocess.PIPE)\n"
     code += "pid = int(orphan.stdout.readline())\norphan.wait()\nprint(processes.has_children(guard.pid))\n"
