@@ -11,8 +11,9 @@ import stat
 from typing import BinaryIO, NamedTuple, TypedDict
 
 from ipexctl.node.common.answer import AgentError, answer
-from ipexctl.node.common.files import write_atomically
+from ipexctl.node.common.guarded_directory import GuardedDirectory, enter_named, write_all
 from ipexctl.node.common.home import MARK, check_home, home_of, remove_mark
+from ipexctl.node.common.walk import Place, Refused
 
 LINE = re.compile(rb'restrict,from="[^" ]*" \S+ \S+ ipexctl:\S*((?: \+[a-z]+)*)\r?')
 """A line of trust; the words at its end say what the file lacked before: `+newline`, `+file`, `+dir`."""
@@ -50,55 +51,61 @@ def without_lines(content: bytes) -> tuple[bytes | None, bool]:
 def remove_lines(keys: str, *, dry_run: bool) -> str:
     """Return what changed, or would. Another program may change the file at the same time, as on a shared home."""
     for _ in range(TRIES):
-        content = _read(keys)
-        if content is None:
-            return ""
-        rest, made_directory = without_lines(content)
-        if rest == content:
-            return ""
-        if not dry_run and not _replace(keys, content, rest):
-            continue
-        if rest is not None:
-            return "ipexctl's line removed from ~/.ssh/authorized_keys"
-        if made_directory and not dry_run:
-            with contextlib.suppress(OSError):  # has files by now
-                os.rmdir(os.path.dirname(keys))
-        return "~/.ssh/authorized_keys removed, which ipexctl had created"
+        place = enter_named(keys, "chmod go-w it if that is not on purpose, then run it again", is_file=True)
+        with GuardedDirectory.of(place) as directory, contextlib.suppress(Refused):  # replaced in between
+            if place.status is None:
+                return ""
+            content = _read(place)
+            rest, made_directory = without_lines(content)
+            if rest == content:
+                return ""
+            if not dry_run and not _replace(directory, place, content, rest):
+                continue
+            if rest is not None:
+                return "ipexctl's line removed from ~/.ssh/authorized_keys"
+            if made_directory and not dry_run:
+                with contextlib.suppress(OSError):  # has files by now
+                    os.rmdir(os.path.dirname(keys))
+            return "~/.ssh/authorized_keys removed, which ipexctl had created"
     raise AgentError(f"another program keeps changing {keys}", "find the program that writes to it, then run it again")
 
 
-def _read(keys: str) -> bytes | None:
+def _read(place: Place) -> bytes:
+    assert place.status is not None
+    if not stat.S_ISREG(place.status.st_mode):
+        raise AgentError(f"{place.path} is not a file", "repair it there, then run it again")
     try:
-        if not stat.S_ISREG(os.stat(keys).st_mode):
-            raise AgentError(f"{keys} is not a file", "repair it there, then run it again")
-        with open(keys, "rb") as file:
+        with open(place.open_end(os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             content = file.read(MAX_KEYS + 1)
-    except FileNotFoundError:
-        return None
     except OSError as error:
-        raise AgentError(f"{keys} can't be read: {error.strerror}", "repair it there, then run it again") from None
+        raise AgentError(
+            f"{place.path} can't be read: {error.strerror}", "repair it there, then run it again"
+        ) from None
     if len(content) > MAX_KEYS:
-        raise AgentError(f"{keys} is larger than 1 MiB", "repair it there, then run it again")
+        raise AgentError(f"{place.path} is larger than 1 MiB", "repair it there, then run it again")
     return content
 
 
-def _replace(keys: str, old: bytes, new: bytes | None) -> bool:
+def _replace(directory: GuardedDirectory, place: Place, old: bytes, new: bytes | None) -> bool:
     """False if the file no longer has the old text. The new file keeps mode and group."""
-    path = os.path.realpath(keys)
-    status = os.stat(path)
+    status, name = place.status, os.fsencode(place.name)
+    assert status is not None
     if status.st_uid != os.geteuid():
-        raise AgentError(f"{path} belongs to another account (uid {status.st_uid})", "if that is wrong, chown it there")
+        problem = f"{place.path} belongs to another account (uid {status.st_uid})"
+        raise AgentError(problem, "if that is wrong, chown it there")
     if not status.st_mode & stat.S_IWUSR:
-        raise AgentError(f"{path} is read-only", "if that is not on purpose, chmod u+w it there, then run it again")
-    if _read(path) != old:
+        problem = f"{place.path} is read-only"
+        raise AgentError(problem, "if that is not on purpose, chmod u+w it there, then run it again")
+    if _read(place) != old:
         return False
     if new is None:
-        os.unlink(path)
+        directory.unlink(name)
         return True
-    write_atomically(path, new, is_of_user=True)
-    with contextlib.suppress(PermissionError):  # a group that the account is not in
-        os.chown(path, -1, status.st_gid)
-    os.chmod(path, stat.S_IMODE(status.st_mode))
+    with directory.written(name, stat.S_IMODE(status.st_mode)) as number:
+        write_all(number, new)
+        with contextlib.suppress(PermissionError):  # a group that the account is not in
+            os.fchown(number, -1, status.st_gid)
+        os.fsync(number)
     return True
 
 

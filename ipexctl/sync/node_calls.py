@@ -130,7 +130,7 @@ class TreeCall:
         self._deadline = Deadline(seconds, calls.cancel, is_of_silence=not is_limited)
         self._waiting = ExitStack()
         """Pauses the deadline while the host waits for a request."""
-        self._waiting.enter_context(self._deadline.paused())
+        self._is_asked = False
         self._call = run_in_background(lambda: self._run(session, calls, request), "tree")
         try:
             self.trees = self._reply().decode(TreesReply)
@@ -140,8 +140,10 @@ class TreeCall:
 
     def _run(self, session: Session, calls: TreeCalls, request: Callable[[], TreeRequest]) -> None:
         def first() -> TreeRequest:
-            fields = request()
-            self._continue()
+            with self._deadline.paused():
+                fields = request()
+            self._deadline.restart()
+            self._is_asked = True
             return fields
 
         error: Exception = HostError("its call about the tree ended without an answer", "run it again")
@@ -164,6 +166,9 @@ class TreeCall:
             self._replies.put(error)
 
     def _on_event(self, event: Reply) -> None:
+        if not self._is_asked:  # such an event would pause the deadline of a host that then stays silent
+            raise event.error("an event out of order")
+        self._is_asked = False
         self._waiting.enter_context(self._deadline.paused())
         self._replies.put(event)
 
@@ -206,6 +211,7 @@ class TreeCall:
         line = json.dumps(fields).encode() + b"\n"
         before = self._stdin.read_bytes + len(line)
         self._continue()
+        self._is_asked = True
         self._requests.put(chain((line, packed), parts))
         return self._reply().decode(PutReply), self._stdin.read_bytes - before
 

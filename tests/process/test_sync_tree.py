@@ -28,7 +28,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.files.place import StagedFiles
-from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.cancel import Cancel, Deadline
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.reply import MalformedReply, Reply
@@ -222,6 +222,28 @@ def test_the_time_limit_counts_only_while_a_host_has_something_to_do(place: Plac
         assert reply.changes is not None
         called.end().result(10)
     assert place.there() == {"a": "1"}
+
+
+def test_a_host_that_is_silent_or_answers_unasked_ends_the_call(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = read_project(place.root, home=str(place.home))
+    with SessionPool(LocalConnector([]), Cancel(), forks=1) as pool:  # type: ignore[arg-type]
+        calls = TreeCalls(str(place.home), True, 1.0, pool.cancel)
+        session, request = pool.session(LOCAL_HOST), TreeCallOptions(calls, project)
+        called = TreeCall(session, calls, request.fields)
+        with pytest.raises(MalformedReply, match="out of order"):
+            called._on_event(Reply(event="put"))
+        called.end().result(10)
+
+        def silent(*_: object, deadline: Deadline, **__: object) -> None:
+            end = time.monotonic() + 20
+            while not deadline.over:
+                assert time.monotonic() < end
+                time.sleep(0.01)
+            raise HostError("no answer")
+
+        monkeypatch.setattr("ipexctl.sync.node_calls.call", silent)
+        with pytest.raises(HostError, match="no answer"):
+            TreeCall(session, calls, request.fields)
 
 
 def test_file_that_changes_during_the_first_sync_fails_that_host(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
