@@ -31,7 +31,7 @@ RANKS_PER_CORE: Final = 8
 """With more ranks per core, a rank or the supervisor may be scheduled too late."""
 _PREFIX: Final = re.compile(r"^\[rank\d+\]:(?: |$)")
 _COLOR: Final = re.compile(r"\x1b\[[0-9;:?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.")
-_TRACEBACK: Final = "Traceback (most recent call last):"
+TRACEBACK: Final = "Traceback (most recent call last):"
 _FATAL: Final = "Fatal Python error:"
 _TERMINATE: Final = "terminate called"
 _CHAINED: Final = ("During handling of the above exception", "The above exception was the direct cause")
@@ -87,7 +87,7 @@ class RankOutput:
 
     @cached_property
     def exception(self) -> tuple[str, str] | None:
-        _, found, rest = self.last_text.rpartition(_TRACEBACK)
+        _, found, rest = self.last_text.rpartition(TRACEBACK)
         for line in rest.splitlines()[1:] if found else ():
             if line and not line[0].isspace():
                 match = _EXCEPTION.match(line)
@@ -304,7 +304,7 @@ def bare(line: str) -> str:
 
 def _last_exception(lines: Sequence[str]) -> int | None:
     """First line of the last traceback, with its causes and a C++ exception before it; None if the rank continued."""
-    starts = [at for at, line in enumerate(lines) if line.startswith((_TRACEBACK, _FATAL))]
+    starts = [at for at, line in enumerate(lines) if line.startswith((TRACEBACK, _FATAL))]
     if not starts:
         return None
     start = starts[-1]

@@ -100,7 +100,7 @@ def install_first(
 
 
 def _failed_lookup(report: InstallReport, lacking: StartFailure | None) -> StartFailure:
-    """Why an install of which nothing is done yet would fail."""
+    """Why the install would fail, found before anything is installed."""
     failed = next((host for host in report.hosts if host.status not in ("ok", "changed")), None)
     reason, fix = (f"{failed.host.name}: {failed.reason}", failed.fix) if failed is not None else ("", "")
     if report.refusal is not None:

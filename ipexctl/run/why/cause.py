@@ -17,7 +17,16 @@ from typing import Final, NamedTuple
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.known_errors.error_table import known_errors
-from ipexctl.known_errors.match import Cause, PatternMatch, RankOutput, bare, cause_of, explain_exception, shorten_text
+from ipexctl.known_errors.match import (
+    TRACEBACK,
+    Cause,
+    PatternMatch,
+    RankOutput,
+    bare,
+    cause_of,
+    explain_exception,
+    shorten_text,
+)
 from ipexctl.node.common.files import format_size
 from ipexctl.node.common.records import Failure, FullDisk, OutOfMemory, RankStatus, as_dict
 from ipexctl.node.run.decisions.verdict import format_limit
@@ -340,7 +349,7 @@ def _has_killed_wrapper(first: Failure) -> bool:
 
 _REPORT: Final = re.compile(r"\b(?:ERROR|CRITICAL|FATAL|[Ee]rror:|[Ff]ailed|[A-Z]\w*(?:Error|Exception)\b)")
 _OF_REPORTS: Final = 10
-"""Last lines on stderr among which the one that reports an error counts more than the last."""
+"""Number of last lines on stderr: one of them that reports an error is shown in place of the last one."""
 
 
 def _end_without_text(snapshot: RunSnapshot, first: Failure) -> Cause | None:
@@ -357,7 +366,9 @@ def _end_without_text(snapshot: RunSnapshot, first: Failure) -> Cause | None:
         line = next(filter(_REPORT.search, reversed(errors[-_OF_REPORTS:])), errors[-1] if errors else "")
         which = "its last line on stderr" if line in errors[-1:] else "it printed on stderr"
         said = f"; {which}: {shorten_text(line.strip())}" if line else ""
-        return _recorded(snapshot, first, "script.exited", code=first.exit_code, said=said)
+        has_traceback = any(line.endswith(TRACEBACK) for line in errors)  # a carriage return hid the line after it
+        printed = "a traceback whose exception can't be read" if has_traceback else "no exception"
+        return _recorded(snapshot, first, "script.exited", code=first.exit_code, printed=printed, said=said)
     return None
 
 

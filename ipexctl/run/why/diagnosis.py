@@ -138,7 +138,7 @@ def _failed(snapshot: RunSnapshot) -> Diagnosis:
 
 
 def _logs_of(cause: Cause | None, run: str) -> Fix | None:
-    """The command that shows the rank to look at: a cause may lie at another rank than the one that failed first."""
+    """The command that shows the rank of the cause, which may be another than the one that failed first."""
     commands = () if cause is None else Fix.of(parts_of(cause.fix)).commands
     return next((Fix.of((each,)) for each in commands if each.verb == "logs" and run in each.options), None)
 

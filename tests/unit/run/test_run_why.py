@@ -365,6 +365,12 @@ def test_printed_and_recorded_texts_are_quoted_in_the_fix(printed: str, kind: st
     assert argument in cause_in(verdict_of(Text("", printed, detail=detail if kind else None))).fix
 
 
+def test_traceback_whose_exception_is_overwritten_is_not_denied() -> None:
+    cut = 'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\n   of a batch'
+    verdict = judged([(FAILED, cut)], first={**FIRST, "rank": 0})
+    assert "a traceback whose exception can't be read" in cause_in(verdict).sentence
+
+
 @pytest.mark.parametrize("state", ["ok", "running", "stopped"])
 def test_run_without_a_failure_has_no_cause(state: str) -> None:
     row = {"state": state}
