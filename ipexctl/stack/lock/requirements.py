@@ -268,7 +268,7 @@ class _RequirementsReader:
             shown = _LOGIN.sub("", text)
             tag = _RELEASE.search(place)
             note = f"{_place(line)} is left out (hosts do not clone repositories): {shown}"
-            note += f"; if an index has it, write {name or 'NAME'}=={tag[1] if tag else 'VERSION'} there"
+            note += f"; if an index has the same project, write {name or 'NAME'}=={tag[1] if tag else 'VERSION'} there"
             return PackageRequest(notes=(note,), left_out=(shown,))
         if (local := _local_path(place)) is not None:
             directory, extras = local
