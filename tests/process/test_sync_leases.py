@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 from sync_helpers import Place, contents, put
 
+from agent_helpers import wait_until
 from ipexctl.node.common.processes import boot_id, own_identity
 from ipexctl.node.files.tree import ProjectTree, has_ended, runs_with_programs
 from ipexctl.remote import node_call
@@ -143,6 +144,8 @@ def test_a_program_of_the_run_holds_its_tree(tmp_path: Path, command: str) -> No
     agent = put(tmp_path, "runs/r1/agent.zip", "import time\ntime.sleep(600)")
     program = subprocess.Popen([sys.executable, "-I", agent, command, "/runs/r1/job.json"])
     try:
+        # A new process has no command line until the kernel has set up its memory.
+        wait_until(Path(f"/proc/{program.pid}/cmdline").read_bytes)
         assert not has_ended(Lease(HERE, HOUR).write(tmp_path), "r1")
         assert not has_ended(Lease({**HERE, "machine": "node2"}, 2 * DAY).write(tmp_path), "r1")
     finally:

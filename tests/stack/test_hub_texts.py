@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
 
 COMMIT: Final = "0123456789abcdef0123456789abcdef01234567"
 MODEL, DATA = "ipexctl push hf:org/tiny", "ipexctl push hf-dataset:org/data"
+BY_HAND: Final = "send it to every host with ipexctl push, as hf:ORG/MODEL"
 CASES: Final = {
     "from transformers import AutoConfig\nAutoConfig.from_pretrained('org/tiny')": MODEL,
     "from transformers import AutoTokenizer\nAutoTokenizer.from_pretrained('org/tiny')": MODEL,
@@ -70,7 +71,9 @@ def test_why_names_the_push_line_after_seconds(python: Path, tmp_path: Path, sou
     cause = cause_of(output, FailureContext("train-1", (output,)), known_errors())
     assert cause is not None, ended.stderr
     assert cause.id == "hf.no_internet"
-    assert cause.fix.split("; ")[0] == CASES[source]
+    is_named = "org/" in ended.stderr  # transformers 5.24 tells no name, and the script's line may compute it
+    assert cause.fix.split("; ")[0] == (CASES[source] if is_named else BY_HAND)
+    assert is_named or "'org/' +" in source
 
 
 def test_datasets_load_a_pushed_dataset_by_its_directory(python: Path, tmp_path: Path) -> None:

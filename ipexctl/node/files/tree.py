@@ -245,7 +245,7 @@ def runs_with_programs() -> list[bytes]:
     """
     if not os.path.isdir("/proc/self"):
         return []
-    pattern = re.compile(rb"/runs/([^/\0]+)/(?:agent\.zip\0run\.(?:rank|supervisor|host_starter)|rank\.py)(?:\0|$)")
+    pattern = re.compile(rb"/runs/([^/\0]+)/agent\.zip\0run\.(?:rank|supervisor|host_starter)(?:\0|$)")
     return [run for _, line in command_lines() for run in pattern.findall(line)]
 
 
