@@ -394,7 +394,7 @@ def _same_environment(pythons: Mapping[str, FoundPython], python: str) -> RankEn
                     )
                 )
     found = pythons[first]
-    variables, prepended = {"PATH": f"{found.prefix}/bin"}, ["PATH"]
+    variables, prepended, packages = {"PATH": f"{found.prefix}/bin"}, ["PATH"], dict(found.packages)
     if all(other.mpi for other in pythons.values()):
         variables["I_MPI_ROOT"] = found.prefix
         if found.libraries:
@@ -402,10 +402,12 @@ def _same_environment(pythons: Mapping[str, FoundPython], python: str) -> RankEn
             prepended.append("LD_LIBRARY_PATH")
         if found.providers:
             variables["FI_PROVIDER_PATH"] = found.providers[0]
+    elif "mpich" in packages:
+        packages.pop("impi-rt", None)  # MPICH's wheel, installed later, has replaced its mpirun
     return RankEnv(
         python=python,
         prefix=found.prefix,
-        packages=found.packages,
+        packages=packages,
         variables=variables,
         prepended=tuple(prepended),
         ccl=any(name.startswith("oneccl-bind") for name in found.packages),
