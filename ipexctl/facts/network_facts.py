@@ -46,6 +46,8 @@ class Rdma(NamedTuple):
     name: str
     state: str | None = None
     link: str | None = None
+    rate: str | None = None
+    nics: tuple[str, ...] = ()
 
 
 class Route(NamedTuple):
@@ -55,6 +57,7 @@ class Route(NamedTuple):
 
 class Network(NamedTuple):
     hostname: str | None = None
+    canonical: str | None = None
     resolves_to: tuple[str, ...] | None = None
     """Addresses of the host's own name; () if it doesn't resolve, None if unknown."""
     peers: Mapping[str, tuple[str, ...]] = {}
@@ -85,15 +88,16 @@ class Network(NamedTuple):
 def parse_network(answers: Answers) -> Network:
     words = answers.words("uname")
     names = _resolved(answers)
-    own = names.pop(0, None)
+    canonical, own = names.pop(0, None) or (None, None)
     peers = answers.words("peers")
     addresses = parse_ip_addr(answers.all("ip.addr")) or parse_kernel_tables(
         answers.all("proc.fib_trie"), answers.all("proc.route")
     )
     return Network(
         hostname=words[1] if len(words) > 1 else None,
+        canonical=canonical,
         resolves_to=own,
-        peers={peers[number - 1]: found for number, found in sorted(names.items()) if number <= len(peers)},
+        peers={peers[number - 1]: found for number, (_, found) in sorted(names.items()) if number <= len(peers)},
         nics=_nics(answers.all("nic"), addresses),
         rdma=tuple(_rdma(line) for line in answers.all("rdma")),
         default_route=_route(answers.all("route")),
@@ -102,11 +106,9 @@ def parse_network(answers: Answers) -> Network:
     )
 
 
-def _resolved(answers: Answers) -> dict[int, tuple[str, ...]]:
-    """Parse lines `NUMBER ADDRESS…`, by number: 0 is the host's own name, then follow the peers in order. Other words
-    do not count: the lines of the recorded machines also have the canonical name.
-    """
-    result: dict[int, tuple[str, ...]] = {}
+def _resolved(answers: Answers) -> dict[int, tuple[str | None, tuple[str, ...]]]:
+    """Parse lines `NUMBER CANONICAL ADDRESS…`, by number: 0 is the host's own name, then follow the peers in order."""
+    result: dict[int, tuple[str | None, tuple[str, ...]]] = {}
     for line in answers.all("resolved"):
         if named := _resolved_line(line):
             result.setdefault(*named)
@@ -114,13 +116,15 @@ def _resolved(answers: Answers) -> dict[int, tuple[str, ...]]:
 
 
 @lru_cache(maxsize=4096)
-def _resolved_line(line: str) -> tuple[int, tuple[str, ...]] | None:
+def _resolved_line(line: str) -> tuple[int, tuple[str | None, tuple[str, ...]]] | None:
     """Cached, because every host has a line for every other host, and most lines are equal."""
-    first, _, words = line.partition(" ")
+    first, *words = line.split()
     number = natural(first)
-    if number is None:
+    if number is None or not words:
         return None
-    return number, tuple(dict.fromkeys(address for word in words.split() if (address := _canonical(word))))
+    canonical, *addresses = words
+    valid = dict.fromkeys(address for word in addresses if (address := _canonical(word)))
+    return number, (None if canonical == "-" else canonical, tuple(valid))
 
 
 def _canonical(word: str) -> str | None:
@@ -256,8 +260,8 @@ def _speed(text: str | None) -> int | None:
 
 
 def _rdma(line: str) -> Rdma:
-    name, state, link, *_ = [*line.split("|"), "", ""]
-    return Rdma(name, state.partition(": ")[2].lower() or None, link or None)
+    name, state, link, rate, *nics = [*line.split("|"), "", "", ""]
+    return Rdma(name, state.partition(": ")[2].lower() or None, link or None, rate or None, tuple(filter(None, nics)))
 
 
 def _route(lines: Iterable[str]) -> Route | None:

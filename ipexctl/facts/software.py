@@ -145,6 +145,7 @@ class Software(NamedTuple):
     mpis: tuple[Mpi, ...] = ()
     libraries: Mapping[str, tuple[str, ...]] = {}
     """`libgomp`, `libiomp5`, `libtcmalloc` or `libjemalloc` → paths."""
+    conda: str | None = None
 
     @property
     def agent_pythons(self) -> tuple[str, ...]:
@@ -157,6 +158,7 @@ def parse_software(answers: Answers) -> Software:
         envs=_envs(answers),
         mpis=tuple(_mpi(line, answers.first("path") or "") for line in answers.all("mpi")),
         libraries=_libraries(answers.all("library")),
+        conda=answers.first("conda"),
     )
 
 

@@ -84,8 +84,9 @@ class Disk(NamedTuple):
     path: str
     total: int | None = None
     free: int | None = None
-    inodes_free: int | None = None
+    inodes: int | None = None
     """None if the filesystem doesn't count inodes."""
+    inodes_free: int | None = None
     writable: bool | None = None
     noexec: bool | None = None
     mount: Mount | None = None
@@ -126,6 +127,7 @@ class Security(NamedTuple):
     selinux: Literal["enforcing", "permissive"] | None = None
     firewall: tuple[str, ...] = ()
     """Firewalls visible without root: `ufw`, `firewalld`, `nftables`, `iptables`."""
+    ptrace_scope: int | None = None
 
 
 class Batch(NamedTuple):
@@ -159,6 +161,8 @@ class Activity(NamedTuple):
     supervisors: tuple[RunSupervisor, ...] = ()
     ended: tuple[str, ...] = ()
     """Newest ended runs in this home, according to their records."""
+    pids: tuple[int, ...] = ()
+    """Processes of this account with a path in the `--home` directory in their arguments."""
     processes: tuple[RunProcess, ...] = ()
     """Processes of this account that belong to a run, running or ended."""
     live: RunsOnHost = RunsOnHost()
@@ -168,6 +172,7 @@ class Activity(NamedTuple):
 class Environment(NamedTuple):
     variables: Mapping[str, str] = {}
     tools: Mapping[str, str] = {}
+    modules: str | None = None
 
 
 def parse_system(answers: Answers) -> System:
@@ -241,19 +246,20 @@ def parse_limits(answers: Answers) -> Limits:
 def parse_disk(answers: Answers, path: str, mounts: Sequence[Mount]) -> Disk | None:
     mount = mount_of(path, mounts)
     writable = path in answers.all("writable")
-    total = free = inodes_free = None
+    total = free = inodes = inodes_free = None
     for line in answers.all("room"):
         *sizes, measured = [*line.split(" ", 5), ""][:6]
         match [natural(word) for word in sizes]:
             case [int(block), int(blocks), int(available), int(nodes), int(left)] if measured == path:
                 total, free = block * blocks, block * available
-                inodes_free = left if nodes else None
+                inodes, inodes_free = (nodes, left) if nodes else (None, None)
     if total is None and mount is None and not writable:
         return None
     return Disk(
         path=path,
         total=total,
         free=free,
+        inodes=inodes,
         inodes_free=inodes_free,
         writable=writable,
         noexec="noexec" in mount.options if mount else None,
@@ -367,6 +373,7 @@ def parse_security(answers: Answers) -> Security:
     return Security(
         selinux=modes.get(answers.first("selinux")),
         firewall=tuple(dict.fromkeys([*(["ufw"] if "firewall.ufw" in answers else []), *answers.all("firewall")])),
+        ptrace_scope=natural(answers.first("ptrace_scope")),
     )
 
 
@@ -376,6 +383,7 @@ def parse_environment(answers: Answers) -> Environment:
     return Environment(
         variables={name: value for name, equals, value in pairs if equals and is_variable_name(name)},
         tools={name: path for name, _, path in tools if path.startswith("/")},
+        modules=answers.first("modules"),
     )
 
 
@@ -407,6 +415,7 @@ def parse_activity(answers: Answers) -> Activity:
         supervisors=tuple(supervisor for supervisor in supervisors if supervisor is not None),
         # The record of a running run may list ranks that exited.
         ended=tuple(run for run in _run_ids(answers.all("run.ended")) if run not in runs),
+        pids=tuple(pid for text in answers.all("pid") if (pid := natural(text)) is not None),
         processes=tuple(processes.values()),
         live=parse_live_runs(answers),
     )

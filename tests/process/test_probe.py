@@ -100,7 +100,7 @@ def test_probe_completes_without_any_program_in_path(tmp_path: Path) -> None:
 
 
 @linux
-def test_environments_and_runs_are_found(tmp_path: Path) -> None:
+def test_environments_runs_and_processes_are_found(tmp_path: Path) -> None:
     home = tmp_path / ".ipexctl"
     site = home / "envs/ipex-2.8-ab12/lib/python3.11/site-packages"
     for package in ("torch-2.8.0+cpu", "intel_extension_for_pytorch-2.8.0", "impi_rt-2021.15.0", "oneccl-2021.15.2"):
@@ -114,7 +114,14 @@ def test_environments_and_runs_are_found(tmp_path: Path) -> None:
     for run, state in (("one", "running"), ("two", "ok")):
         (home / f"runs/{run}").mkdir(parents=True)
         (home / f"runs/{run}/status.json").write_text(f'{{"id": "{run}", "state": "{state}"}}')
-    facts = parse(probe(["sh"], tmp_path))
+    running = subprocess.Popen(["sleep", "60"], executable=shutil.which("sleep"))
+    ours = subprocess.Popen([f"{home}/runs/one/supervise", "60"], executable=shutil.which("sleep"))
+    try:
+        facts = parse(probe(["sh"], tmp_path))
+    finally:
+        for process in (running, ours):
+            process.kill()
+            process.wait()
     whole, half = sorted(facts.software.envs, key=lambda env: env.name, reverse=True)
     assert (whole.torch, whole.ipex, whole.mpi, whole.oneccl) == ("2.8.0+cpu", "2.8.0", "2021.15.0", "2021.15.2")
     assert (whole.python, whole.runs, whole.oneccl_bindings) == ("3.11", True, None)
@@ -123,6 +130,7 @@ def test_environments_and_runs_are_found(tmp_path: Path) -> None:
     assert (whole.lost, half.lost) == (("intel_extension_for_pytorch",), ())
     assert (half.runs, half.python, half.torch) == (False, None, None)
     assert facts.activity.runs == ("one",)
+    assert facts.activity.pids == (ours.pid,)
 
 
 def started(pid: int) -> int:
@@ -132,7 +140,7 @@ def started(pid: int) -> int:
 @linux
 @pytest.mark.parametrize("shell", SHELLS)
 def test_processes_of_runs_are_found_by_environment_or_path(shell: list[str], tmp_path: Path) -> None:
-    home = tmp_path / ".ipexctl"
+    home = tmp_path / "c++[1]*" / ".ipexctl"
 
     def record(run: str, state: str, pid: int = 0, start: int = 0) -> None:
         supervisor = {"pid": pid, "start": start, "host": "n1", "machine": "m1", "boot": "b1"}
@@ -153,7 +161,7 @@ def test_processes_of_runs_are_found_by_environment_or_path(shell: list[str], tm
         record("other-start", "starting", wrapper.pid, started(wrapper.pid) + 1)
         record("dead", "running", 2**22 + 1, 5)
         record("over", "failed")
-        activity = parse(probe(shell, tmp_path)).activity
+        activity = parse(probe(shell, home.parent)).activity
         # Other tests on this machine have runs of their own.
         ours = {process.pid for process in (wrapper, rank, reader)}
         spawned = [process for process in activity.processes if process.pid in ours]
@@ -173,6 +181,7 @@ def test_processes_of_runs_are_found_by_environment_or_path(shell: list[str], tm
     assert activity.ended == ("over",)
     runs = {process.pid: process.run for process in spawned}
     assert runs == {wrapper.pid: "alive", rank.pid: "over"}
+    assert sorted(activity.pids) == sorted([wrapper.pid, reader.pid])
 
 
 @linux

@@ -140,7 +140,7 @@ class Engine:
                 continue
             self._facts.add(name)
             facts = to_json(answer.facts)
-            named = ansible_facts(facts, name)
+            named = ansible_facts(answer.facts, name)
             variables = {"facts": facts, "ansible_facts": facts | named}
             variables |= {f"ansible_{key}": value for key, value in named.items()}
             self.context.templater.layer(f"facts:{name}", variables, templated=False)

@@ -21,6 +21,7 @@ from ipexctl.extras.play.playbook_model import Play
 from ipexctl.extras.play.read import read_variables
 from ipexctl.extras.play.result import Call, PlayWatch
 from ipexctl.extras.play.templater import Templater
+from ipexctl.facts.facts import Facts
 from ipexctl.file_reader import PLAYBOOK, NotRegularError, read_regular
 from ipexctl.found_files import check_found
 from ipexctl.hosts.host import Host, did_you_mean, quote
@@ -158,23 +159,22 @@ def _listed(text: str) -> Any:
     return text
 
 
-def ansible_facts(facts: Mapping[str, Any], host: str) -> dict[str, Any]:
-    system, memory, account = facts["system"], facts["memory"], facts["account"]
-    hostname = str(facts["network"]["hostname"] or host)
-    distro = str(system["distro_id"] or "")
+def ansible_facts(facts: Facts, host: str) -> dict[str, Any]:
+    system = facts.system
+    hostname, distro = facts.network.hostname or host, system.distro_id or ""
     return {
         "hostname": hostname.partition(".")[0],
         "nodename": hostname,
-        "fqdn": facts["network"]["canonical"] or hostname,
+        "fqdn": facts.network.canonical or hostname,
         "distribution": {"rhel": "RedHat", "centos": "CentOS"}.get(distro, distro.title()),
-        "distribution_version": system["distro_version"],
+        "distribution_version": system.distro_version,
         "os_family": next((name for name, nodes in _FAMILIES.items() if distro in nodes), distro.title()),
-        "kernel": system["kernel"],
-        "architecture": system["arch"],
-        "processor_vcpus": facts["cpu"]["threads"],
-        "memtotal_mb": (memory["total"] or 0) >> 20,
-        "user_id": account["user"],
-        "user_dir": account["home"],
+        "kernel": system.kernel,
+        "architecture": system.arch,
+        "processor_vcpus": facts.cpu.threads,
+        "memtotal_mb": (facts.memory.total or 0) >> 20,
+        "user_id": facts.account.user,
+        "user_dir": facts.account.home,
     }
 
 

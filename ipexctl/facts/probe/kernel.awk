@@ -166,6 +166,7 @@ function routes(file, line, field, count) {
 function rules(i) {
     for (i = 1; i < ARGC; i++) matching("logind.conf", ARGV[i], "^ *#? *(KillUserProcesses|RemoveIPC) *=")
     if (first("/sys/fs/selinux/enforce") != "") print "selinux " first("/sys/fs/selinux/enforce")
+    put("ptrace_scope", first("/proc/sys/kernel/yama/ptrace_scope"))
     matching("firewall.ufw", "/etc/ufw/ufw.conf", "^ENABLED=yes")
 }
 
@@ -201,6 +202,7 @@ function names(file, line, field, count, i, asked, total, order, left) {
             known[field[i], field[1]] = 1
             many[field[i]]++
             where[field[i]] = where[field[i]] " " field[1]
+            if (!(field[i] in full)) full[field[i]] = field[2]
         }
     }
     close(file)
@@ -208,7 +210,7 @@ function names(file, line, field, count, i, asked, total, order, left) {
     for (i = 1; i <= total; i++) {
         line = tolower(asked[i])
         if (many[line] && (!getent || (order == "files" && many[line] == 1)))
-            print "resolved " (i - 1) where[line]
+            print "resolved " (i - 1) " " full[line] where[line]
         else
             left = left " " (i - 1) ":" asked[i]
     }

@@ -92,9 +92,12 @@ network() {
     for at in /sys/class/infiniband/*; do
         [ -d "$at" ] || continue
         row=
-        for file in state link_layer; do
+        for file in state link_layer rate; do
             get "$at/ports/1/$file"
             row="$row|$got"
+        done
+        for nic in "$at"/device/net/*; do
+            [ ! -d "$nic" ] || row="$row|${nic##*/}"
         done
         buffer rdma "${at##*/}$row"
     done

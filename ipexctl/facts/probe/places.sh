@@ -124,12 +124,28 @@ our_runs() {
     done
 }
 
-# Processes of this account that belong to a run. Supervisors and rank wrappers have the path of their run in argv;
-# processes started by a rank have the run in their environment.
+# A pattern for "$home/" that does not match itself in the arguments of grep. Each special character of the path is a
+# dot.
+IFS='.[\()*+?{|^$'
+set -- $home/
+IFS=.
+in_home="$*"
+in_home=${in_home%/}[/]
+IFS=$usual_ifs
+
+# Processes of this account with a path in --home in their arguments, and those of a run. Supervisors and rank wrappers
+# have the path of their run in argv; processes started by a rank have the run in their environment.
 our_processes() {
     files=
+    for at in $alike; do # of live_runs
+        [ ! -O "${at%/cmdline}" ] || files="$files $at"
+    done
+    [ -z "$files" ] || grep -lasF "$home/" $files | while read -r file; do
+        file=${file%/cmdline}
+        put pid "${file#/proc/}"
+    done
     for at in /proc/[0-9]*; do
-        [ ! -O "$at" ] || files="$files $at/cmdline $at/environ"
+        [ ! -O "$at" ] || files="$files $at/environ"
     done
     [ -n "$files" ] || return
     grep -asoHE -e '-I.[^ ]*/runs/[A-Za-z0-9_-]+/agent\.zip.run\.(rank|supervisor)' \
@@ -156,15 +172,18 @@ resolve() { # NUMBER:NAME...
         asked="$asked ${name#*:} 127.127.$((number / 250)).$((number % 250 + 1))"
     done
     limit getent ahosts $asked | {
-        found=
-        while read -r address kind _; do
+        found= full=
+        while read -r address kind name; do
             case $kind/$address in
             STREAM/*127.127.*)
                 address=${address##*127.127.}
-                put resolved "$((${address%.*} * 250 + ${address#*.} - 1))$found"
-                found=
+                put resolved "$((${address%.*} * 250 + ${address#*.} - 1)) ${full:--} $found"
+                found= full=
                 ;;
-            STREAM/*) found="$found $address" ;;
+            STREAM/*)
+                found="$found $address"
+                [ -n "$full" ] || full=$name
+                ;;
             esac
         done
     }
@@ -289,6 +308,12 @@ python3.13 python3.14 python3.15 python3.16" "$@" \
         [ -r "$at" ] && grep -iqE '^[[:space:]]*(NodeName|Include|MaxNodeCount)' "$at" && buffer scheduler slurm
     done
     [ ! -e /etc/pbs.conf ] || buffer scheduler pbs
+    for at in "${CONDA_EXE%/bin/conda}" "$HOME"/miniconda3 "$HOME"/anaconda3 "$HOME"/miniforge3 "$HOME"/mambaforge \
+        /opt/conda /opt/miniconda3 /opt/anaconda3; do
+        [ ! -x "$at/bin/conda" ] || buffer conda "$at"
+    done
+    [ -z "$LMOD_CMD" ] && [ ! -d /usr/share/lmod ] && [ ! -e /etc/profile.d/lmod.sh ] || buffer modules lmod
+    [ -z "$MODULESHOME" ] && [ ! -e /etc/profile.d/modules.sh ] || buffer modules modules
     for at in /usr/lib64 /usr/lib/x86_64-linux-gnu /usr/lib /usr/local/lib /usr/local/lib64 "$HOME"/.local/lib \
         "$CONDA_PREFIX"/lib "$VIRTUAL_ENV"/lib /opt/intel/oneapi/compiler/latest/lib; do
         [ -d "$at" ] || continue

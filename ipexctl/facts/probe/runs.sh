@@ -58,8 +58,9 @@ live_runs() {
     [ -d /proc/self ] || return
     # hidepid: the runs of other accounts are unknown.
     [ -r /proc/1/cmdline ] || put run.hidden yes
-    # The first search is cheap, and usually the only one.
-    alike=$(grep -lasE -e '/agent\.zip.run\.(rank|supervisor)' -e "$host_words" /proc/[0-9]*/cmdline)
+    # The first search is cheap, and usually the only one. For the probe (places.sh), it also looks for --home.
+    alike=$(grep -lasE -e '/agent\.zip.run\.(rank|supervisor)' -e "$host_words" ${in_home:+-e "$in_home"} \
+        /proc/[0-9]*/cmdline)
     [ $? -lt 126 ] || return
     [ -n "$alike" ] || return 0
     # From the first argument on: mpirun has the words of a rank wrapper in its line, too.

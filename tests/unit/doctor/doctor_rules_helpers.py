@@ -32,7 +32,7 @@ def amended(facts: Facts, **parts: Any) -> Facts:
 
 def disk(path: str, **changes: Any) -> Disk:
     mount = Mount("/", "ext4", "/dev/sda1", options=("rw", "relatime"))
-    room = Disk(path, total=900 * GB, free=500 * GB, inodes_free=50_000_000)
+    room = Disk(path, total=900 * GB, free=500 * GB, inodes=60_000_000, inodes_free=50_000_000)
     return room._replace(writable=True, noexec=False, mount=mount)._replace(**changes)
 
 

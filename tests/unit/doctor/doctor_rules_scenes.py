@@ -60,7 +60,7 @@ def _of_another(uid: int) -> RunOnHost:
     return RunOnHost(RUN, uid, "alice", time.mktime((2026, 11, 20, 9, 12, 0, 0, 0, -1)), CpuList((0, 1, 2, 3)))
 
 
-IB: Final = Rdma("mlx5_0", "active", "InfiniBand")
+IB: Final = Rdma("mlx5_0", "active", "InfiniBand", "200 Gb/sec")
 RUN: Final = "train_digits-1120-132512-9f3a"
 AMX: Final = ("amx_tile", "amx_int8", "amx_bf16")
 

@@ -187,6 +187,10 @@ def test_fix_names_at_most_16_processes_oldest_first() -> None:
     assert named[1].split() == [str(1000 - number) for number in range(16)]
 
 
+def test_processes_without_a_run_are_no_leftovers() -> None:
+    assert ids(found(node(1, pids=(4711, 4712)))) == {"node1": []}
+
+
 def test_load_of_a_live_run_is_no_finding() -> None:
     busy: dict[str, object] = {"load": (80.0, 70.0, 60.0), "processes": RANKS}
     assert ids(found(node(1, **recorded(is_here=True)), node(2, **busy)))["node2"] == ["activity.runs"]

@@ -17,6 +17,7 @@ from why_helpers import FAILED, NO_MODULE, STOPPED, answer, judged
 
 from case_table import case_table
 from ipexctl.commands import (
+    doctor_command,
     envs_command,
     fetch_command,
     install_command,
@@ -27,6 +28,8 @@ from ipexctl.commands import (
     why_command,
 )
 from ipexctl.commands.slow_command import as_json as slow_json
+from ipexctl.doctor.finding import DoctorReport, Finding, HostReport, Recommendation
+from ipexctl.facts.facts import parse
 from ipexctl.files.push import PushReport, PushResult
 from ipexctl.files.requested import FetchResult
 from ipexctl.homes.trust_left import RevokeReport
@@ -41,6 +44,7 @@ from ipexctl.stack.install_context import InstallReport, InstallResult
 from ipexctl.sync.node_calls import SyncReport, SyncResult
 from ipexctl.ui import stacks_output
 from ipexctl.ui.error_output import requested_schema
+from recorded_probes import recorded
 
 N1 = Host("n1", "n1")
 HOST = "name address status reason fix seconds"
@@ -149,6 +153,36 @@ def test_report_documents_have_these_fields(document: dict[str, Any], names: str
 def test_parts_of_documents_have_these_fields(part: dict[str, Any], names: str) -> None:
     assert sorted(part) == sorted(names.split())
     json.dumps(part, allow_nan=False)
+
+
+RUNS = """
+rdma mlx5_0|4: ACTIVE|InfiniBand|200 Gb/sec|ib0
+process 12 99 train-1
+run.supervisor train-1 7 {"pid": 1, "start": 7}
+run.program 71 rank train-1 1001 600
+run.program 72 wait train-2 1001 700 60
+run.call 71 {"user": "ann", "host": "laptop"}
+run.call 72 {"user": "ann", "host": "laptop"}
+run.holder 5867 1004 1 sleep
+"""
+FOUND = Finding("a.b", "warn", "")
+DOCTOR = doctor_command.as_json(
+    DoctorReport(
+        (HostReport(N1, "ok", 0.0, facts=parse(recorded("ubuntu2004-docker") + RUNS), findings=(FOUND,)),),
+        (FOUND,),
+        Recommendation(None, (), None, None, None, None, None, None, {}),
+        0.0,
+    )
+)
+
+
+@case_table
+def test_no_key_of_doctor_is_dropped(part: str, names: tuple[str, ...]) -> None:
+    """Programs and playbooks read them: a row may get more names, and loses none."""
+    found: Any = DOCTOR
+    for step in part.split("."):
+        found = found[0] if step == "0" else found[step] if step else found
+    assert tuple(sorted(found)) == names
 
 
 def test_values_of_documents() -> None:

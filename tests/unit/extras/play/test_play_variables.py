@@ -12,11 +12,20 @@ import pytest
 from case_table import case_table
 from ipexctl.errors import UserError
 from ipexctl.extras.play.engine import batches
-from ipexctl.extras.play.play_context import Options, read_vars_dirs, send_call_variables, send_play_variables
+from ipexctl.extras.play.keywords import ANSIBLE_FACTS
+from ipexctl.extras.play.play_context import (
+    Options,
+    ansible_facts,
+    read_vars_dirs,
+    send_call_variables,
+    send_play_variables,
+)
 from ipexctl.extras.play.templater import FillResult, Job, Templater
+from ipexctl.facts.facts import Facts, parse
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.host import Host
 from playbook_helpers import HOSTS, at, book, play_of, refusal, run_playbook, templated
+from recorded_probes import recorded
 
 PLAY = """\
 - hosts: all
@@ -130,3 +139,24 @@ def test_vars_files_override_inventory_groups_and_not_inventory_hosts(tmp_path: 
     report, _ = run_playbook(tmp_path, text, limited=hosts, every=hosts, vars_dirs=dirs)
     said: Any = report.tasks[0].hosts["node1"].data["msg"]
     assert said == ["xeon", "line", "host", "node1", "play", "group"]
+
+
+def test_names_of_ansible_have_the_values_of_the_facts() -> None:
+    named = ansible_facts(parse(recorded("container-cgroup2-cpuset")), "node1")
+    assert named == {
+        "hostname": "train-0",
+        "nodename": "train-0",
+        "fqdn": "train-0.train.default.svc.cluster.local",
+        "distribution": "Ubuntu",
+        "distribution_version": "24.04",
+        "os_family": "Debian",
+        "kernel": "6.8.0-45-generic",
+        "architecture": "x86_64",
+        "processor_vcpus": 224,
+        "memtotal_mb": 1031250,
+        "user_id": "me",
+        "user_dir": "/home/me",
+    }
+    assert tuple(named) == ANSIBLE_FACTS
+    unknown = ansible_facts(Facts(), "node1.lan")
+    assert [unknown[name] for name in ("hostname", "nodename", "fqdn")] == ["node1", "node1.lan", "node1.lan"]
