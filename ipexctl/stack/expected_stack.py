@@ -14,6 +14,7 @@ from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.facts.software import Env
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.remote.connector import SessionPool
@@ -25,7 +26,7 @@ from ipexctl.stack.resolve import reasons
 from ipexctl.stack.resolve.compatibility import interpreters_for, oldest_glibc
 from ipexctl.stack.resolve.constraints import stacks
 from ipexctl.stack.resolve.model import IPEX, ONECCL, TORCH, EnvRequest, StackPlan, StackRequest, Undecided
-from ipexctl.stack.resolve.reasons import Reason, because
+from ipexctl.stack.resolve.reasons import Reason, because, unknown_version
 from ipexctl.stack.resolve.resolver import projects, resolve, resolve_by_table
 
 _PARTS = (TORCH, IPEX, ONECCL, "impi-rt", "intel-openmp")
@@ -36,12 +37,15 @@ def check_stack_request(request: StackRequest, rows: Sequence[StackSpec]) -> Non
     """Raise a UserError for an unknown stack or version, before any host is contacted."""
     wrong = _wrong_call(request, rows)
     if wrong is not None:
-        raise UserError(wrong.reason, fix=wrong.fix)
+        fix: str = wrong.fix
+        if wrong.kind is unknown_version and wrong.fields["part"] == "torch":
+            fix = Fix("to install the newest that every host can run: `ipexctl install --stack torch`; {fix}", fix=fix)
+        raise UserError(wrong.text, fix=fix)
 
 
-def _wrong_call(request: StackRequest, rows: Sequence[StackSpec]) -> Refusal | None:
+def _wrong_call(request: StackRequest, rows: Sequence[StackSpec]) -> Reason | None:
     decided = resolve(request, {}, None, rows=rows)
-    return decided.refusal() if isinstance(decided, Reason) and decided.is_wrong_call else None
+    return decided if isinstance(decided, Reason) and decided.is_wrong_call else None
 
 
 def choose_stack(
@@ -172,7 +176,7 @@ def versions_for(
     began = time.monotonic()
     wrong = _wrong_call(request, rows)
     if wrong is not None:
-        return VersionsReport(tuple(rows), wrong)
+        return VersionsReport(tuple(rows), wrong.refusal())
     answers = {answer.host.name: answer for answer in gather_facts(hosts, pool, home=home, timeout=timeout)}
     ordered = tuple(answers[host.name] for host in hosts if host.name in answers)
     facts = {answer.host.name: answer.facts for answer in ordered if answer.facts is not None}

@@ -50,6 +50,8 @@ _WORDS_OF: Final = re.compile(r"\"(\$(?:[@*]|\{(?:[@*](?::[1-9])?|\w+\[[@*]\])\}
 """Quoted arguments and arrays, which stay several words."""
 _CONTROL: Final = frozenset(("if", "then", "else", "elif", "do", "!", "{"))
 _KEYWORDS: Final = _CONTROL | {"exec", "time", "nohup", "env"}
+_BACKGROUND: Final = re.compile(r"(?<![&<>])&(?![&>])")
+OWN_BACKGROUND: Final = "its &, because the run waits for the ranks"
 _OPERATOR: Final = re.compile(r"[;&|()<>]+")
 _OWN_PATH: Final = r"(?:\$\{?(?:0|BASH_SOURCE(?:\[0\])?)\}?)"
 _OWN_DIRECTORY: Final = re.compile(
@@ -169,11 +171,15 @@ def _of_script(script: str) -> tuple[str, ...] | None:
     found = launcher_line(script, (), {})
     if found is None or not found.launcher:
         return None
-    if found.stands_for_script and not (found.exports or found.left_out):
+    if found.stands_for_script and not (found.exports or {*found.left_out} - {OWN_BACKGROUND}):
         return strip_prefix(found.words)
     raise UserError(
         f"a shell script starts {found.launcher}: {found.launcher} would start in each rank", fix=PASTED_LINE
     )
+
+
+def starts_in_background(text: str) -> bool:
+    return _BACKGROUND.search(_QUOTED_OR_COMMENT.sub("", text)) is not None
 
 
 def find_launcher(words: Sequence[str]) -> str:
@@ -237,13 +243,15 @@ class _Script:
             self._arguments = self._arguments[1:]
         else:
             cut = statement if len(statement) <= _LONGEST else statement[:_LONGEST] + _COMPUTED_VALUE
-            filled = _filled(cut, self._known, self._arguments)
+            filled, before = _filled(cut, self._known, self._arguments), self.found
             for words in _commands(_COMPUTED.sub(_COMPUTED_VALUE, filled)):
                 self._read_command(number, words)
             for words in (words for inner in _COMPUTED.finditer(filled) for words in _commands(inner[0].strip("$()`"))):
                 if (line := _line_at(words, *_start(words), number)) is not None and line.launcher:
                     self._read_command(number, words)
                     self.other = self.other or number
+            if self.found is not before and starts_in_background(statement):
+                self.left_out.append(OWN_BACKGROUND)
 
     def _read_command(self, number: int, words: tuple[str, ...]) -> None:
         first, at = _start(words)
@@ -350,8 +358,8 @@ def _commands(statement: str) -> Iterator[tuple[str, ...]]:
                 words += [] if operator[:1] in ("<", ">") else [word]
                 operator = ""
                 continue
-            operator = word
-            if word[0] in "<>":
+            operator = word[1:] if word.startswith("&>") else word
+            if operator[0] in "<>":
                 words = words[:-1] if words[-1:] in (["1"], ["2"]) else words
                 continue
             yield tuple(words)

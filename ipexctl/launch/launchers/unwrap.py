@@ -24,7 +24,7 @@ from ipexctl.launch.accelerate_config import default_file, read_accelerate, read
 from ipexctl.launch.launchers.launcher_options import ACCELERATE, LAUNCHERS, LauncherRow
 from ipexctl.launch.launchers.line import is_python, is_shell, split_variables
 from ipexctl.launch.launchers.options import SHELL, PastedLine, TakenValue, read_line
-from ipexctl.launch.launchers.shell_script import LineOfScript, read_file
+from ipexctl.launch.launchers.shell_script import OWN_BACKGROUND, LineOfScript, read_file, starts_in_background
 from ipexctl.launch.run_options import DECLARED
 from ipexctl.launch.spec import AccelerateConfig, RunSpec
 from ipexctl.node.common.asked import Asked, CommandKind, Export
@@ -115,7 +115,7 @@ def unwrap(
         sources["ranks"] = ", ".join(ranks)
         changes = {**dict.fromkeys(_RANKS), **changes}  # a file's default is not mixed with them
     exports = [taken.value for taken in wins.values() if isinstance(taken.value, Export)]
-    note = _note(line, wins, split_variables(asked.argv)[1][0])
+    note = _note(line, wins, split_variables(asked.argv)[1])
     if line.packages:
         changes |= {"packages": (*asked.packages, *line.packages), "install": True}
     changes |= {"kind": line.kind, "argv": line.argv, "exports": (*exports, *asked.exports), "sources": sources}
@@ -221,8 +221,8 @@ def _variable_notes(line: PastedLine, wins: Mapping[str, TakenValue]) -> Iterato
             yield f"{variable.text} is taken over: {_shown(variable.target, taken)}"
 
 
-def _note(line: PastedLine, wins: Mapping[str, TakenValue], first: str) -> str:
-    names = line.names or ((first,) if is_python(first) and line.kind != "command" else ())
+def _note(line: PastedLine, wins: Mapping[str, TakenValue], words: Sequence[str]) -> str:
+    names = line.names or ((words[0],) if is_python(words[0]) and line.kind != "command" else ())
     in_front = f"{line.in_front} is left out, as ipexctl binds the ranks itself" if line.in_front else ""
     if not names:
         return in_front
@@ -253,7 +253,9 @@ def _note(line: PastedLine, wins: Mapping[str, TakenValue], first: str) -> str:
     elif line.argv[:2] == tuple(names[-1].split()):
         start = f"every rank runs {names[-1]}, without torchrun, because it would launch again"
     parts_shown = [f"{what}: {', '.join(words)}" for what, words in parts.items() if words]
-    return "; ".join(filter(None, (in_front, start, *parts_shown, line.environment)))
+    in_background = (is_shell(words[0]) or len(words) == 1) and any(map(starts_in_background, words))
+    without = f"without {OWN_BACKGROUND}" if in_background else ""
+    return "; ".join(filter(None, (in_front, start, *parts_shown, without, line.environment)))
 
 
 def _shown(name: str, taken: TakenValue) -> str:

@@ -117,7 +117,9 @@ class _ConstraintReader:
             of_line = _oldest_first(patch for patch in patches if minor(patch) == line)
             raise _Refused(because(reasons.unknown_patch, requested=self.request.torch, line=line, known=of_line))
         known = tuple(dict.fromkeys(row.line for row in reversed(self.table)))
-        raise _unknown("torch", self.request.torch, known, _near(requested, lines))
+        oldest, newest = _weight(known[0]), _weight(known[-1])
+        is_typo = not re.fullmatch(r"\d+(\.\d+)+", requested) or oldest <= _weight(requested) <= newest
+        raise _unknown("torch", self.request.torch, known, _near(requested, lines) if is_typo else ())
 
     def _check_python(self) -> None:
         python = self.request.python

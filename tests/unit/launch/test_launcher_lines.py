@@ -207,6 +207,27 @@ def test_what_a_shell_only_says_before_a_launcher_is_left_out() -> None:
         assert unwrapped(["bash", "-c", script]).spec.asked.argv == ("x.py",)
 
 
+@pytest.mark.parametrize(
+    ("script", "is_named"),
+    [
+        ("mpirun -n 2 python x.py &", True),
+        ("nohup mpirun -n 2 python x.py > log 2>&1 & echo $!\nwait", True),
+        ("nohup mpirun -n 2 python x.py &> log &", True),
+        ("mpirun -n 2 python x.py &> log", False),
+        ("mpirun -n 2 python x.py 2>&1 && echo 'a & b'", False),
+    ],
+)
+def test_a_note_names_the_background_of_a_shells_line(
+    script: str, is_named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("x.sh").write_text(script)
+    for words in (["bash", "-c", script], ["bash", "x.sh"]):
+        found = unwrapped(words)
+        assert found.spec.asked.argv == ("x.py",)
+        assert ("without its &" in found.note) is is_named, found.note
+
+
 @case_table
 def test_options_that_ipexctl_has_are_taken_over(line: str, values: dict[str, Any]) -> None:
     found = unwrapped(line)

@@ -17,6 +17,7 @@ from ipexctl.facts.facts import Facts
 from ipexctl.node.env.env_replies import SourceFailure
 from ipexctl.remote.outcome import HostError
 from ipexctl.stack.catalog import minor, rows, version_key
+from ipexctl.stack.expected_stack import check_stack_request
 from ipexctl.stack.lock.stack_locking import needed_builds
 from ipexctl.stack.lock.wheel_lock import LacksWheel, explain_refusal
 from ipexctl.stack.lock.wheels import Availability, lacks_oneccl
@@ -283,3 +284,13 @@ def test_builds_that_are_proposed_have_led_to_a_lock(lacking: list[str], needed:
 
     assert needed_builds(LacksWheel(lacking[0], "no wheel"), ("built",), make) == needed
     assert all("built" in stubs for stubs in tried)
+
+
+@pytest.mark.parametrize(("torch", "guess"), [("1.0", ""), ("3.0", ""), ("latest", ""), ("1.14", "did you mean 1.13?")])
+def test_the_advice_for_an_unknown_torch_is_a_request_that_hosts_can_meet(torch: str, guess: str) -> None:
+    with pytest.raises(UserError) as refusal:
+        check_stack_request(StackRequest(torch=torch), rows())
+    assert "ipexctl install --stack torch;" in str(refusal.value.fix)
+    assert ("did you mean" in str(refusal.value.fix)) is bool(guess)
+    assert guess in str(refusal.value.fix)
+    assert isinstance(resolve(StackRequest(stack="torch"), {"a": host("2.36", "3.11")}, None), StackPlan)
