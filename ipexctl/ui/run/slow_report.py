@@ -5,6 +5,7 @@ how the next run starts; it never ends a process, which may be a colleague's.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from ipexctl.homes.registry import RunRecord
@@ -12,6 +13,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.fix import Fix, FixCommand, clauses, ipexctl_command, join_fixes
 from ipexctl.node.common.records import FINAL
 from ipexctl.node.run.run_replies import SuspectSnapshot
+from ipexctl.run.ranks import name_ranks
 from ipexctl.run.why.slow_verdict import CauseKind, LinkFinding, SlowFinding, SlowVerdict
 from ipexctl.run.why.why import WhyResult
 from ipexctl.text import LOOK_AT_LINK, format_clock, format_count, rough_duration
@@ -92,7 +94,7 @@ def _finding_json(found: SlowFinding, record: RunRecord, *, is_over: bool) -> di
         "cause": found.cause.kind,
         "confidence": found.cause.confidence,
         "evidence": value_json(found.evidence),
-        "sentence": sentence_of(found, is_over=is_over),
+        "sentence": sentence_of([found], is_over=is_over),
         "reason": reason_of(found),
         "fix": fix_of(found, record, is_over=is_over),
         "since": found.start,
@@ -117,13 +119,16 @@ def _link_json(link: LinkFinding, record: RunRecord, *, is_over: bool) -> dict[s
     }
 
 
-def sentence_of(found: SlowFinding, *, is_over: bool) -> str:
-    """Return `rank 3 on node2 is slow: …`, with percent and time."""
-    verb, when = _verb_and_time(found, is_over=is_over)
-    return (
-        f"rank {found.rank} on {found.host} {verb} slow: its own time {verb} {found.percent:.0f} % of a step longer "
-        f"than the other ranks', {when}"
-    )
+def sentence_of(findings: Sequence[SlowFinding], *, is_over: bool) -> str:
+    """Return `rank 3 on node2 is slow: …` or `ranks 2-3 on node2 are slow: …`, with percent and time. `findings`: of
+    one host, the worst first."""
+    start, end = min(found.start for found in findings), max(found.end for found in findings)
+    verb, when = _verb_and_time(replace(findings[0], start=start, end=end), is_over=is_over)
+    percent = f"{max(found.percent for found in findings):.0f} % of a step longer than the other ranks', {when}"
+    if len(findings) == 1:
+        return f"{name_ranks(findings)} {verb} slow: its own time {verb} {percent}"
+    plural = {"is": "are", "was": "were"}[verb]
+    return f"{name_ranks(findings)} {plural} slow: their own time {verb} up to {percent}"
 
 
 def _verb_and_time(found: SlowFinding | LinkFinding, *, is_over: bool) -> tuple[str, str]:
@@ -131,9 +136,9 @@ def _verb_and_time(found: SlowFinding | LinkFinding, *, is_over: bool) -> tuple[
     return ("is", f"since {since}") if found.is_current and not is_over else ("was", f"from {since} to {until}")
 
 
-def cost_of(found: SlowFinding) -> str:
-    lost = rough_duration(found.cost_seconds)
-    return f"without it, steps would take up to {found.cost_percent:.0f} % less time: {lost} were lost"
+def cost_of(found: SlowFinding, ranks: int) -> str:
+    without, lost = "it" if ranks == 1 else "them", rough_duration(found.cost_seconds)
+    return f"without {without}, steps would take up to {found.cost_percent:.0f} % less time: {lost} were lost"
 
 
 def reason_of(found: SlowFinding) -> str:
@@ -241,10 +246,17 @@ class SlowEntry(NamedTuple):
 
 def slow_entries(record: RunRecord, verdict: SlowVerdict, *, is_over: bool) -> list[SlowEntry]:
     entries = []
+    groups: dict[tuple[str, CauseKind, bool], list[SlowFinding]] = {}
     for found in verdict.findings:
-        details = (cost_of(found), f"{_CONFIDENCE[found.cause.confidence]}: {reason_of(found)}")
-        fixes = clauses(fix_of(found, record, is_over=is_over))
-        entries.append(SlowEntry(sentence_of(found, is_over=is_over), details, fixes))
+        groups.setdefault((found.host, found.cause.kind, found.is_current), []).append(found)
+    for findings in groups.values():
+        worst = findings[0]
+        reason = f"{_CONFIDENCE[worst.cause.confidence]}: {reason_of(worst)}"
+        if len(findings) > 1:
+            reason += f" (rank {worst.rank}, the slowest)"
+        fixes = clauses(fix_of(worst, record, is_over=is_over))
+        details = (cost_of(worst, len(findings)), reason)
+        entries.append(SlowEntry(sentence_of(findings, is_over=is_over), details, fixes))
     for link in verdict.links:
         fixes = clauses(link_fix(link, record, is_over=is_over))
         entries.append(SlowEntry(link_sentence(link, is_over=is_over), (), fixes))

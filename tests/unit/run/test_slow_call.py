@@ -205,6 +205,17 @@ def test_entries_of_a_page() -> None:
     assert notes(verdict_of(HEALTHY, HEALTHY))
 
 
+def test_slow_ranks_of_one_host_with_one_cause_are_one_entry() -> None:
+    (found, *_) = verdict_of(HEALTHY, LATE, hosts=BOTH).findings
+    later = replace(found, rank=3, percent=found.percent / 2, end=found.end + 60)
+    (entry,) = slow_entries(SHOWN_RECORD, SlowVerdict(findings=(found, later)), is_over=True)
+    assert f" on {found.host} were slow: their own time was up to {found.percent:.0f} %" in entry.headline
+    assert entry.headline.startswith("ranks 0,3 on node1 ")
+    assert entry.details[1].endswith("(rank 0, the slowest)")
+    other = replace(later, host="node2", rank=1)
+    assert len(slow_entries(SHOWN_RECORD, SlowVerdict(findings=(found, other)), is_over=True)) == 2
+
+
 def test_of_many_slow_ranks_the_worst_are_shown() -> None:
     late = [changed(HEALTHY, cpu=0.5, queue=0.30 + 0.05 * number) for number in range(5)]
     answer = result(verdict_of(*[HEALTHY] * 8, *late))
