@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import subprocess
@@ -83,7 +84,8 @@ def wheel_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = session_dir(tmp_path_factory)
     directory = stack_with(wheels_from_pypi(base, IMPI, "mpi4py"), base / "pages-wheel_dir")
     for wheel in (base / "from-pypi").glob("mpi4py-*.whl"):
-        (directory / wheel.name).hardlink_to(wheel)
+        with contextlib.suppress(FileExistsError):  # another process of this session uses the directory, too
+            (directory / wheel.name).hardlink_to(wheel)
     for name in ("transformers", "accelerate", "tqdm"):
         write_wheel(directory, name, "1.0.0", files={f"{name}.py": ""})
     return directory

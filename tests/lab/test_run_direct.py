@@ -56,7 +56,7 @@ def starters(cluster: Cluster) -> list[tuple[str, int]]:
     """The starters that live: host and pid there."""
     found = []
     for host in cluster.lab.hosts:
-        said = ask(host, f"pgrep -f 'agent.zip {STARTER}'", as_root=True).out
+        said = ask(host, f"pgrep -f 'agent.zip {STARTER}( |$)'", as_root=True).out
         found += [(host.name, int(pid)) for pid in said.split()]
     return found
 
