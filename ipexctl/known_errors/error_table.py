@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 import signal
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
@@ -109,12 +110,40 @@ def _ipex_of_other_torch(found: PatternMatch) -> tuple[str, str]:
     )
 
 
+def _hidden(found: PatternMatch, file: str = "") -> tuple[str, str] | None:
+    """A file of the project that Python imports in place of its own module or of a package; None if there is none.
+    `file`: the module's path in the message, or empty."""
+    name, top = found.groups.get("name") or found.groups["module"], found.groups["module"].partition(".")[0]
+    output, is_pythons = found.output, top in sys.stdlib_module_names
+    is_package = top == "torch" or bool(known_packages().get(top)) or found.context.has_package(top)
+    if found.context.is_own(top) or not (is_package or (is_pythons and output.library)):
+        return None  # a script that misses a name of its own profile.py does not mean Python's
+    ends = (f"{top}.py", f"{top}/__init__.py")
+    paths = [f"{directory}/{end}" for directory in output.own_directories for end in ends]
+    own = _path_in_project(file) or next(filter(None, map(found.context.project_file, paths)), "")
+    what = f"Python's own module {top}" if is_pythons else f"the package {top}"
+    use = f"which {output.library} imports" if output.library else f"of which {output.place} uses {name}"
+    fix = "rename that file; Python imports from the script's directory first"
+    return (f"{own} of the project hides {what}, {use}", fix) if own else None
+
+
+def _path_in_project(file: str) -> str:
+    is_own = file.startswith("/") and not any(part in file for part in ("-packages/", "/lib/python3"))
+    return (file.rpartition("/code/")[2].partition("/")[2] or file) if is_own else ""
+
+
+def _no_attribute(found: PatternMatch) -> tuple[str, str] | None:
+    return _hidden(found, found.groups.get("file", ""))
+
+
 def _no_module(found: PatternMatch) -> tuple[str, str]:
     module = found.groups["module"]
     top = module.split(".")[0]
     known = next(iter(known_packages().get(module) or known_packages().get(top, ())), "")
     sentence = "{hosts_have_no} Python module named {module}{doubt}".format_map(found.fields())
     if file := found.groups.get("file"):
+        if (hidden_by_own := _hidden(found)) is not None:
+            return hidden_by_own
         hidden = f"a file {file.rpartition('.')[2]}.py hides the package {file}, of which {module} is a part"
         return hidden, "if that file is yours, rename it; Python imports from the script's directory first"
     if found.context.has_package(known or top):
@@ -142,6 +171,8 @@ def _no_submodule(found: PatternMatch) -> tuple[str, str] | None:
     top = module.partition(".")[0]
     packages = known_packages().get(top) or (top.replace("_", "-"),)
     package = next(filter(context.has_package, packages), "")
+    if top != module and (hidden := _hidden(found)) is not None:
+        return hidden
     if top == module or not package:
         return None
     version = context.version_of(package)
@@ -291,15 +322,13 @@ def _arguments(found: PatternMatch) -> tuple[str, str]:
 
 def _no_name(found: PatternMatch) -> tuple[str, str]:
     name, module, file = found.groups["name"], found.groups["module"], found.groups.get("file", "")
-    is_own = file.startswith("/") and not any(part in file for part in ("-packages/", "/lib/python3"))
-    own, top = file.rpartition("/code/")[2].partition("/")[2] or file, module.partition(".")[0]
-    if is_own and known_packages().get(top):
-        hidden = f"the file {own} hides the package {top}, from which {found.output.place} imports {name}"
-        return hidden, "rename that file; Python imports from the script's directory first"
+    own = _path_in_project(file)
+    if own and (hidden := _hidden(found, file)) is not None:
+        return hidden
     if "unfinished" in found.groups:
         circle = f"{module} imports a module that imports {module} again, which has no {name} yet"
         return circle, "move one of the two imports into the function that uses it"
-    if is_own:
+    if own:
         return f"{own} of the project has no {name}", f"add {name} there, or correct the import ({found.output.place})"
     fix = Fix("see the versions: `ipexctl envs`; take another with --with of {repair}", repair=found.context.repair)
     return f"{module} has no {name}: the script was written for another version", fix
@@ -439,6 +468,7 @@ _FUNCTIONS: Final[Mapping[str, Callable[[PatternMatch], tuple[str, str] | None]]
     "hub": _hub,
     "illegal_instruction": _illegal_instruction,
     "ipex_of_other_torch": _ipex_of_other_torch,
+    "no_attribute": _no_attribute,
     "no_file": _no_file,
     "no_module": _no_module,
     "no_name": _no_name,

@@ -5,6 +5,7 @@ handled. The strongest weight wins, then the first row.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,6 +40,8 @@ _FRAME: Final = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _EXCEPTION: Final = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?::\s(?P<words>.*))?$")
 _OF_PACKAGES: Final = ("site-packages", "dist-packages")
 _OF_PYTHON: Final = ("/lib/python3", "<frozen", "<string>")
+_OF_LIBRARY: Final = re.compile(r"-packages/(?P<package>\w+)|/lib/python3[^/]*/(?!.*-packages/)(?P<module>\w+)|^<")
+_OF_IMPORT: Final = re.compile(r"^<|/importlib/")
 _OF_IPEXCTL: Final = "/shim/"
 _ERR_LINES, _OUT_LINES = 40, 15
 _SAID_AFTER: Final = 60
@@ -95,10 +98,29 @@ class RankOutput:
         return None
 
     @cached_property
+    def _frames(self) -> list[re.Match[str]]:
+        frames = [match for line in self.last_text.splitlines() if (match := _FRAME.match(line))]
+        return [frame for frame in frames if _OF_IPEXCTL not in frame["file"]]
+
+    @cached_property
+    def own_directories(self) -> tuple[str, ...]:
+        """Directories of the script's own code in the traceback, the script's first."""
+        files = (frame["file"] for frame in self._frames if not _OF_LIBRARY.search(frame["file"]))
+        return tuple(dict.fromkeys(posixpath.dirname(file) for file in files))
+
+    @cached_property
+    def library(self) -> str:
+        """Such as `torch` or `Python's tempfile`: where the innermost call is; empty if it is in the script's code."""
+        files = [frame["file"] for frame in self._frames if not _OF_IMPORT.search(frame["file"])]
+        match = _OF_LIBRARY.search(files[-1]) if files else None
+        if match is None:
+            return ""
+        return match["package"] or f"Python's {match['module']}"
+
+    @cached_property
     def place(self) -> str:
         """Such as `train.py, line 12`: innermost line of the script's own code in the traceback, else of a package."""
-        frames = [match for line in self.last_text.splitlines() if (match := _FRAME.match(line))]
-        frames = [frame for frame in frames if _OF_IPEXCTL not in frame["file"]]
+        frames = self._frames
         packages = [frame for frame in frames if any(part in frame["file"] for part in _OF_PACKAGES)]
         others = [frame for frame in frames if frame not in packages]
         own = [frame for frame in others if not any(part in frame["file"] for part in _OF_PYTHON)] or packages
@@ -136,6 +158,8 @@ class FailureContext:
 
     line_that_sends: Callable[[str], str] = lambda _: ""
     """Path that a rank did not find → command that sends it, if the control machine has it; else empty."""
+    project_file: Callable[[str], str] = lambda _: ""
+    """Path on a host → path in the project, if the control machine has that file; else empty."""
 
     def ranks_per_core(self, host: str) -> tuple[int, int] | None:
         """The ranks of a host and the cores they share, if the cores are too few for timely replies."""

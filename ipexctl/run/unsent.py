@@ -77,14 +77,21 @@ def _include_pattern(path: str) -> str:
     return f"{directory}/*{pattern_for(place.suffix)[1:]}"
 
 
+def project_file(record: RunRecord, path: str) -> str:
+    """Path in the project of a file that a rank knows by `path`; empty if the control machine has no such file."""
+    root = real_path(record.project)
+    with suppress(UserError, OSError):
+        tree = f"/code/{tree_name(root, owner_here())}"  # then `.gen2`, and the path in the project
+        name = posixpath.normpath(posixpath.join(record.plan.cwd, path)).partition(tree)[2].partition("/")[2]
+        return name if name and (root / name).is_file() else ""
+    return ""
+
+
 def line_that_sends(record: RunRecord, path: str) -> str:
     """The command for a file that a rank missed; empty if the control machine lacks it or sync sends it anyway."""
-    root = real_path(record.project)
-    missed = posixpath.normpath(posixpath.join(record.plan.cwd, path))
-    tree = f"/code/{tree_name(root, owner_here())}"  # then `.gen2`, and the path in the project
-    name = missed.partition(tree)[2].partition("/")[2]
+    name = project_file(record, path)
     with suppress(UserError, OSError):
-        if name and (root / name).is_file() and all(found.path != name for found in scan_project(root).found):
+        if name and all(found.path != name for found in scan_project(real_path(record.project)).found):
             can_resume = record.typed.directory and not record.plan.job
             option = FixCommand("", ("--include", _include_pattern(name)))
             if can_resume:

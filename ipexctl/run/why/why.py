@@ -33,7 +33,7 @@ from ipexctl.run.queue import queue_of
 from ipexctl.run.queue_wait import poll_status
 from ipexctl.run.ranks import describe_ranks
 from ipexctl.run.stack_dump import Dump, DumpReceiver, ProfileAnswer, dump
-from ipexctl.run.unsent import line_that_sends
+from ipexctl.run.unsent import line_that_sends, project_file
 from ipexctl.run.why.diagnosis import Diagnosis, diagnose
 from ipexctl.run.why.run_snapshot import RunSnapshot, read_snapshot, with_copied_output
 from ipexctl.run.why.slow_verdict import SlowVerdict
@@ -225,7 +225,12 @@ def _read_snapshot(
     if record.transport.waits and record.hosts:
         node0 = record.hosts[0]  # the record's is the login node
     snapshot = read_snapshot(reply, output, node0, newest_dump)
-    return replace(snapshot, context=replace(snapshot.context, line_that_sends=partial(line_that_sends, record)))
+    context = replace(
+        snapshot.context,
+        line_that_sends=partial(line_that_sends, record),
+        project_file=partial(project_file, record),
+    )
+    return replace(snapshot, context=context)
 
 
 def _diagnose_with_copy(snapshot: RunSnapshot, record: RunRecord, runs: Path, cancel: Cancel) -> Diagnosis:

@@ -18,7 +18,7 @@ from why_helpers import FAILED, FIRST, NO_MODULE, STOPPED, cause_id, cause_in, j
 
 import ipexctl.known_errors
 from ipexctl.known_errors.error_table import known_errors
-from ipexctl.known_errors.match import RankOutput
+from ipexctl.known_errors.match import Cause, RankOutput
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.frames import Chunk
 from ipexctl.node.common.records import DETAIL_MARK, Detail
@@ -204,6 +204,78 @@ def test_a_name_that_a_module_lacks_is_blamed_on_its_owner(said: str, sentence: 
     assert cause.id == "script.no_name"
     assert sentence in cause.sentence
     assert fix in cause.fix
+
+
+_CODE, _ENV = "/home/ipex/.ipexctl/code/p-7a8357c2", "/home/ipex/.ipexctl/envs/torch-2.13-a57db98d/lib/python3.11"
+_AT_TRAIN = f'{TRACEBACK}\n  File "{_CODE}/train.py", line 1, in <module>\n    import torch\n'
+_IN_TORCH = (
+    f'  File "{_ENV}/site-packages/torch/fx/pass_manager.py", line 5, in <module>\n    from queue import Queue\n'
+)
+_IN_PYTHON = (
+    '  File "/usr/lib/python3.11/linecache.py", line 136, in updatecache\n    with tokenize.open(fullname) as fp:\n'
+)
+_SINCE = "since it has the same name as the standard library module named"
+_RENAMED = (
+    f"(consider renaming '{_CODE}/queue.py' {_SINCE} 'queue' and prevents importing that standard library module)"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            f"{_IN_TORCH}ImportError: cannot import name 'Queue' from 'queue' ({_CODE}/queue.py)",
+            "queue.py of the project hides Python's own module queue, which torch imports",
+        ),
+        (
+            f"{_IN_TORCH}ImportError: cannot import name 'Queue' from 'queue' {_RENAMED}",
+            "queue.py of the project hides Python's own module queue, which torch imports",
+        ),
+        (
+            f"{_IN_PYTHON}AttributeError: module 'tokenize' has no attribute 'open'",
+            "tokenize.py of the project hides Python's own module tokenize, which Python's linecache imports",
+        ),
+        (
+            f"{_IN_TORCH}AttributeError: module 'queue' has no attribute 'Queue' {_RENAMED}",
+            "queue.py of the project hides Python's own module queue, which torch imports",
+        ),
+        (
+            "ModuleNotFoundError: No module named 'torch.distributed'; 'torch' is not a package",
+            "torch.py of the project hides the package torch, of which train.py, line 1 uses torch.distributed",
+        ),
+        (
+            "ModuleNotFoundError: No module named 'transformers.models'",
+            "transformers/__init__.py of the project hides the package transformers, of which train.py, line 1 uses",
+        ),
+    ],
+)
+def test_a_file_that_hides_a_module_of_python_or_a_package_is_to_be_renamed(text: str, sentence: str) -> None:
+    files = ("tokenize.py", "torch.py", "transformers/__init__.py", "inspect.py")
+    cause = _cause_in_project(f"{_AT_TRAIN}{text}", files, {"packages": ["torch", "transformers"]})
+    assert cause.sentence.startswith(sentence)
+    assert cause.fix.startswith("rename that file; ")
+
+
+@pytest.mark.parametrize(
+    ("text", "files", "plan"),
+    [
+        (f"{_IN_TORCH}AttributeError: module 'inspect' has no attribute 'getargspec'", (), {}),
+        ("AttributeError: module 'profile' has no attribute 'x'", ("profile.py",), {}),
+        ("AttributeError: module 'utils' has no attribute 'x'", ("utils.py",), {}),
+        (f"ImportError: cannot import name 'x' from 'profile' ({_CODE}/profile.py)", ("profile.py",), {}),
+        ("ModuleNotFoundError: No module named 'peft.x'", ("peft/__init__.py",), {"project": {"own": ["peft"]}}),
+    ],
+)
+def test_a_module_that_hides_none_is_not_to_be_renamed(text: str, files: tuple[str, ...], plan: dict[str, Any]) -> None:
+    cause = _cause_in_project(f"{_AT_TRAIN}{text}", files, plan)
+    assert missing(f"{cause.sentence}; {cause.fix}", "hides rename") == ["hides", "rename"]
+
+
+def _cause_in_project(text: str, files: tuple[str, ...], plan: dict[str, Any]) -> Cause:
+    snapshot = read_snapshot(*account([(STOPPED, ""), (FAILED, text)], first=FIRST, plan=plan), "node1")
+    paths = {f"{_CODE}/{file}": file for file in files}
+    context = replace(snapshot.context, project_file=lambda path: paths.get(path, ""))
+    return cause_in(diagnose(replace(snapshot, context=context)))
 
 
 def test_a_compiler_that_the_user_has_named_is_the_one_that_is_missing() -> None:
