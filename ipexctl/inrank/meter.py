@@ -24,7 +24,7 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping
-from typing import Any, Callable, NamedTuple, Sequence
+from typing import Any, Callable, Iterator, NamedTuple
 
 SLOTS = 1024
 WORDS = 9
@@ -142,7 +142,8 @@ SWITCH = 16
 ALONE_STEPS = 20
 """Steps of an optimizer after which a rank without a process group counts as training alone."""
 UNUSED, APART = 1 << 32, 1 << 33
-"""Flags: the process has ended without a backward that its script has; it has stepped without any collective."""
+"""Flags: the process has ended without a training step, although its script has a backward; it has stepped without any
+collective."""
 NAN, MOST_NAN = 40, 0xFFFFFF
 """Place and highest value of the step since which the loss is nan."""
 OTHER_WAYS = ("mpi4py", "horovod", "byteps", "bagua", "hivemind", "ray")
@@ -159,6 +160,8 @@ FP32 = 128
 PRODUCTS = ("mm", "linear", "convolution")
 """Parts of the lower-case names of matrix product nodes: AddmmBackward0, BmmBackward0, ConvolutionBackward0."""
 MOST_NODES, MOST_GRAPHS = 20_000, 4
+COMPARED, ELEMENTS = 16, 4096
+"""Parameters that backwards compare, and elements of each."""
 DEPTH, ITEMS = 4, 16
 """How deep, and in how many items of a batch, the first tensor is searched for."""
 MOST_ITERATORS = 64
@@ -303,7 +306,9 @@ class Meter:
         self._asked = 0
         self._paused: tuple[int, int, int] | None = None
         self.is_used = False  # until a module is built, a backward made, or a batch taken
-        self.is_training = False  # until an optimizer is built, and again once a backward is made
+        self.is_training = False  # until an optimizer is built; after a backward, until a later one finds no change
+        self._kept: list[tuple[weakref.ref[Any], Any]] | None = None
+        """Parameters of the first backward and their values; empty if unknown, or if they have changed since."""
         # Python removes it when the script ends, before the functions of atexit.
         self._script = os.path.abspath(getattr(sys.modules.get("__main__"), "__file__", None) or "/")
         os.register_at_fork(after_in_child=self._leave_ring)
@@ -332,7 +337,7 @@ class Meter:
 
     def on_backward(self, tensors: Any) -> bool:
         """Find the type of the matrix products in a graph; returns False if none are visible."""
-        types = product_types([tensors] if hasattr(tensors, "grad_fn") else list(tensors))
+        types = product_types(tensors)
         if types == {"torch.float32"} and not is_rounding(sys.modules["torch"]):
             self._products = FP32
         return bool(types)
@@ -341,6 +346,15 @@ class Meter:
         """Keep the value of a backward's loss until the step, without its graph."""
         is_loss = hasattr(tensors, "numel") and tensors.numel() == 1 and tensors.device.type == "cpu"
         self._loss = tensors.detach() if is_loss else None
+
+    def compare_parameters(self, tensors: Any, is_training: bool) -> None:
+        """Set `is_training` if the parameters of the first backward have not changed since."""
+        kept, self._kept = self._kept, []
+        if kept is None:
+            if (is_training or self._models) and not self._stepped_at:
+                self._kept = parameters_of(tensors)
+        elif kept and not self._stepped_at and all(is_unchanged(*each) for each in kept):
+            self._kept, self.is_training = kept, True
 
     def before_step(self) -> None:
         self.counter.before_step()
@@ -440,10 +454,11 @@ class Meter:
         """Write the steps since the last record, at exit. The script may have destroyed its group by now."""
         if not self.is_on:
             return
+        may_train = not self._stepped_at and (self.is_training or not self.is_used)
         try:
             if self._stepped_at > self._written_at:
                 self._write(self._stepped_at)
-            elif not self._stepped_at and (self.is_training or not self.is_used) and is_training_script(self._script):
+            elif may_train and (self._kept or is_training_script(self._script)):
                 self._group = UNUSED
                 self._write(time.monotonic_ns())
         except Exception:  # noqa: BLE001
@@ -500,10 +515,11 @@ def watch_backward(module: Any) -> None:
     @functools.wraps(backward)
     def inspect_graph(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal graphs, is_seen
-        own.is_used, own.is_training = True, False
+        is_training, own.is_used, own.is_training = own.is_training, True, False
         if own.is_on and not getattr(torch, place).is_compiling():
             try:
                 own.note_loss(tensors)
+                own.compare_parameters(tensors, is_training)
                 if not is_seen and graphs < MOST_GRAPHS:
                     graphs += 1
                     is_seen = own.on_backward(tensors)
@@ -533,20 +549,43 @@ def call_at_first(kind: Any, note: Callable[[], None]) -> None:
     kind.__init__ = build_first
 
 
-def product_types(tensors: Sequence[Any]) -> set[str]:
+def product_types(tensors: Any) -> set[str]:
     """Result types of the matrix products in a graph. Saved tensors are not read, because with checkpointing that would
     compute them."""
-    nodes = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
-    seen, types = set(nodes), set()
-    while nodes and len(seen) < MOST_NODES:
-        node = nodes.pop()
+    types = set()
+    for node in nodes_of(tensors):
         name = node.name().lower()
         if any(part in name for part in PRODUCTS):
             types |= {str(result.dtype) for result in node._input_metadata}
+    return types
+
+
+def nodes_of(tensors: Any) -> Iterator[Any]:
+    """Up to MOST_NODES nodes of the graph of a tensor, or of several."""
+    given = [tensors] if hasattr(tensors, "grad_fn") else list(tensors)
+    nodes = [tensor.grad_fn for tensor in given if tensor.grad_fn is not None]
+    seen = set(nodes)
+    while nodes and len(seen) < MOST_NODES:
+        node = nodes.pop()
+        yield node
         found = {following for following, _ in node.next_functions if following is not None} - seen
         seen |= found
         nodes.extend(found)
-    return types
+
+
+def parameters_of(tensors: Any) -> list[tuple[weakref.ref[Any], Any]]:
+    """The smallest parameters of a graph with their values; empty if the graph has other leaves, which may be the
+    inputs of a saliency map, or DTensors."""
+    found = [node.variable for node in nodes_of(tensors) if hasattr(node, "variable")]
+    if any(type(each) is not sys.modules["torch"].nn.Parameter for each in found):
+        return []
+    smallest = sorted(found, key=lambda each: int(each.numel()))[:COMPARED]
+    return [(weakref.ref(each), each.detach().reshape(-1)[:ELEMENTS].clone()) for each in smallest]
+
+
+def is_unchanged(ref: weakref.ref[Any], value: Any) -> bool:
+    now = ref()
+    return now is not None and bool((now.detach().reshape(-1)[:ELEMENTS] == value).all())
 
 
 def is_rounding(torch: Any) -> bool:

@@ -112,7 +112,7 @@ def describe_apart(group: TrainingGroup | None) -> str:
 
 
 class Untrained(NamedTuple):
-    """A run that succeeded without a backward, although its script has one."""
+    """A run that succeeded without a training step, although its script has a backward."""
 
     rank: int | None = None
     line: str = ""
@@ -120,7 +120,8 @@ class Untrained(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        return "no rank took a training step" + (f"; rank {self.rank} printed: {self.line}" if self.line else "")
+        cause = f"; rank {self.rank} printed: {self.line}" if self.line else ": optimizer.step() was never called"
+        return f"no rank took a training step{cause}"
 
 
 class NanLoss(NamedTuple):

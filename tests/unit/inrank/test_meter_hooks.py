@@ -270,6 +270,39 @@ def test_a_training_script_that_ends_without_using_torch(
     assert records or not is_unused
 
 
+PARAMETERS = """
+class Parameter:
+    def __init__(self, value): self.value = value
+    def numel(self): return 1
+    def detach(self): return self
+    def reshape(self, size): return self
+    def __getitem__(self, cut): return self
+    def clone(self): return Parameter(self.value)
+    def __hash__(self): return id(self)
+    def __eq__(self, other): return types.SimpleNamespace(all=lambda: self.value == other.value)
+class Input(Parameter): pass
+class Node:
+    def __init__(self, *following, **leaf):
+        self.next_functions = [(node, 0) for node in following]
+        vars(self).update(leaf)
+    def name(self): return "MeanBackward0"
+torch.nn.Parameter = Parameter
+weight = Parameter(1.0)
+def backward(*leaves):
+    loss = Loss(0.5)
+    loss.grad_fn = Node(*[Node(variable=each) for each in (weight, *leaves)])
+    torch.autograd.backward(loss)
+"""
+
+
+@case_table
+def test_backwards_that_change_no_parameter_are_no_training(
+    site: Path, ring: MeterReader, script: str, is_unused: bool
+) -> None:
+    records = run(site, ring, f"import types\n{LOSS}{PARAMETERS}{script}")
+    assert any(record.is_unused for record in records) == is_unused
+
+
 def test_only_the_first_module_is_noticed(site: Path, ring: MeterReader) -> None:
     script = "before = torch.nn.Module.__init__\nassert torch.nn.Module(4).size == 4\n"
     run(site, ring, script + "assert torch.nn.Module.__init__ is not before and torch.nn.Module(5).size == 5")

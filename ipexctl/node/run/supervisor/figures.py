@@ -137,7 +137,7 @@ class RunFigures:
 
     @property
     def is_untrained(self) -> bool:
-        """True if no rank has made the backward that its script has."""
+        """True if every rank has ended without the training step that its script suggests."""
         return not self._stepped and self._unused == self._hosts.keys()
 
     def rank_status(self, peer: RankState, sinks: Mapping[str, OutputFile]) -> RankStatus:
