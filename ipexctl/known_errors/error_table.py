@@ -4,7 +4,9 @@ names one, which returns sentence and fix, or None if the row does not apply.
 
 from __future__ import annotations
 
+import posixpath
 import re
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -110,9 +112,8 @@ def _ipex_of_other_torch(found: PatternMatch) -> tuple[str, str]:
     )
 
 
-def _hidden(found: PatternMatch, file: str = "") -> tuple[str, str] | None:
-    """A file of the project that Python imports in place of its own module or of a package; None if there is none.
-    `file`: the module's path in the message, or empty."""
+def _hidden(found: PatternMatch) -> tuple[str, str] | None:
+    """A file of the project that Python imports in place of its own module or of a package; None if there is none."""
     name, top = found.groups.get("name") or found.groups["module"], found.groups["module"].partition(".")[0]
     output, is_pythons = found.output, top in sys.stdlib_module_names
     is_package = top == "torch" or bool(known_packages().get(top)) or found.context.has_package(top)
@@ -120,7 +121,9 @@ def _hidden(found: PatternMatch, file: str = "") -> tuple[str, str] | None:
         return None  # a script that misses a name of its own profile.py does not mean Python's
     ends = (f"{top}.py", f"{top}/__init__.py")
     paths = [f"{directory}/{end}" for directory in output.own_directories for end in ends]
-    own = _path_in_project(file) or next(filter(None, map(found.context.project_file, paths)), "")
+    own = _path_in_project(found.groups.get("file", "")) or next(
+        filter(None, map(found.context.project_file, paths)), ""
+    )
     what = f"Python's own module {top}" if is_pythons else f"the package {top}"
     use = f"which {output.library} imports" if output.library else f"of which {output.place} uses {name}"
     fix = "rename that file; Python imports from the script's directory first"
@@ -132,20 +135,17 @@ def _path_in_project(file: str) -> str:
     return (file.rpartition("/code/")[2].partition("/")[2] or file) if is_own else ""
 
 
-def _no_attribute(found: PatternMatch) -> tuple[str, str] | None:
-    return _hidden(found, found.groups.get("file", ""))
-
-
 def _no_module(found: PatternMatch) -> tuple[str, str]:
     module = found.groups["module"]
     top = module.split(".")[0]
     known = next(iter(known_packages().get(module) or known_packages().get(top, ())), "")
     sentence = "{hosts_have_no} Python module named {module}{doubt}".format_map(found.fields())
     if file := found.groups.get("file"):
-        if (hidden_by_own := _hidden(found)) is not None:
-            return hidden_by_own
         hidden = f"a file {file.rpartition('.')[2]}.py hides the package {file}, of which {module} is a part"
-        return hidden, "if that file is yours, rename it; Python imports from the script's directory first"
+        return _hidden(found) or (
+            hidden,
+            "if that file is yours, rename it; Python imports from the script's directory first",
+        )
     if found.context.has_package(known or top):
         lost = f"the environment of {fold(found.hosts)} is damaged: its record lists the module {module}, which is gone"
         return lost, Fix("to build it again: {repair}", repair=found.context.repair)
@@ -222,6 +222,11 @@ def _for_gpus(found: PatternMatch) -> tuple[str, str]:
 def _no_file(found: PatternMatch) -> tuple[str, str]:
     path = found.groups["path"]
     sentence = "{hosts_have_no} file {path}{doubt}".format_map(found.fields())
+    tree = re.match(r".*/code/[^/]+", str(found.context.plan.get("cwd") or ""))
+    if tree and not path.startswith("/") and not posixpath.normpath(f"{tree.string}/{path}").startswith(tree[0]):
+        fix = found.context.line_that_sends(path) or "other data must be at the same absolute path on every node"
+        absent = "{hosts_have_no} file {path}".format_map(found.fields())
+        return f"{absent}: the path leads out of the project, and only the project is uploaded", fix
     if line := found.context.line_that_sends(path):
         return f"{sentence}; the project has it, but an ignore file keeps it from the hosts", line
     return sentence, Fix(
@@ -229,6 +234,21 @@ def _no_file(found: PatternMatch) -> tuple[str, str]:
         "which run --data DIR checks; to see which hosts have it: `ipexctl exec -- ls -d {path}`",
         path=path,
     )
+
+
+def _windows_lines(found: PatternMatch) -> tuple[str, str]:
+    """A file with Windows line ends, from the message, else from the call; or a first line that is wrong otherwise."""
+    what, asked = found.groups["what"], as_dict(found.context.plan.get("asked"))
+    words = [str(word) for word in as_list(asked.get("argv"))] if asked.get("kind") == "command" else []
+    called = next((word for word in words if word not in ("bash", "sh")), "")
+    is_other = called.startswith("-") or (called.endswith(".sh") and what.startswith("python"))
+    file = found.groups.get("file") or ("" if is_other else called)
+    if not what.endswith("\\r"):
+        cause = f"the first line of {file} on {found.output.host} names a program that it lacks: {what}"
+        return cause, "correct that line"
+    cause = f"{file or 'a file'} has Windows line ends: {found.output.host} looks for {posixpath.basename(what)}"
+    fix = f"sed -i 's/\\r$//' {shlex.quote(file)}; then run it again" if file else "to find it: grep -rlI $'\\r' ."
+    return cause, fix
 
 
 def _torch_library(found: PatternMatch) -> tuple[str, str] | None:
@@ -323,7 +343,7 @@ def _arguments(found: PatternMatch) -> tuple[str, str]:
 def _no_name(found: PatternMatch) -> tuple[str, str]:
     name, module, file = found.groups["name"], found.groups["module"], found.groups.get("file", "")
     own = _path_in_project(file)
-    if own and (hidden := _hidden(found, file)) is not None:
+    if own and (hidden := _hidden(found)) is not None:
         return hidden
     if "unfinished" in found.groups:
         circle = f"{module} imports a module that imports {module} again, which has no {name} yet"
@@ -468,7 +488,7 @@ _FUNCTIONS: Final[Mapping[str, Callable[[PatternMatch], tuple[str, str] | None]]
     "hub": _hub,
     "illegal_instruction": _illegal_instruction,
     "ipex_of_other_torch": _ipex_of_other_torch,
-    "no_attribute": _no_attribute,
+    "hidden": _hidden,
     "no_file": _no_file,
     "no_module": _no_module,
     "no_name": _no_name,
@@ -478,5 +498,6 @@ _FUNCTIONS: Final[Mapping[str, Callable[[PatternMatch], tuple[str, str] | None]]
     "proxy_ended": _proxy_ended,
     "timed_out": _timed_out,
     "torch_library": _torch_library,
+    "windows_lines": _windows_lines,
     "worker_ended": _worker_ended,
 }

@@ -278,6 +278,49 @@ def _cause_in_project(text: str, files: tuple[str, ...], plan: dict[str, Any]) -
     return cause_in(diagnose(replace(snapshot, context=context)))
 
 
+_BY_BASH = """\
+: invalid option
+set: usage: set [-abefhkmnptuvxBCEHPT] [-o option-name] [--] [-] [arg ...]
+go.sh: line 3: cd: $'sub\\r': No such file or directory
+"""
+_BY_PYTHON = (
+    "python: can't open file '/home/me/.ipexctl/code/p-224f0b61/train.py\\r': [Errno 2] No such file or directory"
+)
+_BY_ENV = """\
+/usr/bin/env: \u2018python3\\r\u2019: No such file or directory
+/usr/bin/env: use -[v]S to pass options in shebang lines"""
+
+
+@pytest.mark.parametrize(
+    ("text", "argv", "sentence", "fix"),
+    [
+        (_BY_BASH + _BY_PYTHON, ("bash", "go.sh"), "go.sh has Windows line ends", r"sed -i 's/\r$//' go.sh"),
+        (_BY_PYTHON, ("bash", "go.sh"), "go.sh has Windows line ends", r"sed -i 's/\r$//' go.sh"),
+        (_BY_ENV, ("./my train.py",), "./my train.py has Windows line ends", r"sed -i 's/\r$//' './my train.py'"),
+        (_BY_ENV, ("bash", "go.sh"), "a file has Windows line ends: node2 looks for python3", "grep -rlI"),
+        (_BY_ENV, ("bash", "-c", "./train.py"), "a file has Windows line ends", "grep -rlI"),
+    ],
+)
+def test_windows_line_ends_are_named_with_the_file(text: str, argv: tuple[str, ...], sentence: str, fix: str) -> None:
+    failed = {"state": "failed", "exit_code": 127}
+    cause = cause_in(judged([(STOPPED, ""), (failed, text)], plan={"asked": {"kind": "command", "argv": list(argv)}}))
+    assert (cause.id, cause.confidence) == ("run.no_command", "likely")
+    assert cause.sentence.startswith(sentence)
+    assert missing(cause.fix, fix) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "directory", "leads_out"),
+    [("../x.csv", "", True), ("../x.csv", "/sub", False), ("../../x.csv", "/sub", True), ("x.csv", "", False)],
+)
+def test_a_path_out_of_the_project_is_not_looked_for_on_the_hosts(
+    path: str, directory: str, *, leads_out: bool
+) -> None:
+    text = f"{_AT_TRAIN}FileNotFoundError: [Errno 2] No such file or directory: '{path}'"
+    cause = _cause_in_project(text, (), {"cwd": f"{_CODE}{directory}"})
+    assert ("leads out of the project" in cause.sentence, "ipexctl exec" not in cause.fix) == (leads_out, leads_out)
+
+
 def test_a_compiler_that_the_user_has_named_is_the_one_that_is_missing() -> None:
     text = f"{TRACEBACK}\ntorch._inductor.exc.InvalidCxxCompiler: No working C++ compiler found in cxx: (None, "
     named, default = (cause_in(judged([(STOPPED, ""), (FAILED, f"{text}'{name}')")])) for name in ("icpx", "g++"))
