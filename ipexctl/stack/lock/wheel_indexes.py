@@ -138,10 +138,8 @@ def call_labels(sources: Sources) -> frozenset[str]:
 
 
 def lacks_answer_about_mpi(plan: StackPlan, availability: Availability) -> tuple[str, str] | None:
-    """Problem and fix if neither hosts nor indexes have an MPI and an index did not answer. PyTorch's and Intel's
-    indexes are not needed for an MPI. Pure."""
-    of_stacks = {source.label for source in STACK_SOURCES if source.is_of_stacks}
-    silent = next((failure for failure in availability.failures if failure.source not in of_stacks), None)
+    """Problem and fix if neither hosts nor indexes have an MPI and an index did not answer. Pure."""
+    silent = silent_index(availability)
     notes = [note.fields for note in plan.notes if note.kind is no_intel_mpi]
     lacking = next((fields for fields in notes if not fields["every_host_has_mpi"]), None)
     if silent is None or lacking is None:
@@ -151,6 +149,12 @@ def lacks_answer_about_mpi(plan: StackPlan, availability: Availability) -> tuple
         "run the same command again; to do without it: --offline with --find-links DIR, then `ipexctl run --mpi PATH`"
     )
     return f"{reason}, which the hosts need for an mpirun", fix
+
+
+def silent_index(availability: Availability) -> SourceFailure | None:
+    """Return an index that did not answer. PyTorch's and Intel's indexes have only torch and its extensions."""
+    of_stacks = {source.label for source in STACK_SOURCES if source.is_of_stacks}
+    return next((failure for failure in availability.failures if failure.source not in of_stacks), None)
 
 
 def lock_sources(answer: IndexAnswer) -> tuple[Source, ...]:

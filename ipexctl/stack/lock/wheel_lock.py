@@ -43,7 +43,7 @@ from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.remote.session import Session
-from ipexctl.stack.lock.wheel_indexes import IndexAnswer, directory_of, lock_sources
+from ipexctl.stack.lock.wheel_indexes import IndexAnswer, directory_of, lock_sources, silent_index
 from ipexctl.stack.lock.wheels import NOT_QUERIED, OLDEST_GLIBC, Availability, Target, glibc_minor, tag_ranks
 from ipexctl.stack.resolve.model import Sources, StackPlan
 from ipexctl.text import readable, tilde_path
@@ -569,6 +569,10 @@ def explain_refusal(
         return HostError(
             f"uv on {machine} has no disk space to make the lock{quote}", "free some space there, or use --home DIR"
         )
+    of_network = (
+        f"check the network of {machine}, and correct or unset its proxy (HTTPS_PROXY, or pip's); or use another "
+        "index, --index-url URL, or the wheels of a directory, --wheelhouse DIR"
+    )
     if found := _FETCH.search(text):
         url = strip_login(found[1])
         source = next(
@@ -585,10 +589,7 @@ def explain_refusal(
                 "index: --index-url URL"
             )
         else:
-            fix = (
-                f"check the network and the proxy (https_proxy) of {machine}; or use another index, --index-url URL, "
-                "or the wheels of a directory, --wheelhouse DIR"
-            )
+            fix = of_network
         return HostError(f"fetching from {source} on {machine} failed{quote}", fix)
     if found := _DAMAGED.search(text):
         fix = "remove that file, and download or build it again"
@@ -597,6 +598,11 @@ def explain_refusal(
     if (found := _NO_WHEEL.search(text)) and (project := canonicalize_name(found[1] or found[2])) not in of_stack:
         wanted = f"Python {plan.python} and glibc {plan.glibc} on x86_64"
         return LacksWheel(project, f"{project} has no wheel for {wanted}, needed for {who}{quote}")
+    if (silent := silent_index(index_answer.availability)) and "requirements are unsatisfiable" in text:
+        reason = (
+            f"{silent.source} can't be reached from {machine}: {silent.reason}; other indexes do not have all of {who}"
+        )
+        return HostError(reason + quote, of_network)
     failures = index_answer.availability.failures
     if (found := _NO_PACKAGE.search(text)) and canonicalize_name(found[1]) not in of_stack:
         advice = "correct the name, or add the index that has it: --extra-index-url URL, or --find-links DIR"

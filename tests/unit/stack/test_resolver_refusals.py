@@ -223,6 +223,22 @@ def index_without_answer() -> HostError | UserError:
     return explain_refusal(messages, plan("oneccl-bind-pt==2.7.0"), (), {}, answered, "node1")
 
 
+@pytest.mark.parametrize(
+    "messages",
+    [
+        "Because impi-rt was not found in the provided package locations and you require impi-rt==2021.18.1, ",
+        "Because tqmd was not found in the package registry and you require tqmd, ",
+    ],
+)
+def test_an_index_that_cannot_be_reached_is_the_error(messages: str) -> None:
+    failures = (SourceFailure("PyPI", "refused, through the proxy p:9"),)
+    answered = answer_of(source_at("https://a/simple"), failures=failures)
+    error = explain_refusal(messages + END, plan(), ("tqmd",), {}, answered, "node1")
+    assert isinstance(error, HostError)
+    assert error.reason.startswith("PyPI can't be reached from node1: refused, through the proxy p:9;")
+    assert error.fix.startswith("check the network of node1, and correct or unset its proxy (HTTPS_PROXY")
+
+
 def test_the_end_of_a_long_message_is_kept_as_a_build_prints_its_error_there() -> None:
     lines = ["Failed to build `deep`", *[f"line {number} of the build" for number in range(60)], "error: no mpicc"]
     text = text_of(error_for("\n".join(lines)))
