@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -191,6 +192,13 @@ def temporary_directory(host: HostContext) -> Iterator[Finding]:
     tmp = host.facts.tmp
     if tmp is None:
         return
+    own = posixpath.join(host.facts.account.home or "~", "tmp")
+    fix = Fix(
+        "`ipexctl exec -- mkdir -p {path}`, then add -x {variable} to ipexctl run; for programs that you start on the "
+        "host: export {variable}",
+        path=own,
+        variable=f"TMPDIR={own}",
+    )
     if tmp.free is not None and tmp.free < GB:
         is_full = tmp.free < _FULL_TMP
         fails = "programs that make temporary files" if is_full else "builds that use it"
@@ -198,7 +206,7 @@ def temporary_directory(host: HostContext) -> Iterator[Finding]:
             "tmp.small",
             "warn" if is_full else "info",
             f"{size(tmp.free)} free in {tmp.path}: {fails} fail; ipexctl uses its home directory instead",
-            "for your own programs: export TMPDIR=$HOME/tmp",
+            fix,
         )
     if tmp.noexec:
         yield Finding(
@@ -206,7 +214,7 @@ def temporary_directory(host: HostContext) -> Iterator[Finding]:
             "info",
             f"{tmp.path} is mounted noexec: torch.compile and builds that use it fail; ipexctl uses its home "
             "directory instead",
-            "for your own programs: export TMPDIR=$HOME/tmp",
+            fix,
         )
 
 

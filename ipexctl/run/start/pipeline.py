@@ -63,6 +63,7 @@ from ipexctl.run.start.start_notes import (
     restart_note,
     resume_note,
     script_notes,
+    shell_note,
 )
 from ipexctl.run.start.upload import ProjectUpload
 from ipexctl.run.start.watcher import PlannedRun, StartedRun, StartWatcher
@@ -261,7 +262,7 @@ def _plan(start: RunStart, run: str, *, locks: HostLocks | None = None, dry_run:
         is_of_all = spec.asked.max_restarts and not spec.asked.keep_going  # copies are started again where they were
         if is_of_all and not spec.asked.checkpoint and (text := restart_note(plan)):
             notes.append(text)
-    for text in (*notes, *script_notes(context, plan)):
+    for text in filter(None, (*notes, *script_notes(context, plan), shell_note(plan, os.environ))):
         start.note(text)
     return context, plan
 

@@ -83,6 +83,16 @@ def restart_note(plan: Plan) -> str:
     )
 
 
+def shell_note(plan: Plan, environ: Mapping[str, str]) -> str:
+    """On an OMP_NUM_THREADS of the user's shell that the plan replaces by a number of its own."""
+    name = "OMP_NUM_THREADS"
+    own = environ.get(name, "")
+    planned = {each.value for each in plan.settings if each.name == name}
+    if not own.isdecimal() or planned <= {own} or plan.asked.omp or name in {each.name for each in plan.asked.exports}:
+        return ""
+    return f"{name}={own} of this shell does not reach the ranks; to use it: -x {name}, or --omp {own}"
+
+
 def check_gpu_code(spec: RunSpec, packages: Mapping[str, str]) -> None:
     """Raise a StartError for a script that fails on CPUs in any case. A user's torch may find a GPU. Pure."""
     script = spec.project.script

@@ -408,6 +408,13 @@ def test_temporary_directory_on_both_sides_of_the_threshold(free: int, expected:
     assert level(changed(tmp=disk("/tmp", free=free)), "tmp.small") == expected
 
 
+def test_the_fix_of_a_small_temporary_directory_makes_another_first() -> None:
+    fix = next(each.fix for each in changed(tmp=disk("/tmp", free=MB)) if each.id == "tmp.small")
+    made, _, used = fix.partition("then")
+    assert "ipexctl exec -- mkdir -p" in made
+    assert "-x TMPDIR=" in used
+
+
 @pytest.mark.parametrize(("rdma", "soft", "expected"), [
     (False, 64 * 1024, "info"), (False, 64 * 1024 + 1, None), (False, math.inf, None),
     (True, 64 * 1024 + 1, "warn"), (True, GB - 1, "warn"), (True, GB, None), (True, math.inf, None),

@@ -12,11 +12,12 @@ from unittest.mock import Mock
 import pytest
 
 from ipexctl.launch.spec import RunSpec
+from ipexctl.node.common.asked import Export
 from ipexctl.projects.script_file import ProjectLocation
 from ipexctl.remote.cancel import Cancel
 from ipexctl.run.start import upload
 from ipexctl.run.start.request import StartError, StartFailure
-from ipexctl.run.start.start_notes import restart_note
+from ipexctl.run.start.start_notes import restart_note, shell_note
 from plan_helpers import changed, small_plan, spec_of
 
 SPEC = spec_of(project=ProjectLocation(Path("/here/project"), ".", ("train.py",)))
@@ -156,3 +157,22 @@ def test_checkpoint_is_exchanged_if_the_hosts_with_ranks_have_more_than_one_stor
     asked = {"checkpoint": "out/last.pt", "max_restarts": restarts}
     plan = small_plan(names, stores={**dict(zip(names, stores, strict=True)), "without-ranks": "z"}, asked=asked)
     assert plan.exchanged == expected
+
+
+@pytest.mark.parametrize(
+    ("shell", "asked", "is_noted"),
+    [
+        ({"OMP_NUM_THREADS": "1"}, {}, True),
+        ({"OMP_NUM_THREADS": "2"}, {}, False),
+        ({}, {}, False),
+        ({"OMP_NUM_THREADS": "1"}, {"omp": 2}, False),
+        ({"OMP_NUM_THREADS": "1"}, {"exports": (Export("OMP_NUM_THREADS", "-x", "2"),)}, False),
+    ],
+)
+def test_threads_of_the_shell_that_the_plan_replaces_are_noted(
+    shell: dict[str, str], asked: dict[str, Any], is_noted: bool
+) -> None:
+    plan = small_plan(asked=asked, variables={"OMP_NUM_THREADS": "2"})
+    note = shell_note(plan, shell)
+    assert bool(note) == is_noted
+    assert ("-x OMP_NUM_THREADS, or --omp 1" in note) == is_noted
