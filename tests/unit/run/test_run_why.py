@@ -321,6 +321,22 @@ def test_a_path_out_of_the_project_is_not_looked_for_on_the_hosts(
     assert ("leads out of the project" in cause.sentence, "ipexctl exec" not in cause.fix) == (leads_out, leads_out)
 
 
+def test_an_init_method_with_localhost_is_the_cause_of_ranks_that_did_not_meet() -> None:
+    text = (
+        f'{TRACEBACK}\n  File "{_CODE}/train.py", line 5, in main\n'
+        '    dist.init_process_group("gloo", init_method="tcp://HOST:29511", rank=rank, world_size=2)\n'
+        f'  File "{_ENV}/site-packages/torch/distributed/rendezvous.py", line 199, in _create_c10d_store\n'
+        "    store = TCPStore(\n"
+        "torch.distributed.DistStoreError: Timed out after 7 seconds waiting for clients. 1/2 clients joined."
+    )
+    of_itself, of_node0 = (
+        cause_in(judged([(STOPPED, ""), (FAILED, text.replace("HOST", place))])) for place in ("localhost", "10.0.0.1")
+    )
+    assert missing(of_itself.sentence, "init_method localhost train.py 5") == []
+    assert "env://" in of_itself.fix
+    assert "only 1 of 2 ranks" in of_node0.sentence
+
+
 def test_a_compiler_that_the_user_has_named_is_the_one_that_is_missing() -> None:
     text = f"{TRACEBACK}\ntorch._inductor.exc.InvalidCxxCompiler: No working C++ compiler found in cxx: (None, "
     named, default = (cause_in(judged([(STOPPED, ""), (FAILED, f"{text}'{name}')")])) for name in ("icpx", "g++"))
