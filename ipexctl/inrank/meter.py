@@ -356,6 +356,9 @@ class Meter:
         elif kept and not self._stepped_at and all(is_unchanged(*each) for each in kept):
             self._kept, self.is_training = kept, True
 
+    def _has_changed(self) -> bool:
+        return any(ref() is not None and not is_unchanged(ref, value) for ref, value in self._kept or ())
+
     def before_step(self) -> None:
         self.counter.before_step()
 
@@ -458,7 +461,7 @@ class Meter:
         try:
             if self._stepped_at > self._written_at:
                 self._write(self._stepped_at)
-            elif may_train and (self._kept or is_training_script(self._script)):
+            elif may_train and not self._has_changed() and (self._kept or is_training_script(self._script)):
                 self._group = UNUSED
                 self._write(time.monotonic_ns())
         except Exception:  # noqa: BLE001
