@@ -95,18 +95,20 @@ class Facts(NamedTuple):
     @property
     def machine(self) -> str | None:
         """Equal for two names of one machine. The MAC addresses distinguish containers on one kernel."""
-        macs = sorted(nic.mac for nic in self.network.nics if nic.kind in _CARDS and nic.mac)
-        return "/".join([self.system.boot, *macs]) if self.system.boot else None
+        return "/".join([self.system.boot, *self._macs]) if self.system.boot else None
 
     @property
     def hardware(self) -> str:
-        """A digest of processor and network cards, also the same after a reboot; empty if they are unknown. Virtual
-        interfaces come and go, so they count only on a host without another one, such as a container."""
-        cards = [nic for nic in self.network.nics if nic.kind in _CARDS and nic.mac]
-        macs = sorted(nic.mac or "" for nic in [nic for nic in cards if nic.physical] or cards)
-        if not macs or not self.cpu.model_name:
+        """A digest of processor and network cards, also the same after a reboot; empty if they are unknown."""
+        if not self._macs or not self.cpu.model_name:
             return ""
-        return sha256(repr((self.cpu.model_name, self.cpu.allowed, macs)).encode()).hexdigest()[:16]
+        return sha256(repr((self.cpu.model_name, self.cpu.allowed, self._macs)).encode()).hexdigest()[:16]
+
+    @property
+    def _macs(self) -> list[str]:
+        """Virtual interfaces come and go, so they count only on a host without another one, such as a container."""
+        cards = [nic for nic in self.network.nics if nic.kind in _CARDS and nic.mac]
+        return sorted(nic.mac or "" for nic in [nic for nic in cards if nic.physical] or cards)
 
     def store_of(self, host: str) -> str:
         """Token of the home's store. A host whose home is not known to be shared has a token of its own."""

@@ -28,7 +28,7 @@ from ipexctl.facts.live_runs import (
 from ipexctl.facts.network_facts import Address, Network, Nic
 from ipexctl.facts.probe import read_answers
 from ipexctl.facts.store_token import store_token
-from ipexctl.facts.system_facts import parse_mount
+from ipexctl.facts.system_facts import System, parse_mount
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector, SessionPool
@@ -509,7 +509,9 @@ def test_an_answer_without_its_end_is_none() -> None:
 
 def test_a_new_bridge_makes_no_other_machine_but_a_container_is_known_by_its_virtual_card() -> None:
     card, bridge = (Nic(name, "ethernet", physical=name == "eth0", mac=f"02:{name}") for name in ("eth0", "tap0"))
-    machine = Facts(cpu=Cpu(model_name="Xeon"), network=Network(nics=(card,)))
-    assert machine._replace(network=Network(nics=(card, bridge))).hardware == machine.hardware != ""
-    container = machine._replace(network=Network(nics=(bridge,)))
-    assert container.hardware not in ("", machine.hardware)
+    host = Facts(cpu=Cpu(model_name="Xeon"), system=System(boot="b1"), network=Network(nics=(card,)))
+    bridged, container = (host._replace(network=Network(nics=nics)) for nics in ((card, bridge), (bridge,)))
+    assert bridged.hardware == host.hardware != ""
+    assert bridged.machine == host.machine == "b1/02:eth0"
+    assert container.hardware not in ("", host.hardware)
+    assert container.machine == "b1/02:tap0"
