@@ -53,7 +53,7 @@ def require_started(record: RunRecord, caller: CallWatcher, *, waits: bool = Fal
                 known = poll_status(pool.session(record.node0), record, pool.cancel)
         except Cancelled:
             what = "stays in the queue" if state == "queued" else "has begun, and was not stopped"
-            fix = Fix(f"`ipexctl attach {record.id}`, `ipexctl stop {record.id}`")
+            fix = Fix(f"stop it: `ipexctl stop {record.id}`; watch it: `ipexctl attach {record.id}`")
             raise CallError(f"run {record.id} {what}", fix=fix) from None
         except HostError:
             if record.plan.world_size:  # the caller may have a local copy to use instead
