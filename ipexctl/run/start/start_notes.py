@@ -87,8 +87,9 @@ def shell_note(plan: Plan, environ: Mapping[str, str]) -> str:
     """On an OMP_NUM_THREADS of the user's shell that the plan replaces by a number of its own."""
     name = "OMP_NUM_THREADS"
     own = environ.get(name, "")
-    planned = {each.value for each in plan.settings if each.name == name}
-    if not own.isdecimal() or planned <= {own} or plan.asked.omp or name in {each.name for each in plan.asked.exports}:
+    if not own.isdecimal() or plan.asked.omp or name in {each.name for each in plan.asked.exports}:
+        return ""
+    if {each.value for each in plan.settings if each.name == name} <= {own}:
         return ""
     return f"{name}={own} of this shell does not reach the ranks; to use it: -x {name}, or --omp {own}"
 
