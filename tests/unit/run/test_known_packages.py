@@ -36,7 +36,7 @@ def test_packages_that_are_installed_here_have_the_modules_that_the_table_says()
     """Their own metadata knows."""
     installed, table = packages_distributions(), known_packages()
     checked = {module: set(map(canonicalize_name, installed[module])) for module in installed if module in table}
-    assert len(checked) >= 15
+    assert len(checked) >= 10  # Python 3.10 knows fewer: only those with a top_level.txt
     wrong = {
         module: names
         for module, names in checked.items()
