@@ -118,13 +118,12 @@ def _resolved(answers: Answers) -> dict[int, tuple[str | None, tuple[str, ...]]]
 @lru_cache(maxsize=4096)
 def _resolved_line(line: str) -> tuple[int, tuple[str | None, tuple[str, ...]]] | None:
     """Cached, because every host has a line for every other host, and most lines are equal."""
-    first, *words = line.split()
-    number = natural(first)
-    if number is None or not words:
+    number, *words = line.split() or [""]
+    if (index := natural(number)) is None or not words:
         return None
     canonical, *addresses = words
     valid = dict.fromkeys(address for word in addresses if (address := _canonical(word)))
-    return number, (None if canonical == "-" else canonical, tuple(valid))
+    return index, (None if canonical == "-" else canonical, tuple(valid))
 
 
 def _canonical(word: str) -> str | None:

@@ -125,9 +125,9 @@ def _hidden(found: PatternMatch) -> tuple[str, str] | None:
         filter(None, map(found.context.project_file, paths)), ""
     )
     what = f"Python's own module {top}" if is_pythons else f"the package {top}"
-    use = f"which {output.library} imports" if output.library else f"of which {output.place} uses {name}"
+    use = f", which {output.library} imports" if output.library else f"; {output.place} needs its {name}"
     fix = "rename that file; Python imports from the script's directory first"
-    return (f"{own} of the project hides {what}, {use}", fix) if own else None
+    return (f"{own} of the project hides {what}{use}", fix) if own else None
 
 
 def _path_in_project(file: str) -> str:
@@ -219,12 +219,18 @@ def _for_gpus(found: PatternMatch) -> tuple[str, str]:
     )
 
 
+def _leads_out(path: str, plan: Mapping[str, object]) -> bool:
+    """The project's tree is HOME/code/NAME."""
+    cwd, code = str(plan.get("cwd") or ""), f"{plan.get('home')}/code"
+    tree = f"{code}/{cwd.removeprefix(f'{code}/').partition('/')[0]}/"
+    return cwd.startswith(f"{code}/") and not f"{posixpath.normpath(f'{cwd}/{path}')}/".startswith(tree)
+
+
 def _no_file(found: PatternMatch) -> tuple[str, str]:
     path = found.groups["path"]
     sentence = "{hosts_have_no} file {path}{doubt}".format_map(found.fields())
-    tree = re.match(r".*/code/[^/]+", str(found.context.plan.get("cwd") or ""))
-    if tree and not path.startswith("/") and not posixpath.normpath(f"{tree.string}/{path}").startswith(tree[0]):
-        fix = found.context.line_that_sends(path) or "other data must be at the same absolute path on every node"
+    if not path.startswith("/") and _leads_out(path, found.context.plan):
+        fix = Fix("put it into the project, or on every node, see `ipexctl push --help`, and name its absolute path")
         absent = "{hosts_have_no} file {path}".format_map(found.fields())
         return f"{absent}: the path leads out of the project, and only the project is uploaded", fix
     if line := found.context.line_that_sends(path):
@@ -242,12 +248,14 @@ def _windows_lines(found: PatternMatch) -> tuple[str, str]:
     words = [str(word) for word in as_list(asked.get("argv"))] if asked.get("kind") == "command" else []
     called = next((word for word in words if word not in ("bash", "sh")), "")
     is_other = called.startswith("-") or (called.endswith(".sh") and what.startswith("python"))
-    file = found.groups.get("file") or ("" if is_other else called)
+    file = "" if is_other else called
+    if said := found.groups.get("file"):  # by a host: only a file of the project is named to sed
+        file = found.context.project_file(said) or (called if posixpath.normpath(called) == said else "")
     if not what.endswith("\\r"):
-        cause = f"the first line of {file} on {found.output.host} names a program that it lacks: {what}"
+        cause = f"the first line of {called} on {found.output.host} names a program that it lacks: {what}"
         return cause, "correct that line"
     cause = f"{file or 'a file'} has Windows line ends: {found.output.host} looks for {posixpath.basename(what)}"
-    fix = f"sed -i 's/\\r$//' {shlex.quote(file)}; then run it again" if file else "to find it: grep -rlI $'\\r' ."
+    fix = f"sed -i 's/\\r$//' -- {shlex.quote(file)}; then run it again" if file else "to find it: grep -rlI $'\\r' ."
     return cause, fix
 
 

@@ -7,10 +7,9 @@ from __future__ import annotations
 import ast
 import posixpath
 import re
-import shlex
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Final
 
 from ipexctl.errors import UserError
@@ -88,21 +87,10 @@ def project_file(record: RunRecord, path: str) -> str:
     return ""
 
 
-def push_target(source: Path, tree: str) -> str:
-    """A place of the user's on the hosts, for `push`. The tree is HOME/code/NAME."""
-    return str(PurePosixPath(tree).parents[2] / (source.resolve().name or "data"))
-
-
 def line_that_sends(record: RunRecord, path: str) -> str:
     """The command for a file that a rank missed; empty if the control machine lacks it or sync sends it anyway."""
     root, name = real_path(record.project), project_file(record, path)
-    tree, _, subdirectory = record.plan.cwd.partition("/code/")[2].partition("/")
-    source = Path(posixpath.normpath(root / subdirectory / path))
     with suppress(UserError, OSError):
-        if tree and not path.startswith("/") and not source.is_relative_to(root) and source.exists():
-            target = push_target(source, f"{record.home}/code/{tree}")
-            push = ipexctl_command("push", str(source.resolve()), target)
-            return Fix("to copy it: {push}; then: {target} in its place", push=push, target=shlex.quote(target))
         if name and all(found.path != name for found in scan_project(root).found):
             can_resume = record.typed.directory and not record.plan.job
             option = FixCommand("", ("--include", _include_pattern(name)))

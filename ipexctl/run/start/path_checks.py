@@ -13,7 +13,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from ipexctl.facts.software import Mpi, parse_mpi
@@ -33,7 +33,6 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.remote.session import Session, capture
 from ipexctl.run.start.request import StartError, StartFailure
-from ipexctl.run.unsent import push_target
 
 _OLDEST_PYTHON = (3, 8)
 _BUNDLED_MPI = re.compile(r"(/.*)/opt/mpi(?:/bin(?:/mpi(?:run|exec(?:\.hydra)?))?)?/*")
@@ -203,8 +202,13 @@ def unsynced_arguments(spec: RunSpec, synced: Manifest, tree: str) -> dict[str, 
         name = source.relative_to(project.root).as_posix() if source.is_relative_to(project.root) else ""
         if name != "." and not any(f"{entry.path}/".startswith(f"{name}/") for entry in synced.entries):
             path = posixpath.normpath(f"{tree}/{project.subdirectory}/{word}")
-            found[word] = LocalArgument(path, str(source.resolve()), push_target(source, tree))
+            found[word] = LocalArgument(path, str(source.resolve()), _target_of(source, tree))
     return found
+
+
+def _target_of(source: Path, tree: str) -> str:
+    """A place of the user's on the hosts, for `push`. The tree is HOME/code/NAME."""
+    return str(PurePosixPath(tree).parents[2] / (source.resolve().name or "data"))
 
 
 def check_data(
@@ -224,7 +228,7 @@ def check_data(
     local_data = {}
     for path, source in sources.items():
         if source.is_dir():
-            target = path if str(source) == path else push_target(source, tree)
+            target = path if str(source) == path else _target_of(source, tree)
             local_data[path] = LocalData(str(source.resolve()), target, is_in_project=source.is_relative_to(root))
     return check_paths(replace(spec, asked=of_data), pool, local_data=local_data, local_arguments=arguments).notes
 

@@ -122,6 +122,13 @@ def test_empty_probe_gives_empty_facts() -> None:
     json.dumps(to_json(facts), allow_nan=False)
 
 
+@pytest.mark.parametrize(
+    "line", ["resolved", "resolved ", "resolved 0", "resolved x", "resolved 1 -", "rdma", "rdma |"]
+)
+def test_lines_about_the_network_without_their_words_are_accepted(line: str) -> None:
+    assert parse(f"uname Linux n1\n{line}\n").network.canonical is None
+
+
 def test_malformed_lines_about_runs_are_ignored() -> None:
     activity = parse(
         "run a b\nrun ../../x\nrun $(id)\nrun fine\n"

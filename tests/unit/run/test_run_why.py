@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import posixpath
 import re
 import time
 from collections.abc import Callable
@@ -241,11 +242,11 @@ _RENAMED = (
         ),
         (
             "ModuleNotFoundError: No module named 'torch.distributed'; 'torch' is not a package",
-            "torch.py of the project hides the package torch, of which train.py, line 1 uses torch.distributed",
+            "torch.py of the project hides the package torch; train.py, line 1 needs its torch.distributed",
         ),
         (
             "ModuleNotFoundError: No module named 'transformers.models'",
-            "transformers/__init__.py of the project hides the package transformers, of which train.py, line 1 uses",
+            "transformers/__init__.py of the project hides the package transformers; train.py, line 1 needs its",
         ),
     ],
 )
@@ -294,11 +295,12 @@ _BY_ENV = """\
 @pytest.mark.parametrize(
     ("text", "argv", "sentence", "fix"),
     [
-        (_BY_BASH + _BY_PYTHON, ("bash", "go.sh"), "go.sh has Windows line ends", r"sed -i 's/\r$//' go.sh"),
-        (_BY_PYTHON, ("bash", "go.sh"), "go.sh has Windows line ends", r"sed -i 's/\r$//' go.sh"),
-        (_BY_ENV, ("./my train.py",), "./my train.py has Windows line ends", r"sed -i 's/\r$//' './my train.py'"),
+        (_BY_BASH + _BY_PYTHON, ("bash", "go.sh"), "go.sh has Windows line ends", r"sed -i 's/\r$//' -- go.sh"),
+        (_BY_PYTHON, ("bash", "go.sh"), "go.sh has Windows line ends", r"sed -i 's/\r$//' -- go.sh"),
+        (_BY_ENV, ("./my train.py",), "./my train.py has Windows line ends", r"sed -i 's/\r$//' -- './my train.py'"),
         (_BY_ENV, ("bash", "go.sh"), "a file has Windows line ends: node2 looks for python3", "grep -rlI"),
         (_BY_ENV, ("bash", "-c", "./train.py"), "a file has Windows line ends", "grep -rlI"),
+        (_BY_BASH.replace("go.sh:", "-e1eid:"), ("bash", "go.sh"), "a file has Windows line ends", "grep -rlI"),
     ],
 )
 def test_windows_line_ends_are_named_with_the_file(text: str, argv: tuple[str, ...], sentence: str, fix: str) -> None:
@@ -311,13 +313,20 @@ def test_windows_line_ends_are_named_with_the_file(text: str, argv: tuple[str, .
 
 @pytest.mark.parametrize(
     ("path", "directory", "leads_out"),
-    [("../x.csv", "", True), ("../x.csv", "/sub", False), ("../../x.csv", "/sub", True), ("x.csv", "", False)],
+    [
+        ("../x.csv", "", True),
+        ("../x.csv", "/sub", False),
+        ("../../x.csv", "/sub", True),
+        ("x.csv", "", False),
+        ("../x.csv", "/code/sub", False),
+    ],
 )
 def test_a_path_out_of_the_project_is_not_looked_for_on_the_hosts(
     path: str, directory: str, *, leads_out: bool
 ) -> None:
     text = f"{_AT_TRAIN}FileNotFoundError: [Errno 2] No such file or directory: '{path}'"
-    cause = _cause_in_project(text, (), {"cwd": f"{_CODE}{directory}"})
+    plan = {"cwd": f"{_CODE}{directory}", "home": posixpath.dirname(posixpath.dirname(_CODE))}
+    cause = _cause_in_project(text, (), plan)
     assert ("leads out of the project" in cause.sentence, "ipexctl exec" not in cause.fix) == (leads_out, leads_out)
 
 

@@ -77,12 +77,3 @@ def test_a_missed_file_of_the_project_has_the_line_that_sends_it(project: Path, 
     line = f"ipexctl run --resume train-1 --include '{pattern}'"
     assert line_that_sends(record, path) == (line if pattern else "")
     assert line_that_sends(record, f"{tree}/{path}") == ("" if path == "/etc/passwd" or not pattern else line)
-
-
-def test_a_missed_file_outside_the_project_has_the_line_that_copies_it(project: Path) -> None:
-    (project.parent / "outside.csv").write_text("x")
-    record = run_record("train-1", Host("n1", "n1"), "/h/.ipexctl", "py", cwd="/h/.ipexctl/code/nano-1.gen2/data")
-    record = replace(record, project=str(project))
-    push = f"ipexctl push {project.parent}/outside.csv /h/outside.csv"
-    assert line_that_sends(record, "../../outside.csv") == f"to copy it: {push}; then: /h/outside.csv in its place"
-    assert line_that_sends(record, "../../absent.csv") == ""
