@@ -230,7 +230,7 @@ def _no_file(found: PatternMatch) -> tuple[str, str]:
     path = found.groups["path"]
     sentence = "{hosts_have_no} file {path}{doubt}".format_map(found.fields())
     if not path.startswith("/") and _leads_out(path, found.context.plan):
-        fix = Fix("put it into the project, or on every node, see `ipexctl push --help`, and name its absolute path")
+        fix = Fix("put it into the project; or copy it to every node and name its absolute path: `ipexctl push --help`")
         absent = "{hosts_have_no} file {path}".format_map(found.fields())
         return f"{absent}: the path leads out of the project, and only the project is uploaded", fix
     if line := found.context.line_that_sends(path):

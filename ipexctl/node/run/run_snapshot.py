@@ -38,7 +38,7 @@ LINES, FEW_LINES = 400, 120
 MAX_LINE = 2000
 MAX_EVENTS = 400
 PLAN_FIELDS = (
-    *("backend", "flavor", "python", "command", "cwd", "env", "install", "packages", "master_port"),
+    *("backend", "flavor", "home", "python", "command", "cwd", "env", "install", "packages", "master_port"),
     *("stack", "commit", "before_start", "hub", "project", "install_by_run", "project_packages"),
     *("allreduce", "wire", "apart", "asked"),
 )

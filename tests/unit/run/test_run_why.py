@@ -24,7 +24,7 @@ from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.frames import Chunk
 from ipexctl.node.common.records import DETAIL_MARK, Detail
 from ipexctl.node.run.decisions.supervisor_state import LauncherExited, StartFailed
-from ipexctl.node.run.run_snapshot import plan_of
+from ipexctl.node.run.run_snapshot import PLAN_FIELDS, plan_of
 from ipexctl.run.stack_dump import Dump, Process, RankStacks, StackFrame, Thread
 from ipexctl.run.why.diagnosis import LINES, Diagnosis, diagnose
 from ipexctl.run.why.run_snapshot import RunSnapshot, read_snapshot, with_copied_output
@@ -326,6 +326,7 @@ def test_a_path_out_of_the_project_is_not_looked_for_on_the_hosts(
 ) -> None:
     text = f"{_AT_TRAIN}FileNotFoundError: [Errno 2] No such file or directory: '{path}'"
     plan = {"cwd": f"{_CODE}{directory}", "home": posixpath.dirname(posixpath.dirname(_CODE))}
+    assert plan.keys() <= set(PLAN_FIELDS)
     cause = _cause_in_project(text, (), plan)
     assert ("leads out of the project" in cause.sentence, "ipexctl exec" not in cause.fix) == (leads_out, leads_out)
 
