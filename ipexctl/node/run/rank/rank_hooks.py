@@ -304,35 +304,48 @@ def start_fast(variable: str, torch: Any) -> None:
 
 
 def call_after_import(name: str, action: Any) -> None:
+    if name in sys.modules:  # a .pth file has imported it
+        action(sys.modules[name])
+        return
     if not _actions:
         sys.meta_path.insert(0, ModuleFinder)
     _actions.setdefault(name, []).append(action)
 
 
 _actions: dict[str, list[Any]] = {}
+_finding: set[tuple[str, int]] = set()
+"""Module and thread of each search that `ModuleFinder` has passed on to the other finders."""
 
 
 class ModuleFinder:
-    """Finds a few modules as Python does, and calls their actions once after each is imported."""
+    """Finds a few modules as Python does, and calls their actions once after each is imported. A library may ask for
+    the spec and import nothing, as transformers and datasets do for torch, so each spec gets the actions."""
 
     @staticmethod
     def find_spec(name: str, *_: Any, **__: Any) -> Any:
-        actions = _actions.pop(name, None)
-        if actions is None:
+        search = name, _thread.get_ident()
+        if name not in _actions or search in _finding:
             return None
-        if not _actions:
-            sys.meta_path.remove(ModuleFinder)
         from importlib.util import find_spec
 
-        spec: Any = find_spec(name)
+        _finding.add(search)
+        try:
+            spec: Any = find_spec(name)
+        finally:
+            _finding.discard(search)
         loader: Any = getattr(spec, "loader", None)
         run = getattr(loader, "exec_module", None)
         if run is None:
             return spec
 
         def exec_module(module: Any) -> None:
-            del loader.exec_module  # uncovers the class's method
             run(module)
+            if module.__name__ != name:  # the modules of a zip file share a loader
+                return
+            vars(loader).pop("exec_module", None)  # uncovers the class's method
+            actions = _actions.pop(name, ())
+            if not _actions and ModuleFinder in sys.meta_path:
+                sys.meta_path.remove(ModuleFinder)
             for action in actions:
                 action(module)
 
