@@ -23,7 +23,7 @@ def dump(
     """The Python stacks of these ranks; the status if the run is not alive."""
     with node0_of(record, caller) as pool:
         session = pool.session(record.node0)
-        return dump_stacks(session, record, ranks, pool.cancel, timeout=timeout or STOP_ANSWER)
+        return dump_stacks(session, record, ranks, timeout=timeout or STOP_ANSWER)
 
 
 def profile(record: RunRecord, caller: CallWatcher, *, timeout: float | None = None) -> ProfileAnswer | RunStatus:
@@ -31,7 +31,7 @@ def profile(record: RunRecord, caller: CallWatcher, *, timeout: float | None = N
     if not record.plan.asked.meter:
         raise CallError(f"run {record.id} counts no optimizer steps", fix="start it without --no-meter to profile it")
     with node0_of(record, caller) as pool:
-        return request_profile(pool.session(record.node0), record, pool.cancel, timeout=timeout)
+        return request_profile(pool.session(record.node0), record, timeout=timeout)
 
 
 def why(record: RunRecord, caller: CallWatcher, *, timeout: float | None = None, word: str = "") -> WhyResult:

@@ -42,7 +42,7 @@ def require_started(record: RunRecord, caller: CallWatcher, *, waits: bool = Fal
     with node0_of(record, caller) as pool:
         try:
             if record.plan.world_size:
-                known = poll_status(pool.session(record.node0), record, pool.cancel)
+                known = poll_status(pool.session(record.node0), record)
                 if known.has_begun:
                     return known.record
                 state = "queued"
@@ -50,7 +50,7 @@ def require_started(record: RunRecord, caller: CallWatcher, *, waits: bool = Fal
                 connect = partial(pool.connector.open, record.node0, pool.cancel)
                 known = wait_for_start(queue, record, connect, pool.cancel, caller.on_note, note_state)
             else:
-                known = poll_status(pool.session(record.node0), record, pool.cancel)
+                known = poll_status(pool.session(record.node0), record)
         except Cancelled:
             what = "stays in the queue" if state == "queued" else "has begun, and was not stopped"
             fix = Fix(f"stop it: `ipexctl stop {record.id}`; watch it: `ipexctl attach {record.id}`")

@@ -32,7 +32,7 @@ def sync(
     hosts, pool = opened.hosts, opened.pool
     pool.warm(hosts)  # connect while the project is read
 
-    calls = TreeCalls(opened.home, dry_run, opened.timeout, pool.cancel)
+    calls = TreeCalls(opened.home, dry_run, opened.timeout)
     query = None
     if asks_early and not dry_run:
         query = TreeQuery(hosts, pool, calls)

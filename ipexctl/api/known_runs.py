@@ -65,7 +65,7 @@ def call_error(record: RunRecord, error: HostError) -> CallError:
 def stop(record: RunRecord, caller: CallWatcher, *, timeout: float | None = None) -> StopResult:
     with node0_of(record, caller) as pool:
         session = pool.session(record.node0)
-        result = stop_run(session, record, timeout=timeout or STOP_ANSWER, cancel=pool.cancel)
+        result = stop_run(session, record, timeout=timeout or STOP_ANSWER)
     if record.is_kept and result.status.state in FINAL:
         save_final_status(RunRegistry().directory / record.id, result.status)
     return result

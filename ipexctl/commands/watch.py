@@ -198,7 +198,10 @@ class _Watching:
 
     def _open(self, cancel: Cancel) -> Session:
         session, self._session = self._session, None
-        return session or self._connector.open(self._record.node0, cancel)
+        if session is None:
+            return self._connector.open(self._record.node0, cancel)
+        session.cancel = cancel
+        return session
 
     def _handle_signal(self, number: int, leave: Leave) -> None:
         """The first signal stops the run or detaches; the second exits, and so does a third while its handler waits."""
@@ -245,9 +248,8 @@ class _Watching:
             raise HostError(
                 Fix(f"{explain_foreign_run(self._record)}; `ipexctl stop {self._record.id} --force` stops it")
             )
-        cancel = Cancel()
-        with closing(self._connector.open(self._record.node0, cancel)) as session:
-            stopped = stop(session, self._record, number=self._number, cancel=cancel, on_signalled=self._on_signalled)
+        with closing(self._connector.open(self._record.node0, Cancel())) as session:
+            stopped = stop(session, self._record, number=self._number, on_signalled=self._on_signalled)
         if not stopped.status.is_over:
             raise HostError("it has the request to stop, but has not ended yet")
 

@@ -146,7 +146,6 @@ class Push:
             stdin=io.BytesIO(packed),
             on_event=on_event,
             timeout=self.options.timeout,
-            cancel=self.pool.cancel,
         )
         found = reply.decode(InspectReply)
         if not set(found.need) <= set(self.source.manifest.files):
@@ -227,7 +226,6 @@ class Push:
             python=found.python,
             label=f"put files into {found.path}",
             timeout=self.options.timeout,
-            cancel=self.pool.cancel,
         )
         placed = reply.decode(PlaceReply).placed
         files_sent = found.lacking if self.options.repos else placed

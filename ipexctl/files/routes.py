@@ -217,7 +217,7 @@ class Distributor:
         self._held.close()
 
     def _delivery(self, target: StoreLocation, session: Session, files: Sequence[StoredFile]) -> Delivery:
-        return Delivery(StoreClient(target, session, self._pool.cancel, self._timeout), files, self._watch)
+        return Delivery(StoreClient(target, session, self._timeout), files, self._watch)
 
     def bring(self, target: StoreLocation, session: Session, files: Sequence[StoredFile] | None = None) -> Route:
         """Copy the files that the target lacks; returns the route.
@@ -341,7 +341,7 @@ class Distributor:
     def _open_source(self) -> Iterator[StoreClient]:
         """Losing the source's connection is the source's error: the target is not unreachable."""
         try:
-            yield StoreClient(self._source, self._pool.session(self._source.host), self._pool.cancel)
+            yield StoreClient(self._source, self._pool.session(self._source.host))
         except Unreachable as error:
             raise HostError(f"{self._source.host.name}: {error.reason}", error.fix) from None
 

@@ -99,7 +99,6 @@ class DownloadResult:
 class StoreClient(NamedTuple):
     location: StoreLocation
     session: Session
-    cancel: Cancel | None = None
     timeout: float | None = None
     """Limits each call."""
 
@@ -126,7 +125,6 @@ class StoreClient(NamedTuple):
             stdin=stdin,
             on_event=on_event,
             timeout=self.timeout,
-            cancel=self.cancel,
         )
 
     def missing(self, blobs: Sequence[StoredFile], *, verify: bool = False) -> tuple[StoredFile, ...]:
@@ -234,7 +232,7 @@ class StoreClient(NamedTuple):
         command = agent_command("files.store", "send", python=self.location.python)
         stdin = io.BytesIO(agent_and_request("files.store", request))
         try:
-            ended = self.session.run(command, sink, stdin=stdin, cancel=self.cancel, silence=STEP_SILENCE)
+            ended = self.session.run(command, sink, stdin=stdin, silence=STEP_SILENCE)
             if stderr.strip() and not ended.ok:
                 name = self.location.host.name
                 raise HostError(f"{name}: {stderr.decode(errors='replace').strip().splitlines()[-1]}")

@@ -111,7 +111,6 @@ def prune_nodes(
                 cached=not dry_run,
                 label="prune runs",
                 timeout=120,
-                cancel=cancel,
             )
         found = reply.decode(PruneReply)
         return PruneResult(host, "ok", gone=found.pruned, kept=found.kept, size=found.size, foreign=found.foreign)

@@ -29,9 +29,7 @@ def revoke(
 
     def work(host: Host, session: Session) -> HostResult:
         label = "remove what trust left"
-        reply = call(
-            session, "trust_left", "", request, home=home, label=label, timeout=timeout, cancel=pool.cancel
-        ).decode(TrustReply)
+        reply = call(session, "trust_left", "", request, home=home, label=label, timeout=timeout).decode(TrustReply)
         seconds = time.monotonic() - began
         return HostResult(host, "changed" if reply.removed else "ok", "; ".join(reply.removed), seconds=seconds)
 

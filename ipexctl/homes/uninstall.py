@@ -143,7 +143,6 @@ class _Uninstall:
                 home=home,
                 label=f"{action} the files of ipexctl",
                 timeout=self._options.timeout,
-                cancel=self._pool.cancel,
             )
             return _with_reply(before, reply.decode(HomeReply), self._options.selection)
 

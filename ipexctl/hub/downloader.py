@@ -245,7 +245,7 @@ def _reaching(
     }
 
     def reaches(_: Host, session: Session) -> bool:
-        reply = call(session, "hub.hub_check", "query", request, label="ask the hub", timeout=30, cancel=pool.cancel)
+        reply = call(session, "hub.hub_check", "query", request, label="ask the hub", timeout=30)
         return not reply.decode(FoundHub).problem
 
     known = [host for host in hosts if host.name in facts]

@@ -174,7 +174,6 @@ def _download(
         label="download from the hub",
         on_event=on_event,
         timeout=options.timeout,
-        cancel=pool.cancel,
     )
     snapshots = reply.decode(DownloadReply).snapshots
     if [found.folder for found in snapshots] != folders:
@@ -206,7 +205,7 @@ def _send_from(downloader: Downloader, manifest: Manifest, home: str) -> Origin:
         request: OfferRequest = {"home": home, "files": paths}
 
         def offer(**options: Any) -> None:
-            call(pool.session(host), "hub.hub_download", "offer", request, cancel=pool.cancel, **options)
+            call(pool.session(host), "hub.hub_download", "offer", request, **options)
 
         offered = HeldCall(offer, _store_of, "its store of files for other hosts has ended")
         held.callback(lambda: futures.wait([offered.end()], OFFER_CLEANUP))

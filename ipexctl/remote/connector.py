@@ -113,6 +113,7 @@ class Connector:
             session = self._over_ssh(host, cancel)
         else:
             session = self._over_srun(host, cancel)
+        session.cancel = cancel
         if on_step := self.options.on_step:
             on_step(host, None, time.monotonic() - started)
             session.on_command = partial(on_step, host)
@@ -256,7 +257,7 @@ class SessionPool:
 
     def borrow(self, host: Host, cancel: Cancel) -> Session:
         """The pool's session, or a new one, for a caller that opens and closes sessions itself, such as a fetch."""
-        return BorrowedSession(self, self.detach(host) or self.connector.open(host, cancel))
+        return BorrowedSession(self, self.detach(host) or self.connector.open(host, cancel), cancel)
 
     def each(self, hosts: Sequence[Host], work: Callable[[Host, Session], T]) -> Iterator[Outcome[Host, T]]:
         return fan_out(hosts, lambda host: work(host, self.session(host)), forks=self.forks, cancel=self.cancel)
@@ -265,9 +266,10 @@ class SessionPool:
 class BorrowedSession(Session):
     """Returns to the pool when closed, unless a command on it did not finish."""
 
-    def __init__(self, pool: SessionPool, session: Session) -> None:
+    def __init__(self, pool: SessionPool, session: Session, cancel: Cancel) -> None:
         self._pool = pool
         self._session = session
+        self.cancel = cancel
         self._is_lost = False
         self.host = session.host
         self.on_command = session.on_command

@@ -43,7 +43,7 @@ def execute(
         try:
             with closing(connector.open(host, cancel)) as session:
                 stdin = stdin_for() if stdin_for else None
-                ended = session.run(command, sink_for(host), stdin=stdin, timeout=timeout, cancel=cancel)
+                ended = session.run(command, sink_for(host), stdin=stdin, timeout=timeout)
         except HostError as error:
             return ExecResult.of_error(host, error, seconds=time.monotonic() - started)
         seconds = time.monotonic() - started

@@ -20,7 +20,7 @@ from typing import IO
 from ipexctl.found_files import account_name
 from ipexctl.hosts.host import Host, is_loopback
 from ipexctl.node.common.frames import StreamName
-from ipexctl.remote.cancel import Deadline
+from ipexctl.remote.cancel import Cancel, Deadline
 from ipexctl.remote.command import Command, end_session_script
 from ipexctl.remote.mux import MuxProcess
 from ipexctl.remote.outcome import Cancelled, HostError
@@ -36,8 +36,8 @@ _READ = 1 << 18
 class LocalSession(Session):
     is_login = False
 
-    def __init__(self, host: Host) -> None:
-        self.host = host
+    def __init__(self, host: Host, cancel: Cancel | None = None) -> None:
+        self.host, self.cancel = host, cancel
 
     def _run(
         self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline

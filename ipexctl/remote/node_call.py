@@ -29,7 +29,7 @@ from ipexctl.limits import STEP_SILENCE
 from ipexctl.node.common.answer import explain_os_error
 from ipexctl.node.common.fix import fix_from_json
 from ipexctl.node.common.frames import CompressedFrameReader, Frame, FrameError
-from ipexctl.remote.cancel import Cancel, Deadline
+from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.command import Command, shell_text
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import AgentEnded, HostError
@@ -254,14 +254,13 @@ def call(
     limits: EventLimits = DEFAULT_LIMITS,
     timeout: float | None = None,
     silence: float = STEP_SILENCE,
-    cancel: Cancel | None = None,
     deadline: Deadline | None = None,
 ) -> Reply:
     """Run an agent command and return its last event. Raises HostError unless that is `done`, AgentEnded if there is
     none, and UserError, which ends the call on all hosts, if the host refuses what the call names.
 
     `stdin` follows the request. `cached`: for commands that may write to `home`. A function as `request` may block
-    while the agent starts. `deadline` replaces `timeout`, `silence` and `cancel`.
+    while the agent starts. `deadline` replaces `timeout`, `silence` and the session's `cancel`.
     """
     line = agent_command(command, action, python=python, home=home, cached=cached, label=label)
     archive = agent_zip(*folders_of(command))
@@ -277,7 +276,7 @@ def call(
         return on_event(event)
 
     try:
-        return _run(session, line, feed, handle_event, on_frame, limits, timeout, silence, cancel, deadline)
+        return _run(session, line, feed, handle_event, on_frame, limits, timeout, silence, deadline)
     finally:
         answers.put(None)  # so that the reader ends if the call ends without an answer
 
@@ -320,11 +319,11 @@ def call_line(
     on_event: OnEvent = ignore_reply,
     on_frame: Callable[[Frame], None] | None = None,
     timeout: float | None = None,
-    cancel: Cancel | None = None,
+    deadline: Deadline | None = None,
 ) -> Reply:
     head = first + (_encode(request) if request is not None else b"")
     feed = ChunkStream(chain([head], chunks_of(stdin) if stdin is not None else ()))
-    return _run(session, line, feed, on_event, on_frame, DEFAULT_LIMITS, timeout, STEP_SILENCE, cancel)
+    return _run(session, line, feed, on_event, on_frame, DEFAULT_LIMITS, timeout, STEP_SILENCE, deadline)
 
 
 def _encode(request: Mapping[str, Any]) -> bytes:
@@ -340,8 +339,7 @@ def _run(
     limits: EventLimits,
     timeout: float | None,
     silence: float,
-    cancel: Cancel | None,
-    deadline: Deadline | None = None,
+    deadline: Deadline | None,
 ) -> Reply:
     last: list[Reply] = []
 
@@ -353,9 +351,7 @@ def _run(
         return _frame_reader(on_frame) if kind == "frames" and on_frame is not None else on_event(event)
 
     output = EventReader(handle_event, limits)
-    ended = session.run(
-        line, output.sink, stdin=stdin, timeout=timeout, cancel=cancel, silence=silence, deadline=deadline
-    )
+    ended = session.run(line, output.sink, stdin=stdin, timeout=timeout, silence=silence, deadline=deadline)
     if last and last[0]["event"] == "failed":
         reason, fix = str(last[0].get("reason") or "it failed without a reason"), fix_from_json(last[0].get("fix"))
         if last[0].get("wrong_call") is True:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from ipexctl.hosts.host import Host
-from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.cancel import Cancel, Deadline
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import run_in_background
@@ -103,7 +103,7 @@ class ScriptDialog:
         output = EventReader(lambda event: self._received.put((name, event)), _LIMITS)
         error: HostError | None = None
         try:
-            session.run(command, output.sink, stdin=self._stdin[name], timeout=timeout, cancel=self._cancel)
+            session.run(command, output.sink, stdin=self._stdin[name], deadline=Deadline(timeout, self._cancel))
         except HostError as host_error:
             error = host_error
         except BaseException as bug:  # noqa: BLE001  # passed to the caller's thread and raised there

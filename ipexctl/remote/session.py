@@ -82,6 +82,8 @@ def endless_output(stream: StreamName) -> HostError:
 
 class Session(ABC):
     host: Host
+    cancel: Cancel | None = None
+    """Ends the commands of this session."""
     on_command: Callable[[Command, float], None] | None = None
     """Called for each finished command with its seconds."""
     has_proxy = False
@@ -100,20 +102,19 @@ class Session(ABC):
         *,
         stdin: Readable | None = None,
         timeout: float | None = None,
-        cancel: Cancel | None = None,
         deadline: Deadline | None = None,
         silence: float | None = None,
     ) -> CommandEnd:
         """Run a command in the account's home and forward its output as it arrives. Raises HostError if the connection
         is lost, on timeout and on cancellation, after ending the command's processes.
 
-        `deadline` replaces `timeout` and `cancel`; the sink may change it. `silence` limits the seconds in which the
-        command neither prints nor reads.
+        `deadline` replaces `timeout` and the session's `cancel`; the sink may change it. `silence` limits the seconds
+        in which the command neither prints nor reads.
         """
         started = time.monotonic()
         if deadline is None:
             is_of_silence = timeout is None and silence is not None
-            deadline = Deadline(silence if is_of_silence else timeout, cancel, is_of_silence=is_of_silence)
+            deadline = Deadline(silence if is_of_silence else timeout, self.cancel, is_of_silence=is_of_silence)
         if deadline.is_of_silence:
             sink = _restarting(deadline, sink)
             stdin = None if stdin is None else _WatchedStdin(deadline, stdin)
@@ -284,10 +285,10 @@ def capture(
     *,
     stdin: Readable | None = None,
     timeout: float | None = None,
-    cancel: Cancel | None = None,
+    deadline: Deadline | None = None,
 ) -> CapturedOutput:
     output = OutputCollector()
-    ended = session.run(command, output.sink, stdin=stdin, timeout=timeout, cancel=cancel, silence=STEP_SILENCE)
+    ended = session.run(command, output.sink, stdin=stdin, timeout=timeout, deadline=deadline, silence=STEP_SILENCE)
     return CapturedOutput(ended, output.stdout, output.stderr)
 
 

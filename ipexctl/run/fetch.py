@@ -132,7 +132,6 @@ def find_hosts_with_path(requests: Sequence[FetchRequest], pool: SessionPool) ->
             on_event=on_event,
             limits=LIMITS,
             timeout=PATHS_CHECK,
-            cancel=pool.cancel,
         )
         return bool(found)
 
@@ -192,7 +191,7 @@ def fetch(
         try:
             gone = time.monotonic() - began if before else 0.0
             left = None if timeout is None else max(round(timeout - gone, 1), 0.1)
-            _receive_once(fetch_request, open_session, receiver, cancel, left)
+            _receive_once(fetch_request, open_session, receiver, left)
         except Unreachable as error:
             before.append(receiver)
             failures = 1 if receiver.received else failures + 1
@@ -216,7 +215,6 @@ def _receive_once(
     fetch_request: FetchRequest,
     open_session: Callable[[], Session],
     receiver: Receiver,
-    cancel: Cancel,
     timeout: float | None,
 ) -> None:
     session = open_session()
@@ -234,7 +232,6 @@ def _receive_once(
             limits=LIMITS,
             timeout=timeout,
             silence=FETCH_SILENCE,
-            cancel=cancel,
         )
     finally:
         receiver.stdin.end()

@@ -256,9 +256,7 @@ class Follower:
                 first_call, self._first_call = self._first_call, None
                 if first_call is not None:
                     return first_call(request, on_frame, self._cancel)
-                return call_on_node0(
-                    session, self._record, "run.follow", "follow", request, on_frame=on_frame, cancel=self._cancel
-                )
+                return call_on_node0(session, self._record, "run.follow", "follow", request, on_frame=on_frame)
         except HostError:
             if silence.over and not self._cancel.thrown:
                 advice = Fix(f"is it overloaded, or does its disk hang? Then: `ipexctl attach {self._record.id}`")
@@ -340,6 +338,6 @@ def follow_copy(
     cancel: Cancel,
     lines: LineChoice = ALL_LINES,
 ) -> RunEnded:
-    local, session = open_copy(record, runs)
+    local, session = open_copy(record, runs, cancel)
     follower = Follower(local, lambda _: session, watch, cancel, lines=lines, is_copy=True)
     return follower.follow(to_the_end=False)

@@ -40,7 +40,7 @@ def find_on_hosts(word: str, hosts: Sequence[Host], pool: SessionPool, home: str
     request: FindRequest = {"home": home, "word": "" if word in LAST else word}
 
     def look(_: Host, session: Session) -> RunInHome:
-        return _read(call(session, "run.runs", "find", request, home=home, timeout=PS_ANSWER, cancel=pool.cancel))
+        return _read(call(session, "run.runs", "find", request, home=home, timeout=PS_ANSWER))
 
     outcomes = {outcome.host: outcome for outcome in pool.each(hosts, look)}
     if pool.cancel.thrown:

@@ -42,7 +42,6 @@ def call_on_node0(
     timeout: float | None = None,
     on_event: OnEvent = ignore_reply,
     on_frame: Callable[[Frame], None] | None = None,
-    cancel: Cancel | None = None,
 ) -> Reply:
     return call(
         session,
@@ -55,11 +54,10 @@ def call_on_node0(
         timeout=timeout,
         on_event=on_event,
         on_frame=on_frame,
-        cancel=cancel,
     )
 
 
-def open_copy(record: RunRecord, runs: Path) -> tuple[RunRecord, LocalSession]:
+def open_copy(record: RunRecord, runs: Path, cancel: Cancel) -> tuple[RunRecord, LocalSession]:
     """Record and session for calls about the local copy; `runs` is the registry's directory."""
-    session = LocalSession(Host(name="localhost", address="localhost"))  # it holds nothing open
+    session = LocalSession(Host(name="localhost", address="localhost"), cancel)  # it holds nothing open
     return replace(record, home=str(runs.parent), python=sys.executable), session

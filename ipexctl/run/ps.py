@@ -87,7 +87,7 @@ def query_runs(
 
     def query(group: list[RunRecord]) -> dict[str, KnownRun]:
         with closing(open_session(group[-1])) as session:
-            return query_session(session, group, cancel, timeout)
+            return query_session(session, group, timeout)
 
     found: dict[str, KnownRun] = {}
     for done in fan_out(list(places.values()), query, forks=FORKS, cancel=cancel):
@@ -101,12 +101,10 @@ def query_runs(
     return [found[record.id] for record in records]
 
 
-def query_session(
-    session: Session, records: Sequence[RunRecord], cancel: Cancel, timeout: float = PS_ANSWER
-) -> dict[str, KnownRun]:
+def query_session(session: Session, records: Sequence[RunRecord], timeout: float = PS_ANSWER) -> dict[str, KnownRun]:
     newest = records[-1]
     request: ListRequest = {"home": newest.home, "ids": [record.id for record in records]}
-    reply = call_on_node0(session, newest, "run.runs", "list", request, timeout=timeout, cancel=cancel)
+    reply = call_on_node0(session, newest, "run.runs", "list", request, timeout=timeout)
     runs = reply.record("runs")
     documents = {name: runs.record(name) for name, document in runs.items() if document is not None}
     return {record.id: _known_run(record, documents.get(record.id)) for record in records}

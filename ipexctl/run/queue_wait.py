@@ -19,9 +19,9 @@ INTERVALS: Final = (0.5, 1.0, 1.0, 2.0, 2.0, 5.0)
 """Seconds between two questions. Jobs wait for hours, and a scheduler serves many users."""
 
 
-def poll_status(session: Session, record: RunRecord, cancel: Cancel) -> KnownRun:
+def poll_status(session: Session, record: RunRecord) -> KnownRun:
     """The current state; raises a HostError if the login node has no trace of the run."""
-    known = query_session(session, [record], cancel)[record.id]
+    known = query_session(session, [record])[record.id]
     if known.status is None:
         raise HostError(known.reason, known.fix)
     if known.record != record:
@@ -40,7 +40,7 @@ def wait_for_start(
     latest, count = "", 0
     with closing(open_session()) as session:
         while True:
-            known = poll_status(session, record, cancel)
+            known = poll_status(session, record)
             record = known.record
             on_known(known)
             if known.has_begun or known.state not in ("queued", "starting", "unknown"):

@@ -17,7 +17,6 @@ from ipexctl.node.common.frames import Frame, FrameError, decode_json
 from ipexctl.node.common.json_records import parse_json
 from ipexctl.node.common.records import RunStatus, read_status
 from ipexctl.node.run.runs import RanksRequest
-from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session
@@ -206,7 +205,6 @@ def dump(
     session: Session,
     record: RunRecord,
     ranks: Sequence[int] | None,
-    cancel: Cancel | None = None,
     *,
     timeout: float = STOP_ANSWER,
 ) -> Dump | RunStatus:
@@ -218,9 +216,7 @@ def dump(
         found = receiver.add(decode_json(frame[1])) or found
 
     request: RanksRequest = {"home": record.home, "id": record.id, "ranks": ranks, "wait": DUMP_WAIT}
-    reply = call_on_node0(
-        session, record, "run.runs", "dump", request, timeout=timeout, on_frame=on_frame, cancel=cancel
-    )
+    reply = call_on_node0(session, record, "run.runs", "dump", request, timeout=timeout, on_frame=on_frame)
     status = read_status(reply["status"])
     if found is None and not status.is_over and status.state != "queued":
         raise HostError("it sent no stacks, or not all of them", Fix(f"try again: `ipexctl why {record.id} --stacks`"))
@@ -237,13 +233,11 @@ class MissingProfile:
 ProfileAnswer: TypeAlias = tuple[MissingProfile, ...]
 
 
-def request_profile(
-    session: Session, record: RunRecord, cancel: Cancel | None = None, *, timeout: float | None = None
-) -> ProfileAnswer | RunStatus:
+def request_profile(session: Session, record: RunRecord, *, timeout: float | None = None) -> ProfileAnswer | RunStatus:
     """Return the ranks without a profile, or the status if the run is over or waits. Raises a HostError."""
     wait = timeout or PROFILE_WAIT
     request: RanksRequest = {"home": record.home, "id": record.id, "ranks": None, "wait": wait}
-    reply = call_on_node0(session, record, "run.runs", "profile", request, timeout=wait + DUMP_WAIT, cancel=cancel)
+    reply = call_on_node0(session, record, "run.runs", "profile", request, timeout=wait + DUMP_WAIT)
     if reply.get("ranks") is None:
         return read_status(reply["status"])
     rows = reply.records("ranks")

@@ -29,7 +29,7 @@ def unpack_line(plan: Plan, size: int) -> str:
     return f"(umask 077; head -c {size} | tar -xpof - -C {shlex.quote(plan.rundir)}) || exit 1\n"
 
 
-def begin_starter(session: Session, plan: Plan, contact: StarterContact, cancel: Cancel, files: bytes = b"") -> None:
+def begin_starter(session: Session, plan: Plan, contact: StarterContact, files: bytes = b"") -> None:
     """Begin a host's starter over its session. It ends with the supervisor. `files`: an archive to unpack first."""
     host = session.host.name
     request = HostStarterRequest(
@@ -44,7 +44,7 @@ def begin_starter(session: Session, plan: Plan, contact: StarterContact, cancel:
     )
     script = (unpack_line(plan, len(files)) if files else "") + program_line(plan, "run.host_starter", host)
     command = Command(script, "begin the starter of ranks")
-    call_line(session, command, files, request._asdict(), timeout=JOB_UPLOAD, cancel=cancel)
+    call_line(session, command, files, request._asdict(), timeout=JOB_UPLOAD)
 
 
 class LostStarters:
@@ -78,7 +78,7 @@ class LostStarters:
         assert self._open_host is not None
         try:
             with closing(self._open_host(self._hosts[name], self._cancel)) as session:
-                begin_starter(session, self._plan, contact, self._cancel)
+                begin_starter(session, self._plan, contact)
         except Cancelled:
             pass
         except HostError as error:

@@ -10,7 +10,6 @@ from ipexctl.homes.registry import RunRecord
 from ipexctl.limits import STOP_ANSWER, STOP_WAIT
 from ipexctl.node.common.records import RunStatus, State, read_status
 from ipexctl.node.run.runs import StopRequest
-from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session
 from ipexctl.run.node0 import call_on_node0
@@ -29,7 +28,6 @@ def stop(
     number: int = signal.SIGTERM,
     wait: float = STOP_WAIT,
     timeout: float = STOP_ANSWER,
-    cancel: Cancel | None = None,
     on_signalled: Callable[[], object] = lambda: None,
 ) -> StopResult:
     """Signal the supervisor; wait until the run has ended. `on_signalled` runs in between. Raises a HostError."""
@@ -39,7 +37,5 @@ def stop(
         if event.get("event") == "signalled":
             on_signalled()
 
-    reply = call_on_node0(
-        session, record, "run.runs", "stop", request, timeout=timeout, cancel=cancel, on_event=on_event
-    )
+    reply = call_on_node0(session, record, "run.runs", "stop", request, timeout=timeout, on_event=on_event)
     return StopResult(read_status(reply["status"]), read_status({"state": reply["was"]}).state)

@@ -31,7 +31,6 @@ from ipexctl.node.run.meter.window_file import (
     decode_host_windows,
     decode_rank_windows,
 )
-from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.session import Session
 from ipexctl.run.node0 import call_on_node0
 
@@ -50,7 +49,7 @@ class RunWindows:
     profiles: Mapping[int, RankProfile] = field(default_factory=dict, hash=False)
 
 
-def fetch_windows(session: Session, record: RunRecord, cancel: Cancel, *, timeout: float = WHY_ANSWER) -> RunWindows:
+def fetch_windows(session: Session, record: RunRecord, *, timeout: float = WHY_ANSWER) -> RunWindows:
     """Ask node0, also for a live run."""
     files: list[WindowsFile] = []
     received = 0
@@ -64,9 +63,7 @@ def fetch_windows(session: Session, record: RunRecord, cancel: Cancel, *, timeou
         files.append(check_windows(record.plan.world_size, payload))
 
     request: RunReference = {"home": record.home, "id": record.id}
-    call_on_node0(
-        session, record, "run.meter.window_file", "read", request, timeout=timeout, on_frame=on_frame, cancel=cancel
-    )
+    call_on_node0(session, record, "run.meter.window_file", "read", request, timeout=timeout, on_frame=on_frame)
     return run_windows(files)
 
 

@@ -323,15 +323,16 @@ class ControlMachine:
     home: str
 
     @classmethod
-    def find(cls) -> ControlMachine:
-        return cls(LocalSession(Host("localhost", "localhost")), sys.executable, str(cache_directory()))
+    def find(cls, cancel: Cancel) -> ControlMachine:
+        return cls(LocalSession(Host("localhost", "localhost"), cancel), sys.executable, str(cache_directory()))
 
     @property
     def location(self) -> StoreLocation:
         return StoreLocation(self.session.host, self.python, f"{self.home}/wheels")
 
-    def store(self, cancel: Cancel) -> StoreClient:
-        return StoreClient(self.location, self.session, cancel)
+    @property
+    def store(self) -> StoreClient:
+        return StoreClient(self.location, self.session)
 
 
 class InstallContext:
@@ -345,7 +346,7 @@ class InstallContext:
         self.extended: EnvRecord | None = None
         self.origins: Mapping[str, str] = {}
         """Of the environment whose packages were added to `request`, as in EnvRecord."""
-        self.control = ControlMachine.find()
+        self.control = ControlMachine.find(pool.cancel)
         self.changes: tuple[PackageChange, ...] = ()
         self.notes: list[str] = [*request.notes]
         self.silent_indexes: list[str] = []

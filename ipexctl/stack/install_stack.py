@@ -72,9 +72,7 @@ def find_intact(context: InstallContext) -> dict[str, IntactEnv] | None:
 
     def check(host: Host, session: Session) -> IntactEnv | None:
         with context.timed(host.name, "checked the environment"):
-            output = capture(
-                session, command, timeout=request.timeout or ENV_UNCHANGED_CHECK, cancel=context.pool.cancel
-            )
+            output = capture(session, command, timeout=request.timeout or ENV_UNCHANGED_CHECK)
         return parse_intact(output.stdout.decode("utf-8", "replace"), host, request.name)
 
     found = {done.host.name: done.result for done in context.pool.each(context.hosts, check) if done.result}
@@ -348,7 +346,7 @@ def _read_lock(context: InstallContext, host: Host, record: EnvRecord) -> Lock |
     path = f"{context.home}/envs/{record.name}/lock.json"
     try:
         session = context.pool.session(host)
-        output = capture(session, Command.argv("cat", path), timeout=60, cancel=context.pool.cancel)
+        output = capture(session, Command.argv("cat", path), timeout=60)
         lock = Lock.from_json(parse_json(output.stdout))
     except (HostError, ValueError, KeyError, TypeError):
         return None

@@ -24,7 +24,7 @@ from ipexctl.limits import STEP_SILENCE
 from ipexctl.node.files.call_replies import PutReply, TreesReply
 from ipexctl.node.files.file_stream import END
 from ipexctl.node.files.manifest import ManifestEntry
-from ipexctl.remote.cancel import Cancel, Deadline
+from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, HostResult, Report
@@ -96,7 +96,6 @@ class TreeCalls(NamedTuple):
     dry_run: bool
     timeout: float | None
     """Limits each answer of a host."""
-    cancel: Cancel
 
 
 class TreeCallOptions(NamedTuple):
@@ -127,7 +126,7 @@ class TreeCall:
         self._stdin = ChunkStream(chain.from_iterable(iter(self._requests.get, None)))
         is_limited = calls.timeout is not None
         seconds = calls.timeout if is_limited else STEP_SILENCE
-        self._deadline = Deadline(seconds, calls.cancel, is_of_silence=not is_limited)
+        self._deadline = Deadline(seconds, session.cancel, is_of_silence=not is_limited)
         self._waiting = ExitStack()
         """Pauses the deadline while the host waits for a request."""
         self._is_asked = False

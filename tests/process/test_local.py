@@ -83,18 +83,18 @@ def test_timeout_kills_all_processes_of_the_command(session: LocalSession) -> No
 
 
 def test_cancel_kills_all_processes_of_the_command(session: LocalSession) -> None:
-    cancel = Cancel()
-    threading.Timer(0.2, cancel.throw).start()
+    session.cancel = Cancel()
+    threading.Timer(0.2, session.cancel.throw).start()
     with pytest.raises(Cancelled):
-        capture(session, Command.argv("sleep", f"{SLEEP_SECONDS}9"), cancel=cancel)
+        capture(session, Command.argv("sleep", f"{SLEEP_SECONDS}9"))
     assert not is_still_running(f"sleep {SLEEP_SECONDS}9")
 
 
 def test_command_is_not_started_after_cancel(session: LocalSession, tmp_path: Path) -> None:
-    cancel = Cancel()
-    cancel.throw()
+    session.cancel = Cancel()
+    session.cancel.throw()
     with pytest.raises(Cancelled):
-        capture(session, Command.argv("touch", str(tmp_path / "trace")), cancel=cancel)
+        capture(session, Command.argv("touch", str(tmp_path / "trace")))
     time.sleep(0.1)
     assert not (tmp_path / "trace").exists()
 

@@ -147,7 +147,7 @@ def test_the_step_takes_nothing_from_other_steps() -> None:
 
 @pytest.mark.parametrize("trap", ["", "trap '' TERM; "], ids=["obeys TERM", "ignores TERM"])
 def test_cancellation_ends_all_processes_of_a_command(session: SrunSession, trap: str) -> None:
-    cancel = Cancel()
+    session.cancel = cancel = Cancel()
     command = Command.shell(f"{trap}sleep {SLEEP_SECONDS} & sleep {SLEEP_SECONDS}; wait")
 
     def stop() -> None:
@@ -156,7 +156,8 @@ def test_cancellation_ends_all_processes_of_a_command(session: SrunSession, trap
 
     threading.Thread(target=stop).start()
     with pytest.raises(Cancelled) as stopped:
-        capture(session, command, cancel=cancel)
+        capture(session, command)
+    session.cancel = None
     assert (sleepers(), stopped.value.left_running) == ([], False)
     assert capture(session, Command.argv("echo", "on")).stdout == b"on\n", "the step goes on"
 

@@ -191,7 +191,7 @@ def test_a_call_ends_if_its_answer_cannot_be_read(place: Place, monkeypatch: pyt
     project = read_project(place.root, home=str(place.home))
     monkeypatch.setattr(Reply, "decode", _cannot_be_read)
     with SessionPool(LocalConnector([]), Cancel(), forks=1) as pool:  # type: ignore[arg-type]
-        request = TreeCallOptions(TreeCalls(str(place.home), False, None, pool.cancel), project)
+        request = TreeCallOptions(TreeCalls(str(place.home), False, None), project)
         with pytest.raises(MalformedReply):
             TreeCall(pool.session(LOCAL_HOST), request.calls, request.fields)
         end = time.monotonic() + 20
@@ -208,7 +208,7 @@ def test_the_time_limit_counts_only_while_a_host_has_something_to_do(place: Plac
     put(place.root, "a", "1")
     project = read_project(place.root, home=str(place.home))
     with SessionPool(LocalConnector([]), Cancel(), forks=1) as pool:  # type: ignore[arg-type]
-        calls = TreeCalls(str(place.home), False, 2.0, pool.cancel)
+        calls = TreeCalls(str(place.home), False, 2.0)
         request = TreeCallOptions(calls, project)
 
         def late() -> TreeRequest:
@@ -227,7 +227,7 @@ def test_the_time_limit_counts_only_while_a_host_has_something_to_do(place: Plac
 def test_a_host_that_is_silent_or_answers_unasked_ends_the_call(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     project = read_project(place.root, home=str(place.home))
     with SessionPool(LocalConnector([]), Cancel(), forks=1) as pool:  # type: ignore[arg-type]
-        calls = TreeCalls(str(place.home), True, 1.0, pool.cancel)
+        calls = TreeCalls(str(place.home), True, 1.0)
         session, request = pool.session(LOCAL_HOST), TreeCallOptions(calls, project)
         called = TreeCall(session, calls, request.fields)
         with pytest.raises(MalformedReply, match="out of order"):

@@ -127,7 +127,7 @@ def connect_and_run(port: int, key: Path, cancel: Cancel, *, connect_timeout: fl
     with Connector(ConnectOptions(connect_timeout=connect_timeout, host_keys="off")) as connector:
         session = connector.open(host, cancel)
         try:
-            return capture(session, Command.argv("true"), timeout=timeout, cancel=cancel).stdout
+            return capture(session, Command.argv("true"), timeout=timeout).stdout
         finally:
             session.close()
 

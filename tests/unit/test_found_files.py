@@ -29,6 +29,7 @@ from ipexctl.found_files import (
 from ipexctl.homes.registry import RunRegistry
 from ipexctl.node.common.walk import PathPart, callers
 from ipexctl.projects.root import own_directories
+from ipexctl.remote.cancel import Cancel
 from ipexctl.stack.install_context import ControlMachine
 from message_data import missing
 
@@ -220,7 +221,7 @@ def test_a_directory_of_another_account_is_refused_and_not_changed(
     ("use", "variables"),
     [
         (lambda: RunRegistry().directory, {"XDG_STATE_HOME"}),
-        (ControlMachine.find, {"XDG_CACHE_HOME"}),
+        (lambda: ControlMachine.find(Cancel()), {"XDG_CACHE_HOME"}),
         (own_directories, set(KINDS)),
     ],
 )

@@ -179,7 +179,7 @@ class Submission:
             stdin = None if data is None else io.BytesIO(data)
             command = Command(script, label)
             session = self.pool.session(self.login)
-            return capture(session, command, stdin=stdin, timeout=timeout, cancel=self.pool.cancel)
+            return capture(session, command, stdin=stdin, timeout=timeout)
         except HostError as error:
             raise StartError(StartFailure.of_host(self.login.name, error)) from error
 

@@ -105,7 +105,7 @@ def submit_command(
 def _report(record: RunRecord, pool: SessionPool, output: Output) -> None:
     state, reason, fix, job = "unknown", "", "", ""
     try:
-        known = poll_status(pool.session(record.node0), record, pool.cancel)
+        known = poll_status(pool.session(record.node0), record)
         record, state, job = known.record, known.state, known.record.plan.job
         if known.status is not None and not known.has_begun:
             explained = explain(record, known.status)

@@ -22,7 +22,7 @@ from typing import Any, Final
 from ipexctl.homes.prune_runs import RetentionLimits, background_prune
 from ipexctl.homes.registry import RunRecord
 from ipexctl.hosts.host import Host
-from ipexctl.limits import CANCEL_CLEANUP, JOB_UPLOAD, RUN_START, START_CONFIRMED
+from ipexctl.limits import CANCEL_CLEANUP, JOB_UPLOAD, RUN_START, START_CONFIRMED, STEP_SILENCE
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.frames import Frame
 from ipexctl.node.common.job import ConnectivityRecord, Listen, StarterContact, StoreJob, jobs_of
@@ -30,7 +30,7 @@ from ipexctl.node.common.liveness import RESERVED_FILE
 from ipexctl.node.common.plan import Plan, plan_text, program_line, to_json
 from ipexctl.node.common.queue_files import DIRECTORY
 from ipexctl.node.run.follow import FollowRequest
-from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.cancel import Cancel, Deadline
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import Outcome, fan_out, run_in_background
@@ -90,7 +90,7 @@ class Launch:
         return list(self._pool.each(self._others, lambda _, session: self._unpack(session, command, files)))
 
     def _unpack(self, session: Session, command: Command, files: bytes) -> None:
-        result = capture(session, command, stdin=io.BytesIO(files), timeout=JOB_UPLOAD, cancel=self._pool.cancel)
+        result = capture(session, command, stdin=io.BytesIO(files), timeout=JOB_UPLOAD)
         if not result.ended.ok:
             lines = result.stderr.decode(errors="replace").strip().splitlines()
             if lines and (refused := home_refusal(lines[-1], self._plan.home)) is not None:
@@ -119,7 +119,7 @@ class Launch:
                 job = reserved if own is None else [File("job.json", json.dumps(own._asdict()).encode())]
                 files = packed([document, *job])
             if plan.has_starters:
-                begin_starter(session, plan, contact, self._pool.cancel, files)
+                begin_starter(session, plan, contact, files)
             else:
                 self._unpack(session, Command(unpack_line(plan, len(files)), f"write to {plan.rundir}"), files)
 
@@ -182,7 +182,7 @@ class Launch:
             stdin=self._stdin,
             on_event=self._on_event,
             on_frame=lambda frame: self._on_frame(frame),
-            cancel=self._cancel,
+            deadline=Deadline(STEP_SILENCE, self._cancel, is_of_silence=True),
         )
 
     def _on_event(self, event: Mapping[str, Any]) -> None:
@@ -222,6 +222,7 @@ class Launch:
         find_status = Command(f"test -e {shlex.quote(rundir)}/status.json", "look for the record")
         try:
             session = self._pool.session(node0)
+            session.cancel = None  # this call may be cancelled by now
             while not capture(session, find_status, timeout=10).ended.ok:
                 if time.monotonic() > until:  # the supervisor did not receive the command to start
                     return True
@@ -279,7 +280,7 @@ def clean_up(hosts: Sequence[Host], script: str, pool: SessionPool) -> frozenset
     """Run a line of sh on every host that answers, even after a cancel; return the other hosts."""
 
     def run(host: Host) -> None:
-        capture(pool.session(host), Command(script, "clean up"), timeout=CANCEL_CLEANUP)
+        capture(pool.session(host), Command(script, "clean up"), deadline=Deadline(CANCEL_CLEANUP))
 
     outcomes = fan_out(hosts, run, forks=max(1, len(hosts)), cancel=Cancel())
     return frozenset(done.host.name for done in outcomes if done.error is not None)

@@ -22,7 +22,6 @@ from ipexctl.limits import CONNECTIVITY_CHECK, CONNECTIVITY_VALID, FIRST_ANSWER
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.job import CONNECTIVITY_FILE, ConnectivityRecord
 from ipexctl.node.common.json_records import parse_object
-from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.home_script import walk_to
@@ -53,11 +52,11 @@ class NodeResult(NamedTuple):
     text: str = ""
 
 
-def read_earlier_check(session: Session, home: str, cancel: Cancel) -> EarlierCheck:
+def read_earlier_check(session: Session, home: str) -> EarlierCheck:
     """One round trip; `home` may begin with `~/`."""
     directory = shlex.quote(home.removeprefix("~/"))  # sessions start in the home directory
     script = walk_to(f"{home}/runs") + f"cat -- /proc/uptime {directory}/runs/{CONNECTIVITY_FILE} 2>/dev/null\nexit 0"
-    result = capture(session, Command(script, "read node0's last check"), timeout=30, cancel=cancel)
+    result = capture(session, Command(script, "read node0's last check"), timeout=30)
     return parse_earlier_check(result.stdout.decode(errors="replace"))
 
 

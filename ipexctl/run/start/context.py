@@ -59,7 +59,7 @@ def gather(
     paths = run_in_background(lambda: check_paths(spec, pool), "paths")
     of_hub = run_in_background(lambda: ask_hosts(spec, pool), "hub")
     earlier_check = run_in_background(
-        lambda: read_earlier_check(pool.session(node0), spec.asked.home, pool.cancel) if others else EarlierCheck(),
+        lambda: read_earlier_check(pool.session(node0), spec.asked.home) if others else EarlierCheck(),
         "earlier check",
     )
     probed = probe()
@@ -279,9 +279,9 @@ def ask_hosts(spec: RunSpec, pool: SessionPool) -> Hub:
 
     def query_hub(host: Host, session: Session) -> FoundHub:
         del host
-        return call(
-            session, "hub.hub_check", "query", request, label="ask the hub", timeout=PATHS_CHECK, cancel=pool.cancel
-        ).decode(FoundHub)
+        return call(session, "hub.hub_check", "query", request, label="ask the hub", timeout=PATHS_CHECK).decode(
+            FoundHub
+        )
 
     found = {done.host.name: done.result for done in pool.each(spec.hosts, query_hub) if done.result is not None}
     return Hub(

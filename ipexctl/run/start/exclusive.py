@@ -30,7 +30,6 @@ from ipexctl.limits import PASS_AFTER, RUNS_CHECK
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.frames import StreamName
 from ipexctl.node.common.plan import OtherRun
-from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import Outcome, run_in_background
@@ -189,7 +188,7 @@ class HostLocks:
         return now - since >= PASS_AFTER and self._queue.holds(self._snapshots)
 
     def _lock(self, host: Host, *, passes: bool = False) -> bool:
-        process = HeldProcess(self._pool.session(host), lock_command(self._run, passes=passes), self._pool.cancel)
+        process = HeldProcess(self._pool.session(host), lock_command(self._run, passes=passes))
         process.send(self._call)
         self._processes.append(process)
         self._passes |= passes
@@ -217,11 +216,11 @@ def inspect_hosts(
     hosts: Sequence[Host], pool: SessionPool, *, with_programs: bool = False, timeout: float | None = None
 ) -> Iterator[Outcome[Host, HostSnapshot]]:
     command = live_runs_command(with_programs=with_programs)
-    return pool.each(hosts, lambda _, session: _inspect_host(session, command, timeout or RUNS_CHECK, pool.cancel))
+    return pool.each(hosts, lambda _, session: _inspect_host(session, command, timeout or RUNS_CHECK))
 
 
-def _inspect_host(session: Session, command: Command, timeout: float, cancel: Cancel) -> HostSnapshot:
-    done = capture(session, command, timeout=timeout, cancel=cancel)
+def _inspect_host(session: Session, command: Command, timeout: float) -> HostSnapshot:
+    done = capture(session, command, timeout=timeout)
     snapshot = read_host_snapshot(done.stdout.decode(errors="replace"))
     if snapshot is None:
         raise HostError(
@@ -281,7 +280,7 @@ _END_SECONDS: Final = 3.0
 class HeldProcess:
     """A program on a host that holds something until its stdin ends."""
 
-    def __init__(self, session: Session, command: Command, cancel: Cancel) -> None:
+    def __init__(self, session: Session, command: Command) -> None:
         self._stdin, self._output, self._news = StdinQueue(), OutputCollector(), threading.Event()
 
         def sink(stream: StreamName, data: bytes) -> None:
@@ -290,7 +289,7 @@ class HeldProcess:
 
         def hold() -> CommandEnd:
             try:
-                return session.run(command, sink, stdin=self._stdin, cancel=cancel)
+                return session.run(command, sink, stdin=self._stdin)
             finally:
                 self.is_over = True
                 self._news.set()
@@ -354,7 +353,7 @@ class HostQueue:
         machines = {snapshots[host.name].machine: host for host in self._hosts}
         try:
             for _, host in sorted(machines.items()):
-                process = HeldProcess(self._pool.session(host), wait_command(self._run, seconds), self._pool.cancel)
+                process = HeldProcess(self._pool.session(host), wait_command(self._run, seconds))
                 self._processes.append(process)
                 if not process.wait_for(b"entered\n", RUNS_CHECK):
                     break

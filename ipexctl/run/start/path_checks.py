@@ -160,7 +160,7 @@ def check_paths(
 
     def check(host: Host, session: Session) -> FoundPaths:
         del host
-        result = capture(session, Command(script, "check paths"), timeout=PATHS_CHECK, cancel=pool.cancel)
+        result = capture(session, Command(script, "check paths"), timeout=PATHS_CHECK)
         if not result.ended.ok:
             raise HostError(f"could not check paths: {result.ended}")
         return parse_paths(result.stdout.decode(errors="replace"))

@@ -134,7 +134,6 @@ def refuse_lost_checkpoint(
         del host
         reply = call(
             session, "files.checkpoint", "find", request, label="look for checkpoints", timeout=PATHS_CHECK,
-            cancel=pool.cancel,
         )  # fmt: skip
         try:
             return read_host_copies(reply.record("report"), posixpath.basename(path))

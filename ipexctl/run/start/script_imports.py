@@ -416,7 +416,7 @@ def check_script(hosts: Sequence[Host], python: str, script: ScriptFile, pool: S
 
     def check(host: Host, session: Session) -> tuple[tuple[str, ...], Reply | None]:
         source = script.source if host is hosts[0] else b""
-        reply = call_line(session, command, source, None, timeout=IMPORTS_CHECK, cancel=pool.cancel)
+        reply = call_line(session, command, source, None, timeout=IMPORTS_CHECK)
         return reply.texts("missing"), reply.record("fault") if reply["fault"] is not None else None
 
     outcomes = {done.host.name: done for done in pool.each(hosts, check)}

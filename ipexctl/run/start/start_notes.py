@@ -317,7 +317,7 @@ def check_resumed(
 
     def find(host: Host, session: Session) -> HostCheckpoints | None:
         del host
-        result = capture(session, Command(search, "find checkpoints"), timeout=PATHS_CHECK, cancel=pool.cancel)
+        result = capture(session, Command(search, "find checkpoints"), timeout=PATHS_CHECK)
         return parse_checkpoints(result.stdout.decode(errors="replace")) if result.ended.ok else None
 
     found = {done.host.name: done.result for done in pool.each(nodes, find)}

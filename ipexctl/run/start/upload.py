@@ -72,7 +72,7 @@ class ProjectUpload:
                 reading.result(),
                 spec.hosts,
                 self._pool,
-                TreeCalls(spec.asked.home, lease is None, spec.timeout, self._pool.cancel),
+                TreeCalls(spec.asked.home, lease is None, spec.timeout),
                 iface=spec.asked.iface,
                 lease=lease,
                 ended=(*abandoned_runs(runs_directory()), *spec.asked.resumed),

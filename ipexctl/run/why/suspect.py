@@ -11,7 +11,6 @@ from ipexctl.node.common.records import RunStatus, as_dict
 from ipexctl.node.run.meter.rates import waiting_of
 from ipexctl.node.run.run_replies import SuspectSnapshot
 from ipexctl.node.run.slow_rank import SuspectRequest
-from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session import Session
@@ -42,7 +41,6 @@ def inspect_suspect(
     status: RunStatus,
     suspect: SlowFinding,
     open_session: Callable[[Host], Session],
-    cancel: Cancel,
 ) -> SuspectSnapshot:
     """Look at the suspect's host for a second. Raises a HostError if that is impossible."""
     host = next((host for host in record.nodes if host.name == suspect.host), None)
@@ -59,6 +57,5 @@ def inspect_suspect(
         home=record.home,
         label="look at the slow rank",
         timeout=SUSPECT_ANSWER,
-        cancel=cancel,
     )
     return reply.decode(SuspectSnapshot)

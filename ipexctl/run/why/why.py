@@ -106,14 +106,14 @@ def why(
     try:
         session = open_session(record.node0)
         if queue is not None:
-            known = poll_status(session, record, cancel)
+            known = poll_status(session, record)
             record = known.record
             if known.status is not None and not known.has_begun:
                 return WhyResult(record, queue.diagnosis_of(record, known.status))
-        snapshot = _read_snapshot(session, record, timeout, cancel, losses=has_losses)
+        snapshot = _read_snapshot(session, record, timeout, losses=has_losses)
         if snapshot.status.state == "running":
-            snapshot = _with_fresh_dump(snapshot, session, record, timeout, cancel)
-        windows = _read_windows(session, record, timeout, cancel)
+            snapshot = _with_fresh_dump(snapshot, session, record, timeout)
+        windows = _read_windows(session, record, timeout)
     except Cancelled:
         raise
     except HostError as error:
@@ -123,12 +123,12 @@ def why(
         had_notice = any(event.get("event") == "job-limit" for event in snapshot.events)
         diagnosis = queue.with_end_of_job(diagnosis, snapshot.status, had_notice=had_notice)
     answer = WhyResult(record, diagnosis, snapshot=snapshot)
-    return _with_call_options(_with_suspect(_with_windows(answer, windows), open_session, cancel))
+    return _with_call_options(_with_suspect(_with_windows(answer, windows), open_session))
 
 
-def _read_windows(session: Session, record: RunRecord, timeout: float, cancel: Cancel) -> RunWindows | None:
+def _read_windows(session: Session, record: RunRecord, timeout: float) -> RunWindows | None:
     try:
-        return fetch_windows(session, record, cancel, timeout=timeout)
+        return fetch_windows(session, record, timeout=timeout)
     except Cancelled:
         raise
     except HostError:
@@ -141,14 +141,14 @@ def _with_windows(answer: WhyResult, windows: RunWindows | None) -> WhyResult:
     return replace(answer, windows=windows, slow=judge_windows(windows, answer.snapshot))
 
 
-def _with_suspect(answer: WhyResult, open_session: Callable[[Host], Session], cancel: Cancel) -> WhyResult:
+def _with_suspect(answer: WhyResult, open_session: Callable[[Host], Session]) -> WhyResult:
     """Inspect the host of the worst rank that is slow now, if that can tell more and the run is alive."""
     snapshot, windows = answer.snapshot, answer.windows
     suspect = suspect_of(answer.slow)
     if snapshot is None or windows is None or suspect is None or snapshot.status.state != "running":
         return answer
     try:
-        seen = inspect_suspect(answer.record, snapshot.status, suspect, open_session, cancel)
+        seen = inspect_suspect(answer.record, snapshot.status, suspect, open_session)
     except Cancelled:
         raise
     except HostError as error:
@@ -156,20 +156,18 @@ def _with_suspect(answer: WhyResult, open_session: Callable[[Host], Session], ca
     return replace(answer, slow=judge_windows(windows, snapshot, {suspect.rank: seen}))
 
 
-def _with_fresh_dump(
-    snapshot: RunSnapshot, session: Session, record: RunRecord, timeout: float, cancel: Cancel
-) -> RunSnapshot:
+def _with_fresh_dump(snapshot: RunSnapshot, session: Session, record: RunRecord, timeout: float) -> RunSnapshot:
     """Take a stack dump, if the newest one is old."""
     if snapshot.dump is not None and 0 <= (snapshot.now or 0.0) - snapshot.dump.at < DUMP_FRESH:
         return snapshot
     try:
-        taken = dump(session, record, None, cancel, timeout=timeout)
+        taken = dump(session, record, None, timeout=timeout)
     except Cancelled:
         raise
     except HostError as error:
         return replace(snapshot, dump_error=error.reason)
     if isinstance(taken, RunStatus):
-        return replace(_read_snapshot(session, record, timeout, cancel), losses=snapshot.losses, series=snapshot.series)
+        return replace(_read_snapshot(session, record, timeout), losses=snapshot.losses, series=snapshot.series)
     return replace(snapshot, dump=taken)
 
 
@@ -199,7 +197,7 @@ def _with_call_options(answer: WhyResult) -> WhyResult:
 
 
 def _read_snapshot(
-    session: Session, record: RunRecord, timeout: float, cancel: Cancel, *, copy: bool = False, losses: bool = False
+    session: Session, record: RunRecord, timeout: float, *, copy: bool = False, losses: bool = False
 ) -> RunSnapshot:
     output: list[Chunk] = []
     received = 0
@@ -218,9 +216,7 @@ def _read_snapshot(
             output.append(decode_chunk(kind, payload))
 
     request: SnapshotRequest = {"home": record.home, "id": record.id, "copy": copy, "losses": losses}
-    reply = call_on_node0(
-        session, record, "run.run_snapshot", "read", request, timeout=timeout, on_frame=on_frame, cancel=cancel
-    )
+    reply = call_on_node0(session, record, "run.run_snapshot", "read", request, timeout=timeout, on_frame=on_frame)
     node0 = record.node0.name
     if record.transport.waits and record.hosts:
         node0 = record.hosts[0]  # the record's is the login node
@@ -269,8 +265,8 @@ def _copied_snapshot(
     """None without a local copy. Raises a HostError if it can't be read."""
     if not (runs / record.id / "status.json").exists():
         return None
-    local, session = open_copy(record, runs)
-    return _read_snapshot(session, local, timeout, cancel, copy=True, losses=losses)
+    local, session = open_copy(record, runs, cancel)
+    return _read_snapshot(session, local, timeout, copy=True, losses=losses)
 
 
 def _from_copy(record: RunRecord, runs: Path, error: HostError, cancel: Cancel, *, losses: bool) -> WhyResult:

@@ -219,7 +219,7 @@ class EnvInstaller:
         return self.context.python(host, self.spec.interpreters.get(host.name))
 
     def _client(self, host: Host, session: Session) -> EnvClient:
-        return EnvClient(session, self._python(host), self.context.home, self.context.pool.cancel)
+        return EnvClient(session, self._python(host), self.context.home)
 
     def _build(self, host: Host, session: Session, *, drop: bool = False) -> bool:
         def on_event(event: Reply) -> None:
@@ -281,9 +281,7 @@ def find_unpacked(
     leaders = [host for host in dict.fromkeys(leader_of.values()) if facts[host.name].software.envs]
 
     def query(host: Host, session: Session) -> frozenset[str]:
-        client = EnvClient(
-            session, context.python(host, interpreters.get(host.name)), context.home, context.pool.cancel
-        )
+        client = EnvClient(session, context.python(host, interpreters.get(host.name)), context.home)
         with context.timed(host.name, "compared its environments"):
             return client.unpacked(lock.python, wheels, cached=not context.request.dry_run)
 
@@ -300,7 +298,7 @@ def find_obstacle(context: InstallContext, host: Host, lock: Lock, interpreter: 
     location = StoreLocation(host, context.python(host, interpreter), f"{context.home}/wheels")
     files = [wheel.stored_file for wheel in lock.wheels]
     try:
-        lacking = StoreClient(location, context.pool.session(host), context.pool.cancel, 60).missing(files)
+        lacking = StoreClient(location, context.pool.session(host), 60).missing(files)
     except HostError:
         return found
     return home_problem(facts, lock, held=lock.size - sum(file.size or 0 for file in lacking))
@@ -310,6 +308,6 @@ def check_by_digest(
     context: InstallContext, name: str, digest: str, interpreter: str | None, session: Session
 ) -> CheckResult:
     host = session.host
-    client = EnvClient(session, context.python(host, interpreter), context.home, context.pool.cancel)
+    client = EnvClient(session, context.python(host, interpreter), context.home)
     with context.timed(host.name, "checked the environment"):
         return client.check(name, digest=digest, cached=not context.request.dry_run)

@@ -49,7 +49,6 @@ from ipexctl.node.env.verify import VerifyRequest
 from ipexctl.node.env.verify_steps import IMPORT
 from ipexctl.node.run.decisions.verdict import signal_name
 from ipexctl.remote.caller import identify_caller, removal_request
-from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply, Reply
@@ -100,7 +99,6 @@ class EnvClient:
     session: Session
     python: str
     home: str
-    cancel: Cancel | None = None
 
     def build(
         self,
@@ -137,7 +135,6 @@ class EnvClient:
             cached=True,
             on_event=on_event,
             timeout=timeout,
-            cancel=self.cancel,
         )
         return reply.text("state") == "built"
 
@@ -158,7 +155,6 @@ class EnvClient:
             packages=packages,
             keep=f"{path}/verified/{machine}.json",
             timeout=timeout,
-            cancel=self.cancel,
         )
 
     def unpacked(self, python: str, wheels: Sequence[LockedWheel], *, cached: bool) -> frozenset[str]:
@@ -214,7 +210,6 @@ class EnvClient:
             home=self.home,
             cached=cached,
             timeout=timeout,
-            cancel=self.cancel,
         )
 
 
@@ -227,7 +222,6 @@ def verify(
     setup: str | None = None,
     keep: str | None = None,
     timeout: float | None = None,
-    cancel: Cancel | None = None,
 ) -> VerifyResult:
     """Verify an interpreter's environment: imports, a training step in bf16, an all-reduce of two ranks. With a record,
     everything that it lists must exist. `keep`: result file."""
@@ -243,7 +237,7 @@ def verify(
         "keep": keep,
         "timeout": ENV_STEP,
     }
-    reply = call(session, "env.verify", "verify", request, python=python, timeout=timeout, cancel=cancel)
+    reply = call(session, "env.verify", "verify", request, python=python, timeout=timeout)
     return reply.decode(VerifyResult)
 
 

@@ -56,8 +56,8 @@ class _Target:
     def store(self) -> str:
         return self.facts.store_of(self.host.name)
 
-    def client(self, session: Session, pool: SessionPool) -> EnvClient:
-        return EnvClient(session, self.python, self.home, pool.cancel)
+    def client(self, session: Session) -> EnvClient:
+        return EnvClient(session, self.python, self.home)
 
     def result(self, status: HostStatus, reason: str = "", fix: str = "", **found: Any) -> EnvsResult:
         return EnvsResult(self.host, status, reason, fix, home=self.home, **found)
@@ -65,7 +65,7 @@ class _Target:
 
 def list_envs(hosts: Sequence[Host], pool: SessionPool, *, home: str, timeout: float | None = None) -> EnvsReport:
     def list_one(target: _Target, session: Session) -> EnvsResult:
-        return target.result("ok", listing=target.client(session, pool).listing())
+        return target.result("ok", listing=target.client(session).listing())
 
     return _on_hosts(hosts, pool, list_one, home=home, timeout=timeout, verb="list")
 
@@ -84,7 +84,7 @@ def remove_envs(
     def remove_one(target: _Target, session: Session) -> EnvsResult:
         known = {name for env in target.facts.software.envs for name in (env.name, *env.names)}
         present = [name for name in names if name in known]
-        outcome = target.client(session, pool).remove(present, target.used, force=force)
+        outcome = target.client(session).remove(present, target.used, force=force)
         missing = [name for name in names if name not in known]
         reason = f"does not exist: {', '.join(missing)}" if missing else ""
         return target.result("changed" if outcome.removed else "ok", reason, removed=outcome.removed)
@@ -116,7 +116,7 @@ def prune_envs(
 ) -> EnvsReport:
 
     def prune_one(target: _Target, session: Session) -> EnvsResult:
-        outcome = target.client(session, pool).prune(target.used, force=force)
+        outcome = target.client(session).prune(target.used, force=force)
         reason = f"wheels and leftovers removed, {readable(outcome.bytes)}" if outcome.bytes else ""
         status: HostStatus = "changed" if outcome.removed or outcome.bytes else "ok"
         return target.result(status, reason, removed=outcome.removed, foreign=outcome.foreign)
@@ -142,10 +142,10 @@ def verify_envs(
 
     def verify_one(target: _Target, session: Session) -> EnvsResult:
         if python is not None:
-            result = verify(session, python, setup=setup, timeout=timeout, cancel=pool.cancel)
+            result = verify(session, python, setup=setup, timeout=timeout)
             problem = explain(result, env=python)
         else:
-            client = target.client(session, pool)
+            client = target.client(session)
             found = client.check(name, timeout=timeout)
             if not found.exists:
                 raise HostError(f"environment {name!r} does not exist", Fix("list the environments: `ipexctl envs`"))
@@ -213,7 +213,7 @@ def _ask_others(
     others = [host for host, leader in leader_of.items() if leader != host and removed(targets[host.name])]
 
     def used(host: Host, session: Session) -> list[str]:
-        client = targets[host.name].client(session, pool)
+        client = targets[host.name].client(session)
         envs = removed(targets[host.name])
         return [env.name for env in envs if client.is_used(env.name, env.names, or_named=False)]
 

@@ -37,6 +37,7 @@ from ipexctl.remote.outcome import BytesMoved, Cancelled, HostError, HostFinishe
 from ipexctl.remote.session import Session
 from ipexctl.stack.env.environment import EnvSpec
 from ipexctl.stack.install_context import (
+    ControlMachine,
     InstallContext,
     InstallReport,
     InstallRequest,
@@ -86,7 +87,7 @@ class Staging:
         self._spec = spec
         self._session = session
         self._location = location
-        self._store = StoreClient(location, session, context.pool.cancel, context.request.timeout)
+        self._store = StoreClient(location, session, context.request.timeout)
         self._reasons: dict[str, str] = {}
         self._missing: dict[str, StoredFile] = {}
         """Wheels that the host's store lacks, by hash, with the bytes it has of each."""
@@ -113,7 +114,7 @@ class Staging:
     def _download_on_host(self, wheels: Sequence[Wheel]) -> None:
         context, index_answer = self._context, self._spec.index_answer
         if index_answer is None:
-            settings = pip_settings(self._session, self._location.python, cancel=context.pool.cancel)
+            settings = pip_settings(self._session, self._location.python)
             index_answer = unqueried(context.request.sources, settings)
         self._reasons = download_wheels(context, self._store, wheels, index_answer, name=self._location.host.name)
 
@@ -183,7 +184,7 @@ class Staging:
     def _download_here(
         self, wheels: Sequence[Wheel], index_answer: IndexAnswer, arriving: ArrivingFiles, cancel: Cancel
     ) -> None:
-        here = self._context.control.store(cancel)
+        here = ControlMachine.find(cancel).store
         # An earlier call that failed may have left some wheels.
         files = [wheel.stored_file for wheel in wheels]
         missing = here.missing(files, verify=True)
@@ -332,7 +333,7 @@ def _download(context: InstallContext, locked: LockedStack, wheels: Sequence[Whe
     control, parts = context.control, directory / _PARTS
     store = parts / "wheels"  # a store closes its parent directory to others
     location = StoreLocation(control.session.host, control.python, str(store))
-    client = StoreClient(location, control.session, context.pool.cancel)
+    client = StoreClient(location, control.session)
     failed = download_wheels(context, client, wheels, locked.index_answer)
     for wheel in wheels:
         path = store / wheel.sha256 / wheel.filename

@@ -95,9 +95,8 @@ def refuse_outdated(
     sources = [source for source in index_answer.sources if source.kind == "index" and not source.is_of_stacks]
     if not (projects and sources):
         return
-    settings, cancel = index_answer.settings, maker.cancel
     try:
-        answer = query_indexes(maker.session, maker.python, sources, projects, settings, cancel=cancel, sdists=True)
+        answer = query_indexes(maker.session, maker.python, sources, projects, index_answer.settings, sdists=True)
     except HostError:
         return  # then the user just gets the older version
     for project, allowed in projects.items():
@@ -302,13 +301,11 @@ class _Locking:
             IndexCache(os.environ).save(machine, index_answer.availability)
 
     def _from_directories(self, *, and_pips: bool = False) -> LockedStack | Refusal | HostError:
-        control, cancel = self.context.control, self.context.pool.cancel
+        control = self.context.control
         try:
-            settings = pip_settings(control.session, control.python, cancel=cancel) if and_pips else PipSettings()
+            settings = pip_settings(control.session, control.python) if and_pips else PipSettings()
             sources_here = sources_for(self.context.request.sources, settings._replace(no_index=True))
-            index_answer = query_indexes(
-                control.session, control.python, sources_here, self.projects, PipSettings(), cancel=cancel
-            )
+            index_answer = query_indexes(control.session, control.python, sources_here, self.projects, PipSettings())
             self._report_failures(index_answer.availability, by_node0=False)
             plan = self._plan(index_answer)
             return plan if isinstance(plan, Refusal) else self._lock(plan, index_answer, by_node0=False)
@@ -334,8 +331,8 @@ class _Locking:
         return index_answer
 
     def _query(self, session: Session, python: str, *, here: bool) -> IndexAnswer:
-        request, cancel = self.context.request, self.context.pool.cancel
-        settings = pip_settings(session, python, cancel=cancel)
+        request = self.context.request
+        settings = pip_settings(session, python)
         # The candidate rows' indexes, with their known labels.
         labels = {source.url.rstrip("/"): source for source in STACK_SOURCES}
         besides = [
@@ -344,7 +341,7 @@ class _Locking:
             if index.url.rstrip("/") != PYPI
         ]
         wanted = sources_for(request.sources, settings, here=here, besides=besides)
-        return query_indexes(session, python, wanted, self.projects, settings, cancel=cancel)
+        return query_indexes(session, python, wanted, self.projects, settings)
 
     def _query_both(self) -> tuple[IndexAnswer, bool]:
         context = self.context
@@ -456,10 +453,9 @@ class _Locking:
         ]
         if request.sources.offline or not bindings:
             return {}, index_answer, False
-        settings, cancel = index_answer.settings, self.context.pool.cancel
         labels, names = {each.url: each.label for each in bindings if each.url}, {each.name for each in bindings}
         sources = [Source("explicit", url, label) for url, label in labels.items()]
-        found = query_indexes(maker.session, maker.python, sources, names, settings, cancel=cancel)
+        found = query_indexes(maker.session, maker.python, sources, names, index_answer.settings)
         joined = replace(
             index_answer,
             sources=(*index_answer.sources, *found.sources),
@@ -536,7 +532,7 @@ class _Locking:
         """Packages that --build could not build either: no version that is allowed has a source archive."""
         ask = partial(query_indexes, maker.session, maker.python, index_answer.sources, names, index_answer.settings)
         try:
-            found = ask(cancel=maker.cancel, sdists=True).availability
+            found = ask(sdists=True).availability
         except HostError:
             return []
         lines = map(Requirement, self.context.request.env.extras)
@@ -566,9 +562,8 @@ class _Locking:
         ]
         if not found:
             return []
-        settings, cancel = index_answer.settings, maker.cancel
         answer = query_indexes(
-            maker.session, maker.python, index_answer.sources, found, settings, cancel=cancel, sdists=True
+            maker.session, maker.python, index_answer.sources, found, index_answer.settings, sdists=True
         ).availability
         newest = {name: answer.newest(name, SpecifierSet(), plan.python) for name in found}
         limits = [f"{name}<={version}" for name, version in newest.items() if version is not None]
@@ -581,17 +576,17 @@ class _Locking:
         if not isinstance(maker.session, LocalSession) or maker.session is not self.context.control.session:
             file = StoredFile(sha256_of(project.path), project.path.name, project.path.stat().st_size)
             location = StoreLocation(maker.session.host, maker.python, f"{maker.home}/wheels", home=maker.home)
-            StoreClient(location, maker.session, self.context.pool.cancel).push([(file, project.path)])
+            StoreClient(location, maker.session).push([(file, project.path)])
             archive = file.to_json()
         return {"name": project.name, "version": project.version, "archive": archive}
 
     def _maker(self, uv: Wheel, index_answer: IndexAnswer, plan: StackPlan, *, by_node0: bool) -> LockMaker:
-        context, control, cancel = self.context, self.context.control, self.context.pool.cancel
+        context, control = self.context, self.context.control
         if by_node0:
             host = context.first
             session, python = context.pool.session(host), context.python(host)
             location = StoreLocation(host, python, f"{context.home}/wheels", home=context.home)
-            store = StoreClient(location, session, cancel)
+            store = StoreClient(location, session)
             if uv.url:
                 download = DownloadItem(uv.stored_file, uv.url, index_answer.headers_for(uv.url))
                 settings = index_answer.settings.transport()
@@ -601,14 +596,14 @@ class _Locking:
             elif uv.path:
                 store.push([(uv.stored_file, Path(uv.path))])
             interpreter = plan.interpreters.get(host.name, "")
-            return LockMaker(session, python, context.home, uv, host.name, interpreter, cancel)
+            return LockMaker(session, python, context.home, uv, host.name, interpreter)
         binary = uv_here()
         if binary is None:
             raise HostError(
                 "there is no uv on the control machine, which makes the lock",
                 Fix("install it next to ipexctl: `pip install uv`"),
             )
-        return LockMaker(control.session, control.python, control.home, binary, cancel=cancel)
+        return LockMaker(control.session, control.python, control.home, binary)
 
 
 def announce_stack(

@@ -29,7 +29,6 @@ from ipexctl.node.common.json_records import decode
 from ipexctl.node.common.urls import origin_of, strip_login
 from ipexctl.node.env.env_replies import AvailableWheel, PipSettings, QueryReply, SourceFailure
 from ipexctl.node.env.indexes import QueryRequest, SourceRequest
-from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.node_call import call
 from ipexctl.remote.session import Session
 from ipexctl.stack.lock.wheels import Availability, Target
@@ -93,9 +92,8 @@ class IndexAnswer:
         return {"Authorization": login} if login else {}
 
 
-def pip_settings(session: Session, python: str, *, cancel: Cancel | None = None) -> PipSettings:
-    reply = call(session, "env.pip_settings", "read", {}, python=python, timeout=20, cancel=cancel)
-    return reply.decode(PipSettings)
+def pip_settings(session: Session, python: str) -> PipSettings:
+    return call(session, "env.pip_settings", "read", {}, python=python, timeout=20).decode(PipSettings)
 
 
 def sources_for(
@@ -180,7 +178,6 @@ def query_indexes(
     settings: PipSettings,
     *,
     timeout: float = INDEX_ANSWER,
-    cancel: Cancel | None = None,
     sdists: bool = False,
 ) -> IndexAnswer:
     """Query the sources for these projects, with `sdists` also for source archives. Raises a HostError."""
@@ -192,7 +189,7 @@ def query_indexes(
         "timeout": timeout,
         "sdists": sdists,
     }
-    done = call(session, "env.indexes", "ask", request, python=python, timeout=8 * timeout + 20, cancel=cancel)
+    done = call(session, "env.indexes", "ask", request, python=python, timeout=8 * timeout + 20)
     reply = done.decode(QueryReply)
     candidates = {
         project: _from_first_index_with_version(found, queried) for project, found in reply.candidates.items()

@@ -37,7 +37,6 @@ from ipexctl.node.env.env_replies import AvailableWheel, CompileReply, LocalWhee
 from ipexctl.node.env.indexes import SizesRequest
 from ipexctl.node.env.lock import CompileRequest, ProjectSource
 from ipexctl.projects.indexes import IndexBinding
-from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
@@ -196,10 +195,9 @@ class LockMaker:
     name: str = "the control machine"
     interpreter: str = ""
     """The Python for builds; empty if unknown."""
-    cancel: Cancel | None = None
 
     def call(self, command: str, action: str, request: Mapping[str, Any], timeout: float | None = None) -> Reply:
-        return call(self.session, command, action, request, python=self.python, timeout=timeout, cancel=self.cancel)
+        return call(self.session, command, action, request, python=self.python, timeout=timeout)
 
 
 def uv_here() -> str | None:

@@ -58,7 +58,7 @@ def answer(*frames: bytes, **last: object) -> bytes:
 def test_windows_of_node0_are_fetched(rundir: Path) -> None:
     frames = list(map(encode_windows, windows_of(str(rundir))))
     assert len(frames) == 3
-    assert fetch_windows(FakeSession(HOST, answer(*frames)), RECORD, Cancel()) == EXPECTED
+    assert fetch_windows(FakeSession(HOST, answer(*frames)), RECORD) == EXPECTED
 
 
 def test_a_followed_run_leaves_its_windows_in_the_copy(rundir: Path, tmp_path: Path) -> None:
@@ -92,13 +92,11 @@ def test_damaged_files_are_left_out(rundir: Path) -> None:
 )
 def test_files_that_the_run_cannot_have_are_a_host_error(file: WindowsFile) -> None:
     with pytest.raises(HostError):
-        fetch_windows(FakeSession(HOST, answer(encode_windows(file))), RECORD, Cancel())
+        fetch_windows(FakeSession(HOST, answer(encode_windows(file))), RECORD)
 
 
 @pytest.mark.parametrize(("part", "count", "seconds"), [(1, 4, 10.0), (2, 2, 20.0), (4, 1, 40.0)])
 def test_many_windows_are_thinned(rundir: Path, part: int, count: int, seconds: float) -> None:
     limit = sum(len(file.data) for file in windows_of(str(rundir))) // part
-    found = fetch_windows(
-        FakeSession(HOST, answer(*map(encode_windows, windows_of(str(rundir), limit)))), RECORD, Cancel()
-    )
+    found = fetch_windows(FakeSession(HOST, answer(*map(encode_windows, windows_of(str(rundir), limit)))), RECORD)
     assert {(windows.seconds, len(windows.windows)) for windows in found.ranks.values()} == {(seconds, count)}

@@ -56,7 +56,7 @@ class Place:
             names = ("excludes", "includes", "secret_files", "allow_big", "data")
             reading = {name: more.pop(name) for name in names if name in more}
             project = read_project(self.root, home=str(self.home), **reading)
-            calls = TreeCalls(str(self.home), more.pop("dry_run", False), None, pool.cancel)
+            calls = TreeCalls(str(self.home), more.pop("dry_run", False), None)
             return query_project(project, hosts, pool, calls, **more).upload()
 
     def synced(self, **more: Any) -> SyncResult:

@@ -15,6 +15,7 @@ from ipexctl.extras.play.play_context import PlayContext
 from ipexctl.extras.play.result import Call, TaskResult, failure
 from ipexctl.hosts.host import quote
 from ipexctl.node.common.frames import StreamName
+from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.command import Command, encode_for_printf, script_error, shell_text
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session import ChunkStream, Session, chunks_of
@@ -98,7 +99,7 @@ def run_sh(
 
     command = Command(command_line, call.task.spec.name)
     feed = ChunkStream(chain([line], chunks_of(io.BytesIO(stdin))))  # without a copy of `stdin` for each host
-    ended = session.run(command, sink, stdin=feed, timeout=call.timeout, cancel=context.cancel)
+    ended = session.run(command, sink, stdin=feed, deadline=Deadline(call.timeout, context.cancel))
     stderr = b"".join(kept["stderr"])
     if ended.code == 96 and stderr.startswith(b"\x1ebecome "):
         answer = stderr[8:].decode(errors="replace").strip().splitlines() or ["sudo refused"]

@@ -185,7 +185,7 @@ def _name_env(context: PlayContext, call: Call, hosts: Sequence[Host], name: str
 
     def link_env(host: Host, session: Session) -> None:
         python, home, env = moves[host.name]
-        EnvClient(session, python, home, context.cancel).link(env, name)
+        EnvClient(session, python, home).link(env, name)
 
     for done in context.pool.each([host for host in hosts if host.name in moves], link_env):
         if done.error is not None:
