@@ -28,6 +28,8 @@ from ipexctl.hosts.host import Host
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.files.place import StagedFiles
+from ipexctl.node.files.tree import sent_files
+from ipexctl.node.run.record.summary import newest_checkpoint
 from ipexctl.remote.cancel import Cancel, Deadline
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.outcome import Cancelled, HostError
@@ -406,3 +408,14 @@ def test_file_that_receives_stdout_of_the_command_is_not_sent(tmp_path: Path) ->
     with (tmp_path / "log.txt").open("w") as log:
         subprocess.run([sys.executable, "-c", code, str(tmp_path)], stdout=log, check=True, timeout=30)
     assert (tmp_path / "log.txt").read_text() == "['train.py']\n"
+
+
+def test_a_synced_file_is_no_checkpoint_of_a_run_until_the_run_writes_it(place: Place) -> None:
+    for name in ("data/val.pt", "src/last.pt"):
+        put(place.root, name, "tokens")
+    place.sync()
+    is_sent = sent_files(str(place.home), str(place.tree / "src"))
+    assert newest_checkpoint(str(place.tree), "", 0.0, is_sent) == ""
+    put(place.tree, "src/last.pt", "weights of the run")
+    assert newest_checkpoint(str(place.tree), "", 0.0, is_sent) == "src/last.pt"
+    assert newest_checkpoint(str(place.tree / "data"), "", 0.0, sent_files(str(place.home), "/elsewhere")) == "val.pt"

@@ -6,10 +6,12 @@ import contextlib
 import json
 import os
 import re
+import stat
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Callable
 
 from ipexctl.node.common.json_records import as_json
+from ipexctl.node.files.checkpoint_layout import is_beside_weights
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
@@ -70,9 +72,9 @@ def summary_text(fields: Json) -> str:
     return json.dumps({"schema": SCHEMA, **fields}, indent=2) + "\n"
 
 
-def newest_checkpoint(cwd: str, asked: str, since: float) -> str:
+def newest_checkpoint(cwd: str, asked: str, since: float, is_sent: Callable[[str, os.stat_result], bool]) -> str:
     """The newest one, relative to `cwd`, or absolute if `asked` is; empty without one. `asked`: the PATH of
-    `--checkpoint`, or empty. `since`: when the run began."""
+    `--checkpoint`, or empty. `since`: when the run began. `is_sent`: whether sync brought a file."""
     top = os.path.join(cwd, asked)
     walk = os.walk(top) if os.path.isdir(top) else [(os.path.dirname(top), [], [os.path.basename(top)])]
     newest, at = "", since - _TOLERANCE
@@ -82,11 +84,21 @@ def newest_checkpoint(cwd: str, asked: str, since: float) -> str:
             continue
         names[:] = (name for name in names if not name.startswith("."))
         for name in filter(_CHECKPOINT.fullmatch, files):
+            path = os.path.join(directory, name)
             with contextlib.suppress(OSError):
-                found = os.lstat(path := os.path.join(directory, name))
-                if found.st_size and found.st_mtime >= at:
+                found = os.lstat(path)
+                is_new = stat.S_ISREG(found.st_mode) and found.st_size and found.st_mtime >= at
+                if is_new and not is_beside_weights(name) and not is_sent(path, found) and _is_of_torch(path):
                     newest, at = path, found.st_mtime
     above = os.path.dirname(newest)
     if newest.endswith(".distcp") or (above != cwd and _DIRECTORY.fullmatch(os.path.basename(above))):
         newest = above
     return newest if not newest or os.path.isabs(asked) else os.path.relpath(newest, cwd)
+
+
+def _is_of_torch(path: str) -> bool:
+    """False for data with the ending `.bin`, such as the token files of nanoGPT."""
+    if not path.endswith(".bin"):
+        return True
+    with open(path, "rb") as file:
+        return file.read(4).startswith((b"PK\3\4", b"\x80"))  # a zip file, or a pickle of an old torch

@@ -15,7 +15,7 @@ BEGAN = 1000.0
 def write(directory: Path, name: str, at: float) -> None:
     path = directory / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("" if name.startswith("empty") else "x")
+    path.write_text("" if name.startswith("empty") else "PK\3\4" if name.endswith("model.bin") else "x")
     os.utime(path, (at, at))
 
 
@@ -29,16 +29,25 @@ def write(directory: Path, name: str, at: float) -> None:
         ({"ck/__0_0.distcp": 5}, "", "ck"),
         ({"step-3/x.pt": 5, "ck/y.pt": 9}, "step-3", "step-3"),
         ({"last.pt": 5, "other.pt": 9}, "last.pt", "last.pt"),
+        ({"out/model.bin": 5, "out/training_args.bin": 9, "out/checkpoint-9/optimizer.pt": 8}, "", "out/model.bin"),
+        ({"logs/checkpoints/epoch=1-step=9.ckpt": 5, "data/val.bin": 9}, "", "logs/checkpoints/epoch=1-step=9.ckpt"),
+        ({"epoch=1.ckpt/__0_0.distcp": 5, "epoch=1.ckpt/meta.pt": 6}, "", "epoch=1.ckpt"),
+        ({"sent.pt": 9, "last.pt": 5}, "", "last.pt"),
         ({"venv/pyvenv.cfg": 0, "venv/lib/test.pt": 9, ".cache/x.pt": 9, "m.ckpt": 1}, "", "m.ckpt"),
     ],
 )
 def test_newest_checkpoint(tmp_path: Path, files: dict[str, float], asked: str, newest: str) -> None:
     for name, after in files.items():
         write(tmp_path, name, BEGAN + after)
-    assert newest_checkpoint(str(tmp_path), asked, BEGAN) == newest
+    os.symlink("log.txt", tmp_path / "link.pt")
+    assert newest_checkpoint(str(tmp_path), asked, BEGAN, is_sent) == newest
+
+
+def is_sent(path: str, _: os.stat_result) -> bool:
+    return path.endswith("/sent.pt")
 
 
 def test_an_absolute_path_stays_absolute(tmp_path: Path) -> None:
     write(tmp_path, "ck/epoch_3/model.bin", BEGAN)
-    assert newest_checkpoint("/nowhere", str(tmp_path / "ck"), BEGAN) == str(tmp_path / "ck/epoch_3")
-    assert newest_checkpoint("/nowhere", "", BEGAN) == ""
+    assert newest_checkpoint("/nowhere", str(tmp_path / "ck"), BEGAN, is_sent) == str(tmp_path / "ck/epoch_3")
+    assert newest_checkpoint("/nowhere", "", BEGAN, is_sent) == ""
