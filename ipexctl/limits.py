@@ -110,8 +110,8 @@ OFFER_CLEANUP: Final = 20.0
 
 TEMPLATE_RENDERED: Final = 5.0
 """For one template of a playbook. One that takes longer is taken to never end."""
-TEMPLATE_REPLY: Final = 8.0
-"""For the process that renders it, in case a single step of Python can't be interrupted by TEMPLATE_RENDERED."""
+TEMPLATE_INTERRUPTED: Final = 8.0
+"""For the signal at that time to interrupt a template. In C code it may not, and then ipexctl ends."""
 
 LAB_LOCK: Final = 30.0
 """To wait for another call that works on the lab."""

@@ -92,7 +92,6 @@ _WRITERS = ("messages.py", "safe_output.py", "host_output.py", "progress_view.py
 _WRITTEN_ELSEWHERE: dict[str, str] = {
     "ipexctl/node/": "frames and errors, which ui prints",
     "ipexctl/inrank/": "the output of a rank, which ui prints",
-    "ipexctl/extras/play/renderer.py": "answers of a child process",
 }
 _ASKED_OF_STREAMS = {"isatty", "fileno", "encoding", "flush", "reconfigure"}
 _PRINTERS = {"print", "input", "Console", *(f"typer.{name}" for name in ("echo", "secho", "confirm", "prompt"))}

@@ -23,6 +23,7 @@ ALLOWED = {
     "ipexctl/commands/ps_command.py": TEXT,
     "ipexctl/doctor/cpu_memory_rules.py": TEXT,
     "ipexctl/doctor/host_system.py": TEXT,
+    "ipexctl/extras/play/template_limits.py": PRESENT,
     "ipexctl/extras/play/modules/copy.py": TEXT,
     "ipexctl/extras/play/modules/file.py": TEXT,
     "ipexctl/extras/play/modules/tune.py": TEXT,

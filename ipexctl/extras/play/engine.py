@@ -7,12 +7,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
+from ipexctl.errors import FileError
 from ipexctl.extras.play.keywords import ANSIBLE_FACTS
-from ipexctl.extras.play.play_context import PlayContext, ansible_facts, send_call_variables, send_play_variables
-from ipexctl.extras.play.playbook_file import templates_in
-from ipexctl.extras.play.playbook_model import Block, Flush, Play, Step, Task
+from ipexctl.extras.play.playbook import Block, Flush, Play, Step, Task, templates_in
 from ipexctl.extras.play.prepare import PreparedPlay
 from ipexctl.extras.play.result import (
     Counts,
@@ -28,19 +28,19 @@ from ipexctl.extras.play.result import (
     mask_secrets,
 )
 from ipexctl.extras.play.task_runner import TaskRunner
-from ipexctl.extras.play.templater import FillResult, Job
+from ipexctl.extras.play.variables import PlayContext, ansible_facts
 from ipexctl.facts.facts import to_json
 from ipexctl.facts.gather import gather_facts
 from ipexctl.hosts.host import Host
 from ipexctl.remote.outcome import Notice
 
 _FACTS: Final = re.compile(rf"\b((ansible_)?facts|ansible_({'|'.join(ANSIBLE_FACTS)}))\b")
-GATHER: Final = "gather facts"
 
 
 class Engine:
     def __init__(self, ready: PreparedPlay, context: PlayContext, confirm: Callable[[Task], str] | None = None) -> None:
         self.context = context
+        self.variables = context.variables(ready.playbook.path.parent)
         self.counts = {host.name: Counts() for host in context.hosts}
         self.unreachable_hosts: set[str] = set()
         self.failed_hosts: set[str] = set()
@@ -49,67 +49,57 @@ class Engine:
         self.reports: list[TaskReport] = []
         self._ready = ready
         self._confirm = confirm
-        self._facts: set[str] = set()
         self._unrescued: set[str] = set()
         self._play_hosts: set[str] = set()
         self._notified: dict[str, set[str]] = {}
         self._play: Play = ready.playbook.plays[0]
         self._ended = False
-        self._started = time.monotonic()
+
+    @property
+    def _stops(self) -> bool:
+        return self._ended or self.context.cancel.thrown
 
     def run(self) -> PlayReport:
-        playbook = self._ready.playbook
-        send_call_variables(self.context, str(playbook.path.parent))
-        for number, play in enumerate(playbook.plays):
-            if self._ended or self.context.cancel.thrown:
-                break
-            self._play = play
-            self._run_play(number, play)
-        return PlayReport(
-            playbook.shown,
-            self.counts,
-            tuple(self.reports),
-            time.monotonic() - self._started,
-            check=self.context.options.check,
-            plays=tuple(play.name for play in playbook.plays),
-        )
+        playbook, started = self._ready.playbook, time.monotonic()
+        for number, self._play in enumerate(playbook.plays):
+            if not self._stops:
+                self._run_play(self._play, self._ready.hosts[number])
+        names, check = tuple(play.name for play in playbook.plays), self.context.options.check
+        seconds = time.monotonic() - started
+        return PlayReport(playbook.shown, self.counts, tuple(self.reports), seconds, check=check, plays=names)
 
-    def _run_play(self, number: int, play: Play) -> None:
-        all_hosts = self._ready.hosts[number]
-        hosts = [host for host in all_hosts if host.name not in self.unreachable_hosts | self.failed_hosts]
+    def _run_play(self, play: Play, all_hosts: Sequence[Host]) -> None:
+        hosts = self._remaining([host.name for host in all_hosts])
         if not hosts:
             note = "none of its hosts is left" if all_hosts else "--limit leaves out all its hosts"
             self.context.watch(PlayStarted(play.name, (), note))
             return
-        send_play_variables(self.context, number, play)
+        self.variables.begin_play(play)
         groups = batches(hosts, play.serial)
         for index, batch in enumerate(groups, 1):
-            if self._ended or self.context.cancel.thrown:
+            if self._stops:
                 break
-            names = tuple(host.name for host in batch)
             note = f"{index} of {len(groups)}, serial" if len(groups) > 1 else ""
-            self.context.watch(PlayStarted(play.name, names, note))
-            lists = {key: [host.name for host in hosts] for key in ("ansible_play_hosts", "ansible_play_hosts_all")}
-            self.context.templater.layer("hosts", {**lists, "ansible_play_batch": list(names)}, templated=False)
-            self._play_hosts = {host.name for host in all_hosts} - {host.name for host in hosts} | set(names)
+            self.context.watch(PlayStarted(play.name, tuple(batch), note))
+            self.variables.begin_batch(hosts, batch)
+            self._play_hosts = {host.name for host in all_hosts} - set(hosts) | set(batch)
             self._run_batch(play, batch)
-            if index < len(groups) and not self._remaining(names):
-                self.context.watch(
-                    Notice("serial: all hosts of this batch failed; the others are skipped", warning=True)
-                )
-                self._ended = True
+            if index < len(groups) and not self._remaining(batch):
+                self._end("serial: all hosts of this batch failed; the others are skipped")
 
-    def _run_batch(self, play: Play, hosts: Sequence[Host]) -> None:
+    def _run_batch(self, play: Play, names: Sequence[str]) -> None:
         self._notified = {}
         needs_facts = play.gather_facts or (play.gather_facts is None and self._uses_facts(play))
         if needs_facts and any(id(task) in self._ready.tasks for task in play.tasks):
-            self._gather(hosts)
-        names = [host.name for host in hosts]
+            self._gather([host for host in self.context.all_hosts if host.name in names])
         self.failed_hosts |= self._steps(play.steps, self._remaining(names))
         self.failed_hosts |= self._handlers(play, self._remaining(names))
         if play.any_errors_fatal and not self._remaining(names):
-            self.context.watch(Notice("any_errors_fatal: the play ends here, for all hosts", warning=True))
-            self._ended = True
+            self._end("any_errors_fatal: the play ends here, for all hosts")
+
+    def _end(self, reason: str) -> None:
+        self.context.watch(Notice(reason, warning=True))
+        self._ended = True
 
     def missing(self, hosts: Sequence[str]) -> dict[str, str]:
         return {name: reason for name, reason in self.departed.items() if name in self._play_hosts - set(hosts)}
@@ -119,40 +109,32 @@ class Engine:
 
     def _uses_facts(self, play: Play) -> bool:
         options = self.context.options
-        values: list[object] = [play.vars, play.file_vars, options.extra, *options.vars_dirs.values()]
-        for task in play.all_tasks:
-            if id(task) in self._ready.tasks:
-                values += task.values
+        tasks = [task.values for task in play.all_tasks if id(task) in self._ready.tasks]
+        values = [play.vars, play.file_vars, options.extra, list(options.vars_dirs.values()), tasks]
         return any(_FACTS.search(template.text) for template in templates_in(values))
 
     def _gather(self, hosts: Sequence[Host]) -> None:
-        missing = [host for host in hosts if host.name not in self._facts]
+        missing, options = [host for host in hosts if host.name not in self.variables.facts], self.context.options
         if not missing:
             return
-        report = self.begin(GATHER, "facts", "")
-        options = self.context.options
+        report = self.begin("gather facts", "facts", "")
         for answer in gather_facts(missing, self.context.pool, home=options.home, timeout=options.timeout):
             name = answer.host.name
             if answer.facts is None or answer.status != "ok":
                 result = host_failure(answer)
-                self.end(report, name, result)
                 self.failed_hosts |= {name} if result.status == "failed" else set()
+                self.end(report, name, result)
                 continue
-            self._facts.add(name)
-            facts = to_json(answer.facts)
-            named = ansible_facts(answer.facts, name)
-            variables = {"facts": facts, "ansible_facts": facts | named}
-            variables |= {f"ansible_{key}": value for key, value in named.items()}
-            self.context.templater.layer(f"facts:{name}", variables, templated=False)
+            facts, named = to_json(answer.facts), ansible_facts(answer.facts, name)
+            prefixed = {f"ansible_{key}": value for key, value in named.items()}
+            self.variables.facts[name] = {"facts": facts, "ansible_facts": facts | named, **prefixed}
             self.end(report, name, TaskResult("ok"))
         self.finish(report)
 
     def _handlers(self, play: Play, hosts: Sequence[str]) -> set[str]:
         failed: set[str] = set()
         for handler in play.handlers:
-            notified: set[str] = set()
-            for name in (handler.called, *handler.listen):
-                notified |= self._notified.get(name, set())
+            notified = set[str]().union(*(self._notified.get(name, ()) for name in (handler.called, *handler.listen)))
             selected = [name for name in hosts if name in notified and name not in self.unreachable_hosts | failed]
             if selected and not self._ended:
                 failed |= self._task(handler, selected, handler=True)
@@ -167,7 +149,7 @@ class Engine:
         failed: set[str] = set()
         for step in steps:
             alive = [name for name in hosts if name not in failed | self.unreachable_hosts]
-            if not alive or self._ended or self.context.cancel.thrown:
+            if not alive or self._stops:
                 break
             if isinstance(step, Block):
                 failed |= self._block(step, alive)
@@ -179,19 +161,16 @@ class Engine:
 
     def _block(self, block: Block, hosts: Sequence[str]) -> set[str]:
         failed = self._steps(block.block, hosts)
-        if block.rescue and (
-            rescued := [name for name in hosts if name in failed and name not in self.unreachable_hosts]
-        ):
-            for name in rescued:
-                self.departed.pop(name, None)
-                if name in self._unrescued:  # else another host failed: any_errors_fatal
-                    self._unrescued.discard(name)
-                    self.counts[name].failed -= 1
-                    self.counts[name].rescued += 1
+        rescued = [name for name in hosts if name in failed - self.unreachable_hosts] if block.rescue else []
+        for name in rescued:
+            self.departed.pop(name, None)
+            if name in self._unrescued:  # else another host failed: any_errors_fatal
+                self._unrescued.discard(name)
+                self.counts[name].failed -= 1
+                self.counts[name].rescued += 1
+        if rescued:
             failed = (failed - set(rescued)) | self._steps(block.rescue, rescued)
-        if block.always:
-            failed |= self._steps(block.always, [name for name in hosts if name not in self.unreachable_hosts])
-        return failed
+        return failed | self._steps(block.always, [name for name in hosts if name not in self.unreachable_hosts])
 
     def _task(self, task: Task, hosts: Sequence[str], *, handler: bool = False) -> set[str]:
         if self._confirm is not None:
@@ -212,12 +191,11 @@ class Engine:
 
     def _name(self, task: Task, host: str) -> str:
         """The task's name, filled in for the first host. If that fails, or with no_log, the raw template."""
-        if isinstance(task.name, str) or task.inherited.no_log:
-            return task.called
-        local = [(values, True) for values in task.inherited.vars]
-        (answer,) = self.context.templater.fill([Job(host, {"name": task.name}, local=local)])
-        name = str(answer.values["name"]) if isinstance(answer, FillResult) else task.called
-        return mask_secrets(name, self.context.templater.secrets)
+        name = task.called
+        if task.name != name and not task.inherited.no_log:
+            with suppress(FileError):
+                name = str(self.variables.scope(host, task.inherited.vars).fill(task.name))
+        return mask_secrets(name, self.context.secrets)
 
     def begin(self, name: str, module: str, position: str, *, handler: bool = False) -> TaskReport:
         report = TaskReport(name, self._play.name, module, position, seconds=time.monotonic())
@@ -229,25 +207,25 @@ class Engine:
         self, report: TaskReport, host: str, result: TaskResult, *, no_log: bool = False, ignored: bool = False
     ) -> None:
         counts = self.counts[host]
-        report.hosts[host] = hide_secrets(result, self.context.templater.secrets, no_log=no_log)
+        report.hosts[host] = hide_secrets(result, self.context.secrets, no_log=no_log)
         if ignored and result.status == "failed":
             report.ignored.add(host)
-            counts.ok += 1
-            counts.changed += result.changed
             counts.ignored += 1
         elif result.status == "unreachable":
             counts.unreachable += 1
             self.unreachable_hosts.add(host)
             self.departed[host] = f"unreachable at {report.name}"
+            return
         elif result.status == "failed":
             counts.failed += 1
             self._unrescued.add(host)
             self.departed[host] = f"failed at {report.name}"
+            return
         elif result.status == "skipped":
             counts.skipped += 1
-        else:
-            counts.ok += 1
-            counts.changed += result.status == "changed"
+            return
+        counts.ok += 1
+        counts.changed += result.changed
 
     def finish(self, report: TaskReport, items: Sequence[ItemDone] = ()) -> None:
         report.seconds = time.monotonic() - report.seconds
@@ -257,15 +235,14 @@ class Engine:
         return next((host for host in self.context.all_hosts if name in (host.name, host.address)), None)
 
 
-def batches(hosts: Sequence[Host], sizes: Sequence[int | str]) -> list[Sequence[Host]]:
+def batches(hosts: Sequence[str], sizes: Sequence[int | str]) -> list[Sequence[str]]:
     """Hosts in batches of `serial`, which has counts or percentages; the last size repeats."""
-    groups: list[Sequence[Host]] = []
+    groups: list[Sequence[str]] = []
     start = 0
     while start < len(hosts):
         size = sizes[min(len(groups), len(sizes) - 1)] if sizes else 0
         if isinstance(size, str):
             size = max(len(hosts) * int(size.rstrip("%")) // 100, 1)
-        end = start + (size or len(hosts))
-        groups.append(hosts[start:end])
-        start = end
+        groups.append(hosts[start : start + (size or len(hosts))])
+        start += size or len(hosts)
     return groups

@@ -5,14 +5,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from ipexctl.extras.play.playbook_file import PlaybookFile, TemplateText, Value
-from ipexctl.extras.play.playbook_model import BadOption, InheritedKeywords, Option, convert_value
+from ipexctl.extras.play.options import BadOption, Option, convert_value
+from ipexctl.extras.play.playbook import InheritedKeywords, Keyed, Node, TemplateText, Value
 from ipexctl.hosts.host import did_you_mean, quote
-from ipexctl.hosts.yaml_tree import Entry, YamlNode, is_null, kind
 from ipexctl.text import is_variable_name
 
 ANSIBLE_FACTS: Final = (
@@ -131,24 +130,23 @@ NOT_MODULES: Final = {
     "mpi": "run",
 }
 
-
-KeywordReader = Callable[[PlaybookFile, Entry], Any]
-
-
 RESERVED: Final = frozenset(
     {"facts", "ansible_facts", "hostvars", "groups", "group_names", "inventory_hostname", "node0", "here"}
 )
 
+Reader = Callable[[str, Node], Any]
+"""Reads the value of the keyword with that name."""
 
-def known_value(option: Option) -> KeywordReader:
-    def read_known(file: PlaybookFile, entry: Entry) -> Any:
-        value = file.value(entry.value)
+
+def known_value(option: Option) -> Reader:
+    def read_known(key: str, node: Node) -> Any:
+        value = node.value()
         if isinstance(value, TemplateText):
-            raise file.error(entry.value, f"{quote(entry.key)} can't be a template", fix="write the value itself")
+            raise node.error(f"{quote(key)} can't be a template", fix="write the value itself")
         try:
             return convert_value(option, value)
         except BadOption as bad:
-            raise file.error(entry.value, f"{quote(entry.key)} {bad.message}", fix=bad.fix) from None
+            raise node.error(f"{quote(key)} {bad.message}", fix=bad.fix) from None
 
     return read_known
 
@@ -156,120 +154,104 @@ def known_value(option: Option) -> KeywordReader:
 boolean: Final = known_value(Option("bool"))
 
 
-def text(file: PlaybookFile, entry: Entry) -> str | TemplateText:
-    if entry.value.id != "scalar" or is_null(entry.value):
-        raise file.error(entry.value, f"{quote(entry.key)} must be text, not {kind(entry.value)}")
-    return file.text_value(entry.value)
+def text(key: str, node: Node) -> str | TemplateText:
+    if not node.is_a("scalar"):
+        raise node.error(f"{quote(key)} must be text, not {node.kind}")
+    return node.written() or ""
 
 
-def name_of(file: PlaybookFile, entry: Entry) -> str:
-    text(file, entry)
-    check_variable(file, entry.value)
-    return str(entry.value.value)
+def name_of(key: str, node: Node) -> str:
+    text(key, node)
+    return _checked_variable(node)
 
 
-def plain_texts(file: PlaybookFile, entry: Entry) -> tuple[str, ...]:
-    nodes = file.listed(entry.value)
-    for node in nodes:
-        if node.id != "scalar" or is_null(node) or isinstance(file.text_value(node), TemplateText):
-            raise file.error(node, f"{quote(entry.key)} takes plain words, not {kind(node)}")
-    return tuple(name for node in nodes if (name := str(node.value).strip()))
+def plain_texts(key: str, node: Node) -> tuple[str, ...]:
+    for item in node.items():
+        if not item.is_a("scalar") or isinstance(item.written(), TemplateText):
+            raise item.error(f"{quote(key)} takes plain words, not {item.kind}")
+    return tuple(name for item in node.items() if (name := item.text.strip()))
 
 
-def conditions(file: PlaybookFile, entry: Entry) -> tuple[TemplateText, ...]:
+def conditions(_: str, node: Node) -> tuple[TemplateText, ...]:
     """Jinja expressions without braces: one, or a list that must all hold."""
-    templates = []
-    for item in file.listed(entry.value):
-        if item.id != "scalar" or is_null(item) or not str(item.value).strip():
-            raise file.error(item, f"a condition is an expression, not {kind(item)}")
-        templates.append(condition(file, item))
-    return tuple(templates)
+    return tuple(condition(item) for item in node.items())
 
 
-def condition(file: PlaybookFile, node: YamlNode) -> TemplateText:
+def condition(node: Node) -> TemplateText:
     """Read `"{{ x }}"` as `x`."""
-    template = replace(file.template(node), kind="expr")
-    bare = re.fullmatch(r"\s*\{\{(((?!\}\}|\{\{).)*)\}\}\s*", template.text, re.DOTALL)
-    if bare:
+    if not node.is_a("scalar") or not node.text.strip():
+        raise node.error(f"a condition is an expression, not {node.kind}")
+    template = node.template("expr")
+    if bare := re.fullmatch(r"\s*\{\{(((?!\}\}|\{\{).)*)\}\}\s*", template.text, re.DOTALL):
         return replace(template, text=bare[1])
-    if "{{" in template.text or "{%" in template.text:
-        brace = "{{" if "{{" in template.text else "{%"
-        raise template.spot(None, brace).error(
-            "a condition is already an expression",
-            fix=f"write it without {brace}, as in: when: facts.cpu.tier == 'amx'",
-        )
+    if brace := re.search(r"\{\{|\{%", template.text):
+        fix = f"write it without {brace[0]}, as in: when: facts.cpu.tier == 'amx'"
+        raise template.spot(None, brace[0]).error("a condition is already an expression", fix=fix)
     return template
 
 
-def truth(file: PlaybookFile, entry: Entry) -> tuple[TemplateText, ...] | bool:
+def truth(key: str, node: Node) -> tuple[TemplateText, ...] | bool:
     """Value of `changed_when` or `failed_when`: a bool or conditions."""
-    if entry.value.id == "scalar" and isinstance(value := file.value(entry.value), bool):
-        return value
-    return conditions(file, entry)
+    value = node.value() if node.is_a("scalar") else None
+    return value if isinstance(value, bool) else conditions(key, node)
 
 
-def variables(file: PlaybookFile, node: YamlNode | None, what: str) -> Mapping[str, Value]:
-    values = {}
-    for entry in file.entries(node, what) if node is not None else ():
-        check_variable(file, entry.key_node)
-        values[entry.key] = file.value(entry.value)
-    return values
+def variables(node: Node | None, what: str = "'vars'") -> Mapping[str, Value]:
+    entries = {} if node is None else node.entries(what)
+    return {_checked_variable(entry.key_node): entry.value.value() for entry in entries.values()}
 
 
-def check_variable(file: PlaybookFile, node: YamlNode) -> None:
-    name = str(node.value)
-    if not is_variable_name(name):
-        raise file.error(node, f"{kind(node)} can't be a variable name", fix="letters, digits and _")
-    if name in RESERVED:
-        raise file.error(node, f"{quote(name)} is a variable that ipexctl sets", fix="use another name")
+def _checked_variable(node: Node) -> str:
+    if not is_variable_name(node.text):
+        raise node.error(f"{node.kind} can't be a variable name", fix="letters, digits and _")
+    if node.text in RESERVED:
+        raise node.error(f"{quote(node.text)} is a variable that ipexctl sets", fix="use another name")
+    return node.text
 
 
-def _ignore_errors(file: PlaybookFile, entry: Entry) -> bool | TemplateText:
-    value = file.value(entry.value)
-    return value if isinstance(value, TemplateText) else bool(boolean(file, entry))
+def _ignore_errors(key: str, node: Node) -> bool | TemplateText:
+    value = node.value()
+    return value if isinstance(value, TemplateText) else bool(boolean(key, node))
 
 
-def _tags(file: PlaybookFile, entry: Entry) -> tuple[str, ...]:
-    parts = [part.strip() for text in plain_texts(file, entry) for part in text.split(",")]
-    return tuple(filter(None, parts))
+def _tags(key: str, node: Node) -> tuple[str, ...]:
+    return tuple(tag for text in plain_texts(key, node) for part in text.split(",") if (tag := part.strip()))
 
 
-def _environment(file: PlaybookFile, entry: Entry) -> tuple[Value, ...]:
-    value = file.value(entry.value)
+def _environment(_: str, node: Node) -> tuple[Value, ...]:
+    value = node.value()
     values = value if isinstance(value, list) else [value]
     for mapping in values:
         if not isinstance(mapping, dict | TemplateText):
-            raise file.error(entry.value, f"'environment' must be a mapping of variables, not {kind(entry.value)}")
+            raise node.error(f"'environment' must be a mapping of variables, not {node.kind}")
         for name in mapping if isinstance(mapping, dict) else ():
             if not is_variable_name(name):
-                raise file.error(entry.value, f"{quote(name)} can't be a variable name")
+                raise node.error(f"{quote(name)} can't be a variable name")
     return tuple(values)
 
 
-_ADDED: Final[Mapping[str, KeywordReader]] = {
+_ADDED: Final[Mapping[str, Reader]] = {
     "when": conditions,
     "tags": _tags,
-    "vars": lambda file, entry: (variables(file, entry.value, "'vars'"),),
+    "vars": lambda _, node: (variables(node),),
     "environment": _environment,
 }
 """Task keywords that add to the values of the play and its blocks. All other keywords replace them."""
-_INHERITED: Final[Mapping[str, KeywordReader]] = {
+_INHERITED: Final[Mapping[str, Reader]] = {
     **_ADDED,
     **dict.fromkeys(("become", "no_log", "run_once", "check_mode", "diff"), boolean),
     "ignore_errors": _ignore_errors,
-    "become_user": text,
-    "delegate_to": text,
+    **dict.fromkeys(("become_user", "delegate_to"), text),
     "timeout": known_value(Option("float", minimum=0.1)),
 }
-OF_TASKS: Final[Mapping[str, KeywordReader]] = {
+OF_TASKS: Final[Mapping[str, Reader]] = {
     "name": text,
     "register": name_of,
     "until": conditions,
     "retries": known_value(Option("int", minimum=0)),
     "delay": known_value(Option("float", minimum=0)),
-    "changed_when": truth,
-    "failed_when": truth,
-    "notify": lambda file, entry: tuple((name, file.position(entry.value)) for name in plain_texts(file, entry)),
+    **dict.fromkeys(("changed_when", "failed_when"), truth),
+    "notify": lambda key, node: tuple((name, node.position) for name in plain_texts(key, node)),
     "listen": plain_texts,
 }
 TASK: Final = frozenset([*_INHERITED, *OF_TASKS, "loop", "with_items", "loop_control", "args"])
@@ -278,7 +260,9 @@ INCLUDES: Final = frozenset({"include_tasks", "import_tasks"})
 INCLUDE: Final = frozenset([*_INHERITED, *INCLUDES, "name", "args"])
 _OF_PLAYS: Final = "name hosts vars_files tasks pre_tasks post_tasks handlers gather_facts any_errors_fatal serial"
 PLAY: Final = frozenset([*_INHERITED, *_OF_PLAYS.split(), "strategy", "import_playbook"]) - {
-    *("when", "delegate_to", "run_once")
+    "when",
+    "delegate_to",
+    "run_once",
 }
 
 
@@ -291,29 +275,23 @@ def advice(keyword: str, known: Collection[str]) -> str:
 
 
 def report_unknown(
-    file: PlaybookFile,
-    entries: Mapping[str, Entry],
-    known: Collection[str],
-    owner: str,
-    advise: Callable[[str], str] | None = None,
+    entries: Iterable[Keyed], known: Collection[str], owner: str, advise: Callable[[str], str] | None = None
 ) -> None:
-    for key, entry in entries.items():
-        if key not in known:
-            fix = advise(key) if advise else advice(key, known)
-            file.report(entry.key_node, f"{owner} has no {quote(key)}", fix=fix)
+    for entry in entries:
+        if entry.key not in known:
+            fix = advise(entry.key) if advise else advice(entry.key, known)
+            entry.key_node.report(f"{owner} has no {quote(entry.key)}", fix=fix)
 
 
-def read_keywords(
-    file: PlaybookFile, entries: Mapping[str, Entry], readers: Mapping[str, KeywordReader]
-) -> dict[str, Any]:
+def read_keywords(entries: Mapping[str, Keyed], readers: Mapping[str, Reader]) -> dict[str, Any]:
     values = {}
     for key, entry in entries.items():
         if key in readers:
-            with file.reporting():
-                values[key] = readers[key](file, entry)
+            with entry.value.file.reporting():
+                values[key] = readers[key](key, entry.value)
     return values
 
 
-def read_inherited(file: PlaybookFile, entries: Mapping[str, Entry], above: InheritedKeywords) -> InheritedKeywords:
-    values = read_keywords(file, entries, _INHERITED)
+def read_inherited(entries: Mapping[str, Keyed], above: InheritedKeywords) -> InheritedKeywords:
+    values = read_keywords(entries, _INHERITED)
     return replace(above, **{key: getattr(above, key) + v if key in _ADDED else v for key, v in values.items()})

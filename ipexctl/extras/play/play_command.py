@@ -6,20 +6,18 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
 
-from ipexctl.commands.interrupt import Interrupt
 from ipexctl.commands.shared_options import Home, Output, Targets, argument, command, flag, option
 from ipexctl.commands.target_hosts import check_home, choose_hosts, current_directory, select, session_pool
 from ipexctl.errors import UserError, raise_all
 from ipexctl.extras.play import play_view
-from ipexctl.extras.play.play_context import Options, PlayContext, VarsDirs, read_vars_dirs
-from ipexctl.extras.play.play_view import PlayView
-from ipexctl.extras.play.playbook_file import find_shipped_playbooks, templates_in
+from ipexctl.extras.play.playbook import find_shipped_playbooks, templates_in
 from ipexctl.extras.play.prepare import (
     PreparedPlay,
     TaskSelection,
@@ -30,8 +28,9 @@ from ipexctl.extras.play.prepare import (
     unknown_tags,
 )
 from ipexctl.extras.play.read import read_variables
-from ipexctl.extras.play.result import PlayReport, write_retry_file
-from ipexctl.extras.play.templater import Templater
+from ipexctl.extras.play.result import write_retry_file
+from ipexctl.extras.play.templates import Templates
+from ipexctl.extras.play.variables import Options, PlayContext, read_vars_dirs
 from ipexctl.hosts.host import Host, quote
 from ipexctl.node.common.json_records import parse_json
 from ipexctl.text import expand_tilde
@@ -80,44 +79,41 @@ def play_command(
     selection = TaskSelection(_split_names(tags), _split_names(skip_tags), start_at)
     if step and not sys.stdin.isatty():
         raise UserError("--step asks before each task, but stdin is not a terminal", fix="take --step out")
-    is_listing = syntax_check or list_tasks
-    with Templater() as templater:
-        templater.start()
-        play = _prepare(playbook, selection, targets, extra or (), templater, local=local, is_listing=is_listing)
-        if tags and not play.ready.chosen:
-            raise UserError(f"--tags {','.join(tags)} selects no task", fix="--list-tasks shows the tags")
-        if is_listing:
-            play_view.show_tasks(play.ready, as_json=output.json, quiet=syntax_check and not list_tasks)
-            raise typer.Exit(0)
-        options = Options(
-            home=home_dir,
-            iface=home.iface,
-            timeout=targets.timeout,
-            check=check,
-            diff=diff,
-            verbose=output.verbose,
-            local=local,
-            extra=play.extra,
-            vars_dirs=play.vars_dirs,
+    is_listing, templates = syntax_check or list_tasks, Templates()
+    options = Options(
+        home_dir, home.iface, targets.timeout, check=check, diff=diff, verbose=output.verbose, local=local
+    )
+    play = _prepare(playbook, selection, targets, extra or (), options, templates, is_listing=is_listing)
+    if tags and not play.ready.chosen:
+        raise UserError(f"--tags {','.join(tags)} selects no task", fix="--list-tasks shows the tags")
+    if is_listing:
+        play_view.show_tasks(play.ready, as_json=output.json, quiet=syntax_check and not list_tasks)
+        raise typer.Exit(0)
+    view = play_view.PlayView(
+        json=output.json, quiet=output.quiet, verbose=output.verbose, no_color=output.no_color, diff=diff
+    )
+    used = {host.name for hosts in play.ready.hosts.values() for host in hosts}
+    with session_pool(targets, hosts=play.all_hosts, quiet=output.quiet, node0s=play.all_hosts) as (pool, interrupt):
+        pool.warm([host for host in play.limited if host.name in used])
+        from ipexctl.extras.play.engine import Engine  # imported while the hosts answer
+
+        context = PlayContext(
+            pool, templates, play.options, view.watch, play.limited, play.all_hosts, current_directory()
         )
-        view = play_view.PlayView(
-            json=output.json, quiet=output.quiet, verbose=output.verbose, no_color=output.no_color, diff=diff
-        )
-        report, interrupt = _run(play, options, targets, templater, view, step=step, quiet=output.quiet)
+        ask_user = (lambda task: view.ask(task.called)) if step else None
+        report = Engine(play.ready, context, ask_user).run()
+    if not check:
+        report = replace(report, retry_file=write_retry_file(play.ready.playbook.path, report))
     view.end(report, interrupted=interrupt.code is not None)
     raise interrupt.or_exit(report.exit_code)
 
 
-@dataclass(frozen=True, slots=True)
-class _PreparedPlay:
+class _Prepared(NamedTuple):
     ready: PreparedPlay
     all_hosts: tuple[Host, ...]
     """Includes hosts that --limit leaves out of the plays: templates may still use them."""
     limited: tuple[Host, ...]
-    extra: list[dict[str, Any]]
-    """Variables of -e, which override all others."""
-    vars_dirs: VarsDirs
-    cwd: Path
+    options: Options
 
 
 def _prepare(
@@ -125,60 +121,29 @@ def _prepare(
     selection: TaskSelection,
     targets: Targets,
     extra: Sequence[str],
-    templater: Templater,
+    options: Options,
+    templates: Templates,
     *,
-    local: bool,
     is_listing: bool,
-) -> _PreparedPlay:
+) -> _Prepared:
     cwd = current_directory()
-    model = load_playbook(playbook, cwd, templater)
-    variables = _extra_variables(extra, cwd, templater)
-    all_hosts, limited = _choose_hosts(targets, is_listing=is_listing)
+    model = load_playbook(playbook, cwd, templates)
+    variables = _extra_variables(extra, cwd, templates)
+    limited = all_hosts = choose_hosts(targets)  # a listing needs no hosts, but hosts that are named must be valid
+    if is_listing and not targets.names_hosts and len(limited) == 1:
+        limited = all_hosts = ()
+    if targets.limit is not None and not is_listing:
+        all_hosts = choose_hosts(replace(targets, limit=None))
     vars_dirs = read_vars_dirs(_vars_directories(targets, model.path, cwd), all_hosts)
     # group_vars may be shared with Ansible, so an unsupported lookup is an error only if a task uses the variable.
-    errors = templater.check(templates_in(list(vars_dirs.values())), lookups=False)
-    of_files = [values for files in vars_dirs.values() for values in files]
-    layers = (*variables, *of_files, *(host.vars for host in all_hosts))
-    errors += check_facts(model, templater, {name for values in layers for name in values})
+    errors = templates.check(templates_in(list(vars_dirs.values())), lookups=False)
+    layers = (*variables, *chain.from_iterable(vars_dirs.values()), *(host.vars for host in all_hosts))
+    errors += check_facts(model, templates, {name for values in layers for name in values})
     for tag, fix in unknown_tags(model, selection):
         print_with_fix(f"warning: no task has the tag {tag!r}", fix)
-    ready, host_errors = prepare(model, selection, all_hosts, limited, local=local)
-    project_errors = [] if is_listing else check_projects(ready, cwd)
-    raise_all([*errors, *host_errors, *project_errors], model.shown)
-    return _PreparedPlay(ready, all_hosts, limited, variables, vars_dirs, cwd)
-
-
-def _choose_hosts(targets: Targets, *, is_listing: bool) -> tuple[tuple[Host, ...], tuple[Host, ...]]:
-    """All hosts, and the ones that --limit keeps. A listing needs no hosts, but hosts that are named must be valid."""
-    limited = choose_hosts(targets)
-    if is_listing:
-        shown = limited if targets.names_hosts or len(limited) > 1 else ()
-        return shown, shown
-    return choose_hosts(replace(targets, limit=None)) if targets.limit is not None else limited, limited
-
-
-def _run(
-    play: _PreparedPlay,
-    options: Options,
-    targets: Targets,
-    templater: Templater,
-    view: PlayView,
-    *,
-    step: bool,
-    quiet: bool,
-) -> tuple[PlayReport, Interrupt]:
-    used = {host.name for of_play in play.ready.hosts.values() for host in of_play}
-    with session_pool(targets, hosts=play.all_hosts, quiet=quiet, node0s=play.all_hosts) as (pool, interrupt):
-        pool.warm([host for host in play.limited if host.name in used])
-        from ipexctl.extras.play.engine import Engine  # imported while the hosts answer
-
-        context = PlayContext(pool, templater, options, view.watch, play.limited, play.all_hosts, play.cwd)
-        ask_user = (lambda task: view.ask(task.called)) if step else None
-        report = Engine(play.ready, context, ask_user).run()
-    if options.check:
-        return report, interrupt
-
-    return replace(report, retry_file=write_retry_file(play.ready.playbook.path, report)), interrupt
+    ready, host_errors = prepare(model, selection, all_hosts, limited, local=options.local)
+    raise_all([*errors, *host_errors, *([] if is_listing else check_projects(ready, cwd))], model.shown)
+    return _Prepared(ready, all_hosts, limited, replace(options, extra=variables, vars_dirs=vars_dirs))
 
 
 def _with_inventory(targets: Targets, inventory: str | None) -> Targets:
@@ -203,14 +168,14 @@ def _split_names(values: Sequence[str] | None) -> frozenset[str]:
     return frozenset(word.strip() for value in values or () for word in value.split(",") if word.strip())
 
 
-def _extra_variables(arguments: Sequence[str], cwd: Path, templater: Templater) -> list[dict[str, Any]]:
+def _extra_variables(arguments: Sequence[str], cwd: Path, templates: Templates) -> list[dict[str, Any]]:
     """Variables of `-e k=v`, `-e '{"k": …}'` and `-e @FILE`; later ones win."""
 
     result: list[dict[str, Any]] = []
     for word in arguments:
         if word.startswith("@"):
             values: Any = dict(read_variables(cwd / expand_tilde(word[1:]), word[1:]))
-            raise_all(templater.check(templates_in(values)))
+            raise_all(templates.check(templates_in(values)))
         elif word.lstrip().startswith("{"):
             try:
                 values = parse_json(word)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from ipexctl.extras.play.playbook_model import parts_of
+from ipexctl.extras.play.playbook import parts_of
 from ipexctl.extras.play.prepare import PreparedPlay
 from ipexctl.extras.play.result import (
     ItemDone,
@@ -103,25 +103,27 @@ class PlayView:
             self._headed = True
 
     def _finish(self, report: TaskReport, items: Sequence[ItemDone]) -> None:
+        """Equal results of several hosts share a line."""
         if not self._quiet and report.hosts:
             self._head()
-        for names, item in _folded(items) if self._shows else ():
-            self._line(names, item.result, f" ({item.label})" if item.label else "")
         hosts_with_items = {item.host for item in items}
+        rows = [*items] if self._shows else []
+        for host, result in report.hosts.items():
+            if host not in hosts_with_items or (result.is_failure and self._quiet):
+                rows.append(ItemDone(host, "", result))
 
-        def key_of(host: str) -> tuple[object, ...]:
-            result = report.hosts[host]
-            shown = (result.status, result.reason, result.fix, result.message, host in report.ignored)
-            return (*shown, host in hosts_with_items, _output_of(result) if self._verbose else "")
+        def key_of(row: ItemDone) -> tuple[object, ...]:
+            result, ignored = row.result, not row.label and row.host in report.ignored
+            shown = (row.label, result.status, result.reason, result.fix, result.message, ignored)
+            return (*shown, _output_of(result) if self._verbose or row.label else "")
 
-        for hosts in group_by(report.hosts, key_of).values():
-            first, result = hosts[0], report.hosts[hosts[0]]
-            if first in hosts_with_items and not (result.is_failure and self._quiet):
-                continue
+        for key, alike in group_by(rows, key_of).items():
+            label = f" ({key[0]})" if key[0] else ""
+            names, result = fold([row.host for row in alike]), alike[0].result
             if result.is_failure:
-                self._print_failure(fold(hosts), result, "", ignored=first in report.ignored)
+                self._print_failure(names, result, label, ignored=bool(key[5]))
             elif self._shows:
-                self._line(fold(hosts), result, "")
+                self._line(names, result, label)
         changed = [host for host, result in report.hosts.items() if result.diff and self._shows and self._diff]
         for diff, hosts in group_by(changed, lambda host: report.hosts[host].diff).items():
             print_lines([f"diff on {fold(hosts)}:"])
@@ -130,9 +132,6 @@ class PlayView:
                 print_lines([paint(line, color, on=self._colors)])
 
     def _line(self, names: str, result: TaskResult, label: str) -> None:
-        if result.is_failure:
-            self._print_failure(names, result, label, ignored=False)
-            return
         status = paint(result.status, _COLORS[result.status], on=self._colors)
         lines = (result.message or result.reason).splitlines()
         head = f"{names}: {status}{label}" + (":" if lines else "")
@@ -182,20 +181,15 @@ class PlayView:
             print_lines([f"{host} : {shown}{more}"])
 
 
-def _folded(items: Sequence[ItemDone]) -> list[tuple[str, ItemDone]]:
-    """Loop items with their hosts; identical failures of several hosts share a line."""
-    alike: dict[tuple[object, ...], list[ItemDone]] = {}
-    for number, item in enumerate(items):
-        key = (item.label, item.result.status, item.result.reason, item.result.fix, _output_of(item.result))
-        alike.setdefault(key if item.result.is_failure else (number,), []).append(item)
-    return [(fold([entry.host for entry in group]), group[0]) for group in alike.values()]
-
-
 def _output_of(result: TaskResult) -> str:
     return f"{result.data.get('stdout')}\0{result.data.get('stderr')}"
 
 
 def as_json(report: PlayReport) -> dict[str, Any]:
+    def host_of(task: TaskReport, name: str, result: TaskResult) -> dict[str, Any]:
+        shown = {"status": result.status, "reason": result.reason, "fix": result.fix, "ignored": name in task.ignored}
+        return {**shown, "result": dict(result.data), "diff": result.diff}
+
     return {
         "schema": "ipexctl.play/1",
         "playbook": report.playbook,
@@ -208,17 +202,7 @@ def as_json(report: PlayReport) -> dict[str, Any]:
                 "play": task.play,
                 "module": task.module,
                 "place": task.position,
-                "hosts": {
-                    name: {
-                        "status": result.status,
-                        "reason": result.reason,
-                        "fix": result.fix,
-                        "ignored": name in task.ignored,
-                        "result": dict(result.data),
-                        "diff": result.diff,
-                    }
-                    for name, result in task.hosts.items()
-                },
+                "hosts": {name: host_of(task, name, result) for name, result in task.hosts.items()},
                 "seconds": round(task.seconds, 3),
             }
             for task in report.tasks
@@ -230,8 +214,7 @@ def as_json(report: PlayReport) -> dict[str, Any]:
 
 
 def show_tasks(ready: PreparedPlay, *, as_json: bool, quiet: bool) -> None:
-    plays: list[dict[str, Any]] = []
-    patterns: list[str] = []
+    plays = []
     for number, play in enumerate(ready.playbook.plays):
         tasks = [(task, part) for task, part in parts_of(play.steps) if id(task) in ready.tasks]
         rows = [
@@ -239,18 +222,15 @@ def show_tasks(ready: PreparedPlay, *, as_json: bool, quiet: bool) -> None:
             for t, part in tasks
         ]
         plays.append({"name": play.name, "hosts": [host.name for host in ready.hosts[number]], "tasks": rows})
-        patterns.append(play.hosts)
     if as_json:
         print_json({"schema": "ipexctl.play.tasks/1", "playbook": ready.playbook.shown, "plays": plays})
-        return
-    if quiet:
-        count = sum(len(entry["tasks"]) for entry in plays)
-        counts = f"{format_count(len(plays), 'play')}, {format_count(count, 'task')}"
+    elif quiet:
+        counts = f"{format_count(len(plays), 'play')}, {format_count(ready.chosen, 'task')}"
         print_lines([f"{ready.playbook.shown}: {counts}: no errors"])
-        return
-    for entry, pattern in zip(plays, patterns, strict=True):
-        print_lines([f"PLAY [{entry['name']}]: {fold(entry['hosts']) or pattern}"])
-        for row in entry["tasks"]:
-            tags = f"  [{', '.join(row['tags'])}]" if row["tags"] else ""
-            part = f"{row['part']}: " if row["part"] else ""
-            print_lines([f"  {part}{row['name']}  ({row['module']}){tags}"])
+    else:
+        for number, play in enumerate(ready.playbook.plays):
+            print_lines([f"PLAY [{play.name}]: {fold([host.name for host in ready.hosts[number]]) or play.hosts}"])
+            for task, part in parts_of(play.steps):
+                if id(task) in ready.tasks:
+                    tags = f"  [{', '.join(sorted(task.tags))}]" if task.tags else ""
+                    print_lines([f"  {part}{': ' if part else ''}{task.called}  ({task.spec.name}){tags}"])

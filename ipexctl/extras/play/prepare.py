@@ -13,21 +13,16 @@ from typing import Any, Final
 
 from ipexctl.errors import FileError, UserError, raise_all
 from ipexctl.extras.play.keywords import ANSIBLE_FACTS, HINTS
-from ipexctl.extras.play.play_context import LOCALHOST, unknown_delegate
-from ipexctl.extras.play.playbook_file import (
-    Position,
-    TemplateText,
-    find_playbook,
-    templates_in,
-)
-from ipexctl.extras.play.playbook_model import Playbook, Task, convert_value, local_path, script_argv
+from ipexctl.extras.play.modules.local_files import local_path, script_argv
+from ipexctl.extras.play.options import convert_value
+from ipexctl.extras.play.playbook import Playbook, Position, Task, TemplateText, find_playbook
 from ipexctl.extras.play.read import read_playbook
-from ipexctl.extras.play.templater import Templater
+from ipexctl.extras.play.templates import Templates
 from ipexctl.hosts.host import Host, did_you_mean, quote
 from ipexctl.hosts.select import limit_hosts, limit_parts
 from ipexctl.projects.root import find_root, root_problem
 
-_HERE_TEMPLATE: Final = re.compile(r"\{\{ *here *\}\}")
+LOCALHOST: Final = ("localhost", "127.0.0.1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,23 +33,23 @@ class PreparedPlay:
     chosen: int
 
 
-def load_playbook(name: str, cwd: Path, templater: Templater) -> Playbook:
+def load_playbook(name: str, cwd: Path, templates: Templates) -> Playbook:
     path, shown = find_playbook(name, cwd)
     playbook, errors = read_playbook(path, shown)
-    raise_all(errors + templater.check(_templates(playbook)), shown)
+    raise_all(errors + templates.check(playbook.templates), shown)
     if not playbook.plays:
         raise UserError(f"{shown} has no plays", fix="begin with `- hosts: all`")
     return playbook
 
 
-def check_facts(playbook: Playbook, templater: Templater, given: Iterable[str]) -> list[FileError]:
+def check_facts(playbook: Playbook, templates: Templates, given: Iterable[str]) -> list[FileError]:
     """Uses of unsupported Ansible facts, unless a variable of that name is set."""
     defined = set(given).union(*(values for play in playbook.plays for values in (play.vars, *play.file_vars)))
     for task in playbook.all_tasks:
-        defined = defined.union(*task.inherited.vars, [task.register or ""], task.args if task.spec.any_option else ())
+        defined |= {task.register or "", *(task.args if task.spec.any_option else ())}.union(*task.inherited.vars)
         defined |= {task.loop.loop_var, task.loop.index_var or ""} if task.loop else set()
     hints = {name: hint for name, hint in HINTS.items() if name not in defined and name[8:] not in ANSIBLE_FACTS}
-    return templater.check_names(_templates(playbook), hints)
+    return list(templates.check_names(playbook.templates, hints))
 
 
 def prepare(
@@ -95,36 +90,28 @@ def _project_error(task: Task, cwd: Path) -> FileError | None:
 
     def known(name: str) -> Any:
         value = task.args[name].value if name in task.args else None
-        if value is None:
-            return task.spec.options[name].default
         if isinstance(value, TemplateText):
-            return str(cwd) if _HERE_TEMPLATE.fullmatch(value.text) else value
-        return convert_value(task.spec.options[name], value)
+            return str(cwd) if re.fullmatch(r"\{\{ *here *\}\}", value.text) else value
+        return task.spec.options[name].default if value is None else convert_value(task.spec.options[name], value)
 
-    if task.spec.name == "sync":
-        if isinstance(src := known("src"), TemplateText):
-            return None
-        problem = root_problem(find_root(None, None if src is None else local_path(task.base, src), task.base))
-        return task.position.error(problem, fix="name the project's directory: src: DIR") if problem else None
-    script, directory, sync = known("script"), known("cwd"), known("sync")
-    if (
-        sync is not True
-        or isinstance(directory, TemplateText)
-        or (directory is None and isinstance(script, TemplateText))
-    ):
+    name = "src" if task.spec.name == "sync" else "cwd"
+    directory, script = known(name), known("script") if task.spec.name == "run" else None
+    is_synced = task.spec.name == "sync" or known("sync") is True
+    unknown = isinstance(directory, TemplateText) or (directory is None and isinstance(script, TemplateText))
+    if not is_synced or unknown:
         return None
-    script_path = None
-    if isinstance(script, str):
-        script_path = local_path(task.base, script_argv(task.base, script)[0])
-    problem = root_problem(
-        find_root(script_path, None if directory is None else local_path(task.base, directory), task.base)
-    )
-    return task.position.error(problem, fix=project_fix(script_path, "cwd: ", "sync: no")) if problem else None
+    script_path = local_path(task.base, script_argv(task.base, script)[0]) if isinstance(script, str) else None
+    chosen = None if directory is None else local_path(task.base, directory)
+    if not (problem := root_problem(find_root(script_path, chosen, task.base))):
+        return None
+    fix = "name the project's directory: src: DIR"
+    return task.position.error(problem, fix=fix if name == "src" else project_fix(script_path, "cwd: ", "sync: no"))
 
 
-def _templates(playbook: Playbook) -> list[TemplateText]:
-    values = [(play.vars, play.file_vars, [task.values for task in play.all_tasks]) for play in playbook.plays]
-    return list({id(template): template for template in templates_in(values)}.values())
+def unknown_delegate(name: str, known: Iterable[str]) -> tuple[str, str]:
+    fix = "--local allows this playbook to run tasks on this machine"
+    fix = fix if name in LOCALHOST else did_you_mean(name, known, "node0 is the first host")
+    return f"delegate_to: {quote(name)} is not one of the hosts", fix
 
 
 def _check_delegates(tasks: Sequence[Task], hosts: Sequence[Host], local_names: Sequence[str]) -> Iterator[FileError]:
@@ -134,9 +121,8 @@ def _check_delegates(tasks: Sequence[Task], hosts: Sequence[Host], local_names: 
         if target is None or task.spec.where == "control":  # it runs on the control machine anyway
             continue
         if task.spec.where != "host":
-            yield task.position.error(
-                f"{task.spec.name} can't be delegated", fix="remove delegate_to: it runs once for all hosts"
-            )
+            fix = "remove delegate_to: it runs once for all hosts"
+            yield task.position.error(f"{task.spec.name} can't be delegated", fix=fix)
         elif isinstance(target, str) and target not in names:
             what, fix = unknown_delegate(target, names)
             yield task.position.error(what, fix=fix)

@@ -7,9 +7,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import difflib
-import html
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -18,8 +16,8 @@ from typing import Any, Final, Literal
 from urllib.parse import quote, quote_plus
 
 from ipexctl.doctor.finding import HostReport
-from ipexctl.errors import UserError
-from ipexctl.extras.play.playbook_model import Task
+from ipexctl.errors import FileError, UserError
+from ipexctl.extras.play.playbook import Task
 from ipexctl.found_files import state_directory
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
@@ -148,18 +146,12 @@ class TaskResult:
         return self.status == "changed" or (self.status == "failed" and self.data.get("changed") is True)
 
     def to_variable(self) -> dict[str, Any]:
-        variable: dict[str, Any] = dict(self.data)
-        variable["changed"] = self.changed
-        variable["failed"] = self.status == "failed"
-        if self.status == "skipped":
-            variable["skipped"] = True
-        if self.status == "unreachable":
-            variable["unreachable"] = True
-        for stream in ("stdout", "stderr"):
-            if isinstance(variable.get(stream), str):
-                variable[f"{stream}_lines"] = variable[stream].splitlines()
-        variable.setdefault("msg", self.reason or self.message)
-        return variable
+        variable = {**self.data, "changed": self.changed, "failed": self.status == "failed"}
+        if self.status in ("skipped", "unreachable"):
+            variable[self.status] = True
+        streams = {name: variable[name] for name in ("stdout", "stderr") if isinstance(variable.get(name), str)}
+        lines = {f"{name}_lines": text.splitlines() for name, text in streams.items()}
+        return {"msg": self.reason or self.message, **variable, **lines}
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +196,11 @@ def failure(reason: str, fix: str = "", **data: object) -> TaskResult:
     return TaskResult("failed", reason, fix, data)
 
 
-def failure_from(error: UserError) -> TaskResult:
-    return failure(error.message, error.fix)
+def failure_from(error: HostError | UserError, **data: object) -> TaskResult:
+    if isinstance(error, HostError):
+        return host_failure(error)
+    line, column = (error.text, error.column) if isinstance(error, FileError) else ("", 0)
+    return TaskResult("failed", error.message, error.fix, data, line=line, column=column)
 
 
 def host_result(done: HostResult, **data: object) -> TaskResult:
@@ -251,42 +246,22 @@ def mask_secrets(text: str, secrets: Iterable[str]) -> str:
 
 @lru_cache(maxsize=16)
 def _forms(secrets: frozenset[str]) -> Sequence[str]:
-    return sorted({form for secret in secrets for form in _forms_of(secret)}, key=len, reverse=True)
+    """Forms in which the secrets or their lines may be printed, longest first: plain, quoted, encoded."""
+    texts = {text for secret in secrets for text in (secret, secret.strip())}
+    texts |= {line.strip() for text in texts for line in text.splitlines() if len(line.strip()) >= SHORTEST_LINE}
+    forms = {form for text in texts for form in (text, text.upper(), text.lower(), *_encoded(text))}
+    return sorted((form for form in forms if len(form) >= SHORTEST), key=len, reverse=True)
 
 
-@lru_cache(maxsize=4096)
-def _forms_of(secret: str) -> frozenset[str]:
-    """Forms in which a secret or its lines may be printed: plain, quoted, encoded, upper or lower case."""
-    lines = [line.strip() for line in secret.splitlines() if len(line.strip()) >= SHORTEST_LINE]
-    cases = (str, str.upper, str.lower, str.capitalize, str.title)
-    texts = {case(text) for text in (secret, secret.strip(), *lines) for case in cases}
-    forms = {form for text in texts for form in (text, *_quoted(text), *_url_quoted(text), *_base64(text))}
-    return frozenset(form for form in forms if len(form) >= SHORTEST)
-
-
-def _quoted(text: str) -> Iterator[str]:
-    """As quoted in sh, JSON, regular expressions, Python and HTML; without the surrounding quotes."""
-    yield from (text.replace("'", "'\"'\"'"), text.replace("'", "'\\''"))
-    yield from (json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])
-    yield from (re.escape(text), repr(text)[1:-1])
-    yield from (escaped := html.escape(text), escaped.replace("&quot;", "&#34;").replace("&#x27;", "&#39;"))
-
-
-def _url_quoted(text: str) -> Iterator[str]:
+def _encoded(text: str) -> Iterator[str]:
+    """As quoted in sh, JSON and URLs, without the surrounding quotes, and in base64, also behind USER:."""
+    yield from (text.replace("'", "'\"'\"'"), json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])
+    yield from (quote(text), quote(text, safe=""), quote_plus(text))
     data = text.encode("utf-8", "surrogateescape")
-    for quoted in (quote(data), quote(data, safe=""), quote_plus(data)):
-        yield from (quoted, re.sub("%..", lambda match: match[0].lower(), quoted))
-
-
-def _base64(text: str) -> Iterator[str]:
-    """Base64 forms of a text, also inside a longer text, such as USER:SECRET, where three alignments are possible."""
-    data = text.encode("utf-8", "surrogateescape")
-    for before in range(3):
-        encoded = base64.b64encode(bytes(before) + data).decode()
-        inside = encoded[(before * 8 + 5) // 6 : (before + len(data)) * 8 // 6]
-        for form in (encoded, inside) if before == 0 else (inside,):
-            if len(form) >= SHORTEST_LINE:
-                yield from (form, form.replace("+", "-").replace("/", "_"))
+    for before in range(3):  # three alignments are possible
+        inside = base64.b64encode(bytes(before) + data).decode()[(before * 8 + 5) // 6 : (before + len(data)) * 8 // 6]
+        if len(inside) >= SHORTEST_LINE:
+            yield from (inside, inside.replace("+", "-").replace("/", "_"))
 
 
 def mask_value(value: Any, secrets: set[str]) -> Any:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.extras.play.modules import runner
-from ipexctl.extras.play.play_context import LOCALHOST, unknown_delegate
-from ipexctl.extras.play.playbook_model import BadOption, Task, fill_environment, fill_options
+from ipexctl.extras.play.options import BadOption, fill_environment, fill_options
+from ipexctl.extras.play.playbook import Task, Value
+from ipexctl.extras.play.prepare import LOCALHOST, unknown_delegate
 from ipexctl.extras.play.result import (
     Call,
     ItemDone,
@@ -24,12 +25,11 @@ from ipexctl.extras.play.result import (
     failure,
     failure_from,
     hide_secrets,
-    host_failure,
     mask_secrets,
     missing_hosts,
     secrets_in,
 )
-from ipexctl.extras.play.templater import FillResult, Job
+from ipexctl.extras.play.templates import Scope
 from ipexctl.hosts.host import Host, quote
 from ipexctl.hosts.nodeset import fold
 from ipexctl.remote.fanout import fan_out
@@ -38,334 +38,283 @@ from ipexctl.remote.outcome import HostError, Notice
 if TYPE_CHECKING:
     from ipexctl.extras.play.engine import Engine
 
-_WORD = re.compile(r"[A-Za-z_]\w*")
 _NOT_BEGUN = failure("it was not started")
 _RETRIES = 3
 
 
 @dataclass
-class _WorkItem:
+class _Item:
+    """One host's turn of the loop, or its only one."""
+
     host: Host
-    item: object = None
+    value: object = None
     index: int = 0
+    local: Sequence[Mapping[str, Value]] = ()
     label: str = ""
     call: Call | None = None
     result: TaskResult = _NOT_BEGUN
     ignored: bool = False
     attempts: int = 0
-    local: list[tuple[Mapping[str, Any], bool]] = field(default_factory=list)
 
 
+@dataclass
 class TaskRunner:
-    def __init__(self, engine: Engine, task: Task, report: TaskReport, hosts: Sequence[str]) -> None:
-        self._engine = engine
-        self._context = engine.context
-        self._task = task
-        self._report = report
-        self._names = list(hosts)
-        self._templater = engine.context.templater
-        self._items: dict[str, list[_WorkItem]] = {}
-        self.items_done: list[ItemDone] = []
+    engine: Engine
+    task: Task
+    report: TaskReport
+    names: Sequence[str]
+    items_done: list[ItemDone] = field(default_factory=list)
 
     def run(self) -> set[str]:
-        task = self._task
-        names = self._names[:1] if task.inherited.run_once else self._names
-        hosts = [host for name in names if (host := self._engine.host(name)) is not None]
-        self._create_items(hosts)
-        work_items = [work_item for name in names for work_item in self._items[name]]
-        self._fill([work_item for work_item in work_items if work_item.result is _NOT_BEGUN])
-        self._call_with_retries([work_item for work_item in work_items if work_item.call is not None])
-        return self._finish(names)
+        names = self.names[:1] if self.task.inherited.run_once else self.names
+        hosts = [host for name in names if (host := self.engine.host(name)) is not None]
+        items = {host.name: self._items(host) for host in hosts}
+        everything = [item for of_host in items.values() for item in of_host]
+        for item in everything:
+            if item.result is _NOT_BEGUN:
+                self._prepare(item)
+        self._call_with_retries([item for item in everything if item.call is not None])
+        failed = {name for name, of_host in items.items() if self._finish(name, of_host)}
+        # run_once: a failure counts for all hosts.
+        return set(self.names) if self.task.inherited.run_once and failed else failed
 
-    def _create_items(self, hosts: Sequence[Host]) -> None:
-        loop = self._task.loop
+    def _scope(self, item: _Item, *strong: Mapping[str, Value]) -> Scope:
+        return self.engine.variables.scope(item.host.name, self.task.inherited.vars, [*item.local, *strong])
+
+    def _items(self, host: Host) -> list[_Item]:
+        loop, alone = self.task.loop, _Item(host)
         if loop is None:
-            for host in hosts:
-                self._items[host.name] = [_WorkItem(host, local=self._vars())]
-            return
-        jobs = [Job(host.name, {"items": loop.items}, local=self._vars()) for host in hosts]
-        for host, answer in zip(hosts, self._templater.fill(jobs), strict=True):
-            if isinstance(answer, FileError):
-                # As in Ansible, a host whose list can't be filled is skipped if `when` is false.
-                condition_job = Job(host.name, when=self._task.inherited.when, local=self._vars())
-                (condition,) = self._templater.fill([condition_job])
-                is_skipped = isinstance(condition, FillResult) and not condition.held
-                result = self._skip(host, condition.by) if is_skipped else _template_failure(answer)  # type: ignore[union-attr]
-                self._items[host.name] = [_WorkItem(host, result=result)]
-                continue
-            items = answer.values["items"]
-            if not isinstance(items, list):
-                what = f"'loop' is {quote(str(items)[:40])}, which is not a list"
-                result = failure_from(loop.position.error(what, fix="[one, two]"))
-                self._items[host.name] = [_WorkItem(host, result=result)]
-                continue
-            if loop.is_flattened:
-                items = [item for entry in items for item in (entry if isinstance(entry, list) else [entry])]
-            self._items[host.name] = []
-            for index, item in enumerate(items):
-                item_vars = {loop.loop_var: item, **({loop.index_var: index} if loop.index_var else {})}
-                self._items[host.name].append(_WorkItem(host, item, index, local=[*self._vars(), (item_vars, False)]))
+            return [alone]
+        scope = self._scope(alone)
+        try:
+            values = scope.fill(loop.items)
+            if not isinstance(values, list):
+                what = f"'loop' is {quote(str(values)[:40])}, which is not a list"
+                raise loop.position.error(what, fix="[one, two]")
+        except FileError as error:
+            # As in Ansible, a host whose list can't be filled is skipped if `when` is false.
+            alone.result = self._skipped(alone, scope, failure_from(error))
+            return [alone]
+        if loop.is_flattened:
+            values = [value for entry in values for value in (entry if isinstance(entry, list) else [entry])]
+        return [
+            _Item(host, value, index, [{loop.index_var or "": index, loop.loop_var: value}], _label(value))
+            for index, value in enumerate(values)
+        ]
 
-    def _vars(self) -> list[tuple[Mapping[str, Any], bool]]:
-        return [(values, True) for values in self._task.inherited.vars]
-
-    def _fill(self, work_items: Sequence[_WorkItem]) -> None:
-        task, inherited = self._task, self._task.inherited
-        truths = {"that": task.args["that"].value} if task.spec.name == "assert" else {}
-        args = {name: arg.value for name, arg in task.args.items() if name not in truths}
-        values: dict[str, Any] = {
-            "args": args,
-            "environment": list(inherited.environment),
-            "ignore": inherited.ignore_errors,
-            "user": inherited.become_user,
-            "delegate": inherited.delegate_to,
-            "label": task.loop.label if task.loop else None,
-            "file": task.file,
-        }
-        jobs = [Job(work_item.host.name, values, inherited.when, truths, work_item.local) for work_item in work_items]
-        for work_item, answer in zip(work_items, self._templater.fill(jobs), strict=True):
-            work_item.label = _label(work_item.item)
-            if isinstance(answer, FileError):
-                work_item.result = _template_failure(answer)
-                work_item.ignored = inherited.ignore_errors is True
-            elif not answer.held:
-                work_item.result = self._skip(work_item.host, answer.by)
-            else:
-                self._prepare(work_item, answer)
-
-    def _skip(self, host: Host, condition: str) -> TaskResult:
-        """Result for a false condition; names the registered results that are missing because of --check."""
-        words = dict.fromkeys(_WORD.findall(condition))
-        unknown = [word for word in words if (host.name, word) in self._context.not_run]
+    def _skipped(self, item: _Item, scope: Scope, otherwise: TaskResult) -> TaskResult:
+        """Skipped if a condition is false; names the registered results that are missing because of --check."""
+        try:
+            condition = next((each.text for each in self.task.inherited.when if not scope.holds(each)), None)
+        except FileError as error:
+            return otherwise if otherwise is not _NOT_BEGUN else failure_from(error)
+        if condition is None:
+            return otherwise
+        words = dict.fromkeys(re.findall(r"[A-Za-z_]\w*", condition))
+        unknown = [word for word in words if (item.host.name, word) in self.engine.context.not_run]
         note = f" (--check skipped the task that registers {', '.join(unknown)})" if unknown else ""
         return TaskResult("skipped", f"when: {condition}{note}")
 
-    def _prepare(self, work_item: _WorkItem, answer: FillResult) -> None:
-        task, inherited, values = self._task, self._task.inherited, answer.values
-        work_item.ignored = str(values["ignore"]).lower() in ("true", "yes", "on", "1")
-        if values["label"] is not None:
-            work_item.label = str(values["label"])
-        args = dict(values["args"])
-        for name, truths in answer.truths.items():
-            texts = [template.text for template in task.args[name].value]
-            args[name] = list(zip(texts, truths, strict=False))
+    def _prepare(self, item: _Item) -> None:
+        """Make the item's call, or its result if it is skipped or can't be called."""
+        task, inherited, scope = self.task, self.task.inherited, self._scope(item)
+        item.ignored = inherited.ignore_errors is True
+        item.result = self._skipped(item, scope, _NOT_BEGUN)
+        if item.result is not _NOT_BEGUN:
+            return
         try:
-            options = fill_options(task.spec, args)
-            environment = fill_environment(values["environment"])
-        except BadOption as bad:
-            work_item.result = failure_from(task.position.error(f"{task.spec.name}: {bad.message}", fix=bad.fix))
-            return
-        if values["file"] is not None:
-            options["content"] = str(values["file"])
-        target = self._target(work_item.host, values["delegate"])
-        if isinstance(target, TaskResult):
-            work_item.result = target
-            return
-        context = self._context.options
-        user = values["user"] or "root"
-        work_item.call = Call(
-            host=work_item.host,
-            target=target,
-            task=task,
-            args=options,
-            check=context.check if inherited.check_mode is None else inherited.check_mode,
-            diff=(context.diff if inherited.diff is None else inherited.diff) and not inherited.no_log,
-            become=user if inherited.become else None,
-            environment=environment,
-            timeout=inherited.timeout or context.timeout,
-        )
+            kinds = {name: task.spec.kind(name) for name in task.args}
+            args = {name: scope.truths(task.args[name].value) for name, kind in kinds.items() if kind == "exprs"}
+            args |= {name: scope.fill(task.args[name].value) for name, kind in kinds.items() if kind != "exprs"}
+            item.ignored = str(scope.fill(inherited.ignore_errors)).lower() in ("true", "yes", "on", "1")
+            if task.loop and task.loop.label:
+                item.label = str(scope.fill(task.loop.label))
+            try:
+                options = fill_options(task.spec, args)
+                environment = fill_environment(scope.fill(inherited.environment))
+            except BadOption as bad:
+                raise task.position.error(f"{task.spec.name}: {bad.message}", fix=bad.fix) from None
+            if task.file is not None:
+                options["content"] = str(scope.fill(task.file))
+            of_call = self.engine.context.options
+            item.call = Call(
+                host=item.host,
+                target=self._target(item.host, scope.fill(inherited.delegate_to)),
+                task=task,
+                args=options,
+                check=of_call.check if inherited.check_mode is None else inherited.check_mode,
+                diff=(of_call.diff if inherited.diff is None else inherited.diff) and not inherited.no_log,
+                become=(scope.fill(inherited.become_user) or "root") if inherited.become else None,
+                environment=environment,
+                timeout=inherited.timeout or of_call.timeout,
+            )
+        except UserError as error:
+            item.result = failure_from(error)
 
-    def _target(self, host: Host, delegate: object) -> Host | TaskResult:
-        if delegate is None or self._task.spec.where == "control":
+    def _target(self, host: Host, delegate: object) -> Host:
+        context = self.engine.context
+        if delegate is None or self.task.spec.where == "control":
             return host
         if delegate == "node0":
-            return self._context.hosts[0]
-        target = self._engine.host(str(delegate))
-        if target is None and delegate in LOCALHOST and self._context.options.local:
+            return context.hosts[0]
+        if (target := self.engine.host(str(delegate))) is not None:
+            return target
+        if delegate in LOCALHOST and context.options.local:
             return Host("localhost", "localhost")
-        if target is None:
-            return failure(*unknown_delegate(str(delegate), [*(host.name for host in self._context.hosts), "node0"]))
-        return target
+        what, fix = unknown_delegate(str(delegate), [*(host.name for host in context.hosts), "node0"])
+        raise UserError(what, fix=fix)
 
-    def _call_with_retries(self, work_items: Sequence[_WorkItem]) -> None:
+    def _call_with_retries(self, items: Sequence[_Item]) -> None:
         """Retry up to `retries` times until `until` is true or, without one, the module succeeds."""
-        task = self._task
-        pending = list(work_items)
+        task, context = self.task, self.engine.context
         retries = (_RETRIES if task.until else 0) if task.retries is None else task.retries
-        max_attempts = retries + 1
-        for attempt in range(1, max_attempts + 1):
+        pending = items
+        for left in range(retries, -1, -1):
             self._call(pending)
-            for work_item in pending:
-                work_item.attempts = attempt
-            unfinished = self._apply_conditions(pending)
-            if not unfinished or attempt == max_attempts or self._context.cancel.thrown:
+            for item in pending:
+                item.attempts += 1
+            pending = [item for item in pending if self._is_unfinished(item)]
+            if not pending or not left or context.cancel.thrown:
                 break
-            names = fold(dict.fromkeys(work_item.host.name for work_item in unfinished))
+            names = fold(dict.fromkeys(item.host.name for item in pending))
             reason = "until is not true yet" if task.until else "it failed"
-            self._context.watch(Notice(f"{names}: {self._report.name}: {reason}; {max_attempts - attempt} more"))
-            self._context.sleep(task.delay)
-            pending = unfinished
-        if max_attempts > 1 or task.until:
-            for work_item in work_items:
-                data = {**work_item.result.data, "attempts": work_item.attempts}
-                work_item.result = replace(work_item.result, data=data)
+            context.watch(Notice(f"{names}: {self.report.name}: {reason}; {left} more"))
+            context.sleep(task.delay)
+        for item in items if retries or task.until else ():
+            item.result = replace(item.result, data={**item.result.data, "attempts": item.attempts})
 
-    def _call(self, work_items: Sequence[_WorkItem]) -> None:
-        if self._task.spec.where == "control":
-            for work_item in work_items:
-                work_item.result = runner(self._task.spec.name)(self._context, work_item.call)
-        elif self._task.spec.where == "all":
-            self._call_together(work_items)
+    def _call(self, items: Sequence[_Item]) -> None:
+        if self.task.spec.where == "control":
+            for item in items:
+                item.result = runner(self.task.spec.name)(self.engine.context, item.call)
+        elif self.task.spec.where == "all":
+            self._call_together(items)
         else:
-            self._call_on_each(work_items)
+            self._call_on_each(items)
 
-    def _call_on_each(self, work_items: Sequence[_WorkItem]) -> None:
-        run = runner(self._task.spec.name)
-        by_host: dict[str, list[_WorkItem]] = {}
-        for work_item in work_items:
-            by_host.setdefault(work_item.host.name, []).append(work_item)
-        pause = self._task.loop.pause if self._task.loop else 0.0
+    def _call_on_each(self, items: Sequence[_Item]) -> None:
+        run, context = runner(self.task.spec.name), self.engine.context
+        by_host: dict[str, list[_Item]] = {}
+        for item in items:
+            by_host.setdefault(item.host.name, []).append(item)
 
-        def work(waiting: list[_WorkItem]) -> None:
+        def work(waiting: list[_Item]) -> None:
             while waiting:
                 call = waiting[0].call
                 assert call is not None
-                with self._context.session(call.target) as session:
+                with context.session(call.target) as session:
                     try:
-                        result = run(self._context, call, session)
+                        result = run(context, call, session)
                     except UserError as error:
                         result = failure_from(error)
                 waiting.pop(0).result = result
-                if waiting and pause:
-                    self._context.sleep(pause)
+                if waiting and self.task.loop and self.task.loop.pause:
+                    context.sleep(self.task.loop.pause)
 
-        for done in fan_out(list(by_host.values()), work, forks=self._context.pool.forks, cancel=self._context.cancel):
+        for done in fan_out(list(by_host.values()), work, forks=context.pool.forks, cancel=context.cancel):
             if done.error is not None:
-                for work_item in done.item:
-                    work_item.result = host_failure(done.error)
+                for item in done.item:
+                    item.result = failure_from(done.error)
 
-    def _call_together(self, work_items: Sequence[_WorkItem]) -> None:
-        run = runner(self._task.spec.name)
-        groups: dict[tuple[int, str], list[_WorkItem]] = {}
-        for work_item in work_items:
-            assert work_item.call is not None
-            options_key = (
-                "" if self._task.spec.is_cluster_job else json.dumps(dict(work_item.call.args), sort_keys=True)
-            )
-            groups.setdefault((work_item.index, options_key), []).append(work_item)
-        missing = self._engine.missing(self._names)
+    def _call_together(self, items: Sequence[_Item]) -> None:
+        """One call for all hosts with the same options, or, for a cluster job, for all hosts."""
+        spec, context = self.task.spec, self.engine.context
+        groups: dict[tuple[int, str], list[tuple[_Item, Call]]] = {}
+        for item in items:
+            assert item.call is not None
+            options_key = "" if spec.is_cluster_job else json.dumps(dict(item.call.args), sort_keys=True)
+            groups.setdefault((item.index, options_key), []).append((item, item.call))
+        missing = self.engine.missing(self.names)
         for group in groups.values():
-            calls = [work_item.call for work_item in group if work_item.call is not None]
+            calls = [call for _, call in group]
             try:
-                refusal = missing_hosts(calls, missing) if self._task.spec.is_cluster_job else None
-                done = refusal or run(self._context, calls[0], [call.host for call in calls])
-            except HostError as error:
-                done = host_failure(error)
-            except UserError as error:
+                refusal = missing_hosts(calls, missing) if spec.is_cluster_job else None
+                done = refusal or runner(spec.name)(context, calls[0], [call.host for call in calls])
+            except (HostError, UserError) as error:
                 done = failure_from(error)
-            for work_item in group:
-                work_item.result = done if isinstance(done, TaskResult) else done[work_item.host.name]
+            for item, _ in group:
+                item.result = done if isinstance(done, TaskResult) else done[item.host.name]
 
-    def _apply_conditions(self, work_items: Sequence[_WorkItem]) -> list[_WorkItem]:
-        task = self._task
-        conditions = {"until": task.until, "changed_when": task.changed_when, "failed_when": task.failed_when}
-        queries = {name: value for name, value in conditions.items() if isinstance(value, tuple) and value}
-        finished = [item for item in work_items if item.result.status != "unreachable" and not item.result.not_run]
-        for work_item in work_items:
-            if work_item.result.not_run and task.changed_when is False and work_item.result.status != "skipped":
-                work_item.result = replace(work_item.result, status="ok")
-        jobs = []
-        for work_item in finished:
-            own = [({task.register: work_item.result.to_variable()}, False)] if task.register and queries else []
-            jobs.append(Job(work_item.host.name, truths=queries, local=[*work_item.local, *own]))
-        answers = self._templater.fill(jobs)
-        unfinished = []
-        for work_item, answer in zip(finished, answers, strict=True):
-            if isinstance(answer, FileError):
-                work_item.result = _template_failure(answer, work_item.result)
-                continue
-            truths = {name: all(held) for name, held in answer.truths.items()}
-            work_item.result = self._apply_truths(work_item.result, truths)
-            if task.until and not truths["until"]:
-                unfinished.append(work_item)
-                reason = f"until never became true: {' and '.join(template.text for template in task.until)}"
-                work_item.result = replace(work_item.result, status="failed", reason=work_item.result.reason or reason)
-            elif task.retries and not task.until and work_item.result.status == "failed":
-                unfinished.append(work_item)
-        return unfinished
+    def _is_unfinished(self, item: _Item) -> bool:
+        """Apply changed_when, failed_when and until; True if the item is to be called again."""
+        task, result = self.task, item.result
+        if result.not_run and task.changed_when is False and result.status != "skipped":
+            item.result = replace(result, status="ok")
+        if result.status == "unreachable" or result.not_run:
+            return False
+        own = [{task.register: result.to_variable()}] if task.register else []
+        scope = self._scope(item, *own)
 
-    def _apply_truths(self, result: TaskResult, truths: Mapping[str, bool]) -> TaskResult:
-        task = self._task
-        fails = truths.get("failed_when", task.failed_when if isinstance(task.failed_when, bool) else None)
-        changes = truths.get("changed_when", task.changed_when if isinstance(task.changed_when, bool) else None)
-        if fails is True:
-            data = {**result.data, "changed": result.changed if changes is None else changes}
-            return replace(result, status="failed", reason=result.reason or "failed_when holds", data=data)
-        if fails is False and result.status == "failed":
-            result = replace(result, status="changed" if result.changed else "ok", reason="", fix="")
-        if changes is not None and result.status in ("ok", "changed"):
-            result = replace(result, status="changed" if changes else "ok")
-        elif changes is not None and result.status == "failed":
-            result = replace(result, data={**result.data, "changed": changes})
-        return result
+        def truth(asked: Any) -> bool | None:
+            return all(map(scope.holds, asked)) if isinstance(asked, tuple) and asked else asked
 
-    def _finish(self, names: Sequence[str]) -> set[str]:
-        task, failed_names = self._task, set()
-        for name in names:
-            work_items = self._items[name]
-            results = [work_item.result for work_item in work_items]
-            result = results[0] if task.loop is None else self._loop_result(work_items, results)
-            ignored = result.status == "failed" and all(
-                work_item.ignored for work_item in work_items if work_item.result.status == "failed"
+        try:
+            until, changes, fails = truth(task.until), truth(task.changed_when), truth(task.failed_when)
+        except FileError as error:
+            item.result = failure_from(error, **result.data)
+            return False
+        if fails or (result.status == "failed" and fails is not False):
+            data = {**result.data, **({} if changes is None else {"changed": changes})}
+            data |= {"changed": result.changed} if fails and changes is None else {}
+            result = replace(
+                result, status="failed", reason=result.reason or ("failed_when holds" if fails else ""), data=data
             )
-            self._register(name, result, work_items)
-            if task.inherited.no_log:
-                self._templater.secrets |= secrets_in(result, task.loop.loop_var if task.loop else "item")
-            self._engine.end(self._report, name, result, no_log=bool(task.inherited.no_log), ignored=ignored)
-            if result.status == "changed":
-                for handler, _ in task.notify:
-                    self._engine.notify(handler, name)
-            if result.status == "failed" and not ignored:
-                failed_names.add(name)
-                task_variable = {"name": self._report.name, "action": task.spec.name}
-                variables = {"ansible_failed_task": task_variable, "ansible_failed_result": result.to_variable()}
-                self._templater.add(f"own:{name}", variables)
-        # run_once: a failure counts for all hosts.
-        return set(self._names) if task.inherited.run_once and failed_names else failed_names
+        elif result.status != "skipped":
+            is_changed = result.changed if changes is None else changes
+            result = replace(result, reason="", fix="") if result.status == "failed" else result
+            result = replace(result, status="changed" if is_changed else "ok")
+        if task.until and not until:
+            reason = f"until never became true: {' and '.join(template.text for template in task.until)}"
+            result = replace(result, status="failed", reason=result.reason or reason)
+        item.result = result
+        return not until if task.until else bool(task.retries) and result.status == "failed"
 
-    def _loop_result(self, work_items: Sequence[_WorkItem], results: Sequence[TaskResult]) -> TaskResult:
-        task, secrets = self._task, self._templater.secrets
-        assert task.loop is not None
-        if len(work_items) == 1 and work_items[0].call is None and work_items[0].item is None:
-            return results[0]
-        for work_item, result in zip(work_items, results, strict=True):
-            visible = hide_secrets(result, secrets, no_log=bool(task.inherited.no_log))
-            label = "" if task.inherited.no_log else mask_secrets(work_item.label, secrets)
-            self.items_done.append(ItemDone(work_item.host.name, label, visible))
-        return combine_items(results, [work_item.item for work_item in work_items], task.loop.loop_var)
+    def _finish(self, name: str, items: Sequence[_Item]) -> bool:
+        """Register and report the host's result; True if it failed."""
+        task, engine = self.task, self.engine
+        result = items[0].result if task.loop is None else self._loop_result(items)
+        failed_items = [item for item in items if item.result.status == "failed"]
+        ignored = result.status == "failed" and all(item.ignored for item in failed_items)
+        self._register(name, result, items)
+        if task.inherited.no_log:
+            engine.context.secrets.update(secrets_in(result, task.loop.loop_var if task.loop else "item"))
+        engine.end(self.report, name, result, no_log=bool(task.inherited.no_log), ignored=ignored)
+        for handler, _ in task.notify if result.status == "changed" else ():
+            engine.notify(handler, name)
+        if result.status != "failed" or ignored:
+            return False
+        failed_task = {"name": self.report.name, "action": task.spec.name}
+        variables = {"ansible_failed_task": failed_task, "ansible_failed_result": result.to_variable()}
+        engine.variables.own[name].update(variables)
+        return True
 
-    def _register(self, name: str, result: TaskResult, work_items: Sequence[_WorkItem]) -> None:
+    def _loop_result(self, items: Sequence[_Item]) -> TaskResult:
+        loop, secrets, no_log = self.task.loop, self.engine.context.secrets, bool(self.task.inherited.no_log)
+        assert loop is not None
+        if len(items) == 1 and not items[0].local:  # without a list
+            return items[0].result
+        for item in items:
+            label = "" if no_log else mask_secrets(item.label, secrets)
+            shown = hide_secrets(item.result, secrets, no_log=no_log)
+            self.items_done.append(ItemDone(item.host.name, label, shown))
+        return combine_items([item.result for item in items], [item.value for item in items], loop.loop_var)
+
+    def _register(self, name: str, result: TaskResult, items: Sequence[_Item]) -> None:
         facts: dict[str, Any] = {}
-        if self._task.spec.name == "set_fact":
-            for work_item in work_items:
-                if work_item.result.status == "ok":
-                    facts.update(work_item.result.data.get("ansible_facts", {}))
-        hosts = self._names if self._task.inherited.run_once else [name]
-        if register := self._task.register:
+        for item in items if self.task.spec.name == "set_fact" else ():
+            if item.result.status == "ok":
+                facts |= item.result.data.get("ansible_facts", {})
+        hosts = self.names if self.task.inherited.run_once else [name]
+        if register := self.task.register:
             facts[register] = result.to_variable()
             registered = {(host, register) for host in hosts}
-            self._context.not_run -= registered
-            self._context.not_run |= registered if result.not_run else set()
-        if facts:
-            for host in hosts:
-                self._templater.add(f"own:{host}", facts)
+            self.engine.context.not_run -= registered
+            self.engine.context.not_run |= registered if result.not_run else set()
+        for host in hosts:
+            self.engine.variables.own[host].update(facts)
 
 
 def _label(item: object) -> str:
     if isinstance(item, dict) and isinstance(item.get("name"), str):
         return str(item["name"])
     return item if isinstance(item, str) else json.dumps(item)[:80]
-
-
-def _template_failure(error: FileError, previous: TaskResult = _NOT_BEGUN) -> TaskResult:
-    return TaskResult("failed", error.message, error.fix, previous.data, line=error.text, column=error.column)

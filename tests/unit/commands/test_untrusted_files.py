@@ -16,7 +16,7 @@ from ipexctl.commands.defaults import files_of
 from ipexctl.commands.shared_options import Home
 from ipexctl.commands.target_hosts import host_options, select
 from ipexctl.errors import FileError, UserError
-from ipexctl.extras.play.play_context import read_vars_dirs
+from ipexctl.extras.play.variables import read_vars_dirs
 from ipexctl.hosts.select import HostRequest, select_hosts
 from ipexctl.launch.launchers.unwrap import unwrap
 from ipexctl.stack.catalog import known_rows

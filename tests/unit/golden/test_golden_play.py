@@ -15,11 +15,11 @@ import test_play_templates as templates
 from case_table import literals_of
 from ipexctl.extras.play.modules.host_script import ScriptResult
 from ipexctl.extras.play.modules.tune import LINK_FIX
-from ipexctl.extras.play.play_context import read_vars_dirs
-from ipexctl.extras.play.playbook_file import find_playbook
-from ipexctl.extras.play.playbook_model import BadOption, Option, convert_value, fill_environment
+from ipexctl.extras.play.options import BadOption, Option, convert_value, fill_environment
+from ipexctl.extras.play.playbook import find_playbook
 from ipexctl.extras.play.prepare import TaskSelection, hosts_of, select_tasks
-from ipexctl.extras.play.templater import Templater
+from ipexctl.extras.play.templates import Templates
+from ipexctl.extras.play.variables import read_vars_dirs
 from ipexctl.remote.outcome import Notice
 from playbook_helpers import HOSTS, POSITION, book, play_of, run_playbook
 from playbook_helpers import refusal as playbook_error
@@ -137,9 +137,7 @@ def of_calls(base: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Case]:
 
 
 def of_templates() -> list[Case]:
-    with Templater() as templater:
-        values = {"tier": "amx", "cpu": {"tier": "amx"}}
-        return [refused(f"template {text}", templates.wrong(templater, text, values)) for text in TEMPLATES]
+    return [refused(f"template {text}", templates.wrong(Templates(), text)) for text in TEMPLATES]
 
 
 def while_playing(tmp_path: Path) -> list[Case]:

@@ -12,79 +12,62 @@ from types import UnionType
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from ipexctl.errors import UserError
-from ipexctl.extras.play.playbook_model import Option, Spec
+from ipexctl.extras.play.options import Option, Spec, declared
 from ipexctl.launch.run_options import DECLARED
 from ipexctl.node.common.asked import Asked
 from ipexctl.option_declaration import DEFAULT_ENV, RECONNECT_SECONDS, Declaration, SyncOptions, declarations_of
 
-TIERS: Final = ("avx2", "avx512", "avx512_bf16", "amx")
 SYSCTL: Final = re.compile(r"[a-z0-9_]+(\.[a-zA-Z0-9_\-]+)+")
-_KINDS: Final[Mapping[Any, Any]] = {
+_KINDS: Final[Mapping[Any, str]] = {
     str: "str", int: "int", float: "float", bool: "bool", Path: "path", tuple[str, ...]: "list",
 }  # fmt: skip
-_TEXT: Final = Option("str")
-_LIST: Final = Option("list")
-_COUNT: Final = Option("int", minimum=1)
-_YES: Final = Option("bool", default=True)
-_NO: Final = Option("bool", default=False)
-_PRESENT: Final = Option("str", default="present", choices=("present", "absent"))
+Given = Mapping[str, Any]
 
 
-def _exec(given: Mapping[str, Any]) -> str | None:
-    if isinstance(given.get("cmd"), list) and not given["cmd"][0]:
-        return "the list must begin with a program"
-    return None
+def _exec(given: Given) -> str | None:
+    is_empty = isinstance(given.get("cmd"), list) and not given["cmd"][0]
+    return "the list must begin with a program" if is_empty else None
 
 
-def _fetch(given: Mapping[str, Any]) -> str | None:
+def _fetch(given: Given) -> str | None:
     if "path" in given and "run" not in given:
         return "'path' is a path in a run: give 'run' too, or use 'src' for a file on the host"
     return None
 
 
-def _wait(given: Mapping[str, Any]) -> str | None:
+def _wait(given: Given) -> str | None:
     if "port" in given and "path" in given:
         return "'port' and 'path' need two tasks"
-    if "port" in given and given["port"] > 65535:
+    if given.get("port", 0) > 65535:
         return f"{given['port']} is not a port number"
-    if "host" in given and "port" not in given:
-        return "'host' needs 'port'"
-    return None
+    return "'host' needs 'port'" if "host" in given and "port" not in given else None
 
 
-def _file(given: Mapping[str, Any]) -> str | None:
+def _file(given: Given) -> str | None:
     if ("src" in given) != (given.get("state") == "link"):
         return "'src' and state: link need each other"
-    if "mode" in given and given.get("state") in ("link", "absent"):
-        return f"'mode' has no effect with state: {given['state']}"
-    return None
+    is_useless = "mode" in given and given.get("state") in ("link", "absent")
+    return f"'mode' has no effect with state: {given['state']}" if is_useless else None
 
 
-def _env(given: Mapping[str, Any]) -> str | None:
+def _env(given: Given) -> str | None:
     if "from" in given and given.get("state", "verified") != "named":
         return "'from' needs state: named"
-    if given.get("state") == "named" and "from" not in given:
-        return "state: named needs 'from', the environment to name"
-    return None
+    lacks_source = given.get("state") == "named" and "from" not in given
+    return "state: named needs 'from', the environment to name" if lacks_source else None
 
 
-def _tune(given: Mapping[str, Any]) -> str | None:
-    for name in given.get("sysctl") or {}:
-        if not SYSCTL.fullmatch(name):
-            return f"'{name}' is not a sysctl such as vm.swappiness"
-    return None
+def _tune(given: Given) -> str | None:
+    unknown = (name for name in given.get("sysctl") or {} if not SYSCTL.fullmatch(name))
+    return next((f"'{name}' is not a sysctl such as vm.swappiness" for name in unknown), None)
 
 
-def _run(given: Mapping[str, Any]) -> str | None:
-    if "cmd" in given and "argv" in given:
-        return "'cmd' already has the command"
-    return _of_request(given)
-
-
-def _of_request(given: Mapping[str, Any]) -> str | None:
-    """What `ipexctl run` would refuse on any hosts; checked early, so that no earlier task trains in vain."""
+def _run(given: Given) -> str | None:
+    """Also what `ipexctl run` would refuse on any hosts; checked early, so that no earlier task trains in vain."""
     from ipexctl.run.start.request import check_request, with_given
 
+    if "cmd" in given and "argv" in given:
+        return "'cmd' already has the command"
     try:
         check_request(with_given(Asked(argv=("",)), given))
     except UserError as error:
@@ -92,125 +75,70 @@ def _of_request(given: Mapping[str, Any]) -> str | None:
     return None
 
 
-def declared_options(declared: Mapping[str, Declaration]) -> dict[str, Option]:
-    types, defaults = get_type_hints(Asked), Asked._field_defaults
-    return {name: _option(types[name], defaults[name], declaration) for name, declaration in declared.items()}
+def _of_command(declarations: Mapping[str, Declaration]) -> dict[str, Option]:
+    """Options with the names, types and defaults of a command's."""
+    options = {}
+    for name, declaration in declarations.items():
+        type_ = get_type_hints(Asked)[name]
+        choices = get_args(type_) if get_origin(type_) is Literal else ()
+        plain = get_args(type_)[0] if isinstance(type_, UnionType) else type_
+        kind = declaration.kind.replace("directory", "path") or ("str" if choices else _KINDS[plain])
+        default = Asked._field_defaults[name]
+        options[name] = Option(kind, False, default, choices, declaration.minimum, declaration.maximum)
+    return options
 
 
-def _option(type_: Any, default: Any, declaration: Declaration) -> Option:
-    kinds = get_args(type_) if isinstance(type_, UnionType) else (type_,)
-    choices = get_args(type_) if get_origin(type_) is Literal else ()
-    kind: Any = declaration.kind or ("str" if choices else _KINDS[kinds[0]])
-    kind = "path" if kind == "directory" else kind
-    return Option(kind, default=default, choices=choices, minimum=declaration.minimum, maximum=declaration.maximum)
-
-
-_COMMAND: Final[Mapping[str, Option]] = {
-    "cmd": Option("command", required=True, aliases=("argv", "_raw_params")),
-    **dict.fromkeys(("creates", "removes", "chdir"), Option("path")),
-    "stdin": _TEXT,
+_COMMAND: Final = declared("cmd,argv,_raw_params:command! creates:path removes:path chdir:path stdin")
+_PUT: Final = declared("dest:path! mode:mode backup:bool=no follow:bool=no")
+_PATH: Final = declared("path,dest,name:path! follow:bool=no")
+_STATE: Final = declared("state{directory|file|link|touch|absent} src:path mode:mode")
+_WAIT_FOR: Final = declared(
+    "port:int>=1 host path:path state{started|stopped|present|absent}=started seconds,timeout:float=300>=0"
+    " delay:float=0>=0"
+)
+_FETCH: Final = declared("src:path run path:path dest:path! flat:bool=no fail_on_missing:bool=yes")
+_DOCTOR: Final = declared(
+    "require{avx2|avx512|avx512_bf16|amx} network:bool=yes smoke:bool=no warnings{show|fail}=show ignore:list"
+)
+_INSTALL: Final = declared(
+    "torch stack ipex oneccl python index_url wheelhouse requirements:list extra_index_url:list find_links:list"
+    " require_oneccl:bool=no offline:bool=no upgrade:bool=no downgrade:bool=no with,packages:list"
+    f" env,name:env={DEFAULT_ENV}"
+)
+_ENV: Final = declared(f"name:env={DEFAULT_ENV} state{{verified|absent|named}}=verified from,source:env force:bool=no")
+_RUN: Final = {
+    **declared("script:path module cmd:command argv,args:list"),
+    **_of_command(DECLARED),
+    **declared(f"creates:path reconnect:float={RECONNECT_SECONDS}>=0 detach:bool=no fewer:bool=no"),
 }
-_PUT: Final[Mapping[str, Option]] = {
-    "dest": Option("path", required=True),
-    "mode": Option("mode"),
-    "backup": _NO,
-    "follow": _NO,
-}
-_COPY: Final[Mapping[str, Option]] = {"src": Option("path"), "content": _TEXT, **_PUT}
-_OF_PATH: Final[Mapping[str, Option]] = {"path": Option("path", required=True, aliases=("dest", "name"))}
-_FILE: Final[Mapping[str, Option]] = {
-    **_OF_PATH,
-    "state": Option("str", choices=("directory", "file", "link", "touch", "absent")),
-    "src": Option("path"),
-    "mode": Option("mode"),
-    "follow": _NO,
-}
-_WAIT_FOR: Final[Mapping[str, Option]] = {
-    "port": _COUNT,
-    "host": _TEXT,
-    "path": Option("path"),
-    "state": Option("str", default="started", choices=("started", "stopped", "present", "absent")),
-    "seconds": Option("float", default=300.0, minimum=0, aliases=("timeout",)),
-    "delay": Option("float", default=0.0, minimum=0),
-}
-_FETCH: Final[Mapping[str, Option]] = {
-    "src": Option("path"),
-    "run": _TEXT,
-    "path": Option("path"),
-    "dest": Option("path", required=True),
-    "flat": _NO,
-    "fail_on_missing": _YES,
-}
-_ASSERT: Final[Mapping[str, Option]] = {
-    "that": Option("exprs", required=True),
-    "fail_msg": Option("str", aliases=("msg",)),
-    "success_msg": _TEXT,
-    "quiet": _NO,
-}
-_DOCTOR: Final[Mapping[str, Option]] = {
-    "require": Option("str", choices=TIERS),
-    "network": _YES,
-    "smoke": _NO,
-    "warnings": Option("str", default="show", choices=("show", "fail")),
-    "ignore": _LIST,
-}
-_INSTALL: Final[Mapping[str, Option]] = {
-    **dict.fromkeys(("torch", "stack", "ipex", "oneccl", "python", "index_url", "wheelhouse"), _TEXT),
-    **dict.fromkeys(("requirements", "extra_index_url", "find_links"), _LIST),
-    **dict.fromkeys(("require_oneccl", "offline", "upgrade", "downgrade"), _NO),
-    "env": Option("env", default=DEFAULT_ENV, aliases=("name",)),
-    "with": Option("list", aliases=("packages",)),
-}
-_ENV: Final[Mapping[str, Option]] = {
-    "name": Option("env", default=DEFAULT_ENV),
-    "state": Option("str", default="verified", choices=("verified", "absent", "named")),
-    "from": Option("env", aliases=("source",)),
-    "force": _NO,
-}
-_RUN: Final[Mapping[str, Option]] = {
-    "script": Option("path"),
-    "module": _TEXT,
-    "cmd": Option("command"),
-    "argv": Option("list", aliases=("args",)),
-    **declared_options(DECLARED),
-    "creates": Option("path"),
-    "reconnect": Option("float", default=RECONNECT_SECONDS, minimum=0),
-    "detach": _NO,
-    "fewer": _NO,
-}
-_TUNE: Final[Mapping[str, Option]] = {
-    "linger": Option("bool"),
-    "thp": Option("str", choices=("always", "madvise", "never")),
-    "governor": _TEXT,
-    "sysctl": Option("dict"),
-    "state": _PRESENT,
-}
-_DURATION: Final = Option("float", default=0.0, minimum=0)
+_TUNE: Final = declared("linger:bool thp{always|madvise|never} governor sysctl:dict state{present|absent}=present")
+_SYNC: Final = declared("src:path") | _of_command(declarations_of(SyncOptions))
+_FAIL: Final = {"msg": Option(default="asked to fail")}
 
 SPECS: Final[Mapping[str, tuple[Spec, ...]]] = {
     "basic": (
         Spec("exec", "host", _COMMAND, free="cmd", becomes=True, check=_exec),
         Spec("command", "host", _COMMAND, free="cmd", becomes=True, check=_exec),
-        Spec("pause", "control", {"seconds": _DURATION, "minutes": _DURATION}, once=True),
+        Spec("pause", "control", declared("seconds:float=0>=0 minutes:float=0>=0"), once=True),
         Spec("wait_for", "host", _WAIT_FOR, becomes=True, check=_wait),
-        Spec("assert", "control", _ASSERT),
-        Spec("fail", "control", {"msg": Option("str", default="asked to fail")}, free="msg"),
-        Spec("debug", "control", {"msg": Option("any"), "var": Option("any"), "verbosity": Option("int", default=0)}),
+        Spec("assert", "control", declared("that:exprs! fail_msg,msg success_msg quiet:bool=no")),
+        Spec("fail", "control", _FAIL, free="msg"),
+        Spec("debug", "control", declared("msg:any var:any verbosity:int=0")),
         Spec("set_fact", "control", {}, any_option=True),
     ),
     "copy": (
-        Spec("copy", "host", _COPY, one_of=("src", "content"), becomes=True),
-        Spec("template", "host", {"src": Option("path", required=True), **_PUT}, becomes=True),
+        Spec("copy", "host", declared("src:path content") | _PUT, one_of=("src", "content"), becomes=True),
+        Spec("template", "host", declared("src:path!") | _PUT, becomes=True),
     ),
     "file": (
-        Spec("file", "host", _FILE, becomes=True, check=_file),
-        Spec("stat", "host", {**_OF_PATH, "follow": _NO, "get_checksum": _YES}, becomes=True),
+        Spec("file", "host", _PATH | _STATE, becomes=True, check=_file),
+        Spec("stat", "host", _PATH | declared("get_checksum:bool=yes"), becomes=True),
         Spec("ping", "host", {}, becomes=True),
     ),
     "fetch_task": (Spec("fetch", "host", _FETCH, one_of=("src", "run"), becomes=True, check=_fetch),),
     "own_commands": (
         Spec("doctor", "all", _DOCTOR),
-        Spec("sync", "all", {"src": Option("path"), **declared_options(declarations_of(SyncOptions))}, free="src"),
+        Spec("sync", "all", _SYNC, free="src"),
         Spec("install", "all", _INSTALL),
         Spec("env", "all", _ENV, free="name", check=_env),
     ),
@@ -218,7 +146,7 @@ SPECS: Final[Mapping[str, tuple[Spec, ...]]] = {
         Spec("run", "all", _RUN, free="script", is_cluster_job=True, one_of=("script", "module", "cmd"), check=_run),
     ),
     "tune": (Spec("tune", "host", _TUNE, becomes=True, check=_tune),),
-    "migrate": (Spec("migrate", "all", {"src": Option("path", default="."), "apply": _NO}, free="src"),),
+    "migrate": (Spec("migrate", "all", declared("src:path=. apply:bool=no"), free="src"),),
 }
 
 

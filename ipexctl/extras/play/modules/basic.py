@@ -8,10 +8,10 @@ import shlex
 from typing import Any, Final
 
 from ipexctl.extras.play.modules.host_script import exports, run_sh
-from ipexctl.extras.play.play_context import PlayContext
-from ipexctl.extras.play.playbook_file import TemplateText
-from ipexctl.extras.play.playbook_model import OMIT
+from ipexctl.extras.play.options import OMIT
+from ipexctl.extras.play.playbook import TemplateText
 from ipexctl.extras.play.result import Call, TaskResult, failure
+from ipexctl.extras.play.variables import PlayContext
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.remote.session import Session
 

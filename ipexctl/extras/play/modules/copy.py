@@ -17,9 +17,9 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from ipexctl.extras.play.modules.host_script import WALK, run_sh
-from ipexctl.extras.play.play_context import PlayContext
-from ipexctl.extras.play.playbook_model import TOO_LARGE_FIX, source_path
+from ipexctl.extras.play.modules.local_files import TOO_LARGE_FIX, source_path
 from ipexctl.extras.play.result import Call, TaskResult, failure, unified_diff
+from ipexctl.extras.play.variables import PlayContext
 from ipexctl.file_reader import COPIED, TooLargeError, read_regular
 from ipexctl.remote.session import Session
 

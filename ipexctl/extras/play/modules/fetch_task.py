@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from ipexctl.errors import UserError
 from ipexctl.extras.play.modules.host_script import MAX_OUTPUT, run_sh
-from ipexctl.extras.play.play_context import PlayContext
-from ipexctl.extras.play.playbook_model import local_path
+from ipexctl.extras.play.modules.local_files import local_path
 from ipexctl.extras.play.result import Call, TaskResult, failure
+from ipexctl.extras.play.variables import PlayContext
 from ipexctl.files.destination import read_umask
 from ipexctl.files.named_paths import check_named_file, write_named_file
 from ipexctl.files.requested import FetchSource

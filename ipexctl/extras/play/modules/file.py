@@ -8,8 +8,8 @@ import re
 from typing import Any, Final
 
 from ipexctl.extras.play.modules.host_script import WALK, run_sh
-from ipexctl.extras.play.play_context import PlayContext
 from ipexctl.extras.play.result import Call, TaskResult
+from ipexctl.extras.play.variables import PlayContext
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.remote.session import Session
 

@@ -11,8 +11,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from ipexctl.extras.play.play_context import PlayContext
 from ipexctl.extras.play.result import Call, TaskResult, failure
+from ipexctl.extras.play.variables import PlayContext
 from ipexctl.hosts.host import quote
 from ipexctl.node.common.frames import StreamName
 from ipexctl.remote.cancel import Deadline

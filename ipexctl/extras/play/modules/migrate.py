@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from ipexctl.errors import UserError
-from ipexctl.extras.play.play_context import PlayContext
-from ipexctl.extras.play.playbook_model import local_path
+from ipexctl.extras.play.modules.local_files import local_path
 from ipexctl.extras.play.result import Call, TaskResult, unified_diff
+from ipexctl.extras.play.variables import PlayContext
 from ipexctl.file_reader import SOURCE, decode_text, read_regular
 from ipexctl.hosts.host import Host
 

@@ -9,9 +9,9 @@ from typing import Final
 
 from ipexctl.api import host_checks, host_files, host_stacks
 from ipexctl.errors import UserError
-from ipexctl.extras.play.play_context import PlayContext
-from ipexctl.extras.play.playbook_model import local_path
+from ipexctl.extras.play.modules.local_files import local_path
 from ipexctl.extras.play.result import Call, TaskResult, failure, host_failure, host_result
+from ipexctl.extras.play.variables import PlayContext
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import gather_facts
 from ipexctl.hosts.host import Host
@@ -103,30 +103,17 @@ def _install(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping
     )
     for note in report.notes:
         context.watch(Notice("note: " + note))
-    stack = report.stack
-    stack_data: dict[str, object] = {"path": report.path}
-    if stack is not None:
-        stack_data |= {
-            "stack": stack.name,
-            "torch": stack.torch,
-            "ipex": stack.ipex,
-            "mpi": stack.mpi,
-            "backend": stack.backend,
-        }
-    results = {
-        done.host.name: TaskResult(
-            done.status,
-            done.reason or (f"{stack.name}: torch {stack.torch}" if stack and done.status == "changed" else ""),
-            done.fix,
-            {**stack_data, "env": done.env, "packages": dict(done.packages), "verify": dict(done.verify)},
-        )
-        for done in report.hosts
-    }
-    refusal = report.refusal
-    rest = (
-        failure("install reported nothing for this host") if refusal is None else failure(refusal.reason, refusal.fix)
-    )
-    return {**dict.fromkeys([host.name for host in hosts], rest), **results}
+    stack, refusal = report.stack, report.refusal
+    said = f"{stack.name}: torch {stack.torch}" if stack else ""
+    data: dict[str, object] = {"path": report.path, **({"stack": stack.name} if stack else {})}
+    data |= {name: getattr(stack, name) for name in ("torch", "ipex", "mpi", "backend") if stack}
+    rest = failure(refusal.reason, refusal.fix) if refusal else failure("install reported nothing for this host")
+    results = dict.fromkeys([host.name for host in hosts], rest)
+    for done in report.hosts:
+        of_host = {**data, "env": done.env, "packages": dict(done.packages), "verify": dict(done.verify)}
+        reason = done.reason or (said if done.status == "changed" else "")
+        results[done.host.name] = TaskResult(done.status, reason, done.fix, of_host)
+    return results
 
 
 def _source(call: Call, source: str) -> str:

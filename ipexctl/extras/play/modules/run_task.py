@@ -16,9 +16,9 @@ from ipexctl.api import run as api
 from ipexctl.api.known_runs import CallWatcher, stop
 from ipexctl.errors import CallError
 from ipexctl.extras.play.modules.host_script import run_sh
-from ipexctl.extras.play.play_context import PlayContext
-from ipexctl.extras.play.playbook_model import local_path, script_argv
+from ipexctl.extras.play.modules.local_files import local_path, script_argv
 from ipexctl.extras.play.result import Call, RunOutput, TaskResult, TaskStatus, mask_secrets
+from ipexctl.extras.play.variables import PlayContext
 from ipexctl.homes.local_copy import LocalCopy
 from ipexctl.homes.registry import RunRecord, RunRegistry
 from ipexctl.hosts.host import Host, private_keys
@@ -197,7 +197,7 @@ class _TaskRun(RunWatcher):
             self._kept[stream].append(text)
             self._sizes[stream] += len(text)
         if not self._call.task.inherited.no_log:
-            self._context.watch(RunOutput(rank, stream, mask_secrets(text, self._context.templater.secrets)))
+            self._context.watch(RunOutput(rank, stream, mask_secrets(text, self._context.secrets)))
 
     def _stop(self, record: RunRecord) -> None:
         try:

@@ -6,11 +6,12 @@ link of another account.
 from __future__ import annotations
 
 import re
-from typing import Final
+from itertools import chain
+from typing import Final, NamedTuple
 
 from ipexctl.extras.play.modules.host_script import WALK, run_sh
-from ipexctl.extras.play.play_context import PlayContext
 from ipexctl.extras.play.result import Call, TaskResult, failure
+from ipexctl.extras.play.variables import PlayContext
 from ipexctl.remote.home_script import home_functions, home_refusal
 from ipexctl.remote.session import Session
 
@@ -95,62 +96,58 @@ done <"$kept"
 
 
 def _tune(context: PlayContext, call: Call, session: Session) -> TaskResult:
-    settings = _requested_settings(call)
-    if not settings and call.args["state"] == "present":
+    settings, is_present, is_home = _requested_settings(call), call.args["state"] == "present", call.become is None
+    if not settings and is_present:
         return failure("tune has nothing to set", "give linger, thp, governor or sysctl")
     invalid = next((value for value in settings.values() if not re.fullmatch(r"[\w .:,-]+", value)), None)
     if invalid is not None:
         return failure(f"{invalid!r} can't be a setting's value")
-    is_home = call.become is None
     home = context.options.home if is_home else "/var/lib/ipexctl-tune"
     arguments = ["check" if call.check else "", call.args["state"], home, "yes" if is_home else ""]
-    if call.args["state"] == "present":
-        arguments += [text for pair in settings.items() for text in pair]
-    else:
-        arguments += list(settings)
+    arguments += chain.from_iterable(settings.items()) if is_present else settings
     completed = run_sh(context, session, call, home_functions() + _TUNE, arguments)
     if completed.rc != 0:
         refused = home_refusal(completed.last_error, home)
         return failure(refused.reason, refused.fix) if refused is not None else completed.failure(link_fix=LINK_FIX)
-    outcomes = [(*line.split("\t"), "", "", "")[:5] for line in completed.stdout.decode(errors="replace").splitlines()]
-    return _outcome(outcomes, call)
+    lines = completed.stdout.decode(errors="replace").splitlines()
+    return _result([_Outcome(*(*line.split("\t"), "", "", "", "")[:5]) for line in lines], is_home=is_home)
 
 
 def _requested_settings(call: Call) -> dict[str, str]:
     args = call.args
-    settings: dict[str, str] = {}
-    if args["linger"] is not None:
-        settings["linger"] = "yes" if args["linger"] else "no"
-    for name in ("thp", "governor"):
-        if args[name] is not None:
-            settings[name] = args[name]
-    for name, value in (args["sysctl"] or {}).items():
-        settings[f"sysctl:{name}"] = " ".join(str(value).split())
-    return settings
+    settings = {} if args["linger"] is None else {"linger": "yes" if args["linger"] else "no"}
+    settings |= {name: args[name] for name in ("thp", "governor") if args[name] is not None}
+    sysctl = (args["sysctl"] or {}).items()
+    return settings | {f"sysctl:{name}": " ".join(str(value).split()) for name, value in sysctl}
 
 
-def _outcome(outcomes: list[tuple[str, ...]], call: Call) -> TaskResult:
-    changed = [entry for entry in outcomes if entry[0] == "changed"]
-    failures = [entry for entry in outcomes if entry[0] == "failed"]
-    missing = [entry[1] for entry in outcomes if entry[0] == "missing"]
-    data = {
-        "settings": {entry[1]: {"before": entry[2], "after": entry[3], "outcome": entry[0]} for entry in outcomes},
-        "missing": missing,
-    }
-    diff = "".join(
-        f"- {entry[1].removeprefix('sysctl:')} = {entry[2]}\n+ {entry[1].removeprefix('sysctl:')} = {entry[3]}\n"
-        for entry in changed
+class _Outcome(NamedTuple):
+    outcome: str
+    name: str
+    before: str
+    after: str
+    error: str
+
+    @property
+    def shown(self) -> str:
+        return self.name.removeprefix("sysctl:")
+
+
+def _result(outcomes: list[_Outcome], *, is_home: bool) -> TaskResult:
+    changed, failed, absent = (
+        [each for each in outcomes if each.outcome == o] for o in ("changed", "failed", "missing")
     )
-    message = ", ".join(f"{entry[1].removeprefix('sysctl:')} {entry[2]} → {entry[3]}" for entry in changed)
-    if missing:
-        message += ("; " if message else "") + f"this machine has no {', '.join(missing)}"
-    if failures:
-        name, before, wanted_value, error = failures[0][1:5]
-        fix = "become: true sets it as root" if call.become is None else "this kernel or container does not allow it"
-        return TaskResult(
-            "failed", f"{name} is still {before}, not {wanted_value}" + (f": {error}" if error else ""), fix, data, diff
-        )
-    return TaskResult("changed" if changed else "ok", message, data=data, diff=diff)
+    settings = {o.name: {"before": o.before, "after": o.after, "outcome": o.outcome} for o in outcomes}
+    missing = [each.name for each in absent]
+    data = {"settings": settings, "missing": missing}
+    diff = "".join(f"- {each.shown} = {each.before}\n+ {each.shown} = {each.after}\n" for each in changed)
+    notes = [", ".join(f"{each.shown} {each.before} → {each.after}" for each in changed)]
+    notes += [f"this machine has no {', '.join(missing)}"] if missing else []
+    for each in failed[:1]:
+        fix = "become: true sets it as root" if is_home else "this kernel or container does not allow it"
+        reason = f"{each.name} is still {each.before}, not {each.after}" + (f": {each.error}" if each.error else "")
+        return TaskResult("failed", reason, fix, data, diff)
+    return TaskResult("changed" if changed else "ok", "; ".join(filter(None, notes)), data=data, diff=diff)
 
 
 RUNNERS: Final = {"tune": _tune}

@@ -10,12 +10,12 @@ import pytest
 from ipexctl.errors import FileError
 from ipexctl.extras.play.engine import Engine
 from ipexctl.extras.play.modules import MODULES, runner
-from ipexctl.extras.play.play_context import Options, PlayContext
-from ipexctl.extras.play.playbook_file import Position, TemplateText
-from ipexctl.extras.play.playbook_model import InheritedKeywords, Playbook, Task, fill_options
+from ipexctl.extras.play.options import fill_options
+from ipexctl.extras.play.playbook import InheritedKeywords, Playbook, Position, Task, TemplateText
 from ipexctl.extras.play.prepare import TaskSelection, load_playbook, prepare
 from ipexctl.extras.play.result import Call, TaskResult
-from ipexctl.extras.play.templater import FillResult, Job, Templater
+from ipexctl.extras.play.templates import Scope, Templates
+from ipexctl.extras.play.variables import Options, PlayContext
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.source import SourceFile
 from ipexctl.remote.cancel import Cancel
@@ -39,8 +39,7 @@ def play_of(tasks: str, head: str = "") -> str:
 
 def book(directory: Path, text: str, name: str = "site.yml") -> Playbook:
     (directory / name).write_text(text)
-    with Templater() as templater:
-        return load_playbook(name, directory, templater)
+    return load_playbook(name, directory, Templates())
 
 
 def tasks_in(directory: Path, text: str) -> list[Task]:
@@ -67,10 +66,12 @@ def templated(text: str, kind: Any = "text") -> TemplateText:
     return TemplateText(text, Position(SourceFile("t.yml", Path(), text.split("\n")), 1, 1), kind=kind)
 
 
-def fill(
-    templater: Templater, text: str, values: Mapping[str, Any] | None = None, kind: Any = "text"
-) -> FillResult | FileError:
-    return templater.fill([Job("", {"it": templated(text, kind)}, local=[(dict(values or {}), False)])])[0]
+def fill(templates: Templates, text: str, values: Mapping[str, Any] | None = None, kind: Any = "text") -> Any:
+    """The value, or the error."""
+    try:
+        return Scope(templates, [values or {}]).fill(templated(text, kind))
+    except FileError as error:
+        return error
 
 
 def run_module(
@@ -93,12 +94,11 @@ def run_playbook(directory: Path, text: str, **options: Any) -> tuple[PlayReport
     events: list[PlayEvent] = []
     nobody: Any = None
     limited, every = options.pop("limited", HOSTS), options.pop("every", HOSTS)
-    with Templater() as templater:
-        playbook = load_playbook("site.yml", directory, templater)
-        told = Options(**options)
-        ready, errors = prepare(playbook, TaskSelection(), every, limited, local=told.local)
-        assert errors == []
-        pool = SessionPool(nobody, Cancel(), forks=4)
-        context = PlayContext(pool, templater, told, events.append, limited, every, directory)
-        report = Engine(ready, context).run()
-    return report, events
+    templates = Templates()
+    playbook = load_playbook("site.yml", directory, templates)
+    told = Options(**options)
+    ready, errors = prepare(playbook, TaskSelection(), every, limited, local=told.local)
+    assert errors == []
+    pool = SessionPool(nobody, Cancel(), forks=4)
+    context = PlayContext(pool, templates, told, events.append, limited, every, directory)
+    return Engine(ready, context).run(), events

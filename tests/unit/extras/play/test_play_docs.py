@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ipexctl.extras.play.modules import MODULES
-from ipexctl.extras.play.playbook_file import find_shipped_playbooks
+from ipexctl.extras.play.playbook import find_shipped_playbooks
 from ipexctl.launch.run_options import DECLARED
 from playbook_helpers import book, play_of
 

@@ -15,9 +15,8 @@ import pytest
 
 from ipexctl.extras.play.modules import runner
 from ipexctl.extras.play.modules.run_task import _TaskRun
-from ipexctl.extras.play.play_context import PlayContext
 from ipexctl.extras.play.play_view import PlayView
-from ipexctl.extras.play.playbook_model import parts_of
+from ipexctl.extras.play.playbook import parts_of
 from ipexctl.extras.play.result import (
     Call,
     PlayEvent,
@@ -29,6 +28,7 @@ from ipexctl.extras.play.result import (
     TaskStarted,
     failure,
 )
+from ipexctl.extras.play.variables import PlayContext
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.frames import Chunk
 from ipexctl.remote.outcome import Notice
@@ -447,9 +447,8 @@ def test_secrets_from_the_environment_are_masked_in_rank_output(monkeypatch: pyt
         return SimpleNamespace(follow=lambda: [*map(watch, chunks), SimpleNamespace(status=None, exit_code=0)][-1])
 
     shown: list[PlayEvent] = []
-    templater = SimpleNamespace(secrets={"s3cr3t-value"})
     pool = SimpleNamespace(connector=SimpleNamespace(open=None))
-    context: Any = SimpleNamespace(templater=templater, watch=shown.append, cancel=None, pool=pool)
+    context: Any = SimpleNamespace(secrets={"s3cr3t-value"}, watch=shown.append, cancel=None, pool=pool)
     monkeypatch.setattr("ipexctl.extras.play.modules.run_task.Follower", follower)
     inherited = SimpleNamespace(no_log=False)
     call: Any = SimpleNamespace(task=SimpleNamespace(inherited=inherited), args={"reconnect": 300.0})

@@ -16,11 +16,10 @@ from case_table import case_table
 from hosts_helpers import PIECES as HOST_PIECES
 from ipexctl.commands.app import app
 from ipexctl.errors import FileError, UserError
-from ipexctl.extras.play.playbook_file import TemplateText, find_playbook, find_shipped_playbooks
-from ipexctl.extras.play.playbook_model import Block
+from ipexctl.extras.play.playbook import Block, TemplateText, find_playbook, find_shipped_playbooks
 from ipexctl.extras.play.prepare import TaskSelection, hosts_of, load_playbook, select_tasks, unknown_tags
 from ipexctl.extras.play.read import read_playbook
-from ipexctl.extras.play.templater import Templater
+from ipexctl.extras.play.templates import Templates
 from playbook_helpers import HOSTS, POSITION, book, play_of, tasks_in
 
 if TYPE_CHECKING:
@@ -132,9 +131,8 @@ def test_any_text_is_read_or_refused_with_its_position(tmp_path: Path, parts: li
 def test_every_bundled_playbook_is_valid(tmp_path: Path) -> None:
     names = find_shipped_playbooks()
     assert set(names) >= {"bootstrap", "train", "preflight", "upgrade-stack", "tune-xeon", "migrate-off-ipex"}
-    with Templater() as templater:
-        for name in names:
-            assert load_playbook(name, tmp_path, templater).plays
+    for name in names:
+        assert load_playbook(name, tmp_path, Templates()).plays
 
 
 def test_inaccessible_playbook_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

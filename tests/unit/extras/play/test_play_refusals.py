@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 from case_table import case_table
 from ipexctl.commands.app import app
 from ipexctl.errors import MAX_ERRORS, FileError, raise_all
+from ipexctl.extras.play.modules.local_files import source_path
 from ipexctl.extras.play.play_command import _extra_variables, _pairs
-from ipexctl.extras.play.playbook_model import source_path
 from ipexctl.extras.play.prepare import TaskSelection, check_facts, check_projects, load_playbook, prepare
-from ipexctl.extras.play.templater import Templater
+from ipexctl.extras.play.templates import Templates
 from playbook_helpers import HOSTS, at, book, play_of, refusal, tasks_in
 
 if TYPE_CHECKING:
@@ -83,8 +83,7 @@ def test_unknown_ansible_facts_are_refused_with_their_position(
     tmp_path: Path, task: str, given: tuple[str, ...], fix: str
 ) -> None:
     playbook = book(tmp_path, play_of(f"- {task}\n"))
-    with Templater() as templater:
-        errors = check_facts(playbook, templater, given)
+    errors = check_facts(playbook, Templates(), given)
     assert len(errors) == bool(fix)
     for error in errors:
         assert fix in error.fix
@@ -110,12 +109,8 @@ def test_one_extra_vars_option_may_set_several_variables(word: str, values: dict
 
 def test_extra_variables_are_also_read_from_files_and_json(tmp_path: Path) -> None:
     (tmp_path / "more.yml").write_text("b: from file\n")
-    with Templater() as templater:
-        assert _extra_variables(["a=1", "@more.yml", '{"c": [1]}'], tmp_path, templater) == [
-            {"a": "1"},
-            {"b": "from file"},
-            {"c": [1]},
-        ]
+    found = _extra_variables(["a=1", "@more.yml", '{"c": [1]}'], tmp_path, Templates())
+    assert found == [{"a": "1"}, {"b": "from file"}, {"c": [1]}]
 
 
 def test_copy_of_a_file_of_256_mb_is_accepted_when_read(tmp_path: Path) -> None:
@@ -142,9 +137,8 @@ def check(directory: Path, word: str, *, cwd: Path | None = None, tags: frozense
 
 
 def errors_of(directory: Path, word: str, cwd: Path, tags: frozenset[str] = frozenset()) -> list[FileError]:
-    with Templater() as templater:
-        ready, _ = prepare(load_playbook(word, directory, templater), TaskSelection(tags), HOSTS, HOSTS)
-        return list(check_projects(ready, cwd))
+    ready, _ = prepare(load_playbook(word, directory, Templates()), TaskSelection(tags), HOSTS, HOSTS)
+    return list(check_projects(ready, cwd))
 
 
 @case_table
