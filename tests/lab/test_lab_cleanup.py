@@ -69,6 +69,29 @@ result["removed"] = down().labs
     assert new_leftovers(answer) == {}
 
 
+@pytest.mark.parametrize("hidden", ["/var/lib/ipexctl", "/var/lib/ipexctl /run"])
+def test_down_leaves_labs_alone_whose_records_another_view_of_this_network_has(hidden: str) -> None:
+    """As from a container or `unshare --mount`."""
+    answer = run_in_namespaces(f"""
+made = up(LabSpec(hosts=1, name="tst-a"))
+other = '''
+from ipexctl.extras.lab.down import down, find_labs
+from ipexctl.extras.lab.lab_plan import LabSpec
+from ipexctl.extras.lab.up import up
+up(LabSpec(hosts=1, name="tst-b"))
+print([found.name for found in find_labs()], down().labs, down().labs)
+'''
+hide = "for place in {hidden}; do mount -t tmpfs lib $place; done; exec \\"$@\\""
+argv = ["unshare", "--mount", "sh", "-c", hide, "sh", sys.executable, "-c", other]
+result["other"] = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True).stdout
+result["reached"] = subprocess.run(ssh_argv(made.hosts[0], ["echo", "here"]), stdout=subprocess.PIPE, text=True).stdout
+result["removed"] = down().labs
+""")
+    assert answer["other"] == "['tst-b'] ('tst-b',) ()\n"
+    assert (answer["reached"], answer["removed"]) == ("here\n", ["tst-a"])
+    assert new_leftovers(answer) == {}
+
+
 # A pytest with a temporary lab; the code that follows says how it ends.
 _SESSION = """
 test = Path("/run/test_inner.py")

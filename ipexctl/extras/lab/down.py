@@ -14,7 +14,8 @@ from pathlib import Path
 
 from ipexctl.errors import UserError
 from ipexctl.extras.lab import lab_record, lab_system
-from ipexctl.extras.lab.lab_record import FoundLab, lab_lock, labs_to_remove
+from ipexctl.extras.lab.lab_files import UPLINK
+from ipexctl.extras.lab.lab_record import SWITCH, FoundLab, lab_lock, labs_to_remove, netns_name
 from ipexctl.homes.control_files import FileGroup
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.processes import own_identity
@@ -66,11 +67,14 @@ def _remove_each(names: Iterable[str], *, unless_changed: Collection[str]) -> Re
 def find_labs() -> tuple[FoundLab, ...]:
     """Find labs, including half-made ones and those with nothing left but namespaces."""
     lab_record.require_readable()
-    return tuple(lab_record.find(name) for name in sorted(known_labs()))
+    recorded, mark = set(lab_record.directories()), lab_record.view_mark()
+    others = labs_of(lab_system.namespaces()) - recorded
+    remains = {name for name in others if mark and mark == _alias_in(name)}
+    return tuple(lab_record.find(name) for name in sorted(recorded | remains))
 
 
-def known_labs() -> set[str]:
-    return {*lab_record.directories(), *labs_of(lab_system.namespaces())}
+def _alias_in(name: str) -> str:
+    return lab_system.link_alias(UPLINK, netns=netns_name(name, SWITCH))
 
 
 def labs_of(namespaces: Collection[str]) -> set[str]:
@@ -96,7 +100,7 @@ def remove(name: str) -> int:
             hosts = max(hosts, len(spaces) - 1)
         if not lab_system.kill_all(spaces):
             raise UserError(f"some processes of the lab {name!r} can't be killed", fix=f"ip netns pids {spaces[0]}")
-        if lab and lab.uplink in lab_system.links():
+        if lab and lab_system.link_alias(lab.uplink) == lab_record.view_mark():
             with suppress(lab_system.CommandError):
                 lab_system.run(["ip", "link", "delete", lab.uplink])
         if spaces:
@@ -147,13 +151,14 @@ def _release_loops(directory: Path) -> None:
 
 
 def _sweep_links() -> None:
-    """Delete uplinks of labs whose record was removed by hand."""
-    found = find_labs()
+    """Delete uplinks of our labs whose record was removed by hand."""
+    found, mark = find_labs(), lab_record.view_mark()
     claimed = {lab.lab.uplink for lab in found if lab.lab}
     if len(claimed) < len(found):
         return  # the lab with the unreadable record may own any of them
     for link in lab_system.links():
         number = link.removeprefix(lab_record.LINK_PREFIX)
-        if number != link and number.isdigit() and link not in claimed:
+        is_lab = number != link and number.isdigit() and link not in claimed
+        if is_lab and mark and lab_system.link_alias(link) == mark:
             with suppress(lab_system.CommandError):
                 lab_system.run(["ip", "link", "delete", link])

@@ -159,17 +159,18 @@ def join_lines(lines: Iterable[str]) -> str:
 
 FRONT = "front"
 INNER = "inner"
-_UPLINK = "uplink"
+UPLINK = "uplink"
 
 
 def namespaces(lab: Lab) -> str:
     return join_lines(f"netns add {name}" for name in (lab.switch, *(host.netns for host in lab.nodes)))
 
 
-def uplink(lab: Lab, *, v6: bool) -> str:
+def uplink(lab: Lab, mark: str, *, v6: bool) -> str:
     link = lab.uplink
     commands = [
-        f"link add {link} type veth peer name {_UPLINK} netns {lab.switch}",
+        f"link add {link} type veth peer name {UPLINK} netns {lab.switch}",
+        f"link set {link} alias {mark}",
         f"address add {front_gateway(lab.block)}/{PREFIX} dev {link}",
         f"link set {link} up",
     ]
@@ -178,10 +179,10 @@ def uplink(lab: Lab, *, v6: bool) -> str:
     return join_lines(commands)
 
 
-def switch(lab: Lab) -> str:
+def switch(lab: Lab, mark: str) -> str:
     commands = [f"link add {bridge} type bridge" for bridge in (FRONT, INNER)]
     commands += [f"link set {bridge} up" for bridge in (FRONT, INNER)]
-    commands.append(f"link set {_UPLINK} master {FRONT} up")
+    commands.append(f"link set {UPLINK} master {FRONT} up alias {mark}")
     for host in lab.nodes:
         for interface, bridge in links(host):
             port = port_name(host, interface)

@@ -91,6 +91,17 @@ RECORD: Final = "lab.json"
 _FORMAT: Final = 1
 
 
+def view_mark() -> str:
+    """Identify the directory of records. A container, or another mount namespace, sees the links of this machine's
+    other labs without their records: only links with this mark, and the namespaces behind them, may be remains of ours.
+    """
+    try:
+        found = LABS.stat()
+    except OSError:
+        return ""
+    return f"ipexctl-lab-{found.st_dev:x}.{found.st_ino:x}"
+
+
 def netns_name(lab: str, node: str) -> str:
     """Name of a node's network namespace, by which `ip netns pids` finds a host's processes even without lab.json."""
     return f"{NETNS_PREFIX}{lab}-{node}"

@@ -21,7 +21,7 @@ from typing import Final
 from ipexctl.errors import UserError
 from ipexctl.extras.lab.lab_record import LabHost
 from ipexctl.node.common.fix import Fix
-from ipexctl.node.common.processes import end_with_parent
+from ipexctl.node.common.processes import end_with_parent, read_text
 
 _PROGRAMS: Final = {
     "/usr/sbin/sshd": "openssh-server",
@@ -46,12 +46,13 @@ def require() -> None:
         platform=sys.platform,
         uid=os.geteuid() if hasattr(os, "geteuid") else -1,
         programs={name for name in _PROGRAMS if find(name)},
+        mountinfo=read_text("/proc/self/mountinfo"),
     )
     if message:
         raise UserError(message, fix=fix)
 
 
-def lab_problem(*, platform: str, uid: int, programs: Collection[str]) -> tuple[str, str]:
+def lab_problem(*, platform: str, uid: int, programs: Collection[str], mountinfo: str) -> tuple[str, str]:
     if platform != "linux":
         return "a lab needs Linux: it uses network and mount namespaces", "run it on a Linux machine"
     if uid != 0:
@@ -60,6 +61,10 @@ def lab_problem(*, platform: str, uid: int, programs: Collection[str]) -> tuple[
     if absent:
         packages = " ".join(dict.fromkeys(_PROGRAMS[name] for name in absent))
         return f"a lab needs {', '.join(absent)}, which is not on this machine", f"apt-get install {packages}"
+    if "/" not in {fields[4] for line in mountinfo.splitlines() if len(fields := line.split()) > 4}:
+        # The kernel changes how mounts propagate at a mount point only, so no host could have mounts of its own.
+        message = "a lab needs / to be a mount point, or /proc is missing: this is a chroot"
+        return message, "unshare --mount --propagation unchanged sh -c 'mount --rbind / /mnt && exec chroot /mnt'"
     return "", ""
 
 
@@ -117,6 +122,15 @@ def has_ipv6() -> bool:
 
 def links() -> tuple[str, ...]:
     return tuple(sorted(name for _, name in socket.if_nameindex()))
+
+
+def link_alias(link: str, *, netns: str | None = None) -> str:
+    """Return the text that `ip link set alias` wrote, or "" for a link without one or that is not there."""
+    try:
+        shown = run(["ip", *(["-netns", netns] if netns else []), "link", "show", "dev", link])
+    except CommandError:
+        return ""
+    return next((words[1] for line in shown.splitlines() if (words := line.split())[0] == "alias"), "")
 
 
 def namespaces() -> tuple[str, ...]:

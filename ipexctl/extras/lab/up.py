@@ -22,7 +22,7 @@ from typing import IO, Final
 
 from ipexctl.errors import UserError
 from ipexctl.extras.lab import cpu_profiles, lab_files, lab_record, lab_slurm, lab_system
-from ipexctl.extras.lab.down import known_labs, remove
+from ipexctl.extras.lab.down import labs_of, remove
 from ipexctl.extras.lab.faults import find_fault, inject
 from ipexctl.extras.lab.lab_plan import LabSpec, check, free_block, free_name, plan_lab
 from ipexctl.extras.lab.lab_record import Lab, LabHost, lab_lock, machine_lock
@@ -135,15 +135,16 @@ def _plan(spec: LabSpec) -> Lab:
     links = lab_system.links()
     taken = {lab.block for lab in labs}
     taken |= {block for block in range(1, 255) if f"{lab_record.LINK_PREFIX}{block}" in links}
-    name = free_name(known_labs(), spec.name)
+    name = free_name({*lab_record.directories(), *labs_of(lab_system.namespaces())}, spec.name)
     return plan_lab(spec, name, free_block(taken, lab_system.routes()))
 
 
 def _make(lab: Lab) -> Lab:
     v6 = lab_system.has_ipv6()
     lab_system.ip_batch(lab_files.namespaces(lab))
-    lab_system.ip_batch(lab_files.uplink(lab, v6=v6))
-    lab_system.ip_batch(lab_files.switch(lab), netns=lab.switch)
+    mark = lab_record.view_mark()
+    lab_system.ip_batch(lab_files.uplink(lab, mark, v6=v6))
+    lab_system.ip_batch(lab_files.switch(lab, mark), netns=lab.switch)
     _keygen(lab.key, f"ipexctl-lab-{lab.name}")
     lab.hostfile.write_text(lab_files.hostfile(lab))
     lab.ssh_config.write_text(lab_files.ssh_config(lab))

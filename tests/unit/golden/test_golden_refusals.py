@@ -171,15 +171,17 @@ def labs() -> Iterator[Case]:
         yield refusal(f"host {name} of {lab or len(found)}", pick_host, found, name, lab)
     yield refusal("a name in use", free_name, ("mine",), "mine")
     yield refusal("no free network", free_block, (), ("10.77.0.0/16",))
-    for platform, uid, programs in (
-        ("darwin", 0, PROGRAMS),
-        ("linux", 1000, PROGRAMS),
-        ("linux", 0, PROGRAMS[1:]),
-        ("linux", 0, PROGRAMS[:2]),
+    mounts = "29 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n"
+    chroot = "310 29 0:5 / /proc rw - proc proc rw\n"
+    for platform, uid, programs, mountinfo in (
+        ("darwin", 0, PROGRAMS, mounts),
+        ("linux", 1000, PROGRAMS, mounts),
+        ("linux", 0, PROGRAMS[1:], mounts),
+        ("linux", 0, PROGRAMS[:2], mounts),
+        ("linux", 0, PROGRAMS, chroot),
     ):
-        yield Case(
-            f"no lab: {platform} {uid} {len(programs)}", *lab_problem(platform=platform, uid=uid, programs=programs)
-        )
+        problem = lab_problem(platform=platform, uid=uid, programs=programs, mountinfo=mountinfo)
+        yield Case(f"no lab: {platform} {uid} {len(programs)}", *problem)
     yield refusal("a fault that is not there", find_fault, "ssh-hang")
     for name, words in FAULT_ARGUMENTS:
         yield refusal(f"fault {name} {words}", read_arguments, find_fault(name), words)

@@ -112,14 +112,14 @@ def test_interface_names_fit_the_kernel() -> None:
 
 
 def test_front_ports_are_isolated_with_a_second_network_only() -> None:
-    assert "isolated on" in lab_files.switch(plan_lab(LabSpec(hosts=2, internal=True), "lab", 1))
-    assert "isolated on" not in lab_files.switch(plan_lab(LabSpec(hosts=2), "lab", 1))
+    assert "isolated on" in lab_files.switch(plan_lab(LabSpec(hosts=2, internal=True), "lab", 1), "mark")
+    assert "isolated on" not in lab_files.switch(plan_lab(LabSpec(hosts=2), "lab", 1), "mark")
 
 
 def test_no_ipv6_address_is_set_without_ipv6() -> None:
     lab = plan_lab(LabSpec(hosts=1), "lab", 1)
     assert "fd77:1::11/31" in lab_files.host_network(lab.hosts[0], v6=True)
-    assert "fd77" not in lab_files.host_network(lab.hosts[0], v6=False) + lab_files.uplink(lab, v6=False)
+    assert "fd77" not in lab_files.host_network(lab.hosts[0], v6=False) + lab_files.uplink(lab, "mark", v6=False)
 
 
 def test_host_is_found_by_name_if_the_name_is_unique() -> None:
@@ -159,7 +159,8 @@ PROGRAMS = ("/usr/sbin/sshd", "ssh-keygen", "ip", "unshare", "nsenter", "setsid"
 
 
 def test_a_machine_that_lacks_nothing_can_have_a_lab() -> None:
-    assert lacks(platform="linux", uid=0, programs=PROGRAMS) == ("", "")
+    mounts = "29 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n"
+    assert lacks(platform="linux", uid=0, programs=PROGRAMS, mountinfo=mounts) == ("", "")
 
 
 def test_the_hostfile_of_a_slurm_has_the_host_for_logins_alone() -> None:
