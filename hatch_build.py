@@ -1,7 +1,8 @@
 """What a build makes: the links of its metadata, and the man pages `ipexctl.1` and one for each command.
 
 README.md has relative links, which PyPI does not follow: the metadata has them with the project's home before them. If
-pyproject.toml sets no home, only the words of these links stay, without the pictures; the build prints what is lost.
+pyproject.toml sets no home, only the words of these links stay, without the pictures; the build prints what is lost. A
+release, which is built with IPEXCTL_RELEASE=1, is refused without a home and a contact.
 
 click's own help goes through a formatter that writes roff in place of lines, so a page has the panels, options and
 defaults of `--help` and nothing else. The commands are those of the source: it is imported with typer alone.
@@ -9,6 +10,7 @@ defaults of `--help` and nothing else. The commands are those of the source: it 
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import tempfile
@@ -33,6 +35,9 @@ class Links(MetadataHookInterface):
 
     def update(self, metadata: dict[str, Any]) -> None:
         home, site, contact = (self.config[name].rstrip("/") for name in ("home", "site", "contact"))
+        missing = [name for name, value in (("home", home), ("contact", contact)) if not value]
+        if missing and os.environ.get("IPEXCTL_RELEASE"):
+            sys.exit(f"no release: set {' and '.join(missing)} in pyproject.toml ([tool.hatch.metadata.hooks.custom])")
         readme = (Path(self.root) / "README.md").read_text(encoding="utf-8")
         if home:
             readme = with_absolute_links(readme, home, metadata["version"])

@@ -20,6 +20,7 @@ from pathlib import Path
 PROGRAM = """
 import json, os, sys
 sys.path.insert(1, sys.argv[1])
+import version_table
 from agent_helpers import with_code
 from ipexctl.__main__ import main
 from ipexctl.commands.app import commands, load_command

@@ -8,6 +8,7 @@
 . "$(dirname -- "$0")/../.ci/environment"
 
 environment tests/requirements.lock
+packages git:git || say "left out: the tests that need git (it can't be installed)"
 if lab_packages; then
   packages tcsh:tcsh fish:fish jq:jq parallel:parallel ||
     say "left out: the tests with csh, fish, jq and GNU parallel (they can't be installed)"

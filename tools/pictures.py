@@ -7,7 +7,8 @@
 
 Needs `pyte` of docs/requirements.lock beside our own packages. The picture has the last screen, or the screen once the
 text of `--at` was shown; the program is stopped by Ctrl-C then. With `--speed`, the picture moves: it shows the whole
-recording that many times as fast, and where animation is off the last screen that has the text of `--still`. `--then
+recording that many times as fast. It opens with the last screen that has the text of `--still`, which is all that is
+shown where animation is off. `--then
 TEXT COMMAND CAPTION` calls the command once the text is shown, after those named before it, and writes the caption
 below the terminal.
 """
@@ -42,8 +43,8 @@ NAMES = {"brown": "yellow"}
 """pyte calls some colours otherwise than rich does."""
 CELL, LINE, MARGIN = 8.43, 20, 14
 """The width of a character, the height of a line and the border of a moving picture, in pixels."""
-LAST_FRAME = 6.0
-"""Seconds."""
+FIRST_FRAME, LAST_FRAME = 2.5, 6.0
+"""Seconds of the frame of `--still`, with which a moving picture opens, and of its end."""
 
 
 class Terminal:
@@ -114,19 +115,19 @@ def animate(command: str, frames: Sequence[Frame], size: tuple[int, int], speed:
         drawn = [(at, row) for at, line in enumerate(lines) if (row := row_of(line))]
         uses = "".join(f'<use href="#r{rows.setdefault(row, len(rows))}" y="{at * LINE}"/>' for at, row in drawn)
         pages.append(f'<g transform="translate(0 {number * height})">{uses}</g>')
-    starts = [frame.second / speed for frame in frames]
+    shown = height * max(at for at, frame in enumerate(frames) if any(still in line.plain for line in frame.lines))
+    starts = [FIRST_FRAME + frame.second / speed for frame in frames]
     length = starts[-1] + LAST_FRAME
     keys = "".join(
         f"{100 * start / length:.2f}%{{transform:translateY({-number * height}px)}}"
         for number, start in enumerate(starts)
     )
     last = (len(frames) - 1) * height
-    shown = height * max(at for at, frame in enumerate(frames) if any(still in line.plain for line in frame.lines))
     definitions = "".join(f'<g id="r{number}">{row}</g>' for row, number in rows.items())
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}">\n'
         f"<style>svg{{fill:{_hex(None)}}}text{{font:14px monospace;white-space:pre}}"
-        f"@keyframes play{{{keys}100%{{transform:translateY({-last}px)}}}}"
+        f"@keyframes play{{0%{{transform:translateY({-shown}px)}}{keys}100%{{transform:translateY({-last}px)}}}}"
         "@media (prefers-reduced-motion:no-preference)"
         f"{{#film{{animation:play {length:.1f}s step-end infinite}}}}</style>\n"
         f'<rect width="100%" height="100%" rx="8" fill="#0c0c0c"/>\n<defs>{definitions}</defs>\n'

@@ -39,7 +39,7 @@ def make_lab() -> Iterator[Callable[[LabSpec], Lab]]:
     try:
         lab_system.require()
     except UserError as missing:
-        pytest.skip(f"no lab here: {missing.message} (fix: {missing.fix})")
+        pytest.skip(f"needs a lab: {missing.message} (fix: {missing.fix})")
     remove_abandoned()
     labs: dict[LabSpec, Lab] = {}
 

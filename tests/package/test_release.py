@@ -235,7 +235,7 @@ def hosts_of_ssh(number: int) -> Iterator[Path | None]:
     try:
         lab_system.require()
     except UserError as missing:
-        pytest.skip(f"no lab here: {missing.message} (fix: {missing.fix})")
+        pytest.skip(f"needs a lab: {missing.message} (fix: {missing.fix})")
     remove_abandoned()
     lab = up(LabSpec(hosts=number, name=f"test-{os.getpid()}-readme", temporary=True))
     try:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
+import pytest
+
 from darwin_names import MODULES, absent_names
 from import_graph import ROOT, imported_names, project_imports, statements
 
@@ -102,6 +104,7 @@ def test_names_of_linux_are_found() -> None:
     assert not {"open", "listdir", "O_NOFOLLOW", "supports_dir_fd"} & absent_names("os")
 
 
+@pytest.mark.needs("git")
 def test_code_of_the_control_machine_uses_what_linux_alone_has_only_where_a_reason_is_given() -> None:
     texts = {file: (ROOT / file).read_text() for file in control_side()}
     # To read a name is quicker than to parse a file.

@@ -57,7 +57,8 @@ def test_release_is_off_until_a_person_turns_it_on_and_one_job_alone_can_publish
     assert not any("run" in step for step in jobs["publish"]["steps"]), "it publishes, and runs nothing else"
     lines = "".join(step["run"] for step in jobs["build"]["steps"] if "run" in step)
     assert lines.index("sha256sum") < lines.index("try_release.sh dist"), "tried before it is published"
-    for call in ("--require-hashes -r .github/release.lock", "-m build --no-isolation", "twine check --strict dist/*"):
+    calls = ("--require-hashes -r .github/release.lock", "export IPEXCTL_RELEASE=1", "-m build --no-isolation")
+    for call in (*calls, "twine check --strict dist/*"):
         assert call in lines
 
 
@@ -106,6 +107,14 @@ def test_metadata_names_the_home_the_pages_and_the_contact(capsys: pytest.Captur
     assert metadata["authors"] == [{"email": "security@example.org"}]
     assert f"({HOME}/blob/v1.0/docs/security.md)" in metadata["readme"]["text"]
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("lacks", ["home", "contact"])
+def test_release_is_refused_without_a_home_or_a_contact(lacks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IPEXCTL_RELEASE", "1")
+    settings = {"home": HOME, "site": "", "contact": "security@example.org", lacks: ""}
+    with pytest.raises(SystemExit, match=f"no release: set {lacks} in pyproject.toml"):
+        Links(str(ROOT), settings).update({"version": "1.0"})
 
 
 def test_build_without_a_home_has_no_dead_link_and_names_each_lost_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -72,6 +72,7 @@ def test_shares_take_about_as_long_and_are_everything() -> None:
     assert max(totals) - min(totals) <= 6
 
 
+@pytest.mark.needs("git")
 def test_graph_of_the_checkout_has_ways_through_helpers_plugins_and_named_modules() -> None:
     imports = project_imports()
     near = {file for file, far in distances(["ipexctl/node/run/supervisor/__main__.py"], imports).items() if not far}
@@ -104,6 +105,7 @@ def test_whole_files_run_beside_the_core_of_all_others(tmp_path: Path) -> None:
     assert collected("--after-plain") == set()
 
 
+@pytest.mark.needs("git")
 def test_every_file_that_is_not_core_is_in_a_share() -> None:
     plain = ("tests/checks/", "tests/unit/")
     rest = [file for file in project_imports() if is_test(file) and not file.startswith(plain)]
@@ -120,6 +122,7 @@ def test_a_submission_begins_after_the_last_pause() -> None:
     assert before_pause(work) == "c3"
 
 
+@pytest.mark.needs("git")
 def test_a_file_of_which_only_imports_differ_has_not_changed(tmp_path: Path) -> None:
     def git(*args: str) -> None:
         subprocess.run(

@@ -56,6 +56,7 @@ def names_of(page: str) -> list[tuple[str, str]]:
     return [(found[1], found[2] or "") for found in NAMED.finditer(text)]
 
 
+@pytest.mark.needs("git")
 @pytest.mark.parametrize("page", PAGES)
 def test_what_a_page_names_is_there(page: str) -> None:
     files, missing = listed(), []
@@ -85,6 +86,7 @@ def is_room(name: str) -> bool:
     return (ROOT / "ipexctl" / name).is_dir() or name == "api"
 
 
+@pytest.mark.needs("git")
 @pytest.mark.parametrize("page", PAGES)
 def test_folders_and_paths_of_commands_are_there(page: str) -> None:
     text = re.sub(r"\s+", " ", (ROOT / page).read_text())
@@ -96,6 +98,7 @@ def test_folders_and_paths_of_commands_are_there(page: str) -> None:
     assert missing + [word for word in named if not (ROOT / word).exists()] == []
 
 
+@pytest.mark.needs("git")
 def test_files_that_openings_name_are_there() -> None:
     files = [f"/{file}" for file in listed()]
     openings = {

@@ -12,8 +12,6 @@ import yaml
 from doc_blocks import PAGES, ROOT, prose
 
 SITE = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
-WORDS = 40_000
-"""As `wc -w` counts those of the site, code and tables included: a page says what no other page and no command says."""
 
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ +(.+?) *$", re.M)
@@ -70,9 +68,3 @@ def test_first_picture_is_small_loads_nothing_and_stands_still_for_who_wants_tha
     assert len(picture.encode()) < 300_000
     assert re.findall(r'(?:href|src)="(?!#)|url\(|@import|<script', picture) == []
     assert "@media (prefers-reduced-motion:no-preference){#film{animation:" in picture
-
-
-def test_the_pages_together_stay_short() -> None:
-    words = {str(page.relative_to(ROOT)): len(page.read_text().split()) for page in SITE}
-    longest = sorted(words, key=words.__getitem__, reverse=True)[:5]
-    assert sum(words.values()) < WORDS, f"of these, the longest: {longest}"

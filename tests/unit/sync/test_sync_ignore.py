@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -31,7 +30,7 @@ from ipexctl.sync.ignore import (
 from ipexctl.sync.path_notes import note_secret_files
 from ipexctl.sync.project import read_project
 
-needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="no git here")
+needs_git = pytest.mark.needs("git")
 
 
 def tree(root: Path, *paths: str, **files: str) -> Path:

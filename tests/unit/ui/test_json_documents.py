@@ -182,7 +182,7 @@ def test_no_key_of_doctor_is_dropped(part: str, names: tuple[str, ...]) -> None:
     found: Any = DOCTOR
     for step in part.split("."):
         found = found[0] if step == "0" else found[step] if step else found
-    assert tuple(sorted(found)) == names
+    assert set(names) <= set(found)
 
 
 def test_values_of_documents() -> None:
