@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from ipexctl.errors import Refusal, UserError
-from ipexctl.node.common.fix import Fix, FixCommand, Part, clauses, ipexctl_command, join_fixes
+from ipexctl.node.common.fix import PROGRAM, Fix, FixCommand, Part, clauses, ipexctl_command, join_fixes
 
 FORKS: Final = 32
 CONNECT_SECONDS: Final = 10.0
@@ -110,6 +110,7 @@ class SyncOptions:
 
 AnyReport = TypeVar("AnyReport")
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
+Groups: TypeAlias = tuple[tuple[str, ...], ...]
 
 _ON_HOSTS: Final = frozenset(("doctor", "envs", "exec", "install", "push", "run", "sync", "trust"))
 """Commands that get the hosts of the call. Those about a run know its hosts."""
@@ -118,7 +119,48 @@ _LONG: Final = {"-H": "--hostfile", "-c": "--cluster", "-l": "--limit", "-n": "-
 """Option → another spelling of it, or another option that decides the same."""
 _HOSTS: Final = frozenset(("--hosts", "-H", "--hostfile", "-c", "--cluster"))
 """Options that choose hosts. A command that has one gets neither the user's hosts nor the limit."""
-_PATHS: Final = ("-H", "--identity", "--ssh-config", "--known-hosts", "--config", "--cwd")
+_REPEATABLE: Final = frozenset(
+    ("--with", "-r", "--extra", "--group", "-x", "--export", "--env-file", "--include", "--exclude", "--data")
+)
+_PATHS: Final = (
+    "-H",
+    "--hostfile",
+    "-r",
+    "--env-file",
+    "--accelerate-config",
+    "--identity",
+    "--ssh-config",
+    "--known-hosts",
+    "--config",
+    "--cwd",
+)
+
+
+class TypedCall(NamedTuple):
+    """The words of a call of `ipexctl run`, which `--resume` and printed lines repeat."""
+
+    options: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    """The words after the options: the script and its arguments, or another launcher's line."""
+    directory: str = ""
+    """Empty if no `ipexctl run` began the run."""
+
+    @property
+    def is_known(self) -> bool:
+        return bool(self.options or self.words)
+
+    def groups(self) -> Iterator[tuple[str, ...]]:
+        """Each option with its value; `-m MODULE`, after which no option follows, is last."""
+        at = 0
+        while at < len(self.options):
+            end = at + 1
+            while end < len(self.options) and not self.options[end].startswith("-"):
+                end += 1
+            yield self.options[at:end]
+            at = end
+
+
+NOT_TYPED: Final = TypedCall()
 
 
 def for_submit(fix: str) -> str:
@@ -145,9 +187,13 @@ class CallOptions:
     """For `run`: its environment, MPI and number of ranks."""
     typed: tuple[str, ...] = ()
     """The words of the call itself, which is no fix for its own failure."""
+    call: TypedCall = NOT_TYPED
+    """The call of `run` that a printed `ipexctl run` repeats, with its own options put in."""
+    program: tuple[str, ...] = ()
+    """What the ranks of that call run, without the launcher in front of it."""
 
     def __bool__(self) -> bool:
-        return bool(self.hosts or self.run or self.typed)
+        return bool(self.hosts or self.run or self.typed or self.call.is_known)
 
     def apply(self, text: str) -> str:
         if not self or not isinstance(text, Fix):
@@ -173,7 +219,12 @@ class CallOptions:
             _text((n, str(Path(v).absolute()) if n in _PATHS else v) for n, v in _pairs(text))
             for text in (self.hosts, self.run)
         )
-        return CallOptions(hosts, run, self.typed)
+        options = (
+            (*group[:-1], str(Path(group[-1]).absolute())) if len(group) > 1 and _names_of(group) & {*_PATHS} else group
+            for group in self.call.groups()
+        )
+        call = self.call._replace(options=tuple(chain.from_iterable(options)))
+        return dataclasses.replace(self, hosts=hosts, run=run, call=call)
 
     def without(self, hosts: Sequence[str]) -> CallOptions:
         pairs = dict(_pairs(self.hosts))
@@ -191,6 +242,8 @@ class CallOptions:
         """The command with the options of this call, as far as it has them and its own do not decide the same."""
         if command.verb not in _ON_HOSTS or "--resume" in command.options:
             return command
+        if command.verb == "run" and self.call.is_known:
+            return self._repeat_call(command)
         verb, *own = command.options
         pairs, own = _with_limit((*_pairs(self.hosts), *self._of_run(verb, own)), own)
         given = {word.partition("=")[0] for word in own}
@@ -198,6 +251,50 @@ class CallOptions:
             pairs = tuple(pair for pair in pairs if pair[0] not in {*_HOSTS, *_LIMITS})
         kept = [pair for pair in pairs if not {pair[0], _LONG.get(pair[0], pair[0])} & given]
         return command._replace(options=(verb, *chain.from_iterable(kept), *own))
+
+    def _repeat_call(self, command: FixCommand) -> FixCommand:
+        """The call of `run` with the command's options put in. If the command starts something else with the call's
+        arguments, the launcher stays in front of it."""
+        verb, *own = command.options
+        marks, argv = _split_marks(command.argv)
+        while own[-1:] in (["-m"], ["--"]):
+            marks = (own.pop(), *marks)
+        typed = [*self.call.groups()]
+        pairs = _pairs(self.hosts)
+        has_module = bool(typed) and typed[-1][0] in ("-m", "--module")
+        if (*marks, *argv) == self.program:
+            marks, argv = (), self.call.words
+            # In the same directory the same call finds the same hosts.
+            pairs = () if self.call.directory and command.start == PROGRAM else pairs
+        else:
+            typed = typed[:-1] if has_module else typed
+            front = self._in_front_of(argv)
+            if front is None:
+                pairs += _pairs(self.run)
+            elif front:
+                argv = (*front, *(mark for mark in marks if mark not in ("--", front[-1])), *argv)
+                marks = ()
+        groups, own = _with_limit((*typed, *pairs), own)
+        given = {word.partition("=")[0] for word in own} - _REPEATABLE
+        typed = [group for group in groups if group in typed and not _names_of(group) & given]
+        given |= {name for group in typed for name in _names_of(group)}
+        hosts = {*_HOSTS, *_LIMITS} if given & _HOSTS else set()
+        others = (pair for pair in groups if pair in pairs and not _names_of(pair) & {*given, *hosts})
+        typed.sort(key=lambda group: group[0] in ("-m", "--module"))
+        options = (verb, *chain.from_iterable((*others, own, *typed)), *marks)
+        if command.start == PROGRAM and _is_elsewhere(self.call.directory):
+            return FixCommand(f"cd {shlex.quote(self.call.directory)} && {PROGRAM}", options, argv)
+        return command._replace(options=options, argv=argv)
+
+    def _in_front_of(self, argv: Sequence[str]) -> tuple[str, ...] | None:
+        """The words of the call before its program, another launcher's; none for another program with other arguments,
+        and None if the program is not at the end of the call."""
+        program, words = _split_marks(self.program)[1], self.call.words
+        if not argv or (argv[:1] != program[:1] and argv[1:] != program[1:]):
+            return ()
+        if words[len(words) - len(program) :] == program:
+            return words[: len(words) - len(program)]
+        return () if words == program[1:] else None
 
     def _of_run(self, verb: str, own: Sequence[str]) -> Pairs:
         pairs = _pairs(self.run)
@@ -258,14 +355,33 @@ def install_command(env: str) -> FixCommand:
     return ipexctl_command("install", *(("--env", env) if env != DEFAULT_ENV else ()))
 
 
-def _with_limit(pairs: Pairs, own: list[str]) -> tuple[Pairs, list[str]]:
+def _is_elsewhere(directory: str) -> bool:
+    try:
+        return bool(directory) and directory != str(Path.cwd())
+    except FileNotFoundError:
+        return True
+
+
+def _names_of(group: Sequence[str]) -> set[str]:
+    """The option's name, and the name of another that decides the same."""
+    name = group[0].partition("=")[0] if group[0].startswith("--") else group[0][:2]
+    return {name, _LONG.get(name, name)}
+
+
+def _split_marks(argv: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The `-m` or `--` before a module or command, and the other words."""
+    at = next((at for at, word in enumerate(argv) if word not in ("-m", "--")), len(argv))
+    return argv[:at], argv[at:]
+
+
+def _with_limit(pairs: Groups, own: list[str]) -> tuple[Groups, list[str]]:
     """Drop the user's limit if the command has one. Hosts that the user excluded stay excluded."""
-    chosen = dict(pairs).get("-l")
+    chosen = next((pair[1] for pair in pairs if pair[0] in _LIMITS and len(pair) > 1), None)
     at = next((number for number, word in enumerate(own[:-1], 1) if word in _LIMITS), 0)
     if chosen is None or not at:
         return pairs, own
     limit = f"{chosen},{own[at]}" if own[at].startswith("!") else own[at]
-    return tuple(pair for pair in pairs if pair[0] != "-l"), [*own[:at], limit, *own[at + 1 :]]
+    return tuple(pair for pair in pairs if pair[0] not in _LIMITS), [*own[:at], limit, *own[at + 1 :]]
 
 
 def _pairs(text: str) -> Pairs:

@@ -34,7 +34,7 @@ from ipexctl.homes.uninstall import UninstallReport
 from ipexctl.hosts.host import Host, home_on_nodes, private_keys
 from ipexctl.hosts.internal_addresses import InterfaceChoice
 from ipexctl.hosts.select import LOCAL, HostRequest, Selection, select_hosts
-from ipexctl.launch.run_options import DECLARED
+from ipexctl.launch.run_options import DECLARED, call_of
 from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.asked import Asked, CommandKind
 from ipexctl.node.common.plan import Plan
@@ -423,7 +423,7 @@ class Cluster:
             notify=notify,
             hosts=self.hosts,
             hosts_from=self._source,
-            options=self._options,
+            options=replace(self._options, call=call_of(asked), program=asked.program),
         )
         return replace(spec, project=locate_project(spec, Path.cwd()))
 

@@ -27,7 +27,7 @@ from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.asked import Asked, CommandKind
 from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command
 from ipexctl.node.common.placeholders import used_names
-from ipexctl.option_declaration import CallOptions, option_text
+from ipexctl.option_declaration import NOT_TYPED, CallOptions, TypedCall, option_text
 from ipexctl.projects.root import find_root
 from ipexctl.run.ranks import EVERY_RANK, RankSet
 from ipexctl.run.start.project import locate_project, with_python_path
@@ -73,6 +73,9 @@ def read_launch_call(
     spec = spec_of_line(ctx, line, targets, home, stack=line.stack, torch=line.torch)
     kind, argv = spec.asked.kind, spec.asked.argv
     of_ranks = option_text(options_of_run(line.asked, targets))
+    options = CallOptions(
+        run=of_ranks, typed=tuple(sys.argv[1:]), call=_call_to_repeat(ctx), program=spec.asked.program
+    )
     found = None
     if line.accelerate_config is not None:
         is_found = targets.is_found("accelerate_config")
@@ -86,11 +89,8 @@ def read_launch_call(
 
         given = {name for name in ctx.params if is_on_command_line(ctx, name)}
         given |= {"hosts"} if targets.names_hosts else set()
-        try:
+        with _completing_fixes(replace(options, hosts=host_options(targets, home))):
             pasted = unwrap(spec, given, found, os.environ)
-        except UserError as error:
-            error.fix = CallOptions(host_options(targets, home), of_ranks).apply(error.fix)
-            raise
     if pasted is not None:
         spec, found = pasted.spec, pasted.config
         if pasted.hosts:
@@ -107,7 +107,8 @@ def read_launch_call(
     if found is not None:
         spec = with_config(spec, found, len(hosts))
     of_hosts = host_options(targets, home, of_accelerate or selection.project_hostfile)
-    options = CallOptions(of_hosts, of_ranks, tuple(sys.argv[1:]))
+    of_ranks = option_text(options_of_run(spec.asked, targets))
+    options = replace(options, hosts=of_hosts, run=of_ranks, program=spec.asked.program)
     spec = replace(
         spec,
         hosts=hosts,
@@ -116,7 +117,8 @@ def read_launch_call(
         options=options,
         repeats_notes=line.output.verbose > 0,
     )
-    check_request(spec.asked)
+    with _completing_fixes(options):
+        check_request(spec.asked)
     if is_export and spec.asked.kind == "command" and (names := sorted(used_names(spec.asked.argv))):
         raise UserError(
             f"a file for another launcher has no value for {{{names[0]}}}",
@@ -134,6 +136,21 @@ def read_launch_call(
     return spec
 
 
+def _call_to_repeat(ctx: typer.Context) -> TypedCall:
+    """The call of `run` for printed lines; none for `run --resume`, whose line names the run."""
+    call: TypedCall = ctx.obj.get("typed", NOT_TYPED)
+    return NOT_TYPED if "resume_run" in ctx.obj.get("given", ()) else call
+
+
+@contextlib.contextmanager
+def _completing_fixes(options: CallOptions) -> Iterator[None]:
+    try:
+        yield
+    except UserError as error:
+        error.fix = options.apply(error.fix)
+        raise
+
+
 def _call_before(
     ctx: typer.Context, words: Sequence[str], argv: Sequence[str], options: CallOptions
 ) -> FixCommand | None:
@@ -145,7 +162,7 @@ def _call_before(
 
 
 _OF_RUN: Final = (
-    ("-n", "n"), ("--ppn", "ppn"), ("--omp", "omp"),
+    ("-n", "n"), ("--ppn", "ppn"), ("--omp", "omp"), ("--master-port", "master_port"),
     ("--env", "env"), ("--python", "python"), ("--setup", "setup"), ("--mpi", "mpi"), ("--cwd", "cwd"),
 )  # fmt: skip
 """Options of `run` that a suggested command repeats."""

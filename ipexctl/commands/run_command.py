@@ -15,8 +15,8 @@ from ipexctl.commands.launch_options import RunCall, ScriptCommand, has_module
 from ipexctl.commands.shared_options import command
 from ipexctl.errors import UserError
 from ipexctl.homes.registry import RunRecord, RunRegistry
-from ipexctl.launch.spec import TypedCall
 from ipexctl.node.common.fix import Fix
+from ipexctl.option_declaration import TypedCall
 
 _HOSTS: Final = frozenset(("hosts", "hostfile", CLUSTER))
 Words: TypeAlias = "tuple[str, ...]"

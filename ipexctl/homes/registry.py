@@ -21,14 +21,14 @@ from ipexctl.errors import UserError, place_fix
 from ipexctl.homes.pending import remove_record, runs_directory
 from ipexctl.hosts.allocation import job_number
 from ipexctl.hosts.host import Host
-from ipexctl.launch.spec import NOT_TYPED, TypedCall
+from ipexctl.launch.run_options import call_of
 from ipexctl.node.common.answer import Json
 from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.files import make_private_directory, write_atomically
 from ipexctl.node.common.fix import Fix, FixCommand
 from ipexctl.node.common.json_records import as_object, check_type, decode, decode_natural, read_json_file
 from ipexctl.node.common.plan import PLAN_FILE, Plan, plan_text, read_outline
-from ipexctl.option_declaration import CONNECT_SECONDS, NO_OPTIONS, CallOptions
+from ipexctl.option_declaration import CONNECT_SECONDS, NO_OPTIONS, NOT_TYPED, CallOptions, TypedCall
 from ipexctl.projects.root import ProjectHere
 from ipexctl.text import expand_tilde, format_clock
 from ipexctl.transports import Transport, transport_named
@@ -90,7 +90,12 @@ class RunRecord:
     @property
     def call_options(self) -> CallOptions:
         # The options of a submitted run are for the login node, on which no rank may start.
-        return CallOptions("" if self.transport.waits else self.options.hosts, self.options.run)
+        return CallOptions(
+            "" if self.transport.waits else self.options.hosts,
+            self.options.run,
+            call=self.typed if self.typed.directory else call_of(self.plan.asked),
+            program=self.plan.asked.program,
+        )
 
     def call_text(self, text: str) -> str:
         """Give commands about a run that was found on its hosts the options that name these."""
@@ -139,7 +144,7 @@ def new_record(context: Gathered, plan: Plan, connect: ConnectOptions) -> RunRec
         connect_timeout=connect.connect_timeout,
         transport_name=connect.transport.name,
         project=str(spec.project.root),
-        options=spec.options,
+        options=CallOptions(spec.options.hosts, spec.options.run),
         typed=spec.typed,
     )
 
@@ -316,7 +321,11 @@ _HOST_PATHS: Final = ("identity", "known_hosts", "ssh_config")
 def _to_json(record: RunRecord) -> Json:
     values = {each.name: getattr(record, each.name) for each in fields(record) if each.name not in _NOT_KEPT}
     nodes = [_host_to_json(host) for host in record.nodes]
-    values |= {"node0": _host_to_json(record.node0), "nodes": nodes, "options": asdict(record.options)}
+    values |= {
+        "node0": _host_to_json(record.node0),
+        "nodes": nodes,
+        "options": {name: getattr(record.options, name) for name in ("hosts", "run")},
+    }
     values["transport"] = values.pop("transport_name")
     return {"schema": SCHEMA, **values, "typed": record.typed._asdict()}
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.node.common.asked import Asked
-from ipexctl.option_declaration import PROJECT, Declaration, SyncOptions, declarations_of
+from ipexctl.option_declaration import PROJECT, Declaration, SyncOptions, TypedCall, declarations_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -307,3 +307,25 @@ def changed_options(asked: Asked) -> Iterator[tuple[str, Declaration, Any]]:
         value = getattr(asked, name)
         if value != Asked._field_defaults[name]:
             yield name, declaration, value
+
+
+def call_of(asked: Asked) -> TypedCall:
+    """The call of `ipexctl run` that asks for the same, for a run that a program or a playbook begins."""
+    options = list[str]()
+    for _, declaration, value in changed_options(asked):
+        on, _, off = declaration.flag.partition("/")
+        if isinstance(value, bool):
+            options.append(on if value else off)
+        else:
+            values = value if isinstance(value, tuple) else (value,)
+            options += [word for each in values for word in (on, f"{each:g}" if isinstance(each, float) else str(each))]
+    exports = (export.name if export.value is None else f"{export.name}={export.value}" for export in asked.exports)
+    repeated = {
+        "-x": exports, "--with": asked.packages, "-r": asked.requirements, "--extra": asked.extra,
+        "--group": asked.group, "--stack": filter(None, (asked.stack,)), "--torch": filter(None, (asked.torch,)),
+    }  # fmt: skip
+    options += [word for option, values in repeated.items() for value in values for word in (option, value)]
+    options += ["--install"] if asked.install else []
+    if asked.kind == "module":
+        return TypedCall((*options, *asked.program[:2]), asked.argv[1:])
+    return TypedCall(tuple(options), asked.program)

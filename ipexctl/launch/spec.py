@@ -7,11 +7,11 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING
 
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.asked import Asked
-from ipexctl.option_declaration import NO_OPTIONS, CallOptions
+from ipexctl.option_declaration import NO_OPTIONS, NOT_TYPED, CallOptions, TypedCall
 from ipexctl.projects.ipex_use import find_ipex_use
 from ipexctl.projects.script_file import NO_PROJECT, ProjectLocation
 
@@ -42,19 +42,6 @@ class AccelerateConfig:
     dynamo: Mapping[str, str] = field(default_factory=dict, hash=False)
     """`backend`, `mode`, `use_fullgraph` …"""
     notes: tuple[str, ...] = ()
-
-
-class TypedCall(NamedTuple):
-    """The words of a call of `ipexctl run`, for `ipexctl run --resume`."""
-
-    options: tuple[str, ...] = ()
-    words: tuple[str, ...] = ()
-    """The words after the options: the script and its arguments."""
-    directory: str = ""
-    """Empty if no `ipexctl run` began the run."""
-
-
-NOT_TYPED: Final = TypedCall()
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ def named_files(tree: ast.Module) -> tuple[str, ...]:
 
 
 def unsent_note(spec: RunSpec, project: Project) -> tuple[str, ...]:
-    script, typed = spec.project.script, spec.typed
+    script = spec.project.script
     names = script.files if script is not None else ()
     sent = {part for entry in project.manifest.entries for part in _ends(entry.path)}
     found = tuple(dict.fromkeys(_ignored([name for name in names if name not in sent], project)))
@@ -43,8 +43,8 @@ def unsent_note(spec: RunSpec, project: Project) -> tuple[str, ...]:
         return ()
     options = [word for pattern in dict.fromkeys(map(_include_pattern, found)) for word in ("--include", pattern)]
     line = FixCommand("", tuple(options))
-    if typed.words:
-        line = ipexctl_command("run", *options, *typed.options, argv=typed.words)
+    if spec.options.call.is_known:
+        line = spec.options.complete(ipexctl_command("run", *options, argv=spec.asked.program))
     them = "it" if len(found) == 1 else "them"
     kept = f"{spec.asked.script} names {join_words(found)}, but an ignore file keeps {them} from the hosts"
     return (Fix("{kept}; to send {them}: {line}", kept=kept, them=them, line=line),)

@@ -15,7 +15,7 @@ from launch_helpers import cpu, machine, plan
 from ipexctl.api import host_stacks
 from ipexctl.launch.overrides import check_limits
 from ipexctl.launch.run_options import DECLARED
-from ipexctl.launch.spec import RunSpec, TypedCall
+from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.asked import Asked, Export
 from ipexctl.node.common.fix import Fix, fix_from_json
 from ipexctl.node.common.json_records import as_json, decode
@@ -26,6 +26,7 @@ from ipexctl.option_declaration import (
     NO_OPTIONS,
     CallOptions,
     SyncOptions,
+    TypedCall,
     declarations_of,
     option_text,
 )

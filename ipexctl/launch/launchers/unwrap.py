@@ -101,7 +101,7 @@ def unwrap(
     if line.tool is not None and line.argv[0] == line.tool.module_of_files:
         _check_settings(line.tool.name, line.argv[2])
     if asked.n != 1 and (reason := _only_one_rank(line)):
-        raise UserError(reason, fix=Fix("`ipexctl run -n 1 {*argv}`", argv=split_variables(asked.argv)[1]))
+        raise UserError(reason, fix=Fix("`ipexctl run -n 1 {*argv}`", argv=asked.program))
     by_call = {*given, *(f"${export.name}" for export in asked.exports)}
     by_call |= {name for names in _SAME if by_call & {*names} for name in names}
     wins = {name: taken for name, taken in line.values.items() if name not in by_call}

@@ -134,5 +134,11 @@ class Asked(NamedTuple):
         return self.argv[0] if self.argv else ""
 
     @property
+    def program(self) -> tuple[str, ...]:
+        """The words after the options of `ipexctl run`: `-m` before a module, `--` before a command."""
+        marks = {"module": ("-m",), "command": ("--",)}
+        return (*marks.get(self.kind, ()), *self.argv)
+
+    @property
     def is_exclusive(self) -> bool:
         return self.exclusive or self.wait is not None

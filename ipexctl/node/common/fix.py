@@ -16,7 +16,7 @@ import shlex
 from string import Formatter
 from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Union
 
-_PROGRAM = "ipexctl "
+PROGRAM = "ipexctl "
 _FORMATTER = Formatter()
 
 
@@ -31,7 +31,7 @@ class FixCommand(NamedTuple):
     @property
     def verb(self) -> str:
         """Empty if it is not a command of ipexctl."""
-        return "".join(self.options[:1]) if self.start.endswith(_PROGRAM) else ""
+        return "".join(self.options[:1]) if self.start.endswith(PROGRAM) else ""
 
     def __str__(self) -> str:
         return self.start + " ".join(map(_quote, (*self.options, *self.argv)))
@@ -128,7 +128,7 @@ def clauses(fix: str) -> tuple[Fix, ...]:
 
 def ipexctl_command(*options: str, argv: Iterable[str] = ()) -> FixCommand:
     """`options`: the verb first."""
-    return FixCommand(_PROGRAM, options, tuple(argv))
+    return FixCommand(PROGRAM, options, tuple(argv))
 
 
 def read_command(line: str) -> FixCommand:
@@ -161,7 +161,7 @@ def _command(text: str, fields: Mapping[str, Any] | None) -> Iterator[Part]:
     start, _, others = text.partition(" ")
     command = fields.get(start[1:-1]) if fields is not None and start.startswith("{") else None
     if not isinstance(command, FixCommand):
-        start, program, others = text.rpartition(_PROGRAM)
+        start, program, others = text.rpartition(PROGRAM)
         if not program and not text.startswith("-"):
             yield FixCommand(_in_sh(text, fields)) if text else "`"
             return

@@ -91,8 +91,8 @@ def install_first(
         if dry_run:
             return wanted
         if lacking is not None and not watcher.agrees_to_install(report):
-            call = shlex.join(["ipexctl", "run", "--install", *spec.typed.options, *spec.typed.words])
-            return replace(lacking, fix=f"install it, and start the run: {call}", exit_code=2)
+            call = ipexctl_command("run", "--install", argv=spec.asked.program)
+            return replace(lacking, fix=Fix("install it, and start the run: {call}", call=call), exit_code=2)
     report = install_on_hosts(dry_run=False)
     start.forget_hosts()
     watcher.on_installed(report)

@@ -77,7 +77,11 @@ def locate_project(spec: RunSpec, cwd: Path, before: FixCommand | None = None) -
     try:
         found = _with_files(project_script(str(script), path, layout), files)
     except UserError as error:
-        error.fix = spec.options.apply(error.fix)
+        if isinstance(error.fix, Fix):
+            with_arguments = error.fix.with_commands(
+                lambda start: start.with_words(*asked.argv[1:]) if start.verb == "run" else start
+            )
+            error.fix = spec.options.apply(with_arguments)
         raise
     return ProjectLocation(root, subdirectory, command, found, layout, files, hint=hint)
 

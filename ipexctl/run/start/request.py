@@ -114,8 +114,7 @@ def _absolute(asked: Asked, option: str, path: str) -> Fix:
         return Fix("to install with it: `ipexctl install --python {path}`; then run without --python", path=path)
     if option == "--python" and "/" not in path:
         return Fix("to see where the hosts have it: `ipexctl exec -- sh -c 'command -v \"$0\"' {path}`", path=path)
-    mark = {"module": ("-m",), "command": ("--",)}.get(asked.kind, ())
-    line = ipexctl_command("run", option, os.path.abspath(path), *mark, argv=asked.argv)  # noqa: PTH100
+    line = ipexctl_command("run", option, os.path.abspath(path), argv=asked.program)  # noqa: PTH100
     return Fix("it needs the same path on every host: {line}", line=line)
 
 

@@ -16,12 +16,13 @@ from ipexctl.homes.local_copy import read_copy
 from ipexctl.homes.registry import RunRecord, RunRegistry
 from ipexctl.hosts.host import Host, quote
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch.spec import RunSpec, TypedCall
+from ipexctl.launch.spec import RunSpec
 from ipexctl.limits import PATHS_CHECK
 from ipexctl.node.common.fix import Fix, ipexctl_command
 from ipexctl.node.common.plan import Plan
 from ipexctl.node.files.checkpoint_report import HostCopies, read_host_copies
 from ipexctl.node.files.checkpoint_units import plan_exchange
+from ipexctl.option_declaration import TypedCall
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable

@@ -96,7 +96,7 @@ def _refuse_relative_imports(tree: ast.Module, name: str, path: Path, layout: Pr
     module = ".".join(path.relative_to(place).with_suffix("").parts).removesuffix(".__main__")
     raise UserError(
         f"{name} imports from its own package (line {line}), which works only as a module",
-        fix=Fix("`ipexctl run -m {module}`", module=module),
+        fix=Fix.of((ipexctl_command("run", argv=("-m", module)),)),
     )
 
 
@@ -528,8 +528,7 @@ def _install_fix(names: Sequence[str], known: Mapping[str, str], script: ScriptF
         if option.startswith("-r ") and script.requirements.files:
             option = f"{shlex.join(_each('-r', _requirement_files(script)))} {option}"
         if is_new or option:  # what the project requires may bring the others
-            run, to_install, *mark = script.install_by_run.options
-            options = (run, to_install, *shlex.split(option), *mark)
+            options = (*script.install_by_run.options, *shlex.split(option))
             return Fix.of((script.install_by_run._replace(options=options),))
     elif script.own and is_new and len(of_project) == len(names):
         return Fix.of((script.install.with_words(*_each("-r", _requirement_files(script))),))
@@ -591,5 +590,6 @@ def install_by_run(spec: RunSpec) -> FixCommand | None:
     is_own = asked.kind != "command" or bool(spec.project.entry)
     if asked.install or not asked.takes_own_requirements or not asked.sync or not is_own:
         return None
-    mark = {"module": ("-m",), "command": ("--",)}.get(asked.kind, ())
-    return ipexctl_command("run", "--install", *mark, argv=asked.argv)
+    if asked.resumed:
+        return ipexctl_command("run", "--resume", asked.resumed[-1], "--install")
+    return ipexctl_command("run", "--install", argv=asked.program)

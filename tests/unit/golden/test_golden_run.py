@@ -25,11 +25,12 @@ from ipexctl.facts.gather import HostFacts
 from ipexctl.facts.system_facts import HomeDirectory
 from ipexctl.hosts.host import Host
 from ipexctl.launch.other_runs import notes_on
-from ipexctl.launch.spec import NOT_TYPED, RunSpec, TypedCall
+from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.asked import Export
 from ipexctl.node.common.fix import read_command
 from ipexctl.node.common.plan import OtherRun
 from ipexctl.node.common.records import Silence, SilentRank
+from ipexctl.option_declaration import NOT_TYPED, TypedCall
 from ipexctl.projects.script_file import ProjectLocation, ScriptFile
 from ipexctl.remote.reply import Reply
 from ipexctl.run.hang import describe_activity, silence_lines

@@ -12,9 +12,8 @@ from slow_helpers import CALM, HEALTHY, changed, hog, only, verdict_of
 from ipexctl.commands.slow_command import lines_of
 from ipexctl.commands.why_command import lines_of as why_lines
 from ipexctl.hosts.host import Host
-from ipexctl.launch.spec import TypedCall
 from ipexctl.node.run.run_replies import ProcessShare, SuspectSnapshot
-from ipexctl.option_declaration import CallOptions
+from ipexctl.option_declaration import CallOptions, TypedCall
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.run.why import slow_verdict
 from ipexctl.run.why.diagnosis import Diagnosis

@@ -13,7 +13,7 @@ import pytest
 from ipexctl.errors import UserError
 from ipexctl.homes.registry import RunRecord, RunRegistry, new_id
 from ipexctl.hosts.host import Host
-from ipexctl.launch.spec import TypedCall
+from ipexctl.option_declaration import TypedCall
 from ipexctl.projects.script_file import ProjectLocation
 from ipexctl.run.start.project import files_in_other_generations
 from message_data import missing

@@ -20,9 +20,9 @@ from ipexctl.commands.run_command import merged, refuse_typed
 from ipexctl.facts.live_runs import HostSnapshot, RunOnHost, RunsOnHost
 from ipexctl.homes.registry import RunRegistry
 from ipexctl.hosts.host import Host
-from ipexctl.launch.spec import RunSpec, TypedCall
+from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.fix import Fix
-from ipexctl.option_declaration import CallOptions
+from ipexctl.option_declaration import CallOptions, TypedCall
 from ipexctl.projects.script_file import ProjectLocation
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ipexctl.hosts.host import Host
-from ipexctl.launch.spec import NOT_TYPED, TypedCall
+from ipexctl.option_declaration import NO_OPTIONS, CallOptions, TypedCall
 from ipexctl.projects.root import owner_here, tree_name
 from ipexctl.projects.script_file import ProjectLocation
 from ipexctl.run.start.script_imports import read_script
@@ -42,9 +42,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_ignored_files_that_the_script_names_are_a_note_with_the_whole_call(project: Path) -> None:
     script = read_script("train.py", CODE)[0]
     spec = spec_of(
-        *("script", ("train.py",)),
+        *("script", ("train.py", "--lr", "a b")),
         project=ProjectLocation(project, ".", ("train.py",), script),
-        typed=TypedCall(("--ppn", "2"), ("train.py", "--lr", "a b")),
+        options=CallOptions(call=TypedCall(("--ppn", "2"), ("train.py", "--lr", "a b"))),
     )
     (note,) = unsent_note(spec, read_project(project))
     said, _, line = note.rpartition(": ")
@@ -53,7 +53,7 @@ def test_ignored_files_that_the_script_names_are_a_note_with_the_whole_call(proj
     assert shlex.split(line) == ["ipexctl", "run", *includes, "--ppn", "2", "train.py", "--lr", "a b"]
     assert unsent_note(spec, read_project(project, includes=includes[1::2])) == ()
     other = replace(spec.project, script=replace(script, files=("val.bin",)))
-    (note,) = unsent_note(replace(spec, project=other, typed=NOT_TYPED), read_project(project))
+    (note,) = unsent_note(replace(spec, project=other, options=NO_OPTIONS), read_project(project))
     assert note.endswith(": --include 'big/*.bin'")
 
 
