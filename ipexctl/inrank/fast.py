@@ -16,6 +16,7 @@ import dataclasses
 import functools
 import inspect
 import os
+import re
 import sys
 import threading
 from collections.abc import Mapping
@@ -25,6 +26,8 @@ from .meter import COMPILER, is_new_enough
 
 KERNELS = {"adam": "_fused_adam_", "adamw": "_fused_adamw_", "sgd": "_fused_sgd_", "adagrad": "_fused_adagrad_"}
 """Module of an optimizer, and name of its function → fused kernel."""
+OF_DTYPES = re.compile(r"dtype|scalar ?type|bfloat16", re.IGNORECASE)
+"""What torch says where tensors of two types meet."""
 OWN_AUTOCAST = "the script has autocast of its own; --autocast bf16 changes nothing there"
 
 
@@ -63,7 +66,7 @@ def autocast_models(torch: Any) -> None:
                 thread.is_in_model = True
                 outputs = call(self, *args, **kwargs)
         except Exception as error:
-            if "bfloat16" in str(error).lower():
+            if OF_DTYPES.search(str(error)):
                 told.tell(f"{type(self).__name__} failed under --autocast bf16; leave that out, or --autocast off")
             raise
         finally:

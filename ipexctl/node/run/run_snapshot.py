@@ -40,7 +40,7 @@ MAX_EVENTS = 400
 PLAN_FIELDS = (
     *("backend", "flavor", "home", "python", "command", "cwd", "env", "install", "packages", "master_port"),
     *("stack", "commit", "before_start", "hub", "project", "install_by_run", "project_packages"),
-    *("allreduce", "wire", "apart", "asked"),
+    *("allreduce", "wire", "fast", "apart", "asked"),
 )
 MAX_SETTINGS = 2000
 """Settings of single ranks are last in the list."""

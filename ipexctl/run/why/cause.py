@@ -170,6 +170,21 @@ def _of_nan(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
     return _recorded(snapshot, first, "script.nan", step=first.detail.fields.get("step", ""))
 
 
+_OF_DTYPES: Final = re.compile(r"dtype|scalar ?type|bfloat16", re.IGNORECASE)
+"""What torch says where tensors of two types meet; not always with the names of the types."""
+
+
+def _of_autocast(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
+    """Needs a run under autocast, and an exception of that rank about the types of tensors, in forward or backward."""
+    output = snapshot.output_of(first.rank) if first is not None and first.rank is not None else None
+    if first is None or output is None or output.exception is None:
+        return None
+    kind, words = output.exception
+    if as_dict(snapshot.context.plan.get("fast")).get("autocast") != "bf16" or not _OF_DTYPES.search(words):
+        return None
+    return _recorded(snapshot, first, "script.autocast", raised=f"{kind}: {shorten_text(words)}")
+
+
 def _of_oom(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
     """Needs the kernel's report that it killed the rank: from the cgroup, the kernel log or its counter."""
     if first is None or first.rank is None or first.oom is None:
@@ -427,6 +442,7 @@ CAUSE_FINDERS: Final = (
     CauseFinder("the kernel's report on memory", _of_oom),
     CauseFinder("a disk that was full when the rank could not write", _of_full_disk),
     CauseFinder("the checkpoints from which the ranks resumed", _of_different_checkpoints),
+    CauseFinder("autocast, and an exception about types", _of_autocast),
     CauseFinder("the text of the rank that failed first", _of_first_rank),
     CauseFinder("mpirun's log", _of_launcher_log),
     CauseFinder("the other ranks", _of_other_ranks),

@@ -50,6 +50,38 @@ HEALTHY = "\n".join(
 )
 
 
+OF_TYPES = (
+    "RuntimeError: expected m1 and m2 to have the same dtype, but got: c10::BFloat16 != float",
+    "RuntimeError: expected scalar type Float but found BFloat16",
+    "RuntimeError: index_add_(): self (Float) and source (BFloat16) must have the same scalar type",
+    "RuntimeError: scatter(): Expected self.dtype to be equal to src.dtype",
+    "RuntimeError: Index put requires the source and destination dtypes match, got Float for the destination and ...",
+    "RuntimeError: masked_scatter: expected self and source to have same dtypes but gotFloat and BFloat16",
+    "TypeError: Got unsupported ScalarType BFloat16",
+    "RuntimeError: linalg.pinv(BFloat16{[16, 8]}): expected a tensor with 2 or more dimensions of float, double",
+    "RuntimeError: expected dtype float for `end` but got dtype c10::BFloat16",
+    "RuntimeError: self and mat2 must have the same dtype, but got Float and BFloat16",
+    "NotImplementedError: \"lstsq_cpu\" not implemented for 'BFloat16'",
+    "RuntimeError: mat1 and mat2 must have the same dtype, but got BFloat16 and Float",
+)
+"""Of torch 2.13, from custom Functions, sparse and in-place operations, hooks and linear algebra under autocast."""
+
+
+@pytest.mark.parametrize("raised", OF_TYPES)
+@pytest.mark.parametrize("autocast", ["bf16", "off"])
+def test_an_exception_about_types_is_answered_by_autocast_if_it_was_on(raised: str, autocast: str) -> None:
+    plan = {"fast": {"autocast": autocast}}
+    cause = cause_in(judged([(STOPPED, ""), (FAILED, f"{TRACEBACK}\n{raised}")], plan=plan))
+    assert ("--autocast off" in cause.fix) == (autocast == "bf16")
+    assert (cause.id == "script.autocast") == (autocast == "bf16")
+
+
+@pytest.mark.parametrize("raised", ["ValueError: batch 7 is empty", "RuntimeError: shape '[4]' is invalid"])
+def test_another_exception_is_not_blamed_on_autocast(raised: str) -> None:
+    plan = {"fast": {"autocast": "bf16"}}
+    assert cause_in(judged([(STOPPED, ""), (FAILED, f"{TRACEBACK}\n{raised}")], plan=plan)).id != "script.autocast"
+
+
 @pytest.mark.parametrize("text", TEXTS, ids=lambda text: f"{text.id}-{crc32(text.text.encode()) % 1000}")
 def test_every_known_text_gives_its_cause(text: Text) -> None:
     cause = cause_in(verdict_of(text))
