@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, NamedTuple, cast
 from ipexctl.errors import UserError
 from ipexctl.file_reader import CHECKED, DEFAULTS, read_regular
 from ipexctl.node.common.fix import Fix, join_fixes
-from ipexctl.node.common.walk import PathPart, Refused, callers, enter
+from ipexctl.node.common.walk import PathPart, Refused, callers, enter, found_path
 from ipexctl.text import tilde_path
 
 
@@ -136,15 +136,6 @@ class Distrust(NamedTuple):
     """Directory that the user would have to trust, with its links resolved."""
 
 
-def objection_to(file: PathPart, directory: PathPart) -> tuple[PathPart, Objection] | None:
-    is_link = stat.S_ISLNK(file.status.st_mode)  # the mode of a link says nothing
-    if objection := "owner" if not file.is_own else "" if is_link else file.writers():
-        return file, cast("Objection", objection)
-    is_sticky = bool(directory.status.st_mode & stat.S_ISVTX)
-    objection = "owner" if not directory.is_own else "" if is_sticky else directory.writers()
-    return (directory, cast("Objection", objection)) if objection else None
-
-
 def find_distrust(path: Path | str) -> Distrust | None:
     """Why a found file is not used, ignoring `trusted-directories`; None if nothing is wrong or there is no file."""
     return next(iter(_distrusts(os.fspath(path))), None)
@@ -211,10 +202,8 @@ def _distrusts(path: str) -> list[Distrust]:
     found: list[Distrust] = []
 
     def check_entry(above: PathPart, below: PathPart | None, is_end: bool) -> None:
-        if below is not None and (is_end or stat.S_ISLNK(below.status.st_mode)):
-            problem = objection_to(below, above)
-            if problem is not None:
-                found.append(Distrust(*problem, above.path))
+        if problem := found_path(above, below, is_end):
+            found.append(Distrust(problem[1], cast("Objection", problem[0]), above.path))
 
     absolute = os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118
     with contextlib.suppress(OSError, Refused), enter(absolute, check_entry, uids=callers()) as place:

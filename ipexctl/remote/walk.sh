@@ -3,7 +3,7 @@
 # an entry of a directory that others can't change can't be replaced once it was checked.
 
 walk_newline='
-'
+' walk_me=
 
 walk() { # path, `end` to judge its end like the directories above it: 1 with the reason in $walk_detail
     walk_end=$2 walk_at= walk_rest=$1/ walk_links=0

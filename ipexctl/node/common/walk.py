@@ -1,8 +1,9 @@
 """Enters a path from `/`, part by part, and refuses it if another account could change it (docs/security.md).
 
 Rule `own_path` is for a home: the path may be used afterwards. Rule `named_path` is for the user's data: others may
-write to directories on the way, so only the descriptor is safe to use. `remote/walk.sh` is `own_path` for sh. The
-agent's boot program runs the text of this module before it can import anything.
+write to directories on the way, so only the descriptor is safe to use. Rule `found_path` is for a file that nobody
+named. `remote/walk.sh` is `own_path` for sh. The agent's boot program runs the text of this module before it can import
+anything.
 """
 
 from __future__ import annotations
@@ -38,10 +39,7 @@ Rule = Callable[[PathPart, Optional[PathPart], bool], Problem]
 def own_path(above: PathPart, below: PathPart | None, is_end: bool) -> Problem:
     if problem := path_above_home(above, below, is_end):
         return problem
-    if below is None or not is_end:
-        return None
-    kind = below.writers() if below.is_own else "owner"
-    return (kind, below) if kind else None
+    return _changeable(below) if below is not None and is_end else None
 
 
 def path_above_home(above: PathPart, below: PathPart | None, is_end: bool) -> Problem:  # noqa: ARG001
@@ -50,6 +48,24 @@ def path_above_home(above: PathPart, below: PathPart | None, is_end: bool) -> Pr
         return "link", below
     if below is not None and "\n" in below.path:
         return "newline", below  # sh can't tell where it ends
+    return _replaceable(above, below)
+
+
+def found_path(above: PathPart, below: PathPart | None, is_end: bool) -> Problem:
+    """Check the file, each link on the way to it, and the directories that contain these."""
+    if below is None or not (is_end or stat.S_ISLNK(below.status.st_mode)):
+        return None
+    return _changeable(below) or _replaceable(above, below)
+
+
+def _changeable(part: PathPart) -> Problem:
+    if not part.is_own:
+        return "owner", part
+    kind = "" if stat.S_ISLNK(part.status.st_mode) else part.writers()  # the mode of a link says nothing
+    return (kind, part) if kind else None
+
+
+def _replaceable(above: PathPart, below: PathPart | None) -> Problem:
     if not above.is_own:
         return "owner", above
     if above.status.st_mode & stat.S_ISVTX and (below is None or below.is_own):

@@ -1,5 +1,5 @@
 """The modules copy and template: write a file, text or directory of the control machine to a host. The host compares
-hashes; up to 256 KB are sent along in the same round trip. The scripts follow no link of another account (`walk.sh`):
+hashes; up to 256 KB are sent along in the same round trip. The scripts follow no link of another account (`enter.sh`):
 as root they would write wherever it leads.
 """
 
@@ -16,21 +16,24 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from ipexctl.extras.play.modules.host_script import WALK, run_sh
+from ipexctl.extras.play.modules.host_script import ENTER, run_sh
 from ipexctl.extras.play.modules.local_files import TOO_LARGE_FIX, source_path
 from ipexctl.extras.play.result import Call, TaskResult, failure, unified_diff
 from ipexctl.extras.play.variables import PlayContext
 from ipexctl.file_reader import COPIED, TooLargeError, read_regular
+from ipexctl.remote.command import shell_text
+from ipexctl.remote.node_call import WALK
 from ipexctl.remote.session import Session
 
 _SMALL_FILE: Final = 256 << 10
 _MAX_DIFF: Final = 200_000
 _READING: Final = threading.Lock()
+_ENTER: Final = shell_text(WALK) + ENTER + shell_text(Path(__file__).with_name("temporary.sh"))
 
-# walk.sh says how a path is entered, and why each name begins with `./`. An existing file is opened once and handled
+# enter.sh says how a path is entered, and why each name begins with `./`. An existing file is opened once and handled
 # through that descriptor; a new one has a temporary name that must not exist yet (set -C: O_EXCL).
 _PLACE: Final = (
-    WALK
+    _ENTER
     + """\
 basename=$2 want=$3 size=$4 mode=$5 backup=$6 check=$7 diff=$8 sent=$9 follow=${10}
 expand_home "$1"
@@ -100,7 +103,7 @@ exit 0
 # The archive has the first directory's files in its directory 0, and so on. They are unpacked in a directory that no
 # other account can enter, and then moved to their own, which may be behind a link. tar alone would follow any link.
 _UNPACK: Final = (
-    WALK
+    _ENTER
     + """\
 follow=$2; expand_home "$1"
 shift 2

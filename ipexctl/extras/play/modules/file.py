@@ -1,5 +1,5 @@
 """The modules file, stat and ping: set or inspect a path of a host, and check that it replies. The scripts enter the
-parent directory step by step (`walk.sh`), so no account can slip in a link between check and change.
+parent directory step by step (`enter.sh`), so no account can slip in a link between check and change.
 """
 
 from __future__ import annotations
@@ -7,9 +7,11 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from ipexctl.extras.play.modules.host_script import WALK, run_sh
+from ipexctl.extras.play.modules.host_script import ENTER, run_sh
 from ipexctl.extras.play.result import Call, TaskResult
 from ipexctl.extras.play.variables import PlayContext
+from ipexctl.remote.command import shell_text
+from ipexctl.remote.node_call import WALK
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.remote.session import Session
 
@@ -18,7 +20,8 @@ case $1 in '~') path=$HOME;; '~/'*) path=$HOME/${1#??};; *) path=$1;; esac
 case $path in -*) path=./$path;; esac
 """
 _FILE: Final = (
-    WALK
+    shell_text(WALK)
+    + ENTER
     + """\
 state=$2 src=$3 mode=$4 check=$5 follow=$6 changed=ok
 expand_home "$1"
@@ -35,11 +38,7 @@ if [ "$was" = link ] && [ "$state" != link ] && [ "$state" != absent ]; then
   done
   if [ -z "$present" ]; then :; elif [ -d "./$name" ]; then now=directory; elif [ -e "./$name" ]; then now=file; fi
 fi
-is_closed() { # whether only root and this account can replace the files of the current directory
-  owner_and_mode=$(stat -c '%u %a' .)
-  case $owner_and_mode in "0 "*|"$(id -u) "*) ;; *) return 1;; esac
-  case $owner_and_mode in *[0145][0145]) ;; *) return 1;; esac
-}
+is_closed() { walk_down . && walk_check end; }
 need_parent() { [ -n "$present" ] || fail "there is no directory $here/${missing%/}"; }
 case $state in
   absent)

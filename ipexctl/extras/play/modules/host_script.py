@@ -42,7 +42,8 @@ _LINK_FIX: Final = (
     "if {owner} may choose the place: follow: true; otherwise use the real path, without the link, in the task"
 )
 _REFUSED_LINK: Final = re.compile(rb"\x1elink\x1e([^\x1e]*)\x1e([^\x1e]*)\x1e([^\x1e]*)\Z")
-WALK: Final = shell_text(Path(__file__).with_name("walk.sh"))
+ENTER: Final = shell_text(Path(__file__).with_name("enter.sh"))
+"""After `home_functions` or `WALK`, whose rule it applies."""
 _NO_SUDO: Final = "allow this account to use sudo without a password (NOPASSWD), or log in as root: --user root"
 MAX_OUTPUT: Final = 16 << 20
 

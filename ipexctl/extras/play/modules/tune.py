@@ -9,17 +9,17 @@ import re
 from itertools import chain
 from typing import Final, NamedTuple
 
-from ipexctl.extras.play.modules.host_script import WALK, run_sh
+from ipexctl.extras.play.modules.host_script import ENTER, run_sh
 from ipexctl.extras.play.result import Call, TaskResult, failure
 from ipexctl.extras.play.variables import PlayContext
 from ipexctl.remote.home_script import home_functions, home_refusal
 from ipexctl.remote.session import Session
 
 LINK_FIX: Final = "use the home's real path, without links of other accounts: --home DIR"
-# HOME/tune.before has one line for each setting. `walk.sh` makes the home the current directory, and `home.sh` checks
+# HOME/tune.before has one line for each setting. `enter.sh` makes the home the current directory, and `home.sh` checks
 # that it is a home. With `become`, tune has a directory of its own.
 _TUNE: Final = (
-    WALK
+    ENTER
     + """\
 umask 077
 mode=$1 state=$2 is_home=$4; expand_home "$3"; shift 4

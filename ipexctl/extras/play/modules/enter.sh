@@ -2,12 +2,11 @@
 # account may own a directory of that path, such as /tmp/work, and place a link in it, or replace a directory by one at
 # any moment. So the path is entered one component at a time, links are resolved here and not by the kernel, each new
 # current directory is compared with the expected one, and tasks only use names in the current directory (`./NAME`).
-# Links of root or of this account are followed, others only if $follow is yes.
+# Links of root or of this account are followed, others only if $follow is yes. `remote/walk.sh`, which comes before it,
+# says whose they are.
 
 LC_ALL=C
 export LC_ALL
-newline='
-'
 follow= hops=0
 
 # `remote/command.py: script_error` reads these lines.
@@ -22,7 +21,7 @@ expand_home() { # path: sets $path
 # second time, with perhaps another result; the program asks the kernel. The dot keeps a newline at the end of a name.
 find_directory() {
     at=$(env pwd -P 2>/dev/null && echo .) || fail "the current directory is gone"
-    at=${at%"$newline."}
+    at=${at%"$walk_newline."}
     [ "$at" != / ] || at=
 }
 
@@ -32,9 +31,8 @@ read_link() { # name of a link in the current directory: sets $target, or ends t
     # Another link may be placed between two commands, so both must see the same one.
     link=$(stat -c '%u %d %i %z' -- "./$1" 2>/dev/null) && target=$(readlink -- "./$1" && echo .) &&
         [ "$(stat -c '%u %d %i %z' -- "./$1" 2>/dev/null)" = "$link" ] || changed_meanwhile "$here/$1"
-    target=${target%"$newline."}
-    [ "$follow" != yes ] || return 0
-    case ${link%% *} in 0 | "$(id -u)") return 0 ;; esac
+    target=${target%"$walk_newline."}
+    if [ "$follow" = yes ] || walk_is_own "${link%% *}"; then return 0; fi
     printf '\036link\036%s\036%s\036%s' "$(stat -c %U -- "./$1")" "$here/$1" "$target" >&2
     exit 95
 }
@@ -97,57 +95,5 @@ open_file() { # name of a regular file in the current directory: descriptor 3, n
     until exec 3<"./$1" && [ "$(stat -L -c '%d %i' /proc/self/fd/3)" = "$(stat -c '%d %i' -- "./$1")" ]; do
         tries=$((tries + 1))
         [ $tries -lt 10 ] || changed_meanwhile "$here/$1"
-    done
-}
-
-# Temporary names: `.NAME.ipexctl-SCOPE.PID.RANDOM.part` beside the file NAME, `.ipexctl-….part` for a tree, which is a
-# directory with the file `.ipexctl-tree`. SCOPE is where the PID is valid: this boot of the machine and its pid
-# namespace. A killed task leaves one; the next task with the same file or tree removes those of its own account whose
-# process has ended, and in another scope those that did not change for a day. (node/common/processes.py has the same rule.)
-boot= space=
-{ read -r boot </proc/sys/kernel/random/boot_id; } 2>/dev/null
-space=$(readlink /proc/self/ns/pid 2>/dev/null)
-space=${space#"pid:["} space=${space%"]"}
-scope=${boot%%-*}-$space
-
-temporary_name() { # name of the file, or empty for a tree: sets $temporary
-    temporary=./${1:+.$1}.ipexctl-$scope.$$.$(od -An -N4 -tx1 /dev/urandom | tr -d ' \n').part
-}
-
-is_abandoned() { # path, its tag SCOPE.PID.RANDOM
-    random=${2##*.} pid=${2%.*}
-    from=${pid%.*} pid=${pid##*.}
-    case $random$pid in *[!0-9a-f]*) return 1 ;; esac
-    case $pid in '' | *[!0-9]*) return 1 ;; esac
-    [ ${#random} -eq 8 ] && [ "$from.$pid.$random" = "$2" ] || return 1
-    case $from in *[!0-9a-f-]* | *-*-* | [!0-9a-f]*) return 1 ;; *-*) ;; *) return 1 ;; esac
-    if [ "$from" = "$scope" ] && [ -n "$boot" ] && [ -n "$space" ]; then
-        [ ! -d "/proc/$pid" ]
-    else
-        output=$(find "$1" -mtime -1 2>/dev/null) && [ -z "$output" ]
-    fi
-}
-
-remove_tree() { # path of a tree's temporary directory
-    (
-        cd -P -- "$1" && find_directory && [ "$at" = "$here/${1#./}" ] && [ -O . ] && [ -f ./.ipexctl-tree ] || exit 1
-        rm -rf -- ./[0-9]*
-        rm -f ./.ipexctl-tree
-    ) 2>/dev/null
-    rmdir -- "$1" 2>/dev/null
-}
-
-remove_abandoned() { # name of the file, or empty for a tree: in the current directory
-    prefix=./${1:+.$1}.ipexctl-
-    for old in "$prefix"*.part "$prefix"*.part.bak; do
-        [ -O "$old" ] && [ ! -L "$old" ] || continue
-        tag=${old#"$prefix"}
-        tag=${tag%.bak}
-        is_abandoned "$old" "${tag%.part}" || continue
-        if [ -n "$1" ]; then
-            [ ! -f "$old" ] || rm -f -- "$old"
-        elif [ -d "$old" ]; then
-            remove_tree "$old"
-        fi
     done
 }
