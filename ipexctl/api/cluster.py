@@ -21,7 +21,7 @@ from ipexctl.api.host_stacks import EnvsRequest, InstallOptions, Optional
 from ipexctl.api.interruptible import check_lists, check_types, interruptible, refuses_wrong_calls
 from ipexctl.api.known_runs import CallWatcher, RunList, stop
 from ipexctl.api.known_runs import ps as list_runs
-from ipexctl.api.open_hosts import HostOutput, OpenHosts, open_sessions
+from ipexctl.api.open_hosts import HostOutput, open_sessions
 from ipexctl.api.run import run as start_run
 from ipexctl.api.run_handle import Run
 from ipexctl.doctor.finding import DoctorReport
@@ -51,7 +51,7 @@ from ipexctl.option_declaration import (
 from ipexctl.projects.root import find_root
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
-from ipexctl.remote.connector import ConnectOptions, SessionPool
+from ipexctl.remote.connector import ConnectOptions, OpenHosts, SessionPool
 from ipexctl.remote.local import with_own_address
 from ipexctl.remote.outcome import Cancelled, Notice, ProgressEvent, Report, StepStarted, Watch, ignore_event
 from ipexctl.run.fetch import order_of_host

@@ -6,13 +6,13 @@ import os
 import time
 from typing import Literal
 
-from ipexctl.api.open_hosts import OpenHosts
 from ipexctl.doctor.doctor_run import DoctorRequest, run_doctor
 from ipexctl.doctor.finding import DoctorReport
 from ipexctl.facts.gather import gather_facts
 from ipexctl.homes.registry import RunRegistry
 from ipexctl.homes.trust_left import RevokeReport, revoke
 from ipexctl.projects.ipex_use import find_ipex_use_here
+from ipexctl.remote.connector import OpenHosts
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.stack.catalog import known_rows
 
@@ -22,22 +22,14 @@ InstructionSet = Literal["avx2", "avx512", "avx512_bf16", "amx"]
 def doctor(
     opened: OpenHosts, *, require: InstructionSet | None = None, network: bool = True, smoke: bool = False
 ) -> DoctorReport:
-    began, hosts, pool = time.monotonic(), opened.hosts, opened.pool
-    probed = gather_facts(hosts, pool, home=opened.home, timeout=opened.timeout, tries_sessions=True)
+    began = time.monotonic()
+    probed = gather_facts(opened, tries_sessions=True)
     answers = run_in_background(lambda: list(probed), "facts")
-    pool.connector.load(hosts)
+    opened.pool.connector.load(opened.hosts)
 
-    request = DoctorRequest(
-        home=opened.home,
-        iface=opened.iface,
-        require=require,
-        network=network,
-        smoke=smoke,
-        rows=known_rows(os.environ),
-        node0_of=RunRegistry().node0_of,
-        ipex_use=find_ipex_use_here(),
-    )
-    report = run_doctor(hosts, answers.result(), request, pool)
+    node0_of, use = RunRegistry().node0_of, find_ipex_use_here()
+    request = DoctorRequest(known_rows(os.environ), node0_of, require, network, smoke, use)
+    report = run_doctor(opened, answers.result(), request)
     return opened.options.in_report(report._replace(seconds=time.monotonic() - began))  # includes connecting
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from ipexctl.api.open_hosts import OpenHosts
 from ipexctl.homes.pending import abandoned_runs, runs_directory
 from ipexctl.hosts.host import private_keys
 from ipexctl.option_declaration import SyncOptions
+from ipexctl.remote.connector import OpenHosts
 from ipexctl.remote.outcome import Watch, ignore_event
-from ipexctl.sync.node_calls import SyncReport, TreeCalls
+from ipexctl.sync.node_calls import SyncReport
 from ipexctl.sync.project import Project, read_project
 from ipexctl.sync.project_sync import TreeQuery, query_project
 
@@ -29,31 +29,19 @@ def sync(
 
     `asks_early`: ask the hosts for their copies while it is read. If reading fails, they wait until the pool closes.
     """
-    hosts, pool = opened.hosts, opened.pool
-    pool.warm(hosts)  # connect while the project is read
+    opened.warm()  # connect while the project is read
 
-    calls = TreeCalls(opened.home, dry_run, opened.timeout)
-    query = None
-    if asks_early and not dry_run:
-        query = TreeQuery(hosts, pool, calls)
+    query = TreeQuery(opened) if asks_early and not dry_run else None
     project = read_project(
         root,
         files.exclude,
         includes=files.include,
         home=opened.home,
         allow_big=files.allow_big,
-        secret_files=private_keys(hosts),
+        secret_files=private_keys(opened.hosts),
         data=[Path(path) for path in files.data],
     )
     on_read(project)
-    report = query_project(
-        project,
-        hosts,
-        pool,
-        calls,
-        iface=opened.iface,
-        watch=watch,
-        ended=abandoned_runs(runs_directory()),
-        query=query,
-    ).upload()
-    return opened.options.in_report(report)
+    ended = abandoned_runs(runs_directory())
+    asked = query_project(project, opened, dry_run=dry_run, watch=watch, ended=ended, query=query)
+    return opened.options.in_report(asked.upload())

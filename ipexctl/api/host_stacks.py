@@ -10,7 +10,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from ipexctl.api.open_hosts import OpenHosts
 from ipexctl.errors import UserError
 from ipexctl.homes.uninstall import UninstallOptions, UninstallReport, survey
 from ipexctl.homes.uninstall import uninstall as remove_from_hosts
@@ -19,6 +18,7 @@ from ipexctl.projects.ipex_use import find_ipex_use_here
 from ipexctl.projects.layout import NO_LAYOUT, ProjectLayout, read_layout
 from ipexctl.projects.requirement_files import find_requirement_files, with_optional
 from ipexctl.projects.root import find_root, root_problem
+from ipexctl.remote.connector import OpenHosts
 from ipexctl.remote.outcome import Watch, ignore_event
 from ipexctl.stack.catalog import known_rows
 from ipexctl.stack.env.envs import EnvsReport, list_envs, prune_envs, remove_envs, verify_envs
@@ -58,7 +58,7 @@ def install(
     options: InstallOptions = InstallOptions(),  # noqa: B008  # frozen
     watch: Watch = ignore_event,
 ) -> InstallReport:
-    opened.pool.warm(opened.hosts)  # connect while the request is read
+    opened.warm()  # connect while the request is read
 
     start = Path(requirements[0]).parent.absolute() if requirements else Path.cwd()
     layout = _layout_at(start)
@@ -91,18 +91,11 @@ def install(
 
 
 def _install(opened: OpenHosts, request: InstallRequest, options: InstallOptions, watch: Watch) -> InstallReport:
-    request = replace(
-        request,
-        home=opened.home,
-        iface=opened.iface,
-        timeout=opened.timeout,
-        dry_run=options.dry_run,
-        upgrade=options.upgrade,
-        downgrade=options.downgrade,
-    )
+    upgrade, downgrade, dry_run = options.upgrade, options.downgrade, options.dry_run
+    request = replace(request, dry_run=dry_run, upgrade=upgrade, downgrade=downgrade)
     if options.download_only is not None:
-        return download(opened.hosts, request, opened.pool, options.download_only, watch)
-    return install_stack(opened.hosts, request, opened.pool, watch)
+        return download(opened, request, options.download_only, watch)
+    return install_stack(opened, request, watch)
 
 
 def pack_project(directory: str, archives: Path) -> ProjectArchive:
@@ -135,8 +128,7 @@ def versions(stack: StackRequest, opened: OpenHosts | None = None) -> VersionsRe
     rows = known_rows(os.environ)
     if opened is None:
         return VersionsReport(rows, choose_stack(stack, {}, rows, ipex_use=find_ipex_use_here()))
-    home, timeout, use = opened.home, opened.timeout, find_ipex_use_here()
-    return versions_for(opened.hosts, stack, rows, opened.pool, home=home, timeout=timeout, ipex_use=use)
+    return versions_for(opened, stack, rows, ipex_use=find_ipex_use_here())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,16 +159,14 @@ class EnvsRequest:
 
 
 def envs(opened: OpenHosts, request: EnvsRequest) -> EnvsReport:
-    hosts, pool, home, timeout = opened.hosts, opened.pool, opened.home, opened.timeout
     if request.remove:
-        report = remove_envs(hosts, pool, request.remove, home=home, timeout=timeout, force=request.force)
+        report = remove_envs(opened, request.remove, force=request.force)
     elif request.prune:
-        report = prune_envs(hosts, pool, home=home, timeout=timeout, force=request.force)
+        report = prune_envs(opened, force=request.force)
     elif request.verify:
-        name, python, setup = request.env or DEFAULT_ENV, request.python, request.setup
-        report = verify_envs(hosts, pool, name, python=python, setup=setup, home=home, timeout=timeout)
+        report = verify_envs(opened, request.env or DEFAULT_ENV, request.python, request.setup)
     else:
-        report = list_envs(hosts, pool, home=home, timeout=timeout)
+        report = list_envs(opened)
     return opened.options.in_report(report)
 
 
@@ -190,9 +180,7 @@ def uninstall(
 ) -> UninstallReport:
     """While a run is alive nothing is removed, and a listing for a removal fails; a dry run lists everything. Without
     `force`, runs and environments of others are a UserError."""
-    options = UninstallOptions(opened.home, with_results, opened.timeout, opened.options.hosts, force)
-    if only_lists or dry_run:
-        report = survey(opened.hosts, opened.pool, options, dry_run=dry_run)
-    else:
-        report = remove_from_hosts(opened.hosts, opened.pool, options)
+    options = UninstallOptions(with_results, force)
+    lists = only_lists or dry_run
+    report = survey(opened, options, dry_run=dry_run) if lists else remove_from_hosts(opened, options)
     return opened.options.in_report(report)

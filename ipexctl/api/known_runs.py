@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ipexctl.api.open_hosts import OpenHosts, open_sessions
+from ipexctl.api.open_hosts import open_sessions
 from ipexctl.errors import CallError
 from ipexctl.homes.local_copy import save_final_status
 from ipexctl.homes.pending import abandoned_runs
@@ -23,7 +23,7 @@ from ipexctl.limits import PS_ANSWER, STOP_ANSWER
 from ipexctl.node.common.records import FINAL
 from ipexctl.node.run.run_replies import PrunedRun
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.connector import Connector, OnStep, SessionPool
+from ipexctl.remote.connector import Connector, OnStep, OpenHosts, SessionPool
 from ipexctl.remote.outcome import HostError, HostResult, Report, Unreachable, ignore_event
 from ipexctl.remote.session import Session
 from ipexctl.run.node0 import options_of

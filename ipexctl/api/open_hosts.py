@@ -1,4 +1,4 @@
-"""The hosts of a call and the sessions to them; one command on each host."""
+"""The sessions of a call; one command on each host."""
 
 from __future__ import annotations
 
@@ -10,23 +10,12 @@ from typing import BinaryIO
 
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.frames import StreamName
-from ipexctl.option_declaration import NO_OPTIONS, CallOptions
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
-from ipexctl.remote.connector import ConnectOptions, Connector, SessionPool
+from ipexctl.remote.connector import ConnectOptions, Connector, OpenHosts, SessionPool
 from ipexctl.remote.fanout import ExecResult
 from ipexctl.remote.fanout import execute as execute_on_hosts
 from ipexctl.remote.outcome import Report, ignore_event
-
-
-@dataclass(frozen=True, slots=True)
-class OpenHosts:
-    hosts: tuple[Host, ...]
-    pool: SessionPool
-    home: str
-    iface: str | None = None
-    timeout: float | None = None
-    options: CallOptions = NO_OPTIONS
 
 
 @contextmanager

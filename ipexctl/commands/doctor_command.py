@@ -42,7 +42,7 @@ def doctor_command(
     Example: ipexctl doctor --hosts 'node[1-4]' --require avx512_bf16
     """
     with open_hosts(targets, home, output) as (opened, interrupt):
-        opened.pool.warm(opened.hosts)
+        opened.warm()
         from ipexctl.api.host_checks import doctor  # while the hosts connect
 
         report = doctor(opened, require=require, network=network, smoke=smoke)

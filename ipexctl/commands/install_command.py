@@ -90,7 +90,7 @@ def install_command(
 
     hosts = () if download_only is not None and not targets.names_hosts else None
     with open_hosts(targets, home, output, hosts=hosts, steps_from=2) as (opened, interrupt):
-        opened.pool.warm(opened.hosts)
+        opened.warm()
         from ipexctl.api.host_stacks import InstallOptions, Optional, install  # while the hosts connect
         from ipexctl.stack.resolve.model import COMPILER_PACKAGES, Sources, StackRequest
 

@@ -81,7 +81,7 @@ def push_command(
     target = parse_target(others[0], source)
     targets = targets if target.hosts is None else _with_hosts(targets, target.hosts)
     with open_hosts(targets, home, output) as (opened, interrupt):
-        opened.pool.warm(opened.hosts)
+        opened.warm()
         from ipexctl.api.pushed_files import push  # while the hosts connect
 
         with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
@@ -112,7 +112,7 @@ def _push_repos(
 
     access = take_hub_access(os.environ)
     with open_hosts(targets, home, output) as (opened, interrupt):
-        opened.pool.warm(opened.hosts)
+        opened.warm()
         from ipexctl.api.pushed_files import push_repos  # while the hosts connect
 
         with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:

@@ -52,7 +52,7 @@ def sync_command(
         output.print_note(f"project {tilde_path(project.root)} ({project.manifest.summary}), hosts: {selection.source}")
 
     with open_hosts(targets, home, output, hosts=selection.hosts, steps_from=2) as (opened, interrupt):
-        opened.pool.warm(selection.hosts)
+        opened.warm()
         from ipexctl.api.host_files import sync  # while the hosts connect
 
         with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ipexctl.api.open_hosts import OpenHosts, open_sessions
+from ipexctl.api.open_hosts import open_sessions
 from ipexctl.commands.interrupt import Interrupt, cancelling
 from ipexctl.commands.shared_options import Home, Output, Targets
 from ipexctl.errors import IpexctlError, UserError
@@ -22,7 +22,7 @@ from ipexctl.hosts.select import HostRequest, Selection, override_host, select_h
 from ipexctl.option_declaration import TRANSPORT, CallOptions, check_seconds, option_text
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
-from ipexctl.remote.connector import ConnectOptions, OnStep, SessionPool
+from ipexctl.remote.connector import ConnectOptions, OnStep, OpenHosts, SessionPool
 from ipexctl.remote.local import with_own_address
 from ipexctl.text import expand_tilde
 from ipexctl.transports import OVER_SSH, Transport, choose_transport

@@ -42,7 +42,7 @@ from ipexctl.facts.facts import addresses_among, addresses_of
 from ipexctl.facts.gather import HostFacts
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.internal_addresses import internal_addresses
-from ipexctl.remote.connector import SessionPool
+from ipexctl.remote.connector import OpenHosts
 from ipexctl.remote.local import is_this_machine
 from ipexctl.stack.catalog import StackSpec
 from ipexctl.stack.expected_stack import choose_stack
@@ -89,10 +89,8 @@ def _cluster(hosts: Sequence[HostContext], iface: str | None) -> ClusterContext:
 
 
 class DoctorRequest(NamedTuple):
-    home: str
     rows: tuple[StackSpec, ...]
     node0_of: Callable[[str], Host | None]
-    iface: str | None = None
     require: str | None = None
     network: bool = True
     smoke: bool = False
@@ -100,13 +98,11 @@ class DoctorRequest(NamedTuple):
     """Where the project uses IPEX; empty if it does not."""
 
 
-def run_doctor(
-    hosts: Sequence[Host], probed: Iterable[HostFacts], request: DoctorRequest, pool: SessionPool
-) -> DoctorReport:
-    started = time.monotonic()
+def run_doctor(opened: OpenHosts, probed: Iterable[HostFacts], request: DoctorRequest) -> DoctorReport:
+    started, hosts, pool = time.monotonic(), opened.hosts, opened.pool
     answers = {answer.host.name: answer for answer in probed}
     facts = {host.name: found for host in hosts if (found := answers[host.name].facts) is not None}
-    chosen = addresses_among(hosts, facts, request.iface)
+    chosen = addresses_among(hosts, facts, opened.iface)
     internal = {} if isinstance(chosen, Refusal) else chosen  # if `chosen` is a Refusal, the cluster's rules report it
     with_answers = [(host, answers[host.name].facts) for host in hosts]
     node0s = {run: node0 for run in named_runs(with_answers) if (node0 := request.node0_of(run))}
@@ -128,7 +124,7 @@ def run_doctor(
                 has_one_session=answers[host.name].has_one_session,
                 shell_seconds=answers[host.name].shell_seconds,
             )
-    cluster = list(examine_cluster(tuple(contexts.values()), iface=request.iface))
+    cluster = list(examine_cluster(tuple(contexts.values()), iface=opened.iface))
     reached = [host for host in hosts if answers[host.name].status == "ok"]
     advice = recommend(facts, internal, choose_stack(StackRequest(), facts, request.rows, ipex_use=request.ipex_use))
     network_seconds = None

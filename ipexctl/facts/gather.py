@@ -5,7 +5,7 @@ after a host's first output, because of dead file servers, and the facts that ha
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
@@ -20,7 +20,7 @@ from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.frames import StreamName
 from ipexctl.node.common.home import HomeRefused
 from ipexctl.remote.cancel import Deadline
-from ipexctl.remote.connector import SessionPool
+from ipexctl.remote.connector import OpenHosts
 from ipexctl.remote.outcome import HostError, HostResult, HostStatus, TimedOut, Unreachable
 from ipexctl.remote.session import CommandEnd, OutputCollector, Session
 
@@ -89,19 +89,17 @@ class _ProbeOutput(OutputCollector):
 
 
 def gather_facts(
-    hosts: Sequence[Host],
-    pool: SessionPool,
+    opened: OpenHosts,
     *,
-    home: str | None = None,
-    timeout: float | None = None,
     tries_sessions: bool = False,
     on_step: Callable[[Host, str, float], None] | None = None,
 ) -> Iterator[HostFacts]:
     """Probe every host and yield results as they arrive; after a timeout or a lost connection with the facts that
     arrived, and the reason. Every host resolves the names of the first 100 hosts, node0 those of all.
     """
+    hosts, pool, timeout = opened.hosts, opened.pool, opened.timeout
     names = tuple(dict.fromkeys(name for host in hosts for name in names_of(host)))
-    of_node0, command = probe_command(names, home), probe_command(names[:MOST_NAMES], home)
+    of_node0, command = probe_command(names, opened.home), probe_command(names[:MOST_NAMES], opened.home)
     started = time.monotonic()
 
     def work(host: Host, session: Session) -> HostFacts:
@@ -139,7 +137,7 @@ def gather_facts(
                 difference = skew(facts.clock, sent, output.received)
         return HostFacts(host, status, reason, fix, seconds, facts, difference, output.has_one_session, waited)
 
-    for outcome in pool.each(hosts, work):
+    for outcome in opened.each(work):
         seconds = time.monotonic() - started
         yield outcome.result_or(partial(HostFacts.of_error, seconds=seconds))
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import IO, Final, NamedTuple
+from typing import IO, Final
 
 from ipexctl.errors import Refusal, UserError, place_fix
 from ipexctl.facts.facts import Facts, addresses_among
@@ -32,7 +32,7 @@ from ipexctl.node.common.files import encode_name
 from ipexctl.node.files.file_stream import END
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.files.place import CONTENT, PARCEL
-from ipexctl.remote.connector import SessionPool
+from ipexctl.remote.connector import OpenHosts
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import (
     BytesMoved,
@@ -51,14 +51,6 @@ _MOST_GROUPS: Final = 8
 """A group of files reaches the source while it sends the one before to the others."""
 
 
-class TransferOptions(NamedTuple):
-    home: str
-    iface: str | None
-    timeout: float | None
-    facts: dict[str, Facts]
-    """Known facts. A transfer between hosts completes them."""
-
-
 class FileTransfer:
     """Brings to each host's store the contents it needs. One host has them first, and sends them on."""
 
@@ -66,17 +58,18 @@ class FileTransfer:
         self,
         stores: Iterable[StoreLocation],
         needs: Mapping[str, Collection[str]],
-        pool: SessionPool,
-        options: TransferOptions,
+        opened: OpenHosts,
+        facts: dict[str, Facts],
         watch: Watch,
         sender: Host | None = None,
     ) -> None:
-        """`stores`: one host of each home. `needs`: host → hashes. `sender`: a host that has all; else the host that
-        lacks most gets them first."""
+        """`stores`: one host of each home. `needs`: host → hashes. `facts`: known ones, which a transfer between hosts
+        completes. `sender`: a host that has all; else the host that lacks most gets them first."""
         self.sent: dict[str, int] = {}
         self.parcels: tuple[str, ...] = ()
         """Hashes of files that contain several."""
-        self.pool, self.options, self.watch = pool, options, watch
+        self.opened, self.pool, self.watch = opened, opened.pool, watch
+        self._facts = facts
         self._needs = needs
         self.contents = sorted(set[str]().union(*needs.values()))
         ordered = sorted(stores, key=lambda store: -len(needs[store.host.name]))
@@ -91,15 +84,15 @@ class FileTransfer:
     @cached_property
     def addresses(self) -> Mapping[str, str]:
         """Host → address for other hosts; empty if files go through this machine."""
-        options, hosts = self.options, list(dict.fromkeys([self.source, *self._hosts]))
+        facts, hosts = self._facts, list(dict.fromkeys([self.source, *self._hosts]))
         if len(hosts) == 1:
             return {}
-        if unknown := [host for host in hosts if host.name not in options.facts]:
+        if unknown := [host for host in hosts if host.name not in facts]:
             from ipexctl.facts.gather import gather_facts  # slow to import, and seldom needed
 
-            answers = gather_facts(unknown, self.pool, home=options.home, timeout=options.timeout)
-            options.facts.update({answer.host.name: answer.facts for answer in answers if answer.facts is not None})
-        found = addresses_among(hosts, options.facts, options.iface)
+            answers = gather_facts(self.opened.only(unknown))
+            facts.update({answer.host.name: answer.facts for answer in answers if answer.facts is not None})
+        found = addresses_among(hosts, facts, self.opened.iface)
         if isinstance(found, Refusal):
             self.watch(Notice(f"files go through this machine: {found.reason}. " + found.fix))
             return {}
@@ -233,7 +226,7 @@ def local_files(root: Path, entry_of: Callable[[str], ManifestEntry], *, in_grou
         local = {StoredFile(entry.content, CONTENT, entry.size): path_of(entry) for entry in large}
         if small:
             local.update([pack(held, small)])
-        source, timeout = transfer.stores[transfer.source.name], transfer.options.timeout
+        source, timeout = transfer.stores[transfer.source.name], transfer.opened.timeout
         files, made = list(local), []
         for group in _split(files) if in_groups and source.address else [files]:
             before = files[: files.index(group[0])]

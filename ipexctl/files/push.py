@@ -17,13 +17,13 @@ from functools import partial
 from typing import Final, Literal
 
 from ipexctl.facts.facts import Facts
-from ipexctl.files.file_transfer import FileTransfer, Origin, TransferOptions, local_files
+from ipexctl.files.file_transfer import FileTransfer, Origin, local_files
 from ipexctl.files.push_source import PushSource
 from ipexctl.files.store_client import StoreLocation
 from ipexctl.hosts.host import Host, find_leaders
 from ipexctl.node.files.call_replies import InspectReply, PlaceReply
 from ipexctl.node.files.call_requests import InspectRequest, PlaceRequest
-from ipexctl.remote.connector import SessionPool
+from ipexctl.remote.connector import OpenHosts
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import BytesMoved, HostError, HostResult, Report, Watch, ignore_event
 from ipexctl.remote.reply import MalformedReply, Reply
@@ -64,12 +64,9 @@ class PushReport(Report[PushResult]):
 @dataclass(frozen=True, slots=True)
 class PushOptions:
     path: str
-    home: str
-    """ipexctl's own directory on the hosts, where no data may go."""
+    """Not in the home on the hosts, where no data may go."""
     force: bool = False
     dry_run: bool = False
-    iface: str | None = None
-    timeout: float | None = None
     repos: str = ""
     """Set for a hub: the path is its cache's, below the home."""
 
@@ -79,8 +76,7 @@ class Push:
     source: PushSource
     name: str
     """SRC, for the report."""
-    hosts: Sequence[Host]
-    pool: SessionPool
+    opened: OpenHosts
     options: PushOptions
     watch: Watch = ignore_event
     origin: Origin | None = None
@@ -95,19 +91,19 @@ class Push:
         self._began = time.monotonic()
 
     def run(self) -> PushReport:
-        for done in self.pool.each(self.hosts, self._inspect):
+        for done in self.opened.each(self._inspect):
             if done.error is not None:
                 self._fail(done.host, done.error)
             elif done.result is not None:
                 self._found[done.host.name] = done.result
-        waiting = [host for host in self.hosts if host.name in self._found and not self._is_decided(host)]
+        waiting = [host for host in self.opened.hosts if host.name in self._found and not self._is_decided(host)]
         if waiting and not self.options.dry_run:
             leaders = find_leaders(waiting, lambda host: self._found[host.name].token)
             self._send([host for host in waiting if leaders[host] is host])
             followers = [host for host in waiting if leaders[host] is not host]
             self._each(followers, lambda host, session: self._follow(host, leaders[host], session))
         manifest = self.source.manifest
-        results = tuple(self._done[host.name] for host in self.hosts if host.name in self._done)
+        results = tuple(self._done[host.name] for host in self.opened.hosts if host.name in self._done)
         return PushReport(
             results,
             self._seconds,
@@ -123,7 +119,7 @@ class Push:
         packed = self.source.manifest.packed
         request: InspectRequest = {
             "path": self.options.path,
-            "home": self.options.home,
+            "home": self.opened.home,
             "manifest": len(packed),
             "is_file": self.source.is_file,
             "repos": self.options.repos,
@@ -145,7 +141,7 @@ class Push:
             label=f"look at {self.options.path}",
             stdin=io.BytesIO(packed),
             on_event=on_event,
-            timeout=self.options.timeout,
+            timeout=self.opened.timeout,
         )
         found = reply.decode(InspectReply)
         if not set(found.need) <= set(self.source.manifest.files):
@@ -189,8 +185,7 @@ class Push:
     def _send(self, hosts: Sequence[Host]) -> None:
         needs = {host.name: frozenset(self._found[host.name].need) for host in hosts}
         stores = [self._store_of(host) for host in hosts]
-        options = TransferOptions(self.options.home, self.options.iface, self.options.timeout, self.facts)
-        transfer = FileTransfer(stores, needs, self.pool, options, self.watch, self.sender)
+        transfer = FileTransfer(stores, needs, self.opened, self.facts, self.watch, self.sender)
         arrived = transfer.bring_all(
             self.origin or local_files(self.source.root, self.source.entry_of, in_groups=True), self._fail
         )
@@ -199,7 +194,7 @@ class Push:
         self._each([host for host in hosts if host in failed], self._check_again)
 
     def _each(self, hosts: Sequence[Host], work: Callable[[Host, Session], PushResult]) -> None:
-        for done in self.pool.each(hosts, work):
+        for done in self.opened.only(hosts).each(work):
             self._done[done.host.name] = done.result_or(partial(PushResult.of_error, seconds=self._seconds))
 
     def _store_of(self, host: Host) -> StoreLocation:
@@ -225,7 +220,7 @@ class Push:
             request,
             python=found.python,
             label=f"put files into {found.path}",
-            timeout=self.options.timeout,
+            timeout=self.opened.timeout,
         )
         placed = reply.decode(PlaceReply).placed
         files_sent = found.lacking if self.options.repos else placed

@@ -23,7 +23,7 @@ from ipexctl.node.common.fix import Fix, join_fixes
 from ipexctl.node.common.owners import Owned
 from ipexctl.node.uninstall import HomeReply, UninstallRequest
 from ipexctl.remote.caller import describe_foreign, removal_request
-from ipexctl.remote.connector import SessionPool
+from ipexctl.remote.connector import OpenHosts
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, HostResult, Report, exit_code
 from ipexctl.remote.session import Session
@@ -33,10 +33,7 @@ CONTROL_MACHINE: Final = Host("control machine", "localhost")
 
 @dataclass(frozen=True, slots=True)
 class UninstallOptions:
-    home: str
     with_results: bool = False
-    timeout: float | None = None
-    selection: str = ""
     force: bool = False
     """Remove runs and environments of others, too."""
 
@@ -89,10 +86,10 @@ class UninstallReport(Report[UninstallResult]):
 
 
 class _Uninstall:
-    def __init__(self, hosts: Sequence[Host], pool: SessionPool, options: UninstallOptions) -> None:
-        self.hosts = tuple(hosts)
+    def __init__(self, opened: OpenHosts, options: UninstallOptions) -> None:
+        self.hosts, self.selection = opened.hosts, shlex.split(opened.options.hosts)
         self.results: dict[str, UninstallResult] = {}
-        self._pool = pool
+        self._opened = opened
         self._options = options
         self._began = time.monotonic()
 
@@ -118,7 +115,7 @@ class _Uninstall:
         return sorted({run for result in self.results.values() for run in result.over})
 
     def find_homes(self) -> None:
-        for answer in gather_facts(self.hosts, self._pool, home=self._options.home, timeout=self._options.timeout):
+        for answer in gather_facts(self._opened):
             self.results[answer.host.name] = _first_result(answer)
 
     def call_agent(self, action: str, hosts: Sequence[Host]) -> None:
@@ -142,11 +139,11 @@ class _Uninstall:
                 request,
                 home=home,
                 label=f"{action} the files of ipexctl",
-                timeout=self._options.timeout,
+                timeout=self._opened.timeout,
             )
-            return _with_reply(before, reply.decode(HomeReply), self._options.selection)
+            return _with_reply(before, reply.decode(HomeReply), self.selection)
 
-        for outcome in self._pool.each([host for host in hosts if self.results[host.name].home], work):
+        for outcome in self._opened.only(host for host in hosts if self.results[host.name].home).each(work):
             if outcome.result is not None:
                 self.results[outcome.host.name] = outcome.result
             elif outcome.error is not None:
@@ -154,7 +151,8 @@ class _Uninstall:
 
     def revoke_logins(self, *, dry_run: bool) -> None:
         hosts = [result.host for result in self.working() if result.has_logins]
-        for revoked in revoke(hosts, self._pool, self._options.home, self._options.timeout, dry_run=dry_run).hosts:
+        opened = self._opened
+        for revoked in revoke(hosts, opened.pool, opened.home, opened.timeout, dry_run=dry_run).hosts:
             result = self.results[revoked.host.name]
             if revoked.status == "changed":
                 self.results[revoked.host.name] = replace(result, status="changed", logins=revoked.reason)
@@ -176,7 +174,7 @@ class _Uninstall:
         for name, result in self.results.items():
             if runs := [run for run in (*result.live, *result.starting) if run in result.live or run not in ended]:
                 foreign = {owned.name for owned in result.foreign}
-                hosts = shlex.split(self._options.selection) or ["--hosts", name]
+                hosts = self.selection or ["--hosts", name]
                 stop = join_fixes(
                     Fix("`ipexctl stop {run} {*own}`", run=run, own=(*hosts, "--force") if run in foreign else ())
                     for run in runs
@@ -185,8 +183,7 @@ class _Uninstall:
                     f"nothing is removed while a run is alive: {', '.join(runs)}", Fix("to end it: {stop}", stop=stop)
                 )
             elif result.busy:
-                selection = shlex.split(self._options.selection)
-                again = Fix("wait until it has ended, then: `ipexctl uninstall {*hosts}`", hosts=selection)
+                again = Fix("wait until it has ended, then: `ipexctl uninstall {*hosts}`", hosts=self.selection)
                 found[name] = HostError(result.busy[0], again)
         if starting := starting_runs(runs_directory()):
             reason = f"run {starting[0]} is being started by another call"
@@ -201,16 +198,14 @@ class _Uninstall:
         return self.report(UninstallResult.of_error(CONTROL_MACHINE, error), is_survey=True)
 
 
-def survey(
-    hosts: Sequence[Host], pool: SessionPool, options: UninstallOptions, *, dry_run: bool = False
-) -> UninstallReport:
+def survey(opened: OpenHosts, options: UninstallOptions, *, dry_run: bool = False) -> UninstallReport:
     """Change nothing. Fail if a run is alive, unless it is a dry run."""
-    state = _Uninstall(hosts, pool, options)
+    state = _Uninstall(opened, options)
     state.find_homes()
-    state.call_agent("list", hosts)  # on every host: processes of a shared home are seen on their own host only
+    state.call_agent("list", opened.hosts)  # on every host: processes of a shared home are seen on their own host only
     obstacles = state.obstacles()
     foreign = {name: result.foreign for name, result in state.results.items() if result.foreign and not options.force}
-    words = (*shlex.split(options.selection), *(("--with-results",) if options.with_results else ()))
+    words = (*state.selection, *(("--with-results",) if options.with_results else ()))
     again = Fix("`ipexctl uninstall {*words} --force`", words=words)
     if foreign and not dry_run:
         raise UserError(f"nothing was removed: {describe_foreign(foreign)}", fix=again)
@@ -220,7 +215,7 @@ def survey(
         return state.refuse(obstacles)
     state.revoke_logins(dry_run=True)
     state.follow_leaders()
-    found, left = find_control_files(hosts, options.selection, with_results=options.with_results)
+    found, left = find_control_files(opened.hosts, opened.options.hosts, with_results=options.with_results)
     if dry_run and any(result.has_failed for result in state.results.values()):
         left = ()  # the lines that would remove it repeat a call that failed, maybe by its --home
     control = UninstallResult(CONTROL_MACHINE, "changed" if found else "ok", found=found, left=left)
@@ -228,12 +223,12 @@ def survey(
     return replace(report, obstacles=obstacles)
 
 
-def uninstall(hosts: Sequence[Host], pool: SessionPool, options: UninstallOptions) -> UninstallReport:
+def uninstall(opened: OpenHosts, options: UninstallOptions) -> UninstallReport:
     """Remove what `survey` lists on the hosts, and if that worked on all of them, on the control machine."""
-    listed = survey(hosts, pool, options)
+    listed = survey(opened, options)
     if listed.control.has_failed:
         return listed
-    state = _Uninstall(hosts, pool, options)
+    state = _Uninstall(opened, options)
     state.results = {result.host.name: replace(result, logins="") for result in listed.hosts}
     state.revoke_logins(dry_run=False)
     state.call_agent("remove", list(dict.fromkeys(state.leaders().values())))
@@ -241,7 +236,7 @@ def uninstall(hosts: Sequence[Host], pool: SessionPool, options: UninstallOption
         # The call itself may be wrong, by its --home, so it is not proposed again.
         control = replace(listed.control, status="failed", reason="not done, because hosts failed")
         return state.report(control, is_survey=False)
-    remove_control_files(hosts, with_results=options.with_results)
+    remove_control_files(opened.hosts, with_results=options.with_results)
     return state.report(listed.control, is_survey=False)
 
 
@@ -260,7 +255,7 @@ def _first_result(answer: HostFacts) -> UninstallResult:
     )
 
 
-def _with_reply(before: UninstallResult, reply: HomeReply, selection: str) -> UninstallResult:
+def _with_reply(before: UninstallResult, reply: HomeReply, selection: Sequence[str]) -> UninstallResult:
     found = tuple(FileGroup(*entry) for entry in reply.found)
     return replace(
         before,
@@ -276,10 +271,9 @@ def _with_reply(before: UninstallResult, reply: HomeReply, selection: str) -> Un
     )
 
 
-def _fix_of_left(kind: str, selection: str) -> str:
+def _fix_of_left(kind: str, hosts: Sequence[str]) -> str:
     if kind in ("runs", "projects", "results"):
-        return Fix(FETCH_FIRST, hosts=shlex.split(selection))
+        return Fix(FETCH_FIRST, hosts=hosts)
     if kind == "settings":
-        hosts = shlex.split(selection)
         return Fix("it undoes the settings of tune: `ipexctl play tune-xeon {*hosts} -e undo=true`", hosts=hosts)
     return "ipexctl did not make it: look at it before you remove it"

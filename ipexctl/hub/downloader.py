@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,7 +25,7 @@ from ipexctl.node.common.hub_cache import HUB
 from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.node.hub.hub_check import FoundHub, HubRequest
 from ipexctl.option_declaration import HUB_MACHINE
-from ipexctl.remote.connector import SessionPool
+from ipexctl.remote.connector import OpenHosts
 from ipexctl.remote.local import is_this_machine
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, Notice, Watch
@@ -56,11 +56,11 @@ def explain_refused_lock(refusal: Refusal | HostError) -> HostError:
     )
 
 
-def install_downloader(host: Host, facts: Facts, pool: SessionPool, home: str, watch: Watch) -> str:
+def install_downloader(opened: OpenHosts, host: Host, facts: Facts, watch: Watch) -> str:
     from ipexctl.stack.lock.stack_locking import lock_plan  # slow to import, and seldom needed
 
-    request = InstallRequest(EnvRequest(StackRequest()), Sources(), (), name=NAME, home=home)
-    context = InstallContext((host,), request, pool, watch)
+    request = InstallRequest(EnvRequest(StackRequest()), Sources(), (), name=NAME)
+    context = InstallContext(OpenHosts((host,), opened.pool, opened.home), request, watch)
     context.facts[host.name] = facts
     pythons = usable_pythons(facts)
     if not pythons:
@@ -190,18 +190,13 @@ class Downloader:
 
 
 def find_downloader(
-    on: str,
-    access: HubAccess,
-    hosts: Sequence[Host],
-    facts: Mapping[str, Facts],
-    pool: SessionPool,
-    home: str,
-    watch: Watch,
+    on: str, access: HubAccess, opened: OpenHosts, facts: Mapping[str, Facts], watch: Watch
 ) -> Downloader:
     """Raises a HostError if the machine can't download, a UserError if `on` is not a host of the call."""
+    hosts = opened.hosts
     own = next((host for host in hosts if is_this_machine(host)), LOCAL)
     if on == HUB_MACHINE:
-        host = _reaching(access, home, hosts, facts, pool) or own
+        host = _reaching(access, opened, facts) or own
     else:
         named = {CONTROL: own, NODE0: hosts[0], **{host.name: host for host in hosts}}
         if on not in named:
@@ -213,12 +208,12 @@ def find_downloader(
     is_control = host not in hosts
     if host == own and find_spec(PACKAGE) is not None:
         return Downloader(host, sys.executable, is_control)
-    known = facts.get(host.name) or next(gather_facts([host], pool, home=home)).require_home()[0]
+    known = facts.get(host.name) or next(gather_facts(opened.only([host]))).require_home()[0]
     python = python_of(known)
     if python is None:
         name = "the control machine" if is_control else host.name
         watch(Notice(f"{name}: no environment has {PACKAGE}; making a small one for the download"))
-        python = install_downloader(host, known, pool, home, watch)
+        python = install_downloader(opened, host, known, watch)
     return Downloader(host, python, is_control)
 
 
@@ -232,13 +227,11 @@ def python_of(facts: Facts) -> str | None:
     return f"{facts.home.path}/envs/{found[0]}/bin/python" if found else None
 
 
-def _reaching(
-    access: HubAccess, home: str, hosts: Sequence[Host], facts: Mapping[str, Facts], pool: SessionPool
-) -> Host | None:
+def _reaching(access: HubAccess, opened: OpenHosts, facts: Mapping[str, Facts]) -> Host | None:
     if access.is_of_control:
         return None
     request: HubRequest = {
-        "home": home,
+        "home": opened.home,
         "setup": "",
         "variables": {"HF_ENDPOINT": access.url},
         "tries": True,
@@ -248,7 +241,7 @@ def _reaching(
         reply = call(session, "hub.hub_check", "query", request, label="ask the hub", timeout=30)
         return not reply.decode(FoundHub).problem
 
-    known = [host for host in hosts if host.name in facts]
-    found = {done.host.name for done in pool.each(known, reaches) if done.result}
-    able = [host for host in hosts if host.name in found]
+    known = opened.only(host for host in opened.hosts if host.name in facts)
+    found = {done.host.name for done in known.each(reaches) if done.result}
+    able = [host for host in opened.hosts if host.name in found]
     return next((host for host in able if python_of(facts[host.name]) is not None), next(iter(able), None))

@@ -32,7 +32,7 @@ from ipexctl.node.files.call_replies import DownloadReply, SnapshotReply
 from ipexctl.node.files.manifest import ManifestEntry, read_entries
 from ipexctl.node.files.place import CONTENT
 from ipexctl.node.hub.hub_download import HubDownloadRequest, OfferRequest
-from ipexctl.remote.connector import SessionPool
+from ipexctl.remote.connector import OpenHosts
 from ipexctl.remote.node_call import HeldCall, call
 from ipexctl.remote.outcome import BytesMoved, HostError, Notice, Watch, ignore_event
 from ipexctl.remote.reply import MalformedReply, Reply
@@ -56,52 +56,44 @@ class HubPushReport(PushReport):
 
 @dataclass(frozen=True, slots=True)
 class HubPushOptions:
-    home: str
     on: str
     include: tuple[str, ...] = ()
     dry_run: bool = False
-    iface: str | None = None
-    timeout: float | None = None
 
 
 def push_repos(
     repos: Sequence[HubRepo],
     access: HubAccess,
-    hosts: Sequence[Host],
-    pool: SessionPool,
+    opened: OpenHosts,
     options: HubPushOptions,
     watch: Watch = ignore_event,
 ) -> HubPushReport:
     """Raises a UserError for a machine that is not a host of the call."""
-    began = time.monotonic()
+    began, hosts = time.monotonic(), opened.hosts
     words = _words(repos)
-    cache = hf_home(options.home)
-    results = {
-        answer.host.name: answer for answer in gather_facts(hosts, pool, home=options.home, timeout=options.timeout)
-    }
-    facts: dict[str, Facts] = {name: found.facts for name, found in results.items() if found.facts is not None}
+    cache = hf_home(opened.home)
+    answers = gather_facts(opened)
+    facts: dict[str, Facts] = {found.host.name: found.facts for found in answers if found.facts is not None}
     on = ""
     try:
-        downloader = find_downloader(options.on, access, hosts, facts, pool, options.home, watch)
+        downloader = find_downloader(options.on, access, opened, facts, watch)
         on = downloader.name
-        entries, snapshots = _download(repos, access, downloader, pool, options, watch)
+        entries, snapshots = _download(repos, access, downloader, opened, options, watch)
     except HostError as error:
         seconds = time.monotonic() - began
         named = HostError(f"{on}: {error.reason}", error.fix) if on else error
         failed = tuple(PushResult.of_error(host, named, seconds=seconds) for host in hosts)
         return HubPushReport(failed, seconds, words, cache, 0, 0, True, options.dry_run, on)
     manifest = Manifest.of([entry._replace(path=f"{HUB_CACHE}/{entry.path}") for entry in entries])
-    source = PushSource(Path(hf_home(options.home)).expanduser(), manifest)
-    others = [host for host in hosts if host != downloader.host]
+    source = PushSource(Path(cache).expanduser(), manifest)
     push = Push(
         source,
         words,
-        others,
-        pool,
-        PushOptions(cache, options.home, True, options.dry_run, options.iface, options.timeout, repos=words),
+        opened.only(host for host in hosts if host != downloader.host),
+        PushOptions(cache, True, options.dry_run, repos=words),
         watch,
         facts=facts,
-        origin=None if downloader.is_control else _send_from(downloader, manifest, options.home),
+        origin=None if downloader.is_control else _send_from(downloader, manifest),
         sender=None if downloader.is_control else downloader.host,
     )
     report = push.run()
@@ -144,12 +136,12 @@ def _download(
     repos: Sequence[HubRepo],
     access: HubAccess,
     downloader: Downloader,
-    pool: SessionPool,
+    opened: OpenHosts,
     options: HubPushOptions,
     watch: Watch,
 ) -> tuple[list[ManifestEntry], tuple[SnapshotReply, ...]]:
     request: HubDownloadRequest = {
-        "home": options.home,
+        "home": opened.home,
         "repos": [{"kind": repo.kind, "repo_id": repo.repo_id, "revision": repo.revision} for repo in repos],
         "include": list(options.include),
         "endpoint": access.endpoint,
@@ -166,14 +158,14 @@ def _download(
             watch(BytesMoved(name, "downloading", event.integer("done"), event.integer("total")))
 
     reply = call(
-        pool.session(downloader.host),
+        opened.pool.session(downloader.host),
         "hub.hub_download",
         "download",
         request,
         python=downloader.python,
         label="download from the hub",
         on_event=on_event,
-        timeout=options.timeout,
+        timeout=opened.timeout,
     )
     snapshots = reply.decode(DownloadReply).snapshots
     if [found.folder for found in snapshots] != folders:
@@ -195,14 +187,14 @@ def _read_entries(folder: str, text: str) -> list[ManifestEntry]:
     return entries
 
 
-def _send_from(downloader: Downloader, manifest: Manifest, home: str) -> Origin:
+def _send_from(downloader: Downloader, manifest: Manifest) -> Origin:
     """Files that the downloading host has in its cache."""
 
     def send(transfer: FileTransfer, held: ExitStack) -> list[Distributor]:
         host, pool = downloader.host, transfer.pool
         files = [StoredFile(sha256, CONTENT, manifest.files[sha256].size) for sha256 in transfer.contents]
         paths = [[sha256, manifest.files[sha256].path.removeprefix(f"{HUB_CACHE}/")] for sha256 in transfer.contents]
-        request: OfferRequest = {"home": home, "files": paths}
+        request: OfferRequest = {"home": transfer.opened.home, "files": paths}
 
         def offer(**options: Any) -> None:
             call(pool.session(host), "hub.hub_download", "offer", request, **options)
@@ -211,7 +203,7 @@ def _send_from(downloader: Downloader, manifest: Manifest, home: str) -> Origin:
         held.callback(lambda: futures.wait([offered.end()], OFFER_CLEANUP))
         address = transfer.addresses.get(host.name)
         source = StoreLocation(host, downloader.python, offered.value.result(), address, is_guarded=True)
-        return [Distributor(pool, source, files, transfer.watch, timeout=transfer.options.timeout)]
+        return [Distributor(pool, source, files, transfer.watch, timeout=transfer.opened.timeout)]
 
     return send
 

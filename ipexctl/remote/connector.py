@@ -8,8 +8,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +20,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.node.common.frames import StreamName
 from ipexctl.node.common.macos import is_linux
 from ipexctl.node.common.processes import allow_many_files
-from ipexctl.option_declaration import CONNECT_SECONDS
+from ipexctl.option_declaration import CONNECT_SECONDS, DEFAULT_HOME, NO_OPTIONS, CallOptions
 from ipexctl.remote.cancel import Cancel, Deadline
 from ipexctl.remote.command import Command
 from ipexctl.remote.fanout import Outcome, fan_out, run_in_background
@@ -261,6 +262,28 @@ class SessionPool:
 
     def each(self, hosts: Sequence[Host], work: Callable[[Host, Session], T]) -> Iterator[Outcome[Host, T]]:
         return fan_out(hosts, lambda host: work(host, self.session(host)), forks=self.forks, cancel=self.cancel)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenHosts:
+    """The hosts of a call, with its sessions to them and its options for each step on them."""
+
+    hosts: tuple[Host, ...]
+    pool: SessionPool
+    home: str = DEFAULT_HOME
+    iface: str | None = None
+    timeout: float | None = None
+    options: CallOptions = NO_OPTIONS
+
+    def only(self, hosts: Iterable[Host]) -> OpenHosts:
+        """For a step on these hosts."""
+        return replace(self, hosts=tuple(hosts))
+
+    def warm(self) -> None:
+        self.pool.warm(self.hosts)
+
+    def each(self, work: Callable[[Host, Session], T]) -> Iterator[Outcome[Host, T]]:
+        return self.pool.each(self.hosts, work)
 
 
 class BorrowedSession(Session):

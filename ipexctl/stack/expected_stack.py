@@ -12,12 +12,11 @@ from ipexctl.errors import Refusal, UserError
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.facts.software import Env
-from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.option_declaration import DEFAULT_ENV
-from ipexctl.remote.connector import SessionPool
+from ipexctl.remote.connector import OpenHosts
 from ipexctl.remote.outcome import exit_code
 from ipexctl.stack.catalog import StackSpec, project_of, rows_digest
 from ipexctl.stack.env.record import find_existing, records_of
@@ -163,22 +162,15 @@ class VersionsReport:
 
 
 def versions_for(
-    hosts: Sequence[Host],
-    request: StackRequest,
-    rows: Sequence[StackSpec],
-    pool: SessionPool,
-    *,
-    home: str | None = None,
-    timeout: float | None = None,
-    ipex_use: str = "",
+    opened: OpenHosts, request: StackRequest, rows: Sequence[StackSpec], *, ipex_use: str = ""
 ) -> VersionsReport:
     """Hosts without facts are reported and otherwise ignored."""
     began = time.monotonic()
     wrong = _wrong_call(request, rows)
     if wrong is not None:
         return VersionsReport(tuple(rows), wrong.refusal())
-    answers = {answer.host.name: answer for answer in gather_facts(hosts, pool, home=home, timeout=timeout)}
-    ordered = tuple(answers[host.name] for host in hosts if host.name in answers)
+    answers = {answer.host.name: answer for answer in gather_facts(opened)}
+    ordered = tuple(answers[host.name] for host in opened.hosts if host.name in answers)
     facts = {answer.host.name: answer.facts for answer in ordered if answer.facts is not None}
     outcome: StackPlan | Undecided | Refusal = Refusal("no host answered, so no stack can be chosen")
     if facts:

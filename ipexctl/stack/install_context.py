@@ -23,14 +23,14 @@ from ipexctl.found_files import cache_directory
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.env.env_replies import EnvRecord
-from ipexctl.option_declaration import DEFAULT_ENV, DEFAULT_HOME, install_command
+from ipexctl.option_declaration import DEFAULT_ENV, install_command
 from ipexctl.projects.declaration import PYPROJECT
 from ipexctl.projects.indexes import find_indexes
 from ipexctl.projects.ipex_use import find_ipex_use
 from ipexctl.projects.layout import NO_LAYOUT, ProjectLayout
 from ipexctl.projects.requirement_files import UV_LOCK
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.connector import SessionPool
+from ipexctl.remote.connector import OpenHosts
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError, HostResult, HostStatus, Report, StepTimed, Watch, exit_code
 from ipexctl.remote.session import Session
@@ -164,9 +164,6 @@ class InstallRequest:
     hashes: Mapping[str, frozenset[str]] = field(default_factory=dict, hash=False, repr=False)
     """Normalized name of a package → sha256 of its files that the files allow."""
     name: str = DEFAULT_ENV
-    home: str = DEFAULT_HOME
-    iface: str | None = None
-    timeout: float | None = None
     dry_run: bool = False
     upgrade: bool = False
     downgrade: bool = False
@@ -336,17 +333,16 @@ class ControlMachine:
 
 
 class InstallContext:
-    def __init__(self, hosts: Sequence[Host], request: InstallRequest, pool: SessionPool, watch: Watch) -> None:
-        self.hosts = tuple(hosts)
+    def __init__(self, opened: OpenHosts, request: InstallRequest, watch: Watch) -> None:
+        self.opened, self.hosts, self.pool = opened, opened.hosts, opened.pool
         self.request = request
         self.typed = request
         """The request as typed; packages from a host's record may be added to `request`."""
-        self.pool = pool
         self.watch = watch
         self.extended: EnvRecord | None = None
         self.origins: Mapping[str, str] = {}
         """Of the environment whose packages were added to `request`, as in EnvRecord."""
-        self.control = ControlMachine.find(pool.cancel)
+        self.control = ControlMachine.find(opened.pool.cancel)
         self.changes: tuple[PackageChange, ...] = ()
         self.notes: list[str] = [*request.notes]
         self.silent_indexes: list[str] = []
@@ -436,13 +432,11 @@ class InstallContext:
 def inspect_hosts(context: InstallContext, probed: Sequence[HostFacts] = ()) -> None:
     if not context.hosts:
         return
-    request = context.request
 
     def on_step(host: Host, step: str, seconds: float) -> None:
         context.watch(StepTimed(host.name, step, seconds))
 
-    pool, home, timeout = context.pool, request.home, request.timeout
-    for gathered in probed or gather_facts(context.hosts, pool, home=home, timeout=timeout, on_step=on_step):
+    for gathered in probed or gather_facts(context.opened, on_step=on_step):
         try:
             context.facts[gathered.host.name], _ = gathered.require_home()
         except HostError as error:

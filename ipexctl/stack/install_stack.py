@@ -25,7 +25,7 @@ from ipexctl.node.common.json_records import parse_json, parse_object
 from ipexctl.node.env.check import check_packages, find_problems
 from ipexctl.node.env.env_replies import CheckResult, EnvRecord, VerifyResult
 from ipexctl.remote.command import Command
-from ipexctl.remote.connector import SessionPool
+from ipexctl.remote.connector import OpenHosts
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import script_text
 from ipexctl.remote.outcome import Cancelled, HostError, Notice, Watch, ignore_event
@@ -68,14 +68,14 @@ class IntactEnv(NamedTuple):
 def find_intact(context: InstallContext) -> dict[str, IntactEnv] | None:
     """Host → intact environment of the requested name; None unless all hosts have one."""
     request = context.request
-    command = environment_command(request.home, request.name, script_text("env.check"))
+    command = environment_command(context.opened.home, request.name, script_text("env.check"))
 
     def check(host: Host, session: Session) -> IntactEnv | None:
         with context.timed(host.name, "checked the environment"):
-            output = capture(session, command, timeout=request.timeout or ENV_UNCHANGED_CHECK)
+            output = capture(session, command, timeout=context.opened.timeout or ENV_UNCHANGED_CHECK)
         return parse_intact(output.stdout.decode("utf-8", "replace"), host, request.name)
 
-    found = {done.host.name: done.result for done in context.pool.each(context.hosts, check) if done.result}
+    found = {done.host.name: done.result for done in context.opened.each(check) if done.result}
     return {host.name: found[host.name] for host in context.hosts} if len(found) == len(context.hosts) else None
 
 
@@ -103,19 +103,18 @@ def _object(text: str | None) -> Mapping[str, Any]:
 
 
 def install(
-    hosts: Sequence[Host],
+    opened: OpenHosts,
     request: InstallRequest,
-    pool: SessionPool,
     watch: Watch = ignore_event,
     *,
     probed: Sequence[HostFacts] = (),
 ) -> InstallReport:
     """Install one stack on every host. `probed`: facts gathered before, if `find_unchanged` does not suffice."""
     if not (request.upgrade or request.dry_run or probed):
-        report = find_unchanged(hosts, request, pool, watch)
+        report = find_unchanged(opened, request, watch)
         if report is not None:
             return report
-    context = InstallContext(hosts, request, pool, watch)
+    context = InstallContext(opened, request, watch)
     inspect_hosts(context, probed)
     if not context.pending:
         return context.report()
@@ -199,12 +198,10 @@ def _has_torch(record: EnvRecord, requested: str) -> bool:
     return version == requested or version.startswith(f"{requested}.")
 
 
-def find_unchanged(
-    hosts: Sequence[Host], request: InstallRequest, pool: SessionPool, watch: Watch = ignore_event
-) -> InstallReport | None:
+def find_unchanged(opened: OpenHosts, request: InstallRequest, watch: Watch = ignore_event) -> InstallReport | None:
     """The report if the environment is intact, named and verified since boot on every host; else None. Processor and
     libraries have not changed since boot. Takes one round trip."""
-    context = InstallContext(hosts, request, pool, watch)
+    context = InstallContext(opened, request, watch)
     found = find_intact(context)
     if found is None:
         return None

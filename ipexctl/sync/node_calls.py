@@ -25,6 +25,7 @@ from ipexctl.node.files.call_replies import PutReply, TreesReply
 from ipexctl.node.files.file_stream import END
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.remote.cancel import Deadline
+from ipexctl.remote.connector import OpenHosts
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, HostResult, Report
@@ -91,27 +92,21 @@ class SyncReport(Report[SyncResult]):
             yield f"{names}: {what}: {', '.join(paths[:_LISTED])}{more}"
 
 
-class TreeCalls(NamedTuple):
-    home: str
-    dry_run: bool
-    timeout: float | None
-    """Limits each answer of a host."""
-
-
 class TreeCallOptions(NamedTuple):
-    calls: TreeCalls
+    home: str
     project: Project
+    dry_run: bool = False
     lease: str | None = None
     ended: tuple[str, ...] = ()
 
     def fields(self) -> TreeRequest:
         return {
-            "home": self.calls.home,
+            "home": self.home,
             "project": self.project.name,
             "digest": self.project.manifest.digest,
             "lease": self.lease,
             "ended": list(self.ended),
-            "dry_run": self.calls.dry_run,
+            "dry_run": self.dry_run,
             "data": list(self.project.data),
         }
 
@@ -119,25 +114,28 @@ class TreeCallOptions(NamedTuple):
 class TreeCall:
     """One call on a host: it describes the project's trees, and changes one when it is asked to, until `end`."""
 
-    def __init__(self, session: Session, calls: TreeCalls, request: Callable[[], TreeRequest]) -> None:
-        """Wait for the description. `request` is called while the agent starts; it may wait."""
+    def __init__(
+        self, session: Session, opened: OpenHosts, request: Callable[[], TreeRequest], *, dry_run: bool = False
+    ) -> None:
+        """Wait for the description. `request` is called while the agent starts; it may wait. The time limit is for each
+        answer of the host."""
         self._requests: queue.SimpleQueue[Iterable[bytes] | None] = queue.SimpleQueue()
         self._replies: queue.SimpleQueue[Reply | Exception] = queue.SimpleQueue()
         self._stdin = ChunkStream(chain.from_iterable(iter(self._requests.get, None)))
-        is_limited = calls.timeout is not None
-        seconds = calls.timeout if is_limited else STEP_SILENCE
+        is_limited = opened.timeout is not None
+        seconds = opened.timeout if is_limited else STEP_SILENCE
         self._deadline = Deadline(seconds, session.cancel, is_of_silence=not is_limited)
         self._waiting = ExitStack()
         """Pauses the deadline while the host waits for a request."""
         self._is_asked = False
-        self._call = run_in_background(lambda: self._run(session, calls, request), "tree")
+        self._call = run_in_background(lambda: self._run(session, opened.home, request, dry_run), "tree")
         try:
             self.trees = self._reply().decode(TreesReply)
         except BaseException:
             self.end()
             raise
 
-    def _run(self, session: Session, calls: TreeCalls, request: Callable[[], TreeRequest]) -> None:
+    def _run(self, session: Session, home: str, request: Callable[[], TreeRequest], dry_run: bool) -> None:
         def first() -> TreeRequest:
             with self._deadline.paused():
                 fields = request()
@@ -152,9 +150,9 @@ class TreeCall:
                 "files.tree_upload",
                 "",
                 first,
-                home=calls.home,
-                cached=not calls.dry_run,
-                label="compare the tree" if calls.dry_run else "sync the tree",
+                home=home,
+                cached=not dry_run,
+                label="compare the tree" if dry_run else "sync the tree",
                 stdin=self._stdin,
                 on_event=self._on_event,
                 deadline=self._deadline,

@@ -23,18 +23,12 @@ from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.home import STATE_DIRECTORY
 from ipexctl.node.files.call_replies import Generation, TreeChanges, TreesReply
 from ipexctl.node.files.manifest import ManifestEntry
-from ipexctl.remote.connector import SessionPool
+from ipexctl.remote.connector import OpenHosts
 from ipexctl.remote.fanout import Outcome, run_in_background
 from ipexctl.remote.outcome import HostError, StepTimed, Watch, ignore_event
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.remote.session import Session
-from ipexctl.sync.node_calls import (
-    SyncReport,
-    SyncResult,
-    TreeCall,
-    TreeCallOptions,
-    TreeCalls,
-)
+from ipexctl.sync.node_calls import SyncReport, SyncResult, TreeCall, TreeCallOptions
 from ipexctl.sync.project import Project, read_sent_manifest, remember
 
 if TYPE_CHECKING:  # most syncs send little, and ask for no facts: 50 ms
@@ -95,11 +89,9 @@ _ROUNDS: Final = 4
 
 def query_project(
     project: Project,
-    hosts: Sequence[Host],
-    pool: SessionPool,
-    calls: TreeCalls,
+    opened: OpenHosts,
     *,
-    iface: str | None = None,
+    dry_run: bool = False,
     watch: Watch = ignore_event,
     lease: str | None = None,
     ended: Sequence[str] = (),
@@ -110,8 +102,8 @@ def query_project(
     `query` may have started already. `lease`: run that will use the tree; each host records it in the same call, and
     no sync changes the tree until that run ended. `ended`: runs that use no tree, whatever the hosts' records say.
     """
-    request = TreeCallOptions(calls, project, None if calls.dry_run else lease, tuple(ended))
-    sync = ProjectSync(request, hosts, pool, iface, watch)
+    request = TreeCallOptions(opened.home, project, dry_run, None if dry_run else lease, tuple(ended))
+    sync = ProjectSync(request, opened, watch)
     sync.query(query)
     return sync
 
@@ -119,15 +111,15 @@ def query_project(
 class TreeQuery:
     """Starts the agents before the project is read."""
 
-    def __init__(self, hosts: Sequence[Host], pool: SessionPool, calls: TreeCalls) -> None:
-        self._calls = calls
+    def __init__(self, opened: OpenHosts, *, dry_run: bool = False) -> None:
+        self._opened, self._dry_run = opened, dry_run
         self._request: Future[TreeCallOptions] = Future()
         self._watch: Watch = ignore_event
-        self._outcomes = run_in_background(lambda: list(pool.each(hosts, self._work)), "trees")
+        self._outcomes = run_in_background(lambda: list(opened.each(self._work)), "trees")
 
     def _work(self, host: Host, session: Session) -> TreeCall:
         began = time.monotonic()
-        answered = TreeCall(session, self._calls, lambda: self._request.result().fields())
+        answered = TreeCall(session, self._opened, lambda: self._request.result().fields(), dry_run=self._dry_run)
         self._watch(StepTimed(host.name, "asked", time.monotonic() - began))
         return answered
 
@@ -138,17 +130,10 @@ class TreeQuery:
 
 
 class ProjectSync:
-    def __init__(
-        self,
-        request: TreeCallOptions,
-        hosts: Sequence[Host],
-        pool: SessionPool,
-        iface: str | None,
-        watch: Watch,
-    ) -> None:
-        self.request, self.project, self.hosts, self.pool = request, request.project, tuple(hosts), pool
+    def __init__(self, request: TreeCallOptions, opened: OpenHosts, watch: Watch) -> None:
+        self.request, self.project, self.opened, self.hosts = request, request.project, opened, opened.hosts
         self.facts: dict[str, Facts] = {}
-        self.iface, self.watch, self.dry_run = iface, watch, request.calls.dry_run
+        self.watch, self.dry_run = watch, request.dry_run
         self.done: dict[str, SyncResult] = {}
         self.answers: dict[str, TreesReply] = {}
         self._calls: dict[str, TreeCall] = {}
@@ -196,7 +181,7 @@ class ProjectSync:
         return self.plan.generation
 
     def _query(self, hosts: Sequence[Host], query: TreeQuery | None = None) -> None:
-        query = query or TreeQuery(hosts, self.pool, self.request.calls)
+        query = query or TreeQuery(self.opened.only(hosts), dry_run=self.dry_run)
         for done in query.send(self.request, self.watch):
             if done.result is not None:
                 self._calls[done.host.name], self.answers[done.host.name] = done.result, done.result.trees
@@ -269,7 +254,7 @@ class ProjectSync:
             self._sent[host.name] += transfer.sent.get(host.name, 0)
             return self._put(host, b"", transfer.parcels)
 
-        for done in self.pool.each(ready, put):
+        for done in self.opened.only(ready).each(put):
             if done.result is not None:
                 self._finish(done.host, done.result)
             elif done.error is not None:
@@ -280,7 +265,7 @@ class ProjectSync:
         size = sum(self.project.manifest.files[sha256].size for sha256 in set[str]().union(*needs.values()))
         if self.dry_run or len(hosts) < 2 or size < DISTRIBUTE_SIZE:
             return None
-        from ipexctl.files.file_transfer import FileTransfer, TransferOptions
+        from ipexctl.files.file_transfer import FileTransfer
         from ipexctl.files.store_client import StoreLocation
         from ipexctl.node.files.tree import STAGE, tree_directory
 
@@ -289,8 +274,7 @@ class ProjectSync:
         for host in hosts:
             answer = self.answers[host.name]
             stores.append(StoreLocation(host, answer.python, f"{answer.home}/{stage}", home=answer.home))
-        options = TransferOptions(self.request.calls.home, self.iface, self.request.calls.timeout, self.facts)
-        return FileTransfer(stores, needs, self.pool, options, self.watch)
+        return FileTransfer(stores, needs, self.opened, self.facts, self.watch)
 
     def _put(
         self,

@@ -20,14 +20,14 @@ from ipexctl.extras.lab.faults import break_host, mend_host
 from ipexctl.extras.lab.lab_plan import LabSpec
 from ipexctl.extras.lab.lab_record import Lab, LabHost
 from ipexctl.extras.lab.lab_system import in_host
-from ipexctl.files.file_transfer import FileTransfer, TransferOptions, local_files
+from ipexctl.files.file_transfer import FileTransfer, local_files
 from ipexctl.files.routes import Distributor
 from ipexctl.files.store_client import StoreClient, StoredFile, StoreLocation
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.host import Host
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.connector import ConnectOptions, Connector, SessionPool
+from ipexctl.remote.connector import ConnectOptions, Connector, OpenHosts, SessionPool
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import BytesMoved, Cancelled, HostError, ProgressEvent, Unreachable
 
@@ -250,8 +250,8 @@ def test_groups_of_local_files_reach_every_host_but_a_broken_one(
     places = [context.place(host) for host in context.hosts]
     places[broken] = replace(places[broken], store="/proc/none/wheels", home="")
     needs = {host.name: [*entries] for host in context.hosts}
-    options, failed = TransferOptions("~/.ipexctl", None, None, {}), dict[str, str]()
-    transfer = FileTransfer(places, needs, context.pool, options, context._note)
+    failed = dict[str, str]()
+    transfer = FileTransfer(places, needs, OpenHosts(context.hosts, context.pool), {}, context._note)
 
     arrived = transfer.bring_all(
         local_files(tmp_path, entries.__getitem__, in_groups=True),

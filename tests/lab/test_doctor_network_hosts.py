@@ -21,7 +21,7 @@ from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import gather_facts
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.connector import ConnectOptions, Connector, SessionPool
+from ipexctl.remote.connector import ConnectOptions, Connector, OpenHosts, SessionPool
 
 LAB = LabSpec(hosts=3, users=("netuser",))
 """Three hosts for this module only: faults of other tests would break its network."""
@@ -180,6 +180,5 @@ def test_internal_network_is_checked_if_hosts_have_one(make_lab: Callable[[LabSp
 
 def _facts(lab: Lab) -> dict[str, Facts]:
     with open_sessions(lab) as pool:
-        return {
-            answer.host.name: answer.facts or Facts() for answer in gather_facts(read_hosts_file(lab.hostfile), pool)
-        }
+        answers = gather_facts(OpenHosts(read_hosts_file(lab.hostfile), pool))
+        return {answer.host.name: answer.facts or Facts() for answer in answers}

@@ -11,15 +11,16 @@ from ipexctl.extras.lab.lab_system import in_host
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.hosts.detect import read_hosts_file
+from ipexctl.option_declaration import DEFAULT_HOME
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.connector import ConnectOptions, Connector, SessionPool
+from ipexctl.remote.connector import ConnectOptions, Connector, OpenHosts, SessionPool
 
 pytestmark = pytest.mark.lab
 
 
-def ask_all(lab: Lab, *, home: str | None = None, timeout: float | None = None) -> dict[str, HostFacts]:
+def ask_all(lab: Lab, *, home: str = DEFAULT_HOME, timeout: float | None = None) -> dict[str, HostFacts]:
     with Connector(ConnectOptions(connect_timeout=5)) as connector, SessionPool(connector, Cancel(), forks=32) as pool:
-        found = gather_facts(read_hosts_file(lab.hostfile), pool, home=home, timeout=timeout)
+        found = gather_facts(OpenHosts(read_hosts_file(lab.hostfile), pool, home, timeout=timeout))
         return {answer.host.name: answer for answer in found}
 
 

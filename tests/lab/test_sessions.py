@@ -27,7 +27,7 @@ from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
-from ipexctl.remote.connector import ConnectOptions, Connector, SessionPool
+from ipexctl.remote.connector import ConnectOptions, Connector, OpenHosts, SessionPool
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
@@ -181,7 +181,9 @@ def test_one_session_per_connection_is_noticed_during_the_probe(hosts: tuple[Hos
         Connector(OPTIONS) as connector,
         SessionPool(connector, Cancel(), forks=3) as pool,
     ):
-        found = {host.host.name: host.has_one_session for host in gather_facts(hosts, pool, tries_sessions=True)}
+        found = {
+            host.host.name: host.has_one_session for host in gather_facts(OpenHosts(hosts, pool), tries_sessions=True)
+        }
     assert found == {"node1": True, "node2": False, "node3": False}
 
 
@@ -217,7 +219,7 @@ def test_a_login_shell_that_never_starts_a_step_fails_and_other_hosts_are_shown(
                 step(session)
             assert "--timeout" in caught.value.fix
         with Connector(OPTIONS) as connector, SessionPool(connector, Cancel(), forks=3) as pool:
-            found = {facts.host.name: facts.status for facts in gather_facts(hosts, pool)}
+            found = {facts.host.name: facts.status for facts in gather_facts(OpenHosts(hosts, pool))}
     finally:
         push_over_sftp(lab3)
         in_host(lab3.hosts[2], "pkill -f 'sleep [6]701' || true")

@@ -29,7 +29,7 @@ from ipexctl.node.common.plan import Plan, RunBy, plan_text
 from ipexctl.node.common.processes import own_identity
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import MAX_LINE, login_line
-from ipexctl.remote.connector import ConnectOptions, Connector, SessionPool
+from ipexctl.remote.connector import ConnectOptions, Connector, OpenHosts, SessionPool
 from ipexctl.remote.local import LocalSession
 
 SHELLS = [
@@ -240,7 +240,7 @@ def test_hanging_programs_are_killed_and_other_facts_are_kept(tmp_path: Path, mo
     monkeypatch.setattr("ipexctl.facts.gather.PROBE_REST", 2.0)
     monkeypatch.setattr(SessionPool, "session", lambda _, host: LocalSession(host))
     with Connector(ConnectOptions()) as connector, SessionPool(connector, Cancel(), forks=1) as pool:
-        (answer,) = gather_facts([host], pool)
+        (answer,) = gather_facts(OpenHosts((host,), pool))
     assert 2.0 <= time.monotonic() - started < 6.0 <= PROBE_REST + 1
     assert (answer.status, answer.reason) == ("ok", "")
     facts = answer.facts

@@ -14,7 +14,7 @@ from ipexctl.files.file_transfer import FileTransfer
 from ipexctl.files.push import Push, PushOptions, PushReport
 from ipexctl.files.push_source import PushSource, read_source
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.connector import SessionPool
+from ipexctl.remote.connector import OpenHosts, SessionPool
 from ipexctl.remote.outcome import ignore_event
 
 LARGE = bytes(range(256)) * 8000
@@ -26,7 +26,8 @@ def read(source: Path) -> PushSource:
 
 def push(source: PushSource, path: Path) -> PushReport:
     with SessionPool(LocalConnector([]), Cancel(), forks=1) as pool:  # type: ignore[arg-type]
-        return Push(source, "src", (LOCAL_HOST,), pool, PushOptions(str(path), str(path.parent / "home"))).run()
+        opened = OpenHosts((LOCAL_HOST,), pool, str(path.parent / "home"))
+        return Push(source, "src", opened, PushOptions(str(path))).run()
 
 
 @pytest.mark.parametrize("content", [b"small", LARGE], ids=["small", "large"])

@@ -31,11 +31,11 @@ from ipexctl.node.files.place import StagedFiles
 from ipexctl.node.files.tree import sent_files
 from ipexctl.node.run.record.summary import newest_checkpoint
 from ipexctl.remote.cancel import Cancel, Deadline
-from ipexctl.remote.connector import SessionPool
+from ipexctl.remote.connector import OpenHosts, SessionPool
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.sync import project_sync
-from ipexctl.sync.node_calls import TreeCall, TreeCallOptions, TreeCalls
+from ipexctl.sync.node_calls import TreeCall, TreeCallOptions
 from ipexctl.sync.project import read_project
 from ipexctl.sync.project_sync import make_sync_plan
 
@@ -193,9 +193,9 @@ def test_a_call_ends_if_its_answer_cannot_be_read(place: Place, monkeypatch: pyt
     project = read_project(place.root, home=str(place.home))
     monkeypatch.setattr(Reply, "decode", _cannot_be_read)
     with SessionPool(LocalConnector([]), Cancel(), forks=1) as pool:  # type: ignore[arg-type]
-        request = TreeCallOptions(TreeCalls(str(place.home), False, None), project)
+        opened = OpenHosts((LOCAL_HOST,), pool, str(place.home))
         with pytest.raises(MalformedReply):
-            TreeCall(pool.session(LOCAL_HOST), request.calls, request.fields)
+            TreeCall(pool.session(LOCAL_HOST), opened, TreeCallOptions(opened.home, project).fields)
         end = time.monotonic() + 20
         while any(thread.name == "tree" for thread in threading.enumerate()):
             assert time.monotonic() < end, "the agent waits for a request"
@@ -210,14 +210,14 @@ def test_the_time_limit_counts_only_while_a_host_has_something_to_do(place: Plac
     put(place.root, "a", "1")
     project = read_project(place.root, home=str(place.home))
     with SessionPool(LocalConnector([]), Cancel(), forks=1) as pool:  # type: ignore[arg-type]
-        calls = TreeCalls(str(place.home), False, 2.0)
-        request = TreeCallOptions(calls, project)
+        opened = OpenHosts((LOCAL_HOST,), pool, str(place.home), timeout=2.0)
+        request = TreeCallOptions(opened.home, project)
 
         def late() -> TreeRequest:
             time.sleep(2.5)
             return request.fields()
 
-        called = TreeCall(pool.session(LOCAL_HOST), calls, late)
+        called = TreeCall(pool.session(LOCAL_HOST), opened, late)
         time.sleep(2.5)
         contents_of_all = b"".join(stream_entries(os.fsencode(place.root), project.manifest.files.values()))
         reply, _ = called.put(request, 1, contents_of_all, ())
@@ -229,9 +229,9 @@ def test_the_time_limit_counts_only_while_a_host_has_something_to_do(place: Plac
 def test_a_host_that_is_silent_or_answers_unasked_ends_the_call(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     project = read_project(place.root, home=str(place.home))
     with SessionPool(LocalConnector([]), Cancel(), forks=1) as pool:  # type: ignore[arg-type]
-        calls = TreeCalls(str(place.home), True, 1.0)
-        session, request = pool.session(LOCAL_HOST), TreeCallOptions(calls, project)
-        called = TreeCall(session, calls, request.fields)
+        opened = OpenHosts((LOCAL_HOST,), pool, str(place.home), timeout=1.0)
+        session, request = pool.session(LOCAL_HOST), TreeCallOptions(opened.home, project, dry_run=True)
+        called = TreeCall(session, opened, request.fields, dry_run=True)
         with pytest.raises(MalformedReply, match="out of order"):
             called._on_event(Reply(event="put"))
         called.end().result(10)
@@ -245,7 +245,7 @@ def test_a_host_that_is_silent_or_answers_unasked_ends_the_call(place: Place, mo
 
         monkeypatch.setattr("ipexctl.sync.node_calls.call", silent)
         with pytest.raises(HostError, match="no answer"):
-            TreeCall(session, calls, request.fields)
+            TreeCall(session, opened, request.fields, dry_run=True)
 
 
 def test_file_that_changes_during_the_first_sync_fails_that_host(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

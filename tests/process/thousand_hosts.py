@@ -30,6 +30,7 @@ from ipexctl.launch.planner import plan_launch
 from ipexctl.node.common.frames import Chunk
 from ipexctl.node.common.plan import Plan, read_plan, to_json
 from ipexctl.node.common.records import RankFigures, RankStatus, RunStatus
+from ipexctl.remote.connector import OpenHosts
 from ipexctl.remote.outcome import HostResult, Report
 from ipexctl.run.hosts_now import hosts_now
 from ipexctl.run.ps import KnownRun
@@ -102,10 +103,10 @@ def doctor() -> Callable[[], object]:
         HostFacts(host, "ok", "", "", 1.0, parse(text), Skew(0.0, 0.01))
         for host, text in zip(NODES, _texts(), strict=True)
     ]
-    asked = DoctorRequest("~/.ipexctl", known_rows({}), lambda _: None, network=False)
+    asked = DoctorRequest(known_rows({}), lambda _: None, network=False)
 
     def step() -> None:
-        report = run_doctor(NODES, facts, asked, cast("Any", None))
+        report = run_doctor(OpenHosts(tuple(NODES), cast("Any", None)), facts, asked)
         doctor_command.show_doctor(report, quiet=False, verbose=False, no_color=True)
 
     return step

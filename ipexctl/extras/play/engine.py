@@ -114,11 +114,11 @@ class Engine:
         return any(_FACTS.search(template.text) for template in templates_in(values))
 
     def _gather(self, hosts: Sequence[Host]) -> None:
-        missing, options = [host for host in hosts if host.name not in self.variables.facts], self.context.options
+        missing = [host for host in hosts if host.name not in self.variables.facts]
         if not missing:
             return
         report = self.begin("gather facts", "facts", "")
-        for answer in gather_facts(missing, self.context.pool, home=options.home, timeout=options.timeout):
+        for answer in gather_facts(self.context.opened(missing, self.context.options.timeout)):
             name = answer.host.name
             if answer.facts is None or answer.status != "ok":
                 result = host_failure(answer)

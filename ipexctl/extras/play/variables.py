@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from ipexctl.api.open_hosts import OpenHosts
 from ipexctl.errors import UserError
 from ipexctl.extras.play.playbook import Play, Position, TemplateText, Value
 from ipexctl.extras.play.read import read_variables
@@ -28,7 +27,7 @@ from ipexctl.hosts.source import SourceFile
 from ipexctl.node.common.json_records import parse_json
 from ipexctl.option_declaration import DEFAULT_HOME
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.connector import SessionPool
+from ipexctl.remote.connector import OpenHosts, SessionPool
 from ipexctl.remote.outcome import Cancelled
 from ipexctl.remote.session import Session
 
@@ -206,8 +205,8 @@ class PlayContext:
         with self._locks.setdefault(host.name, threading.Lock()):  # setdefault is atomic
             yield self.pool.session(host)
 
-    def opened(self, call: Call, hosts: Sequence[Host]) -> OpenHosts:
-        return OpenHosts(tuple(hosts), self.pool, self.options.home, self.options.iface, call.timeout)
+    def opened(self, hosts: Sequence[Host], timeout: float | None) -> OpenHosts:
+        return OpenHosts(tuple(hosts), self.pool, self.options.home, self.options.iface, timeout)
 
     def sleep(self, seconds: float) -> None:
         """Return early on cancellation."""

@@ -62,11 +62,11 @@ def install_first(
     """Install the environment on hosts that lack it. Return what the run asks for if it is there now, or in a dry run
     if it can be. Without --stack and --torch the hosts get the environment of the others. `lacking`: why the user is
     asked first."""
-    spec, pool = start.spec, start.pool
+    spec, opened = start.spec, start.opened
     start.project.content()  # refuse a project that can't be sent first
     wanted = request_of_run(spec, watcher.on_step)
     is_any = wanted.env == EnvRequest(StackRequest())
-    unchanged = run_in_background(lambda: None if is_any else find_unchanged(spec.hosts, wanted, pool), "environment")
+    unchanged = run_in_background(lambda: None if is_any else find_unchanged(opened, wanted), "environment")
     probed = start.probe()
     is_there = is_everywhere(probed, spec.asked.env)
     if (is_there and is_any) or unchanged.result() is not None:
@@ -79,7 +79,7 @@ def install_first(
 
     def install_on_hosts(*, dry_run: bool) -> InstallReport:
         with watcher.installing() as watch:
-            return install(spec.hosts, replace(wanted, dry_run=dry_run), pool, watch, probed=probed)
+            return install(opened, replace(wanted, dry_run=dry_run), watch, probed=probed)
 
     if lacking is not None:
         bare, env = fold(lacking.hosts), spec.asked.env
@@ -175,9 +175,9 @@ def request_of_run(spec: RunSpec, on_step: Callable[[str], None]) -> InstallRequ
         ipex_use=spec.ipex_use,
     )
     wanted = _request_of_project(spec, request, on_step)
-    if wanted is None:
-        wanted = request(packages=asked.packages, files=tuple(map(Path, asked.requirements)), sources=Sources())
-    return replace(wanted, home=asked.home, iface=asked.iface, timeout=spec.timeout)
+    if wanted is not None:
+        return wanted
+    return request(packages=asked.packages, files=tuple(map(Path, asked.requirements)), sources=Sources())
 
 
 def _request_of_project(

@@ -39,7 +39,7 @@ from ipexctl.node.common.records import RunStatus
 from ipexctl.node.env.check import normalize
 from ipexctl.option_declaration import install_command
 from ipexctl.remote.caller import identify_caller
-from ipexctl.remote.connector import SessionPool
+from ipexctl.remote.connector import OpenHosts, SessionPool
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.run.start.begin import Launch, clean_up
 from ipexctl.run.start.connection_checks import check_connectivity
@@ -77,6 +77,7 @@ class RunStart:
 
     def __init__(self, spec: RunSpec, pool: SessionPool, watcher: StartWatcher) -> None:
         self.spec, self.pool, self.watcher = spec, pool, watcher
+        self.opened = OpenHosts(spec.hosts, pool, spec.asked.home, spec.asked.iface, spec.timeout)
         self._noted = set[str]()
         self._project: ProjectUpload | None = None
         self._probed: tuple[HostFacts, ...] = ()
@@ -84,15 +85,12 @@ class RunStart:
     @property
     def project(self) -> ProjectUpload:
         if self._project is None:
-            self._project = ProjectUpload(self.spec, self.pool, self.watcher.on_step)
+            self._project = ProjectUpload(self.spec, self.opened, self.watcher.on_step)
         return self._project
 
     def probe(self) -> tuple[HostFacts, ...]:
         """All answers: an abandoned gather cancels the pool, and so a whole playbook."""
-        spec = self.spec
-        self._probed = self._probed or tuple(
-            gather_facts(spec.hosts, self.pool, home=spec.asked.home, timeout=spec.timeout)
-        )
+        self._probed = self._probed or tuple(gather_facts(self.opened))
         return self._probed
 
     def forget_hosts(self) -> None:

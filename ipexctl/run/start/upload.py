@@ -22,14 +22,14 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.request import Gathered
 from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.job import ConnectivityRecord
-from ipexctl.remote.connector import SessionPool
+from ipexctl.remote.connector import OpenHosts
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.home_script import walk_to
 from ipexctl.run.start.begin import clean_up
 from ipexctl.run.start.project import describe_project
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.sync.ignore import is_credential, pattern_for
-from ipexctl.sync.node_calls import SyncReport, TreeCalls
+from ipexctl.sync.node_calls import SyncReport
 from ipexctl.sync.path_notes import PathNotes
 from ipexctl.sync.project import Project, read_project
 from ipexctl.sync.project_sync import ProjectSync, query_project
@@ -41,8 +41,8 @@ _SHOWN: Final = PathNotes("said")
 class ProjectUpload:
     """Begins to read the project when it is made. With --no-sync there is nothing to do."""
 
-    def __init__(self, spec: RunSpec, pool: SessionPool, on_step: Callable[[str], None]) -> None:
-        self._spec, self._pool, self._on_step = spec, pool, on_step
+    def __init__(self, spec: RunSpec, opened: OpenHosts, on_step: Callable[[str], None]) -> None:
+        self._spec, self._opened, self._on_step = spec, opened, on_step
         self._lease: str | None = None
         self._query: Future[ProjectSync] | None = None
         self._reading: Future[Project] | None = None
@@ -70,10 +70,8 @@ class ProjectUpload:
         def query() -> ProjectSync:
             return query_project(
                 reading.result(),
-                spec.hosts,
-                self._pool,
-                TreeCalls(spec.asked.home, lease is None, spec.timeout),
-                iface=spec.asked.iface,
+                self._opened,
+                dry_run=lease is None,
                 lease=lease,
                 ended=(*abandoned_runs(runs_directory()), *spec.asked.resumed),
             )
@@ -124,7 +122,9 @@ class ProjectUpload:
             return frozenset()
         code = f"{self._spec.asked.home}/code"
         home = shlex.quote(code.removeprefix("~/"))  # sessions start in the home directory
-        return clean_up(self._spec.hosts, f"{walk_to(code)}rm -f {home}/*/.ipexctl/leases/{self._lease}", self._pool)
+        return clean_up(
+            self._spec.hosts, f"{walk_to(code)}rm -f {home}/*/.ipexctl/leases/{self._lease}", self._opened.pool
+        )
 
     def _read(self) -> Project:
         spec, asked = self._spec, self._spec.asked

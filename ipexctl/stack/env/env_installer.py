@@ -49,7 +49,7 @@ class EnvInstaller:
         leader_of = find_leaders(ready, self._store)
         leaders = list(dict.fromkeys(leader_of.values()))
         built: set[str] = set()
-        files, timeout = self._files(leaders), context.request.timeout
+        files, timeout = self._files(leaders), context.opened.timeout
         with Distributor(context.pool, source, files, context.watch, timeout=timeout) as distributor:
 
             def build_one(host: Host, session: Session) -> None:
@@ -204,7 +204,7 @@ class EnvInstaller:
     def _store_locations(self) -> dict[str, StoreLocation]:
         context = self.context
         hosts = [host for host in context.hosts if host.name in context.facts]
-        internal = addresses_among(hosts, context.facts, context.request.iface)
+        internal = addresses_among(hosts, context.facts, context.opened.iface)
         if isinstance(internal, Refusal):
             if len(hosts) > 1:
                 context.notes.append(f"wheels pass through the control machine: {internal.reason}. " + internal.fix)
@@ -231,7 +231,7 @@ class EnvInstaller:
             drop_wheels=drop,
             replace=None if drop else self.spec.broken.get(host.name),
             on_event=on_event,
-            timeout=self.context.request.timeout or 3600.0,
+            timeout=self.context.opened.timeout or 3600.0,
         )
 
     def check(self, host: Host, session: Session) -> CheckResult:
@@ -256,7 +256,7 @@ class EnvInstaller:
         machine = machine_token(context.facts[host.name], host)
         client = self._client(host, session)
         result = client.verify(
-            name, found.record, machine=machine, packages=context.request.named, timeout=context.request.timeout
+            name, found.record, machine=machine, packages=context.request.named, timeout=context.opened.timeout
         )
         problem = explain(result, env=name, record=found.record)
         named = self.is_named(host)

@@ -19,7 +19,7 @@ from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.owners import Owned, find_foreign, read_owner
 from ipexctl.node.env.env_replies import EnvListing
 from ipexctl.remote.caller import describe_foreign, removal_request
-from ipexctl.remote.connector import SessionPool
+from ipexctl.remote.connector import OpenHosts, SessionPool
 from ipexctl.remote.outcome import HostError, HostResult, HostStatus, Report, ignore_event
 from ipexctl.remote.session import Session
 from ipexctl.stack.env.environment import EnvClient, explain, machine_token, verify
@@ -63,22 +63,14 @@ class _Target:
         return EnvsResult(self.host, status, reason, fix, home=self.home, **found)
 
 
-def list_envs(hosts: Sequence[Host], pool: SessionPool, *, home: str, timeout: float | None = None) -> EnvsReport:
+def list_envs(opened: OpenHosts) -> EnvsReport:
     def list_one(target: _Target, session: Session) -> EnvsResult:
         return target.result("ok", listing=target.client(session).listing())
 
-    return _on_hosts(hosts, pool, list_one, home=home, timeout=timeout, verb="list")
+    return _on_hosts(opened, "list", list_one)
 
 
-def remove_envs(
-    hosts: Sequence[Host],
-    pool: SessionPool,
-    names: Sequence[str],
-    *,
-    home: str,
-    timeout: float | None = None,
-    force: bool = False,
-) -> EnvsReport:
+def remove_envs(opened: OpenHosts, names: Sequence[str], *, force: bool = False) -> EnvsReport:
     """Raise a UserError before anything is removed if others installed one of these, unless `force`."""
 
     def remove_one(target: _Target, session: Session) -> EnvsResult:
@@ -99,9 +91,7 @@ def remove_envs(
             words = [word for name in names for word in ("--remove", name)]
             raise UserError(describe_foreign(foreign), fix=Fix("`ipexctl envs {*words} --force`", words=words))
 
-    return _on_hosts(
-        hosts, pool, remove_one, home=home, timeout=timeout, verb="remove", removed=removed, check=refuse_foreign
-    )
+    return _on_hosts(opened, "remove", remove_one, removed, refuse_foreign)
 
 
 def find_foreign_envs(facts: Facts, names: Sequence[str]) -> tuple[Owned, ...]:
@@ -111,9 +101,7 @@ def find_foreign_envs(facts: Facts, names: Sequence[str]) -> tuple[Owned, ...]:
     return find_foreign("environment", owners, removal_request(force=False))
 
 
-def prune_envs(
-    hosts: Sequence[Host], pool: SessionPool, *, home: str, timeout: float | None = None, force: bool = False
-) -> EnvsReport:
+def prune_envs(opened: OpenHosts, *, force: bool = False) -> EnvsReport:
 
     def prune_one(target: _Target, session: Session) -> EnvsResult:
         outcome = target.client(session).prune(target.used, force=force)
@@ -124,21 +112,13 @@ def prune_envs(
     def removed(target: _Target) -> list[Env]:
         return [env for env in target.facts.software.envs if not env.names]
 
-    return _on_hosts(hosts, pool, prune_one, home=home, timeout=timeout, verb="prune", removed=removed)
+    return _on_hosts(opened, "prune", prune_one, removed)
 
 
-def verify_envs(
-    hosts: Sequence[Host],
-    pool: SessionPool,
-    name: str,
-    *,
-    python: str | None = None,
-    setup: str | None = None,
-    home: str,
-    timeout: float | None = None,
-) -> EnvsReport:
+def verify_envs(opened: OpenHosts, name: str, python: str | None, setup: str | None) -> EnvsReport:
     """Verify on every host; the next install reads the recorded result. `python`: the user's own, which is verified
     instead."""
+    timeout = opened.timeout
 
     def verify_one(target: _Target, session: Session) -> EnvsResult:
         if python is not None:
@@ -157,26 +137,22 @@ def verify_envs(
         reason, fix = problem or ("", "")
         return target.result("failed" if problem else "ok", reason, fix, verify=result.to_json())
 
-    return _on_hosts(hosts, pool, verify_one, home=home, timeout=timeout, verb="verify")
+    return _on_hosts(opened, "verify", verify_one)
 
 
 def _on_hosts(
-    hosts: Sequence[Host],
-    pool: SessionPool,
-    work: Callable[[_Target, Session], EnvsResult],
-    *,
-    home: str,
-    timeout: float | None,
+    opened: OpenHosts,
     verb: str,
+    work: Callable[[_Target, Session], EnvsResult],
     removed: Callable[[_Target], Sequence[Env]] | None = None,
     check: Callable[[Mapping[str, _Target]], None] = ignore_event,
 ) -> EnvsReport:
     """Do the work on every host. `removed` returns the environments that the work removes: it is then done on the first
     host of each home, after asking the home's other hosts what they use."""
-    began = time.monotonic()
+    began, pool = time.monotonic(), opened.pool
     done: dict[str, EnvsResult] = {}
     targets: dict[str, _Target] = {}
-    for answer in gather_facts(hosts, pool, home=home, timeout=timeout):
+    for answer in gather_facts(opened):
         target = _target_of(answer)
         if isinstance(target, _Target):
             targets[answer.host.name] = target
@@ -184,7 +160,7 @@ def _on_hosts(
             done[answer.host.name] = target
     check(targets)
     leader_of = find_leaders(
-        [host for host in hosts if host.name in targets],
+        [host for host in opened.hosts if host.name in targets],
         lambda host: targets[host.name].store if removed else host.name,
     )
     started = time.monotonic()
@@ -199,7 +175,7 @@ def _on_hosts(
             outcome = done[leader.name]
             reason = outcome.reason or f"shares the home of {leader.name}"
             done[name] = EnvsResult(target.host, outcome.status, reason, outcome.fix)
-    return EnvsReport(tuple(done[host.name] for host in hosts), time.monotonic() - began, verb)
+    return EnvsReport(tuple(done[host.name] for host in opened.hosts), time.monotonic() - began, verb)
 
 
 def _ask_others(

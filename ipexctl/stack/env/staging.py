@@ -30,7 +30,7 @@ from ipexctl.node.common.files import make_private_directory, sha256_of, write_a
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.urls import strip_login
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.connector import SessionPool
+from ipexctl.remote.connector import OpenHosts
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import BytesMoved, Cancelled, HostError, HostFinished, Notice, Watch, ignore_event
@@ -87,7 +87,7 @@ class Staging:
         self._spec = spec
         self._session = session
         self._location = location
-        self._store = StoreClient(location, session, context.request.timeout)
+        self._store = StoreClient(location, session, context.opened.timeout)
         self._reasons: dict[str, str] = {}
         self._missing: dict[str, StoredFile] = {}
         """Wheels that the host's store lacks, by hash, with the bytes it has of each."""
@@ -256,17 +256,15 @@ LOCK: Final = "ipexctl-lock.json"
 _PARTS: Final = ".ipexctl-parts"
 
 
-def download(
-    hosts: Sequence[Host], request: InstallRequest, pool: SessionPool, directory: Path, watch: Watch = ignore_event
-) -> InstallReport:
+def download(opened: OpenHosts, request: InstallRequest, directory: Path, watch: Watch = ignore_event) -> InstallReport:
     """Fill a wheelhouse on the control machine, for hosts without internet; without hosts, for this machine's Python.
     Each file is renamed once it matches the lock, so a repeated call downloads only what is missing."""
     directory = expand_tilde(directory).absolute()
     if not request.dry_run:
         _make_directory(directory)
-    context = InstallContext(hosts, _for_some_python(request.for_project(), hosts, watch), pool, watch)
+    context = InstallContext(opened, _for_some_python(request.for_project(), opened.hosts, watch), watch)
     inspect_hosts(context)
-    if hosts and not context.pending:
+    if opened.hosts and not context.pending:
         return context.report()
     try:
         locked = lock_stack(context, node0_may=False)

@@ -13,7 +13,7 @@ from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel, Deadline
 from ipexctl.remote.command import Command
-from ipexctl.remote.connector import ConnectOptions, Connector, SessionPool
+from ipexctl.remote.connector import ConnectOptions, Connector, OpenHosts, SessionPool
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import EventReader
 from ipexctl.remote.session import MAX_OUTPUT, CommandEnd, Readable, capture, timeout_error
@@ -48,8 +48,8 @@ def facts_of(
     monkeypatch.setattr(gather, "PROBE_REST", 0.1)
     monkeypatch.setattr(SessionPool, "session", lambda _, host: sessions[host.name])
     with Connector(ConnectOptions()) as connector, SessionPool(connector, Cancel(), forks=9) as pool:
-        hosts = [Host(name, name) for name in sessions]
-        return {found.host.name: found for found in gather_facts(hosts, pool, timeout=timeout)}
+        hosts = tuple(Host(name, name) for name in sessions)
+        return {found.host.name: found for found in gather_facts(OpenHosts(hosts, pool, timeout=timeout))}
 
 
 @pytest.mark.parametrize("timeout", [None, 0.2])

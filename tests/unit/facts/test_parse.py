@@ -31,7 +31,7 @@ from ipexctl.facts.store_token import store_token
 from ipexctl.facts.system_facts import System, parse_mount
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.connector import ConnectOptions, Connector, SessionPool
+from ipexctl.remote.connector import ConnectOptions, Connector, OpenHosts, SessionPool
 from recorded_probes import MACHINES, NAMES, RECORDED, TIERS, recorded
 
 if TYPE_CHECKING:
@@ -384,7 +384,7 @@ def test_reached_address_of_local_sessions_is_ignored(
 ) -> None:
     monkeypatch.setattr(SessionPool, "session", lambda _, host: session(host, stdout=b"reached 10.0.0.1\n"))
     with Connector(ConnectOptions()) as connector, SessionPool(connector, Cancel(), forks=1) as pool:
-        (answer,) = gather_facts([Host("a", "a")], pool)
+        (answer,) = gather_facts(OpenHosts((Host("a", "a"),), pool))
     assert answer.facts is not None
     assert answer.facts.network.reached == reached
 

@@ -14,7 +14,7 @@ import pytest
 from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.asked import Export
 from ipexctl.projects.script_file import ProjectLocation
-from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.connector import OpenHosts
 from ipexctl.run.start import upload
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.start_notes import restart_note, shell_note
@@ -61,8 +61,8 @@ def compared(
 ) -> upload.ProjectUpload:
     """The hosts' answers are this sync. `notes` are those of the upload."""
     monkeypatch.setattr(upload, "query_project", lambda *_, **__: sync)
-    pool: Any = SimpleNamespace(cancel=Cancel())
-    project = upload.ProjectUpload(spec, pool, notes.append)
+    opened = OpenHosts((), Mock())
+    project = upload.ProjectUpload(spec, opened, notes.append)
     project.compare(lease="r")
     project.content()
     notes.clear()
@@ -95,8 +95,7 @@ def test_a_second_start_of_the_call_compares_the_project_that_was_read(monkeypat
     monkeypatch.setattr(upload, "query_project", lambda *_, lease, **__: leases.append(lease))
     clean_up = Mock(return_value=frozenset())
     monkeypatch.setattr(upload, "clean_up", clean_up)
-    pool: Any = SimpleNamespace(cancel=Cancel())
-    project = upload.ProjectUpload(SPEC, pool, lambda _: None)
+    project = upload.ProjectUpload(SPEC, OpenHosts((), Mock()), lambda _: None)
     for lease in ("first", "second"):
         project.compare(lease)
         project.release()

@@ -22,7 +22,7 @@ from ipexctl.facts.system_facts import Disk, HomeDirectory
 from ipexctl.hosts.host import Host, check_same_home, find_leaders
 from ipexctl.node.env.env_replies import AvailableWheel, EnvRecord, PipSettings
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.connector import ConnectOptions
+from ipexctl.remote.connector import ConnectOptions, OpenHosts
 from ipexctl.remote.outcome import HostError, Notice
 from ipexctl.stack.catalog import rows
 from ipexctl.stack.env.envs import EnvsResult, _target_of
@@ -197,7 +197,7 @@ def test_environment_is_extended_unless_it_does_not_fit_or_one_for_this_request_
         monkeypatch.setattr(f"ipexctl.stack.{name if '.' in name else f'install_stack.{name}'}", function)
     request = InstallRequest(EnvRequest(StackRequest()), Sources(), rows(), dry_run=True)
     with open_sessions(ConnectOptions(), Cancel()) as pool:
-        report = install((Host("n1", "n1"),), request, pool)
+        report = install(OpenHosts((Host("n1", "n1"),), pool), request)
     assert report.refusal == Refusal("REASON", "FIX")
     assert extended == [record if is_extended else None]
 

@@ -10,9 +10,9 @@ from typing import Any
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
-from ipexctl.remote.connector import SessionPool
+from ipexctl.remote.connector import OpenHosts, SessionPool
 from ipexctl.remote.local import LocalSession
-from ipexctl.sync.node_calls import SyncReport, SyncResult, TreeCalls
+from ipexctl.sync.node_calls import SyncReport, SyncResult
 from ipexctl.sync.project import read_project
 from ipexctl.sync.project_sync import query_project
 
@@ -56,8 +56,7 @@ class Place:
             names = ("excludes", "includes", "secret_files", "allow_big", "data")
             reading = {name: more.pop(name) for name in names if name in more}
             project = read_project(self.root, home=str(self.home), **reading)
-            calls = TreeCalls(str(self.home), more.pop("dry_run", False), None)
-            return query_project(project, hosts, pool, calls, **more).upload()
+            return query_project(project, OpenHosts(hosts, pool, str(self.home)), **more).upload()
 
     def synced(self, **more: Any) -> SyncResult:
         """Sync to one host and return its result, which must be ok or changed."""

@@ -30,7 +30,7 @@ from ipexctl.stack.resolve.model import Sources, StackRequest
 
 def _doctor(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, TaskResult]:
     args = call.args
-    opened = context.opened(call, hosts)
+    opened = context.opened(hosts, call.timeout)
     report = host_checks.doctor(opened, require=args["require"], network=args["network"], smoke=args["smoke"])
     failing_levels = ("fail", "warn") if args["warnings"] == "fail" else ("fail",)
     ignored = set(args["ignore"] or ())
@@ -59,7 +59,7 @@ def _sync(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[st
     root = find_root(None, None if src is None else local_path(base, src), base)
     given = {name: tuple(args[name] or ()) for name in ("exclude", "include", "data")}
     files = SyncOptions(**given, allow_big=args["allow_big"])
-    report = host_files.sync(context.opened(call, hosts), root, files, dry_run=call.check, asks_early=False)
+    report = host_files.sync(context.opened(hosts, call.timeout), root, files, dry_run=call.check, asks_early=False)
     for note in report.notes:
         context.watch(Notice("note: " + note))
     results = {}
@@ -86,7 +86,7 @@ def _install(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping
             context.watch(Notice(event.text))
 
     report = host_stacks.install(
-        context.opened(call, hosts),
+        context.opened(hosts, call.timeout),
         StackRequest(**{name: args[name] for name in _STACK}),
         Sources(
             index_url=args["index_url"],
@@ -126,7 +126,7 @@ def _env(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str
         return _name_env(context, call, hosts, check_new_env_name(name))
     if call.args["state"] == "absent":
         return _remove_env(context, call, hosts, name)
-    report = host_stacks.envs(context.opened(call, hosts), host_stacks.EnvsRequest(verify=True, env=name))
+    report = host_stacks.envs(context.opened(hosts, call.timeout), host_stacks.EnvsRequest(verify=True, env=name))
     return {done.host.name: host_result(done, verify=dict(done.verify)) for done in report.hosts}
 
 
@@ -142,7 +142,7 @@ def _remove_env(context: PlayContext, call: Call, hosts: Sequence[Host], name: s
         return results
     request = host_stacks.EnvsRequest(remove=(name,), force=call.args["force"])
     try:
-        report = host_stacks.envs(context.opened(call, hosts), request)
+        report = host_stacks.envs(context.opened(hosts, call.timeout), request)
     except UserError as error:  # the environment is of others
         return dict.fromkeys([host.name for host in hosts], failure(error.message, _REMOVE_FOREIGN))
     return {done.host.name: host_result(done, removed=list(done.removed)) for done in report.hosts}
@@ -182,7 +182,7 @@ def _name_env(context: PlayContext, call: Call, hosts: Sequence[Host], name: str
 
 def _gather_facts(context: PlayContext, hosts: Sequence[Host], results: dict[str, TaskResult]) -> dict[str, Facts]:
     facts: dict[str, Facts] = {}
-    for answer in gather_facts(hosts, context.pool, home=context.options.home, timeout=context.options.timeout):
+    for answer in gather_facts(context.opened(hosts, context.options.timeout)):
         if answer.facts is None or answer.status != "ok":
             results[answer.host.name] = host_failure(answer)
         else:
