@@ -210,7 +210,7 @@ class ConfigEntry(NamedTuple):
     table: str
 
 
-def show(values: Sequence[ConfigEntry], *, quiet: bool, no_color: bool) -> None:
+def show(values: Sequence[ConfigEntry], *, quiet: bool) -> None:
     rows = [
         (
             value.command,
@@ -221,7 +221,7 @@ def show(values: Sequence[ConfigEntry], *, quiet: bool, no_color: bool) -> None:
         for value in values
         if not quiet or value.source != "built-in"
     ]
-    show_table(("command", "option", "value", "from"), rows, no_color=no_color)
+    show_table(("command", "option", "value", "from"), rows)
 
 
 def as_json(values: Sequence[ConfigEntry], files: Sequence[str]) -> dict[str, Any]:

@@ -59,17 +59,14 @@ _INDENT = " " * 6
 _COLORS = {"fail": "31", "unreachable": "31", "warn": "33", "ok": "32", "info": "36"}
 
 
-def show_doctor(
-    report: DoctorReport, *, quiet: bool, verbose: bool, no_color: bool, options: CallOptions = NO_OPTIONS
-) -> None:
-    has_color = wants_color(sys.stdout, no_color=no_color)
+def show_doctor(report: DoctorReport, *, quiet: bool, verbose: bool, options: CallOptions = NO_OPTIONS) -> None:
+    has_color = wants_color(sys.stdout)
     if verbose and not quiet:
         print_lines(drawn_hosts(report, has_color=has_color))
     elif not quiet:
         show_table(
             ("host", "state", "cpu", "cores", "numa", "isa", "memory", "load"),
             host_rows(report.hosts),
-            no_color=no_color,
         )
     sections = finding_sections(report, quiet=quiet, verbose=verbose, has_color=has_color, options=options)
     if not quiet:

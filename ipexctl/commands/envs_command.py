@@ -97,11 +97,11 @@ def _listing_json(listing: EnvListing | None) -> dict[str, Any]:
     }
 
 
-def show(report: EnvsReport, *, quiet: bool = False, no_color: bool = False, options: CallOptions = NO_OPTIONS) -> None:
+def show(report: EnvsReport, *, quiet: bool = False, options: CallOptions = NO_OPTIONS) -> None:
     is_list = report.verb == "list"
     if is_list:
-        _show_list(report, quiet=quiet, no_color=no_color, options=options)
-    show_results(report.hosts, _describe, quiet=quiet or is_list, no_color=no_color)
+        _show_list(report, quiet=quiet, options=options)
+    show_results(report.hosts, _describe, quiet=quiet or is_list)
 
 
 def _describe(result: EnvsResult) -> str:
@@ -111,14 +111,14 @@ def _describe(result: EnvsResult) -> str:
     return "; ".join(filter(None, (changes, result.reason, kept))) or "nothing to remove"
 
 
-def _show_list(report: EnvsReport, *, quiet: bool, no_color: bool, options: CallOptions) -> None:
+def _show_list(report: EnvsReport, *, quiet: bool, options: CallOptions) -> None:
     entries = [(env, done.host.name) for done in report.hosts for env in (done.listing.envs if done.listing else ())]
     if entries:
         equal = group_by(entries, lambda entry: tuple(_row(entry[0]).items()))
         rows = [{**dict(row), "hosts": folded_hosts([name for _, name in found])} for row, found in equal.items()]
         layout = fitting_layout(_LAYOUTS, rows)
         below = [_note(row, layout) for row in rows]
-        show_table(layout, [[row[name] for name in layout] for row in rows], notes=below, no_color=no_color)
+        show_table(layout, [[row[name] for name in layout] for row in rows], notes=below)
     elif not quiet and any(done.listing for done in report.hosts):
         print_message(options.apply(Fix("no environments; create one: `ipexctl install`")))
     notes = [(_leftovers(done.listing), done.host.name) for done in report.hosts if done.listing and not quiet]

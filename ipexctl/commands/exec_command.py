@@ -46,7 +46,7 @@ def exec_command(
     with open_hosts(targets, home, output) as (opened, interrupt):
         problems = FailureReport(opened.options)
         is_collected = output.json or gather
-        shown = CollectedOutput() if is_collected else LiveOutput(opened.pool.cancel, no_color=output.no_color)
+        shown = CollectedOutput() if is_collected else LiveOutput(opened.pool.cancel)
 
         def on_done(done: ExecResult) -> None:
             shown.finish(done.host)

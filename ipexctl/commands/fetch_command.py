@@ -128,7 +128,7 @@ class FetchCall:
     def _progress(self) -> Iterator[Watch]:
         output = self.output
         quiet = output.quiet or output.json
-        with ProgressView(quiet=quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
+        with ProgressView(quiet=quiet, verbose=output.verbose > 0) as view:
             yield view.watch
 
     def _resolve(self, home: str) -> tuple[FetchRequest, RunRecord | None]:

@@ -94,7 +94,7 @@ def install_command(
         from ipexctl.api.host_stacks import InstallOptions, Optional, install  # while the hosts connect
         from ipexctl.stack.resolve.model import COMPILER_PACKAGES, Sources, StackRequest
 
-        with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
+        with ProgressView(quiet=output.quiet, verbose=output.verbose > 0) as view:
             report = install(
                 opened,
                 StackRequest(**vars(stack)),
@@ -127,15 +127,15 @@ def as_json(report: InstallReport) -> dict[str, Any]:
     )
 
 
-def show(report: InstallReport, *, quiet: bool = False, no_color: bool = False) -> None:
+def show(report: InstallReport, *, quiet: bool = False) -> None:
     results = report.hosts
     if report.refusal is not None:
-        print_refusal(report.refusal.reason, report.refusal.fix, no_color=no_color)
+        print_refusal(report.refusal.reason, report.refusal.fix)
         results = [result for result in results if result.status != "failed"]
     if not quiet:
         _show_stack(report)
         _show_changes(report)
-    show_results(results, _describe, quiet=quiet, no_color=no_color, dry_run=report.dry_run)
+    show_results(results, _describe, quiet=quiet, dry_run=report.dry_run)
     for note in report.notes:
         print_paragraph("note: " + note)
     if not quiet:

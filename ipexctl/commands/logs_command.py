@@ -55,7 +55,7 @@ def logs_command(
         if output.json:
             shown = JsonLog(record, caller.cancel)
         else:
-            shown = PlainRun(caller.cancel, no_color=output.no_color, quiet=output.quiet, timestamps=timestamps)
+            shown = PlainRun(caller.cancel, quiet=output.quiet, timestamps=timestamps)
         watch = _lines_only(shown.watch, stderr=stderr and not output.json, follow=follow)
         with shown:
             result = logs(record, caller, lines, watch, follow=follow, reconnect=reconnect)

@@ -107,7 +107,7 @@ def _show_hosts(targets: Targets, output: Output, refused: Mapping[str, object])
     if output.json:
         print_json(view.as_json(now, report))
     else:
-        view.show(now, quiet=output.quiet, no_color=output.no_color)
+        view.show(now, quiet=output.quiet)
     if now.hiding:
         output.print_note(
             f"{fold(now.hiding)}: /proc hides the processes of other accounts (hidepid); only your own are shown"
@@ -174,7 +174,7 @@ def _rank(rank: RankStatus) -> dict[str, Any]:
     return {**{name: values[name] for name in _OF_RANK}, "oom": rank.oom and rank.oom._asdict()}
 
 
-def show(runs: Sequence[KnownRun], *, hidden: int = 0, quiet: bool = False, no_color: bool = False) -> None:
+def show(runs: Sequence[KnownRun], *, hidden: int = 0, quiet: bool = False) -> None:
     """`hidden`: number of ended runs left out."""
     now = time.time()
     if runs:
@@ -183,7 +183,7 @@ def show(runs: Sequence[KnownRun], *, hidden: int = 0, quiet: bool = False, no_c
         layouts = _with_column("by", "run", layouts, rows)
         layout = fitting_layout(layouts, rows)
         notes = [_note(row, layout) for row in rows]
-        show_table(layout, [[row[name] for name in layout] for row in rows], notes=notes, no_color=no_color)
+        show_table(layout, [[row[name] for name in layout] for row in rows], notes=notes)
     elif not quiet:
         text = Fix(f"no run is running; `ipexctl ps` shows the {format_count(hidden, 'run')} that ended")
         print_message(text if hidden else Fix("no runs; `ipexctl run` starts one"))

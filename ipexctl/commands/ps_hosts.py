@@ -73,7 +73,7 @@ def _names_json(run: OtherRun, *names: str) -> dict[str, Any]:
     return {name: value_json(getattr(run, name)) for name in names}
 
 
-def show(now: HostsNow, *, quiet: bool = False, no_color: bool = False) -> None:
+def show(now: HostsNow, *, quiet: bool = False) -> None:
     clock = time.time()
     rows = [_row(entry.run, clock, entry.ranks, entry.script) for entry in now.runs]
     rows += [_row(call, clock, script=call.script) for call in now.waiting]
@@ -82,12 +82,12 @@ def show(now: HostsNow, *, quiet: bool = False, no_color: bool = False) -> None:
         layouts = dict.fromkeys(tuple(name for name in layout if name not in empty) for layout in _LAYOUTS)
         layout = fitting_layout(tuple(layouts), rows)
         notes = [_note(row, layout) for row in rows]
-        show_table(layout, [[row[name] for name in layout] for row in rows], notes=notes, no_color=no_color)
+        show_table(layout, [[row[name] for name in layout] for row in rows], notes=notes)
     if now.programs:
         programs = [_program_row(entry, clock) for entry in now.programs]
         layout = fitting_layout(_PROGRAM_LAYOUTS, programs)
         print_lines([""] if rows else [])
-        show_table(layout, [[row[name] for name in layout] for row in programs], no_color=no_color)
+        show_table(layout, [[row[name] for name in layout] for row in programs])
     print_lines([f"{host}: {held} holds the lock of run --exclusive" for host, held in now.holders.items()])
     if now.free and not quiet:
         print_lines([*([""] if rows or now.programs else []), f"free: {fold(now.free)}"])

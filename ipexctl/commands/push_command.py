@@ -84,7 +84,7 @@ def push_command(
         opened.warm()
         from ipexctl.api.pushed_files import push  # while the hosts connect
 
-        with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
+        with ProgressView(quiet=output.quiet, verbose=output.verbose > 0) as view:
             report = push(opened, source, target.path, force=force, dry_run=dry_run, watch=view.watch)
     output.print_report(report, as_json, show)
     raise interrupt.or_exit(report.exit_code)
@@ -115,7 +115,7 @@ def _push_repos(
         opened.warm()
         from ipexctl.api.pushed_files import push_repos  # while the hosts connect
 
-        with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
+        with ProgressView(quiet=output.quiet, verbose=output.verbose > 0) as view:
             report = push_repos(opened, repos, access, include=include, on=on, dry_run=dry_run, watch=view.watch)
     output.print_report(report, as_json, show)
     raise interrupt.or_exit(report.exit_code)
@@ -140,8 +140,8 @@ def as_json(report: PushReport) -> dict[str, Any]:
     return report_json("push", report, without=("size",), bytes=report.size)
 
 
-def show(report: PushReport, *, quiet: bool = False, no_color: bool = False) -> None:
-    show_results(report.hosts, _describe, quiet=quiet, no_color=no_color, dry_run=report.dry_run)
+def show(report: PushReport, *, quiet: bool = False) -> None:
+    show_results(report.hosts, _describe, quiet=quiet, dry_run=report.dry_run)
     if report.dry_run and not quiet:
         _show_names(report)
     if not quiet:

@@ -196,7 +196,7 @@ class RunOfCall(RunWatcher):
     @contextmanager
     def installing(self) -> Iterator[Watch]:
         output = self._output
-        with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
+        with ProgressView(quiet=output.quiet, verbose=output.verbose > 0) as view:
 
             def watch(event: ProgressEvent) -> None:
                 if not isinstance(event, Notice) or event.text not in self._announced:
@@ -226,7 +226,7 @@ class RunOfCall(RunWatcher):
     def on_installed(self, report: InstallReport) -> None:
         if report.exit_code or not all(host.status == "ok" for host in report.hosts):
             with redirect_stdout(sys.stderr):  # stdout has only the ranks' output
-                show(replace(report, next_step=""), quiet=self._output.quiet, no_color=self._output.no_color)
+                show(replace(report, next_step=""), quiet=self._output.quiet)
 
     def on_planned(self, plan: Plan) -> None:
         self._ranks.within(plan.world_size)

@@ -27,7 +27,7 @@ from ipexctl.option_declaration import (
     declaration_of,
     with_default,
 )
-from ipexctl.ui.messages import print_message
+from ipexctl.ui.messages import print_message, set_colors
 from ipexctl.ui.safe_output import print_document
 
 Report = TypeVar("Report")
@@ -323,7 +323,7 @@ class Output:
         if self.json:
             print_json(as_json(report))
         else:
-            show(report, quiet=self.quiet, no_color=self.no_color, **more)
+            show(report, quiet=self.quiet, **more)
 
     def print_note(self, text: str) -> None:
         if not self.quiet:
@@ -419,6 +419,7 @@ def grouped(command: Command) -> Command:
     @functools.wraps(command)
     def call(**values: object) -> None:
         del values[_CONFIG], values[_HELP_ALL]  # the values of the file are defaults by now
+        set_colors(on=not values.get("no_color"))
         command(**{name: _value(name, annotation, values) for name, annotation in types.items()})
 
     call.__signature__ = signature.replace(parameters=list(options.values()))  # type: ignore[attr-defined]

@@ -67,10 +67,10 @@ def as_json(answer: WhyResult) -> dict[str, Any]:
     }
 
 
-def show(answer: WhyResult, *, quiet: bool = False, no_color: bool = False) -> None:
+def show(answer: WhyResult, *, quiet: bool = False) -> None:
     del quiet
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-    print_lines(lines_of(answer, columns, colors=wants_color(sys.stdout, no_color=no_color)))
+    print_lines(lines_of(answer, columns, colors=wants_color(sys.stdout)))
 
 
 def lines_of(answer: WhyResult, columns: int = 0, *, colors: bool = False) -> Iterator[str]:

@@ -55,7 +55,7 @@ def sync_command(
         opened.warm()
         from ipexctl.api.host_files import sync  # while the hosts connect
 
-        with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
+        with ProgressView(quiet=output.quiet, verbose=output.verbose > 0) as view:
             report = sync(opened, root, files, dry_run=dry_run, on_read=print_project, watch=view.watch)
     output.print_report(report, as_json, show)
     raise interrupt.or_exit(report.exit_code)
@@ -67,8 +67,8 @@ def as_json(report: SyncReport) -> dict[str, Any]:
     return report_json("sync", report, without=("size",), hosts=hosts, root=root, bytes=report.size)
 
 
-def show(report: SyncReport, *, quiet: bool = False, no_color: bool = False) -> None:
-    show_results(report.hosts, _describe, quiet=quiet, no_color=no_color, dry_run=report.dry_run)
+def show(report: SyncReport, *, quiet: bool = False) -> None:
+    show_results(report.hosts, _describe, quiet=quiet, dry_run=report.dry_run)
     if report.dry_run and not quiet:
         _show_paths(report)
     for text in report.differences("kept", "changed on the host since the last sync, and kept"):

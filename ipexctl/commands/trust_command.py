@@ -50,10 +50,8 @@ def as_json(report: RevokeReport) -> dict[str, Any]:
     return report_json("trust", report)
 
 
-def show(
-    report: RevokeReport, *, quiet: bool = False, no_color: bool = False, options: CallOptions = NO_OPTIONS
-) -> None:
-    show_results(report.hosts, quiet=quiet, no_color=no_color, dry_run=report.dry_run)
+def show(report: RevokeReport, *, quiet: bool = False, options: CallOptions = NO_OPTIONS) -> None:
+    show_results(report.hosts, quiet=quiet, dry_run=report.dry_run)
     statuses = {result.status for result in report.hosts}
     if quiet:
         return

@@ -120,8 +120,8 @@ def _group_json(group: FileGroup) -> dict[str, Any]:
     return {"kind": group.kind, "count": group.count, "bytes": group.size, "path": group.path}
 
 
-def show(report: UninstallReport, *, quiet: bool = False, no_color: bool = False) -> None:
-    show_results(report.results, _describe, quiet=quiet, no_color=no_color, dry_run=report.is_survey)
+def show(report: UninstallReport, *, quiet: bool = False) -> None:
+    show_results(report.results, _describe, quiet=quiet, dry_run=report.is_survey)
     if quiet or report.control.status == "failed":
         return
     for fix, lines in _left(report).items():

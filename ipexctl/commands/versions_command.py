@@ -62,12 +62,12 @@ _HEADINGS = ("stack", "torch", "ipex", "bindings", "mpi", "python", "glibc", "cp
 _DERIVED = ("ipex", "oneccl", "pythons", "glibc", "isa", "backend", "bundled_mpi", "gloo_overflow")
 
 
-def show_versions(report: VersionsReport, *, quiet: bool, no_color: bool, options: str = "") -> None:
+def show_versions(report: VersionsReport, *, quiet: bool, options: str = "") -> None:
     outcome = report.outcome
     chosen = outcome.row if isinstance(outcome, StackPlan) else None
     if not quiet:
         rows = [_cells(row, chosen) for row in _with_twin(report.rows, chosen)]
-        show_table(_HEADINGS, rows, no_color=no_color)
+        show_table(_HEADINGS, rows)
         print_lines(_last_with_ipex(report.rows))
         print_lines(_with_gloo_overflow(report.rows))
         print_lines([""])
@@ -77,7 +77,7 @@ def show_versions(report: VersionsReport, *, quiet: bool, no_color: bool, option
         print_lines(_wrapped(f"which one: {outcome.reason.text}"))
     show_failures(host for host in report.hosts if host.facts is None)
     if isinstance(outcome, Refusal):
-        label = paint("error:", "31", on=wants_color(sys.stderr, no_color=no_color))
+        label = paint("error:", "31", on=wants_color(sys.stderr))
         print_with_fix(f"{label} {outcome.reason}", outcome.fix)
 
 

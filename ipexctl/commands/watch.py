@@ -75,12 +75,12 @@ def open_view(
 ) -> RunView:
     """`stop` is called to stop the run; `cancel` is thrown to detach."""
     if not wants_live(plain=options.plain):
-        return PlainRun(cancel, ranks=ranks, no_color=output.no_color, quiet=output.quiet)
+        return PlainRun(cancel, ranks=ranks, quiet=output.quiet)
     from ipexctl.ui.run.live_view import LiveRun  # rich's layout is slow to import
 
     plan, nodes = record.plan, len(record.hosts) or 1
     first = RunStatus(record.id, "starting", plan.script, plan.environment, nodes, plan.world_size, record.started)
-    return LiveRun(first, stop, cancel.throw, ranks=ranks, no_color=output.no_color)
+    return LiveRun(first, stop, cancel.throw, ranks=ranks)
 
 
 class _Watching:

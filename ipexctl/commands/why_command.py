@@ -114,7 +114,7 @@ def _show_stacks(record: RunRecord, output: Output, ranks: str, *, everything: b
     if output.json:
         show_json(found, record.id)
     else:
-        show_stacks(found, record.id, everything=everything, quiet=output.quiet, no_color=output.no_color)
+        show_stacks(found, record.id, everything=everything, quiet=output.quiet)
     raise typer.Exit(0 if found.is_complete else 1)
 
 
@@ -191,11 +191,11 @@ def _first_failure(diagnosis: Diagnosis) -> dict[str, Any] | None:
     }
 
 
-def show(answer: WhyResult, *, quiet: bool = False, no_color: bool = False) -> None:
+def show(answer: WhyResult, *, quiet: bool = False) -> None:
     del quiet
     terminal = sys.stdout.isatty()
     columns = shutil.get_terminal_size().columns if terminal else 0
-    colors = wants_color(sys.stdout, no_color=no_color)
+    colors = wants_color(sys.stdout)
     print_lines(lines_of(answer, columns, colors=colors))
 
 

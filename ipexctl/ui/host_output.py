@@ -27,8 +27,8 @@ from ipexctl.ui.safe_output import OutputPipes, PrefixedLines, for_terminal
 
 
 class LiveOutput(OutputPipes):
-    def __init__(self, cancel: Cancel, *, no_color: bool = False) -> None:
-        super().__init__(cancel, no_color=no_color)
+    def __init__(self, cancel: Cancel) -> None:
+        super().__init__(cancel)
         self._terminal: dict[StreamName, bool] = {"stdout": sys.stdout.isatty(), "stderr": sys.stderr.isatty()}
         self._prefixers: dict[Host, dict[StreamName, PrefixedLines]] = {}
 

@@ -32,13 +32,11 @@ def show_refused_json(failure: StartFailure, schema: str) -> None:
     print_json({"schema": schema, "status": status, **details})
 
 
-def show_plan(
-    plan: Plan, *, quiet: bool = False, no_color: bool = False, machines: Mapping[str, Cpu] = NO_MACHINES
-) -> None:
+def show_plan(plan: Plan, *, quiet: bool = False, machines: Mapping[str, Cpu] = NO_MACHINES) -> None:
     """`machines`: processors of the hosts, to be drawn."""
     del quiet
     width = min(100, output_width(80))
-    colors = wants_color(sys.stdout, no_color=no_color)
+    colors = wants_color(sys.stdout)
     print_lines(plan_lines(plan, width, colors=colors, machines=machines))
 
 

@@ -82,11 +82,22 @@ _LOCK = threading.Lock()
 STOPPING = "stopping (press Ctrl-C again to leave without waiting for the end)"
 
 
-def wants_color(stream: TextIO, *, no_color: bool = False) -> bool:
+_has_colors = True
+
+
+def set_colors(*, on: bool) -> None:
+    """For this process: False after --no-color."""
+    global _has_colors
+    _has_colors = on
+
+
+def are_colors_off() -> bool:
+    return not _has_colors or bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+
+
+def wants_color(stream: TextIO) -> bool:
     """True if colors are on. The text alone must say everything."""
-    if no_color or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
-        return False
-    return stream.isatty()
+    return not are_colors_off() and stream.isatty()
 
 
 def paint(text: str, code: str, *, on: bool) -> str:
@@ -180,8 +191,8 @@ def print_user_error(error: UserError) -> None:
         print_user_error(other)
 
 
-def print_refusal(reason: str, fix: str = "", *, no_color: bool = False) -> None:
-    label = paint("refused:", "31", on=wants_color(sys.stderr, no_color=no_color))
+def print_refusal(reason: str, fix: str = "") -> None:
+    label = paint("refused:", "31", on=wants_color(sys.stderr))
     print_with_fix(f"{label} {reason}", fix)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.remote.outcome import BytesMoved, HostFinished, Notice, ProgressEvent, StepStarted, StepTimed
 from ipexctl.text import printable, readable, safe_lines
-from ipexctl.ui.messages import notice_text, print_message
+from ipexctl.ui.messages import are_colors_off, notice_text, print_message
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -27,11 +27,11 @@ CONTROL_MACHINE: Final = "control machine"
 
 
 class ProgressView:
-    def __init__(self, *, quiet: bool = False, verbose: bool = False, no_color: bool = False) -> None:
+    def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
         self._quiet = quiet
         self._verbose = verbose
         terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        self._bars = _Bars(no_color=no_color) if terminal and not quiet else None
+        self._bars = _Bars() if terminal and not quiet else None
         self._lock = threading.Lock()
         self._last: dict[tuple[str, str], float] = {}
         self._began: dict[tuple[str, str], tuple[float, int]] = {}
@@ -75,8 +75,8 @@ class ProgressView:
 
 
 class _Bars:
-    def __init__(self, *, no_color: bool) -> None:
-        self._no_color = no_color
+    def __init__(self) -> None:
+
         self._lock = threading.Lock()
         self._progress: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
@@ -117,7 +117,7 @@ class _Bars:
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-        console = Console(stderr=True, no_color=self._no_color or None)
+        console = Console(stderr=True, no_color=are_colors_off() or None)
         self._progress = Progress(
             TextColumn("{task.fields[host]}", markup=False),
             TextColumn("{task.fields[what]}", markup=False),

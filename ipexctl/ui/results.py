@@ -89,10 +89,9 @@ def show_results(
     describe: Callable[[Result], str] = lambda result: result.reason,
     *,
     quiet: bool = False,
-    no_color: bool = False,
     dry_run: bool = False,
 ) -> None:
-    has_color = wants_color(sys.stdout, no_color=no_color)
+    has_color = wants_color(sys.stdout)
 
     def line_of(result: Result) -> tuple[HostStatus, str, str]:
         return result.status, result.reason if result.status in _FAILED else describe(result), result.fix

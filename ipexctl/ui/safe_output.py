@@ -129,11 +129,11 @@ class Pipe:
 class OutputPipes:
     """stdout and stderr with prefixed lines. If one can't be written, the call is cancelled; `broken` is the error."""
 
-    def __init__(self, cancel: Cancel, *, no_color: bool = False) -> None:
+    def __init__(self, cancel: Cancel) -> None:
         self._cancel = cancel
         streams: dict[StreamName, TextIO] = {"stdout": sys.stdout, "stderr": sys.stderr}
         self._pipes = {name: Pipe(stream, cancel) for name, stream in streams.items()}
-        self._tinted = {name: wants_color(stream, no_color=no_color) for name, stream in streams.items()}
+        self._tinted = {name: wants_color(stream) for name, stream in streams.items()}
 
     @property
     def broken(self) -> OSError | None:

@@ -36,9 +36,9 @@ _STATES: Final = {
 Line = tuple[str, str]
 
 
-def show_stacks(dump: Dump, run: str, *, everything: bool = False, quiet: bool = False, no_color: bool = False) -> None:
+def show_stacks(dump: Dump, run: str, *, everything: bool = False, quiet: bool = False) -> None:
     width = output_width(WIDTH_WITHOUT_TERMINAL)
-    colored = wants_color(sys.stdout, no_color=no_color)
+    colored = wants_color(sys.stdout)
     lines = []
     for text, color in _lines(dump, width, everything=everything):
         lines.append(paint(text if len(text) <= width else text[: width - 1] + "…", color, on=colored))

@@ -45,13 +45,12 @@ def show_table(
     rows: Iterable[Sequence[str]],
     *,
     notes: Sequence[str] = (),
-    no_color: bool = False,
 ) -> None:
     """`notes`: text below each row, or empty."""
     width = output_width(WIDTH_WITHOUT_TERMINAL)
     cells = [list(headings), *([printable(cell) for cell in row] for row in rows)]
     widths = column_widths(cells, width)
-    has_color = wants_color(sys.stdout, no_color=no_color)
+    has_color = wants_color(sys.stdout)
     lines = [paint(line, "1", on=has_color) for line in row_lines(cells[0], widths)]
     lines.append("─" * (sum(widths) + len(_GAP) * (len(widths) - 1)))
     for row, note in zip_longest(cells[1:], notes, fillvalue=""):

@@ -107,7 +107,7 @@ def doctor() -> Callable[[], object]:
 
     def step() -> None:
         report = run_doctor(OpenHosts(tuple(NODES), cast("Any", None)), facts, asked)
-        doctor_command.show_doctor(report, quiet=False, verbose=False, no_color=True)
+        doctor_command.show_doctor(report, quiet=False, verbose=False)
 
     return step
 

@@ -89,9 +89,7 @@ def play_command(
     if is_listing:
         play_view.show_tasks(play.ready, as_json=output.json, quiet=syntax_check and not list_tasks)
         raise typer.Exit(0)
-    view = play_view.PlayView(
-        json=output.json, quiet=output.quiet, verbose=output.verbose, no_color=output.no_color, diff=diff
-    )
+    view = play_view.PlayView(json=output.json, quiet=output.quiet, verbose=output.verbose, diff=diff)
     used = {host.name for hosts in play.ready.hosts.values() for host in hosts}
     with session_pool(targets, hosts=play.all_hosts, quiet=output.quiet, node0s=play.all_hosts) as (pool, interrupt):
         pool.warm([host for host in play.limited if host.name in used])

@@ -37,15 +37,13 @@ _LINES: Final = 20
 
 
 class PlayView:
-    def __init__(
-        self, *, json: bool = False, quiet: bool = False, verbose: int = 0, no_color: bool = False, diff: bool = False
-    ) -> None:
+    def __init__(self, *, json: bool = False, quiet: bool = False, verbose: int = 0, diff: bool = False) -> None:
         self._json = json
         self._diff = diff
         self._quiet = quiet
         self._shows = not (json or quiet)
         self._verbose = verbose
-        self._colors = wants_color(sys.stdout, no_color=no_color)
+        self._colors = wants_color(sys.stdout)
         self._lock = threading.Lock()
         self._headed = False
         self._task = ""

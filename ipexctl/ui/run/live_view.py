@@ -26,7 +26,7 @@ from ipexctl.node.common.records import RunStatus
 from ipexctl.run.follow import RunUpdate
 from ipexctl.run.ranks import EVERY_RANK, RankSet
 from ipexctl.text import AS_ASCII
-from ipexctl.ui.messages import fit_lines, print_message
+from ipexctl.ui.messages import are_colors_off, fit_lines, print_message
 from ipexctl.ui.run.end_of_run import end_lines, left_lines
 from ipexctl.ui.run.frame import Frame
 from ipexctl.ui.run.state import Controls, RunState, read_keys
@@ -58,9 +58,8 @@ class LiveRun:
         on_detach: Callable[[], None],
         *,
         ranks: RankSet = EVERY_RANK,
-        no_color: bool = False,
     ) -> None:
-        self._terminal = Terminal(no_color=no_color)
+        self._terminal = Terminal()
         controls = Controls(ranks, keys=self._terminal.keyboard is not None)
         self.state = RunState(status, controls)
         self.detached = False
@@ -232,10 +231,12 @@ class Terminal:
     the terminal. Not `rich.live.Live`: it writes with its lock held, so a stuck terminal blocks its `stop`.
     """
 
-    def __init__(self, *, no_color: bool = False) -> None:
+    def __init__(self) -> None:
         self._out = _non_blocking(sys.stdout.fileno())
         self.keyboard: int | None = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
-        self._console = Console(file=sys.stdout, force_terminal=True, no_color=no_color or None, highlight=False)
+        self._console = Console(
+            file=sys.stdout, force_terminal=True, no_color=are_colors_off() or None, highlight=False
+        )
         self._lock = threading.RLock()
         self._before: list[Any] | None = None
         self.entered = False

@@ -120,11 +120,10 @@ class PlainRun(OutputPipes):
         cancel: Cancel,
         *,
         ranks: RankSet = EVERY_RANK,
-        no_color: bool = False,
         quiet: bool = False,
         timestamps: bool = False,
     ) -> None:
-        super().__init__(cancel, no_color=no_color)
+        super().__init__(cancel)
         self._ranks = ranks
         self._quiet = quiet
         self._timestamps = timestamps

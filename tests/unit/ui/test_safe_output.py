@@ -22,7 +22,7 @@ from ipexctl.remote.fanout import ExecResult
 from ipexctl.remote.outcome import Report
 from ipexctl.text import neutralise, strip_colors
 from ipexctl.ui.host_output import CollectedOutput, FailureReport, show_gathered, show_json
-from ipexctl.ui.messages import excerpt, wants_color
+from ipexctl.ui.messages import excerpt, set_colors, wants_color
 from ipexctl.ui.safe_output import Pipe
 from terminals import TerminalProgram
 
@@ -162,7 +162,11 @@ def test_color_needs_a_terminal_and_no_opt_out(
         monkeypatch.setenv(name, environ.get(name, ""))
     stream = io.StringIO()
     monkeypatch.setattr(stream, "isatty", lambda: tty, raising=False)
-    assert wants_color(stream, no_color=asked_off) is wanted
+    set_colors(on=not asked_off)
+    try:
+        assert wants_color(stream) is wanted
+    finally:
+        set_colors(on=True)
 
 
 @given(st.text(max_size=300), st.integers(1, 300))

@@ -381,7 +381,7 @@ def test_with_items_flattens_lists(tmp_path: Path) -> None:
 
 
 def view_output(capsys: pytest.CaptureFixture[str], events: Sequence[PlayEvent]) -> tuple[str, str]:
-    view = PlayView(no_color=True)
+    view = PlayView()
     for event in events:
         view.watch(event)
     shown = capsys.readouterr()
