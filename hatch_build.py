@@ -24,7 +24,7 @@ from hatchling.metadata.plugin.interface import MetadataHookInterface
 from typer.main import get_command
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 _LINK = re.compile(r"(?P<is_picture>!?)(?P<text>\[[^]]*\])\((?!\w+:|#)(?P<path>[^)\s]+)\)")
@@ -80,8 +80,7 @@ class ManPages(BuildHookInterface[Any]):
             return
         self._directory = tempfile.TemporaryDirectory()
         source = Path(self._directory.name)
-        sys.path[:0] = [self.root, str(source)]
-        write_entry_points(source, self.metadata.version, self.metadata.core.entry_points)
+        sys.path.insert(0, self.root)
         for name, text in pages().items():
             (source / name).write_text(text, encoding="utf-8")
             build_data["shared_data"][str(source / name)] = f"share/man/man1/{name}"
@@ -90,16 +89,6 @@ class ManPages(BuildHookInterface[Any]):
         del build_data, artifact_path
         if version == "standard":
             self._directory.cleanup()
-
-
-def write_entry_points(directory: Path, version: str, groups: Mapping[str, Mapping[str, str]]) -> None:
-    """As an installation has them: by them, the commands of the extras are found."""
-    lines = [
-        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in of.items()) for group, of in groups.items()
-    ]
-    metadata = directory / f"ipexctl-{version}.dist-info"
-    metadata.mkdir()
-    (metadata / "entry_points.txt").write_text("".join(lines), encoding="utf-8")
 
 
 class RoffFormatter(typer.Context.formatter_class):  # type: ignore[misc, valid-type]  # of typer's own click

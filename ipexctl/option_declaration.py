@@ -1,7 +1,7 @@
 """Declares an option once for the command line, ipexctl.toml, playbooks and the hosts. From its `Declaration` come the
 command-line option, its help and its key in ipexctl.toml (`commands/shared_options.py: grouped`), the playbook option
-(`extras/play/modules/__init__.py: declared_options`), its limits (`launch/overrides.py: check_limits`), and the note of
-`ipexctl export` if a launcher lacks it. `launch/run_options.py` has the declarations of a run.
+(`extras/play/modules/__init__.py: declared_options`) and its limits (`launch/overrides.py: check_limits`).
+`launch/run_options.py` has the declarations of a run.
 
 `CallOptions` adds the options of this call to the commands of a `Fix` (`node/common/fix.py`), so that they can be
 pasted.
@@ -31,8 +31,6 @@ DEFAULT_ENV: Final = "default"
 DEFAULT_HOME: Final = "~/.ipexctl"
 HUB_MACHINE: Final = "auto"
 """Where downloads from a hub run: on the first host that reaches it, else on the control machine."""
-SLURM_LAUNCHER: Final = "auto"
-"""For `export slurm`: srun for gloo, else mpirun."""
 LAB_HOSTS: Final = 3
 LAB_USER: Final = "ipex"
 LAB_HOMES: Final = "/home"
@@ -52,9 +50,6 @@ class Declaration(NamedTuple):
     maximum: float | None = None
     kind: str = ""
     """Kind of value, if the Python type does not tell: `path` on the hosts, `directory` here, `env`."""
-    lost_in: tuple[str, ...] = ()
-    """Targets of `ipexctl export` that can't express the option."""
-    consequence: str = ""
 
     @property
     def flag(self) -> str:
@@ -99,8 +94,6 @@ class SyncOptions:
         "Sync files that are excluded by default, such as credentials; repeatable.",
         (),
         panel=PROJECT,
-        lost_in=("shell",),
-        consequence="it leaves credentials out",
     )
     data: tuple[str, ...] = declare(
         "--data DIR", "Directory that every host already has; it is not synced. Repeatable.", (), panel=PROJECT
@@ -161,21 +154,6 @@ class TypedCall(NamedTuple):
 
 
 NOT_TYPED: Final = TypedCall()
-
-
-def for_submit(fix: str) -> str:
-    """Rewrite a fix for runs over ssh as one for a submitted run."""
-    return fix.with_commands(_for_submit) if isinstance(fix, Fix) else fix
-
-
-def _for_submit(command: FixCommand) -> FixCommand | Fix:
-    *before, option, limit = ("", *command.options) if len(command.options) > 1 else ("", "", "")
-    if option not in _LIMITS:
-        return command
-    if before == ["", "doctor"]:
-        return Fix("on the login node: `sinfo -n {limit}`", limit=limit)
-    excluded = limit.removeprefix("!")
-    return command._replace(options=(f"--sbatch=--exclude={excluded}",)) if not command.verb else command
 
 
 @dataclass(frozen=True, slots=True)

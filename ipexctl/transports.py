@@ -1,7 +1,7 @@
 """Transports: how a call reaches the nodes. Launchers: what starts ranks there without an MPI. Values and text only.
 
-A `Transport` is ssh, Slurm's srun, or a queue that an extra adds, in which a run may begin hours later
-(`run/queue.py`). Only the functions at the end compare names; other code asks the transport or launcher.
+A `Transport` is ssh or Slurm's srun. Only the functions at the end compare names; other code asks the transport or
+launcher.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from shutil import which
 from typing import Final, Literal, Protocol
 
 from ipexctl.errors import UserError
-from ipexctl.extensions import addition
 from ipexctl.hosts.allocation import job_name, job_number, node_names
 from ipexctl.hosts.host import Host, ssh_options
 
@@ -74,10 +73,6 @@ class Transport(Protocol):
     def launcher(self) -> Launcher:
         """Launcher for plans over several hosts that need no MPI."""
 
-    @property
-    def waits(self) -> bool:
-        """True for a `Queue` (`run/queue.py`): runs wait, and get hosts and ranks later."""
-
     def job(self, environ: Mapping[str, str]) -> str:
         """Id of the scheduler's job; empty outside a job."""
 
@@ -126,7 +121,6 @@ class SshTransport:
     is_program: bool = False
     remote_shell: Final = ""
     launcher: Final[Launcher] = DIRECT
-    waits: bool = False
 
     def job(self, environ: Mapping[str, str]) -> str:
         del environ
@@ -210,7 +204,6 @@ class SrunTransport:
     is_program: bool = False
     remote_shell: str = field(default=_IN_PLACE_OF_SSH, repr=False)
     launcher: Launcher = STEP
-    waits: bool = False
 
     def job(self, environ: Mapping[str, str]) -> str:
         return job_number(environ)
@@ -231,10 +224,9 @@ OVER_SRUN: Final = SrunTransport()
 
 
 def transport_named(name: str) -> Transport:
-    """The transport that a record names. Extras add names as `transport:NAME`; an unknown name counts as ssh."""
+    """The transport that a record names. An unknown name counts as ssh."""
     known: Mapping[str, Transport] = {one.name: one for one in (OVER_SSH, OVER_OPENSSH, OVER_SRUN)}
-    added: Transport | None = None if name in known else addition(f"transport:{name}")
-    return known.get(name) or added or OVER_SSH
+    return known.get(name) or OVER_SSH
 
 
 def launcher_of(flavor: str) -> Launcher | None:

@@ -44,7 +44,7 @@ _ENDINGS = (
 @dataclass
 class Shell:
     """`lab`: the name of the lab that pages call `lab`; `ssh_config`: what this machine's ssh is set to meanwhile;
-    `programs`: what else is on PATH; `attach_seconds`: when the terminal of an attach is closed that has not ended."""
+    `programs`: what else is on PATH."""
 
     place: Path
     env: Mapping[str, str] = field(default_factory=dict)
@@ -53,7 +53,6 @@ class Shell:
     programs: Path | None = None
     ipexctl: tuple[str, ...] = (sys.executable, "-m", "ipexctl")
     timeout: float = 240
-    attach_seconds: float = 4.0
     differences: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -148,9 +147,9 @@ class Shell:
         return ["unshare", "--mount", "sh", "-c", mount, "sh", *argv]
 
     def _close_terminal(self, process: subprocess.Popen[str]) -> None:
-        """Close the terminal of a call that goes on."""
+        """Close the terminal of a call that has not ended after 4 s."""
         try:
-            process.wait(self.attach_seconds)
+            process.wait(4.0)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGHUP)
 

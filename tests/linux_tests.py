@@ -16,7 +16,6 @@ LEFT_OUT = {
     "extras/lab/test_*.py": HOST,
     "extras/play/test_play_copy.py": HOST,
     "extras/play/test_play_templates.py": SYSTEM,
-    "launch/test_exports.py": HOST,
     "stack/test_env_record.py": HOST,
     "commands/test_versions_command.py": THIS_MACHINE,
     "commands/test_config.py": THIS_MACHINE,

@@ -17,8 +17,8 @@ CLUSTER = "four hosts, small wheels and a real MPI"
 BASTION = "hosts behind a bastion"
 LAB = "a lab that the page makes"
 LAB_SLURM = "a lab with Slurm that the page makes"
-QUEUE = "a Slurm, from a machine that reaches its login node"
-ALLOCATION = "a Slurm, on its login node"
+TO_LOGIN = "a Slurm, from a machine that reaches its login node"
+ON_LOGIN = "a Slurm, on its login node"
 REAL_HERE = "this machine, the real torch"
 REAL_CCL = "two hosts, the real oneCCL bindings"
 PACKAGE = "a checkout, a package index"
@@ -28,7 +28,6 @@ RUNTIMES = "two hosts, the real Ray, Dask, LightGBM and GNU parallel"
 REASONS = {
     "installs on this machine": "system packages, or a checkout's own environment",
     "runs these tests": "a test can't",
-    "submits to Slurm": "tests/lab/test_export_slurm.py does, on a Slurm of its own",
     "downloads gigabytes": "IPEX, whose torch is the one with CUDA",
     "trains for minutes": "transformers and a model of theirs",
     "needs a live run": "tests/lab/test_run_refused.py does, beside runs of its own",
@@ -117,7 +116,6 @@ ALL_BEGUN = "until test $(ipexctl logs last 2>&1 | grep -c epoch) = 4; do sleep 
 OUR_PYTHON = f"export PATH={Path(sys.executable).parent}:$PATH"
 """The `python` that has ipexctl; that of the environment has torch."""
 LOGIN = "login.example.org"
-ON_LOGIN = f"ssh {LOGIN}"
 LACKS = "ipexctl exec --shell 'cd .ipexctl/envs/default/lib/python3.*/site-packages && {} tqdm.py' -l '!node3'"
 
 # Playbooks last: they install on two of the four hosts.
@@ -149,7 +147,6 @@ SCENES = (
     ),
     Scene("docs/events.md", CLUSTER, before={0: (TRAIN,)}),
     Scene("docs/exec.md", CLUSTER, hosts=4, before={0: ("echo 'ssh-ed25519 AAAA me@here' > key.pub",)}),
-    Scene("docs/export.md", CLUSTER, before={0: (TRAIN,)}),
     Scene(
         "docs/fetch.md",
         CLUSTER,
@@ -233,16 +230,12 @@ SCENES = (
     ),
     Scene(
         "docs/slurm.md",
-        QUEUE,
-        frozenset({1, 2, 3}),
-        before={
-            1: (TRAIN, f"{ON_LOGIN} sbatch --job-name=other -N 2 --exclusive --wrap \"'sleep 600'\""),
-            2: (f"{ON_LOGIN} scancel --name=other",),
-        },
+        TO_LOGIN,
+        frozenset({0}),
     ),
     # After the one that has installed the environment.
-    Scene("docs/slurm.md", ALLOCATION, frozenset({0}), before={0: ("cd ~/train",)}),
-    Scene("docs/slurm.md", LAB_SLURM, frozenset({4})),
+    Scene("docs/slurm.md", ON_LOGIN, frozenset({1, 2}), before={1: ("cd ~/train",)}),
+    Scene("docs/slurm.md", LAB_SLURM, frozenset({3})),
     Scene(
         "docs/sync.md",
         CLUSTER,

@@ -696,8 +696,6 @@ _TRANSPORTS = (
 """The rooms of transports and launchers: on the control machine, and on node0."""
 _SLURM = (
     *_TRANSPORTS,
-    "ipexctl/extras/slurm/",
-    "ipexctl/extras/export/",  # one of the launchers that it writes for
     "ipexctl/extras/lab/",  # makes one
     "ipexctl/launch/launchers/",  # one of the launchers whose lines it reads
     "ipexctl/launch/python_env.py",  # the variables of all launchers by which a script would take its rank
@@ -708,7 +706,6 @@ _SLURM = (
     "ipexctl/node/run/decisions/job_end.py",
     "ipexctl/node/run/supervisor/run_job.py",
     "ipexctl/node/run/rank/orphaned_job.py",
-    "ipexctl/hosts/allocation.py",
     "ipexctl/hosts/allocation.py",
     "ipexctl/remote/srun.py",
     "ipexctl/node/common/slurm.py",
@@ -761,7 +758,7 @@ def modules_that_name_slurm() -> list[str]:
 
 _OF_RUN = re.compile(
     r"ipexctl/(projects/script_file|homes/registry|run/(ps|wait|follow)|run/start/\w+|launch/(spec|request|context|planner|mpi|rank_distribution)"
-    r"|api/runs?|commands/run_call|commands/launch_options|extras/slurm/submission|node/common/(asked|plan|job|records)|node/run/(notify|rank/__main__))\.py"
+    r"|api/runs?|commands/run_call|commands/launch_options|node/common/(asked|plan|job|records)|node/run/(notify|rank/__main__))\.py"
 )
 """What is asked, what the planner reads, what is decided, what starts it, and what came of it."""
 

@@ -9,11 +9,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
-from ipexctl.api.known_runs import CallWatcher, call_error, node0_of
+from ipexctl.api.known_runs import CallWatcher, call_error
 from ipexctl.errors import CallError
 from ipexctl.homes.local_copy import LocalCopy, read_copy
 from ipexctl.homes.registry import RunRecord, RunRegistry
-from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.records import RunStatus
 from ipexctl.option_declaration import RECONNECT_SECONDS
 from ipexctl.remote.cancel import Cancel
@@ -21,50 +20,7 @@ from ipexctl.remote.outcome import Cancelled, HostError, Notice, ignore_event
 from ipexctl.remote.session import Session
 from ipexctl.run.follow import Follower, LineChoice, OnRunUpdate, RunEnded, follow_copy
 from ipexctl.run.ps import KnownRun
-from ipexctl.run.queue import queue_of
-from ipexctl.run.queue_wait import poll_status, wait_for_start
 from ipexctl.run.wait import wait_for_runs
-
-
-def require_started(record: RunRecord, caller: CallWatcher, *, waits: bool = False) -> RunRecord:
-    """The record of a run that has hosts and ranks. With `waits`, wait for a submitted run that has not started or
-    waits to restart; otherwise, and if it never started, raise a `CallError` with the reason."""
-    if not record.transport.waits or (record.plan.world_size and not waits):
-        return record
-
-    state, queue = "queued" if not record.plan.world_size else "", queue_of(record)
-    assert queue is not None
-
-    def note_state(known: KnownRun) -> None:
-        nonlocal state
-        state = known.state
-
-    with node0_of(record, caller) as pool:
-        try:
-            if record.plan.world_size:
-                known = poll_status(pool.session(record.node0), record)
-                if known.has_begun:
-                    return known.record
-                state = "queued"
-            if waits:
-                connect = partial(pool.connector.open, record.node0, pool.cancel)
-                known = wait_for_start(queue, record, connect, pool.cancel, caller.on_note, note_state)
-            else:
-                known = poll_status(pool.session(record.node0), record)
-        except Cancelled:
-            what = "stays in the queue" if state == "queued" else "has begun, and was not stopped"
-            fix = Fix(f"stop it: `ipexctl stop {record.id}`; watch it: `ipexctl attach {record.id}`")
-            raise CallError(f"run {record.id} {what}", fix=fix) from None
-        except HostError:
-            if record.plan.world_size:  # the caller may have a local copy to use instead
-                return record
-            raise
-    if known.has_begun:
-        return known.record
-    assert known.status is not None
-    explained = queue.explain(known.record, known.status)
-    exit_code = known.status.code if waits else 1
-    raise CallError(f"run {record.id}: {explained.reason}", fix=explained.fix, exit_code=exit_code)
 
 
 @dataclass(frozen=True, slots=True)

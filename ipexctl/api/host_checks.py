@@ -10,7 +10,6 @@ from ipexctl.doctor.doctor_run import DoctorRequest, run_doctor
 from ipexctl.doctor.finding import DoctorReport
 from ipexctl.facts.gather import gather_facts
 from ipexctl.homes.registry import RunRegistry
-from ipexctl.homes.trust_left import RevokeReport, revoke
 from ipexctl.projects.ipex_use import find_ipex_use_here
 from ipexctl.remote.connector import OpenHosts
 from ipexctl.remote.fanout import run_in_background
@@ -31,8 +30,3 @@ def doctor(
     request = DoctorRequest(known_rows(os.environ), node0_of, require, network, smoke, use)
     report = run_doctor(opened, answers.result(), request)
     return opened.options.in_report(report._replace(seconds=time.monotonic() - began))  # includes connecting
-
-
-def revoke_trust(opened: OpenHosts, *, dry_run: bool = False) -> RevokeReport:
-    report = revoke(opened.hosts, opened.pool, opened.home, opened.timeout, dry_run=dry_run)
-    return opened.options.in_report(report)

@@ -18,8 +18,8 @@ from ipexctl.api import explained_runs, followed_runs, known_runs
 from ipexctl.api.fetch import fetch_files, fetch_from_all
 from ipexctl.api.interruptible import interruptible, refuses_wrong_calls
 from ipexctl.api.known_runs import CallWatcher
-from ipexctl.errors import CallError, UserError
-from ipexctl.extensions import addition
+from ipexctl.errors import CallError
+from ipexctl.extras_list import addition
 from ipexctl.files.requested import FetchResult
 from ipexctl.homes.registry import RunRecord, RunRegistry
 from ipexctl.node.common.fix import Fix
@@ -90,8 +90,7 @@ class Run:
 
         def follow() -> None:
             try:
-                record = followed_runs.require_started(self.record, self._watcher(cancel), waits=True)
-                followed_runs.follow(record, self._watcher(cancel), put, reconnect=reconnect)
+                followed_runs.follow(self.record, self._watcher(cancel), put, reconnect=reconnect)
             finally:
                 put(None)
 
@@ -123,27 +122,17 @@ class Run:
         """Why the run ended: the first failure, its last lines, the likely cause and the fix."""
         return self._call(partial(explained_runs.why, self.record, timeout=timeout))
 
-    def slow(self, *, timeout: float | None = None) -> WhyResult:
-        """The same as `why`, for one more version."""
-        return self.why(timeout=timeout)
-
     def report(self, path: str | os.PathLike[str] | None = None, *, compare: Run | None = None) -> Path:
         """Write one HTML page about the run; without a path, report-RUN.html in the current directory."""
-        write = addition("page-of-run")
-        if write is None:
-            raise UserError("this installation of ipexctl lacks the command report")
         file = Path(path or f"report-{self.id}.html")
 
-        def report(watcher: CallWatcher) -> None:
-            records = [followed_runs.require_started(run.record, watcher) for run in (self, compare) if run is not None]
-            write("path", file, records, watcher)
-
-        self._call(report)
+        records = [run.record for run in (self, compare) if run is not None]
+        self._call(lambda watcher: addition("page-of-run")("path", file, records, watcher))
         return file
 
     def dump(self, ranks: Sequence[int] | None = None, *, timeout: float | None = None) -> Dump | RunStatus:
         """The Python stacks of all ranks, or of these; the status if the run is not alive."""
-        return self._call(lambda watcher: explained_runs.dump(self._begun(watcher), watcher, ranks, timeout=timeout))
+        return self._call(lambda watcher: explained_runs.dump(self.record, watcher, ranks, timeout=timeout))
 
     def logs(
         self, rank: int | None = None, *, stderr: bool = False, tail: int | None = None, grep: str = ""
@@ -161,11 +150,10 @@ class Run:
                 lines.extend(OutputLine(*key, line.decode(errors="replace"), update.at) for line in complete)
 
         def read(watcher: CallWatcher) -> followed_runs.LogsResult:
-            record = self._begun(watcher)
             ranks = None if rank is None else [rank]
-            parse_ranks("all" if rank is None else str(rank)).within(record.plan.world_size)
+            parse_ranks("all" if rank is None else str(rank)).within(self.record.plan.world_size)
             streams: tuple[StreamName, ...] = ("stderr",) if stderr else ("stdout", "stderr")
-            return followed_runs.logs(record, watcher, LineChoice(ranks, streams, tail, grep, exact=True), add)
+            return followed_runs.logs(self.record, watcher, LineChoice(ranks, streams, tail, grep, exact=True), add)
 
         result = self._call(read)
         if result.error is not None:
@@ -186,9 +174,8 @@ class Run:
         """Fetch files of the run, from node0 or from a rank's host; without a path, its record and output."""
 
         def fetch(watcher: CallWatcher) -> FetchResult:
-            record = self._begun(watcher)
-            request = order_of_run(record, path, os.fspath(dest), rank=rank, host=from_, others=())
-            return fetch_files(request, options_of(record), watcher.cancel)[0]
+            request = order_of_run(self.record, path, os.fspath(dest), rank=rank, host=from_, others=())
+            return fetch_files(request, options_of(self.record), watcher.cancel)[0]
 
         return self._call(fetch)
 
@@ -198,9 +185,8 @@ class Run:
         """Fetch from every host of the run, each to DEST/HOST. With `results`, what ranks wrote to IPEXCTL_RUN_DIR."""
 
         def fetch(watcher: CallWatcher) -> list[FetchResult]:
-            record = self._begun(watcher)
-            requests = orders_of_all_hosts(record, path, os.fspath(dest), results=results)
-            return fetch_from_all(requests, options_of(record), watcher.cancel)
+            requests = orders_of_all_hosts(self.record, path, os.fspath(dest), results=results)
+            return fetch_from_all(requests, options_of(self.record), watcher.cancel)
 
         return self._call(fetch)
 
@@ -212,9 +198,6 @@ class Run:
             self._on_line(text)
 
         return CallWatcher(cancel, tell, tell)
-
-    def _begun(self, watcher: CallWatcher) -> RunRecord:
-        return followed_runs.require_started(self.record, watcher)
 
     def _after_interrupt(self, choice: OnInterrupt) -> None:
         if choice == "stop":

@@ -1,5 +1,5 @@
 """The root of the command line: the list of commands, and their common behavior. A command's module is imported only
-when it is called, and for Tab none is; extras are searched only for a name that the core lacks.
+when it is called, and for Tab none is.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from typer.main import get_command
 
 import ipexctl
 from ipexctl.errors import Interrupted, OutputError, UserError
-from ipexctl.extensions import commands_of_extras
-from ipexctl.removed import refuse_removed_command, removed_option
+from ipexctl.extras_list import COMMANDS as EXTRAS
+from ipexctl.removed import COMMANDS as INSTEAD
+from ipexctl.removed import OPTIONS
 from ipexctl.ui.safe_output import guard_stdout, print_document
 
 DAILY: Final = ("doctor", "install", "run", "ps", "attach", "logs", "why", "stop", "fetch", "exec")
 """First in the list of commands."""
-HIDDEN: Final = frozenset(("slow",))
-"""Commands in no list, which answer for one more version."""
 CORE: Final[Mapping[str, str]] = {
     "doctor": "Check if the hosts can train together.",
     "install": "Install a matching PyTorch stack on every host.",
@@ -40,9 +39,7 @@ CORE: Final[Mapping[str, str]] = {
     "config": "Show the value of every option and where it comes from.",
     "envs": "List, remove or verify the environments on every host.",
     "push": "Copy data, or models and datasets of a hub, to every host.",
-    "slow": "Name the slow rank of a run: part of why.",
     "sync": "Sync a project directory to the same path on every host.",
-    "trust": "Remove the logins between nodes that earlier versions set up.",
     "uninstall": "Remove ipexctl from the hosts and the control machine.",
     "versions": "Show the table of stacks and which one install would choose.",
     "wait": "Wait until runs are over, without touching them.",
@@ -52,8 +49,7 @@ CORE: Final[Mapping[str, str]] = {
 
 def groups() -> Mapping[str, Mapping[str, str]]:
     """The commands of the help, by group."""
-    extras = {extra.name: extra.text for extra in commands_of_extras().values()}
-    others = {name: text for name, text in sorted({**CORE, **extras}.items()) if name not in {*DAILY, *HIDDEN}}
+    others = {name: text for name, text in sorted({**CORE, **EXTRAS}.items()) if name not in DAILY}
     return {"Every day": {name: CORE[name] for name in DAILY}, "Others": others}
 
 
@@ -62,7 +58,7 @@ def commands() -> Mapping[str, str]:
 
 
 def is_command(name: str) -> bool:
-    return name in CORE or name in commands_of_extras()
+    return name in CORE or name in EXTRAS
 
 
 CLUSTER: Final = "cluster"
@@ -106,8 +102,8 @@ UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__base__)
 
 def load_command(name: str) -> Any:
     """The command, or group of commands, of a module of this package or of an extra."""
-    module = f"ipexctl.commands.{name}_command" if name in CORE else commands_of_extras()[name].module
-    return get_command(getattr(import_module(module), f"{name}_command"))
+    package = "commands" if name in CORE else f"extras.{name}"
+    return get_command(getattr(import_module(f"ipexctl.{package}.{name}_command"), f"{name}_command"))
 
 
 class _Commands(TyperGroup):
@@ -151,10 +147,12 @@ class _Commands(TyperGroup):
             raise _in_our_words(error, "ipexctl") from None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        refuse_removed_command(args)
         if args and not args[0].startswith("-") and not is_command(args[0]):
+            message = f"there is no command {args[0]!r}"
+            if args[0] in INSTEAD:
+                raise UserError(message, fix=INSTEAD[args[0]])
             near = get_close_matches(args[0], commands(), n=1)
-            ctx.fail(f"there is no command {args[0]!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+            ctx.fail(message + (f"; did you mean {near[0]!r}?" if near else ""))
         return super().resolve_command(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -183,8 +181,8 @@ def _in_our_words(error: Any, command: str) -> Exception:
     if type(error).__name__ == "NoArgsIsHelpError":
         return cast("Exception", error)
     path = error.ctx.command_path if error.ctx else command
-    if gone := removed_option(path.removeprefix("ipexctl "), getattr(error, "option_name", "")):
-        return gone
+    if instead := OPTIONS.get((path.removeprefix("ipexctl "), getattr(error, "option_name", ""))):
+        return UserError(f"there is no option {error.option_name}", fix=instead)
     return UserError(_sentence(error), fix=f"list what is possible: {path} --help")
 
 

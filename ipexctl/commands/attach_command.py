@@ -10,7 +10,7 @@ from typing import Final
 import typer
 
 from ipexctl.api.explained_runs import why
-from ipexctl.commands.run_calls import begun, call_about_runs, find_run
+from ipexctl.commands.run_calls import call_about_runs, find_run
 from ipexctl.commands.shared_options import NAMED_RUN, RANKS, SUMMARY, RunHosts, TextOutput, ViewOptions, command, flag
 from ipexctl.commands.summary_file import check_summary, write_summary
 from ipexctl.commands.watch import watch_run
@@ -52,7 +52,6 @@ def attach_command(
         raise UserError("attach has no --json", fix=Fix("`ipexctl ps --json` has the state of each run"))
     record = find_run(run, where, output) if run else RunRegistry().find_named(run, "attach")
     check_summary(summary)
-    record = begun(record, output, waits=True)
     if profile and not profile_live(record, output)[0]:
         with call_about_runs(output) as (caller, _):
             for line in lines_of(why(record, caller).profile):

@@ -33,14 +33,12 @@ from ipexctl.file_reader import NotRegularError, check_regular
 from ipexctl.found_files import TRUSTED, check_found, is_entry, user_file
 from ipexctl.hosts.host import did_you_mean
 from ipexctl.hosts.source import REFUSED_KEYS, RUNS_PROGRAMS, TRUSTS_KEYS
-from ipexctl.removed import removed_option
+from ipexctl.removed import OPTIONS
 from ipexctl.text import expand_tilde, tilde_path
 
 Param: TypeAlias = Any
 """click's Parameter, which typer does not export."""
 _FILES: Final = "ipexctl.config_files"
-TABLES: Final = {"submit": "run"}
-"""Command → the other command whose table has its defaults."""
 CLUSTER_VARIABLE: Final = "IPEXCTL_CLUSTER"
 _VARIABLES: Final = (
     ("IPEXCTL_HOSTFILE", "hostfile"),
@@ -94,7 +92,7 @@ REFUSED: Final[Mapping[str, tuple[str, str]]] = {
     "checkpoint": (r"[/~].*|(.*/)?\.\.(/.*)?", _SENDS),
     **dict.fromkeys(("summary", "report", "page_file", "download_only", "homes", "users"), (_ANY, _WRITES)),
     "force": (_ANY, _REPLACES),
-    **dict.fromkeys(("prune", "remove", "remove_all", "revoke", "with_results", "yes"), (_ANY, _DELETES)),
+    **dict.fromkeys(("prune", "remove", "remove_all", "with_results", "yes"), (_ANY, _DELETES)),
 }
 """Parameter → the values that a project's file can't set, as a pattern, and the reason."""
 
@@ -181,9 +179,7 @@ class CommandSpec(NamedTuple):
 
     @classmethod
     def of_command(cls, name: str, command: TyperCommand, siblings: Iterable[TyperCommand] = ()) -> CommandSpec:
-        if name in TABLES:
-            siblings = (load_command(TABLES[name]),)
-        return cls.in_table(TABLES.get(name, name), command, siblings)
+        return cls.in_table(name, command, siblings)
 
     @classmethod
     def in_table(cls, table: str, command: TyperCommand, siblings: Iterable[TyperCommand]) -> CommandSpec:
@@ -226,7 +222,7 @@ def command_specs(*names: str) -> Iterator[tuple[str, CommandSpec]]:
 
 @functools.cache
 def shared_options() -> tuple[Mapping[str, Param], ...]:
-    keys = _keys(load_command("trust").params)  # trust has all of them
+    keys = _keys(load_command("sync").params)  # sync has all of them
     return tuple({key: param for key, param in keys.items() if param.name in names} for names in SHARED_GROUPS)
 
 
@@ -296,9 +292,6 @@ class _FileReader:
         options = {key: param for group in shared_options() for key, param in group.items()}
         values = {}
         for key, value in self._file.tables.items():
-            if key in TABLES and isinstance(value, dict):
-                self._add(key, "", f"{key} has its defaults from [{TABLES[key]}]", f"write them into [{TABLES[key]}]")
-                continue
             if (is_command(key) or key == CLUSTER) and isinstance(value, dict):
                 continue
             if isinstance(value, dict):
@@ -329,8 +322,6 @@ class _FileReader:
         if not isinstance(values, dict):
             return {}
         options = spec.table_params
-        if any(key not in options for key in values):
-            options = {**_options_of_others(spec.table), **options}
         settings = self._settings(spec.table, values, options)
         return {name: setting for name, setting in settings.items() if name in spec.names}
 
@@ -386,22 +377,16 @@ class _FileReader:
         self._errors.append(self._file.error(table, key, problem, fix=fix))
 
 
-def _options_of_others(table: str) -> dict[str, Param]:
-    """Options of other commands with defaults in this table, such as submit's in [run]."""
-    others = (load_command(name) for name, of_other in TABLES.items() if of_other == table)
-    return {key: param for command in others for key, param in _keys(command.params).items()}
-
-
 def _unknown_key(key: str, table: str, known: Sequence[str]) -> UserError:
     """The error for an unknown key; its fix names the tables of commands that have the option."""
-    if gone := removed_option(_command_of(table), f"--{key.replace('_', '-')}"):
-        return gone
     names = (name for name in commands() if any(key in spec.params for _, spec in command_specs(name)))
-    having = list(dict.fromkeys(f"[{TABLES.get(name, name)}]" for name in names))
+    having = list(dict.fromkeys(f"[{name}]" for name in names))
     fix = f"{key} belongs under {' or '.join(having)}: move it below such a line"
     if not having:
         known = known if table else [*known, *commands()]
-        fix = did_you_mean(key, known, f"the names of the options without dashes: ipexctl {_command_of(table)} --help")
+        command = _command_of(table)
+        listed = f"the names of the options without dashes: ipexctl {command} --help"
+        fix = OPTIONS.get((command, f"--{key.replace('_', '-')}")) or did_you_mean(key, known, listed)
     return UserError(f"{f'[{table}]' if table else 'the top of the file'} has no option {key!r}", fix=fix)
 
 

@@ -13,7 +13,7 @@ import typer
 
 from ipexctl.api.fetch import fetch_files, fetch_from_all
 from ipexctl.commands.interrupt import cancelling
-from ipexctl.commands.run_calls import NAMING, begun, find_run
+from ipexctl.commands.run_calls import NAMING, find_run
 from ipexctl.commands.shared_options import (
     Home,
     Output,
@@ -99,7 +99,7 @@ class FetchCall:
 
     def from_all(self, *, results: bool) -> int:
         output = self.output
-        record = begun(self._found(), output)
+        record = self._found()
         orders = orders_of_all_hosts(record, self.source.path, self.dest, results=results)
         cancel = Cancel()
         with cancelling(cancel) as interrupt:
@@ -132,7 +132,7 @@ class FetchCall:
             yield view.watch
 
     def _resolve(self, home: str) -> tuple[FetchRequest, RunRecord | None]:
-        source, targets, output = self.source, self.targets, self.output
+        source, targets = self.source, self.targets
         of_run = self.rank is not None or self.host is not None or source.path is None or source.word in LAST
         register, found = RunRegistry(), None
         if not (of_run or (not targets.names_hosts and register.knows(source.word))):
@@ -147,7 +147,7 @@ class FetchCall:
         if targets.limit is not None and "limit" not in targets.defaults and not targets.names_hosts:
             fix = "use --from HOST or -r RANK to name the host of a run"
             raise UserError("-l limits the hosts of a call, and a run has its own hosts", fix=fix)
-        record = begun(found or self._found(), output)
+        record = found or self._found()
         others = choose_hosts(targets) if targets.names_hosts and of_run else ()
         return order_of_run(record, source.path, self.dest, rank=self.rank, host=self.host, others=others), record
 

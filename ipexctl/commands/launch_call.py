@@ -12,12 +12,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import typer
 
-from ipexctl.commands.launch_options import LaunchLine, ScriptLine
-from ipexctl.commands.shared_options import Home, Output, Targets, is_on_command_line
+from ipexctl.commands.launch_options import RunLine
+from ipexctl.commands.shared_options import Output, Targets, is_on_command_line
 from ipexctl.commands.target_hosts import check_home, current_directory, host_options, select
 from ipexctl.errors import UserError
 from ipexctl.file_reader import SCRIPT, read_regular
@@ -25,14 +25,12 @@ from ipexctl.hosts.host import private_keys
 from ipexctl.launch.accelerate_config import read_accelerate_file, with_config
 from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.asked import Asked, CommandKind
-from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command
-from ipexctl.node.common.placeholders import used_names
+from ipexctl.node.common.fix import FixCommand, ipexctl_command
 from ipexctl.option_declaration import NOT_TYPED, CallOptions, TypedCall, option_text
 from ipexctl.projects.root import find_root
 from ipexctl.run.ranks import EVERY_RANK, RankSet
 from ipexctl.run.start.project import locate_project, with_python_path
 from ipexctl.run.start.request import StartFailure, check_request, read_exports, refuse_bad_rank_counts, with_given
-from ipexctl.run.start.watcher import StartWatcher
 from ipexctl.text import expand_tilde
 from ipexctl.ui.messages import print_refusal
 
@@ -40,37 +38,35 @@ _SHELL_SCRIPTS: Final = (".sh", ".bash", ".zsh")
 _OUR_CALL: Final = re.compile(r"\bipexctl\b")
 
 
-def spec_of_line(ctx: typer.Context, line: ScriptLine, targets: Targets, home: Home, **others: Any) -> RunSpec:
-    """`others`: fields of `Asked`."""
+def _spec_of_line(ctx: typer.Context, line: RunLine) -> RunSpec:
     kind: CommandKind = "module" if line.module is not None else "command" if ctx.obj["dashes"] else "script"
     exports, secrets = read_exports(line.export or (), line.env_file or (), os.environ)
     asked = Asked(
         kind,
         (*((line.module,) if line.module is not None else ()), *(line.words or ())),
-        home=check_home(home),
-        iface=home.iface,
+        home=check_home(line.home),
+        iface=line.home.iface,
         exports=exports,
-        checkpoint_is_found=targets.is_found("checkpoint"),
-        **others,
+        checkpoint_is_found=line.targets.is_found("checkpoint"),
+        stack=line.stack,
+        torch=line.torch,
     )
     return RunSpec(
         with_given(asked, line.asked._asdict()),
         secrets=secrets,
         secret_files=tuple(map(expand_tilde, line.env_file or ())),
-        timeout=targets.timeout,
+        timeout=line.targets.timeout,
     )
 
 
-def read_launch_call(
-    ctx: typer.Context, line: LaunchLine, ranks: RankSet = EVERY_RANK, *, is_export: bool = False
-) -> RunSpec:
+def read_launch_call(ctx: typer.Context, line: RunLine, ranks: RankSet = EVERY_RANK) -> RunSpec:
     """Raises a UserError for contradictions, before any host is contacted."""
     targets, home = line.targets, line.home
     if line.module is None and not line.words:
         raise UserError(
             "the script is missing", fix=f"{ctx.command_path} train.py; list the options: {ctx.command_path} --help"
         )
-    spec = spec_of_line(ctx, line, targets, home, stack=line.stack, torch=line.torch)
+    spec = _spec_of_line(ctx, line)
     kind, argv = spec.asked.kind, spec.asked.argv
     of_ranks = option_text(options_of_run(line.asked, targets))
     options = CallOptions(
@@ -119,11 +115,6 @@ def read_launch_call(
     )
     with _completing_fixes(options):
         check_request(spec.asked)
-    if is_export and spec.asked.kind == "command" and (names := sorted(used_names(spec.asked.argv))):
-        raise UserError(
-            f"a file for another launcher has no value for {{{names[0]}}}",
-            fix=Fix("`ipexctl run -- {*argv}`", argv=spec.asked.argv),
-        )
     refuse_bad_rank_counts(spec.asked, hosts, ranks)
     spec = replace(
         spec, project=locate_project(spec, cwd, _call_before(ctx, line.words or (), spec.asked.argv, options))
@@ -198,19 +189,6 @@ def note_on_arguments(ctx: typer.Context, spec: RunSpec) -> str:
     if not arguments:
         return ""
     return f"{', '.join(arguments)} goes to {argv[0]}; options of {ctx.command.name} come before the script"
-
-
-class PrintedStart(StartWatcher):
-    """Prints steps and notes to stderr."""
-
-    def __init__(self, output: Output) -> None:
-        self._output = output
-
-    def on_step(self, text: str) -> None:
-        self._output.print_note(text)
-
-    def on_note(self, text: str) -> None:
-        self._output.print_note("note: " + text)
 
 
 def refuse_plan(failure: StartFailure, output: Output, schema: str) -> int:

@@ -1,8 +1,8 @@
-"""The options and words of a command that plans a launch: `run`, `export`, `submit`."""
+"""The options and words of a command that plans a launch: `run`."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -17,7 +17,6 @@ from ipexctl.commands.shared_options import (
     ConfiguredCommand,
     DeclaredOption,
     Home,
-    Output,
     PlanOutput,
     Targets,
     ViewOptions,
@@ -34,7 +33,6 @@ from ipexctl.node.common.asked import Asked
 _OTHER_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "What to run": ("words", "module", "resume_run", "dry_run"),
     "Where": ("hostfile", "hosts", "cluster", "config", "limit", "home", "accelerate_config"),
-    "Slurm": ("slurm", "partition", "nodes", "time", "account", "qos", "requeue", "sbatch"),
     "Environment": (
         *("install", "stack", "torch", "packages", "requirements", "extra", "group", "no_requirements"),
         *("export", "env_file"),
@@ -74,7 +72,7 @@ class ScriptCommand(ConfiguredCommand):
 
     most_used = frozenset(
         (
-            *("words", "resume_run", "dry_run", "hostfile", "hosts", "limit", "slurm", "partition", "nodes", "time"),
+            *("words", "resume_run", "dry_run", "hostfile", "hosts", "limit"),
             *("env", "python", "install", "packages", "requirements", "export", "n", "ppn", "fast", "detach"),
             *("time_limit", "max_restarts", "checkpoint"),
         )
@@ -134,46 +132,35 @@ def _own_option(argument: str) -> list[str]:
     return [_SAME_MEANING[name], *([value] if equals else [])]
 
 
-def asked_options(*, without: Collection[str] = ()) -> Any:
-    """All options of a run but these, as one parameter of type `Asked`."""
+def _asked_options() -> Any:
+    """All options of a run, as one parameter of type `Asked`."""
     types = get_type_hints(Asked)
     return option_group(
         {
             name: DeclaredOption(types[name], Asked._field_defaults[name], declaration)
             for name, declaration in DECLARED.items()
-            if name not in without
         }
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScriptLine:
+class RunLine:
+    """The words of `run`, and the options that plan it."""
+
     words: list[str] | None = argument("SCRIPT.py [ARGS…]", "Script to run; or -m MODULE [ARGS…]; or -- COMMAND…", None)
     module: str | None = option("--module -m NAME", "Python module to run instead of a script.")
-    asked: Asked = asked_options(without=("launcher",))
+    asked: Asked = _asked_options()
     export: list[str] | None = option(
         "--export -x KEY[=VALUE]", "Variable for the ranks; without VALUE, the value on the control machine."
     )
     env_file: list[Path] | None = option(
         "--env-file FILE", "File of variables for the ranks; their values are never shown."
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class LaunchLine(ScriptLine):
     stack: str | None = option("--stack NAME", "Stack to install with --install, such as ipex or torch-2.13.")
     torch: str | None = option("--torch V", "torch version to install with --install.")
     accelerate_config: Path | None = option("--accelerate-config FILE", "File written by `accelerate config`.")
     targets: Targets
     home: Home
-    output: Output
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunLine(LaunchLine):
-    """Options of `run` that `export` has too, and those for the start."""
-
-    asked: Asked = asked_options()
     output: PlanOutput
 
 

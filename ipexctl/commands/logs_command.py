@@ -7,7 +7,7 @@ from __future__ import annotations
 import typer
 
 from ipexctl.api.followed_runs import logs
-from ipexctl.commands.run_calls import begun, call_about_runs, chosen_ranks, find_run
+from ipexctl.commands.run_calls import call_about_runs, chosen_ranks, find_run
 from ipexctl.commands.shared_options import RANKS, RECONNECT, RUN, Output, RunHosts, command, flag, option
 from ipexctl.errors import OutputError, UserError
 from ipexctl.hosts.host import quote
@@ -47,7 +47,7 @@ def logs_command(
     if output.json and follow:
         raise UserError("--json prints one document, and --follow has no end", fix="leave one of them out")
     check_pattern(grep)
-    record = begun(find_run(run, where, output), output, waits=follow)
+    record = find_run(run, where, output)
     streams: tuple[StreamName, ...] = ("stderr",) if stderr else ("stdout", "stderr")
     lines = LineChoice(chosen_ranks(record, ranks), streams, tail, grep, exact=timestamps or output.json)
     with call_about_runs(output, only_waits=True) as (caller, interrupt):

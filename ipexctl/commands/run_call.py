@@ -21,12 +21,12 @@ from ipexctl.api.run import run
 from ipexctl.commands.install_command import show
 from ipexctl.commands.interrupt import Interrupt
 from ipexctl.commands.launch_call import read_launch_call, refuse_plan
-from ipexctl.commands.launch_options import LaunchLine, RunCall, RunLine
+from ipexctl.commands.launch_options import RunCall, RunLine
 from ipexctl.commands.shared_options import Output, RunHosts, ViewOptions
 from ipexctl.commands.summary_file import check_summary, write_summary, write_summary_of_run
 from ipexctl.commands.target_hosts import session_pool
 from ipexctl.errors import IpexctlError, UserError
-from ipexctl.extensions import addition
+from ipexctl.extras_list import addition
 from ipexctl.homes.registry import FailedCall, RunRecord, RunRegistry, explain_foreign_run, save_failed_call
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.spec import RunSpec
@@ -97,7 +97,7 @@ def run_of_call(ctx: typer.Context, call: RunCall) -> typer.Exit:
     return typer.Exit(code or (0 if all(written) else 1))
 
 
-def _find_resumed(run: str, spec: RunSpec, line: LaunchLine) -> RunRecord:
+def _find_resumed(run: str, spec: RunSpec, line: RunLine) -> RunRecord:
     """A run that someone else began. Its relative checkpoint is in the tree of their project, where ranks of this call
     would not find it."""
     from ipexctl.commands.run_calls import find_run  # for --resume alone
@@ -112,9 +112,7 @@ def _find_resumed(run: str, spec: RunSpec, line: LaunchLine) -> RunRecord:
     return record
 
 
-def _on_hosts_left(
-    spec: RunSpec, record: RunRecord, line: LaunchLine, typed: Collection[str], output: Output
-) -> RunSpec:
+def _on_hosts_left(spec: RunSpec, record: RunRecord, line: RunLine, typed: Collection[str], output: Output) -> RunSpec:
     """The run on its hosts that answer. Raises a CallError if none does, or the run is alive."""
     from ipexctl.run.start.resume import hosts_to_inspect, on_hosts_left  # for --resume alone
 
@@ -137,10 +135,7 @@ class RunPage(Protocol):
 def _page_of_run(path: Path | None, *, detach: bool, dry_run: bool) -> RunPage | None:
     if path is None:
         return None
-    page_at = addition("run-page")
-    if page_at is None:
-        raise UserError("--report: this installation of ipexctl writes no pages", fix="take --report out")
-    page: RunPage = page_at(path)
+    page: RunPage = addition("run-page")(path)
     page.check(detach=detach, dry_run=dry_run)
     return page
 
@@ -327,7 +322,7 @@ class CallOutcome:
 
 
 @contextmanager
-def _noting_failed_call(line: LaunchLine, summary: Path | None, *, needs_note: bool) -> Iterator[CallOutcome]:
+def _noting_failed_call(line: RunLine, summary: Path | None, *, needs_note: bool) -> Iterator[CallOutcome]:
     outcome = CallOutcome(needs_note, summary)
     try:
         yield outcome
@@ -345,7 +340,7 @@ def _noting_failed_call(line: LaunchLine, summary: Path | None, *, needs_note: b
 
 
 def _refuse_ignored_options(
-    line: LaunchLine, view: ViewOptions, *, install: bool, detach: bool, dry_run: bool, summary: Path | None
+    line: RunLine, view: ViewOptions, *, install: bool, detach: bool, dry_run: bool, summary: Path | None
 ) -> None:
     if line.output.json and not dry_run:
         raise UserError(

@@ -54,16 +54,6 @@ def call_about_runs(output: Output, *, only_waits: bool = False) -> Iterator[tup
         yield CallWatcher(cancel, output.print_note, print_message, step_printer(output)), interrupt
 
 
-def begun(record: RunRecord, output: Output, *, waits: bool = False) -> RunRecord:
-    """Like `followed_runs.require_started`, for a record that may belong to a submitted run."""
-    if not record.transport.waits:
-        return record
-    from ipexctl.api import followed_runs  # 100 modules, for a submitted run alone
-
-    with call_about_runs(output, only_waits=waits) as (caller, _):
-        return followed_runs.require_started(record, caller, waits=waits)
-
-
 def chosen_ranks(record: RunRecord, text: str) -> list[int] | None:
     chosen = parse_ranks(text).within(record.plan.world_size)
     return None if chosen.has_all else [rank for rank in range(record.plan.world_size) if rank in chosen]

@@ -131,9 +131,7 @@ class ConfiguredCommand(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         params = ctx.params
-        is_shown = (
-            ctx.info_name in ("run", "submit") or params.get("dry_run") or params.get("check") or params.get("verbose")
-        )
+        is_shown = ctx.info_name == "run" or params.get("dry_run") or params.get("check") or params.get("verbose")
         if is_shown and not params.get("json") and not params.get("quiet") and (note := ctx.meta.get(_DEFAULTS_NOTE)):
             print_message(note)
         return super().invoke(ctx)

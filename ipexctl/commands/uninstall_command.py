@@ -92,7 +92,7 @@ _LEFT: Final = {
     "config": "your settings",
     "labs": "labs",
 }
-_UNSHOWN: Final = ("starting", "over", "busy", "has_logins")
+_UNSHOWN: Final = ("starting", "over", "busy")
 
 
 def as_json(report: UninstallReport) -> dict[str, Any]:
@@ -113,6 +113,7 @@ def _files_json(result: UninstallResult) -> dict[str, Any]:
     return {
         "found": [_group_json(group) for group in result.found],
         "left": [{**_group_json(group), "fix": group.fix} for group in result.left],
+        "logins": "",  # programs may read the key; no login is added to a host
     }
 
 
@@ -153,7 +154,7 @@ def _describe(result: UninstallResult) -> str:
         what = format_count(group.count, name) if name else f"{group.kind} {group.path}"
         found.append(f"{what} ({readable(group.size)})")
     others = f"of these, not yours: {name_owners(result.foreign)}" if result.foreign else ""
-    return "; ".join(filter(None, (", ".join(found), others, result.logins, result.reason))) or "nothing of ipexctl"
+    return "; ".join(filter(None, (", ".join(found), others, result.reason))) or "nothing of ipexctl"
 
 
 def _print_next_step(report: UninstallReport) -> None:

@@ -13,7 +13,7 @@ import typer
 
 from ipexctl.api.explained_runs import dump, why
 from ipexctl.api.explained_runs import profile as request_profile
-from ipexctl.commands.run_calls import begun, call_about_runs, chosen_ranks, find_run
+from ipexctl.commands.run_calls import call_about_runs, chosen_ranks, find_run
 from ipexctl.commands.shared_options import RANKS, RUN, TIMEOUT, Output, RunHosts, command, flag, is_on_command_line
 from ipexctl.errors import CallError, Interrupted, UserError
 from ipexctl.homes.registry import FailedCall, RunRecord
@@ -64,7 +64,7 @@ def why_command(
     record = find_run(run, where, output)
     if stacks:
         _show_stacks(record, output, ranks, everything=everything, timeout=timeout)
-    code, unprofiled = profile_live(begun(record, output), output, timeout=timeout) if profile else (0, ())
+    code, unprofiled = profile_live(record, output, timeout=timeout) if profile else (0, ())
     with call_about_runs(output) as (caller, _):
         report = why(record, caller, timeout=timeout, word=run)
     report = replace(report, unprofiled=unprofiled, exit_code=report.exit_code or code)
@@ -94,7 +94,7 @@ def profile_live(record: RunRecord, output: Output, *, timeout: float | None = N
 
 
 def _show_stacks(record: RunRecord, output: Output, ranks: str, *, everything: bool, timeout: float | None) -> NoReturn:
-    wanted = chosen_ranks(begun(record, output), ranks)
+    wanted = chosen_ranks(record, ranks)
 
     def show_error(reason: str) -> None:
         if output.json:

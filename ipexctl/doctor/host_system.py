@@ -54,16 +54,6 @@ def complete_probe(host: HostContext) -> Iterator[Finding]:
     )
 
 
-def left_by_trust(host: HostContext) -> Iterator[Finding]:
-    if host.facts.account.has_trust_line:
-        yield Finding(
-            "trust.left",
-            "info",
-            "~/.ssh/authorized_keys still has the line of ipexctl trust: it lets a key on node0 in, which no run needs",
-            Fix("`ipexctl trust --revoke`"),
-        )
-
-
 def login(host: HostContext) -> Iterator[Finding]:
     if host.shell_seconds >= SLOW_SHELL:
         yield Finding(
@@ -381,6 +371,6 @@ def selinux(host: HostContext) -> Iterator[Finding]:
 
 
 RULES: Final[tuple[HostRule, ...]] = (
-    complete_probe, login, left_by_trust, linux, room, exposed_home, writable_home, temporary_directory, logind, load,
+    complete_probe, login, linux, room, exposed_home, writable_home, temporary_directory, logind, load,
     selinux, scheduler, runs, other_accounts, leftovers,
 )  # fmt: skip

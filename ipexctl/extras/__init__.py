@@ -1,4 +1,3 @@
-"""Parts that the core works without: each a folder with its commands, decisions and output.
-
-An extra calls the core and is found by its entry point (`ipexctl/extensions.py`); the core imports none of them.
+"""Parts that call the core, each a folder with its commands, decisions and output. The core imports one only for a call
+that needs it (`ipexctl/extras_list.py`).
 """

@@ -111,8 +111,6 @@ class Account(NamedTuple):
     uid: int | None = None
     home: str | None = None
     shell: str | None = None
-    has_trust_line: bool = False
-    """True if authorized_keys has the line that `ipexctl trust` of earlier versions added."""
 
 
 class Logind(NamedTuple):
@@ -344,7 +342,6 @@ def parse_account(answers: Answers) -> Account:
         uid=natural(next(iter(answers.named("status").get("Uid", "").split()), None)),
         home=answers.first("login_home"),
         shell=answers.first("shell"),
-        has_trust_line=answers.first("trust_line") is not None,
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ipexctl.extensions import addition
+from ipexctl.extras_list import addition
 from ipexctl.found_files import cache_directory, config_directory, data_directory, state_directory
 from ipexctl.homes.registry import RunRecord, RunRegistry
 from ipexctl.hosts.host import Host
@@ -123,8 +123,7 @@ def _left(hosts: Sequence[Host], selection: str, *, with_results: bool) -> Itera
     if config.is_dir():
         fix = Fix("you wrote it; to remove it: `rm -r {path}`", path=str(config))
         yield FileGroup("config", len(_files_below(config)), disk_usage(config), str(config), fix)
-    if (labs_left := addition("left-on-control-machine")) is not None:
-        yield from labs_left()
+    yield from addition("labs-left")()
 
 
 def _completion_files() -> list[Path]:

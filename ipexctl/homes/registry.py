@@ -85,13 +85,12 @@ class RunRecord:
     @property
     def leaders(self) -> tuple[str, ...]:
         """One host for each home with files of the run."""
-        return (self.node0.name,) if self.transport.waits or not self.plan.hosts else self.plan.leaders
+        return (self.node0.name,) if not self.plan.hosts else self.plan.leaders
 
     @property
     def call_options(self) -> CallOptions:
-        # The options of a submitted run are for the login node, on which no rank may start.
         return CallOptions(
-            "" if self.transport.waits else self.options.hosts,
+            self.options.hosts,
             self.options.run,
             call=self.typed if self.typed.directory else call_of(self.plan.asked),
             program=self.plan.asked.program,

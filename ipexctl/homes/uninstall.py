@@ -16,7 +16,6 @@ from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.homes.control_files import FETCH_FIRST, FileGroup, find_control_files, remove_control_files
 from ipexctl.homes.pending import abandoned_runs, runs_directory, starting_runs
 from ipexctl.homes.registry import RunRegistry
-from ipexctl.homes.trust_left import revoke
 from ipexctl.hosts.host import Host, find_leaders
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.fix import Fix, join_fixes
@@ -44,8 +43,6 @@ class UninstallResult(HostResult):
     store: str | None = None
     found: tuple[FileGroup, ...] = ()
     left: tuple[FileGroup, ...] = ()
-    logins: str = ""
-    """What was removed there of the logins that `trust` added."""
     live: tuple[str, ...] = ()
     """Runs that are still running there."""
     starting: tuple[str, ...] = ()
@@ -54,8 +51,6 @@ class UninstallResult(HostResult):
     """Runs that have ended, as their records there say."""
     busy: tuple[str, ...] = ()
     """Reasons, other than runs, why nothing can be removed now."""
-    has_logins: bool = False
-    """True if `trust` of earlier versions left something there."""
     foreign: tuple[Owned, ...] = ()
     """Runs and environments that others made there."""
 
@@ -149,22 +144,12 @@ class _Uninstall:
             elif outcome.error is not None:
                 self.update(outcome.host, outcome.error)
 
-    def revoke_logins(self, *, dry_run: bool) -> None:
-        hosts = [result.host for result in self.working() if result.has_logins]
-        opened = self._opened
-        for revoked in revoke(hosts, opened.pool, opened.home, opened.timeout, dry_run=dry_run).hosts:
-            result = self.results[revoked.host.name]
-            if revoked.status == "changed":
-                self.results[revoked.host.name] = replace(result, status="changed", logins=revoked.reason)
-            elif revoked.status != "ok":
-                self.update(revoked.host, HostError(revoked.reason, revoked.fix))
-
     def follow_leaders(self) -> None:
         for host, leader in self.leaders().items():
             if leader != host:
                 reason = f"shares the home of {leader.name}"
                 self.results[host.name] = replace(
-                    self.results[host.name], status="ok", reason=reason, found=(), left=(), logins=""
+                    self.results[host.name], status="ok", reason=reason, found=(), left=()
                 )
 
     def obstacles(self) -> dict[str, HostError]:
@@ -213,7 +198,6 @@ def survey(opened: OpenHosts, options: UninstallOptions, *, dry_run: bool = Fals
         obstacles[name] = HostError(describe_foreign({name: owned}), again)
     if obstacles and not dry_run:
         return state.refuse(obstacles)
-    state.revoke_logins(dry_run=True)
     state.follow_leaders()
     found, left = find_control_files(opened.hosts, opened.options.hosts, with_results=options.with_results)
     if dry_run and any(result.has_failed for result in state.results.values()):
@@ -229,8 +213,7 @@ def uninstall(opened: OpenHosts, options: UninstallOptions) -> UninstallReport:
     if listed.control.has_failed:
         return listed
     state = _Uninstall(opened, options)
-    state.results = {result.host.name: replace(result, logins="") for result in listed.hosts}
-    state.revoke_logins(dry_run=False)
+    state.results = {result.host.name: result for result in listed.hosts}
     state.call_agent("remove", list(dict.fromkeys(state.leaders().values())))
     if any(result.has_failed for result in state.results.values()):
         # The call itself may be wrong, by its --home, so it is not proposed again.
@@ -251,7 +234,6 @@ def _first_result(answer: HostFacts) -> UninstallResult:
         "ok",
         home=home.path if home.exists else None,
         store=store,
-        has_logins=facts.account.has_trust_line,
     )
 
 
@@ -266,7 +248,6 @@ def _with_reply(before: UninstallResult, reply: HomeReply, selection: Sequence[s
         starting=reply.starting,
         over=reply.over,
         busy=reply.busy,
-        has_logins=before.has_logins or reply.logins,
         foreign=reply.foreign,
     )
 

@@ -32,7 +32,6 @@ CCL_WORKERS: Final = 1
 """Per rank over ccl, unless the call, an accelerate config or a variable says otherwise."""
 _RANKS, _COMMUNICATION, _ENVIRONMENT = "Ranks and cores", "Communication", "Environment"
 _WATCHING, _ENDING = "Watching", "Ending"
-_EVERY_EXPORT = ("shell", "slurm")
 
 DECLARED: Final[Mapping[str, Declaration]] = {
     "n": Declaration(
@@ -81,36 +80,26 @@ DECLARED: Final[Mapping[str, Declaration]] = {
         "--wire",
         "Send gradients between hosts as they are, or rounded to half or a quarter of the bytes (default: {default}).",
         panel=_COMMUNICATION,
-        lost_in=_EVERY_EXPORT,
-        consequence="gradients go between hosts as they are",
     ),
     "fp32_math": Declaration(
         "--fp32-math",
         "Multiply fp32 matrices as they are, or with inputs rounded to bf16, for AMX (default: {default}).",
         panel=_RANKS,
-        lost_in=_EVERY_EXPORT,
-        consequence="fp32 matrices are multiplied as they are",
     ),
     "fast": Declaration(
         "--fast",
         "Train an unchanged script faster: --autocast bf16 if all processors have it, and --fused-optimizer.",
         panel=_RANKS,
-        lost_in=_EVERY_EXPORT,
-        consequence="models run in the script's own precision, with its own optimizer",
     ),
     "autocast": Declaration(
         "--autocast",
         "Run models under autocast, as mixed precision does; auto: with --fast (default: {default}).",
         panel=_RANKS,
-        lost_in=_EVERY_EXPORT,
-        consequence="models run in the script's own precision",
     ),
     "fused_optimizer": Declaration(
         "--fused-optimizer",
         "Step Adam, AdamW, SGD and Adagrad with one kernel, unless the script says otherwise.",
         panel=_RANKS,
-        lost_in=_EVERY_EXPORT,
-        consequence="optimizers step as the script says",
     ),
     "mpi": Declaration(
         "--mpi NAME|PATH",
@@ -129,8 +118,6 @@ DECLARED: Final[Mapping[str, Declaration]] = {
         "Stop the run after S seconds (default: no limit).",
         panel=_ENDING,
         minimum=1,
-        lost_in=("shell",),
-        consequence="nothing ends it",
     ),
     "launcher": Declaration(
         "--launcher",
@@ -157,8 +144,6 @@ DECLARED: Final[Mapping[str, Declaration]] = {
         "--slurm-env",
         "Give ranks Slurm's variables (SLURM_PROCID …), for scripts that read only those.",
         panel=_ENVIRONMENT,
-        lost_in=("shell",),
-        consequence="the ranks lack Slurm's variables",
     ),
     "cwd": Declaration(
         "--cwd DIR", "Project directory (default: found from SCRIPT upward).", panel=PROJECT, kind="directory"
@@ -171,22 +156,16 @@ DECLARED: Final[Mapping[str, Declaration]] = {
         "Restart the run up to N times after a rank failed (default: {default}).",
         panel=_ENDING,
         minimum=0,
-        lost_in=_EVERY_EXPORT,
-        consequence="nothing begins it again",
     ),
     "keep_going": Declaration(
         "--keep-going",
         "Let the other copies of --backend none run on if one fails; --max-restarts then counts for each copy.",
         panel=_ENDING,
-        lost_in=_EVERY_EXPORT,
-        consequence="a copy that fails may end the others",
     ),
     "checkpoint": Declaration(
         "--checkpoint PATH",
         "File or directory; before each start, every host gets its newest copy (default: none).",
         panel=_ENDING,
-        lost_in=_EVERY_EXPORT,
-        consequence="only files on a shared disk are on all hosts",
     ),
     "min_hosts": Declaration(
         "--min-hosts N",
@@ -194,45 +173,33 @@ DECLARED: Final[Mapping[str, Declaration]] = {
         panel=_ENDING,
         minimum=1,
         maximum=_MOST_RANKS,
-        lost_in=_EVERY_EXPORT,
-        consequence="it needs all its hosts",
     ),
     "hang_after": Declaration(
         "--hang-after S",
         "Report a hang after S seconds without output, 0 for never (default: {default}).",
         panel=_ENDING,
         minimum=0,
-        lost_in=_EVERY_EXPORT,
-        consequence="nothing reports a hang",
     ),
     "exclusive": Declaration(
         "--exclusive",
         "Start only if no other run of ipexctl, of any account, is on the hosts.",
         panel=_RANKS,
-        lost_in=_EVERY_EXPORT,
-        consequence="nothing looks for other runs",
     ),
     "wait": Declaration(
         "--wait S",
         "Wait up to S seconds until no other run is on the hosts (default: start anyway).",
         panel=_RANKS,
         minimum=0,
-        lost_in=_EVERY_EXPORT,
-        consequence="nothing looks for other runs",
     ),
     "on_hang": Declaration(
         "--on-hang",
         "What to do when a run hangs: report it, dump all stacks, or dump them and stop (default: {default}).",
         panel=_ENDING,
-        lost_in=_EVERY_EXPORT,
-        consequence="nothing reports a hang",
     ),
     "on_nan": Declaration(
         "--on-nan",
         "What to do when a rank's loss is nan: report it, or stop the run (default: {default}).",
         panel=_ENDING,
-        lost_in=_EVERY_EXPORT,
-        consequence="nothing looks for nan",
     ),
     "meter": Declaration(
         "--meter/--no-meter", "Count optimizer steps and samples in the ranks (default: --meter).", panel=_WATCHING
@@ -241,15 +208,11 @@ DECLARED: Final[Mapping[str, Declaration]] = {
         "--profile",
         "Profile two optimizer steps of each rank: where their time goes, and what the cores could do.",
         panel=_WATCHING,
-        lost_in=_EVERY_EXPORT,
-        consequence="no step is profiled",
     ),
     "tag": Declaration(
         "--tag TEXT",
         "Text that ipexctl ps shows for the run.",
         panel=_WATCHING,
-        lost_in=_EVERY_EXPORT,
-        consequence="ipexctl ps does not show it",
     ),
 }
 

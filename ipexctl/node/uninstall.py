@@ -1,7 +1,7 @@
 """Lists and removes what ipexctl put into a home on this host. Files that runs wrote are kept unless requested.
 
-`remove` changes nothing while a run or another process uses the home. It keeps files of `trust`
-(`trust_left.py` removes them), and `tune.before`, which is needed to undo the settings.
+`remove` changes nothing while a run or another process uses the home.
+It keeps `tune.before`, which is needed to undo the settings.
 """
 
 from __future__ import annotations

@@ -304,8 +304,7 @@ class Follower:
     @property
     def _world_size(self) -> int:
         """Number of ranks in the plan; a requeued job may get nodes for more."""
-        begins_again = self._record.transport.waits and self.status is not None and self.status.attempt
-        return max(self._record.plan.world_size, self.status.world_size if begins_again and self.status else 0)
+        return self._record.plan.world_size
 
     def _on_status(self, document: dict[str, Any]) -> RunStatus:
         self.document = document

@@ -22,7 +22,6 @@ from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session
 from ipexctl.run.node0 import call_on_node0
-from ipexctl.run.queue import queue_of
 
 TIMEOUT_CODE: Final = 124
 """Exit code of a wait when the time is up and the run is still running, as `timeout` uses."""
@@ -117,8 +116,6 @@ def _known_run(record: RunRecord, document: Reply | None) -> KnownRun:
         fix = Fix(f"`ipexctl fetch {record.id} .` fetches what is there")
         return KnownRun(record, None, f"{record.node0.name}: {damaged}", fix)
     pruned, status = document.get("pruned"), read_status(document)
-    if (queue := queue_of(record)) is not None:
-        record, status = queue.placed(record, status, document)
     return KnownRun(record, status, pruned=pruned, is_gone=bool(pruned))
 
 

@@ -20,8 +20,6 @@ from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
 from ipexctl.remote.session import Session
 from ipexctl.run.follow import Follower, LineChoice, NotReachedAgain, RunUpdate
 from ipexctl.run.ps import KnownRun
-from ipexctl.run.queue import queue_of
-from ipexctl.run.queue_wait import wait_for_start
 
 ASK_AGAIN_SECONDS: Final = 10.0
 """Seconds between two attempts to reach a node0 that does not answer."""
@@ -64,18 +62,6 @@ class RunWait:
             return _unfinished(self._record, self._status, error)
 
     def _follow(self) -> RunStatus | None:
-        if (queue := queue_of(self._record)) is not None and not self._record.plan.world_size:
-            known = wait_for_start(
-                queue,
-                self._record,
-                lambda: self._open_session(self._record, self._cancel),
-                self._cancel,
-                self._note,
-                self._on_known,
-            )
-            if not known.has_begun:
-                return known.status
-            self._record = known.record
         follower = Follower(
             self._record,
             lambda cancel: self._open_session(self._record, cancel),
@@ -89,9 +75,6 @@ class RunWait:
             return follower.follow().status
         finally:
             self._status = follower.status or self._status
-
-    def _on_known(self, known: KnownRun) -> None:
-        self._status = known.status
 
     def _on_update(self, update: RunUpdate) -> None:
         del update

@@ -42,7 +42,7 @@ def _command_of(argv: Sequence[str], flag: str) -> tuple[list[str], bool]:
         has_flag = has_flag or word == flag
         if not word.startswith("-") and len(command) < 2:
             command.append(word)
-        if word.endswith(".py") and command[:1] in (["run"], ["export"]):
+        if word.endswith(".py") and command[:1] in (["run"],):
             break
     return command, has_flag
 

@@ -21,7 +21,6 @@ COMMANDS: tuple[tuple[object, ...], ...] = (
     ("why",),
     ("why", "last"),
     ("logs", "last"),
-    ("slow", "last"),
     ("wait", "last", "--timeout", 5),
     ("fetch", "last", "out"),
     ("report", "last", "-o", "page.html"),

@@ -58,8 +58,6 @@ BOOK = """\
 COMMANDS = {
     "doctor": ("doctor", "HOSTS", "--no-network"),
     "doctor-network": ("doctor", "HOSTS"),
-    "trust": ("trust", "--revoke", "HOSTS"),
-    "trust-plan": ("trust", "--revoke", "HOSTS", "--dry-run"),
     "install": ("install", "HOSTS", "WHEELS"),
     "install-plan": ("install", "HOSTS", "WHEELS", "--dry-run", "--env", "other"),
     "envs": ("envs", "HOSTS"),

@@ -64,8 +64,6 @@ def test_exec_goes_over_srun_and_says_so(lab: Lab) -> None:
     assert in_job(lab, "ipexctl exec -q --transport ssh -- true").rc == 3
     refused = ask(lab.hosts[0], "ipexctl exec --transport srun --hosts node2 -- true")
     assert (refused.rc, missing(refused.err, "--transport srun salloc")) == (2, [])
-    refused = in_job(lab, "mkdir p; cd p; touch pyproject.toml t.py; ipexctl export shell --transport srun t.py")
-    assert (refused.rc, missing(refused.err, "--transport srun ssh")) == (2, [])
 
 
 def test_doctor_and_sync_work_without_ssh(lab: Lab) -> None:

@@ -252,7 +252,7 @@ def test_archive_with_wrong_hash_is_not_saved(home: Path, monkeypatch: pytest.Mo
     assert not (home / "agent").exists()
 
 
-FOLDERS = {name: name for name in ("env", "files", "hub", "network", "srun_step", "trust_left", "uninstall")}
+FOLDERS = {name: name for name in ("env", "files", "hub", "network", "srun_step", "uninstall")}
 FOLDERS["run"] = "run files"
 FOLDERS["hub"] = "hub files"
 """Each folder, and the folders of the zip that it is sent in; a run with --checkpoint has those of `files` too."""

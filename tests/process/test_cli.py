@@ -22,10 +22,10 @@ from typer.main import get_command
 import ipexctl
 from case_table import literals_of
 from forked_calls import forked_call
-from ipexctl.commands.app import CORE, HIDDEN, app, commands, groups, load_command
-from ipexctl.commands.launch_options import PANELS, ScriptCommand
+from ipexctl.commands.app import CORE, app, commands, groups, load_command
+from ipexctl.commands.launch_options import PANELS
 from ipexctl.commands.shared_options import ConfiguredCommand
-from ipexctl.extensions import commands_of_extras
+from ipexctl.extras_list import COMMANDS as EXTRAS
 from ipexctl.homes.registry import RunRegistry
 from ipexctl.hosts.host import Host
 from message_data import missing
@@ -91,12 +91,12 @@ HOST_OPTIONS = (
     "--hostfile -H --hosts --limit -l --forks -f --user --port --identity --ssh-config --known-hosts --host-keys "
     "--iface --home --connect-timeout --timeout --json -q -v --no-color"
 )
-HOST_COMMANDS = ("doctor", "versions", "trust", "install", "envs", "sync", "exec", "fetch", "run", "play", "uninstall")
+HOST_COMMANDS = ("doctor", "versions", "install", "envs", "sync", "exec", "fetch", "run", "play", "uninstall")
 
 
 def test_host_commands_have_all_host_options() -> None:
     for name, command in all_commands():
-        if name in HOST_COMMANDS or name.startswith("export "):
+        if name in HOST_COMMANDS:
             options = [option for param in command.params for option in param.opts]
             assert set(HOST_OPTIONS.split()) <= set(options), name
 
@@ -122,7 +122,7 @@ def test_usage_errors_exit_with_code_2(args: list[str], shown: str) -> None:
     assert shown in done.stderr + done.stdout
 
 
-@pytest.mark.parametrize("command", [["run", "--dry-run"], ["export", "shell"]])
+@pytest.mark.parametrize("command", [["run", "--dry-run"]])
 def test_json_document_is_printed_for_a_refused_plan(command: list[str], tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text("print(1)\n")
     words = ("--hosts", "localhost", "--home", str(tmp_path / "home"), "--python", "/nowhere/python", "--json", "x.py")
@@ -185,7 +185,7 @@ def test_json_document_is_printed_after_an_interrupt(command: str, tmp_path: Pat
     assert (called.returncode, said["schema"], said["status"]) == (130, f"ipexctl.{command}/1", "interrupted")
 
 
-@pytest.mark.parametrize("command", ["stop", "attach", "why", "logs", "slow"])
+@pytest.mark.parametrize("command", ["stop", "attach", "why", "logs"])
 def test_run_argument_defaults_to_last_except_for_stop_and_attach(command: str, tmp_path: Path) -> None:
     registry = RunRegistry(tmp_path / "ipexctl/runs")
     for number, run in enumerate(("a-1120-100000-aaaa", "b-1120-110000-bbbb")):
@@ -200,7 +200,7 @@ def test_run_argument_defaults_to_last_except_for_stop_and_attach(command: str, 
     assert call(command, env={"XDG_STATE_HOME": str(tmp_path / "none")}).returncode == 2
 
 
-@pytest.mark.parametrize("command", ["why", "logs", "slow", "report", "fetch"])
+@pytest.mark.parametrize("command", ["why", "logs", "report", "fetch"])
 def test_the_last_run_of_another_project_is_meant_only_by_its_name(command: str, tmp_path: Path) -> None:
     for name in ("ours", "theirs", "plain"):
         (tmp_path / name).mkdir()
@@ -349,7 +349,6 @@ def test_exec_with_json_does_not_hold_the_output_in_memory(tmp_path: Path) -> No
     "argv",
     [
         ["run", "--env={}", "x.py"],
-        ["export", "shell", "--env={}", "x.py"],
         ["install", "--env={}"],
         ["envs", "--remove={}"],
         ["envs", "--verify", "--env={}"],
@@ -358,23 +357,20 @@ def test_exec_with_json_does_not_hold_the_output_in_memory(tmp_path: Path) -> No
 def test_an_invalid_name_of_an_environment_is_a_wrong_call(argv: list[str], name: str, tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text("")
     options = ["--hosts", "192.0.2.1", "--connect-timeout", "1"]
-    at = 2 if argv[0] == "export" else 1
+    at = 1
     done = call(*argv[:at], *options, *(arg.format(name) for arg in argv[at:]), cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert "192.0.2.1" not in done.stderr
 
 
 RUN: Any = load_command("run")
-SUBMIT: Any = load_command("submit")
-EXPORTS: Any = load_command("export")
-PLANNERS = [command for command in EXPORTS.commands.values() if isinstance(command, ScriptCommand)]
 
 
 def test_the_list_of_commands_begins_with_those_of_a_day() -> None:
     daily, others = groups().values()
     assert len(daily) == 10
     assert not daily.keys() & others.keys()
-    assert daily.keys() | others.keys() == {*CORE, *commands_of_extras()} - HIDDEN == commands().keys()
+    assert daily.keys() | others.keys() == {*CORE, *EXTRAS} == commands().keys()
 
 
 def with_subcommands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
@@ -383,7 +379,7 @@ def with_subcommands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield f"{name} {below}", subcommand
 
 
-EVERY = [pair for name in (*CORE, *commands_of_extras()) for pair in with_subcommands(load_command(name), name)]
+EVERY = [pair for name in (*CORE, *EXTRAS) for pair in with_subcommands(load_command(name), name)]
 
 
 @pytest.mark.parametrize(("name", "command"), [("", get_command(app)), *EVERY], ids=lambda value: str(value))
@@ -406,13 +402,13 @@ def test_the_help_of_each_command_is_a_page_and_the_rest_is_behind_help_all(name
         ]
 
 
-def test_each_option_of_run_and_submit_is_in_one_panel() -> None:
+def test_each_option_of_run_is_in_one_panel() -> None:
     counts = Counter(name for names in PANELS.values() for name in names)
     assert set(counts.values()) == {1}
-    assert {param.name for command in (RUN, SUBMIT) for param in command.params} == counts.keys()
+    assert {param.name for command in (RUN,) for param in command.params} == counts.keys()
 
 
-@pytest.mark.parametrize("command", [RUN, SUBMIT, *PLANNERS], ids=lambda command: command.name)
+@pytest.mark.parametrize("command", [RUN], ids=lambda command: command.name)
 def test_the_help_has_every_option(command: Any) -> None:
     text = command.get_full_help(command.make_context("x", ["--", "train.py"]))
     options = [option for param in command.params if param.name != "words" for option in param.opts]
@@ -464,14 +460,3 @@ def test_options_of_torchrun_and_accelerate_are_accepted(argument: str, name: st
         params = RUN.make_context("run", [*arguments, "train.py", argument, "5"]).params
         assert params[name] == 3
         assert list(params["words"]) == ["train.py", argument, "5"]
-
-
-def test_slow_answers_with_a_note_that_names_why_and_is_in_no_list(tmp_path: Path) -> None:
-    here = Host(name="localhost", address="localhost")
-    record = run_record("b-1120-110000-bbbb", here, str(tmp_path / "home"), sys.executable, project=str(tmp_path))
-    RunRegistry(tmp_path / "ipexctl/runs").save(record)
-    done = call("slow", "--json", cwd=tmp_path, env={"XDG_STATE_HOME": str(tmp_path)})
-    assert (done.returncode, json.loads(done.stdout)["unjudged"]) == (1, "no-windows")
-    assert done.stderr.splitlines() == ["slow is part of why, and will be gone: ipexctl why last"]
-    assert call("slow", "--help").returncode == 0
-    assert not re.search(r"^ +slow\b", call("--help").stdout, re.MULTILINE)

@@ -5,7 +5,6 @@ Over srun, in an allocation and from the queue, they learn the same as over ssh.
 
 from __future__ import annotations
 
-import json
 import shlex
 import subprocess
 import sys
@@ -118,23 +117,6 @@ def slurm(training: Training) -> Slurm:
     return Slurm(training.lab)
 
 
-@NEEDS_SLURM
-@pytest.mark.parametrize(
-    ("launcher", "named"), [("srun", ""), ("mpirun", "Intel MPI"), *(("mpirun", named) for named in MPIS)]
-)
-def test_losses_of_a_slurm_job_equal_those_of_one_process(
-    training: Training, slurm: Slurm, single_process_losses: dict[tuple[int, int], float], launcher: str, named: str
-) -> None:
-    mpi = ("--mpi", f"{training.mpis[named]}/bin/mpirun") if named in training.mpis else ()
-    words = ("--launcher", launcher, *mpi, "-n", 4, "--ppn", "2", "train_digits.py", "--fresh", *SHORT)
-    made = training.call("export slurm", *words)
-    assert made.rc == 0, made.err
-    text = made.out.replace(f"cd {training.project}\n", f"cd {OF_SLURM}\n")
-    said = slurm.ended(slurm.submit(text), timeout=240)
-    assert "ranks: 4, over gloo" in said
-    assert losses(said) == pytest.approx(single_process_losses, abs=0.0015)
-
-
 @pytest.fixture(scope="module")
 def losses_over_ssh(training: Training, single_process_losses: dict[tuple[int, int], float]) -> list[str]:
     """The lines of three ranks on three hosts."""
@@ -158,23 +140,3 @@ def test_losses_in_an_allocation_equal_those_over_ssh(
     assert ran.rc == 0, ran.err + ran.out
     assert loss_lines(ran.out) == losses_over_ssh
     assert missing(ran.err, f"srun 3 ranks hosts gloo {starter}") == []
-
-
-@NEEDS_SLURM
-def test_losses_of_a_submitted_run_equal_those_over_ssh(
-    training: Training, slurm: Slurm, losses_over_ssh: list[str]
-) -> None:
-    """From this machine, which reaches the login node alone."""
-    with without_sshd(slurm.lab):
-        login = slurm.lab.hosts[0].address
-        submitted = training.call("submit", "--slurm", login, "-N", 3, "-t", 5, *THREE_RANKS)
-        assert submitted.rc == 0, submitted.err
-        run = submitted.out.strip()
-        ran = training.follow("attach", run)
-        listed = json.loads(training.follow("ps", "--json").out)["runs"]
-    print(f"submitted: {submitted.seconds + ran.seconds:.1f} s", file=sys.stderr)
-    assert ran.rc == 0, ran.err + ran.out
-    assert loss_lines(ran.out) == losses_over_ssh
-    assert [(entry["state"], entry["hosts"]) for entry in listed if entry["id"] == run] == [
-        ("ok", ["node2", "node3", "node4"])
-    ]

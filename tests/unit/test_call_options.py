@@ -50,8 +50,8 @@ OPTIONS = CallOptions(" -H hosts -l a --home /h", " -n 4 --env big --python /opt
     ("template", "expected"),
     [
         ("`ipexctl doctor`", "ipexctl doctor -H hosts -l a --home /h"),
-        ("`ipexctl doctor` checks it; `ipexctl trust`", ("ipexctl doctor -H hosts -l a --home /h checks it; ipexctl "
-         "trust -H hosts -l a --home /h")),
+        ("`ipexctl doctor` checks it; `ipexctl sync`", ("ipexctl doctor -H hosts -l a --home /h checks it; ipexctl "
+         "sync -H hosts -l a --home /h")),
         (
             "(`ipexctl install`, or `ipexctl run --install`)",
             (
@@ -100,9 +100,7 @@ def test_a_limit_of_the_command_limits_the_hosts_of_the_call(limit: str, expecte
 def test_a_fix_of_an_install_names_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_stacks, "install_request", lambda *_, **__: Projects())
     monkeypatch.setattr(host_stacks, "_install", lambda *_: Host(Fix("add it: `ipexctl install --with x`")))
-    opened: Any = SimpleNamespace(
-        pool=SimpleNamespace(warm=lambda _: None), hosts=(), options=CallOptions(" --hosts a")
-    )
+    opened: Any = SimpleNamespace(warm=lambda: None, pool=None, hosts=(), options=CallOptions(" --hosts a"))
     found: Any = host_stacks.install(opened, env="tune")
     assert found.fix == "add it: ipexctl install --hosts a --env tune --with x"
 
@@ -144,10 +142,10 @@ class Report(NamedTuple):
 
 
 def test_the_fixes_of_a_report_get_the_options() -> None:
-    trust, install = Fix("`ipexctl trust`"), Fix("`ipexctl install`")
-    report = Report((Host(trust, (Finding(install),)), Host("")), (Finding(Fix("see: `ipexctl doctor`")),))
+    sync, install = Fix("`ipexctl sync`"), Fix("`ipexctl install`")
+    report = Report((Host(sync, (Finding(install),)), Host("")), (Finding(Fix("see: `ipexctl doctor`")),))
     assert CallOptions(" -H h").in_report(report) == Report(
-        (Host("ipexctl trust -H h", (Finding("ipexctl install -H h"),)), Host("")),
+        (Host("ipexctl sync -H h", (Finding("ipexctl install -H h"),)), Host("")),
         (Finding("see: ipexctl doctor -H h"),),
     )
 

@@ -27,7 +27,6 @@ _TOUCHING = (
     "ipexctl.remote.connector",
     "ipexctl.run.stack_dump",
     "ipexctl.run.stop",
-    "ipexctl.homes.trust_left",
     "ipexctl.homes.uninstall",
     "ipexctl.run.why.why",
     "ipexctl.stack.env.staging",
@@ -66,12 +65,6 @@ def test_a_wrong_run_has_its_fix_in_the_traceback_and_exit_code_2(project: Path)
     with pytest.raises(ipexctl.UserError) as caught:
         UNTYPED.Cluster(["nowhere.invalid"]).run("train.py", ppn=0)
     assert (caught.value.__notes__, caught.value.exit_code) == ([caught.value.fix], 2)
-
-
-def test_a_run_without_the_extra_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ipexctl.api.run_handle.addition", lambda _: None)
-    with pytest.raises(ipexctl.UserError, match="command report"):
-        ipexctl.Run(RECORD).report()
 
 
 def test_a_program_reads_no_hosts_of_the_command_line(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-import shlex
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from doc_blocks import ROOT
 from ipexctl.errors import UserError
-from ipexctl.extras.export.common import assignment, comment_settings, secrets_of
 from ipexctl.extras.play.modules.host_script import exports
 from ipexctl.node.common.plan import Setting
 from ipexctl.text import is_variable_name, rough_duration, variable_in_sh
@@ -38,12 +33,6 @@ class FakeCall:
 WRITERS: dict[str, Callable[[str], Any]] = {
     "variable_in_sh": variable_in_sh,
     "playbook": lambda name: exports(FakeCall(name)),  # type: ignore[arg-type]
-    "export": lambda name: assignment(Setting(name, "v", "because")),
-    "prepended": lambda name: assignment(Setting(name, "v", "because", prepend=True)),
-    "unset": lambda name: assignment(Setting(name, None, "because")),
-    "commented": lambda name: comment_settings([Setting(name, "v", "because")]),
-    "commented-unset": lambda name: comment_settings([Setting(name, None, "because")]),
-    "secret": lambda name: secrets_of(FakeCall(name, "", secret=True)),  # type: ignore[arg-type]
 }
 
 
@@ -58,23 +47,6 @@ def test_invalid_variable_names_are_refused_by_every_writer(writer: str, name: s
 @pytest.mark.parametrize("writer", WRITERS)
 def test_valid_variable_names_are_written_unchanged(writer: str) -> None:
     assert "_Xy_1" in str(WRITERS[writer]("_Xy_1"))
-
-
-@given(
-    name=st.from_regex(r"\A[A-Za-z_][A-Za-z0-9_]*\Z"),
-    value=st.text(st.characters(codec="utf-8", exclude_characters="\0")),
-)
-def test_sh_reads_an_assignment_as_one_variable(name: str, value: str) -> None:
-    line = assignment(Setting(f"IPEXCTL_{name}", value, "because"))
-    assert shlex.split(line) == ["export", f"IPEXCTL_{name}={value}"]
-
-
-def test_multiline_reasons_stay_comments_in_sh() -> None:
-    script = "\n".join(
-        comment_settings([Setting("X", "v", "because\necho ran"), Setting("Y", None, "since\necho ran")])
-    )
-    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True, timeout=20)
-    assert done.stdout == ""
 
 
 @pytest.mark.parametrize(

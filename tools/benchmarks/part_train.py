@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
+import shlex
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from ipexctl.text import format_count
 
@@ -19,7 +21,7 @@ from .harness import Contender, Failed, good_end_of, in_turns, rotated, say, spe
 from .report import Goal, Report
 from .rig import CONTENDERS, HERE, Rig, ipexctl
 
-OURS, BY_HAND = "ipexctl run", "the same line by hand (export shell)"
+OURS, BY_HAND = "ipexctl run", "the same ranks by hand"
 MPIRUN, TORCHRUN, ACCELERATE = "mpirun (Intel MPI)", "torchrun", "accelerate launch (its mpirun)"
 OTHERS: Final = (MPIRUN, TORCHRUN, ACCELERATE)
 NO_METER, FAST = "ipexctl run --no-meter", "ipexctl run --fast"
@@ -181,9 +183,9 @@ def contender_of(rig: Rig, place: Place, words: tuple[str, ...], ranks: int, nam
         return ipexctl(name, "run", "--plain", "--quiet", *OF_IPEXCTL[name], *options, *script)
     if name == BY_HAND:
         file = rig.scratch / f"by-hand-{ranks}.sh"
-        export = ipexctl("ipexctl export shell", "export", "shell", *options, *script)
-        file.write_text(good_end_of(export, rig.env)[1])
-        return Contender(name, ("sh", str(file)))
+        plan = ipexctl("ipexctl run --dry-run", "run", "--dry-run", "--json", *options, *script)
+        file.write_text(ranks_by_hand(json.loads(good_end_of(plan, rig.env)[1]), where, rig.env))
+        return Contender(name, ("bash", str(file)))
     port = str(FIRST_PORT + OTHERS.index(name))
     env = {"PATH": f"{place.bin}:{rig.env['PATH']}", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "PWD": where}
     argv = {
@@ -192,6 +194,26 @@ def contender_of(rig: Rig, place: Place, words: tuple[str, ...], ranks: int, nam
         ACCELERATE: ("accelerate", "launch", "--config_file", f"accelerate-{ranks}.yaml", *words),
     }
     return Contender(name, ("env", "-C", where, *argv[name]), env)
+
+
+def ranks_by_hand(plan: Mapping[str, Any], directory: str, environ: Mapping[str, str]) -> str:
+    """Lines for bash that start the ranks of a plan in this directory, with its variables and cores, without ours."""
+    lines = [f"cd {shlex.quote(directory)}", f"export MASTER_PORT={FIRST_PORT - 1}"]
+    (host,) = plan["hosts"]
+    for rank in host["ranks"]:
+        settings = [each for each in plan["settings"] if each["rank"] in (None, rank["rank"])]
+        unset = [word for each in settings if each["value"] is None for word in ("-u", each["name"])]
+        values = [
+            f"{each['name']}={each['value'].replace(plan['cwd'], directory)}"
+            + (f":{environ.get(each['name'], '')}" if each["prepend"] else "")
+            for each in settings
+            if each["value"] is not None
+        ]
+        cores = ",".join(map(str, sorted({*rank["cores"], *rank["ccl_cores"]})))
+        bound = ["taskset", "-c", cores] if cores else []
+        turns = ["chrt", "-b", "0"] if rank["batch"] else []
+        lines.append(f"{shlex.join(['env', *unset, *values, *bound, *turns, *plan['command']])} &")
+    return "\n".join((*lines, *("wait -n || exit $?" for _ in host["ranks"]), ""))
 
 
 def trained(

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import typer
 
 from ipexctl.api.known_runs import CallWatcher, node0_of
-from ipexctl.commands.run_calls import begun, call_about_runs, find_runs
+from ipexctl.commands.run_calls import call_about_runs, find_runs
 from ipexctl.commands.shared_options import RUN, TIMEOUT, Output, RunHosts, TextOutput, command, completion, option
 from ipexctl.errors import UserError
 from ipexctl.extras.report.html import GENERATOR, page_html
@@ -83,7 +83,7 @@ def add_comparison(page: ReportPage, other: ReportPage) -> ReportPage:
 
 
 def _plan(snapshot: RunSnapshot, copy: Path) -> Mapping[str, Any]:
-    """The plan from the copy here, else the fields that node0 sends: a submitted run's copy has only a few."""
+    """The plan from the copy here, else the fields that node0 sends."""
     copied = read_json(copy / "plan.json")
     return copied if copied.get("settings") else snapshot.context.plan
 
@@ -198,7 +198,7 @@ def report_command(
         raise UserError("report has no --json", fix=Fix("`ipexctl why --json`"))
     check_seconds("--timeout", timeout)
     names = [run] if compare is None else [run, compare]
-    records = [begun(record, output) for record in find_runs(names, where, output)]
+    records = find_runs(names, where, output)
     path = page_file or Path(f"report-{records[0].id}.html")
     with call_about_runs(output) as (caller, _):
         exit_code = write_report("-o", path, records, caller, timeout)

@@ -38,7 +38,6 @@ elif ! walk "$home"; then # of the home itself, the commands that write say more
     buffer home.exposed "$walk_detail"
 fi
 our_home
-left_by_trust
 live_runs
 if [ -d "$home" ]; then
     if [ -n "$home_is_own" ]; then our_envs; fi

@@ -45,13 +45,6 @@ our_home() {
     flush
 }
 
-left_by_trust() { # the line that `ipexctl trust` of earlier versions added
-    [ -r "$HOME/.ssh/authorized_keys" ] || return
-    while read -r line; do
-        case $line in 'restrict,from="'*' ipexctl:'*) buffer trust_line left && return ;; esac
-    done <"$HOME/.ssh/authorized_keys"
-}
-
 our_envs() {
     for at in "$home"/envs/*; do
         [ -d "$at" ] || continue

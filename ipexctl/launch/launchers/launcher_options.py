@@ -353,7 +353,7 @@ LAUNCHERS: Final = (
         ),
         advice=Fix(
             "give `ipexctl run` the script itself, with the hosts (-H) and the number of ranks (-n, --ppn); in a "
-            "job of Slurm it takes the hosts of the allocation; `ipexctl export slurm` writes a job script"
+            "job of Slurm it takes the hosts of the allocation"
         ),
     ),
 )

@@ -196,7 +196,7 @@ _IS_OWN: Mapping[str, Callable[[str], bool]] = {
     "tmp": is_temporary,
     "wheels": is_stored,
 }
-"""Directory of a home → predicate for ipexctl's entries. `ssh` is missing: `trust_left.py` removes its files."""
+"""Directory of a home → predicate for ipexctl's entries."""
 
 
 def own_entries(home: str, directory: str) -> list[str]:

@@ -421,20 +421,6 @@ def read_outline(document: object) -> Plan:
     return read_plan({**document, "settings": [], "launcher_env": [], "files": []}, here=("",))
 
 
-def with_ranks(plan: Plan, hosts: Sequence[str], ranks: Sequence[str]) -> Plan:
-    """The plan with these hosts and nothing else. The first is node0. `ranks`: host of each rank."""
-    numbers: dict[str, list[int]] = {name: [] for name in (*hosts, *ranks)}
-    for number, name in enumerate(ranks):
-        numbers[name].append(number)
-    known = [
-        HostPlan(name, name, name, tuple(RankPlan(number, at, name, (), 0) for at, number in enumerate(own)), None)
-        for name, own in numbers.items()
-    ]
-    chosen, others = (tuple(host for host in known if bool(host.ranks) is has) for has in (True, False))
-    stores = {name: plan.stores.get(name, hosts[0]) for name in numbers}
-    return plan._replace(node0=hosts[0], hosts=chosen, spares=others, stores=stores)
-
-
 def for_hosts(plan: Plan, names: Collection[str]) -> Plan:
     """The plan for some of its hosts and spares. Each host keeps its number of ranks, their cores and variables.
 

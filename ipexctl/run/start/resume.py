@@ -38,7 +38,7 @@ def refuse_job(record: RunRecord) -> None:
     if record.plan.job:
         raise UserError(
             f"run {record.id} was in job {record.plan.job} of the scheduler; the scheduler restarts jobs itself",
-            fix=Fix("`ipexctl submit --requeue`; or type its call again in a new job"),
+            fix="type its call again in a new job",
         )
 
 

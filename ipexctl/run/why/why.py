@@ -29,8 +29,6 @@ from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.session import Session
 from ipexctl.run.node0 import call_on_node0, open_copy
 from ipexctl.run.profile import RunProfile, profile_of
-from ipexctl.run.queue import queue_of
-from ipexctl.run.queue_wait import poll_status
 from ipexctl.run.ranks import describe_ranks
 from ipexctl.run.stack_dump import Dump, DumpReceiver, ProfileAnswer, dump
 from ipexctl.run.unsent import line_that_sends, project_file
@@ -102,14 +100,8 @@ def why(
 
     `has_losses`: the snapshot has the losses that rank 0 printed.
     """
-    queue = queue_of(record)
     try:
         session = open_session(record.node0)
-        if queue is not None:
-            known = poll_status(session, record)
-            record = known.record
-            if known.status is not None and not known.has_begun:
-                return WhyResult(record, queue.diagnosis_of(record, known.status))
         snapshot = _read_snapshot(session, record, timeout, losses=has_losses)
         if snapshot.status.state == "running":
             snapshot = _with_fresh_dump(snapshot, session, record, timeout)
@@ -119,9 +111,6 @@ def why(
     except HostError as error:
         return _with_call_options(_from_copy(record, runs, error, cancel, losses=has_losses))
     diagnosis = _diagnose_with_copy(snapshot, record, runs, cancel)
-    if queue is not None:
-        had_notice = any(event.get("event") == "job-limit" for event in snapshot.events)
-        diagnosis = queue.with_end_of_job(diagnosis, snapshot.status, had_notice=had_notice)
     answer = WhyResult(record, diagnosis, snapshot=snapshot)
     return _with_call_options(_with_suspect(_with_windows(answer, windows), open_session))
 
@@ -218,8 +207,6 @@ def _read_snapshot(
     request: SnapshotRequest = {"home": record.home, "id": record.id, "copy": copy, "losses": losses}
     reply = call_on_node0(session, record, "run.run_snapshot", "read", request, timeout=timeout, on_frame=on_frame)
     node0 = record.node0.name
-    if record.transport.waits and record.hosts:
-        node0 = record.hosts[0]  # the record's is the login node
     snapshot = read_snapshot(reply, output, node0, newest_dump)
     context = replace(
         snapshot.context,

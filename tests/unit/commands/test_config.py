@@ -101,7 +101,7 @@ def test_precedence_of_sources(project: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_values_of_every_type_are_read(project: Path) -> None:
     (project / "ipexctl.toml").write_text(
         "verbose = 1\nuser = 'me'\n[run]\nppn = 2\nhang-after = 5\nsync = false\ninstall = true\n"
-        "exclude = ['*.pt', 'a b']\nbackend = 'gloo'\nexport = ['A=1']\n[export]\nlauncher = 'srun'\n"
+        "exclude = ['*.pt', 'a b']\nbackend = 'gloo'\nexport = ['A=1']\n"
     )
     params = parse("run", "train.py").params
     assert (params["ppn"], params["hang_after"], params["sync"], params["install"]) == (2, 5.0, False, True)
@@ -109,14 +109,6 @@ def test_values_of_every_type_are_read(project: Path) -> None:
     assert tuple(parse("run", "--exclude", "x", "train.py").params["exclude"]) == ("x",)
     assert params["backend"] == "gloo"
     assert params["verbose"] == 1
-    export: Any = parse("export", "slurm", "train.py")
-    slurm = export.command.get_command(export, "slurm").make_context("slurm", ["train.py"], parent=export)
-    assert slurm.params["launcher"] == "srun"
-
-
-def test_submit_has_the_defaults_of_run(project: Path) -> None:
-    (project / "ipexctl.toml").write_text("[run]\nomp = 3\nranks = '0'\ndetach = true\n")
-    assert parse("submit", "train.py").params["omp"] == 3
 
 
 def test_hosts_of_lab_up_ignore_the_shared_hosts_option(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

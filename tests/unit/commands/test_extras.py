@@ -1,82 +1,46 @@
-"""The core without its extras, as a wheel that lacks their folders; and what their entry points name."""
+"""The list of extras, and installations with entry points of extras that are gone."""
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import sys
-from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
 from test_cli import run_program
 
 import ipexctl
-from ipexctl.commands.app import CORE, HIDDEN, load_command
-from ipexctl.extensions import commands_of_extras, extras
+from ipexctl.commands.app import CORE, load_command
+from ipexctl.extras_list import ADDITIONS, COMMANDS
 
-PACKAGE = Path(ipexctl.__file__).parent
+STALE = "export = ipexctl.extras.export.extension:EXTRA\nslurm = ipexctl.extras.slurm.extension:EXTRA\n"
 
 
-@pytest.fixture(scope="module")
-def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory for PYTHONPATH with the package but its extras, and what pip writes about it."""
-    place = tmp_path_factory.mktemp("core")
-    shutil.copytree(PACKAGE, place / "ipexctl", ignore=shutil.ignore_patterns("extras", "__pycache__"))
-    metadata = place / f"ipexctl-{ipexctl.__version__}.dist-info"
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_of_an_extra_is_there_and_none_of_the_core(name: str) -> None:
+    assert name not in CORE
+    assert callable(load_command(name))
+
+
+@pytest.mark.parametrize("added", ADDITIONS.values())
+def test_what_the_core_calls_is_there(added: str) -> None:
+    module, _, name = added.partition(":")
+    assert callable(getattr(import_module(f"ipexctl.extras.{module}"), name))
+
+
+@pytest.mark.parametrize(("word", "code"), [("--help", 0), ("play", 2), ("export", 2)])
+def test_an_installation_with_old_entry_points_answers(tmp_path: Path, word: str, code: int) -> None:
+    """An editable one keeps the metadata of the day it was made."""
+    metadata = tmp_path / f"ipexctl-{ipexctl.__version__}.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.4\nName: ipexctl\nVersion: {ipexctl.__version__}\n")
-    return place
-
-
-def call(core: Path, home: Path, *words: str) -> CompletedProcess[str]:
-    environ = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": os.pathsep.join([str(core), *sys.path])}
-    return run_program(sys.executable, "-m", "ipexctl", *words, cwd=home, env=environ)
-
-
-def test_help_lists_the_commands_of_the_core_alone(core: Path, tmp_path: Path) -> None:
-    done = call(core, tmp_path, "--help")
-    listed = {line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ") and line.strip()}
-    assert done.returncode == 0, done.stderr
-    assert {*CORE} - HIDDEN <= listed
-    assert not listed & set(commands_of_extras())
-
-
-@pytest.mark.parametrize("name", CORE)
-def test_each_command_of_the_core_explains_itself(core: Path, tmp_path: Path, name: str) -> None:
-    done = call(core, tmp_path, name, "--help")
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.parametrize(
-    ("words", "problem"),
-    [
-        (("play", "site.yml"), "there is no command 'play'"),
-        (("run", "--hosts", "localhost", "--report", "page.html", "train.py"), "--report: this installation"),
-    ],
-)
-def test_what_an_extra_does_is_refused_in_words(core: Path, tmp_path: Path, words: Sequence[str], problem: str) -> None:
-    (tmp_path / "train.py").touch()
-    done = call(core, tmp_path, *words)
-    assert done.returncode == 2
-    assert problem in done.stderr
-
-
-def test_a_command_on_a_host_needs_no_extra(core: Path, tmp_path: Path) -> None:
-    done = call(core, tmp_path, "doctor", "--hosts", "localhost", "--json")
-    document = json.loads(done.stdout)
-    assert document["schema"] == "ipexctl.doctor/1", done.stderr
-
-
-def test_each_extra_has_what_its_entry_point_promises() -> None:
-    assert extras()
-    for extra in extras():
-        for command in extra.commands:
-            assert command.name not in CORE
-            assert callable(load_command(command.name))
-        for added in extra.adds.values():
-            module, _, name = added.partition(":")
-            assert getattr(import_module(module), name, None) is not None
+    (metadata / "entry_points.txt").write_text(f"[ipexctl.extras]\n{STALE}")
+    environ = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]),
+    }
+    done = run_program(sys.executable, "-m", "ipexctl", word, cwd=tmp_path, env=environ)
+    assert done.returncode == code, done.stderr
+    assert "did not expect" not in done.stderr + done.stdout

@@ -27,7 +27,7 @@ from ipexctl.node.common.fix import (
     join_fixes,
     read_command,
 )
-from ipexctl.option_declaration import CallOptions, for_submit
+from ipexctl.option_declaration import CallOptions
 from ipexctl.ui.messages import wrap_fix
 from measures import modules
 
@@ -84,11 +84,6 @@ def test_a_script_of_a_plan_keeps_its_options() -> None:
     command = read_command("ipexctl run --install -m train --env zoo")
     assert command == ipexctl_command("run", "--install", "-m", argv=["train", "--env", "zoo"])
     assert str(OPTIONS.complete(command)).startswith("ipexctl run -H hosts --home /h --env big --cwd /p --install -m")
-
-
-def test_a_submitted_run_is_told_what_its_queue_offers() -> None:
-    fix = Fix("`ipexctl doctor --limit {node}`; without it: `--limit !{node}`", node="n1")
-    assert for_submit(fix) == "on the login node: sinfo -n n1; without it: --sbatch=--exclude=n1"
 
 
 SAMPLE: Final = "x1"

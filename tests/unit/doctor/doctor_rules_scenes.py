@@ -67,7 +67,6 @@ AMX: Final = ("amx_tile", "amx_int8", "amx_bf16")
 HOST: Final[Mapping[str, Scene]] = {
     "probe.incomplete": lambda: alone(healthy()._replace(complete=False, cut=("home", "programs"))),
     "ssh.slow_shell": lambda: alone(healthy(), shell_seconds=20.4),
-    "trust.left": lambda: changed(account={"has_trust_line": True}),
     "ssh.one_session": lambda: alone(healthy(), has_one_session=True),
     "system.not_linux": lambda: alone(recorded("macos")),
     "system.wsl": lambda: changed(system={"kernel": "5.15.153.1-microsoft-standard-WSL2"}),

@@ -29,7 +29,6 @@ from ipexctl.errors import FileError
 from ipexctl.extras.lab.faults import check_possible, find_fault, pick_host, read_arguments
 from ipexctl.extras.lab.lab_plan import LabSpec, check, free_block, free_name, plan_lab
 from ipexctl.extras.lab.lab_system import lab_problem
-from ipexctl.extras.slurm.submit_script import QueueOptions, check_queue_options
 from ipexctl.files.push_source import parse_target, read_source
 from ipexctl.hosts.host import Host, check_user, home_on_nodes
 from ipexctl.hosts.internal_addresses import InterfaceChoice
@@ -81,31 +80,6 @@ CONFLICTS = (
     ("csh-shell", "fish-shell"),
     ("read-only-home", "noisy-rc"),
     ("full-disk", "slow-rc"),
-)
-QUEUE_OPTIONS = (
-    QueueOptions(partition="a b"),
-    QueueOptions(account='x"'),
-    QueueOptions(qos="a\n#SBATCH --wrap=x"),
-    QueueOptions(time="soon"),
-    QueueOptions(time="5\n"),
-    QueueOptions(others=("--job-name=x",)),
-    QueueOptions(others=("-p",)),
-    QueueOptions(others=("--constraint=a b",)),
-    QueueOptions(others=("--comment=$(id)",)),
-    QueueOptions(others=("--err=F",)),
-    QueueOptions(others=("--er=F",)),
-    QueueOptions(others=("--outp=F",)),
-    QueueOptions(others=("--arr=0-3",)),
-    QueueOptions(others=("--job=x",)),
-    QueueOptions(others=("--wra=true",)),
-    QueueOptions(others=("--cluster=b",)),
-    QueueOptions(others=("--par",)),
-    QueueOptions(others=("--exclus",)),
-    QueueOptions(others=("--cpus-per-t=4",)),
-    QueueOptions(others=("--nodes=2",)),
-    QueueOptions(others=("--requeue",)),
-    QueueOptions(others=("--array=0-3",)),
-    QueueOptions(others=("--wait",)),
 )
 CONFIG_FILES = literals_of(__file__, "config_files")
 REPOSITORIES = (*literals_of(__file__, "repositories"), f"hf:a/{'b' * 95}")
@@ -192,7 +166,6 @@ def labs() -> Iterator[Case]:
 
 def calls() -> Iterator[Case]:
     cluster = UNTYPED.Cluster(["nowhere.invalid"])
-    yield from (refusal(f"sbatch {named(options)}", check_queue_options, options) for options in QUEUE_OPTIONS)
     yield from (refusal(f"repository {word!r}"[:90], parse_repo, word) for word in REPOSITORIES)
     yield from (refusal(f"home {text!r}", home_on_nodes, Path(text), {}) for text in HOMES_ON_NODES)
     yield from (
@@ -233,7 +206,6 @@ def config_files(project: Path) -> Iterator[Case]:
         "ps": "ssh-config = 'x'\n",
         "doctor": "[cluster.lab]\nssh-config = 'x'\n",
         "logs": "trusted-directories = ['/srv/team']\n",
-        "submit": "[submit]\nomp = 3\n",
     }.items():
         (project / "ipexctl.toml").write_text(text)
         yield refusal(f"ipexctl.toml of {command}: {text!r}", parse, command, "train.py", at=project.parent)

@@ -1,4 +1,4 @@
-"""The texts of slow: each cause, each link, and each reason why there is no verdict."""
+"""The texts about slow ranks: each cause, each link, and each reason why there is no verdict."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ import pytest
 from golden_file import Case, golden_diff
 from slow_helpers import CALM, HEALTHY, changed, hog, only, verdict_of
 
-from ipexctl.commands.slow_command import lines_of
-from ipexctl.commands.why_command import lines_of as why_lines
+from ipexctl.commands.why_command import lines_of
 from ipexctl.hosts.host import Host
 from ipexctl.node.run.run_replies import ProcessShare, SuspectSnapshot
 from ipexctl.option_declaration import CallOptions, TypedCall
-from ipexctl.remote.outcome import Unreachable
 from ipexctl.run.why import slow_verdict
 from ipexctl.run.why.diagnosis import Diagnosis
 from ipexctl.run.why.slow_verdict import SlowCause, SlowVerdict, Unjudged
 from ipexctl.run.why.why import WhyResult
-from ipexctl.run.windows import RunWindows
 from ipexctl.ui.run import slow_report as texts
+from ipexctl.ui.run.slow_report import comparison_lines
 from record_helpers import run_record
 
 HOST = Host(name="node1", address="10.0.0.1")
@@ -84,21 +82,17 @@ def whole_answers() -> list[Case]:
         "nothing slow": verdict_of(HEALTHY, HEALTHY),
         "ranks that spin": verdict_of(HEALTHY, HEALTHY, waiting="spins"),
     }
-    cases = [Case(name, "\n".join(lines_of(answer(judgement)))) for name, judgement in verdicts.items()]
-    for unjudged in get_args(Unjudged):
-        verdict = SlowVerdict(unjudged=unjudged, windows=5, seconds=50.0)
-        cases.append(Case(f"no verdict, {unjudged or 'but one'}", "\n".join(lines_of(answer(verdict)))))
-        ended = lines_of(answer(verdict, "ok"))
-        cases.append(Case(f"no verdict of a run that is over, {unjudged or 'but one'}", "\n".join(ended)))
-    away = answer(SlowVerdict(unjudged="no-windows"), error=Unreachable("it is down", "look at it"))
-    copied = answer(verdict_of(HEALTHY, HEALTHY), error=Unreachable("it is down"), windows=RunWindows())
     failed = answer(verdict_of(HEALTHY, queued), look_error="node2: it is down")
-    for name, result in {"node0 is away": away, "from the copy": copied, "the look failed": failed}.items():
-        cases.append(Case(name, "\n".join(lines_of(result))))
+    cases = [Case("the look failed", "\n".join(lines_of(failed)))]
+    judged = SlowVerdict(windows=5, seconds=50.0)
+    for unjudged in get_args(Unjudged):
+        for end, is_over in (("", False), (" of a run that is over", True)):
+            lines = comparison_lines(RECORD, replace(judged, unjudged=unjudged), is_over=is_over)
+            cases.append(Case(f"no verdict{end}, {unjudged or 'but one'}", "\n".join(lines)))
     for state in ("running", "ok"):
         for name, judgement in verdicts.items():
             cases.append(
-                Case(f"in why of a run that is {state}, {name}", "\n".join(why_lines(answer(judgement, state))))
+                Case(f"in why of a run that is {state}, {name}", "\n".join(lines_of(answer(judgement, state))))
             )
     return cases
 

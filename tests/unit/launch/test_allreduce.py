@@ -1,22 +1,18 @@
-"""Plans that add gradients up in shared memory, or send fewer bytes between hosts: reasons, variables, exports."""
+"""Plans that add gradients up in shared memory, or send fewer bytes between hosts: reasons, variables."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from launch_helpers import IPEX, STOCK, cpu, machine, plan, value
 
-from ipexctl.extras.export.common import common_settings
-from ipexctl.extras.export.export_command import _lost
 from ipexctl.facts.system_facts import Memory, System
 from ipexctl.launch.overrides import check_options
 from ipexctl.launch.request import RankEnv
 from ipexctl.node.common.asked import Asked, Export
 from ipexctl.node.common.plan import Choice, Plan, to_json
-from plan_helpers import spec_of
 
 FOUR, TWO_NODES = cpu(4), cpu(8, 2)
 
@@ -119,21 +115,6 @@ def test_the_plan_says_how_gradients_are_added_up_and_why() -> None:
     assert not line_of(plan(one, ppn=2, env=IPEX))
     assert not line_of(plan(one, ppn=1))
     assert not line_of(plan(one, ppn=2, backend="none"))
-
-
-def test_an_export_lacks_the_variable_as_it_lacks_the_files() -> None:
-    found = plan(machine(FOUR, 1), ppn=2, allreduce="shared")
-    names = {setting.name for setting in common_settings(found)}
-    assert "IPEXCTL_BACKEND" in names
-    assert "IPEXCTL_ALLREDUCE" not in names
-
-
-@pytest.mark.parametrize(("mode", "count"), [("shared", 1), ("backend", 0), ("auto", 1)])
-def test_an_export_says_that_it_cannot_use_shared_memory(mode: Any, count: int) -> None:
-    spec = spec_of(ppn=2, allreduce=mode)
-    context: Any = SimpleNamespace(info_name="shell")
-    notes = _lost(context, spec, plan(machine(FOUR, 1), ppn=2, allreduce=mode))
-    assert len([note for note in notes if "shared memory" in note]) == count
 
 
 # What goes between hosts

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from launch_helpers import AMX, AVX512, IPEX, STOCK, cpu, machine, plan, value
 
-from ipexctl.extras.export.common import common_settings
 from ipexctl.node.common.asked import Export
 from ipexctl.node.common.plan import Choice, to_json
 
@@ -38,6 +37,5 @@ def test_it_is_on_where_a_user_asks_for_it_and_torch_can(
     assert found.fp32_math == choice
     assert to_json(found)["fp32_math"]["mode"] == choice.mode
     assert value(found, "IPEXCTL_FP32_MATH") == ("bf16" if choice.mode == "bf16" else None)
-    assert "IPEXCTL_FP32_MATH" not in {setting.name for setting in common_settings(found)}
     notes = [line for line in found.notes if "--fp32-math" in line]
     assert [note in line for line in notes] == [True] * bool(note)

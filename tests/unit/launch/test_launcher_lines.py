@@ -385,7 +385,10 @@ def test_a_script_is_planned_with_its_variables_and_says_what_is_left_out(
         ("python prepare.py\ntorchrun t.py", "ipexctl run torchrun t.py"),
         ("torchrun t.py\nmpirun -n 2 u.py", "ipexctl run torchrun t.py"),
         ("A=1\nwhile [ $1 ]; do\n  A=$1\ndone\ntorchrun t.py $A", "ipexctl run torchrun t.py 1"),
-        ("PYTHONPATH=a:$PYTHONPATH srun -p $P \\\n  python t.py", "ipexctl export slurm writes a job script"),
+        (
+            "PYTHONPATH=a:$PYTHONPATH srun -p $P \\\n  python t.py",
+            "in a job of Slurm it takes the hosts of the allocation",
+        ),
         ("if [ $1 ]; then torchrun t.py; fi", "ipexctl run torchrun t.py"),
         ("torchrun t.py $DATA", 'ipexctl run torchrun t.py "${DATA}"'),
         ("torchrun t.py ${1%.py} *.txt", "line 1 of x.sh, and paste the line behind ipexctl run"),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from slow_helpers import CALM, HEALTHY, changed, hog, ranks_of, run_of, steady, verdict_of
 
-from ipexctl.commands import slow_command, why_command
+from ipexctl.commands import why_command
 from ipexctl.doctor.product_speeds import ProductSpeeds, remember
 from ipexctl.homes.registry import RunRegistry
 from ipexctl.hosts.host import Host
@@ -148,16 +148,6 @@ def test_a_complete_copy_answers_in_place_of_node0(monkeypatch: pytest.MonkeyPat
 
     answer = why(RECORD, open_session, tmp_path / "runs", Cancel())
     assert (answer.exit_code, answer.from_copy, answer.findings[0].rank) == (0, True, 1)
-
-
-def test_slow_has_the_keys_of_why_and_its_own_exit_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    answer = why(RECORD, Hosts(monkeypatch, HEALTHY, QUEUED).open, tmp_path, Cancel())
-    of_why, of_slow = why_command.as_json(answer), slow_command.as_json(answer)
-    assert of_slow["schema"] == "ipexctl.slow/1"
-    assert {key: of_why[key] for key in of_slow if key not in ("schema", "run")} == {
-        key: value for key, value in of_slow.items() if key not in ("schema", "run")
-    }
-    assert of_slow["run"] == {key: of_why["run"][key] for key in of_slow["run"]}
 
 
 HOST = Host(name="node1", address="10.0.0.1")

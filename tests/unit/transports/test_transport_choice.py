@@ -10,11 +10,8 @@ import pytest
 
 from case_table import case_table
 from ipexctl.hosts.host import Host
-from ipexctl.option_declaration import CallOptions
-from ipexctl.run.queue import queue_of
 from ipexctl.transports import DIRECT, OVER_SRUN, OVER_SSH, STEP, choose_transport, launcher_of, transport_named
 from message_data import missing
-from record_helpers import run_record
 
 IN_JOB = {"SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "node[1-2]"}
 NODES = (Host("node1", "node1"), Host("node2", "node2"))
@@ -53,17 +50,9 @@ def test_a_command_that_needs_ssh_takes_it_in_a_job_too() -> None:
 
 
 def test_names_of_records_are_decoded_and_an_unknown_one_is_ssh() -> None:
-    names = ("ssh", "srun", "slurm")
+    names = ("ssh", "openssh", "srun")
     assert tuple(transport_named(name).name for name in names) == names
     assert transport_named("of-a-later-version") is OVER_SSH
-
-
-def test_only_a_submitted_run_has_a_queue() -> None:
-    record = run_record("r-1", NODES[0], "/h", "python3", options=CallOptions(" --hosts node1"))
-    queues = [queue_of(replace(record, transport_name=name)) for name in ("ssh", "srun", "slurm")]
-    assert [queue is not None for queue in queues] == [False, False, True]
-    assert replace(record, transport_name="slurm").call_options.hosts == ""
-    assert record.call_options.hosts == record.options.hosts
 
 
 def test_only_srun_has_a_job() -> None:

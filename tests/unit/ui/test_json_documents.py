@@ -23,27 +23,24 @@ from ipexctl.commands import (
     install_command,
     push_command,
     sync_command,
-    trust_command,
     uninstall_command,
     why_command,
 )
-from ipexctl.commands.slow_command import as_json as slow_json
 from ipexctl.doctor.finding import DoctorReport, Finding, HostReport, Recommendation
 from ipexctl.facts.facts import parse
 from ipexctl.files.push import PushReport, PushResult
 from ipexctl.files.requested import FetchResult
-from ipexctl.homes.trust_left import RevokeReport
 from ipexctl.homes.uninstall import UninstallReport, UninstallResult
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.plan import to_json
 from ipexctl.node.env.env_replies import EnvEntry, EnvListing
-from ipexctl.remote.outcome import HostResult
 from ipexctl.run.stack_dump import Dump
 from ipexctl.stack.env.envs import EnvsReport, EnvsResult
 from ipexctl.stack.install_context import InstallReport, InstallResult
 from ipexctl.sync.node_calls import SyncReport, SyncResult
 from ipexctl.ui import stacks_output
 from ipexctl.ui.error_output import requested_schema
+from ipexctl.ui.run.slow_report import slow_json
 from recorded_probes import recorded
 
 N1 = Host("n1", "n1")
@@ -55,7 +52,6 @@ ENVS = envs_command.as_json(EnvsReport((EnvsResult(N1, "ok", listing=EnvListing(
 DUMP = stacks_output.as_json(Dump(2.0, (rank(0, REDUCE, MAIN), rank(1, LOAD, MAIN))), "run-1")
 SLOW = slow_json(slow_result(slow_ranks(HEALTHY, QUEUED, looks={1: hog()})))
 LINK = slow_json(slow_result(slow_ranks(HALF, HALF, hosts=BOTH)))["links"][0]
-REVOKED = RevokeReport((HostResult(N1, "ok"),), 0.0)
 WHY = why_command.as_json(answer(judged([(STOPPED, ""), (FAILED, NO_MODULE)], out={1: "hello"})))
 
 
@@ -87,7 +83,6 @@ WHY = why_command.as_json(answer(judged([(STOPPED, ""), (FAILED, NO_MODULE)], ou
             "control obstacles with_results dry_run",
             "home store found left logins live foreign",
         ),
-        (trust_command.as_json(REVOKED), "dry_run", ""),
     ],
 )
 def test_report_documents_have_these_fields(document: dict[str, Any], names: str, of_host: str) -> None:
@@ -120,8 +115,7 @@ def test_report_documents_have_these_fields(document: dict[str, Any], names: str
         (DUMP["ranks"][0]["processes"][0], "pid name state wchan waits_for by reason threads"),
         (
             SLOW,
-            """schema run findings links windows seconds waiting network unjudged from_copy reason look_error
-            amx_idle profile""",
+            "findings links windows seconds waiting unjudged from_copy reason look_error",
         ),
         (
             SLOW["findings"][0],
@@ -186,8 +180,8 @@ def test_no_key_of_doctor_is_dropped(part: str, names: tuple[str, ...]) -> None:
 
 
 def test_values_of_documents() -> None:
-    schemas = [document["schema"] for document in (WHY, trust_command.as_json(REVOKED), to_json(MIXED), DUMP, SLOW)]
-    assert schemas == [f"ipexctl.{name}/1" for name in ("why", "trust", "run", "dump", "slow")]
+    schemas = [document["schema"] for document in (WHY, to_json(MIXED), DUMP)]
+    assert schemas == [f"ipexctl.{name}/1" for name in ("why", "run", "dump")]
     (found,) = SLOW["findings"]
     assert [found[name] for name in ("rank", "host", "cause", "confidence")] == [1, "node2", "other-programs", "likely"]
     assert found["evidence"]["look"]["others"][0]["pid"] == 4711

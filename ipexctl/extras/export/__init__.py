@@ -1,1 +1,0 @@
-"""Writes a launch plan for other launchers: accelerate, Slurm, Kubeflow, Ansible, sh."""
