@@ -15,6 +15,7 @@ from ipexctl.extras.report import drawings
 from ipexctl.extras.report.markup import Markup, duration_text, element, escape, join_markup, number_text
 from ipexctl.extras.report.page import Change, Fact, Incomparable, ReportPage, RunComparison, SettingRow
 from ipexctl.extras.report.profile_section import profile_content
+from ipexctl.node.common.fix import clauses
 from ipexctl.node.common.records import FINAL
 from ipexctl.text import format_count
 from ipexctl.ui.run.end_of_run import throughput_text
@@ -72,20 +73,22 @@ def _hash(text: str) -> str:
 
 
 def _ending(page: ReportPage) -> Markup:
-    style = page.state if page.state in _STATES else "unknown"
-    state = element("span", escape(_STATES.get(page.state, f"? {page.state}")), class_=f"state {style}")
-    parts = [element("h1", escape(page.headline)), element("p", state, escape(f"Run {page.run}"), class_="run")]
-    if page.cause:
-        label = "Possible cause" if page.confidence == "possible" else "Likely cause"
-        cause = [element("p", escape(f"{label}: {page.cause}"), class_="cause")]
-        if page.fixes:
-            cause.append(element("ul", *(element("li", escape(fix)) for fix in page.fixes), class_="fixes"))
-        parts.append(element("div", *cause, class_="why"))
-    parts += [element("p", escape(sentence)) for sentence in page.others]
-    parts += [element("p", escape(note), class_="note") for note in page.notes]
-    if page.commands:
-        lines = Markup("\n".join(escape(command) for command in page.commands))
-        parts += [element("h2", escape("Its output" if page.fixes else "Type next")), element("pre", lines)]
+    diagnosis, cause = page.diagnosis, page.diagnosis.cause
+    style = diagnosis.state if diagnosis.state in _STATES else "unknown"
+    state = element("span", escape(_STATES.get(diagnosis.state, f"? {diagnosis.state}")), class_=f"state {style}")
+    parts = [element("h1", escape(diagnosis.headline)), element("p", state, escape(f"Run {page.run}"), class_="run")]
+    if cause is not None:
+        label = "Possible cause" if cause.confidence == "possible" else "Likely cause"
+        found = [element("p", escape(f"{label}: {cause.sentence}"), class_="cause")]
+        if cause.fix:
+            found.append(element("ul", *(element("li", escape(fix)) for fix in clauses(cause.fix)), class_="fixes"))
+        parts.append(element("div", *found, class_="why"))
+    parts += [element("p", escape(other.sentence)) for other in diagnosis.others]
+    parts += [element("p", escape(note), class_="note") for note in diagnosis.notes]
+    if diagnosis.next:
+        lines = Markup("\n".join(escape(command) for command in diagnosis.next))
+        title = "Its output" if cause is not None and cause.fix else "Type next"
+        parts += [element("h2", escape(title)), element("pre", lines)]
     return element("header", *parts)
 
 
@@ -109,7 +112,7 @@ def _slow(page: ReportPage) -> Markup:
     """Slow ranks and links, and what was compared; empty if the ranks could not be compared."""
     if page.slow is None or page.record is None:
         return join_markup()
-    slow, costs, is_over = page.slow, [*cost_lines(page.slow)], page.state in FINAL
+    slow, costs, is_over = page.slow, [*cost_lines(page.slow)], page.diagnosis.state in FINAL
     if slow.unjudged and not slow.findings and not costs:
         return join_markup()
     parts = []
@@ -172,13 +175,17 @@ def _setting(row: SettingRow) -> Markup:
 
 
 def _last_lines(page: ReportPage) -> Markup:
-    if not page.lines:
+    printed, whose = page.diagnosis.lines, page.diagnosis.whose
+    if not printed:
         return join_markup()
     parts: list[Markup] = []
     for stream, label in _STREAMS.items():
-        lines = [escape(line.text.expandtabs(8)[:_MAX_LINE]) for line in page.lines if line.stream == stream]
+        lines = [escape(line.text.expandtabs(8)[:_MAX_LINE]) for line in printed if line.stream == stream]
         if lines:
-            parts += [element("h3", escape(f"{page.whose}: {label}")), element("pre", Markup("\n".join(lines)))]
+            parts += [
+                element("h3", escape(f"{whose}: {label}")),
+                element("pre", Markup("\n".join(lines))),
+            ]
     return section("Last lines", *parts, is_long=True)
 
 

@@ -30,12 +30,11 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.mpi import title_of
 from ipexctl.launch.other_runs import by_text
 from ipexctl.limits import DUMP_FRESH
-from ipexctl.node.common.fix import clauses
 from ipexctl.node.common.records import Throughput, as_dict, as_list, describe_apart
 from ipexctl.run.profile import RunProfile
 from ipexctl.run.ranks import describe_ranks
 from ipexctl.run.stack_dump import Dump
-from ipexctl.run.why.diagnosis import Diagnosis, Line
+from ipexctl.run.why.diagnosis import Diagnosis
 from ipexctl.run.why.run_snapshot import RunSnapshot
 from ipexctl.run.why.slow_verdict import SlowVerdict
 from ipexctl.text import format_clock, format_count
@@ -92,14 +91,7 @@ class TimeCurve:
 @dataclass(frozen=True, slots=True)
 class ReportPage:
     run: str
-    state: str
-    headline: str
-    cause: str = ""
-    confidence: str = "likely"
-    fixes: tuple[str, ...] = ()
-    commands: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    others: tuple[str, ...] = ()
+    diagnosis: Diagnosis
     facts: tuple[Fact, ...] = ()
     took: float | None = None
     """Seconds from the start of the ranks to the end."""
@@ -113,8 +105,6 @@ class ReportPage:
     phases: tuple[RunPhase, ...] = ()
     settings: tuple[SettingRow, ...] = ()
     more_settings: int = 0
-    lines: tuple[Line, ...] = ()
-    whose: str = ""
     stacks: tuple[StackText, ...] = ()
     missing: tuple[str, ...] = ()
     comparison: RunComparison | None = None
@@ -146,17 +136,10 @@ def report_page(
     curves = host_curves(measured, hosts, start, end)
     settings = tuple(_settings(plan))
     dump = _dump_of_end(snapshot, diagnosis)
-    cause, together = diagnosis.cause, not describe_apart(status.group)
+    together = not describe_apart(status.group)
     return ReportPage(
-        run=snapshot.id or record.id,
-        state=diagnosis.state,
-        headline=diagnosis.headline,
-        cause=cause.sentence if cause is not None else "",
-        confidence=cause.confidence if cause is not None else "likely",
-        fixes=clauses(cause.fix) if cause is not None and cause.fix else (),
-        commands=diagnosis.next,
-        notes=diagnosis.notes,
-        others=tuple(other.sentence for other in diagnosis.others),
+        snapshot.id or record.id,
+        diagnosis,
         facts=tuple(_facts(record, snapshot, plan)),
         took=snapshot.took,
         measured=status.throughput,
@@ -168,8 +151,6 @@ def report_page(
         phases=tuple(find_phases(snapshot, measured, before, start, end)),
         settings=settings[:MAX_SETTINGS],
         more_settings=max(0, len(settings) - MAX_SETTINGS),
-        lines=diagnosis.lines,
-        whose=diagnosis.whose,
         stacks=_stacks(dump) if dump is not None else (),
         missing=tuple(_missing(grid, curves, settings)),
     )

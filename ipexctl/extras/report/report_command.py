@@ -67,15 +67,8 @@ def page_without_record(record: RunRecord, diagnosis: Diagnosis) -> ReportPage:
         facts.append(Fact("Hosts", f"{ranks} on {format_count(len(record.hosts), 'host')}: {fold(record.hosts)}"))
     if record.started:
         facts.append(Fact("Started", format_clock(record.started, "%Y-%m-%d %H:%M:%S")))
-    return ReportPage(
-        run=record.id,
-        state=diagnosis.state,
-        headline=diagnosis.headline,
-        commands=diagnosis.next,
-        notes=diagnosis.notes,
-        facts=tuple(facts),
-        missing=("everything else: the record of the run is only on node0",),
-    )
+    missing = ("everything else: the record of the run is only on node0",)
+    return ReportPage(record.id, diagnosis, tuple(facts), missing=missing)
 
 
 def add_comparison(page: ReportPage, other: ReportPage) -> ReportPage:

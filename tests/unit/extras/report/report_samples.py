@@ -6,7 +6,8 @@ import random
 
 from ipexctl.extras.report.measurements import HostWindow, Measurements, RunPhase, Window, host_curves, rank_grid
 from ipexctl.extras.report.page import Fact, ReportPage, SettingRow, StackText, throughput_of
-from ipexctl.run.why.diagnosis import Line
+from ipexctl.known_errors.match import Cause
+from ipexctl.run.why.diagnosis import AlikeRanks, Diagnosis, Line
 
 START = 1_700_000_000.0
 
@@ -49,18 +50,20 @@ def page(text: str = "x", **more: object) -> ReportPage:
     """A page with a text wherever a host, a file or a user has a word."""
     fields: dict[str, object] = {
         "run": f"train-{text}",
-        "state": "failed",
-        "headline": f"run train failed: {text}",
-        "cause": text,
-        "fixes": (text, "ipexctl doctor"),
-        "commands": (f"ipexctl logs {text}",),
-        "notes": (text,),
-        "others": (text,),
+        "diagnosis": Diagnosis(
+            f"train-{text}",
+            "failed",
+            f"run train failed: {text}",
+            cause=Cause("id", text, f"{text}; ipexctl doctor", "likely"),
+            lines=(Line("stderr", text), Line("stdout", text)),
+            whose=text,
+            others=(AlikeRanks("failed", (1,), ("node1",), text),),
+            notes=(text,),
+            next=(f"ipexctl logs {text}",),
+        ),
         "facts": (Fact("Script", text), Fact("Commit", text)),
         "phases": (RunPhase("script", 0.0, 60.0, text), RunPhase("restart", 60.0, 60.0, text)),
         "settings": (SettingRow(text, text, text, text), SettingRow("TOKEN", "", "asked", "", is_hidden=True)),
-        "lines": (Line("stderr", text), Line("stdout", text)),
-        "whose": text,
         "stacks": (StackText(text, (text, text)),),
         "missing": (text,),
         **more,

@@ -8,6 +8,7 @@ import os
 import random
 import re
 import time
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -20,9 +21,10 @@ import chromium
 from ipexctl.extras.report.html import SCRIPT, STYLE, page_html
 from ipexctl.extras.report.measurements import Measurements, RunPhase, Window, host_curves, measurements_of, rank_grid
 from ipexctl.extras.report.page import ChangedSetting, Fact, ReportPage, RunComparison, SettingRow, StackText
+from ipexctl.known_errors.match import Cause
 from ipexctl.node.run.meter.rates import RankRates
 from ipexctl.node.run.meter.window_file import CAPACITY, WindowWriter
-from ipexctl.run.why.diagnosis import Line
+from ipexctl.run.why.diagnosis import Diagnosis, Line
 from ipexctl.run.windows import read_copied_windows
 
 if TYPE_CHECKING:
@@ -194,7 +196,7 @@ def test_every_drawing_has_a_table_and_a_name() -> None:
 
 
 def test_a_page_without_any_figures_is_whole() -> None:
-    found = Skeleton(page_html(ReportPage("r", "unknown", "the outcome is not known"))).found
+    found = Skeleton(page_html(ReportPage("r", Diagnosis("r", "unknown", "the outcome is not known")))).found
     assert [tag for tag, _ in found if tag in ("h1", "svg", "table")] == ["h1"]
 
 
@@ -257,14 +259,14 @@ def test_nothing_is_requested_and_no_text_runs(tab: chromium.Page, tmp_path: Pat
         "".join(texts),
         settings=tuple(SettingRow(text, text, text, text) for text in texts),
         facts=tuple(Fact(text, text) for text in texts),
-        lines=tuple(lines),
         stacks=tuple(StackText(text, (text,)) for text in texts),
         phases=tuple(RunPhase("script", 0.0, 9.0, text) for text in texts),
         comparison=RunComparison(texts[0], tuple(ChangedSetting(text, text, text) for text in texts), "too-short"),
-        fixes=tuple(texts),
-        notes=tuple(texts),
         grid=grid,
     )
+    cause = Cause("id", "".join(texts), "; ".join(texts), "likely")
+    diagnosis = replace(attacked.diagnosis, lines=tuple(lines), notes=tuple(texts), cause=cause)
+    attacked = replace(attacked, diagnosis=diagnosis)
     path = tmp_path / "attacked.html"
     path.write_bytes(page_html(attacked).encode())
     tab.open(path)

@@ -24,7 +24,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.node.run.record.losses import MAX_POINTS, find_losses, find_series, read_losses, thin, timed_lines
 from ipexctl.node.run.record.output_times import TimesWriter
 from ipexctl.run.stack_dump import Dump, RankStacks
-from ipexctl.run.why.diagnosis import diagnose
+from ipexctl.run.why.diagnosis import Diagnosis, diagnose
 from ipexctl.run.why.run_snapshot import read_snapshot
 from ipexctl.run.why.slow_verdict import SlowVerdict
 from ipexctl.text import printable
@@ -55,12 +55,12 @@ def made(plan: dict[str, Any] | None = None, measured: Measurements | None = Non
 
 def test_the_page_says_how_the_run_ended_and_what_to_type() -> None:
     page = made()
-    assert page.state == "failed"
-    assert "rank 1" in page.headline
-    assert "frobnicate" in page.cause
-    assert page.fixes
-    assert page.commands == ("ipexctl logs train-1 -r 1",)
-    assert [line.text for line in page.lines][-1].startswith("ModuleNotFoundError")
+    shown = html.unescape(page_html(page))
+    assert page.diagnosis.cause is not None
+    assert "rank 1" in page.diagnosis.headline
+    for text in (page.diagnosis.headline, page.diagnosis.cause.sentence, "ipexctl logs train-1 -r 1"):
+        assert text in shown
+    assert [line.text for line in page.diagnosis.lines][-1].startswith("ModuleNotFoundError")
     assert page.took == 13
 
 
@@ -172,7 +172,7 @@ def curve(values: list[float], unit: str = "steps/s") -> TimeCurve:
 
 
 def page_with(values: list[float], unit: str = "steps/s") -> ReportPage:
-    return ReportPage("a", "ok", "", throughput=curve(values, unit))
+    return ReportPage("a", Diagnosis("a", "ok", ""), throughput=curve(values, unit))
 
 
 def test_the_change_of_throughput_has_an_interval_that_contains_it() -> None:
@@ -415,8 +415,9 @@ def test_every_known_cause_is_on_its_page() -> None:
     for text in TEXTS:
         page = page_of(text)
         shown = html.unescape(page_html(page))
-        assert printable(page.headline) in shown
-        assert printable(page.cause) in shown
+        assert page.diagnosis.cause is not None
+        assert printable(page.diagnosis.headline) in shown
+        assert printable(page.diagnosis.cause.sentence) in shown
 
 
 def test_the_stacks_of_a_hang_are_folded_on_the_page() -> None:
