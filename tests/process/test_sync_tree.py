@@ -28,7 +28,6 @@ from ipexctl.hosts.host import Host
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.files.place import StagedFiles
-from ipexctl.node.files.tree import sent_files
 from ipexctl.node.run.record.summary import newest_checkpoint
 from ipexctl.remote.cancel import Cancel, Deadline
 from ipexctl.remote.connector import OpenHosts, SessionPool
@@ -414,8 +413,9 @@ def test_a_synced_file_is_no_checkpoint_of_a_run_until_the_run_writes_it(place: 
     for name in ("data/val.pt", "src/last.pt"):
         put(place.root, name, "tokens")
     place.sync()
-    is_sent = sent_files(str(place.home), str(place.tree / "src"))
-    assert newest_checkpoint(str(place.tree), "", 0.0, is_sent) == ""
+    home = str(place.home)
+    assert newest_checkpoint(str(place.tree), "", 0.0, home) == ""
+    assert newest_checkpoint(str(place.tree / "src"), "", 0.0, home) == ""
     put(place.tree, "src/last.pt", "weights of the run")
-    assert newest_checkpoint(str(place.tree), "", 0.0, is_sent) == "src/last.pt"
-    assert newest_checkpoint(str(place.tree / "data"), "", 0.0, sent_files(str(place.home), "/elsewhere")) == "val.pt"
+    assert newest_checkpoint(str(place.tree / "src"), "", 0.0, home) == "last.pt"
+    assert newest_checkpoint(str(place.tree / "data"), "", 0.0, "/elsewhere") == "val.pt"

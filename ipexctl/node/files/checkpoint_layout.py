@@ -54,11 +54,6 @@ _OF_A_FRAMEWORK = re.compile(
 )
 
 
-def is_beside_weights(name: str) -> bool:
-    """True for a file that a framework writes beside a model's weights, such as `training_args.bin`."""
-    return bool(_BESIDE_WEIGHTS.fullmatch(name))
-
-
 class Checkpoint(NamedTuple):
     marker: str
     is_whole: bool

@@ -15,7 +15,7 @@ import re
 import stat
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Callable, Iterator, NamedTuple
+from typing import TYPE_CHECKING, Any, Iterator, NamedTuple
 
 from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.clock import seconds_since
@@ -87,20 +87,6 @@ def _stamp_of(path: bytes) -> tuple[int, ...]:
 
 def is_below(path: str, directories: list[str]) -> bool:
     return bool(directories) and any(path == above or path.startswith(above + "/") for above in directories)
-
-
-def sent_files(home: str, directory: str) -> Callable[[str, os.stat_result], bool]:
-    """Return a test for files in or below a run's working directory: true if sync brought the file, and nobody has
-    changed it since."""
-    code = os.path.join(home, "code")
-    name = os.path.relpath(directory, code).partition("/")[0]
-    rows = ProjectTree(os.fsencode(home), name, 1).rows if _NAME.fullmatch(name) else {}
-
-    def is_sent(path: str, status: os.stat_result) -> bool:
-        row = rows.get(os.path.relpath(path, os.path.join(code, name)))
-        return row is not None and row.is_from_sync and row.identity == identity_of(status)
-
-    return is_sent
 
 
 def tree_directory(project: str, generation: int) -> str:

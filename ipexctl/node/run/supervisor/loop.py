@@ -374,13 +374,11 @@ class SupervisorLoop:
         if not self.is_over:  # the last status may be written long after the end, if the disk was full
             self.elapsed, self.is_over = round(time.monotonic() - self.began, 3), status.ended is not None
             if self.is_over:
-                from ipexctl.node.files.tree import sent_files  # only the end of a run needs them
-                from ipexctl.node.run.record.summary import newest_checkpoint
+                from ipexctl.node.run.record.summary import newest_checkpoint  # only the end of a run needs it
 
                 plan = self.state.plan
-                is_sent = sent_files(plan.home, plan.cwd)
                 began = status.started or 0.0
-                self.checkpoint = newest_checkpoint(plan.cwd, plan.asked.checkpoint or "", began, is_sent)
+                self.checkpoint = newest_checkpoint(plan.cwd, plan.asked.checkpoint or "", began, plan.home)
         raised = verdict.first_exception(self.state)
         return self.figures.run_status(status, ranks)._replace(
             has_checkpoint=has_checkpoint,

@@ -32,7 +32,6 @@ def write(directory: Path, name: str, at: float) -> None:
         ({"out/model.bin": 5, "out/training_args.bin": 9, "out/checkpoint-9/optimizer.pt": 8}, "", "out/model.bin"),
         ({"logs/checkpoints/epoch=1-step=9.ckpt": 5, "data/val.bin": 9}, "", "logs/checkpoints/epoch=1-step=9.ckpt"),
         ({"epoch=1.ckpt/__0_0.distcp": 5, "epoch=1.ckpt/meta.pt": 6}, "", "epoch=1.ckpt"),
-        ({"sent.pt": 9, "last.pt": 5}, "", "last.pt"),
         ({"venv/pyvenv.cfg": 0, "venv/lib/test.pt": 9, ".cache/x.pt": 9, "m.ckpt": 1}, "", "m.ckpt"),
     ],
 )
@@ -40,14 +39,10 @@ def test_newest_checkpoint(tmp_path: Path, files: dict[str, float], asked: str, 
     for name, after in files.items():
         write(tmp_path, name, BEGAN + after)
     os.symlink("log.txt", tmp_path / "link.pt")
-    assert newest_checkpoint(str(tmp_path), asked, BEGAN, is_sent) == newest
-
-
-def is_sent(path: str, _: os.stat_result) -> bool:
-    return path.endswith("/sent.pt")
+    assert newest_checkpoint(str(tmp_path), asked, BEGAN) == newest
 
 
 def test_an_absolute_path_stays_absolute(tmp_path: Path) -> None:
     write(tmp_path, "ck/epoch_3/model.bin", BEGAN)
-    assert newest_checkpoint("/nowhere", str(tmp_path / "ck"), BEGAN, is_sent) == str(tmp_path / "ck/epoch_3")
-    assert newest_checkpoint("/nowhere", "", BEGAN, is_sent) == ""
+    assert newest_checkpoint("/nowhere", str(tmp_path / "ck"), BEGAN) == str(tmp_path / "ck/epoch_3")
+    assert newest_checkpoint("/nowhere", "", BEGAN) == ""
