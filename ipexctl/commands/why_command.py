@@ -25,7 +25,7 @@ from ipexctl.remote.outcome import Cancelled
 from ipexctl.run.profile import lines_of as profile_lines
 from ipexctl.run.ranks import name_ranks
 from ipexctl.run.stack_dump import ProfileAnswer
-from ipexctl.run.why.diagnosis import Diagnosis, Line
+from ipexctl.run.why.diagnosis import Diagnosis, Line, describe_evidence, label_of
 from ipexctl.run.why.why import WhyResult
 from ipexctl.text import format_clock
 from ipexctl.ui.messages import fold_fix, fold_text, paint, print_message, print_with_fix, wants_color
@@ -128,7 +128,6 @@ _PURPOSES: Final = {
     "stop": "end it, only if it hangs: ",
     "report": "see it on one page: ",
 }
-_CONFIDENCE_LABELS: Final = {"likely": "likely cause", "possible": "possible cause"}
 
 
 def as_json(answer: WhyResult) -> dict[str, Any]:
@@ -151,6 +150,7 @@ def as_json(answer: WhyResult) -> dict[str, Any]:
         "state": diagnosis.state,
         "headline": diagnosis.headline,
         "first_failure": _first_failure(diagnosis),
+        "stopped": status and status.stopped and status.stopped._asdict(),
         "cause": cause and value_json(cause, without=("order", "at_install")),
         "hang": diagnosis.hang and value_json(diagnosis.hang),
         "lines": value_json(diagnosis.lines),
@@ -219,15 +219,7 @@ def lines_of(answer: WhyResult, columns: int = 0, *, colors: bool = False) -> It
         yield from fold_text(text, columns)
     cause = diagnosis.cause
     if cause is not None:
-        yield ""
-        source = ""
-        is_of_first = diagnosis.first is None or cause.rank in (None, diagnosis.first.rank)
-        if cause.source == "output" and not is_of_first:
-            source = f" (in the output of rank {cause.rank} on {cause.host})"
-        for line in fold_text(f"{_CONFIDENCE_LABELS[cause.confidence]}{source}: {cause.sentence}", columns):
-            yield paint(line, "1", on=colors)
-        for clause in clauses(cause.fix):
-            yield from fold_fix(clause, columns)
+        yield from _cause(diagnosis, cause, columns, colors=colors)
     yield from _slow_part(answer, columns, colors=colors)
     commands = [
         command
@@ -240,6 +232,20 @@ def lines_of(answer: WhyResult, columns: int = 0, *, colors: bool = False) -> It
             # A stop among other commands is no step that follows them.
             purpose = _PURPOSES.get(command.split()[1], "") if len(commands) > 1 else ""
             yield ("      " if index else "next: ") + purpose + command
+
+
+def _cause(diagnosis: Diagnosis, cause: Cause, columns: int, *, colors: bool) -> Iterator[str]:
+    yield ""
+    source = ""
+    is_of_first = diagnosis.first is None or cause.rank in (None, diagnosis.first.rank)
+    if cause.source == "output" and not is_of_first:
+        source = f" (in the output of rank {cause.rank} on {cause.host})"
+    for line in fold_text(f"{label_of(cause)}{source}: {cause.sentence}", columns):
+        yield paint(line, "1", on=colors)
+    for seen in describe_evidence(diagnosis):
+        yield from fold_text(seen, columns, "  ")
+    for clause in clauses(cause.fix):
+        yield from fold_fix(clause, columns)
 
 
 def _slow_part(answer: WhyResult, columns: int, *, colors: bool) -> Iterator[str]:
@@ -291,5 +297,5 @@ def _cut(text: str, limit: int) -> str:
 
 def cause_lines(run: str, cause: Cause | None) -> list[str]:
     """Lines for the end of a failed run: the likely cause, and the command that tells more."""
-    known = [f"  {_CONFIDENCE_LABELS[cause.confidence]}: {cause.sentence}"] if cause is not None else []
+    known = [f"  {label_of(cause)}: {cause.sentence}"] if cause is not None else []
     return [*known, Fix(f"  why, and what to do: `ipexctl why {run}`")]

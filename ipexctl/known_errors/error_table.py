@@ -36,6 +36,7 @@ from ipexctl.known_errors.packages import known_packages
 from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.fix import Fix, ipexctl_command, join_fixes
 from ipexctl.node.common.records import as_dict, as_list
+from ipexctl.node.run.decisions.verdict import signal_name
 from ipexctl.text import join_words
 
 _LOOPBACK: Final = re.compile(r"^(?:127\.|localhost$|::1$|\[::1\]$)")
@@ -73,6 +74,7 @@ def _row(values: Mapping[str, Any]) -> KnownError:
     kinds = fields.pop("detail", ())
     details = (kinds,) if isinstance(kinds, str) else tuple(kinds)
     explain = _FUNCTIONS[fields.pop("explain")] if "explain" in fields else None
+    fields.update((name, tuple(fields[name].split())) for name in ("certain", "impossible") if name in fields)
     return KnownError(patterns=patterns, signals=signals, details=details, explain=explain, **fields)
 
 
@@ -487,16 +489,57 @@ def _port_busy(found: PatternMatch) -> tuple[str, str]:
     )
 
 
+def _ended_from_elsewhere(found: PatternMatch) -> tuple[str, str]:
+    """A signal that neither ipexctl nor, by its own count, the kernel sent."""
+    output, context = found.output, found.context
+    host, number = output.host, output.ended_by or signal.SIGKILL
+    guards, low = found.measured("guard"), found.measured("memory-low")
+    which = "a guard such as earlyoom"
+    if guards:
+        which = f"{guards[0].text}, a guard of memory that runs there" + (f" ({low[0].text})" if low else "")
+    sender = f"a person, a scheduler or {which}"
+    cause = f"{output.process} was ended by {signal_name(number)} from elsewhere: {sender}, or a shutdown of {host}"
+    if number == signal.SIGKILL:
+        cause = f"{output.process} was killed on {host}, and the kernel counted no kill for memory: {sender}"
+    if guards and low:
+        guard = guards[0].text.partition(",")[0]
+        see = Fix("see what it ended, as root on {host}: journalctl -u {guard} -n 20", host=host, guard=guard)
+        return cause, Fix("{see}; use a smaller batch or fewer ranks: --ppn", see=see)
+    fix = Fix(
+        "see who works there: `ipexctl exec -l {host} -- ps -eo user,lstart,args --sort=start_time`; its output: "
+        "`ipexctl logs {run} -r {rank}`",
+        host=host,
+        run=context.run,
+        rank=str(output.rank or 0),
+    )
+    return cause, fix
+
+
+def _memory_kill(found: PatternMatch) -> tuple[str, str]:
+    """SIGKILL, or its exit code from a shell: the kernel counted or logged it, or nothing could be read."""
+    host, worker = found.output.host, found.groups.get("worker")
+    what = f"a {worker} of {found.output.process}" if worker else found.output.process
+    see = Fix("see what the kernel killed, as root on {host}: dmesg -T | grep -i kill", host=host)
+    if not found.measured("oom-counted") and (worker or found.pattern is None):
+        whom = "by the kernel for memory, a person, a scheduler or a guard"
+        return f"{what} was killed on {host} {whom}; the kernel's count of its kills could not be read there", see
+    what = f"{what} was killed by the kernel" if worker else f"{what} lost a process that the kernel killed"
+    fewer = Fix("use a smaller batch, fewer DataLoader workers or fewer ranks: --ppn")
+    return f"{what} on {host}, because memory was short", Fix("{see}; {fewer}", see=see, fewer=fewer)
+
+
 _FUNCTIONS: Final[Mapping[str, Callable[[PatternMatch], tuple[str, str] | None]]] = {
     "aborted": _aborted,
     "argument": _argument,
     "arguments": _arguments,
     "cpu_location": _cpu_location,
+    "ended_from_elsewhere": _ended_from_elsewhere,
     "for_gpus": _for_gpus,
     "hub": _hub,
     "illegal_instruction": _illegal_instruction,
     "ipex_of_other_torch": _ipex_of_other_torch,
     "hidden": _hidden,
+    "memory_kill": _memory_kill,
     "no_file": _no_file,
     "no_module": _no_module,
     "no_name": _no_name,

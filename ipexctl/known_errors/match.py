@@ -8,16 +8,18 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any, Final, Literal
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command, read_command
 from ipexctl.node.common.job import Master
-from ipexctl.node.common.records import Detail, as_dict, as_list
+from ipexctl.node.common.records import Detail, Proof, as_dict, as_list
+from ipexctl.node.run.decisions.verdict import signal_name
 
-Confidence = Literal["likely", "possible"]
+Confidence = Literal["certain", "likely", "possible"]
+"""`certain`: evidence of this run excludes any other cause."""
 Weight = Literal["end", "anywhere", "vague", "follows", "aside"]
 """The first that matches wins, in the order of `_ORDER`:
 
@@ -63,8 +65,14 @@ class RankOutput:
     kind: str = ""
     state: str = ""
     details: tuple[Detail, ...] = ()
+    evidence: tuple[Proof, ...] = ()
+    """What its wrapper measured when it failed."""
     is_short: bool = False
     """True if a cause counts anywhere in the output, as in a verification's."""
+
+    @property
+    def process(self) -> str:
+        return "its process" if self.rank is None else f"rank {self.rank}"
 
     @cached_property
     def ended_by(self) -> int | None:
@@ -156,6 +164,8 @@ class FailureContext:
         """Thousands of ranks may print the same, and for each it is asked who does."""
         return {}
 
+    evidence: tuple[Proof, ...] = ()
+    """What is known of the whole run, such as `autocast`."""
     line_that_sends: Callable[[str], str] = lambda _: ""
     """Path that a rank did not find → command that sends it, if the control machine has it; else empty."""
     project_file: Callable[[str], str] = lambda _: ""
@@ -217,6 +227,11 @@ class PatternMatch:
     context: FailureContext
     groups: Mapping[str, str]
     pattern: re.Pattern[str] | None = None
+    seen: tuple[Proof, ...] = ()
+    """The line, report or signal that matched."""
+
+    def measured(self, *kinds: str) -> tuple[Proof, ...]:
+        return tuple(each for each in (*self.output.evidence, *self.context.evidence) if each.kind in kinds)
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -241,7 +256,7 @@ class PatternMatch:
         return _Fields(
             self.groups,
             rank=output.rank,
-            process="its process" if output.rank is None else f"rank {output.rank}",
+            process=output.process,
             at=f" ({output.place})" if output.place else "",
             host=output.host,
             hosts=_folded(hosts),
@@ -266,6 +281,10 @@ class KnownError:
     """Fix after a verification, if that is not to rebuild the environment; `{fix}` is the row's own fix."""
     weight: Weight = "end"
     confidence: Confidence = "likely"
+    certain: tuple[str, ...] = ()
+    """Kinds of `Proof` that make this cause certain."""
+    impossible: tuple[str, ...] = ()
+    """Kinds of `Proof` that exclude it."""
     package: str = ""
     """Packages for `{install}` in the fix, separated by spaces."""
     backend: str = ""
@@ -296,6 +315,8 @@ class Cause:
     at_install: str = field(default="", compare=False)
     source: Literal["output", "record"] = "output"
     """Taken from the rank's output, or from the run's record, such as its stacks."""
+    evidence: tuple[Proof, ...] = field(default=(), compare=False)
+    """What was measured in this run; empty if nothing speaks for the cause but its likelihood."""
 
     @property
     def is_good(self) -> bool:
@@ -354,11 +375,13 @@ def cause_of(output: RankOutput, context: FailureContext, table: Sequence[KnownE
         ):
             continue
         met = _meet(known, output, context)
-        if met is None or (best is not None and met[1] >= best.order):
+        if met is None or (best is not None and met[1] >= best.order) or met[0].measured(*known.impossible):
             continue
-        sentences = known.sentences(met[0])
+        sentences, proof = known.sentences(met[0]), met[0].measured(*known.certain)
         if sentences is not None:
-            best = Cause(known.id, *sentences, known.confidence, output.rank, output.host, met[1], known.at_install)
+            confidence = "certain" if proof else known.confidence
+            best = Cause(known.id, *sentences, confidence, output.rank, output.host, met[1], known.at_install)
+            best = replace(best, evidence=(*proof, *met[0].seen))
     return best
 
 
@@ -371,21 +394,32 @@ def _meet(known: KnownError, output: RankOutput, context: FailureContext) -> tup
     for detail in output.details:
         if detail.kind in known.details:
             order = _ORDER["end"] if known.weight in ("end", "anywhere") else _ORDER.get(known.weight, _ASIDE)
-            return PatternMatch(output, context, detail.fields), order
+            seen = Proof("report", f"the report {detail.kind} of ipexctl's own program", output.host)
+            return PatternMatch(output, context, detail.fields, seen=(seen,)), order
     for pattern in known.patterns:
         match = pattern.search(output.last_text)
         if match is not None:
             order = _ORDER["end"] if known.weight in ("end", "anywhere") else _ORDER.get(known.weight, _ASIDE)
-            return PatternMatch(output, context, _groups(match), pattern), order
-    if output.ended_by in known.signals:
-        return PatternMatch(output, context, {}), _ORDER["signal"]
+            return PatternMatch(output, context, _groups(match), pattern, (_line_of(match, output),)), order
+    if output.ended_by is not None and output.ended_by in known.signals:
+        ended = Proof("signal", f"{signal_name(output.ended_by)} ended {output.process}", output.host)
+        measured = tuple(each for each in output.evidence if each.kind not in ("memory-free", "guard"))
+        return PatternMatch(output, context, {}, seen=(ended, *measured)), _ORDER["signal"]
     if known.weight in ("end", "follows"):
         return None
     for pattern in known.patterns:
         match = pattern.search(output.text)
         if match is not None:
-            return PatternMatch(output, context, _groups(match), pattern), _ORDER.get(known.weight, _ASIDE)
+            line = (_line_of(match, output),)
+            return PatternMatch(output, context, _groups(match), pattern, line), _ORDER.get(known.weight, _ASIDE)
     return None
+
+
+def _line_of(match: re.Match[str], output: RankOutput) -> Proof:
+    """The line of the output with the end of the match: a pattern may begin at a frame above the exception."""
+    text, at = match.string, max(match.start(), match.end() - 1)
+    begin, end = text.rfind("\n", 0, at) + 1, text.find("\n", at)
+    return Proof("line", shorten_text(text[begin : None if end < 0 else end].strip()), output.host)
 
 
 def _groups(match: re.Match[str]) -> dict[str, str]:
@@ -404,7 +438,8 @@ def explain_exception(output: RankOutput, context: FailureContext) -> Cause | No
         f"{context.run} -r {output.rank}`"
     )
     sure: Confidence = "likely" if output.exit_code in (1, None) else "possible"
-    return Cause("script.raised", sentence, fix, sure, output.rank, output.host, _ORDER["raised"])
+    seen = (Proof("line", shorten_text(what), output.host),)
+    return Cause("script.raised", sentence, fix, sure, output.rank, output.host, _ORDER["raised"], evidence=seen)
 
 
 def shorten_text(text: str, maximum: int = 160) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from ipexctl.homes.registry import RunRecord
 from ipexctl.limits import STOP_ANSWER, STOP_WAIT
 from ipexctl.node.common.records import RunStatus, State, read_status
 from ipexctl.node.run.runs import StopRequest
+from ipexctl.remote.caller import identify_caller
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session
 from ipexctl.run.node0 import call_on_node0
@@ -31,7 +33,9 @@ def stop(
     on_signalled: Callable[[], object] = lambda: None,
 ) -> StopResult:
     """Signal the supervisor; wait until the run has ended. `on_signalled` runs in between. Raises a HostError."""
-    request: StopRequest = {"home": record.home, "id": record.id, "wait": wait, "signal": number}
+    by = identify_caller(os.environ)
+    sender = by and by._asdict()
+    request: StopRequest = {"home": record.home, "id": record.id, "wait": wait, "signal": number, "by": sender}
 
     def on_event(event: Reply) -> None:
         if event.get("event") == "signalled":

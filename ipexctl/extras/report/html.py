@@ -17,6 +17,7 @@ from ipexctl.extras.report.page import Change, Fact, Incomparable, ReportPage, R
 from ipexctl.extras.report.profile_section import profile_content
 from ipexctl.node.common.fix import clauses
 from ipexctl.node.common.records import FINAL
+from ipexctl.run.why.diagnosis import describe_evidence, label_of
 from ipexctl.text import format_count
 from ipexctl.ui.run.end_of_run import throughput_text
 from ipexctl.ui.run.slow_report import comparison_lines, cost_lines, slow_entries
@@ -78,8 +79,8 @@ def _ending(page: ReportPage) -> Markup:
     state = element("span", escape(_STATES.get(diagnosis.state, f"? {diagnosis.state}")), class_=f"state {style}")
     parts = [element("h1", escape(diagnosis.headline)), element("p", state, escape(f"Run {page.run}"), class_="run")]
     if cause is not None:
-        label = "Possible cause" if cause.confidence == "possible" else "Likely cause"
-        found = [element("p", escape(f"{label}: {cause.sentence}"), class_="cause")]
+        found = [element("p", escape(f"{label_of(cause).capitalize()}: {cause.sentence}"), class_="cause")]
+        found += [element("p", escape(seen), class_="note") for seen in describe_evidence(diagnosis)]
         if cause.fix:
             found.append(element("ul", *(element("li", escape(fix)) for fix in clauses(cause.fix)), class_="fixes"))
         parts.append(element("div", *found, class_="why"))

@@ -74,6 +74,19 @@ class OutOfMemory(NamedTuple):
     """Highest measured memory use of the rank, in bytes."""
 
 
+class Proof(NamedTuple):
+    """A measurement of this run: what makes a cause certain, or impossible (`known_errors/table.yaml`)."""
+
+    kind: str
+    """`oom-counted`, `oom-none`, `oom-unread`, `guard`, `memory-low`, `memory-free`, `disk-full`; else its source:
+    line, stack, report, signal, exit, plan."""
+    text: str
+    """What was measured, as a sentence can have it."""
+    host: str = ""
+    at: float | None = None
+    """By node0's clock; None if unknown."""
+
+
 class FullDisk(NamedTuple):
     path: str
     free: int
@@ -210,6 +223,8 @@ class RankStatus(NamedTuple):
     """Sentences that say where cores and memory differ from the plan; each once per host."""
     problem: Detail | None = None
     disk: FullDisk | None = None
+    evidence: tuple[Proof, ...] = ()
+    """What its wrapper measured when it failed; empty in older records."""
     throughput: Throughput | None = None
     port: int | None = None
     """What `{port}` in the command stands for; None if the command has none."""
@@ -224,6 +239,7 @@ class RankStatus(NamedTuple):
             "oom": self.oom and self.oom._asdict(),
             "problem": self.problem and self.problem._asdict(),
             "disk": self.disk and self.disk._asdict(),
+            "evidence": [each._asdict() for each in self.evidence],
             "throughput": self.throughput and self.throughput._asdict(),
         }
         return {**fields, **figures, **records, "lines": lines}
@@ -272,6 +288,19 @@ class Attempt(NamedTuple):
     hosts: tuple[str, ...] = ()
     """Empty in older records."""
     world_size: int = 0
+
+
+class StopRecord(NamedTuple):
+    """Who stopped a run, and when."""
+
+    by: str | None = None
+    """Account on the machine `host`; both None if neither is known, as after a SIGTERM to the supervisor."""
+    host: str | None = None
+    at: float | None = None
+
+    @property
+    def who(self) -> str:
+        return f"{self.by}@{self.host}" if self.by else ""
 
 
 class LauncherStatus(NamedTuple):
@@ -357,6 +386,8 @@ class RunStatus(NamedTuple):
     ranks: tuple[RankStatus, ...] = ()
     first_failure: Failure | None = None
     reason: str = ""
+    stopped: StopRecord | None = None
+    """None unless the run was stopped."""
     attempt: int = 0
     """Restarts so far."""
     restarts: int = 0
@@ -411,9 +442,9 @@ class RunStatus(NamedTuple):
 
     @property
     def cause(self) -> str:
-        """What ended a run that did not succeed."""
+        """What ended a run that neither succeeded nor was stopped."""
         parts = (self.reason, self.raised if self.raised not in self.reason else "")
-        return "" if self.state == "ok" else ": ".join(filter(None, parts))
+        return "" if self.state in ("ok", "stopped") else ": ".join(filter(None, parts))
 
     @property
     def fetch_line(self) -> str:

@@ -25,6 +25,7 @@ from ipexctl.node.common.processes import ProcessIdentity, is_caught
 from ipexctl.node.common.queue_files import is_submitted
 from ipexctl.node.common.records import FINAL, RunStatus
 from ipexctl.node.common.walk import Refused, enter, own_path
+from ipexctl.node.run.record import stop_file
 from ipexctl.node.run.record.stack_dumps import dump_frames, dump_path, new_dump_id
 from ipexctl.node.run.record.stored_status import NoRecord, read_document, read_pruned, read_status_file
 
@@ -43,6 +44,8 @@ class FindRequest(TypedDict):
 class StopRequest(RunReference):
     wait: float
     signal: int
+    by: Json | None
+    """Account and machine of the caller; None with IPEXCTL_ANONYMOUS=1."""
 
 
 class RanksRequest(RunReference):
@@ -137,7 +140,8 @@ def stop(request: StopRequest) -> Json:
         emit("signalled")
         wait_until(lambda: read_status_file(rundir).status.is_over, request["wait"], 0.2)
     elif not stored.status.is_over:
-        send_signal(supervisor, request["signal"])
+        with stop_file.said(rundir, request.get("by")):
+            send_signal(supervisor, request["signal"])
         emit("signalled")
         wait_until(lambda: not supervisor.is_alive, request["wait"], 0.05)
     stored = read_status_file(rundir)

@@ -8,10 +8,9 @@ runs print too explain nothing. Reports of our own programs are read as fields (
 
 from __future__ import annotations
 
-import posixpath
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -28,11 +27,18 @@ from ipexctl.known_errors.match import (
     shorten_text,
 )
 from ipexctl.node.common.files import format_size
-from ipexctl.node.common.records import Failure, FullDisk, OutOfMemory, RankStatus, as_dict
+from ipexctl.node.common.records import Failure, FullDisk, OutOfMemory, Proof, RankStatus, as_dict
 from ipexctl.node.run.decisions.verdict import format_limit
-from ipexctl.node.run.run_snapshot import FEW_LINES
 from ipexctl.run.hang import Hang, explain_hang
 from ipexctl.run.ranks import describe_ranks, fold_ranks
+from ipexctl.run.why.rank_reports import (
+    CHECKPOINT_PATH,
+    RankReport,
+    find_resumed_alone,
+    find_resumed_apart,
+    find_unequal_data,
+    find_world_sizes,
+)
 from ipexctl.run.why.run_snapshot import RunSnapshot
 from ipexctl.text import format_count
 
@@ -71,15 +77,22 @@ def find_hang(snapshot: RunSnapshot, first: Failure | None = None) -> Hang | Non
 
 
 def choose_hang_cause(snapshot: RunSnapshot) -> Cause | None:
-    """The cause of a hang: ranks that resumed from different checkpoints, else the stacks, else an exception that a
-    rank printed, else a hint."""
-    if (apart := _resumed_apart(snapshot)) is not None:
-        return apart
+    """The cause of a hang: what ranks printed about themselves, else the stacks, else an exception that a rank printed,
+    else a hint."""
+    cause = _of_hanging(snapshot)
+    return _dated(snapshot, cause) if cause is not None else None
+
+
+def _of_hanging(snapshot: RunSnapshot) -> Cause | None:
     hang = find_hang(snapshot)
+    is_apart = hang is not None and hang.kind in ("mismatch", "ended")
+    apart = _resumed_apart(snapshot) or (_unequal_data(snapshot) if is_apart else None)
+    if apart is not None:
+        return apart
     if hang is not None and hang.kind == "mismatch" and (resumed := find_resumed_alone(snapshot.context.outputs)):
         return _resumed_alone(snapshot, hang, resumed)
     if hang is not None and hang.kind != "same":
-        return _of_hang(snapshot, hang)
+        return (_apart_at_start(snapshot) if is_apart else None) or _of_hang(snapshot, hang)
     hint = _hint(snapshot) if len(snapshot.context.hosts) > 1 else None
     if hang is None and (kept := _kept_by_thread(snapshot)) is not None:
         return kept
@@ -97,24 +110,19 @@ def _kept_by_thread(snapshot: RunSnapshot) -> Cause | None:
     for process in filter(None, (rank.main_process for rank in at_exit)):
         for frame in (frame for thread in process.threads if not thread.is_main for frame in thread.frames):
             if not frame.is_standard and not frame.is_library:
-                words = {
-                    "hang": describe_ranks([rank.rank for rank in at_exit]),
-                    "place": f"{frame.place}:{frame.line}",
-                }
-                return _recorded(snapshot, Failure(at_exit[0].rank, at_exit[0].host), "hang.at_exit", **words)
+                who, place = describe_ranks([rank.rank for rank in at_exit]), f"{frame.place}:{frame.line}"
+                first = Failure(at_exit[0].rank, at_exit[0].host)
+                return _recorded(snapshot, first, "hang.at_exit", _stacks(snapshot), hang=who, place=place)
     return None
 
 
 _AT_EXIT: Final = ("_shutdown", "threading.py")
 
 
-def find_apart_at_start(snapshot: RunSnapshot) -> Cause | None:
-    """Needs hosts that had different checkpoints before the start, and ranks that took no step."""
-    apart = as_dict(snapshot.context.plan.get("apart"))
-    if not apart or snapshot.status.throughput is not None:
-        return None
-    words = {"resumed": apart.get("what"), "place": apart.get("place")}
-    return replace(_recorded(snapshot, Failure(0, snapshot.node0), "run.resumed_apart", **words), confidence="possible")
+def _stacks(snapshot: RunSnapshot) -> Proof:
+    dump = snapshot.current_dump
+    text = f"the Python stacks of {describe_ranks([rank.rank for rank in dump.ranks])}" if dump else "Python stacks"
+    return Proof("stack", text, at=dump.at if dump is not None else None)
 
 
 _OF_STOPPING: Final = ("KeyboardInterrupt", "SystemExit")
@@ -130,12 +138,20 @@ def choose_raised(snapshot: RunSnapshot) -> Cause | None:
 
 def _resumed_alone(snapshot: RunSnapshot, hang: Hang, resumed: Mapping[int, str]) -> Cause:
     """Ranks wait in different calls, as the ones that resumed are at another step."""
-    path = next((found for line in resumed.values() for found in _PATH.findall(line)), "PATH")
+    path = next((found for line in resumed.values() for found in CHECKPOINT_PATH.findall(line)), "PATH")
     rank = min(resumed)
     sentence = f"{hang.sentence}; only {describe_ranks(resumed)} said that it resumed"
     first = Failure(rank, snapshot.output_of(rank).host)
-    cause = _recorded(snapshot, first, "run.resumed_apart", resumed=sentence, place=path)
+    seen = (_stacks(snapshot), *(_printed(snapshot, each, line) for each, line in resumed.items()))
+    cause = _recorded(snapshot, first, "run.resumed_apart", seen[:_MOST_SEEN], resumed=sentence, place=path)
     return replace(cause, confidence="possible")
+
+
+def _printed(snapshot: RunSnapshot, rank: int | None, line: str) -> Proof:
+    return Proof("line", f"rank {rank}: {shorten_text(line.strip())}", snapshot.output_of(rank).host)
+
+
+_MOST_SEEN: Final = 4
 
 
 def _of_hang(snapshot: RunSnapshot, hang: Hang) -> Cause:
@@ -143,7 +159,7 @@ def _of_hang(snapshot: RunSnapshot, hang: Hang) -> Cause:
     hosts = fold(host for place in places for host in place.hosts)
     first = Failure(hang.ranks[0], places[0].hosts[0])
     words = {"hang": hang.sentence, "ranks": fold_ranks(hang.ranks), "at_hosts": hosts}
-    cause = _recorded(snapshot, first, f"hang.{hang.kind.replace('-', '_')}", **words)
+    cause = _recorded(snapshot, first, f"hang.{hang.kind.replace('-', '_')}", _stacks(snapshot), **words)
     return cause if hang.is_sure else replace(cause, confidence="possible")
 
 
@@ -155,19 +171,34 @@ class CauseFinder(NamedTuple):
 
 def choose_cause(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
     found = (finder.find(snapshot, first) for finder in CAUSE_FINDERS)
-    return next((cause for cause in found if cause is not None), None)
+    return next((_dated(snapshot, cause) for cause in found if cause is not None), None)
+
+
+def _dated(snapshot: RunSnapshot, cause: Cause) -> Cause:
+    """The cause, whose evidence has the time at which its rank ended unless it has its own."""
+    at = snapshot.ended_at.get(cause.rank) if cause.rank is not None else None
+    seen = (each if each.at is not None else each._replace(at=at) for each in cause.evidence)
+    return replace(cause, evidence=tuple(dict.fromkeys(seen)))
 
 
 def _of_checkpoint(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
     """Needs a failed exchange of the checkpoint: the output of its ranks is from an earlier attempt."""
-    return _recorded(snapshot, first, "run.checkpoint") if first is not None and first.kind == "checkpoint" else None
+    if first is None or first.kind != "checkpoint":
+        return None
+    return _recorded(snapshot, first, "run.checkpoint", _report(first, snapshot.status.reason))
+
+
+def _report(first: Failure, text: str) -> Proof:
+    """What the supervisor recorded."""
+    return Proof("report", text, first.host or "", first.at)
 
 
 def _of_nan(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
     """Needs a run that --on-nan stop has ended."""
     if first is None or first.kind != "nan" or first.detail is None:
         return None
-    return _recorded(snapshot, first, "script.nan", step=first.detail.fields.get("step", ""))
+    step = first.detail.fields.get("step", "")
+    return _recorded(snapshot, first, "script.nan", _report(first, f"the loss of step {step}, as measured"), step=step)
 
 
 _OF_DTYPES: Final = re.compile(r"dtype|scalar ?type|bfloat16", re.IGNORECASE)
@@ -182,14 +213,19 @@ def _of_autocast(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
     kind, words = output.exception
     if as_dict(snapshot.context.plan.get("fast")).get("autocast") != "bf16" or not _OF_DTYPES.search(words):
         return None
-    return _recorded(snapshot, first, "script.autocast", raised=f"{kind}: {shorten_text(words)}")
+    raised = f"{kind}: {shorten_text(words)}"
+    seen = (_printed(snapshot, first.rank, raised), Proof("plan", "--autocast bf16 was on", output.host))
+    return _recorded(snapshot, first, "script.autocast", seen, raised=raised)
 
 
 def _of_oom(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
     """Needs the kernel's report that it killed the rank: from the cgroup, the kernel log or its counter."""
     if first is None or first.rank is None or first.oom is None:
         return None
-    return _recorded(snapshot, first, "memory.oom", short=_shortage(first, first.oom))
+    row = snapshot.row(first.rank)
+    counted = next((each for each in row.evidence if each.kind == "oom-counted"), None) if row is not None else None
+    seen = counted or _report(first, f"the kernel's report ({first.oom.by})" if first.oom.by else "the kernel's report")
+    return _recorded(snapshot, first, "memory.oom", seen, short=_shortage(first, first.oom))
 
 
 def _shortage(first: Failure, oom: OutOfMemory) -> str:
@@ -203,7 +239,8 @@ def _shortage(first: Failure, oom: OutOfMemory) -> str:
 
 
 def _of_different_checkpoints(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
-    """Needs ranks that printed different checkpoints when they resumed, and no better text of the first failure."""
+    """Needs ranks that printed different checkpoints or steps when they resumed, and no better text of the first
+    failure."""
     own = _own_text(snapshot, first)
     has_better_text = own is not None and own.is_good and own.id not in _OF_RESUMED_APART
     return None if has_better_text else _resumed_apart(snapshot)
@@ -214,11 +251,60 @@ _OF_RESUMED_APART: Final = ("script.raised", "hf.no_checkpoint")
 
 
 def _resumed_apart(snapshot: RunSnapshot) -> Cause | None:
-    apart = find_resumed_apart(snapshot.context.outputs)
-    if apart is None:
+    found = find_resumed_apart(snapshot.context.outputs)
+    if found is None:
         return None
-    first = Failure(apart.rank, snapshot.output_of(apart.rank).host)
-    return _recorded(snapshot, first, "run.resumed_apart", resumed=apart.sentence, place=apart.place or "PATH")
+    place = found.place or as_dict(snapshot.context.plan.get("apart")).get("place") or "PATH"
+    return _reported(snapshot, "run.resumed_apart", found, resumed=found.sentence, place=place)
+
+
+def _reported(snapshot: RunSnapshot, id_: str, found: RankReport, **words: str) -> Cause:
+    first = Failure(found.lines[0][0], snapshot.output_of(found.lines[0][0]).host)
+    seen = [_printed(snapshot, rank, line) for rank, line in found.lines]
+    return _recorded(snapshot, first, id_, seen[:_MOST_SEEN], **words)
+
+
+def _of_world_sizes(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
+    """Needs ranks that printed different world sizes, and no better text of the first failure."""
+    own = _own_text(snapshot, first)
+    if own is not None and own.is_good and own.id not in _OF_WAITING:
+        return None
+    found = find_world_sizes(snapshot.context.outputs)
+    return _reported(snapshot, "run.world_sizes", found, said=found.sentence) if found is not None else None
+
+
+def _of_unequal_data(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
+    """Needs ranks that printed different amounts of data, and a rank that lost a peer or got other data from it."""
+    own = _own_text(snapshot, first)
+    if own is None or not (own.has_followed or own.id in _OF_OTHER_CALLS):
+        return None
+    return _unequal_data(snapshot)
+
+
+_OF_OTHER_CALLS: Final = ("ddp.steps_differ",)
+
+
+def _unequal_data(snapshot: RunSnapshot) -> Cause | None:
+    found = find_unequal_data(snapshot.context.outputs)
+    return _reported(snapshot, "run.data_apart", found, said=found.sentence) if found is not None else None
+
+
+def _of_checkpoints_before_start(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
+    """Needs hosts that had different checkpoints before the start, and a rank that lost a peer or got other data."""
+    own = _own_text(snapshot, first)
+    if own is None or not (own.has_followed or own.id in _OF_OTHER_CALLS):
+        return None
+    return _apart_at_start(snapshot)
+
+
+def _apart_at_start(snapshot: RunSnapshot) -> Cause | None:
+    apart = as_dict(snapshot.context.plan.get("apart"))
+    if not apart:
+        return None
+    seen = Proof("plan", str(apart.get("what")), at=snapshot.status.started)
+    what, place = apart.get("what"), apart.get("place")
+    cause = _recorded(snapshot, Failure(None, ""), "run.resumed_apart", seen, resumed=what, place=place)
+    return replace(cause, confidence="possible")
 
 
 _OF_FULL_DISKS: Final = ("disk.full", "disk.write_failed")
@@ -235,7 +321,9 @@ def _of_full_disk(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
         return None
     if _SHARED_MEMORY.search(snapshot.output_of(row.rank).last_text):
         return None
-    return _recorded(snapshot, first, "disk.full", disk=describe_full_disk(row.disk), path=shlex.quote(row.disk.path))
+    full = describe_full_disk(row.disk)
+    seen = Proof("disk-full", full, row.host, snapshot.ended_at.get(row.rank))
+    return _recorded(snapshot, first, "disk.full", seen, disk=full, path=shlex.quote(row.disk.path))
 
 
 def describe_full_disk(disk: FullDisk) -> str:
@@ -301,7 +389,8 @@ def _peers_that_ran(snapshot: RunSnapshot, first: Failure) -> Cause | None:
     ranks = [row.rank for row in others]
     said = _last_line(snapshot.output_of(ranks[0])) if len(ranks) == 1 else ""
     words = {"seconds": f"{waited:g}", "running": describe_ranks(ranks), "ranks": fold_ranks(ranks), "said": said}
-    return _recorded(snapshot, first, "peer.timeout", **words)
+    seen = _printed(snapshot, first.rank, _last_line(snapshot.output_of(first.rank)).removeprefix(_LAST_LINE))
+    return _recorded(snapshot, first, "peer.timeout", seen, **words)
 
 
 def _waited_by(snapshot: RunSnapshot, first: Failure) -> float | None:
@@ -311,7 +400,10 @@ def _waited_by(snapshot: RunSnapshot, first: Failure) -> float | None:
 
 def _last_line(output: RankOutput) -> str:
     lines = [line for line in map(bare, output.out or output.err) if line.strip()]
-    return f"; its last line: {shorten_text(lines[-1].strip())}" if lines else ""
+    return f"{_LAST_LINE}{shorten_text(lines[-1].strip())}" if lines else ""
+
+
+_LAST_LINE: Final = "; its last line: "
 
 
 def _peer_that_ended(snapshot: RunSnapshot, first: Failure) -> Cause | None:
@@ -326,7 +418,8 @@ def _peer_that_ended(snapshot: RunSnapshot, first: Failure) -> Cause | None:
         return None
     row = min(ended, key=lambda entry: (entry[0], entry[1].rank))[1]
     said = _last_line(snapshot.output_of(row.rank))
-    return _recorded(snapshot, Failure(row.rank, row.host), "peer.ended", lost=first.rank, said=said)
+    seen = Proof("exit", f"rank {row.rank} exited with code 0", row.host, snapshot.ended_at.get(row.rank))
+    return _recorded(snapshot, Failure(row.rank, row.host), "peer.ended", seen, lost=first.rank, said=said)
 
 
 _OF_SLOW_RANKS: Final = ("run.no_way_back", "run.not_begun")
@@ -354,7 +447,8 @@ def _too_many_ranks(snapshot: RunSnapshot, first: Failure | None) -> Cause | Non
         return None
     host, (ranks, cores) = max(shares.items(), key=lambda item: item[1][0] / item[1][1])
     words = {"ranks": ranks, "shared": format_count(cores, "core"), "cores": cores}
-    return _recorded(snapshot, first, "run.too_many_ranks", host, **words)
+    seen = Proof("plan", f"{ranks} ranks on {format_count(cores, 'core')}", host)
+    return _recorded(snapshot, first, "run.too_many_ranks", seen, host=host, **words)
 
 
 def _has_killed_wrapper(first: Failure) -> bool:
@@ -371,28 +465,38 @@ def _end_without_text(snapshot: RunSnapshot, first: Failure) -> Cause | None:
     if first.kind == "lost":
         id_ = "node.wrapper_killed" if _has_killed_wrapper(first) else "node.lost"
         id_ = "node.cut_off" if first.rank is None else id_
-        return _recorded(snapshot, first, id_, node0=snapshot.node0)
+        return _recorded(snapshot, first, id_, _report(first, snapshot.status.reason), node0=snapshot.node0)
     if first.exit_code is not None and not first.signal:
         lost = snapshot.status.output_lost
         if lost is not None and first.rank in lost.ranks and first.rank not in snapshot.copied:
             host = lost.host or snapshot.node0
-            return _recorded(snapshot, first, "run.output_lost", code=first.exit_code, node0=host)
+            seen = _report(first, f"{lost.bytes:,} bytes of output that the disk of {host} had no room for")
+            return _recorded(snapshot, first, "run.output_lost", seen, code=first.exit_code, node0=host)
         errors = [line for line in map(bare, snapshot.output_of(first.rank).err) if line.strip()]
         line = next(filter(_REPORT.search, reversed(errors[-_OF_REPORTS:])), errors[-1] if errors else "")
         which = "its last line on stderr" if line in errors[-1:] else "it printed on stderr"
         said = f"; {which}: {shorten_text(line.strip())}" if line else ""
         has_traceback = any(line.endswith(TRACEBACK) for line in errors)  # a carriage return hid the line after it
         printed = "a traceback whose exception can't be read" if has_traceback else "no exception"
-        return _recorded(snapshot, first, "script.exited", code=first.exit_code, printed=printed, said=said)
+        seen = Proof("exit", f"exit code {first.exit_code} of rank {first.rank}", first.host or "", first.at)
+        return _recorded(snapshot, first, "script.exited", seen, code=first.exit_code, printed=printed, said=said)
     return None
 
 
-def _recorded(snapshot: RunSnapshot, first: Failure, id_: str, host: str | None = None, **words: object) -> Cause:
+def _recorded(
+    snapshot: RunSnapshot,
+    first: Failure,
+    id_: str,
+    evidence: Proof | Sequence[Proof],
+    host: str | None = None,
+    **words: object,
+) -> Cause:
     """A cause that the run's record shows. `words`: values for the text of its row in the table."""
     output = RankOutput(first.rank, first.host or "" if host is None else host)
     known = next(known for known in known_errors("recorded") if known.id == id_)
     found = PatternMatch(output, snapshot.context, {name: str(word) for name, word in words.items()})
-    return Cause(id_, *known.texts(found), known.confidence, output.rank, output.host, source="record")
+    seen = (evidence,) if isinstance(evidence, Proof) else tuple(evidence)
+    return Cause(id_, *known.texts(found), known.confidence, output.rank, output.host, source="record", evidence=seen)
 
 
 def _cause_of_others(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
@@ -438,10 +542,13 @@ def _hint(snapshot: RunSnapshot) -> Cause | None:
 CAUSE_FINDERS: Final = (
     CauseFinder("the exchange of the checkpoint", _of_checkpoint),
     CauseFinder("the loss", _of_nan),
-    CauseFinder("more ranks than cores", _too_many_ranks),
     CauseFinder("the kernel's report on memory", _of_oom),
     CauseFinder("a disk that was full when the rank could not write", _of_full_disk),
-    CauseFinder("the checkpoints from which the ranks resumed", _of_different_checkpoints),
+    CauseFinder("the checkpoints from which the ranks said that they resumed", _of_different_checkpoints),
+    CauseFinder("the world sizes that the ranks printed", _of_world_sizes),
+    CauseFinder("the amounts of data that the ranks printed", _of_unequal_data),
+    CauseFinder("the checkpoints of the hosts before the start", _of_checkpoints_before_start),
+    CauseFinder("more ranks than cores", _too_many_ranks),
     CauseFinder("autocast, and an exception about types", _of_autocast),
     CauseFinder("the text of the rank that failed first", _of_first_rank),
     CauseFinder("mpirun's log", _of_launcher_log),
@@ -449,76 +556,5 @@ CAUSE_FINDERS: Final = (
     CauseFinder("the rank's own text, though it follows from another end", _own_text),
     CauseFinder("the record", _of_record),
 )
-"""In the order of the search: reports of the kernel or the supervisor before texts, causes before consequences."""
-
-
-_OTHER: Final = re.compile(r"\b(?:best|sav(?:e|es|ed|ing)|delet(?:e|es|ed|ing)|remov(?:e|es|ed|ing))\b", re.IGNORECASE)
-_RESUMED: Final = re.compile(
-    r"\b(?i:resum(?:e|es|ed|ing)|load(?:s|ed|ing)?|restor(?:e|es|ed|ing)|continu(?:e|es|ed|ing)|from|can't find)\b"
-    r".*?(?<![\w./~+=@-])(?P<above>(?:[\w.~+=@-]*/)*)"
-    r"(?P<name>checkpoint[-_][0-9]+|(?<=/)(?:step|epoch)[-_][0-9]+|[\w=.-]+\.ckpt)(?![\w=-])"
-)
-
-
-_SAID_RESUMED: Final = re.compile(
-    r"(?<!no )(?<!not )\bresum(?:ed|ing)\b|\b(?:load|restor)(?:ed|ing)\b.*\bcheckpoint", re.IGNORECASE
-)
-
-
-_PATH: Final = re.compile(r"(?<![\w./~+=@-])(?:[\w.~+=@-]*/)*[\w=+@-][\w.=+@-]*\.(?:pt|pth|ckpt|bin|safetensors)\b")
-
-
-class ResumedFrom(NamedTuple):
-    name: str
-    above: str
-    """Its directory as the rank printed it; or empty."""
-
-
-class ResumedApart(NamedTuple):
-    """Ranks that resumed from different checkpoints."""
-
-    sentence: str
-    """`rank 0 resumed from checkpoint-30, ranks 1-2 from checkpoint-60`."""
-    place: str
-    """Directory of the checkpoints; empty if no rank printed it."""
-    rank: int
-
-
-def find_resumed_apart(outputs: Iterable[RankOutput]) -> ResumedApart | None:
-    resumed = resume_points_by_rank(outputs)
-    ranks: dict[str, list[int]] = {}
-    for rank, checkpoint in resumed.items():
-        ranks.setdefault(checkpoint.name, []).append(rank)
-    if len(ranks) < 2:
-        return None
-    (first, group), *rest = ranks.items()
-    parts = [f"{describe_ranks(group)} resumed from {first}"]
-    parts += [f"{describe_ranks(group)} from {name}" for name, group in rest]
-    place = next((checkpoint.above for checkpoint in resumed.values() if checkpoint.above), "")
-    return ResumedApart(", ".join(parts), place, min(resumed))
-
-
-def find_resumed_alone(outputs: Iterable[RankOutput]) -> dict[int, str]:
-    """Ranks that said that they resumed, with that line; empty if all did, or the output of another rank is cut off."""
-    said, others = dict[int, str](), list[RankOutput]()
-    for output in outputs:
-        lines = (line for line in map(bare, (*output.out, *output.err)) if not _OTHER.search(line))
-        line = next(filter(_SAID_RESUMED.search, lines), None)
-        if line is None:
-            others.append(output)
-        elif output.rank is not None:
-            said[output.rank] = line
-    is_known = all(max(len(output.out), len(output.err)) < FEW_LINES for output in others)
-    return said if others and is_known else {}
-
-
-def resume_points_by_rank(outputs: Iterable[RankOutput]) -> dict[int, ResumedFrom]:
-    found = ((output.rank, _resumed_from(output)) for output in outputs)
-    return {rank: resumed for rank, resumed in found if rank is not None and resumed is not None}
-
-
-def _resumed_from(output: RankOutput) -> ResumedFrom | None:
-    for line in map(bare, (*output.out, *output.err)):
-        if not _OTHER.search(line) and (match := _RESUMED.search(line)) is not None:
-            return ResumedFrom(match["name"], posixpath.normpath(match["above"]) if match["above"] else "")
-    return None
+"""In the order of the search: what the supervisor or the kernel measured, what the ranks printed about themselves, what
+was noted before the start, then general texts; causes before consequences."""

@@ -9,6 +9,7 @@ were, and warns that more time may not help. Fields are for programs, sentences 
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
@@ -28,7 +29,6 @@ from ipexctl.run.why.cause import (
     choose_hang_cause,
     choose_raised,
     describe_full_disk,
-    find_apart_at_start,
     find_first_failure,
     find_hang,
 )
@@ -78,6 +78,25 @@ class Diagnosis:
     hang: Hang | None = None
     """Who waited for whom, if the run hung and its stacks show it."""
     throughput: Throughput | None = None
+
+
+_LABELS: Final = {"certain": "cause", "likely": "likely cause", "possible": "possible cause"}
+_MOST_SEEN: Final = 3
+
+
+def label_of(cause: Cause) -> str:
+    return _LABELS[cause.confidence] if cause.evidence else "cause not known; possible"
+
+
+def describe_evidence(diagnosis: Diagnosis) -> list[str]:
+    """What was measured, where and when: what neither the cause nor the last lines show."""
+    cause, shown = diagnosis.cause, [line.text for line in diagnosis.lines]
+    lines = []
+    for seen in cause.evidence[:_MOST_SEEN] if cause is not None else ():
+        if cause is not None and seen.text not in cause.sentence and not any(seen.text in line for line in shown):
+            at = f" at {format_clock(seen.at)}" if seen.at is not None else ""
+            lines.append(f"seen{f' on {seen.host}' if seen.host else ''}{at}: {seen.text}")
+    return lines
 
 
 def diagnose(snapshot: RunSnapshot) -> Diagnosis:
@@ -174,19 +193,24 @@ def _lost(snapshot: RunSnapshot) -> Diagnosis:
 
 
 def _stopped(snapshot: RunSnapshot) -> Diagnosis:
+    """A stopped run has no cause but its stop; if it hung until then, a note says who waited for whom."""
+    headline = f"run {snapshot.id} was stopped{_after(snapshot)}, {_describe_stop(snapshot)}"
+    hang = find_hang(snapshot)
+    waited = (f"until then, {hang.sentence}",) if hang is not None else ()
+    notes, logs = (*waited, *_hung(snapshot), *_notes(snapshot)), Fix(f"`ipexctl logs {snapshot.id}`")
+    return Diagnosis(snapshot.id, "stopped", headline, others=_last_places(snapshot), notes=notes, next=(logs,))
+
+
+def _describe_stop(snapshot: RunSnapshot) -> str:
+    if of_job := describe_run_end(snapshot.status.job_end):
+        return f"as {of_job}"
+    stopped, code = snapshot.status.stopped, snapshot.status.exit_code or 0
+    if stopped is not None and stopped.who:
+        at = f" at {format_clock(stopped.at)}" if stopped.at is not None else ""
+        return f"by {'Ctrl-C of ' if code == 128 + signal.SIGINT else ''}{stopped.who}{at}"
     # The script of a job passes each stop on as SIGTERM.
     by_stop = "by ipexctl stop, or SIGTERM" if not snapshot.status.is_submitted else "by ipexctl stop, or Ctrl-C"
-    by = {130: "by Ctrl-C", 143: by_stop, 129: "as its call was gone"}.get(
-        snapshot.status.exit_code or 0, "by a signal"
-    )
-    if of_job := describe_run_end(snapshot.status.job_end):
-        by = f"as {of_job}"
-    headline = f"run {snapshot.id} was stopped{_after(snapshot)}, {by}"
-    notes, logs = (*_hung(snapshot), *_notes(snapshot)), Fix(f"`ipexctl logs {snapshot.id}`")
-    has_hung = snapshot.silent_for is not None or find_hang(snapshot) is not None
-    cause = (choose_hang_cause(snapshot) if has_hung else None) or find_apart_at_start(snapshot)
-    others = _last_places(snapshot)
-    return Diagnosis(snapshot.id, "stopped", headline, None, cause, others=others, notes=notes, next=(logs,))
+    return {130: "by Ctrl-C", 143: by_stop, 129: "as its call was gone"}.get(code, "by a signal")
 
 
 def _hung(snapshot: RunSnapshot) -> tuple[str, ...]:

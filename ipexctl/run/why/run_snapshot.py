@@ -171,7 +171,9 @@ def _failure_context(
         ended = first if first is not None and first.rank == row.rank else row
         kind = ended.kind if isinstance(ended, Failure) else ""
         details = (row.problem,) if row.problem is not None else ()
-        printed = RankOutput(row.rank, row.host, out, err, ended.exit_code, ended.signal, kind, row.state, details)
+        printed = RankOutput(
+            row.rank, row.host, out, err, ended.exit_code, ended.signal, kind, row.state, details, row.evidence
+        )
         outputs.append(printed)
     plan = as_dict(document.get("plan"))
     log, reported = split_details(as_lines(document.get("mpirun")) or status.mpirun.tail)

@@ -64,6 +64,8 @@ def _end_sentences(status: RunStatus, exit_code: int) -> list[str]:
     if status.state == "stopped":
         of_job = describe_run_end(status.job_end)
         by = f", as {of_job}" if of_job else ""
+        if not of_job and status.stopped is not None:
+            by = f", by {status.stopped.who or 'ipexctl stop, or SIGTERM'}"
         return [f"{subject} was stopped{took}{by}: {size}"]
     if status.state == "lost":
         reason = status.reason if status.is_submitted else "its supervisor on node0 died"

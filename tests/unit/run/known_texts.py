@@ -55,6 +55,8 @@ class Text:
     """More fields of the plan."""
     disk: Any = None
     """A disk that its wrapper has found full."""
+    evidence: tuple[tuple[str, str], ...] = ()
+    """Kind and text of what its wrapper has measured."""
     lost: int = 0
     """Bytes of its output that the record lacks."""
     others: tuple[str, ...] = ()
@@ -67,7 +69,7 @@ def _read(fields: dict[str, Any]) -> Text:
     """A row: the fields of `Text`, or only `ID: TEXT`."""
     values = fields if "id" in fields else dict(zip(("id", "text"), *fields.items(), strict=True))
     number = {"signal": signal.Signals[values["signal"]].value} if "signal" in values else {}
-    pairs = {name: tuple(values[name]) for name in ("said_by", "share", "others") if name in values}
+    pairs = {name: tuple(values[name]) for name in ("said_by", "share", "others", "evidence") if name in values}
     return Text(**{**values, **number, **pairs})
 
 
@@ -146,6 +148,7 @@ def row_state(text: Text, rank: int) -> dict[str, Any]:
     problem = {"problem": text.detail} if text.detail else {}
     if rank == 1 and text.by == "rank":
         end = {"exit_code": text.exit_code, "signal": text.signal, "lost": text.lost, **problem, "disk": text.disk}
+        end["evidence"] = [{"kind": kind, "text": said, "host": "node2"} for kind, said in text.evidence]
         return {"state": "failed", **end}
     return {"state": "stopped", "exit_code": 143, "signal": 15}
 

@@ -9,8 +9,8 @@ import pytest
 from known_texts import account, recorded_dump
 
 from ipexctl.known_errors.match import RankOutput
-from ipexctl.run.why.cause import ResumedFrom, resume_points_by_rank
 from ipexctl.run.why.diagnosis import Diagnosis, diagnose
+from ipexctl.run.why.rank_reports import Said, find_unequal_data, find_world_sizes, resume_points_by_rank
 from ipexctl.run.why.run_snapshot import read_snapshot
 from message_data import missing
 
@@ -18,12 +18,12 @@ from message_data import missing
 @pytest.mark.parametrize(
     ("line", "resumed"),
     [
-        ("Resuming from checkpoint-30", ResumedFrom("checkpoint-30", "")),
-        ("Loading model from checkpoints/checkpoint-30.", ResumedFrom("checkpoint-30", "checkpoints")),
-        ("ValueError: Can't find a valid checkpoint at /a/b/checkpoint-60", ResumedFrom("checkpoint-60", "/a/b")),
-        ("loaded './out/checkpoint-5/trainer_state.json'", ResumedFrom("checkpoint-5", "out")),
-        ("Resumed from checkpoint: out/step_30", ResumedFrom("step_30", "out")),
-        ("Restored all states from the checkpoint at v/epoch=1-step=10.ckpt", ResumedFrom("epoch=1-step=10.ckpt", "v")),
+        ("Resuming from checkpoint-30", ("checkpoint-30", "")),
+        ("Loading model from checkpoints/checkpoint-30.", ("checkpoint-30", "checkpoints")),
+        ("ValueError: Can't find a valid checkpoint at /a/b/checkpoint-60", ("checkpoint-60", "/a/b")),
+        ("loaded './out/checkpoint-5/trainer_state.json'", ("checkpoint-5", "out")),
+        ("Resumed from checkpoint: out/step_30", ("step_30", "out")),
+        ("Restored all states from the checkpoint at v/epoch=1-step=10.ckpt", ("epoch=1-step=10.ckpt", "v")),
         ("Loading best model from out/checkpoint-30 (score: 0.1).", None),
         ("Saving model checkpoint to out/checkpoint-30", None),
         ("Deleting older checkpoint [out/checkpoint-30] due to args.save_total_limit", None),
@@ -33,11 +33,11 @@ from message_data import missing
         ("", None),
     ],
 )
-def test_lines_about_a_resume_have_the_checkpoint(line: str, resumed: ResumedFrom | None) -> None:
+def test_lines_about_a_resume_have_the_checkpoint(line: str, resumed: tuple[str, str] | None) -> None:
     found = resume_points_by_rank(
         [RankOutput(3, "node1", ("before", line), ("from out/checkpoint-99",) if resumed else ())]
     )
-    assert found == ({3: resumed} if resumed else {})
+    assert found == ({3: Said(resumed[0], line, resumed[1])} if resumed else {})
 
 
 APART = {"state": "stopped", "exit_code": 143, "signal": 15}
@@ -70,6 +70,44 @@ def test_better_text_of_the_failure_wins_and_equal_checkpoints_are_no_cause() ->
     assert same is not None
     assert same[0] == "hf.no_checkpoint"
     assert missing(same[1], "out/checkpoint-60 node2 --checkpoint") == []
+
+
+LOST = "Connection closed by peer [10.0.0.3]:4725"
+
+
+@pytest.mark.parametrize(
+    ("texts", "found"),
+    [
+        (("resumed at 1", "resumed at 11", "resumed at 21"), ("run.resumed_apart", "0 1, 1 11, 2 21")),
+        (("Resuming from epoch 3", "Resuming from epoch 4", ""), ("run.resumed_apart", "epoch 3 epoch 4")),
+        (("world_size: 3", "world size = 1", "world_size=3"), ("run.world_sizes", "3 1 WORLD_SIZE")),
+        (("rank 0: 40 batches", "rank 1: 40 batches", "rank 2: 30 batches"), ("run.data_apart", "40 30 drop_last")),
+        (("len(loader) = 9", "len(loader) = 9", "len(loader) = 8"), ("run.data_apart", "9 8 DistributedSampler")),
+        (("40 batches here", "9 batches there", ""), None),
+        (("resumed at 10:31:05", "resumed at 11:31:05", ""), None),
+        (("local world size: 1", "local world size: 2", ""), None),
+        (("saved after 40 batches", "saved after 40 batches", "saved after 40 batches"), None),
+    ],
+)
+def test_what_ranks_say_about_themselves_explains_a_lost_peer(
+    texts: tuple[str, ...], found: tuple[str, str] | None
+) -> None:
+    """Before the general rule that ranks must call collectives equally often."""
+    said = cause(*texts, last=f"Traceback (most recent call last):\nRuntimeError: {LOST}")
+    assert said is not None
+    assert said[0] == (found[0] if found is not None else "peer.gone")
+    assert found is None or missing(said[1], found[1]) == []
+
+
+def test_a_rank_says_its_evidence_with_host_and_line() -> None:
+    outputs = [RankOutput(rank, f"node{rank}", (f"world size: {rank // 2}",)) for rank in range(4)]
+    report = find_world_sizes(outputs)
+    assert report is not None
+    assert (report.sentence, report.lines) == (
+        "ranks 0-1 with a world size of 0, ranks 2-3 of 1",
+        ((0, "world size: 0"), (2, "world size: 1")),
+    )
+    assert find_unequal_data(outputs) is None
 
 
 def test_silent_run_of_ranks_that_resumed_apart_has_them_as_its_cause() -> None:
@@ -122,7 +160,7 @@ TRAINS: dict[str, Any] = {"throughput": {"steps_per_s": 2.0, "source": "steps"}}
         ({"printed": 941.0}, False),
         ({"printed": None}, False),
         (TRAINS, False),
-        ({"state": "stopped", "ended": 1100.0, **TRAINS}, True),
+        ({"state": "failed", "ended": 1100.0, "first_failure": {"kind": "hang", "at": 1000.0}, **TRAINS}, True),
     ],
 )
 def test_ranks_in_different_calls_have_hung_only_without_output_and_steps(

@@ -155,14 +155,20 @@ def test_a_module_that_an_own_package_lacks_is_not_looked_for_at_an_index() -> N
     assert "install" not in cause.fix
 
 
-def test_a_stopped_run_whose_hosts_had_different_checkpoints_keeps_that_cause() -> None:
-    plan = {"apart": {"what": "train.py names last.pt, which is on node1, and not on node2", "place": "last.pt"}}
-    stopped = {"state": "stopped", "first": None, "plan": plan}
-    cause = cause_in(judged([(STOPPED, ""), (STOPPED, "")], **stopped))
-    assert (cause.id, cause.confidence) == ("run.resumed_apart", "possible")
-    assert missing(f"{cause.sentence} {cause.fix}", "last.pt node1 node2 --checkpoint") == []
-    trained = {"throughput": {"steps_per_s": 2.0}}
-    assert cause_id(judged([(STOPPED, ""), (STOPPED, "")], **stopped, status=trained)) is None
+APART = {"what": "train.py names last.pt, which is on node1, and not on node2", "place": "last.pt"}
+
+
+@pytest.mark.parametrize("throughput", [{}, {"throughput": {"steps_per_s": 2.0}}])
+def test_a_stopped_run_has_no_cause_but_who_stopped_it(throughput: dict[str, Any]) -> None:
+    stopped = {"stopped": {"by": "alice", "host": "laptop", "at": 1012.0}, "exit_code": 143, **throughput}
+    shown = {"state": "stopped", "first": None, "plan": {"apart": APART}, "status": stopped}
+    verdict = judged([(STOPPED, ""), (STOPPED, "")], **shown)
+    assert verdict.cause is None
+    assert "by alice@laptop at " in verdict.headline
+    unknown = judged([(STOPPED, "")], **{**shown, "status": {"exit_code": 143, "stopped": {"at": 1012.0}}})
+    assert unknown.headline.endswith("by ipexctl stop, or SIGTERM")
+    interrupted = judged([(STOPPED, "")], **{**shown, "status": {**stopped, "exit_code": 130}})
+    assert "by Ctrl-C of alice@laptop" in interrupted.headline
 
 
 @pytest.mark.parametrize(("versions", "fix"), [({"torchao": "0.17.0"}, "'torchao<0.17.0'"), ({}, "ipexctl envs")])
@@ -681,13 +687,16 @@ def test_stacks_explain_a_silent_run_while_it_lasts_and_when_it_was_stopped(
     silent = None if since is None else {"since": since, "after": 4.0}
     record, output = account([({"state": state}, "")] * 3, state=state, first=None, silent=silent)
     verdict = diagnose(read_snapshot(record, output, "node1", recorded_dump("elsewhere")))
-    assert cause_id(verdict) == wanted
+    assert cause_id(verdict) == (wanted if state == "running" else None)
+    assert any(note.startswith("until then, rank 1") for note in verdict.notes) == (state == "stopped" and bool(wanted))
     if wanted is not None:
+        assert verdict.hang is not None
+        assert (verdict.hang.kind, verdict.hang.ranks) == ("elsewhere", (1,))
+    if wanted is not None and state == "running":
         cause = cause_in(verdict)
         assert (cause.confidence, cause.rank, cause.host, cause.source) == ("likely", 1, "node2", "record")
         assert missing(cause.sentence, "1 node2 load_batch hang.py:13 0,2 all_reduce hang.py:51") == []
-        assert verdict.hang is not None
-        assert (verdict.hang.kind, verdict.hang.ranks) == ("elsewhere", (1,))
+        assert [(seen.kind, seen.at) for seen in cause.evidence] == [("stack", 1005.0)]
 
 
 def test_stacks_of_a_silent_run_count_more_than_what_healthy_runs_print_too() -> None:

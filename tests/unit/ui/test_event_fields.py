@@ -35,8 +35,8 @@ CONTRACT = {
     "figures": "state attempt hosts ranks loss step steps epoch epochs speed throughput group",
     "note": "note warning rank host stream details text",
     "failure": "failure attempt rank host exit_code signal ranks reason fix",
-    "end": "id state exit_code world_size hosts seconds tag script cause checkpoint output_lost throughput group "
-    "untrained nan exchange network levers attempts",
+    "end": "id state exit_code world_size hosts seconds tag script cause stopped checkpoint output_lost throughput "
+    "group untrained nan exchange network levers attempts",
 }
 
 

@@ -105,9 +105,9 @@ def test_report_documents_have_these_fields(document: dict[str, Any], names: str
         ),
         (
             WHY,
-            """schema run failed_call state headline first_failure cause hang lines others notes throughput group
-            untrained nan exchange slow findings links windows seconds waiting unjudged from_copy reason look_error
-            network profile unprofiled amx_idle output_lost next""",
+            """schema run failed_call state headline first_failure stopped cause hang lines others notes throughput
+            group untrained nan exchange slow findings links windows seconds waiting unjudged from_copy reason
+            look_error network profile unprofiled amx_idle output_lost next""",
         ),
         (DUMP, "schema id at reason hang groups ranks"),
         (DUMP["groups"][1], "ranks frames"),
@@ -130,7 +130,7 @@ def test_report_documents_have_these_fields(document: dict[str, Any], names: str
         (LINK, "hosts cause transfer_percent bytes_per_s sentence fix since until windows current"),
         (WHY["run"], "id script by node0 hosts world_size env started state"),
         (WHY["first_failure"], "rank host exit_code signal kind at after limit memory oom ranks"),
-        (WHY["cause"], "id sentence fix confidence rank host source"),
+        (WHY["cause"], "id sentence fix confidence rank host source evidence"),
         (WHY["lines"][0], "stream text"),
         (WHY["others"][0], "ranks hosts what sentence"),
         (

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Callable, Dict, Mapping, NamedTuple, TypeVar, 
 
 from ipexctl.node.common.frames import FrameError, decode_json
 from ipexctl.node.common.json_records import NATURAL, FieldDecoder, check_type, decode, decode_natural
-from ipexctl.node.common.records import Detail, FullDisk, OutOfMemory, RankFigures
+from ipexctl.node.common.records import Detail, FullDisk, OutOfMemory, Proof, RankFigures
 from ipexctl.node.run.meter.host_notes import HostNotes
 from ipexctl.node.run.meter.rank_profile import RankProfile, StepCount
 from ipexctl.node.run.meter.step_windows import StepWindow
@@ -142,6 +142,8 @@ class Exit(NamedTuple):
     problem: Detail | None = None
     disk: FullDisk | None = None
     """A disk that was full when the command exited."""
+    evidence: tuple[Proof, ...] = ()
+    """Without host and time, which the supervisor adds."""
     raised: Raised | None = None
 
 
@@ -319,7 +321,14 @@ def _detail(value: object, field: str) -> Detail | None:
     return Detail(detail.kind[:_MAX_NAME], fields)
 
 
+def _evidence(value: object, field: str) -> tuple[Proof, ...]:
+    """Decode and shorten what a host measured, because status.json stores it."""
+    found = (decode(Proof, each, field) for each in check_type(list, value, field)[:_MAX_FIELDS])
+    return tuple(Proof(each.kind[:_MAX_NAME], each.text[:MAX_TEXT]) for each in found)
+
+
 FIELD_DECODERS: dict[str, FieldDecoder] = {
+    "tuple[Proof, ...]": _evidence,
     "Detail | None": _detail,
     **NATURAL,
     "str": _text,

@@ -23,7 +23,7 @@ from ipexctl.node.common.limits import (
     TERM_GRACE,
     WRAPPER_ASK,
 )
-from ipexctl.node.common.records import FINAL, Detail, LauncherStatus, Silence, split_details
+from ipexctl.node.common.records import FINAL, Detail, LauncherStatus, Silence, StopRecord, split_details
 from ipexctl.node.run.connection import messages
 from ipexctl.node.run.decisions import direct_start, job_end, next_hosts, profile_request, verdict
 from ipexctl.node.run.decisions import supervisor_state as m
@@ -435,7 +435,7 @@ def on_time_left(turn: Transition, event: m.TimeLeft) -> None:
         seconds = round(limit.left(turn.now.clock))
         turn.log("job-limit", step=step, job=job.number, seconds=seconds)
         if step == "stop":
-            verdict.stop(turn, 128 + signal.SIGTERM)
+            verdict.stop(turn, 128 + signal.SIGTERM, StopRecord(at=turn.now.epoch))
             return
         turn.set(is_limit_near=True)
         turn.do(m.AddNote(turn.ranks[0].rank, "job-limit", {"job": job.number, "seconds": seconds}))
@@ -618,7 +618,7 @@ def on_stop_asked(turn: Transition, event: m.StopAsked) -> None:
     turn.set(is_asked_to_stop=True)
     if turn.state.job is not None:
         turn.do(m.AskJob())
-    verdict.stop(turn, 128 + event.signal)
+    verdict.stop(turn, 128 + event.signal, event.stopped._replace(at=turn.now.epoch))
 
 
 def end_attempt(turn: Transition) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Union
 
 from ipexctl.node.common.limits import RANK_SILENCE, RANKS_BEGIN
-from ipexctl.node.common.records import RankFigures, RankStatus, RunStatus, State
+from ipexctl.node.common.records import RankFigures, RankStatus, RunStatus, State, StopRecord
 from ipexctl.node.run.decisions.job_end import JobLimit
 
 if TYPE_CHECKING:
@@ -338,6 +338,8 @@ class HostsPrepared(NamedTuple):
 
 class StopAsked(NamedTuple):
     signal: int
+    stopped: StopRecord = StopRecord()
+    """Who asked."""
 
 
 class ExchangeOver(NamedTuple):

@@ -23,7 +23,7 @@ import signal
 from typing import TYPE_CHECKING, Collection, Literal, Mapping, NamedTuple, Sequence
 
 from ipexctl.node.common.limits import RANKS_BEGIN
-from ipexctl.node.common.records import Attempt, Detail, Failure, OutOfMemory, State
+from ipexctl.node.common.records import Attempt, Detail, Failure, OutOfMemory, State, StopRecord
 from ipexctl.node.run.decisions.supervisor_state import (
     AddNote,
     EndExchange,
@@ -80,12 +80,14 @@ def end(turn: Transition, state: State, code: int, reason: str) -> None:
     release_ended(turn)
 
 
-def stop(turn: Transition, code: int) -> None:
+def stop(turn: Transition, code: int, stopped: StopRecord) -> None:
     """Stop the run on request. Between two attempts, the next attempt does not start."""
     ending = turn.state.ending
     if ending is None:
+        turn.set_status(stopped=stopped)
         end(turn, "stopped", code, "it was stopped")
     elif may_restart(turn.state):
+        turn.set_status(stopped=stopped)
         reason = f"it was stopped before its next restart, after: {turn.state.status.reason}"
         replace_verdict(turn, ending._replace(state="stopped", code=code), reason, None)
 
@@ -181,7 +183,9 @@ def on_exit(turn: Transition, peer: RankState, message: Exit) -> None:
     elif code == 0:
         state = "ok"
     ended = peer.status._replace(state=state, exit_code=code, signal=by, oom=oom)
-    peer = turn.set_rank(peer.rank, exit=message, status=ended._replace(problem=message.problem, disk=message.disk))
+    measured = tuple(each._replace(host=peer.host, at=turn.now.epoch) for each in message.evidence)
+    ended = ended._replace(problem=message.problem, disk=message.disk, evidence=measured)
+    peer = turn.set_rank(peer.rank, exit=message, status=ended)
     more = {"oom": oom._asdict()} if oom else {}
     turn.log("exit", rank=peer.rank, host=peer.host, exit_code=code, signal=by, state=state, **more)
     if gave_up:

@@ -69,10 +69,14 @@ class CommandWatch:
     def check_memory(self, now: float) -> None:
         self._oom.update(now)
 
-    def find_kill(self, memory: int) -> Json | None:
-        """The kernel's out-of-memory kill, or None. `memory`: the command's own peak, in bytes."""
-        kill = self._oom.find_kill(time.monotonic())
-        return kill and {**kill, "memory": max(memory, self._memory) or None}
+    def find_kill(self, memory: int, *, was_killed: bool) -> tuple[Json | None, list[Json]]:
+        """The kernel's out-of-memory kill if SIGKILL ended the command, and what was measured. `memory`: the command's
+        own peak, in bytes."""
+        found = self._oom.find_kill(time.monotonic(), reads_log=was_killed)
+        measured = [each._asdict() for each in self._oom.describe(found)]
+        if not was_killed or not found.kills:
+            return None, measured
+        return {"by": found.by, "limit": found.limit, "memory": max(memory, self._memory) or None}, measured
 
     def remove_files(self, ended: Collection[int]) -> None:
         self._openmp_files.update(ended)
@@ -425,13 +429,16 @@ class Rank:
                 return
 
     def explain_exit(self, command: ExplainExit) -> None:
-        may_be_memory = command.may_be_memory and self.watch is not None
-        oom = self.watch.find_kill(command.memory) if self.watch is not None and may_be_memory else None
-        disk = rank_env.find_full_disk(self.plan, self.rank, self.job.secrets) if command.may_be_disk else None
+        oom: Json | None = None
+        evidence: list[Json] = []
+        if self.watch is not None and command.has_failed:
+            oom, evidence = self.watch.find_kill(command.memory, was_killed=command.was_killed)
+        disk = rank_env.find_full_disk(self.plan, self.rank, self.job.secrets) if command.has_failed else None
         steps = self.meter.steps()
         self.read_rest()
-        holder = master_port.find_holder(*(stream.tail for stream in self.streams if command.may_be_disk))
-        self.apply(self.state.on_exit_explained(oom, disk._asdict() if disk is not None else None, steps, holder))
+        holder = master_port.find_holder(*(stream.tail for stream in self.streams if command.has_failed))
+        full = disk._asdict() if disk is not None else None
+        self.apply(self.state.on_exit_explained(oom, full, steps, holder, evidence))
 
     def clean_up(self) -> None:
         ended = processes.end_descendants(self.guard.pid)

@@ -1,17 +1,18 @@
-"""Detects out-of-memory kills, after a SIGKILL that ipexctl did not send: from counters of the cgroup (v1, v2), the
-kernel's log, or its kill counter. Most machines show the log only to root, and a container may hide its cgroups."""
+"""Detects out-of-memory kills, after a rank that failed: from counters of the cgroup (v1, v2), the kernel's log, or its
+kill counter. Most machines show the log only to root, and a container may hide its cgroups.
+
+Guards such as earlyoom send signals themselves, which the kernel does not count as kills for memory.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import subprocess
-from typing import TYPE_CHECKING, Iterator, Tuple
+from typing import Iterator, NamedTuple, Tuple, TypeVar
 
 from ipexctl.node.common.processes import read_text
-
-if TYPE_CHECKING:
-    from ipexctl.node.common.answer import Json
+from ipexctl.node.common.records import Proof
 
 RECENT = 60.0
 """Maximum age of a kill in seconds. Freeing hundreds of GB of memory takes a while."""
@@ -21,6 +22,11 @@ INITIAL_PIDS = 0xEFFFFFFC
 """Inode of the initial pid namespace, whose pids the kernel log uses."""
 UNLIMITED = 1 << 60
 _KILLED = re.compile(rb"(Memory cgroup out of memory|Out of memory)[^\n]*?: Killed process (\d+)")
+GUARDS = ("earlyoom", "systemd-oomd", "nohang", "oomd")
+"""Programs that end others when memory gets short."""
+_SHORT = 0.12
+"""Part of the memory that is available when guards act (earlyoom's default: 0.1)."""
+Number = TypeVar("Number", int, float)
 Cgroup = Tuple[int, str, str]
 """Version of a cgroup, its directory, and the mount point of its hierarchy."""
 
@@ -80,6 +86,23 @@ def kills_of_machine(proc: str = "/proc") -> int | None:
     return int(match[1]) if match else None
 
 
+def available_memory(proc: str = "/proc") -> float | None:
+    """Part of the machine's memory that programs can get; None before Linux 3.14."""
+    sizes = dict(re.findall(r"^(MemTotal|MemAvailable): +(\d+) kB$", read_text(f"{proc}/meminfo"), re.MULTILINE))
+    total = int(sizes.get("MemTotal", 0))
+    return int(sizes["MemAvailable"]) / total if total and "MemAvailable" in sizes else None
+
+
+def find_guards(proc: str = "/proc") -> list[str]:
+    """The names of guards of memory that run on this machine."""
+    try:
+        pids = [name for name in os.listdir(proc) if name.isdigit()]
+    except OSError:
+        return []
+    names = {read_text(f"{proc}/{pid}/comm").strip() for pid in pids}
+    return [guard for guard in GUARDS if guard[:15] in names]
+
+
 def limit_of(cgroup: Cgroup) -> int | None:
     version, directory, top = cgroup
     limits = []
@@ -93,6 +116,17 @@ def limit_of(cgroup: Cgroup) -> int | None:
     return min((number for number in numbers if number < UNLIMITED), default=None)
 
 
+class KillCount(NamedTuple):
+    """Kills for memory that the kernel counted while a process was watched."""
+
+    kills: int | None
+    """None if nothing that counts them can be read."""
+    by: str = ""
+    """Where it was read: cgroup, kernel log, vmstat."""
+    limit: int | None = None
+    """Memory limit in bytes; None unless the cgroup reached it."""
+
+
 class OutOfMemoryWatch:
     """Watches a process from its start, because a counter says something only compared with an earlier value."""
 
@@ -103,6 +137,8 @@ class OutOfMemoryWatch:
         self._reached: dict[Cgroup, int | None] = {}
         """Cgroup → how often a limit had been reached when the cgroup was first read."""
         self._machine: list[tuple[float, int]] = []
+        self._available: list[tuple[float, float]] = []
+        """Time and part of the machine's memory that was available."""
         self._latest: list[Cgroup] = []
         self._before: list[Cgroup] = []
         self.update(now)
@@ -116,29 +152,49 @@ class OutOfMemoryWatch:
             self._reached.setdefault(cgroup, _times_reached(cgroup))
             _add(seen, now, kills)
         _add(self._machine, now, kills_of_machine(self._proc))
+        _add(self._available, now, available_memory(self._proc))
 
-    def find_kill(self, now: float) -> Json | None:
-        """The out-of-memory kill of a process that SIGKILL has killed; None if SIGKILL came from elsewhere."""
+    def find_kill(self, now: float, *, reads_log: bool = True) -> KillCount:
+        """Whether the kernel has counted a kill for memory since the process began, or in the last minute."""
         for cgroup in (*self._latest, *self._before):
             kills, seen = _kills(cgroup[0], cgroup[1]), self._seen[cgroup]
             if kills is not None and seen and kills > seen[0][1]:
-                return {"by": "cgroup", "limit": limit_of(cgroup) if self._is_limit_reached(cgroup) else None}
-        scope = find_kill_in_log(kernel_log(now), self._pid) if _is_initial_pid_namespace() else None
-        if scope is None:
-            kills = kills_of_machine(self._proc)
-            is_counted = kills is not None and bool(self._machine) and kills > self._machine[0][1]
-            return {"by": "vmstat", "limit": None} if is_counted else None
-        limits = [limit_of(cgroup) for cgroup in self._latest] if scope == "cgroup" else []
-        return {"by": "kernel log", "limit": next((limit for limit in limits if limit), None)}
+                limit = limit_of(cgroup) if self._is_limit_reached(cgroup) else None
+                return KillCount(kills - seen[0][1], "cgroup", limit)
+        scope = find_kill_in_log(kernel_log(now), self._pid) if reads_log and _is_initial_pid_namespace() else None
+        if scope is not None:
+            limits = [limit_of(cgroup) for cgroup in self._latest] if scope == "cgroup" else []
+            return KillCount(1, "kernel log", next((limit for limit in limits if limit), None))
+        kills = kills_of_machine(self._proc)
+        if kills is not None and self._machine:
+            return KillCount(max(0, kills - self._machine[0][1]), "vmstat")
+        return KillCount(0, "cgroup") if self._latest else KillCount(None)
+
+    def describe(self, found: KillCount) -> list[Proof]:
+        """The count, the least memory that was available, and guards that run. A process that this process does not see
+        may be a guard, too."""
+        by = {"vmstat": "oom_kill of /proc/vmstat", "cgroup": "oom_kill of its cgroup"}.get(found.by, found.by)
+        if found.kills is None:
+            measured = [Proof("oom-unread", "the kernel's counters of kills for memory can't be read")]
+        elif found.kills:
+            measured = [Proof("oom-counted", f"the kernel counted a kill for memory ({by})")]
+        else:
+            measured = [Proof("oom-none", f"the kernel counted no kill for memory ({by})")]
+        if self._available:
+            least = min(part for _, part in self._available)
+            kind = "memory-low" if least < _SHORT else "memory-free"
+            measured.append(Proof(kind, f"at least {100 * least:.0f} % of the memory was available"))
+        guards = find_guards(self._proc)
+        return [*measured, Proof("guard", ", ".join(guards))] if guards else measured
 
     def _is_limit_reached(self, cgroup: Cgroup) -> bool:
         before, now = self._reached.get(cgroup), _times_reached(cgroup)
         return before is None or now is None or now > before
 
 
-def _add(seen: list[tuple[float, int]], now: float, kills: int | None) -> None:
-    if kills is not None:
-        seen.append((now, kills))
+def _add(seen: list[tuple[float, Number]], now: float, value: Number | None) -> None:
+    if value is not None:
+        seen.append((now, value))
     while len(seen) > 1 and seen[1][0] < now - RECENT:
         seen.pop(0)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Tuple, Union
+from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Sequence, Tuple, Union
 
 from ipexctl.node.common.limits import OUTPUT_DRAIN, RANK_STUCK, SUPERVISOR_CONNECT, TERM_GRACE
 from ipexctl.node.run.connection.supervisor_contact import BEAT_INTERVAL
@@ -111,8 +111,9 @@ class PassOn(NamedTuple):
 
 
 class ExplainExit(NamedTuple):
-    may_be_memory: bool
-    may_be_disk: bool
+    was_killed: bool
+    """True if SIGKILL ended it."""
+    has_failed: bool
     memory: int
 
 
@@ -274,10 +275,15 @@ class WrapperState(NamedTuple):
         return self._end(code, by, now, memory=memory)
 
     def on_exit_explained(
-        self, oom: Json | None, disk: Json | None, steps: int | None = None, problem: Detail | None = None
+        self,
+        oom: Json | None,
+        disk: Json | None,
+        steps: int | None = None,
+        problem: Detail | None = None,
+        evidence: Sequence[Json] = (),
     ) -> Step:
         assert self.exit is not None
-        report = {**self.exit, "oom": oom, "disk": disk}
+        report = {**self.exit, "oom": oom, "disk": disk, "evidence": list(evidence)}
         if self.raised is not None and self.raised_place and self.exit["code"] == self.raised_code:
             report["raised"] = {"text": self.raised_text, "place": self.raised_place, "steps": steps}
         if problem is not None:
@@ -458,5 +464,4 @@ class WrapperState(NamedTuple):
             beat_at=min(self.beat_at, now + EXITED_BEAT_INTERVAL),
             drain_until=now + (STOPPED_DRAIN if was_stopped else OUTPUT_DRAIN),
         )
-        may_be_memory = is_own and by == signal.SIGKILL
-        return state, (ExplainExit(may_be_memory, bool(code) and is_own, memory),)
+        return state, (ExplainExit(is_own and by == signal.SIGKILL, bool(code) and is_own, memory),)

@@ -51,7 +51,7 @@ from ipexctl.node.run.decisions.job_end import is_step_cancelled
 from ipexctl.node.run.host_starter.remote_shell import SHELL_FILE
 from ipexctl.node.run.meter.rank_profile import RankProfile
 from ipexctl.node.run.meter.step_windows import StepWindow
-from ipexctl.node.run.record import recorder, stack_dumps
+from ipexctl.node.run.record import recorder, stack_dumps, stop_file
 from ipexctl.node.run.record.stored_status import StoredStatus, read_document
 from ipexctl.node.run.supervisor.figures import RunFigures
 from ipexctl.node.run.supervisor.host_calls import HostCalls, gone_ranks
@@ -278,7 +278,7 @@ class SupervisorLoop:
                 for asked, kind, ranks in stack_dumps.take_requests(self.dumps):
                     self.on_event(m.ProfileAsked(asked) if kind == "profile" else m.DumpAsked(asked, ranks))
             elif number != signal.SIGCHLD:
-                self.on_event(m.StopAsked(number))
+                self.on_event(m.StopAsked(number, stop_file.read_sender(self.rundir, now().epoch)))
             elif self.process is not None and self.state.launcher is not None and self.state.launcher.ended_at is None:
                 for event in self.process.take_events():
                     self.on_event(event)

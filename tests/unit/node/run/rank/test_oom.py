@@ -53,9 +53,9 @@ def test_cgroup_v2_oom_kill_counter_is_detected_with_the_lowest_parent_limit(tmp
     machine.put("cg/user.slice/job/memory.max", "max\n")
     machine.put("cg/user.slice/memory.max", f"{2 * GB}\n")
     watched = oom.OutOfMemoryWatch(PID, 0.0, machine.proc)
-    assert watched.find_kill(2000.0) is None
+    assert watched.find_kill(2000.0) == oom.KillCount(0, "cgroup")
     machine.put("cg/user.slice/job/memory.events", "low 0\nhigh 0\nmax 9\noom 2\noom_kill 2\n")
-    assert watched.find_kill(2000.0) == {"by": "cgroup", "limit": 2 * GB}
+    assert watched.find_kill(2000.0) == oom.KillCount(1, "cgroup", 2 * GB)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_counter_of_version_1_is_found_in_a_container_too_and_no_limit_is_no_n
     machine.put(f"cg/memory{inside}/memory.limit_in_bytes", f"{limit}\n")
     watched = oom.OutOfMemoryWatch(PID, 0.0, machine.proc)
     machine.put(f"cg/memory{inside}/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n")
-    assert watched.find_kill(2000.0) == {"by": "cgroup", "limit": expected}
+    assert watched.find_kill(2000.0) == oom.KillCount(1, "cgroup", expected)
 
 
 def test_counters_of_the_new_cgroup_are_used_after_a_move(tmp_path: Path) -> None:
@@ -85,12 +85,12 @@ def test_counters_of_the_new_cgroup_are_used_after_a_move(tmp_path: Path) -> Non
     machine.put("cg/scope/memory.max", f"{GB}\n")
     machine.move("0::/scope\n")
     watched.update(1000.0)
-    assert watched.find_kill(2000.0) is None
+    assert watched.find_kill(2000.0) == oom.KillCount(0, "cgroup")
     machine.put("cg/scope/memory.events", "oom_kill 6\n")
     machine.put("cg/memory.events", "oom_kill 0\n")
     machine.move("0::/\n")  # the kernel shows this for a dead process
     watched.update(1001.0)
-    assert watched.find_kill(2000.0) == {"by": "cgroup", "limit": GB}
+    assert watched.find_kill(2000.0) == oom.KillCount(1, "cgroup", GB)
 
 
 @pytest.mark.parametrize(("version", "after", "limit"), [(2, 2, GB), (2, 1, None), (1, 2, GB), (1, 1, None)])
@@ -113,19 +113,19 @@ def test_limit_is_named_only_if_it_was_reached(tmp_path: Path, version: int, aft
     put(1, 1)
     watched = oom.OutOfMemoryWatch(PID, 0.0, machine.proc)
     put(2, after)
-    assert watched.find_kill(2000.0) == {"by": "cgroup", "limit": limit}
+    assert watched.find_kill(2000.0) == oom.KillCount(1, "cgroup", limit)
 
 
 def test_kill_is_counted_by_the_kernel_where_no_cgroup_is_visible(tmp_path: Path) -> None:
     machine = Machine(tmp_path, "4:memory:/job\n", ["22 1 8:1 / / rw - ext4 /dev/sda rw"])
     machine.put("proc/vmstat", "pgfault 1\noom_kill 3\nx 1\n")
     watched = oom.OutOfMemoryWatch(PID, 0.0, machine.proc)
-    assert watched.find_kill(2000.0) is None
+    assert watched.find_kill(2000.0) == oom.KillCount(0, "vmstat")
     machine.put("proc/vmstat", "pgfault 1\noom_kill 4\nx 1\n")
-    assert watched.find_kill(2000.0) == {"by": "vmstat", "limit": None}
+    assert watched.find_kill(2000.0) == oom.KillCount(1, "vmstat", None)
     watched.update(1e9)
     watched.update(1e9 + 100)
-    assert watched.find_kill(2000.0) is None
+    assert watched.find_kill(2000.0) == oom.KillCount(0, "vmstat")
 
 
 def test_oom_kills_of_long_ago_are_ignored(tmp_path: Path) -> None:
@@ -134,13 +134,45 @@ def test_oom_kills_of_long_ago_are_ignored(tmp_path: Path) -> None:
     machine.put("cg/user.slice/job/memory.events", "oom_kill 2\n")
     for at in (10_000.0, 10_030.0, 10_100.0):
         watched.update(at)
-    assert watched.find_kill(2000.0) is None
+    assert watched.find_kill(2000.0) == oom.KillCount(0, "cgroup")
 
 
-def test_verdict_is_none_without_readable_cgroups(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, "0::/\n", ["22 1 8:1 / / rw - ext4 /dev/sda rw"])
-    assert oom.OutOfMemoryWatch(PID, 0.0, machine.proc).find_kill(2000.0) is None
-    assert oom.OutOfMemoryWatch(PID, 0.0, str(tmp_path / "nowhere")).find_kill(2000.0) is None
+@pytest.mark.parametrize(
+    ("files", "found", "said"),
+    [
+        ({"proc/vmstat": "oom_kill 3\n"}, oom.KillCount(0, "vmstat"), ["oom-none"]),
+        ({"cg/memory.events": "oom_kill 1\n"}, oom.KillCount(0, "cgroup"), ["oom-none"]),
+        ({"cg/memory.max": "max\n"}, oom.KillCount(None), ["oom-unread"]),
+        ({"proc/vmstat": "pgfault 3\n"}, oom.KillCount(None), ["oom-unread"]),
+        (
+            {"proc/vmstat": "oom_kill 3\n", "proc/meminfo": "MemTotal: 100 kB\nMemAvailable: 4 kB\n"},
+            oom.KillCount(0, "vmstat"),
+            ["oom-none", "memory-low"],
+        ),
+        (
+            {"proc/meminfo": "MemTotal: 100 kB\nMemAvailable: 60 kB\n", "proc/99/comm": "earlyoom\n"},
+            oom.KillCount(None),
+            ["oom-unread", "memory-free", "guard"],
+        ),
+    ],
+)
+def test_none_counted_is_told_from_not_readable(
+    tmp_path: Path, files: dict[str, str], found: oom.KillCount, said: list[str]
+) -> None:
+    mount = f"30 24 0:26 / {tmp_path}/cg rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate"
+    machine = Machine(tmp_path, "0::/\n", [mount])
+    for path, text in files.items():
+        machine.put(path, text)
+    watch = oom.OutOfMemoryWatch(PID, 0.0, machine.proc)
+    assert watch.find_kill(2000.0, reads_log=False) == found
+    assert [each.kind for each in watch.describe(found)] == said
+    assert [each.text for each in watch.describe(found) if each.kind == "guard"] in ([], ["earlyoom"])
+
+
+def test_nothing_is_known_of_a_process_whose_files_are_gone(tmp_path: Path) -> None:
+    watch = oom.OutOfMemoryWatch(PID, 0.0, str(tmp_path / "nowhere"))
+    assert watch.find_kill(2000.0, reads_log=False) == oom.KillCount(None)
+    assert [each.kind for each in watch.describe(oom.KillCount(None))] == ["oom-unread"]
 
 
 @pytest.mark.parametrize(

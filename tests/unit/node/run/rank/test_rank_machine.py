@@ -364,7 +364,7 @@ def test_what_is_reported_of_an_exit(
     loop.play((0.0, welcome()), *events)
     (report,) = loop.fields("exit")
     assert (report["code"], report["signal"], report["is_own"]) == expected
-    assert [(command.may_be_memory, command.may_be_disk) for command in loop.searched] == [searched]
+    assert [(command.was_killed, command.has_failed) for command in loop.searched] == [searched]
     assert (loop.state.exit_code, loop.state.is_over) == (expected[0], False)
 
 
