@@ -506,7 +506,7 @@ def _ended_from_elsewhere(found: PatternMatch) -> tuple[str, str]:
         see = Fix("see what it ended, as root on {host}: journalctl -u {guard} -n 20", host=host, guard=guard)
         return cause, Fix("{see}; use a smaller batch or fewer ranks: --ppn", see=see)
     fix = Fix(
-        "see who works there: `ipexctl exec -l {host} -- ps -eo user,lstart,args --sort=start_time`; its output: "
+        "see who works there: `ipexctl exec -l {host} -- ps -eo user,lstart,args --sort start_time`; its output: "
         "`ipexctl logs {run} -r {rank}`",
         host=host,
         run=context.run,
