@@ -120,4 +120,4 @@ def check_beginning(turn: Transition, launcher: LauncherState, launcher_log: tup
     if away:
         hosts = ", ".join(dict.fromkeys(peer.host for peer in away))
         reason = f"{verdict.ranks_on_hosts(away)} could not be started: the starter on {hosts} is gone"
-        verdict.fail(turn, "not-begun", reason, peers=away, detail=Detail("no-starter", {"place": hosts}))
+        verdict.fail(turn, reason, verdict.failure_of("not-begun", away, Detail("no-starter", {"place": hosts})))

@@ -100,7 +100,7 @@ def lose_missing(turn: Transition, event: m.HostAnswered) -> None:
     if event.host in missing_hosts(turn.state):
         gone = [turn.set_rank_status(peer.rank, state="lost") for peer in turn.ranks if peer.host == event.host]
         reason, detail = describe_unreachable(event.host, gone, event.problem)
-        verdict.fail(turn, "lost", reason, peers=gone, detail=detail)
+        verdict.fail(turn, reason, verdict.failure_of("lost", gone, detail))
 
 
 def describe_unreachable(host: str, gone: Sequence[m.RankState], problem: str) -> tuple[str, Detail]:
@@ -199,6 +199,7 @@ def on_hosts_prepared(turn: Transition, event: m.HostsPrepared) -> None:
     gone = [peer for peer in turn.ranks if peer.host in event.failed]
     host, problem = next(iter(event.failed.items()))
     reason = f"{verdict.ranks_on_hosts(gone)} can't be started: {problem}"
-    verdict.fail(turn, "not-begun", reason, peers=gone, detail=Detail("unreachable", {"place": host, "why": problem}))
+    detail = Detail("unreachable", {"place": host, "why": problem})
+    verdict.fail(turn, reason, verdict.failure_of("not-begun", gone, detail))
     if turn.state.status.node0 not in event.failed:
         end_for_lack(turn, hosts)

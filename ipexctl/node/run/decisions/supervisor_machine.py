@@ -116,7 +116,7 @@ def on_attempt_started(turn: Transition, event: m.AttemptStarted) -> None:
 
 
 def on_start_failed(turn: Transition, event: m.StartFailed) -> None:
-    verdict.fail(turn, "mpirun", event.reason, detail=event.detail)
+    verdict.fail(turn, event.reason, verdict.failure_of("mpirun", (), event.detail))
 
 
 def on_exchange_over(turn: Transition, event: m.ExchangeOver) -> None:
@@ -131,7 +131,8 @@ def on_exchange_over(turn: Transition, event: m.ExchangeOver) -> None:
 
 
 def fail_checkpoint(turn: Transition, reason: str, peers: list[RankState]) -> None:
-    verdict.fail(turn, "checkpoint", f"the checkpoint could not be copied to all hosts: {reason}", peers=peers)
+    text = f"the checkpoint could not be copied to all hosts: {reason}"
+    verdict.fail(turn, text, verdict.failure_of("checkpoint", peers))
 
 
 # Messages of ranks
@@ -159,7 +160,7 @@ def on_connected(turn: Transition, peer: RankState, message: messages.Connected)
         status=peer.status._replace(wrapper=pid),
     )
     event = "connected" if is_new else "reconnected"
-    turn.log(event, rank=peer.rank, host=peer.host, node=message.node, wrapper=message.wrapper)
+    turn.log_of(peer, event, node=message.node, wrapper=message.wrapper)
     if not turn.state.keeps_jobs and verdict.is_job_file_read(turn.state, peer.host):
         turn.send(peer.rank, "remove-job")
     if turn.state.ending is not None:
@@ -183,7 +184,7 @@ def on_reconnecting(turn: Transition, peer: RankState, _: messages.Reconnecting)
 
 def on_checkpoint_failed(turn: Transition, peer: RankState, message: messages.CheckpointFailed) -> None:
     """Fail the run: a host could not take part in the checkpoint exchange, nor report that over the exchange."""
-    turn.log("checkpoint-failed", rank=peer.rank, host=peer.host, reason=message.reason)
+    turn.log_of(peer, "checkpoint-failed", reason=message.reason)
     if turn.state.is_exchanging:
         fail_checkpoint(turn, f"{peer.host}: {message.reason}", [peer])
 
@@ -201,12 +202,12 @@ def on_started(turn: Transition, peer: RankState, message: messages.Started) -> 
     if message.restarts > peer.status.restarts:
         turn.set_rank_status(peer.rank, pid=message.pid, restarts=message.restarts)
         fields = {"restarts": message.restarts, "most": turn.state.asked.max_restarts, "code": message.exit_code}
-        turn.log("copy-restart", rank=peer.rank, host=peer.host, **fields)
+        turn.log_of(peer, "copy-restart", **fields)
         turn.do(m.AddNote(peer.rank, "copy-restart", fields))
     if peer.status.state != "starting":
         return
     turn.set_rank_status(peer.rank, pid=message.pid, port=message.port, state="running")
-    turn.log("start", rank=peer.rank, host=peer.host, pid=message.pid)
+    turn.log_of(peer, "start", pid=message.pid)
     if all(rank.status.state != "starting" for rank in turn.ranks):
         turn.set_status(state="running")
 
@@ -227,22 +228,22 @@ def on_stuck(turn: Transition, peer: RankState, message: messages.Stuck) -> None
     reason = f"rank {peer.rank} on {peer.host} {message.text}, and {duration}"
     if turn.state.plan.backend in ("ccl", "mpi"):
         reason += " (MPI_Finalize may be waiting for the other ranks)"
-    verdict.fail(turn, "stuck", reason, peers=[peer], exit_code=message.code)
+    verdict.fail(turn, reason, verdict.failure_of("stuck", [peer])._replace(exit_code=message.code))
 
 
 def on_malformed(turn: Transition, peer: RankState, message: messages.Malformed) -> None:
     """Count the messages: the rank reconnects, but is lost after several of them."""
     peer = turn.set_rank(peer.rank, malformed=peer.malformed + 1)
-    turn.log("malformed", rank=peer.rank, host=peer.host, reason=message.reason)
+    turn.log_of(peer, "malformed", reason=message.reason)
     if peer.malformed >= MAX_MALFORMED:
         reason = f"rank {peer.rank} on {peer.host} sends messages that can't be read: {message.reason}"
-        verdict.fail(turn, "lost", reason, peers=[peer], detail=Detail("unreadable"))
+        verdict.fail(turn, reason, verdict.failure_of("lost", [peer], Detail("unreadable")))
 
 
 def on_noticed(turn: Transition, peer: RankState, message: messages.Noticed) -> None:
     """Note that the script handles the notice: it saves its state, and may then exit with any code, even 0."""
     turn.set(has_noticed=True)
-    turn.log("noticed", rank=peer.rank, host=peer.host, signal=message.signal)
+    turn.log_of(peer, "noticed", signal=message.signal)
 
 
 def on_outside_signal(turn: Transition, peer: RankState, message: messages.OutsideSignal) -> None:
@@ -315,7 +316,7 @@ def on_wrappers_gone(turn: Transition, event: m.WrappersGone) -> None:
         peer = turn.state.ranks.get(rank)
         if peer is not None and peer.wrapper == wrapper and not peer.is_connected and peer.gone_at is None:
             turn.set_rank(rank, gone_at=turn.now.clock)
-            turn.log("wrapper-gone", rank=rank, host=peer.host, wrapper=wrapper.pid)
+            turn.log_of(peer, "wrapper-gone", wrapper=wrapper.pid)
 
 
 def check_wrappers(turn: Transition, launcher: LauncherState) -> LauncherState:
@@ -412,7 +413,8 @@ def check_limits(turn: Transition, launcher: LauncherState) -> None:
     if missing and now - launcher.started_at > RANKS_BEGIN:
         verdict.on_not_begun(turn, missing)
     if options.time_limit and now > turn.state.created_at + options.time_limit:
-        verdict.fail(turn, "time-limit", f"the run reached its time limit of {options.time_limit:g} s")
+        reason = f"the run reached its time limit of {options.time_limit:g} s"
+        verdict.fail(turn, reason, verdict.failure_of("time-limit"))
     limit = turn.state.limit
     if limit is not None and turn.state.ending is None and limit.is_due(now):
         turn.set(limit=limit._replace(is_asked=True))
@@ -464,7 +466,7 @@ def check_disk(turn: Transition, tick: m.Tick) -> None:
     if disk.is_full and now - disk.since > FULL_DISK_ROOM:
         for peer in left:
             turn.do(m.EndOutput(peer.rank))
-            turn.log("output-lost", rank=peer.rank, host=peer.host)
+            turn.log_of(peer, "output-lost")
             verdict.on_output_ended(turn, peer.rank)
 
 
@@ -503,7 +505,7 @@ def on_silence_seen(turn: Transition, event: m.SilenceSeen) -> None:
 def on_loss_is_nan(turn: Transition, event: m.LossIsNan) -> None:
     peer = turn.state.ranks[event.nan.rank]
     reason = f"{event.nan.sentence}, and --on-nan stop has ended the run"
-    verdict.fail(turn, "nan", reason, peers=[peer], detail=Detail("nan", {"step": str(event.nan.step)}))
+    verdict.fail(turn, reason, verdict.failure_of("nan", [peer], Detail("nan", {"step": str(event.nan.step)})))
 
 
 def on_dump_asked(turn: Transition, event: m.DumpAsked) -> None:
@@ -553,7 +555,8 @@ def on_stall_dumped(turn: Transition, dump_id: str) -> None:
     turn.log("dumped", dump=dump_id)
     if options.on_hang == "stop":
         ranks = [peer.rank for peer in turn.ranks if peer.exit is None]
-        verdict.fail(turn, "hang", f"no rank printed anything for {options.hang_after:g} s", ranks=ranks)
+        hang = verdict.failure_of("hang")._replace(ranks=tuple(ranks))
+        verdict.fail(turn, f"no rank printed anything for {options.hang_after:g} s", hang)
 
 
 # The launcher

@@ -619,3 +619,6 @@ class Transition:
 
     def log(self, name: str, **fields: Any) -> None:
         self.do(LogEvent(name, fields))
+
+    def log_of(self, peer: RankState, name: str, **fields: Any) -> None:
+        self.do(LogEvent(name, {"rank": peer.rank, "host": peer.host, **fields}))

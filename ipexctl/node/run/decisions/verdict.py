@@ -92,30 +92,15 @@ def stop(turn: Transition, code: int, stopped: StopRecord) -> None:
         replace_verdict(turn, ending._replace(state="stopped", code=code), reason, None)
 
 
-def fail(
-    turn: Transition,
-    kind: str,
-    reason: str,
-    *,
-    peers: Sequence[RankState] = (),
-    ranks: Sequence[int] = (),
-    exit_code: int | None = None,
-    signal: int | None = None,
-    oom: OutOfMemory | None = None,
-    detail: Detail | None = None,
-) -> None:
-    """Record a failure and end the attempt. `peers[0]` is the cause, if there is one; `ranks`: all that failed."""
-    first = Failure(
-        rank=peers[0].rank if peers else None,
-        host=peers[0].host if peers else None,
-        exit_code=exit_code,
-        signal=signal,
-        at=turn.now.epoch,
-        kind=kind,
-        ranks=tuple(ranks) or tuple(peer.rank for peer in peers),
-        oom=oom,
-        detail=detail,
-    )
+def failure_of(kind: str, peers: Sequence[RankState] = (), detail: Detail | None = None) -> Failure:
+    """The failure of some ranks, of which the first is the cause; without ranks, that of the launcher or the run."""
+    rank, host = (peers[0].rank, peers[0].host) if peers else (None, None)
+    return Failure(rank, host, kind=kind, ranks=tuple(peer.rank for peer in peers), detail=detail)
+
+
+def fail(turn: Transition, reason: str, failure: Failure) -> None:
+    """Record a failure and end the attempt."""
+    kind, first = failure.kind, failure._replace(at=turn.now.epoch)
     code = exit_code_of(first)
     ending, before = turn.state.ending, turn.state.status.first_failure
     if ending is None:
@@ -126,7 +111,7 @@ def fail(
         return
     # A rank that loses a peer raises an exception. The peer's own exit may be reported a moment later.
     is_soon = turn.now.clock - ending.at < SETTLE_TIME
-    own = peers[0].exit if kind == "exit" and peers else None
+    own = turn.state.ranks[first.rank].exit if kind == "exit" and first.rank is not None else None
     is_cause = own is not None and has_lost_peer(first_exception(turn.state)) and not has_lost_peer(own.raised)
     if is_cause or (is_soon and kind in ("signal", "oom")):
         replace_verdict(turn, ending._replace(code=code), reason, first)
@@ -140,24 +125,12 @@ def exit_code_of(first: Failure) -> int:
     return first.exit_code or (128 + first.signal if first.signal else 1)
 
 
-def note_failure(
-    turn: Transition,
-    kind: str,
-    reason: str,
-    peers: Sequence[RankState],
-    *,
-    exit_code: int | None = None,
-    signal: int | None = None,
-    oom: OutOfMemory | None = None,
-    detail: Detail | None = None,
-) -> None:
+def note_failure(turn: Transition, reason: str, failure: Failure) -> None:
     """Record the failure of copies that does not end the others. The run fails with the first one, at its end."""
-    ranks = tuple(peer.rank for peer in peers)
-    turn.log("copy-failed", ranks=list(ranks), reason=reason)
-    turn.do(AddNote(ranks[0], "copy-failed", {"reason": reason}))
+    turn.log("copy-failed", ranks=list(failure.ranks), reason=reason)
+    turn.do(AddNote(failure.ranks[0], "copy-failed", {"reason": reason}))
     if turn.state.status.first_failure is None:
-        first = Failure(ranks[0], peers[0].host, exit_code, signal, turn.now.epoch, kind, ranks, oom, detail)
-        turn.set_status(first_failure=first, reason=reason)
+        turn.set_status(first_failure=failure._replace(at=turn.now.epoch), reason=reason)
 
 
 def replace_verdict(turn: Transition, ending: Ending, reason: str, first: Failure | None) -> None:
@@ -187,18 +160,18 @@ def on_exit(turn: Transition, peer: RankState, message: Exit) -> None:
     ended = ended._replace(problem=message.problem, disk=message.disk, evidence=measured)
     peer = turn.set_rank(peer.rank, exit=message, status=ended)
     more = {"oom": oom._asdict()} if oom else {}
-    turn.log("exit", rank=peer.rank, host=peer.host, exit_code=code, signal=by, state=state, **more)
+    turn.log_of(peer, "exit", exit_code=code, signal=by, state=state, **more)
     if gave_up:
         reason = f"rank {peer.rank} on {peer.host} was ended there, because node0 had not answered it for too long"
-        fail(turn, "lost", reason, ranks=[peer.rank], detail=Detail("gave-up"))
-    elif state == "failed" and turn.state.asked.keep_going and is_running:
-        kind = "oom" if oom else "signal" if by else "exit"
-        reason = f"copy {peer.rank} on {peer.host} {describe_exit(code, by, oom)}"
-        note_failure(turn, kind, reason, [peer], exit_code=code, signal=by, oom=oom, detail=message.problem)
+        fail(turn, reason, failure_of("lost", (), Detail("gave-up"))._replace(ranks=(peer.rank,)))
     elif state == "failed" and (is_running or message.is_own):
         kind = "oom" if oom else "signal" if by else "exit"
-        reason = f"rank {peer.rank} on {peer.host} {describe_exit(code, by, oom)}"
-        fail(turn, kind, reason, peers=[peer], exit_code=code, signal=by, oom=oom, detail=message.problem)
+        failure = failure_of(kind, [peer], message.problem)._replace(exit_code=code, signal=by, oom=oom)
+        what = f"{peer.rank} on {peer.host} {describe_exit(code, by, oom)}"
+        if turn.state.asked.keep_going and is_running:
+            note_failure(turn, f"copy {what}", failure)
+        else:
+            fail(turn, f"rank {what}", failure)
 
 
 def check_outside_signals(turn: Transition) -> None:
@@ -212,16 +185,16 @@ def check_outside_signals(turn: Transition) -> None:
     is_late = turn.now.clock - since > SIGNAL_TIME
     if is_all and (is_late or (launcher is not None and launcher.ended_at is not None)):
         reason = f"{turn.state.launcher_kind.name} got a signal to end, and ended {ranks_on_hosts(signalled)}"
-        fail(turn, "mpirun", reason, detail=Detail("mpirun-signalled"))
+        fail(turn, reason, failure_of("mpirun", (), Detail("mpirun-signalled")))
     elif is_late:
         number = signalled[0].outside_signal or int(signal.SIGTERM)
         reason = f"{ranks_on_hosts(signalled)} got {signal_name(number)} there, from outside this run"
-        fail(turn, "signal", reason, peers=signalled, signal=number)
+        fail(turn, reason, failure_of("signal", signalled)._replace(signal=number))
 
 
 def on_not_begun(turn: Transition, missing: Sequence[RankState]) -> None:
     reason = f"{ranks_on_hosts(missing)} did not begin within {RANKS_BEGIN:g} s"
-    fail(turn, "not-begun", reason, peers=missing, detail=Detail("not-begun", {"seconds": f"{RANKS_BEGIN:g}"}))
+    fail(turn, reason, failure_of("not-begun", missing, Detail("not-begun", {"seconds": f"{RANKS_BEGIN:g}"})))
 
 
 def on_lost(turn: Transition, lost: Sequence[int], silence: Mapping[int, float], launcher_log: Sequence[str]) -> None:
@@ -232,18 +205,18 @@ def on_lost(turn: Transition, lost: Sequence[int], silence: Mapping[int, float],
         killed = killed_ranks(launcher_log, turn.state.plan)
         loss = describe_loss(without_exit, turn.state, silence, killed)
         peers = [turn.set_rank_status(peer.rank, state="lost") for peer in loss.peers]
-        cause = () if loss.kind == "cut-off" else peers
+        failure = failure_of("lost", peers, Detail(loss.kind))
         if turn.state.asked.keep_going:
-            note_failure(turn, "lost", loss.reason, peers, detail=Detail(loss.kind))
+            note_failure(turn, loss.reason, failure)
         else:
-            fail(turn, "lost", loss.reason, peers=cause, ranks=[peer.rank for peer in peers], detail=Detail(loss.kind))
+            fail(turn, loss.reason, failure._replace(rank=None, host=None) if loss.kind == "cut-off" else failure)
     also_lost = [peer.rank for peer in turn.ranks if peer.status.state == "lost" and not peer.is_over]
     for rank in dict.fromkeys((*lost, *also_lost)):
         peer = turn.set_rank(rank, is_over=True)
         if peer.exit is None:
             is_lost = peer.status.state == "lost" or not was_ending
             turn.set_rank_status(rank, state="lost" if is_lost else "stopped")
-            turn.log("lost", rank=rank, host=peer.host)
+            turn.log_of(peer, "lost")
 
 
 def on_all_ended(turn: Transition) -> None:
@@ -272,9 +245,8 @@ def on_all_ended(turn: Transition) -> None:
         return
     host = min(gone, key=lambda peer: (peer.disconnected_at or 0.0, peer.rank)).host
     gone = [turn.set_rank_status(peer.rank, state="lost") for peer in gone if peer.host == host]
-    ranks = tuple(peer.rank for peer in gone)
-    loss = Failure(gone[0].rank, host, at=first.at, kind="lost", ranks=ranks, detail=Detail("wrapper-killed"))
-    replace_verdict(turn, ending._replace(code=1), _wrappers_killed(gone), loss)
+    loss = failure_of("lost", gone, Detail("wrapper-killed"))
+    replace_verdict(turn, ending._replace(code=1), _wrappers_killed(gone), loss._replace(at=first.at))
 
 
 def check_left_behind(
@@ -307,10 +279,10 @@ def fail_with_program(turn: Transition, left: list[RankState], code: int | None,
     how = signal_name(by) if by else f"exit code {code}"
     detail = Detail(f"{'wrapper' if kind.is_direct else 'mpirun'}-{'signalled' if by else 'ended'}", {"how": how})
     if started:
-        fail(turn, "mpirun", f"{text} while {ranks_on_hosts(started)} ran", detail=detail)
+        fail(turn, f"{text} while {ranks_on_hosts(started)} ran", failure_of("mpirun", (), detail))
     else:
-        ranks = [peer.rank for peer in left]
-        fail(turn, "not-begun", f"{text} before {ranks_on_hosts(left)} began", ranks=ranks, detail=detail)
+        failure = failure_of("not-begun", left, detail)._replace(rank=None, host=None)
+        fail(turn, f"{text} before {ranks_on_hosts(left)} began", failure)
 
 
 def may_restart(state: SupervisorState) -> bool:

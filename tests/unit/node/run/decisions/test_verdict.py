@@ -347,7 +347,7 @@ def test_restart_depends_on_failure_kind_started_ranks_and_limit(
 ) -> None:
     run = Supervised(6, max_restarts=allowed).begin(pids=has_started)
     t = m.Transition(run.state, run.now)
-    verdict.fail(t, kind, "why", peers=[t.ranks[0]])
+    verdict.fail(t, "why", verdict.failure_of(kind, [t.ranks[0]]))
     assert verdict.may_restart(t.state) is again
 
 
