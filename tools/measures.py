@@ -641,7 +641,6 @@ def clock_calls(tree: ast.AST) -> Iterator[int]:
 
 
 _READ_ALONE: dict[str, str] = {
-    "facts/store_token.py": "which hosts share a home is a question of its own, with a test of its own",
     "commands/value_checks.py": "imports planner and resolver in part, for the few files that set such values",
     "sync/git_pattern.py": "imports pathspec, 50 ms that a project without patterns does not wait for",
 }

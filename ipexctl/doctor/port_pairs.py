@@ -251,7 +251,9 @@ def _untested(
             "network.port_untested",
             "info",
             f"Ports between it and the other hosts were not checked: {reason}{' on it' * (reason == NO_PYTHON)}.",
-            package_command(facts.get(name, Facts()), "python3", "python3", "python3") if reason == NO_PYTHON else "",
+            package_command(facts.get(name, Facts()).system, "python3", "python3", "python3")
+            if reason == NO_PYTHON
+            else "",
             (name,),
         )
         for name, reason in reasons.items()

@@ -26,7 +26,6 @@ from ipexctl.facts.software import (
     minor_of,
     package_command,
     python_without_root,
-    running_pythons,
     ways_to_python,
 )
 from ipexctl.node.common.fix import Fix
@@ -70,16 +69,16 @@ def libc(host: HostContext) -> Iterator[Finding]:
 
 
 def supported_pythons(facts: Facts) -> tuple[Python, ...]:
-    return tuple(python for python in running_pythons(facts) if python.minor and FIRST <= python.minor <= LAST)
+    return tuple(python for python in facts.software.running_pythons if python.minor and FIRST <= python.minor <= LAST)
 
 
 def pythons(host: HostContext) -> Iterator[Finding]:
     if host.facts.system.libc == "musl" or not host.facts.has_finished("programs"):
         return
-    running = running_pythons(host.facts)
+    running = host.facts.software.running_pythons
     minors = sorted({python.minor for python in running if python.minor})
     versions = few([f"{major}.{minor}" for major, minor in minors])
-    fix = ways_to_python(host.facts)
+    fix = ways_to_python(host.facts.system)
     if not minors:
         yield Finding(
             "python.none",
@@ -117,7 +116,7 @@ def venv(host: HostContext) -> Iterator[Finding]:
         "python.no_venv",
         "warn",
         f"Python {minor} can't create environments (venv or ensurepip is a separate package): install uses uv",
-        package_command(host.facts, f"python{minor}-venv", f"python{minor}", f"python{minor.replace('.', '')}"),
+        package_command(host.facts.system, f"python{minor}-venv", f"python{minor}", f"python{minor.replace('.', '')}"),
     )
 
 
@@ -241,7 +240,7 @@ def libraries(host: HostContext) -> Iterator[Finding]:
             "info",
             "Neither tcmalloc nor jemalloc is installed: ranks that `ipexctl run` did not start request memory from "
             "the kernel again at every step, which takes time",
-            package_command(host.facts, "libtcmalloc-minimal4", "gperftools-libs", "libtcmalloc4"),
+            package_command(host.facts.system, "libtcmalloc-minimal4", "gperftools-libs", "libtcmalloc4"),
         )
 
 
@@ -261,7 +260,7 @@ def compiler(host: HostContext) -> Iterator[Finding]:
             "info",
             f"Python {few(sorted({python.version or '' for python in used}))} has no headers (Python.h), which "
             "torch.compile needs with any C++ compiler",
-            package_command(host.facts, "python3-dev", "python3-devel", "python3-devel"),
+            package_command(host.facts.system, "python3-dev", "python3-devel", "python3-devel"),
         )
     if "g++" not in host.facts.environment.tools and not any("ziglang" in env.packages for env in software.envs):
         yield Finding(
@@ -282,14 +281,14 @@ def tools(host: HostContext) -> Iterator[Finding]:
             "tools.missing",
             "warn",
             f"No {' and no '.join(missing)}: code and wheels can't be unpacked or verified on this host",
-            package_command(host.facts, "tar coreutils", "tar coreutils", "tar coreutils"),
+            package_command(host.facts.system, "tar coreutils", "tar coreutils", "tar coreutils"),
         )
     if host.node0 and not host.alone and "ssh" not in have:
         yield Finding(
             "tools.no_ssh",
             "fail",
             "No ssh on node0: mpirun on node0 starts the ranks of all other hosts by ssh",
-            package_command(host.facts, "openssh-client", "openssh-clients", "openssh-clients")
+            package_command(host.facts.system, "openssh-client", "openssh-clients", "openssh-clients")
             + "; or put another host first in the hostfile",
         )
 

@@ -8,14 +8,11 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from posixpath import basename, dirname
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from ipexctl.facts.probe import Answers
+from ipexctl.facts.system_facts import System
 from ipexctl.node.common.fix import Fix, join_fixes
-
-if TYPE_CHECKING:
-    from ipexctl.facts.facts import Facts
-
 
 _32_BITS: Final = ("i386", "i486", "i586", "i686")
 _APT: Final = frozenset({"debian", "ubuntu", "linuxmint", "pop", "raspbian"})
@@ -23,13 +20,13 @@ _DNF: Final = frozenset({"rhel", "centos", "rocky", "almalinux", "fedora", "ol",
 _ZYPPER: Final = frozenset({"sles", "sled", "opensuse-leap", "opensuse-tumbleweed"})
 
 
-def package_command(facts: Facts, apt: str, dnf: str, zypper: str) -> str:
+def package_command(system: System, apt: str, dnf: str, zypper: str) -> str:
     """Command that installs a package; for an unknown distribution, it has Debian's package name."""
-    distro = facts.system.distro_id
+    distro = system.distro_id
     if distro in _APT:
         return Fix(f"as root: `apt-get install -y {apt}`")
     if distro in _DNF:
-        tool = "yum" if (facts.system.distro_version or "").startswith("7") else "dnf"
+        tool = "yum" if (system.distro_version or "").startswith("7") else "dnf"
         return Fix(f"as root: `{tool} install -y {dnf}`")
     if distro in _ZYPPER:
         return Fix(f"as root: `zypper install -y {zypper}`")
@@ -43,20 +40,12 @@ def python_without_root(version: str) -> str:
     )
 
 
-def running_pythons(facts: Facts) -> list[Python]:
-    return [
-        python
-        for python in facts.software.pythons
-        if python.minor and python.libc != "musl" and python.arch not in _32_BITS
-    ]
-
-
-def ways_to_python(facts: Facts) -> str:
+def ways_to_python(system: System) -> str:
     """Ways to get a newer Python; CentOS 7 has no package that is new enough."""
-    if (facts.system.distro_version or "").startswith("7") and facts.system.distro_id in ("centos", "rhel"):
+    if (system.distro_version or "").startswith("7") and system.distro_id in ("centos", "rhel"):
         return python_without_root("3.12")
-    dnf = "python3" if facts.system.distro_id == "fedora" else "python3.11"
-    package = package_command(facts, "python3 python3-venv", dnf, "python311")
+    dnf = "python3" if system.distro_id == "fedora" else "python3.11"
+    package = package_command(system, "python3 python3-venv", dnf, "python311")
     return join_fixes((package, python_without_root("3.12")))
 
 
@@ -146,6 +135,10 @@ class Software(NamedTuple):
     libraries: Mapping[str, tuple[str, ...]] = {}
     """`libgomp`, `libiomp5`, `libtcmalloc` or `libjemalloc` → paths."""
     conda: str | None = None
+
+    @property
+    def running_pythons(self) -> tuple[Python, ...]:
+        return tuple(each for each in self.pythons if each.minor and each.libc != "musl" and each.arch not in _32_BITS)
 
     @property
     def agent_pythons(self) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from ipexctl.errors import Refusal
 from ipexctl.facts.facts import Facts, parse
 from ipexctl.facts.gather import HostFacts
 from ipexctl.facts.probe import environment_command, read_answers
-from ipexctl.facts.software import Env, running_pythons, ways_to_python
+from ipexctl.facts.software import Env, ways_to_python
 from ipexctl.hosts.host import Host, check_same_home
 from ipexctl.limits import ENV_UNCHANGED_CHECK
 from ipexctl.node.common.json_records import parse_json, parse_object
@@ -148,8 +148,8 @@ def _with_ways_to_python(context: InstallContext, refusal: Refusal) -> Refusal:
     """The refusal with doctor's fix, if no Python on a host works."""
     for name in refusal.hosts:
         facts = context.facts.get(name)
-        if facts is not None and facts.has_finished("programs") and not running_pythons(facts):
-            return replace(refusal, fix=ways_to_python(facts))
+        if facts is not None and facts.has_finished("programs") and not facts.software.running_pythons:
+            return replace(refusal, fix=ways_to_python(facts.system))
     return refusal
 
 

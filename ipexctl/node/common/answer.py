@@ -12,14 +12,10 @@ import os
 import select
 import signal
 import threading
-from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Iterator
+from typing import Any, BinaryIO, Callable, Dict, Iterator
 
 from ipexctl.node.common.fix import Fix, fix_to_json
 from ipexctl.node.common.json_records import JsonError, as_json, parse_object
-
-if TYPE_CHECKING:
-    from ipexctl.node.common.frames import CompressedFrameWriter
-
 
 Json = Dict[str, Any]
 Action = Callable[[Any, BinaryIO], object]
@@ -151,18 +147,6 @@ def _write_all(data: bytes) -> None:
     left = memoryview(data)
     while left:
         left = left[os.write(1, left) :]
-
-
-@contextlib.contextmanager
-def emit_frames() -> Iterator[CompressedFrameWriter]:
-    from ipexctl.node.common.frames import CompressedFrameWriter
-
-    emit("frames")
-    writer = CompressedFrameWriter(write_bytes)
-    try:
-        yield writer
-    finally:
-        writer.close()
 
 
 def answer(action: Action, stdin: BinaryIO | None = None) -> int:

@@ -11,14 +11,12 @@ import json
 import os
 import re
 import stat
-from typing import IO, Callable, Pattern, TypedDict, Union
+from typing import IO, Callable, Pattern, TypedDict
 
 from ipexctl.node.common.answer import FREE_SPACE_FIX, AgentError, Json
 from ipexctl.node.common.clock import Countdown, seconds_since
-from ipexctl.node.common.json_records import JsonError, read_json_file
+from ipexctl.node.common.json_records import AnyPath, JsonError, read_json_file
 from ipexctl.node.common.processes import is_running
-
-AnyPath = Union[str, bytes, "os.PathLike[str]"]
 
 _ABANDONED = 60.0
 """Seconds since the last write after which a temporary file counts as abandoned."""

@@ -1,4 +1,4 @@
-"""Frames: encoding of rank output and messages, from rank to supervisor and from node0 to followers. No I/O.
+"""Frames: encoding of rank output and messages, from rank to supervisor and from node0 to followers.
 
 A frame is the payload's length (4 bytes, big-endian), its kind (1 byte), and the payload:
 
@@ -12,15 +12,14 @@ Frames come from other hosts, so their size is limited and every payload is chec
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
 import zlib
-from typing import TYPE_CHECKING, Callable, Iterator, Literal, Mapping, NamedTuple, Tuple, Union
+from typing import Callable, Iterator, Literal, Mapping, NamedTuple, Tuple, Union
 
+from ipexctl.node.common.answer import Json, emit, write_bytes
 from ipexctl.node.common.json_records import JsonError, parse_json
-
-if TYPE_CHECKING:
-    from ipexctl.node.common.answer import Json
 
 MAX_FRAME = 2 << 20
 HEAD = struct.Struct("!Ic")
@@ -237,3 +236,13 @@ class CompressedFrameWriter:
     def close(self) -> None:
         self.flush()
         self._write(self._zlib.flush())
+
+
+@contextlib.contextmanager
+def emit_frames() -> Iterator[CompressedFrameWriter]:
+    emit("frames")
+    writer = CompressedFrameWriter(write_bytes)
+    try:
+        yield writer
+    finally:
+        writer.close()

@@ -13,12 +13,9 @@ import re
 import stat
 import sys
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping, NamedTuple, TypeVar
+from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, TypeVar, Union
 
-if TYPE_CHECKING:
-    from ipexctl.node.common.files import AnyPath
-
-
+AnyPath = Union[str, bytes, "os.PathLike[str]"]
 MAX_DEPTH = 100
 MAX_FILE = 512 << 20
 """Bytes. The list of a tree with a million files takes 200 MB."""

@@ -13,7 +13,7 @@ import os
 import shutil
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Iterator, NamedTuple, Sequence, TypedDict
+from typing import Iterator, NamedTuple, Sequence, TypedDict
 
 from ipexctl.node.common.files import read_json
 from ipexctl.node.common.home import home_of
@@ -21,10 +21,16 @@ from ipexctl.node.common.home_entries import is_environment, own_entries
 from ipexctl.node.env.check import check_files, check_packages, normalize, sites_of
 from ipexctl.node.env.env_replies import Unpacked
 
-if TYPE_CHECKING:
-    from ipexctl.node.env.build import LockedWheel
-
 _BLOCK = 1 << 20
+
+
+class LockedWheel(TypedDict):
+    name: str
+    version: str
+    filename: str
+    sha256: str
+    size: int | None
+    url: str | None
 
 
 class UnpackedRequest(TypedDict):

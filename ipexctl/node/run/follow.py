@@ -16,7 +16,7 @@ import signal
 import time
 from typing import BinaryIO, Iterable, Iterator, Mapping, Sequence
 
-from ipexctl.node.common.answer import AgentError, Json, answer, emit_frames
+from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.files import RunReference, read_json
 from ipexctl.node.common.frames import (
     SUFFIXES,
@@ -25,6 +25,7 @@ from ipexctl.node.common.frames import (
     Note,
     OutputPart,
     StreamName,
+    emit_frames,
     encode_chunk,
     encode_json,
     encode_note,

@@ -13,10 +13,18 @@ import re
 import time
 from typing import TYPE_CHECKING
 
-from ipexctl.node.common.answer import Json, answer, emit_frames
+from ipexctl.node.common.answer import Json, answer
 from ipexctl.node.common.batch_job import with_job
 from ipexctl.node.common.files import RunReference, last_lines, read_json
-from ipexctl.node.common.frames import SUFFIXES, Chunk, CompressedFrameWriter, StreamName, encode_chunk, last_state
+from ipexctl.node.common.frames import (
+    SUFFIXES,
+    Chunk,
+    CompressedFrameWriter,
+    StreamName,
+    emit_frames,
+    encode_chunk,
+    last_state,
+)
 from ipexctl.node.common.home import rundir_of
 from ipexctl.node.common.json_records import JsonError, parse_object
 from ipexctl.node.common.processes import read_text

@@ -14,9 +14,10 @@ import time
 from typing import Sequence, TypedDict
 
 from ipexctl.node.common import batch_job
-from ipexctl.node.common.answer import AgentError, Json, answer, emit, emit_frames
+from ipexctl.node.common.answer import AgentError, Json, answer, emit
 from ipexctl.node.common.clock import wait_until
 from ipexctl.node.common.files import RunReference, read_json, remove_file, write_json_atomically
+from ipexctl.node.common.frames import emit_frames
 from ipexctl.node.common.home import home_of, rundir_of
 from ipexctl.node.common.home_entries import is_plain_name, list_names, release_trees
 from ipexctl.node.common.json_records import MAX_FILE, parse_object

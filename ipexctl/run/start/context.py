@@ -14,7 +14,7 @@ from typing import Any
 from ipexctl.errors import Refusal
 from ipexctl.facts.facts import Facts, addresses_among
 from ipexctl.facts.gather import HostFacts
-from ipexctl.facts.software import running_pythons, ways_to_python
+from ipexctl.facts.software import ways_to_python
 from ipexctl.hosts.host import Host, check_same_home
 from ipexctl.hosts.nodeset import fold
 from ipexctl.hub.hugging_face import hf_home
@@ -146,8 +146,8 @@ def existing_environment(hosts: Sequence[Host], name: str, facts: Mapping[str, F
     install = install_command(name)
     missing = tuple(host.name for host in hosts if host.name not in found)
     if broken_only := tuple(host for host in missing if host in broken):
-        without = next((facts[host] for host in broken_only if not running_pythons(facts[host])), None)
-        get_python = ways_to_python(without) + "; then: " if without is not None else ""
+        without = next((facts[host] for host in broken_only if not facts[host].software.running_pythons), None)
+        get_python = ways_to_python(without.system) + "; then: " if without is not None else ""
         raise StartError(
             StartFailure(
                 f"the environment {name} on {fold(broken_only)} does not run: its Python was removed",

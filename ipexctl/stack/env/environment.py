@@ -24,7 +24,7 @@ from ipexctl.known_errors.packages import known_packages
 from ipexctl.limits import ENV_BUILD, ENV_CHECK, ENV_STEP
 from ipexctl.node.common.answer import Json
 from ipexctl.node.common.fix import Fix
-from ipexctl.node.env.build import BuildRequest, LockedWheel
+from ipexctl.node.env.build import BuildRequest
 from ipexctl.node.env.check import normalize
 from ipexctl.node.env.env_replies import (
     CheckResult,
@@ -44,7 +44,7 @@ from ipexctl.node.env.environments import (
     RemoveRequest,
     UsedRequest,
 )
-from ipexctl.node.env.unpacked import UnpackedRequest
+from ipexctl.node.env.unpacked import LockedWheel, UnpackedRequest
 from ipexctl.node.env.verify import VerifyRequest
 from ipexctl.node.env.verify_steps import IMPORT
 from ipexctl.node.run.decisions.verdict import signal_name

@@ -32,10 +32,11 @@ from ipexctl.limits import ENV_BUILD, INDEX_ANSWER, LOCK_SOLVE
 from ipexctl.node.common.files import sha256_of
 from ipexctl.node.common.fix import Fix, FixCommand
 from ipexctl.node.common.urls import strip_login
-from ipexctl.node.env.build import LockDocument, LockedWheel
+from ipexctl.node.env.build import LockDocument
 from ipexctl.node.env.env_replies import AvailableWheel, CompileReply, LocalWheel
 from ipexctl.node.env.indexes import SizesRequest
 from ipexctl.node.env.lock import CompileRequest, ProjectSource
+from ipexctl.node.env.unpacked import LockedWheel
 from ipexctl.projects.indexes import IndexBinding
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import call

@@ -23,7 +23,7 @@ UV: Final = "uv"
 OPTIONAL: Final = ("intel-openmp", "numpy")
 """torch works without these; IPEX imports numpy."""
 COMPILER_PACKAGES: Final = ("ziglang", "intel-openmp")
-"""Of which `node/env/fill.py` makes a C++ compiler."""
+"""Of which `node/env/build.py` makes a C++ compiler."""
 
 
 @dataclass(frozen=True, slots=True)

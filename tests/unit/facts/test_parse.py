@@ -27,8 +27,7 @@ from ipexctl.facts.live_runs import (
 )
 from ipexctl.facts.network_facts import Address, Network, Nic
 from ipexctl.facts.probe import read_answers
-from ipexctl.facts.store_token import store_token
-from ipexctl.facts.system_facts import System, parse_mount
+from ipexctl.facts.system_facts import System, parse_mount, store_token
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector, OpenHosts, SessionPool

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ipexctl.node.env.fill import COMPILER_TEXT
+from ipexctl.node.env.build import COMPILER_TEXT
 
 
 def test_a_module_in_the_working_directory_does_not_take_the_compilers_place(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ import os
 from itertools import zip_longest
 from typing import Any, Iterator, Mapping, NamedTuple
 
-from ipexctl.node.common.answer import Json, answer, emit_frames
+from ipexctl.node.common.answer import Json, answer
 from ipexctl.node.common.files import RunReference, open_private, remove_file
-from ipexctl.node.common.frames import WindowsFile, encode_windows
+from ipexctl.node.common.frames import WindowsFile, emit_frames, encode_windows
 from ipexctl.node.common.home import rundir_of
 from ipexctl.node.common.json_records import as_json, decode, parse_json
 from ipexctl.node.run.meter import rank_profile
