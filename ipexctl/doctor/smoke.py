@@ -23,7 +23,7 @@ from ipexctl.node.common.records import as_number
 from ipexctl.node.network.speed import LinkServerRequest, SmokeRequest, SpeedRequest
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import SessionPool
-from ipexctl.remote.node_call import agent_and_request, agent_command
+from ipexctl.remote.node_call import AgentPlace, agent_and_request, agent_command
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.script_dialog import ScriptDialog, open_sessions
@@ -243,7 +243,7 @@ class _Smoke:
         software = self._facts.get(name, Facts()).software
         pythons = [f"{env.path}/bin/python" for env in software.envs if env.runs and env.torch]
         pythons += software.agent_pythons
-        command = agent_command("network.speed", action, python=next(iter(pythons), ""), label="measure speed")
+        command = agent_command("network.speed", action, AgentPlace(next(iter(pythons), "")), label="measure speed")
         stdin = agent_and_request("network.speed", request)
         dialog.start(name, self._sessions[name], command, timeout=timeout, stdin=stdin)
 

@@ -24,7 +24,7 @@ from ipexctl.hosts.host import Host, find_leaders
 from ipexctl.node.files.call_replies import InspectReply, PlaceReply
 from ipexctl.node.files.call_requests import InspectRequest, PlaceRequest
 from ipexctl.remote.connector import OpenHosts
-from ipexctl.remote.node_call import call
+from ipexctl.remote.node_call import AgentPlace, call
 from ipexctl.remote.outcome import BytesMoved, HostError, HostResult, Report, Watch, ignore_event
 from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.remote.session import Session
@@ -218,7 +218,7 @@ class Push:
             "files.push",
             "place",
             request,
-            python=found.python,
+            AgentPlace(found.python),
             label=f"put files into {found.path}",
             timeout=self.opened.timeout,
         )

@@ -29,7 +29,7 @@ from ipexctl.node.files.file_stream import offset_of
 from ipexctl.node.files.store import receive
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import run_in_background
-from ipexctl.remote.node_call import agent_and_request, agent_command, call
+from ipexctl.remote.node_call import AgentPlace, agent_and_request, agent_command, call
 from ipexctl.remote.outcome import Cancelled, HostError, ignore_event
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import ChunkStream, Readable, Session
@@ -118,8 +118,7 @@ class StoreClient(NamedTuple):
             command,
             action,
             {**request, **{name: value for name, value in options.items() if value}},
-            python=at.python,
-            home=at.home,
+            AgentPlace(at.python, at.home),
             cached=bool(at.home),
             label=_LABELS.get(action, ""),
             stdin=stdin,
@@ -229,7 +228,7 @@ class StoreClient(NamedTuple):
             while left:
                 left = left[os.write(write_end, left) :]
 
-        command = agent_command("files.store", "send", python=self.location.python)
+        command = agent_command("files.store", "send", AgentPlace(self.location.python))
         stdin = io.BytesIO(agent_and_request("files.store", request))
         try:
             ended = self.session.run(command, sink, stdin=stdin, silence=STEP_SILENCE)

@@ -30,6 +30,7 @@ from ipexctl.node.common.json_records import as_object, check_type, decode, deco
 from ipexctl.node.common.plan import PLAN_FILE, Plan, plan_text, read_outline
 from ipexctl.option_declaration import CONNECT_SECONDS, NO_OPTIONS, NOT_TYPED, CallOptions, TypedCall
 from ipexctl.projects.root import ProjectHere
+from ipexctl.remote.node_call import AgentPlace
 from ipexctl.text import expand_tilde, format_clock
 from ipexctl.transports import Transport, transport_named
 
@@ -104,6 +105,10 @@ class RunRecord:
         verb_and_run, others = command.options[:2], command.options[2:]
         words = shlex.split(self.options.hosts) if command.verb in _ABOUT_RUN else ()
         return command._replace(options=(*verb_and_run, *words, *others))
+
+    @property
+    def agent(self) -> AgentPlace:
+        return AgentPlace(self.python, self.home)
 
     @property
     def transport(self) -> Transport:

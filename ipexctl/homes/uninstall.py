@@ -23,7 +23,7 @@ from ipexctl.node.common.owners import Owned
 from ipexctl.node.uninstall import HomeReply, UninstallRequest
 from ipexctl.remote.caller import describe_foreign, removal_request
 from ipexctl.remote.connector import OpenHosts
-from ipexctl.remote.node_call import call
+from ipexctl.remote.node_call import AgentPlace, call
 from ipexctl.remote.outcome import HostError, HostResult, Report, exit_code
 from ipexctl.remote.session import Session
 
@@ -132,7 +132,7 @@ class _Uninstall:
                 "uninstall",
                 action,
                 request,
-                home=home,
+                AgentPlace("", home),
                 label=f"{action} the files of ipexctl",
                 timeout=self._opened.timeout,
             )

@@ -33,7 +33,7 @@ from ipexctl.node.files.manifest import ManifestEntry, read_entries
 from ipexctl.node.files.place import CONTENT
 from ipexctl.node.hub.hub_download import HubDownloadRequest, OfferRequest
 from ipexctl.remote.connector import OpenHosts
-from ipexctl.remote.node_call import HeldCall, call
+from ipexctl.remote.node_call import AgentPlace, HeldCall, call
 from ipexctl.remote.outcome import BytesMoved, HostError, Notice, Watch, ignore_event
 from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.text import readable
@@ -162,7 +162,7 @@ def _download(
         "hub.hub_download",
         "download",
         request,
-        python=downloader.python,
+        AgentPlace(downloader.python),
         label="download from the hub",
         on_event=on_event,
         timeout=opened.timeout,

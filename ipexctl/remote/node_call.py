@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from ipexctl.errors import UserError
 from ipexctl.limits import STEP_SILENCE
@@ -202,16 +202,27 @@ def _copy_name(archive: bytes) -> str:
     return hashlib.sha256(archive).hexdigest()[:16]
 
 
+class AgentPlace(NamedTuple):
+    """Where the agent finds a Python 3.8 or newer on a host: `python` if it exists, else the system's, else an
+    environment's in `home`, which also has its copy."""
+
+    python: str = ""
+    home: str = ""
+
+
+ANYWHERE: Final = AgentPlace()
+
+
 def agent_command(
-    command: str, action: str = "", *, python: str = "", home: str = "", cached: bool = False, label: str = ""
+    command: str, action: str = "", at: AgentPlace = ANYWHERE, *, cached: bool = False, label: str = ""
 ) -> Command:
-    """The command line for `call`; unless `cached`, stdin begins with the `agent_zip` of the command's folder. The
-    first Python 3.8 or newer runs it: `python` if it exists, else the system's, else an environment's in `home`."""
+    """The command line for `call`; unless `cached`, stdin begins with the `agent_zip` of the command's folder."""
+    home = at.home
     home_path = f'"$HOME"{shlex.quote(home[1:])}' if home.startswith("~/") else shlex.quote(home)
     archive = agent_zip(*folders_of(command))
     copy = f"{home_path}/agent/{_copy_name(archive)} {shlex.quote(script_text('common.walk'))}" if cached else "''"
     arguments = f"{len(archive)} {copy} {shlex.join([command, action] if action else [command])}"
-    text = _find_python(python, home_path if home else "", _BOOT, arguments)
+    text = _find_python(at.python, home_path if home else "", _BOOT, arguments)
     return Command(text, label or f"{command} {action}".strip())
 
 
@@ -243,9 +254,8 @@ def call(
     command: str,
     action: str,
     request: Mapping[str, Any] | Callable[[], Mapping[str, Any]],
+    at: AgentPlace = ANYWHERE,
     *,
-    python: str = "",
-    home: str = "",
     cached: bool = False,
     label: str = "",
     stdin: Readable | None = None,
@@ -259,10 +269,10 @@ def call(
     """Run an agent command and return its last event. Raises HostError unless that is `done`, AgentEnded if there is
     none, and UserError, which ends the call on all hosts, if the host refuses what the call names.
 
-    `stdin` follows the request. `cached`: for commands that may write to `home`. A function as `request` may block
+    `stdin` follows the request. `cached`: for commands that may write to the home. A function as `request` may block
     while the agent starts. `deadline` replaces `timeout`, `silence` and the session's `cancel`.
     """
-    line = agent_command(command, action, python=python, home=home, cached=cached, label=label)
+    line = agent_command(command, action, at, cached=cached, label=label)
     archive = agent_zip(*folders_of(command))
     if callable(request) and not cached:
         request = request()

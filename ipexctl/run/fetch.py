@@ -24,7 +24,7 @@ from ipexctl.node.common.fix import Fix
 from ipexctl.node.files.file_sender import RunFiles, SendRequest
 from ipexctl.remote.cancel import RETRY_INTERVALS, Cancel
 from ipexctl.remote.connector import SessionPool
-from ipexctl.remote.node_call import call
+from ipexctl.remote.node_call import AgentPlace, call
 from ipexctl.remote.outcome import BytesMoved, Cancelled, Notice, TimedOut, Unreachable, Watch
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session, StdinQueue
@@ -36,9 +36,7 @@ class FetchRequest:
     host: Host
     request: SendRequest
     dest: str
-    home: str
-    """ipexctl's home on the host, whose environments may have a Python."""
-    python: str = ""
+    agent: AgentPlace
     other_hosts: tuple[str, ...] = ()
     """Other hosts of the run with a home of their own. Empty if the user names a host."""
 
@@ -88,7 +86,7 @@ def order_of_run(
         "dest": dest,
     }
     other_hosts = tuple(name for name in record.leaders if name != chosen.name) if host is None else ()
-    return FetchRequest(chosen, {"path": path, "run": run}, dest, record.home, record.python, other_hosts)
+    return FetchRequest(chosen, {"path": path, "run": run}, dest, record.agent, other_hosts)
 
 
 def orders_of_all_hosts(record: RunRecord, path: str | None, dest: str, *, results: bool) -> list[FetchRequest]:
@@ -125,8 +123,7 @@ def find_hosts_with_path(requests: Sequence[FetchRequest], pool: SessionPool) ->
             "files.file_sender",
             "",
             request.request,
-            python=request.python,
-            home=request.home,
+            request.agent,
             label="look for the path",
             stdin=io.BytesIO(b'{"wants": []}\n'),
             on_event=on_event,
@@ -156,7 +153,7 @@ def order_of_host(source: FetchSource, dest: str, hosts: Sequence[Host], home: s
     check_destination(dest)
     for host in hosts:
         if source.word in (host.name, host.address, f"{host.user}@{host.name}", f"{host.user}@{host.address}"):
-            return FetchRequest(host, {"path": source.path, "run": None}, dest, home)
+            return FetchRequest(host, {"path": source.path, "run": None}, dest, AgentPlace("", home))
     if len(names := expand(source.word)) > 1:
         command = ("ipexctl", "fetch", f"{names[0]}:{source.path}", os.path.join(dest, names[0], ""))
         fix = f"one call for each of them: {shlex.join(command)}"
@@ -224,8 +221,7 @@ def _receive_once(
             "files.file_sender",
             "",
             fetch_request.request,
-            python=fetch_request.python,
-            home=fetch_request.home,
+            fetch_request.agent,
             label=f"send files of {fetch_request.host.name}",
             stdin=receiver.stdin,
             on_event=receiver.on_event,

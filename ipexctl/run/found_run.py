@@ -20,7 +20,7 @@ from ipexctl.node.common.plan import Plan, read_outline
 from ipexctl.node.run.runs import FindRequest
 from ipexctl.option_declaration import CallOptions
 from ipexctl.remote.connector import ConnectOptions, SessionPool
-from ipexctl.remote.node_call import call
+from ipexctl.remote.node_call import AgentPlace, call
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session
@@ -40,7 +40,7 @@ def find_on_hosts(word: str, hosts: Sequence[Host], pool: SessionPool, home: str
     request: FindRequest = {"home": home, "word": "" if word in LAST else word}
 
     def look(_: Host, session: Session) -> RunInHome:
-        return _read(call(session, "run.runs", "find", request, home=home, timeout=PS_ANSWER))
+        return _read(call(session, "run.runs", "find", request, AgentPlace("", home), timeout=PS_ANSWER))
 
     outcomes = {outcome.host: outcome for outcome in pool.each(hosts, look)}
     if pool.cancel.thrown:

@@ -27,7 +27,7 @@ from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.connector import OpenHosts
 from ipexctl.remote.fanout import run_in_background
-from ipexctl.remote.node_call import call
+from ipexctl.remote.node_call import AgentPlace, call
 from ipexctl.remote.outcome import HostError, HostResult, Report
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import ChunkStream, Session
@@ -150,7 +150,7 @@ class TreeCall:
                 "files.tree_upload",
                 "",
                 first,
-                home=home,
+                AgentPlace("", home),
                 cached=not dry_run,
                 label="compare the tree" if dry_run else "sync the tree",
                 stdin=self._stdin,

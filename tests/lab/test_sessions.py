@@ -29,7 +29,7 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import ConnectOptions, Connector, OpenHosts, SessionPool
 from ipexctl.remote.fanout import run_in_background
-from ipexctl.remote.node_call import call
+from ipexctl.remote.node_call import AgentPlace, call
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
 from ipexctl.remote.session import Session, capture
 from ipexctl.transports import transport_named
@@ -211,7 +211,7 @@ def test_a_login_shell_that_never_starts_a_step_fails_and_other_hosts_are_shown(
     steps: tuple[Callable[[Session], object], ...] = (
         lambda session: capture(session, Command.argv("true")),
         lambda session: session.run(Command.argv("true"), lambda *_: None),  # as exec
-        lambda session: call(session, "files.store", "have", {}, home="~/.ipexctl"),
+        lambda session: call(session, "files.store", "have", {}, AgentPlace("", "~/.ipexctl")),
     )
     try:
         for step in steps:

@@ -21,7 +21,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.node.common.home import MARK
 from ipexctl.remote import node_call
 from ipexctl.remote.local import LocalSession
-from ipexctl.remote.node_call import agent_zip, call
+from ipexctl.remote.node_call import AgentPlace, agent_zip, call
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session import CommandEnd, Readable
 
@@ -51,7 +51,7 @@ def receive(home: Path, *, python: str = sys.executable, cached: bool = True) ->
     session = CountingSession(Host("localhost", "localhost"))
     stdin = io.BytesIO(frame(CONTENT) + END)
     request = {"store": str(home / "wheels"), "files": None, "home": str(home)}
-    result = call(session, "files.store", "receive", request, python=python, home=str(home), cached=cached, stdin=stdin)
+    result = call(session, "files.store", "receive", request, AgentPlace(python, str(home)), cached=cached, stdin=stdin)
     assert result["got"] == [file_of(CONTENT)["sha256"]]
     return session.count
 
@@ -168,7 +168,7 @@ def test_missing_home_is_not_created_for_a_copy(tmp_path: Path) -> None:
     home = tmp_path / "none"
     session = LocalSession(Host("localhost", "localhost"))
     request = {"store": str(home / "wheels"), "files": [], "verify": False}
-    assert call(session, "files.store", "have", request, home=str(home), cached=True)["have"] == []
+    assert call(session, "files.store", "have", request, AgentPlace("", str(home)), cached=True)["have"] == []
     assert not home.exists()
 
 

@@ -19,7 +19,7 @@ from env_helpers import said, start
 from ipexctl.hosts.host import Host
 from ipexctl.node.env.env_replies import PipSettings
 from ipexctl.remote.local import LocalSession
-from ipexctl.remote.node_call import call
+from ipexctl.remote.node_call import AgentPlace, call
 from simple_index import SimpleIndex
 from tiny_wheels import write_oneccl, write_sdist, write_wheel
 
@@ -262,7 +262,7 @@ def test_pip_settings_of_a_venv_are_read_and_its_pth_files_are_not(
         "env.pip_settings",
         "read",
         {},
-        python=str(tmp_path / "venv/bin/python"),
+        AgentPlace(str(tmp_path / "venv/bin/python")),
     )
     assert reply.decode(PipSettings).index_url == "https://venv/simple"
     assert not (tmp_path / "ran").exists()

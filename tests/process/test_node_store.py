@@ -21,7 +21,7 @@ from agent_helpers import all_pythons, wait_until
 from ipexctl.node.common.fix import fix_from_json
 from ipexctl.node.common.processes import pid_scope
 from ipexctl.remote import node_call
-from ipexctl.remote.node_call import agent_command, agent_zip
+from ipexctl.remote.node_call import AgentPlace, agent_command, agent_zip
 
 pytest_plugins = ["run_fixtures"]
 
@@ -76,7 +76,7 @@ def test_files_are_sent_and_received_by_every_python(tmp_path: Path, python: str
 
 def in_shell(action: str, python: str, stdin: bytes, *, user: int | None = None) -> subprocess.CompletedProcess[bytes]:
     """As a host runs it: the agent comes first on stdin."""
-    line = agent_command("files.store", action, python=python).script
+    line = agent_command("files.store", action, AgentPlace(python)).script
     return subprocess.run(["/bin/sh", "-c", line], input=stdin, capture_output=True, timeout=60, user=user, cwd="/")
 
 
@@ -299,7 +299,7 @@ def test_agent_runs_without_memfd_create(tmp_path: Path, python: str, monkeypatc
     """As those of conda and uv are built: for a glibc that is older than memfd_create."""
     boot = f'import os\nos.__dict__.pop("memfd_create", None)\n{node_call._BOOT}'
     monkeypatch.setattr(node_call, "_BOOT", boot)
-    bare = agent_command("files.store", "receive", python=python).script
+    bare = agent_command("files.store", "receive", AgentPlace(python)).script
     stdin = agent_zip("files") + first_line({"store": str(tmp_path / "store"), "files": None}) + frame(TWO) + END
     done = subprocess.run(["/bin/sh", "-c", bare], input=stdin, capture_output=True, timeout=60)
     assert json.loads(done.stdout.splitlines()[-1])["got"] == [sha(TWO)], done.stderr

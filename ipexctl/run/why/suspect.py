@@ -53,8 +53,7 @@ def inspect_suspect(
         "run.slow_rank",
         "inspect",
         request,
-        python=record.python if host == record.node0 else "",
-        home=record.home,
+        record.agent if host == record.node0 else record.agent._replace(python=""),
         label="look at the slow rank",
         timeout=SUSPECT_ANSWER,
     )

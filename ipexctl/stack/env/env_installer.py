@@ -19,6 +19,7 @@ from ipexctl.hosts.host import Host, find_leaders
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.env.env_replies import CheckResult
+from ipexctl.remote.node_call import AgentPlace
 from ipexctl.remote.outcome import Cancelled, HostError, HostFinished, HostStatus, StepStarted, TimedOut
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session
@@ -219,7 +220,7 @@ class EnvInstaller:
         return self.context.python(host, self.spec.interpreters.get(host.name))
 
     def _client(self, host: Host, session: Session) -> EnvClient:
-        return EnvClient(session, self._python(host), self.context.home)
+        return EnvClient(session, AgentPlace(self._python(host), self.context.home))
 
     def _build(self, host: Host, session: Session, *, drop: bool = False) -> bool:
         def on_event(event: Reply) -> None:
@@ -281,7 +282,7 @@ def find_unpacked(
     leaders = [host for host in dict.fromkeys(leader_of.values()) if facts[host.name].software.envs]
 
     def query(host: Host, session: Session) -> frozenset[str]:
-        client = EnvClient(session, context.python(host, interpreters.get(host.name)), context.home)
+        client = EnvClient(session, AgentPlace(context.python(host, interpreters.get(host.name)), context.home))
         with context.timed(host.name, "compared its environments"):
             return client.unpacked(lock.python, wheels, cached=not context.request.dry_run)
 
@@ -308,6 +309,6 @@ def check_by_digest(
     context: InstallContext, name: str, digest: str, interpreter: str | None, session: Session
 ) -> CheckResult:
     host = session.host
-    client = EnvClient(session, context.python(host, interpreter), context.home)
+    client = EnvClient(session, AgentPlace(context.python(host, interpreter), context.home))
     with context.timed(host.name, "checked the environment"):
         return client.check(name, digest=digest, cached=not context.request.dry_run)

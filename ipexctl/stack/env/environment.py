@@ -49,7 +49,7 @@ from ipexctl.node.env.verify import VerifyRequest
 from ipexctl.node.env.verify_steps import IMPORT
 from ipexctl.node.run.decisions.verdict import signal_name
 from ipexctl.remote.caller import identify_caller, removal_request
-from ipexctl.remote.node_call import call
+from ipexctl.remote.node_call import AgentPlace, call
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.remote.session import Session
@@ -97,8 +97,11 @@ class EnvClient:
     """Every method may raise a HostError."""
 
     session: Session
-    python: str
-    home: str
+    at: AgentPlace
+
+    @property
+    def home(self) -> str:
+        return self.at.home
 
     def build(
         self,
@@ -130,8 +133,7 @@ class EnvClient:
             "env.build",
             "build",
             request,
-            python=self.python,
-            home=self.home,
+            self.at,
             cached=True,
             on_event=on_event,
             timeout=timeout,
@@ -206,8 +208,7 @@ class EnvClient:
             "env.environments",
             action,
             request,
-            python=self.python,
-            home=self.home,
+            self.at,
             cached=cached,
             timeout=timeout,
         )
@@ -237,7 +238,7 @@ def verify(
         "keep": keep,
         "timeout": ENV_STEP,
     }
-    reply = call(session, "env.verify", "verify", request, python=python, timeout=timeout)
+    reply = call(session, "env.verify", "verify", request, AgentPlace(python), timeout=timeout)
     return reply.decode(VerifyResult)
 
 

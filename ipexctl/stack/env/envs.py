@@ -20,6 +20,7 @@ from ipexctl.node.common.owners import Owned, find_foreign, read_owner
 from ipexctl.node.env.env_replies import EnvListing
 from ipexctl.remote.caller import describe_foreign, removal_request
 from ipexctl.remote.connector import OpenHosts, SessionPool
+from ipexctl.remote.node_call import AgentPlace
 from ipexctl.remote.outcome import HostError, HostResult, HostStatus, Report, ignore_event
 from ipexctl.remote.session import Session
 from ipexctl.stack.env.environment import EnvClient, explain, machine_token, verify
@@ -57,7 +58,7 @@ class _Target:
         return self.facts.store_of(self.host.name)
 
     def client(self, session: Session) -> EnvClient:
-        return EnvClient(session, self.python, self.home)
+        return EnvClient(session, AgentPlace(self.python, self.home))
 
     def result(self, status: HostStatus, reason: str = "", fix: str = "", **found: Any) -> EnvsResult:
         return EnvsResult(self.host, status, reason, fix, home=self.home, **found)

@@ -29,7 +29,7 @@ from ipexctl.node.common.json_records import decode
 from ipexctl.node.common.urls import origin_of, strip_login
 from ipexctl.node.env.env_replies import AvailableWheel, PipSettings, QueryReply, SourceFailure
 from ipexctl.node.env.indexes import QueryRequest, SourceRequest
-from ipexctl.remote.node_call import call
+from ipexctl.remote.node_call import AgentPlace, call
 from ipexctl.remote.session import Session
 from ipexctl.stack.lock.wheels import Availability, Target
 from ipexctl.stack.resolve.model import Sources, StackPlan
@@ -93,7 +93,7 @@ class IndexAnswer:
 
 
 def pip_settings(session: Session, python: str) -> PipSettings:
-    return call(session, "env.pip_settings", "read", {}, python=python, timeout=20).decode(PipSettings)
+    return call(session, "env.pip_settings", "read", {}, AgentPlace(python), timeout=20).decode(PipSettings)
 
 
 def sources_for(
@@ -189,7 +189,7 @@ def query_indexes(
         "timeout": timeout,
         "sdists": sdists,
     }
-    done = call(session, "env.indexes", "ask", request, python=python, timeout=8 * timeout + 20)
+    done = call(session, "env.indexes", "ask", request, AgentPlace(python), timeout=8 * timeout + 20)
     reply = done.decode(QueryReply)
     candidates = {
         project: _from_first_index_with_version(found, queried) for project, found in reply.candidates.items()

@@ -39,7 +39,7 @@ from ipexctl.node.env.lock import CompileRequest, ProjectSource
 from ipexctl.node.env.unpacked import LockedWheel
 from ipexctl.projects.indexes import IndexBinding
 from ipexctl.remote.local import LocalSession
-from ipexctl.remote.node_call import call
+from ipexctl.remote.node_call import AgentPlace, call
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.remote.session import Session
@@ -198,7 +198,7 @@ class LockMaker:
     """The Python for builds; empty if unknown."""
 
     def call(self, command: str, action: str, request: Mapping[str, Any], timeout: float | None = None) -> Reply:
-        return call(self.session, command, action, request, python=self.python, timeout=timeout)
+        return call(self.session, command, action, request, AgentPlace(self.python), timeout=timeout)
 
 
 def uv_here() -> str | None:

@@ -35,7 +35,7 @@ from ipexctl.facts.cpu import Cpu
 from ipexctl.facts.facts import Facts
 from ipexctl.hosts.host import Host
 from ipexctl.node.network.speed import emit_product
-from ipexctl.remote.node_call import agent_command, agent_zip
+from ipexctl.remote.node_call import AgentPlace, agent_command, agent_zip
 from ipexctl.remote.reply import Reply
 
 FAST = Figure(100e9, "with torch")
@@ -179,7 +179,7 @@ def test_matrix_multiplication_uses_a_library_of_the_environment(tmp_path: Path)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", env], check=True)
     (packages,) = env.glob("lib/*/site-packages")
     (packages / "numpy.py").write_text(STUB_OF_NUMPY)
-    command = agent_command("network.speed", "host", python=str(env / "bin" / "python"))
+    command = agent_command("network.speed", "host", AgentPlace(str(env / "bin" / "python")))
     request = json.dumps({"lifetime": 20, "cores": 1, "seconds": 3}).encode() + b"\n"
     content = agent_zip("network") + request
     done = subprocess.run(["sh", "-c", command.script], input=content, capture_output=True, timeout=60, check=True)

@@ -28,6 +28,7 @@ from ipexctl.node.files.file_sender import SendRequest
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.local import LocalSession
+from ipexctl.remote.node_call import AgentPlace
 from ipexctl.remote.outcome import Cancelled, HostError, ProgressEvent, TimedOut, Unreachable
 from ipexctl.remote.session import CommandEnd
 from ipexctl.run import fetch as fetch_module
@@ -75,7 +76,7 @@ def request_for(base: Path, path: str) -> SendRequest:
 def run_fetch(
     base: Path, path: str, dest: str | Path, session: Callable[[], LocalSession] = lambda: LocalSession(HERE)
 ) -> FetchResult:
-    order = FetchRequest(HERE, request_for(base, path), str(dest), "~/.ipexctl")
+    order = FetchRequest(HERE, request_for(base, path), str(dest), AgentPlace("", "~/.ipexctl"))
     return fetch(order, session, lambda _: None, Cancel())
 
 
@@ -252,7 +253,7 @@ def test_connection_that_transfers_nothing_is_an_error(there: Path, out: Path) -
 
 def _cancel_fetch(there: Path, out: Path, after: int) -> Path:
     """Cancel a fetch in its middle and return the partial file."""
-    order = FetchRequest(HERE, request_for(there, "w.pt"), f"{out}/", "~/.ipexctl")
+    order = FetchRequest(HERE, request_for(there, "w.pt"), f"{out}/", AgentPlace("", "~/.ipexctl"))
     cancel, link = Cancel(), UnstableConnection(after)
 
     def broken(_: ProgressEvent) -> None:
@@ -305,7 +306,7 @@ def test_concurrent_fetch_of_the_same_file_fails(there: Path, out: Path) -> None
 @pytest.mark.parametrize("python", other_pythons())
 def test_every_python_version_can_send_files(there: Path, out: Path, python: str) -> None:
     write_file(there / "ck/w.pt", b"weights")
-    order = FetchRequest(HERE, request_for(there, "c*"), str(out), "~/.ipexctl", python)
+    order = FetchRequest(HERE, request_for(there, "c*"), str(out), AgentPlace(python, "~/.ipexctl"))
     assert fetch(order, lambda: LocalSession(HERE), lambda _: None, Cancel()).brought == ("ck/w.pt",)
 
 
@@ -529,7 +530,7 @@ def test_source_is_split_into_name_and_path(text: str, word: str, path: str | No
 def test_results_that_no_rank_wrote_are_no_failure(there: Path, out: Path, may_be_missing: bool) -> None:
     def fetch_results() -> FetchResult:
         request: SendRequest = {"path": f"{there}/results/r-1/", "run": None, "may_be_missing": may_be_missing}
-        order = FetchRequest(HERE, request, f"{out}/", "~/.ipexctl")
+        order = FetchRequest(HERE, request, f"{out}/", AgentPlace("", "~/.ipexctl"))
         return fetch(order, lambda: LocalSession(HERE), lambda _: None, Cancel())
 
     if may_be_missing:
@@ -555,7 +556,7 @@ def test_a_host_whose_program_hangs_is_given_up(
     write_file(there / "a.pt")
     stopping = write_file(tmp_path / "python", b'#!/bin/sh\necho $$ > "$0.pid"\nkill -STOP $$\n', mode=0o755)
     monkeypatch.setattr(fetch_module, "FETCH_SILENCE", 0.5)
-    order = FetchRequest(HERE, request_for(there, "a.pt"), str(out), "~/.ipexctl", str(stopping))
+    order = FetchRequest(HERE, request_for(there, "a.pt"), str(out), AgentPlace(str(stopping), "~/.ipexctl"))
     with pytest.raises(TimedOut, match="nothing has arrived from it"):
         fetch(order, lambda: LocalSession(HERE), lambda _: None, Cancel())
     process = int(Path(f"{stopping}.pid").read_text())

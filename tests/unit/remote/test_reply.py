@@ -22,7 +22,7 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command, FenceFilter
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.local import LocalSession
-from ipexctl.remote.node_call import call, call_line, explain_stderr
+from ipexctl.remote.node_call import AgentPlace, call, call_line, explain_stderr
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import DEFAULT_LIMITS, EventReader, MalformedReply, RawReader, Reply
 from ipexctl.remote.session import Session, capture
@@ -61,11 +61,11 @@ def session_with_reply(*lines: object) -> FakeSession:
 
 
 CALLS: dict[str, tuple[dict[str, Any], Callable[[Session], object]]] = {
-    "check": (CHECKED, lambda session: EnvClient(session, "python3", "/h").check("x")),
-    "listing": (ENVS, lambda session: EnvClient(session, "python3", "/h").listing()),
+    "check": (CHECKED, lambda session: EnvClient(session, AgentPlace("python3", "/h")).check("x")),
+    "listing": (ENVS, lambda session: EnvClient(session, AgentPlace("python3", "/h")).listing()),
     "verify": (VERIFIED, lambda session: verify(session, "python3")),
-    "remove": ({"removed": ["x"], "failed": {}}, lambda s: EnvClient(s, "python3", "/h").remove(["x"], {})),
-    "prune": ({"removed": [], "failed": {}, "bytes": 1}, lambda s: EnvClient(s, "python3", "/h").prune({})),
+    "remove": ({"removed": ["x"], "failed": {}}, lambda s: EnvClient(s, AgentPlace("python3", "/h")).remove(["x"], {})),
+    "prune": ({"removed": [], "failed": {}, "bytes": 1}, lambda s: EnvClient(s, AgentPlace("python3", "/h")).prune({})),
     "query_indexes": (INDEXES, lambda session: query_indexes(session, "python3", [], ["torch"], PipSettings())),
     "settings": (SETTINGS, lambda session: pip_settings(session, "python3")),
     "missing": ({"have": ["0" * 64], "unfinished": {}}, lambda session: StoreClient(LOCATION, session).missing([BLOB])),

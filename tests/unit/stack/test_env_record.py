@@ -16,6 +16,7 @@ from ipexctl.facts.software import Env, Software
 from ipexctl.hosts.host import Host
 from ipexctl.node.env.env_replies import CheckResult, EnvRecord
 from ipexctl.remote.local import LocalSession
+from ipexctl.remote.node_call import AgentPlace
 from ipexctl.remote.outcome import HostError
 from ipexctl.stack.catalog import merged
 from ipexctl.stack.env.environment import EnvClient, EnvSpec, parse_result
@@ -142,7 +143,7 @@ def test_build_with_a_missing_wheel_is_a_host_error(tmp_path: Path) -> None:
     home = Home.below(tmp_path)
     torch = home.wheels[0]
     (home.path / "wheels" / torch.sha256 / torch.filename).unlink()
-    client = EnvClient(LocalSession(Host("localhost", "localhost")), PYTHON, str(home.path))
+    client = EnvClient(LocalSession(Host("localhost", "localhost")), AgentPlace(PYTHON, str(home.path)))
     spec = EnvSpec(home.name, home.lock, home.add(Path(uv.find_uv_bin())), EnvRecord(**home.request()["record"]), {})
     with pytest.raises(HostError, match=r"torch-.* is not in") as caught:
         client.build(spec, PYTHON, on_event=print)

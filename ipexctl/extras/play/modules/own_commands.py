@@ -19,6 +19,7 @@ from ipexctl.node.common.fix import join_fixes
 from ipexctl.option_declaration import SyncOptions
 from ipexctl.projects.root import find_root
 from ipexctl.remote.caller import describe_foreign
+from ipexctl.remote.node_call import AgentPlace
 from ipexctl.remote.outcome import Notice
 from ipexctl.remote.session import Session
 from ipexctl.stack.env.environment import EnvClient
@@ -172,7 +173,7 @@ def _name_env(context: PlayContext, call: Call, hosts: Sequence[Host], name: str
 
     def link_env(host: Host, session: Session) -> None:
         python, home, env = moves[host.name]
-        EnvClient(session, python, home).link(env, name)
+        EnvClient(session, AgentPlace(python, home)).link(env, name)
 
     for done in context.pool.each([host for host in hosts if host.name in moves], link_env):
         if done.error is not None:
