@@ -306,7 +306,7 @@ def test_disk_full_during_unpacking_is_reported_with_missing_space(
     place = mounted("size=60m")
     home = Home(place / "home")
     home.add_stack(tmp_path / "source", pad=20_000_000)
-    first = "from ipexctl.node.env import fill\nfill.MARGIN = -(1 << 40)"
+    first = "from ipexctl.node.env import build\nbuild.MARGIN = -(1 << 40)"
     filler = place / "filler"
     with filler.open("wb") as file, pytest.raises(OSError, match="No space"):
         while True:
