@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 from packaging.requirements import Requirement
@@ -174,12 +174,17 @@ _FULL: Final = re.compile(r"No space left on device|os error (?:28|122)\b|[Qq]uo
 _FETCH: Final = re.compile(r"(?:Failed to fetch|Failed to download|for url)[:\s`(]+(https?://[^\s`)]+)")
 # Matches start at a word boundary, because a long word would otherwise take quadratic time.
 _NO_WHEEL: Final = re.compile(
-    r"(?<![\w.-])(?:([\w.-]+)[=<>!~]=?[\w.+*]+(?:,[<>!]=?[\w.+*]+)? has|all versions of ([\w.-]+) have) no "
+    r"(?<![\w.-])(?:([\w.-]+)(?:\[[\w,.-]+\])?[=<>!~]=?[\w.+*]+(?:,[<>!]=?[\w.+*]+)? has"
+    r"|all versions of ([\w.-]+)(?:\[[\w,.-]+\])? have) no "
     r"(?:wheels with a matching|usable wheels)"
 )
 _DAMAGED: Final = re.compile(r"Failed to extract archive: (\S+\.whl)")
 _NO_PACKAGE: Final = re.compile(
     r"(?<![\w.-])([\w.-]+) was not found in the package registry and you require \1(?![\w-])"
+)
+_ABSENT: Final = re.compile(
+    r"(?<![\w.-])([\w.-]+) was not found in the (?:package registry|provided package locations)"
+    r"|there (?:is|are) no versions? of ([\w.-]+)|only ([\w.-]+)[<>=!~][^ ]* is available"
 )
 _MAX_LINES: Final = 15
 _FIRST_LINES: Final = 5
@@ -544,6 +549,49 @@ def _wheel(package: Mapping[str, Any], file: Mapping[str, Any], local: Mapping[s
     )
 
 
+class UvRefusal(NamedTuple):
+    """What uv's English says."""
+
+    is_full: bool = False
+    url: str = ""
+    """What could not be fetched."""
+    asks: Literal["", "certificate", "login"] = ""
+    """What the server, or uv, lacked."""
+    damaged: str = ""
+    """A wheel that can't be read."""
+    without_wheel: str = ""
+    absent: str = ""
+    """A package that no index that answered has, or not in the required version."""
+    is_wanted: bool = False
+    """True if the call requires the absent package itself."""
+    is_unsolvable: bool = False
+    names: frozenset[str] = frozenset()
+
+    @property
+    def is_conflict(self) -> bool:
+        """True if each package that is named can be had, but not together."""
+        return self.is_unsolvable and not (self.without_wheel or self.absent)
+
+
+def read_refusal(messages: str) -> UvRefusal:
+    """Read uv's messages, which have no form for programs."""
+    text = " ".join(re.sub(r"(?m)^\s*(error|cause):", "", messages).split())
+    fetched, damaged, wheel = _FETCH.search(text), _DAMAGED.search(text), _NO_WHEEL.search(text)
+    absent = _NO_PACKAGE.search(text) or _ABSENT.search(text)
+    is_login = re.search(r"\b40[13] (?:Unauthorized|Forbidden)", text)
+    return UvRefusal(
+        _FULL.search(text) is not None,
+        strip_login(fetched[1]) if fetched else "",
+        "certificate" if "certificate" in text else "login" if is_login else "",
+        damaged[1] if damaged else "",
+        canonicalize_name(wheel[1] or wheel[2]) if wheel else "",
+        canonicalize_name(next(filter(None, absent.groups()))) if absent else "",
+        _NO_PACKAGE.search(text) is not None,
+        "requirements are unsatisfiable" in text,
+        frozenset(canonicalize_name(word.rstrip(".")) for word in re.findall(r"[A-Za-z0-9][\w.-]*", text)),
+    )
+
+
 def explain_refusal(
     messages: str,
     plan: StackPlan,
@@ -552,19 +600,17 @@ def explain_refusal(
     index_answer: IndexAnswer,
     machine: str,
 ) -> HostError | UserError:
-    """Tell three kinds of uv's English apart: trouble of the machine or an index, a package that --build could build,
-    and all others, which are quoted."""
+    """The true reason first: trouble of the machine or of an index that was asked, versions that exclude each other, a
+    package without a wheel, and then an index that did not answer, if a package was missed."""
     messages = re.sub(r"://[^/@\s]+@", "://", messages)
-    text = " ".join(re.sub(r"(?m)^\s*(error|cause):", "", messages).split())
-    quote = _quote(messages)
-    named = {canonicalize_name(word.rstrip(".")) for word in re.findall(r"[A-Za-z0-9][\w.-]*", text)}
+    said, quote = read_refusal(messages), _quote(messages)
     user_lines = [
         f"{line} (from {origins.get(line, '--with')})"
         for line in extras
-        if canonicalize_name(Requirement(line).name) in named
+        if canonicalize_name(Requirement(line).name) in said.names
     ]
     who = ", ".join(user_lines) or plan.row.name
-    if _FULL.search(text):
+    if said.is_full:
         return HostError(
             f"uv on {machine} has no disk space to make the lock{quote}", "free some space there, or use --home DIR"
         )
@@ -572,47 +618,52 @@ def explain_refusal(
         f"check the network of {machine}, and correct or unset its proxy (HTTPS_PROXY, or pip's); or use another "
         "index, --index-url URL, or the wheels of a directory, --wheelhouse DIR"
     )
-    if found := _FETCH.search(text):
-        url = strip_login(found[1])
+    if said.url:
         source = next(
-            (s.label for s in index_answer.sources if url.startswith(strip_login(s.url).rstrip("/") + "/")), url
+            (
+                each.label
+                for each in index_answer.sources
+                if said.url.startswith(strip_login(each.url).rstrip("/") + "/")
+            ),
+            said.url,
         )
-        if "certificate" in text:
-            fix = (
-                "if your site has its own certificate authority, get its certificate from your administrator and "
-                f"name it on {machine}, with pip config set global.cert"
-            )
-        elif re.search(r"\b40[13] (?:Unauthorized|Forbidden)", text):
-            fix = (
-                f"put the name and password of that index into ~/.netrc on {machine} (mode 0600), or use another "
-                "index: --index-url URL"
-            )
-        else:
-            fix = of_network
-        return HostError(f"fetching from {source} on {machine} failed{quote}", fix)
-    if found := _DAMAGED.search(text):
+        fixes = {
+            "certificate": "if your site has its own certificate authority, get its certificate from your "
+            f"administrator and name it on {machine}, with pip config set global.cert",
+            "login": f"put the name and password of that index into ~/.netrc on {machine} (mode 0600), or use another "
+            "index: --index-url URL",
+            "": of_network,
+        }
+        return HostError(f"fetching from {source} on {machine} failed{quote}", fixes[said.asks])
+    if said.damaged:
         fix = "remove that file, and download or build it again"
-        return HostError(f"{found[1]} can't be read on {machine}: it is damaged{quote}", fix)
+        return HostError(f"{said.damaged} can't be read on {machine}: it is damaged{quote}", fix)
     of_stack = {canonicalize_name(Requirement(line).name) for line in plan.requirements}
-    if (found := _NO_WHEEL.search(text)) and (project := canonicalize_name(found[1] or found[2])) not in of_stack:
-        wanted = f"Python {plan.python} and glibc {plan.glibc} on x86_64"
-        return LacksWheel(project, f"{project} has no wheel for {wanted}, needed for {who}{quote}")
-    if (silent := silent_index(index_answer.availability)) and "requirements are unsatisfiable" in text:
+    wanted = f"Python {plan.python} and glibc {plan.glibc} on x86_64"
+    if said.without_wheel and said.without_wheel not in of_stack:
+        reason = f"{said.without_wheel} has no wheel for {wanted}, needed for {who}{quote}"
+        return LacksWheel(said.without_wheel, reason)
+    fix = Fix(
+        "use another version, another index (--extra-index-url URL, --wheelhouse DIR) or stack (`ipexctl versions`)"
+    )
+    if said.without_wheel and user_lines:
+        return UserError(
+            f"{who} can't be installed with {plan.row.name}: there is no wheel for {wanted}{quote}", fix=fix
+        )
+    silent = silent_index(index_answer.availability)
+    if silent is not None and said.is_unsolvable and not said.is_conflict:
         reason = (
             f"{silent.source} can't be reached from {machine}: {silent.reason}; other indexes do not have all of {who}"
         )
         return HostError(reason + quote, of_network)
     failures = index_answer.availability.failures
-    if (found := _NO_PACKAGE.search(text)) and canonicalize_name(found[1]) not in of_stack:
+    if said.is_wanted and said.absent not in of_stack:
         advice = "correct the name, or add the index that has it: --extra-index-url URL, or --find-links DIR"
         known = {re.split(r"[^\w.-]", each)[0] for packages in known_packages().values() for each in packages}
-        if near := get_close_matches(found[1], known, n=1, cutoff=0.75):
+        if near := get_close_matches(said.absent, known, n=1, cutoff=0.75):
             advice = f"did you mean {near[0]}? Or {advice}"
         return HostError(f"no index {'that answered ' * bool(failures)}has the package of {who}", advice)
-    fix = Fix(
-        "use another version, another index (--extra-index-url URL, --wheelhouse DIR) or stack (`ipexctl versions`)"
-    )
-    if user_lines and not failures and "requirements are unsatisfiable" in text:
+    if user_lines and (said.is_conflict or said.absent):
         return UserError(f"{who} can't be installed with {plan.row.name}{quote}", fix=fix)
     return HostError(f"uv on {machine} failed to lock {who}{quote}", fix)
 

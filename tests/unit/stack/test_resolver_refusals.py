@@ -239,6 +239,27 @@ def test_an_index_that_cannot_be_reached_is_the_error(messages: str) -> None:
     assert error.fix.startswith("check the network of node1, and correct or unset its proxy (HTTPS_PROXY")
 
 
+SYMPY = "Because torch>=2.13.0 depends on sympy>=1.13.3 and you require sympy==1.13.1, "
+
+
+@pytest.mark.parametrize(
+    ("messages", "line", "reason"),
+    [
+        (SYMPY, "sympy==1.13.1", "sympy==1.13.1 (from r.txt:4) can't be installed with"),
+        ("Because all versions of gruut[de] have no usable wheels and you require gruut[de], ", "gruut[de]",
+         "gruut has no wheel for Python"),
+        ("Because numpy==1.17.4 has no usable wheels and you require numpy==1.17.4, ", "numpy==1.17.4",
+         "numpy==1.17.4 (from r.txt:4) can't be installed with"),
+        ("Because there is no version of peft==99 and you require peft==99, ", "peft==99", "PyPI can't be reached"),
+    ],
+)  # fmt: skip
+def test_a_silent_index_is_the_reason_only_for_a_package_that_was_missed(messages: str, line: str, reason: str) -> None:
+    answered = answer_of(source_at("https://a/simple"), failures=(SourceFailure("PyPI", "REASON"),))
+    error = explain_refusal(messages + END, plan("numpy"), (line,), {line: "r.txt:4"}, answered, "node1")
+    assert text_of(error).startswith(reason)
+    assert ("REASON" in text_of(error)) == (reason == "PyPI can't be reached")
+
+
 def test_the_end_of_a_long_message_is_kept_as_a_build_prints_its_error_there() -> None:
     lines = ["Failed to build `deep`", *[f"line {number} of the build" for number in range(60)], "error: no mpicc"]
     text = text_of(error_for("\n".join(lines)))
