@@ -112,9 +112,10 @@ _LONG: Final = {"-H": "--hostfile", "-c": "--cluster", "-l": "--limit", "-n": "-
 """Option → another spelling of it, or another option that decides the same."""
 _HOSTS: Final = frozenset(("--hosts", "-H", "--hostfile", "-c", "--cluster"))
 """Options that choose hosts. A command that has one gets neither the user's hosts nor the limit."""
-_REPEATABLE: Final = frozenset(
-    ("--with", "-r", "--extra", "--group", "-x", "--export", "--env-file", "--include", "--exclude", "--data")
-)
+_REPEATABLE: Final = frozenset((
+    *("--with", "-r", "--build", "--extra", "--group"),
+    *("-x", "--export", "--env-file", "--include", "--exclude", "--data"),
+))  # fmt: skip
 _PATHS: Final = (
     "-H",
     "--hostfile",

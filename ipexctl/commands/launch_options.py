@@ -34,7 +34,7 @@ _OTHER_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "What to run": ("words", "module", "resume_run", "dry_run"),
     "Where": ("hostfile", "hosts", "cluster", "config", "limit", "home", "accelerate_config"),
     "Environment": (
-        *("install", "stack", "torch", "packages", "requirements", "extra", "group", "no_requirements"),
+        *("install", "stack", "torch", "packages", "requirements", "extra", "group", "build", "no_requirements"),
         *("export", "env_file"),
     ),
     "Ranks and cores": (),
@@ -178,6 +178,9 @@ class RunCall:
     requirements: list[Path] | None = REQUIREMENTS
     extra: list[str] | None = EXTRA
     group: list[str] | None = GROUP
+    build: list[str] | None = option(
+        "--build NAME", "Package without a wheel: --install builds it on one machine, running its code; repeatable."
+    )
     no_requirements: bool = flag("--no-requirements", "Let --install leave out the project's own requirements.")
     ranks: str = option("--ranks SPEC", "Ranks to show, such as 0 or 0-3,8 (default: {default}).", "all")
     view: ViewOptions

@@ -60,7 +60,7 @@ def run_of_call(ctx: typer.Context, call: RunCall) -> typer.Exit:
     line, view, detach, dry_run, summary = call.line, call.view, call.detach, call.dry_run, call.summary
     output = line.output
     outcome = ctx.with_resource(_noting_failed_call(line, summary, needs_note=not dry_run))
-    install = call.install or bool(call.packages or call.requirements or call.extra or call.group)
+    install = call.install or bool(call.packages or call.requirements or call.extra or call.group or call.build)
     _refuse_ignored_options(line, view, install=install, detach=detach, dry_run=dry_run, summary=summary)
     page = _page_of_run(call.report, detach=detach, dry_run=dry_run)
     check_notify(call.notify)
@@ -77,6 +77,7 @@ def run_of_call(ctx: typer.Context, call: RunCall) -> typer.Exit:
             takes_own_requirements=not call.no_requirements,
             extra=tuple(call.extra or ()),
             group=tuple(call.group or ()),
+            builds=tuple(call.build or ()),
         ),
         notify=call.notify,
         typed=ctx.obj["typed"],
@@ -220,8 +221,9 @@ class RunOfCall(RunWatcher):
 
     def on_installed(self, report: InstallReport) -> None:
         if report.exit_code or not all(host.status == "ok" for host in report.hosts):
+            report = self._spec.options.in_report(replace(report, next_step=""))
             with redirect_stdout(sys.stderr):  # stdout has only the ranks' output
-                show(replace(report, next_step=""), quiet=self._output.quiet)
+                show(report, quiet=self._output.quiet)
 
     def on_planned(self, plan: Plan) -> None:
         self._ranks.within(plan.world_size)

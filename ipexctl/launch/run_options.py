@@ -285,7 +285,8 @@ def call_of(asked: Asked) -> TypedCall:
     exports = (export.name if export.value is None else f"{export.name}={export.value}" for export in asked.exports)
     repeated = {
         "-x": exports, "--with": asked.packages, "-r": asked.requirements, "--extra": asked.extra,
-        "--group": asked.group, "--stack": filter(None, (asked.stack,)), "--torch": filter(None, (asked.torch,)),
+        "--group": asked.group, "--build": asked.builds,
+        "--stack": filter(None, (asked.stack,)), "--torch": filter(None, (asked.torch,)),
     }  # fmt: skip
     options += [word for option, values in repeated.items() for value in values for word in (option, value)]
     options += ["--install"] if asked.install else []

@@ -39,7 +39,7 @@ from ipexctl.stack.env.record import check_new_env_name
 from ipexctl.stack.expected_stack import check_stack_request
 from ipexctl.stack.lock.wheel_lock import Lock, takes_wheels
 from ipexctl.stack.resolve.compatibility import usable_pythons
-from ipexctl.stack.resolve.model import EnvRequest, Sources, StackPlan, StackRequest
+from ipexctl.stack.resolve.model import TORCH, EnvRequest, Sources, StackPlan, StackRequest
 from ipexctl.stack.resolve.reasons import Reason
 from ipexctl.stack.resolve.resolver import resolve
 
@@ -79,8 +79,8 @@ def changes_of(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Pac
 def refuse_downgrade(
     changes: Sequence[PackageChange], record: EnvRecord, row: str, request: EnvRequest, name: str
 ) -> Refusal | None:
-    """Refuse lower versions and lost packages, because a working script could fail after the install. Packages that the
-    call pins and those of its stack are exempt; packages of another stack count only if an earlier call asked for them.
+    """Refuse lost packages, and lower versions of what an earlier call asked for, because a working script could fail
+    after the install. What the call pins is exempt, and what only the resolver chose may move.
     """
     named = _names((*request.extras, *request.constraints), _BOUNDS)
     before = [EnvRequest.from_json(made_for) for made_for in record.requests]
@@ -91,7 +91,10 @@ def refuse_downgrade(
         for change in changes
         if change.is_lower
         and canonicalize_name(change.name) not in named
-        and (not is_other_stack or canonicalize_name(change.name) in wanted)
+        and (
+            canonicalize_name(change.name) in wanted
+            or (not is_other_stack and (change.after is None or change.name == TORCH))
+        )
     ]
     if not lower:
         return None

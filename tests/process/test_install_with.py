@@ -257,8 +257,8 @@ def test_older_version_is_no_substitute_for_the_newest_without_a_wheel(deep: tup
     refused = machine.ask("install", *words)["refused"]
     assert missing(refused["reason"], "deep 0.19 0.3") == []
     assert missing(refused["fix"], "--hosts --stack torch --with deep --build --index-url deep==0.3") == []
-    dry = machine.ask("install", *words, "--build", "deep", "--dry-run")["refused"]
-    assert missing(dry["reason"], "--dry-run deep") == []
+    (dry,) = machine.install(*words, "--build", "deep", "--dry-run")["hosts"]
+    assert ("torch" in dry["packages"], "deep" in dry["packages"]) == (True, False)
     assert machine.install(*words[:-1], "deep<0.19", "--dry-run")["hosts"][0]["packages"]["deep"] == "0.3"
     absent = machine.ask("install", *words[:-2], "--build", "deep")["refused"]
     assert missing(absent["fix"], "--with deep --build") == []
@@ -278,6 +278,10 @@ def test_no_pre_release_is_taken_unasked_and_the_package_without_a_wheel_is_name
     refused = machine.ask("install", *words[:-1], "uses")["refused"]
     assert missing(refused["reason"], "antlr uses") == []
     assert missing(refused["fix"], "--build antlr") == []
+    write_sdist(machine.wheels, "bare", "1.0")
+    all_three = machine.ask("install", *words, "--with", "bare", "--with", "uses")["refused"]
+    assert missing(all_three["reason"], "bare antlr deep 0.19") == []
+    assert missing(all_three["fix"], "--build bare --build antlr --build deep") == []
     (host,) = machine.install(*words[:-1], "hydra==1.4rc3", "--with", "semantic", "--dry-run")["hosts"]
     assert (host["packages"]["hydra"], host["packages"]["semantic"]) == ("1.4rc3", "0.66b2")
     # The command that is printed works.

@@ -174,7 +174,7 @@ OPTIONS_OF_HOSTS = set(DECLARED)
 """Options that go into plan.json and to the hosts, as do the following."""
 OTHERS_OF_HOSTS = {
     *("kind", "argv", "home", "iface", "exports", "sources", "master_addr", "local_rank", "allocator", "openmp"),
-    *("stack", "torch", "install", "packages", "requirements", "takes_own_requirements", "extra", "group"),
+    *("stack", "torch", "install", "packages", "requirements", "takes_own_requirements", "extra", "group", "builds"),
     *("checkpoint_is_found", "is_followed", "first_world_size", "resumed"),
 }
 

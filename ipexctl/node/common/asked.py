@@ -114,6 +114,8 @@ class Asked(NamedTuple):
     extra: tuple[str, ...] = ()
     """Extras of the project's own packages to install; with `group`, its dependency groups."""
     group: tuple[str, ...] = ()
+    builds: tuple[str, ...] = ()
+    """Packages without a wheel that an install builds from source."""
     profile: bool = False
     slurm_env: bool = False
     """Ranks also get Slurm's variables, for scripts that read no others."""

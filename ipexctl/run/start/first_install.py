@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +23,7 @@ from ipexctl.launch.rank_distribution import ranks_on
 from ipexctl.launch.request import Gathered
 from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.asked import Asked
-from ipexctl.node.common.fix import Fix, ipexctl_command
+from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command
 from ipexctl.node.common.plan import PlannedProject
 from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.projects.layout import ProjectLayout
@@ -79,7 +80,8 @@ def install_first(
 
     def install_on_hosts(*, dry_run: bool) -> InstallReport:
         with watcher.installing() as watch:
-            return install(opened, replace(wanted, dry_run=dry_run), watch, probed=probed)
+            report = install(opened, replace(wanted, dry_run=dry_run), watch, probed=probed)
+        return _with_lines_of_run(report, spec)
 
     if lacking is not None:
         bare, env = fold(lacking.hosts), spec.asked.env
@@ -97,6 +99,25 @@ def install_first(
     start.forget_hosts()
     watcher.on_installed(report)
     return report if report.exit_code else wanted
+
+
+def _with_lines_of_run(report: InstallReport, spec: RunSpec) -> InstallReport:
+    """A build that the install asks for is an option of the run, which then goes on."""
+
+    def of_run(command: FixCommand) -> FixCommand:
+        pairs = list(pairwise(command.options))
+        builds = [word for pair in pairs if pair[0] == "--build" and pair[1] not in spec.asked.builds for word in pair]
+        if command.verb != "install" or not builds:
+            return command
+        more = [pair[1] for pair in pairs if pair[0] == "--with" and pair[1] not in spec.asked.packages]
+        return command if more else ipexctl_command("run", "--install", *builds, argv=spec.asked.program)
+
+    def changed(fix: str) -> str:
+        return fix.with_commands(of_run) if isinstance(fix, Fix) else fix
+
+    refusal = report.refusal and replace(report.refusal, fix=changed(report.refusal.fix))
+    hosts = tuple(replace(host, fix=changed(host.fix)) for host in report.hosts)
+    return replace(report, refusal=refusal, hosts=hosts)
 
 
 def _failed_lookup(report: InstallReport, lacking: StartFailure | None) -> StartFailure:
@@ -170,6 +191,7 @@ def request_of_run(spec: RunSpec, on_step: Callable[[str], None]) -> InstallRequ
         stack,
         env=asked.env,
         environ=os.environ,
+        builds=asked.builds,
         layout=project.layout,
         needed=needed,
         ipex_use=spec.ipex_use,

@@ -137,8 +137,10 @@ def check_packages(asked: Asked) -> None:
             "--extra and --group are for the project's own requirements",
             fix="with -r, name them after the file: -r 'pyproject.toml[NAME]'",
         )
-    if asked.python is not None and (asked.packages or asked.requirements):
-        raise UserError("--with and -r change an environment, and --python is never changed", fix="remove --python")
+    if asked.python is not None and (asked.packages or asked.requirements or asked.builds):
+        raise UserError(
+            "--with, -r and --build change an environment, and --python is never changed", fix="remove --python"
+        )
 
 
 def _is_path_of_checkpoint(path: str) -> bool:

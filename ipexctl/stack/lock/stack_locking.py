@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from packaging.requirements import Requirement
@@ -78,50 +78,63 @@ from ipexctl.stack.resolve.reasons import Reason, because, join_names, recorded
 from ipexctl.text import join_words, readable, tilde_path
 
 
-def refuse_outdated(
+class Outdated(NamedTuple):
+    """A package of which wheels allow only an older version."""
+
+    project: str
+    newest: str
+    locked: str
+    builds: tuple[str, ...]
+    """What must be built for the newest version."""
+
+    def __str__(self) -> str:
+        lacking = self.newest if self.builds == (self.project,) else join_words(self.builds)
+        has = "has" if len(self.builds) == 1 else "have"
+        return (
+            f"the newest {self.project} is {self.newest}, and from wheels only {self.locked} can be installed: "
+            f"{lacking} {has} none"
+        )
+
+
+def find_outdated(
     typed: InstallRequest,
     plan: StackPlan,
     lock: Lock,
     index_answer: IndexAnswer,
     maker: LockMaker,
     make: Callable[..., object],
+    *,
+    built: Collection[str] = (),
     without: Collection[str] = (),
-) -> None:
-    """Raises a HostError if wheels allow only an older version. `make` tries a lock with one more constraint, and with
-    stubs of packages. `without`: packages that no index is asked for."""
+) -> list[Outdated]:
+    """`make` tries a lock with one more constraint, and with stubs of packages. `built`: packages that are built in any
+    case. `without`: packages that no index is asked for."""
     held = (*plan.requirements, *plan.constraints, *typed.env.constraints)
-    projects = open_projects(typed.env.extras, held, {**lock.packages, **dict.fromkeys(typed.builds)})
+    projects = open_projects(typed.env.extras, held, {**lock.packages, **dict.fromkeys(built)})
     projects = {name: allowed for name, allowed in projects.items() if name not in without}
     sources = [source for source in index_answer.sources if source.kind == "index" and not source.is_of_stacks]
     if not (projects and sources):
-        return
+        return []
     try:
         answer = query_indexes(maker.session, maker.python, sources, projects, index_answer.settings, sdists=True)
     except HostError:
-        return  # then the user just gets the older version
+        return []  # then the user just gets the older version
+    found = list[Outdated]()
     for project, allowed in projects.items():
         newest, locked = answer.availability.newest(project, allowed, plan.python), lock.packages[project]
         if newest is None or newest <= Version(locked):
             continue
         try:
-            make(f"{project}=={newest}")
+            make(f"{project}=={newest}", stubs=built)
         except LacksWheel as error:
             # uv also names what it has tried in vain: another package, or another version of one that has wheels.
             has_wheel = any(answer.availability.runnable(error.package, Target(plan.python, plan.glibc)))
-            names = needed_builds(error, typed.builds, partial(make, f"{project}=={newest}"))
-            if not names or (error.package in projects and error.package != project and has_wheel):
-                continue
-            raise HostError(
-                f"the newest {project} is {newest}, and from wheels only {locked} can be installed: "
-                f"{newest if names == [project] else join_words(names)} has none for Python {plan.python}",
-                Fix(
-                    "{build}; or take the older one: {older}",
-                    build=build_fix(typed, names, maker.name),
-                    older=install_line(typed, packages=[f"{project}=={locked}"]),
-                ),
-            ) from None
+            names = needed_builds(error, built, partial(make, f"{project}=={newest}"))
+            if names and not (error.package in projects and error.package != project and has_wheel):
+                found.append(Outdated(project, str(newest), locked, tuple(names)))
         except (HostError, UserError):
             continue  # other packages exclude the newest version
+    return found
 
 
 def needed_builds(first: LacksWheel, built: Iterable[str], make: Callable[..., object]) -> list[str]:
@@ -209,7 +222,7 @@ TORCH_LIBRARIES: Final = ("torchaudio", "torchtext", "torchvision")
 _FOR_ONE_TORCH: Final = ("torchaudio", "torchvision")
 OF_STACK: Final = frozenset({TORCH, IPEX, ONECCL, *TORCH_LIBRARIES})
 """A project's hashes are of other builds of these."""
-_MOST_BUILDS: Final = 4
+_MOST_BUILDS: Final = 12
 _LARGE: Final = 2_000_000_000
 """Bytes; for a larger download, a smaller stack is suggested."""
 
@@ -400,15 +413,14 @@ class _Locking:
         if problem := lacks_oneccl(plan, request.env.extras, index_answer.availability):
             raise HostError(*problem)
         to_build = (*request.builds, *(project.name for project in request.projects))
-        if to_build and request.dry_run:
-            raise HostError(
-                f"--dry-run does not build {join_names(to_build, 3)}, because that would run their code",
-                "leave --dry-run out",
-            )
         uv = uv_for_node(index_answer.availability, plan.glibc, context.request.sources)
         maker = self._maker(uv, index_answer, plan, by_node0=by_node0)
         context.watch(Notice(f"{plan.row.name} for Python {plan.python}: making the lock"))
-        if to_build:
+        if to_build and request.dry_run:
+            names = join_names(to_build, 3)
+            stops = f"--dry-run stops before it builds {names}, which would run their code: the lock lacks them and"
+            context.watch(Notice(f"{stops} what only they require"))
+        elif to_build:
             names = join_names(to_build, 3)
             context.watch(Notice(f"{maker.name} builds {names} from source, which runs the package's code there"))
         bound, index_answer, is_silent = self._find_bound(plan, index_answer, maker)
@@ -479,11 +491,13 @@ class _Locking:
             origins=request.origins,
             own=dict(request.own),
             named=named,
-            projects=[self._project_source(maker, project) for project in request.projects],
+            projects=[] if request.dry_run else [self._project_source(maker, each) for each in request.projects],
             strict=request.sources.is_strict,
             hashes={name: allowed for name, allowed in request.hashes.items() if name in bound or name not in OF_STACK},
         )
         make = partial(attempt, builds=request.builds)
+        if request.dry_run:
+            make = partial(attempt, stubs=dict.fromkeys(request.builds, "0"))
         lock: Lock | None = None
         if context.extended is not None:  # its packages keep their versions if possible
             packages = context.extended.packages.items()
@@ -494,39 +508,76 @@ class _Locking:
                 built = [name for name in context.extended.built if name not in request.builds]
                 if isinstance(error, LacksWheel) and error.package in built:
                     raise HostError(error.reason, build_fix(typed, built, maker.name)) from None
-        held = request.env.constraints
+        held, limits = request.env.constraints, list[str]()
+
+        def limit(lock: Lock) -> bool:
+            limits.extend(self._without_prereleases(plan, lock, index_answer, maker, left_out=named))
+            return bool(limits)
 
         def try_lock(*more: str, stubs: Collection[str] = ()) -> Lock:
-            own = {**dict(request.own), **dict.fromkeys(stubs, "0")}
-            return attempt(constraints=(*held, *more), own=own)
+            pinned = dict(line.split("==") for line in more if "==" in line)
+            return attempt(constraints=(*held, *limits, *more), stubs={name: pinned.get(name, "0") for name in stubs})
 
-        limits: list[str] = []
+        def outdated(lock: Lock, built: Collection[str]) -> list[Outdated]:
+            return find_outdated(typed, plan, lock, index_answer, maker, try_lock, built=built, without=named)
+
         try:
             lock = lock or make(constraints=held)
-            limits += self._without_prereleases(plan, lock, index_answer, maker, left_out=named)
-            lock = make(constraints=(*held, *limits)) if limits else lock
+            lock = make(constraints=(*held, *limits)) if limit(lock) else lock
         except LacksWheel as error:
-            names = needed_builds(error, request.builds, partial(try_lock, *limits))
-            fix = "require other versions: with a build of it, there is no solution either"
-            if names and (closed := self._without_source(names, index_answer, maker)):
-                fix = f"require another version, or another --python: no index has the source of {join_words(closed)}"
-            elif names:
-                fix = build_fix(typed, names, maker.name)
-            raise HostError(error.reason, fix) from None
+            raise self._lacks_wheels(error, try_lock, limit, outdated, index_answer, maker) from None
         except UserError as error:
             if lock is None:
                 raise
             early = [f"{name}=={lock.packages[name]}" for name in (limit.partition("<")[0] for limit in limits)]
             line = install_line(typed, packages=early)
             raise UserError(error.message, fix=Fix("to take a pre-release: {line}", line=line)) from None
-        if absent := [name for name in request.builds if name not in lock.packages]:
-            line = install_line(typed, packages=absent)
+        self._refuse_unrequired(lock)
+        if others := outdated(lock, {*request.builds}):
+            names = list(dict.fromkeys(name for each in others for name in each.builds))
+            older = install_line(typed, packages=[f"{each.project}=={each.locked}" for each in others])
+            raise HostError(
+                f"{'; '.join(map(str, others))} for Python {plan.python}",
+                Fix("{build}; or take the older: {older}", build=build_fix(typed, names, maker.name), older=older),
+            )
+        return lock
+
+    def _refuse_unrequired(self, lock: Lock) -> None:
+        request = self.context.request
+        absent = [name for name in request.builds if name not in lock.packages and not request.dry_run]
+        if absent:
             raise HostError(
                 f"nothing requires {join_names(absent, 3)}, so it was not built",
-                Fix("also require it: {line}", line=line),
+                Fix("also require it: {line}", line=install_line(self.context.typed, packages=absent)),
             )
-        refuse_outdated(typed, plan, lock, index_answer, maker, partial(try_lock, *limits), without=named)
-        return lock
+
+    def _lacks_wheels(
+        self,
+        error: LacksWheel,
+        try_lock: Callable[..., Lock],
+        limit: Callable[[Lock], bool],
+        outdated: Callable[[Lock, Collection[str]], list[Outdated]],
+        index_answer: IndexAnswer,
+        maker: LockMaker,
+    ) -> HostError:
+        """Names all packages that must be built, also those for the newest version of a requirement."""
+        builds = self.context.request.builds
+        names = needed_builds(error, builds, try_lock)
+        if not names:
+            return HostError(error.reason, "require other versions: with a build of it, there is no solution either")
+        if closed := self._without_source(names, index_answer, maker):
+            fix = f"require another version, or another --python: no index has the source of {join_words(closed)}"
+            return HostError(error.reason, fix)
+        if limit(try_lock(stubs={*builds, *names})):
+            names = needed_builds(error, builds, try_lock) or names
+        others = outdated(try_lock(stubs={*builds, *names}), {*builds, *names})
+        lacking = [*names, *(name for each in others for name in each.builds if name not in names)]
+        reason = error.reason
+        if len(lacking) > 1:  # uv's own lines are about the first
+            have = f"{join_words(names)} {'has' if len(names) == 1 else 'have'}"
+            first = reason.partition(":\n")[0].replace(f"{error.package} has", have, 1)
+            reason = "; ".join((first, *map(str, others)))
+        return HostError(reason, build_fix(self.context.typed, lacking, maker.name))
 
     def _without_source(self, names: Sequence[str], index_answer: IndexAnswer, maker: LockMaker) -> list[str]:
         """Packages that --build could not build either: no version that is allowed has a source archive."""

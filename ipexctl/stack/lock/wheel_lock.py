@@ -266,6 +266,7 @@ def make_lock(
     origins: Mapping[str, str] | None = None,
     builds: Sequence[str] = (),
     own: Mapping[str, str] = EMPTY,
+    stubs: Mapping[str, str] = EMPTY,
     named: Mapping[str, NamedWheels] = EMPTY,
     projects: Sequence[ProjectSource] = (),
     strict: bool = False,
@@ -273,12 +274,13 @@ def make_lock(
 ) -> Lock:
     """The plan's exact wheels from the sources that answered on that machine. Raises a HostError. `origins`:
     requirement → where the user wrote it. `builds`: built on that machine. `own`: versions of the project's packages.
+    `stubs`: packages, with a version, that are left out with what they require.
     `named`: packages that only the directories of the call, or one index, are asked for. `projects`: the user's, built
     there. `strict`: of CompileRequest. `hashes`: normalized name of a package → sha256 of the files that may be used.
     """
     wanted = tuple(extras)
     asked = {*_projects_of(wanted), *(project["name"] for project in projects)}
-    own = {name: version for name, version in own.items() if name not in asked}
+    own = {name: version for name, version in own.items() if name not in asked} | dict(stubs)
     held = [*plan.constraints, *constraints]
     timeout = ENV_BUILD if builds or projects else LOCK_SOLVE
     if not index_answer.sources:

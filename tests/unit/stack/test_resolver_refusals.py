@@ -306,7 +306,7 @@ def test_name_that_no_index_has_is_to_be_corrected() -> None:
         (["a", "b"], False, ["a", "b"]),
         (["a", "a"], False, ["a"]),  # named by the user: a stub cannot stand for it
         (["a"], True, []),
-        (list("abcdefg"), False, []),
+        (list("abcdefghijklm"), False, []),
     ],
 )
 def test_builds_that_are_proposed_have_led_to_a_lock(lacking: list[str], needed: list[str], *, conflict: bool) -> None:
