@@ -18,11 +18,8 @@ from ipexctl.extras.play.result import (
     Counts,
     ItemDone,
     PlayReport,
-    PlayStarted,
-    TaskDone,
     TaskReport,
     TaskResult,
-    TaskStarted,
     hide_secrets,
     host_failure,
     mask_secrets,
@@ -72,7 +69,7 @@ class Engine:
         hosts = self._remaining([host.name for host in all_hosts])
         if not hosts:
             note = "none of its hosts is left" if all_hosts else "--limit leaves out all its hosts"
-            self.context.watch(PlayStarted(play.name, (), note))
+            self.context.watcher.on_play(play.name, (), note)
             return
         self.variables.begin_play(play)
         groups = batches(hosts, play.serial)
@@ -80,7 +77,7 @@ class Engine:
             if self._stops:
                 break
             note = f"{index} of {len(groups)}, serial" if len(groups) > 1 else ""
-            self.context.watch(PlayStarted(play.name, tuple(batch), note))
+            self.context.watcher.on_play(play.name, batch, note)
             self.variables.begin_batch(hosts, batch)
             self._play_hosts = {host.name for host in all_hosts} - set(hosts) | set(batch)
             self._run_batch(play, batch)
@@ -98,7 +95,7 @@ class Engine:
             self._end("any_errors_fatal: the play ends here, for all hosts")
 
     def _end(self, reason: str) -> None:
-        self.context.watch(Notice(reason, warning=True))
+        self.context.watcher.on_notice(Notice(reason, warning=True))
         self._ended = True
 
     def missing(self, hosts: Sequence[str]) -> dict[str, str]:
@@ -200,7 +197,7 @@ class Engine:
     def begin(self, name: str, module: str, position: str, *, handler: bool = False) -> TaskReport:
         report = TaskReport(name, self._play.name, module, position, seconds=time.monotonic())
         self.reports.append(report)
-        self.context.watch(TaskStarted(name, module, position, handler))
+        self.context.watcher.on_task(report, is_handler=handler)
         return report
 
     def end(
@@ -229,7 +226,7 @@ class Engine:
 
     def finish(self, report: TaskReport, items: Sequence[ItemDone] = ()) -> None:
         report.seconds = time.monotonic() - report.seconds
-        self.context.watch(TaskDone(report, items))
+        self.context.watcher.on_task_done(report, items)
 
     def host(self, name: str) -> Host | None:
         return next((host for host in self.context.all_hosts if name in (host.name, host.address)), None)

@@ -89,15 +89,13 @@ def play_command(
     if is_listing:
         play_view.show_tasks(play.ready, as_json=output.json, quiet=syntax_check and not list_tasks)
         raise typer.Exit(0)
-    view = play_view.PlayView(json=output.json, quiet=output.quiet, verbose=output.verbose, diff=diff)
+    view = play_view.PlayView(output, options)
     used = {host.name for hosts in play.ready.hosts.values() for host in hosts}
     with session_pool(targets, hosts=play.all_hosts, quiet=output.quiet, node0s=play.all_hosts) as (pool, interrupt):
         pool.warm([host for host in play.limited if host.name in used])
         from ipexctl.extras.play.engine import Engine  # imported while the hosts answer
 
-        context = PlayContext(
-            pool, templates, play.options, view.watch, play.limited, play.all_hosts, current_directory()
-        )
+        context = PlayContext(pool, templates, play.options, view, play.limited, play.all_hosts, current_directory())
         ask_user = (lambda task: view.ask(task.called)) if step else None
         report = Engine(play.ready, context, ask_user).run()
     if not check:

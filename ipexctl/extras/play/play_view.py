@@ -10,19 +10,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
+from ipexctl.commands.shared_options import Output
 from ipexctl.extras.play.playbook import parts_of
 from ipexctl.extras.play.prepare import PreparedPlay
-from ipexctl.extras.play.result import (
-    ItemDone,
-    PlayEvent,
-    PlayReport,
-    PlayStarted,
-    RunOutput,
-    TaskDone,
-    TaskReport,
-    TaskResult,
-    TaskStarted,
-)
+from ipexctl.extras.play.result import ItemDone, PlayReport, TaskReport, TaskResult
+from ipexctl.extras.play.variables import Options
 from ipexctl.hosts.nodeset import fold
 from ipexctl.remote.outcome import Notice
 from ipexctl.text import format_count
@@ -37,35 +29,50 @@ _LINES: Final = 20
 
 
 class PlayView:
-    def __init__(self, *, json: bool = False, quiet: bool = False, verbose: int = 0, diff: bool = False) -> None:
-        self._json = json
-        self._diff = diff
-        self._quiet = quiet
-        self._shows = not (json or quiet)
-        self._verbose = verbose
+    def __init__(self, output: Output, options: Options) -> None:
+        self._json, self._quiet = output.json, output.quiet
+        self._diff, self._verbose = options.diff, options.verbose
+        self._shows = not (output.json or output.quiet)
         self._colors = wants_color(sys.stdout)
         self._lock = threading.Lock()
         self._headed = False
         self._task = ""
 
-    def watch(self, event: PlayEvent) -> None:
+    def on_play(self, name: str, hosts: Sequence[str], note: str = "") -> None:
+        if self._shows:
+            with self._lock:
+                suffix = f" ({note})" if note else ""
+                print_lines(["", f"PLAY [{name}]: {fold(hosts) if hosts else 'no hosts'}{suffix}"])
+
+    def on_task(self, report: TaskReport, *, is_handler: bool) -> None:
         with self._lock:
-            if isinstance(event, PlayStarted):
-                self._play(event)
-            elif isinstance(event, TaskStarted):
-                self._headed = False
-                kind = "HANDLER" if event.handler else "TASK"
-                place = f"  {event.position}" if self._verbose and event.position else ""
-                self._task = f"{kind} [{event.name}]{place}"
-                if sys.stdout.isatty() and not self._quiet:
-                    self._head()
-            elif isinstance(event, TaskDone):
-                self._finish(event.report, event.items)
-            elif isinstance(event, Notice):
-                if event.warning or not self._quiet:
-                    print_message(notice_text(event))
-            elif isinstance(event, RunOutput):
-                self._rank(event)
+            self._headed = False
+            place = f"  {report.position}" if self._verbose and report.position else ""
+            self._task = f"{'HANDLER' if is_handler else 'TASK'} [{report.name}]{place}"
+            if sys.stdout.isatty() and not self._quiet:
+                self._head()
+
+    def on_task_done(self, report: TaskReport, items: Sequence[ItemDone]) -> None:
+        with self._lock:
+            self._finish(report, items)
+
+    def on_notice(self, notice: Notice) -> None:
+        if notice.warning or not self._quiet:
+            with self._lock:
+                print_message(notice_text(notice))
+
+    def on_output(self, rank: int, stream: str, text: str) -> None:
+        if self._quiet:
+            return
+        with self._lock:
+            lines = PrefixedLines(b"")  # of a progress bar, only the last state is shown
+            last = (lines.feed(text.encode(errors="replace")) + lines.flush()).decode(errors="replace")
+            shown = [f"[{rank}] {line}" for line in last.split("\n")[:-1]]
+            self._head()
+            if self._json or stream == "stderr":
+                print_message(*shown)
+            else:
+                print_lines(shown)
 
     def ask(self, name: str) -> str:
         """Answer for --step: `yes`, `no`, or `all` for this and the remaining tasks."""
@@ -89,11 +96,6 @@ class PlayView:
             )
         if report.retry_file is not None and not self._quiet:
             print_message(f"for only the hosts that failed: -l @{report.retry_file}")
-
-    def _play(self, event: PlayStarted) -> None:
-        if self._shows:
-            hosts = fold(event.hosts) if event.hosts else "no hosts"
-            print_lines(["", f"PLAY [{event.name}]: {hosts}" + (f" ({event.note})" if event.note else "")])
 
     def _head(self) -> None:
         if self._shows and not self._headed:
@@ -155,17 +157,6 @@ class PlayView:
                 print_message(f"  {name}: … the last {len(cut)} of {len(lines)} lines; -vv shows all")
             for line in cut:
                 print_message(f"  {name}: {line}")
-
-    def _rank(self, event: RunOutput) -> None:
-        if not self._quiet:
-            lines = PrefixedLines(b"")  # of a progress bar, only the last state is shown
-            text = (lines.feed(event.text.encode(errors="replace")) + lines.flush()).decode(errors="replace")
-            shown = [f"[{event.rank}] {line}" for line in text.split("\n")[:-1]]
-            self._head()
-            if self._json or event.stream == "stderr":
-                print_message(*shown)
-            else:
-                print_lines(shown)
 
     def _recap(self, report: PlayReport) -> None:
         if not self._quiet:

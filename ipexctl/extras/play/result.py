@@ -1,4 +1,4 @@
-"""Module calls and their results, the events while a playbook runs, and the final report. Keys of `register` data are
+"""Module calls and their results, what watches a playbook run, and the final report. Keys of `register` data are
 Ansible's. A loop has the worst status of its items.
 """
 
@@ -8,11 +8,11 @@ import base64
 import contextlib
 import difflib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 from urllib.parse import quote, quote_plus
 
 from ipexctl.doctor.finding import HostReport
@@ -39,21 +39,6 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class PlayStarted:
-    name: str
-    hosts: tuple[str, ...]
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskStarted:
-    name: str
-    module: str
-    position: str
-    handler: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class ItemDone:
     host: str
     label: str
@@ -71,21 +56,18 @@ class TaskReport:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class TaskDone:
-    report: TaskReport
-    items: Sequence[ItemDone]
+class PlayWatcher(Protocol):
+    """Called while a playbook runs, by several threads."""
 
+    def on_play(self, name: str, hosts: Sequence[str], note: str = "") -> None: ...
 
-@dataclass(frozen=True, slots=True)
-class RunOutput:
-    rank: int
-    stream: str
-    text: str
+    def on_task(self, report: TaskReport, *, is_handler: bool) -> None: ...
 
+    def on_task_done(self, report: TaskReport, items: Sequence[ItemDone]) -> None: ...
 
-PlayEvent = PlayStarted | TaskStarted | TaskDone | Notice | RunOutput
-PlayWatch = Callable[[PlayEvent], None]
+    def on_notice(self, notice: Notice) -> None: ...
+
+    def on_output(self, rank: int, stream: str, text: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,7 +178,7 @@ class TaskRunner:
                 break
             names = fold(dict.fromkeys(item.host.name for item in pending))
             reason = "until is not true yet" if task.until else "it failed"
-            context.watch(Notice(f"{names}: {self.report.name}: {reason}; {left} more"))
+            context.watcher.on_notice(Notice(f"{names}: {self.report.name}: {reason}; {left} more"))
             context.sleep(task.delay)
         for item in items if retries or task.until else ():
             item.result = replace(item.result, data={**item.result.data, "attempts": item.attempts})

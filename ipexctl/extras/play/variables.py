@@ -17,7 +17,7 @@ from typing import Any, Final
 from ipexctl.errors import UserError
 from ipexctl.extras.play.playbook import Play, Position, TemplateText, Value
 from ipexctl.extras.play.read import read_variables
-from ipexctl.extras.play.result import PlayWatch
+from ipexctl.extras.play.result import PlayWatcher
 from ipexctl.extras.play.templates import LazyMapping, Scope, Templates
 from ipexctl.facts.facts import Facts
 from ipexctl.file_reader import PLAYBOOK, NotRegularError, read_regular
@@ -173,7 +173,7 @@ class PlayContext:
     pool: SessionPool
     templates: Templates
     options: Options
-    watch: PlayWatch
+    watcher: PlayWatcher
     hosts: Sequence[Host]
     all_hosts: Sequence[Host]
     cwd: Path

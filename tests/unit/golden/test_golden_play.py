@@ -20,7 +20,6 @@ from ipexctl.extras.play.playbook import find_playbook
 from ipexctl.extras.play.prepare import TaskSelection, hosts_of, select_tasks
 from ipexctl.extras.play.templates import Templates
 from ipexctl.extras.play.variables import read_vars_dirs
-from ipexctl.remote.outcome import Notice
 from playbook_helpers import HOSTS, POSITION, book, play_of, run_playbook
 from playbook_helpers import refusal as playbook_error
 from test_play_read import TASKS as TASKS_WITH_TAGS
@@ -152,7 +151,7 @@ def while_playing(tmp_path: Path) -> list[Case]:
     cases = []
     for name, text in texts.items():
         report, events = run_playbook(tmp_path, text)
-        cases += [Case(name, event.text) for event in events if isinstance(event, Notice)]
+        cases += [Case(name, text) for text in events.notices]
         for task in report.tasks:
             cases += [Case(name, each.reason, each.fix) for each in task.hosts.values() if each.reason]
     return cases

@@ -13,19 +13,11 @@ from collections.abc import Callable
 
 import pytest
 
+from ipexctl.commands.shared_options import Output
 from ipexctl.errors import CallError, CommandLineError, FileError, UserError
 from ipexctl.extras.play.play_view import PlayView
-from ipexctl.extras.play.result import (
-    Counts,
-    ItemDone,
-    PlayReport,
-    PlayStarted,
-    RunOutput,
-    TaskDone,
-    TaskReport,
-    TaskResult,
-    TaskStarted,
-)
+from ipexctl.extras.play.result import Counts, ItemDone, PlayReport, TaskReport, TaskResult
+from ipexctl.extras.play.variables import Options
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.fix import Fix
 from ipexctl.remote.cancel import Cancel
@@ -50,15 +42,15 @@ def print_results(text: str) -> None:
 
 
 def print_play(text: str) -> None:
-    view = PlayView(verbose=2, diff=True)
+    view = PlayView(Output(False, False, 2, False), Options(diff=True, verbose=2))
     failed = TaskResult("failed", text, FIX, {"stdout": text, "stderr": text}, line=text, column=2)
     done = TaskResult("changed", diff=text.replace("\n", "\n+"), message=text)
     report = TaskReport(text, text, "copy", "p:1", {text: done, "n2": failed})
-    view.watch(PlayStarted(text, (text,)))
-    view.watch(TaskStarted(text, "copy", "p:1"))
-    view.watch(TaskDone(report, [ItemDone(text, text, done), ItemDone("n2", text, failed)]))
-    view.watch(RunOutput(1, "stdout", f"{text}\n"))
-    view.watch(RunOutput(1, "stderr", f"{text}\n"))
+    view.on_play(text, (text,))
+    view.on_task(report, is_handler=False)
+    view.on_task_done(report, [ItemDone(text, text, done), ItemDone("n2", text, failed)])
+    view.on_output(1, "stdout", f"{text}\n")
+    view.on_output(1, "stderr", f"{text}\n")
     view.end(PlayReport(text, {text: Counts()}, (report,), 0.0, plays=(text,)), interrupted=False)
 
 

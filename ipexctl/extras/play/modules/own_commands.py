@@ -62,7 +62,7 @@ def _sync(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[st
     files = SyncOptions(**given, allow_big=args["allow_big"])
     report = host_files.sync(context.opened(hosts, call.timeout), root, files, dry_run=call.check, asks_early=False)
     for note in report.notes:
-        context.watch(Notice("note: " + note))
+        context.watcher.on_notice(Notice("note: " + note))
     results = {}
     for done in report.hosts:
         send, deleted = done.would_send, done.would_delete
@@ -84,7 +84,7 @@ def _install(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping
 
     def watch(event: object) -> None:
         if isinstance(event, Notice):
-            context.watch(Notice(event.text))
+            context.watcher.on_notice(Notice(event.text))
 
     report = host_stacks.install(
         context.opened(hosts, call.timeout),
@@ -103,7 +103,7 @@ def _install(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping
         watch=watch,
     )
     for note in report.notes:
-        context.watch(Notice("note: " + note))
+        context.watcher.on_notice(Notice("note: " + note))
     stack, refusal = report.stack, report.refusal
     said = f"{stack.name}: torch {stack.torch}" if stack else ""
     data: dict[str, object] = {"path": report.path, **({"stack": stack.name} if stack else {})}

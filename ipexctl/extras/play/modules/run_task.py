@@ -17,7 +17,7 @@ from ipexctl.api.known_runs import CallWatcher, stop
 from ipexctl.errors import CallError
 from ipexctl.extras.play.modules.host_script import run_sh
 from ipexctl.extras.play.modules.local_files import local_path, script_argv
-from ipexctl.extras.play.result import Call, RunOutput, TaskResult, TaskStatus, mask_secrets
+from ipexctl.extras.play.result import Call, TaskResult, TaskStatus, mask_secrets
 from ipexctl.extras.play.variables import PlayContext
 from ipexctl.homes.local_copy import LocalCopy
 from ipexctl.homes.registry import RunRecord, RunRegistry
@@ -147,7 +147,7 @@ class _TaskRun(RunWatcher):
 
     def on_step(self, text: str) -> None:
         if not self._is_silent:
-            self._context.watch(Notice(text))
+            self._context.watcher.on_notice(Notice(text))
 
     def on_note(self, text: str) -> None:
         self.on_step("note: " + text)
@@ -189,7 +189,7 @@ class _TaskRun(RunWatcher):
         elif isinstance(event, Note):
             self._emit(event.rank, event.stream, event.data)
         elif isinstance(event, Notice):
-            self._context.watch(Notice(event.text, event.warning))
+            self._context.watcher.on_notice(Notice(event.text, event.warning))
 
     def _emit(self, rank: int, stream: StreamName, lines: bytes) -> None:
         text = lines.decode(errors="replace")
@@ -197,14 +197,14 @@ class _TaskRun(RunWatcher):
             self._kept[stream].append(text)
             self._sizes[stream] += len(text)
         if not self._call.task.inherited.no_log:
-            self._context.watch(RunOutput(rank, stream, mask_secrets(text, self._context.secrets)))
+            self._context.watcher.on_output(rank, stream, mask_secrets(text, self._context.secrets))
 
     def _stop(self, record: RunRecord) -> None:
         try:
             stop(record, CallWatcher(Cancel()))
         except CallError as error:
             text = Fix(f"run {record.id} could not be stopped: {error.message}; `ipexctl stop {record.id}`")
-            self._context.watch(Notice(text, True))
+            self._context.watcher.on_notice(Notice(text, True))
 
 
 RUNNERS: Final = {"run": _run}

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ipexctl.commands.shared_options import Output
 from ipexctl.errors import FileError
 from ipexctl.extras.play.engine import Engine
 from ipexctl.extras.play.modules import MODULES, runner
 from ipexctl.extras.play.options import fill_options
+from ipexctl.extras.play.play_view import PlayView
 from ipexctl.extras.play.playbook import InheritedKeywords, Playbook, Position, Task, TemplateText
 from ipexctl.extras.play.prepare import TaskSelection, load_playbook, prepare
-from ipexctl.extras.play.result import Call, TaskResult
+from ipexctl.extras.play.result import Call, PlayWatcher, TaskResult
 from ipexctl.extras.play.templates import Scope, Templates
 from ipexctl.extras.play.variables import Options, PlayContext
 from ipexctl.hosts.host import Host
@@ -22,9 +24,10 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import SessionPool
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from ipexctl.extras.play.result import PlayEvent, PlayReport
+    from ipexctl.extras.play.result import ItemDone, PlayReport, TaskReport
+    from ipexctl.remote.outcome import Notice
     from ipexctl.remote.session import Session
 
 HOST = Host("localhost", "localhost")
@@ -88,10 +91,46 @@ def run_module(
     return result
 
 
-def run_playbook(directory: Path, text: str, **options: Any) -> tuple[PlayReport, list[PlayEvent]]:
-    """Run a playbook whose modules use no host; return its report and events."""
+class Recorder:
+    """A watcher that keeps its calls, to repeat them to another."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+        self.plays: list[tuple[tuple[str, ...], str]] = []
+        self.handlers: list[bool] = []
+        self.notices: list[str] = []
+
+    def on_play(self, name: str, hosts: Sequence[str], note: str = "") -> None:
+        self.calls.append(("on_play", (name, tuple(hosts), note), {}))
+        self.plays.append((tuple(hosts), note))
+
+    def on_task(self, report: TaskReport, *, is_handler: bool) -> None:
+        self.calls.append(("on_task", (report,), {"is_handler": is_handler}))
+        self.handlers.append(is_handler)
+
+    def on_task_done(self, report: TaskReport, items: Sequence[ItemDone]) -> None:
+        self.calls.append(("on_task_done", (report, tuple(items)), {}))
+
+    def on_notice(self, notice: Notice) -> None:
+        self.calls.append(("on_notice", (notice,), {}))
+        self.notices.append(notice.text)
+
+    def on_output(self, rank: int, stream: str, text: str) -> None:
+        self.calls.append(("on_output", (rank, stream, text), {}))
+
+    def repeat(self, watcher: PlayWatcher) -> None:
+        for name, given, keywords in self.calls:
+            getattr(watcher, name)(*given, **keywords)
+
+
+def play_view(*, verbose: int = 0, diff: bool = False) -> PlayView:
+    return PlayView(Output(False, False, verbose, False), Options(diff=diff, verbose=verbose))
+
+
+def run_playbook(directory: Path, text: str, **options: Any) -> tuple[PlayReport, Recorder]:
+    """Run a playbook whose modules use no host; return its report, and what it told its watcher."""
     (directory / "site.yml").write_text(text)
-    events: list[PlayEvent] = []
+    recorder = Recorder()
     nobody: Any = None
     limited, every = options.pop("limited", HOSTS), options.pop("every", HOSTS)
     templates = Templates()
@@ -100,5 +139,5 @@ def run_playbook(directory: Path, text: str, **options: Any) -> tuple[PlayReport
     ready, errors = prepare(playbook, TaskSelection(), every, limited, local=told.local)
     assert errors == []
     pool = SessionPool(nobody, Cancel(), forks=4)
-    context = PlayContext(pool, templates, told, events.append, limited, every, directory)
-    return Engine(ready, context).run(), events
+    context = PlayContext(pool, templates, told, recorder, limited, every, directory)
+    return Engine(ready, context).run(), recorder

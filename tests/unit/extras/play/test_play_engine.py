@@ -15,26 +15,14 @@ import pytest
 
 from ipexctl.extras.play.modules import runner
 from ipexctl.extras.play.modules.run_task import _TaskRun
-from ipexctl.extras.play.play_view import PlayView
 from ipexctl.extras.play.playbook import parts_of
-from ipexctl.extras.play.result import (
-    Call,
-    PlayEvent,
-    PlayReport,
-    PlayStarted,
-    RunOutput,
-    TaskDone,
-    TaskResult,
-    TaskStarted,
-    failure,
-)
+from ipexctl.extras.play.result import Call, PlayReport, TaskResult, failure
 from ipexctl.extras.play.variables import PlayContext
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.frames import Chunk
-from ipexctl.remote.outcome import Notice
 from ipexctl.run.start.request import StartFailure
 from message_data import missing
-from playbook_helpers import HOSTS, book, play_of, run_playbook
+from playbook_helpers import HOSTS, Recorder, book, play_of, play_view, run_playbook
 
 FATAL = "  any_errors_fatal: true\n"
 NODE2 = "when: inventory_hostname == 'node2'"
@@ -67,7 +55,7 @@ def test_any_errors_fatal_moves_all_hosts_to_rescue_and_the_play_continues(tmp_p
         assert seen(report, name) == dict.fromkeys(("node1", "node2", "node3"), "ok")
     assert [recap(report, host.name) for host in HOSTS] == [(3, 0, 0), (3, 0, 1), (3, 0, 0)]
     assert report.exit_code == 0
-    assert not [event for event in events if isinstance(event, Notice)]
+    assert not events.notices
 
 
 def test_any_errors_fatal_with_a_failed_rescue_ends_all_plays(tmp_path: Path) -> None:
@@ -87,7 +75,7 @@ def test_any_errors_fatal_with_a_failed_rescue_ends_all_plays(tmp_path: Path) ->
     assert seen(report, "after") == seen(report, "next") == {}
     assert [recap(report, host.name) for host in HOSTS] == [(1, 0, 0), (1, 1, 1), (1, 0, 0)]
     assert report.exit_code == 1
-    (told,) = [event.text for event in events if isinstance(event, Notice)]
+    (told,) = events.notices
     assert missing(told, "any_errors_fatal") == []
 
 
@@ -170,8 +158,7 @@ def test_serial_runs_in_batches_and_stops_after_a_failed_batch(tmp_path: Path) -
 """
     head = "  serial: 1\n  handlers: [{name: told, debug: }]\n"
     report, events = run_playbook(tmp_path, play_of(text, head))
-    batches = [(event.hosts, event.note) for event in events if isinstance(event, PlayStarted)]
-    assert batches == [(("node1",), "1 of 3, serial"), (("node2",), "2 of 3, serial")]
+    assert events.plays == [(("node1",), "1 of 3, serial"), (("node2",), "2 of 3, serial")]
     assert [task.name for task in report.tasks] == ["turn", "told", "fail", "after", "turn", "told", "fail"]
     assert recap(report, "node3") == (0, 0, 0)
 
@@ -352,7 +339,7 @@ def test_no_log_values_are_absent_from_events_and_report(tmp_path: Path) -> None
 - debug: {msg: "{{ pin }}, {{ [pin] }} {{ quoted | quote }} {{ quoted | upper }} {{ used.results[0].item }} {{ word }}"}
 - debug: {var: pin}""")
     report, events = run_playbook(tmp_path, text, extra=[{"word": "of-minus-e"}])
-    shown = repr(events) + repr(report)
+    shown = repr(events.calls) + repr(report)
     for value in ("19283746", "s hidden", "S HIDDEN", "of-the-loop"):
         assert value not in shown
     assert [task.name for task in report.tasks][:2] == ["set {{ word }}", "use {{ item }}"]
@@ -380,10 +367,8 @@ def test_with_items_flattens_lists(tmp_path: Path) -> None:
     assert [entry["msg"] for entry in report.tasks[0].hosts["node1"].data["results"]] == ["a", "b", "c"]
 
 
-def view_output(capsys: pytest.CaptureFixture[str], events: Sequence[PlayEvent]) -> tuple[str, str]:
-    view = PlayView()
-    for event in events:
-        view.watch(event)
+def view_output(capsys: pytest.CaptureFixture[str], events: Recorder) -> tuple[str, str]:
+    events.repeat(play_view())
     shown = capsys.readouterr()
     return shown.out, shown.err
 
@@ -391,7 +376,7 @@ def view_output(capsys: pytest.CaptureFixture[str], events: Sequence[PlayEvent])
 def test_handlers_are_shown_as_handler(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = play_of("- {name: tell, debug: , changed_when: true, notify: restart}\n")
     _, events = run_playbook(tmp_path, text + "  handlers: [{name: restart, debug: }]\n")
-    assert [event.handler for event in events if isinstance(event, TaskStarted)] == [False, True]
+    assert events.handlers == [False, True]
     out, _ = view_output(capsys, events)
     assert "TASK [tell]" in out
     assert "HANDLER [restart]" in out
@@ -400,13 +385,12 @@ def test_handlers_are_shown_as_handler(tmp_path: Path, capsys: pytest.CaptureFix
 def test_remaining_retries_are_shown(tmp_path: Path) -> None:
     text = play_of("- {name: poll, debug: , register: r, until: r is failed, retries: 2, delay: 0}\n")
     _, events = run_playbook(tmp_path, text)
-    told = [event.text for event in events if isinstance(event, Notice)]
-    assert [missing(text, f"node[1-3] poll until {left}") for text, left in zip(told, (2, 1), strict=True)] == [[], []]
+    told = zip(events.notices, (2, 1), strict=True)
+    assert [missing(text, f"node[1-3] poll until {left}") for text, left in told] == [[], []]
 
 
 def test_equal_failures_of_loop_items_are_folded_over_hosts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, events = run_playbook(tmp_path, play_of("- {fail: {msg: no}, loop: [a, b], ignore_errors: true}\n"))
-    assert any(isinstance(event, TaskDone) for event in events)
     _, err = view_output(capsys, events)
     assert [line for line in err.splitlines() if line.endswith(": no")] == [
         "node[1-3]: failed (a): no",
@@ -421,20 +405,24 @@ def test_parts_of_names_the_part_of_the_block_of_each_task(tmp_path: Path) -> No
 
 
 def test_only_the_last_state_of_a_progress_bar_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    out, err = view_output(capsys, [RunOutput(3, "stdout", "1%\r50%\r100%\nend\n"), RunOutput(3, "stderr", "5%\r6%")])
+    events = Recorder()
+    events.on_output(3, "stdout", "1%\r50%\r100%\nend\n")
+    events.on_output(3, "stderr", "5%\r6%")
+    out, err = view_output(capsys, events)
     assert (out.strip().splitlines(), err) == (["[3] 100%", "[3] end"], "[3] 6%\n")
 
 
 def test_task_header_is_written_before_stderr_of_ranks() -> None:
     code = """
-from ipexctl.extras.play.result import PlayStarted, RunOutput, TaskStarted
-from ipexctl.extras.play.play_view import PlayView
-view = PlayView()
-view.watch(TaskStarted("train", "run", "p.yml:3"))
-view.watch(RunOutput(0, "stderr", "Traceback\\n"))
-view.watch(RunOutput(0, "stdout", "step 1\\n"))
+from ipexctl.extras.play.result import TaskReport
+from playbook_helpers import play_view
+view = play_view()
+view.on_task(TaskReport("train", "p", "run", "p.yml:3"), is_handler=False)
+view.on_output(0, "stderr", "Traceback\\n")
+view.on_output(0, "stdout", "step 1\\n")
 """
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    environ["PYTHONPATH"] = os.pathsep.join(sys.path)
     argv, pipe = [sys.executable, "-c", code], subprocess.PIPE
     done = subprocess.run(argv, stdout=pipe, stderr=subprocess.STDOUT, text=True, check=True, env=environ)
     assert done.stdout.split("\n") == ["", "TASK [train]", "[0] Traceback", "[0] step 1", ""]
@@ -446,13 +434,13 @@ def test_secrets_from_the_environment_are_masked_in_rank_output(monkeypatch: pyt
     def follower(_record: Any, _session: Any, watch: Callable[[Any], None], *_: Any, **__: Any) -> Any:
         return SimpleNamespace(follow=lambda: [*map(watch, chunks), SimpleNamespace(status=None, exit_code=0)][-1])
 
-    shown: list[PlayEvent] = []
+    events = Recorder()
     pool = SimpleNamespace(connector=SimpleNamespace(open=None))
-    context: Any = SimpleNamespace(secrets={"s3cr3t-value"}, watch=shown.append, cancel=None, pool=pool)
+    context: Any = SimpleNamespace(secrets={"s3cr3t-value"}, watcher=events, cancel=None, pool=pool)
     monkeypatch.setattr("ipexctl.extras.play.modules.run_task.Follower", follower)
     inherited = SimpleNamespace(no_log=False)
     call: Any = SimpleNamespace(task=SimpleNamespace(inherited=inherited), args={"reconnect": 300.0})
     run = _TaskRun(context, call)
     assert run.follow(cast("Any", SimpleNamespace(record=SimpleNamespace(id="r")))) == 0
-    assert [event.text for event in shown if isinstance(event, RunOutput)] == ["token=********\n", "********"]
+    assert [given[2] for _, given, _ in events.calls] == ["token=********\n", "********"]
     assert "s3cr3t-value" in run.output["stdout"]  # for register: the shown result is masked at the end of the task
