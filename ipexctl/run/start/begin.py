@@ -48,8 +48,6 @@ HOOKS: Final = {"shim/sitecustomize.py": "run.rank.sitecustomize", "shim/ipexctl
 IN_RANK: Final = "shim/ipexctl_inrank"
 """Where the hooks find the package `inrank/`, which they import under this name."""
 _IN_RANK_SOURCE: Final = Path(__file__).parents[2] / "inrank"
-_AGENT_FOLDERS: Final = ("run", "files")
-"""`files` tells at the end of a run which checkpoint is the newest, and exchanges checkpoints."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +236,7 @@ def bytecode_path(plan: Plan) -> str:
     """Path of the agent with bytecode, which an earlier run of this version left in a store."""
     if not plan.python_version:
         return ""
-    digest = hashlib.sha256(agent_zip(*_AGENT_FOLDERS)).hexdigest()
+    digest = hashlib.sha256(agent_zip(*_agent_folders(plan))).hexdigest()
     return f"{plan.home}/agent/{digest[:16]}.cpython-{plan.python_version.replace('.', '')}.zip"
 
 
@@ -291,7 +289,7 @@ def clean_up(hosts: Sequence[Host], script: str, pool: SessionPool) -> frozenset
 def _agent_files(plan: Plan) -> list[File]:
     """The run's own copy of the agent, which upgrades do not touch."""
     hooks = [File(name, script_text(module).encode()) for name, module in HOOKS.items()]
-    agent = File("agent.zip", agent_zip(*_AGENT_FOLDERS))
+    agent = File("agent.zip", agent_zip(*_agent_folders(plan)))
     in_rank = in_rank_files() if _needs_in_rank(plan) else ()
     return [agent, *hooks, *in_rank, *_files(plan, is_everywhere=True)]
 
@@ -303,6 +301,10 @@ def _files(plan: Plan, *, is_everywhere: bool) -> list[File]:
 def in_rank_files() -> list[File]:
     """The package `inrank/` under the name by which the hooks import it."""
     return [File(f"{IN_RANK}/{path.name}", path.read_bytes()) for path in sorted(_IN_RANK_SOURCE.glob("*.py"))]
+
+
+def _agent_folders(plan: Plan) -> tuple[str, ...]:
+    return ("run", "files") if plan.exchanged or plan.has_pool else ("run",)
 
 
 def packed(files: Sequence[File]) -> bytes:
