@@ -64,7 +64,7 @@ class Hosts:
         assert session == RECORD.node0
         return self.snapshot
 
-    def _on_host(self, session: Any, command: str, action: str, request: Any, **_: Any) -> Reply:
+    def _on_host(self, session: Any, command: str, action: str, request: Any, place: Any, **_: Any) -> Reply:
         self.looks.append((session.name, request["pid"]))
         if isinstance(self.look, HostError):
             raise self.look
