@@ -161,6 +161,7 @@ def as_json(answer: WhyResult) -> dict[str, Any]:
         "untrained": status and status.untrained and status.untrained._asdict(),
         "nan": status and status.nan and status.nan._asdict(),
         "exchange": status and status.exchange and status.exchange._asdict(),
+        "wrong": [each._asdict() for each in status.wrong] if status else [],
         "slow": worst_json(answer.slow),
         **slow_json(answer),
         "network": value_json(answer.network),

@@ -6,6 +6,7 @@ bucket, because it depends only on values that all have. A hook that the script 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
@@ -16,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel.distributed import DistributedDataParallel
 
+from .acted import Lever
 from .link import CROSSOVER, OffError, SharedLink, connect
 from .wire import MODES, Lost
 
@@ -50,6 +52,8 @@ class Gradients:
         if bucket.index() == 0 and self._link.channel.discard(self):
             self._lost.clear()
         if self._link.takes(tensor):
+            for lever in _levers():
+                lever.act()
             future = self._link.all_reduce(self, tensor, self._factor, self._lost_of(bucket))
         else:
             future = self._reduce_with_backend(model, group, tensor)
@@ -104,7 +108,6 @@ class _Connected(NamedTuple):
 _models = 0
 """Number of models so far, which is equal on all ranks."""
 _connected: _Connected | None = None
-_reported: set[str] = set()
 
 
 def attach(model: Any) -> None:
@@ -115,7 +118,8 @@ def attach(model: Any) -> None:
         reason = str(off)
     except Exception as error:  # noqa: BLE001  # the script trains without us
         reason = f"{type(error).__name__}: {error}"
-    _report(reason)
+    if reason:
+        _report(reason)
 
 
 def _attach(model: Any) -> str:
@@ -218,21 +222,21 @@ def _trained(model: Any) -> list[Any]:
     return [parameter for parameter in model._module_parameters if parameter.requires_grad]
 
 
-def _report(reason: str) -> None:
-    """Print on rank 0 whether the options in use are on. Each text is printed once, because models may differ."""
+@functools.lru_cache(maxsize=None)
+def _levers() -> tuple[Lever, ...]:
+    """The options that were asked for."""
     wire = os.environ.get("IPEXCTL_WIRE", "")
-    chosen = [f"--wire {wire}"] if wire else []
-    if os.environ.get("IPEXCTL_ALLREDUCE") == "shared":
-        chosen.insert(0, "all-reduce in shared memory")
-    if not chosen or reason in _reported or not dist.is_initialized() or dist.get_rank() != 0:
-        return
-    _reported.add(reason)
-    state = f"off: {reason}" if reason else "on"
-    try:
-        for way in chosen:
-            print(f"ipexctl: {way} is {state}", file=sys.stderr, flush=True)  # noqa: T201
-    except (OSError, ValueError):
-        return
+    is_asked = os.environ.get("IPEXCTL_ALLREDUCE") == "shared"
+    options = (["--allreduce shared"] if is_asked else []) + ([f"--wire {wire}"] if wire else [])
+    return tuple(map(Lever, options))
+
+
+def _report(reason: str) -> None:
+    """Say why the backend keeps a model. Each text is printed once, because models may differ."""
+    for lever in _levers():
+        lever.leave(reason)
+        with contextlib.suppress(OSError, ValueError):
+            lever.tell(f"{lever.option} is off: {reason}")
 
 
 @functools.lru_cache(maxsize=None)

@@ -1,5 +1,5 @@
 """Autocast and fused optimizers for scripts as they are: `run --fast` and its parts. `rank_hooks.py` calls
-`autocast_models` and `fuse_optimizers` once torch is imported.
+`autocast_models` and `fuse_optimizers` once torch is imported. Each says that it is on when it acts for the first time.
 
 - Autocast is accelerate's mixed precision: a module that no other module calls runs under autocast, and its outputs
   become fp32. What the script computes from them, such as the loss, stays fp32.
@@ -15,19 +15,23 @@ import copy
 import dataclasses
 import functools
 import inspect
-import os
 import re
 import sys
 import threading
 from collections.abc import Mapping
 from typing import Any, Callable, Iterable
 
+from .acted import Lever
 from .meter import COMPILER, is_new_enough
 
 KERNELS = {"adam": "_fused_adam_", "adamw": "_fused_adamw_", "sgd": "_fused_sgd_", "adagrad": "_fused_adagrad_"}
 """Module of an optimizer, and name of its function → fused kernel."""
 OF_DTYPES = re.compile(r"dtype|scalar ?type|bfloat16", re.IGNORECASE)
 """What torch says where tensors of two types meet."""
+CHECKED, MOST_ROUNDED = 1 << 14, 0.01
+"""Numbers of the first inputs that are checked, and what rounding may change, in standard deviations."""
+FEW_BITS = "are hard to tell apart in bf16: normalize them, or --autocast off"
+SECOND_DERIVATIVES = "the script differentiates gradients, which errs far more in bf16: compare with --autocast off"
 OWN_AUTOCAST = "the script has autocast of its own; --autocast bf16 changes nothing there"
 
 
@@ -35,39 +39,28 @@ class _Thread(threading.local):
     is_in_model = False
 
 
-class _Told:
-    """Prints each text once, in the first process of rank 0 that imports torch."""
-
-    def __init__(self, variable: str) -> None:
-        is_first = os.environ.get("RANK") == "0" and os.environ.get(variable) != "told"
-        self._process = os.getpid() if is_first else -1
-        self._texts: set[str] = set()
-
-    def tell(self, text: str) -> None:
-        if self._process == os.getpid() and text not in self._texts:
-            self._texts.add(text)
-            print(f"ipexctl: {text}", file=sys.stderr)  # noqa: T201
-
-
 def autocast_models(torch: Any) -> None:
     module, autocast, call = torch.nn.Module, torch.autocast, torch.nn.Module.__call__
     compiler = torch.compiler if is_new_enough(torch.__version__, COMPILER) else torch._utils
     half = (torch.bfloat16, torch.float16)
-    thread, told = _Thread(), _Told("IPEXCTL_AUTOCAST")
-    runs_as_it_is = _runs_as_it_is(torch, told)
+    thread, lever = _Thread(), Lever("--autocast bf16", "IPEXCTL_AUTOCAST")
+    runs_as_it_is = _runs_as_it_is(torch, lever)
 
     @functools.wraps(call)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
         # torch.compile traces this only below a compiled module, which was called here before, or below a function.
         if compiler.is_compiling() or thread.is_in_model or runs_as_it_is(self):
             return call(self, *args, **kwargs)
+        if not lever.has_acted:
+            note_inputs(torch, lever, [*args, *kwargs.values()])
+        lever.act()
         try:
             with autocast("cpu", dtype=torch.bfloat16):
                 thread.is_in_model = True
                 outputs = call(self, *args, **kwargs)
         except Exception as error:
             if OF_DTYPES.search(str(error)):
-                told.tell(f"{type(self).__name__} failed under --autocast bf16; leave that out, or --autocast off")
+                lever.tell(f"{type(self).__name__} failed under --autocast bf16; leave that out, or --autocast off")
             raise
         finally:
             thread.is_in_model = False
@@ -78,14 +71,34 @@ def autocast_models(torch: Any) -> None:
     @functools.wraps(enter)
     def __enter__(self: Any) -> Any:  # noqa: N807
         if thread.is_in_model and getattr(self, "_enabled", False) and getattr(self, "device", "cpu") == "cpu":
-            told.tell(OWN_AUTOCAST)
+            lever.tell(OWN_AUTOCAST)
             autocast.__enter__ = enter
         return enter(self)
 
     module.__call__, autocast.__enter__ = __call__, __enter__
+    torch.autograd.grad = _noting_second_derivatives(torch.autograd.grad, lever)
 
 
-def _runs_as_it_is(torch: Any, told: _Told) -> Callable[[Any], bool]:
+def note_inputs(torch: Any, lever: Lever, values: list[Any]) -> None:
+    """Tell if inputs are so far from zero that bf16, with its eight bits, tells few of them apart."""
+    for value in values:
+        if isinstance(value, torch.Tensor) and value.dtype is torch.float32 and value.numel() > 1:
+            part = value.detach().reshape(-1)[:CHECKED]
+            if float((part - part.bfloat16()).abs().mean()) > MOST_ROUNDED * float(part.std()) > 0:
+                lever.tell(f"inputs from {float(part.min()):g} to {float(part.max()):g} {FEW_BITS}")
+
+
+def _noting_second_derivatives(grad: Callable[..., Any], lever: Lever) -> Callable[..., Any]:
+    @functools.wraps(grad)
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        if lever.has_acted and kwargs.get("create_graph"):
+            lever.tell(SECOND_DERIVATIVES)
+        return grad(*args, **kwargs)
+
+    return noting
+
+
+def _runs_as_it_is(torch: Any, lever: Lever) -> Callable[[Any], bool]:
     """A function that is true for a model to leave alone; tells the user why if the script chooses its precision."""
     is_autocasting = functools.partial(torch.is_autocast_enabled, "cpu")
     if not is_new_enough(torch.__version__, (2, 4)):
@@ -93,14 +106,19 @@ def _runs_as_it_is(torch: Any, told: _Told) -> Callable[[Any], bool]:
 
     def decide(model: Any) -> bool:
         parameter = next(model.parameters(), None)
-        if parameter is None or parameter.dtype is not torch.float32 or parameter.device.type != "cpu":
+        if parameter is None:  # of a loss
+            return True
+        if parameter.dtype is not torch.float32 or parameter.device.type != "cpu":
+            lever.leave(f"the parameters of {type(model).__name__} are {parameter.dtype} on {parameter.device.type}")
             return True
         if _has_own_precision(model):
-            told.tell("FSDP has a precision of its own; --autocast bf16 changes nothing there")
+            lever.tell("FSDP has a precision of its own; --autocast bf16 changes nothing there")
+            lever.leave("FSDP has a precision of its own")
             return True
         # In a backward pass, a checkpoint repeats its part of the forward pass, with autocast as it was there.
         if is_autocasting() and torch._C._current_graph_task_id() == -1:
-            told.tell(OWN_AUTOCAST)
+            lever.tell(OWN_AUTOCAST)
+            lever.leave("the script has autocast of its own")
         return bool(is_autocasting())
 
     return decide
@@ -146,23 +164,25 @@ def _with_items(
     return found
 
 
-def fuse_optimizers(torch: Any) -> str:
-    """Return why no optimizer can be fused, or an empty text."""
-    told, found = _Told("IPEXCTL_FUSED_OPTIMIZER"), 0
+def fuse_optimizers(torch: Any) -> None:
+    lever, found = Lever("--fused-optimizer", "IPEXCTL_FUSED_OPTIMIZER"), 0
     for name, kernel in KERNELS.items():
         module = sys.modules.get(f"torch.optim.{name}")
         update = getattr(module, name, None)
         if update is not None and "fused" in inspect.signature(update).parameters and has_kernel(torch, kernel):
-            setattr(module, name, _fused(torch, name, update, told))
+            setattr(module, name, _fused(torch, name, update, lever))
             found += 1
-    return "" if found else f"torch {torch.__version__} has no fused optimizers for CPUs; torch 2.4 has"
+    if not found:
+        reason = f"torch {torch.__version__} has no fused optimizers for CPUs; torch 2.4 has"
+        lever.tell(f"--fused-optimizer is off: {reason}")
+        lever.leave(reason)
 
 
 def has_kernel(torch: Any, kernel: str) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{kernel}", "CPU"))
 
 
-def _fused(torch: Any, name: str, update: Callable[..., Any], told: _Told) -> Callable[..., Any]:
+def _fused(torch: Any, name: str, update: Callable[..., Any], lever: Lever) -> Callable[..., Any]:
     def fits(tensor: Any) -> bool:
         # The kernel reads memory in order, so a parameter and its gradient must have the same.
         return bool(
@@ -185,14 +205,20 @@ def _fused(torch: Any, name: str, update: Callable[..., Any], told: _Told) -> Ca
 
     @functools.wraps(update)
     def choose_kernel(*lists: Any, **options: Any) -> Any:
-        if torch.compiler.is_compiling() or is_chosen(options):
+        if torch.compiler.is_compiling():
+            return update(*lists, **options)
+        if is_chosen(options):
+            lever.leave(f"the script chooses how {name} steps")
             return update(*lists, **options)
         try:
             options["fused"] = True if can_fuse(lists, options) else None
         except Exception:  # noqa: BLE001  # unusual tensors
             options["fused"] = None
         if options["fused"] is None:
-            told.tell(f"--fused-optimizer leaves {name} as it is: not all its tensors are plain fp32")
+            lever.tell(f"--fused-optimizer leaves {name} as it is: not all its tensors are plain fp32")
+            lever.leave(f"not all tensors of {name} are plain fp32")
+        else:
+            lever.act()
         return update(*lists, **options)
 
     return choose_kernel

@@ -16,6 +16,7 @@ from __future__ import annotations
 import atexit
 import fcntl
 import functools
+import json
 import mmap
 import os
 import struct
@@ -26,13 +27,18 @@ import weakref
 from collections.abc import Mapping
 from typing import Any, Callable, Iterator, NamedTuple
 
+from .acted import levers
+from .evidence import COLLECTIVES, PEER_TO_PEER, Evidence
+
 SLOTS = 1024
 WORDS = 9
 RECORD_SIZE = 8 * WORDS
 RING_SIZE = SLOTS * RECORD_SIZE
-FILE_SIZE = RING_SIZE + 4096
+DOCUMENT = RING_SIZE + 4096
+FILE_SIZE = DOCUMENT + 8192
 """After the ring: the step after which to profile (0 without a request), the process's optimizer steps, and the path of
-the profile's document, which a zero byte ends."""
+the profile's document, which a zero byte ends. Then a document in JSON, which a zero byte ends, too: what the levers
+did, and the evidence of a wrong training (`node/run/meter/rank_training.py`)."""
 ASKED, MADE, PATH = RING_SIZE // 8, RING_SIZE // 8 + 1, RING_SIZE + 16
 SALT = 0x69706578_6D657472
 LINK = "/memfd:ipexctl-meter"
@@ -128,7 +134,11 @@ class RingWriter:
         return self._words[ASKED]
 
     def profile_path(self) -> str:
-        return os.fsdecode(self._map[PATH:].partition(b"\0")[0])
+        return os.fsdecode(self._map[PATH:DOCUMENT].partition(b"\0")[0])
+
+    def write_document(self, text: bytes) -> None:
+        if len(text) < FILE_SIZE - DOCUMENT:
+            self._map[DOCUMENT : DOCUMENT + len(text) + 1] = text + b"\0"
 
     def close(self) -> None:
         self._words.release()
@@ -136,6 +146,8 @@ class RingWriter:
         os.close(self._file)
 
 
+DOCUMENT_INTERVAL = 1_000_000_000
+"""Minimum nanoseconds between documents."""
 INTERVAL = 20_000_000
 """Minimum nanoseconds between records. Faster steps share a record, so that the ring lasts 20 s."""
 SWITCH = 16
@@ -296,6 +308,12 @@ class Meter:
         self._models: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._stepped_at = self._written_at = 0
         self._products = 0
+        self._types: set[str] = set()
+        """Of the matrix products in the first backward; empty if unknown."""
+        self._optimizers: set[str] = set()
+        """Names of their classes."""
+        self.evidence = Evidence()
+        self._documented_at = 0
         self._group = self._apart = 0
         self._collectives: int | None = None
         """Before the first step; None if unknown, or if ranks have exchanged something since."""
@@ -337,7 +355,7 @@ class Meter:
 
     def on_backward(self, tensors: Any) -> bool:
         """Find the type of the matrix products in a graph; returns False if none are visible."""
-        types = product_types(tensors)
+        self._types = types = product_types(tensors)
         if types == {"torch.float32"} and not is_rounding(sys.modules["torch"]):
             self._products = FP32
         return bool(types)
@@ -346,6 +364,8 @@ class Meter:
         """Keep the value of a backward's loss until the step, without its graph."""
         is_loss = hasattr(tensors, "numel") and tensors.numel() == 1 and tensors.device.type == "cpu"
         self._loss = tensors.detach() if is_loss else None
+        if self.evidence.is_on:
+            self.evidence.on_loss(self._loss)
 
     def compare_parameters(self, tensors: Any, is_training: bool) -> None:
         """Set `is_training` if the parameters of the first backward have not changed since."""
@@ -359,8 +379,13 @@ class Meter:
     def _has_changed(self) -> bool:
         return any(ref() is not None and not is_unchanged(ref, value) for ref, value in self._kept or ())
 
-    def before_step(self) -> None:
+    def before_step(self, optimizer: Any) -> None:
         self.counter.before_step()
+        if self.is_on and self.evidence.is_on:
+            try:
+                self.evidence.before_step(optimizer, list(self._models))
+            except Exception:  # noqa: BLE001  # a torch or tensors without what it reads
+                self.evidence.is_on = False
 
     def after_step(self, optimizer: Any) -> None:
         if not self.is_on:
@@ -370,17 +395,25 @@ class Meter:
                 self._stepped_at = time.monotonic_ns()
                 self.made += 1
                 self._check_loss()
+                self._optimizers.add(type(optimizer).__name__)
+                self.evidence.after_step()
+                for lever in levers.values():
+                    lever.after_step()
                 if self.counter.steps == 1:
                     self._collectives = count_collectives()
                 if self._stepped_at - self._written_at >= INTERVAL or self.counter.steps == ALONE_STEPS:
                     self._find_group()
                     self._write(self._stepped_at)
                     self._take_request()
+                    if self._stepped_at - self._documented_at >= DOCUMENT_INTERVAL:
+                        self._write_document()
         except Exception:  # noqa: BLE001  # the script trains without the meter
             self.turn_off()
 
     def on_batch(self, iterator: Any, batch: Any, wait: int) -> None:
         try:
+            if self.evidence.is_on:
+                self.evidence.on_batch(iterator, batch)
             is_sized = getattr(iterator, "_auto_collation", True)  # else an item may be a sample or a batch
             self.counter.on_batch(id(iterator), size_of(batch) if is_sized else None, wait, threading.get_ident())
         except Exception:  # noqa: BLE001
@@ -402,16 +435,12 @@ class Meter:
     def _write(self, now: int) -> None:
         if self._paused is not None or not self.is_on:
             return
-        if self._ring is None:
-            try:
-                self._ring = RingWriter(self._path)
-            except (RingError, OSError):
-                self.turn_off()
-                return
-            self._before = self._ring.before
+        if not self._has_ring():
+            return
         self._written_at = now
         counter, before = self.counter, self._before
         waiting = sys.modules.get(WAITING)
+        assert self._ring is not None
         self._ring.write(
             Totals(
                 now,
@@ -424,6 +453,44 @@ class Meter:
             )
         )
         counter.flags = 0
+
+    def _has_ring(self) -> bool:
+        if self._ring is None and self.is_on:
+            try:
+                self._ring = RingWriter(self._path)
+            except (RingError, OSError):
+                self.turn_off()
+                return False
+            self._before = self._ring.before
+        return self.is_on
+
+    def _write_document(self) -> None:
+        notes = [lever.note(self._reason_of(lever.option)) for lever in levers.values()]
+        if os.environ.get("IPEXCTL_FP32_MATH"):
+            reason = self._reason_against_rounding()
+            steps = 0 if reason else self.made
+            notes.append({"option": "--fp32-math bf16", "acted": not reason, "steps": steps, "reason": reason})
+        if (notes or self._stepped_at) and self._has_ring() and self._ring is not None:
+            self._documented_at = time.monotonic_ns()
+            document = {"levers": notes, **self.evidence.document()}
+            self._ring.write_document(json.dumps(document, separators=(",", ":")).encode())
+
+    def _reason_of(self, option: str) -> str:
+        """Why a lever did not act, if it does not know better."""
+        if option != "--fused-optimizer":
+            return (
+                "no model with fp32 parameters was called"
+                if option.startswith("--autocast")
+                else "no model was wrapped"
+            )
+        names = " and ".join(sorted(self._optimizers)[:4])
+        return f"the optimizer is {names}" if names else "no optimizer made a step"
+
+    def _reason_against_rounding(self) -> str:
+        if not is_rounding(sys.modules["torch"]):
+            return "the precision was set back"
+        is_product = not self._types or "torch.float32" in self._types
+        return "" if is_product else f"the matrix products are {' and '.join(sorted(self._types))}"
 
     def _take_request(self) -> None:
         """Profile steps if a user has asked for that since the last record."""
@@ -464,6 +531,8 @@ class Meter:
             elif may_train and not self._has_changed() and (self._kept or is_training_script(self._script)):
                 self._group = UNUSED
                 self._write(time.monotonic_ns())
+            if self.is_used:
+                self._write_document()
         except Exception:  # noqa: BLE001
             self.turn_off()
 
@@ -485,10 +554,10 @@ def watch_optimizers(module: Any) -> None:
         return
     place = place_of_compiler(torch)
 
-    def before(*_: Any) -> None:
+    def before(optimizer: Any, *_: Any) -> None:
         # torch.compile would trace this into a compiled step, so for torch.compile the function is empty.
         if not getattr(torch, place).is_compiling():
-            own.before_step()
+            own.before_step(optimizer)
 
     def after(optimizer: Any, *_: Any) -> None:
         if not getattr(torch, place).is_compiling():
@@ -623,6 +692,36 @@ def watch_loaders(module: Any) -> None:
     base.__next__ = __next__
 
 
+def watch_samplers(module: Any) -> None:
+    own, kind = meter(), module.DistributedSampler
+    give = kind.__iter__
+
+    @functools.wraps(give)
+    def __iter__(self: Any) -> Any:  # noqa: N807
+        if own.evidence.is_on:
+            own.evidence.on_sampler(self)
+        return give(self)
+
+    kind.__iter__ = __iter__
+
+
+def watch_collectives(module: Any) -> None:
+    """Count what the script's own collectives send. DDP's are made in C++."""
+    own = meter()
+
+    def counting(function: Callable[..., Any], *, is_peer_to_peer: bool) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            own.evidence.on_collective([*args, *kwargs.values()], is_peer_to_peer=is_peer_to_peer)
+            return function(*args, **kwargs)
+
+        return counted
+
+    for name in (*COLLECTIVES, *PEER_TO_PEER):
+        if hasattr(module, name):
+            setattr(module, name, counting(getattr(module, name), is_peer_to_peer=name in PEER_TO_PEER))
+
+
 def watch_fused_steps(module: Any) -> None:
     """Count fused steps. The names of IPEX's tables, class of optimizer → function, differ between versions."""
     own = meter()
@@ -638,7 +737,7 @@ def watch_fused_steps(module: Any) -> None:
 def _counting(step: Callable[..., Any], own: Meter) -> Callable[..., Any]:
     @functools.wraps(step)
     def counted(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        own.before_step()
+        own.before_step(optimizer)
         result = step(optimizer, *args, **kwargs)
         own.after_step(optimizer)
         return result

@@ -72,11 +72,11 @@ class StepProfiler:
 
     # What happens in the script
 
-    def before_step(self, step: Callable[[], None]) -> None:
+    def before_step(self, step: Callable[[Any], None], optimizer: Any) -> None:
         self.check_limits()
         if self._profile is not None:
             self._stepping = time.time_ns()
-        step()
+        step(optimizer)
 
     def after_step(self, step: Callable[[Any], None], optimizer: Any) -> None:
         before = self.meter.counter.steps

@@ -20,7 +20,7 @@ MODELS: Final = {
     "bert": "BERT, Trainer",
 }
 RANKS: Final = (1, 2)
-SCRIPT: Final = CONTENDERS / "unchanged.py"
+SCRIPT, OF_TRAINER = CONTENDERS / "unchanged.py", CONTENDERS / "unchanged_trainer.py"
 LEAST, LEAST_OF_MLP = 0.98, 1.3
 AIMS: Final = {"amx_bf16": 2.5, "avx512_bf16": 1.2}
 """Instructions → how many times as fast as torchrun --fast should be, in the geometric mean."""
@@ -31,7 +31,8 @@ def measure(rig: Rig) -> Report:
     rows: list[tuple[str, ...]] = []
     gains: dict[str, dict[str, float]] = {ACCELERATE: {}, OURS: {}, FAST: {}}
     for model, ranks in product(MODELS, RANKS):
-        work = Workload(SCRIPT, "steps", 1, 3, 3.0, (model,), 3.0)
+        script, words = (OF_TRAINER, ()) if model == "bert" else (SCRIPT, (model,))
+        work = Workload(script, "steps", 1, 3, 3.0, words, 3.0)
         speeds = trained(rig, place, work, ranks, rig.runs, (TORCHRUN, *gains), share_rounds=0)
         title = f"{MODELS[model]}, {format_count(ranks, 'rank')}"
         cells = [f"{1000 / speeds.median(TORCHRUN):.0f}"]

@@ -171,6 +171,82 @@ class Lever(NamedTuple):
     """With it, the run would make this many times as many steps in the same time."""
 
 
+class LeverUse(NamedTuple):
+    """What became of an option that may make a training faster."""
+
+    name: str
+    """The option as typed: `--autocast bf16`."""
+    acted: bool | None = None
+    """None if unknown."""
+    steps: int = 0
+    """Optimizer steps of a rank in which it acted."""
+    reason: str = ""
+    """Why it did not act."""
+
+    @property
+    def sentence(self) -> str:
+        if self.acted is None:
+            return f"{self.name}: unknown whether it acted, as {self.reason}"
+        if not self.acted:
+            return f"{self.name} changed no step: {self.reason}"
+        return f"{self.name} acted in {self.steps:,} steps" if self.steps else f"{self.name} acted, but in no step"
+
+
+_ALONE = "trained a model each, and a checkpoint has that of one"
+_WRONG: Mapping[str, tuple[str, str]] = {
+    "same-data": (
+        "trained on the same data as one another, so all of them do the work of one",
+        "give the DataLoader a DistributedSampler",
+    ),
+    "same-order": (
+        "had the same order of samples in each epoch",
+        "call sampler.set_epoch(epoch) before each epoch",
+    ),
+    "no-exchange": (
+        f"{_ALONE}: no gradient was exchanged",
+        "wrap the model in DistributedDataParallel",
+    ),
+    "bypassed": (
+        f"{_ALONE}: no forward pass went through DistributedDataParallel",
+        "call the wrapped model, not its .module",
+    ),
+    "no-sync": (
+        f"{_ALONE}: each backward was in no_sync()",
+        "leave the last backward before each step out of no_sync()",
+    ),
+    "small-groups": (
+        f"{_ALONE}: DistributedDataParallel has a process group of one rank",
+        "leave process_group out",
+    ),
+    "no-gradients": (
+        "trained nothing, because no parameter of the optimizer ever had a gradient: it has those of another model",
+        "make the optimizer from the parameters of the model that is called, after it is copied or wrapped",
+    ),
+    "statistics": (
+        "have different running statistics in BatchNorm; a checkpoint has those of one",
+        "torch.nn.SyncBatchNorm.convert_sync_batchnorm(model), or leave broadcast_buffers=False out",
+    ),
+}
+"""Kind → what the ranks did, and what to change."""
+
+
+class WrongTraining(NamedTuple):
+    """A training that is wrong though it succeeds."""
+
+    kind: str
+    ranks: tuple[int, ...]
+    evidence: str
+
+    @property
+    def sentence(self) -> str:
+        first, last = min(self.ranks, default=0), max(self.ranks, default=0)
+        is_row = len(self.ranks) == last - first + 1
+        named = f"{first}-{last}" if is_row else ", ".join(map(str, self.ranks[:16]))
+        who = f"rank {first}" if len(self.ranks) == 1 else f"ranks {named}"
+        what, fix = _WRONG.get(self.kind, ("trained wrongly", "update ipexctl"))
+        return f"{who} {what} ({self.evidence}); fix: {fix}"
+
+
 class WireAdvice(NamedTuple):
     wire: str
     speedup: float
@@ -410,6 +486,9 @@ class RunStatus(NamedTuple):
     nan: NanLoss | None = None
     exchange: GradientExchange | None = None
     """None unless ranks of one group exchanged nothing."""
+    acted: tuple[LeverUse, ...] = ()
+    """What became of the options that were asked for; empty without one."""
+    wrong: tuple[WrongTraining, ...] = ()
     slow: SlowRank | None = None
     """Set only while the run is running. `ipexctl why` finds more slow ranks, and the causes."""
     network: NetworkCost | None = None

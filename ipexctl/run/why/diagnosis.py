@@ -378,10 +378,12 @@ def _lost_peer(output: RankOutput, row: RankStatus, first: Failure, causes: _Own
 def _notes(snapshot: RunSnapshot, cause: Cause | None = None) -> tuple[str, ...]:
     notes = []
     is_disk_known = cause is not None and (cause.id, cause.source) == ("disk.full", "record")
-    if text := describe_apart(snapshot.status.group):
+    status = snapshot.status
+    is_explained = any(each.kind == "small-groups" for each in status.wrong)
+    if (text := describe_apart(status.group)) and not is_explained:
         notes.append(text)
-    training = (snapshot.status.untrained, snapshot.status.nan, snapshot.status.exchange)
-    notes.extend(each.sentence for each in training if each is not None)
+    notes.extend(each.sentence for each in (status.untrained, status.nan, status.exchange, *status.wrong) if each)
+    notes.extend(use.sentence for use in status.acted if status.is_over)
     if snapshot.restarts:
         times = "once" if len(snapshot.restarts) == 1 else f"{len(snapshot.restarts)} times"
         reasons = "; ".join(dict.fromkeys(snapshot.restarts))

@@ -28,7 +28,8 @@ def end_lines(status: RunStatus, exit_code: int) -> list[str]:
     lines = _end_sentences(status, exit_code)
     cost, idle = network_text(status.network), _once_a_project(status.id, amx_text(status.amx_idle, status.levers))
     levers = levers_sentence(status.levers) if any(lever.speedup >= WORTH for lever in status.levers) else ""
-    speed = (throughput_text(status.throughput), short_group(status), cost, levers, idle)
+    acted = "; ".join(use.sentence for use in status.acted)
+    speed = (throughput_text(status.throughput), short_group(status), cost, acted, levers, idle)
     figures = (*training_notes(status), *speed)
     lines[1:1] = ["  " + text for text in figures if text]
     if status.checkpoint:
@@ -90,7 +91,7 @@ def _end_sentences(status: RunStatus, exit_code: int) -> list[str]:
 
 def training_notes(status: RunStatus) -> tuple[str, ...]:
     """What is wrong with the training itself."""
-    found = (status.untrained, status.nan, status.exchange)
+    found = (status.untrained, status.nan, status.exchange, *status.wrong)
     return tuple(each.sentence for each in found if each is not None)
 
 

@@ -71,7 +71,7 @@ def test_without_the_variable_nothing_is_imported(shim: Path, variables: dict[st
 
 
 def test_a_package_that_fails_leaves_the_script_alone_and_rank_0_says_so_once(shim: Path) -> None:
-    said = "ipexctl: all-reduce in shared memory is off: ImportError: no torch like this\n"
+    said = "ipexctl: --allreduce shared is off: ImportError: no torch like this\n"
     broken = "raise ImportError('no torch like this')"
     assert run(shim, broken, IPEXCTL_ALLREDUCE="shared") == (PLAIN, said)
     assert run(shim, broken, IPEXCTL_ALLREDUCE="shared", RANK="1") == (PLAIN, "")

@@ -218,7 +218,7 @@ def test_another_file_at_the_path_is_not_touched(tmp_path: Path) -> None:
     with open(tmp_path / "data", "rb") as file, pytest.raises(RingError):
         RingWriter(f"/proc/self/fd/{file.fileno()}")
     own = Meter(str(tmp_path / "data"))
-    own.before_step()
+    own.before_step(None)
     own.after_step(Optimizer())
     assert not own.is_on
     assert (tmp_path / "data").read_bytes() == bytes(RING_SIZE)
@@ -240,11 +240,11 @@ def test_meter_writes_at_the_first_step_and_never_raises(
     ring: meter_reader.MeterReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own, optimizer = Meter(ring.path), Optimizer()
-    own.before_step()
+    own.before_step(None)
     own.after_step(optimizer)
     assert [record.steps for record in ring.read()] == [1]
     monkeypatch.setattr(own.counter, "after_step", lambda *_: 1 / 0)
-    own.before_step()
+    own.before_step(None)
     own.after_step(optimizer)
     assert not own.is_on
 
@@ -255,7 +255,7 @@ def test_steps_of_a_pause_do_not_count(ring: meter_reader.MeterReader) -> None:
     def take_steps(count: int) -> None:
         for _ in range(count):
             own.on_batch(own, tensor(8), 5)
-            own.before_step()
+            own.before_step(None)
             own.after_step(optimizer)
 
     take_steps(2)
@@ -274,7 +274,7 @@ def test_steps_of_a_pause_do_not_count(ring: meter_reader.MeterReader) -> None:
 
 def test_meter_without_a_ring_is_off() -> None:
     own = Meter("/proc/self/fd/none")
-    own.before_step()
+    own.before_step(None)
     own.after_step(Optimizer())
     assert not own.is_on
 
@@ -316,7 +316,7 @@ def test_a_record_has_the_bytes_of_gradients_that_could_be_fewer(ring: meter_rea
     meter.on_model(model)
     other = Model(("torch.float64", 1, True))
     meter.on_model(other)
-    meter.before_step()
+    meter.before_step(None)
     meter.after_step(optimizer)
     (record,) = ring.read()
     assert record.gradients == (4 << 20) + (1 << 16)
@@ -392,7 +392,7 @@ def test_the_first_backward_shows_whether_matrices_are_multiplied_in_fp32(
     for _ in range(MOST_GRAPHS):
         module.backward("not looked at")
     assert len(called) == 2 + MOST_GRAPHS
-    meter.before_step()
+    meter.before_step(None)
     meter.after_step(Optimizer())
     (record,) = ring.read()
     assert (record.flags & FP32, record.is_fp32, record.unknown) == (FP32 * is_fp32, is_fp32, 0)

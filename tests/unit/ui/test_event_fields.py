@@ -36,7 +36,7 @@ CONTRACT = {
     "note": "note warning rank host stream details text",
     "failure": "failure attempt rank host exit_code signal ranks reason fix",
     "end": "id state exit_code world_size hosts seconds tag script cause stopped checkpoint output_lost throughput "
-    "group untrained nan exchange network levers attempts",
+    "group untrained nan exchange network levers wrong attempts",
 }
 
 

@@ -106,7 +106,7 @@ def test_report_documents_have_these_fields(document: dict[str, Any], names: str
         (
             WHY,
             """schema run failed_call state headline first_failure stopped cause hang lines others notes throughput
-            group untrained nan exchange slow findings links windows seconds waiting unjudged from_copy reason
+            group untrained nan exchange wrong slow findings links windows seconds waiting unjudged from_copy reason
             look_error network profile unprofiled amx_idle output_lost next""",
         ),
         (DUMP, "schema id at reason hang groups ranks"),

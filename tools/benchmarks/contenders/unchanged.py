@@ -1,7 +1,6 @@
-"""Trainings as users write them, which know nothing of ipexctl: `unchanged.py gpt|resnet|mlp|bert`, until ended.
+"""Trainings as users write them, which know nothing of ipexctl: `unchanged.py gpt|resnet|mlp`, until ended.
 
-The batch is divided among the ranks. `bert` trains with the Trainer of transformers, the others with a loop of their
-own and DDP.
+The batch is divided among the ranks. They train with a loop of their own and DDP.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 WIDTH, HEADS, LAYERS, WORDS, TOKENS = 512, 8, 8, 8192, 128
 CLASSES, BATCHES = 10, 4
-BERT = {"hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 8, "intermediate_size": 1024}
 
 
 class Layer(nn.Module):  # type: ignore[misc]  # no torch where mypy runs
@@ -98,34 +96,12 @@ def train_in_a_loop(name: str, ranks: int) -> None:
         step += 1
 
 
-def train_with_trainer(ranks: int) -> None:
-    from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments  # type: ignore[import-not-found]
-
-    model = BertForSequenceClassification(BertConfig(vocab_size=WORDS, num_labels=CLASSES, **BERT))
-    words = torch.randint(0, WORDS, (1024, TOKENS))
-    rows = [{"input_ids": row, "labels": at % CLASSES} for at, row in enumerate(words)]
-    arguments = TrainingArguments(
-        "bert-output",
-        max_steps=1_000_000,
-        per_device_train_batch_size=8 // ranks,
-        use_cpu=True,
-        report_to=[],
-        save_strategy="no",
-        logging_strategy="no",
-        disable_tqdm=True,
-    )
-    Trainer(model, arguments, train_dataset=rows).train()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("name", choices=("gpt", "resnet", "mlp", "bert"))
+    parser.add_argument("name", choices=("gpt", "resnet", "mlp"))
     name, ranks = parser.parse_args().name, int(os.environ.get("WORLD_SIZE", "1"))
     torch.manual_seed(int(os.environ.get("RANK", "0")))
     print(f"ranks: {ranks}, {name}", flush=True)
-    if name == "bert":
-        train_with_trainer(ranks)
-        return
     if ranks > 1:
         dist.init_process_group("gloo")
     train_in_a_loop(name, ranks)

@@ -36,6 +36,7 @@ from ipexctl.node.common.json_records import NATURAL, FieldDecoder, check_type, 
 from ipexctl.node.common.records import Detail, FullDisk, OutOfMemory, Proof, RankFigures
 from ipexctl.node.run.meter.host_notes import HostNotes
 from ipexctl.node.run.meter.rank_profile import RankProfile, StepCount
+from ipexctl.node.run.meter.rank_training import RankTraining
 from ipexctl.node.run.meter.step_windows import StepWindow
 
 if TYPE_CHECKING:
@@ -228,6 +229,7 @@ Message = Union[
     StepWindow,
     HostNotes,
     RankProfile,
+    RankTraining,
 ]
 
 
@@ -250,6 +252,7 @@ MESSAGES: Mapping[str, Callable[..., Message]] = {
     "window": StepWindow,
     "host": HostNotes,
     "profile": RankProfile,
+    "training": RankTraining,
 }
 
 

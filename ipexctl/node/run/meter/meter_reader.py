@@ -15,7 +15,8 @@ from typing import NamedTuple
 SLOTS = 1024
 RECORD_SIZE = 72
 RING_SIZE = SLOTS * RECORD_SIZE
-FILE_SIZE = RING_SIZE + 4096
+DOCUMENT = RING_SIZE + 4096
+FILE_SIZE = DOCUMENT + 8192
 SALT = 0x69706578_6D657472
 _RECORD = struct.Struct("@9Q")
 NAME = "ipexctl-meter"
@@ -135,9 +136,13 @@ class MeterReader:
         """Optimizer steps of the process that trains, also those that were profiled."""
         return int.from_bytes(os.pread(self.number, 8, RING_SIZE + 8), sys.byteorder)
 
+    def document(self) -> bytes:
+        """The newest document of the process that trains, which may be half-written; empty without one."""
+        return os.pread(self.number, FILE_SIZE - DOCUMENT, DOCUMENT).partition(b"\0")[0]
+
     def ask_for_profile(self, after_step: int, path: str) -> None:
         """Ask the process that trains."""
-        os.pwrite(self.number, os.fsencode(path)[: FILE_SIZE - RING_SIZE - 17] + b"\0", RING_SIZE + 16)
+        os.pwrite(self.number, os.fsencode(path)[: DOCUMENT - RING_SIZE - 17] + b"\0", RING_SIZE + 16)
         os.pwrite(self.number, after_step.to_bytes(8, sys.byteorder), RING_SIZE)
 
     def close(self) -> None:

@@ -6,14 +6,16 @@ messages may be lost with a connection.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, Sequence, Union
 
-from ipexctl.node.common.json_records import as_json
+from ipexctl.node.common.json_records import as_json, decode, parse_json
 from ipexctl.node.run.meter.host_notes import HostNotes, HostProbe
 from ipexctl.node.run.meter.meter_reader import MeterReader
 from ipexctl.node.run.meter.rank_notes import RankProbe
 from ipexctl.node.run.meter.rank_profile import ProfileFile, RankProfile, StepCount
+from ipexctl.node.run.meter.rank_training import RankTraining
 from ipexctl.node.run.meter.step_windows import RECENT, StepWindow, WindowMaker
 
 if TYPE_CHECKING:
@@ -22,8 +24,8 @@ if TYPE_CHECKING:
 VARIABLE = "IPEXCTL_METER"
 MOST_UNSENT = 360
 """Windows kept while the supervisor can't be reached: an hour's."""
-Window = Union[StepWindow, HostNotes, RankProfile]
-_KINDS = {HostNotes: "host", RankProfile: "profile"}
+Window = Union[StepWindow, HostNotes, RankProfile, RankTraining]
+_KINDS = {HostNotes: "host", RankProfile: "profile", RankTraining: "training"}
 
 
 class MeteredHost(NamedTuple):
@@ -44,6 +46,8 @@ class RankMeter:
         self._host = self.host = host
         self._probe: RankProbe | None = None
         self._host_probe: HostProbe | None = None
+        self._document = b""
+        """The last that was read."""
         self._unsent: deque[Window] = deque(maxlen=MOST_UNSENT)
         self._sent: deque[Window] = deque(maxlen=RECENT if host is None else 2 * RECENT)
 
@@ -82,6 +86,7 @@ class RankMeter:
             self._probe.update(pids, self._windows.thread, now)
         closed = self._windows.close_windows(now)
         if closed:
+            self._read_document()
             self._add(closed)
             self._note_host(closed[-1], now)
 
@@ -110,6 +115,7 @@ class RankMeter:
         self._read_profile()
         if self._windows is not None:
             self._read_ring(self._windows)
+        self._read_document()
         if self._reader is not None:
             self._reader.close()
             self._reader = None
@@ -127,6 +133,14 @@ class RankMeter:
         profile = self._profile.read() if self._profile is not None else None
         if profile is not None:
             self._unsent.append(profile._replace(attempt=self._attempt, request=self._request))
+
+    def _read_document(self) -> None:
+        document = self._reader.document() if self._reader is not None else b""
+        if document == self._document:
+            return
+        with contextlib.suppress(ValueError):  # half-written: the next one is whole
+            self._unsent.append(decode(RankTraining, parse_json(document), "the training"))
+            self._document = document
 
     def _add(self, closed: Sequence[StepWindow]) -> None:
         notes = self._probe.take() if self._probe is not None else None

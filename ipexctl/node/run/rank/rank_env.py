@@ -123,6 +123,7 @@ def environment(plan: Plan, rank: int, secrets: Mapping[str, str], master: Maste
     )
     if plan.backend == "none":
         environ = {name: value for name, value in environ.items() if not name.startswith(MPI_PREFIXES)}
+        environ["IPEXCTL_COPY"] = str(rank)  # the hooks of the first copy say what they do
         return setup._replace(environ=environ)
     host = host_of(plan, rank)
     environ.update(

@@ -32,6 +32,8 @@ METERED = {
     "torch.autograd": "watch_backward",
     "torch.nn.modules.module": "watch_modules",
     "torch.utils.data.dataloader": "watch_loaders",
+    "torch.utils.data.distributed": "watch_samplers",
+    "torch.distributed.distributed_c10d": "watch_collectives",
     "intel_extension_for_pytorch.optim._optimizer_utils": "watch_fused_steps",
 }
 """Module → function in `ipexctl_inrank.meter` to call once the module is imported."""
@@ -280,11 +282,15 @@ def round_inputs_of_ipex(ipex: Any) -> None:
 
 
 def tell(variable: str, option: str, state: str) -> None:
-    """Print the option's state on rank 0; `on` only once, and not from children."""
-    if os.environ.get("RANK") == "0" and os.environ.get(variable) != "told":
+    """Print the option's state on rank 0, or in the first copy; `on` only once, and not from children."""
+    if is_first() and os.environ.get(variable) != "told":
         if state == "on":
             os.environ[variable] = "told"
         print(f"ipexctl: {option} is {state}", file=sys.stderr)  # noqa: T201
+
+
+def is_first() -> bool:
+    return os.environ.get("RANK", os.environ.get("IPEXCTL_COPY")) == "0"
 
 
 def install_fast() -> None:
@@ -296,11 +302,9 @@ def install_fast() -> None:
 def start_fast(variable: str, torch: Any) -> None:
     option, function = FAST[variable]
     try:
-        reason = getattr(load_in_rank("fast"), function)(torch)
+        getattr(load_in_rank("fast"), function)(torch)
     except Exception as error:  # noqa: BLE001  # the script trains without it
         tell(variable, option, f"off: {describe(error)}")
-    else:
-        tell(variable, option, f"off: {reason}" if reason else "on")
 
 
 def call_after_import(name: str, action: Any) -> None:
@@ -378,7 +382,7 @@ def load_attach() -> Any:
         return load_in_rank("ddp").attach
     except Exception as error:  # noqa: BLE001  # the script trains without it
         wire = os.environ.get("IPEXCTL_WIRE")
-        way = f"--wire {wire}" if wire else "all-reduce in shared memory"
+        way = f"--wire {wire}" if wire else "--allreduce shared"
         if os.environ.get("RANK") == "0" and (wire or os.environ.get("IPEXCTL_ALLREDUCE") == "shared"):
             print(f"ipexctl: {way} is off: {describe(error)}", file=sys.stderr)  # noqa: T201
         return id

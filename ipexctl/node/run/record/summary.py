@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ipexctl.node.common.home import STATE_DIRECTORY
 from ipexctl.node.common.json_records import as_json, read_json_file
+from ipexctl.node.common.records import LeverUse
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
@@ -53,9 +54,20 @@ def summary_fields(plan: Plan | None, status: RunStatus | None, exit_code: int, 
         "nan": status and status.nan and status.nan._asdict(),
         "exchange": status and status.exchange and status.exchange._asdict(),
         "network": status and status.network and as_json(status.network),
-        "levers": as_json(status.levers) if status else [],
+        "levers": levers_of(status),
+        "wrong": as_json(status.wrong) if status else [],
         "attempts": attempts_of(status),
     }
+
+
+def levers_of(status: RunStatus | None) -> list[Json]:
+    """Options that were asked for, and those that --profile measured; the speedup is null if it was not."""
+    if status is None:
+        return []
+    speedups = {lever.option: lever.speedup for lever in status.levers}
+    asked = {use.name: use._asdict() for use in status.acted}
+    others = {name: LeverUse(name, acted=False, reason="not asked")._asdict() for name in speedups}
+    return [{**row, "option": name, "speedup": speedups.get(name)} for name, row in {**others, **asked}.items()]
 
 
 def attempts_of(status: RunStatus | None) -> list[Json]:

@@ -11,12 +11,14 @@ from ipexctl.node.common.records import (
     RankStatus,
     RunStatus,
     TrainingGroup,
+    WrongTraining,
     describe_apart,
 )
 from ipexctl.node.run.connection.messages import Beat, Message, Mismatch
 from ipexctl.node.run.meter.host_notes import HostNotes
 from ipexctl.node.run.meter.network_watch import NetworkWatch
 from ipexctl.node.run.meter.rank_profile import RankProfile, main_profile
+from ipexctl.node.run.meter.rank_training import RankTraining, find_wrong, lever_uses
 from ipexctl.node.run.meter.rates import waiting_of
 from ipexctl.node.run.meter.slow_watch import SlowWatch
 from ipexctl.node.run.meter.step_windows import RankThroughput, StepWindow, run_throughput
@@ -55,6 +57,8 @@ class RunFigures:
         self._unused: set[int] = set()
         self._apart: set[int] = set()
         self._nan: dict[int, int] = {}
+        self._training: dict[int, RankTraining] = {}
+        self._wrong: tuple[WrongTraining, ...] = ()
         self._is_measured = False
         """True once a rank has waited in shared memory. Until then, ranks may have refused that and wait under gloo."""
         is_shared = self._plan.allreduce.mode == "shared"
@@ -92,6 +96,8 @@ class RunFigures:
         elif isinstance(message, RankProfile):
             self._profiles[rank] = message
             files.write_profile(message)
+        elif isinstance(message, RankTraining):
+            self._training[rank] = message
         else:
             return False
         return True
@@ -119,6 +125,8 @@ class RunFigures:
     def group(self) -> TrainingGroup | None:
         """None also if only one rank trains without the others: they may work for it in another way."""
         planned, seen = len(self._hosts), min(self._groups.values(), default=0)
+        if any(each.kind == "small-groups" for each in self._wrong):
+            seen = 1
         if self._plan.backend == "none" or not seen or (seen < planned and len(self._stepped) < 2):
             return None
         return TrainingGroup(planned, min(seen, planned))
@@ -128,6 +136,12 @@ class RunFigures:
         """None unless all ranks train, in one group, and none exchanges anything with the others."""
         is_one_group = self.group is not None and self.group.planned > 1 and not describe_apart(self.group)
         return GradientExchange(seen=False) if is_one_group and self._apart == self._hosts.keys() else None
+
+    def _find_wrong(self, *, is_over: bool) -> None:
+        """What `exchange` says is not said again."""
+        if self._plan.backend != "none" and self._training:
+            found = find_wrong(self._training, len(self._hosts), is_over=is_over)
+            self._wrong = tuple(each for each in found if each.kind != "no-exchange" or self.exchange is None)
 
     @property
     def nan(self) -> NanLoss | None:
@@ -151,12 +165,14 @@ class RunFigures:
         )
 
     def run_status(self, status: RunStatus, ranks: Sequence[RankStatus]) -> RunStatus:
+        self._find_wrong(is_over=all(rank.state in FINAL for rank in ranks))
         group = self.group
         throughput = run_throughput([rank.throughput for rank in ranks], group)
         slow, network = self._slow.slow, self._network.network
         amx_idle = {host: found for host, found in self._plan.amx_hosts.items() if host in self._fp32_hosts}
         status = status._replace(ranks=tuple(ranks), throughput=throughput, group=group)
-        status = status._replace(nan=self.nan, exchange=self.exchange)
+        acted = lever_uses(self._plan, self._training)
+        status = status._replace(nan=self.nan, exchange=self.exchange, wrong=self._wrong, acted=acted)
         profile = main_profile(self._profiles.values())
         levers = profile.levers_by_speedup if profile is not None else ()
         return status._replace(slow=slow, network=network, levers=levers, amx_idle=amx_idle)

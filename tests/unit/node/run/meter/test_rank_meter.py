@@ -143,7 +143,7 @@ def test_a_window_has_a_possible_length(seconds: float, step_seconds: float, is_
 def test_layout_of_the_ring_is_the_same_on_both_sides() -> None:
     from ipexctl.inrank import meter
 
-    for name in ("SLOTS", "RECORD_SIZE", "RING_SIZE", "FILE_SIZE", "SALT"):
+    for name in ("SLOTS", "RECORD_SIZE", "RING_SIZE", "DOCUMENT", "FILE_SIZE", "SALT"):
         assert getattr(meter, name) == getattr(meter_reader, name)
     assert meter.Totals._fields == meter_reader.StepRecord._fields
 

@@ -1,0 +1,61 @@
+"""What the options that change a training have done in this process, for the last lines of the run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+COPY = "IPEXCTL_COPY"
+"""Number of a copy of --backend none, which has no RANK."""
+
+
+def is_first() -> bool:
+    return os.environ.get("RANK", os.environ.get(COPY)) == "0"
+
+
+class Lever:
+    """An option that acts at some steps of some scripts. Prints each text once, in one process of rank 0, or of the
+    first copy: the first that has something to say."""
+
+    def __init__(self, option: str, variable: str = "") -> None:
+        self.option = option
+        self.has_acted = False
+        self.is_in_step = False
+        """True once it has acted since the last step."""
+        self.steps = 0
+        self._reason = ""
+        self._variable = variable
+        self._process = 0 if is_first() and os.environ.get(variable) != "told" else -1
+        self._texts: set[str] = set()
+        levers[option] = self
+
+    def act(self) -> None:
+        if not self.has_acted:
+            self.has_acted = True
+            self.tell(f"{self.option} is on")
+            if self._variable and self._process > 0:
+                os.environ[self._variable] = "told"  # for children
+        self.is_in_step = True
+
+    def leave(self, reason: str) -> None:
+        """Note why it did not act."""
+        self._reason = self._reason or reason
+
+    def tell(self, text: str) -> None:
+        if self._process in (0, os.getpid()) and text not in self._texts:
+            self._process = os.getpid()
+            self._texts.add(text)
+            print(f"ipexctl: {text}", file=sys.stderr, flush=True)  # noqa: T201
+
+    def after_step(self) -> None:
+        self.steps += self.is_in_step
+        self.is_in_step = False
+
+    def note(self, otherwise: str) -> dict[str, Any]:
+        reason = "" if self.has_acted else self._reason or otherwise
+        return {"option": self.option, "acted": self.has_acted, "steps": self.steps, "reason": reason[:200]}
+
+
+levers: dict[str, Lever] = {}
+"""Option as typed → what it did here."""

@@ -1,0 +1,202 @@
+"""What a rank's process says of its training (`inrank/acted.py`, `inrank/evidence.py`), and what the ranks together
+show: which options acted, and trainings that are wrong though they succeed. Pure.
+
+A doubt is no finding: ranks may hold different parameters on purpose (shards, stages, experts, local steps), or train
+on the same data. So parameters that differ count only if nothing that could carry them was sent, and batches that are
+the same only if the losses are, too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Iterator, Mapping, NamedTuple, Sequence
+
+from ipexctl.node.common.json_records import NATURAL, FieldDecoder, check_type
+from ipexctl.node.common.records import LeverUse, WrongTraining
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.plan import Plan
+
+FEWEST_STEPS = 8
+STEPS_OF_LIVE = 200
+"""While a run goes on: ranks may exchange parameters later."""
+FEW_NUMBERS = 4
+"""A loss and some metrics."""
+SMALL_SHARE = 0.01
+"""Of the parameters' numbers, a step."""
+_MAX_TEXT = 200
+
+
+class LeverNote(NamedTuple):
+    option: str
+    acted: bool
+    steps: int
+    reason: str
+
+
+class RankTraining(NamedTuple):
+    levers: tuple[LeverNote, ...] = ()
+    steps: int = 0
+    """Of the first optimizer."""
+    has_gradients: bool = True
+    """True once an optimizer was about to step with a gradient."""
+    elements: int = 0
+    """Numbers in the parameters of the first optimizer."""
+    largest: int = 0
+    """Numbers in the largest of them."""
+    parameters: Mapping[int, int] = {}
+    """Step → hash of the parameters before it."""
+    is_seeded: bool = True
+    """False if torch had a seed of its own at the first step."""
+    sent: int = 0
+    """Numbers in the script's own collectives, all and in the largest; DDP's are not among them."""
+    most_sent: int = 0
+    is_peer_to_peer: bool = False
+    batches: tuple[int, ...] = ()
+    """Hashes of the first batches of DataLoaders, and of the first losses."""
+    losses: tuple[int, ...] = ()
+    is_varied: bool = False
+    """True if two batches of one DataLoader differ."""
+    is_order_repeated: bool = False
+    """True if a DistributedSampler gave two epochs of steps the same order."""
+    models: int = 0
+    """Models of DistributedDataParallel."""
+    group: tuple[int, ...] = ()
+    """First rank and size of the smallest group of a model."""
+    is_synced: bool = False
+    """True once a model has prepared to exchange gradients."""
+    is_skipped: bool = False
+    """True if a forward pass was in `no_sync()`."""
+    statistics: Mapping[int, int] = {}
+    """Step → hash of BatchNorm's running means, if DDP does not broadcast them."""
+    statistics_size: int = 0
+
+    @property
+    def trains_alone(self) -> bool:
+        """True if nothing has left the rank that may have been parameters or gradients."""
+        few = max(SMALL_SHARE * self.elements, min(FEW_NUMBERS, self.elements / 2))
+        is_large = 2 * self.most_sent >= self.largest or self.sent > few * max(1, self.steps)
+        is_synced = self.is_synced and self.group[1:] != (1,)
+        return not (self.is_peer_to_peer or is_synced or is_large)
+
+
+def find_wrong(ranks: Mapping[int, RankTraining], world_size: int, *, is_over: bool) -> tuple[WrongTraining, ...]:
+    fewest = FEWEST_STEPS if is_over else STEPS_OF_LIVE
+    if len(ranks) < world_size or any(rank.steps < fewest for rank in ranks.values()):
+        return ()
+    return tuple(_find(dict(sorted(ranks.items()))))
+
+
+def _find(ranks: Mapping[int, RankTraining]) -> Iterator[WrongTraining]:
+    found, all_ranks = list(ranks.values()), tuple(ranks)
+    if not any(rank.has_gradients for rank in found):
+        yield WrongTraining("no-gradients", all_ranks, f"{found[0].steps} steps of the optimizer")
+        return
+    if repeated := tuple(number for number, rank in ranks.items() if rank.is_order_repeated):
+        yield WrongTraining("same-order", repeated, "two epochs of its DistributedSampler")
+    if len(ranks) < 2:
+        return
+    for group in _groups(ranks).values():
+        first = ranks[group[0]]
+        is_same = len({(ranks[rank].batches, ranks[rank].losses) for rank in group}) == 1
+        is_compared = min(len(first.batches), len(first.losses)) >= FEWEST_STEPS and len(set(first.losses)) > 1
+        if len(group) > 1 and is_same and is_compared and all(ranks[rank].is_varied for rank in group):
+            evidence = f"the first {len(first.batches)} batches and losses are equal"
+            yield WrongTraining("same-data", group, evidence)
+    if (since := _apart_since(found)) and all(rank.trains_alone for rank in found):
+        yield WrongTraining(_kind_of_apart(found), all_ranks, f"parameters differ since step {since}")
+    is_one_model = all(rank.models == 1 and rank.is_synced for rank in found)
+    is_small = all(rank.most_sent < rank.statistics_size for rank in found)
+    if is_one_model and is_small and (since := _first_difference([rank.statistics for rank in found])):
+        yield WrongTraining("statistics", all_ranks, f"BatchNorm's running means differ since step {since}")
+
+
+def _groups(ranks: Mapping[int, RankTraining]) -> dict[tuple[int, ...], tuple[int, ...]]:
+    """Group of a model that exchanges gradients → its ranks."""
+    groups: dict[tuple[int, ...], tuple[int, ...]] = {}
+    for number, rank in ranks.items():
+        if rank.is_synced and rank.models:
+            groups[rank.group] = (*groups.get(rank.group, ()), number)
+    return groups
+
+
+def _apart_since(ranks: Sequence[RankTraining]) -> int:
+    """The first step before which no two ranks had the same parameters any more; 0 if ranks were equal later, or hold
+    different ones on purpose."""
+    steps = sorted(set.intersection(*(set(rank.parameters) for rank in ranks)))
+    if not steps or len({rank.elements for rank in ranks}) > 1:
+        return 0
+    is_equal = {step: len({rank.parameters[step] for rank in ranks}) == 1 for step in steps}
+    if not is_equal[steps[0]] and any(rank.is_seeded for rank in ranks):
+        return 0
+    later = [step for step in steps[1:] if not is_equal[step]]
+    return later[0] if later and len(later) == len(steps) - 1 else 0
+
+
+def _first_difference(hashes: Sequence[Mapping[int, int]]) -> int:
+    steps = sorted(set.intersection(*map(set, hashes)))
+    differs = [step for step in steps if len({each[step] for each in hashes}) > 1]
+    return differs[0] if differs and steps[-1] in differs else 0
+
+
+def _kind_of_apart(ranks: Sequence[RankTraining]) -> str:
+    if not all(rank.models for rank in ranks):
+        return "no-exchange"
+    if any(rank.group[1:] == (1,) for rank in ranks):
+        return "small-groups"
+    return "no-sync" if any(rank.is_skipped for rank in ranks) else "bypassed"
+
+
+def lever_uses(plan: Plan, ranks: Mapping[int, RankTraining]) -> tuple[LeverUse, ...]:
+    """What became of each option that was asked for, on any rank."""
+    notes: dict[str, list[LeverNote]] = {option: [] for option in _planned(plan)}
+    for _, rank in sorted(ranks.items()):
+        for note in rank.levers[: len(notes)]:
+            if note.option in notes:
+                notes[note.option].append(note)
+    return tuple(_use(option, found, plan) for option, found in notes.items())
+
+
+def _planned(plan: Plan) -> list[str]:
+    fast, asked = plan.fast, plan.asked
+    options = {
+        "--autocast bf16": fast.reasons.get("autocast") != "default" and asked.autocast != "off",
+        "--fused-optimizer": fast.reasons.get("fused_optimizer") != "default",
+        "--fp32-math bf16": plan.fp32_math.mode == "bf16",
+        "--allreduce shared": asked.allreduce == "shared",
+        f"--wire {asked.wire}": asked.wire != "fp32",
+    }
+    return [option for option, is_asked in options.items() if is_asked]
+
+
+def _use(option: str, notes: Sequence[LeverNote], plan: Plan) -> LeverUse:
+    acted = [note for note in notes if note.acted]
+    if acted:
+        return LeverUse(option, acted=True, steps=max(note.steps for note in acted))
+    part = {"--autocast bf16": "autocast", "--fused-optimizer": "fused_optimizer"}.get(option, "")
+    against = plan.fast.reasons.get(part, "asked")
+    choice = plan.allreduce if option.startswith("--allreduce") else plan.wire if option.startswith("--wire") else None
+    if notes:
+        reason = notes[0].reason
+    elif against != "asked":
+        reason = _REASONS.get(against, against)
+    elif choice is not None and choice.mode in ("backend", "fp32"):
+        reason = choice.reason
+    elif not plan.asked.meter:
+        return LeverUse(option, acted=None, reason="--no-meter counts nothing")
+    else:
+        reason = "no process of a rank built a model"
+    return LeverUse(option, acted=False, reason=reason)
+
+
+_REASONS = {
+    "no-bf16": "not all processors have bf16 instructions",
+    "torch-too-old": "torch is too old",
+    "hooks-off": "ipexctl's hooks are off",
+}
+
+
+def _text(value: object, field: str) -> str:
+    return check_type(str, value, field)[:_MAX_TEXT]
+
+
+FIELD_DECODERS: dict[str, FieldDecoder] = {**NATURAL, "str": _text}

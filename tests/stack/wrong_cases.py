@@ -1,0 +1,95 @@
+"""Run by two ranks: `wrong_cases.py CASE` trains as CASE says. The first cases are wrong, and succeed all the same."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+EPOCHS = 3
+
+
+def samples() -> Any:
+    values = torch.randn(256, 16, generator=torch.Generator().manual_seed(7))
+    return TensorDataset(values, (values.sum(1) > 0).long())
+
+
+def network() -> Any:
+    return nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 2))
+
+
+class Case:
+    def __init__(self, name: str) -> None:
+        self.name, self.rank, self.world = name, dist.get_rank(), dist.get_world_size()
+        self.data = samples()
+        self.sampler = DistributedSampler(self.data)
+        self.loader = DataLoader(self.data, batch_size=16, sampler=self.sampler)
+        self.plain = network()
+        self.model = self.wrap()
+        parameters = (copy.deepcopy(self.plain) if name == "other_parameters" else self.model).parameters()
+        self.optimizer = torch.optim.AdamW(parameters, lr=0.01)
+        if name in ("same_data", "whole_set", "noise"):
+            size = 256 if name == "whole_set" else 16
+            self.loader = DataLoader(self.data, batch_size=size, shuffle=name == "same_data")
+        torch.manual_seed(self.rank if name == "noise" else 0)
+
+    def wrap(self) -> Any:
+        name = self.name
+        if name in ("loss_alone", "by_hand", "local_steps", "a_seed_each"):
+            torch.manual_seed(self.rank if name == "a_seed_each" else 0)
+            self.plain = network()
+            return self.plain
+        if name == "fsdp":
+            from torch.distributed.fsdp import fully_shard
+
+            fully_shard(self.plain)
+            return self.plain
+        groups = [dist.new_group([rank]) for rank in range(self.world)] if name == "groups_of_one" else []
+        group = groups[self.rank] if groups else None
+        return DistributedDataParallel(self.plain, process_group=group, broadcast_buffers=name != "statistics")
+
+    def train(self) -> None:
+        for epoch in range(24 if self.name == "whole_set" else EPOCHS):
+            if self.name != "no_set_epoch":
+                self.sampler.set_epoch(epoch)
+            for number, (values, labels) in enumerate(self.loader):
+                self.step(number, values, labels)
+
+    def step(self, number: int, values: Any, labels: Any) -> None:
+        name, model = self.name, self.model
+        self.optimizer.zero_grad()
+        values = values + 0.1 * torch.randn_like(values) if name == "noise" else values
+        if name == "never_synced":
+            with model.no_sync():
+                loss = functional.cross_entropy(model(values), labels)
+                loss.backward()
+        else:
+            loss = functional.cross_entropy((self.plain if name == "past_ddp" else model)(values), labels)
+            loss.backward()
+        if name == "by_hand":
+            self.average([parameter.grad for parameter in model.parameters()])
+        self.optimizer.step()
+        if name == "local_steps" and number % 5 == 4:
+            self.average([parameter.data for parameter in model.parameters()])
+        dist.all_reduce(loss.detach())
+
+    def average(self, tensors: list[Any]) -> None:
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+            tensor /= self.world
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    dist.init_process_group("gloo")
+    Case(sys.argv[1]).train()
+    dist.barrier()
+    dist.destroy_process_group()
