@@ -73,11 +73,7 @@ def _refuse_special(place: Place) -> None:
 def open_named_directory(path: Path | str, *, make: bool = False) -> tuple[GuardedDirectory, tuple[str, ...]]:
     """Open a directory; also return the directories created for it, top first. Raises an OSError or a UserError."""
     place = _enter(path, make=make)
-    if place.name:
-        os.close(place.number)
-        number = errno.ENOENT if place.status is None else errno.ENOTDIR
-        raise OSError(number, os.strerror(number), place.path)
-    return GuardedDirectory(place.number, place.path), place.made
+    return GuardedDirectory.at(place), place.made
 
 
 def _enter(path: Path | str, *, make: bool = False, is_file: bool = False) -> Place:

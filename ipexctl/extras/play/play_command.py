@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import typer
 
@@ -31,7 +31,7 @@ from ipexctl.extras.play.read import read_variables
 from ipexctl.extras.play.result import write_retry_file
 from ipexctl.extras.play.templates import Templates
 from ipexctl.extras.play.variables import Options, PlayContext, read_vars_dirs
-from ipexctl.hosts.host import Host, quote
+from ipexctl.hosts.host import quote
 from ipexctl.node.common.json_records import parse_json
 from ipexctl.text import expand_tilde
 from ipexctl.ui.messages import print_with_fix
@@ -83,33 +83,25 @@ def play_command(
     options = Options(
         home_dir, home.iface, targets.timeout, check=check, diff=diff, verbose=output.verbose, local=local
     )
-    play = _prepare(playbook, selection, targets, extra or (), options, templates, is_listing=is_listing)
-    if tags and not play.ready.chosen:
+    ready, options = _prepare(playbook, selection, targets, extra or (), options, templates, is_listing=is_listing)
+    if tags and not ready.chosen:
         raise UserError(f"--tags {','.join(tags)} selects no task", fix="--list-tasks shows the tags")
     if is_listing:
-        play_view.show_tasks(play.ready, as_json=output.json, quiet=syntax_check and not list_tasks)
+        play_view.show_tasks(ready, as_json=output.json, quiet=syntax_check and not list_tasks)
         raise typer.Exit(0)
     view = play_view.PlayView(output, options)
-    used = {host.name for hosts in play.ready.hosts.values() for host in hosts}
-    with session_pool(targets, hosts=play.all_hosts, quiet=output.quiet, node0s=play.all_hosts) as (pool, interrupt):
-        pool.warm([host for host in play.limited if host.name in used])
+    hosts, cwd = ready.all_hosts, current_directory()
+    with session_pool(targets, hosts=hosts, quiet=output.quiet, node0s=hosts) as (pool, interrupt):
+        pool.warm(ready.used)
         from ipexctl.extras.play.engine import Engine  # imported while the hosts answer
 
-        context = PlayContext(pool, templates, play.options, view, play.limited, play.all_hosts, current_directory())
+        context = PlayContext(pool, templates, options, view, ready.limited, hosts, cwd)
         ask_user = (lambda task: view.ask(task.called)) if step else None
-        report = Engine(play.ready, context, ask_user).run()
+        report = Engine(ready, context, ask_user).run()
     if not check:
-        report = replace(report, retry_file=write_retry_file(play.ready.playbook.path, report))
+        report = replace(report, retry_file=write_retry_file(ready.playbook.path, report))
     view.end(report, interrupted=interrupt.code is not None)
     raise interrupt.or_exit(report.exit_code)
-
-
-class _Prepared(NamedTuple):
-    ready: PreparedPlay
-    all_hosts: tuple[Host, ...]
-    """Includes hosts that --limit leaves out of the plays: templates may still use them."""
-    limited: tuple[Host, ...]
-    options: Options
 
 
 def _prepare(
@@ -121,7 +113,7 @@ def _prepare(
     templates: Templates,
     *,
     is_listing: bool,
-) -> _Prepared:
+) -> tuple[PreparedPlay, Options]:
     cwd = current_directory()
     model = load_playbook(playbook, cwd, templates)
     variables = _extra_variables(extra, cwd, templates)
@@ -139,7 +131,7 @@ def _prepare(
         print_with_fix(f"warning: no task has the tag {tag!r}", fix)
     ready, host_errors = prepare(model, selection, all_hosts, limited, local=options.local)
     raise_all([*errors, *host_errors, *([] if is_listing else check_projects(ready, cwd))], model.shown)
-    return _Prepared(ready, all_hosts, limited, replace(options, extra=variables, vars_dirs=vars_dirs))
+    return ready, replace(options, extra=variables, vars_dirs=vars_dirs)
 
 
 def _with_inventory(targets: Targets, inventory: str | None) -> Targets:

@@ -28,9 +28,18 @@ LOCALHOST: Final = ("localhost", "127.0.0.1")
 @dataclass(frozen=True, slots=True)
 class PreparedPlay:
     playbook: Playbook
+    all_hosts: Sequence[Host]
+    """Includes hosts that --limit leaves out of the plays: templates may still use them."""
+    limited: Sequence[Host]
     hosts: Mapping[int, tuple[Host, ...]]
+    """Number of a play → its hosts."""
     tasks: frozenset[int]
     chosen: int
+
+    @property
+    def used(self) -> list[Host]:
+        names = {host.name for hosts in self.hosts.values() for host in hosts}
+        return [host for host in self.limited if host.name in names]
 
 
 def load_playbook(name: str, cwd: Path, templates: Templates) -> Playbook:
@@ -76,7 +85,7 @@ def prepare(
         errors += _check_delegates(play.all_tasks, all_hosts, LOCALHOST if local else ())
     tasks = select_tasks(playbook, choice)
     handlers = frozenset(id(handler) for play in playbook.plays for handler in play.handlers)
-    return PreparedPlay(playbook, hosts, tasks | handlers, len(tasks)), errors
+    return PreparedPlay(playbook, all_hosts, limited, hosts, tasks | handlers, len(tasks)), errors
 
 
 def check_projects(ready: PreparedPlay, cwd: Path) -> list[FileError]:

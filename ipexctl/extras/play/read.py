@@ -229,8 +229,8 @@ class _PlaybookReader:
                 values["file"] = read_source(spec.name, base, args["src"])
             except FileError as error:
                 self.source_errors.append(error)
-        values.setdefault("name", module.key if inherited.no_log else _default_name(module))
-        return [Task(spec=spec, args=args, position=position, inherited=inherited, base=base, **values)]
+        called = values.pop("name", module.key if inherited.no_log else _default_name(module))
+        return [Task(called, spec, args, position, inherited, base, **values)]
 
     def _included_vars(self, module: Keyed) -> dict[str, Arg]:
         node, name = module.value, None

@@ -84,11 +84,7 @@ def open_own(path: str) -> GuardedDirectory:
         place = enter(path, own_path)
     except Refused as refused:
         raise AgentError(str(refused), "name a directory below one of this account: --home DIR") from None
-    if place.name:
-        os.close(place.number)
-        number = errno.ENOENT if place.status is None else errno.ENOTDIR
-        raise OSError(number, os.strerror(number), path)
-    return GuardedDirectory.of(place)
+    return GuardedDirectory.at(place)
 
 
 class GuardedDirectory:
@@ -105,6 +101,15 @@ class GuardedDirectory:
     @classmethod
     def of(cls, place: Place) -> GuardedDirectory:
         return cls(place.number, place.path[: len(place.path) - len(place.name)].rstrip("/") or "/")
+
+    @classmethod
+    def at(cls, place: Place) -> GuardedDirectory:
+        """The directory at the path's end. Raises an OSError if it is missing or no directory."""
+        if not place.name:
+            return cls(place.number, place.path)
+        os.close(place.number)
+        number = errno.ENOENT if place.status is None else errno.ENOTDIR
+        raise OSError(number, os.strerror(number), place.path)
 
     def __enter__(self) -> GuardedDirectory:
         return self
