@@ -136,7 +136,7 @@ def test_run_module_has_the_options_of_the_run_command() -> None:
         "tag",
     }
     other = {"words", "install", "stack", "torch", "packages", "requirements", "no_requirements", "export"}
-    other |= {"extra", "group"}
+    other |= {"extra", "group", "build"}
     other |= {"env_file", "accelerate_config", "notify", "resume_run", "help_all"}
     options = MODULES["run"].options
     assert params.keys() - of_call - other == (options.keys() & params.keys()) - {"home"}
