@@ -1,4 +1,4 @@
-"""Makes a `RunSpec` from the line of a command that plans a launch (`run`, `export`). Contacts no host. The words after
+"""Makes a `RunSpec` from the call of `run`. Contacts no host. The words after
 the options are a script, `-m MODULE`, a command, or another launcher's line (`launch/launchers/`). A typed option wins
 over the pasted line, and that over an accelerate config and files of defaults.
 """
@@ -16,7 +16,7 @@ from typing import Final
 
 import typer
 
-from ipexctl.commands.launch_options import RunLine
+from ipexctl.commands.launch_options import RunCall
 from ipexctl.commands.shared_options import Output, Targets, is_on_command_line
 from ipexctl.commands.target_hosts import check_home, current_directory, host_options, select
 from ipexctl.errors import UserError
@@ -38,45 +38,45 @@ _SHELL_SCRIPTS: Final = (".sh", ".bash", ".zsh")
 _OUR_CALL: Final = re.compile(r"\bipexctl\b")
 
 
-def _spec_of_line(ctx: typer.Context, line: RunLine) -> RunSpec:
-    kind: CommandKind = "module" if line.module is not None else "command" if ctx.obj["dashes"] else "script"
-    exports, secrets = read_exports(line.export or (), line.env_file or (), os.environ)
+def _spec_of_call(ctx: typer.Context, call: RunCall) -> RunSpec:
+    kind: CommandKind = "module" if call.module is not None else "command" if ctx.obj["dashes"] else "script"
+    exports, secrets = read_exports(call.export or (), call.env_file or (), os.environ)
     asked = Asked(
         kind,
-        (*((line.module,) if line.module is not None else ()), *(line.words or ())),
-        home=check_home(line.home),
-        iface=line.home.iface,
+        (*((call.module,) if call.module is not None else ()), *(call.words or ())),
+        home=check_home(call.home),
+        iface=call.home.iface,
         exports=exports,
-        checkpoint_is_found=line.targets.is_found("checkpoint"),
-        stack=line.stack,
-        torch=line.torch,
+        checkpoint_is_found=call.targets.is_found("checkpoint"),
+        stack=call.stack,
+        torch=call.torch,
     )
     return RunSpec(
-        with_given(asked, line.asked._asdict()),
+        with_given(asked, call.asked._asdict()),
         secrets=secrets,
-        secret_files=tuple(map(expand_tilde, line.env_file or ())),
-        timeout=line.targets.timeout,
+        secret_files=tuple(map(expand_tilde, call.env_file or ())),
+        timeout=call.targets.timeout,
     )
 
 
-def read_launch_call(ctx: typer.Context, line: RunLine, ranks: RankSet = EVERY_RANK) -> RunSpec:
+def read_launch_call(ctx: typer.Context, call: RunCall, ranks: RankSet = EVERY_RANK) -> RunSpec:
     """Raises a UserError for contradictions, before any host is contacted."""
-    targets, home = line.targets, line.home
-    if line.module is None and not line.words:
+    targets, home = call.targets, call.home
+    if call.module is None and not call.words:
         raise UserError(
             "the script is missing", fix=f"{ctx.command_path} train.py; list the options: {ctx.command_path} --help"
         )
-    spec = _spec_of_line(ctx, line)
+    spec = _spec_of_call(ctx, call)
     kind, argv = spec.asked.kind, spec.asked.argv
-    of_ranks = option_text(options_of_run(line.asked, targets))
+    of_ranks = option_text(options_of_run(call.asked, targets))
     options = CallOptions(
         run=of_ranks, typed=tuple(sys.argv[1:]), call=_call_to_repeat(ctx), program=spec.asked.program
     )
     found = None
-    if line.accelerate_config is not None:
+    if call.accelerate_config is not None:
         is_found = targets.is_found("accelerate_config")
         is_typed = "accelerate_config" not in targets.defaults
-        found = replace(read_accelerate_file(line.accelerate_config, is_typed=is_typed), hostfile_found=is_found)
+        found = replace(read_accelerate_file(call.accelerate_config, is_typed=is_typed), hostfile_found=is_found)
     pasted = None
     # One word may be longer than a path: Path.is_file would raise.
     is_file = kind == "script" and os.path.isfile(argv[0])  # noqa: PTH113
@@ -111,26 +111,26 @@ def read_launch_call(ctx: typer.Context, line: RunLine, ranks: RankSet = EVERY_R
         hosts_from=selection.source,
         secret_files=(*spec.secret_files, *private_keys(hosts)),
         options=options,
-        repeats_notes=line.output.verbose > 0,
+        repeats_notes=call.output.verbose > 0,
     )
     with _completing_fixes(options):
         check_request(spec.asked)
     refuse_bad_rank_counts(spec.asked, hosts, ranks)
     spec = replace(
-        spec, project=locate_project(spec, cwd, _call_before(ctx, line.words or (), spec.asked.argv, options))
+        spec, project=locate_project(spec, cwd, _call_before(ctx, call.words or (), spec.asked.argv, options))
     )
     spec, path_note = with_python_path(spec, cwd)
     of_line = (*pasted.variable_notes, pasted.note_on(len(hosts))) if pasted is not None else ()
     for note in (*of_line, path_note, note_on_arguments(ctx, spec)):
         if note:
-            line.output.print_note("note: " + note)
+            call.output.print_note("note: " + note)
     return spec
 
 
 def _call_to_repeat(ctx: typer.Context) -> TypedCall:
     """The call of `run` for printed lines; none for `run --resume`, whose line names the run."""
-    call: TypedCall = ctx.obj.get("typed", NOT_TYPED)
-    return NOT_TYPED if "resume_run" in ctx.obj.get("given", ()) else call
+    typed: TypedCall = ctx.obj.get("typed", NOT_TYPED)
+    return NOT_TYPED if "resume_run" in ctx.obj.get("given", ()) else typed
 
 
 @contextlib.contextmanager

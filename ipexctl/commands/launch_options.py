@@ -144,8 +144,8 @@ def _asked_options() -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunLine:
-    """The words of `run`, and the options that plan it."""
+class RunCall:
+    """The words and all options of `run`."""
 
     words: list[str] | None = argument("SCRIPT.py [ARGS…]", "Script to run; or -m MODULE [ARGS…]; or -- COMMAND…", None)
     module: str | None = option("--module -m NAME", "Python module to run instead of a script.")
@@ -162,12 +162,6 @@ class RunLine:
     targets: Targets
     home: Home
     output: PlanOutput
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunCall:
-    """All options of `run`."""
-
     resume_run: str | None = option(
         "--resume RUN",
         "Start a run over, with its options and script, on its hosts that answer.",
@@ -191,4 +185,8 @@ class RunCall:
     notify: str = option(
         "--notify CMD", "Line for sh to run once at the end of the run, with the outcome as JSON on stdin.", ""
     )
-    line: RunLine
+
+    @property
+    def installs(self) -> bool:
+        """Options for an install mean one."""
+        return self.install or bool(self.packages or self.requirements or self.extra or self.group or self.build)

@@ -12,7 +12,6 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 import typer
@@ -21,8 +20,8 @@ from ipexctl.api.run import run
 from ipexctl.commands.install_command import show
 from ipexctl.commands.interrupt import Interrupt
 from ipexctl.commands.launch_call import read_launch_call, refuse_plan
-from ipexctl.commands.launch_options import RunCall, RunLine
-from ipexctl.commands.shared_options import Output, RunHosts, ViewOptions
+from ipexctl.commands.launch_options import RunCall
+from ipexctl.commands.shared_options import Output, RunHosts
 from ipexctl.commands.summary_file import check_summary, write_summary, write_summary_of_run
 from ipexctl.commands.target_hosts import session_pool
 from ipexctl.errors import IpexctlError, UserError
@@ -57,21 +56,18 @@ NO_CLEANUP: Final = (0, 128 + signal.SIGHUP, 128 + signal.SIGPIPE)
 
 def run_of_call(ctx: typer.Context, call: RunCall) -> typer.Exit:
     """Start the run and follow it, unless the call only plans or starts it."""
-    line, view, detach, dry_run, summary = call.line, call.view, call.detach, call.dry_run, call.summary
-    output = line.output
-    outcome = ctx.with_resource(_noting_failed_call(line, summary, needs_note=not dry_run))
-    install = call.install or bool(call.packages or call.requirements or call.extra or call.group or call.build)
-    _refuse_ignored_options(line, view, install=install, detach=detach, dry_run=dry_run, summary=summary)
-    page = _page_of_run(call.report, detach=detach, dry_run=dry_run)
+    outcome = ctx.with_resource(_noting_failed_call(call))
+    _refuse_ignored_options(call)
+    page = _page_of_run(call)
     check_notify(call.notify)
     shown_ranks = parse_ranks(call.ranks)
-    outcome.begin_events(view, shown_ranks, quiet=output.quiet)
-    spec = read_launch_call(ctx, line, shown_ranks)
+    outcome.begin_events(shown_ranks)
+    spec = read_launch_call(ctx, call, shown_ranks)
     spec = replace(
         spec,
         asked=spec.asked._replace(
-            is_followed=not detach,
-            install=install or spec.asked.install,
+            is_followed=not call.detach,
+            install=call.installs or spec.asked.install,
             packages=(*(call.packages or ()), *spec.asked.packages),
             requirements=tuple(map(str, call.requirements or ())),
             takes_own_requirements=not call.no_requirements,
@@ -84,26 +80,27 @@ def run_of_call(ctx: typer.Context, call: RunCall) -> typer.Exit:
     )
     check_packages(spec.asked)
     if call.resume_run is not None:
-        record = ctx.obj["resumed"] or _find_resumed(call.resume_run, spec, line)
-        spec = _on_hosts_left(spec, record, line, ctx.obj["given"], output)
-    shown = RunOfCall(spec, shown_ranks, line, view, outcome, dry_run=dry_run)
-    result = run(spec, shown, dry_run=dry_run)
+        record = ctx.obj["resumed"] or _find_resumed(call.resume_run, spec, call)
+        spec = _on_hosts_left(spec, record, call, ctx.obj["given"])
+    shown = RunOfCall(spec, shown_ranks, call, outcome)
+    result = run(spec, shown, dry_run=call.dry_run)
     if not isinstance(result, StartedRun) or result.exit_code is None:
         return shown.without_follow(result)
     record, code = result.record, result.exit_code
     written = [
-        summary is None or write_summary_of_run(summary, record, code, outcome.seconds, record.plan.other_runs),
-        page is None or page.write(record, output),
+        call.summary is None
+        or write_summary_of_run(call.summary, record, code, outcome.seconds, record.plan.other_runs),
+        page is None or page.write(record, call.output),
     ]
     return typer.Exit(code or (0 if all(written) else 1))
 
 
-def _find_resumed(run: str, spec: RunSpec, line: RunLine) -> RunRecord:
+def _find_resumed(run: str, spec: RunSpec, call: RunCall) -> RunRecord:
     """A run that someone else began. Its relative checkpoint is in the tree of their project, where ranks of this call
     would not find it."""
     from ipexctl.commands.run_calls import find_run  # for --resume alone
 
-    record = find_run(run, RunHosts.of(line.targets, line.home), line.output)
+    record = find_run(run, RunHosts.of(call.targets, call.home), call.output)
     if spec.asked.checkpoint and not spec.asked.checkpoint.startswith("/"):
         bring = record.call_text(
             Fix("`ipexctl fetch {id}:{checkpoint} {checkpoint}`", id=record.id, checkpoint=spec.asked.checkpoint)
@@ -113,12 +110,12 @@ def _find_resumed(run: str, spec: RunSpec, line: RunLine) -> RunRecord:
     return record
 
 
-def _on_hosts_left(spec: RunSpec, record: RunRecord, line: RunLine, typed: Collection[str], output: Output) -> RunSpec:
+def _on_hosts_left(spec: RunSpec, record: RunRecord, call: RunCall, typed: Collection[str]) -> RunSpec:
     """The run on its hosts that answer. Raises a CallError if none does, or the run is alive."""
     from ipexctl.run.start.resume import hosts_to_inspect, on_hosts_left  # for --resume alone
 
-    with session_pool(line.targets, hosts=hosts_to_inspect(spec, record), quiet=True) as (pool, interrupt):
-        found = on_hosts_left(spec, record, pool, output.print_note, typed=typed)
+    with session_pool(call.targets, hosts=hosts_to_inspect(spec, record), quiet=True) as (pool, interrupt):
+        found = on_hosts_left(spec, record, pool, call.output.print_note, typed=typed)
     interrupt.check()
     return found
 
@@ -126,18 +123,18 @@ def _on_hosts_left(spec: RunSpec, record: RunRecord, line: RunLine, typed: Colle
 class RunPage(Protocol):
     """The extra's `run-page` makes it from a path."""
 
-    def check(self, *, detach: bool, dry_run: bool) -> None:
+    def check(self, *, has_end: bool) -> None:
         """Raise a UserError now if the file can't be written at the end of the run."""
 
     def write(self, record: RunRecord, output: Output) -> bool:
         """True if written; else print the reason."""
 
 
-def _page_of_run(path: Path | None, *, detach: bool, dry_run: bool) -> RunPage | None:
-    if path is None:
+def _page_of_run(call: RunCall) -> RunPage | None:
+    if call.report is None:
         return None
-    page: RunPage = addition("run-page")(path)
-    page.check(detach=detach, dry_run=dry_run)
+    page: RunPage = addition("run-page")(call.report)
+    page.check(has_end=not (call.detach or call.dry_run))
     return page
 
 
@@ -145,18 +142,9 @@ class RunOfCall(RunWatcher):
     MOST_NOTES: Final = 3
     """Notes shown without -v; with more, the first lines of the ranks would scroll out of sight."""
 
-    def __init__(
-        self,
-        spec: RunSpec,
-        ranks: RankSet,
-        line: RunLine,
-        view: ViewOptions,
-        outcome: CallOutcome,
-        *,
-        dry_run: bool = False,
-    ) -> None:
-        self._spec, self._ranks, self._line, self._output = spec, ranks, line, line.output
-        self._view, self._outcome, self._dry_run = view, outcome, dry_run
+    def __init__(self, spec: RunSpec, ranks: RankSet, call: RunCall, outcome: CallOutcome) -> None:
+        self._spec, self._ranks, self._call, self._output = spec, ranks, call, call.output
+        self._outcome = outcome
         self._interrupt: Interrupt | None = None
         self._pool: SessionPool | None = None
         self._session: Session | None = None
@@ -166,7 +154,7 @@ class RunOfCall(RunWatcher):
 
     @contextmanager
     def sessions(self) -> Iterator[SessionPool]:
-        hosts, targets = self._spec.hosts, self._line.targets
+        hosts, targets = self._spec.hosts, self._call.targets
         if self._interrupt is not None:  # again, after the run
             with session_pool(targets, hosts=hosts, quiet=True) as (pool, _):
                 yield pool
@@ -183,7 +171,7 @@ class RunOfCall(RunWatcher):
     def on_note(self, text: str) -> None:
         """Called from several threads, because checks report while files are uploaded."""
         self._notes += 1
-        if self._dry_run or self._output.verbose or self._notes <= self.MOST_NOTES:
+        if self._call.dry_run or self._output.verbose or self._notes <= self.MOST_NOTES:
             self._output.print_note("note: " + text)
 
     def on_warning(self, text: str) -> None:
@@ -211,7 +199,7 @@ class RunOfCall(RunWatcher):
         hosts = fold(host.host.name for host in report.hosts if host.status == "changed")
         stack = report.stack.name if report.stack is not None else "it"
         question = f"install {stack} on {hosts}, and start {self._spec.asked.script}? [Y/n] "
-        if self._view.events or not has_terminal():
+        if self._call.view.events or not has_terminal():
             return False
         assert self._pool is not None
         try:
@@ -245,7 +233,7 @@ class RunOfCall(RunWatcher):
         self._output.print_note(f"{run.record.id}: {run.record.plan.size}, {run.record.plan.connection}")
         return watch_run(
             run.record,
-            self._view,
+            self._call.view,
             self._ranks,
             self._output,
             started=(self._session, run.launch.follow) if self._session is not None else None,
@@ -269,21 +257,21 @@ class RunOfCall(RunWatcher):
 
             facts = result.context.facts if self._output.verbose else {}
             machines = {name: each.cpu for name, each in facts.items()}
-            self._line.output.print_report(result.plan, to_json, show_plan, machines=machines)
+            self._output.print_report(result.plan, to_json, show_plan, machines=machines)
             return interrupt.or_exit(0)
         if not isinstance(result, StartFailure):
             code = result.exit_code if interrupt.code is None else interrupt.code
             return self._outcome.ended("the install failed" if interrupt.code is None else "", code)
         failure = result.with_call_options(self._spec.options)
-        if self._dry_run:
+        if self._call.dry_run:
             return interrupt.or_exit(refuse_plan(failure, self._output, SCHEMA))
         return self._outcome.not_started(failure, interrupt)
 
 
 @dataclass
 class CallOutcome:
+    call: RunCall
     needs_note: bool
-    summary: Path | None
     reason: str = ""
     fix: str = ""
     events: EventsView | None = None
@@ -293,11 +281,11 @@ class CallOutcome:
     def seconds(self) -> float:
         return time.monotonic() - self._start_time
 
-    def begin_events(self, view: ViewOptions, ranks: RankSet, *, quiet: bool) -> None:
-        if view.events:
+    def begin_events(self, ranks: RankSet) -> None:
+        if self.call.view.events:
             from ipexctl.ui.run.events import EventsView
 
-            self.events = EventsView(Cancel(), ranks=ranks, quiet=quiet)
+            self.events = EventsView(Cancel(), ranks=ranks, quiet=self.call.output.quiet)
 
     def not_started(self, failure: StartFailure, interrupt: Interrupt) -> typer.Exit:
         if interrupt.code is None or failure.is_unsure:
@@ -318,21 +306,21 @@ class CallOutcome:
         if self.events is not None:
             self.events.fail("not-started", reason, fix)
             self.events.finish(code, None)
-        if self.summary is not None:
-            write_summary(self.summary, None, None, code, self.seconds, other_runs)
+        if self.call.summary is not None:
+            write_summary(self.call.summary, None, None, code, self.seconds, other_runs)
         return typer.Exit(code)
 
 
 @contextmanager
-def _noting_failed_call(line: RunLine, summary: Path | None, *, needs_note: bool) -> Iterator[CallOutcome]:
-    outcome = CallOutcome(needs_note, summary)
+def _noting_failed_call(call: RunCall) -> Iterator[CallOutcome]:
+    outcome = CallOutcome(call, needs_note=not call.dry_run)
     try:
         yield outcome
     except IpexctlError as error:
         outcome.reason, outcome.fix = error.message, error.fix
         raise
     finally:
-        script = line.module or next(iter(line.words or ()), "")
+        script = call.module or next(iter(call.words or ()), "")
         if outcome.needs_note and script:
             registry, directory = RunRegistry(), str(ProjectHere.find().directory or "")
             failed = FailedCall(
@@ -341,27 +329,25 @@ def _noting_failed_call(line: RunLine, summary: Path | None, *, needs_note: bool
             save_failed_call(registry.directory, failed)
 
 
-def _refuse_ignored_options(
-    line: RunLine, view: ViewOptions, *, install: bool, detach: bool, dry_run: bool, summary: Path | None
-) -> None:
-    if line.output.json and not dry_run:
+def _refuse_ignored_options(call: RunCall) -> None:
+    if call.output.json and not call.dry_run:
         raise UserError(
             "run prints JSON only with --dry-run",
             fix="--dry-run --json prints the plan, --events each event of the run, --summary FILE its outcome",
         )
-    if view.events and (detach or dry_run):
+    if call.view.events and (call.detach or call.dry_run):
         raise UserError(
             "--events follows the run, so it cannot be used with --detach or --dry-run",
             fix="--dry-run --json shows the plan; attach --events follows a detached run",
         )
-    if summary is not None and detach:
+    if call.summary is not None and call.detach:
         raise UserError(
             "--summary is written at the end of the run, so it cannot be used with --detach",
             fix=Fix("use `ipexctl ps --json`"),
         )
-    check_summary(summary)
-    named = {name for name in ("stack", "torch") if getattr(line, name)} - line.targets.defaults.keys()
-    if named and not (install or dry_run):
+    check_summary(call.summary)
+    named = {name for name in ("stack", "torch") if getattr(call, name)} - call.targets.defaults.keys()
+    if named and not (call.installs or call.dry_run):
         raise UserError(
             "--stack and --torch are for --install", fix="--install with them, or --env NAME for one that is there"
         )

@@ -89,8 +89,8 @@ _HEAD: Final = 4096
 class RunPageFile:
     path: Path
 
-    def check(self, *, detach: bool, dry_run: bool) -> None:
-        if detach or dry_run:
+    def check(self, *, has_end: bool) -> None:
+        if not has_end:
             raise UserError(
                 "--report is written at the end of the run, so it cannot be used with --detach or --dry-run",
                 fix=Fix("write it later: `ipexctl report`"),

@@ -57,6 +57,10 @@ def _note(kind: Any, *argv: str) -> str:
     return note_on_arguments(run, spec_of(kind, argv))
 
 
+def call_of(**options: Any) -> Any:
+    return SimpleNamespace(**{"module": None, "words": ("train.py",), "summary": None, "dry_run": False, **options})
+
+
 START_FAILURE = StartFailure("node1: REASON", "FIX: -l '!node1'", ("node1",))
 
 
@@ -71,7 +75,7 @@ START_FAILURE = StartFailure("node1: REASON", "FIX: -l '!node1'", ("node1",))
 def test_a_run_that_did_not_start_says_why_unless_it_was_interrupted_before_it_can_have_begun(
     failure: StartFailure, signal_code: int | None, code: int, is_told: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    called, interrupt = CallOutcome(True, None), Interrupt()
+    called, interrupt = CallOutcome(call_of(), True), Interrupt()
     interrupt.code = signal_code
     assert called.not_started(failure, interrupt).exit_code == code
     assert called.needs_note is not failure.is_unsure
@@ -85,8 +89,7 @@ def test_a_call_that_began_no_run_is_kept_with_its_reason(
     error: IpexctlError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    line: Any = SimpleNamespace(module=None, words=("train.py",))
-    with pytest.raises(type(error)), _noting_failed_call(line, None, needs_note=True):
+    with pytest.raises(type(error)), _noting_failed_call(call_of()):
         raise error
     failed = read_failed_call(RunRegistry().directory)
     assert failed is not None
@@ -96,7 +99,7 @@ def test_a_call_that_began_no_run_is_kept_with_its_reason(
 def test_the_summary_of_an_earlier_run_is_replaced_if_the_install_fails(tmp_path: Path) -> None:
     summary = tmp_path / "s.json"
     summary.write_text('{"state": "ok", "exit_code": 0}')
-    call = CallOutcome(True, summary)
+    call = CallOutcome(call_of(summary=summary), True)
     assert call.ended("the install failed", 3).exit_code == 3
     document = json.loads(summary.read_text())
     assert [document[name] for name in ("id", "state", "exit_code")] == [None, None, 3]
