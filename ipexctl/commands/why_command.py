@@ -31,7 +31,7 @@ from ipexctl.text import format_clock
 from ipexctl.ui.messages import fold_fix, fold_text, paint, print_message, print_with_fix, wants_color
 from ipexctl.ui.results import group_by, value_json
 from ipexctl.ui.run.end_of_run import throughput_text
-from ipexctl.ui.run.slow_report import comparison_lines, cost_lines, slow_json, slow_lines, worst_json
+from ipexctl.ui.run.slow_report import ToldRun, comparison_lines, cost_lines, slow_json, slow_lines, worst_json
 from ipexctl.ui.stacks_output import show_json, show_over, show_stacks
 from ipexctl.ui.text_table import print_lines
 
@@ -253,7 +253,7 @@ def _slow_part(answer: WhyResult, columns: int, *, colors: bool) -> Iterator[str
     """Slow ranks and links; if there are none, that only of a live run."""
     verdict, closing = answer.slow, list[str]()
     if answer.state == "running" and answer.cause is None and verdict.unjudged in ("", "too-short"):
-        closing += comparison_lines(answer.record, verdict, is_over=False)
+        closing += comparison_lines(ToldRun(answer.record, False), verdict)
     if lines := list(slow_lines(answer, columns, colors=colors, closing=closing)):
         yield from ("", *lines)
 

@@ -20,7 +20,7 @@ from ipexctl.node.common.records import FINAL
 from ipexctl.run.why.diagnosis import describe_evidence, label_of
 from ipexctl.text import format_count
 from ipexctl.ui.run.end_of_run import throughput_text
-from ipexctl.ui.run.slow_report import comparison_lines, cost_lines, slow_entries
+from ipexctl.ui.run.slow_report import ToldRun, comparison_lines, cost_lines, slow_entries
 
 STYLE: Final = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
 SCRIPT: Final = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
@@ -113,15 +113,15 @@ def _slow(page: ReportPage) -> Markup:
     """Slow ranks and links, and what was compared; empty if the ranks could not be compared."""
     if page.slow is None or page.record is None:
         return join_markup()
-    slow, costs, is_over = page.slow, [*cost_lines(page.slow)], page.diagnosis.state in FINAL
+    slow, costs, told = page.slow, [*cost_lines(page.slow)], ToldRun(page.record, page.diagnosis.state in FINAL)
     if slow.unjudged and not slow.findings and not costs:
         return join_markup()
     parts = []
-    for entry in slow_entries(page.record, slow, is_over=is_over):
+    for entry in slow_entries(told, slow):
         parts.append(element("p", escape(entry.headline), class_="cause"))
         parts += [element("p", escape(text)) for text in entry.details]
         parts.append(element("ul", *(element("li", escape(fix)) for fix in entry.fixes), class_="fixes"))
-    closing = (*comparison_lines(page.record, slow, is_over=is_over), *costs)
+    closing = (*comparison_lines(told, slow), *costs)
     parts += [element("p", escape(text), class_="note") for text in closing]
     return section("Slow ranks and links", *parts)
 

@@ -57,11 +57,22 @@ _SPINS: Final = (
 )
 
 
+class ToldRun(NamedTuple):
+    """On it depend the tense of sentences, and what can be typed."""
+
+    record: RunRecord
+    is_over: bool
+
+    @classmethod
+    def of(cls, answer: WhyResult) -> ToldRun:
+        return cls(answer.record, answer.state in FINAL)
+
+
 def slow_json(answer: WhyResult) -> dict[str, Any]:
-    record, verdict, error, is_over = answer.record, answer.slow, answer.error, answer.state in FINAL
+    record, verdict, error, run = answer.record, answer.slow, answer.error, ToldRun.of(answer)
     return {
-        "findings": [_finding_json(found, record, is_over=is_over) for found in verdict.findings],
-        "links": [_link_json(link, record, is_over=is_over) for link in verdict.links],
+        "findings": [_finding_json(found, run) for found in verdict.findings],
+        "links": [_link_json(link, run) for link in verdict.links],
         "windows": verdict.windows,
         "seconds": round(verdict.seconds, 1),
         "waiting": verdict.waiting,
@@ -84,7 +95,7 @@ def worst_json(verdict: SlowVerdict) -> dict[str, Any] | None:
     return None
 
 
-def _finding_json(found: SlowFinding, record: RunRecord, *, is_over: bool) -> dict[str, Any]:
+def _finding_json(found: SlowFinding, run: ToldRun) -> dict[str, Any]:
     return {
         "rank": found.rank,
         "host": found.host or None,
@@ -94,9 +105,9 @@ def _finding_json(found: SlowFinding, record: RunRecord, *, is_over: bool) -> di
         "cause": found.cause.kind,
         "confidence": found.cause.confidence,
         "evidence": value_json(found.evidence),
-        "sentence": sentence_of([found], is_over=is_over),
+        "sentence": sentence_of([found], run),
         "reason": reason_of(found),
-        "fix": fix_of(found, record, is_over=is_over),
+        "fix": fix_of(found, run),
         "since": found.start,
         "until": found.end,
         "windows": found.windows,
@@ -104,14 +115,14 @@ def _finding_json(found: SlowFinding, record: RunRecord, *, is_over: bool) -> di
     }
 
 
-def _link_json(link: LinkFinding, record: RunRecord, *, is_over: bool) -> dict[str, Any]:
+def _link_json(link: LinkFinding, run: ToldRun) -> dict[str, Any]:
     return {
         "hosts": value_json(link.hosts),
         "cause": "link",
         "transfer_percent": round(100 * link.transfer, 1),
         "bytes_per_s": link.bytes_per_s,
-        "sentence": link_sentence(link, is_over=is_over),
-        "fix": link_fix(link, record, is_over=is_over),
+        "sentence": link_sentence(link, run),
+        "fix": link_fix(link, run),
         "since": link.start,
         "until": link.end,
         "windows": link.windows,
@@ -119,11 +130,11 @@ def _link_json(link: LinkFinding, record: RunRecord, *, is_over: bool) -> dict[s
     }
 
 
-def sentence_of(findings: Sequence[SlowFinding], *, is_over: bool) -> str:
+def sentence_of(findings: Sequence[SlowFinding], run: ToldRun) -> str:
     """Return `rank 3 on node2 is slow: …` or `ranks 2-3 on node2 are slow: …`, with percent and time. `findings`: of
     one host, the worst first."""
     start, end = min(found.start for found in findings), max(found.end for found in findings)
-    verb, when = _verb_and_time(replace(findings[0], start=start, end=end), is_over=is_over)
+    verb, when = _verb_and_time(replace(findings[0], start=start, end=end), run)
     percent = f"{max(found.percent for found in findings):.0f} % of a step longer than the other ranks', {when}"
     if len(findings) == 1:
         return f"{name_ranks(findings)} {verb} slow: its own time {verb} {percent}"
@@ -131,9 +142,9 @@ def sentence_of(findings: Sequence[SlowFinding], *, is_over: bool) -> str:
     return f"{name_ranks(findings)} {plural} slow: their own time {verb} up to {percent}"
 
 
-def _verb_and_time(found: SlowFinding | LinkFinding, *, is_over: bool) -> tuple[str, str]:
+def _verb_and_time(found: SlowFinding | LinkFinding, run: ToldRun) -> tuple[str, str]:
     since, until = format_clock(found.start), format_clock(found.end)
-    return ("is", f"since {since}") if found.is_current and not is_over else ("was", f"from {since} to {until}")
+    return ("is", f"since {since}") if found.is_current and not run.is_over else ("was", f"from {since} to {until}")
 
 
 def cost_of(found: SlowFinding, ranks: int) -> str:
@@ -166,17 +177,18 @@ def reason_of(found: SlowFinding) -> str:
     return reasons[found.cause.kind]
 
 
-def fix_of(found: SlowFinding, record: RunRecord, *, is_over: bool) -> str:
+def fix_of(found: SlowFinding, run: ToldRun) -> str:
     """What to type; clauses end with semicolons. Stacks and processes need a run that still runs."""
-    host, run = found.host, "last" if is_over else record.id
+    host, (record, is_over) = found.host, run
+    word = "last" if is_over else record.id
     next_run = "during the next run, " if is_over else ""
     later = Fix("start the next run without it: {again}", again=_again(record, "-l", f"!{host}"))
     top = Fix(f"see what runs there: `ipexctl exec -l {host} -- top -b -n 1`")
-    stacks = Fix(f"`ipexctl why {run} --stacks -r {found.rank}`").commands[0]
+    stacks = Fix(f"`ipexctl why {word} --stacks -r {found.rank}`").commands[0]
     where = Fix("{next_run}see where it is: {stacks}", next_run=next_run, stacks=stacks)
     waiting = Fix("{next_run}see where its workers wait: `{stacks} --all`", next_run=next_run, stacks=stacks)
     this_run = "a" if is_over else "the"
-    naming = Fix(f"while {this_run} rank is slow, this names the process: `ipexctl why {run}`")
+    naming = Fix(f"while {this_run} rank is slow, this names the process: `ipexctl why {word}`")
     compare = Fix(f"{'' if is_over else 'when the run is over, '}compare the hosts: `ipexctl doctor --smoke`")
     limits = Fix(f"`ipexctl doctor -l {host}`")
     fixes: dict[CauseKind, Sequence[str]] = {
@@ -218,22 +230,22 @@ def _again(record: RunRecord, *options: str) -> FixCommand:
     return ipexctl_command("run", "--resume", record.id, *options) if record.resume_command else FixCommand("", options)
 
 
-def link_sentence(link: LinkFinding, *, is_over: bool) -> str:
-    speed, (verb, when) = 8 * link.bytes_per_s / 1e9, _verb_and_time(link, is_over=is_over)
+def link_sentence(link: LinkFinding, run: ToldRun) -> str:
+    speed, (verb, when) = 8 * link.bytes_per_s / 1e9, _verb_and_time(link, run)
     return (
         f"the network between {fold(link.hosts)} {verb} slow: {speed:.2g} Gbit/s while gradients pass it, {when}; "
         f"transfers and waiting for them take {_percent(link.transfer)} of a step"
     )
 
 
-def link_fix(link: LinkFinding, record: RunRecord, *, is_over: bool) -> str:
+def link_fix(link: LinkFinding, run: ToldRun) -> str:
     fix = Fix(
         "{look}; `ipexctl exec -l {host} -- ip -s link`; {later}measure each link: `ipexctl doctor --smoke`",
         look=LOOK_AT_LINK.format(there=""),
         host=link.hosts[0],
-        later="" if is_over else "when the run is over, ",
+        later="" if run.is_over else "when the run is over, ",
     )
-    return record.call_text(record.call_options.apply(fix))
+    return run.record.call_text(run.record.call_options.apply(fix))
 
 
 class SlowEntry(NamedTuple):
@@ -244,7 +256,7 @@ class SlowEntry(NamedTuple):
     fixes: tuple[str, ...]
 
 
-def slow_entries(record: RunRecord, verdict: SlowVerdict, *, is_over: bool) -> list[SlowEntry]:
+def slow_entries(run: ToldRun, verdict: SlowVerdict) -> list[SlowEntry]:
     entries = []
     groups: dict[tuple[str, CauseKind, bool], list[SlowFinding]] = {}
     for found in verdict.findings:
@@ -254,12 +266,12 @@ def slow_entries(record: RunRecord, verdict: SlowVerdict, *, is_over: bool) -> l
         reason = f"{_CONFIDENCE[worst.cause.confidence]}: {reason_of(worst)}"
         if len(findings) > 1:
             reason += f" (rank {worst.rank}, the slowest)"
-        fixes = clauses(fix_of(worst, record, is_over=is_over))
+        fixes = clauses(fix_of(worst, run))
         details = (cost_of(worst, len(findings)), reason)
-        entries.append(SlowEntry(sentence_of(findings, is_over=is_over), details, fixes))
+        entries.append(SlowEntry(sentence_of(findings, run), details, fixes))
     for link in verdict.links:
-        fixes = clauses(link_fix(link, record, is_over=is_over))
-        entries.append(SlowEntry(link_sentence(link, is_over=is_over), (), fixes))
+        fixes = clauses(link_fix(link, run))
+        entries.append(SlowEntry(link_sentence(link, run), (), fixes))
     return entries
 
 
@@ -268,7 +280,7 @@ def slow_lines(
 ) -> Iterator[str]:
     """Slow ranks and links; `closing`: sentences after them. With `columns` 0, lines are not wrapped, for grep."""
     record = answer.record
-    entries = slow_entries(record, answer.slow, is_over=answer.state in FINAL)
+    entries = slow_entries(ToldRun.of(answer), answer.slow)
     for number, entry in enumerate(entries[:_MOST_SHOWN]):
         yield from [""] if number else []
         yield from (paint(line, "1", on=colors) for line in fold_text(entry.headline, columns))
@@ -284,18 +296,18 @@ def slow_lines(
         yield from fold_fix(text, columns) if isinstance(text, Fix) else fold_text(text, columns)
 
 
-def comparison_lines(record: RunRecord, verdict: SlowVerdict, *, is_over: bool) -> Iterator[str]:
+def comparison_lines(run: ToldRun, verdict: SlowVerdict) -> Iterator[str]:
     """Why the ranks cannot be compared, or that none is slow."""
     if verdict.unjudged:
         reason, fix = _NO_VERDICT[verdict.unjudged]
-        if is_over:
+        if run.is_over:
             fix = _FIX_WHEN_OVER.get(verdict.unjudged, fix)
-        yield f"the ranks of run {record.id} cannot be compared: {reason}"
-        yield record.call_text(Fix(fix, run=record.id))
+        yield f"the ranks of run {run.record.id} cannot be compared: {reason}"
+        yield run.record.call_text(Fix(fix, run=run.record.id))
         return
     if not verdict.findings and not verdict.links:
         windows = f"{format_count(verdict.windows, 'window')} ({rough_duration(verdict.seconds)} in total)"
-        yield f"no rank of run {record.id} is slow in {windows}"
+        yield f"no rank of run {run.record.id} is slow in {windows}"
     if verdict.waiting == "spins":
         yield _SPINS
 

@@ -64,7 +64,7 @@ def cause_cases() -> list[Case]:
     cases = []
     for name, kind, confidence, more in figures:
         found = replace(slow, cause=SlowCause(kind, confidence), evidence=replace(slow.evidence, **more))
-        fix, later = (texts.fix_of(found, RECORD, is_over=is_over) for is_over in (False, True))
+        fix, later = (texts.fix_of(found, texts.ToldRun(RECORD, is_over)) for is_over in (False, True))
         cases.append(Case(f"reason, {name}", texts.reason_of(found), fix))
         if later != fix:
             cases.append(Case(f"reason, {name}, of a run that is over", texts.reason_of(found), later))
@@ -87,7 +87,7 @@ def whole_answers() -> list[Case]:
     judged = SlowVerdict(windows=5, seconds=50.0)
     for unjudged in get_args(Unjudged):
         for end, is_over in (("", False), (" of a run that is over", True)):
-            lines = comparison_lines(RECORD, replace(judged, unjudged=unjudged), is_over=is_over)
+            lines = comparison_lines(texts.ToldRun(RECORD, is_over), replace(judged, unjudged=unjudged))
             cases.append(Case(f"no verdict{end}, {unjudged or 'but one'}", "\n".join(lines)))
     for state in ("running", "ok"):
         for name, judgement in verdicts.items():

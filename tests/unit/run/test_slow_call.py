@@ -27,7 +27,7 @@ from ipexctl.run.why.run_snapshot import RunSnapshot, read_snapshot
 from ipexctl.run.why.slow_verdict import SlowVerdict
 from ipexctl.run.why.why import WhyResult, why
 from ipexctl.ui.run.end_of_run import end_lines, network_text
-from ipexctl.ui.run.slow_report import comparison_lines, cost_lines, slow_entries, worst_json
+from ipexctl.ui.run.slow_report import ToldRun, comparison_lines, cost_lines, slow_entries, worst_json
 from message_data import missing
 from record_helpers import run_record
 
@@ -164,7 +164,7 @@ def result(verdict: SlowVerdict, state: str = "running") -> WhyResult:
 
 def notes(verdict: SlowVerdict) -> list[str]:
     """Below the entries of a run that is over."""
-    return [*comparison_lines(SHOWN_RECORD, verdict, is_over=True), *cost_lines(verdict)]
+    return [*comparison_lines(ToldRun(SHOWN_RECORD, True), verdict), *cost_lines(verdict)]
 
 
 @pytest.mark.parametrize("looks", [{}, {1: hog()}])
@@ -188,22 +188,22 @@ def test_the_worst_for_programs() -> None:
 
 
 def test_entries_of_a_page() -> None:
-    rank, link = slow_entries(SHOWN_RECORD, verdict_of(HALF, LATE, hosts=BOTH), is_over=True)
+    rank, link = slow_entries(ToldRun(SHOWN_RECORD, True), verdict_of(HALF, LATE, hosts=BOTH))
     assert missing(rank.headline, "1 node2") == missing(link.headline, "node[1-2]") == []
     assert (len(rank.details), len(link.details)) == (2, 0)
-    assert slow_entries(SHOWN_RECORD, verdict_of(HEALTHY, HEALTHY), is_over=True) == []
+    assert slow_entries(ToldRun(SHOWN_RECORD, True), verdict_of(HEALTHY, HEALTHY)) == []
     assert notes(verdict_of(HEALTHY, HEALTHY))
 
 
 def test_slow_ranks_of_one_host_with_one_cause_are_one_entry() -> None:
     (found, *_) = verdict_of(HEALTHY, LATE, hosts=BOTH).findings
     later = replace(found, rank=3, percent=found.percent / 2, end=found.end + 60)
-    (entry,) = slow_entries(SHOWN_RECORD, SlowVerdict(findings=(found, later)), is_over=True)
+    (entry,) = slow_entries(ToldRun(SHOWN_RECORD, True), SlowVerdict(findings=(found, later)))
     assert f" on {found.host} were slow: their own time was up to {found.percent:.0f} %" in entry.headline
     assert entry.headline.startswith("ranks 0,3 on node1 ")
     assert entry.details[1].endswith("(rank 0, the slowest)")
     other = replace(later, host="node2", rank=1)
-    assert len(slow_entries(SHOWN_RECORD, SlowVerdict(findings=(found, other)), is_over=True)) == 2
+    assert len(slow_entries(ToldRun(SHOWN_RECORD, True), SlowVerdict(findings=(found, other)))) == 2
 
 
 def test_of_many_slow_ranks_the_worst_are_shown() -> None:
