@@ -131,7 +131,7 @@ _MODULE: Final = "module: m module"
 _IPEXRUN: Final = _options(
     "n: ninstances; omp: ncores_per_instance; nodes: nnodes; ppn: nprocs_per_node nproc_per_node; hostfile: hostfile; "
     "ccl_workers: ccl_worker_count; allocator: memory_allocator; openmp: omp_runtime" + _MASTER,
-    _MODULE,
+    "distributed: distributed; " + _MODULE,
 )
 _TORCHX: Final = _options(
     "size: j; script: script; module_name: m; max_restarts: max_retries; "
@@ -217,7 +217,8 @@ LAUNCHERS: Final = (
         _options(
             "hostfile: H hostfile; nodes: num_nodes; ppn: num_gpus num_accelerators; include: i include; "
             "exclude: e exclude; ignored: node_rank bind_core_list launcher" + _MASTER,
-            "use_env: no_local_rank; command: no_python; ignored: bind_cores_to_rank force_multi; " + _MODULE,
+            "use_env: no_local_rank; command: no_python; "
+            "ignored: bind_cores_to_rank force_multi no_ssh no_ssh_check; " + _MODULE,
         ),
         local_rank="--local_rank",
     ),
@@ -348,7 +349,7 @@ LAUNCHERS: Final = (
         "",
         _named(
             "srun, sbatch, salloc, horovodrun, jsrun, lrun, prterun, prun, aprun, ibrun, yhrun, qrsh, mpirun_rsh, "
-            "mpiexec.slurm, mpiexec.mpd, mpiexec.gforker, oshrun, shmemrun, flux, megatron, "
+            "mpiexec.slurm, mpiexec.mpd, mpiexec.gforker, oshrun, shmemrun, flux, megatron, ray job submit, "
             "-m horovod.runner.launch, -m torch.distributed.launcher.api"
         ),
         advice=Fix(

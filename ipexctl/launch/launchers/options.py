@@ -64,7 +64,7 @@ class PastedLine:
     accelerate: Mapping[str, str] | None
     """Options of accelerate; None if the line does not start accelerate."""
     typed: Mapping[str, Sequence[str]]
-    """The options for `accelerate`, the `ignored` ones, and `ipex_key`, as typed."""
+    """The options for `accelerate`, the `ignored` ones, `ipex_key`, and `unset` variables, as typed."""
     packages: tuple[str, ...] = ()
     environment: str = ""
     """What to type for the environment that the line chooses, because the hosts don't have it; or empty."""
@@ -126,7 +126,7 @@ class _Reader:
         self._program: tuple[str, ...] = ()
         self._packages: list[str] = []
         self._extras: list[str] = []
-        self._typed: dict[str, list[str]] = {"accelerate": [], "ignored": [], "ipex_key": []}
+        self._typed: dict[str, list[str]] = {"accelerate": [], "ignored": [], "ipex_key": [], "unset": []}
 
     def read(self, *, is_script: bool) -> PastedLine:
         at, row, python = 0, None, None
@@ -292,7 +292,7 @@ class _Reader:
             raise self._wrong(at, f"{source} is not a number", "a number, or leave it out")
         elif target in CHOICES and value not in CHOICES[target]:
             raise self._wrong(at, f"{source} has no such value", ", ".join(CHOICES[target]))
-        elif target not in ("module", "use_env", "command", "script", "module_name"):
+        elif target not in ("module", "use_env", "command", "script", "module_name", "distributed"):
             self._set(target, int(value) if target in NUMBERS else value, source)
 
     def _limit(self, text: str, at: int, source: str, sign: str) -> None:
@@ -327,10 +327,8 @@ class _Reader:
             self._variable(name, value, option)
         elif name in self._environ:
             self._set(f"${name}", Export(name, option, None), option)
-        else:
-            raise self._wrong(
-                at, f"{source} names a variable that is not set here", f"set {name} in this shell, or leave it out"
-            )
+        else:  # Open MPI, too, warns and goes on
+            self._typed["unset"].append(source)
 
     def _variable(self, name: str, value: str, source: str) -> None:
         if name == "MASTER_ADDR":
@@ -356,8 +354,9 @@ class _Reader:
             self._set("local_rank", row.local_rank, f"{row.local_rank} for each rank")
 
     def _copies(self, launcher: str) -> None:
-        """Without `--nnodes`, ipexrun and run_cpu start independent copies: one, unless an option gives a number."""
-        if not {"nodes", "ppn"} & self._targets.keys():
+        """Without `--nnodes` or `--distributed` (IPEX 1), ipexrun and run_cpu start independent copies: one, unless an
+        option gives a number."""
+        if not {"nodes", "ppn", "distributed"} & self._targets.keys():
             if "omp" in self._targets and "n" not in self._targets:
                 what = f"{launcher}, without --ninstances, does not say how many copies start"
                 raise self._wrong(self._targets["omp"], what, "--ninstances N with it")

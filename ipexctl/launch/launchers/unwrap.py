@@ -245,6 +245,7 @@ def _note(line: PastedLine, wins: Mapping[str, TakenValue], words: Sequence[str]
             if name not in wins and taken.source not in of_variables
         ],
         "ignored, as ipexctl starts the ranks of all hosts itself": line.typed["ignored"],
+        "left out, as this shell has no such variable": line.typed["unset"],
         "not in accelerate, whose file turns IPEX on by ipex_config: {ipex: true}": line.typed["ipex_key"],
     }
     start = f"{join_words(names)} {verb} left out, because {reason}: every rank runs {line.argv[0]}"

@@ -218,6 +218,8 @@ def wrapped() -> list[Case]:
         Case("torchrun", unwrapped("torchrun --standalone --nproc-per-node 2 t.py").note),
         Case("two launchers", unwrapped(two, spec_of(ppn=2), environ, given=("ppn",)).note),
         Case("ipexrun", unwrapped("ipexrun --ninstances 2 --memory-allocator tcmalloc t.py").note),
+        Case("a variable that is not set", unwrapped("mpirun -n 2 -x NOT_SET python t.py").note),
+        Case("IPEX 1", unwrapped("python -m intel_extension_for_pytorch.cpu.launch --distributed t.py").note),
         Case("fabric run", unwrapped("fabric run --devices 2 --strategy ddp t.py").note),
         Case("tune run", unwrapped("tune run --nproc_per_node 2 full --config c").note),
         Case("trl", unwrapped("trl sft --lr 1").note),
