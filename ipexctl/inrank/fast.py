@@ -208,7 +208,7 @@ def _fused(torch: Any, name: str, update: Callable[..., Any], lever: Lever) -> C
         if torch.compiler.is_compiling():
             return update(*lists, **options)
         if is_chosen(options):
-            lever.leave(f"the script chooses how {name} steps")
+            lever.leave("the script sets fused, foreach, differentiable or capturable")
             return update(*lists, **options)
         try:
             options["fused"] = True if can_fuse(lists, options) else None
@@ -216,7 +216,7 @@ def _fused(torch: Any, name: str, update: Callable[..., Any], lever: Lever) -> C
             options["fused"] = None
         if options["fused"] is None:
             lever.tell(f"--fused-optimizer leaves {name} as it is: not all its tensors are plain fp32")
-            lever.leave(f"not all tensors of {name} are plain fp32")
+            lever.leave("not all tensors of the optimizer are plain fp32")
         else:
             lever.act()
         return update(*lists, **options)
