@@ -84,14 +84,9 @@ def ps(
     """Removes runs from the registry that node0 forgot long ago."""
     keep, registry = read_limits(os.environ), RunRegistry()
     records, damaged, runs = _query(registry, caller, None if running else newest, timeout)
-    known = {record.id: record for record in records}
-    for placed in [
-        run.record for run in runs if run.record != known[run.record.id]
-    ]:  # submitted runs that have started
-        registry.save(placed)
     runs = with_copies(runs, registry.directory)
     if running:
-        runs = [run for run in runs if run.state in ("queued", "starting", "running", "unknown")]
+        runs = [run for run in runs if run.state in ("starting", "running", "unknown")]
     hidden = len(records) - len(runs)
     runs = runs[-newest:] if newest is not None else runs
     for run in expired_runs(runs, keep.days, time.time()):

@@ -43,7 +43,6 @@ def attach_command(
     """Watch a run from its first line until it ends; Ctrl-C stops the run, `q` and SIGTERM detach.
 
     The exit code is the run's; after SIGTERM, 143. To wait for the end without output: ipexctl wait.
-    attach waits for a queued run; until the run begins, Ctrl-C leaves it in the queue.
 
     \b
     Example: ipexctl attach last

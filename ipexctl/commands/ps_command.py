@@ -217,15 +217,13 @@ def _row(run: KnownRun, now: float) -> dict[str, str]:
     record, status = run.record, run.status
     started = (status.started if status else None) or record.started
     ended = status.ended if status else None
-    is_running = run.state in ("queued", "starting", "running")
+    is_running = run.state in ("starting", "running")
     seconds = status.took if status and status.took is not None else (ended or now) - started
     took = duration(seconds) if ended or is_running else "?"
     ended_by = ""
     if status is not None and status.state in ("failed", "lost"):
         ended_by = status.reason or f"exit code {status.exit_code or 1}"
-        ended_by = "its supervisor is gone" if status.state == "lost" and not status.is_submitted else ended_by
-    if status is not None and status.state == "queued":
-        ended_by = status.reason
+        ended_by = "its supervisor is gone" if status.state == "lost" else ended_by
     if status is not None and status.state in ("stopped", "ok"):
         ended_by = describe_run_end(status.job_end)
     if run.pruned:
@@ -305,7 +303,7 @@ def show_stopped(record: RunRecord, stopped: StopResult, *, quiet: bool = False)
                 f"stop {record.id}` again"
             )
         )
-    elif stopped.was not in ("queued", "starting", "running", "unknown"):
+    elif stopped.was not in ("starting", "running", "unknown"):
         print_message(f"run {record.id} had ended before: {status.state}")
     elif not quiet:
         print_message(*fit_lines(end_lines(status, status.exit_code or 0)))

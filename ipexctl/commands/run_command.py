@@ -74,7 +74,7 @@ def refuse_typed(record: RunRecord, directory: str, has_script: bool, given: Set
     refuse_job(record)
     if not record.typed.directory:
         raise UserError(
-            f"the record of run {run} lacks the words of its call: it is of a playbook, Python or `submit`",
+            f"the record of run {run} lacks the words of its call: it is of a playbook or of Python",
             fix=f"begin it again as it was begun, on the hosts that are left{away and f':{away}'}",
         )
     if directory != record.typed.directory:

@@ -155,8 +155,6 @@ class _Watching:
         is_stopped = self.code is not None and not self._is_detached and (ended is None or is_cut_short)
         if ended is None and self._not_stopped:
             print_message(self._not_stopped, Fix(f"run {run} may still be running: `ipexctl stop {run}`"))
-        elif ended is None and self._is_queued():
-            print_message(f"run {run} stays in the queue", Fix(f"  `ipexctl attach {run}`, `ipexctl stop {run}`"))
         elif is_stopped or self._has_left_ended():
             print_message(Fix(f"run {run} is over; not all of its output was shown: `ipexctl logs {run}`"))
         elif ended is None and not self._view.detached:
@@ -173,10 +171,6 @@ class _Watching:
             print_message(*cause_lines(run, cause))
         self._check_output()
         return 0 if ended is None else ended.exit_code
-
-    def _is_queued(self) -> bool:
-        status = self._follower.status
-        return status is not None and status.state == "queued"
 
     def _has_left_ended(self) -> bool:
         status = self._follower.status
@@ -208,7 +202,7 @@ class _Watching:
         if self.code is None:
             self.code = 128 + number
             self._is_detached = number in self._detaching
-            if self._is_detached or self._over.is_set() or self._is_queued():
+            if self._is_detached or self._over.is_set():
                 self._cancel.throw()
                 return
             self._number = number

@@ -11,7 +11,7 @@ import re
 import secrets
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError, place_fix
 from ipexctl.homes.pending import remove_record, runs_directory
-from ipexctl.hosts.allocation import job_number
 from ipexctl.hosts.host import Host
 from ipexctl.launch.run_options import call_of
 from ipexctl.node.common.answer import Json
@@ -48,11 +47,10 @@ _NOT_IN_IDS: Final = re.compile(r"[^A-Za-z0-9_]+")
 class RunRecord:
     id: str
     node0: Host
-    """For a submitted run the login node, whose home has the files of the run."""
     home: str
     python: str
     source: Plan | Path
-    """The plan, or the path of its file. A submitted run's plan gets hosts and ranks once the run has begun."""
+    """The plan, or the path of its file."""
     started: float = 0.0
     """Seconds since the epoch, by the control machine's clock; only shown, because the clock may have been wrong."""
     sequence: int = field(default=0, compare=False)
@@ -80,7 +78,7 @@ class RunRecord:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Hosts with files of the run; empty until a submitted run has begun."""
+        """Hosts with files of the run; empty if its plan is missing."""
         return self.plan.names if self.plan.hosts else ()
 
     @property
@@ -161,17 +159,6 @@ def stem_of(script: str) -> str:
 def new_id(script: str, now: float) -> str:
     """Make an id such as `train_digits-1120-132512-9f3a`: script, time and a random part."""
     return f"{stem_of(script)}-{time.strftime('%m%d-%H%M%S', time.localtime(now))}-{secrets.token_hex(2)}"
-
-
-_ID: Final = re.compile(r"[A-Za-z0-9_]{1,24}-[0-9]{4}-[0-9]{6}-[0-9a-f]{4}")
-
-
-def read_given_id(environ: Mapping[str, str]) -> str:
-    """The id that a job script sets for its run (IPEXCTL_RUN_ID), by which `submit` knows the run; or empty."""
-    given = environ.get("IPEXCTL_RUN_ID", "") if job_number(environ) else ""
-    if given and not _ID.fullmatch(given):
-        raise UserError(f"$IPEXCTL_RUN_ID is not a run id: {given[:80]}", fix="unset IPEXCTL_RUN_ID")
-    return given
 
 
 class UnreadableRecord(UserError):

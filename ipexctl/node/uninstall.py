@@ -14,7 +14,6 @@ from abc import ABC, abstractmethod
 from typing import BinaryIO, Iterator, NamedTuple, Sequence
 
 from ipexctl.node.common.answer import Action, AgentError, answer
-from ipexctl.node.common.batch_job import is_finished
 from ipexctl.node.common.clock import age_of, seconds_since
 from ipexctl.node.common.files import disk_usage, encode_name, read_json
 from ipexctl.node.common.fix import Fix
@@ -130,9 +129,6 @@ class RunPart(Part):
     def liveness(self) -> Liveness:
         """Liveness of the run by its files. Processes on this host are checked elsewhere."""
         rundir = os.fsdecode(self.path)
-        is_over = is_finished(rundir, read_json(f"{rundir}/status.json"))
-        if is_over is not None:
-            return "dead" if is_over else "starting"
         try:
             stored = read_document(f"{rundir}/status.json")
         except NoRecord:  # a node other than node0, or before the start

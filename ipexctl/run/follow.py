@@ -143,7 +143,6 @@ class Follower:
         self._is_away = False
         self._early_ends = 0
         self._silence_limit = silence_limit(reconnect)
-        self._is_queued = False
         self._silent_since: float | None = None
 
     def follow(self, *, to_the_end: bool = True) -> RunEnded:
@@ -267,7 +266,7 @@ class Follower:
         kind, payload = frame
         if kind == WINDOWS:
             if self._copy is not None:
-                self._copy.write_windows(check_windows(self._world_size, payload))
+                self._copy.write_windows(check_windows(self._record.plan.world_size, payload))
                 self._check_copy()
             return
         if kind != b"J":
@@ -275,7 +274,7 @@ class Follower:
             return
         message = decode_json(payload)
         if "stacks" in message:
-            self._dump = self._dump or DumpReceiver(self._world_size)
+            self._dump = self._dump or DumpReceiver(self._record.plan.world_size)
             if (dump := self._dump.add(message)) is not None:
                 if self._copy is not None:
                     self._copy.write_dump(self._dump.document)
@@ -293,18 +292,13 @@ class Follower:
             self._watch(self._on_status(Reply(message).record("status")))
 
     def _on_output(self, part: OutputPart) -> None:
-        if 0 < self._world_size <= part.rank:
+        if 0 < self._record.plan.world_size <= part.rank:
             raise FrameError(f"node0 sent output of rank {part.rank}, but the run has no such rank")
         self.offsets[f"{part.rank}.{SUFFIXES[part.stream]}"] = part.end
         if self._copy is not None:
             self._copy.write(part)
             self._check_copy()
         self._watch(part)
-
-    @property
-    def _world_size(self) -> int:
-        """Number of ranks in the plan; a requeued job may get nodes for more."""
-        return self._record.plan.world_size
 
     def _on_status(self, document: dict[str, Any]) -> RunStatus:
         self.document = document
@@ -314,10 +308,6 @@ class Follower:
         if status.silent is not None and since != self._silent_since and status.state in ("starting", "running"):
             self._watch(Notice("\n".join(silence_lines(self._record.id, status.silent)), True))
         self._silent_since = since
-        if status.state == "queued" and not self._is_queued:
-            reason = status.reason or "its job waits in the queue"
-            self._watch(Notice(f"run {self._record.id}: {reason}; output follows once the job begins"))
-        self._is_queued = status.state == "queued"
         if self._copy is not None:
             self._copy.write_status(document)
             self._check_copy()

@@ -68,11 +68,6 @@ class KnownRun:
     def state(self) -> str:
         return "unknown" if self.status is None else self.status.state
 
-    @property
-    def has_begun(self) -> bool:
-        """False for a submitted run that has no hosts and ranks yet, or waits to begin again."""
-        return self.record.plan.world_size > 0 and self.state != "queued"
-
 
 def query_runs(
     records: Sequence[RunRecord],

@@ -208,7 +208,7 @@ def dump(
     *,
     timeout: float = STOP_ANSWER,
 ) -> Dump | RunStatus:
-    """Request the stacks from node0. Returns the status instead if the run is over or waits. Raises a HostError."""
+    """Request the stacks from node0. Returns the status instead if the run is over. Raises a HostError."""
     receiver, found = DumpReceiver(record.plan.world_size), None
 
     def on_frame(frame: Frame) -> None:
@@ -218,7 +218,7 @@ def dump(
     request: RanksRequest = {"home": record.home, "id": record.id, "ranks": ranks, "wait": DUMP_WAIT}
     reply = call_on_node0(session, record, "run.runs", "dump", request, timeout=timeout, on_frame=on_frame)
     status = read_status(reply["status"])
-    if found is None and not status.is_over and status.state != "queued":
+    if found is None and not status.is_over:
         raise HostError("it sent no stacks, or not all of them", Fix(f"try again: `ipexctl why {record.id} --stacks`"))
     return found or status
 
@@ -234,7 +234,7 @@ ProfileAnswer: TypeAlias = tuple[MissingProfile, ...]
 
 
 def request_profile(session: Session, record: RunRecord, *, timeout: float | None = None) -> ProfileAnswer | RunStatus:
-    """Return the ranks without a profile, or the status if the run is over or waits. Raises a HostError."""
+    """Return the ranks without a profile, or the status if the run is over. Raises a HostError."""
     wait = timeout or PROFILE_WAIT
     request: RanksRequest = {"home": record.home, "id": record.id, "ranks": None, "wait": wait}
     reply = call_on_node0(session, record, "run.runs", "profile", request, timeout=wait + DUMP_WAIT)

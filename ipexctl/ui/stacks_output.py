@@ -174,9 +174,6 @@ def _other_lines(group: StackGroup, width: int) -> Iterator[Line]:
 
 
 def show_over(status: RunStatus, run: str) -> None:
-    if status.state == "queued":
-        print_message(f"run {run} waits in the queue to begin again", Fix(f"  `ipexctl attach {run}` waits for it"))
-        return
     ending = "has succeeded" if status.state == "ok" else f"has ended: {status.state}"
     print_message(f"run {run} {ending}, and nothing of it is left to ask", Fix(f"  how it ended: `ipexctl why {run}`"))
 

@@ -16,11 +16,10 @@ from ipexctl.node.common.files import read_json
 from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.common.home import HOME_ENTRIES, IGNORED, STATE_DIRECTORY
 from ipexctl.node.common.hub_cache import HF_HOME, HUB_CACHE, is_cache_name
-from ipexctl.node.common.queue_files import DIRECTORY
 
 RUN_ID = re.compile(r".+-[0-9]{4}-[0-9]{6}-[0-9a-f]{4}", re.DOTALL)
 _RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
-_RUN_FILES = ("status.json", "job.json", "agent.zip", "rank.py", "shim", "ranks", "machine", DIRECTORY)
+_RUN_FILES = ("status.json", "job.json", "agent.zip", "rank.py", "shim", "ranks", "machine")
 TREE = re.compile(r"(.+-[0-9a-f]{8})(?:\.gen([0-9]+))?", re.DOTALL)
 _LEASES = f"{STATE_DIRECTORY}/leases".encode()
 _HEX12 = "[0-9a-f]{12}"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from ipexctl.node.common.records import GONE, QueueJob
-
 PREEMPTED, STEP_CANCELLED, LIMIT_NEAR, REQUEUED = "PREEMPTED", "STEP_CANCELLED", "LIMIT_NEAR", "JOB_REQUEUED"
 _JOB_ENDS = {
     "CANCELLED": "was cancelled",
@@ -29,11 +27,3 @@ _ENDS = {
 def describe_run_end(word: str, job: str = "") -> str:
     """What Slurm did that stopped a run, as a clause; empty for an unknown word."""
     return _ENDS.get(word, "").format(f" {job}" if job else "")
-
-
-def describe_job_end(job: QueueJob) -> str:
-    if job.state in ("", GONE):
-        return f"its Slurm job {job.id} has ended for an unknown reason"
-    state = job.state if job.is_over else "COMPLETED"  # the job's script exited, and Slurm has not noticed yet
-    text = describe_run_end(state, job.id) or f"its Slurm job {job.id} was ended: {state}"
-    return f"{text} ({job.reason})" if job.reason else text

@@ -78,8 +78,6 @@ JOB_NOTICE = 60.0
 """Seconds before the job's end, when ranks are told to save; a quarter of a job under four minutes."""
 JOB_STOP = 15.0
 """Seconds before the job's end, when the run is stopped; a sixteenth of a job under four minutes."""
-ORPHANED_JOB = 1200.0
-"""Seconds for the queue's controller to notice that node0 of a run with --min-hosts is down. Most wait 300."""
 
 NOTIFY_CLAIM = 20.0
 """Seconds for a call that follows an ended run to claim the `--notify` command, before node0 runs it."""

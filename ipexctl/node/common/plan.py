@@ -380,7 +380,6 @@ def to_json(plan: Plan) -> Json:
         "world_size": plan.world_size,
         "hostfile": plan.hostfile,
         "time_limit": plan.time_limit,
-        "rank_options": {"nice": 0},
     }
 
 

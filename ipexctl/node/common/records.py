@@ -18,9 +18,8 @@ from ipexctl.node.common.processes import ProcessIdentity
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
 
-State = Literal["queued", "starting", "running", "ok", "failed", "stopped", "lost", "unknown"]
-"""`queued`: the run's job has not begun."""
-STATES: frozenset[str] = frozenset(("queued", "starting", "running", "ok", "failed", "stopped", "lost", "unknown"))
+State = Literal["starting", "running", "ok", "failed", "stopped", "lost", "unknown"]
+STATES: frozenset[str] = frozenset(("starting", "running", "ok", "failed", "stopped", "lost", "unknown"))
 FINAL: frozenset[str] = frozenset(("ok", "failed", "stopped", "lost"))
 SCHEMA = "ipexctl.status/1"
 RESTART_MARK = "[ipexctl: restart "
@@ -391,64 +390,6 @@ class LostOutput(NamedTuple):
     ranks: tuple[int, ...]
 
 
-_WAITING = frozenset(
-    ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
-)
-_ACTIVE = frozenset(("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"))
-GONE = "GONE"
-
-
-class QueueJob(NamedTuple):
-    id: str = ""
-    state: str = ""
-    """Slurm's job state (PENDING, RUNNING, TIMEOUT, NODE_FAIL …), or GONE; empty if Slurm did not answer."""
-    reason: str = ""
-    """Slurm's reason, such as Priority or Resources; without a state, why Slurm did not answer."""
-    exit_code: int | None = None
-    node: str = ""
-    """First node of the job, which runs the script and the supervisor."""
-    notice: str = ""
-    """Why the script was signalled: stop, cancelled."""
-    script_code: int | None = None
-    """Exit code of the script; None if it has not exited or was killed."""
-    without_home: tuple[str, ...] = ()
-    why: str = ""
-    """Why `ipexctl run` failed inside the job before the run began; `fix` is what to type."""
-    fix: str = ""
-    lines: tuple[str, ...] = ()
-    """Last lines of the script's output; empty once the run has begun."""
-
-    @property
-    def is_waiting(self) -> bool:
-        return self.state in _WAITING
-
-    @property
-    def is_active(self) -> bool:
-        return self.state in _ACTIVE
-
-    @property
-    def is_over(self) -> bool:
-        return bool(self.state) and not (self.is_waiting or self.is_active)
-
-    @property
-    def is_cancelled(self) -> bool:
-        """True if the job was cancelled while it was completing. With a lost node, completing takes minutes."""
-        return self.state == "COMPLETING" and self.notice == "stop"
-
-    @property
-    def run_state(self) -> State:
-        if not self.id:
-            return "unknown"
-        if self.is_waiting:
-            return "queued"
-        if self.script_code is not None:
-            return "stopped" if self.notice in ("stop", "cancelled") else "failed"
-        if self.is_active:
-            return "starting"
-        states: dict[str, State] = {"": "unknown", "CANCELLED": "stopped", GONE: "lost"}
-        return states.get(self.state, "failed")
-
-
 class RunStatus(NamedTuple):
     id: str
     state: State
@@ -506,7 +447,6 @@ class RunStatus(NamedTuple):
     checkpoint: str = ""
     """The newest checkpoint that node0 has of this run, once it has ended; relative to the ranks' working directory, or
     absolute."""
-    slurm: QueueJob | None = None
     hosts: tuple[str, ...] = ()
     """Hosts of this attempt in rank order; empty in older records."""
     elapsed: float | None = None
@@ -555,12 +495,7 @@ class RunStatus(NamedTuple):
     @property
     def code(self) -> int:
         """The failed rank's exit code, or 1 if no rank failed; 0 for a run that continues or succeeded."""
-        return 0 if self.state in ("ok", "queued", "starting", "running") else self.exit_code or 1
-
-    @property
-    def is_submitted(self) -> bool:
-        """True if only the run's job tells its state."""
-        return self.slurm is not None
+        return 0 if self.state in ("ok", "starting", "running") else self.exit_code or 1
 
     def to_json(self) -> Json:
         document: Json = {"schema": SCHEMA, **as_json(self._replace(ranks=()))}
@@ -568,13 +503,7 @@ class RunStatus(NamedTuple):
         document["ranks"] = [rank.to_json() for rank in self.ranks]
         if self.unwritten_events is None:
             del document["unwritten_events"]
-        if self.slurm is None:
-            del document["slurm"]
         return document
-
-
-def with_job(document: Json, job: QueueJob) -> Json:
-    return {**document, "slurm": job._asdict()}
 
 
 def read_status(document: object) -> RunStatus:

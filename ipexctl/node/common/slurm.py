@@ -14,7 +14,6 @@ from typing import Mapping, Sequence
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.job_words import PREEMPTED, REQUEUED, describe_run_end
 from ipexctl.node.common.limits import QUEUE_ANSWER
-from ipexctl.node.common.records import QueueJob
 
 OF_SLURM = ("SLURM_", "SLURMD_", "SRUN_", "PMI_", "PMIX_")
 _NOT_OF_JOB = ("SLURM_STEP", "SLURM_SRUN_", "SLURM_LAUNCH_", "SLURM_CPU_BIND", "SLURM_MEM_BIND", "SRUN_")
@@ -48,6 +47,7 @@ def environment_of_srun(environ: Mapping[str, str]) -> dict[str, str]:
 
 _REASONS = {"TimeLimit": "TIMEOUT", "NodeDown": "NODE_FAIL"}
 """Reason of a job that is ending → its final state. A cancelled job has the reason None."""
+_ACTIVE = frozenset(("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"))
 _MAX_TEXT = 300
 _ANSWER = 15.0
 """Seconds for an answer that is needed. The controller may be busy, but kills a job's processes after KillWait (30)."""
@@ -104,17 +104,6 @@ def show_job(job: str) -> list[str]:
     return ["scontrol", "show", "job", "-o", job]
 
 
-def read_job(shown: str, run: str = "") -> QueueJob | None:
-    """Parse the output of `show_job`; None without a job, or if the job's name is not `run`. Pure."""
-    fields = _fields(shown)
-    if not ("JobState" in fields and fields["JobId"].isdigit() and run in ("", fields.get("JobName"))):
-        return None
-    reason = fields.get("Reason", "")
-    reason = "" if reason in ("None", "(null)") else reason
-    job = QueueJob(fields["JobId"], fields["JobState"], reason, node=fields.get("BatchHost", ""))
-    return job._replace(exit_code=_number(fields.get("ExitCode", "").partition(":")[0])) if job.is_over else job
-
-
 def _fields(shown: str) -> dict[str, str]:
     """First value of each field. What users choose, such as the command, comes after Slurm's own fields."""
     fields = {"JobId": ""}
@@ -135,21 +124,18 @@ def job_end_in(shown: str, restarts: int | None = None) -> str:
     `restarts`: earlier requeues; None outside the job. Slurm counts a requeue while the job's processes are still being
     ended. A preempted job keeps its state during a grace time.
     """
-    job, fields = read_job(shown), _fields(shown)
-    if job is None:
+    fields = _fields(shown)
+    state, reason = fields.get("JobState", ""), fields.get("Reason", "")
+    if not fields["JobId"].isdigit():
         return ""
     if restarts is not None and (_number(fields.get("Restarts", "")) or 0) > restarts:
         return REQUEUED
     preempted_at = fields.get("PreemptTime", "")
-    if job.is_active and preempted_at[:1].isdigit() and preempted_at >= fields.get("StartTime", ""):
+    if state in _ACTIVE and preempted_at[:1].isdigit() and preempted_at >= fields.get("StartTime", ""):
         return PREEMPTED
-    if job.state == "COMPLETING":
-        return _REASONS.get(job.reason, job.state)
-    return job.state if describe_run_end(job.state) else ""
-
-
-def show_own_node(job: str, node: str) -> list[str]:
-    return ["squeue", "--noheader", "--jobs", job, "--nodelist", node, "--format", "%i"]
+    if state == "COMPLETING":
+        return _REASONS.get(reason, state)
+    return state if describe_run_end(state) else ""
 
 
 _LEFT = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)")
@@ -170,17 +156,6 @@ def seconds_left(shown: str) -> int | None:
 
 def own_restarts() -> int:
     return _number(os.environ.get("SLURM_RESTART_COUNT") or "") or 0
-
-
-def requeue_job(job: str, restarts: int) -> bool:
-    """Requeue a job, which ends its processes; returns whether Slurm accepted that.
-
-    Slurm's signals may kill scontrol before it answers. Then the job's count of restarts (before: `restarts`) tells.
-    """
-    with contextlib.suppress(AgentError):
-        call(["scontrol", "requeue", job])
-        return True
-    return job_end_in(ask(show_job(job), seconds=_ANSWER), restarts) == REQUEUED
 
 
 def step_argv(node: str, job: str = "") -> list[str]:

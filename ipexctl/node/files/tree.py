@@ -33,7 +33,6 @@ from ipexctl.node.common.home import STATE_DIRECTORY, make_home
 from ipexctl.node.common.limits import TREE_LOCK
 from ipexctl.node.common.liveness import LEASE_LIMITS, RESERVED_FILE, liveness_of
 from ipexctl.node.common.processes import boot_id, command_lines
-from ipexctl.node.common.queue_files import is_submitted
 from ipexctl.node.common.store_lock import store_lock
 from ipexctl.node.files.call_replies import Generation, TreesReply
 from ipexctl.node.files.file_stream import SHA256
@@ -210,12 +209,6 @@ def has_ended(tree: ProjectTree, run: str) -> bool:
     rundir = tree.home + b"/runs/" + encode_name(run)
     has_job = any(os.path.exists(rundir + b"/" + encode_name(name)) for name in ("job.json", RESERVED_FILE))
     is_elsewhere = lease.get("machine", os.uname().nodename) != os.uname().nodename
-    if is_submitted(decode_name(rundir)):
-        from ipexctl.node.common.batch_job import is_finished  # few runs were submitted
-
-        is_over = is_finished(os.fsdecode(rundir), document)
-        if is_over is not None:
-            return is_over and encode_name(run) not in runs_with_programs()
     if not document:
         if encode_name(run) in runs_with_programs():
             return False

@@ -27,7 +27,6 @@ from ipexctl.node.common.liveness import DAY, RESERVED_FILE, RETENTION_LIMITS, l
 from ipexctl.node.common.owners import RemovalRequest, find_foreign, read_owner
 from ipexctl.node.common.plan import PLAN_FILE
 from ipexctl.node.common.processes import boot_id, command_lines
-from ipexctl.node.common.queue_files import waits_in_queue
 from ipexctl.node.common.records import FINAL, read_status
 from ipexctl.node.common.store_lock import store_lock
 from ipexctl.node.run.run_replies import PrunedRun, PruneReply
@@ -76,8 +75,6 @@ class StoredRun:
     def may_be_in_progress(self, now: float, active: set[str], age: float) -> bool:
         """True if the run is in progress, or that can't be known. `age`: seconds since it was first seen."""
         if self.name in active or self.status.supervisor.is_alive:  # after its last status, it closes files
-            return True
-        if waits_in_queue(self.path, self.document):
             return True
         is_elsewhere = self.machine not in ("", os.uname().nodename)
         liveness = liveness_of(

@@ -14,7 +14,6 @@ import time
 from typing import TYPE_CHECKING
 
 from ipexctl.node.common.answer import Json, answer
-from ipexctl.node.common.batch_job import with_job
 from ipexctl.node.common.files import RunReference, last_lines, read_json
 from ipexctl.node.common.frames import (
     SUFFIXES,
@@ -158,7 +157,7 @@ def read_run_snapshot(request: SnapshotRequest, _: object) -> Json:
         for frame in encode_dump(stacks, newest_dump(stacks)):
             writer.send(frame)
     return {
-        "status": document if is_copy else with_job(rundir, document),
+        "status": document,
         "now": written if is_copy else time.time(),
         "printed": None if is_copy else last_output_time(os.path.join(rundir, "output.times")),
         "boot": None if is_copy else boot_time(),

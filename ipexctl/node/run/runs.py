@@ -6,25 +6,21 @@ The recorded process is signalled only on its own machine, because its pid may h
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import stat
 import time
 from typing import Sequence, TypedDict
 
-from ipexctl.node.common import batch_job
 from ipexctl.node.common.answer import AgentError, Json, answer, emit
 from ipexctl.node.common.clock import wait_until
 from ipexctl.node.common.files import RunReference, read_json, remove_file, write_json_atomically
 from ipexctl.node.common.frames import emit_frames
 from ipexctl.node.common.home import home_of, rundir_of
-from ipexctl.node.common.home_entries import is_plain_name, list_names, release_trees
+from ipexctl.node.common.home_entries import is_plain_name, list_names
 from ipexctl.node.common.json_records import MAX_FILE, parse_object
 from ipexctl.node.common.plan import PLAN_FILE
 from ipexctl.node.common.processes import ProcessIdentity, is_caught
-from ipexctl.node.common.queue_files import is_submitted
-from ipexctl.node.common.records import FINAL, RunStatus
 from ipexctl.node.common.walk import Refused, enter, own_path
 from ipexctl.node.run.record import stop_file
 from ipexctl.node.run.record.stack_dumps import dump_frames, dump_path, new_dump_id
@@ -64,11 +60,9 @@ def list_runs(request: ListRequest) -> Json:
     for name in ids:
         rundir = os.path.join(runs_directory, name)
         try:
-            statuses[name] = batch_job.with_job(rundir, read_status_file(rundir).document)
-            if (placed := batch_job.placed_record(rundir)) is not None:
-                statuses[name]["placed"] = placed
+            statuses[name] = read_status_file(rundir).document
         except NoRecord:
-            statuses[name] = batch_job.document_of(rundir)
+            statuses[name] = None
         except AgentError as failed:
             statuses[name] = {"unreadable": failed.reason}
     if None in statuses.values():
@@ -125,49 +119,14 @@ def _own_plan(rundir: str) -> Json | None:
 def stop(request: StopRequest) -> Json:
     """Stop a run. `was` is the state before. The event `signalled` is sent once the run is going to end."""
     rundir = rundir_of(request)
-    try:
-        stored = read_status_file(rundir)
-    except NoRecord:
-        if not is_submitted(rundir):
-            raise
-        return cancel_job(rundir, request["wait"])
+    stored = read_status_file(rundir)
     state_before, supervisor = stored.status.state, stored.status.supervisor
-    if state_before == "queued":
-        if batch_job.is_own(rundir):  # this call started the run, in a job that the queue is ending
-            return {"status": stored.document, "was": state_before}
-        return cancel_job(rundir, request["wait"])
-    if not stored.status.is_over and is_in_a_job(rundir, supervisor):
-        batch_job.signal_script(rundir)
-        emit("signalled")
-        wait_until(lambda: read_status_file(rundir).status.is_over, request["wait"], 0.2)
-    elif not stored.status.is_over:
+    if not stored.status.is_over:
         with stop_file.said(rundir, request.get("by")):
             send_signal(supervisor, request["signal"])
         emit("signalled")
         wait_until(lambda: not supervisor.is_alive, request["wait"], 0.05)
-    stored = read_status_file(rundir)
-    if stored.status.is_over and batch_job.begins_again(rundir):
-        cancel_job(rundir, request["wait"])
-    return {"status": stored.document, "was": state_before}
-
-
-def cancel_job(rundir: str, seconds: float) -> Json:
-    """Cancel the job of a submitted run that has not begun, or begins at this moment."""
-    before = batch_job.document_of(rundir)
-    assert before is not None
-    if before["state"] in FINAL:
-        return {"status": before, "was": before["state"]}
-    after = batch_job.cancel(rundir, seconds)
-    with contextlib.suppress(NoRecord):
-        after = read_status_file(rundir).document
-    if after["state"] in FINAL:
-        release_trees(rundir)
-    return {"status": after, "was": before["state"]}
-
-
-def is_in_a_job(rundir: str, supervisor: ProcessIdentity) -> bool:
-    """True if the supervisor is in a submitted job on another machine with the same home."""
-    return not supervisor.is_of_this_machine and bool(batch_job.job_id(rundir))
+    return {"status": read_status_file(rundir).document, "was": state_before}
 
 
 def dump(request: RanksRequest) -> Json:
@@ -192,12 +151,10 @@ def ask(request: RanksRequest, kind: str) -> tuple[Json, Json]:
     rundir = rundir_of(request)
     stored = read_status_file(rundir)
     supervisor = stored.status.supervisor
-    if stored.status.is_over or stored.status.state == "queued":
+    if stored.status.is_over:
         return {}, stored.document
-    is_remote = is_in_a_job(rundir, supervisor)
-    if not is_remote:
-        check_machine(supervisor)
-    if not is_remote and not is_caught(supervisor.pid, signal.SIGUSR1):
+    check_machine(supervisor)
+    if not is_caught(supervisor.pid, signal.SIGUSR1):
         raise AgentError("the run was started by an older ipexctl, which can't be asked")
     directory, asked = os.path.join(rundir, "stacks"), new_dump_id(time.time())
     path, answer_file = dump_path(directory, asked, "ask"), dump_path(directory, asked, kind)
@@ -208,39 +165,19 @@ def ask(request: RanksRequest, kind: str) -> tuple[Json, Json]:
         raise AgentError("the run belongs to another account") from None
     except OSError as error:
         raise AgentError(f"the request can't be written: {error.strerror}") from None
-    if is_remote:
-        signal_on_node(request, stored.status, signal.SIGUSR1)
-    else:
-        send_signal(supervisor, signal.SIGUSR1)
-
-    def has_ended() -> bool:
-        return read_status_file(rundir).status.is_over if is_remote else not supervisor.is_alive
+    send_signal(supervisor, signal.SIGUSR1)
 
     def is_answered() -> bool:
-        return os.path.exists(answer_file) or has_ended()
+        return os.path.exists(answer_file) or not supervisor.is_alive
 
     wait = request["wait"]
-    if not wait_until(lambda: not os.path.exists(path) or has_ended(), min(REQUEST_TAKEN, wait), 0.02):
+    if not wait_until(lambda: not os.path.exists(path) or not supervisor.is_alive, min(REQUEST_TAKEN, wait), 0.02):
         remove_file(path)
         raise AgentError("the run's supervisor doesn't answer")
     if not wait_until(is_answered, wait, 0.02):
         raise AgentError(f"the run's supervisor has no answer after {wait:g} s; is the disk full there?")
     answered = read_json(answer_file)
     return answered, stored.document if answered else read_status_file(rundir).document
-
-
-def signal_on_node(request: RunReference, status: RunStatus, number: int) -> None:
-    """Signal the supervisor from its own node, where the job runs the run's copy of the agent."""
-    rundir = rundir_of(request)
-    line = json.dumps({"home": request["home"], "id": request["id"], "signal": int(number)}).encode() + b"\n"
-    batch_job.call_agent(rundir, status.node0, ["run.runs", "signal"], line)
-
-
-def signal_supervisor(request: StopRequest) -> Json:
-    stored = read_status_file(rundir_of(request))
-    if not stored.status.is_over:
-        send_signal(stored.status.supervisor, request["signal"])
-    return {}
 
 
 def send_signal(supervisor: ProcessIdentity, number: int) -> None:
@@ -262,5 +199,5 @@ def check_machine(supervisor: ProcessIdentity) -> None:
 
 def main(action: str) -> int:
     asked = {"dump": dump, "profile": profile}
-    actions = {"list": list_runs, "find": find, "stop": stop, "signal": signal_supervisor, **asked}
+    actions = {"list": list_runs, "find": find, "stop": stop, **asked}
     return answer(lambda request, _: actions[action](request))

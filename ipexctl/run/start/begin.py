@@ -28,7 +28,6 @@ from ipexctl.node.common.frames import Frame
 from ipexctl.node.common.job import ConnectivityRecord, Listen, StarterContact, StoreJob, jobs_of
 from ipexctl.node.common.liveness import RESERVED_FILE
 from ipexctl.node.common.plan import Plan, plan_text, program_line, to_json
-from ipexctl.node.common.queue_files import DIRECTORY
 from ipexctl.node.run.follow import FollowRequest
 from ipexctl.remote.cancel import Cancel, Deadline
 from ipexctl.remote.command import Command
@@ -157,12 +156,7 @@ class Launch:
         wait((self._supervisor,))
         wait((self._agents,))
         rundir = shlex.quote(self._plan.rundir)
-        # The kept directory belongs to the job that starts this run, and says why it did not start; in a later start
-        # of the job it has the record of the first one.
-        keep = f"find {rundir} -mindepth 1 -maxdepth 1 ! -name {DIRECTORY} -exec rm -rf {{}} +"
-        again = f"if [ -e {rundir}/{DIRECTORY}/again ]; then rm -f {rundir}/job.json"
-        line = f"{again}; elif [ -d {rundir}/{DIRECTORY} ]; then {keep}; else rm -rf {rundir}; fi"
-        return clean_up((self._node0, *self._others), walk_to(self._plan.rundir) + line, self._pool)
+        return clean_up((self._node0, *self._others), walk_to(self._plan.rundir) + f"rm -rf {rundir}", self._pool)
 
     def _call_supervisor(self) -> Reply:
         plan = self._plan

@@ -23,7 +23,7 @@ from ipexctl.facts.live_runs import CallDetails
 from ipexctl.homes.local_copy import read_final_status
 from ipexctl.homes.pending import clear_pending, mark_pending
 from ipexctl.homes.prune_runs import prune_local, read_limits
-from ipexctl.homes.registry import RunRecord, RunRegistry, new_id, new_record, read_given_id
+from ipexctl.homes.registry import RunRecord, RunRegistry, new_id, new_record
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.accelerate_config import remarks
@@ -159,10 +159,7 @@ class _OtherRunBegan(StartError):
 
 def start_run(start: RunStart) -> StartedRun | StartFailure:
     """Start a run. It is in the registry before its first rank lives; of one that does not start, nothing is left."""
-    spec, registry = start.spec, RunRegistry()
-    run = read_given_id(os.environ)
-    if not run or registry.knows(run):  # another run of the same job
-        run = new_id(spec.asked.script, time.time())
+    spec, run = start.spec, new_id(start.spec.asked.script, time.time())
     note_secret_files(spec.secret_files)
     with ExitStack() as at_end:
         try:

@@ -37,8 +37,8 @@ NO_ANSWER: Final = (Unreachable, TimedOut)
 def refuse_job(record: RunRecord) -> None:
     if record.plan.job:
         raise UserError(
-            f"run {record.id} was in job {record.plan.job} of the scheduler; the scheduler restarts jobs itself",
-            fix="type its call again in a new job",
+            f"run {record.id} was in job {record.plan.job} of the scheduler, which chooses the hosts of the next one",
+            fix="submit its job again: with --checkpoint, the new run continues from the newest checkpoint",
         )
 
 

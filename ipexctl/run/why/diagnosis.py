@@ -208,9 +208,7 @@ def _describe_stop(snapshot: RunSnapshot) -> str:
     if stopped is not None and stopped.who:
         at = f" at {format_clock(stopped.at)}" if stopped.at is not None else ""
         return f"by {'Ctrl-C of ' if code == 128 + signal.SIGINT else ''}{stopped.who}{at}"
-    # The script of a job passes each stop on as SIGTERM.
-    by_stop = "by ipexctl stop, or SIGTERM" if not snapshot.status.is_submitted else "by ipexctl stop, or Ctrl-C"
-    return {130: "by Ctrl-C", 143: by_stop, 129: "as its call was gone"}.get(code, "by a signal")
+    return {130: "by Ctrl-C", 143: "by ipexctl stop, or SIGTERM", 129: "as its call was gone"}.get(code, "by a signal")
 
 
 def _hung(snapshot: RunSnapshot) -> tuple[str, ...]:

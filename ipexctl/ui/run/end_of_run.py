@@ -58,10 +58,6 @@ def _end_sentences(status: RunStatus, exit_code: int) -> list[str]:
         attempts = f" in {format_count(status.attempt + 1, 'attempt')}" if status.attempt else ""
         near = f"; {describe_run_end(LIMIT_NEAR)}" if status.job_end == LIMIT_NEAR else ""
         return [f"{subject} succeeded{took}{attempts}: {size}{near}"]
-    if status.is_submitted and not status.world_size:
-        return [
-            f"{subject} was stopped before it began" if status.state == "stopped" else f"{subject}: {status.reason}"
-        ]
     if status.state == "stopped":
         of_job = describe_run_end(status.job_end)
         by = f", as {of_job}" if of_job else ""
@@ -69,9 +65,8 @@ def _end_sentences(status: RunStatus, exit_code: int) -> list[str]:
             by = f", by {status.stopped.who or 'ipexctl stop, or SIGTERM'}"
         return [f"{subject} was stopped{took}{by}: {size}"]
     if status.state == "lost":
-        reason = status.reason if status.is_submitted else "its supervisor on node0 died"
         return [
-            f"{subject} is lost{took}: {reason} before it recorded the end",
+            f"{subject} is lost{took}: its supervisor on node0 died before it recorded the end",
             Fix(f"  output until then: `ipexctl logs {status.id}`"),
         ]
     first, attempts = (

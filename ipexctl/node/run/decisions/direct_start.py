@@ -80,7 +80,7 @@ def has_wrapper_ended_early(state: SupervisorState) -> bool:
 
 def call_starters(turn: Transition) -> None:
     """Have lost starters that the attempt waits for begun again."""
-    is_first = turn.state.status.attempt == turn.state.first_attempt
+    is_first = turn.state.status.attempt == 0
     if turn.state.ending is not None or is_first:
         return
     now, waiting = turn.now.clock, {peer.host for peer in turn.ranks if not peer.has_begun}
@@ -108,7 +108,7 @@ def check_beginning(turn: Transition, launcher: LauncherState, launcher_log: tup
         verdict.fail_with_program(turn, ended, code, by)
         return
     # After a restart, a starter has been silent for a while before it counts as gone, so it gets less time.
-    is_again = turn.state.has_pool and turn.state.status.attempt > turn.state.first_attempt
+    is_again = turn.state.has_pool and turn.state.status.attempt > 0
     limit = STARTER_RECONNECT if is_again else RANK_SILENCE
     away = [
         peer

@@ -1,9 +1,8 @@
 """Decides how a Slurm job affects the end of its run: when to notify the ranks and stop the run before the job ends,
-whether Slurm stopped the run, and whether it continues. Pure.
+and whether Slurm stopped the run. Pure.
 
-A run submitted with --requeue ends as `queued` if its job starts again. Slurm notices a silent node only minutes later,
-so the supervisor requeues the job itself. Slurm's signals reach the processes in any order; a failure by a signal is
-Slurm's doing if Slurm says that it is ending the job.
+Slurm's signals reach the processes in any order; a failure by a signal is Slurm's doing if Slurm says that it is ending
+the job.
 """
 
 from __future__ import annotations
@@ -16,15 +15,9 @@ from ipexctl.node.common import job_words, slurm
 from ipexctl.node.common.limits import JOB_NOTICE, JOB_STOP
 
 if TYPE_CHECKING:
-    from ipexctl.node.common.records import Attempt, Failure, State
+    from ipexctl.node.common.records import Failure, State
 
 STOPPED = 128 + signal.SIGTERM
-MOST_LOSSES = 3
-"""Attempts in a row that lost a node, after which the run has failed."""
-_LOST_NODE = ("silent", "cut-off")
-"""`Detail.kind` of a node that does not answer."""
-
-
 _STEP_CANCELLED = re.compile(r"^slurmstepd\S*: error: \*\*\* STEP [0-9.]+ ON \S+ CANCELLED AT ", re.MULTILINE)
 _TASK_EXITED = re.compile(r"^srun: error: \S+: tasks? \S+: Exited ", re.MULTILINE)
 
@@ -40,15 +33,12 @@ class RunEnd(NamedTuple):
     code: int
     reason: str
     first: Failure | None
-    attempts: tuple[Attempt, ...] = ()
     is_limit_near: bool = False
     """True once the ranks were told that the job is about to end."""
     has_noticed: bool = False
     """True if a rank handled the signal for that."""
     is_asked_to_stop: bool = False
     """True if a user or Slurm sent the supervisor a signal."""
-    is_silent: bool = False
-    """True if no rank printed anything for so long that it counts as a hang."""
 
     @property
     def is_by_signal(self) -> bool:
@@ -62,10 +52,6 @@ class RunEnd(NamedTuple):
         """True if the run was stopped, or its ranks exited, because the end of the job was near."""
         is_ended = self.state == "stopped" or (self.state == "ok" and self.has_noticed)
         return self.is_limit_near and is_ended and not self.is_asked_to_stop
-
-    @property
-    def has_lost_node(self) -> bool:
-        return self.state == "failed" and _detail_of(self.first) in _LOST_NODE and not self.is_asked_to_stop
 
 
 class JobVerdict(NamedTuple):
@@ -89,33 +75,10 @@ def find_word(end: RunEnd, shown: str, restarts: int, *, is_step_cancelled: bool
     return word or (job_words.STEP_CANCELLED if end.is_by_signal and is_step_cancelled else "")
 
 
-def should_requeue(end: RunEnd, word: str) -> bool:
-    if end.is_silent:
-        return False
-    if word:
-        return word == job_words.LIMIT_NEAR
-    return end.has_lost_node and _losses(end.attempts) < MOST_LOSSES - 1
-
-
-def _losses(attempts: tuple[Attempt, ...]) -> int:
-    count = 0
-    for attempt in reversed(attempts):
-        if _detail_of(attempt.first_failure) not in _LOST_NODE:
-            break
-        count += 1
-    return count
-
-
-def decide_job_end(end: RunEnd, word: str, *, begins_again: bool) -> JobVerdict:
-    verdict = JobVerdict(end.state, end.code, end.reason, end.first, word)
+def decide_job_end(end: RunEnd, word: str) -> JobVerdict:
     if word and end.is_by_signal:
-        verdict = verdict._replace(state="stopped", code=STOPPED, reason="it was stopped", first=None)
-    if begins_again:
-        # The next start of the job continues this record; until then the run waits.
-        cause = f"{end.reason}; " if end.has_lost_node else ""
-        reason = cause + job_words.describe_run_end(job_words.REQUEUED)
-        verdict = verdict._replace(state="queued", reason=reason, word=job_words.REQUEUED)
-    return verdict
+        return JobVerdict("stopped", STOPPED, "it was stopped", None, word)
+    return JobVerdict(end.state, end.code, end.reason, end.first, word)
 
 
 ASK_INTERVAL = 600.0

@@ -9,7 +9,6 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, Any, Callable, Mapping
 
-from ipexctl.node.common import job_words
 from ipexctl.node.common.json_records import as_json
 from ipexctl.node.common.limits import (
     DUMP_REPLIES,
@@ -92,7 +91,7 @@ def may_connect(state: SupervisorState, hello: messages.Hello) -> bool:
     peer = state.ranks.get(hello.rank)
     if peer is None or hello.attempt not in (None, state.status.attempt):
         return False
-    if hello.attempt is None and state.has_pool and state.status.attempt != state.first_attempt:
+    if hello.attempt is None and state.has_pool and state.status.attempt > 0:
         return False  # the wrapper was started for other hosts
     return peer.instance in (None, hello.instance) or not (peer.is_connected or peer.is_done)
 
@@ -101,12 +100,7 @@ def may_connect(state: SupervisorState, hello: messages.Hello) -> bool:
 
 
 def on_begin(turn: Transition, _: m.Begin) -> None:
-    """Start the first attempt, or continue after an earlier start of the same job."""
-    status, after = turn.state.status, ""
-    if status.attempts:
-        after = status.attempts[-1].reason
-        turn.log("restart", attempt=status.attempt, after=after)
-    turn.do(m.StartAttempt(after))
+    turn.do(m.StartAttempt(""))
 
 
 def on_attempt_started(turn: Transition, event: m.AttemptStarted) -> None:
@@ -628,7 +622,6 @@ def end_attempt(turn: Transition) -> None:
     verdict.on_all_ended(turn)
     if turn.state.restarts_left > 0 and verdict.is_repeated(turn.state):
         verdict.end_repeated(turn)
-    job = turn.state.job
     hosts: tuple[str, ...] = ()
     if turn.state.has_pool and verdict.may_restart(turn.state):
         next_hosts.begin_search(turn)
@@ -637,20 +630,10 @@ def end_attempt(turn: Transition) -> None:
         hosts = next_hosts.choose(turn)
     if hosts:
         next_hosts.restart(turn, hosts)
-    elif not verdict.may_restart(turn.state):
-        close(turn)
-    elif job is not None and job.may_requeue and asks_for_other_nodes(run_end(turn.state)):
-        turn.set(is_closing=True)
-        turn.do(m.Requeue())
-    elif turn.state.has_pool:
+    elif not verdict.may_restart(turn.state) or turn.state.has_pool:
         close(turn)
     else:
         restart(turn)
-
-
-def asks_for_other_nodes(end: RunEnd) -> bool:
-    """True if the job should start again, on other nodes, instead of another attempt here."""
-    return end.has_lost_node and job_end.should_requeue(end, "")
 
 
 def restart(turn: Transition) -> None:
@@ -687,25 +670,16 @@ def run_end(state: SupervisorState) -> RunEnd:
         ending.code,
         status.reason,
         status.first_failure,
-        status.attempts,
         is_limit_near=state.is_limit_near,
         has_noticed=state.has_noticed,
         is_asked_to_stop=state.is_asked_to_stop,
-        is_silent=status.silent is not None,
     )
 
 
 def on_closed(turn: Transition, event: m.Closed) -> None:
-    job = turn.state.job
-    if job is None:
-        finish(turn)
-        return
-    word, end = job_word(turn.state, job, event), run_end(turn.state)
-    if job.may_requeue and not begins_again(job, word) and job_end.should_requeue(end, word):
-        turn.set(closed=event)
-        turn.do(m.Requeue())
-    else:
-        apply_job_end(turn, job, word)
+    if turn.state.job is not None:
+        apply_job_end(turn, job_word(turn.state, turn.state.job, event))
+    finish(turn)
 
 
 def job_word(state: SupervisorState, job: m.JobState, closed: m.Closed) -> str:
@@ -713,41 +687,17 @@ def job_word(state: SupervisorState, job: m.JobState, closed: m.Closed) -> str:
     return job_end.find_word(run_end(state), closed.job_shown, job.restarts, is_step_cancelled=is_cancelled)
 
 
-def begins_again(job: m.JobState, word: str) -> bool:
-    return job.may_requeue and (job.is_requeued or word in (job_words.REQUEUED, job_words.PREEMPTED))
-
-
-def on_requeued(turn: Transition, event: m.Requeued) -> None:
-    job, closed = turn.state.job, turn.state.closed
-    if job is None:
-        return
-    job = job._replace(is_requeued=event.is_done)
-    turn.set(job=job)
-    if closed is not None:
-        apply_job_end(turn, job, job_word(turn.state, job, closed))
-    elif event.is_done or turn.state.has_pool:
-        close(turn)
-    else:
-        turn.set(is_closing=False)
-        restart(turn)
-
-
-def apply_job_end(turn: Transition, job: m.JobState, word: str) -> None:
-    decided = job_end.decide_job_end(run_end(turn.state), word, begins_again=begins_again(job, word))
+def apply_job_end(turn: Transition, word: str) -> None:
+    decided = job_end.decide_job_end(run_end(turn.state), word)
     turn.set(ending=ending_of(turn.state)._replace(state=decided.state, code=decided.code))
     turn.set_status(reason=decided.reason, first_failure=decided.first, job_end=decided.word)
-    turn.do(m.EndJob(decided.state))
-    finish(turn)
 
 
 def finish(turn: Transition) -> None:
     ending, has_run = ending_of(turn.state), turn.state.status.mpirun.pid is not None
-    is_final = ending.state != "queued"
-    if is_final:
-        turn.set_status(exit_code=ending.code, ended=turn.now.epoch)
-    turn.set_status(state=ending.state)
+    turn.set_status(exit_code=ending.code, ended=turn.now.epoch, state=ending.state)
     turn.log("ended", state=ending.state, exit_code=ending.code)
-    turn.do(m.Finish(notifies=bool(turn.state.start.notify) and has_run and is_final))
+    turn.do(m.Finish(notifies=bool(turn.state.start.notify) and has_run))
 
 
 EVENTS: Mapping[type, Callable[[Transition, Any], None]] = {
@@ -774,7 +724,6 @@ EVENTS: Mapping[type, Callable[[Transition, Any], None]] = {
     m.ProfileAsked: profile_request.on_profile_asked,
     m.TimeLeft: on_time_left,
     m.Closed: on_closed,
-    m.Requeued: on_requeued,
 }
 MESSAGES: Mapping[type, Callable[[Transition, RankState, Any], None]] = {
     messages.Connected: on_connected,

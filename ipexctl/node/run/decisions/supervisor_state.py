@@ -132,9 +132,8 @@ class DiskState(NamedTuple):
 
 class JobState(NamedTuple):
     number: str
-    may_requeue: bool = False
     restarts: int = 0
-    is_requeued: bool = False
+    """How often Slurm requeued the job before."""
 
 
 class PendingDump(NamedTuple):
@@ -180,8 +179,6 @@ class SupervisorState(NamedTuple):
     signalled_at: float | None = None
     """When a wrapper first got a signal that the supervisor did not send."""
     is_exchanging: bool = False
-    first_attempt: int = 0
-    """Earlier starts of the same job had the attempts before."""
     search: HostSearch | None = None
     """Set between two attempts of a run with a pool of hosts."""
     asked_at: float = 0.0
@@ -203,9 +200,7 @@ class SupervisorState(NamedTuple):
     is_asked_to_stop: bool = False
     """True after a signal from ipexctl stop, the call, or the queue."""
     is_closing: bool = False
-    """True if no attempt follows, unless the queue refuses to requeue the job."""
-    closed: Closed | None = None
-    """What the queue showed; set while it is asked to requeue the job."""
+    """True if no attempt follows."""
 
     @property
     def is_signal_open(self) -> bool:
@@ -246,7 +241,7 @@ def first_state(
     starters = {host: StarterState(away_since=now.clock) for host in others}
     ranks, asked = first_ranks(plan), plan.asked
     state = SupervisorState(start, plan, asked, launcher_kind, status, ranks, now.clock, now.clock, now.clock)
-    return state._replace(starters=starters, job=job, limit=limit, first_attempt=status.attempt)
+    return state._replace(starters=starters, job=job, limit=limit)
 
 
 def first_ranks(plan: Plan) -> dict[int, RankState]:
@@ -393,10 +388,6 @@ class Closed(NamedTuple):
     is_step_cancelled: bool = False
 
 
-class Requeued(NamedTuple):
-    is_done: bool
-
-
 Event = Union[
     Begin,
     Tick,
@@ -421,7 +412,6 @@ Event = Union[
     ProfileAsked,
     TimeLeft,
     Closed,
-    Requeued,
 ]
 
 # What is to be done
@@ -533,19 +523,11 @@ class AskJob(NamedTuple):
     """Ask the queue while the ranks end, because the queue may be what ends them."""
 
 
-class Requeue(NamedTuple):
-    """Requeue the job, which ends all processes of this start; Requeued follows."""
-
-
 class Close(NamedTuple):
     timeout: float
     """Seconds for a full disk to get room."""
     keeps_connectivity: bool
     asks_job: bool
-
-
-class EndJob(NamedTuple):
-    state: State
 
 
 class Finish(NamedTuple):
@@ -574,9 +556,7 @@ Action = Union[
     RemoveDump,
     AskTimeLeft,
     AskJob,
-    Requeue,
     Close,
-    EndJob,
     Finish,
 ]
 

@@ -35,7 +35,7 @@ from ipexctl.node.run.meter.rank_meter import MeteredHost, RankMeter
 from ipexctl.node.run.meter.rank_profile import SUFFIX
 from ipexctl.node.run.rank import process_stacks, processes, rank_env
 from ipexctl.node.run.rank.oom import OutOfMemoryWatch
-from ipexctl.node.run.rank.rank_machine import Act, Bond, ExplainExit, PassOn, SendReport, Turn, WrapperState
+from ipexctl.node.run.rank.rank_machine import Act, ExplainExit, PassOn, SendReport, Turn, WrapperState
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
@@ -149,22 +149,12 @@ class Rank:
         if self.state.owns_job_file:
             remove_file(self.path)
         if self.state.is_lost:
-            self.end_job()  # first, because printing may fail: stderr may be closed by now
             print_error(f"the supervisor was lost ({self.state.lost_reason}), so rank {self.rank} was ended")
         elif self.job.bytecode and self.is_lowest and not os.path.exists(self.job.bytecode):
             from ipexctl.node.common.agent_copy import save_bytecode  # only the first run of a version needs it
 
             save_bytecode(self.job.bytecode)
         return self.state.exit_code
-
-    def end_job(self) -> None:
-        """End a job that lost node0, which Slurm may keep running, if this rank is one of those that do that."""
-        from ipexctl.node.run.rank import orphaned_job  # few ranks lose their supervisor
-
-        if self.state.bond is Bond.LOST and orphaned_job.ends_orphaned_job(self.plan, self.rank):
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                signal.signal(number, signal.SIG_DFL)
-            orphaned_job.end_orphaned_job(self.plan.rundir)
 
     def apply(self, step: Step) -> None:
         self.state, commands = step

@@ -1,4 +1,4 @@
-"""The processes of a rank: binds them to cores, sets their niceness, measures them, and ends them.
+"""The processes of a rank: binds them to cores, measures them, and ends them.
 
 What a host lacks becomes a note, not a failure. Processes are never found by name: they are descendants of the wrapper,
 which adopts orphans, or belong to the command's session. If the wrapper is killed, the kernel kills the command, and

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping
 from ipexctl.node.common.files import last_lines, open_private, remove_file, write_json_atomically
 from ipexctl.node.common.frames import SUFFIXES, Note, last_state
 from ipexctl.node.common.job import Master
-from ipexctl.node.common.job_words import REQUEUED, describe_run_end
 from ipexctl.node.common.json_records import as_json
 from ipexctl.node.common.processes import own_identity
-from ipexctl.node.common.records import Attempt, RunStatus
+from ipexctl.node.common.records import RunStatus
 from ipexctl.node.run.meter.rank_profile import SUFFIX, RankProfile
 from ipexctl.node.run.meter.rates import HostRates, RankRates
 from ipexctl.node.run.meter.window_file import HOST_SUFFIX, RANK_SUFFIX, WindowWriter
@@ -59,20 +58,6 @@ def first_status(plan: Plan, now: float) -> RunStatus:
     )
 
 
-def continued_status(before: RunStatus, status: RunStatus, *, ended: float) -> RunStatus:
-    """The status of a run that continues in another start of its job. `ended`: when `before` was written. Pure."""
-    reason = before.reason or describe_run_end(REQUEUED)
-    took = before.took if before.took is not None else ended - (before.started or ended)
-    last = Attempt(before.attempt, reason, before.first_failure, before.ended or ended, before.hosts, before.world_size)
-    return status._replace(
-        started=before.started,
-        attempt=before.attempt + 1,
-        attempts=(*before.attempts, last),
-        restarts=status.restarts + before.attempt + 1,
-        elapsed=took + max(0.0, (status.started or ended) - ended),
-    )
-
-
 class OutputFile:
     def __init__(
         self,
@@ -83,8 +68,6 @@ class OutputFile:
         announce: Callable[[Note], None],
         undo_last_note: Callable[[], None],
         key: OutputKey,
-        *,
-        is_continued: bool = False,
     ) -> None:
         """`on_grown` gets the file's size after each write, `announce` each note before its line is written. `hold`
         keeps data that the disk has no room for."""
@@ -103,11 +86,8 @@ class OutputFile:
         self.host = host
         self._on_grown = on_grown
         self._hold = hold
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        self._number = os.open(path, flags if is_continued else flags | os.O_TRUNC, 0o600)
-        if is_continued:
-            self._size = os.fstat(self._number).st_size
-            self._ends_line = not self._size or os.pread(self._number, 1, self._size - 1) == b"\n"
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_TRUNC
+        self._number = os.open(path, flags, 0o600)
 
     def take(self, offset: int, data: bytes) -> bool:
         """Write a chunk; returns False if there is no room and the chunk must be sent again."""
@@ -221,9 +201,8 @@ class WindowFiles:
 
 
 class Recorder:
-    def __init__(self, rundir: str, status: RunStatus, *, is_continued: bool = False) -> None:
+    def __init__(self, rundir: str, status: RunStatus) -> None:
         self.rundir = rundir
-        self._is_continued = is_continued
         self.status = status
         self.complete: Callable[[RunStatus], RunStatus] = lambda status: status
         self.is_unsaved = True
@@ -254,7 +233,6 @@ class Recorder:
                 self.notes.add,
                 self.notes.undo_last_note,
                 (rank, stream),
-                is_continued=self._is_continued,
             )
             for stream, suffix in SUFFIXES.items()
         }

@@ -18,7 +18,6 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Callable, Collection, Iterable, Mapping, NamedTuple
 
 from ipexctl.node.common import listener
-from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.environ import SetupError
 from ipexctl.node.common.files import (
     make_private_directory,
@@ -52,7 +51,6 @@ from ipexctl.node.run.host_starter.remote_shell import SHELL_FILE
 from ipexctl.node.run.meter.rank_profile import RankProfile
 from ipexctl.node.run.meter.step_windows import StepWindow
 from ipexctl.node.run.record import recorder, stack_dumps, stop_file
-from ipexctl.node.run.record.stored_status import StoredStatus, read_document
 from ipexctl.node.run.supervisor.figures import RunFigures
 from ipexctl.node.run.supervisor.host_calls import HostCalls, gone_ranks
 from ipexctl.node.run.supervisor.launcher import LaunchLog, launcher_kind_of, shell_environment, start_attempt
@@ -63,6 +61,7 @@ from ipexctl.node.run.supervisor.shell_connections import ShellConnections
 if TYPE_CHECKING:
     import socket
 
+    from ipexctl.node.common.answer import Json
     from ipexctl.node.common.plan import HostPlan, Plan
     from ipexctl.node.run.supervisor.checkpoint_exchange import CheckpointExchange
     from ipexctl.node.run.supervisor.launcher import AttemptProcesses
@@ -92,15 +91,12 @@ class SupervisorLoop:
         """`addresses`: this supervisor's address for ranks on node0, its address for other hosts, and its port."""
         self.request, self.rundir, self.addresses = request, request.rundir, addresses
         launcher_kind = launcher_kind_of(start.plan)
-        self.job = RunJob(request.rundir) if launcher_kind.in_job else None
+        self.job = RunJob() if launcher_kind.in_job else None
         began = now()
-        before = earlier_start(self.rundir, self.job)
         status = recorder.first_status(start.plan, began.epoch)
-        if before is not None:
-            status = recorder.continued_status(before.status, status, ended=before.written)
-        self.record = recorder.Recorder(request.rundir, status, is_continued=before is not None)
+        self.record = recorder.Recorder(request.rundir, status)
         self.record.complete = self.complete_status
-        self.began, self.elapsed, self.is_over = began.clock - (status.elapsed or 0.0), 0.0, False
+        self.began, self.elapsed, self.is_over = began.clock, 0.0, False
         self.state = m.first_state(
             start, launcher_kind, status, began, self.job.state if self.job is not None else None
         )
@@ -146,9 +142,7 @@ class SupervisorLoop:
             m.RemoveDump: lambda dump: stack_dumps.remove_dump(self.dumps, dump.id),
             m.AskTimeLeft: self.ask_time_left,
             m.AskJob: self.ask_job,
-            m.Requeue: self.requeue,
             m.Close: self.close,
-            m.EndJob: self.end_job,
             m.Finish: self.finish,
         }
         self.signals: list[int] = []
@@ -655,13 +649,6 @@ class SupervisorLoop:
         if self.job is not None:
             self.job.begin_query()
 
-    def requeue(self, _: m.Requeue) -> None:
-        self.on_event(m.Requeued(self.job is not None and self.job.requeue()))
-
-    def end_job(self, command: m.EndJob) -> None:
-        if self.job is not None:
-            self.job.end(command.state)
-
     # The end
 
     def close(self, command: m.Close) -> None:
@@ -748,15 +735,6 @@ def find_gpu_line(record: recorder.Recorder, ranks: Iterable[int]) -> Untrained:
         if found := [line for line in lines if _GPU.search(line)]:
             return Untrained(rank, found[-1].strip()[:MOST_OF_LINE])
     return Untrained()
-
-
-def earlier_start(rundir: str, job: RunJob | None) -> StoredStatus | None:
-    """The status that an earlier start of the same job left; None in the first start."""
-    if job is None or not job.state.may_requeue or not job.state.restarts:
-        return None
-    with contextlib.suppress(AgentError):
-        return read_document(rundir + "/status.json")
-    return None
 
 
 class LauncherFailure(NamedTuple):

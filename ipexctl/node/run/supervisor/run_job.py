@@ -1,20 +1,14 @@
-"""Asks Slurm in the background about a run's job, and requeues it. `supervisor_machine.py` decides when."""
+"""Asks Slurm in the background about a run's job. `supervisor_machine.py` decides when."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 from typing import TYPE_CHECKING
 
 from ipexctl.node.common import slurm
-from ipexctl.node.common.files import remove_file, write_atomically
-from ipexctl.node.common.queue_files import REQUEUE_FILE, SECRETS_FILE, WAITS_FILE
 from ipexctl.node.run.decisions.supervisor_state import JobState, TimeLeft
 
 if TYPE_CHECKING:
     import subprocess
-
-    from ipexctl.node.common.records import State
 
 ANSWER = 10.0
 
@@ -24,10 +18,8 @@ def is_in_job() -> bool:
 
 
 class RunJob:
-    def __init__(self, rundir: str) -> None:
-        self._rundir = rundir
-        may_requeue = os.path.exists(os.path.join(rundir, REQUEUE_FILE))
-        self.state = JobState(slurm.own_job(), may_requeue, slurm.own_restarts())
+    def __init__(self) -> None:
+        self.state = JobState(slurm.own_job(), slurm.own_restarts())
         self._job_query: subprocess.Popen[bytes] | None = None
         self._time_query: subprocess.Popen[bytes] | None = None
         self._asked_at: float | None = None
@@ -61,15 +53,3 @@ class RunJob:
     def close(self) -> None:
         if self._time_query is not None:
             slurm.end_query(self._time_query)
-
-    def requeue(self) -> bool:
-        """Requeue the job, which ends all processes of this start; returns whether Slurm accepted that."""
-        number = self.state.number
-        return bool(number) and slurm.requeue_job(number, self.state.restarts)
-
-    def end(self, state: State) -> None:
-        if state == "queued":
-            with contextlib.suppress(OSError):  # if the disk is full, the script's exit code is the record
-                write_atomically(os.path.join(self._rundir, WAITS_FILE), b"", durable=False)
-        else:
-            remove_file(os.path.join(self._rundir, SECRETS_FILE))

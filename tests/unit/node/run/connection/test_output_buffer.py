@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from ipexctl.node.common.frames import Chunk, Note
-from ipexctl.node.common.records import Attempt, RunStatus
+from ipexctl.node.common.records import RunStatus
 from ipexctl.node.run.connection.output_buffer import MAX_UNACKNOWLEDGED, MEMORY, OutputBuffer
 from ipexctl.node.run.connection.spill_file import SpillFile
-from ipexctl.node.run.record.recorder import OutputFile, Recorder, continued_status
+from ipexctl.node.run.record.recorder import OutputFile, Recorder
 from ipexctl.node.run.record.unstored_output import Held
 from ipexctl.node.run.supervisor.rank_connections import RankConnection
 
@@ -153,33 +153,6 @@ def test_a_note_after_held_output_ends_a_line_only_if_it_is_open(
     assert chunks[:-1] == ([held] if is_whole else [held, b"\n"])
     assert len(notes) == 1
     file.close()
-
-
-@pytest.mark.parametrize(("before", "after"), [(b"a\n", b"a\nNOTEb\n"), (b"half", b"half\nNOTEb\n"), (b"", b"b\n")])
-def test_output_of_the_next_start_follows_that_of_the_first(tmp_path: Path, before: bytes, after: bytes) -> None:
-    path, notes, sizes = tmp_path / "0.out", list[Note](), list[int]()
-    path.write_bytes(before)
-    file = OutputFile(
-        str(path), "h", sizes.append, lambda *_: None, notes.append, notes.clear, (0, "stdout"), is_continued=True
-    )
-    assert file.note("restart", {"attempt": 1, "restarts": 1, "reason": "r"})
-    assert file.take(0, b"b\n")
-    file.close()
-    line = notes[0].data if notes else b""
-    assert path.read_bytes() == after.replace(b"NOTE", line)
-    assert sizes[-1] == path.stat().st_size
-
-
-def test_status_of_the_next_start_has_the_first_as_an_attempt() -> None:
-    first = RunStatus("r", "queued", started=10.0, reason="it was stopped", attempt=1, attempts=(Attempt(0, "x"),))
-    status = continued_status(first, RunStatus("r", "starting", started=99.0, restarts=2), ended=50.0)
-    assert (status.state, status.started, status.attempt, status.restarts) == ("starting", 10.0, 2, 4)
-    assert [(attempt.reason, attempt.ended) for attempt in status.attempts] == [("x", None), ("it was stopped", 50.0)]
-    assert status.elapsed == 89.0
-    first, back = first._replace(elapsed=40.0), RunStatus("r", "starting", started=20.0)
-    assert continued_status(first, back, ended=50.0).elapsed == 40.0  # the clock went back
-    killed = continued_status(first._replace(reason="", state="running"), RunStatus("r", "starting"), ended=50.0)
-    assert "queue" in killed.attempts[-1].reason
 
 
 def test_what_a_filesystem_loses_at_close_is_named_and_all_files_are_closed(tmp_path: Path) -> None:

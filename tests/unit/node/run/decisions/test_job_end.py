@@ -1,4 +1,4 @@
-"""A job of Slurm and the end of a run in it: the steps before it, the word for it, and whether the run goes on."""
+"""A job of Slurm and the end of a run in it: the steps before it, and the word for it."""
 
 from __future__ import annotations
 
@@ -7,24 +7,17 @@ from typing import Any
 import pytest
 from slurm_shown import shown
 
-from ipexctl.node.common.records import Attempt, Detail, Failure
+from ipexctl.node.common.records import Failure
 from ipexctl.node.common.slurm import seconds_left
 from ipexctl.node.run.decisions.job_end import (
-    MOST_LOSSES,
     JobLimit,
     RunEnd,
     decide_job_end,
     find_word,
-    should_requeue,
 )
-from ipexctl.node.run.rank.orphaned_job import orphan_state
 
 BY_SIGNAL = Failure(0, "node2", signal=15, kind="signal")
 RAISED = Failure(0, "node2", exit_code=1, kind="exit")
-
-
-def lost(kind: str = "silent") -> Failure:
-    return Failure(1, "node3", kind="lost", ranks=(1,), detail=Detail(kind))
 
 
 def end(state: Any, first: Failure | None = None, **more: Any) -> RunEnd:
@@ -50,63 +43,11 @@ def test_word(found: RunEnd, state: str, restarts: int, is_step_cancelled: bool,
     assert find_word(found, shown(state, restarts=restarts), 0, is_step_cancelled=is_step_cancelled) == word
 
 
-def losses(count: int) -> tuple[Attempt, ...]:
-    return (Attempt(0, "", RAISED), *(Attempt(number, "", lost()) for number in range(1, count + 1)))
-
-
-@pytest.mark.parametrize(
-    ("found", "word", "asks"),
-    [
-        (end("failed", lost()), "", True),
-        (end("failed", lost("cut-off")), "", True),
-        (end("failed", lost("wrapper-killed")), "", False),
-        (end("failed", lost(), is_asked_to_stop=True), "", False),
-        (end("failed", lost()), "JOB_REQUEUED", False),
-        (end("failed", lost(), attempts=losses(MOST_LOSSES - 2)), "", True),
-        (end("failed", lost(), attempts=losses(MOST_LOSSES - 1)), "", False),
-        (end("failed", RAISED), "", False),
-        (end("stopped", is_limit_near=True), "LIMIT_NEAR", True),
-        (end("stopped", is_limit_near=True, is_silent=True), "LIMIT_NEAR", False),
-        (end("ok"), "", False),
-    ],
-)
-def test_a_run_asks_for_another_start_after_a_lost_node_and_at_the_limit(found: RunEnd, word: str, asks: bool) -> None:
-    assert should_requeue(found, word) == asks
-
-
 def test_a_failure_by_a_signal_is_what_slurm_did() -> None:
-    decided = decide_job_end(end("failed", BY_SIGNAL), "CANCELLED", begins_again=False)
+    decided = decide_job_end(end("failed", BY_SIGNAL), "CANCELLED")
     assert (decided.state, decided.code, decided.first, decided.word) == ("stopped", 143, None, "CANCELLED")
-    kept = decide_job_end(end("failed", RAISED), "CANCELLED", begins_again=False)
+    kept = decide_job_end(end("failed", RAISED), "CANCELLED")
     assert (kept.state, kept.code, kept.first, kept.reason) == ("failed", 1, RAISED, "why")
-
-
-def test_a_run_that_begins_again_waits_and_keeps_the_node_that_it_lost() -> None:
-    decided = decide_job_end(end("failed", lost()), "", begins_again=True)
-    assert (decided.state, decided.first, decided.word) == ("queued", lost(), "JOB_REQUEUED")
-    assert decided.reason.startswith("why; ")
-    assert not decide_job_end(end("stopped", is_limit_near=True), "LIMIT_NEAR", begins_again=True).reason.startswith(
-        "why"
-    )
-
-
-@pytest.mark.parametrize(
-    ("job", "membership", "state"),
-    [
-        ("", None, "waits"),
-        (shown("RUNNING"), None, "waits"),
-        (shown("RUNNING"), "12", "waits"),
-        (shown("RUNNING"), "", "orphaned"),
-        (shown("RUNNING", restarts=1), "", "over"),
-        (shown("COMPLETING"), "", "over"),
-        (shown("PENDING", restarts=1), None, "over"),
-        (shown("CANCELLED"), None, "over"),
-    ],
-)
-def test_a_job_is_orphaned_once_slurm_has_taken_the_node_of_its_script_out_of_it(
-    job: str, membership: str | None, state: str
-) -> None:
-    assert orphan_state(job, 0, membership) == state
 
 
 class Squeue:

@@ -576,8 +576,7 @@ def test_several_requests_for_stacks_are_open_at_once() -> None:
 # A job of Slurm
 
 
-def job(**more: Any) -> m.JobState:
-    return m.JobState("12", **{"may_requeue": True, **more})
+JOB = m.JobState("12")
 
 
 def near_the_limit(run: Supervised) -> Supervised:
@@ -589,22 +588,19 @@ def near_the_limit(run: Supervised) -> Supervised:
 
 
 def test_ranks_hear_of_the_limit_before_the_run_is_stopped() -> None:
-    run = near_the_limit(Supervised(2, hang_after=0.0, job=job()).begin())
+    run = near_the_limit(Supervised(2, hang_after=0.0, job=JOB).begin())
     assert (run.sent("notice"), run.state.is_limit_near) == ([0, 1], True)
     assert [note.kind for note in run.done(m.AddNote)] == ["job-limit"]
     assert not run.run_until(3585).sent("stop")
     run.at(3586, m.TimeLeft(3586.0, is_answer=True, seconds=14))
     assert run.ending == ("stopped", 143)
     run.stopped_ranks_end(3587).run_until(3588).at(3588, m.Closed())
-    assert run.done(m.Requeue)
-    run.at(3589, m.Requeued(is_done=True))
-    status = run.state.status
-    assert (status.state, status.job_end, status.ended) == ("queued", "JOB_REQUEUED", None)
-    assert (run.done(m.EndJob), run.done(m.Finish)) == ([m.EndJob("queued")], [m.Finish(notifies=False)])
+    assert (run.state.status.state, run.state.status.job_end) == ("stopped", "LIMIT_NEAR")
+    assert run.done(m.Finish) == [m.Finish(notifies=False)]
 
 
 def test_a_rank_that_ends_at_the_notice_leaves_the_others_time_to_save() -> None:
-    run = near_the_limit(Supervised(2, hang_after=0.0, job=job()).begin())
+    run = near_the_limit(Supervised(2, hang_after=0.0, job=JOB).begin())
     run.at(3542, SENT(1, messages.Noticed(10)), exit_of(1, 138), SENT(1, messages.End({})))
     assert (run.ending, run.sent("release"), run.states([1])) == (None, [], ["stopped"])
     run.run_until(3550)
@@ -615,10 +611,9 @@ def test_a_rank_that_ends_at_the_notice_leaves_the_others_time_to_save() -> None
 
 
 def test_a_stop_by_a_user_near_the_limit_is_final() -> None:
-    run = near_the_limit(Supervised(2, hang_after=0.0, job=job()).begin()).at(3545, m.StopAsked(15))
+    run = near_the_limit(Supervised(2, hang_after=0.0, job=JOB).begin()).at(3545, m.StopAsked(15))
     assert run.done(m.AskJob)
     run.stopped_ranks_end(3546).run_until(3547).at(3547, m.Closed())
-    assert not run.done(m.Requeue)
     assert (run.state.status.state, run.state.status.job_end) == ("stopped", "")
 
 
@@ -630,32 +625,14 @@ def lose_node2(run: Supervised) -> Supervised:
     return run.stopped_ranks_end(40).run_until(41)
 
 
-@pytest.mark.parametrize("is_done", [True, False])
-def test_a_lost_node_puts_the_job_into_the_queue_in_place_of_a_restart(is_done: bool) -> None:
-    run = lose_node2(Supervised(4, max_restarts=1, job=job()).begin())
-    assert run.done(m.Requeue)
-    assert not run.done(m.StartAttempt)
-    run.at(42, m.Requeued(is_done))
-    if not is_done:  # Slurm refuses: the nodes are those of this start
-        assert (run.state.status.attempt, len(run.done(m.StartAttempt))) == (1, 1)
-        return
-    (close,) = run.done(m.Close)
-    assert not close.asks_job
-    run.at(43, m.Closed())
-    assert not run.done(m.Requeue)
-    assert (run.state.status.state, run.first.kind) == ("queued", "lost")
-    assert "stopped responding" in run.reason
-
-
-def test_a_lost_node_is_a_failure_if_the_job_may_not_begin_again() -> None:
-    run = lose_node2(Supervised(4, job=job(may_requeue=False)).begin())
-    assert not run.done(m.Requeue)
+def test_a_lost_node_in_a_job_is_a_failure() -> None:
+    run = lose_node2(Supervised(4, job=JOB).begin())
     run.at(42, m.Closed())
-    assert (run.state.status.state, run.done(m.EndJob)) == ("failed", [m.EndJob("failed")])
+    assert run.state.status.state == "failed"
 
 
 def test_a_failure_by_a_signal_is_what_slurm_did_and_slurm_is_asked() -> None:
-    run = Supervised(2, job=job(may_requeue=False)).begin().at(5, exit_of(1, 143, signal=15))
+    run = Supervised(2, job=JOB).begin().at(5, exit_of(1, 143, signal=15))
     run.stopped_ranks_end(6).run_until(7)
     assert [close.asks_job for close in run.done(m.Close)] == [True]
     run.at(8, m.Closed(is_step_cancelled=True))
@@ -663,7 +640,7 @@ def test_a_failure_by_a_signal_is_what_slurm_did_and_slurm_is_asked() -> None:
 
 
 def test_a_step_that_the_supervisor_has_ended_was_not_cancelled_by_slurm() -> None:
-    run = Supervised(2, job=job(may_requeue=False)).begin().at(5, exit_of(1, 143, signal=15), SENT(1, messages.End({})))
+    run = Supervised(2, job=JOB).begin().at(5, exit_of(1, 143, signal=15), SENT(1, messages.End({})))
     run.at(5, exit_of(0, 143, is_own=False, signal=15), SENT(0, messages.End({}))).run_until(7)
     assert run.done(m.SignalLauncher)
     run.at(7, m.LauncherExited(-15)).run_until(8).at(8, m.Closed(is_step_cancelled=True))
