@@ -85,8 +85,7 @@ def profile_live(record: RunRecord, output: Output, *, timeout: float | None = N
             print_with_fix(error.message, error.fix)
             return error.exit_code, ()
     if isinstance(found, RunStatus):
-        state = "has ended" if found.is_over else "waits in the queue"
-        print_with_fix(f"run {record.id} {state}: no steps to profile", "start it with --profile for its first steps")
+        print_with_fix(f"run {record.id} has ended: no steps to profile", "start it with --profile for its first steps")
         return 1, ()
     for reason, ranks in group_by(found, attrgetter("reason")).items():
         print_message(f"no profile of {name_ranks(ranks)}: {reason}")
@@ -108,7 +107,7 @@ def _show_stacks(record: RunRecord, output: Output, ranks: str, *, everything: b
         print_with_fix(error.message, error.fix)
         raise typer.Exit(error.exit_code) from None
     if isinstance(found, RunStatus):
-        show_error(f"the run has ended: {found.state}" if found.is_over else "the run waits in the queue")
+        show_error(f"the run has ended: {found.state}")
         show_over(found, record.id)
         raise typer.Exit(1)
     if output.json:

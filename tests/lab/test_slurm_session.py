@@ -106,8 +106,8 @@ def test_a_run_over_srun_survives_its_call_and_a_failed_rank_is_blamed(lab: Lab)
     ask(
         lab.hosts[0], f"mkdir -p project && cd project && touch pyproject.toml && echo {shlex.quote(RANK_SCRIPT)} >s.py"
     )
-    words = f"{RUN} -q s.py badly 30; echo rc $?; IPEXCTL_RUN_ID=s-0102-030405-abcd ipexctl run --detach -q"
-    words += " --python /usr/bin/python3 -n 3 --oversubscribe s.py well 4; ipexctl attach s-0102; echo rc $?"
+    words = f"{RUN} -q s.py badly 30; echo rc $?; ipexctl run --detach -q"
+    words += " --python /usr/bin/python3 -n 3 --oversubscribe s.py well 4; ipexctl attach last; echo rc $?"
     words += "; squeue -h -s"
     ran = in_job(lab, words)
     assert missing(ran.err, "rank 1 node3 exit code 7") == []
@@ -115,7 +115,7 @@ def test_a_run_over_srun_survives_its_call_and_a_failed_rank_is_blamed(lab: Lab)
     # Rank 0 may be ended before it prints its line.
     assert {"[1] node3 1 0 2"} <= set(first.splitlines()) <= {"[0] node2 0 0 2", "[1] node3 1 0 2"}
     lines = second.splitlines()
-    assert lines[0] == "s-0102-030405-abcd"
+    assert lines[0].startswith("s-")
     assert sorted(lines[1:4]) == ["[0] node2 0 0 3", "[1] node2 1 1 3", "[2] node3 2 0 3"]
     assert lines[4] == "rc 0"
     assert not any(".ipexctl" in line for line in left(lab))

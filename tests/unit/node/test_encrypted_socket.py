@@ -5,18 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
 from agent_helpers import wait_until
 from ipexctl.node.common.encrypted_socket import client_context, encrypt
 from ipexctl.remote.certificate import make_certificate
-from ipexctl.remote.outcome import HostError
 
 CONTEXT, FINGERPRINT = make_certificate()
 
@@ -106,14 +103,6 @@ def test_changed_bytes_end_the_connection() -> None:
         assert other.recv(100) == b""
 
 
-@pytest.fixture(params=["library", "program"])
-def maker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "program":
-        monkeypatch.setitem(sys.modules, "cryptography", None)  # an import of it fails, as where it is not installed
-    return str(request.param)
-
-
-@pytest.mark.usefixtures("maker")
 def test_it_encrypts_for_who_knows_its_fingerprint_and_for_nobody_else() -> None:
     context, fingerprint = make_certificate()
     assert make_certificate()[1] != fingerprint
@@ -129,25 +118,3 @@ def test_it_encrypts_for_who_knows_its_fingerprint_and_for_nobody_else() -> None
                 with pytest.raises(OSError, match="certificate"):
                     encrypt(right, client_context(), fingerprint=known, seconds=5)
                 assert server.exception() is None or isinstance(server.exception(), OSError)
-
-
-@pytest.mark.parametrize(
-    ("program", "reason"),
-    [
-        (None, "openssl: No such file or directory"),
-        ("echo 'req: Unknown option: newkey' >&2; exit 1", "openssl: req: Unknown option: newkey"),
-        ("exit 3", "openssl: exit code 3"),
-        ("echo a new version", "openssl: exit code 0"),
-    ],
-)
-def test_where_nothing_can_make_one_the_reason_is_said(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str | None, reason: str
-) -> None:
-    monkeypatch.setitem(sys.modules, "cryptography", None)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    if program is not None:
-        (tmp_path / "openssl").write_text(f"#!{os.path.realpath('/bin/sh')}\n{program}\n")
-        (tmp_path / "openssl").chmod(0o755)
-    with pytest.raises(HostError) as raised:
-        make_certificate()
-    assert str(raised.value).endswith(reason) and "ipexctl install --with cryptography" in raised.value.fix

@@ -100,7 +100,7 @@ class RankProfile(NamedTuple):
 
     @property
     def order(self) -> tuple[int, int]:
-        """Greater for a later request. The supervisor of a requeued job numbers its requests from 1 again."""
+        """Greater for a later request."""
         return self.attempt, self.request
 
     @property

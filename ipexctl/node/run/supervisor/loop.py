@@ -639,7 +639,7 @@ class SupervisorLoop:
             if self.state.is_preparing:
                 self.on_event(m.HostsPrepared(self.refused))
 
-    # The job of a queue
+    # The job of Slurm
 
     def ask_time_left(self, _: m.AskTimeLeft) -> None:
         if self.job is not None:

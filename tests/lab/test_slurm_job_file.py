@@ -1,0 +1,131 @@
+"""The job file of the examples on a real Slurm: two nodes, a job that starts again, and a node that is lost."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import Any
+
+import pytest
+
+from agent_helpers import wait_until
+from doc_blocks import ROOT
+from ipexctl.extras.lab.lab_plan import LabSpec
+from ipexctl.extras.lab.lab_record import Lab, LabHost
+from ipexctl.extras.lab.lab_system import in_host
+from lab_helpers import ask
+from lab_run_helpers import by_rank
+from slurm_helpers import NEEDS_SLURM, Slurm, put
+
+LAB = LabSpec(hosts=4, slurm=True, shared_home=True)
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(150), NEEDS_SLURM]
+JOB_FILE = (ROOT / "examples/train.sbatch").read_text()
+SCRIPT = """\
+import os, sys, time
+
+rank, size, path = os.environ["RANK"], os.environ["WORLD_SIZE"], "checkpoints/step"
+step = int(open(path).read()) if os.path.exists(path) else 0
+print("from", step, "of", size, os.environ["IPEXCTL_HOSTS"], *sys.argv[1:], flush=True)
+while not os.path.exists("enough"):
+    time.sleep(0.1)
+    if rank == "1" and os.path.exists("fail"):
+        os.remove("fail")
+        os._exit(3)
+    step += 1
+    if rank == "0" and step % 20 == 0:
+        os.makedirs("checkpoints", exist_ok=True)
+        open("checkpoints/.part", "w").write(str(step))
+        os.replace("checkpoints/.part", path)
+        print("saved", flush=True)
+"""
+CRASH = "all=$(cat /run/slurmd.pid; pgrep -x slurmstepd; pgrep -u ipex); kill -STOP $all; kill -KILL $all || :"
+"""All of Slurm and of the run there, at once, as when the power fails: an srun whose supervisor ends first would cancel
+its step. Its kernel still refuses connections."""
+SLURMD = "kill -0 $(cat /run/slurmd.pid) 2>/dev/null || slurmd"
+
+
+@pytest.fixture
+def slurm(lab: Lab) -> Slurm:
+    login, found = lab.hosts[0], Slurm(lab)
+    ask(login, "scancel -u ipex; rm -rf train; mkdir -p train .config/ipexctl")
+    put(login, "/home/ipex/.config/ipexctl/config.toml", '[run]\npython = "/usr/bin/python3"\n')
+    put(login, "/home/ipex/train/train.py", SCRIPT)
+    put(login, "/home/ipex/train/pyproject.toml", "")
+    in_host(login, "chown -R ipex: /home/ipex/train /home/ipex/.config")
+    for host in lab.hosts[1:]:
+        in_host(host, SLURMD)
+    ask(login, "scontrol update nodename=node[2-4] state=resume")
+    return found
+
+
+def submit(slurm: Slurm, text: str, *options: str) -> str:
+    put(slurm.lab.hosts[0], "/home/ipex/train/train.sbatch", text)
+    return slurm.say(f"cd train && sbatch --parsable --open-mode=append {' '.join(options)}").strip()
+
+
+def runs(slurm: Slurm) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(slurm.say("ipexctl ps --json 2>/dev/null", rc=None))["runs"]
+    return sorted(found, key=lambda run: run["started"])
+
+
+def node(slurm: Slurm, name: str) -> LabHost:
+    return next(host for host in slurm.lab.hosts if host.name == name)
+
+
+def test_the_job_file_trains_on_two_nodes_and_takes_arguments(slurm: Slurm) -> None:
+    ask(slurm.lab.hosts[0], "touch train/enough")
+    job = submit(slurm, JOB_FILE, "train.sbatch", "--epochs", "3")
+    lines = by_rank(slurm.ended(job))
+    assert lines == {rank: ["from 0 of 2 node2,node3 --epochs 3"] for rank in (0, 1)}
+
+
+def test_a_wrapped_call_ends_with_the_code_of_the_failed_rank(slurm: Slurm) -> None:
+    ask(slurm.lab.hosts[0], "touch train/fail")
+    job = submit(slurm, JOB_FILE, "-N", "2", "--exclusive", "--wrap", "'ipexctl run train.py'")
+    assert "rank 1 on node3 failed with exit code 3" in slurm.ended(job, rc=3)
+
+
+def test_a_job_that_slurm_starts_again_continues_from_the_checkpoint_as_a_new_run(slurm: Slurm) -> None:
+    before = len(runs(slurm))
+    job = submit(slurm, JOB_FILE, "--requeue", "train.sbatch")
+    slurm.wait_for(job, "saved", 1)
+    slurm.say(f"scontrol requeue {job}")
+    wait_until(lambda: job in slurm.say("squeue -h -t PD -o %i"), 40)
+    (first,) = runs(slurm)[before:]
+    assert (first["state"], first["reason"]) == ("stopped", "it was stopped")
+    assert "its Slurm job was requeued" in slurm.say(f"ipexctl why {first['id']}", rc=None)
+    slurm.say(f"scontrol update job={job} StartTime=now")
+    wait_until(lambda: len(runs(slurm)) == before + 2, 40)
+    slurm.wait_for(job, "from", 4)
+    assert [int(step) > 0 for step in re.findall(r"from (\d+) of 2", slurm.said(job))] == [False, False, True, True]
+    slurm.say(f"scancel {job}")
+    wait_until(lambda: runs(slurm)[-1]["state"] == "stopped", 40)
+    assert "as by scancel" in slurm.say(f"ipexctl why {runs(slurm)[-1]['id']}", rc=None)
+
+
+def test_a_run_goes_on_without_a_node_and_takes_it_back(slurm: Slurm) -> None:
+    text = JOB_FILE.replace("ipexctl run", "ipexctl run --min-hosts 2 --max-restarts 3")
+    job = submit(slurm, text, "-N", "3", "--no-kill", "train.sbatch")
+    slurm.wait_for(job, "saved", 1)
+    in_host(node(slurm, "node4"), CRASH)
+    wait_until(lambda: len(attempts(slurm, job)) == 2, 40, lambda: slurm.said(job))
+    in_host(node(slurm, "node4"), SLURMD)
+    time.sleep(10)  # it is heard
+    ask(slurm.lab.hosts[0], "touch train/fail")
+    wait_until(lambda: len(attempts(slurm, job)) == 3, 40, lambda: slurm.said(job))
+    ask(slurm.lab.hosts[0], "touch train/enough")
+    assert "succeeded" in slurm.ended(job)
+    first, second, third = attempts(slurm, job)
+    assert [part[1:] for part in (first, second, third)] == [
+        (3, "node2,node3,node4"),
+        (2, "node2,node3"),
+        (3, "node2,node3,node4"),
+    ]
+    assert first[0] == 0 < second[0] < third[0], "each one continues from the newest checkpoint"
+
+
+def attempts(slurm: Slurm, job: str) -> list[tuple[int, int, str]]:
+    """Step, world size and hosts at the begin of each attempt of rank 0."""
+    found = re.findall(r"^\[0\] from (\d+) of (\d) (\S+)$", slurm.said(job), re.MULTILINE)
+    return [(int(step), int(size), hosts) for step, size, hosts in found]
