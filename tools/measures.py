@@ -699,12 +699,9 @@ _SLURM = (
     "ipexctl/launch/launchers/",  # one of the launchers whose lines it reads
     "ipexctl/launch/python_env.py",  # the variables of all launchers by which a script would take its rank
     "ipexctl/node/run/rank/rank_env.py",  # the same, by which a wrapper takes its rank
-    "ipexctl/node/common/batch_job.py",
     "ipexctl/node/common/job_words.py",
-    "ipexctl/node/common/queue_files.py",
     "ipexctl/node/run/decisions/job_end.py",
     "ipexctl/node/run/supervisor/run_job.py",
-    "ipexctl/node/run/rank/orphaned_job.py",
     "ipexctl/hosts/allocation.py",
     "ipexctl/remote/srun.py",
     "ipexctl/node/common/slurm.py",

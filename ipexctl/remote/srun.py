@@ -9,6 +9,7 @@ in clear; everything but the agent and names of commands uses TLS with a certifi
 from __future__ import annotations
 
 import contextlib
+import datetime
 import hmac
 import json
 import os
@@ -20,6 +21,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -31,7 +33,7 @@ from ipexctl.limits import CANCEL_CLEANUP, CANCEL_GRACE
 from ipexctl.node.common import macos
 from ipexctl.node.common.answer import Json
 from ipexctl.node.common.authenticated_socket import REPLY_TIME, AuthenticatingServer, read_line
-from ipexctl.node.common.encrypted_socket import encrypt
+from ipexctl.node.common.encrypted_socket import encrypt, fingerprint_of
 from ipexctl.node.common.fix import fix_from_json
 from ipexctl.node.common.frames import HEAD, FrameError, FrameReader, StreamName, decode_json, encode_json
 from ipexctl.node.common.job_words import describe_run_end
@@ -50,7 +52,6 @@ from ipexctl.node.common.slurm import (
 )
 from ipexctl.node.srun_step import MESSAGE, STDERR, STDIN, STDOUT, encode_environment
 from ipexctl.remote.cancel import Deadline
-from ipexctl.remote.certificate import make_certificate
 from ipexctl.remote.command import Command, check_size
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import agent_and_request, agent_command
@@ -70,11 +71,43 @@ _EXPORTED: Final = "PATH,LD_LIBRARY_PATH,HOME,USER,LOGNAME,SHELL,LANG,TMPDIR"
 """Variables with which a node finds the agent's Python."""
 _CONNECTION_ERRORS: Final = (OSError, FrameError)
 _WOKEN: Final = "woken"
+_CERTIFICATE_DAYS: Final = 365
 
 
 def srun_argv(node: str, script: str, job: str = "") -> list[str]:
     # The call's environment may have secrets, and srun sends it in clear: the step gets it by TLS.
     return [*step_argv(node, job), f"--export={_EXPORTED}", "/bin/sh", "-c", script]
+
+
+def make_certificate() -> tuple[ssl.SSLContext, str]:
+    """Make the TLS certificate of one call, for connections from the nodes. The key is in a private file for
+    a moment, because Python loads keys only from files. Return the context, and the fingerprint of the certificate.
+    """
+    text = _key_and_certificate()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    with tempfile.NamedTemporaryFile() as file:  # 0600
+        file.write(text)
+        file.flush()
+        context.load_cert_chain(file.name)
+    certificate = text[text.index(ssl.PEM_HEADER.encode()) :].decode()
+    return context, fingerprint_of(ssl.PEM_cert_to_DER_cert(certificate))
+
+
+def _key_and_certificate() -> bytes:
+    from cryptography import x509  # few calls are over srun
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "ipexctl")])
+    day, now = datetime.timedelta(days=1), datetime.datetime.now(datetime.timezone.utc)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(now - day).not_valid_after(now + _CERTIFICATE_DAYS * day)
+    certificate = builder.sign(key, hashes.SHA256())
+    pem = serialization.Encoding.PEM
+    text = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return text + certificate.public_bytes(pem)
 
 
 class StepServer:

@@ -16,6 +16,7 @@ from ipexctl.extras.lab.lab_record import Lab, LabHost
 from ipexctl.extras.lab.lab_system import in_host
 from lab_helpers import ask
 from lab_run_helpers import by_rank
+from message_data import missing
 from slurm_helpers import NEEDS_SLURM, Slurm, put
 
 LAB = LabSpec(hosts=4, slurm=True, shared_home=True)
@@ -48,7 +49,7 @@ SLURMD = "kill -0 $(cat /run/slurmd.pid) 2>/dev/null || slurmd"
 @pytest.fixture
 def slurm(lab: Lab) -> Slurm:
     login, found = lab.hosts[0], Slurm(lab)
-    ask(login, "scancel -u ipex; rm -rf train; mkdir -p train .config/ipexctl")
+    ask(login, "scancel -u ipex; rm -rf train .ipexctl/code; mkdir -p train .config/ipexctl")
     put(login, "/home/ipex/.config/ipexctl/config.toml", '[run]\npython = "/usr/bin/python3"\n')
     put(login, "/home/ipex/train/train.py", SCRIPT)
     put(login, "/home/ipex/train/pyproject.toml", "")
@@ -83,7 +84,7 @@ def test_the_job_file_trains_on_two_nodes_and_takes_arguments(slurm: Slurm) -> N
 def test_a_wrapped_call_ends_with_the_code_of_the_failed_rank(slurm: Slurm) -> None:
     ask(slurm.lab.hosts[0], "touch train/fail")
     job = submit(slurm, JOB_FILE, "-N", "2", "--exclusive", "--wrap", "'ipexctl run train.py'")
-    assert "rank 1 on node3 failed with exit code 3" in slurm.ended(job, rc=3)
+    assert missing(slurm.ended(job, rc=3), "rank 1 node3 code 3") == []
 
 
 def test_a_job_that_slurm_starts_again_continues_from_the_checkpoint_as_a_new_run(slurm: Slurm) -> None:
@@ -93,7 +94,7 @@ def test_a_job_that_slurm_starts_again_continues_from_the_checkpoint_as_a_new_ru
     slurm.say(f"scontrol requeue {job}")
     wait_until(lambda: job in slurm.say("squeue -h -t PD -o %i"), 40)
     (first,) = runs(slurm)[before:]
-    assert (first["state"], first["reason"]) == ("stopped", "it was stopped")
+    assert first["state"] == "stopped"
     assert "its Slurm job was requeued" in slurm.say(f"ipexctl why {first['id']}", rc=None)
     slurm.say(f"scontrol update job={job} StartTime=now")
     wait_until(lambda: len(runs(slurm)) == before + 2, 40)
@@ -112,9 +113,9 @@ def test_a_run_goes_on_without_a_node_and_takes_it_back(slurm: Slurm) -> None:
     wait_until(lambda: len(attempts(slurm, job)) == 2, 40, lambda: slurm.said(job))
     in_host(node(slurm, "node4"), SLURMD)
     time.sleep(10)  # it is heard
-    ask(slurm.lab.hosts[0], "touch train/fail")
+    ask(slurm.lab.hosts[0], "touch $(echo .ipexctl/code/*/)fail")
     wait_until(lambda: len(attempts(slurm, job)) == 3, 40, lambda: slurm.said(job))
-    ask(slurm.lab.hosts[0], "touch train/enough")
+    ask(slurm.lab.hosts[0], "touch $(echo .ipexctl/code/*/)enough")
     assert "succeeded" in slurm.ended(job)
     first, second, third = attempts(slurm, job)
     assert [part[1:] for part in (first, second, third)] == [

@@ -13,7 +13,7 @@ import pytest
 
 from agent_helpers import wait_until
 from ipexctl.node.common.encrypted_socket import client_context, encrypt
-from ipexctl.remote.certificate import make_certificate
+from ipexctl.remote.srun import make_certificate
 
 CONTEXT, FINGERPRINT = make_certificate()
 
