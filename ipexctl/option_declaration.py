@@ -251,11 +251,13 @@ class CallOptions:
             if front is None:
                 pairs += _pairs(self.run)
             elif front:
-                argv = (*front, *(mark for mark in marks if mark not in ("--", front[-1])), *argv)
+                no_marks = {front[-1]} if all("=" in word for word in front) else {front[-1], "--"}
+                argv = (*front, *(mark for mark in marks if mark not in no_marks), *argv)
                 marks = ()
+        pairs = tuple(pair for pair in pairs if pair not in typed)
         groups, own = _with_limit((*typed, *pairs), own)
         given = {word.partition("=")[0] for word in own} - _REPEATABLE
-        typed = [group for group in groups if group in typed and not _names_of(group) & given]
+        typed = [group for group in groups if group not in pairs and not _names_of(group) & given]
         given |= {name for group in typed for name in _names_of(group)}
         hosts = {*_HOSTS, *_LIMITS} if given & _HOSTS else set()
         others = (pair for pair in groups if pair in pairs and not _names_of(pair) & {*given, *hosts})

@@ -130,6 +130,8 @@ class ProjectLocation:
     requirements: RequirementFiles = RequirementFiles()  # noqa: RUF009 - immutable
     entry: str = ""
     """The `module:function` of a console script of the project."""
+    is_tool: bool = False
+    """True if the word in place of a script must be a command of the environment."""
     hint: str = ""
     """How to make the current directory the project, if it holds the script, and the project has no mark."""
 

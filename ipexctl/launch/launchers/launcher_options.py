@@ -297,6 +297,13 @@ LAUNCHERS: Final = (
             *("finetune", "finetune_lora", "finetune_full", "finetune_adapter", "finetune_adapter_v2", "pretrain"),
         )
     ),
+    _tool(
+        "mim train",
+        "",
+        _options("ignored: G gpus"),
+        {"launcher": "leave it out, as mim would start ranks itself; for ranks on all hosts: the package's train.py"},
+        runs_itself=True,
+    ),
     _tool("lerobot-train", "", runs_itself=True),  # the module's name differs between versions
     _tool("fairseq-train", "fairseq_cli.train"),
     _tool("fairseq-hydra-train", "fairseq_cli.hydra_train"),

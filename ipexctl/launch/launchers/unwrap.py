@@ -130,6 +130,8 @@ def spec_with(spec: RunSpec, kind: CommandKind, words: Sequence[str]) -> RunSpec
 
 def _only_one_rank(line: PastedLine) -> str:
     """Why what the line starts is for one rank; empty if it is not, or the line starts one."""
+    if line.kind == "command" and line.argv[:2] == ("mim", "train"):
+        return "mim train trains in one process, or starts ranks of its own on one host"
     if line.kind == "command" and line.argv[:2] == ("tune", "run") and line.argv[-1:]:
         recipe = "".join(line.argv[2:3])
         return f"tune run {recipe} trains in one process" if recipe.endswith("_single_device") else ""

@@ -51,6 +51,7 @@ from ipexctl.run.start.request import StartError, StartFailure, check_pool_plan
 from ipexctl.run.start.script_imports import (
     check_own_modules,
     check_script,
+    check_tool,
     install_by_run,
     with_environment,
     with_sent_files,
@@ -106,6 +107,8 @@ class RunStart:
     def check_script(self, context: Gathered, hosts: Sequence[Host]) -> None:
         """Note why the script may fail on these hosts. Raises a StartError if it would."""
         script = self.spec.project.script
+        if self.spec.project.is_tool:
+            check_tool(hosts, context.env.python, self.spec.asked, self.pool)
         if script is None or not self.spec.asked.sync:
             return
         script = with_environment(script, context)

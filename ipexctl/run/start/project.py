@@ -42,10 +42,7 @@ def locate_project(spec: RunSpec, cwd: Path, before: FixCommand | None = None) -
     asked = spec.asked
     script = Path(asked.script) if asked.kind == "script" else None
     if script is not None and path_problem(cwd / script, "file"):
-        location = _locate_command(spec, cwd)
-        if location is None:
-            raise _no_script(spec, script, cwd, before)
-        return location
+        return _locate_command(spec, cwd) or _locate_tool(spec, script, cwd, before)
     root, subdirectory = _root_of(asked, script, cwd)
     workdir = root / subdirectory
     if script is None:
@@ -171,11 +168,29 @@ def _call(before: FixCommand, argv: Sequence[str]) -> Fix:
     return Fix.of((before._replace(argv=tuple(argv)),))
 
 
+class _NoProjectScript(UserError):
+    """A word that may be a command of the environment."""
+
+
+def _locate_tool(spec: RunSpec, script: Path, cwd: Path, before: FixCommand | None) -> ProjectLocation:
+    """The location of a word that the environment may have as a command. Raises a UserError for any other."""
+    asked = spec.asked
+    error = _no_script(spec, script, cwd, before)
+    in_front = spec.options.call.words[: -len(asked.argv)]
+    has_launcher = not all("=" in word for word in in_front)  # which starts scripts
+    if not asked.sync or has_launcher or not isinstance(error, _NoProjectScript):
+        raise error
+    root, subdirectory = _root_of(asked, None, cwd)
+    layout = read_layout(root, root / subdirectory)
+    files = find_requirement_files(layout, root / subdirectory)
+    return ProjectLocation(root, subdirectory, asked.argv, None, layout, files, is_tool=True)
+
+
 def _no_script(spec: RunSpec, script: Path, cwd: Path, before: FixCommand | None) -> UserError:
     asked = spec.asked
     problem = path_problem(cwd / script, "file")
     fix = _script_fix(spec, script, cwd, before) or _module_fix(asked, cwd, before)
-    is_word = not script.suffix and "/" not in asked.script and not os.path.lexists(cwd / script)
+    is_word = re.fullmatch(r"[\w+-]+", asked.script) is not None and not os.path.lexists(cwd / script)
     commands = sorted(read_layout(find_root(None, asked.cwd, cwd), cwd).commands) if is_word else []
     if commands:
         near = difflib.get_close_matches(asked.script, commands, n=1, cutoff=0.6)
@@ -190,7 +205,7 @@ def _no_script(spec: RunSpec, script: Path, cwd: Path, before: FixCommand | None
                 f"{quote(asked.script)} is no script here; {has}", fix=_call(call, (shown[0], *asked.argv[1:]))
             )
     if not fix and before is not None and is_word:
-        return UserError(
+        return _NoProjectScript(
             f"{quote(asked.script)}: there is no such script here; a command of the environment stands after --",
             fix=_call(before.with_words("--"), asked.argv),
         )

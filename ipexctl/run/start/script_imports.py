@@ -53,7 +53,7 @@ from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.node_call import call_line, script_text
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import Reply
-from ipexctl.remote.session import Session
+from ipexctl.remote.session import Session, capture
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.start_notes import find_named_checkpoints, find_resume_call, uses_accelerate, uses_trainer
 from ipexctl.run.unsent import named_files
@@ -429,6 +429,26 @@ def check_script(hosts: Sequence[Host], python: str, script: ScriptFile, pool: S
         if fault is not None:
             check_syntax(script, fault)
     return check_imports(script, missing)
+
+
+def check_tool(hosts: Sequence[Host], python: str, asked: Asked, pool: SessionPool) -> None:
+    """One round trip to every host. Raises a StartError if the environment's bin lacks the command."""
+    path = posixpath.join(posixpath.dirname(python), asked.script)
+    command = Command.argv("test", "-x", path)._replace(label="check the command")
+    outcomes = list(pool.each(hosts, lambda _, session: capture(session, command, timeout=IMPORTS_CHECK).ended.code))
+    for done in outcomes:
+        if done.result is None:
+            raise StartError(StartFailure.of_host(done.host.name, done.error or HostError("it gave no answer")))
+    if lacking := [done.host.name for done in outcomes if done.result]:
+        raise StartError(
+            StartFailure(
+                f"{quote(asked.script)}: there is no such script here, and no such command in the environment of "
+                f"{fold(lacking)}",
+                Fix("for a command of the hosts themselves: `ipexctl run -- {*argv}`", argv=asked.argv),
+                tuple(lacking),
+                exit_code=2,
+            )
+        )
 
 
 def check_syntax(script: ScriptFile, error: Reply) -> NoReturn:

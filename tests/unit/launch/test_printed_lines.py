@@ -95,7 +95,8 @@ def test_the_printed_line_has_the_plan_of_the_call(own: str, project: Path, monk
         except UserError:
             continue  # a line that `run` refuses
         again = printed(spec, FixCommand("ipexctl ", ("run", "--install"), spec.asked.program))
-        assert sorted(again) == sorted([*typed, "--install"]), line
+        marks = ["--"] if spec.project.is_tool else []
+        assert sorted(again) == sorted([*typed, "--install", *marks]), line
         assert planned(spec_of_call(again, monkeypatch)) == planned(spec), line
         compared.add(line)
     assert len(compared) > 80
@@ -147,3 +148,16 @@ def test_a_program_s_run_is_printed_with_all_its_options() -> None:
         "ipexctl run -H h --install --ppn 2 --fast --master-port 1234 --time-limit 60 --exclude a --exclude b "
         "--no-sync -x 'A=b c' -x TOKEN --with 'x<2' -m pkg.train --lr 1"
     )
+
+
+def test_a_word_that_is_no_script_is_looked_for_in_the_environment(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for words in (("tool", "--a"), ("A=1", "tool", "--a")):
+        spec = spec_of_call(["run", *words], monkeypatch)
+        assert (spec.project.is_tool, spec.asked.kind, spec.asked.argv) == (True, "command", ("tool", "--a"))
+        elsewhere = FixCommand("ipexctl ", ("run",), ("--", *spec.asked.argv))
+        assert printed(spec, elsewhere) == ["run", *words[:-2], "--", "tool", "--a"]
+    for words in (("tool.py",), ("no/tool",)):
+        with pytest.raises(UserError):
+            spec_of_call(["run", *words], monkeypatch)
