@@ -19,14 +19,16 @@ from ipexctl.errors import IndexNotNamed, Refusal, UserError
 from ipexctl.facts.gather import HostFacts
 from ipexctl.found_files import check_found
 from ipexctl.hosts.nodeset import fold
+from ipexctl.known_errors.packages import known_packages
 from ipexctl.launch.rank_distribution import ranks_on
 from ipexctl.launch.request import Gathered
 from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.asked import Asked
-from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command
+from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command, join_fixes
 from ipexctl.node.common.plan import PlannedProject
 from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.projects.layout import ProjectLayout
+from ipexctl.projects.modules import is_anywhere
 from ipexctl.projects.requirement_files import RequirementFiles, with_optional
 from ipexctl.projects.script_file import ScriptFile
 from ipexctl.remote.fanout import run_in_background
@@ -34,9 +36,18 @@ from ipexctl.run.start.connection_checks import check_connectivity
 from ipexctl.run.start.context import has_environment, likely_nodes
 from ipexctl.run.start.pipeline import RunStart
 from ipexctl.run.start.request import StartError, StartFailure
-from ipexctl.run.start.script_imports import check_imports, takes_own_requirements, with_environment
+from ipexctl.run.start.script_imports import (
+    check_imports,
+    describe_imports,
+    each_with,
+    find_package,
+    requirement_options,
+    takes_own_requirements,
+    with_environment,
+)
 from ipexctl.run.start.start_notes import check_gpu_code
 from ipexctl.run.start.watcher import RunWatcher
+from ipexctl.stack.catalog import project_of
 from ipexctl.stack.env.record import records_of
 from ipexctl.stack.install_context import InstallReport, InstallRequest, install_request
 from ipexctl.stack.install_stack import find_unchanged, install
@@ -55,6 +66,7 @@ _REMOVED_FROM_PYTHON: Final = frozenset((
     "msilib", "nis", "nntplib", "ossaudiodev", "pipes", "sndhdr", "smtpd", "spwd", "sunau", "telnetlib", "uu", "xdrlib",
 ))  # fmt: skip
 """An environment may have an older Python than the control machine."""
+_MAY_EXIST: Final = sys.stdlib_module_names | _IN_A_STACK | _REMOVED_FROM_PYTHON
 
 
 def install_first(
@@ -78,31 +90,45 @@ def install_first(
     except StartError as error:
         return error.failure
 
-    def install_on_hosts(*, dry_run: bool) -> InstallReport:
-        with watcher.installing() as watch:
-            report = install(opened, replace(wanted, dry_run=dry_run), watch, probed=probed)
-        return _with_lines_of_run(report, spec)
-
     if lacking is not None:
         bare, env = fold(lacking.hosts), spec.asked.env
         watcher.on_step(f"{bare}: no environment {env!r} yet; looking up what --install would bring")
     if lacking is not None or dry_run:
-        report = install_on_hosts(dry_run=True)
+        report = _install(start, watcher, replace(wanted, dry_run=True), probed)
         if report.exit_code:
             return _failed_lookup(report, lacking)
+        if (failure := _left_out_packages(report, spec, wanted)) is not None:
+            return failure
         if dry_run:
             return wanted
         if lacking is not None and not watcher.agrees_to_install(report):
             call = ipexctl_command("run", "--install", argv=spec.asked.program)
             return replace(lacking, fix=Fix("install it, and start the run: {call}", call=call), exit_code=2)
-    report = install_on_hosts(dry_run=False)
+    report = _install(start, watcher, wanted, probed)
     start.forget_hosts()
     watcher.on_installed(report)
-    return report if report.exit_code else wanted
+    return report if report.exit_code else _left_out_packages(report, spec, wanted) or wanted
 
 
-def _with_lines_of_run(report: InstallReport, spec: RunSpec) -> InstallReport:
-    """A build that the install asks for is an option of the run, which then goes on."""
+def _install(
+    start: RunStart, watcher: RunWatcher, wanted: InstallRequest, probed: Sequence[HostFacts]
+) -> InstallReport:
+    """Its fixes are lines of the run."""
+    spec = start.spec
+    try:
+        with watcher.installing() as watch:
+            report = install(start.opened, wanted, watch, probed=probed)
+    except UserError as error:
+        fixes = (_line_of_run(error.fix, spec), _newest_packages(spec))
+        error.fix = spec.options.apply(join_fixes(fixes))
+        raise
+    refusal = report.refusal and replace(report.refusal, fix=_line_of_run(report.refusal.fix, spec))
+    hosts = tuple(replace(host, fix=_line_of_run(host.fix, spec)) for host in report.hosts)
+    return replace(report, refusal=refusal, hosts=hosts)
+
+
+def _line_of_run(fix: str, spec: RunSpec) -> str:
+    """A fix of an install as one of the run, which then goes on: a build is an option of `run`."""
 
     def of_run(command: FixCommand) -> FixCommand:
         pairs = list(pairwise(command.options))
@@ -112,12 +138,7 @@ def _with_lines_of_run(report: InstallReport, spec: RunSpec) -> InstallReport:
         more = [pair[1] for pair in pairs if pair[0] == "--with" and pair[1] not in spec.asked.packages]
         return command if more else ipexctl_command("run", "--install", *builds, argv=spec.asked.program)
 
-    def changed(fix: str) -> str:
-        return fix.with_commands(of_run) if isinstance(fix, Fix) else fix
-
-    refusal = report.refusal and replace(report.refusal, fix=changed(report.refusal.fix))
-    hosts = tuple(replace(host, fix=changed(host.fix)) for host in report.hosts)
-    return replace(report, refusal=refusal, hosts=hosts)
+    return fix.with_commands(of_run) if isinstance(fix, Fix) else fix
 
 
 def _failed_lookup(report: InstallReport, lacking: StartFailure | None) -> StartFailure:
@@ -131,6 +152,40 @@ def _failed_lookup(report: InstallReport, lacking: StartFailure | None) -> Start
         return StartFailure(f"the install would fail: {reason}", fix, hosts, report.exit_code)
     code = 3 if report.exit_code == 3 else 2
     return replace(lacking, reason=f"{lacking.reason}, and it cannot be installed: {reason}", fix=fix, exit_code=code)
+
+
+def _left_out_packages(report: InstallReport, spec: RunSpec, wanted: InstallRequest) -> StartFailure | None:
+    """Why the run could not start after the install: its lists leave out, or lack, what the script imports."""
+    script, asked = spec.project.script, spec.asked
+    if script is None or script.doubt or report.exit_code or report.lock is None or asked.extra or asked.group:
+        return None
+    has = {*report.lock.packages, *wanted.builds}
+    lacking = [
+        entry
+        for entry in script.imports
+        if entry.module not in _MAY_EXIST and has.isdisjoint(map(project_of, known_packages().get(entry.module, has)))
+    ]
+    packages = [find_package(entry.module, script) for entry in lacking]
+    if not lacking or not all(packages):
+        return None
+    options = requirement_options(script) if takes_own_requirements(asked) else []
+    again = ipexctl_command("run", "--install", *options, *each_with("--with", packages), argv=asked.program)
+    what = describe_imports(lacking, script.name)
+    return StartFailure(f"no list of the project brings {what}", Fix.of((again,)), exit_code=2)
+
+
+def _newest_packages(spec: RunSpec) -> str:
+    """The line that takes the newest version of what the script imports, in place of the project's lists; or empty."""
+    script, asked = spec.project.script, spec.asked
+    if script is None or asked.extra or asked.group or asked.builds or not takes_own_requirements(asked):
+        return ""
+    modules = [entry.module for entry in script.imports if entry.module not in _MAY_EXIST]
+    root = spec.project.root
+    packages = [find_package(module, script) for module in modules if not is_anywhere(root, module)]
+    if not packages or not all(packages):
+        return ""
+    line = ipexctl_command("run", "--install", *each_with("--with", dict.fromkeys(packages)), argv=asked.program)
+    return Fix("or, in place of the project's versions, the newest: {line}", line=line)
 
 
 def is_everywhere(answers: Iterable[HostFacts], env: str) -> bool:
@@ -169,8 +224,7 @@ def check_new_environment(context: Gathered, wanted: InstallRequest) -> str:
 
 
 def check_modules(script: ScriptFile, hosts: Sequence[str], asked: Asked) -> str:
-    may_exist = sys.stdlib_module_names | _IN_A_STACK | _REMOVED_FROM_PYTHON
-    missing = [entry.module for entry in script.imports if entry.module not in may_exist]
+    missing = [entry.module for entry in script.imports if entry.module not in _MAY_EXIST]
     install = ["install"]
     for option, value in (("--stack", asked.stack), ("--torch", asked.torch)):
         install += [option, value] if value else []

@@ -70,6 +70,11 @@ _IMPORT_SETTINGS: Final = frozenset({"path", "meta_path", "path_hooks", "modules
 _MAKES_MODULES: Final = re.compile(r"sys\.modules(?:\[[^\]\n]+\]\s*=[^=]|\.(?:update|setdefault)\()|\bmeta_path\b")
 _INSTALL: Final = re.compile(r"(python3? -m )?pip3? install")
 _MOST_FILES_NAMED: Final = 4
+_NEEDS_CUDA: Final = frozenset(
+    "apex causal_conv1d cupy flash_attn flash_attn_interface flashinfer mamba_ssm pycuda rotary_emb "  # noqa: SIM905
+    "selective_scan_cuda tensorrt transformer_engine xentropy_cuda_lib".split()
+)
+"""Modules of packages that cannot be installed, or imported, without CUDA."""
 _STACK_OPTIONS: Final = {
     "intel_extension_for_pytorch": "--stack ipex",
     "oneccl_bindings_for_pytorch": "--require-oneccl",
@@ -477,7 +482,7 @@ def check_imports(script: ScriptFile, missing: Mapping[str, Sequence[str]]) -> s
     first = (certain or needed)[0]
     hosts = tuple(by_module[first.module])
     same_hosts = [entry for entry in certain or needed if tuple(by_module[entry.module]) == hosts]
-    reason = f"{fold(hosts)} {'lacks' if len(hosts) == 1 else 'lack'} {_named(same_hosts, script.name)}"
+    reason = f"{fold(hosts)} {'lacks' if len(hosts) == 1 else 'lack'} {describe_imports(same_hosts, script.name)}"
     if not certain:
         return f"{reason}; {script.doubt}, so the run starts anyway"
     raise StartError(
@@ -489,7 +494,7 @@ def _is_in_project(script: ScriptFile, entry: Import) -> bool:
     return script.layout is None or is_anywhere(script.layout.root, entry.module)
 
 
-def _named(imports: Sequence[Import], script: str) -> str:
+def describe_imports(imports: Sequence[Import], script: str) -> str:
     names = [entry.module for entry in imports]
     modules = f"the module {names[0]}" if len(names) == 1 else f"the modules {join_words(names)}"
     if not any(entry.line for entry in imports):
@@ -519,6 +524,9 @@ def _fix(imports: Sequence[Import], script: ScriptFile) -> str:
         return f"{removed[0]} is part of Python {version}: is the script for another Python than the environment's?"
     if option := next((_STACK_OPTIONS[name] for name in names if name in _STACK_OPTIONS), None):
         return Fix("another stack has it: `ipexctl install {*option}`", option=option.split())
+    if of_gpu := next((each for each in imports if each.module in _NEEDS_CUDA), None):
+        place = f"{of_gpu.file or script.name}, line {of_gpu.line}"
+        return f"{of_gpu.module} is for GPUs: leave its import out ({place}), or start a script that does not need it"
     layout = script.layout
     if layout is not None and (outside := next((layout.outside[name] for name in names if name in layout.outside), "")):
         above = shlex.quote(str(layout.root.parent))
@@ -534,28 +542,28 @@ def _install_fix(names: Sequence[str], known: Mapping[str, str], script: ScriptF
     index = index_for(layout, script.requirements.files, packages or names) if layout is not None else ""
     if index:  # a public index may have a stranger's package of that name
         if script.own and of_project:
-            more = _each("-r", _requirement_files(script))
+            more = requirement_options(script)
         else:
             listed = [*packages, *(["PACKAGE"] if unknown else [])]
             more = ["--index-url", index, *listed]
             if script.own:
-                more = ["--extra-index-url", index, *_each("--with", listed)]
+                more = ["--extra-index-url", index, *each_with("--with", listed)]
         install = script.install.with_words(*more)
         return Fix("the project takes packages from {index}; if you trust it: {install}", index=index, install=install)
     if script.own and script.install_by_run is not None:
         others = [package for package in packages if package not in of_project]
         option = script.requirements.option_for(others)
         if option.startswith("-r ") and script.requirements.files:
-            option = f"{shlex.join(_each('-r', _requirement_files(script)))} {option}"
+            option = f"{shlex.join(requirement_options(script))} {option}"
         if is_new or option:  # what the project requires may bring the others
             options = (*script.install_by_run.options, *shlex.split(option))
             return Fix.of((script.install_by_run._replace(options=options),))
     elif script.own and is_new and len(of_project) == len(names):
-        return Fix.of((script.install.with_words(*_each("-r", _requirement_files(script))),))
+        return Fix.of((script.install.with_words(*requirement_options(script)),))
     if unknown and layout is not None and (fix := _fix_of_own(layout, unknown)):
         return fix
     wanted = [*packages, "PACKAGE"] if unknown else packages
-    install = script.install.with_words(*(_each("--with", wanted) if script.own else wanted))
+    install = script.install.with_words(*(each_with("--with", wanted) if script.own else wanted))
     if not unknown:
         return Fix.of((install,))
     have = f"no package is known to have {join_words(unknown)}"
@@ -577,13 +585,14 @@ def _fix_of_own(layout: ProjectLayout, modules: Sequence[str]) -> str:
     return ""
 
 
-def _each(option: str, values: Iterable[str]) -> list[str]:
+def each_with(option: str, values: Iterable[str]) -> list[str]:
     return [word for value in values for word in (option, value)]
 
 
-def _requirement_files(script: ScriptFile) -> list[str]:
+def requirement_options(script: ScriptFile) -> list[str]:
+    """`-r FILE` for each list that an install takes by itself."""
     root = script.layout.root if script.layout is not None else Path()
-    return [os.path.relpath(root / file) for file in script.requirements.files]
+    return each_with("-r", (os.path.relpath(root / file) for file in script.requirements.files))
 
 
 def find_package(module: str, script: ScriptFile) -> str:

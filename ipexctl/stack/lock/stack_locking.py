@@ -559,15 +559,16 @@ class _Locking:
         outdated: Callable[[Lock, Collection[str]], list[Outdated]],
         index_answer: IndexAnswer,
         maker: LockMaker,
-    ) -> HostError:
+    ) -> HostError | UserError:
         """Names all packages that must be built, also those for the newest version of a requirement."""
         builds = self.context.request.builds
         names = needed_builds(error, builds, try_lock)
         if not names:
-            return HostError(error.reason, "require other versions: with a build of it, there is no solution either")
+            fix = "require other versions: with a build of it, there is no solution either"
+            return UserError(error.reason, fix=fix)
         if closed := self._without_source(names, index_answer, maker):
             fix = f"require another version, or another --python: no index has the source of {join_words(closed)}"
-            return HostError(error.reason, fix)
+            return UserError(error.reason, fix=fix)
         if limit(try_lock(stubs={*builds, *names})):
             names = needed_builds(error, builds, try_lock) or names
         others = outdated(try_lock(stubs={*builds, *names}), {*builds, *names})

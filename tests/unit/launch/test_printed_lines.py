@@ -158,6 +158,6 @@ def test_a_word_that_is_no_script_is_looked_for_in_the_environment(
         assert (spec.project.is_tool, spec.asked.kind, spec.asked.argv) == (True, "command", ("tool", "--a"))
         elsewhere = FixCommand("ipexctl ", ("run",), ("--", *spec.asked.argv))
         assert printed(spec, elsewhere) == ["run", *words[:-2], "--", "tool", "--a"]
-    for words in (("tool.py",), ("no/tool",)):
+    for wrong in ("tool.py", "no/tool"):
         with pytest.raises(UserError):
-            spec_of_call(["run", *words], monkeypatch)
+            spec_of_call(["run", wrong], monkeypatch)
