@@ -19,7 +19,8 @@ from typing import Final
 from ipexctl.limits import TEMPLATE_INTERRUPTED, TEMPLATE_RENDERED
 from ipexctl.text import printable
 
-MEMORY: Final = 256 << 20
+MEMORY: Final = 512 << 20
+"""Enough for the stacks of the threads that connect to hosts meanwhile."""
 _STATUS: Final = Path("/proc/self/statm")
 _DATA: Final = 5
 """Field with the pages that RLIMIT_DATA limits: unlike RLIMIT_AS, not what threads only reserve."""
