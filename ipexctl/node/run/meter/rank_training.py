@@ -180,7 +180,7 @@ def _use(option: str, notes: Sequence[LeverNote], plan: Plan) -> LeverUse:
     elif against != "asked":
         reason = _REASONS.get(against, against)
     elif choice is not None and choice.mode in ("backend", "fp32"):
-        reason = choice.reason
+        reason = f"the plan has left it out ({choice.reason})"
     elif not plan.asked.meter:
         return LeverUse(option, acted=None, reason="--no-meter counts nothing")
     else:
