@@ -164,3 +164,19 @@ def test_trainer_example_trains_with_old_and_new_flags(
     measured = json.loads(summary.read_text())["throughput"]
     assert measured["source"] == "dataloader"
     assert measured["samples_per_s"] / measured["steps_per_s"] == pytest.approx(32, rel=0.1)
+
+
+@pytest.mark.parametrize("first", ["transformers", "accelerate", "torch"])
+def test_levers_act_whatever_is_imported_first(hosts: Hosts, first: str) -> None:
+    (hosts.project / "first.py").write_text(
+        f"import {first}, transformers, torch\n"
+        "model = torch.nn.Linear(8, 8)\n"
+        "optimizer = torch.optim.AdamW(model.parameters())\n"
+        "for _ in range(5):\n"
+        "    model(torch.ones(4, 8)).sum().backward()\n"
+        "    optimizer.step()\n"
+    )
+    hosts.run("today", "-n", 1, "--autocast", "bf16", "--fused-optimizer", "--summary", "first.json", "first.py")
+    levers = json.loads((hosts.project / "first.json").read_text())["levers"]
+    acted = [(lever["name"], lever["acted"], lever["steps"]) for lever in levers]
+    assert acted == [("--autocast bf16", True, 5), ("--fused-optimizer", True, 5)]

@@ -1,0 +1,74 @@
+"""What an option says when it acts, and what it leaves for the end of the run."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from ipexctl.inrank import acted
+from ipexctl.inrank.acted import Lever
+from ipexctl.node.common.records import Lever as Measured
+from ipexctl.node.common.records import LeverUse, RunStatus
+from ipexctl.node.run.record.summary import levers_of
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", acted.COPY, "TOLD"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(acted, "levers", {})
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_said"),
+    [({"RANK": "0"}, True), ({"RANK": "1"}, False), ({acted.COPY: "0"}, True), ({acted.COPY: "1"}, False), ({}, False)],
+)
+def test_rank_0_or_the_first_copy_says_once_that_an_option_acts(
+    variables: dict[str, str], is_said: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    lever = Lever("--fused-optimizer", "TOLD")
+    assert capfd.readouterr().err == "", "not before it acts"
+    lever.act()
+    lever.act()
+    assert capfd.readouterr().err == ("ipexctl: --fused-optimizer is on\n" if is_said else "")
+    assert (os.environ.get("TOLD") == "told") == is_said, "a child need not repeat it"
+    Lever("--fused-optimizer", "TOLD").act()
+    assert capfd.readouterr().err == ""
+
+
+def test_steps_count_in_which_it_acted_and_a_reason_only_if_it_never_did() -> None:
+    lever = Lever("--autocast bf16")
+    lever.after_step()
+    assert lever.note("otherwise") == {"option": "--autocast bf16", "acted": False, "steps": 0, "reason": "otherwise"}
+    lever.leave("its first reason")
+    lever.leave("another")
+    assert lever.note("otherwise")["reason"] == "its first reason"
+    for _ in range(3):
+        lever.act()
+        lever.act()
+        lever.after_step()
+    lever.after_step()
+    assert lever.note("otherwise") == {"option": "--autocast bf16", "acted": True, "steps": 3, "reason": ""}
+
+
+def test_the_summary_has_each_option_once_with_what_a_profile_measured() -> None:
+    status = RunStatus(
+        "r",
+        "ok",
+        acted=(LeverUse("--autocast bf16", acted=True, steps=9),),
+        levers=(Measured("--fast", 2.0), Measured("--autocast bf16", 1.5)),
+    )
+    rows = {row["name"]: row for row in levers_of(status)}
+    assert rows["--autocast bf16"] == {
+        "name": "--autocast bf16",
+        "acted": True,
+        "steps": 9,
+        "reason": "",
+        "option": "--autocast bf16",
+        "speedup": 1.5,
+    }
+    assert (rows["--fast"]["acted"], rows["--fast"]["reason"], rows["--fast"]["speedup"]) == (False, "not asked", 2.0)
+    assert levers_of(None) == []
