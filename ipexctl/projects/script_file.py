@@ -130,6 +130,8 @@ class ProjectLocation:
     requirements: RequirementFiles = RequirementFiles()  # noqa: RUF009 - immutable
     entry: str = ""
     """The `module:function` of a console script of the project."""
+    shell_script: str = ""
+    """The file of shell commands that each rank would run; its Python is `script`."""
     is_tool: bool = False
     """True if the word in place of a script must be a command of the environment."""
     hint: str = ""

@@ -205,6 +205,18 @@ def launcher_line(
 ) -> LineOfScript | None:
     """The first command of the script that starts ranks, else the first of Python, with the values that the script
     shows."""
+    script = _read_script(text, arguments, variables, path, read)
+    return script.found and replace(script.found, left_out=tuple(dict.fromkeys(script.left_out)), other=script.other)
+
+
+def python_lines(text: str, arguments: Sequence[str], path: str) -> tuple[LineOfScript, ...]:
+    """Each command of the script that starts Python, with the values that the script shows."""
+    return tuple(_read_script(text, arguments, {}, path, lambda _: "").python) if _OF_SHELL.match(text) else ()
+
+
+def _read_script(
+    text: str, arguments: Sequence[str], variables: Mapping[str, str], path: str, read: Callable[[str], str]
+) -> _Script:
     text = _QUOTED_OR_COMMENT.sub(
         lambda found: "" if found[0].startswith("#") else found[0], _without_here_documents(text)
     )
@@ -214,7 +226,7 @@ def launcher_line(
     script = _Script({"PYTHONPATH": "", **variables}, list(arguments), read)
     for number, statement in _statements(_HERE.sub(".", text)):
         script.read_statement(number, statement)
-    return script.found and replace(script.found, left_out=tuple(dict.fromkeys(script.left_out)), other=script.other)
+    return script
 
 
 class _Script:
@@ -226,6 +238,7 @@ class _Script:
         self._directory = "."
         self._depth = 0
         self.found: LineOfScript | None = None
+        self.python: list[LineOfScript] = []
         self.left_out: list[str] = []
         self.other = 0
 
@@ -257,6 +270,8 @@ class _Script:
         first, at = _start(words)
         name = "".join(words[at : at + 1])
         line = _line_at(words, first, at, number) or self._line_of_script(words, at, number)
+        if line is not None and not line.launcher:
+            self.python.append(replace(line, directory=self._directory))
         if line is not None and (self.found is None or (line.launcher and not self.found.launcher)):
             self.other = self.other or (self.found.number if self.found is not None else line.other)
             values = {name: self._known[name] for name in self._exported if name in self._known}

@@ -33,6 +33,7 @@ from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.python_env import own_paths
 from ipexctl.launch.request import Gathered
 from ipexctl.launch.spec import RunSpec
+from ipexctl.node.common.fix import Fix, ipexctl_command
 from ipexctl.node.common.job import ConnectivityRecord
 from ipexctl.node.common.plan import Plan
 from ipexctl.node.common.records import RunStatus
@@ -315,6 +316,7 @@ def _plan_hosts(context: Gathered, run: str) -> Plan:
     plan = plan_launch(context, run)
     if isinstance(plan, Refusal):
         raise StartError(plan)
+    _refuse_copies_of_shell_script(spec, plan)
     notes = (*plan.notes, *_accelerate_notes(context))
     plan = plan._replace(notes=notes)
     if not plan.env:
@@ -323,6 +325,18 @@ def _plan_hosts(context: Gathered, run: str) -> Plan:
     return plan._replace(
         install_by_run=str(install_by_run(spec) or ""), project_packages=tuple(sorted(spec.project.requirements.names))
     )
+
+
+def _refuse_copies_of_shell_script(spec: RunSpec, plan: Plan) -> None:
+    """Its commands, such as `rm`, are for one process, unless the call says otherwise: by --, -n or --ppn."""
+    asked, script = spec.asked, spec.project.shell_script
+    is_said = spec.options.call.words[:1] == ("--",) or asked.n is not None or asked.ppn is not None
+    if script and not is_said and plan.world_size > 1:
+        one = ipexctl_command("run", "-n", "1", argv=asked.program)
+        each = ipexctl_command("run", "--ppn", str(plan.world_size // len(plan.hosts)), argv=asked.program)
+        fix = Fix("if one is to run it: {one}; if each is: {each}; or paste its line of Python", one=one, each=each)
+        reason = f"each of {plan.world_size} ranks would run all of {script}, which starts no launcher"
+        raise StartError(StartFailure(reason, fix, exit_code=2))
 
 
 def _accelerate_notes(context: Gathered) -> tuple[str, ...]:

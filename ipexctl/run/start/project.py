@@ -8,17 +8,22 @@ from __future__ import annotations
 import difflib
 import glob
 import os
+import posixpath
 import re
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from ipexctl.errors import UserError
+from ipexctl.file_reader import SCRIPT, NotRegularError, read_regular
 from ipexctl.homes.registry import RunRecord
 from ipexctl.hosts.host import quote
+from ipexctl.launch.launchers.line import is_shell, split_variables
+from ipexctl.launch.launchers.shell_script import python_lines
 from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command
@@ -34,6 +39,7 @@ from ipexctl.text import join_words, tilde_path
 
 _MOST_SIMILAR: Final = 20
 _MOST_COMMANDS: Final = 6
+_MOST_LINES: Final = 20
 _GENERATION: Final = re.compile(r"(?P<tree>.*?)(?:\.gen(?P<number>\d+))?")
 
 
@@ -54,8 +60,13 @@ def locate_project(spec: RunSpec, cwd: Path, before: FixCommand | None = None) -
         if asked.kind == "module":
             check_module_name(asked.argv[0], workdir)
             found = project_module(asked.argv, workdir, layout, directories_above(workdir))
+        shell_script = _shell_script_of(asked.argv, workdir) if asked.kind == "command" else ""
+        if shell_script:
+            found = _python_of(shell_script, asked.argv, workdir, layout)
         files = find_requirement_files(layout, workdir)
-        return ProjectLocation(root, subdirectory, asked.argv, _with_files(found, files), layout, files)
+        return ProjectLocation(
+            root, subdirectory, asked.argv, _with_files(found, files), layout, files, shell_script=shell_script
+        )
     path = Path(os.path.normpath(cwd / script))
     if not path.is_relative_to(root):
         raise UserError(
@@ -81,6 +92,37 @@ def locate_project(spec: RunSpec, cwd: Path, before: FixCommand | None = None) -
             error.fix = spec.options.apply(with_arguments)
         raise
     return ProjectLocation(root, subdirectory, command, found, layout, files, hint=hint)
+
+
+def _shell_script_of(argv: Sequence[str], workdir: Path) -> str:
+    """The file of `bash -x FILE`; or empty."""
+    path = next((word for word in argv[1:] if not word.startswith("-")), "") if is_shell(argv[0]) else ""
+    return path if path and "-c" not in argv[: argv.index(path)] and (workdir / path).is_file() else ""
+
+
+def _python_of(shell_script: str, argv: Sequence[str], workdir: Path, layout: ProjectLayout) -> ScriptFile | None:
+    """What the Python of a shell script needs, as one script; None without any."""
+    try:
+        text = read_regular(workdir / shell_script, SCRIPT).decode(errors="replace")
+    except (OSError, NotRegularError):
+        return None  # the shell says it in each rank
+    found: dict[tuple[str, ...], ScriptFile] = {}
+    for line in python_lines(text, argv[argv.index(shell_script) + 1 :], shell_script)[:_MOST_LINES]:
+        words = split_variables(line.words)[1][1:]
+        while words and words[0].startswith("-") and words[0] != "-m":
+            words = words[1:]
+        name = posixpath.join(line.directory, *words[:1])
+        with suppress(UserError):  # what starts it says so, too
+            if words[:1] == ("-m",) and words[1:2] and words[:2] not in found:
+                if (module := project_module(words[1:2], workdir, layout)) is not None:
+                    found[words[:2]] = module
+            elif name.endswith(".py") and (name,) not in found and (workdir / name).is_file():
+                found[name,] = project_script(posixpath.normpath(name), workdir / name, layout)
+    if not found:
+        return None
+    first, *others = found.values()
+    imports = (entry._replace(file=entry.file or other.name) for other in others for entry in other.imports)
+    return replace(first, imports=(*first.imports, *imports))
 
 
 def _root_of(asked: Asked, script: Path | None, cwd: Path) -> tuple[Path, str]:

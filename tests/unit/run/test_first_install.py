@@ -1,4 +1,4 @@
-"""Lines of a run whose install cannot be made, or brings too little."""
+"""Lines of a run whose install cannot be made, or brings too little; shell scripts in place of a script."""
 
 from __future__ import annotations
 
@@ -11,15 +11,19 @@ import pytest
 
 from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.fix import Fix
+from ipexctl.option_declaration import CallOptions, TypedCall
 from ipexctl.projects.layout import read_layout
 from ipexctl.projects.requirement_files import find_requirement_files
 from ipexctl.projects.script_file import ProjectLocation
 from ipexctl.run.start.first_install import _left_out_packages, _line_of_run, _newest_packages
+from ipexctl.run.start.pipeline import _refuse_copies_of_shell_script
+from ipexctl.run.start.project import locate_project
+from ipexctl.run.start.request import StartError
 from ipexctl.run.start.script_imports import project_script
 from ipexctl.stack.install_context import InstallReport, InstallRequest
 from ipexctl.stack.lock.wheel_lock import Lock, Wheel
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest
-from plan_helpers import spec_of
+from plan_helpers import small_plan, spec_of
 
 WANTED = InstallRequest(EnvRequest(StackRequest()), Sources(), ())
 
@@ -82,3 +86,48 @@ def test_the_newest_packages_stand_for_versions_that_have_no_solution(
 def test_a_build_is_an_option_of_the_run(words: str, asked: dict[str, Any], line: str) -> None:
     done = _line_of_run(Fix("build: `ipexctl {*words}`", words=shlex.split(words)), spec_of(**asked))
     assert shlex.split(done) == shlex.split(f"build: ipexctl {line}".replace("x<2", "'x<2'"))
+
+
+def test_python_of_a_shell_script_is_checked_and_its_file_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, code in (("a.py", "import peft\n"), ("b.py", "import trl\n"), ("c.py", "import yaml\n")):
+        (tmp_path / name).write_text(code)
+    (tmp_path / "x.sh").write_text(
+        "rm -rf old\nfor i in 1 2; do\n  python -u a.py --n $i\ndone\nA=1 python3 -m b\npython c.txt\n"
+    )
+    location = locate_project(spec_of("command", ("bash", "-x", "x.sh", "1")), tmp_path)
+    assert (location.shell_script, location.script and location.script.name) == ("x.sh", "a.py")
+    assert location.script is not None
+    assert [(entry.module, entry.file) for entry in location.script.imports] == [("peft", ""), ("trl", "b.py")]
+    for argv in (("bash", "-c", "python a.py"), ("sh", "none.sh"), ("./x.sh",), ("bash",)):
+        assert locate_project(spec_of("command", argv), tmp_path).shell_script == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "asked", "ranks", "is_refused"),
+    [
+        (("bash", "x.sh"), {}, 2, True),
+        (("bash", "x.sh"), {}, 1, False),
+        (("bash", "x.sh"), {"ppn": 1}, 2, False),
+        (("--", "bash", "x.sh"), {}, 2, False),
+    ],
+)
+def test_commands_of_a_shell_script_run_once_unless_the_call_says_more(
+    words: tuple[str, ...], asked: dict[str, Any], ranks: int, *, is_refused: bool
+) -> None:
+    call, argv = TypedCall((), words, str(Path.cwd())), ("bash", "x.sh")
+    project = ProjectLocation(Path.cwd(), ".", argv, shell_script="x.sh")
+    options = CallOptions(call=call, program=("--", *argv))
+    spec = spec_of("command", argv, project=project, options=options, **asked)
+    plan = small_plan([f"node{number}" for number in range(ranks)])
+    if not is_refused:
+        return _refuse_copies_of_shell_script(spec, plan)
+    with pytest.raises(StartError) as caught:
+        _refuse_copies_of_shell_script(spec, plan)
+    line = caught.value.failure.with_call_options(options).fix
+    assert line.startswith(
+        "if one is to run it: ipexctl run -n 1 bash x.sh; if each is: ipexctl run --ppn 1 bash x.sh;"
+    )
+    return None
