@@ -91,19 +91,15 @@ class FoundPaths:
     """An option with its path, and the directory above that another account can change."""
 
 
-@dataclass(frozen=True, slots=True)
-class LocalData:
-    source: str
-    target: str
-    """A path on the hosts for `push`: the option's own, or one of the user's, because push keeps out of the tree."""
-    is_in_project: bool = False
+class LocalPath(NamedTuple):
+    """A --data directory or an argument of the script that the control machine has."""
 
-
-class LocalArgument(NamedTuple):
     path: str
     """Where the ranks look for it."""
     source: str
     target: str
+    """A path on the hosts for `push`: its own, or one of the user's, because push keeps out of the tree."""
+    is_in_project: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +114,8 @@ class CheckedPaths:
 def check_paths(
     spec: RunSpec,
     pool: SessionPool,
-    local_data: Mapping[str, LocalData] | None = None,
-    local_arguments: Mapping[str, LocalArgument] | None = None,
+    local_data: Mapping[str, LocalPath] | None = None,
+    local_arguments: Mapping[str, LocalPath] | None = None,
 ) -> CheckedPaths:
     """One round trip, or none without such a path; raises a StartError. `local_*`: the control machine's."""
     asked = spec.asked
@@ -128,7 +124,7 @@ def check_paths(
     mpi = asked.mpi if "/" in asked.mpi else ""
     if local_arguments is None:
         absolute = [path for path in data_arguments(asked.argv[1:]) if path.startswith("/") and os.path.exists(path)]  # noqa: PTH110
-        local_arguments = {path: LocalArgument(path, path, path) for path in absolute[:_MOST_ARGUMENTS]}
+        local_arguments = {path: LocalPath(path, path, path) for path in absolute[:_MOST_ARGUMENTS]}
     if not (data or asked.setup or asked.python or mpi or unsynced or local_arguments):
         return CheckedPaths()
     bundled = _BUNDLED_MPI.fullmatch(mpi)
@@ -172,7 +168,7 @@ def check_paths(
             raise StartError(StartFailure.of_host(done.host.name, done.error))
         found[done.host.name] = done.result or FoundPaths()
     if local_data is None:
-        local_data = {path: LocalData(path, path) for path in data if os.path.isdir(path)}  # noqa: PTH112
+        local_data = {path: LocalPath(path, path, path) for path in data if os.path.isdir(path)}  # noqa: PTH112
     ordered = {host.name: found[host.name] for host in hosts}
     checked = evaluate_paths(ordered, asked.python, hosts, local_data, local_arguments)
     return replace(checked, setvars=setvars) if all(paths.setvars for paths in found.values()) else checked
@@ -190,19 +186,19 @@ def data_arguments(arguments: Sequence[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def unsynced_arguments(spec: RunSpec, synced: Manifest, tree: str) -> dict[str, LocalArgument]:
+def unsynced_arguments(spec: RunSpec, synced: Manifest, tree: str) -> dict[str, LocalPath]:
     """Relative paths among the script's arguments that the control machine has and a sync leaves out."""
     project = spec.project
     work = project.root / project.subdirectory
     words = [word for word in data_arguments(spec.asked.argv[1:]) if not word.startswith("/")]
     relative = [word for word in words if os.path.exists(work / word)]  # noqa: PTH110 - also for a text of any length
-    found: dict[str, LocalArgument] = {}
+    found: dict[str, LocalPath] = {}
     for word in relative[:_MOST_ARGUMENTS]:
         source = Path(os.path.normpath(work / word))
         name = source.relative_to(project.root).as_posix() if source.is_relative_to(project.root) else ""
         if name != "." and not any(f"{entry.path}/".startswith(f"{name}/") for entry in synced.entries):
             path = posixpath.normpath(f"{tree}/{project.subdirectory}/{word}")
-            found[word] = LocalArgument(path, str(source.resolve()), _target_of(source, tree))
+            found[word] = LocalPath(path, str(source.resolve()), _target_of(source, tree))
     return found
 
 
@@ -215,7 +211,7 @@ def check_data(
     spec: RunSpec,
     tree: str,
     pool: SessionPool,
-    arguments: Mapping[str, LocalArgument],
+    arguments: Mapping[str, LocalPath],
 ) -> tuple[str, ...]:
     """Check relative --data directories; return notes on the arguments. Raises a StartError."""
     root = spec.project.root
@@ -229,7 +225,7 @@ def check_data(
     for path, source in sources.items():
         if source.is_dir():
             target = path if str(source) == path else _target_of(source, tree)
-            local_data[path] = LocalData(str(source.resolve()), target, is_in_project=source.is_relative_to(root))
+            local_data[path] = LocalPath(path, str(source.resolve()), target, source.is_relative_to(root))
     return check_paths(replace(spec, asked=of_data), pool, local_data=local_data, local_arguments=arguments).notes
 
 
@@ -272,8 +268,8 @@ def evaluate_paths(
     found: Mapping[str, FoundPaths],
     python: str | None,
     hosts: Sequence[Host],
-    local_data: Mapping[str, LocalData],
-    local_arguments: Mapping[str, LocalArgument],
+    local_data: Mapping[str, LocalPath],
+    local_arguments: Mapping[str, LocalPath],
 ) -> CheckedPaths:
     """`found` is in the order of the hosts. Raises a StartError. Pure."""
     missing: dict[str, list[str]] = {}
@@ -313,7 +309,7 @@ def evaluate_paths(
     return CheckedPaths(env, mpi, notes=notes)
 
 
-def _argument_notes(found: Mapping[str, FoundPaths], local: Mapping[str, LocalArgument]) -> Iterator[str]:
+def _argument_notes(found: Mapping[str, FoundPaths], local: Mapping[str, LocalPath]) -> Iterator[str]:
     first, *others = found.values()
     for word in first.lacking:
         if word in local and all(word in paths.lacking for paths in others):
@@ -338,7 +334,7 @@ def _exposed_notes(found: Mapping[str, FoundPaths]) -> Iterator[str]:
         )
 
 
-def _data_fix(path: str, hosts: Sequence[Host], lacking: Sequence[str], local: LocalData | None) -> str:
+def _data_fix(path: str, hosts: Sequence[Host], lacking: Sequence[str], local: LocalPath | None) -> str:
     if local is None:
         copied = copy_line(path, hosts, lacking)
         if copied is None:

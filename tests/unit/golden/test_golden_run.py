@@ -134,7 +134,7 @@ def between_hosts() -> list[Case]:
     exposed = "exposed --python /srv/env/bin/python\t/srv/env belongs to uid 1000\x1b\n"
     of_others = {"n1": exposed + found(), "n2": found(), "n3": exposed + found()}
     data = {"n1": "", "n2": "--data /d a\n", "n3": "--data /d a\n"}
-    here = (None, places.LocalData("/d a", "/d a"), places.LocalData("/p/d", "/home/me/d"))
+    here = (None, places.LocalPath("/d a", "/d a", "/d a"), places.LocalPath("/d a", "/p/d", "/home/me/d"))
     sets = (
         dict.fromkeys("abc", "argument /data/set\n"),
         {"a": "argument /data/a b\nargument ../b\n", "b": "argument /data/a b\n"},

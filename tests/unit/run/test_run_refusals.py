@@ -45,13 +45,13 @@ def found(**more: Any) -> str:
 
 
 def evaluate(
-    output: Mapping[str, str], python: str | None, data: Mapping[str, places.LocalData] | None = None
+    output: Mapping[str, str], python: str | None, data: Mapping[str, places.LocalPath] | None = None
 ) -> places.CheckedPaths:
     """The result of what the script printed on each host; `data`: what this machine has of --data."""
     hosts = [Host(name, name) for name in output]
     found = {name: places.parse_paths(text) for name, text in output.items()}
-    arguments = {path: places.LocalArgument(path, path, path) for path in ("/data/a b", "/data/set")}
-    arguments["../b"] = places.LocalArgument("/home/me/.ipexctl/code/b", "/p/b", "/home/me/b")
+    arguments = {path: places.LocalPath(path, path, path) for path in ("/data/a b", "/data/set")}
+    arguments["../b"] = places.LocalPath("/home/me/.ipexctl/code/b", "/p/b", "/home/me/b")
     return places.evaluate_paths(found, python, hosts, data or {}, arguments)
 
 
@@ -243,7 +243,7 @@ def test_relative_arguments_are_looked_for_where_a_sync_leaves_them_out(tmp_path
     synced = Manifest.of([ManifestEntry("sub/synced/c.csv", "f", 0o644, 0, "")])
     spec = spec_of("script", ("train.py", *words), project=project)
     found = places.unsynced_arguments(spec, synced, "/h/me/.i/code/p")
-    assert found == {
+    assert {word: local[:3] for word, local in found.items()} == {
         "data/b.csv": ("/h/me/.i/code/p/sub/data/b.csv", f"{tmp_path}/p/sub/data/b.csv", "/h/me/b.csv"),
         "../../corpus": ("/h/me/.i/code/corpus", f"{tmp_path}/corpus", "/h/me/corpus"),
     }
