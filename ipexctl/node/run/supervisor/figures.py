@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Mapping, Sequence
 from ipexctl.node.common.records import (
     FINAL,
     GradientExchange,
+    LeverUse,
     NanLoss,
     RankStatus,
     RunStatus,
@@ -58,7 +59,10 @@ class RunFigures:
         self._apart: set[int] = set()
         self._nan: dict[int, int] = {}
         self._training: dict[int, RankTraining] = {}
+        self._judged: bool | None = None
+        """Whether the run had succeeded when `_wrong` was found; None if there is more to judge."""
         self._wrong: tuple[WrongTraining, ...] = ()
+        self._acted: tuple[LeverUse, ...] = ()
         self._is_measured = False
         """True once a rank has waited in shared memory. Until then, ranks may have refused that and wait under gloo."""
         is_shared = self._plan.allreduce.mode == "shared"
@@ -98,6 +102,7 @@ class RunFigures:
             files.write_profile(message)
         elif isinstance(message, RankTraining):
             self._training[rank] = message
+            self._judged = None
         else:
             return False
         return True
@@ -137,10 +142,13 @@ class RunFigures:
         is_one_group = self.group is not None and self.group.planned > 1 and not describe_apart(self.group)
         return GradientExchange(seen=False) if is_one_group and self._apart == self._hosts.keys() else None
 
-    def _find_wrong(self, *, is_over: bool) -> None:
+    def _judge(self, *, has_succeeded: bool) -> None:
         """What `exchange` says is not said again."""
-        if self._plan.backend != "none" and self._training:
-            found = find_wrong(self._training, len(self._hosts), is_over=is_over)
+        if self._judged == has_succeeded:
+            return
+        self._judged, self._acted = has_succeeded, lever_uses(self._plan, self._training)
+        if self._plan.backend != "none":
+            found = find_wrong(self._training, len(self._hosts), is_over=has_succeeded)
             self._wrong = tuple(each for each in found if each.kind != "no-exchange" or self.exchange is None)
 
     @property
@@ -165,14 +173,13 @@ class RunFigures:
         )
 
     def run_status(self, status: RunStatus, ranks: Sequence[RankStatus]) -> RunStatus:
-        self._find_wrong(is_over=all(rank.state in FINAL for rank in ranks))
+        self._judge(has_succeeded=all(rank.state == "ok" for rank in ranks))
         group = self.group
         throughput = run_throughput([rank.throughput for rank in ranks], group)
         slow, network = self._slow.slow, self._network.network
         amx_idle = {host: found for host, found in self._plan.amx_hosts.items() if host in self._fp32_hosts}
         status = status._replace(ranks=tuple(ranks), throughput=throughput, group=group)
-        acted = lever_uses(self._plan, self._training)
-        status = status._replace(nan=self.nan, exchange=self.exchange, wrong=self._wrong, acted=acted)
+        status = status._replace(nan=self.nan, exchange=self.exchange, wrong=self._wrong, acted=self._acted)
         profile = main_profile(self._profiles.values())
         levers = profile.levers_by_speedup if profile is not None else ()
         return status._replace(slow=slow, network=network, levers=levers, amx_idle=amx_idle)

@@ -23,6 +23,7 @@ from ipexctl.node.run.connection.messages import Beat, Exit, Message, Mismatch
 from ipexctl.node.run.decisions.supervisor_state import Moment
 from ipexctl.node.run.meter.host_notes import HostNotes
 from ipexctl.node.run.meter.rank_notes import RankNotes
+from ipexctl.node.run.meter.rank_training import RankTraining
 from ipexctl.node.run.meter.rates import HostRates
 from ipexctl.node.run.meter.step_windows import StepWindow
 from ipexctl.node.run.record import stack_dumps
@@ -228,3 +229,23 @@ def test_requests_are_taken_once_and_the_newest_dumps_stay(tmp_path: Path) -> No
     stack_dumps.remove_dump(directory, "not there")
     assert stack_dumps.newest_dump(directory) == ids[-2]
     assert len(stack_dumps.dump_names(directory, "dump-")) == stack_dumps.KEPT - 1
+
+
+def test_a_wrong_training_is_told_once_the_run_has_succeeded_and_not_what_exchange_says(recorder: Recorder) -> None:
+    figures = RunFigures({0: "node1", 1: "node1"}, small_plan(("node1", "node1"), backend="gloo"))
+    parameters = [{1: 7, 2: 1, 3: 1}, {1: 7, 2: 2, 3: 2}]
+    for rank in (0, 1):
+        training = RankTraining(steps=20, elements=100, largest=50, sent=20, most_sent=1, parameters=parameters[rank])
+        assert figures.add(rank, training, recorder.windows(rank), NOW)
+    rows = [each.status for each in Supervised(2).begin().state.ranks.values()]
+    running = figures.run_status(RunStatus("r", "running"), rows)
+    ended = figures.run_status(RunStatus("r", "ok"), [row._replace(state="ok") for row in rows])
+    stopped = figures.run_status(RunStatus("r", "stopped"), [row._replace(state="stopped") for row in rows])
+    assert [[each.kind for each in status.wrong] for status in (running, ended, stopped)] == [[], ["no-exchange"], []]
+    for rank in (0, 1):
+        window = StepWindow(1, 10.0, steps=20, group=2, is_apart=True)
+        assert figures.add(rank, window, recorder.windows(rank), NOW)
+        assert figures.add(rank, RankTraining(steps=20, parameters=parameters[rank]), recorder.windows(rank), NOW)
+    status = figures.run_status(RunStatus("r", "ok"), [row._replace(state="ok") for row in rows])
+    assert status.exchange is not None
+    assert status.wrong == ()
