@@ -32,6 +32,7 @@ def write(directory: Path, name: str, at: float) -> None:
         ({"out/model.bin": 5, "out/training_args.bin": 9, "out/checkpoint-9/optimizer.pt": 8}, "", "out/model.bin"),
         ({"logs/checkpoints/epoch=1-step=9.ckpt": 5, "data/val.bin": 9}, "", "logs/checkpoints/epoch=1-step=9.ckpt"),
         ({"epoch=1.ckpt/__0_0.distcp": 5, "epoch=1.ckpt/meta.pt": 6}, "", "epoch=1.ckpt"),
+        ({"ck/model_state_dict.pt": 5, "ck/optim_state_dict.pt": 9}, "", "ck/model_state_dict.pt"),
         ({"venv/pyvenv.cfg": 0, "venv/lib/test.pt": 9, ".cache/x.pt": 9, "m.ckpt": 1}, "", "m.ckpt"),
     ],
 )
