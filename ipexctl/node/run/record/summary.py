@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from ipexctl.node.common.records import RunStatus
 
 SCHEMA = "ipexctl.run/1"
-_BESIDE = r"(?:training_args|optim(?:izer)?(?:_states?(?:_dict)?)?|scheduler|sampler|scaler|rng_state|random_states)(?:_[0-9]+)?\."
+_BESIDE = (
+    r"(?:training_args|optim(?:izer)?(?:_states?(?:_dict)?)?|scheduler|sampler|scaler|rng_state|random_states)"
+    r"(?:_[0-9]+)?\."
+)
 """Files that frameworks write beside a model's weights."""
 _CHECKPOINT = re.compile(rf"(?!\.?tmp|{_BESIDE}).+\.(?:pt|pth|ckpt|safetensors|bin|distcp)")
 _DIRECTORY = re.compile(r"(?:checkpoint|(?:global_)?step|epoch|iter)[-_]?[0-9]+.*|.*\.ckpt")
