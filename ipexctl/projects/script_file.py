@@ -13,6 +13,7 @@ from ipexctl.known_errors.gpu_code import GpuLine
 from ipexctl.node.common.fix import FixCommand, ipexctl_command
 from ipexctl.projects.layout import NO_LAYOUT, ProjectLayout
 from ipexctl.projects.modules import Import
+from ipexctl.projects.named_checkpoints import NamedCheckpoint
 from ipexctl.projects.own_launches import Spawner
 from ipexctl.projects.requirement_files import RequirementFiles
 
@@ -89,8 +90,7 @@ class ScriptFile:
     uses_accelerate: bool = False
     resumes: ResumeFlag | None = None
     """How the script resumes without an argument that says so."""
-    checkpoints: tuple[str, ...] = ()
-    """Patterns of those that it names, if it looks whether some file exists."""
+    checkpoints: tuple[NamedCheckpoint, ...] = ()
     uses_hub: bool = False
     """True if it imports a library that loads from a hub."""
     mpi_import: MpiImport | None = None

@@ -7,6 +7,7 @@ Each step that leaves something behind adds its removal to `_Undo`, so a run tha
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 import time
@@ -16,6 +17,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import PurePosixPath
+from typing import Final
 
 from ipexctl.errors import Refusal
 from ipexctl.facts.gather import HostFacts, gather_facts
@@ -71,7 +73,7 @@ from ipexctl.run.start.upload import ProjectUpload
 from ipexctl.run.start.watcher import PlannedRun, StartedRun, StartWatcher
 from ipexctl.run.unsent import unsent_note
 from ipexctl.run.windows import earlier_memory
-from ipexctl.sync.path_notes import note_secret_files
+from ipexctl.sync.path_notes import PathNotes, note_secret_files
 
 
 class RunStart:
@@ -81,6 +83,7 @@ class RunStart:
         self.spec, self.pool, self.watcher = spec, pool, watcher
         self.opened = OpenHosts(spec.hosts, pool, spec.asked.home, spec.asked.iface, spec.timeout)
         self._noted = set[str]()
+        self._shown_before = frozenset[str]()
         self._project: ProjectUpload | None = None
         self._probed: tuple[HostFacts, ...] = ()
 
@@ -119,11 +122,34 @@ class RunStart:
             self.note(text)
 
     def note(self, text: str) -> None:
-        """Once. Each command to type in it gets the options of the call."""
+        """Once, and not at the next start of this call, too. Commands in it get the options of the call."""
         text = self.spec.options.apply(text)
         if text not in self._noted:
             self._noted.add(text)
-            self.watcher.on_note(text)
+            if _digest(text) not in self._shown_before:
+                self.watcher.on_note(text)
+
+    def remember_notes(self) -> Callable[[], None]:
+        """Show no note that the last start of this script, with these arguments, has shown. Returns what keeps this
+        call's notes: one that is gone and comes back is new."""
+        place, call = str(self.spec.project.root), _digest(repr((self.spec.asked.argv, self.spec.asked.exports)))
+        known = {name: frozenset(words) for name, *words in map(str.split, _SHOWN.text_of(place).splitlines())}
+        self._shown_before = known.pop(call, frozenset())
+
+        def keep() -> None:
+            kept = {**dict(list(known.items())[-_CALLS_KEPT:]), call: frozenset(map(_digest, self._noted))}
+            if kept[call] != self._shown_before:
+                _SHOWN.add([place], "\n".join(" ".join((name, *sorted(words))) for name, words in kept.items()))
+
+        return keep
+
+
+_SHOWN: Final = PathNotes("start-notes")
+_CALLS_KEPT: Final = 30
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:12]
 
 
 class _Undo(ExitStack):
@@ -166,6 +192,7 @@ def start_run(start: RunStart) -> StartedRun | StartFailure:
     spec, run = start.spec, new_id(start.spec.asked.script, time.time())
     note_secret_files(spec.secret_files)
     with ExitStack() as at_end:
+        at_end.callback(start.remember_notes())
         try:
             locks = _lock_hosts(start, run, at_end)
             while True:

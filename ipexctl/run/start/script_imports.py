@@ -46,6 +46,7 @@ from ipexctl.projects.modules import (
     parse,
     source_beside,
 )
+from ipexctl.projects.named_checkpoints import find_named_checkpoints
 from ipexctl.projects.own_launches import find_spawner
 from ipexctl.projects.script_file import MpiImport, ScriptFile
 from ipexctl.remote.command import Command
@@ -55,7 +56,7 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session, capture
 from ipexctl.run.start.request import StartError, StartFailure
-from ipexctl.run.start.start_notes import find_named_checkpoints, find_resume_call, uses_accelerate, uses_trainer
+from ipexctl.run.start.start_notes import find_resume_call, uses_accelerate, uses_trainer
 from ipexctl.run.unsent import named_files
 from ipexctl.stack.catalog import project_of
 from ipexctl.text import join_words, tilde_path

@@ -30,6 +30,7 @@ from ipexctl.limits import PATHS_CHECK
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.plan import ApartHosts, Plan
 from ipexctl.projects.layout import ProjectLayout
+from ipexctl.projects.named_checkpoints import of_call
 from ipexctl.projects.own_launches import Spawner
 from ipexctl.projects.script_file import ResumeFlag
 from ipexctl.remote.command import Command
@@ -274,22 +275,6 @@ def find_resume_call(tree: ast.Module) -> ResumeFlag | None:
     return ResumeFlag(_LAST_CHECKPOINT) if _LAST_CHECKPOINT in names and "register_package" not in names else None
 
 
-_LOOKS: Final = frozenset({"exists", "isfile", "is_file", "glob", "iglob"})
-_OF_CHECKPOINT: Final = re.compile(r"(?=.*[^*/.].*\.)[^\n]{1,200}\.(?:pt|pth|ckpt|safetensors|pkl|npz|tar)")
-_MAX_NAMED: Final = 20
-
-
-def find_named_checkpoints(tree: ast.Module) -> tuple[str, ...]:
-    """Checkpoints that a script names, if it looks whether some file exists."""
-    nodes = list(ast.walk(tree))
-    calls = [node.func for node in nodes if isinstance(node, ast.Call)]
-    if _LOOKS.isdisjoint(getattr(call, "attr", "") or getattr(call, "id", "") for call in calls):
-        return ()
-    texts = (node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
-    found = (posixpath.normpath(text) for text in texts if _OF_CHECKPOINT.fullmatch(text))
-    return tuple(dict.fromkeys(found))[:_MAX_NAMED]
-
-
 def earlier_checkpoint(spec: RunSpec, records: Sequence[RunRecord]) -> ResumeFlag | None:
     """The PATH that the script's last run had for `--checkpoint`."""
     of_project = [record for record in reversed(records) if record.project == str(spec.project.root)]
@@ -310,7 +295,8 @@ def check_resumed(
     argv, script = spec.asked.argv[1:], spec.project.script
     flag = find_resume_flag(argv) or (script.resumes if script is not None else None)
     flag = flag or earlier_checkpoint(spec, records)
-    named = script.checkpoints if script is not None else ()
+    variables = {each.name: each.value for each in spec.asked.exports}
+    named = of_call(script.checkpoints, argv, variables) if script is not None else ()
     if flag is None and not named:
         return None
     search = search_script(flag, argv, plan.cwd, named)

@@ -11,13 +11,13 @@ import pytest
 
 from ipexctl.homes.registry import RunRecord
 from ipexctl.hosts.host import Host
+from ipexctl.projects.named_checkpoints import NamedCheckpoint, find_named_checkpoints, of_call
 from ipexctl.projects.script_file import ProjectLocation, ResumeFlag
 from ipexctl.run.start.start_notes import (
     HostCheckpoints,
     earlier_checkpoint,
     find_apart,
     find_differing,
-    find_named_checkpoints,
     find_resume_call,
     find_resume_flag,
     parse_checkpoints,
@@ -137,20 +137,44 @@ def test_search_quotes_what_the_arguments_have() -> None:
     assert shlex.quote("$(touch y)") in script
 
 
+PARSED = (
+    "p.add_argument('--resume', action='store_true'); p.add_argument('--out', default='ck')\nargs = p.parse_args()\n"
+)
+
+
 @pytest.mark.parametrize(
-    ("code", "named"),
+    ("code", "call", "named"),
     [
-        ("if os.path.exists('last.pt'): torch.load('last.pt')", ("last.pt",)),
-        ("path = Path('ck') / 'last.pt'\nif path.is_file(): load(path)", ("last.pt",)),
-        ("old = sorted(glob(f'{out}/step-*.pth'))", ("/step-*.pth",)),
-        ("add_argument(default='./out/m.ckpt')\nif exists(args.ckpt): load()", ("out/m.ckpt",)),
-        ("old = glob('*.pt')", ()),
-        ("if os.path.exists('data.csv'): read()", ()),
-        ("torch.save(model, 'last.pt')", ()),
+        ("if os.path.exists('last.pt'): torch.load('last.pt')", "", ("last.pt",)),
+        ("path = Path('ck') / 'last.pt'\nif path.is_file(): load(path)", "", ("last.pt",)),
+        ("old = sorted(glob(f'{out}/step-*.pth'))", "", ("/step-*.pth",)),
+        ("add_argument(default='./out/m.ckpt')\nif exists(args.ckpt): load()", "", ("out/m.ckpt",)),
+        ("old = glob('*.pt')", "", ()),
+        ("if os.path.exists('data.csv'): read()", "", ()),
+        ("torch.save(model, 'last.pt')", "", ()),
+        ("if os.path.exists('data.csv'): read()\ntorch.save(model, 'last.pt')", "", ()),
+        ("d = os.environ.get('CK', 'ck')\npath = join(d, 'last.pt')\nif exists(path): load(path)", "", ("last.pt",)),
+        ("d = os.environ['CK']\npath = join(d, 'last.pt')\nif exists(path): load(path)", "CK=/b", ("/b/last.pt",)),
+        ("d = os.environ['CK']\npath = join(d, 'last.pt')\nif exists(path): load(path)", "CK", ()),
+        (PARSED + "if exists(join(args.out, 'last.pt')): go()", "--out other", ("other/last.pt",)),
+        (PARSED + "if exists(join(args.out, 'last.pt')): go()", "--out=other", ("other/last.pt",)),
+        (PARSED + "if exists(join(args.out, 'last.pt')): go()", "--lr 1", ("last.pt",)),
+        (PARSED + "if args.resume and exists('last.pt'): go()", "--lr 1", ()),
+        (PARSED + "if args.resume and exists('last.pt'): go()", "--resume", ("last.pt",)),
+        (PARSED + "if args.resume:\n  if exists('last.pt'): go()", "", ()),
+        (PARSED + "if not args.resume:\n  if exists('last.pt'): go()", "--resume", ()),
+        ("if dist.get_rank() == 0 and exists('last.pt'): state = load('last.pt')", "", ()),
+        ("if rank == 0:\n  if exists('last.pt'): state = load('last.pt')", "", ()),
+        (PARSED + "if args.resume: pass\nelif exists('last.pt'): go()", "", ("last.pt",)),
     ],
 )  # fmt: skip
-def test_checkpoints_of_a_script_that_looks_for_files(code: str, named: tuple[str, ...]) -> None:
-    assert find_named_checkpoints(ast.parse(code)) == named
+def test_checkpoints_that_this_call_reads(code: str, call: str, named: tuple[str, ...]) -> None:
+    argv = call.split() if call.startswith("-") else []
+    name, equals, value = call.partition("=")
+    variables = {} if argv or not name else {name: value if equals else None}
+    found = find_named_checkpoints(ast.parse(code))
+    assert all(isinstance(each, NamedCheckpoint) for each in found)
+    assert of_call(found, argv, variables) == named
 
 
 def test_a_checkpoint_of_an_earlier_run_on_some_hosts_only_is_named(tmp_path: Path) -> None:

@@ -415,3 +415,25 @@ def test_a_host_without_facts_does_not_cancel_the_pool() -> None:
     del caught
     gc.collect()
     assert not pool.cancel.thrown
+
+
+def test_a_note_is_shown_once_for_a_call_until_it_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+    def start(*notes: str, argv: tuple[str, ...] = ("train.py",)) -> list[str]:
+        shown, watcher = list[str](), StartWatcher()
+        monkeypatch.setattr(watcher, "on_note", shown.append)
+        spec = spec_of(argv=argv, project=ProjectLocation(tmp_path, ".", argv))
+        begun = RunStart(spec, Mock(), watcher)
+        keep = begun.remember_notes()
+        for note in notes:
+            begun.note(note)
+        keep()
+        return shown
+
+    assert start("a", "b", "a") == ["a", "b"]
+    assert start("a", "b") == []
+    assert start("a", "c") == ["c"]
+    assert start("a", argv=("train.py", "--lr", "1")) == ["a"]
+    assert start("a", "b", "c") == ["b"], "what came back is new"
+    assert start() == []
