@@ -82,8 +82,8 @@ _ANY: Final = ".*"
 REFUSED: Final[Mapping[str, tuple[str, str]]] = {
     **{name: (_ANY, reason) for name, reason in REFUSED_KEYS.items()},
     "host_keys": (_ANY, TRUSTS_KEYS),
-    **dict.fromkeys(("home", "setup", "shell", "local", "extra", "module", "notify", "sbatch"), (_ANY, RUNS_PROGRAMS)),
-    "build": (_ANY, RUNS_PROGRAMS),
+    **dict.fromkeys(("home", "setup", "shell", "local", "build"), (_ANY, RUNS_PROGRAMS)),
+    **dict.fromkeys(("extra_vars", "module", "notify", "sbatch"), (_ANY, RUNS_PROGRAMS)),
     **dict.fromkeys(("mpi", "python"), (".*/.*", RUNS_PROGRAMS)),
     **dict.fromkeys(("index_url", "extra_index_url", "find_links", "wheelhouse", "requirements"), (_ANY, _SOURCES)),
     "packages": (".*[@/].*", _SOURCES),

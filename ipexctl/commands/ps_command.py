@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import typer
@@ -186,7 +187,9 @@ def show(runs: Sequence[KnownRun], *, hidden: int = 0, quiet: bool = False) -> N
         show_table(layout, [[row[name] for name in layout] for row in rows], notes=notes)
     elif not quiet:
         text = Fix(f"no run is running; `ipexctl ps` shows the {format_count(hidden, 'run')} that ended")
-        print_message(text if hidden else Fix("no runs; `ipexctl run` starts one"))
+        own = Fix("no runs of yours; `ipexctl run` starts one; those of all accounts: `ipexctl ps -H hostfile`")
+        has_hosts = Path("hostfile").is_file()
+        print_message(text if hidden else own if has_hosts else Fix("no runs; `ipexctl run` starts one"))
     unknown = group_by([run for run in runs if run.reason], lambda run: (run.reason, run.fix, run.record.options.hosts))
     for (reason, fix, hosts), affected in unknown.items():
         first, *others = [run.id for run in affected]

@@ -11,8 +11,12 @@ from ipexctl.commands.interrupt import Interrupt, cancelling
 from ipexctl.commands.shared_options import Home, Output, RunHosts, Targets
 from ipexctl.commands.target_hosts import call_options, open_hosts, step_printer
 from ipexctl.errors import UserError
-from ipexctl.homes.registry import RunRecord, RunRegistry
+from ipexctl.homes.registry import LAST, RunRecord, RunRegistry
+from ipexctl.hosts.nodeset import fold
+from ipexctl.node.common.fix import Fix
+from ipexctl.option_declaration import CallOptions
 from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.connector import OpenHosts
 from ipexctl.run.ranks import parse_ranks
 from ipexctl.ui.messages import print_message
 
@@ -31,9 +35,25 @@ def find_runs(words: Sequence[str], where: RunHosts, output: Output) -> list[Run
     targets, home = Targets(**where.host_options), Home(where.home)
     with open_hosts(targets, home, output, announces=False) as (opened, interrupt):
         options = call_options(targets, home)
-        found = [find_on_hosts(word, opened.hosts, opened.pool, opened.home, options) for word in words]
+        try:
+            found = [find_on_hosts(word, opened.hosts, opened.pool, opened.home, options) for word in words]
+        except UserError as error:
+            raise _of_another_account(opened, words, options) or error from None
     interrupt.check()
     return found
+
+
+def _of_another_account(opened: OpenHosts, words: Sequence[str], options: CallOptions) -> UserError | None:
+    """Names the runs of other accounts on these hosts that a word may mean; None if it means none."""
+    from ipexctl.api.known_runs import ps_hosts
+
+    runs = [entry.run for entry in ps_hosts(opened)[0].runs]
+    meant = [run for run in runs if words[0] in LAST or words[0] in run.id]
+    if not meant:
+        return None
+    names = "; ".join(f"run {run.id} on {fold(run.hosts)} is of account {run.account}" for run in meant[:4])
+    reason = f"{names}; its record is in that account's home, which this account can't read"
+    return UserError(reason, fix=options.apply(Fix("see what is known of it: `ipexctl ps`; its owner can stop it")))
 
 
 NAMING: Final = frozenset(("hosts", "hostfile", "cluster"))

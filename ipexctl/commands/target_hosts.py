@@ -99,6 +99,7 @@ def with_call_options(host: Host, targets: Targets) -> Host:
 def _request(targets: Targets, accelerate: AccelerateConfig | None = None) -> HostRequest:
     check_seconds("--connect-timeout", targets.connect_timeout)
     check_seconds("--timeout", targets.timeout)
+    check_identity(targets.identity)
     hostfile = accelerate.hostfile if accelerate else None
     if hostfile is not None and not targets.names_hosts:
         targets = targets.without_defaults("hosts", "hostfile")
@@ -116,6 +117,12 @@ def _request(targets: Targets, accelerate: AccelerateConfig | None = None) -> Ho
         known_hosts=targets.known_hosts,
         ssh_config=targets.ssh_config,
     )
+
+
+def check_identity(identity: Path | None) -> None:
+    """Raise a UserError for a key that is named and not there: another one would log in without a word."""
+    if identity is not None and not identity.expanduser().is_file():
+        raise UserError(f"--identity: there is no {identity}", fix="name a key that exists, or leave --identity out")
 
 
 def current_directory() -> Path:

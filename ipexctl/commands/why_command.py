@@ -118,6 +118,7 @@ def _show_stacks(record: RunRecord, output: Output, ranks: str, *, everything: b
 
 
 SCHEMA: Final = "ipexctl.why/1"
+_ENDS: Final = {"ok": "succeeded", "failed": "failed", "stopped": "was stopped", "lost": "is lost"}
 _ROWS_OF_A_LINE: Final = 3
 _PIPED: Final = 500
 _STREAM_LABELS: Final = {"stdout": "stdout", "stderr": "stderr", "mpirun": "mpirun.log", "supervisor": "supervise.log"}
@@ -204,7 +205,9 @@ def lines_of(answer: WhyResult, columns: int = 0, *, colors: bool = False) -> It
     diagnosis = answer.diagnosis
     if answer.failed_call is not None:
         yield from _failed_call(answer.failed_call, columns, colors=colors)
-        yield from ("", "the run before it:")
+        how = _ENDS.get(diagnosis.state, f"is {diagnosis.state}")
+        yield from ("", Fix(f"the run before it {how}: `ipexctl why {diagnosis.id}`"))
+        return
     yield from _headline(diagnosis, columns, colors=colors)
     yield from _last_lines(diagnosis.lines, diagnosis.whose, columns, colors=colors)
     figures = [*cost_lines(answer.slow)] if diagnosis.cause is None else []

@@ -528,6 +528,20 @@ def _memory_kill(found: PatternMatch) -> tuple[str, str]:
     return f"{what} on {host}, because memory was short", Fix("{see}; {fewer}", see=see, fewer=fewer)
 
 
+_OF_RANKS: Final = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
+
+
+def _no_variable(found: PatternMatch) -> tuple[str, str]:
+    name, context = found.groups["name"], found.context
+    cause = f"the script reads the variable {name}, which the ranks do not have"
+    if name in _OF_RANKS and context.plan.get("backend") == "none":
+        other = "; or give each copy its number as an argument behind --: {rank}" if name == "RANK" else ""
+        return f"{cause}: --backend none starts copies of a program, not ranks", f"leave --backend none out{other}"
+    if context.is_set_here(name):
+        return cause, f"pass it on from here: -x {name}"
+    return cause, f"set it: -x {name}=VALUE"
+
+
 _FUNCTIONS: Final[Mapping[str, Callable[[PatternMatch], tuple[str, str] | None]]] = {
     "aborted": _aborted,
     "argument": _argument,
@@ -544,6 +558,7 @@ _FUNCTIONS: Final[Mapping[str, Callable[[PatternMatch], tuple[str, str] | None]]
     "no_module": _no_module,
     "no_name": _no_name,
     "no_submodule": _no_submodule,
+    "no_variable": _no_variable,
     "other_build": _other_build,
     "port_busy": _port_busy,
     "proxy_ended": _proxy_ended,

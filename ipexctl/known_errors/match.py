@@ -44,7 +44,7 @@ _OF_PACKAGES: Final = ("site-packages", "dist-packages")
 _OF_PYTHON: Final = ("/lib/python3", "<frozen", "<string>")
 _OF_LIBRARY: Final = re.compile(r"-packages/(?P<package>\w+)|/lib/python3[^/]*/(?!.*-packages/)(?P<module>\w+)|^<")
 _OF_IMPORT: Final = re.compile(r"^<|/importlib/")
-_OF_IPEXCTL: Final = "/shim/"
+OF_HOOKS: Final = "/shim/"
 _ERR_LINES, _OUT_LINES = 40, 15
 _SAID_AFTER: Final = 60
 """Number of lines that an exception and its consequences may print; if more follow, it was handled."""
@@ -108,7 +108,7 @@ class RankOutput:
     @cached_property
     def _frames(self) -> list[re.Match[str]]:
         frames = [match for line in self.last_text.splitlines() if (match := _FRAME.match(line))]
-        return [frame for frame in frames if _OF_IPEXCTL not in frame["file"]]
+        return [frame for frame in frames if OF_HOOKS not in frame["file"]]
 
     @cached_property
     def own_directories(self) -> tuple[str, ...]:
@@ -170,6 +170,8 @@ class FailureContext:
     """Path that a rank did not find → command that sends it, if the control machine has it; else empty."""
     project_file: Callable[[str], str] = lambda _: ""
     """Path on a host → path in the project, if the control machine has that file; else empty."""
+    is_set_here: Callable[[str], bool] = lambda _: False
+    """Whether the control machine has a variable of that name."""
 
     def ranks_per_core(self, host: str) -> tuple[int, int] | None:
         """The ranks of a host and the cores they share, if the cores are too few for timely replies."""

@@ -53,7 +53,7 @@ def play_command(
     ),
     check: bool = flag("--check -C", "Print what would change; change nothing."),
     diff: bool = flag("--diff -D", "Print the changes to files as diffs."),
-    extra: list[str] | None = option("--extra-vars -e K=V|@FILE", "Variable that overrides all others; repeatable."),
+    extra_vars: list[str] | None = option("--extra-vars -e K=V|@FILE", "Variable that overrides all; repeatable."),
     tags: list[str] | None = option("--tags -t TAGS", "Run only tasks with these tags."),
     skip_tags: list[str] | None = option("--skip-tags TAGS", "Skip tasks with these tags."),
     start_at: str | None = option("--start-at --start-at-task NAME", "Start at this task."),
@@ -83,7 +83,7 @@ def play_command(
     options = Options(
         home_dir, home.iface, targets.timeout, check=check, diff=diff, verbose=output.verbose, local=local
     )
-    ready, options = _prepare(playbook, selection, targets, extra or (), options, templates, is_listing=is_listing)
+    ready, options = _prepare(playbook, selection, targets, extra_vars or (), options, templates, is_listing=is_listing)
     if tags and not ready.chosen:
         raise UserError(f"--tags {','.join(tags)} selects no task", fix="--list-tasks shows the tags")
     if is_listing:

@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.known_errors.error_table import known_errors
-from ipexctl.known_errors.match import Cause, RankOutput, bare, cause_of, shorten_text
+from ipexctl.known_errors.match import OF_HOOKS, Cause, RankOutput, bare, cause_of, shorten_text
 from ipexctl.node.common.fix import Fix, parts_of
 from ipexctl.node.common.job_words import describe_run_end
 from ipexctl.node.common.records import Failure, LostOutput, RankStatus, SilentRank, Throughput, describe_apart
@@ -124,7 +124,7 @@ def _failed(snapshot: RunSnapshot) -> Diagnosis:
         more: tuple[str, ...] = ()
         if has_hung:
             more = ("--on-hang stop has ended it; a run that prints less often needs a longer --hang-after",)
-        elif cause is None or is_silent:
+        elif cause is None:
             more = ("a longer --time-limit gives it more time; a script continues from its own checkpoint",)
         return Diagnosis(
             run,
@@ -282,10 +282,21 @@ def _states_of_silent(snapshot: RunSnapshot) -> tuple[AlikeRanks, ...]:
 
 def last_lines(output: RankOutput) -> tuple[Line, ...]:
     """Lines of stdout, then of stderr; if both have many, two thirds are of stderr."""
-    err = _without_blanks(output.err, LINES)
+    err = _without_blanks(without_own_frames(output.err), LINES)
     out = _without_blanks(output.out, max(LINES - len(err), _OF_STDOUT))
     err = err[max(0, len(err) - (LINES - len(out))) :]
     return (*(Line("stdout", bare(line)) for line in out), *(Line("stderr", bare(line)) for line in err))
+
+
+def without_own_frames(lines: Sequence[str]) -> list[str]:
+    """A traceback without the frames of ipexctl's hooks, and without the source lines below them."""
+    kept, is_own = list[str](), False
+    for line in lines:
+        text = bare(line)
+        is_own = OF_HOOKS in text if text.startswith("  File ") else is_own and text.startswith("    ")
+        if not is_own:
+            kept.append(line)
+    return kept
 
 
 def _without_blanks(lines: Sequence[str], maximum: int) -> list[str]:

@@ -8,6 +8,7 @@ more. `cause_from_copy` serves `run` and `attach`, which have just received ever
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -212,6 +213,7 @@ def _read_snapshot(
         snapshot.context,
         line_that_sends=partial(line_that_sends, record),
         project_file=partial(project_file, record),
+        is_set_here=os.environ.__contains__,
     )
     return replace(snapshot, context=context)
 

@@ -53,6 +53,7 @@ class Supervised:
         """Since `at` or `run_until` was called last."""
         self.silent_since: dict[int, float] = {}
         """Rank → when it has sent something last, if that is not now."""
+        self.cpu: float | None = None
         self.quiet_since: float | None = None
         """When a rank has printed something last, if that is not now."""
         self.alive: set[int] = set()
@@ -83,7 +84,7 @@ class Supervised:
                 self._handle(m.AttemptStarted(100, Master("node1", 1234), is_exchanging))
             elif isinstance(command, m.CheckSilence):
                 hosts = {rank: self.state.ranks[rank].host for rank in command.ranks}
-                rows = tuple(SilentRank(rank, host, "step 7") for rank, host in hosts.items())
+                rows = tuple(SilentRank(rank, host, "step 7", self.cpu) for rank, host in hosts.items())
                 self._handle(m.SilenceSeen(command.since, rows))
             elif isinstance(command, m.AskWrappers):
                 gone = {rank: each for rank, each in command.wrappers.items() if rank not in self.alive}

@@ -40,6 +40,12 @@ if TYPE_CHECKING:
         Transition,
     )
 
+LIMIT_LOOK = 10.0
+"""Seconds before the time limit at which ranks that stand still are asked for their stacks."""
+STANDSTILL = 20.0
+"""Seconds without output and optimizer steps."""
+IDLE = 5.0
+"""Percent of a core below which a rank computes nothing."""
 CHECK_INTERVAL = 0.25
 """Seconds between checks while the run starts or ends."""
 RUNNING_INTERVAL = 1.0
@@ -477,20 +483,27 @@ def check_silence(turn: Transition, tick: m.Tick, launcher: LauncherState) -> No
     """Report a long silence. Ranks that never start are found earlier, by `check_limits`."""
     if turn.state.ending is not None or all(peer.exit is not None or peer.is_done for peer in turn.ranks):
         return  # a silence that lasted until the end stays in the status
-    length, after = turn.now.clock - max(launcher.started_at, tick.printed_at), turn.state.asked.hang_after
+    now, options = turn.now.clock, turn.state.asked
+    length, after = now - max(launcher.started_at, tick.printed_at), options.hang_after
+    is_limit_near = options.time_limit and now > turn.state.created_at + options.time_limit - LIMIT_LOOK
+    is_still = min(length, now - tick.stepped_at) >= STANDSTILL
     if turn.state.status.silent is not None:
-        if length < after:
+        if length < turn.state.status.silent.after:
             turn.set_status(silent=None)
             turn.log("output-resumed")
-    elif length >= after > 0:
+    elif length >= after > 0 or (is_limit_near and is_still):
         ranks = tuple(peer.rank for peer in turn.ranks if peer.exit is None)
         turn.do(m.CheckSilence(round(turn.now.epoch - length, 3), ranks))
 
 
 def on_silence_seen(turn: Transition, event: m.SilenceSeen) -> None:
-    """Report a silence. The stack dump is kept in any case, to explain the hang later."""
-    options = turn.state.asked
-    silent = Silence(event.since, options.hang_after, event.ranks, on_hang=options.on_hang)
+    """Report a silence. The stack dump is kept in any case, to explain the hang later. A silence shorter than
+    --hang-after, shortly before the time limit, counts only if no rank computes."""
+    options, length = turn.state.asked, round(turn.now.epoch - event.since, 3)
+    is_long = length >= options.hang_after > 0
+    if not is_long and any(rank.cpu is None or rank.cpu > IDLE for rank in event.ranks):
+        return
+    silent = Silence(event.since, options.hang_after if is_long else length, event.ranks, on_hang=options.on_hang)
     turn.set_status(silent=silent)
     turn.log("silent", **as_json(silent))
     turn.do(m.TakeDump())
@@ -547,7 +560,7 @@ def on_stall_dumped(turn: Transition, dump_id: str) -> None:
         return
     turn.set_status(silent=silent._replace(dump=dump_id))
     turn.log("dumped", dump=dump_id)
-    if options.on_hang == "stop":
+    if options.on_hang == "stop" and silent.after >= options.hang_after:
         ranks = [peer.rank for peer in turn.ranks if peer.exit is None]
         hang = verdict.failure_of("hang")._replace(ranks=tuple(ranks))
         verdict.fail(turn, f"no rank printed anything for {options.hang_after:g} s", hang)

@@ -268,6 +268,8 @@ class Tick(NamedTuple):
     received: Mapping[int, float] = {}
     printed_at: float = 0.0
     """When any rank last printed something in this attempt."""
+    stepped_at: float = 0.0
+    """When the last optimizer step was reported; 0 without one."""
     written_at: float = 0.0
     launcher_log: tuple[str, ...] = ()
     starters: Mapping[str, float] = {}

@@ -54,6 +54,7 @@ class RunFigures:
         self._mismatches: set[tuple[str, str]] = set()
         self._fp32_hosts: set[str] = set()
         self._stepped: set[int] = set()
+        self.stepped_at = 0.0
         self._groups: dict[int, int] = {}
         self._unused: set[int] = set()
         self._apart: set[int] = set()
@@ -114,6 +115,7 @@ class RunFigures:
             self._fp32_hosts.add(self._hosts[rank])
         if window.steps:
             self._stepped.add(rank)
+            self.stepped_at = now.clock
         if window.group:
             self._groups[rank] = window.group
         if window.is_unused:

@@ -298,6 +298,7 @@ class SupervisorLoop:
             m.Tick(
                 self.connections.received(),
                 self.connections.printed_at(),
+                self.figures.stepped_at,
                 self.connections.written_at,
                 tuple(tail),
                 self.connections.starters.received(),

@@ -526,6 +526,33 @@ def test_a_run_that_is_silent_again_and_again_is_reported_each_time(on_hang: str
     assert removed == (["d1"] if is_removed else [])
 
 
+@pytest.mark.parametrize(
+    ("cpu", "quiet", "stepped", "hang"),
+    [
+        (0.0, 30.0, 0.0, 600.0),
+        (0.0, 30.0, 30.0, 600.0),
+        (0.0, 30.0, 0.0, 0.0),
+        (50.0, 30.0, 0.0, 600.0),
+        (None, 30.0, 0.0, 600.0),
+        (0.0, 85.0, 0.0, 600.0),
+        (0.0, 30.0, 85.0, 600.0),
+    ],
+)
+def test_ranks_that_stand_still_before_the_time_limit_are_asked_for_their_stacks(
+    cpu: float | None, quiet: float, stepped: float, hang: float
+) -> None:
+    """Nobody prints, steps or computes for 20 s: more time would not help. The run ends at its limit all the same."""
+    run = Supervised(2, time_limit=100.0, hang_after=hang).begin()
+    run.quiet_since, run.cpu, run.looks["stepped_at"] = quiet, cpu, stepped
+    run.run_until(99.0)
+    is_still = cpu == 0.0 and max(quiet, stepped) < 70
+    assert run.sent("dump") == ([0, 1] if is_still else [])
+    assert [silence.after for silence in run.silences()] == ([pytest.approx(60.0, abs=2)] if is_still else [])
+    run.run_until(102.0)
+    assert run.ending is not None
+    assert run.blamed[0] == "time-limit"
+
+
 def test_a_hang_counts_also_if_the_disk_has_no_room_for_the_stacks() -> None:
     run = Supervised(2, hang_after=10.0, on_hang="stop").begin()
     run.quiet_since, run.has_room_for_dumps = 0.0, False
