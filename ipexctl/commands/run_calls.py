@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from ipexctl.api.known_runs import CallWatcher
+from ipexctl.api.known_runs import CallWatcher, ps_hosts
 from ipexctl.commands.interrupt import Interrupt, cancelling
 from ipexctl.commands.shared_options import Home, Output, RunHosts, Targets
 from ipexctl.commands.target_hosts import call_options, open_hosts, step_printer
 from ipexctl.errors import UserError
+from ipexctl.found_files import account_name
 from ipexctl.homes.registry import LAST, RunRecord, RunRegistry
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.fix import Fix
@@ -45,9 +46,8 @@ def find_runs(words: Sequence[str], where: RunHosts, output: Output) -> list[Run
 
 def _of_another_account(opened: OpenHosts, words: Sequence[str], options: CallOptions) -> UserError | None:
     """Names the runs of other accounts on these hosts that a word may mean; None if it means none."""
-    from ipexctl.api.known_runs import ps_hosts
-
-    runs = [entry.run for entry in ps_hosts(opened)[0].runs]
+    own = {host.user or account_name() for host in opened.hosts}
+    runs = [entry.run for entry in ps_hosts(opened)[0].runs if entry.run.account not in own]
     meant = [run for run in runs if words[0] in LAST or words[0] in run.id]
     if not meant:
         return None

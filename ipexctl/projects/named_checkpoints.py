@@ -33,7 +33,7 @@ def find_named_checkpoints(tree: ast.Module) -> tuple[NamedCheckpoint, ...]:
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     if _LOOKS.isdisjoint(map(_name_of, calls)):
         return ()
-    script = _Script(tree, calls)
+    script = _ReadFiles(tree, calls)
     found = (each for call in calls if _name_of(call) in _READS for each in script.read_by(call))
     return tuple(dict.fromkeys(found))[:_MOST]
 
@@ -67,7 +67,7 @@ def _value_of(option: str, argv: Sequence[str]) -> str:
     return ""
 
 
-class _Script:
+class _ReadFiles:
     def __init__(self, tree: ast.Module, calls: Sequence[ast.Call]) -> None:
         self._values: dict[str, list[ast.expr]] = {}
         """Name or attribute → what is assigned to it."""
