@@ -148,7 +148,9 @@ def _resumed_alone(snapshot: RunSnapshot, hang: Hang, resumed: Mapping[int, str]
 
 
 def _printed(snapshot: RunSnapshot, rank: int | None, line: str) -> Proof:
-    return Proof("line", f"rank {rank}: {shorten_text(line.strip())}", snapshot.output_of(rank).host)
+    text = shorten_text(line.strip())
+    is_named = re.search(rf"\brank\W{{0,3}}{rank}\b", text, re.IGNORECASE) is not None
+    return Proof("line", text if is_named else f"rank {rank}: {text}", snapshot.output_of(rank).host)
 
 
 _MOST_SEEN: Final = 4

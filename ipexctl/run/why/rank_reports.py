@@ -33,7 +33,7 @@ CHECKPOINT_PATH: Final = re.compile(
 )
 _WORLD_SIZE: Final = re.compile(r"(?<!local )\bworld[_ -]?size\b\W{1,4}(?P<number>[0-9]{1,7})(?![\w.])", re.IGNORECASE)
 _DATA: Final = re.compile(
-    r"(?<![\w./-])(?P<number>[0-9]{1,12}) (?P<unit>batches|steps per epoch|steps an epoch)\b"
+    r"(?<![\w./-])(?P<number>[0-9]{1,12}) (?P<unit>batches|steps per epoch)\b"
     r"|\b(?P<name>batches|steps per epoch|len\(\w*loader\))\s?[:=]\s?(?P<other>[0-9]{1,12})(?![\w.])",
     re.IGNORECASE,
 )
