@@ -132,6 +132,29 @@ def _hidden(found: PatternMatch) -> tuple[str, str] | None:
     return (f"{own} of the project hides {what}{use}", fix) if own else None
 
 
+def _hides_pythons_own(found: PatternMatch) -> tuple[str, str] | None:
+    """A file of the project with the name of a module of Python that the failing line of a library names."""
+    output = found.output
+    if not output.library:
+        return None
+    *_, failing = re.split(r'^ *File "', output.last_text, flags=re.MULTILINE)
+    names = {*re.findall(r"\w+", failing)} & sys.stdlib_module_names
+    paths = (f"{directory}/{name}.py" for directory in output.own_directories for name in sorted(names))
+    own = next(filter(None, map(found.context.project_file, paths)), "")
+    what = f"{own} of the project hides Python's own module {posixpath.basename(own)[:-3]}, which {output.library} uses"
+    return (what, "rename that file; Python imports from the script's directory first") if own else None
+
+
+def _through_proxy(found: PatternMatch) -> tuple[str, str] | None:
+    """A connection that failed, in a run whose call gave the ranks a proxy."""
+    exports = as_list(as_dict(found.context.plan.get("asked")).get("exports"))
+    names = [str(as_dict(each).get("name")) for each in exports]
+    name = next((name for name in names if name.lower().endswith("_proxy") and name.lower() != "no_proxy"), "")
+    cause = f"{found.output.process} connects through the proxy that {name} names, and the connection failed"
+    fix = f"correct the address in {name}, or leave it out; or name the server in NO_PROXY: -x NO_PROXY=HOST"
+    return (cause, fix) if name else None
+
+
 def _path_in_project(file: str) -> str:
     is_own = file.startswith("/") and not any(part in file for part in ("-packages/", "/lib/python3"))
     return (file.rpartition("/code/")[2].partition("/")[2] or file) if is_own else ""
@@ -494,13 +517,14 @@ def _ended_from_elsewhere(found: PatternMatch) -> tuple[str, str]:
     output, context = found.output, found.context
     host, number = output.host, output.ended_by or signal.SIGKILL
     guards, low = found.measured("guard"), found.measured("memory-low")
-    which = "a guard such as earlyoom"
+    who, which = output.process if output.signal else f"a process of {output.process}", "a guard such as earlyoom"
     if guards:
-        which = f"{guards[0].text}, a guard of memory that runs there" + (f" ({low[0].text})" if low else "")
+        least = "".join(f" ({each.text})" for each in found.measured("memory-low", "memory-free"))
+        which = f"{guards[0].text}, a guard of memory that runs there{least}"
     sender = f"a person, a scheduler or {which}"
-    cause = f"{output.process} was ended by {signal_name(number)} from elsewhere: {sender}, or a shutdown of {host}"
+    cause = f"{who} was ended by {signal_name(number)} from elsewhere: {sender}, or a shutdown of {host}"
     if number == signal.SIGKILL:
-        cause = f"{output.process} was killed on {host}, and the kernel counted no kill for memory: {sender}"
+        cause = f"{who} was killed on {host}, and the kernel counted no kill for memory: {sender}"
     if guards and low:
         guard = guards[0].text.partition(",")[0]
         see = Fix("see what it ended, as root on {host}: journalctl -u {guard} -n 20", host=host, guard=guard)
@@ -553,6 +577,7 @@ _FUNCTIONS: Final[Mapping[str, Callable[[PatternMatch], tuple[str, str] | None]]
     "illegal_instruction": _illegal_instruction,
     "ipex_of_other_torch": _ipex_of_other_torch,
     "hidden": _hidden,
+    "hides_pythons_own": _hides_pythons_own,
     "memory_kill": _memory_kill,
     "no_file": _no_file,
     "no_module": _no_module,
@@ -563,6 +588,7 @@ _FUNCTIONS: Final[Mapping[str, Callable[[PatternMatch], tuple[str, str] | None]]
     "port_busy": _port_busy,
     "proxy_ended": _proxy_ended,
     "timed_out": _timed_out,
+    "through_proxy": _through_proxy,
     "torch_library": _torch_library,
     "windows_lines": _windows_lines,
     "worker_ended": _worker_ended,

@@ -28,6 +28,7 @@ from ipexctl.node.common.home import rundir_of
 from ipexctl.node.common.json_records import JsonError, parse_object
 from ipexctl.node.common.processes import read_text
 from ipexctl.node.run.notify import end_on_node0
+from ipexctl.node.run.rank.oom import kills_of_machine
 from ipexctl.node.run.record.losses import read_losses, read_series
 from ipexctl.node.run.record.output_notes import NotesReader
 from ipexctl.node.run.record.stack_dumps import encode_dump, newest_dump
@@ -161,6 +162,7 @@ def read_run_snapshot(request: SnapshotRequest, _: object) -> Json:
         "now": written if is_copy else time.time(),
         "printed": None if is_copy else last_output_time(os.path.join(rundir, "output.times")),
         "boot": None if is_copy else boot_time(),
+        "kills": None if is_copy else kills_of_machine(),
         "plan": plan_of(os.path.join(rundir, "plan.json"), "" if is_copy else request["home"]),
         "mpirun": text_lines(os.path.join(rundir, "mpirun.log")),
         "supervise": text_lines(os.path.join(rundir, "supervise.log"), 30),

@@ -175,9 +175,16 @@ def _lost(snapshot: RunSnapshot) -> Diagnosis:
     if snapshot.boot is not None and snapshot.status.started is not None and snapshot.boot > snapshot.status.started:
         reason = f"node0 ({snapshot.node0}) has rebooted"
     else:
-        reason = f"its supervisor on node0 ({snapshot.node0}) was killed: by a user, or by the kernel as memory ran out"
-        advice = Fix(f"the kernel's log shows whether it did; as root on {snapshot.node0}: `dmesg -T | grep -i kill`")
-        notes = (*notes, advice)
+        raised = RankOutput(None, snapshot.node0, err=snapshot.supervise).exception
+        reason = f"its supervisor on node0 ({snapshot.node0}) "
+        reason += (
+            f"ended with {': '.join(raised)}, an error of ipexctl" if raised else f"was killed{_by_whom(snapshot)}"
+        )
+        if raised is None and snapshot.kills != 0:
+            advice = Fix(
+                f"the kernel's log shows whether it did; as root on {snapshot.node0}: `dmesg -T | grep -i kill`"
+            )
+            notes = (*notes, advice)
     lines = tuple(Line("supervisor", bare(line)) for line in _without_blanks(snapshot.supervise, LINES))
     return Diagnosis(
         run,
@@ -190,6 +197,12 @@ def _lost(snapshot: RunSnapshot) -> Diagnosis:
         notes=notes,
         next=(Fix(f"`ipexctl logs {run}`"),),
     )
+
+
+def _by_whom(snapshot: RunSnapshot) -> str:
+    if snapshot.kills == 0:
+        return ", and the kernel has counted no kill for memory since its boot: by a person, a scheduler or a guard"
+    return "; by whom is not known: a person, a scheduler, a guard, or the kernel if memory ran out"
 
 
 def _stopped(snapshot: RunSnapshot) -> Diagnosis:

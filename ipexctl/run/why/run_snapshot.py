@@ -47,6 +47,8 @@ class RunSnapshot:
     printed_at: float | None = None
     """When any rank printed something last; None if unknown."""
     boot: float | None = None
+    kills: int | None = None
+    """Kills for memory that node0's kernel has counted since its boot; None if unknown."""
     ended_at: Mapping[int, float] = field(default_factory=dict, hash=False)
     """Rank → when its command ended, in the last attempt."""
     restarts: tuple[str, ...] = ()
@@ -112,6 +114,7 @@ def read_snapshot(
         now=as_number(document.get("now")),
         printed_at=as_number(document.get("printed")),
         boot=as_number(document.get("boot")),
+        kills=None if (kills := as_number(document.get("kills"))) is None else int(kills),
         ended_at={int(rank): at for rank, at in exits if rank is not None and at is not None},
         restarts=tuple(attempt.reason for attempt in status.attempts),
         events=tuple(events),

@@ -414,6 +414,39 @@ def test_a_checkpoint_with_other_keys_is_explained(keys: str, said: str) -> None
     assert said in cause.sentence
 
 
+HIDING = """Traceback (most recent call last):
+  File "/h/code/p/train.py", line 1, in <module>
+    import torch
+  File "/env/lib/python3.11/site-packages/torch/types.py", line 9, in <module>
+    @dataclasses.dataclass(frozen=True)
+TypeError: dataclass() got an unexpected keyword argument 'frozen'"""
+
+
+@pytest.mark.parametrize(("name", "cause"), [("dataclasses.py", "script.no_name"), ("other.py", "script.raised")])
+def test_a_file_that_hides_a_module_of_python_is_named_though_it_has_the_name(name: str, cause: str) -> None:
+    snapshot = read_snapshot(*account([(STOPPED, ""), (FAILED, HIDING)], first=FIRST), "node1")
+    context = replace(snapshot.context, project_file=lambda path: name if path.endswith(f"/{name}") else "")
+    verdict = diagnose(replace(snapshot, context=context))
+    assert cause_id(verdict) == cause
+    assert ("dataclasses.py of the project hides" in cause_in(verdict).sentence) == (cause == "script.no_name")
+
+
+@pytest.mark.parametrize(
+    ("kills", "raised", "said"),
+    [
+        (0, "", "counted no kill for memory since its boot"),
+        (3, "", "by whom is not known"),
+        (None, "", "by whom is not known"),
+        (0, "Traceback (most recent call last):\nValueError: x", "ended with ValueError: x, an error of ipexctl"),
+    ],
+)
+def test_who_ended_a_supervisor_is_said_only_if_it_is_known(kills: int | None, raised: str, said: str) -> None:
+    document, output = account([({"state": "running"}, "")], state="lost", supervise=raised.splitlines(), kills=kills)
+    verdict = diagnose(read_snapshot(document, output, "node1"))
+    assert said in verdict.headline
+    assert any("dmesg" in note for note in verdict.notes) == (kills != 0 and not raised)
+
+
 def test_another_torch_is_another_stack() -> None:
     plan = {"install": "ipexctl install", "packages": ["torch"], "versions": {"torch": "2.13.0+cpu"}}
     lost = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'torch.nothing'"
