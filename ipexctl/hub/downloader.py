@@ -22,7 +22,6 @@ from ipexctl.hosts.host import Host, is_loopback
 from ipexctl.hosts.select import LOCAL
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.hub_cache import HUB
-from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.node.hub.hub_check import FoundHub, HubRequest
 from ipexctl.option_declaration import HUB_MACHINE
 from ipexctl.remote.connector import OpenHosts
@@ -33,7 +32,7 @@ from ipexctl.remote.session import Session
 from ipexctl.stack.catalog import StackSpec
 from ipexctl.stack.env.env_installer import EnvInstaller
 from ipexctl.stack.env.environment import EnvSpec
-from ipexctl.stack.env.record import SCHEMA, env_directory, records_of
+from ipexctl.stack.env.record import records_of
 from ipexctl.stack.install_context import InstallContext, InstallRequest
 from ipexctl.stack.resolve.compatibility import usable_pythons
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackPlan, StackRequest
@@ -87,32 +86,12 @@ def install_downloader(opened: OpenHosts, host: Host, facts: Facts, watch: Watch
         raise explain_refused_lock(error) from None
     if isinstance(locked, Refusal):
         raise explain_refused_lock(locked)
-    lock = locked.lock
-    name = env_directory(_ROW.name, lock.digest)
-    record = EnvRecord(
-        schema=SCHEMA,
-        name=name,
-        row=_ROW.name,
-        python=version,
-        interpreter="",
-        digest=lock.digest,
-        packages=lock.packages,
-        backend="gloo",
-        requests=(),
-        module=None,
-        retired=False,
-        mpi=None,
-        why=plan.reason.text,
-        installer=dict(locked.installer.to_json()),
-    )
-    spec = EnvSpec(
-        name, lock, locked.installer, record, plan.interpreters, locked.index_answer, by_node0=locked.by_node0
-    )
-    _Installer(context, spec).build_everywhere(context.pending)
+    record = locked.record()
+    _Installer(context, EnvSpec.of(locked, record)).build_everywhere(context.pending)
     done = context.done[host.name]
     if done.status not in ("ok", "changed"):
         raise HostError(done.reason, done.fix)
-    return f"{context.home}/envs/{name}/bin/python"
+    return f"{context.home}/envs/{record.name}/bin/python"
 
 
 class _Installer(EnvInstaller):

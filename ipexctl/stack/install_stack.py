@@ -33,7 +33,7 @@ from ipexctl.remote.reply import MalformedReply
 from ipexctl.remote.session import Session, capture
 from ipexctl.stack.env.env_installer import EnvInstaller, check_by_digest, find_obstacle, find_unpacked
 from ipexctl.stack.env.environment import EnvSpec, in_common, machine_token, parse_result
-from ipexctl.stack.env.record import SCHEMA, Existing, env_directory, find_existing, records_of
+from ipexctl.stack.env.record import Existing, find_existing, records_of
 from ipexctl.stack.expected_stack import installed_plan, installed_record
 from ipexctl.stack.install_context import (
     InstallContext,
@@ -240,8 +240,8 @@ def _install_locked(context: InstallContext, locked: LockedStack) -> InstallRepo
 
     plan, lock = locked.plan, locked.lock
     context.notes += [note.text for note in plan.notes]
-    name = env_directory(plan.row.name, lock.digest)
-    summary = summary_of(plan, lock)
+    record = locked.record()
+    name, summary = record.name, summary_of(plan, lock)
     if refusal := _check_changes(context, name, plan.row.name, lock.packages):
         return context.report(stack=summary, refusal=refusal)
     fetches = f"{context.first.name} downloads them"
@@ -266,34 +266,9 @@ def _install_locked(context: InstallContext, locked: LockedStack) -> InstallRepo
             else:
                 context.add_result(host, "changed", env=name, packages=lock.packages)
         return context.report(stack=summary, lock=lock, path=_path_of(context))
-    spec = EnvSpec(
-        name=name,
-        lock=lock,
-        installer=locked.installer,
-        record=EnvRecord(
-            schema=SCHEMA,
-            name=name,
-            row=plan.row.name,
-            python=plan.python,
-            interpreter="",
-            digest=lock.digest,
-            packages=lock.packages,
-            backend=plan.backend,
-            requests=(context.request.to_json(),),
-            module=plan.row.module if plan.oneccl else None,
-            retired=plan.row.retired,
-            mpi=summary.mpi,
-            why=plan.reason.text,
-            installer=dict(locked.installer.to_json()),
-            built=(*context.request.builds, *(project.name for project in context.request.projects)),
-            origins=locked.origins,
-        ),
-        interpreters=plan.interpreters,
-        index_answer=locked.index_answer,
-        by_node0=locked.by_node0,
-        unpacked=unpacked,
-    )
-    installer = EnvInstaller(context, spec)
+    built = (*context.request.builds, *(project.name for project in context.request.projects))
+    record = record._replace(requests=(context.request.to_json(),), built=built)
+    installer = EnvInstaller(context, EnvSpec.of(locked, record, unpacked))
     installer.build_everywhere(context.pending)
     has_failed = any(result.status not in ("ok", "changed") for result in context.done.values())
     if context.extended is not None and context.extended.name != name and not has_failed:

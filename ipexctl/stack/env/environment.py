@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from packaging.utils import canonicalize_name
 
@@ -58,6 +58,9 @@ from ipexctl.stack.lock.wheel_indexes import IndexAnswer
 from ipexctl.stack.lock.wheel_lock import Lock, Wheel
 from ipexctl.stack.lock.wheels import PACKAGES, add_oneccl
 
+if TYPE_CHECKING:
+    from ipexctl.stack.lock.stack_locking import LockedStack
+
 
 @dataclass(frozen=True, slots=True)
 class EnvSpec:
@@ -75,6 +78,13 @@ class EnvSpec:
     """Host → hashes of wheels that need not be sent."""
     broken: Mapping[str, str | None] = field(default_factory=dict, hash=False)
     """Host → build token of a damaged or failed environment."""
+
+    @classmethod
+    def of(
+        cls, locked: LockedStack, record: EnvRecord, unpacked: Mapping[str, frozenset[str]] | None = None
+    ) -> EnvSpec:
+        uv, interpreters, answer = locked.installer, locked.plan.interpreters, locked.index_answer
+        return cls(record.name, locked.lock, uv, record, interpreters, answer, locked.by_node0, unpacked or {})
 
     def lacking(self, hosts: Sequence[Host]) -> Lock:
         return self.lock.without(in_common(self.unpacked, hosts))

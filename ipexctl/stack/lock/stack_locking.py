@@ -24,7 +24,7 @@ from ipexctl.files.store_client import DownloadItem, StoreClient, StoredFile, St
 from ipexctl.node.common.files import sha256_of
 from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command
 from ipexctl.node.common.urls import strip_login
-from ipexctl.node.env.env_replies import PipSettings, SourceFailure
+from ipexctl.node.env.env_replies import EnvRecord, PipSettings, SourceFailure
 from ipexctl.node.env.lock import ProjectSource
 from ipexctl.node.files.call_requests import StoreFile
 from ipexctl.option_declaration import DEFAULT_ENV
@@ -33,6 +33,7 @@ from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError, Notice
 from ipexctl.remote.session import Session
+from ipexctl.stack.env.record import SCHEMA, env_directory
 from ipexctl.stack.expected_stack import installed_plan, with_ipex_use
 from ipexctl.stack.install_context import InstallContext, InstallRequest, ProjectArchive
 from ipexctl.stack.lock.requirements import contradiction
@@ -236,6 +237,19 @@ class LockedStack:
     by_node0: bool
     origins: Mapping[str, str] = field(default_factory=dict, hash=False)
     """As in EnvRecord."""
+
+    @property
+    def mpi(self) -> str | None:
+        return self.plan.bundled_mpi or self.lock.packages.get("impi-rt")
+
+    def record(self) -> EnvRecord:
+        """For env.json, without what only the request or the build knows."""
+        plan, lock, installer = self.plan, self.lock, dict(self.installer.to_json())
+        module = plan.row.module if plan.oneccl else None
+        name = env_directory(plan.row.name, lock.digest)
+        made = EnvRecord(SCHEMA, name, plan.row.name, plan.python, "", lock.digest, lock.packages, plan.backend, ())
+        made = made._replace(module=module, retired=plan.row.retired, mpi=self.mpi, why=plan.reason.text)
+        return made._replace(installer=installer, origins=self.origins)
 
 
 def lock_stack(context: InstallContext, *, node0_may: bool = True) -> LockedStack | Refusal:
