@@ -59,6 +59,7 @@ from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.start_notes import find_resume_call, uses_accelerate, uses_trainer
 from ipexctl.run.unsent import named_files
 from ipexctl.stack.catalog import project_of
+from ipexctl.stack.lock.wheel_indexes import TORCH_CPU
 from ipexctl.text import join_words, tilde_path
 
 _OTHER_INTERPRETER: Final = re.compile(
@@ -76,6 +77,7 @@ _NEEDS_CUDA: Final = frozenset(
     "selective_scan_cuda tensorrt transformer_engine xentropy_cuda_lib".split()
 )
 """Modules of packages that cannot be installed, or imported, without CUDA."""
+_OF_TORCH: Final = frozenset({"torch", "torchvision", "torchaudio"})
 _STACK_OPTIONS: Final = {
     "intel_extension_for_pytorch": "--stack ipex",
     "oneccl_bindings_for_pytorch": "--require-oneccl",
@@ -563,6 +565,8 @@ def _install_fix(names: Sequence[str], known: Mapping[str, str], script: ScriptF
         return Fix.of((script.install.with_words(*requirement_options(script)),))
     if unknown and layout is not None and (fix := _fix_of_own(layout, unknown)):
         return fix
+    if not script.own and (of_torch := [name for name in names if name in _OF_TORCH]):  # PyPI's build is for CUDA
+        return Fix.of((script.install.with_words("--index-url", TORCH_CPU, *of_torch),))
     wanted = [*packages, "PACKAGE"] if unknown else packages
     install = script.install.with_words(*(each_with("--with", wanted) if script.own else wanted))
     if not unknown:

@@ -160,9 +160,20 @@ def _of_hang(snapshot: RunSnapshot, hang: Hang) -> Cause:
     places = hang.causes or hang.waiting[-1:]
     hosts = fold(host for place in places for host in place.hosts)
     first = Failure(hang.ranks[0], places[0].hosts[0])
-    words = {"hang": hang.sentence, "ranks": fold_ranks(hang.ranks), "at_hosts": hosts}
+    all_receive = not hang.causes and all(place.function in _RECEIVING for place in hang.waiting)
+    advice = _SEND_FIRST if all_receive else _EQUAL_SHAPES
+    words = {"hang": hang.sentence, "ranks": fold_ranks(hang.ranks), "at_hosts": hosts, "advice": advice}
     cause = _recorded(snapshot, first, f"hang.{hang.kind.replace('-', '_')}", _stacks(snapshot), **words)
+    if all_receive:  # nobody sends
+        return replace(cause, confidence="certain")
     return cause if hang.is_sure else replace(cause, confidence="possible")
+
+
+_RECEIVING: Final = frozenset({"recv", "recv_object_list"})
+_SEND_FIRST: Final = (
+    "every rank receives, none sends: let one of each pair call send first, or use batch_isend_irecv"
+)
+_EQUAL_SHAPES: Final = "test if tensors have the same shape on every rank: -x TORCH_DISTRIBUTED_DEBUG=DETAIL"
 
 
 class CauseFinder(NamedTuple):

@@ -167,3 +167,12 @@ def test_ranks_in_different_calls_have_hung_only_without_output_and_steps(
     more: dict[str, Any], *, is_found: bool
 ) -> None:
     assert (waiting("step 1", "step 1", "step 1", **more).cause is not None) == is_found
+
+
+def test_ranks_that_all_receive_wait_for_a_message_that_none_sends() -> None:
+    rows = [({"state": "running"}, "")] * 3
+    document, chunks = account(rows, state="running", silent={"since": 900.0}, status={"ended": None})
+    found = diagnose(read_snapshot(document, chunks, "node1", recorded_dump("ring"))).cause
+    assert found is not None
+    assert (found.id, found.confidence) == ("hang.same", "certain")
+    assert missing(f"{found.sentence} {found.fix}", "recv send batch_isend_irecv") == []

@@ -299,6 +299,9 @@ def test_no_command_has_a_guessed_name(tmp_path: Path) -> None:
     assert "--with PACKAGE" in fix_for("frobnicate")
     pip = read_command("ipexctl exec -- py -m pip install")
     assert "-m pip install PACKAGE" in fix_for("frobnicate", own=False, install=pip)
+    assert fix_for("torch", own=False, install=pip).endswith(
+        "pip install --index-url https://download.pytorch.org/whl/cpu torch"
+    )
     assert "tinylm" not in fix_for("tinylm").partition("ipexctl")[2]
 
 
