@@ -170,9 +170,7 @@ def _of_hang(snapshot: RunSnapshot, hang: Hang) -> Cause:
 
 
 _RECEIVING: Final = frozenset({"recv", "recv_object_list"})
-_SEND_FIRST: Final = (
-    "every rank receives, none sends: let one of each pair call send first, or use batch_isend_irecv"
-)
+_SEND_FIRST: Final = "every rank receives, none sends: let one of each pair call send first, or use batch_isend_irecv"
 _EQUAL_SHAPES: Final = "test if tensors have the same shape on every rank: -x TORCH_DISTRIBUTED_DEBUG=DETAIL"
 
 
