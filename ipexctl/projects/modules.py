@@ -152,11 +152,16 @@ def find_module(name: str, places: Sequence[Path]) -> tuple[Path, str] | None:
 
 def is_anywhere(root: Path, module: str) -> bool:
     """True if some directory of the project has the module."""
+    return directory_with(root, module) is not None
+
+
+def directory_with(root: Path, module: str) -> Path | None:
+    """The nearest directory of the project that has the module."""
     waiting, seen = [root], 0
     while waiting and seen < 2 * _MOST_ENTRIES:
         directory = waiting.pop(0)
         if has_module(directory, module):
-            return True
+            return directory
         try:
             with os.scandir(directory) as entries:
                 below = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -164,7 +169,7 @@ def is_anywhere(root: Path, module: str) -> bool:
             continue
         seen += len(below) + 1
         waiting += [path for path in below if not path.name.startswith(".") and not (path / "pyvenv.cfg").exists()]
-    return False
+    return None
 
 
 def modules_in(directory: Path) -> frozenset[str]:

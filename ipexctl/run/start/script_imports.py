@@ -31,12 +31,14 @@ from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command
 from ipexctl.node.env.check import normalize
 from ipexctl.option_declaration import install_command
+from ipexctl.projects.declaration import SETUP_PY
 from ipexctl.projects.indexes import index_for
 from ipexctl.projects.layout import OwnPackage, ProjectLayout
 from ipexctl.projects.modules import (
     MOST_IMPORTS,
     TOO_LONG,
     Import,
+    directory_with,
     find_module,
     follow_imports,
     has_module,
@@ -397,9 +399,20 @@ def _making_line(layout: ProjectLayout, owner: OwnPackage | None, path: str) -> 
         words = f"-I{root} --python_out={root} --grpc_python_out={root} {shlex.quote(os.path.relpath(place / proto))}"
         return f"make it here once: python -m grpc_tools.protoc {words}"
     if owner is None:
-        return "correct the import, or add the file"
+        return _building_line(layout, path) or "correct the import, or add the file"
     directory = shlex.quote(os.path.relpath(layout.root / owner.directory))
     return f"if its build writes it, make it here once: python -m pip install -e {directory}; else correct the import"
+
+
+def _building_line(layout: ProjectLayout, path: str) -> str:
+    """How a module comes that a setup.py beside its source compiles; or empty."""
+    top, _, below = path.removesuffix(".py").partition("/")
+    place = next((each / top for each in layout.search_paths if (each / top / SETUP_PY).is_file()), None)
+    if place is None or not any(place.glob("*.pyx")):
+        return ""
+    build = "python -m pip install cython numpy setuptools && python setup.py build_ext --inplace"
+    make = f"cd {shlex.quote(os.path.relpath(place))} && mkdir -p {shlex.quote(below or '.')} && {build}"
+    return f"its .pyx is not compiled; with the hosts' version of Python, make it here once: ({make})"
 
 
 def _has_top(layout: ProjectLayout, package: OwnPackage, module: str) -> bool:
@@ -563,7 +576,7 @@ def _install_fix(names: Sequence[str], known: Mapping[str, str], script: ScriptF
             return Fix.of((script.install_by_run._replace(options=options),))
     elif script.own and is_new and len(of_project) == len(names):
         return Fix.of((script.install.with_words(*requirement_options(script)),))
-    if unknown and layout is not None and (fix := _fix_of_own(layout, unknown)):
+    if unknown and layout is not None and (fix := _fix_of_own(layout, unknown, script.install_by_run)):
         return fix
     if not script.own and (of_torch := [name for name in names if name in _OF_TORCH]):  # PyPI's build is for CUDA
         return Fix.of((script.install.with_words("--index-url", TORCH_CPU, *of_torch),))
@@ -575,12 +588,20 @@ def _install_fix(names: Sequence[str], known: Mapping[str, str], script: ScriptF
     return Fix("{have}; if you know which one: {install}", have=have, install=install)
 
 
-def _fix_of_own(layout: ProjectLayout, modules: Sequence[str]) -> str:
+def _fix_of_own(layout: ProjectLayout, modules: Sequence[str], call: FixCommand | None) -> str:
     """For modules that the project should have; or empty."""
     for package in layout.own:
         if not {*modules}.isdisjoint(package.declaration.extensions):
             what = f"{package.file} compiles it; build its wheel, and install that"
             return Fix("{what}: `ipexctl install --build {directory}`", what=what, directory=_place(layout, package))
+    places = {name: directory_with(layout.root, name) for name in modules}
+    if found := sorted({os.path.relpath(place) for place in places.values() if place is not None}):
+        option = FixCommand("", ("-x", f"PYTHONPATH={':'.join(found)}"))
+        named = [name for name, place in places.items() if place is not None]
+        have = f"{join_words(found)} {'has' if len(found) == 1 else 'have'} {join_words(named)}"
+        if call is not None:
+            option = ipexctl_command("run", *option.options, argv=call.argv)
+        return Fix("{have}, from where ranks do not import: {option}", have=have, option=option)
     if all(name.partition(".")[0] in layout.own_modules for name in modules):
         return f"no file of the project has {join_words(modules)}: correct the import, or add the file"
     if all(map(layout.is_own, modules)):

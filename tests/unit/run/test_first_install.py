@@ -19,7 +19,7 @@ from ipexctl.run.start.first_install import _left_out_packages, _line_of_run, _n
 from ipexctl.run.start.pipeline import _refuse_copies_of_shell_script
 from ipexctl.run.start.project import locate_project
 from ipexctl.run.start.request import StartError
-from ipexctl.run.start.script_imports import project_script
+from ipexctl.run.start.script_imports import check_imports, check_own_modules, install_by_run, project_script
 from ipexctl.stack.install_context import InstallReport, InstallRequest
 from ipexctl.stack.lock.wheel_lock import Lock, Wheel
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest
@@ -131,3 +131,25 @@ def test_commands_of_a_shell_script_run_once_unless_the_call_says_more(
         "if one is to run it: ipexctl run -n 1 bash x.sh; if each is: ipexctl run --ppn 1 bash x.sh;"
     )
     return None
+
+
+def test_modules_that_are_not_compiled_or_lie_elsewhere_have_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in ("align/__init__.py", "align/core.pyx", "align/setup.py", "python/zoo/__init__.py"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    (tmp_path / "align/__init__.py").write_text("from .align.core import x\n")
+    spec = spec_in(tmp_path, "import align, zoo\n", monkeypatch)
+    script = spec.project.script
+    assert script is not None
+    with pytest.raises(StartError) as caught:
+        check_own_modules(script, ())
+    assert caught.value.failure.fix.endswith(
+        "(cd align && mkdir -p align && python -m pip install cython numpy setuptools && "
+        "python setup.py build_ext --inplace)"
+    )
+    with pytest.raises(StartError) as caught:
+        check_imports(replace(script, own=True, install_by_run=install_by_run(spec)), {"n1": ["zoo"]})
+    line = "ipexctl run -x PYTHONPATH=python train.py --lr 1"
+    assert caught.value.failure.fix == f"python has zoo, from where ranks do not import: {line}"
