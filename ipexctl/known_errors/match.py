@@ -195,8 +195,13 @@ class FailureContext:
         line = self.plan.get("install")
         return read_command(str(line)) if line else ipexctl_command("install")
 
+    @property
+    def _project_packages(self) -> Mapping[str, str]:
+        """Name → what the project's lists require, as in `peft==0.14`."""
+        return {_project_of(str(each)): str(each) for each in as_list(self.plan.get("project_packages"))}
+
     def is_of_project(self, package: str) -> bool:
-        return _project_of(package) in as_list(self.plan.get("project_packages"))
+        return _project_of(package) in self._project_packages
 
     def is_own(self, package: str) -> bool:
         own = as_list(as_dict(self.plan.get("project")).get("own"))
@@ -206,10 +211,11 @@ class FailureContext:
         """Command that adds packages to the run's environment; for the project's own packages, the run's command."""
         if self.plan.get("install") == "":
             return ipexctl_command("exec", argv=("--", self.python, "-m", "pip", "install", *packages))
-        own = as_list(self.plan.get("project_packages"))
+        own = self._project_packages
         if self.plan.get("install_by_run") and all(_project_of(package) in own for package in packages):
             return read_command(str(self.plan["install_by_run"]))
-        return self.repair.with_words(*(word for package in packages for word in ("--with", package)))
+        wanted = (own.get(package, package) for package in packages)  # one with a version stays as it is
+        return self.repair.with_words(*(word for package in wanted for word in ("--with", package)))
 
     def hosts_with(self, pattern: re.Pattern[str]) -> tuple[str, ...]:
         if pattern not in self._by_pattern:

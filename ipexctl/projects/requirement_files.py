@@ -1,6 +1,6 @@
 """The files that name what a project requires, for `run --install` and for hints: the lists from the script's directory
-up to the root together, uv's lock in place of the packages' own declarations; else the list that a README installs;
-else conda's file. Avoids slow imports, because it runs at each start of a run.
+up to the root together, uv's lock in place of the packages' own declarations; else the list that a line of a README
+names, up to the repository's root; else conda's file. Avoids slow imports, because it runs at each start of a run.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import posixpath
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -32,8 +33,12 @@ UV_LOCK: Final = "uv.lock"
 REQUIREMENTS: Final = "requirements.txt"
 CONDA: Final = ("environment.yml", "environment.yaml", "conda.yml", "conda.yaml")
 _READMES: Final = ("README.md", "README.rst", "README.txt", "README", "INSTALL.md")
-_PIP_LINE: Final = re.compile(r"\bpip3? install\b[^\n`]*?\s(?:-r|--requirement)[ =]?\s*[\"']?([\w./-]+)")
+_LIST_LINE: Final = re.compile(
+    r"\b(?:pip3? install\b[^\n`]{0,300}?\s(?:-r|--requirement)"
+    r"|(?:conda|mamba|micromamba) (?:env )?(?:create|update)\b[^\n`]{0,300}?\s(?:-f|--file))[ =]?\s*[\"']?([\w./-]+)"
+)
 _NAME: Final = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
+_PIN: Final = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[\w, -]*\])?\s*==\s*([\w.!+]+)\s*(?:[;#]|$)")
 _CONDA_LINE: Final = re.compile(r"\s*-\s+[\"']?([A-Za-z0-9][A-Za-z0-9._-]*)")
 _MAIN: Final = ("requirements", "base", "main", "runtime", "core", "common")
 _MOST_OTHERS: Final = 20
@@ -50,6 +55,8 @@ class RequirementFiles(NamedTuple):
     """Those that `run --install` takes, the nearest to the script first."""
     names: frozenset[str] = frozenset()
     """Normalized names of the packages in them, without the project's own."""
+    pins: tuple[str, ...] = ()
+    """Those of one version, as in `peft==0.14`."""
     optional: tuple[tuple[str, str], ...] = ()
     """Normalized name of a package, and an extra, group or untaken file that has it, as an option: `--extra dev`."""
     unread: str = ""
@@ -97,12 +104,14 @@ def find_requirement_files(layout: ProjectLayout, start: Path) -> RequirementFil
             notes.append(f"{_joined(package.directory, PYPROJECT)} {DYNAMIC}; " + WRITE_DYNAMIC)
     conda = next((file for directory in chain for file in _conda_in(layout.root, directory)), "")
     is_computed = is_computed and not found
-    found = found or [file for directory in chain for file in _lists_in_readme(layout.root, directory)][:1]
+    found = found or [*islice(_lists_in_readmes(layout.root, chain[0]), 1)]
     found = found or [conda] * bool(conda)
     others = tuple(file for file in (*_other_files(layout.root), conda) if file and file not in found)
     names, optional = _names_in(layout, found, others)
     unread = unread or (conda if conda in others else "")
-    return RequirementFiles(tuple(found), names, optional, unread, others, is_computed, tuple(dict.fromkeys(notes)))
+    pins = tuple(pin for file in found for pin in _pins_of(layout, file))
+    notes = list(dict.fromkeys(notes))
+    return RequirementFiles(tuple(found), names, pins, optional, unread, others, is_computed, tuple(notes))
 
 
 def with_optional(
@@ -163,14 +172,16 @@ def _declaring(root: Path, directory: str) -> list[str]:
     return [_joined(directory, name) for name in found]
 
 
-def _lists_in_readme(root: Path, directory: str) -> Iterator[str]:
-    """Lists below the root, none for developers, that a README installs."""
-    read = TextReader(root)
-    for text in (read(_joined(directory, name)) for name in _READMES):
-        for match in _PIP_LINE.finditer(text):
-            file = posixpath.normpath(_joined(directory, match[1]))
-            if is_below(file) and not FOR_DEVELOPERS.search(file) and read(file).strip():
-                yield file
+def _lists_in_readmes(root: Path, start: str) -> Iterator[str]:
+    """Lists of the repository, none for developers, that READMEs from the directory upward install."""
+    repository = next((path for path in (root, *root.parents) if (path / ".git").exists()), root)
+    read = TextReader(repository)
+    for directory in _chain(repository, root / start):
+        for text in (read(_joined(directory, name)) for name in _READMES):
+            for match in _LIST_LINE.finditer(text):
+                file = posixpath.normpath(_joined(directory, match[1]))
+                if is_below(file) and not FOR_DEVELOPERS.search(file) and read(file).strip():
+                    yield os.path.relpath(repository / file, root)
 
 
 def _conda_in(root: Path, directory: str) -> tuple[str, ...]:
@@ -233,10 +244,17 @@ def _names_in(
 def _names_of(layout: ProjectLayout, file: str) -> Iterator[str]:
     """The names in a list; none of a lock, which also has what only other packages and groups require."""
     name, text = os.path.basename(file), TextReader(layout.root)(file)
-    if name in CONDA:
+    if name.endswith((".yml", ".yaml")):
         yield from (normalize(match[1]) for match in map(_CONDA_LINE.match, text.splitlines()) if match)
     elif name not in (*FILES, UV_LOCK):
         yield from _of_lines(text.splitlines())
+
+
+def _pins_of(layout: ProjectLayout, file: str) -> Iterator[str]:
+    if file.endswith(".txt"):
+        for match in map(_PIN.match, TextReader(layout.root)(file).splitlines()):
+            if match:
+                yield f"{normalize(match[1])}=={match[2]}"
 
 
 def _of_lines(lines: Sequence[object]) -> Iterator[str]:

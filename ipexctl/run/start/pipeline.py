@@ -349,8 +349,11 @@ def _plan_hosts(context: Gathered, run: str) -> Plan:
     if not plan.env:
         return plan
     plan = plan._replace(install=str(install_command(spec.asked.env)), packages=packages)
+    requirements = spec.project.requirements
     return plan._replace(
-        install_by_run=str(install_by_run(spec) or ""), project_packages=tuple(sorted(spec.project.requirements.names))
+        install_by_run=str(install_by_run(spec) or ""),
+        project_packages=tuple(sorted({*requirements.names} - {pin.partition("==")[0] for pin in requirements.pins}))
+        + requirements.pins,
     )
 
 

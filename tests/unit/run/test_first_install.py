@@ -153,3 +153,32 @@ def test_modules_that_are_not_compiled_or_lie_elsewhere_have_a_line(
         check_imports(replace(script, own=True, install_by_run=install_by_run(spec)), {"n1": ["zoo"]})
     line = "ipexctl run -x PYTHONPATH=python train.py --lr 1"
     assert caught.value.failure.fix == f"python has zoo, from where ranks do not import: {line}"
+
+
+@pytest.mark.parametrize(
+    ("readme", "line", "files"),
+    [
+        ("README.md", "conda env create -f conda_environment.yaml", ("conda_environment.yaml",)),
+        ("README.md", "mamba env create -n x --file=docker/environment.yaml", ("docker/environment.yaml",)),
+        ("README.md", "pip install -r lists/base.txt", ("lists/base.txt",)),
+        ("../README.md", "conda env update -f ../docker/outside.yaml", ("environment.yml",)),  # not in the repository
+        ("../README.md", "conda env create -f docker/above.yaml", ("../docker/above.yaml",)),
+        ("README.md", "conda env create -f requirements-dev.txt", ("environment.yml",)),
+        ("README.md", "pip install -r ../../../etc/passwd", ("environment.yml",)),
+    ],
+)
+def test_the_list_that_a_line_of_a_readme_names_comes_before_guesses(
+    readme: str, line: str, files: tuple[str, ...], tmp_path: Path
+) -> None:
+    root = tmp_path / "repository" / "project"
+    (root.parent / ".git").mkdir(parents=True)
+    conda = "dependencies:\n  - pip:\n    - peft==0.14\n"
+    for name in ("conda_environment.yaml", "docker/environment.yaml", "lists/base.txt", "requirements-dev.txt",
+                 "environment.yml", "../docker/above.yaml", "../../docker/outside.yaml"):  # fmt: skip
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("peft==0.14  # why\n" if name.endswith(".txt") else conda)
+    (root / readme).write_text(f"# Install\n```\n{line}\n```\n")
+    (root / "train.py").write_text("import peft\n")
+    found = find_requirement_files(read_layout(root, root), root)
+    assert (found.files, found.pins) == (files, ("peft==0.14",) if files[0].endswith(".txt") else ())
+    assert "peft" in found.names
