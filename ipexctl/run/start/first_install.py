@@ -49,7 +49,7 @@ from ipexctl.run.start.start_notes import check_gpu_code
 from ipexctl.run.start.watcher import RunWatcher
 from ipexctl.stack.catalog import project_of
 from ipexctl.stack.env.record import records_of
-from ipexctl.stack.install_context import InstallReport, InstallRequest, install_request
+from ipexctl.stack.install_context import InstallReport, InstallRequest, InstallResult, install_request
 from ipexctl.stack.install_stack import find_unchanged, install
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest
 from ipexctl.text import join_words
@@ -123,8 +123,18 @@ def _install(
         error.fix = spec.options.apply(join_fixes(fixes))
         raise
     refusal = report.refusal and replace(report.refusal, fix=_line_of_run(report.refusal.fix, spec))
-    hosts = tuple(replace(host, fix=_line_of_run(host.fix, spec)) for host in report.hosts)
-    return replace(report, refusal=refusal, hosts=hosts)
+    hosts = (
+        replace(
+            host, fix=join_fixes((_line_of_run(host.fix, spec), _newest_packages(spec) if _is_of_verify(host) else ""))
+        )
+        for host in report.hosts
+    )
+    return replace(report, refusal=refusal, hosts=tuple(hosts))
+
+
+def _is_of_verify(host: InstallResult) -> bool:
+    """True if a package of the lists fails its import: the script may not need it."""
+    return host.status == "failed" and bool(host.verify)
 
 
 def _line_of_run(fix: str, spec: RunSpec) -> str:

@@ -9,18 +9,19 @@ from typing import Any
 
 import pytest
 
+from ipexctl.hosts.host import Host
 from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.fix import Fix
 from ipexctl.option_declaration import CallOptions, TypedCall
 from ipexctl.projects.layout import read_layout
 from ipexctl.projects.requirement_files import find_requirement_files
 from ipexctl.projects.script_file import ProjectLocation
-from ipexctl.run.start.first_install import _left_out_packages, _line_of_run, _newest_packages
+from ipexctl.run.start.first_install import _is_of_verify, _left_out_packages, _line_of_run, _newest_packages
 from ipexctl.run.start.pipeline import _refuse_copies_of_shell_script
 from ipexctl.run.start.project import locate_project
 from ipexctl.run.start.request import StartError
 from ipexctl.run.start.script_imports import check_imports, check_own_modules, install_by_run, project_script
-from ipexctl.stack.install_context import InstallReport, InstallRequest
+from ipexctl.stack.install_context import InstallReport, InstallRequest, InstallResult
 from ipexctl.stack.lock.wheel_lock import Lock, Wheel
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest
 from plan_helpers import small_plan, spec_of
@@ -182,3 +183,11 @@ def test_the_list_that_a_line_of_a_readme_names_comes_before_guesses(
     found = find_requirement_files(read_layout(root, root), root)
     assert (found.files, found.pins) == (files, ("peft==0.14",) if files[0].endswith(".txt") else ())
     assert "peft" in found.names
+
+
+@pytest.mark.parametrize(
+    ("status", "verify", "is_of_verify"),
+    [("failed", {"ok": False}, True), ("failed", {}, False), ("changed", {"ok": True}, False)],
+)
+def test_a_package_that_fails_its_import_may_be_left_out(status: Any, verify: Any, *, is_of_verify: bool) -> None:
+    assert _is_of_verify(InstallResult(Host("n1", "n1"), status, verify=verify)) == is_of_verify
