@@ -188,7 +188,11 @@ class LeverUse(NamedTuple):
             return f"{self.name}: unknown whether it acted, as {self.reason}"
         if not self.acted:
             return f"{self.name} changed no step: {self.reason}"
-        return f"{self.name} acted in {self.steps:,} steps" if self.steps else f"{self.name} acted, but in no step"
+        return (
+            f"{self.name} acted in {self.steps:,} steps"
+            if self.steps
+            else f"{self.name} acted, but in no step of an optimizer"
+        )
 
 
 _ALONE = "trained a model each, and a checkpoint has that of one"

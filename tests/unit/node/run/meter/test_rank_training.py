@@ -88,7 +88,10 @@ ASKED = FastChoice("bf16", fused_optimizer=True, reasons={"autocast": "asked", "
     ("notes", "said"),
     [
         ([(AUTOCAST, True, 9, ""), (FUSED, False, 0, "the optimizer is LBFGS")], ("9 steps", "optimizer is LBFGS")),
-        ([(AUTOCAST, True, 0, ""), (FUSED, True, 7, ""), ("--rm -rf", True, 1, "")], ("in no step", "7 steps")),
+        (
+            [(AUTOCAST, True, 0, ""), (FUSED, True, 7, ""), ("--rm -rf", True, 1, "")],
+            ("step of an optimizer", "7 steps"),
+        ),
         ([], ("no process of a rank", "no process of a rank")),
     ],
 )
