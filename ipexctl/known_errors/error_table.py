@@ -539,6 +539,32 @@ def _ended_from_elsewhere(found: PatternMatch) -> tuple[str, str]:
     return cause, fix
 
 
+def _mpirun_ended(found: PatternMatch) -> tuple[str, str]:
+    host, how = found.output.host, found.groups.get("how", "SIGTERM")
+    cause = f"mpirun was ended on {host} by {how}, and not by ipexctl: by a person, a scheduler or a guard of memory"
+    if how == "SIGKILL":
+        see = Fix(
+            "see whether the kernel did, as root on {host}: dmesg -T | grep -i kill; then run it again", host=host
+        )
+        return f"{cause}, or by the kernel", see
+    return cause, Fix(
+        "see who works there: `ipexctl exec -l {host} -- ps -eo user,lstart,args --sort start_time`; its output: "
+        "`ipexctl logs {run}`",
+        host=host,
+        run=found.context.run,
+    )
+
+
+def _memory_refused(found: PatternMatch) -> tuple[str, str]:
+    host, process, free = found.output.host, found.output.process, found.measured("memory-free")
+    cause = f"{host} has too little memory for an allocation of {process}"
+    if free:
+        limit = "it is more than the machine has, or than a limit of the account allows (ulimit -v)"
+        cause = f"an allocation of {process} was refused on {host}, though {free[0].text}: {limit}"
+    see = Fix("see the limit: `ipexctl exec -l {host} -- sh -c 'ulimit -v'`, also in a --setup file", host=host)
+    return cause, Fix("use a smaller batch or fewer ranks: --ppn; {see}", see=see)
+
+
 def _memory_kill(found: PatternMatch) -> tuple[str, str]:
     """SIGKILL, or its exit code from a shell: the kernel counted or logged it, or nothing could be read."""
     host, worker = found.output.host, found.groups.get("worker")
@@ -579,6 +605,8 @@ _FUNCTIONS: Final[Mapping[str, Callable[[PatternMatch], tuple[str, str] | None]]
     "hidden": _hidden,
     "hides_pythons_own": _hides_pythons_own,
     "memory_kill": _memory_kill,
+    "memory_refused": _memory_refused,
+    "mpirun_ended": _mpirun_ended,
     "no_file": _no_file,
     "no_module": _no_module,
     "no_name": _no_name,
