@@ -6,6 +6,7 @@ The recorded process is signalled only on its own machine, because its pid may h
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import stat
@@ -164,7 +165,9 @@ def ask(request: RanksRequest, kind: str) -> tuple[Json, Json]:
     except PermissionError:
         raise AgentError("the run belongs to another account") from None
     except OSError as error:
-        raise AgentError(f"the request can't be written: {error.strerror}") from None
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        fix = f"make room on the disk of {rundir} on {os.uname().nodename}, then ask again" if is_full else ""
+        raise AgentError(f"the request can't be written: {error.strerror}", fix) from None
     send_signal(supervisor, signal.SIGUSR1)
 
     def is_answered() -> bool:

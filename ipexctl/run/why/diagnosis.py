@@ -265,7 +265,7 @@ def _running(snapshot: RunSnapshot) -> Diagnosis:
     others = (*_places(snapshot), *_states_of_silent(snapshot))
     notes = _notes(snapshot)
     if snapshot.dump_error:
-        notes = (*notes, f"where its ranks are could not be read: {snapshot.dump_error}")
+        notes = (f"{snapshot.node0}: where the ranks are could not be read: {snapshot.dump_error}", *notes)
     return Diagnosis(run, status.state, headline, None, cause, others=others, notes=notes, next=after)
 
 

@@ -155,7 +155,7 @@ def _with_fresh_dump(snapshot: RunSnapshot, session: Session, record: RunRecord,
     except Cancelled:
         raise
     except HostError as error:
-        return replace(snapshot, dump_error=error.reason)
+        return replace(snapshot, dump_error="; ".join(filter(None, (error.reason, error.advice))))
     if isinstance(taken, RunStatus):
         return replace(_read_snapshot(session, record, timeout), losses=snapshot.losses, series=snapshot.series)
     return replace(snapshot, dump=taken)
