@@ -99,7 +99,7 @@ def refuse_downgrade(
     if not lower:
         return None
     listed = ", ".join(map(str, lower[:_SHOWN])) + (f" and {len(lower) - _SHOWN} more" if len(lower) > _SHOWN else "")
-    fix = f"to keep it and make a second environment: --env {name}-2; to change this one, add --downgrade"
+    fix = Fix(f"to keep it and make a second environment: `--env {name}-2`; to change this one: `--downgrade`")
     return Refusal(
         f"packages of the environment {name} would get lower versions or be lost: {listed}", fix, exit_code=2
     )

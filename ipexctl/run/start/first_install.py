@@ -141,6 +141,13 @@ def _line_of_run(fix: str, spec: RunSpec) -> str:
     """A fix of an install as one of the run, which then goes on: a build is an option of `run`."""
 
     def of_run(command: FixCommand) -> FixCommand:
+        if command.options[:1] == ("--env",) and not command.start:
+            return ipexctl_command("run", "--install", *command.options, argv=spec.asked.program)
+        if command.options == ("--downgrade",):  # which is for `install`
+            script, asked = spec.project.script, spec.asked
+            own = requirement_options(script) if script is not None and takes_own_requirements(asked) else []
+            given = (*each_with("-r", asked.requirements), *each_with("--with", asked.packages))
+            return ipexctl_command("install", *own, *given, *each_with("--build", asked.builds), "--downgrade")
         pairs = list(pairwise(command.options))
         builds = [word for pair in pairs if pair[0] == "--build" and pair[1] not in spec.asked.builds for word in pair]
         if command.verb != "install" or not builds:

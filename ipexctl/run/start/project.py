@@ -40,6 +40,7 @@ from ipexctl.text import join_words, tilde_path
 _MOST_SIMILAR: Final = 20
 _MOST_COMMANDS: Final = 6
 _MOST_LINES: Final = 20
+_LONGEST_SHELL_SCRIPT: Final = 50_000
 _GENERATION: Final = re.compile(r"(?P<tree>.*?)(?:\.gen(?P<number>\d+))?")
 
 
@@ -103,7 +104,7 @@ def _shell_script_of(argv: Sequence[str], workdir: Path) -> str:
 def _python_of(shell_script: str, argv: Sequence[str], workdir: Path, layout: ProjectLayout) -> ScriptFile | None:
     """What the Python of a shell script needs, as one script; None without any."""
     try:
-        text = read_regular(workdir / shell_script, SCRIPT).decode(errors="replace")
+        text = read_regular(workdir / shell_script, SCRIPT).decode(errors="replace")[:_LONGEST_SHELL_SCRIPT]
     except (OSError, NotRegularError):
         return None  # the shell says it in each rank
     found: dict[tuple[str, ...], ScriptFile] = {}

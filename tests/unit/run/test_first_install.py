@@ -74,6 +74,11 @@ def test_the_newest_packages_stand_for_versions_that_have_no_solution(
     assert fix == (f"or, in place of the project's versions, the newest: ipexctl {line}" if line else "")
 
 
+def test_the_options_of_an_install_that_would_lose_packages_are_lines_of_the_run() -> None:
+    fix = _line_of_run(Fix("keep: `--env default-2`; change: `--downgrade`"), spec_of(requirements=("r.txt",)))
+    assert fix == "keep: ipexctl run --install --env default-2 train.py; change: ipexctl install -r r.txt --downgrade"
+
+
 @pytest.mark.parametrize(
     ("words", "asked", "line"),
     [
