@@ -27,6 +27,8 @@ from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.text import rough_duration
 
 MAX_OUTPUT: Final = 16 << 20
+MOST_OF_LOGIN: Final = 1 << 20
+"""Bytes that a login may print before its command starts. `yes` in a startup file prints them without end."""
 OVERTIME: Final = 0.2
 """Seconds to read, after a deadline, what arrived before it while this process was stopped (Ctrl-Z)."""
 _STDIN_CHUNK: Final = 1 << 18
@@ -215,11 +217,20 @@ class LoginCommand:
         nonce = secrets.token_hex(8)
         self.line = check_size(login_line(command, nonce))
         self._sink, self._deadline = sink, deadline
+        self._before = 0
+        """Bytes before the command's own output."""
         self._filters: dict[StreamName, FenceFilter] = {"stdout": FenceFilter(nonce), "stderr": FenceFilter(nonce)}
 
     def forward(self, stream: StreamName, data: bytes) -> None:
-        if data := self._filters[stream].feed(data):
+        output = self._filters[stream]
+        self._before += 0 if output.passed else len(data)
+        if data := output.feed(data):
             self._sink(stream, data)
+        elif self._before > MOST_OF_LOGIN and not output.passed:
+            raise HostError(
+                f"its login prints more than {MOST_OF_LOGIN >> 20} MB before it runs a command",
+                "check what its startup files, such as ~/.bashrc, print",
+            )
 
     @property
     def has_started(self) -> bool:

@@ -11,12 +11,14 @@ import glob
 import os
 import pwd
 import re
+import select
 import shlex
 import signal
 import socket
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -44,6 +46,9 @@ _ONLY_SSH = {
     "setenv": "SetEnv",
     "verifyhostkeydns": "VerifyHostKeyDNS",
 }
+_LONGEST_ANSWER = 1 << 20
+"""Bytes. A config of a thousand identity files prints less than 100 kB."""
+_STOPS = (-signal.SIGHUP, -signal.SIGINT, -signal.SIGTERM)
 _UNSET = ("", "none", "no", "false", "1024", "2048")
 """Values that need no ssh program: for RSA keys with fewer than 2048 bits, it is asked anyway."""
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:%-]*")
@@ -118,6 +123,10 @@ class Resolver:
         argv = ["ssh", *ssh_options(host), "-G", "--", host.address]
         try:
             code, out, err = _run(argv, timeout)
+            if code in _STOPS:  # the signal that stops this call also met ssh, before it had its own session
+                code, out, err = _run(argv, timeout)
+        except _TooLongError:
+            raise Unreachable(f"`ssh -G` printed more than {_LONGEST_ANSWER >> 20} MB", _try_ssh_g(host)) from None
         except subprocess.TimeoutExpired:
             raise Unreachable(
                 f"`ssh -G` gave no answer within {timeout:g} s: check whether a `Match exec` in the ssh config hangs",
@@ -147,19 +156,41 @@ def _try_ssh_g(host: Host) -> str:
 
 
 def _run(argv: list[str], timeout: float) -> tuple[int, str, str]:
-    """stderr is a file, because background processes may keep it open."""
+    """Raises a _TooLongError, TimeoutExpired or OSError. stderr is a file, because background processes may keep it
+    open."""
     with tempfile.TemporaryFile() as stderr:
         with subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True
         ) as process:
             try:
-                out, _ = process.communicate(timeout=timeout)
+                out = _read_answer(process, timeout)
             except BaseException:
                 with contextlib.suppress(OSError):
                     os.killpg(process.pid, signal.SIGKILL)
                 raise
         stderr.seek(0)
-        return process.returncode, out.decode(errors="surrogateescape"), stderr.read().decode(errors="replace")
+        error = stderr.read(_LONGEST_ANSWER).decode(errors="replace")
+        return process.returncode, out.decode(errors="surrogateescape"), error
+
+
+class _TooLongError(Exception):
+    pass
+
+
+def _read_answer(process: subprocess.Popen[bytes], timeout: float) -> bytes:
+    """stdout of a process that ends within the time."""
+    assert process.stdout is not None
+    until, number, found = time.monotonic() + timeout, process.stdout.fileno(), bytearray()
+    poll = select.poll()
+    poll.register(number, select.POLLIN)
+    while len(found) <= _LONGEST_ANSWER:
+        if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
+            raise subprocess.TimeoutExpired(process.args, timeout)
+        if not (data := os.read(number, 1 << 16)):
+            process.wait(max(0.0, until - time.monotonic()))
+            return bytes(found)
+        found += data
+    raise _TooLongError
 
 
 class _HostGroup:
@@ -284,7 +315,7 @@ def endpoint(settings: Mapping[str, Sequence[str]], host: Host, environ: Mapping
 
     hostname = first("hostname", host.address)
     user = first("user") or account_name()
-    port = int(first("port", "22"))
+    port = _port(first("port", "22"), host)
     alias = unset(first("hostkeyalias"))
     expand = _token_expander(host.address, hostname, port, user, alias)
     user_files = [str(host.known_hosts)] if host.known_hosts else file_list(first("userknownhostsfile"))
@@ -317,6 +348,12 @@ def endpoint(settings: Mapping[str, Sequence[str]], host: Host, environ: Mapping
         ),
         name=host.name,
     )
+
+
+def _port(text: str, host: Host) -> int:
+    if re.fullmatch("[0-9]{1,5}", text) and 0 < int(text) < 1 << 16:
+        return int(text)
+    raise Unreachable(f"`ssh -G` gives no port for {host.name}: {text[:40]!r}", _try_ssh_g(host))
 
 
 _STRICT = {"accept-new": "accept-new", "no": "off", "off": "off", "false": "off"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -224,6 +225,39 @@ def fake_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
         return calls
 
     return put
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("echo port x", "gives no port for n1: 'x'"),
+        ("echo port 70000", "gives no port for n1: '70000'"),
+        ("echo port 0", "gives no port for n1: '0'"),
+        (f"echo port {'9' * 5000}", "gives no port for n1: '999"),
+        ("exec yes", "printed more than 1 MB"),
+        ("echo port 22; sleep 60", "gave no answer within 1 s"),
+        ("echo port 22; exec >&-; sleep 60", "gave no answer within 1 s"),
+        ("kill -INT $$", "exit code -2"),
+    ],
+)
+def test_an_answer_of_ssh_g_that_is_none_is_an_error_in_time(
+    fake_ssh: Callable[[str], Path], script: str, reason: str
+) -> None:
+    fake_ssh(script)
+    begun = time.monotonic()
+    with pytest.raises(Unreachable, match=re.escape(reason)) as found:
+        Resolver().resolve(Host("n1", "n1"), timeout=1.0)
+    assert time.monotonic() - begun < 4
+    assert len(found.value.reason) < 120
+    assert "ssh -G -- n1" in str(found.value.fix)
+
+
+def test_ssh_g_that_the_signal_of_a_stop_ended_is_run_once_more(
+    tmp_path: Path, fake_ssh: Callable[[str], Path]
+) -> None:
+    calls = fake_ssh(f"mkdir '{tmp_path}/met' && kill -INT $$; echo hostname n9; echo port 2222")
+    assert Resolver().resolve(Host("n1", "n1")).port == 2222
+    assert len(calls.read_text().splitlines()) == 2
 
 
 @needs_ssh
