@@ -37,9 +37,11 @@ def begin_starter(run: Run, **changes: Any) -> int:
 
 
 class Attacker:
-    """Sits between a starter and its supervisor, and changes what the supervisor sends in the first connection."""
+    """Sits between a starter and its supervisor, and changes what the supervisor sends in the first connection, or in
+    each."""
 
-    def __init__(self, port: int, change: Callable[[Orders], Orders]) -> None:
+    def __init__(self, port: int, change: Callable[[Orders], Orders], *, goes_on: bool = False) -> None:
+        self._goes_on = goes_on
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port, self.connections = self._listening.getsockname()[1], 0
         self._target, self._change = port, change
@@ -59,7 +61,7 @@ class Attacker:
                 return
             self.connections += 1
             server = socket.create_connection(("127.0.0.1", self._target))
-            change = self._change if self.connections == 1 else None
+            change = self._change if self.connections == 1 or self._goes_on else None
             for source, target, each in ((client, server, None), (server, client, change)):
                 threading.Thread(target=_relay, args=(source, target, each), daemon=True).start()
 

@@ -148,6 +148,22 @@ def test_order_that_was_changed_on_its_way_breaks_the_connection(
     assert attacker.connections >= 2  # the wrappers use this way, too
 
 
+def test_run_ends_if_its_orders_are_changed_again_and_again(make: Callable[..., Run]) -> None:
+    run = make(SLEEP_FOREVER)
+    run.listen()
+    with Attacker(run.port, _change_ranks, goes_on=True) as attacker:
+        starter = begin_starter(run, port=attacker.port)
+        run.send_go()
+        status = run.wait()
+    assert (status["state"], status["exit_code"], status["first_failure"]["kind"]) == ("failed", 3, "changed-orders")
+    assert status["first_failure"]["host"] == "there"
+    assert attacker.connections <= 8
+    said = b"[ipexctl: there: somebody on the network changes what node0 sends there; it was not obeyed]"
+    assert run.output(0, "err").count(said) >= 1
+    wait_until(lambda: not is_running(starter), 30)
+    assert run.left() == []
+
+
 def test_call_that_follows_learns_which_starter_to_begin_again(make: Callable[..., Run]) -> None:
     run = make(WAIT_ONCE, asked={"max_restarts": 1})
     pid = started(run)

@@ -477,6 +477,9 @@ def _end_without_text(snapshot: RunSnapshot, first: Failure) -> Cause | None:
         id_ = "node.wrapper_killed" if _has_killed_wrapper(first) else "node.lost"
         id_ = "node.cut_off" if first.rank is None else id_
         return _recorded(snapshot, first, id_, _report(first, snapshot.status.reason), node0=snapshot.node0)
+    if first.kind == "changed-orders":
+        seen = _report(first, snapshot.status.reason)
+        return _recorded(snapshot, first, "node.orders_changed", seen, node0=snapshot.node0)
     if first.exit_code is not None and not first.signal:
         lost = snapshot.status.output_lost
         if lost is not None and first.rank in lost.ranks and first.rank not in snapshot.copied:

@@ -180,7 +180,7 @@ class EventsView:
         if (text := self._notes.text_of(note)) is None:
             return
         place: dict[str, Any] = {"rank": note.rank, "host": self._host(note.rank), "stream": note.stream}
-        is_warning = note.kind in ("gap", "group", "not-started")
+        is_warning = note.kind in ("gap", "group", "not-started", "changed-orders")
         self._print("note", note_fields(note.kind, text, warning=is_warning, details=note.fields, **place), note.at)
         self._words.write_lines([text])
         attempt = note.fields.get("attempt")

@@ -65,7 +65,7 @@ class RunView(Protocol):
         """`status`: the final one, if known; `reason`: why the run was not followed to its end."""
 
 
-_OF_THE_RUN: Final = ("restart", "checkpoint", "group", "job-limit")
+_OF_THE_RUN: Final = ("restart", "checkpoint", "group", "job-limit", "changed-orders")
 
 
 class ShownNotes:

@@ -67,6 +67,8 @@ class Hello(NamedTuple):
 class StarterHello(NamedTuple):
     starter: str
     instance: str
+    refused: int = 0
+    """Orders of the last minute that somebody had changed, so that they were not obeyed."""
 
 
 class Connected(NamedTuple):

@@ -36,6 +36,8 @@ LINE_END_WAIT = 0.001
 READ_SIZE = 1 << 16
 _TAIL = 1 << 13
 MAX_PENDING = 1 << 19
+REFUSALS_KEPT, REFUSED_COUNTED = 60.0, 99
+"""A hello tells how many orders were refused in these seconds before, up to this number."""
 
 
 class SupervisorClient:
@@ -61,6 +63,7 @@ class SupervisorClient:
         """Set between challenge and welcome."""
         self._takes_orders = takes_orders
         self._orders: OrderProof | None = None
+        self._refused_at: list[float] = []
 
     def readers(self) -> list[Link]:
         return [self._link] if self._link is not None and self.contact.stage is not Stage.CONNECTING else []
@@ -145,13 +148,15 @@ class SupervisorClient:
     def _on_message(self, link: Link, received: Json, messages: list[Json], now: float) -> None:
         if self.contact.is_up:
             if self._orders is not None:
-                self._orders.check(received)
+                self._check_order(self._orders, received, now)
             self.contact = self.contact.on_message(now)
             messages.append(received)
             return
         try:
             if self._handshake is None:
-                self._handshake = ClientHandshake(self._token, RANKS, **self._identity)
+                refused = [at for at in self._refused_at if now - at < REFUSALS_KEPT]
+                identity = {**self._identity, "refused": len(refused)} if refused else self._identity
+                self._handshake = ClientHandshake(self._token, RANKS, **identity)
                 link.send(encode_json(self._handshake.hello(received)))
                 return
             self._handshake.check(received)
@@ -163,6 +168,13 @@ class SupervisorClient:
         self._handshake = None
         self.contact = self.contact.on_welcome(now)
         self._resume(received)
+
+    def _check_order(self, orders: OrderProof, received: Json, now: float) -> None:
+        try:
+            orders.check(received)
+        except HandshakeError:
+            self._refused_at = [*self._refused_at[-REFUSED_COUNTED:], now]
+            raise
 
 
 class CommandStream:

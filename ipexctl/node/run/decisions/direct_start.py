@@ -12,6 +12,8 @@ from ipexctl.node.common.records import Detail, split_details
 from ipexctl.node.run.decisions import next_hosts, verdict
 from ipexctl.node.run.decisions import supervisor_state as m
 
+MOST_REFUSED = 5
+
 if TYPE_CHECKING:
     from ipexctl.node.run.decisions.supervisor_state import LauncherState, RankState, SupervisorState, Transition
 
@@ -20,6 +22,18 @@ def on_starter_connected(turn: Transition, event: m.StarterConnected) -> None:
     set_starter(turn, event.host, m.StarterState(is_connected=True))
     turn.log("starter", host=event.host)
     next_hosts.on_host_answered(turn, m.HostAnswered(event.host))
+    if event.refused:
+        note_changed_orders(turn, event)
+
+
+def note_changed_orders(turn: Transition, event: m.StarterConnected) -> None:
+    """Tell the user, and end the attempt if it goes on: the host would get no order for as long as it does."""
+    turn.log("order-refused", host=event.host, refused=event.refused)
+    turn.do(m.AddNote(turn.ranks[0].rank, "changed-orders", {"host": event.host}))
+    if event.refused >= MOST_REFUSED and turn.state.ending is None:
+        there = [peer for peer in turn.ranks if peer.host == event.host]
+        reason = f"somebody on the network changes what node0 sends to {event.host}; {event.host} obeys none of it"
+        verdict.fail(turn, reason, verdict.failure_of("changed-orders", there))
 
 
 def on_starter_lost(turn: Transition, event: m.StarterLost) -> None:

@@ -311,6 +311,8 @@ class WrapperExited(NamedTuple):
 
 class StarterConnected(NamedTuple):
     host: str
+    refused: int = 0
+    """As in `messages.StarterHello`."""
 
 
 class StarterLost(NamedTuple):

@@ -14,6 +14,7 @@ hang        no rank printed anything for --hang-after, and the run has --on-hang
 nan         the loss of a rank is nan, and the run has --on-nan stop
 time-limit  the run reached its time limit
 checkpoint  the checkpoint could not be copied to all hosts before the attempt
+changed-orders  somebody changes the supervisor's orders to a host, so it can't be reached
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ SETTLE_TIME = 2.0
 SIGNAL_TIME = 1.0
 SILENCE_TOLERANCE = 7.0
 AT_ONCE = 1.0
+UNREACHABLE = 3
+"""Exit code if a host could not be reached, as of all commands."""
 RESTARTABLE = ("exit", "signal", "oom", "lost", "stuck", "mpirun", "hang")
 ON_OTHER_HOSTS = ("lost", "mpirun", "not-begun", "checkpoint")
 """Kinds after which a run with other hosts may restart even if no rank had begun."""
@@ -122,6 +125,8 @@ def has_lost_peer(raised: Raised | None) -> bool:
 
 
 def exit_code_of(first: Failure) -> int:
+    if first.kind == "changed-orders":
+        return UNREACHABLE
     return first.exit_code or (128 + first.signal if first.signal else 1)
 
 

@@ -81,7 +81,7 @@ class StarterConnections:
         link.send(encode_json(handshake.welcome()))
         for order in self._owner.orders_of_starter(host):
             self._send(link, order)
-        self._owner.on_event(m.StarterConnected(host))
+        self._owner.on_event(m.StarterConnected(host, hello.refused))
 
     def handle_ready(self, readable: list[Link]) -> None:
         for link in readable:
