@@ -1,22 +1,22 @@
-"""All ranks of a process group make the same decision through the group's store: on for all, or off for all.
+"""Whether all ranks of a process group take part: all of them get an empty reason, or all get the same one.
 
-Rank 0 decides. After PATIENCE seconds, a rank may publish `{"off": reason}` instead, so the decision is off if a rank
-never takes part, as with `python -E`.
+The ranks ask each other through the group's store, because a rank without hooks, as with `python -E`, would never join
+a collective. Rank 0 collects the reasons. After PATIENCE seconds, any rank may publish one, so nobody waits for a rank
+that never answers. Anybody on the ranks' network can write into the store, so nothing else is decided by its values
+(`link.py: gathered`).
 """
 
 from __future__ import annotations
 
-import json
 import time
 from datetime import timedelta
-from typing import Any, Callable, Dict
+from typing import Any
 
 PATIENCE = 5.0
 WRITING = 60.0
 """Seconds for the rank that raised the claim to publish."""
-
-Decision = Dict[str, Any]
-"""JSON: what rank 0 makes of the offers, or {"off": reason} if all ranks keep using the backend."""
+LONGEST = 300
+"""Characters of a reason."""
 
 
 class Round:
@@ -24,31 +24,31 @@ class Round:
         self._store, self._rank, self._size, self._name = store, rank, size, f"ipexctl/allreduce/{name}"
         self._timeout = timeout
 
-    def decide(self, offer: Any, decide: Callable[[list[Any]], Decision]) -> Decision:
-        """Post this rank's offer and return the decision; `decide` is called on rank 0."""
+    def decide(self, reason: str) -> str:
+        """Post why this rank takes no part, or an empty text, and return the first such reason of all ranks."""
         until = time.monotonic() + self._timeout
-        self._store.set(self._key(self._rank), json.dumps(offer))
+        self._store.set(self._key(self._rank), _written(reason))
         published = f"{self._name}/decision"
         if self._rank == 0:
-            decision = self._collect(until, decide)
+            decision = self._collect(until)
         elif self._wait([published], until):
             return self._read(published)
         else:
-            decision = {"off": f"rank 0 did not answer within {self._timeout:g} s"}
+            decision = f"rank 0 did not answer within {self._timeout:g} s"
         if self._store.add(f"{self._name}/claim", 1) == 1:
-            self._store.set(published, json.dumps(decision))
+            self._store.set(published, _written(decision))
             return decision
         if not self._wait([published], time.monotonic() + WRITING):
-            return {"off": "no rank published a decision"}
+            return "no rank published a decision"
         return self._read(published)
 
-    def _collect(self, until: float, decide: Callable[[list[Any]], Decision]) -> Decision:
+    def _collect(self, until: float) -> str:
         keys = [self._key(rank) for rank in range(self._size)]
         if not self._wait(keys, until):
             missing = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
             if missing:
-                return {"off": f"rank {missing[0]} did not answer within {self._timeout:g} s"}
-        return decide([self._read(key) for key in keys])
+                return f"rank {missing[0]} did not answer within {self._timeout:g} s"
+        return next(filter(None, map(self._read, keys)), "")
 
     def _wait(self, keys: list[str], until: float) -> bool:
         try:
@@ -57,14 +57,16 @@ class Round:
             return False
         return True
 
-    def _read(self, key: str) -> Decision:
-        """Read and check a decision, because anybody on the ranks' network may write into their store."""
-        try:
-            value = json.loads(self._store.get(key))
-        except (ValueError, RecursionError):
-            value = None
-        is_decision = isinstance(value, dict) and isinstance(value.get("off", ""), str)
-        return value if is_decision else {"off": f"{key} in the ranks' store is not JSON from ipexctl"}
+    def _read(self, key: str) -> str:
+        value = bytes(self._store.get(key)).decode("utf-8", "replace")
+        if value == "+" or (value[:1] == "-" and value[1:].isprintable() and len(value) <= LONGEST + 1):
+            return value[1:]
+        return f"{key} in the ranks' store is not from ipexctl"
 
     def _key(self, rank: int) -> str:
         return f"{self._name}/offer/{rank}"
+
+
+def _written(reason: str) -> str:
+    shown = "".join(letter if letter.isprintable() else " " for letter in reason[:LONGEST])
+    return f"-{shown}" if reason else "+"

@@ -18,11 +18,17 @@ import torch.distributed as dist
 from torch.nn.parallel.distributed import DistributedDataParallel
 
 from .acted import Lever
-from .link import CROSSOVER, OffError, SharedLink, connect
+from .evidence import hash_of
+from .link import CROSSOVER, DisagreementError, OffError, Ranks, SharedLink, confirm, connect
 from .wire import MODES, Lost
 
 TIMEOUT = 1800.0
 OLDEST = (2, 1)
+CHECKED = 64
+"""The ranks compare their sums at exchanges 1, 2, 4, 8 and so on, and at each multiple of this. A comparison takes two
+small messages."""
+SAMPLES = 4096
+"""Numbers of a bucket that they compare."""
 
 
 class _LostOfBucket(NamedTuple):
@@ -31,11 +37,13 @@ class _LostOfBucket(NamedTuple):
 
 
 class Gradients:
-    def __init__(self, model: Any, link: SharedLink, group: Any) -> None:
+    def __init__(self, model: Any, link: SharedLink, group: Any, ranks: Ranks) -> None:
         self._model = weakref.ref(model)  # the reducer, owned by the model, owns this object
-        self._link, self._group = link, group
+        self._link, self._group, self._ranks = link, group, ranks
         self._factor = 1.0 / group.size()
         self._lost: dict[int, _LostOfBucket] = {}
+        self._exchanges = 0
+        self._sums: list[Any] = []
         self.script_hook: tuple[Any, Callable[[Any, Any], Any]] | None = None
         self.is_joined = False
         """True while this rank has no more input and joins the other ranks' backward passes (`Join`)."""
@@ -49,17 +57,33 @@ class Gradients:
         group = model.process_group
         if group is not self._group or not _divides_by_size(model):
             return self._reduce_with_backend(model, group, tensor)
-        if bucket.index() == 0 and self._link.channel.discard(self):
-            self._lost.clear()
+        if bucket.index() == 0:
+            self._sums.clear()
+            if self._link.channel.discard(self):
+                self._lost.clear()
         if self._link.takes(tensor):
             for lever in _levers():
                 lever.act()
             future = self._link.all_reduce(self, tensor, self._factor, self._lost_of(bucket))
+            self._sums.append(tensor)
         else:
             future = self._reduce_with_backend(model, group, tensor)
         if bucket.is_last():
             self._link.channel.finish()
+            if self._sums:
+                self._check_sums()
+                self._sums.clear()
         return future
+
+    def _check_sums(self) -> None:
+        """All ranks get the same bits. An undefined value may have several."""
+        self._exchanges += 1
+        if self._exchanges % CHECKED and self._exchanges & (self._exchanges - 1):
+            return
+        with torch.no_grad():
+            found = [sums[:: -(-sums.numel() // SAMPLES)] for sums in self._sums]
+            value = hash_of([each.float().nan_to_num(0, 0, 0) for each in found])
+        self._ranks.check_sums(value, self._exchanges)
 
     def _lost_of(self, bucket: Any) -> dict[int, Lost] | None:
         """Rounding losses of a bucket, by piece; None if values are sent unencoded. DDP rebuilds buckets after the
@@ -111,11 +135,13 @@ _connected: _Connected | None = None
 
 
 def attach(model: Any) -> None:
-    """Sum the model's gradients in shared memory if all ranks agree. No error reaches the script."""
+    """Sum the model's gradients in shared memory if all ranks agree. No other error reaches the script."""
     try:
         reason = _attach(model)
     except OffError as off:
         reason = str(off)
+    except DisagreementError:
+        raise
     except Exception as error:  # noqa: BLE001  # the script trains without us
         reason = f"{type(error).__name__}: {error}"
     if reason:
@@ -131,19 +157,18 @@ def _attach(model: Any) -> str:
         return "the model's process group does not include all ranks"
     _models += 1
     reason = reason_against(model, group)
-    store = dist.distributed_c10d._get_default_store()
     link = _connected.link if _connected is not None and _connected.group() is group else None
-    timeout = _timeout(group)
-    name = str(_models)
+    store, name = dist.distributed_c10d._get_default_store(), str(_models)
+    ranks = Ranks(_backend(group), group.rank(), group.size(), _timeout(group))
     if link is None:
-        link = connect(store, dist.get_rank(), group.size(), name, reason, timeout, wire=_wire())
+        link = connect(store, ranks, name, reason, wire=_wire())
         _connected = _Connected(weakref.ref(group), link)
     else:
-        link.confirm(store, dist.get_rank(), name, reason)
+        confirm(store, ranks, name, reason)
     if not any(map(link.gains, _trained(model))):
         return "its gradients would not take fewer bytes"
     _patch_registration()
-    state = Gradients(model, link, group)
+    state = Gradients(model, link, group, ranks)
     dist._register_comm_hook(model.reducer, state, reduce_gradients)
     _attached[model] = state
     return ""

@@ -1,12 +1,18 @@
 """Connects all ranks of a process group through shared memory. Either all ranks get a link, or all get the reason why
-there is none."""
+there is none.
+
+Anybody on the ranks' network can write into their store, so the ranks ask there only whether all take part. What they
+offer goes over the connections that the group already has, and each rank makes the same table from the same values.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import weakref
 from datetime import timedelta
-from typing import Any, Mapping, Sequence
+from typing import Any, Mapping, NamedTuple, Sequence
 
 import torch
 import torch.distributed as dist
@@ -20,6 +26,11 @@ from .wire import Between, Lost
 CROSSOVER, CROSSOVER_BETWEEN, CROSSOVER_CODED = 4 << 10, 512 << 10, 64 << 10
 """Bytes from which the link is faster than gloo: on one host, on several hosts, and with encoding between hosts."""
 BUILDING = 60.0
+"""Seconds in which all ranks join, once all have said that they take part."""
+MARK = 0x1BEC711
+LARGEST = 1 << 20
+"""Bytes of a rank's values."""
+FIX = "add --allreduce backend; if somebody else can reach the network of the ranks, close its ports"
 buckets = 0
 
 
@@ -27,13 +38,60 @@ class OffError(Exception):
     """The text is the reason, which is the same on all ranks."""
 
 
-class SharedLink:
-    def __init__(self, hosts: Sequence[Sequence[int]], channel: Channel, between: Between | None) -> None:
-        self.hosts, self.channel, self.between = hosts, channel, between
+class DisagreementError(RuntimeError):
+    """The ranks would train apart, so the run must end."""
 
-    def confirm(self, store: Any, rank: int, name: str, reason: str) -> None:
-        size = sum(len(ranks) for ranks in self.hosts)
-        _published(Round(store, rank, size, f"{name}/confirmed").decide({"off": reason}, _all_agree))
+
+class Ranks(NamedTuple):
+    """A process group, as this rank sees it."""
+
+    backend: Any
+    """None only if this rank has a reason against the link."""
+    rank: int
+    size: int
+    timeout: float
+
+    def ask(self, store: Any, name: str, reason: str) -> None:
+        """Raise an OffError on all ranks if one of them has a reason, or takes no part."""
+        if off := Round(store, self.rank, self.size, name).decide(reason):
+            raise OffError(off)
+
+    def gathered(self, value: Any, timeout: float = 0.0) -> list[Any]:
+        """Each rank's value, which is JSON, through the group's own connections."""
+        wire = json.dumps(value).encode()
+        try:
+            timeout = timeout or BUILDING
+            heads = self._all_gather(torch.tensor([MARK, len(wire)]), timeout)
+            sizes = [int(size) for _, size in heads]
+            if any(int(mark) != MARK for mark, _ in heads) or not 0 < min(sizes) <= max(sizes) <= LARGEST:
+                raise RuntimeError("another collective of the script met it")
+            padded = torch.zeros(max(sizes), dtype=torch.uint8)
+            padded[: len(wire)] = torch.frombuffer(bytearray(wire), dtype=torch.uint8)
+            rows = self._all_gather(padded, timeout)
+            return [json.loads(bytes(row[:size].tolist())) for row, size in zip(rows, sizes)]
+        except (RuntimeError, ValueError) as error:
+            why = str(error).strip().partition("\n")[0]
+            text = f"rank {self.rank} has no answer of all ranks about shared memory, though all take part"
+            raise DisagreementError(f"ipexctl: {text}: {why}; fix: {FIX}") from None
+
+    def _all_gather(self, tensor: Any, timeout: float) -> list[Any]:
+        rows = [torch.empty_like(tensor) for _ in range(self.size)]
+        self.backend.allgather([rows], [tensor]).wait(timedelta(seconds=timeout))
+        return rows
+
+    def check_sums(self, value: int, exchange: int) -> None:
+        """End the run if the ranks have different sums of the same gradients."""
+        found = self.gathered(value, self.timeout)
+        if len(set(found)) > 1:
+            apart = [[rank for rank, each in enumerate(found) if each == one] for one in dict.fromkeys(found)]
+            named = " and ".join(f"ranks {', '.join(map(str, ranks))}" for ranks in apart)
+            text = f"{named} got different sums of their gradients at exchange {exchange}"
+            raise DisagreementError(f"ipexctl: {text}, and would train apart; fix: {FIX}")
+
+
+class SharedLink:
+    def __init__(self, channel: Channel, between: Between | None) -> None:
+        self.channel, self.between = channel, between
 
     @property
     def ring_threshold(self) -> int:
@@ -61,51 +119,56 @@ class SharedLink:
         return future
 
 
-def connect(store: Any, rank: int, size: int, name: str, reason: str, timeout: float, *, wire: str) -> SharedLink:
+def confirm(store: Any, ranks: Ranks, name: str, reason: str) -> None:
+    """Use the link for one more model on all ranks, or raise an OffError."""
+    ranks.ask(store, name, reason)
+    ranks.gathered(name)
+
+
+def connect(store: Any, ranks: Ranks, name: str, reason: str, *, wire: str) -> SharedLink:
     """Link all ranks, or raise an OffError. `reason`: why this rank wants no link, or empty."""
+    rank = ranks.rank
     own, number, reason = _offered(reason)
     segments = {rank: own} if own is not None else {}
     try:
-        offer = _offer(own, number, reason, wire)
-        offers = _published(Round(store, rank, size, f"{name}/offers").decide(offer, _table))["offers"]
+        ranks.ask(store, name, reason)
+        offers = ranks.gathered(_offer(own, number, wire))
         problem = ""
         try:
             segments.update(_mapped(rank, offers))
         except SegmentError as error:
             problem = f"rank {rank}: {error}"
-        mapped = {"off": problem, "ranks": sorted(segments), "fewest": 2 if wire == "fp32" else 1}
-        hosts = _published(Round(store, rank, size, f"{name}/mapped").decide(mapped, _hosts))["hosts"]
+        hosts = _hosts(ranks.gathered({"off": problem, "ranks": sorted(segments)}), offers)
+        between, reason = None, ""
+        table = hashlib.sha256(json.dumps([hosts, offers]).encode()).hexdigest()
+        try:
+            between = _between(store, ranks, hosts, table, wire) if len(hosts) > 1 else None
+        except RuntimeError as error:
+            reason = f"rank {rank}: {str(error).strip().partition(chr(10))[0]}"
+        _check_agreement(ranks.gathered({"off": reason, "table": table}))
     except BaseException:
         if number >= 0:
             os.close(number)
         raise
-    ranks = next(ranks for ranks in hosts if rank in ranks)
-    between = None
-    if len(hosts) > 1:
-        round_ = Round(store, rank, size, f"{name}/between", BUILDING)
-        between = _between(round_, store, rank, hosts, name, timeout, wire)
-    peers = [Peer(peer, offers[peer]["pid"], offers[peer]["started"]) for peer in ranks]
-    channel = Channel([segments[peer] for peer in ranks], ranks.index(rank), peers, timeout, between)
-    if len({core for peer in ranks for core in offers[peer]["cores"]}) < len(ranks):
+    peers_of_host = next(each for each in hosts if rank in each)
+    peers = [Peer(peer, offers[peer]["pid"], offers[peer]["started"]) for peer in peers_of_host]
+    own_segments = [segments[peer] for peer in peers_of_host]
+    channel = Channel(own_segments, peers_of_host.index(rank), peers, ranks.timeout, between)
+    if len({core for peer in peers_of_host for core in offers[peer]["cores"]}) < len(peers):
         channel.waiter.spins = 0
-    link = SharedLink(hosts, channel, between)
+    link = SharedLink(channel, between)
     weakref.finalize(link, os.close, number).atexit = False
     return link
 
 
-def _between(
-    round_: Round, store: Any, rank: int, hosts: Sequence[Sequence[int]], name: str, timeout: float, wire: str
-) -> Between:
-    """Make the groups of ranks with the same place on their hosts. torch does not list them."""
-    number, ranks = next((number, ranks) for number, ranks in enumerate(hosts) if rank in ranks)
-    groups, reason = [], ""
-    try:
-        for step in range(1 if wire == "fp32" or len(hosts) == 2 else 2):
-            own = dist.PrefixStore(f"ipexctl/allreduce/{name}/place{ranks.index(rank)}/{step}", store)
-            groups.append(dist.ProcessGroupGloo(own, number, len(hosts), timedelta(seconds=timeout)))
-    except RuntimeError as error:
-        reason = f"rank {rank}: {str(error).strip().partition(chr(10))[0]}"
-    _published(round_.decide({"off": reason}, _all_agree))
+def _between(store: Any, ranks: Ranks, hosts: Sequence[Sequence[int]], table: str, wire: str) -> Between:
+    """Make the groups of ranks with the same place on their hosts. torch does not list them. The table has nonces, so
+    that only who has seen it knows where in the store the groups meet."""
+    number, own = next((number, own) for number, own in enumerate(hosts) if ranks.rank in own)
+    groups = []
+    for step in range(1 if wire == "fp32" or len(hosts) == 2 else 2):
+        place = dist.PrefixStore(f"ipexctl/allreduce/{table}/place{own.index(ranks.rank)}/{step}", store)
+        groups.append(dist.ProcessGroupGloo(place, number, len(hosts), timedelta(seconds=ranks.timeout)))
     return Between(groups, number, len(hosts), wire)
 
 
@@ -127,9 +190,8 @@ def _offered(reason: str) -> tuple[Segment | None, int, str]:
     return own, number, ""
 
 
-def _offer(own: Segment | None, number: int, reason: str, wire: str) -> dict[str, Any]:
+def _offer(own: Segment | None, number: int, wire: str) -> dict[str, Any]:
     return {
-        "off": reason,
         "wire": wire,
         "boot": _boot(),
         "pid": os.getpid(),
@@ -149,33 +211,25 @@ def _boot() -> str:
         return ""
 
 
-def _table(offers: list[Any]) -> dict[str, Any]:
-    off = next((offer["off"] for offer in offers if offer["off"]), "")
-    if not off and len({offer["wire"] for offer in offers}) > 1:
+def _hosts(mapped: Sequence[Mapping[str, Any]], offers: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+    """The same table on all ranks, because all have the same values."""
+    wires = {offer["wire"] for offer in offers}
+    off = next((str(entry["off"]) for entry in mapped if entry["off"]), "")
+    if len(wires) > 1:
         off = "the ranks have different values of IPEXCTL_WIRE"
-    return {"off": off} if off else {"offers": offers}
-
-
-def _all_agree(offers: list[Any]) -> dict[str, Any]:
-    return {"off": next((offer["off"] for offer in offers if offer["off"]), "")}
-
-
-def _hosts(mapped: list[Any]) -> dict[str, Any]:
-    off = next((entry["off"] for entry in mapped if entry["off"]), "")
     if off:
-        return {"off": off}
+        raise OffError(off)
     try:
-        ranks = {rank: entry["ranks"] for rank, entry in enumerate(mapped)}
-        hosts = find_hosts(ranks, min(entry["fewest"] for entry in mapped))
+        return find_hosts({rank: entry["ranks"] for rank, entry in enumerate(mapped)}, 2 if wires == {"fp32"} else 1)
     except ValueError as error:
-        return {"off": str(error)}
-    return {"hosts": hosts}
+        raise OffError(str(error)) from None
 
 
-def _published(decision: Mapping[str, Any]) -> Mapping[str, Any]:
-    if decision.get("off"):
-        raise OffError(str(decision["off"]))
-    return decision
+def _check_agreement(found: Sequence[Mapping[str, Any]]) -> None:
+    if off := next((str(entry["off"]) for entry in found if entry["off"]), ""):
+        raise OffError(off)
+    if len({entry["table"] for entry in found}) > 1:
+        raise OffError("the ranks have different tables of their hosts")
 
 
 def _mapped(rank: int, offers: Sequence[Mapping[str, Any]]) -> dict[int, Segment]:

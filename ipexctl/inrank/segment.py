@@ -60,7 +60,7 @@ def find_hosts(mapped: Mapping[int, Collection[int]], fewest: int = 2) -> list[l
             hosts.append(ranks)
         elif ranks not in hosts:
             raise ValueError(f"rank {rank} and the other ranks of its host can't all map each other's memory")
-    if sum(map(len, hosts)) != len(mapped):
+    if sorted(rank for ranks in hosts for rank in ranks) != sorted(mapped):
         raise ValueError("not all ranks of a host can map each other's memory")
     sizes = {len(ranks) for ranks in hosts}
     if sizes == {1} and fewest > 1:

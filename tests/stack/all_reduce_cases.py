@@ -9,6 +9,7 @@
 - `values`: values that codecs may damage, over a link of the mode $IPEXCTL_WIRE. All ranks must get the same bits,
   which are near the sum in fp64 as far as the mode allows it. Prints `right`.
 - `dense SECONDS BATCH`: steps of four dense layers with 26 MB of gradients.
+- `attacked`: steps of DDP while somebody writes into the ranks' store. Prints the digest of the parameters.
 """
 
 from __future__ import annotations
@@ -268,6 +269,22 @@ def dense(seconds: str, batch: str) -> None:
         dist.broadcast(is_over, 0)
 
 
+def attacked() -> None:
+    hooks("link").BUILDING = 4.0
+    rounds = hooks("agreement").Round
+    read = rounds._read
+
+    def read_late(self: Any, key: str) -> Any:
+        """As over a slow network."""
+        time.sleep(0.4)
+        return read(self, key)
+
+    if 2 * dist.get_rank() >= dist.get_world_size():
+        rounds._read = read_late
+    model = train(DistributedDataParallel(make()), 8)
+    say(json.dumps({"digest": digest(model), "buckets": buckets()}))
+
+
 # Over a link of their own
 
 
@@ -281,7 +298,9 @@ def hooks(module: str) -> Any:
 
 def link_of(wire: str) -> Any:
     store = dist.distributed_c10d._get_default_store()
-    return hooks("link").connect(store, dist.get_rank(), dist.get_world_size(), "own", "", 60.0, wire=wire)
+    backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+    link = hooks("link")
+    return link.connect(store, link.Ranks(backend, dist.get_rank(), dist.get_world_size(), 60.0), "own", "", wire=wire)
 
 
 def pieces() -> None:
@@ -435,6 +454,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     name, *words = sys.argv[1:]
     scripts: dict[str, Callable[..., None]] = {"ddp": ddp, "pieces": pieces, "values": values, "dense": dense}
+    scripts["attacked"] = attacked
     scripts[name](*words)
     dist.destroy_process_group()
 

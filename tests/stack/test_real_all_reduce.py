@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import shlex
 import subprocess
 import tarfile
 from pathlib import Path
@@ -22,6 +24,7 @@ pytest_plugins = ["training_lab"]
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
 
 ALL_REDUCE_CASES = Path(__file__).with_name("all_reduce_cases.py")
+STRANGER = Path(__file__).with_name("store_stranger.py")
 METER_CASES = Path(__file__).with_name("meter_cases.py")
 COUNTED_CASE = {"steps": 6, "samples": 24, "unknown": 0, "is_on": True}
 OTHER_CASES = {
@@ -121,6 +124,40 @@ def test_parameters_are_equal_on_both_hosts_however_a_script_trains(training: Tr
     assert len(reported) == len(set(reported)), reported
     assert f"[0] ipexctl: --wire {mode} is on" in reported
     assert any("is off: the model's process group does not include all ranks" in line for line in reported), reported
+
+
+@pytest.mark.parametrize("options", [("--ppn", "2", "--allreduce", "shared"), ("--ppn", "1", "--wire", "int8")])
+@pytest.mark.parametrize(
+    ("attack", "ends"),
+    [
+        ("on for the first host alone", "failed"),
+        ("on for the second host alone", "failed"),
+        ("no decision", "left to gloo"),
+        ("types", "failed or shared"),
+        ("tables", "shared"),
+        ("places", "failed or shared"),
+    ],
+)
+def test_a_stranger_in_the_store_does_not_make_hosts_train_apart(
+    training: Training, attack: str, ends: str, options: tuple[str, ...]
+) -> None:
+    """A host that is not in the run writes there while the ranks agree; the second host reads later than the first."""
+    first, other = training.lab.hosts[0], training.lab.hosts[3]
+    port, ranks = 20000 + os.getpid() % 12000, 2 * int(options[1])
+    subprocess.run([*ssh_argv(other), "cat >stranger.py"], input=STRANGER.read_bytes(), check=True, timeout=20)
+    argv = [training.python, "stranger.py", first.address, str(port), str(ranks), attack]
+    with subprocess.Popen([*ssh_argv(other), shlex.join(argv)], stdout=subprocess.PIPE, text=True) as stranger:
+        ran = run_all_reduce(training, ("-n", ranks, *options, "--master-port", port), "attacked")
+        assert stranger.communicate(timeout=60)[0] == "attacked\n", ran.err
+    rows = [json.loads(line.partition(" ")[2]) for line in ran.out.splitlines() if line[4:5] == "{"]
+    if ends == "failed" or (ends == "failed or shared" and ran.rc):
+        assert ran.rc == 1, ran.err + ran.out
+        assert "; fix: add --allreduce backend" in ran.err
+        return
+    assert ran.rc == 0, ran.err + ran.out
+    assert len(rows) == ranks
+    assert len({row["digest"] for row in rows}) == 1, ran.out
+    assert all(bool(row["buckets"]) == ends.endswith("shared") for row in rows), ran.out
 
 
 def test_a_slow_network_is_measured_and_its_advice_shown(training: Training, tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 LOCAL = "@"
 """Prefix of a Unix socket without a file, reachable only from this machine."""
+FREE_PORTS = 20000, 32000
+"""The workers of Ray use 10002 to 19999. docs/security.md closes these ports to other networks."""
 
 
 def resolve(address: str, port: int = 0) -> tuple[socket.AddressFamily, Any]:
@@ -64,7 +66,7 @@ def own_port(address: str, lane: int, lanes: int, taken: int) -> int:
 
 def free_port(address: str) -> int:
     """A free port outside the range for outgoing connections: in it, a rank's connection might take the port first."""
-    low, high = 20000, 32000  # the workers of Ray use 10002 to 19999
+    low, high = FREE_PORTS
     try:
         with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:
             first = int(file.read().split()[0])
