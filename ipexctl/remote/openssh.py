@@ -401,13 +401,15 @@ class OpenSshSession(Session):
         return call.end(code, _signal_name(code))
 
     def _end_processes(self, of: LoginCommand, its: MuxMaster) -> str:
-        output, deadline = OutputCollector(), Deadline(CANCEL_GRACE + CANCEL_CLEANUP)
+        output = OutputCollector()
+        deadline = Deadline(CANCEL_GRACE + CANCEL_CLEANUP if of.has_started else CANCEL_GRACE)
         call = LoginCommand(Command(end_session_script(of.session_id), "end"), output.sink, deadline)
         with contextlib.suppress(HostError):
             if of.session_id is not None:
                 self._on_a_master(lambda master: self._follow(master, call, None), deadline)
             elif not its.is_users:  # the script ends the other processes of the connection, which may be the user's
                 self._follow(its, call, None)
+        self.is_stuck = not (of.has_started or output.stdout)
         return output.stdout.decode(errors="replace").strip()
 
     def close(self) -> None:

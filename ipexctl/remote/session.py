@@ -90,6 +90,8 @@ class Session(ABC):
     """Called for each finished command with its seconds."""
     has_proxy = False
     """True if a program on the control machine carries the connection."""
+    is_stuck = False
+    """True once a login has neither started its command nor let it be ended. No cleanup is tried there."""
     is_login = True
     """False if the host sees no login of the control machine, such as on this machine."""
 

@@ -164,7 +164,8 @@ class SshSession(Session):
         return reader.call.end(128 + number, signal_name) if signal_name else reader.call.end(channel.exit_status)
 
     def _end_processes(self, of: LoginCommand, its_channel: paramiko.Channel) -> str:
-        output, deadline = OutputCollector(), Deadline(CANCEL_GRACE + CANCEL_CLEANUP)
+        output = OutputCollector()
+        deadline = Deadline(CANCEL_GRACE + CANCEL_CLEANUP if of.has_started else CANCEL_GRACE)
         call = LoginCommand(Command(end_session_script(of.session_id), "end"), output.sink, deadline)
         with contextlib.suppress(HostError):
             if of.session_id is None:  # then the script ends the other processes of this connection
@@ -175,6 +176,7 @@ class SshSession(Session):
                 self._wait_for_end(_OutputReader(channel, call))
             finally:
                 self._close_channel(channel)
+        self.is_stuck = not (of.has_started or output.stdout)
         return output.stdout.decode(errors="replace").strip()
 
     def close(self) -> None:

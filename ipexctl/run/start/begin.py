@@ -274,6 +274,8 @@ def clean_up(hosts: Sequence[Host], script: str, pool: SessionPool) -> frozenset
     """Run a line of sh on every host that answers, even after a cancel; return the other hosts."""
 
     def run(host: Host) -> None:
+        if pool.session(host).is_stuck:
+            raise Unreachable("its login does not end")
         capture(pool.session(host), Command(script, "clean up"), deadline=Deadline(CANCEL_CLEANUP))
 
     outcomes = fan_out(hosts, run, forks=max(1, len(hosts)), cancel=Cancel())

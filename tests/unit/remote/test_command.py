@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.command import (
     Command,
     FenceFilter,
@@ -19,6 +20,8 @@ from ipexctl.remote.command import (
     login_line,
     script_error,
 )
+from ipexctl.remote.outcome import HostError
+from ipexctl.remote.session import LoginCommand
 
 SHELLS = [shell for shell in ("sh", "bash", "dash", "zsh", "ksh", "tcsh", "csh", "fish") if shutil.which(shell)]
 SPECIAL_ARGUMENTS = [
@@ -51,6 +54,27 @@ def test_every_login_shell_passes_argv_unchanged(shell: str) -> None:
     assert run_in_shell(shell, login_line(command, "abc123")).decode() == "".join(
         f"<{word}>" for word in SPECIAL_ARGUMENTS
     )
+
+
+def test_a_login_that_prints_without_end_is_an_error() -> None:
+    call = LoginCommand(Command.argv("true"), lambda *_: None, Deadline(60))
+    with pytest.raises(HostError, match="its login prints more than 1 MB before it runs a command"):
+        for _ in range(40):
+            call.forward("stdout", b"y\n" * 16384)
+
+
+def test_a_command_may_print_as_much_as_it_likes() -> None:
+    sizes: list[int] = []
+    call = LoginCommand(Command.argv("true"), lambda _, data: sizes.append(len(data)), Deadline(60))
+    fence = run_line(call.line)
+    call.forward("stdout", b"motd\n" * 10_000 + fence)
+    for _ in range(40):
+        call.forward("stdout", b"y\n" * 16384)
+    assert sum(sizes) == 40 * 32768
+
+
+def run_line(line: str) -> bytes:
+    return subprocess.run(["sh", "-c", line], capture_output=True, timeout=20, check=True).stdout
 
 
 @pytest.mark.parametrize("shell", SHELLS)

@@ -84,7 +84,11 @@ def document(text: Text) -> tuple[dict[str, Any], list[Chunk]]:
     """The snapshot of the run, as `node/run/run_snapshot.py` sends it."""
     if text.stacks:
         return hung()
-    has_first = text.by == "rank" or text.kind in ("lost", "checkpoint", "changed-orders") or (text.by == "supervisor" and text.detail)
+    has_first = (
+        text.by == "rank"
+        or text.kind in ("lost", "checkpoint", "changed-orders")
+        or (text.by == "supervisor" and text.detail)
+    )
     first = {
         "kind": text.kind or ("exit" if not text.signal else "signal"),
         "rank": 1 if text.said_by else None,
