@@ -126,6 +126,9 @@ def connection_refusal(error: OSError, port: int, deadline: Deadline) -> Unreach
     )
 
 
+_LONGEST_GREETING = 1 << 16
+
+
 class TunedSocket(socket.socket):
     """A socket for ssh's small messages. It reads ahead, because Python with a timeout would poll before each piece of
     a message and release the interpreter lock, for which other hosts' threads wait. It acknowledges its first reads at
@@ -138,6 +141,8 @@ class TunedSocket(socket.socket):
         super().__init__(family, socket.SOCK_STREAM)
         self._buffer = memoryview(bytearray(_READ_AHEAD))
         self._ahead = self._buffer[:0]
+        self._before_line = 0
+        """Bytes before the first newline; -1 after it."""
 
     def settimeout(self, seconds: float | None) -> None:
         """Let the kernel enforce the time limit of reads and writes."""
@@ -165,7 +170,15 @@ class TunedSocket(socket.socket):
             count = self.recv_into(self._buffer, 0, flags)
         except BlockingIOError:
             raise TimeoutError from None
+        if self._before_line >= 0:
+            self._check_greeting(count)
         if count and self._left:
             self._left -= 1
             macos.acknowledge_at_once(self)
         return count
+
+    def _check_greeting(self, count: int) -> None:
+        """paramiko reads the first line to its end, and can't be stopped meanwhile."""
+        self._before_line = -1 if b"\n" in self._buffer[:count].tobytes() else self._before_line + count
+        if self._before_line > _LONGEST_GREETING:
+            raise OSError(errno.EPROTO, "it sends no line of an sshd")

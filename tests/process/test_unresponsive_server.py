@@ -147,6 +147,22 @@ def test_server_that_is_silent_before_the_session_is_unreachable(key: Path, step
     assert time.monotonic() - started < 12
 
 
+@pytest.mark.parametrize("piece", [b"x" * 65536, b"x\r\n" * 1000, b"SSH-2.0-x\r\n" + b"\0" * 65536])
+def test_port_that_sends_without_end_before_the_login_is_unreachable_in_time(key: Path, piece: bytes) -> None:
+    def flood() -> None:
+        client, _ = listening.accept()
+        with contextlib.suppress(OSError), client:
+            while True:
+                client.sendall(piece)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=flood, daemon=True).start()
+        begun = time.monotonic()
+        with pytest.raises(Unreachable):
+            connect_and_run(listening.getsockname()[1], key, Cancel(), connect_timeout=20, timeout=None)
+        assert time.monotonic() - begun < 5
+
+
 @pytest.mark.parametrize("step", ["channel", "exec", "status"])
 def test_server_that_is_silent_after_it_ends_in_the_timeout_of_the_command(key: Path, step: Step) -> None:
     started = time.monotonic()
