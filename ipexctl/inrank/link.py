@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 import weakref
 from datetime import timedelta
 from typing import Any, Mapping, NamedTuple, Sequence
@@ -145,7 +146,7 @@ def connect(store: Any, ranks: Ranks, name: str, reason: str, *, wire: str) -> S
             between = _between(store, ranks, hosts, table, wire) if len(hosts) > 1 else None
         except RuntimeError as error:
             reason = f"rank {rank}: {str(error).strip().partition(chr(10))[0]}"
-        _check_agreement(ranks.gathered({"off": reason, "table": table}))
+        _check_agreement(ranks.gathered({"off": reason, "table": table}, 2 * BUILDING))
     except BaseException:
         if number >= 0:
             os.close(number)
@@ -165,10 +166,21 @@ def _between(store: Any, ranks: Ranks, hosts: Sequence[Sequence[int]], table: st
     """Make the groups of ranks with the same place on their hosts. torch does not list them. The table has nonces, so
     that only who has seen it knows where in the store the groups meet."""
     number, own = next((number, own) for number, own in enumerate(hosts) if ranks.rank in own)
-    groups = []
-    for step in range(1 if wire == "fp32" or len(hosts) == 2 else 2):
-        place = dist.PrefixStore(f"ipexctl/allreduce/{table}/place{own.index(ranks.rank)}/{step}", store)
-        groups.append(dist.ProcessGroupGloo(place, number, len(hosts), timedelta(seconds=ranks.timeout)))
+    steps, groups, errors = range(1 if wire == "fp32" or len(hosts) == 2 else 2), [], []
+
+    def meet() -> None:
+        try:
+            for step in steps:
+                place = dist.PrefixStore(f"ipexctl/allreduce/{table}/place{own.index(ranks.rank)}/{step}", store)
+                groups.append(dist.ProcessGroupGloo(place, number, len(hosts), timedelta(seconds=ranks.timeout)))
+        except RuntimeError as error:
+            errors.append(error)
+
+    meeting = threading.Thread(target=meet, daemon=True)  # gloo has one time limit, for this and for its collectives
+    meeting.start()
+    meeting.join(BUILDING)
+    if errors or len(groups) < len(steps):
+        raise errors[0] if errors else RuntimeError(f"the hosts did not connect within {BUILDING:g} s")
     return Between(groups, number, len(hosts), wire)
 
 
