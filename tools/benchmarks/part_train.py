@@ -27,6 +27,7 @@ OTHERS: Final = (MPIRUN, TORCHRUN, ACCELERATE)
 NO_METER, FAST = "ipexctl run --no-meter", "ipexctl run --fast"
 FP32_MATH, AUTOCAST = "ipexctl run --fp32-math bf16", "bf16 autocast in the script"
 SHORT_SPIN: Final = "ipexctl run -x GOMP_SPINCOUNT=60000"
+SMALL_PAGES: Final = "ipexctl run -x GLIBC_TUNABLES=glibc.malloc.hugetlb=0"
 
 OF_IPEXCTL: Final[Mapping[str, tuple[str, ...]]] = {
     OURS: (),
@@ -35,6 +36,7 @@ OF_IPEXCTL: Final[Mapping[str, tuple[str, ...]]] = {
     FP32_MATH: ("--fp32-math", "bf16"),
     AUTOCAST: (),
     SHORT_SPIN: ("-x", "GOMP_SPINCOUNT=60000"),
+    SMALL_PAGES: ("-x", "GLIBC_TUNABLES=glibc.malloc.hugetlb=0"),
 }
 """Contender → its own options."""
 RANKS: Final = 2
