@@ -14,7 +14,7 @@ def is_first() -> bool:
     return os.environ.get("RANK", os.environ.get(COPY)) == "0"
 
 
-class Lever:
+class ActingLever:
     """An option that acts at some steps of some scripts. Prints each text once, in one process of rank 0, or of the
     first copy: the first that has something to say."""
 
@@ -57,5 +57,5 @@ class Lever:
         return {"option": self.option, "acted": self.has_acted, "steps": self.steps, "reason": reason[:200]}
 
 
-levers: dict[str, Lever] = {}
+levers: dict[str, ActingLever] = {}
 """Option as typed → what it did here."""

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel.distributed import DistributedDataParallel
 
-from .acted import Lever
+from .acted import ActingLever
 from .evidence import hash_of
 from .link import CROSSOVER, DisagreementError, OffError, Ranks, SharedLink, confirm, connect
 from .wire import MODES, Lost
@@ -248,12 +248,12 @@ def _trained(model: Any) -> list[Any]:
 
 
 @functools.lru_cache(maxsize=None)
-def _levers() -> tuple[Lever, ...]:
+def _levers() -> tuple[ActingLever, ...]:
     """The options that were asked for."""
     wire = os.environ.get("IPEXCTL_WIRE", "")
     is_asked = os.environ.get("IPEXCTL_ALLREDUCE") == "shared"
     options = (["--allreduce shared"] if is_asked else []) + ([f"--wire {wire}"] if wire else [])
-    return tuple(map(Lever, options))
+    return tuple(map(ActingLever, options))
 
 
 def _report(reason: str) -> None:

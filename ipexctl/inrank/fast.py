@@ -21,7 +21,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Callable, Iterable
 
-from .acted import Lever
+from .acted import ActingLever
 from .meter import COMPILER, is_new_enough
 
 KERNELS = {"adam": "_fused_adam_", "adamw": "_fused_adamw_", "sgd": "_fused_sgd_", "adagrad": "_fused_adagrad_"}
@@ -43,7 +43,7 @@ def autocast_models(torch: Any) -> None:
     module, autocast, call = torch.nn.Module, torch.autocast, torch.nn.Module.__call__
     compiler = torch.compiler if is_new_enough(torch.__version__, COMPILER) else torch._utils
     half = (torch.bfloat16, torch.float16)
-    thread, lever = _Thread(), Lever("--autocast bf16", "IPEXCTL_AUTOCAST")
+    thread, lever = _Thread(), ActingLever("--autocast bf16", "IPEXCTL_AUTOCAST")
     runs_as_it_is = _runs_as_it_is(torch, lever)
 
     @functools.wraps(call)
@@ -79,7 +79,7 @@ def autocast_models(torch: Any) -> None:
     torch.autograd.grad = _noting_second_derivatives(torch.autograd.grad, lever)
 
 
-def note_inputs(torch: Any, lever: Lever, values: list[Any]) -> None:
+def note_inputs(torch: Any, lever: ActingLever, values: list[Any]) -> None:
     """Tell if inputs are so far from zero that bf16, with its eight bits, tells few of them apart."""
     for value in values:
         if isinstance(value, torch.Tensor) and value.dtype is torch.float32 and value.numel() > 1:
@@ -88,7 +88,7 @@ def note_inputs(torch: Any, lever: Lever, values: list[Any]) -> None:
                 lever.tell(f"inputs from {float(part.min()):g} to {float(part.max()):g} {FEW_BITS}")
 
 
-def _noting_second_derivatives(grad: Callable[..., Any], lever: Lever) -> Callable[..., Any]:
+def _noting_second_derivatives(grad: Callable[..., Any], lever: ActingLever) -> Callable[..., Any]:
     @functools.wraps(grad)
     def noting(*args: Any, **kwargs: Any) -> Any:
         if lever.has_acted and kwargs.get("create_graph"):
@@ -98,7 +98,7 @@ def _noting_second_derivatives(grad: Callable[..., Any], lever: Lever) -> Callab
     return noting
 
 
-def _runs_as_it_is(torch: Any, lever: Lever) -> Callable[[Any], bool]:
+def _runs_as_it_is(torch: Any, lever: ActingLever) -> Callable[[Any], bool]:
     """A function that is true for a model to leave alone; tells the user why if the script chooses its precision."""
     is_autocasting = functools.partial(torch.is_autocast_enabled, "cpu")
     if not is_new_enough(torch.__version__, (2, 4)):
@@ -165,7 +165,7 @@ def _with_items(
 
 
 def fuse_optimizers(torch: Any) -> None:
-    lever, found = Lever("--fused-optimizer", "IPEXCTL_FUSED_OPTIMIZER"), 0
+    lever, found = ActingLever("--fused-optimizer", "IPEXCTL_FUSED_OPTIMIZER"), 0
     for name, kernel in KERNELS.items():
         module = sys.modules.get(f"torch.optim.{name}")
         update = getattr(module, name, None)
@@ -182,7 +182,7 @@ def has_kernel(torch: Any, kernel: str) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{kernel}", "CPU"))
 
 
-def _fused(torch: Any, name: str, update: Callable[..., Any], lever: Lever) -> Callable[..., Any]:
+def _fused(torch: Any, name: str, update: Callable[..., Any], lever: ActingLever) -> Callable[..., Any]:
     def fits(tensor: Any) -> bool:
         # The kernel reads memory in order, so a parameter and its gradient must have the same.
         return bool(

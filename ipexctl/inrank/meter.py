@@ -28,7 +28,7 @@ from collections.abc import Mapping
 from typing import Any, Callable, Iterator, NamedTuple
 
 from .acted import levers
-from .evidence import COLLECTIVES, PEER_TO_PEER, Evidence
+from .evidence import COLLECTIVES, PEER_TO_PEER, TrainingEvidence
 
 SLOTS = 1024
 WORDS = 9
@@ -312,7 +312,7 @@ class Meter:
         """Of the matrix products in the first backward; empty if unknown."""
         self._optimizers: set[str] = set()
         """Names of their classes."""
-        self.evidence = Evidence()
+        self.evidence = TrainingEvidence()
         self._documented_at = 0
         self._group = self._apart = 0
         self._collectives: int | None = None
@@ -707,12 +707,15 @@ def watch_samplers(module: Any) -> None:
 
 def watch_collectives(module: Any) -> None:
     """Count what the script's own collectives send. DDP's are made in C++."""
-    own = meter()
+    own, torch = meter(), module.torch
+    place = place_of_compiler(torch)
 
     def counting(function: Callable[..., Any], *, is_peer_to_peer: bool) -> Callable[..., Any]:
         @functools.wraps(function)
         def counted(*args: Any, **kwargs: Any) -> Any:
-            own.evidence.on_collective([*args, *kwargs.values()], is_peer_to_peer=is_peer_to_peer)
+            # torch.compile would trace the counting, and compile anew for each count.
+            if not getattr(torch, place).is_compiling():
+                own.evidence.on_collective([*args, *kwargs.values()], is_peer_to_peer=is_peer_to_peer)
             return function(*args, **kwargs)
 
         return counted

@@ -24,7 +24,7 @@ from ipexctl.run.start import first_install
 from ipexctl.run.start.pipeline import RunStart
 from ipexctl.run.start.request import StartFailure
 from ipexctl.run.start.watcher import RunWatcher, StartedRun
-from ipexctl.stack.install_context import InstallRequest
+from ipexctl.stack.install_context import InstallReport, InstallRequest
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest
 from plan_helpers import changed, spec_of
 
@@ -108,9 +108,7 @@ class Hosts:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, is_there: bool, code: int = 0) -> None:
         self.probes = 0
         self.installs: list[bool] = []
-        self.report: Any = SimpleNamespace(
-            exit_code=code, refusal=Refusal("no wheel of it") if code else None, hosts=()
-        )
+        self.report = InstallReport((), 0.0, refusal=Refusal("no wheel of it", exit_code=code) if code else None)
         monkeypatch.setattr(first_install, "is_everywhere", lambda *_: is_there)
         monkeypatch.setattr(first_install, "find_unchanged", lambda *_: None)
         monkeypatch.setattr(first_install, "install", self._install)
@@ -148,7 +146,7 @@ def test_a_dry_run_of_an_install_locks_and_ends_as_the_install_would(
     hosts = Hosts(monkeypatch, is_there=is_there, code=2)
     failed, _ = first(INSTALL, dry_run=True)
     assert (failed.exit_code, "no wheel of it" in failed.reason) == (2, True)
-    hosts.report = SimpleNamespace(exit_code=0, refusal=None, hosts=())
+    hosts.report = InstallReport((), 0.0)
     planned, _ = first(INSTALL, dry_run=True)
     assert isinstance(planned, InstallRequest)
     assert hosts.installs == [True, True]

@@ -83,7 +83,7 @@ BREAKS: Final = (
     Break(
         "stop is ignored by the supervisor",
         "run/decisions/supervisor_machine.py",
-        "verdict.stop(turn, 128 + event.signal)",
+        "verdict.stop(turn, 128 + event.signal, event.stopped._replace(at=turn.now.epoch))",
         "pass",
         r"'stop', .* ended with 1: .* has not ended yet",
         ("it is stopped from elsewhere",),
@@ -147,7 +147,7 @@ BREAKS: Final = (
     Break(
         "the status is never final",
         "run/decisions/supervisor_machine.py",
-        "turn.set_status(state=ending.state)",
+        "turn.set_status(exit_code=ending.code, ended=turn.now.epoch, state=ending.state)",
         "turn.set_status(exit_code=None)",
         r"\('lost', '', None, None\)",
         ("nothing",),

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from ipexctl.inrank import acted
-from ipexctl.inrank.acted import Lever
+from ipexctl.inrank.acted import ActingLever
 from ipexctl.node.common.records import Lever as Measured
 from ipexctl.node.common.records import LeverUse, RunStatus
 from ipexctl.node.run.record.summary import levers_of
@@ -29,18 +29,18 @@ def test_rank_0_or_the_first_copy_says_once_that_an_option_acts(
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    lever = Lever("--fused-optimizer", "TOLD")
+    lever = ActingLever("--fused-optimizer", "TOLD")
     assert capfd.readouterr().err == "", "not before it acts"
     lever.act()
     lever.act()
     assert capfd.readouterr().err == ("ipexctl: --fused-optimizer is on\n" if is_said else "")
     assert (os.environ.get("TOLD") == "told") == is_said, "a child need not repeat it"
-    Lever("--fused-optimizer", "TOLD").act()
+    ActingLever("--fused-optimizer", "TOLD").act()
     assert capfd.readouterr().err == ""
 
 
 def test_steps_count_in_which_it_acted_and_a_reason_only_if_it_never_did() -> None:
-    lever = Lever("--autocast bf16")
+    lever = ActingLever("--autocast bf16")
     lever.after_step()
     assert lever.note("otherwise") == {"option": "--autocast bf16", "acted": False, "steps": 0, "reason": "otherwise"}
     lever.leave("its first reason")

@@ -100,7 +100,7 @@ def _find(ranks: Mapping[int, RankTraining]) -> Iterator[WrongTraining]:
         is_same = len({(ranks[rank].batches, ranks[rank].losses) for rank in group}) == 1
         is_compared = min(len(first.batches), len(first.losses)) >= FEWEST_STEPS and len(set(first.losses)) > 1
         if len(group) > 1 and is_same and is_compared and all(ranks[rank].is_varied for rank in group):
-            evidence = f"the first {len(first.batches)} batches and losses are equal"
+            evidence = f"the batches and losses of the first {len(first.batches)} steps are equal"
             yield WrongTraining("same-data", group, evidence)
     if (since := _apart_since(found)) and all(rank.trains_alone for rank in found):
         yield WrongTraining(_kind_of_apart(found), all_ranks, f"parameters differ since step {since}")
