@@ -167,12 +167,17 @@ def _between(store: Any, ranks: Ranks, hosts: Sequence[Sequence[int]], table: st
     that only who has seen it knows where in the store the groups meet."""
     number, own = next((number, own) for number, own in enumerate(hosts) if ranks.rank in own)
     steps, groups, errors = range(1 if wire == "fp32" or len(hosts) == 2 else 2), [], []
+    place = own.index(ranks.rank)
 
     def meet() -> None:
         try:
             for step in steps:
-                place = dist.PrefixStore(f"ipexctl/allreduce/{table}/place{own.index(ranks.rank)}/{step}", store)
-                groups.append(dist.ProcessGroupGloo(place, number, len(hosts), timedelta(seconds=ranks.timeout)))
+                keys = dist.PrefixStore(f"ipexctl/allreduce/{table}/place{place}/{step}", store)
+                group = dist.ProcessGroupGloo(keys, number, len(hosts), timedelta(seconds=ranks.timeout))
+                met = ranks._replace(backend=group, size=len(hosts))._all_gather(torch.tensor([ranks.rank]), BUILDING)
+                if list(map(int, met)) != [each[place] for each in hosts]:
+                    raise RuntimeError("the hosts were connected in another way than they agreed")
+                groups.append(group)
         except RuntimeError as error:
             errors.append(error)
 
