@@ -42,20 +42,20 @@ class FileGroup:
 
 
 def find_control_files(
-    hosts: Sequence[Host], selection: str, *, with_results: bool
+    hosts: Sequence[Host], selection: str, home: str, *, with_results: bool
 ) -> tuple[tuple[FileGroup, ...], tuple[FileGroup, ...]]:
     """The files that `remove_control_files` removes, and those that stay. `selection`: options that choose hosts."""
     found = [
         FileGroup(kind, len(files), sum(map(_size, files)), str(directory))
-        for kind, directory, files in _removable(hosts, with_results=with_results)
+        for kind, directory, files in _removable(hosts, home, with_results=with_results)
         if files
     ]
     found += [FileGroup("completion", 1, _size(path), str(path)) for path in (*_completion_files(), *_bashrc())]
-    return tuple(found), tuple(_left(hosts, selection, with_results=with_results))
+    return tuple(found), tuple(_left(hosts, selection, home, with_results=with_results))
 
 
-def remove_control_files(hosts: Sequence[Host], *, with_results: bool) -> None:
-    for _, directory, files in _removable(hosts, with_results=with_results):
+def remove_control_files(hosts: Sequence[Host], home: str, *, with_results: bool) -> None:
+    for _, directory, files in _removable(hosts, home, with_results=with_results):
         for path in files:
             path.unlink(missing_ok=True)
         _remove_empty(directory)
@@ -66,10 +66,10 @@ def remove_control_files(hosts: Sequence[Host], *, with_results: bool) -> None:
         _remove_line(path)
 
 
-def _removable(hosts: Sequence[Host], *, with_results: bool) -> list[tuple[str, Path, list[Path]]]:
+def _removable(hosts: Sequence[Host], home: str, *, with_results: bool) -> list[tuple[str, Path, list[Path]]]:
     """Kind, directory and files to remove; copies of output only with `with_results`."""
     kept = set() if with_results else set(_outputs())
-    for record in _records_of_others(hosts):
+    for record in _records_of_others(hosts, home):
         directory = RunRegistry().directory
         kept.update((directory / f"{record.id}.json", *_files_below(directory / record.id)))
     directories = {"state": state_directory(), "cache": cache_directory(), "data": data_directory()}
@@ -79,20 +79,38 @@ def _removable(hosts: Sequence[Host], *, with_results: bool) -> list[tuple[str, 
     ]
 
 
-def _records_of_others(hosts: Sequence[Host]) -> list[RunRecord]:
+def _records_of_others(hosts: Sequence[Host], home: str) -> list[RunRecord]:
+    """Records of runs on other hosts, or in another home there."""
     names = {name for host in hosts for name in (host.name, host.address)}
-    return [record for record in RunRegistry().all() if not names & {record.node0.name, record.node0.address}]
+    return [
+        record
+        for record in RunRegistry().all()
+        if record.plan.asked.home != home or not names & {record.node0.name, record.node0.address}
+    ]
 
 
-def _options_for(records: Sequence[RunRecord], selection: str) -> list[str]:
-    """Options of this call without -l, or those of the runs' calls, because a host name alone may not resolve."""
+def _options_for(records: Sequence[RunRecord], selection: str, home: str) -> list[str]:
+    """Options of this call without -l, or those of the runs' calls, because a host name alone may not resolve. Runs in
+    another home keep the hosts of their own calls."""
     unlimited = CallOptions(selection).without_limit().hosts
-    if unlimited != selection:
-        return [unlimited]
-    named = [record for record in records if record.call_options.names_hosts]
-    others = dict.fromkeys(name for record in records if record not in named for name in record.hosts)
-    given = dict.fromkeys(record.call_options.without_limit().hosts for record in named)
-    return [*given, *([f" --hosts {shlex.quote(fold(list(others)))}"] if others else [])]
+    in_home = [record for record in records if record.plan.asked.home == home]
+    in_others = [record for record in records if record.plan.asked.home != home]
+    if unlimited != selection and in_home:
+        return [unlimited, *_options_of(in_others)]
+    return _options_of(records)
+
+
+def _options_of(records: Sequence[RunRecord]) -> list[str]:
+    given: dict[str, None] = {}
+    for home in dict.fromkeys(record.plan.asked.home for record in records):
+        of_home = [record for record in records if record.plan.asked.home == home]
+        named = [record for record in of_home if record.call_options.names_hosts]
+        others = dict.fromkeys(name for record in of_home if record not in named for name in record.hosts)
+        options = [record.call_options.without_limit().hosts for record in named]
+        options += [f" --hosts {shlex.quote(fold(list(others)))}"] if others else []
+        more = "" if home == DEFAULT_HOME else f" --home {shlex.quote(home)}"
+        given.update(dict.fromkeys(each if " --home" in each else each + more for each in options))
+    return list(given)
 
 
 FETCH_FIRST: Final = "fetch what you need, then: `ipexctl uninstall {*hosts} --with-results`"
@@ -104,21 +122,22 @@ def _outputs() -> Iterator[Path]:
             yield path
 
 
-def _left(hosts: Sequence[Host], selection: str, *, with_results: bool) -> Iterator[FileGroup]:
+def _left(hosts: Sequence[Host], selection: str, home: str, *, with_results: bool) -> Iterator[FileGroup]:
     directory = RunRegistry().directory
     outputs = () if with_results else tuple(_outputs())
     if outputs:
         fix: str = Fix(FETCH_FIRST, hosts=shlex.split(selection))
         yield FileGroup("runs", len(outputs), sum(map(_size, outputs)), str(directory), fix)
-    if records := _records_of_others(hosts):
-        calls = [ipexctl_command("uninstall", *shlex.split(options)) for options in _options_for(records, selection)]
+    if records := _records_of_others(hosts, home):
+        options = _options_for(records, selection, home)
+        calls = [ipexctl_command("uninstall", *shlex.split(each)) for each in options]
         call = join_fixes(Fix.of((each,)) for each in calls)
         fix = Fix("to remove everything there and the records: {call}", call=call)
         yield FileGroup("records", len(records), 0, str(directory), fix)
-    home = expand_tilde(DEFAULT_HOME)
-    if home.is_dir() and not any(map(is_this_machine, hosts)):
+    own = expand_tilde(DEFAULT_HOME)
+    if own.is_dir() and not any(map(is_this_machine, hosts)):
         fix = Fix("this machine was a host of some calls; to remove it: `ipexctl uninstall --hosts localhost`")
-        yield FileGroup("home", 1, disk_usage(home), str(home), fix)
+        yield FileGroup("home", 1, disk_usage(own), str(own), fix)
     config = config_directory()
     if config.is_dir():
         fix = Fix("you wrote it; to remove it: `rm -r {path}`", path=str(config))

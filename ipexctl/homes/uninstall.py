@@ -199,7 +199,7 @@ def survey(opened: OpenHosts, options: UninstallOptions, *, dry_run: bool = Fals
     if obstacles and not dry_run:
         return state.refuse(obstacles)
     state.follow_leaders()
-    found, left = find_control_files(opened.hosts, opened.options.hosts, with_results=options.with_results)
+    found, left = find_control_files(opened.hosts, opened.options.hosts, opened.home, with_results=options.with_results)
     if dry_run and any(result.has_failed for result in state.results.values()):
         left = ()  # the lines that would remove it repeat a call that failed, maybe by its --home
     control = UninstallResult(CONTROL_MACHINE, "changed" if found else "ok", found=found, left=left)
@@ -219,7 +219,7 @@ def uninstall(opened: OpenHosts, options: UninstallOptions) -> UninstallReport:
         # The call itself may be wrong, by its --home, so it is not proposed again.
         control = replace(listed.control, status="failed", reason="not done, because hosts failed")
         return state.report(control, is_survey=False)
-    remove_control_files(opened.hosts, with_results=options.with_results)
+    remove_control_files(opened.hosts, opened.home, with_results=options.with_results)
     return state.report(listed.control, is_survey=False)
 
 

@@ -17,7 +17,7 @@ from ipexctl.homes.pending import mark_pending
 from ipexctl.homes.registry import RunRegistry
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.processes import own_identity
-from ipexctl.option_declaration import CallOptions
+from ipexctl.option_declaration import DEFAULT_HOME, CallOptions
 from message_data import missing
 from record_helpers import run_record
 from terminals import TerminalProgram
@@ -114,7 +114,7 @@ def test_local_home_is_listed_if_localhost_is_not_selected(
 ) -> None:
     monkeypatch.setenv("HOME", account["HOME"])
     for hosts, named in (((Host("node1", "192.0.2.1"),), True), ((Host("localhost", "localhost"),), False)):
-        _, left = find_control_files(hosts, "", with_results=False)
+        _, left = find_control_files(hosts, "", DEFAULT_HOME, with_results=False)
         assert ("home" in {group.kind for group in left}) == named
 
 
@@ -153,6 +153,17 @@ def test_records_of_runs_on_other_hosts_are_kept(account: dict[str, str]) -> Non
     limited = document(account, "--dry-run", "-l", "localhost")["control"]["left"]
     (left,) = (group for group in limited if group["kind"] == "records")
     assert left["fix"].endswith(": ipexctl uninstall --hosts localhost")
+
+
+def test_records_of_runs_in_another_home_are_kept_and_named_with_it(account: dict[str, str]) -> None:
+    localhost = Host("localhost", "localhost")
+    for run, home in (("here", DEFAULT_HOME), ("elsewhere", "/u home")):
+        asked = {"home": home}
+        registry(account).save(run_record(run, localhost, "/x", "python3", hosts=("localhost",), asked=asked))
+    done = document(account, "--yes", "--with-results")
+    (left,) = (group for group in done["control"]["left"] if group["kind"] == "records")
+    assert left["fix"].endswith(": ipexctl uninstall --hosts localhost --home '/u home'")
+    assert [record.id for record in registry(account).all()] == ["elsewhere"]
 
 
 def test_dry_run_lists_everything_while_a_run_is_alive(account: dict[str, str]) -> None:
