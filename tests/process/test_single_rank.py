@@ -42,6 +42,30 @@ def test_single_rank_has_the_usual_variables_and_record(make: Callable[..., Run]
     assert run.left() == []
 
 
+GARBLE = """
+import os, random, time
+chance, until = random.Random(7), time.time() + 3
+ring = open(os.environ["IPEXCTL_METER"], "r+b", buffering=0)
+size = os.fstat(ring.fileno()).st_size
+while time.time() < until:
+    part = chance.choice([8, 64, 512, size])
+    ring.seek(chance.choice([0, chance.randrange(size - part + 1)]))
+    ring.write(chance.choice([os.urandom(part), b"\\xff" * part]))
+    time.sleep(0.001)
+os.truncate(ring.fileno(), END)
+time.sleep(1)
+print("over", flush=True)
+"""
+
+
+@pytest.mark.parametrize("end", [0, 10, 1 << 34])
+def test_a_script_that_writes_into_its_meter_harms_no_run(make: Callable[..., Run], end: int) -> None:
+    run = make(GARBLE.replace("END", str(end)), asked={"meter": True}).start()
+    status = run.wait()
+    assert (status["state"], run.output(), run.output(0, "err")) == ("ok", b"over\n", b"")
+    assert run.left() == []
+
+
 def test_rank_has_variables_of_slurm_only_if_asked(make: Callable[..., Run]) -> None:
     code = "import json, os\nprint(json.dumps({k: v for k, v in os.environ.items() if k.startswith('SLURM')}))"
     without = make(code).start()
