@@ -85,7 +85,7 @@ class Ranks(NamedTuple):
         found = self.gathered(value, self.timeout)
         if len(set(found)) > 1:
             apart = [[rank for rank, each in enumerate(found) if each == one] for one in dict.fromkeys(found)]
-            named = " and ".join(f"ranks {', '.join(map(str, ranks))}" for ranks in apart)
+            named = " and ".join(f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}" for ranks in apart)
             text = f"{named} got different sums of their gradients at exchange {exchange}"
             raise DisagreementError(f"ipexctl: {text}, and would train apart; fix: {FIX}")
 

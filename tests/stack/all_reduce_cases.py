@@ -9,6 +9,7 @@
 - `values`: values that codecs may damage, over a link of the mode $IPEXCTL_WIRE. All ranks must get the same bits,
   which are near the sum in fp64 as far as the mode allows it. Prints `right`.
 - `dense SECONDS BATCH`: steps of four dense layers with 26 MB of gradients.
+- `apart`: steps of DDP in which one rank gets another sum from the second exchange on. Prints the error.
 - `attacked`: steps of DDP while somebody writes into the ranks' store. Prints the digest of the parameters.
 """
 
@@ -285,6 +286,21 @@ def attacked() -> None:
     say(json.dumps({"digest": digest(model), "buckets": buckets()}))
 
 
+def apart() -> None:
+    gradients = hooks("ddp").Gradients
+    check = gradients._check_sums
+
+    def add_on_one_rank(self: Any) -> None:
+        self._sums[-1].add_(dist.get_rank() * (self._exchanges == 1))
+        check(self)
+
+    gradients._check_sums = add_on_one_rank
+    try:
+        train(DistributedDataParallel(make()))
+    except RuntimeError as error:
+        say(str(error))
+
+
 # Over a link of their own
 
 
@@ -454,7 +470,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     name, *words = sys.argv[1:]
     scripts: dict[str, Callable[..., None]] = {"ddp": ddp, "pieces": pieces, "values": values, "dense": dense}
-    scripts["attacked"] = attacked
+    scripts.update(attacked=attacked, apart=apart)
     scripts[name](*words)
     dist.destroy_process_group()
 

@@ -126,6 +126,14 @@ def test_parameters_are_equal_on_both_hosts_however_a_script_trains(training: Tr
     assert any("is off: the model's process group does not include all ranks" in line for line in reported), reported
 
 
+def test_ranks_that_get_different_sums_end(training: Training) -> None:
+    output = on_one_host(training, 2, "apart", "shared")
+    said = (
+        "ipexctl: rank 0 and rank 1 got different sums of their gradients at exchange 2, and would train apart; fix: "
+    )
+    assert sum(line.startswith(said) for line in output.splitlines()) == 2, output
+
+
 @pytest.mark.parametrize("options", [("--ppn", "2", "--allreduce", "shared"), ("--ppn", "1", "--wire", "int8")])
 @pytest.mark.parametrize(
     ("attack", "ends"),
