@@ -153,8 +153,10 @@ def fault(command: FixCommand) -> str:
     if command.start and not command.verb:
         done = subprocess.run(["sh", "-n", "-c", str(command)], capture_output=True, text=True, check=False)
         return done.stderr
-    wrong = call_error(words, whole=False)
-    return "" if wrong is None or SAMPLE in wrong else wrong
+    # An option alone is one of the call that failed: of `run`, or of `install`.
+    calls = [words] if command.start else [words, ["install", *command.options]]
+    wrong = [error for call in calls if (error := call_error(call, whole=False)) and SAMPLE not in error]
+    return wrong[0] if len(wrong) == len(calls) else ""
 
 
 def test_each_command_can_be_pasted() -> None:
