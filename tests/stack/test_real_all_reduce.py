@@ -143,7 +143,7 @@ def test_ranks_that_get_different_sums_end(training: Training) -> None:
         ("no decision", "left to gloo"),
         ("types", "failed or shared"),
         ("tables", "shared"),
-        ("places", "failed or shared"),
+        ("places", "failed, shared or left to gloo"),
     ],
 )
 def test_a_stranger_in_the_store_does_not_make_hosts_train_apart(
@@ -158,14 +158,15 @@ def test_a_stranger_in_the_store_does_not_make_hosts_train_apart(
         ran = run_all_reduce(training, ("-n", ranks, *options, "--master-port", port), "attacked")
         assert stranger.communicate(timeout=60)[0] == "attacked\n", ran.err
     rows = [json.loads(line.partition(" ")[2]) for line in ran.out.splitlines() if line[4:5] == "{"]
-    if ends == "failed" or (ends == "failed or shared" and ran.rc):
+    if ends == "failed" or (ends.startswith("failed") and ran.rc):
         assert ran.rc == 1, ran.err + ran.out
         assert "; fix: add --allreduce backend" in ran.err
         return
     assert ran.rc == 0, ran.err + ran.out
     assert len(rows) == ranks
     assert len({row["digest"] for row in rows}) == 1, ran.out
-    assert all(bool(row["buckets"]) == ends.endswith("shared") for row in rows), ran.out
+    (way,) = {"shared" if row["buckets"] else "left to gloo" for row in rows}
+    assert way in ends
 
 
 def test_a_slow_network_is_measured_and_its_advice_shown(training: Training, tmp_path: Path) -> None:
