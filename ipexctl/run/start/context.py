@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from ipexctl.errors import Refusal
 from ipexctl.facts.facts import Facts, addresses_among
@@ -37,7 +37,8 @@ from ipexctl.run.start.connection_checks import read_earlier_check
 from ipexctl.run.start.path_checks import check_paths
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.stack.catalog import StackSpec, known_rows, project_of
-from ipexctl.stack.env.record import records_of
+from ipexctl.stack.env.record import find_existing, records_of
+from ipexctl.stack.resolve.model import TORCH, EnvRequest, StackRequest
 
 
 def gather(
@@ -179,18 +180,7 @@ def existing_environment(hosts: Sequence[Host], name: str, facts: Mapping[str, F
     first = found[hosts[0].name]
     others = tuple(host for host, record in found.items() if record.name != first.name)
     if others:
-        raise StartError(
-            StartFailure(
-                f"the environment {name} is {first.name} on {hosts[0].name} and {found[others[0]].name} on "
-                f"{fold(others)}: ranks of different stacks cannot communicate",
-                Fix(
-                    "type the last ipexctl install again, which continues on the others; or, without what it added: "
-                    "`{install} --upgrade --downgrade`",
-                    install=install,
-                ),
-                others,
-            )
-        )
+        raise StartError(_other_packages(name, found, facts) or _other_stack(name, found, hosts[0].name, others))
     prefix = f"{home}/envs/{first.name}"
     return RankEnv(
         python=f"{prefix}/bin/python",
@@ -205,6 +195,55 @@ def existing_environment(hosts: Sequence[Host], name: str, facts: Mapping[str, F
     )
 
 
+_SHOWN: Final = 6
+
+
+def _other_stack(name: str, found: Mapping[str, EnvRecord], first: str, others: tuple[str, ...]) -> StartFailure:
+    return StartFailure(
+        f"the environment {name} is {found[first].name} on {first} and {found[others[0]].name} on {fold(others)}: "
+        "ranks of different stacks cannot communicate",
+        Fix(
+            "type the last ipexctl install again, which continues on the others; or, without what it added: "
+            "`{install} --upgrade --downgrade`",
+            install=install_command(name),
+        ),
+        others,
+    )
+
+
+def _other_packages(name: str, found: Mapping[str, EnvRecord], facts: Mapping[str, Facts]) -> StartFailure | None:
+    """The packages in which environments of one stack differ. None for different stacks.
+
+    The printed install has no --limit of its own: only with the hosts that have the packages does it take their lock.
+    """
+    from ipexctl.stack.install_context import changes_of, with_packages  # slow to import, and seldom needed
+
+    if len({(record.row, record.python, record.packages.get(TORCH)) for record in found.values()}) > 1:
+        return None
+    records = {record.name: record for record in found.values()}
+    full = max(records.values(), key=lambda record: (len(record.packages), record.name))
+    lacking = tuple(host for host, record in found.items() if record.name != full.name)
+    changes = changes_of(full.packages, found[lacking[0]].packages)
+    differing = [f"{change.name} ({change.before or 'none'}, {change.after or 'none'})" for change in changes]
+    listed = ", ".join(differing[:_SHOWN]) + (f" and {len(differing) - _SHOWN} more" if differing[_SHOWN:] else "")
+    having = fold([host for host, record in found.items() if record.name == full.name])
+    what = f"not the same {listed}" if changes else "its packages come from other files"
+    usual = find_existing(facts, name, lambda env, _: env.runs and name in (env.name, *env.names))
+    loses = any(change.is_lower for record in records.values() for change in changes_of(record.packages, full.packages))
+    words: list[str] = []
+    if loses or usual is None or usual.record.name != full.name:
+        request = EnvRequest.from_json(full.requests[-1]) if full.requests else EnvRequest(StackRequest())
+        for record in records.values():
+            for made_for in record.requests[-1:]:
+                request = with_packages(EnvRequest.from_json(made_for), request)
+        words = [word for line in request.extras for word in ("--with", line)]
+    return StartFailure(
+        f"the environment {name} has the same torch on {having} and {fold(lacking)}, but {what}",
+        Fix("give all hosts the same packages: {install}", install=install_command(name).with_words(*words)),
+        lacking,
+    )
+
+
 def has_environment(name: str, facts: Mapping[str, Facts]) -> bool:
     return any(name in (env.name, *env.names) for host in facts.values() for env in host.software.envs)
 
@@ -214,7 +253,7 @@ def planned_environment(
 ) -> tuple[RankEnv, tuple[str, ...]]:
     """The environment that `ipexctl install` would make, as far as that is known, and notes."""
     from ipexctl.stack.expected_stack import choose_stack  # slow to import, and seldom needed
-    from ipexctl.stack.resolve.model import StackPlan, StackRequest
+    from ipexctl.stack.resolve.model import StackPlan
 
     asked = spec.asked
     request = StackRequest(asked.torch, asked.stack)

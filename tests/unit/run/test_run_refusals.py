@@ -14,7 +14,7 @@ from case_table import case_table
 from ipexctl.errors import UserError
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.network_facts import Address, Network, Nic
-from ipexctl.facts.software import Python, Software
+from ipexctl.facts.software import Env, Python, Software
 from ipexctl.facts.system_facts import Security, System
 from ipexctl.files.manifest import Manifest
 from ipexctl.hosts.host import Host
@@ -22,6 +22,7 @@ from ipexctl.launch.request import Gathered, RankEnv
 from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.job import ConnectivityRecord
+from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.node.files.manifest import EntryKind, ManifestEntry
 from ipexctl.option_declaration import NO_OPTIONS, CallOptions
 from ipexctl.projects.script_file import ProjectLocation
@@ -32,6 +33,8 @@ from ipexctl.run.start import path_checks as places
 from ipexctl.run.start.context import existing_environment
 from ipexctl.run.start.request import StartError, StartFailure, check_request, refuse_bad_rank_counts
 from ipexctl.run.start.upload import check_synced_path, check_unsynced_path
+from ipexctl.stack.env.record import SCHEMA
+from ipexctl.stack.resolve.model import EnvRequest, StackRequest
 from message_data import missing
 from plan_helpers import changed, spec_of
 
@@ -128,6 +131,51 @@ def test_a_host_whose_probe_was_cut_off_does_not_lack_its_environment(cut: tuple
         existing_environment(HOSTS, "default", facts, "/h")
     failure = caught.value.failure
     assert (failure.hosts, failure.lacks_environment) == ((("a", "b"), True) if lacks else (("b",), False))
+
+
+def record_text(name: str, packages: Mapping[str, str], *extras: str, row: str = "torch-2.13") -> str:
+    made_for = EnvRequest(StackRequest(), extras).to_json()
+    packages = {"torch": "2.13.0", **packages}
+    return json.dumps(EnvRecord(SCHEMA, name, row, "3.11", "", "", packages, "gloo", (made_for,))._asdict())
+
+
+MORE = record_text("more", {"rich": "13.7.0", "peft": "0.14"}, "rich", "peft>=0.14")
+NUMPY = record_text("numpy", {"numpy": "2.0"}, "numpy")
+
+
+@pytest.mark.parametrize(
+    ("records", "differing", "line", "lacking"),
+    [
+        ([MORE, MORE, ""], "peft (0.14, none), rich (13.7.0, none)", "ipexctl install", {"c"}),
+        (
+            ["", "", MORE],
+            "peft (0.14, none), rich (13.7.0, none)",
+            "install --with rich --with 'peft>=0.14'",
+            {"a", "b"},
+        ),
+        (
+            [MORE, NUMPY, MORE],
+            "numpy (none, 2.0), peft (0.14, none), rich (13.7.0, none)",
+            "install --with numpy --with rich --with 'peft>=0.14'",
+            {"b"},
+        ),
+        ([MORE, MORE, record_text("old", {"torch": "2.8.0"}, row="torch-2.8")], "ranks of different stacks", "", {"c"}),
+    ],
+)
+def test_packages_that_some_hosts_lack_are_named_with_the_install_that_gives_them(
+    records: list[str], differing: str, line: str, lacking: set[str]
+) -> None:
+    facts = {}
+    for name, text in zip("abc", records, strict=True):
+        record = text or record_text("plain", {})
+        env = Env(json.loads(record)["name"], "/e", runs=True, record=record, names=("default",))
+        facts[name] = Facts(software=Software(envs=(env,)))
+    with pytest.raises(StartError) as caught:
+        existing_environment([*HOSTS, Host("c", "10.0.0.3")], "default", facts, "/h")
+    failure = caught.value.failure
+    assert differing in failure.reason
+    assert str(failure.fix).endswith(line)
+    assert set(failure.hosts) == lacking
 
 
 def test_connections_are_checked_again_after_any_change_of_a_host() -> None:
