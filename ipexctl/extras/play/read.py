@@ -286,8 +286,12 @@ _LOOP_CONTROL: Final[Mapping[str, Reader]] = {
 }
 
 
+_OF_TASKS: Final = {"block", "meta", INCLUDE_VARS, *keywords.INCLUDES, *keywords.TASK, *MODULES, *keywords.NOT_MODULES}
+
+
 def _play_advice(key: str) -> str:
-    return "tasks belong under `tasks:`" if key in {"block", *MODULES} else advice(key, keywords.PLAY)
+    is_of_task = strip_prefix(key) in _OF_TASKS or "." in key  # collections' modules have dots
+    return "tasks belong under `tasks:`" if is_of_task else advice(key, keywords.PLAY)
 
 
 def _unknown_handlers(play: Play) -> Iterator[FileError]:
