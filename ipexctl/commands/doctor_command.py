@@ -65,7 +65,7 @@ def show_doctor(report: DoctorReport, *, quiet: bool, verbose: bool, options: Ca
         print_lines(drawn_hosts(report, has_color=has_color))
     elif not quiet:
         show_table(
-            ("host", "state", "cpu", "cores", "numa", "isa", "memory", "load"),
+            ("host", "state", "cpu", "cores", "numa", "isa", "memory used", "load"),
             host_rows(report.hosts),
         )
     sections = finding_sections(report, quiet=quiet, verbose=verbose, has_color=has_color, options=options)
@@ -134,8 +134,15 @@ def drawn_hosts(report: DoctorReport, *, has_color: bool) -> Iterator[str]:
     groups = group_by(report.hosts, lambda host: (_lasting_cells(host), host.facts and host.facts.cpu))
     for at, group in enumerate(groups.values()):
         state, model, cores, _, tier, _ = _lasting_cells(group[0])
-        load = _load(group)
-        cells = (state, model, cores and f"{cores} cores", tier, _memory(group), load and f"load {load}")
+        memory, load = _memory(group), _load(group)
+        cells = (
+            state,
+            model,
+            cores and f"{cores} cores",
+            tier,
+            memory and f"memory used {memory}",
+            load and f"load {load}",
+        )
         yield from [""] * (at > 0)
         title = "  ".join(cell for cell in (folded_hosts(_names(group)), *cells) if cell)
         yield from (paint(line, "1", on=has_color) for line in wrap_text(title, _width(), "", "  "))
@@ -177,7 +184,7 @@ def _memory(hosts: Sequence[HostReport]) -> str:
     if not memories or memories[0].usable is None:
         return ""
     used = [memory.total - memory.available for memory in memories if memory.total and memory.available is not None]
-    return f"{_range([_gib(size) for size in sorted(used)])}{'/' if used else ''}{_gib(memories[0].usable)} GiB"
+    return f"{_range([_gib(size) for size in sorted(used)]) or '?'}/{_gib(memories[0].usable)} GiB"
 
 
 def _load(hosts: Sequence[HostReport]) -> str:

@@ -231,7 +231,7 @@ def amount(host: HostContext) -> Iterator[Finding]:
         yield Finding(
             "memory.small",
             "warn",
-            f"{size(usable)} of memory: PyTorch takes about 1 GB before the model; a rank that needs more is killed "
+            f"{size(usable)} of memory: PyTorch takes about 1 GiB before the model; a rank that needs more is killed "
             "(signal 9)",
             "use one rank per host (--ppn 1) or a smaller batch, or leave the host out: --limit '!NAME'",
         )

@@ -200,11 +200,11 @@ class HostContext(NamedTuple):
 
 
 def size(count: float) -> str:
-    for unit, bytes_ in (("TB", 1 << 40), ("GB", GB), ("MB", MB)):
+    for unit, bytes_ in (("TiB", 1 << 40), ("GiB", GB), ("MiB", MB)):
         if count >= bytes_:
             value = count / bytes_
             return f"{value:.0f} {unit}" if value >= 10 or value == int(value) else f"{value:.1f} {unit}"
-    return f"{count / 1024:.0f} KB"
+    return f"{count / 1024:.0f} KiB"
 
 
 def link_rate(megabits: int) -> str:

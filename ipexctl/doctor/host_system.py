@@ -122,7 +122,7 @@ def room(host: HostContext) -> Iterator[Finding]:
         yield Finding(
             "home.small",
             "warn",
-            f"{size(disk.free)} free at {path}: an environment takes 1 to 6 GB, and its wheels as much while "
+            f"{size(disk.free)} free at {path}: an environment takes 1 to 6 GiB, and its wheels as much while "
             "it is built",
             _ROOM,
         )

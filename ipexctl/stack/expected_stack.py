@@ -78,7 +78,11 @@ def _decide(
         return by_table  # the answer is the same whatever the indexes have
     answer = _last_answer(request, hosts, rows, cache)
     if answer is None:
-        return by_table
+        return (
+            replace(by_table, reason=because(reasons.by_table, reason=by_table.reason))
+            if isinstance(by_table, StackPlan)
+            else by_table
+        )
     chosen = resolve(request, hosts, answer.availability, rows=rows)
     if isinstance(chosen, Reason):
         return chosen

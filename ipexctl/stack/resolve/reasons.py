@@ -199,6 +199,11 @@ def chosen_earlier(*, reason: Reason, at: str) -> Text:
     return f"{reason.text} (from the answer of the indexes at {at})", ""
 
 
+def by_table(*, reason: Reason) -> Text:
+    """No index was queried yet."""
+    return f"{reason.text}; the indexes decide, and were not queried yet: ipexctl install --dry-run", ""
+
+
 def needed(*, reason: Reason, use: str) -> Text:
     """`use`: where the project uses IPEX, which nobody asked for otherwise."""
     return f"{reason.text}; {use}", ""
