@@ -62,6 +62,10 @@ class SnapshotRequest(RunReference):
     """True to read the losses that rank 0 printed."""
 
 
+_RAISED = re.compile(rb"(?:\[rank\d+\]: )?[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Timeout)(?::|\r|$)")
+"""A line that begins with an exception. Its text may have carriage returns, as that of a command's output."""
+
+
 def shorten(line: bytes) -> bytes:
     if len(line) <= MAX_LINE:
         return line
@@ -70,8 +74,10 @@ def shorten(line: bytes) -> bytes:
 
 
 def tail(path: str, max_bytes: int, count: int, begin: int = 0) -> list[bytes]:
-    """The last lines, as a terminal would show them; empty if the file does not exist."""
-    return [shorten(last_state(line)) for line in last_lines(path, max_bytes, count, begin)]
+    """The last lines, as a terminal would show them, but exceptions whole; empty if the file does not exist."""
+    lines = last_lines(path, max_bytes, count, begin)
+    whole = (line.rstrip(b"\r").replace(b"\r", b" ") if _RAISED.match(line) else last_state(line) for line in lines)
+    return [shorten(line) for line in whole]
 
 
 def text_lines(path: str, lines: int = 80) -> list[str]:

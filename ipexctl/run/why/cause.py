@@ -161,14 +161,38 @@ def _of_hang(snapshot: RunSnapshot, hang: Hang) -> Cause:
     hosts = fold(host for place in places for host in place.hosts)
     first = Failure(hang.ranks[0], places[0].hosts[0])
     all_receive = not hang.causes and all(place.function in _RECEIVING for place in hang.waiting)
-    advice = _SEND_FIRST if all_receive else _EQUAL_SHAPES
-    words = {"hang": hang.sentence, "ranks": fold_ranks(hang.ranks), "at_hosts": hosts, "advice": advice}
+    child, advice = _waits_for_child(snapshot, hang), _SEND_FIRST if all_receive else _EQUAL_SHAPES
+    if hang.kind == "elsewhere":
+        advice = _READ_PIPE if child else _SAME_CALLS
+    words = {"hang": f"{hang.sentence}{child}", "ranks": fold_ranks(hang.ranks), "at_hosts": hosts, "advice": advice}
     cause = _recorded(snapshot, first, f"hang.{hang.kind.replace('-', '_')}", _stacks(snapshot), **words)
     if all_receive:  # nobody sends
         return replace(cause, confidence="certain")
     return cause if hang.is_sure else replace(cause, confidence="possible")
 
 
+def _waits_for_child(snapshot: RunSnapshot, hang: Hang) -> str:
+    """What is known of the child process for which a rank waits that does not arrive; or empty."""
+    missing = {rank for place in hang.causes for rank in place.ranks}
+    for rank in snapshot.current_dump.ranks if snapshot.current_dump is not None else ():
+        if rank.rank not in missing or not rank.processes:
+            continue
+        main, *children = rank.processes
+        is_waiting = bool(main.frames) and main.frames[0].place in _WAITS_FOR_CHILDREN
+        full = next((child.pid for child in children if "pipe_write" in child.wchan), None)
+        if full is not None and (is_waiting or "pipe_read" in main.wchan):
+            return f"; process {full} of rank {rank.rank} waits until somebody reads the full pipe that it writes to"
+        if is_waiting and rank.main_process is main:  # else a launcher, whose child is the training
+            return f"; rank {rank.rank} waits for a child process"
+    return ""
+
+
+_WAITS_FOR_CHILDREN: Final = ("subprocess.py", "multiprocessing/popen_fork.py")
+_READ_PIPE: Final = (
+    "if the child's output goes to a pipe, read it while the child runs (communicate()), or send it to a file: a full "
+    "pipe stops the child"
+)
+_SAME_CALLS: Final = "call the same collectives on every rank, and none where only some arrive"
 _RECEIVING: Final = frozenset({"recv", "recv_object_list"})
 _SEND_FIRST: Final = "every rank receives, none sends: let one of each pair call send first, or use batch_isend_irecv"
 _EQUAL_SHAPES: Final = "test if tensors have the same shape on every rank: -x TORCH_DISTRIBUTED_DEBUG=DETAIL"
@@ -400,6 +424,7 @@ def _peers_that_ran(snapshot: RunSnapshot, first: Failure) -> Cause | None:
     ranks = [row.rank for row in others]
     said = _last_line(snapshot.output_of(ranks[0])) if len(ranks) == 1 else ""
     words = {"seconds": f"{waited:g}", "running": describe_ranks(ranks), "ranks": fold_ranks(ranks), "said": said}
+    words["called"] = _place_of(snapshot, first)
     seen = _printed(snapshot, first.rank, _last_line(snapshot.output_of(first.rank)).removeprefix(_LAST_LINE))
     return _recorded(snapshot, first, "peer.timeout", seen, **words)
 
@@ -430,7 +455,13 @@ def _peer_that_ended(snapshot: RunSnapshot, first: Failure) -> Cause | None:
     row = min(ended, key=lambda entry: (entry[0], entry[1].rank))[1]
     said = _last_line(snapshot.output_of(row.rank))
     seen = Proof("exit", f"rank {row.rank} exited with code 0", row.host, snapshot.ended_at.get(row.rank))
-    return _recorded(snapshot, Failure(row.rank, row.host), "peer.ended", seen, lost=first.rank, said=said)
+    words = {"lost": first.rank, "called": _place_of(snapshot, first), "said": said}
+    return _recorded(snapshot, Failure(row.rank, row.host), "peer.ended", seen, **words)
+
+
+def _place_of(snapshot: RunSnapshot, first: Failure) -> str:
+    place = snapshot.output_of(first.rank).place
+    return f" ({place})" if place else ""
 
 
 _OF_SLOW_RANKS: Final = ("run.no_way_back", "run.not_begun")

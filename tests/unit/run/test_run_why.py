@@ -24,7 +24,7 @@ from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.frames import Chunk
 from ipexctl.node.common.records import DETAIL_MARK, Detail
 from ipexctl.node.run.decisions.supervisor_state import LauncherExited, StartFailed
-from ipexctl.node.run.run_snapshot import PLAN_FIELDS, plan_of
+from ipexctl.node.run.run_snapshot import PLAN_FIELDS, plan_of, tail
 from ipexctl.run.stack_dump import Dump, Process, RankStacks, StackFrame, Thread
 from ipexctl.run.why.diagnosis import LINES, Diagnosis, diagnose
 from ipexctl.run.why.run_snapshot import RunSnapshot, read_snapshot, with_copied_output
@@ -577,6 +577,20 @@ def test_printed_and_recorded_texts_are_quoted_in_the_fix(printed: str, kind: st
     assert argument in cause_in(verdict_of(Text("", printed, detail=detail if kind else None))).fix
 
 
+@pytest.mark.parametrize(
+    ("printed", "shown"),
+    [
+        (b"RuntimeError: ffmpeg: 10 %\r 20 %\rno codec\r", b"RuntimeError: ffmpeg: 10 %  20 % no codec"),
+        (b"[rank1]: torch.cuda.OutOfMemoryError: a\rb", b"[rank1]: torch.cuda.OutOfMemoryError: a b"),
+        (b"train:  10%|#\rtrain:  20%|##", b"train:  20%|##"),
+        (b"10%|#\rTraceback (most recent call last):", TRACEBACK.encode()),
+    ],
+)
+def test_exceptions_keep_text_with_carriage_returns(tmp_path: Path, printed: bytes, shown: bytes) -> None:
+    (tmp_path / "err").write_bytes(printed + b"\n")
+    assert tail(str(tmp_path / "err"), 1000, 5) == [shown]
+
+
 def test_traceback_whose_exception_is_overwritten_is_not_denied() -> None:
     cut = 'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\n   of a batch'
     verdict = judged([(FAILED, cut)], first={**FIRST, "rank": 0})
@@ -739,6 +753,46 @@ def test_stacks_of_a_silent_run_count_more_than_what_healthy_runs_print_too() ->
     )
     assert cause_id(diagnose(read_snapshot(record, output, "node1", None))) == "ccl.shm_only"
     assert cause_id(diagnose(read_snapshot(record, output, "node1", recorded_dump("elsewhere")))) == "hang.elsewhere"
+
+
+def _in_child_wait(*, of_child: str, is_launcher: bool = False) -> Dump:
+    """`recorded_dump("elsewhere")` with rank 1 in Popen.wait and a child that the kernel keeps in `of_child`."""
+    dump = recorded_dump("elsewhere")
+    (main,) = dump.ranks[1].processes
+    (thread,) = main.threads
+    wait = StackFrame("_try_wait", "/usr/lib/python3.11/subprocess.py", 1932)
+    child = replace(main, pid=777, wchan=of_child, threads=main.threads if is_launcher else ())
+    waiting = replace(main, wchan="do_wait", threads=(replace(thread, frames=(wait, *thread.frames)),))
+    return replace(dump, ranks=(dump.ranks[0], replace(dump.ranks[1], processes=(waiting, child)), dump.ranks[2]))
+
+
+@pytest.mark.parametrize(
+    ("of_child", "is_launcher", "said"),
+    [
+        ("anon_pipe_write", False, "process 777 full pipe"),  # the kernel's function for a full pipe, Linux 6.18
+        ("anon_pipe_write", True, "process 777 full pipe"),
+        ("hrtimer_nanosleep", False, "rank 1 waits for a child process"),
+        ("hrtimer_nanosleep", True, ""),
+    ],
+)
+def test_rank_that_waits_for_its_child_is_told_to_read_the_pipe(of_child: str, is_launcher: bool, said: str) -> None:
+    record, output = account([({"state": "running"}, "")] * 3, state="running", first=None, silent={"since": 1001.0})
+    dump = _in_child_wait(of_child=of_child, is_launcher=is_launcher)
+    cause = cause_in(diagnose(read_snapshot(record, output, "node1", dump)))
+    assert (cause.id, missing(cause.sentence, f"1 node2 {said}")) == ("hang.elsewhere", [])
+    assert ("communicate()" in cause.fix, "same collectives" in cause.fix) == (bool(said), not said)
+
+
+def test_place_of_the_rank_that_lost_a_peer_is_told() -> None:
+    """Such as a state dict that only rank 0 gathers, or a loader that is empty on the other ranks."""
+    lost = GONE.replace(TRACEBACK, f'{TRACEBACK}\n  File "/p/train.py", line 41, in save')
+    events = [{"event": "exit", "rank": 1, "at": 1011.0}]
+    rows = [(FAILED, lost), ({"state": "ok", "exit_code": 0}, "")]
+    cause = cause_in(judged(rows, first={**FIRST, "rank": 0, "host": "node1"}, events=events))
+    assert (cause.id, missing(cause.sentence, "rank 1 rank 0 train.py, line 41")) == ("peer.ended", [])
+    waited = TIMED_OUT.replace(TRACEBACK, f'{TRACEBACK}\n  File "/p/train.py", line 41, in save')
+    cause = cause_in(judged([(FAILED, waited), (STOPPED, "")], first={**FIRST, "rank": 0, "host": "node1"}))
+    assert (cause.id, missing(cause.sentence, "train.py, line 41")) == ("peer.timeout", [])
 
 
 TIMED_OUT = f"{TRACEBACK}\nRuntimeError: [unbound_buffer.cc:78] Timed out waiting 9000ms for recv operation to complete"
