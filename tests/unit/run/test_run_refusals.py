@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -26,6 +29,8 @@ from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.node.files.manifest import EntryKind, ManifestEntry
 from ipexctl.option_declaration import NO_OPTIONS, CallOptions
 from ipexctl.projects.script_file import ProjectLocation
+from ipexctl.remote.connector import OpenHosts
+from ipexctl.remote.outcome import ignore_event
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.run.ranks import parse_ranks
 from ipexctl.run.start import connection_checks as ways
@@ -34,7 +39,9 @@ from ipexctl.run.start.context import existing_environment
 from ipexctl.run.start.request import StartError, StartFailure, check_request, refuse_bad_rank_counts
 from ipexctl.run.start.upload import check_synced_path, check_unsynced_path
 from ipexctl.stack.env.record import SCHEMA
-from ipexctl.stack.resolve.model import EnvRequest, StackRequest
+from ipexctl.stack.install_context import InstallContext, install_request
+from ipexctl.stack.install_stack import _find_known as find_known
+from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest
 from message_data import missing
 from plan_helpers import changed, spec_of
 
@@ -176,6 +183,14 @@ def test_packages_that_some_hosts_lack_are_named_with_the_install_that_gives_the
     assert differing in failure.reason
     assert str(failure.fix).endswith(line)
     assert set(failure.hosts) == lacking
+    if line and lacking != {"b"}:  # there, the install makes a new environment of both
+        words = [word for option, word in pairwise(shlex.split(line)) if option == "--with"]
+        request = install_request(StackRequest(), words, (), Sources(), "default", {})
+        context = InstallContext(OpenHosts((), Mock()), request, ignore_event)
+        context.facts = facts
+        known = find_known(context)
+        assert known is not None
+        assert (known.record.name, lacking | {*known.hosts}) == ("more", {"a", "b", "c"})
 
 
 def test_connections_are_checked_again_after_any_change_of_a_host() -> None:
