@@ -261,6 +261,9 @@ print("done")
     assert time.monotonic() - began < 8
     assert (status["state"], run.output()) == ("ok", b"done\n")
     assert run.left() == []
+    measured = status["ranks"][0]["evidence"]  # not the first one: it is in the session of the command
+    assert [each["kind"] for each in measured] == ["daemon", "daemon"]
+    assert "sleep (" in measured[0]["text"]
 
 
 @pytest.mark.parametrize("end", ["exit", "kill", "kill the wrapper"])

@@ -77,13 +77,25 @@ class Proof(NamedTuple):
     """A measurement of this run: what makes a cause certain, or impossible (`known_errors/table.yaml`)."""
 
     kind: str
-    """`oom-counted`, `oom-none`, `oom-unread`, `guard`, `memory-low`, `memory-free`, `disk-full`; else its source:
+    """`oom-counted`, `oom-none`, `oom-unread`, `guard`, `memory-low`, `memory-free`, `disk-full`; `daemon`: a
+    process that the command left behind; else its source:
     line, stack, report, signal, exit, plan."""
     text: str
     """What was measured, as a sentence can have it."""
     host: str = ""
     at: float | None = None
     """By node0's clock; None if unknown."""
+
+
+def describe_daemons(ranks: Iterable[RankStatus]) -> str:
+    """The processes that scripts left behind when they ended; empty if there were none."""
+    left = [(row, each.text) for row in ranks for each in row.evidence if each.kind == "daemon"]
+    if not left:
+        return ""
+    row, name = left[0]
+    more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+    what = f"rank {row.rank} on {row.host} left {name}{more} behind, ended with the run"
+    return f"{what}; start what must go on outside the run"
 
 
 class FullDisk(NamedTuple):
@@ -303,7 +315,7 @@ class RankStatus(NamedTuple):
     problem: Detail | None = None
     disk: FullDisk | None = None
     evidence: tuple[Proof, ...] = ()
-    """What its wrapper measured when it failed; empty in older records."""
+    """What its wrapper measured when the command ended; empty in older records."""
     throughput: Throughput | None = None
     port: int | None = None
     """What `{port}` in the command stands for; None if the command has none."""

@@ -19,7 +19,15 @@ from ipexctl.known_errors.error_table import known_errors
 from ipexctl.known_errors.match import OF_HOOKS, Cause, RankOutput, bare, cause_of, shorten_text
 from ipexctl.node.common.fix import Fix, parts_of
 from ipexctl.node.common.job_words import describe_run_end
-from ipexctl.node.common.records import Failure, LostOutput, RankStatus, SilentRank, Throughput, describe_apart
+from ipexctl.node.common.records import (
+    Failure,
+    LostOutput,
+    RankStatus,
+    SilentRank,
+    Throughput,
+    describe_apart,
+    describe_daemons,
+)
 from ipexctl.node.run.decisions.verdict import describe_exit, signal_name
 from ipexctl.run.hang import Hang, describe_silent
 from ipexctl.run.ranks import describe_ranks, name_ranks
@@ -406,6 +414,8 @@ def _notes(snapshot: RunSnapshot, cause: Cause | None = None) -> tuple[str, ...]
         notes.append(text)
     notes.extend(each.sentence for each in (status.untrained, status.nan, status.exchange, *status.wrong) if each)
     notes.extend(use.sentence for use in status.acted if status.is_over)
+    if text := describe_daemons(status.ranks):
+        notes.append(text)
     if snapshot.restarts:
         times = "once" if len(snapshot.restarts) == 1 else f"{len(snapshot.restarts)} times"
         reasons = "; ".join(dict.fromkeys(snapshot.restarts))

@@ -11,7 +11,15 @@ from ipexctl.homes.registry import RunRegistry
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.job_words import LIMIT_NEAR, describe_run_end
-from ipexctl.node.common.records import Lever, NetworkCost, RankStatus, RunStatus, Throughput, describe_apart
+from ipexctl.node.common.records import (
+    Lever,
+    NetworkCost,
+    RankStatus,
+    RunStatus,
+    Throughput,
+    describe_apart,
+    describe_daemons,
+)
 from ipexctl.node.run.meter.network_watch import ADVISED, FEWEST_BYTES
 from ipexctl.node.run.meter.rank_profile import WORTH
 from ipexctl.run.profile import levers_sentence
@@ -29,7 +37,15 @@ def end_lines(status: RunStatus, exit_code: int) -> list[str]:
     cost, idle = network_text(status.network), _once_a_project(status.id, amx_text(status.amx_idle, status.levers))
     levers = levers_sentence(status.levers) if any(lever.speedup >= WORTH for lever in status.levers) else ""
     acted = "; ".join(use.sentence for use in status.acted)
-    speed = (throughput_text(status.throughput), short_group(status), cost, acted, levers, idle)
+    speed = (
+        throughput_text(status.throughput),
+        short_group(status),
+        cost,
+        acted,
+        levers,
+        idle,
+        describe_daemons(status.ranks),
+    )
     figures = (*training_notes(status), *speed)
     lines[1:1] = ["  " + text for text in figures if text]
     if status.checkpoint:

@@ -6,7 +6,7 @@ import pytest
 
 from ipexctl.commands.ps_command import show as show_runs
 from ipexctl.hosts.host import Host
-from ipexctl.node.common.records import Attempt, Failure, RankStatus, RunStatus, State, Throughput, read_status
+from ipexctl.node.common.records import Attempt, Failure, Proof, RankStatus, RunStatus, State, Throughput, read_status
 from ipexctl.node.run.record.summary import summary_fields
 from ipexctl.run.ps import KnownRun
 from ipexctl.run.why.diagnosis import diagnose
@@ -83,6 +83,14 @@ def test_throughput_says_what_was_measured(throughput: Throughput, data: str) ->
     status = RunStatus("run1", "ok", world_size=2, throughput=throughput)
     assert text in "\n".join(end_lines(status, 0))
     assert summary_fields(None, status, 0, 1.0)["throughput"] == throughput._asdict()
+
+
+def test_processes_that_a_script_left_behind_are_named() -> None:
+    left = tuple(Proof("daemon", f"tensorboard ({pid})") for pid in (11, 12))
+    rows = (RankStatus(0, "node1", state="ok"), RankStatus(1, "node2", state="ok", evidence=left))
+    lines = end_lines(RunStatus("run1", "ok", world_size=2, nodes=2, ranks=rows), 0)
+    (line,) = [line for line in lines if "tensorboard" in line]
+    assert missing(line, "rank 1 node2 (11) 1 more") == []
 
 
 def test_throughput_is_in_the_record_of_a_run_and_may_be_missing() -> None:

@@ -423,6 +423,8 @@ class Rank:
         evidence: list[Json] = []
         if self.watch is not None and command.has_failed:
             oom, evidence = self.watch.find_kill(command.memory, was_killed=command.was_killed)
+        elif self.child is not None and self.state.exit is not None and self.state.exit["code"] == 0:
+            evidence = [{"kind": "daemon", "text": each} for each in processes.daemons(self.child.pid, self.guard.pid)]
         disk = rank_env.find_full_disk(self.plan, self.rank, self.job.secrets) if command.has_failed else None
         steps = self.meter.steps()
         self.read_rest()

@@ -159,6 +159,20 @@ def has_children(except_pid: int) -> bool:
     return children != [str(except_pid)]
 
 
+def daemons(command: int, except_pid: int) -> list[str]:
+    """`tensorboard (4711)`: running descendants in a session that the command did not get, such as those of setsid."""
+    if not has_children(except_pid):
+        return []
+    own = (os.getsid(0), command)
+    left = [stat.pid for stat in descendants(os.getpid(), except_pid) if stat.session not in own]
+    names = [(read_text(f"/proc/{pid}/comm").strip(), pid) for pid in left]
+    return [f"{name} ({pid})" for name, pid in names if not name.startswith(_SHARES_TENSORS)]
+
+
+_SHARES_TENSORS = "torch_shm_manag"
+"""A daemon of torch, which exits with the processes that share tensors. The kernel keeps 15 letters."""
+
+
 def signal_descendants(number: int, except_pid: int) -> list[int]:
     victims = [stat.pid for stat in descendants(os.getpid(), except_pid)]
     for pid in victims:
