@@ -38,7 +38,7 @@ from ipexctl.run.start.path_checks import check_paths
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.stack.catalog import StackSpec, known_rows, project_of
 from ipexctl.stack.env.record import find_existing, records_of
-from ipexctl.stack.resolve.model import TORCH, EnvRequest, StackRequest
+from ipexctl.stack.resolve.model import TORCH, EnvRequest, StackPlan, StackRequest
 
 
 def gather(
@@ -253,7 +253,6 @@ def planned_environment(
 ) -> tuple[RankEnv, tuple[str, ...]]:
     """The environment that `ipexctl install` would make, as far as that is known, and notes."""
     from ipexctl.stack.expected_stack import choose_stack  # slow to import, and seldom needed
-    from ipexctl.stack.resolve.model import StackPlan
 
     asked = spec.asked
     request = StackRequest(asked.torch, asked.stack)

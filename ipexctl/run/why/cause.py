@@ -455,7 +455,7 @@ def _peer_that_ended(snapshot: RunSnapshot, first: Failure) -> Cause | None:
     row = min(ended, key=lambda entry: (entry[0], entry[1].rank))[1]
     said = _last_line(snapshot.output_of(row.rank))
     seen = Proof("exit", f"rank {row.rank} exited with code 0", row.host, snapshot.ended_at.get(row.rank))
-    words = {"lost": first.rank, "called": _place_of(snapshot, first), "said": said}
+    words = {"lost": f"{first.rank}", "called": _place_of(snapshot, first), "said": said}
     return _recorded(snapshot, Failure(row.rank, row.host), "peer.ended", seen, **words)
 
 

@@ -201,7 +201,7 @@ def chosen_earlier(*, reason: Reason, at: str) -> Text:
 
 def by_table(*, reason: Reason) -> Text:
     """No index was queried yet."""
-    return f"{reason.text}; the indexes decide, and were not queried yet: ipexctl install --dry-run", ""
+    return Fix("{text}; the indexes decide, and ```ipexctl install --dry-run``` queries them", text=reason.text), ""
 
 
 def needed(*, reason: Reason, use: str) -> Text:
