@@ -19,6 +19,7 @@ from ipexctl.node.common.fix import Fix, ipexctl_command
 from ipexctl.option_declaration import NO_OPTIONS, CallOptions
 from ipexctl.text import format_count
 from ipexctl.ui.machine_drawing import DrawnRank, machine_lines, short_cpu
+from ipexctl.ui.merged_failures import merge_failures
 from ipexctl.ui.messages import paint, wants_color, wrap_fix, wrap_names, wrap_text
 from ipexctl.ui.results import group_by, summary_json
 from ipexctl.ui.text_table import folded_hosts, output_width, print_lines, show_table
@@ -202,7 +203,11 @@ def _gib(size: int) -> str:
 
 def _without_facts(hosts: Sequence[HostReport]) -> list[tuple[str, str, str, str]]:
     """Hosts without facts, grouped by reason: level, title, message, fix."""
-    groups = group_by((host for host in hosts if host.reason), lambda host: (host.status, host.reason, host.fix))
+    merged = merge_failures(hosts)
+    groups = group_by(
+        (host for host in hosts if host.reason),
+        lambda host: (host.status, *merged.get(host.name, (host.reason, host.fix))),
+    )
     return [
         (
             _UNREACHABLE,

@@ -26,6 +26,7 @@ from paramiko.agent import AgentSSH
 from paramiko.pkey import PublicBlob, UnknownKeyType
 
 from ipexctl.file_reader import KEY, read_regular
+from ipexctl.node.common.fix import Fix, FixCommand
 from ipexctl.node.common.macos import add_key_command
 from ipexctl.remote.cancel import Cancel, Deadline
 from ipexctl.remote.outcome import IF_KEY_IS_THERE, Cancelled, LoginRefused
@@ -206,9 +207,10 @@ class Login:
             reason += f"; the host allows {', '.join(self._allowed)}"
         port = f"-p {endpoint.port} " if endpoint.port != 22 else ""
         key = f"-i {shlex.quote(str(self._identity))} " if self._identity and self._identity.exists() else ""
+        copy = FixCommand(f"ssh-copy-id {key}{port}{endpoint.user}@{endpoint.hostname}")
         return LoginRefused(
             reason,
-            f"ssh-copy-id {key}{port}{endpoint.user}@{endpoint.hostname}{IF_KEY_IS_THERE if tried else ''}",
+            Fix.of((copy, IF_KEY_IS_THERE if tried else "")),
             option="or choose the right key and user: --identity FILE, --user NAME",
         )
 

@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 from ipexctl.file_reader import KNOWN_HOSTS, NotRegularError, decode_text, read_regular
 from ipexctl.node.common.fix import Fix
 from ipexctl.remote.algorithms import list_matches
-from ipexctl.remote.outcome import UnknownKey, Unreachable
+from ipexctl.remote.outcome import SharedReason, UnknownKey, Unreachable
 from ipexctl.remote.ssh_config import Endpoint
 
 KeyVerdict = Literal["known", "unknown", "changed", "revoked"]
@@ -211,9 +211,12 @@ def _rejected_key(
             if entry.is_pattern
             else Fix("`ssh-keygen -R {name} -f {file}`", name=name, file=entry.file)
         )
+        change = (
+            f"it is {key_type} {fingerprint}, but {entry.file}:{entry.line} has"
+            f" {entry.key_type} {fingerprint_of(entry.key)}"
+        )
         return Unreachable(
-            f"its host key CHANGED: it is {key_type} {fingerprint}, but {entry.file}:{entry.line} has"
-            f" {entry.key_type} {fingerprint_of(entry.key)}",
+            SharedReason.of(f"its host key CHANGED: {change}", "their host keys CHANGED", f"({change})"),
             "another machine may be answering instead: verify the new key with the machine's administrator"
             f" ({shows} there shows it); if the machine was reinstalled: "
             + correct
@@ -242,7 +245,8 @@ def _rejected_key(
         options = ("-H " if endpoint.hash_names else "") + (f"-p {endpoint.port} " if endpoint.port != 22 else "")
         scan = Fix(f"`ssh-keyscan {options}{{name}} >> {{store}}`", name=endpoint.hostname, store=str(store))
         advice, option = f"if it is {expected}, then: " + scan, "or: " + accept
-    return kind(f"its host key {fingerprint} is unknown", advice, option=option)
+    reason = SharedReason.of(f"its host key {fingerprint} is unknown", "their host keys are unknown", fingerprint)
+    return kind(reason, advice, option=option)
 
 
 def _show_key(key_type: str) -> str:

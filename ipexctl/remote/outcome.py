@@ -58,6 +58,19 @@ HostStatus = Literal["ok", "changed", "failed", "unreachable"]
 _STATUSES: Final = ("ok", "changed", "failed", "unreachable")
 
 
+class SharedReason(str):
+    """A reason that many hosts can have at once, to fold them: `plural` is about all of them, `own` is what differs."""
+
+    plural: str
+    own: str
+
+    @classmethod
+    def of(cls, text: str, plural: str, own: str) -> SharedReason:
+        reason = cls(text)
+        reason.plural, reason.own = plural, own
+        return reason
+
+
 class HostError(Exception):
     """Failure of one host. `reason` is a sentence without the host's name, `fix` the next thing to type: it joins
     `advice`, which fits every command, and `option`, which fits commands with connection options."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.remote.outcome import HostResult, HostStatus, Report
+from ipexctl.ui.merged_failures import merge_failures
 from ipexctl.ui.messages import paint, print_with_fix, wants_color
 from ipexctl.ui.safe_output import print_document
 from ipexctl.ui.text_table import print_sentence
@@ -93,8 +94,12 @@ def show_results(
 ) -> None:
     has_color = wants_color(sys.stdout)
 
+    results = [*results]
+    merged = merge_failures(results)
+
     def line_of(result: Result) -> tuple[HostStatus, str, str]:
-        return result.status, result.reason if result.status in _FAILED else describe(result), result.fix
+        reason, fix = merged.get(result.host.name, (result.reason, result.fix))
+        return result.status, reason if result.status in _FAILED else describe(result), fix
 
     for (status, text, fix), names in fold_equal(results, line_of).items():
         if status in _FAILED:
@@ -115,7 +120,9 @@ def how_to_continue(results: Iterable[HostResult], command: str) -> str:
 def show_failures(results: Iterable[HostResult], timeout: float | None = None) -> None:
     """One line for hosts with the same failure. Wait `timeout` seconds for a blocked stderr."""
     failures = [result for result in results if result.status in _FAILED]
-    for (status, reason, fix), names in fold_equal(failures, lambda r: (r.status, r.reason, r.fix)).items():
+    merged = merge_failures(failures)
+    groups = fold_equal(failures, lambda r: (r.status, *merged.get(r.host.name, (r.reason, r.fix))))
+    for (status, reason, fix), names in groups.items():
         _print_failure(names, status, reason, fix, timeout)
 
 
