@@ -157,8 +157,8 @@ class _Watching:
             print_message(self._not_stopped, Fix(f"run {run} may still be running: `ipexctl stop {run}`"))
         elif is_stopped or self._has_left_ended():
             print_message(Fix(f"run {run} is over; not all of its output was shown: `ipexctl logs {run}`"))
-        elif ended is None and not self._view.detached:
-            print_message(*map(self._record.call_text, left_lines(run)))
+        elif ended is None:
+            print_message(*self._left_lines())
         if self.code is not None:
             return self.code
         if not self._record.is_kept and ended is not None and ended.status is not None and ended.status.code:
@@ -171,6 +171,10 @@ class _Watching:
             print_message(*cause_lines(run, cause))
         self._check_output()
         return 0 if ended is None else ended.exit_code
+
+    def _left_lines(self) -> tuple[str, ...]:
+        lines = left_lines(self._record.id, self._record.node0.name, self._follower.unseen)
+        return tuple(map(self._record.call_text, lines))
 
     def _has_left_ended(self) -> bool:
         status = self._follower.status
@@ -212,7 +216,7 @@ class _Watching:
             self._view.abandon()
             run = self._record.id
             if self._is_detached and not self._over.is_set():
-                leave(*map(self._record.call_text, left_lines(run)))
+                leave(*self._left_lines())
             if not self._is_leaving and not self._over.is_set():
                 self._is_leaving = True
                 self._stop_answered.wait(STOP_DELIVERY)

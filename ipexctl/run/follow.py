@@ -145,6 +145,11 @@ class Follower:
         self._silence_limit = silence_limit(reconnect)
         self._silent_since: float | None = None
 
+    @property
+    def unseen(self) -> float | None:
+        """Seconds since node0 last reported the run; 0 while it does, None if it never did."""
+        return self._absence.unseen(time.monotonic())
+
     def follow(self, *, to_the_end: bool = True) -> RunEnded:
         """Report events until the run has ended, or all output so far; return the last event, which was also reported.
         Raises a HostError if node0 has no such run or its program keeps exiting, Cancelled, or Unreachable.

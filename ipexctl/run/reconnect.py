@@ -59,6 +59,13 @@ class Absence:
     def away(self, now: float) -> float:
         return self._before + (0.0 if self._last_at is None or self._first_at is not None else now - self._last_at)
 
+    def unseen(self, now: float) -> float | None:
+        """Seconds since the last frame; 0 while frames arrive, None if there was none."""
+        if self._last_at is None:
+            return None
+        is_heard = self._first_at is not None and now - self._last_at < NODE0_LEAST_SILENCE
+        return 0.0 if is_heard else now - self._last_at
+
     def left(self, now: float) -> float:
         return max(0.0, self.limit - self.away(now))
 

@@ -25,7 +25,7 @@ from ipexctl.node.run.meter.rank_profile import WORTH
 from ipexctl.run.profile import levers_sentence
 from ipexctl.run.ranks import describe_ranks
 from ipexctl.sync.path_notes import PathNotes
-from ipexctl.text import format_count
+from ipexctl.text import format_count, rough_duration
 
 _CODES_OF_IPEXCTL: Final = (2, 3)
 """Exit codes of ipexctl itself: 2 for a wrong call, 3 for an unreachable host."""
@@ -180,8 +180,15 @@ def _rate(value: float) -> str:
     return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
-def left_lines(run: str) -> tuple[str, str]:
-    return Fix(f"detached; run {run} continues: `ipexctl attach {run}`"), Fix(f"  to stop it: `ipexctl stop {run}`")
+def left_lines(run: str, node0: str, unseen: float | None) -> tuple[str, str]:
+    """`unseen`: seconds since node0 last reported the run; 0 while it does, None if it never did."""
+    if unseen is None:
+        seen = f"{node0} has not answered, so it is not known whether run {run} continues"
+    elif unseen:
+        seen = f"{node0} does not answer; run {run} was last seen {rough_duration(unseen)} ago"
+    else:
+        seen = f"run {run} continues"
+    return Fix(f"detached; {seen}: `ipexctl attach {run}`"), Fix(f"  to stop it: `ipexctl stop {run}`")
 
 
 def format_state_counts(ranks: list[RankStatus]) -> str:

@@ -79,7 +79,6 @@ class EventsView:
 
     figures_interval: Final = 2.0
     drops_output: Final = True
-    detached: Final = False
 
     def __init__(self, cancel: Cancel, *, ranks: RankSet = EVERY_RANK, quiet: bool = False) -> None:
         self.cancel = cancel

@@ -27,7 +27,7 @@ from ipexctl.run.follow import RunUpdate
 from ipexctl.run.ranks import EVERY_RANK, RankSet
 from ipexctl.text import AS_ASCII
 from ipexctl.ui.messages import are_colors_off, fit_lines, print_message
-from ipexctl.ui.run.end_of_run import end_lines, left_lines
+from ipexctl.ui.run.end_of_run import end_lines
 from ipexctl.ui.run.frame import Frame
 from ipexctl.ui.run.state import Controls, RunState, read_keys
 
@@ -212,8 +212,6 @@ class LiveRun:
             for line in self.state.last_lines(_LAST_LINES):
                 print_message(line[:_LONGEST_LAST_LINE])
             print_message(*fit_lines(end_lines(ended.status or self.state.status, ended.exit_code)))
-        elif self.detached:
-            print_message(*left_lines(self.state.status.id))
 
 
 _ENTER: Final = b"\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"

@@ -38,10 +38,6 @@ class RunView(Protocol):
         """True if unread output is dropped once the call is cancelled."""
 
     @property
-    def detached(self) -> bool:
-        """True if the user detached by a key; the view has shown how to come back."""
-
-    @property
     def broken(self) -> OSError | None:
         """Why the output can't be written any more, as with `| head`."""
 
@@ -113,7 +109,6 @@ class PlainRun(OutputPipes):
 
     figures_interval: Final = 10.0
     drops_output: Final = True
-    detached: Final = False
 
     def __init__(
         self,

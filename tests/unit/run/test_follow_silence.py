@@ -121,6 +121,7 @@ def test_a_node0_that_is_away_ends_the_call_after_the_seconds_of_reconnect() -> 
     with pytest.raises(Unreachable, match="no route to host"):
         follower.follow()
     assert 2 * SILENCE <= time.monotonic() - started < 2 * SILENCE + 2
+    assert follower.unseen is not None and follower.unseen >= 2 * SILENCE
     assert len(warnings(watched)) == 1
     assert "--reconnect" in warnings(watched)[0]
     assert not any("continues" in text or "goes on" in text for text in warnings(watched))

@@ -57,3 +57,17 @@ def test_one_attempt_is_made_also_if_the_silence_has_taken_all_of_the_time() -> 
     assert absence.on_loss(10.1) == "over"
     absence.on_frame(10.2)  # it answers, and is silent again
     assert absence.on_loss(20.2) == "over"
+
+
+def test_a_run_is_unseen_since_the_last_frame_once_node0_is_late_or_lost() -> None:
+    absence = Absence(300)
+    assert absence.unseen(5.0) is None
+    absence.on_frame(10.0)
+    assert absence.unseen(19.9) == 0
+    assert absence.unseen(40.0) == 30
+    absence.on_frame(41.0)
+    assert absence.unseen(42.0) == 0
+    absence.on_loss(43.0)
+    assert absence.unseen(43.0) == 2
+    absence.on_frame(50.0)
+    assert absence.unseen(50.0) == 0

@@ -11,7 +11,7 @@ from ipexctl.node.run.record.summary import summary_fields
 from ipexctl.run.ps import KnownRun
 from ipexctl.run.why.diagnosis import diagnose
 from ipexctl.run.why.run_snapshot import read_snapshot
-from ipexctl.ui.run.end_of_run import end_lines, throughput_text
+from ipexctl.ui.run.end_of_run import end_lines, left_lines, throughput_text
 from ipexctl.ui.run.state import RunState
 from message_data import missing
 from record_helpers import run_record
@@ -103,3 +103,15 @@ def test_throughput_is_in_the_record_of_a_run_and_may_be_missing() -> None:
     assert read_status({"id": "run1", "throughput": 7}).throughput is None
     assert summary_fields(None, None, 1, 1.0)["throughput"] is None
     assert throughput_text(None) == ""
+
+
+@pytest.mark.parametrize(
+    ("unseen", "seen"),
+    [
+        (0.0, "detached; run r1 continues"),
+        (40.0, "detached; node1 does not answer; run r1 was last seen 40 s ago"),
+        (None, "detached; node1 has not answered, so it is not known whether run r1 continues"),
+    ],
+)
+def test_who_detaches_is_told_when_the_run_was_last_seen(unseen: float | None, seen: str) -> None:
+    assert left_lines("r1", "node1", unseen) == (f"{seen}: ipexctl attach r1", "  to stop it: ipexctl stop r1")
