@@ -260,7 +260,7 @@ def pruned_json(nodes: Sequence[PruneResult], local: Sequence[PrunedRun], *, dry
         "hosts": [
             host_json(
                 entry,
-                without=("gone", "foreign", "size"),
+                without=("gone", "foreign", "size", "newest"),
                 status="changed" if entry.gone and not dry_run else entry.status,
                 pruned=value_json(entry.gone),
                 foreign=value_json(entry.foreign),
@@ -276,6 +276,8 @@ def pruned_json(nodes: Sequence[PruneResult], local: Sequence[PrunedRun], *, dry
 def show_pruned(
     nodes: Sequence[PruneResult], local: Sequence[PrunedRun], *, dry_run: bool, quiet: bool = False
 ) -> None:
+    from ipexctl.homes.prune_runs import RetentionLimits  # not needed by every `ps`
+
     action = "would be pruned" if dry_run else "pruned"
     results: list[tuple[str, Sequence[PrunedRun], str]] = []
     for entry in nodes:
@@ -283,6 +285,8 @@ def show_pruned(
             print_with_fix(f"{entry.host.name}: {entry.reason}", entry.fix)
         else:
             kept = f"; {format_count(entry.kept, 'run')} kept, {readable(entry.size)}"
+            if entry.newest:
+                kept += f" (the newest {RetentionLimits().newest} stay, whatever their age)"
             results.append((entry.host.name, entry.gone, kept))
     for name, removed, kept in () if quiet else (*results, ("this machine", local, "")):
         size = readable(sum(run.size for run in removed))

@@ -81,6 +81,8 @@ class PruneResult(HostResult):
     """Size of the kept runs in bytes."""
     foreign: tuple[PrunedRun, ...] = ()
     """Runs of others, which are kept without --force."""
+    newest: int = 0
+    """Number of kept runs that are old enough, but among the newest."""
 
 
 def prune_nodes(
@@ -112,7 +114,8 @@ def prune_nodes(
                 timeout=120,
             )
         found = reply.decode(PruneReply)
-        return PruneResult(host, "ok", gone=found.pruned, kept=found.kept, size=found.size, foreign=found.foreign)
+        gone, kept, size, foreign, newest = found
+        return PruneResult(host, "ok", gone=gone, kept=kept, size=size, foreign=foreign, newest=newest)
 
     found: dict[tuple[str, int | None, str], PruneResult] = {}
     for done in fan_out(list(nodes), work, forks=FORKS, cancel=cancel):

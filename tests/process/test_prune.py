@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -348,7 +349,7 @@ def test_every_home_of_the_runs_is_pruned_once(tmp_path: Path) -> None:
 
     done = prune_nodes(records, RetentionLimits(), open_session, Cancel())
     assert sorted(opened) == [(str(home.home), "localhost") for home in homes]
-    assert [(len(each.gone), each.kept, each.reason) for each in done] == [(2, 10, "")] * 2
+    assert [(len(each.gone), each.kept, each.newest, each.reason) for each in done] == [(2, 10, 10, "")] * 2
 
 
 def test_hosts_with_one_address_are_distinguished_by_port(tmp_path: Path) -> None:
@@ -413,6 +414,7 @@ def test_ps_prune_reports_pruned_runs_and_unreachable_hosts(tmp_path: Path) -> N
     dry = ipexctl("ps", "--prune", "--dry-run", env=env)
     assert "localhost: 2 runs would be pruned" in dry.out, dry
     assert "  here-11: older than 30 days" in dry.out
+    assert re.search(r"; 10 runs kept, .* \(the newest 10 stay, whatever their age\)\n", dry.out)
     assert len(Runs(homes[0], exist_ok=True).names) == 12
     pruned = ipexctl("ps", "--prune", "--json", env=env)
     assert pruned.rc == 3, pruned

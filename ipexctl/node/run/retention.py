@@ -190,7 +190,9 @@ def prune(request: PruneRunsRequest) -> PruneReply:
         active = {run.name for run in runs if run.may_be_in_progress(now, living, times.ages[run.name])}
         begun_by = [(run.name, read_owner(read_json(f"{run.path}/{PLAN_FILE}"))) for run in runs]
         owners = {run.name: run.by for run in find_foreign("run", begun_by, request)}
-        to_remove = choose_runs([run for run in runs if run.name not in owners], request, active, times.ages)
+        own = [run for run in runs if run.name not in owners]
+        to_remove = choose_runs(own, request, active, times.ages)
+        newest = len(choose_runs(own, {**request, "keep": 0}, active, times.ages)) - len(to_remove)
         of_others = choose_runs([run for run in runs if run.name in owners], request, active, times.ages)
         if request["force"]:
             to_remove, of_others = to_remove + of_others, []
@@ -206,7 +208,7 @@ def prune(request: PruneRunsRequest) -> PruneReply:
         tuple(PrunedRun(run.name, run.bytes, reason, owners.get(run.name)) for run, reason in chosen)
         for chosen in (to_remove, of_others)
     )
-    return PruneReply(pruned, len(kept), sum(kept), foreign)
+    return PruneReply(pruned, len(kept), sum(kept), foreign, newest)
 
 
 def main(action: str) -> int:

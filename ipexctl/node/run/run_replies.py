@@ -21,6 +21,8 @@ class PruneReply(NamedTuple):
     size: int
     foreign: tuple[PrunedRun, ...] = ()
     """Runs of others, which go only with force."""
+    newest: int = 0
+    """Number of runs that are old enough and stay because they are among the newest."""
 
 
 class ProcessShare(NamedTuple):
