@@ -489,6 +489,17 @@ class RunStatus(NamedTuple):
         return shlex.join(("ipexctl", "fetch", f"{self.id}:{self.checkpoint}", "out/"))
 
     @property
+    def but_nan(self) -> str:
+        """For the sentence that says that the run succeeded."""
+        return f", but {self.nan.sentence}" if self.nan is not None and self.state == "ok" else ""
+
+    @property
+    def training_notes(self) -> tuple[str, ...]:
+        """What else is wrong with the training itself."""
+        found = (self.untrained, None if self.but_nan else self.nan, self.exchange, *self.wrong)
+        return tuple(each.sentence for each in found if each is not None)
+
+    @property
     def all_attempts(self) -> tuple[Attempt, ...]:
         last = Attempt(self.attempt, self.reason, self.first_failure, self.ended, self.hosts, self.world_size)
         return (*self.attempts, last)

@@ -249,7 +249,7 @@ def _hung(snapshot: RunSnapshot) -> tuple[str, ...]:
 
 
 def _ended_well(snapshot: RunSnapshot) -> Diagnosis:
-    headline = f"run {snapshot.id} succeeded{_after(snapshot)}: {_size(snapshot)}"
+    headline = f"run {snapshot.id} succeeded{_after(snapshot)}{snapshot.status.but_nan}: {_size(snapshot)}"
     after = filter(None, (Fix(f"`ipexctl logs {snapshot.id}`"), snapshot.status.fetch_line))
     return Diagnosis(snapshot.id, "ok", headline, notes=_notes(snapshot), next=tuple(after))
 
@@ -412,7 +412,7 @@ def _notes(snapshot: RunSnapshot, cause: Cause | None = None) -> tuple[str, ...]
     is_explained = any(each.kind == "small-groups" for each in status.wrong)
     if (text := describe_apart(status.group)) and not is_explained:
         notes.append(text)
-    notes.extend(each.sentence for each in (status.untrained, status.nan, status.exchange, *status.wrong) if each)
+    notes.extend(status.training_notes)
     notes.extend(use.sentence for use in status.acted if status.is_over)
     if text := describe_daemons(status.ranks):
         notes.append(text)

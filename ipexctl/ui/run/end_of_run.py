@@ -46,7 +46,7 @@ def end_lines(status: RunStatus, exit_code: int) -> list[str]:
         idle,
         describe_daemons(status.ranks),
     )
-    figures = (*training_notes(status), *speed)
+    figures = (*status.training_notes, *speed)
     lines[1:1] = ["  " + text for text in figures if text]
     if status.checkpoint:
         lines.append(f"  newest checkpoint on {status.node0 or 'node0'}: {status.fetch_line}")
@@ -73,7 +73,7 @@ def _end_sentences(status: RunStatus, exit_code: int) -> list[str]:
     if status.state == "ok":
         attempts = f" in {format_count(status.attempt + 1, 'attempt')}" if status.attempt else ""
         near = f"; {describe_run_end(LIMIT_NEAR)}" if status.job_end == LIMIT_NEAR else ""
-        return [f"{subject} succeeded{took}{attempts}: {size}{near}"]
+        return [f"{subject} succeeded{took}{attempts}{status.but_nan}: {size}{near}"]
     if status.state == "stopped":
         of_job = describe_run_end(status.job_end)
         by = f", as {of_job}" if of_job else ""
@@ -98,12 +98,6 @@ def _end_sentences(status: RunStatus, exit_code: int) -> list[str]:
     if first is not None and first.exit_code in _CODES_OF_IPEXCTL and exit_code == first.exit_code:
         lines.insert(1, f"  {exit_code} is the exit code of the rank, not of ipexctl (--summary FILE tells them apart)")
     return lines
-
-
-def training_notes(status: RunStatus) -> tuple[str, ...]:
-    """What is wrong with the training itself."""
-    found = (status.untrained, status.nan, status.exchange, *status.wrong)
-    return tuple(each.sentence for each in found if each is not None)
 
 
 def moved_text(status: RunStatus) -> str:

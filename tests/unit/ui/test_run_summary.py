@@ -6,7 +6,17 @@ import pytest
 
 from ipexctl.commands.ps_command import show as show_runs
 from ipexctl.hosts.host import Host
-from ipexctl.node.common.records import Attempt, Failure, Proof, RankStatus, RunStatus, State, Throughput, read_status
+from ipexctl.node.common.records import (
+    Attempt,
+    Failure,
+    NanLoss,
+    Proof,
+    RankStatus,
+    RunStatus,
+    State,
+    Throughput,
+    read_status,
+)
 from ipexctl.node.run.record.summary import summary_fields
 from ipexctl.run.ps import KnownRun
 from ipexctl.run.why.diagnosis import diagnose
@@ -103,6 +113,18 @@ def test_throughput_is_in_the_record_of_a_run_and_may_be_missing() -> None:
     assert read_status({"id": "run1", "throughput": 7}).throughput is None
     assert summary_fields(None, None, 1, 1.0)["throughput"] is None
     assert throughput_text(None) == ""
+
+
+def test_a_run_that_succeeded_with_a_nan_loss_says_so_in_one_sentence() -> None:
+    status = RunStatus("r", "ok", elapsed=12.0, world_size=2, nodes=2, nan=NanLoss(16, 1))
+    found = diagnose(read_snapshot({"status": status.to_json()}, (), "node1"))
+    seen = "but the loss of rank 1 is nan since step 16"
+    assert end_lines(status, 0) == [f"run r succeeded after 0:12, {seen}: 2 ranks on 2 nodes"]
+    assert (found.headline.count(seen), found.notes) == (1, ())
+    plan = run_record("r", Host("node1", "node1"), "/h", "python3").plan
+    assert summary_fields(plan, status, 0, 1.0)["state"] == "ok"
+    failed = end_lines(status._replace(state="failed"), 1)
+    assert failed[1] == "  the loss of rank 1 is nan since step 16"
 
 
 @pytest.mark.parametrize(
