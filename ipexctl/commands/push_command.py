@@ -38,7 +38,7 @@ def push_command(
         "Path on the hosts, absolute or below the home; DIR/ for a copy in DIR. Or more repositories.",
         [],
     ),
-    force: bool = flag("--force", "Replace files there that have other content."),
+    force: bool = flag("--force", "Replace files there that have other content and that no push wrote."),
     include: list[str] | None = option(
         "--include GLOB", "Take only these files of a repository, such as '*.safetensors'; repeatable."
     ),
@@ -54,8 +54,8 @@ def push_command(
 
     Each byte of SRC crosses the control machine's link once, and then goes from
     host to host. Existing files are compared by hash: identical files are skipped,
-    others need --force. Nothing is deleted. After an interruption, the same
-    command continues.
+    those that a push wrote are replaced, others need --force. Nothing is deleted.
+    After an interruption, the same command continues.
 
     One machine downloads a REPO from the hub and sends it to the hub cache of
     every host; `ipexctl run` gives that cache to scripts. It uses your HF_TOKEN
@@ -167,7 +167,8 @@ def _show_names(report: PushReport) -> None:
 
 def _print_next_step(report: PushReport) -> None:
     statuses = {result.status for result in report.hosts}
-    cut_short = [result for result in report.hosts if result.status in ("failed", "unreachable") and not result.refused]
+    failed = [result for result in report.hosts if result.status in ("failed", "unreachable") and not result.refused]
+    cut_short = [result for result in failed if result.path is not None]
     if report.dry_run:
         print_message("nothing was sent (--dry-run)")
     elif report.hosts and statuses == {"ok"}:

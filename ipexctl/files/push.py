@@ -13,7 +13,6 @@ import io
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Final, Literal
 
 from ipexctl.facts.facts import Facts
@@ -39,13 +38,14 @@ class PushResult(HostResult):
     """One host. Lists of names are cut at twenty."""
 
     path: str | None = None
+    """None if the host was not asked what it lacks, so that nothing was sent."""
     files_sent: int = 0
     """Files and links written (dry_run: to write). For a hub: files of its repositories."""
     sent_bytes: int = 0
     """From this machine to that host, without transfers between hosts."""
     same: int = 0
     differing: tuple[str, ...] = ()
-    """Existing files with other content: refused, or replaced with --force."""
+    """Existing files with other content: refused; or replaced, with --force or because a push had written them."""
     replaced: int = 0
     refused: bool = False
     would_send: tuple[str, ...] = ()
@@ -195,7 +195,7 @@ class Push:
 
     def _each(self, hosts: Sequence[Host], work: Callable[[Host, Session], PushResult]) -> None:
         for done in self.opened.only(hosts).each(work):
-            self._done[done.host.name] = done.result_or(partial(PushResult.of_error, seconds=self._seconds))
+            self._done[done.host.name] = done.result_or(self._result_of_error)
 
     def _store_of(self, host: Host) -> StoreLocation:
         found = self._found[host.name]
@@ -250,7 +250,11 @@ class Push:
         return time.monotonic() - self._began
 
     def _fail(self, host: Host, error: HostError) -> None:
-        self._done[host.name] = PushResult.of_error(host, error, seconds=self._seconds)
+        self._done[host.name] = self._result_of_error(host, error)
+
+    def _result_of_error(self, host: Host, error: HostError) -> PushResult:
+        path = self._found[host.name].path if host.name in self._found else None
+        return PushResult.of_error(host, error, seconds=self._seconds, path=path)
 
 
 def _listed(names: Sequence[str], count: int, path: str) -> str:

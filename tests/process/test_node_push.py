@@ -110,6 +110,36 @@ def parcel(*contents: bytes) -> bytes:
     return b"".join(first_line({"sha256": sha(each), "size": len(each)}) + each for each in contents) + END
 
 
+def bring(target: Target, content: bytes) -> Said:
+    """Push a file `a` with this content; the answer of the comparison."""
+    found = target.inspect([ROOT, file_row("a", content)])
+    if found.last["directory"]:
+        target.store(found.last["directory"], (content, CONTENT))
+        assert target.place(found, []).last["event"] == "done"
+    return found
+
+
+def test_a_file_that_a_push_wrote_is_replaced_until_somebody_changes_it(target: Target) -> None:
+    bring(target, b"one")
+    grown = bring(target, b"one and two")
+    assert (grown.last["is_refused"], grown.last["differing"], target.all()) == (False, ["a"], {"a": b"one and two"})
+    (target.path / "a").write_bytes(b"ONE AND TWO")
+    assert bring(target, b"three").last["is_refused"]
+    (target.path / "a").unlink()
+    (target.path / "a").write_bytes(b"three")  # somebody's own, though the same
+    assert bring(target, b"three").last["is_complete"]
+    assert bring(target, b"four").last["is_refused"]
+
+
+def test_a_file_that_changes_while_a_push_replaces_it_stays(target: Target) -> None:
+    bring(target, b"one")
+    found = target.inspect([ROOT, file_row("a", b"two")])
+    target.store(found.last["directory"], (b"two", CONTENT))
+    (target.path / "a").write_bytes(b"mine")
+    assert target.place(found, []).last["event"] == "failed"
+    assert (target.path / "a").read_bytes() == b"mine"
+
+
 @pytest.mark.parametrize("path", ["/", "~", ".", "~/.ipexctl", ".ipexctl/runs/x", "..", "/usr/.."])
 def test_path_of_a_root_a_home_or_ipexctl_is_refused(target: Target, path: str) -> None:
     (target.account / ".ipexctl").mkdir()

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 CONTENT, PARCEL = "content", "parcel"
 """Names in a stage's directories: a large file, or a stream of several small ones."""
+_MARK = "user.ipexctl.pushed"
+"""Extended attribute of a file that a push wrote: its size and mtime then."""
 _NEXT = b"next"
 _LONGEST = 240
 """Bytes of a name to which something is appended; file systems allow 255."""
@@ -116,6 +118,7 @@ class StagedFiles:
         *,
         is_last: bool,
         is_checked: bool = False,
+        is_marked: bool = False,
         replaces: bool = True,
     ) -> None:
         """Move a file to its place; `is_last`: no other entry needs the content."""
@@ -131,6 +134,8 @@ class StagedFiles:
             os.chmod(arrived, mode, dir_fd=source.number)
             if entry.mtime:
                 os.utime(arrived, ns=(entry.mtime, entry.mtime), dir_fd=source.number)
+            if is_marked:
+                _mark(source, arrived)
             give_name(source, arrived, target, name, replaces=replaces)
 
     def put_link(self, content: bytes, target: GuardedDirectory, name: bytes, *, replaces: bool) -> None:
@@ -232,14 +237,15 @@ class Writer:
                 self.make_directory(entry)
                 continue
             with self.place_of(entry.path) as (directory, name):
-                there = directory.status_of(name) if self._replaces else None
+                replaces = self._replaces or (policy.marks and is_as_written(directory, name))
+                there = directory.status_of(name) if replaces else None
                 refuse_special(os.path.join(self._top.path, entry.path), there, policy)
                 if self._owner_fix:
                     directory.check_entry(name, there, self._owner_fix)
                 uses[entry.content] -= entry.kind == "f"
                 try:
                     if entry.kind == "l":
-                        stage.put_link(encode_name(entry.content), directory, name, replaces=self._replaces)
+                        stage.put_link(encode_name(entry.content), directory, name, replaces=replaces)
                         continue
                     stage.put(
                         entry,
@@ -248,7 +254,8 @@ class Writer:
                         name,
                         is_last=not uses[entry.content],
                         is_checked=policy.checks_again,
-                        replaces=self._replaces,
+                        is_marked=policy.marks,
+                        replaces=replaces,
                     )
                 except FileExistsError:
                     if not _is_same(directory, name, entry):  # of another call that wrote it meanwhile
@@ -310,6 +317,23 @@ class Writer:
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
+
+
+def _mark(directory: GuardedDirectory, name: bytes) -> None:
+    with contextlib.suppress(OSError, AttributeError):  # a file system or a Python without extended attributes
+        path = f"{directory.anchor}/{os.fsdecode(name)}"
+        os.setxattr(path, _MARK, _mark_of(os.lstat(path)), follow_symlinks=False)
+
+
+def is_as_written(directory: GuardedDirectory, name: bytes) -> bool:
+    """True for a file that a push wrote and nobody has changed since; False if that is not known."""
+    with contextlib.suppress(OSError, AttributeError), open(directory.open_to_read(name), "rb") as file:
+        return os.getxattr(file.fileno(), _MARK) == _mark_of(os.fstat(file.fileno()))
+    return False
+
+
+def _mark_of(status: os.stat_result) -> bytes:
+    return b"%d %d" % (status.st_size, status.st_mtime_ns)
 
 
 def _is_same(directory: GuardedDirectory, name: bytes, entry: ManifestEntry) -> bool:

@@ -26,7 +26,7 @@ _RULES: Mapping[State, _Row] = {
     # Same size, other time: only fetch compares times.
     "similar": (None, None, "check", None),
     # Other content, left unchanged since the last call wrote it.
-    "written": ("replace", None, None, "newest"),
+    "written": ("replace", "replace", None, "newest"),
     # Changed by the host since the last call, which had written what is wanted.
     "changed": ("keep", None, None, "newest"),
     # Changed by the host since the last call, and in the source.
@@ -57,6 +57,8 @@ class Policy(NamedTuple):
     keeps_times: bool = False
     checks_again: bool = False
     """Hash received files once more before they get their names: others can write in the directory above."""
+    marks: bool = False
+    """Mark each file, so that a later call may replace it while it is unchanged."""
 
     def mode_of(self, mode: int, umask: int) -> int:
         return (mode & 0o777 & ~umask if self.umask else mode) | self.owner
@@ -67,9 +69,9 @@ def _column(number: int) -> dict[State, Action]:
 
 
 TREE = Policy(_column(0), umask=False)
-PATH = Policy(_column(1), owner=0o600, checks_again=True)
+PATH = Policy(_column(1), owner=0o600, checks_again=True, marks=True)
 FORCED_PATH = PATH._replace(actions={**PATH.actions, "unknown": "replace"})
-HUB = FORCED_PATH._replace(checks_again=False)
+HUB = FORCED_PATH._replace(checks_again=False, marks=False)
 """A hub's cache: in a home, where nobody else writes."""
 DOWNLOAD = Policy(_column(2), keeps_times=True)
 CHECKPOINT = Policy(_column(3), owner=0o600, keeps_times=True)

@@ -4,7 +4,8 @@
 the disk of the path, with the list and a store (`store.py`); `place` moves files to their names (`place.py`) and
 removes that directory. What a broken call received stays for the next one.
 
-- An existing file is equal by its hash (a hub's blobs: `VerifiedBlobs`) or untouched without `force`.
+- An existing file is equal by its hash (a hub's blobs: `VerifiedBlobs`), one that a push wrote and nobody has changed
+  (`place.py: is_as_written`), or untouched without `force`.
 - Each file is complete or absent, even after a full disk. No link below the path is followed.
 - `/`, a home and ipexctl's own directory are refused.
 - Other accounts may write in the path: both directories are opened once (`guarded_directory.py`), ours only if this
@@ -19,6 +20,7 @@ import fcntl
 import hashlib
 import os
 import pwd
+import stat
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Iterator
@@ -45,13 +47,13 @@ from ipexctl.node.files.manifest import (
     to_json,
     unpack_entries,
 )
-from ipexctl.node.files.place import StagedFiles, Writer, umask_set
+from ipexctl.node.files.place import StagedFiles, Writer, is_as_written, umask_set
 from ipexctl.node.files.policies import FORCED_PATH, HUB, PATH, Policy
 
 if TYPE_CHECKING:
     from ipexctl.node.common.walk import Place
     from ipexctl.node.files.call_requests import InspectRequest, PlaceRequest
-    from ipexctl.node.files.compare import Match
+    from ipexctl.node.files.compare import Left, Match
     from ipexctl.node.files.store import Report
 
 PREFIX = store.PUSH_PREFIX
@@ -117,7 +119,7 @@ class PathTarget(TargetView):
     def __init__(
         self, place: Place, rows: list[ManifestEntry], report: Report, *, quick: bool, verified: VerifiedBlobs | None
     ) -> None:
-        self._quick, self._verified = quick, verified
+        self._quick, self._verified, self._marks = quick, verified, verified is None
         self._progress = store.Progress(sum(row.size for row in rows), report)
         self._name = os.fsencode(place.name)
         self._directories = DirectoryChain(GuardedDirectory.of(place), lambda above, names: above.enter(names[-1]))
@@ -143,6 +145,10 @@ class PathTarget(TargetView):
 
     def match(self, entry: ManifestEntry, status: os.stat_result) -> Match:
         return "equal" if self._is_equal(entry, status) else "other"
+
+    def left_of(self, entry: ManifestEntry, status: os.stat_result) -> Left:
+        is_file = entry.kind != "d" and stat.S_ISREG(status.st_mode)
+        return "this" if is_file and self._marks and is_as_written(*self._place_of(entry)) else "nothing"
 
     def _is_equal(self, entry: ManifestEntry, status: os.stat_result) -> bool:
         directory, name = self._place_of(entry)
@@ -191,10 +197,10 @@ def _inspect(request: InspectRequest, rows: list[ManifestEntry], there: Place, r
         found = compare(rows, target, _policy_of(request))
     if verified is not None and not request["dry_run"]:
         verified.save()
-    differing = [row.path for row in found.in_state("unknown")]
     blocked = [row.path for row in found.in_state("directory", "no directory", "special")]
-    lacking = found.in_state("missing", "unknown")
+    lacking = found.in_state("missing", "unknown", "written")
     is_refused = bool(found.entries("refuse all"))
+    differing = [row.path for row in found.in_state("unknown", *(() if is_refused else ("written",)))]
     directory = token = digest = ""
     if not is_refused and lacking and not request["dry_run"] and not request["quick"]:
         name = own_directory(path, request["repos"])

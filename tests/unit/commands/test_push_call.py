@@ -1,4 +1,4 @@
-"""The hosts of `ipexctl push SRC HOSTS:PATH`."""
+"""The hosts of `ipexctl push SRC HOSTS:PATH`, and what is said after a failure."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.commands.push_command import _with_hosts
+from ipexctl.commands.push_command import _with_hosts, show
 from ipexctl.commands.shared_options import Targets
 from ipexctl.commands.target_hosts import choose_hosts
 from ipexctl.errors import Refusal, UserError
+from ipexctl.files.push import PushReport, PushResult
+from ipexctl.hosts.host import Host
 from ipexctl.hub.downloader import explain_refused_lock
 
 
@@ -49,3 +51,14 @@ def test_a_refused_environment_for_the_download_names_no_option_of_install() -> 
     assert refused.reason in error.reason
     assert "--wheelhouse" not in error.fix
     assert "hf download" in error.fix
+
+
+@pytest.mark.parametrize(
+    ("path", "is_refused", "continues"), [("/d", False, True), (None, False, False), ("/d", True, False)]
+)
+def test_a_push_continues_only_where_something_may_have_been_sent(
+    path: str | None, is_refused: bool, continues: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    failed = PushResult(Host("node1", "node1"), "failed", "why", "fix", path=path, refused=is_refused)
+    show(PushReport((failed,), 1.0, "d", "d", 1, 2))
+    assert ("push continues from there" in capfd.readouterr().err) == continues

@@ -222,7 +222,7 @@ def pushed(target: Path, nodes: Tree, then: Then = nothing, *, force: bool = Fal
         found = push.inspect(request, io.BytesIO(manifest), nothing)
         if is_dry:
             return named(would_send=found.names)
-        if found.blocked or (found.differing and not force):
+        if found.is_refused:
             return named(blocked=found.blocked, differing=found.differing)
         if not found.directory:
             return []
