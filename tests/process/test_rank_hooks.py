@@ -401,3 +401,17 @@ def test_the_store_lives_as_long_as_another_rank_uses_it_unless_the_script_faile
             else:
                 assert rank.wait(10) == code
         assert rank.wait(10) == code
+
+
+@pytest.mark.parametrize("python", SOME_PYTHONS, ids=str)
+def test_a_traceback_has_no_frames_of_the_hooks_but_the_one_that_raised(
+    shim: HookDirectory, python: Path, tmp_path: Path
+) -> None:
+    path = f"{shim.place}:{tmp_path / 'own'}"
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/torch.py").write_text("def fail():\n    1 / 0\nfail()\n")
+    code = "try:\n    import torch\nexcept ZeroDivisionError as error:\n    raise ValueError from error"
+    ran = shim.run(python, code, PYTHONPATH=path, IPEXCTL_FP32_MATH="bf16")
+    assert re.findall(r'torch.py", line (\d)', ran.stderr) == ["3", "2"]
+    assert ("ipexctl" in ran.stderr, ran.stderr.splitlines()[-1]) == (False, "ValueError")
+    assert 'ipexctl_shim.py", line' in shim.run(python, "import sys\nsys.exit(1, 2)").stderr

@@ -437,6 +437,7 @@ class Notes:
 
     def excepthook(self, kind: type[BaseException], value: BaseException, traceback: TracebackType | None, /) -> None:
         """Handle an exception by displaying it with a traceback on sys.stderr."""
+        hide_own_frames(value)
         try:
             self._before(kind, value, traceback)
         finally:
@@ -455,6 +456,26 @@ class Notes:
         """Note an uncaught exception at exit, because a user's hook may have replaced `excepthook`."""
         self.raised(getattr(sys, "last_value", None), getattr(sys, "last_traceback", None))
         self._is_over = True
+
+
+def hide_own_frames(error: BaseException | None) -> None:
+    """Remove the frames of these hooks from an exception's traceback and its causes'. The frame that raised stays."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        at = error.__traceback__
+        while at is not None:
+            following = at.tb_next
+            while following is not None and following.tb_next is not None and is_own(following):
+                following = following.tb_next
+            if following is not at.tb_next:
+                at.tb_next = following
+            at = following
+        error = error.__cause__ or error.__context__
+
+
+def is_own(traceback: TracebackType) -> bool:
+    return traceback.tb_frame.f_code.co_filename.startswith(f"{DIRECTORY}/")
 
 
 class PendingExit:
