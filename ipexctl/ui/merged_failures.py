@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
-from ipexctl.node.common.fix import Fix, FixCommand, parts_of
+from ipexctl.node.common.fix import Fix, FixCommand, Part, parts_of
 from ipexctl.remote.outcome import SharedReason
 
 
@@ -33,7 +33,7 @@ def merge_failures(results: Iterable[HostFailure]) -> dict[str, tuple[str, str]]
         if result.status == "unreachable":
             prose = (part if isinstance(part, str) else None for part in parts_of(result.fix))
             groups.setdefault((_shared(result.reason), *prose), []).append(result)
-    merged = {}
+    merged: dict[str, tuple[str, str]] = {}
     for group in groups.values():
         if (fix := _merged_fix(group)) is not None:
             merged.update({result.host.name: (_merged_reason(group), fix) for result in group})
@@ -52,7 +52,7 @@ def _merged_reason(group: Sequence[HostFailure]) -> str:
 def _merged_fix(group: Sequence[HostFailure]) -> str | None:
     """None if the commands differ in more than the hosts."""
     names = [each.host.name for each in group]
-    merged = []
+    merged: list[Part] = []
     for same_place in zip(*(parts_of(each.fix) for each in group), strict=True):
         commands = [part for part in same_place if isinstance(part, FixCommand)]
         part = _merged_command(names, commands) if commands else same_place[0]
