@@ -352,6 +352,22 @@ def test_every_home_of_the_runs_is_pruned_once(tmp_path: Path) -> None:
     assert [(len(each.gone), each.kept, each.newest, each.reason) for each in done] == [(2, 10, 10, "")] * 2
 
 
+def test_a_limit_of_no_days_keeps_the_newest_ten_alone(tmp_path: Path) -> None:
+    home = Runs(tmp_path)
+    for number in range(8):
+        home.make(f"r{number}", 0)
+    record = run_record("r1", HERE, str(tmp_path), sys.executable)
+
+    def prune() -> list[tuple[int, int, int]]:
+        done = prune_nodes([record], RetentionLimits(0), lambda _, host: LocalSession(host), Cancel())
+        return [(len(each.gone), each.kept, each.newest) for each in done]
+
+    assert prune() == [(0, 8, 8)]
+    for number in range(8, 12):
+        home.make(f"r{number}", 0)
+    assert prune() == [(2, 10, 10)]
+
+
 def test_hosts_with_one_address_are_distinguished_by_port(tmp_path: Path) -> None:
     ways = [replace(HERE, name=f"node{port}", port=port) for port in (2201, 2202)]
     record = run_record("r1", ways[0], str(tmp_path), sys.executable, stores=("node2202",), nodes=tuple(ways))

@@ -110,7 +110,7 @@ def choose_runs(
     order = {name: number for number, name in enumerate(ages)}
     ordered = sorted(runs, key=lambda run: (ages[run.name], -order[run.name]))
     removable = [run for run in ordered[request["keep"] :] if run.name != request["mine"] and run.name not in active]
-    return [(run, f"older than {days:g} days") for run in reversed(removable) if ages[run.name] > days * DAY]
+    return [(run, f"older than {days:g} days") for run in reversed(removable) if ages[run.name] >= days * DAY]
 
 
 def remove(runs_directory: GuardedDirectory, run: StoredRun, reason: str, now: float) -> bool:
