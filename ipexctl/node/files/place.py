@@ -320,9 +320,9 @@ class Writer:
 
 
 def _mark(directory: GuardedDirectory, name: bytes) -> None:
-    with contextlib.suppress(OSError, AttributeError):  # a file system or a Python without extended attributes
-        path = f"{directory.anchor}/{os.fsdecode(name)}"
-        os.setxattr(path, _MARK, _mark_of(os.lstat(path)), follow_symlinks=False)
+    # A file system, or a Python, without extended attributes.
+    with contextlib.suppress(OSError, AttributeError), open(directory.open_to_read(name), "rb") as file:
+        os.setxattr(file.fileno(), _MARK, _mark_of(os.fstat(file.fileno())))
 
 
 def is_as_written(directory: GuardedDirectory, name: bytes) -> bool:
