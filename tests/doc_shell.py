@@ -32,6 +32,7 @@ FILES = ROOT / "tests/stand_ins/pages"
 """Files that pages use and do not show: a script that trains, one that hangs …"""
 
 _ENDINGS = (
+    (re.compile(r"^refused: .* not free: "), {3}),
     (re.compile(r"^refused: "), {1}),
     (re.compile(r"^[\w.]+:\d+:\d+: "), {2}),
     (re.compile(r"^run \S+ failed after "), {1}),
