@@ -45,6 +45,7 @@ ALLOWED = {
     "ipexctl/node/network/speed.py": OF_HOSTS,
     "ipexctl/node/common/walk.py": "no access control lists but those of Linux are read",
     "ipexctl/node/env/environments.py": OF_HOSTS,
+    "ipexctl/node/files/place.py": OF_HOSTS,
     "ipexctl/node/files/tree.py": OF_HOSTS,
     "ipexctl/node/run/follow.py": "for a run that goes on, which is on its node0; the copy of a run is not waited for",
     "ipexctl/node/run/rank/oom.py": OF_HOSTS,
