@@ -118,7 +118,7 @@ OUR_PYTHON = f"export PATH={Path(sys.executable).parent}:$PATH"
 LOGIN = "login.example.org"
 LACKS = "ipexctl exec --shell 'cd .ipexctl/envs/default/lib/python3.*/site-packages && {} tqdm.py' -l '!node3'"
 
-# Playbooks last: they install on two of the four hosts.
+# The guide on MPI and playbooks last: they install on two of the four hosts.
 SCENES = (
     Scene("README.md", CLUSTER, frozenset({1}), before={1: (TRAIN,)}),
     Scene("ipexctl/SKILL.md", CLUSTER, before={0: (TRAIN,)}),
@@ -171,7 +171,6 @@ SCENES = (
     Scene("docs/guides/air-gapped.md", CLUSTER, home=True),
     Scene("docs/guides/behind-a-bastion.md", BASTION),
     Scene("docs/guides/in-the-lab.md", LAB),
-    Scene("docs/guides/mpi.md", CLUSTER, take={"ranks.py": ("python", 0)}),
     Scene("docs/guides/one-machine.md", REAL_HERE, before={1: (SHORT,)}),
     Scene("docs/guides/two-hosts.md", CLUSTER, take={"hostfile": ("text", 0)}, before={0: (TRAIN,)}),
     Scene("docs/hostfile.md", CLUSTER, hosts=4, slots=":2"),
@@ -262,6 +261,7 @@ SCENES = (
     ),
     Scene("docs/uninstall.md", CLUSTER),
     Scene("docs/versions.md", CLUSTER),
+    Scene("docs/guides/mpi.md", CLUSTER, take={"ranks.py": ("python", 0)}),
     Scene(
         "docs/playbooks.md",
         CLUSTER,
