@@ -28,7 +28,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.files.place import StagedFiles
-from ipexctl.node.run.record.summary import newest_checkpoint
+from ipexctl.node.run.record.newest_checkpoint import newest_checkpoint
 from ipexctl.remote.cancel import Cancel, Deadline
 from ipexctl.remote.connector import OpenHosts, SessionPool
 from ipexctl.remote.outcome import Cancelled, HostError
@@ -413,9 +413,13 @@ def test_a_synced_file_is_no_checkpoint_of_a_run_until_the_run_writes_it(place: 
     for name in ("data/val.pt", "src/last.pt"):
         put(place.root, name, "tokens")
     place.sync()
-    home = str(place.home)
-    assert newest_checkpoint(str(place.tree), "", 0.0, home) == ""
-    assert newest_checkpoint(str(place.tree / "src"), "", 0.0, home) == ""
+    events = put(place.home, "runs/train/events.jsonl", "")
+    os.utime(events, (0, 0))
+
+    def newest(directory: str, home: Path = place.home) -> str:
+        return newest_checkpoint(str(place.tree / directory), "", str(home / "runs/train"), os.stat(events))
+
+    assert newest("") == newest("src") == ""
     put(place.tree, "src/last.pt", "weights of the run")
-    assert newest_checkpoint(str(place.tree / "src"), "", 0.0, home) == "last.pt"
-    assert newest_checkpoint(str(place.tree / "data"), "", 0.0, "/elsewhere") == "val.pt"
+    assert newest("src") == "last.pt"
+    assert newest("data", place.root) == "val.pt", "no tree of this home"

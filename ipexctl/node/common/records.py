@@ -207,10 +207,10 @@ class LeverUse(NamedTuple):
         )
 
 
-_ALONE = "trained a model each, and a checkpoint has that of one"
+_ALONE = "each trained a model alone, and a checkpoint contains only one of these models"
 _WRONG: Mapping[str, tuple[str, str]] = {
     "same-data": (
-        "trained on the same data as one another, so all of them do the work of one",
+        "trained on the same data, so together they did no more than one of them",
         "give the DataLoader a DistributedSampler",
     ),
     "same-order": (
@@ -234,12 +234,12 @@ _WRONG: Mapping[str, tuple[str, str]] = {
         "leave process_group out",
     ),
     "no-gradients": (
-        "trained nothing, because no parameter of the optimizer ever had a gradient: it has those of another model",
+        "trained nothing: no parameter of the optimizer ever had a gradient, so it has the parameters of another model",
         "make the optimizer from the parameters of the model that is called, after it is copied or wrapped",
     ),
     "statistics": (
-        "have different running statistics in BatchNorm; a checkpoint has those of one",
-        "torch.nn.SyncBatchNorm.convert_sync_batchnorm(model), or leave broadcast_buffers=False out",
+        "have different running statistics in BatchNorm, and a checkpoint contains only the statistics of one rank",
+        "use torch.nn.SyncBatchNorm.convert_sync_batchnorm(model), or leave broadcast_buffers=False out",
     ),
 }
 """Kind → what the ranks did, and what to change."""

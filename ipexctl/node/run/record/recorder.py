@@ -209,6 +209,8 @@ class Recorder:
         self._saved_at = 0.0
         self._unwritten: list[bytes] = []
         self._events = os.open(self.path("events.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self.first_write = os.fstat(self._events)
+        """Its mtime is the begin of the run by the clock of the record's file system."""
         os.makedirs(self.path("ranks"), mode=0o700, exist_ok=True)
         self.times = TimesWriter(self.path("output.times"))
         self.notes = NotesWriter(self.path("output.notes"))

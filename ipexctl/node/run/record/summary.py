@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import re
-import stat
-from itertools import islice
 from typing import TYPE_CHECKING
 
-from ipexctl.node.common.home import STATE_DIRECTORY
-from ipexctl.node.common.json_records import as_json, read_json_file
+from ipexctl.node.common.json_records import as_json
 from ipexctl.node.common.records import LeverUse
 
 if TYPE_CHECKING:
@@ -20,18 +14,6 @@ if TYPE_CHECKING:
     from ipexctl.node.common.records import RunStatus
 
 SCHEMA = "ipexctl.run/1"
-_BESIDE = (
-    r"(?:training_args|optim(?:izer)?(?:_states?(?:_dict)?)?|scheduler|sampler|scaler|rng_state|random_states)"
-    r"(?:_[0-9]+)?\."
-)
-"""Files that frameworks write beside a model's weights."""
-_CHECKPOINT = re.compile(rf"(?!\.?tmp|{_BESIDE}).+\.(?:pt|pth|ckpt|safetensors|bin|distcp)")
-_DIRECTORY = re.compile(r"(?:checkpoint|(?:global_)?step|epoch|iter)[-_]?[0-9]+.*|.*\.ckpt")
-"""A directory that is one checkpoint; another one may have several."""
-_MOST_DIRECTORIES = 2000
-"""A project may have its data beside its checkpoints, on a slow disk."""
-_TOLERANCE = 2.0
-"""Seconds by which a file server's clock may be behind."""
 
 
 def summary_fields(plan: Plan | None, status: RunStatus | None, exit_code: int, seconds: float) -> Json:
@@ -88,49 +70,3 @@ def attempts_of(status: RunStatus | None) -> list[Json]:
 
 def summary_text(fields: Json) -> str:
     return json.dumps({"schema": SCHEMA, **fields}, indent=2) + "\n"
-
-
-def newest_checkpoint(cwd: str, asked: str, since: float, home: str = "") -> str:
-    """The newest one, relative to `cwd`, or absolute if `asked` is; empty without one. `asked`: the PATH of
-    `--checkpoint`, or empty. `since`: when the run began. `home`: whose trees have what sync brought."""
-    tree, sent = _sent_files(home, cwd)
-    top = os.path.join(cwd, asked)
-    walk = os.walk(top) if os.path.isdir(top) else [(os.path.dirname(top), [], [os.path.basename(top)])]
-    newest, at = "", since - _TOLERANCE
-    for directory, names, files in islice(walk, _MOST_DIRECTORIES):
-        if "pyvenv.cfg" in files:
-            del names[:]
-            continue
-        names[:] = (name for name in names if not name.startswith("."))
-        for name in filter(_CHECKPOINT.fullmatch, files):
-            path = os.path.join(directory, name)
-            with contextlib.suppress(OSError):
-                found = os.lstat(path)
-                is_new = stat.S_ISREG(found.st_mode) and found.st_size and found.st_mtime >= at
-                identity = [found.st_size, found.st_mtime_ns, found.st_ino]
-                if is_new and sent.get(os.path.relpath(path, tree)) != identity and _is_of_torch(path):
-                    newest, at = path, found.st_mtime
-    above = os.path.dirname(newest)
-    if newest.endswith(".distcp") or (above != cwd and _DIRECTORY.fullmatch(os.path.basename(above))):
-        newest = above
-    return newest if not newest or os.path.isabs(asked) else os.path.relpath(newest, cwd)
-
-
-def _sent_files(home: str, cwd: str) -> tuple[str, dict[str, list[int]]]:
-    """The tree with this directory, and the size, mtime and inode of each file that sync brought there."""
-    code = os.path.join(home, "code")
-    tree = os.path.join(code, os.path.relpath(cwd, code).partition("/")[0])
-    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # no tree of ours
-        rows = read_json_file(os.path.join(tree, STATE_DIRECTORY, "state.json"))[
-            "rows"
-        ]  # `node/files/tree.py: TreeRow`
-        return tree, {path: identity for path, *_, identity, is_from_sync in rows if is_from_sync}
-    return tree, {}
-
-
-def _is_of_torch(path: str) -> bool:
-    """False for data with the ending `.bin`, such as the token files of nanoGPT."""
-    if not path.endswith(".bin"):
-        return True
-    with open(path, "rb") as file:
-        return file.read(4).startswith((b"PK\3\4", b"\x80"))  # a zip file, or a pickle of an old torch

@@ -369,11 +369,11 @@ class SupervisorLoop:
         if not self.is_over:  # the last status may be written long after the end, if the disk was full
             self.elapsed, self.is_over = round(time.monotonic() - self.began, 3), status.ended is not None
             if self.is_over:
-                from ipexctl.node.run.record.summary import newest_checkpoint  # only the end of a run needs it
+                # Only the end of a run needs it.
+                from ipexctl.node.run.record.newest_checkpoint import newest_checkpoint
 
-                plan = self.state.plan
-                began = status.started or 0.0
-                self.checkpoint = newest_checkpoint(plan.cwd, plan.asked.checkpoint or "", began, plan.home)
+                plan, first_write = self.state.plan, self.record.first_write
+                self.checkpoint = newest_checkpoint(plan.cwd, plan.asked.checkpoint or "", self.rundir, first_write)
         raised = verdict.first_exception(self.state)
         return self.figures.run_status(status, ranks)._replace(
             has_checkpoint=has_checkpoint,
