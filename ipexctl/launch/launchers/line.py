@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from pathlib import PurePosixPath
 from typing import Final
 
 from ipexctl.errors import CommandLineError
@@ -18,6 +17,11 @@ _PREFIXES: Final = frozenset(
     "nohup time exec sudo nice stdbuf timeout numactl taskset setsid command chrt env".split()  # noqa: SIM905
 )
 _CHANGE_THE_RUN: Final = ("sudo", "timeout")
+_ROWS: Final[dict[str, list[tuple[tuple[str, ...], LauncherRow]]]] = {}
+"""By the first word of the command. A shell script may have 10,000 commands to look up."""
+for _row in LAUNCHERS:
+    for _command in _row.commands:
+        _ROWS.setdefault(_command[0], []).append((_command, _row))
 
 
 def split_variables(words: Sequence[str]) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -30,28 +34,30 @@ def split_variables(words: Sequence[str]) -> tuple[dict[str, str], tuple[str, ..
     return (found, tuple(words[at:])) if found else ({}, tuple(words))
 
 
+def _name(word: str) -> str:
+    return word.rpartition("/")[2]
+
+
 def is_shell(word: str) -> bool:
-    return PurePosixPath(word).name in _SHELLS
+    return _name(word) in _SHELLS
 
 
 def is_python(word: str) -> bool:
-    return bool(_PYTHON.fullmatch(PurePosixPath(word).name))
+    return bool(_PYTHON.fullmatch(_name(word)))
 
 
 def launcher_at(words: Sequence[str], at: int) -> tuple[LauncherRow, int] | None:
     """The launcher at this position, and the position of its first option."""
     if at >= len(words):
         return None
-    names = (PurePosixPath(words[at]).name, *words[at + 1 :])
+    names = (_name(words[at]), *words[at + 1 :])
     if is_python(words[at]):
         at += 1
         while at < len(words) and words[at].startswith("-") and words[at] not in ("-m", "-c"):
             at += 2 if words[at] in ("-W", "-X") else 1
         names = tuple(words[at:]) if words[at : at + 1] == ("-m",) else ()
-    return next(
-        ((row, at + len(command)) for row in LAUNCHERS for command in row.commands if names[: len(command)] == command),
-        None,
-    )
+    rows = _ROWS.get("".join(names[:1]), ())
+    return next(((row, at + len(command)) for command, row in rows if names[: len(command)] == command), None)
 
 
 def strip_prefix(words: tuple[str, ...]) -> tuple[str, ...] | None:
@@ -62,7 +68,7 @@ def strip_prefix(words: tuple[str, ...]) -> tuple[str, ...] | None:
     at = prefix_length(words)
     if not at or launcher_at(words, at) is None:
         return None
-    if any(_VARIABLE.fullmatch(word) or PurePosixPath(word).name in _CHANGE_THE_RUN for word in words[:at]):
+    if any(_VARIABLE.fullmatch(word) or _name(word) in _CHANGE_THE_RUN for word in words[:at]):
         raise refused_word(
             words, 0, f"{words[0]} before {words[at]}: {words[at]} would start in each rank",
             f"leave {words[0]} out: -x NAME=VALUE sets a variable, --time-limit S ends the run",
@@ -72,7 +78,7 @@ def strip_prefix(words: tuple[str, ...]) -> tuple[str, ...] | None:
 
 def prefix_length(words: Sequence[str]) -> int:
     """The number of words before a launcher, Python or a script behind another program, such as `numactl -C 0-3`."""
-    if words and (PurePosixPath(words[0]).name in _PREFIXES or re.match(r"[A-Za-z_]\w*=", words[0])):
+    if words and (_name(words[0]) in _PREFIXES or re.match(r"[A-Za-z_]\w*=", words[0])):
         for at in range(1, len(words)):
             if launcher_at(words, at) is not None or is_python(words[at]) or words[at].endswith(".py"):
                 return at

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ipexctl.errors import UserError
-from ipexctl.file_reader import SCRIPT, read_regular
+from ipexctl.file_reader import SCRIPT, SHELL_SCRIPT, TooLargeError, read_regular
 from ipexctl.found_files import check_found
 from ipexctl.hosts.host import Host
 from ipexctl.launch.accelerate_config import default_file, read_accelerate, read_accelerate_file
@@ -88,7 +88,7 @@ def unwrap(
     line = read_line(asked.argv, environ, is_script=asked.kind == "script")
     if line is None or not line.names:
         variables, words = split_variables(asked.argv)
-        found = _read_script(variables, words)
+        found = _read_script(variables, words, is_script=asked.kind == "script")
         if found is not None and (found.launcher or asked.kind == "script"):
             values = (f"{name}={value}" for name, value in {**found.exports, **variables}.items())
             inside = spec_with(spec, "script", (*values, *found.words))
@@ -155,23 +155,40 @@ def _note_on_script(words: Sequence[str], found: LineOfScript, inner: str) -> st
     return f"{note}; {inner}" if inner else note
 
 
-def _read_script(variables: Mapping[str, str], words: Sequence[str]) -> LineOfScript | None:
+def _read_script(variables: Mapping[str, str], words: Sequence[str], *, is_script: bool) -> LineOfScript | None:
     """The line that stands for a local shell script, `./run.sh` or `bash -x run.sh`; None if ranks can run it. Raises a
-    UserError for any other that starts a launcher."""
+    UserError for any other that starts a launcher, and for a script that is too large to be searched."""
     at = 0
     if is_shell(words[0]):
         at = next((at for at, word in enumerate(words) if at and not word.startswith("-")), len(words))
     path = "".join(words[at : at + 1])
-    return read_file(path, _read_text(path), words[at + 1 :], variables, _read_text)
+    unread, is_complete = SHELL_SCRIPT.limit, True
 
+    def read_text(path: str) -> str:
+        """The text of a local script; empty if it is no file, can't be read, or together with those before is too
+        large."""
+        nonlocal unread, is_complete
+        if not is_complete or not os.path.isfile(path):  # noqa: PTH113 - Path.is_file raises for a long word
+            return ""
+        try:
+            data = read_regular(path, SHELL_SCRIPT._replace(limit=unread))
+        except OSError as error:
+            is_complete = not isinstance(error, TooLargeError)
+            return ""
+        unread -= len(data)
+        return data.decode(errors="replace")
 
-def _read_text(path: str) -> str:
-    """The text of a local script; empty if it is no file or can't be read."""
-    if not os.path.isfile(path):  # noqa: PTH113 - Path.is_file raises for a long word
-        return ""
-    with contextlib.suppress(OSError):
-        return read_regular(path, SCRIPT).decode(errors="replace")
-    return ""
+    text = read_text(path)
+    if not is_complete and is_script and (at or path.endswith((".sh", ".bash"))):
+        raise UserError(
+            f"{path} has more than {SHELL_SCRIPT.limit >> 10} kB, too large to look for the line that starts the ranks",
+            fix=Fix(
+                "paste that line itself after `ipexctl run`; or, to run the whole script in each rank: "
+                "`ipexctl run -- {*argv}`",
+                argv=(*(f"{name}={value}" for name, value in variables.items()), *words),
+            ),
+        )
+    return read_file(path, text, words[at + 1 :], variables, read_text)
 
 
 def _check_settings(tool: str, path: str) -> None:

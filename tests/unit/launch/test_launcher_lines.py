@@ -587,16 +587,43 @@ def test_elastic_nodes_standalone_and_the_binding_of_an_mpirun() -> None:
     assert unwrapped("mpirun --bind-to core --map-by socket -n 2 python t.py").spec.asked.bind == "cores"
 
 
+_CALLED: dict[str, str] = {"called.sh": "x a b\n" * 40_000}
+
+
 @pytest.mark.parametrize(
-    "text",
-    ["cat <<A\n" * 60_000, "B=aaaaaaaaaa\n" + 'B="$B$B$B$B"\n' * 20 + "torchrun $B t.py\n"],
-    ids=["documents without an end", "values that grow"],
+    ("text", "others"),
+    [
+        ("cat <<A\n" * 31_000, {}),
+        ("B=aaaaaaaaaa\n" + 'B="$B$B$B$B"\n' * 20 + "torchrun $B t.py\n", {}),
+        ("A=" * 130_000, {}),
+        ("x $((1)) $(a) `b`\n" * 14_000, {}),
+        ("sh called.sh\n" * 15_000, _CALLED),
+    ],
+    ids=["documents without an end", "values that grow", "one long word", "what a shell computes", "scripts in it"],
 )
-def test_a_hostile_shell_script_is_read_in_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_a_hostile_shell_script_is_read_in_bounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, others: dict[str, str]
+) -> None:
+    """Of the size that is read: less than half of what a hostile repository may take."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "x.sh").write_text(text)
+    for name, content in {"x.sh": text, **others}.items():
+        (tmp_path / name).write_text(content)
     began, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with contextlib.suppress(UserError):
         unwrapped("bash x.sh", kind="script")
-    assert time.process_time() - began < 20
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000
+    assert time.process_time() - began < 10
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 150_000
+
+
+def test_a_shell_script_that_is_too_large_is_refused_and_behind_dashes_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.sh").write_text("torchrun x.py\n" + "# more\n" * 40_000)
+    for words in (["bash", "-x", "x.sh", "4"], ["./x.sh", "4"]):
+        with pytest.raises(UserError) as refused:
+            unwrapped(words, kind="script")
+        assert missing(refused.value.message + refused.value.fix, f"256 ipexctl run -- {' '.join(words)}") == []
+        assert unwrap(spec_of("command", tuple(words)), (), None, {}) is None
+    (tmp_path / "python3").write_text("\x7fELF" + "x" * 300_000)
+    assert unwrapped("./python3 t.py", kind="script").spec.asked.argv == ("t.py",)
