@@ -105,7 +105,7 @@ AnyReport = TypeVar("AnyReport")
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 Groups: TypeAlias = tuple[tuple[str, ...], ...]
 
-_ON_HOSTS: Final = frozenset(("doctor", "envs", "exec", "install", "push", "run", "sync", "trust"))
+_ON_HOSTS: Final = frozenset(("doctor", "envs", "exec", "install", "push", "run", "sync"))
 """Commands that get the hosts of the call. Those about a run know its hosts."""
 _LIMITS: Final = ("-l", "--limit")
 _LONG: Final = {"-H": "--hostfile", "-c": "--cluster", "-l": "--limit", "-n": "--ppn", "--ppn": "-n"}

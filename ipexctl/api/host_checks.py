@@ -1,4 +1,4 @@
-"""The steps of doctor, and the removal of what trust left."""
+"""The steps of doctor."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ close_home() { # directory
     home_output=$(chmod 700 "$1" 2>&1)
     if others_may_write "$1"; then
         home_problem=open
-        # `trust` knows a fix for it.
+        # Another directory on the same disk would not help.
         case $home_output in *Read-only*) home_problem=${home_output#chmod: } ;; esac
         return 1
     fi

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 
@@ -66,14 +65,6 @@ class Slurm:
 
 def put(host: LabHost, path: str, text: str) -> None:
     in_host(host, 'mkdir -p "${1%/*}" && printf %s "$2" >"$1" && chmod a+r "$1"', (path, text))
-
-
-def copy_to_hosts(lab: Lab, project: Path) -> None:
-    """Copy the project to the same path on all hosts, as on a shared disk."""
-    for host in lab.hosts:
-        for file in project.iterdir():
-            put(host, str(file), file.read_text())
-        ask(host, f"p={project}; while [ $p != / ]; do chmod a+rx $p; p=$(dirname $p); done", as_root=True)
 
 
 def start_sshd(lab: Lab) -> None:

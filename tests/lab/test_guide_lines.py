@@ -28,12 +28,6 @@ ARGS = (
     "--learning_rate 3e-5 --num_train_epochs 2 --max_seq_length 384 --doc_stride 128 --output_dir /tmp/debug_squad/ "
     "--no_cuda --ddp_backend ccl --use_ipex"
 )
-SHORT_SCRIPT = """\
-import json, os
-names = ("RANK", "WORLD_SIZE", "IPEXCTL_RANK", "PMI_RANK", "OMP_NUM_THREADS")
-os.write(1, (json.dumps({name: os.environ.get(name) for name in names}) + "\\n").encode())
-"""
-"""Its line is written at once, so that those of several ranks do not mix."""
 RANK_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 Paste = Callable[..., CommandResult]
 

@@ -21,7 +21,7 @@ from lab_run_helpers import WAIT_SCRIPT, Cluster, by_rank, new_cluster, session_
 LAB = LabSpec(hosts=3)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(240)]
 PYTHON = ("--python", "/usr/bin/python3", "--omp", 1, "--ppn", 2)
-STARTER, WRAPPER = "run.host_starter", "run.rank"
+STARTER = "run.host_starter"
 
 RING = """\
 import os, socket, sys, time

@@ -181,15 +181,15 @@ def test_live_runs_are_never_pruned(runs: Runs, live_supervisor: dict[str, Any])
     runs.make_other("about-to-begin", 0.02)
     runs.make_other("brought", 0.5)
     (runs.place / "brought/job.json").touch()
-    (runs.make_other("spare", 20) / "reserved").touch()
-    os.utime(runs.place / "spare", (time.time() - 20 * 86400,) * 2)
+    (runs.make_other("reserved", 20) / "reserved").touch()
+    os.utime(runs.place / "reserved", (time.time() - 20 * 86400,) * 2)
     runs.make_other("ranks-elsewhere", 20, machine="another")
     runs.make_other("lost-elsewhere", 40, machine="another")
     runs.make_other("ended-here", 20, machine=os.uname().nodename)
     runs.make("mine", 99)
     runs.prune(days=0, mine="mine")
     assert runs.names == sorted(
-        ("about-to-begin", "brought", "closing", "elsewhere", "mine", "ranks-elsewhere", "running", "spare")
+        ("about-to-begin", "brought", "closing", "elsewhere", "mine", "ranks-elsewhere", "reserved", "running")
     )
 
 

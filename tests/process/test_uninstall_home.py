@@ -231,13 +231,11 @@ def test_entries_of_a_user_are_kept_and_listed_and_only_those_of_ipexctl_go(home
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).write_text("linger\tno\n")
     (home / "envs/data").symlink_to("/etc")
-    (home / "ssh").mkdir()
     listed = {Path(entry["path"]) for entry in agent("list", home, results=True)["left"]}
     assert listed == {home / Path(*Path(name).parts[:2]) for name in [*foreign, "envs/data"]}
     left = agent("remove", home, results=True)["left"]
     assert {Path(entry["path"]) for entry in left} == listed
     assert [entry["path"] for entry in left if entry["kind"] != "other"] == [f"{home}/tune.before"]
-    assert (home / "ssh").is_dir()
     assert files(home) == {MARK, *foreign}, "with them, it stays a home"
     assert os.readlink(home / "envs/data") == "/etc"
 

@@ -46,12 +46,10 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 _REFUSALS: Final = "unit/golden/test_golden_refusals.py"
 _ALSO: Final = {
     "api": (_REFUSALS,),
-    "cli": ("unit/golden",),
+    "commands": ("unit/golden",),
     "doctor": ("unit/golden/test_golden_doctor.py", "unit/ui/test_ui_doctor.py"),
-    "export": ("unit/launch", "unit/golden"),
     "extras/lab": (_REFUSALS, "unit/golden/test_golden_ui.py"),
     "extras/play": ("unit/golden/test_golden_play.py", "process/test_play_paths.py"),
-    "extras/slurm": (_REFUSALS,),
     "facts": ("process/test_probe.py",),
     "files": (_REFUSALS, "unit/golden/test_golden_fetch.py"),
     "hosts": ("unit/golden/test_golden_hosts.py", _REFUSALS),

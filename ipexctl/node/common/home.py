@@ -33,7 +33,6 @@ HOME_ENTRIES = frozenset(
         HF_HOME,
         "results",
         "runs",
-        "ssh",
         "tmp",
         "wheels",
         "tune.before",

@@ -236,7 +236,7 @@ class Plan(NamedTuple):
     stores: Mapping[str, str] = {}
     """Host → first host with the same home."""
     spares: tuple[HostPlan, ...] = ()
-    """Hosts that can replace others in a later attempt."""
+    """Hosts of the first attempt that this one lacks; they may be in a later one."""
     setup: str | None = None
     """File that is sourced before the launcher and before each rank."""
     job: str = ""
@@ -421,7 +421,7 @@ def read_outline(document: object) -> Plan:
 
 
 def for_hosts(plan: Plan, names: Collection[str]) -> Plan:
-    """The plan for some of its hosts and spares. Each host keeps its number of ranks, their cores and variables.
+    """The plan for some of the run's hosts. Each host keeps its number of ranks, their cores and variables.
 
     Backend, instruction set and all-reduce stay as chosen for all hosts, so that results are rounded the same way and
     a host can come back.
@@ -495,15 +495,6 @@ def hostfile_text(flavor: str, hosts: Sequence[HostPlan]) -> str:
     form = _HOSTFILES.get(flavor, "{word}:{count}\n")
     counts = [(host, len(host.ranks)) for host in hosts]
     return "".join(form.format(word=host.word, count=n, ranks=f"{host.name}\n" * n) for host, n in counts)
-
-
-def choose_hosts(plan: Plan, present: Collection[str], last: Sequence[str]) -> tuple[str, ...]:
-    """Hosts of the next attempt, at most as many as in the first: node0, present hosts of the last attempt, then
-    others."""
-    names = [host.name for host in plan.all_hosts]
-    there = [name for name in names if name == names[0] or name in present]
-    chosen = sorted(there, key=lambda name: name not in last)[: len(plan.hosts)]
-    return tuple(name for name in names if name in chosen)
 
 
 def host_of(plan: Plan, rank: int) -> HostPlan:

@@ -11,7 +11,6 @@ import re
 import subprocess
 from typing import Mapping, Sequence
 
-from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.job_words import PREEMPTED, REQUEUED, describe_run_end
 from ipexctl.node.common.limits import QUEUE_ANSWER
 
@@ -53,28 +52,12 @@ _ANSWER = 15.0
 """Seconds for an answer that is needed. The controller may be busy, but kills a job's processes after KillWait (30)."""
 
 
-def call(argv: Sequence[str], given: bytes = b"", *, failed: str = "", seconds: float = _ANSWER) -> str:
-    """Output of a command; raises an AgentError if it fails. `failed` goes before the command's own reason."""
-    try:
-        done = subprocess.run(list(argv), input=given, capture_output=True, timeout=seconds, check=False)
-    except FileNotFoundError:
-        fix = "add the directory of Slurm's programs to PATH there, also for commands over ssh"
-        raise AgentError(f"{argv[0]} is not on PATH there", fix) from None
-    except subprocess.TimeoutExpired:
-        fix = "check with sinfo there whether Slurm works"
-        raise AgentError(f"Slurm did not answer {argv[0]} within {seconds:g} s", fix) from None
-    except OSError as error:
-        raise AgentError(f"{argv[0]} can't be started there: {error.strerror}") from None
-    if done.returncode:
-        printed = (done.stdout + b"\n" + done.stderr).decode(errors="replace").strip() or f"exit code {done.returncode}"
-        reason = printed.splitlines()[-1].strip()[:_MAX_TEXT]
-        raise AgentError(f"{failed}: {reason}" if failed else reason)
-    return done.stdout.decode(errors="replace")
-
-
-def ask(argv: Sequence[str], *, seconds: float = QUEUE_ANSWER) -> str:
-    with contextlib.suppress(AgentError):
-        return call(argv, seconds=seconds)
+def ask(argv: Sequence[str]) -> str:
+    """Output of a command; empty if it fails or does not answer in time."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(
+            list(argv), input=b"", capture_output=True, timeout=QUEUE_ANSWER, check=True
+        ).stdout.decode(errors="replace")
     return ""
 
 

@@ -32,7 +32,7 @@ from ipexctl.ui.messages import wrap_fix
 from measures import modules
 
 OPTIONS: Final = CallOptions(" -H hosts --home /h", " --env big --cwd /p")
-ON_HOSTS: Final = {"doctor", "envs", "exec", "install", "push", "run", "sync", "trust"}
+ON_HOSTS: Final = {"doctor", "envs", "exec", "install", "push", "run", "sync"}
 
 
 def test_a_word_is_one_word_whatever_it_contains() -> None:

@@ -295,11 +295,6 @@ def test_interface_for_training_is_that_of_the_default_route(iface: str) -> None
     assert chosen.name == iface
 
 
-def with_pythons(*versions: str) -> Facts:
-    pythons = tuple(Python(f"/usr/bin/python{v}", f"{v}.1", "x86_64", "glibc", True) for v in versions)
-    return amended(healthy(), software={"pythons": pythons})
-
-
 def _choice(request: StackRequest, facts: Facts, table: tuple[StackSpec, ...]) -> StackPlan | Undecided | Refusal:
     chosen = resolve_by_table(request, {"n1": facts}, table)
     return chosen.refusal() if isinstance(chosen, Reason) else chosen

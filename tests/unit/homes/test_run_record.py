@@ -103,7 +103,7 @@ def test_the_order_of_runs_does_not_depend_on_the_clock(register: RunRegistry, t
         register.save(replace(RUN, id=run, started=started))
     assert [each.id for each in register.all()] == ["train-1", "train-2", "train-3"]
     assert register.find("last:all").id == "train-3"
-    register.save(replace(RUN, id="train-2", host_keys="off"))  # a submitted run that has begun
+    register.save(replace(RUN, id="train-2", host_keys="off"))  # saved again
     assert register.find("last:all").id == "train-3"
     register.remove("train-3")
     (tmp_path / "runs/last-sequence").unlink()

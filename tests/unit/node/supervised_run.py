@@ -18,7 +18,7 @@ EPOCH = 1_700_000_000.0
 Kind = TypeVar("Kind")
 
 _ASKED = (
-    *("nice", "time_limit", "max_restarts", "min_hosts", "checkpoint", "checkpoint_is_found", "hang_after"),
+    *("time_limit", "max_restarts", "min_hosts", "checkpoint", "checkpoint_is_found", "hang_after"),
     *("on_hang", "meter", "is_followed", "keep_going"),
 )
 """The plan has a field with the same name as some other options."""
@@ -31,16 +31,15 @@ class Supervised:
         self,
         ranks: int = 2,
         *,
-        spares: int = 0,
         per_host: int = 2,
         job: m.JobState | None = None,
         notify: str = "",
         **given: Any,
     ) -> None:
-        """`spares`: further ranks, on hosts that wait. `given`: options of the call, and fields of the plan."""
-        hosts = [f"node{rank // per_host + 1}" for rank in range(ranks + spares)]
+        """`given`: options of the call, and fields of the plan."""
+        hosts = [f"node{rank // per_host + 1}" for rank in range(ranks)]
         asked = {name: given.pop(name) for name in _ASKED if name in given}
-        plan = small_plan(hosts[:ranks], hosts[ranks:], asked=asked, **given)
+        plan = small_plan(hosts, asked=asked, **given)
         start = Start(plan, StoreJob(plan.rundir, "t" * 64), notify=notify)
         status = RunStatus(
             "r", "starting", node0="node1", restarts=plan.asked.max_restarts, supervisor=ProcessIdentity(1)

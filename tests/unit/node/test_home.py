@@ -84,8 +84,6 @@ FOREIGN = {
     "job by its id": {f"runs/{RUN}/job.json": "{}"},
     "run on another node than node0": {f"runs/{RUN}/agent.zip": "PK"},
     "results that uninstall has left": {f"runs/{RUN}/ranks/0000.out": "loss"},
-    "only trust": {"ssh/config": "# Made by `ipexctl trust`, which writes it anew.\nHost *\n"},
-    "trust that was killed": {"ssh/id_ed25519.pub": "ssh-ed25519 AAAA ipexctl me@node1\n", "ssh/id_ed25519": "key"},
     "only sync": {
         "code/project-d13fd23a/.ipexctl/state.json": '{"digest":"1","rows":[]}',
         "code/project-d13fd23a/a": "",

@@ -14,9 +14,9 @@ from ipexctl.hosts.host import Host
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import Gathered
 from ipexctl.node.common.asked import Export
-from ipexctl.node.common.plan import WRAPPER_NAMES, Plan, choose_hosts, for_hosts, variables_of
+from ipexctl.node.common.plan import WRAPPER_NAMES, Plan, for_hosts, variables_of
 from ipexctl.run.start.request import check_pool, check_pool_plan
-from plan_helpers import changed, small_plan, spec_of
+from plan_helpers import changed, spec_of
 
 SPEC = spec_of()
 
@@ -89,12 +89,6 @@ def test_an_attempt_on_fewer_hosts_is_planned_as_the_planner_does(data: st.DataO
     decided: Any = {"backend": whole.backend, "launcher": whole.launcher.mode, "allreduce": whole.allreduce.mode}
     again = replace(asked, spec=changed(asked.spec, hosts=kept_hosts, **decided))
     assert shape(ours) == shape(planned_for(again))
-
-
-@case_table
-def test_hosts_of_the_next_attempt(wanted: int, present: str, last: str, chosen: str) -> None:
-    plan = small_plan("abcd"[:wanted], "abcd"[wanted:])
-    assert "".join(choose_hosts(plan, set(present), tuple(last))) == chosen
 
 
 @case_table

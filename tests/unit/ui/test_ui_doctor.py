@@ -27,8 +27,8 @@ def shown(capfd: pytest.CaptureFixture[str], *cluster: Finding, verbose: bool = 
 
 def test_host_with_a_network_failure_has_status_fail_in_row_and_summary(capfd: pytest.CaptureFixture[str]) -> None:
     assert report().status == "ok"
-    assert report(Finding("network.login", "fail", "no login")).status == "fail", "without names it is about all"
-    lines = shown(capfd, Finding("network.login", "fail", "no login", "ipexctl trust", ("node1",)))
+    assert report(Finding("network.port", "fail", "no port")).status == "fail", "without names it is about all"
+    lines = shown(capfd, Finding("network.port", "fail", "no port", "open it", ("node1",)))
     row = next(line for line in lines if line.startswith("node1"))
     assert row.split()[1] == "fail"
     assert lines[-1].startswith("1 host: 1 fail ")

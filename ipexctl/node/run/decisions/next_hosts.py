@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Collection, Sequence
 
 from ipexctl.node.common.limits import HOST_ANSWER, LOST_HOST_ANSWER
-from ipexctl.node.common.plan import choose_hosts, for_hosts
+from ipexctl.node.common.plan import for_hosts
 from ipexctl.node.common.records import Detail, Failure
 from ipexctl.node.run.decisions import supervisor_state as m
 from ipexctl.node.run.decisions import verdict
@@ -37,7 +37,7 @@ def hosts_of(state: SupervisorState) -> tuple[str, ...]:
 def begin_search(turn: Transition) -> None:
     if not turn.state.has_pool or turn.state.search is not None or not verdict.may_restart(turn.state):
         return
-    hosts = tuple(host.name for host in turn.state.start.plan.all_hosts[1:])
+    hosts = tuple(host.name for host in turn.state.start.plan.hosts[1:])
     turn.set(search=m.HostSearch(turn.now.clock, frozenset(hosts)))
     turn.do(m.FindHosts(hosts))
 
@@ -116,14 +116,18 @@ def choose(turn: Transition) -> tuple[str, ...]:
     search = turn.state.search
     assert search is not None
     blame_absent(turn, search)
-    last = hosts_of(turn.state)
-    hosts = choose_hosts(turn.state.start.plan, search.present - refusing_hosts(turn.state), last)
+    hosts = node0_and(turn.state, search.present - refusing_hosts(turn.state))
     if len(hosts) < least_hosts(turn.state):
         end_for_lack(turn, hosts)
         return ()
     first = turn.state.status.first_failure
     needs_others = first is not None and first.kind in _SAME_ON_SAME_HOSTS
-    return () if needs_others and hosts == last else hosts
+    return () if needs_others and hosts == hosts_of(turn.state) else hosts
+
+
+def node0_and(state: SupervisorState, present: Collection[str]) -> tuple[str, ...]:
+    node0, *others = (host.name for host in state.start.plan.hosts)
+    return (node0, *(name for name in others if name in present))
 
 
 def blame_absent(turn: Transition, search: HostSearch) -> None:
@@ -192,7 +196,7 @@ def on_hosts_prepared(turn: Transition, event: m.HostsPrepared) -> None:
     turn.set(
         search=search._replace(present=search.present - set(event.failed), absent={**search.absent, **event.failed})
     )
-    hosts = choose_hosts(turn.state.start.plan, search.present - set(event.failed), hosts_of(turn.state))
+    hosts = node0_and(turn.state, search.present - set(event.failed))
     if len(hosts) >= least_hosts(turn.state) and turn.state.status.node0 not in event.failed:
         plan_attempt(turn, hosts)
         return

@@ -19,10 +19,9 @@ from message_data import missing
 SSH = (LaunchFile("ssh.sh", 0o700, ""),)
 
 
-def pooled(hosts: int = 4, *, wanted: int = 0, least: int = 2, **given: Any) -> Supervised:
-    """Two ranks on each of `wanted` hosts, of a pool of node1 to node`hosts`."""
-    wanted = wanted or hosts
-    return Supervised(2 * wanted, spares=2 * (hosts - wanted), min_hosts=least, **{"max_restarts": 3, **given})
+def pooled(*, least: int = 2, **given: Any) -> Supervised:
+    """Two ranks on each of node1 to node4."""
+    return Supervised(8, min_hosts=least, **{"max_restarts": 3, **given})
 
 
 def silent(*ranks: int) -> Callable[[Supervised], None]:
@@ -108,13 +107,6 @@ def test_a_run_ends_if_too_few_hosts_answer() -> None:
     assert run.state.is_closing
     assert missing(run.reason, "node3 2 hosts --min-hosts 3") == []
     assert (run.ending, run.first.kind, run.first.host) == (("failed", 1), "lost", "node3")
-
-
-def test_spares_wait_and_replace_a_lost_host_at_the_same_size() -> None:
-    run = pooled(4, wanted=2, least=2).begin()
-    assert hosts_of(run) == "12"
-    answer(lose(run, 2), 3, 4).run_until(run.clock + HOST_ANSWER + 1)
-    assert (hosts_of(run), run.state.status.world_size) == ("13", 4)
 
 
 def test_a_lost_host_that_answers_joins_at_the_next_restart() -> None:
