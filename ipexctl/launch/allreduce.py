@@ -97,19 +97,19 @@ def torch_version(gathered: Gathered) -> tuple[int, int] | None:
 
 def settings(context: LaunchContext) -> Iterator[Setting]:
     """The variable that turns the rank's hook on. Rank 0 prints the ranks' decision only if it is `shared`."""
-    if context.allreduce.mode == "shared":
-        value = "shared" if context.allreduce.reason == "asked" else "auto"
+    if context.plan.allreduce.mode == "shared":
+        value = "shared" if context.plan.allreduce.reason == "asked" else "auto"
         yield Setting(ALLREDUCE, value, "ranks on one host add gradients up in shared memory (--allreduce)")
-    if context.wire.mode != "fp32":
-        yield Setting(WIRE, context.wire.mode, f"gradients go between hosts as {context.wire.mode} (--wire)")
+    if context.plan.wire.mode != "fp32":
+        yield Setting(WIRE, context.plan.wire.mode, f"gradients go between hosts as {context.plan.wire.mode} (--wire)")
 
 
 def choice_text(context: LaunchContext) -> str | None:
-    if context.world_size == 1 or context.backend != "gloo":
+    if context.world_size == 1 or context.plan.backend != "gloo":
         return None
-    if context.wire.mode != "fp32" and context.allreduce.mode == "backend":
+    if context.plan.wire.mode != "fp32" and context.plan.allreduce.mode == "backend":
         return "all-reduce of DDP: by ipexctl between hosts (--wire); FSDP's and other collectives: gloo"
-    found, words, subject = context.allreduce, "gloo", "all-reduce"
+    found, words, subject = context.plan.allreduce, "gloo", "all-reduce"
     if found.mode == "shared":
         subject = "all-reduce of DDP"
         words = "shared memory" if context.alone else "shared memory on each host, gloo between hosts"
@@ -119,7 +119,7 @@ def choice_text(context: LaunchContext) -> str | None:
 
 
 def wire_text(context: LaunchContext) -> str | None:
-    mode = context.wire.mode
+    mode = context.plan.wire.mode
     if mode == "fp32":
         return None
     line = f"between hosts: {mode} ({BYTES[mode]:.2f}x the bytes; asked)"
@@ -131,16 +131,16 @@ def wire_text(context: LaunchContext) -> str | None:
 
 def notes(context: LaunchContext) -> Iterator[str]:
     asked = context.gathered.asked
-    if asked.allreduce == "shared" and context.allreduce.mode != "shared" and context.world_size > 1:
-        yield f"--allreduce shared has no effect: {_reason_text(context)}" + _fix(context.allreduce.reason)
-    if asked.wire != context.wire.mode:
-        found = context.wire
+    if asked.allreduce == "shared" and context.plan.allreduce.mode != "shared" and context.world_size > 1:
+        yield f"--allreduce shared has no effect: {_reason_text(context)}" + _fix(context.plan.allreduce.reason)
+    if asked.wire != context.plan.wire.mode:
+        found = context.plan.wire
         reason = _text_of(context, found.reason, found.hosts, "it")
         yield f"--wire {asked.wire} has no effect: {reason}" + _fix(found.reason)
 
 
 def _reason_text(context: LaunchContext) -> str:
-    return _text_of(context, context.allreduce.reason, context.allreduce.hosts, "shared memory")
+    return _text_of(context, context.plan.allreduce.reason, context.plan.allreduce.hosts, "shared memory")
 
 
 def _text_of(context: LaunchContext, reason: ChoiceReason, at_fault: Sequence[str], way: str) -> str:

@@ -16,12 +16,12 @@ _OMNI_PATH: Final = "hfi1"
 
 
 def settings(context: LaunchContext) -> Iterator[Setting]:
-    if context.backend == "none":
+    if context.plan.backend == "none":
         return
     yield from _rendezvous(context)
-    if context.backend == "ccl":
+    if context.plan.backend == "ccl":
         yield from _oneccl(context)
-    if context.flavor == "intel" or context.backend == "ccl":
+    if context.plan.flavor == "intel" or context.plan.backend == "ccl":
         yield from _fabric(context)
     yield from _yielding(context)
 
@@ -34,7 +34,7 @@ def common_iface(context: LaunchContext) -> str | None:
 def over_mpi(context: LaunchContext) -> bool:
     """True if oneCCL uses the MPI library. oneCCL is built for Intel MPI and needs its mpirun."""
     transport = context.wanted.get("CCL_ATL_TRANSPORT", "mpi")
-    return context.backend == "ccl" and context.flavor == "intel" and transport == "mpi"
+    return context.plan.backend == "ccl" and context.plan.flavor == "intel" and transport == "mpi"
 
 
 def _rendezvous(context: LaunchContext) -> Iterator[Setting]:
@@ -139,7 +139,7 @@ def _transport(context: LaunchContext) -> Iterator[Setting]:
 
 
 def _fabric(context: LaunchContext) -> Iterator[Setting]:
-    if context.flavor == "intel":
+    if context.plan.flavor == "intel":
         if not context.bound_by_mpi:
             yield Setting("I_MPI_PIN", "0", "each rank is bound to its cores already, and must not be bound twice")
         if context.alone:
@@ -148,7 +148,7 @@ def _fabric(context: LaunchContext) -> Iterator[Setting]:
             )
         else:
             yield Setting("I_MPI_FABRICS", "shm:ofi", "shared memory within a host, libfabric between hosts")
-    if context.alone and (context.backend != "ccl" or over_mpi(context)):
+    if context.alone and (context.plan.backend != "ccl" or over_mpi(context)):
         return
     if _has_fast_network(context):
         return
@@ -186,11 +186,11 @@ def _has_fast_network(context: LaunchContext) -> bool:
 
 
 def notes(context: LaunchContext) -> Iterator[str]:
-    if context.backend == "none":
+    if context.plan.backend == "none":
         return
     if (note := _other_master(context)) is not None:
         yield note
-    if (context.flavor == "intel" or context.backend == "ccl") and _has_fast_network(context):
+    if (context.plan.flavor == "intel" or context.plan.backend == "ccl") and _has_fast_network(context):
         yield (
             "FI_PROVIDER is not set: every host has InfiniBand or Omni-Path, and libfabric finds its provider; "
             "-x FI_PROVIDER=tcp uses Ethernet"
@@ -219,7 +219,7 @@ def _other_master(context: LaunchContext) -> str | None:
 
 def _yielding(context: LaunchContext) -> Iterator[Setting]:
     """Waiting ranks spin on their core; with more ranks than cores they must yield it."""
-    if context.backend in ("gloo", "none"):
+    if context.plan.backend in ("gloo", "none"):
         return
 
     def settings_for(value: str) -> list[Setting]:
@@ -227,9 +227,9 @@ def _yielding(context: LaunchContext) -> Iterator[Setting]:
         reason = "more ranks and workers than cores: those that wait yield their core instead of spinning on it"
         return context.per_node(name, lambda node: (value, reason) if _outnumbered(node) else None)
 
-    if context.backend == "ccl":
+    if context.plan.backend == "ccl":
         yield from settings_for("sched_yield")
-    if context.flavor == "intel":
+    if context.plan.flavor == "intel":
         yield from settings_for("2")
 
 

@@ -9,8 +9,7 @@ from ipexctl.facts.facts import Facts
 from ipexctl.launch.overrides import requested_number
 from ipexctl.launch.request import Gathered
 from ipexctl.launch.topology import Binding, Cores
-from ipexctl.node.common.plan import AS_BACKEND, AS_THEY_ARE, NOT_FAST, Backend, Choice, FastChoice, Setting
-from ipexctl.transports import LaunchFlavor
+from ipexctl.node.common.plan import Plan, Setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,24 +35,14 @@ ChosenValue = tuple[str | None, str]
 @dataclass(frozen=True, slots=True)
 class LaunchContext:
     gathered: Gathered
-    run: str
+    plan: Plan
+    """What is decided so far: all but hosts, variables and the launcher's line."""
     nodes: tuple[NodeLayout, ...]
-    backend: Backend
-    backend_reason: str
-    flavor: LaunchFlavor
     workers: int
     wanted: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Variables that the user sets. Rules that depend on a variable read it here."""
     bound_by_mpi: bool = False
     """True if the user's variables make Intel MPI bind the ranks to cores."""
-    allreduce: Choice = AS_BACKEND
-    wire: Choice = AS_THEY_ARE
-    fp32_math: Choice = AS_THEY_ARE
-    fast: FastChoice = NOT_FAST
-
-    @property
-    def rundir(self) -> str:
-        return f"{self.gathered.home}/runs/{self.run}"
 
     @property
     def alone(self) -> bool:

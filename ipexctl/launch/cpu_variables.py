@@ -61,7 +61,7 @@ def by_turns(context: LaunchContext, node: NodeLayout) -> bool:
     a thread that would take the core from the one that computes. Ranks with more cores were not measured."""
     binding = node.binding
     one_core = binding.alone and all(len(slot.cores) == 1 for slot in binding.slots) and context.omp in (None, 1)
-    return one_core and context.backend == "gloo" and context.world_size > 1
+    return one_core and context.plan.backend == "gloo" and context.world_size > 1
 
 
 def _threads(context: LaunchContext) -> Iterator[Setting]:
@@ -255,12 +255,12 @@ def choose_fp32_math(gathered: Gathered, nodes: Sequence[NodeLayout]) -> Choice:
 
 
 def fp32_settings(context: LaunchContext) -> Iterator[Setting]:
-    if context.fp32_math.mode == "bf16":
+    if context.plan.fp32_math.mode == "bf16":
         yield Setting(FP32_MATH, "bf16", "fp32 matrices are multiplied with bf16 inputs (--fp32-math)")
 
 
 def fp32_notes(context: LaunchContext) -> Iterator[str]:
-    found, torch = context.fp32_math, context.gathered.env.packages.get("torch")
+    found, torch = context.plan.fp32_math, context.gathered.env.packages.get("torch")
     if found.reason == "hooks-off":
         yield f"--fp32-math bf16 has no effect: {SHIM}=off keeps ipexctl's hooks out of the ranks; leave {SHIM} out"
     elif found.reason == "torch-too-old":

@@ -51,7 +51,7 @@ def _wanted_parts(asked: Asked) -> tuple[str, ...]:
 
 
 def settings(context: LaunchContext) -> Iterator[Setting]:
-    asked, choice = context.gathered.asked, context.fast
+    asked, choice = context.gathered.asked, context.plan.fast
     if choice.autocast == "bf16":
         reason = "models run under bf16 autocast; parameters, optimizer state and checkpoints stay fp32"
         yield Setting(AUTOCAST, "bf16", f"{reason} ({_option(asked, 'autocast')})")
@@ -67,7 +67,7 @@ def _option(asked: Asked, part: str) -> str:
 
 
 def notes(context: LaunchContext) -> Iterator[str]:
-    asked, choice = context.gathered.asked, context.fast
+    asked, choice = context.gathered.asked, context.plan.fast
     wanted, torch = _wanted_parts(asked), context.gathered.env.packages.get("torch")
     options = tuple(dict.fromkeys(_option(asked, part) for part in wanted))
     if "hooks-off" in choice.reasons.values():

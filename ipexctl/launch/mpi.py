@@ -225,7 +225,7 @@ exec {command} "$@"
 
 def launcher_argv(context: LaunchContext, program: LauncherProgram) -> tuple[str, ...]:
     gathered = context.gathered
-    rank = (gathered.env.python, "-IS", f"{context.rundir}/agent.zip", "run.rank", f"{context.rundir}/job.json")
+    rank = (gathered.env.python, "-IS", f"{context.plan.rundir}/agent.zip", "run.rank", f"{context.plan.rundir}/job.json")
     launcher = launcher_of(program.flavor)
     if launcher is not None:
         crowded = any(node.count > node.cores.count for node in context.nodes)
@@ -259,7 +259,7 @@ def _own_address(context: LaunchContext) -> tuple[str, ...]:
     if iface := common_iface(context):
         return ("-iface", iface)
     # Intel's hydra ignores -localhost and takes the address from the hostfile.
-    return ("-localhost", context.nodes[0].address) if context.flavor == "mpich" else ()
+    return ("-localhost", context.nodes[0].address) if context.plan.flavor == "mpich" else ()
 
 
 def _openmpi(context: LaunchContext, program: LauncherProgram) -> tuple[str, ...]:
@@ -321,9 +321,9 @@ def _intel_env(context: LaunchContext, program: LauncherProgram) -> Iterator[Set
 
 
 def launcher_files(context: LaunchContext, hosts: Sequence[HostPlan]) -> tuple[LaunchFile, ...]:
-    launcher, shell = launcher_of(context.flavor), context.gathered.transport.remote_shell
+    launcher, shell = launcher_of(context.plan.flavor), context.gathered.transport.remote_shell
     reaches_others = context.gathered.asked.has_pool and not context.alone
-    text = hostfile_text(context.flavor, hosts)
+    text = hostfile_text(context.plan.flavor, hosts)
     result = [LaunchFile("hostfile", 0o600, text)] if text else []
     if launcher is not None:
         asks = reaches_others or not (launcher.has_starters or context.alone)  # srun says of no wrapper that it is gone
@@ -332,19 +332,19 @@ def launcher_files(context: LaunchContext, hosts: Sequence[HostPlan]) -> tuple[L
         words = (
             context.gathered.env.python,
             "-IS",
-            f"{context.rundir}/agent.zip",
+            f"{context.plan.rundir}/agent.zip",
             "run.host_starter.remote_shell",
-            context.rundir,
+            context.plan.rundir,
         )
         script = shell or _IN_PLACE_OF_SSH.format(command=shlex.join(words))
         # Open MPI's daemons look for it on every node.
-        result.append(LaunchFile("ssh.sh", 0o700, script, is_everywhere=context.flavor == "openmpi"))
+        result.append(LaunchFile("ssh.sh", 0o700, script, is_everywhere=context.plan.flavor == "openmpi"))
     return tuple(result)
 
 
 def _hostfile(context: LaunchContext) -> str:
-    return f"{context.rundir}/hostfile"
+    return f"{context.plan.rundir}/hostfile"
 
 
 def _ssh(context: LaunchContext) -> str:
-    return f"{context.rundir}/ssh.sh"
+    return f"{context.plan.rundir}/ssh.sh"

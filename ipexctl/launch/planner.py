@@ -84,40 +84,17 @@ def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
     by_mpi = is_bound_by_mpi(asked, wanted, program.flavor)
     nodes = _nodes(gathered, ranks_per_host, workers, wanted, bound_by_mpi=by_mpi)
     adding = allreduce.choose_allreduce(gathered, nodes, backend)
-    wire = allreduce.choose_wire(gathered, nodes, backend, adding)
-    context = LaunchContext(
-        gathered,
-        run,
-        nodes,
-        backend,
-        backend_reason,
-        program.flavor,
-        workers,
-        wanted,
-        by_mpi,
-        adding,
-        wire,
-        cpu_variables.choose_fp32_math(gathered, nodes),
-        fast.choose_fast(gathered, nodes),
-    )
-    if (refusal := _check_names(context) or rank_distribution.memory_refusal(context)) is not None:
-        return refusal
-    hosts = tuple(_host_plan(context, node) for node in nodes)
-    own_address = "127.0.0.1" if context.alone else nodes[0].address
     launcher = launcher_of(program.flavor)
-    has_starters = launcher.has_starters if launcher is not None else gathered.transport.uses_ssh and not context.alone
-    return Plan(
+    is_alone = len(nodes) == 1
+    has_starters = launcher.has_starters if launcher is not None else gathered.transport.uses_ssh and not is_alone
+    plan = Plan(
         id=run,
         home=gathered.home,
         node0=gathered.hosts[0].name,
         asked=asked,
         flavor=program.flavor,
         launcher=LauncherChoice(program.mode, program.reason, program.path),
-        argv=mpi.launcher_argv(context, program),
-        launcher_env=tuple(mpi.launcher_env(context, program)),
-        hosts=hosts,
-        settings=_settings(context),
-        master_addr=wanted.get("MASTER_ADDR") or own_address,
+        master_addr=wanted.get("MASTER_ADDR") or ("127.0.0.1" if is_alone else nodes[0].address),
         master_port=requested_number(wanted, "MASTER_PORT") or asked.master_port,
         backend=backend,
         backend_reason=backend_reason,
@@ -128,7 +105,6 @@ def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
         candidates=gathered.env.stacks,
         command=_command(gathered),
         cwd=gathered.home,
-        files=(*mpi.launcher_files(context, hosts), *_own_files(gathered.spec.project.layout)),
         project=_planned_project(gathered),
         has_starters=has_starters,
         stores=find_leaders(gathered.facts, lambda name: gathered.facts[name].store_of(name)),
@@ -140,12 +116,23 @@ def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
         ends_at_logout=tuple(
             name for name, facts in gathered.facts.items() if facts.logind and facts.logind.kill_user_processes
         ),
+        allreduce=adding,
+        wire=allreduce.choose_wire(gathered, nodes, backend, adding),
+        fp32_math=cpu_variables.choose_fp32_math(gathered, nodes),
+        fast=fast.choose_fast(gathered, nodes),
+    )
+    context = LaunchContext(gathered, plan, nodes, workers, wanted, by_mpi)
+    if (refusal := _check_names(context) or rank_distribution.memory_refusal(context)) is not None:
+        return refusal
+    hosts = tuple(_host_plan(context, node) for node in nodes)
+    return plan._replace(
+        argv=mpi.launcher_argv(context, program),
+        launcher_env=tuple(mpi.launcher_env(context, program)),
+        hosts=hosts,
+        settings=_settings(context),
+        files=(*mpi.launcher_files(context, hosts), *_own_files(gathered.spec.project.layout)),
         notes=plan_notes(context, distribution, program),
         choices=plan_choices(context, distribution, program),
-        allreduce=context.allreduce,
-        wire=context.wire,
-        fp32_math=context.fp32_math,
-        fast=context.fast,
         other_runs=_other_runs(context, hosts),
     )
 
@@ -176,7 +163,7 @@ def _other_runs(context: LaunchContext, hosts: tuple[HostPlan, ...]) -> tuple[Ot
     }
     gathered = context.gathered
     runs_on_hosts = {name: gathered.facts[name].activity.live for name in (gathered.hosts[0].name, *planned)}
-    return find_other_runs(runs_on_hosts, context.run, planned)
+    return find_other_runs(runs_on_hosts, context.plan.id, planned)
 
 
 def _nodes(
@@ -211,15 +198,15 @@ def _nodes(
 
 def _check_names(context: LaunchContext) -> Refusal | None:
     """Refuse names that break mpirun: hydra reads a rank count after a colon, Open MPI splits paths on spaces."""
-    if context.flavor == "openmpi":
-        if context.alone or not any(letter.isspace() for letter in context.rundir):
+    if context.plan.flavor == "openmpi":
+        if context.alone or not any(letter.isspace() for letter in context.plan.rundir):
             return None
         return Refusal(
-            f"Open MPI can't use {context.rundir}: it splits the path on spaces",
+            f"Open MPI can't use {context.plan.rundir}: it splits the path on spaces",
             "--home DIR with a path without spaces, or --mpi intel",
         )
     ipv6 = [node for node in context.nodes if ":" in node.word]
-    if not ipv6 or launcher_of(context.flavor) is not None:
+    if not ipv6 or launcher_of(context.plan.flavor) is not None:
         return None
     return Refusal(
         f"mpirun can't use {ipv6[0].word}: it reads an IPv6 address in its list of hosts as a host and a count",
@@ -267,14 +254,14 @@ def plan_choices(context: LaunchContext, distribution: RankDistribution, program
     choices = [f"ranks on each host: {distribution.reason}", *numa_notes.choices(context)]
     if program.of_env:
         choices.append(f"{started_by(program.flavor)}: {program.reason}")
-    if context.backend_reason:
-        choices.append(f"backend {context.backend}: {context.backend_reason}")
+    if context.plan.backend_reason:
+        choices.append(f"backend {context.plan.backend}: {context.plan.backend_reason}")
     if (text := allreduce.choice_text(context)) is not None:
         choices.append(text)
     if (text := allreduce.wire_text(context)) is not None:
         choices.append(text)
     torch = context.gathered.env.packages.get("torch")
-    if torch and context.backend == "gloo" and not context.alone and has_gloo_overflow(torch):
+    if torch and context.plan.backend == "gloo" and not context.alone and has_gloo_overflow(torch):
         choices.append(
             Fix(
                 f"gloo of torch {torch}: anyone who reaches a rank's port can write into the rank, until "
@@ -294,12 +281,12 @@ def plan_choices(context: LaunchContext, distribution: RankDistribution, program
 def plan_notes(context: LaunchContext, distribution: RankDistribution, program: LauncherProgram) -> tuple[str, ...]:
     gathered = context.gathered
     no_workers = has_no_workers(gathered)
-    stated = stated_note(gathered, context.backend, world_size=context.world_size, no_workers=no_workers)
+    stated = stated_note(gathered, context.plan.backend, world_size=context.world_size, no_workers=no_workers)
     lone = lone_ranks_note(gathered, program, context.world_size)
     notes = [*filter(None, (stated, lone)), *distribution.notes]
     if not program.of_env:
         notes.append(f"{started_by(program.flavor)} ({program.path}): {program.reason}")
-    if context.backend == "mpi" and not context.backend_reason and context.gathered.env.mpi_backend is None:
+    if context.plan.backend == "mpi" and not context.plan.backend_reason and context.gathered.env.mpi_backend is None:
         notes.append("backend mpi: whether this torch was built with MPI shows only when the ranks start")
     if context.bound_by_mpi:
         notes.append("Intel MPI binds the ranks to cores, by your I_MPI_PIN variables; --bind cores has ipexctl do it")

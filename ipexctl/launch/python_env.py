@@ -35,10 +35,10 @@ def settings(context: LaunchContext) -> Iterator[Setting]:
     yield Setting(
         "ACCELERATE_USE_CPU", "true", "a script that uses accelerate runs on CPUs without `accelerate launch`"
     )
-    if context.backend == "none":
+    if context.plan.backend == "none":
         yield Setting("IPEXCTL_BACKEND", "none", "for scripts: there is no process group")
         return
-    yield Setting("IPEXCTL_BACKEND", context.backend, "for scripts: init_process_group(os.environ['IPEXCTL_BACKEND'])")
+    yield Setting("IPEXCTL_BACKEND", context.plan.backend, "for scripts: init_process_group(os.environ['IPEXCTL_BACKEND'])")
 
 
 def own_paths(project: PlannedProject, tree: str, rundir: str = "") -> tuple[Setting, ...]:
@@ -90,7 +90,7 @@ def for_launcher(context: LaunchContext) -> Iterator[Setting]:
     exported = {export.name for export in context.gathered.asked.exports}
     ports = "I_MPI_PORT_RANGE"
     node0 = context.nodes[0]
-    if context.flavor == "intel" and ports not in exported and (value := node0.facts.environment.variables.get(ports)):
+    if context.plan.flavor == "intel" and ports not in exported and (value := node0.facts.environment.variables.get(ports)):
         yield Setting(ports, value, f"a login on {node0.name} sets it, perhaps because of a firewall")
     for export in context.gathered.asked.exports:
         if export.name.startswith(_LAUNCHER_PREFIXES) and export.value is not None:
@@ -98,7 +98,7 @@ def for_launcher(context: LaunchContext) -> Iterator[Setting]:
 
 
 def _own_rank(context: LaunchContext) -> Iterator[Setting]:
-    if context.backend == "none":
+    if context.plan.backend == "none":
         yield Setting("IPEXCTL_WORLD_SIZE", str(context.world_size), "the number of copies of the run")
         for node in context.nodes:
             for rank in range(node.first, node.first + node.count):
@@ -114,7 +114,7 @@ def _own_rank(context: LaunchContext) -> Iterator[Setting]:
             yield Setting("ROLE_RANK", str(rank), "the same as RANK", node.name, rank)
             for name in ("GROUP_RANK", "NODE_RANK"):
                 yield Setting(name, str(number), "the number of its host", node.name, rank)
-    run = context.run
+    run = context.plan.id
     restarts = context.gathered.asked.max_restarts
     yield Setting("TORCHELASTIC_RUN_ID", run, "tells Lightning and torch that all ranks are started")
     yield Setting("TORCHELASTIC_MAX_RESTARTS", str(restarts), "--max-restarts")
