@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from ipexctl.homes.registry import RunRecord
 from ipexctl.hosts.host import Host
 from ipexctl.limits import JOB_UPLOAD
-from ipexctl.node.common.job import HostStarterRequest, StarterContact
+from ipexctl.node.common.job import StarterContact, starter_request
 from ipexctl.node.common.plan import Plan, program_line
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
@@ -32,19 +32,9 @@ def unpack_line(plan: Plan, size: int) -> str:
 def begin_starter(session: Session, plan: Plan, contact: StarterContact, files: bytes = b"") -> None:
     """Begin a host's starter over its session. It ends with the supervisor. `files`: an archive to unpack first."""
     host = session.host.name
-    request = HostStarterRequest(
-        rundir=plan.rundir,
-        host=host,
-        argv=plan.argv,
-        token=contact.token,
-        local=contact.local,
-        address=plan.hosts[0].address,
-        port=contact.port,
-        rejoins=plan.has_pool,
-    )
     script = (unpack_line(plan, len(files)) if files else "") + program_line(plan, "run.host_starter", host)
     command = Command(script, "begin the starter of ranks")
-    call_line(session, command, files, request._asdict(), timeout=JOB_UPLOAD)
+    call_line(session, command, files, starter_request(plan, host, contact), timeout=JOB_UPLOAD)
 
 
 class LostStarters:

@@ -7,7 +7,7 @@ import json
 import socket
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from run_helpers import Run
@@ -17,12 +17,12 @@ from ipexctl.node.common.frames import MAX_FRAME, FrameReader, decode_json, enco
 Orders = list[dict[str, Any]]
 
 
-def begin_starter(run: Run, **changes: Any) -> int:
-    """Begin the starter of `there`, as the control machine does; returns its pid."""
+def begin_starter(run: Run, host: str = "there", argv: Sequence[str] = (), **changes: Any) -> int:
+    """Begin the starter of a host, as the control machine does; returns its pid. `changes`: of the contact."""
     request = {
-        "rundir": str(run.rundir), "host": "there", "token": run.token, "local": "@none",
-        "argv": [*run.program("run.rank"), str(run.rundir / "job.json")], "address": "127.0.0.1", "port": run.port,
-        **changes,
+        "rundir": str(run.rundir), "host": host, "address": "127.0.0.1",
+        "argv": argv or [*run.program("run.rank"), str(run.rundir / "job.json")],
+        "contact": {"token": run.token, "local": "@none", "port": run.port, **changes},
     }  # fmt: skip
     done = subprocess.run(
         run.program("run.host_starter"),

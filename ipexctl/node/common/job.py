@@ -5,10 +5,13 @@ Each rank imports this module; importing the other records too would take 5 ms.
 
 from __future__ import annotations
 
-from typing import Mapping, NamedTuple, Optional
+from typing import TYPE_CHECKING, Mapping, NamedTuple, Optional
 
-from ipexctl.node.common.json_records import decode
+from ipexctl.node.common.json_records import as_json, decode
 from ipexctl.node.common.plan import Plan  # noqa: TC001  # `decode` looks it up
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
 
 Variables = Mapping[str, Optional[str]]
 
@@ -71,6 +74,24 @@ class Start(NamedTuple):
         return f"Start({self.plan.id!r})"  # no secrets in logs
 
 
+class StarterContact(NamedTuple):
+    """How starters of hosts reach the supervisor. STARTERS_FILE has it for a call that follows the run, which begins
+    lost starters again."""
+
+    token: str
+    local: str
+    """The supervisor's address for ranks on node0."""
+    port: int
+    hosts: tuple[str, ...] = ()
+    """Hosts that have lost their starters."""
+
+    def __repr__(self) -> str:
+        return f"StarterContact({self.hosts})"  # no secrets in logs
+
+
+STARTERS_FILE = "starters.json"
+
+
 class HostStarterRequest(NamedTuple):
     """Line that a host starter reads on stdin (`run/host_starter/`)."""
 
@@ -78,11 +99,9 @@ class HostStarterRequest(NamedTuple):
     host: str
     argv: tuple[str, ...]
     """Command line of a rank wrapper, without rank number and addresses."""
-    token: str
-    local: str
+    contact: StarterContact
     address: str
-    """The supervisor's address for the starter and the ranks it starts; ranks on node0 use `local`."""
-    port: int
+    """The supervisor's address for the starter and the ranks it starts."""
     rejoins: bool = False
     """True if the host may rejoin the run, so the starter waits for a lost supervisor."""
 
@@ -90,19 +109,9 @@ class HostStarterRequest(NamedTuple):
         return f"HostStarterRequest({self.host})"  # no secrets in logs
 
 
-class StarterContact(NamedTuple):
-    """STARTERS_FILE: what a call that follows the run needs to begin lost host starters again."""
-
-    hosts: tuple[str, ...]
-    token: str
-    local: str
-    port: int
-
-    def __repr__(self) -> str:
-        return f"StarterContact({self.hosts})"  # no secrets in logs
-
-
-STARTERS_FILE = "starters.json"
+def starter_request(plan: Plan, host: str, contact: StarterContact) -> Json:
+    request = HostStarterRequest(plan.rundir, host, plan.argv, contact, plan.hosts[0].address, plan.has_pool)
+    return as_json(request)
 
 
 def job_file(attempt: int) -> str:

@@ -106,7 +106,7 @@ class Launch:
         _raise_first(self._agents.result())
         listening = self._wait_for(self._listening)
         local, port = str(listening.get("local") or ""), int(listening.get("port") or 0)
-        contact = StarterContact((), self._token, local, port)
+        contact = StarterContact(self._token, local, port)
         jobs = jobs_of(plan, self._job)
         document = File("plan.json", plan_text(plan).encode())
         reserved = [File(RESERVED_FILE, b"")] if plan.has_pool and not plan.has_starters else []

@@ -19,7 +19,7 @@ NODES = tuple(Host(f"node{number}", f"node{number}") for number in (1, 2, 3))
 
 
 def contact(*hosts: str) -> StarterContact:
-    return StarterContact(hosts, "t" * 64, "@x", 7)
+    return StarterContact("t" * 64, "@x", 7, hosts)
 
 
 class Down:

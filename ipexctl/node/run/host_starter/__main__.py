@@ -33,9 +33,9 @@ class HostStarter:
     def __init__(self, request: HostStarterRequest) -> None:
         self.request = request
         identity: Json = {"starter": request.host, "instance": os.urandom(16).hex()}
-        address = (request.address, request.port)
+        address = (request.address, request.contact.port)
         self.client = SupervisorClient(
-            [address], request.token, identity, self.on_welcome, time.monotonic(), takes_orders=True
+            [address], request.contact.token, identity, self.on_welcome, time.monotonic(), takes_orders=True
         )
         self.wrappers = RankWrappers()
         self.shells = HostShells(self.send_output)
@@ -122,7 +122,7 @@ class HostStarter:
         self.ends.clear()
         request = self.request
         path = f"{request.rundir}/{job_file(command.attempt)}" if command.job else request.argv[-1]
-        argv = [*request.argv[:-1], path, request.local, request.address, str(request.port)]
+        argv = [*request.argv[:-1], path, request.contact.local, request.address, str(request.contact.port)]
         environ = minimal_environment()
         if command.job and not command.ranks:
             with contextlib.suppress(OSError):  # the wrapper that finds no job says so

@@ -29,13 +29,13 @@ from ipexctl.node.common.fix import Fix, fix_to_json
 from ipexctl.node.common.job import (
     CONNECTIVITY_FILE,
     STARTERS_FILE,
-    HostStarterRequest,
     Listen,
     Master,
     Start,
     StarterContact,
     job_file,
     jobs_of,
+    starter_request,
 )
 from ipexctl.node.common.limits import FULL_DISK_FLUSH, NOTIFY, NOTIFY_CLAIM, STARTER_CALL
 from ipexctl.node.common.link import SHELL, derive_token, ready, wake_on_signal
@@ -543,17 +543,14 @@ class SupervisorLoop:
         """Have host starters begun again, which then connect to this supervisor: by calls that follow the run, and by
         ssh from here, which works where the account's own keys do."""
         plan = self.state.plan
-        local, address, port = self.addresses
-        contact = StarterContact(command.hosts, self.request.token, local, int(port))
+        local, _, port = self.addresses
+        contact = StarterContact(self.request.token, local, int(port), command.hosts)
         with contextlib.suppress(OSError):
             write_json_atomically(self.record.path(STARTERS_FILE), contact._asdict(), durable=False)
         if self.starter_calls is None:
             self.starter_calls = HostCalls(BY_OWN_KEYS, shell_environment(plan))
         for host in self.hosts_named(command.hosts):
-            request = HostStarterRequest(
-                self.rundir, host.name, plan.argv, self.request.token, local, address, int(port), self.state.has_pool
-            )
-            stdin = json.dumps(request._asdict()).encode() + b"\n"
+            stdin = json.dumps(starter_request(plan, host.name, contact)).encode() + b"\n"
             line = program_line(plan, "run.host_starter", host.name)
             self.starter_calls.begin(host.name, host.word, line, stdin, STARTER_CALL)
 
