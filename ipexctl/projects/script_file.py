@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ipexctl.known_errors.gpu_code import GpuLine
 from ipexctl.node.common.fix import FixCommand, ipexctl_command
@@ -17,6 +17,9 @@ from ipexctl.projects.named_checkpoints import NamedCheckpoint
 from ipexctl.projects.own_launches import Spawner
 from ipexctl.projects.requirement_files import RequirementFiles
 
+if TYPE_CHECKING:
+    from ipexctl.node.hub.hub_check import FoundHub
+
 _LONGEST_SCRIPT: Final = 500_000
 """Characters; the syntax of a longer script is not checked."""
 
@@ -25,18 +28,8 @@ _INSTALL: Final = ipexctl_command("install")
 
 
 @dataclass(frozen=True, slots=True)
-class HostHub:
-    problem: str = ""
-    """Why the host can't reach the hub; empty if it can, or was not asked."""
-    has_own_cache: bool = False
-    """True if a variable of the account or of the setup file names a cache."""
-    others: int = 0
-    """Number of repositories that are only in the account's cache."""
-
-
-@dataclass(frozen=True, slots=True)
 class Hub:
-    hosts: Mapping[str, HostHub] = field(default_factory=dict, hash=False)
+    hosts: Mapping[str, FoundHub] = field(default_factory=dict, hash=False)
     """Empty if the script imports no library of a hub."""
     home: str = ""
     """The HF_HOME that `ipexctl push` fills."""

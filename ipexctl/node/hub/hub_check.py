@@ -27,7 +27,7 @@ class FoundHub(NamedTuple):
     problem: str = ""
     """Empty if the hub answers or was not tried."""
     has_own_cache: bool = False
-    """True if the account's variables name a cache."""
+    """True if a variable of the account or of the setup file names a cache."""
     others: int = 0
     """Repositories in the account's cache that are not in the home's."""
 

@@ -27,7 +27,7 @@ from ipexctl.node.common.fix import Fix
 from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.node.hub.hub_check import FoundHub, HubRequest
 from ipexctl.option_declaration import install_command
-from ipexctl.projects.script_file import NO_HUB, HostHub, Hub
+from ipexctl.projects.script_file import NO_HUB, Hub
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import call
@@ -322,6 +322,4 @@ def ask_hosts(spec: RunSpec, pool: SessionPool) -> Hub:
         )
 
     found = {done.host.name: done.result for done in pool.each(spec.hosts, query_hub) if done.result is not None}
-    return Hub(
-        {name: HostHub(host.problem[:_LONGEST], host.has_own_cache, host.others) for name, host in found.items()}
-    )
+    return Hub({name: host._replace(problem=host.problem[:_LONGEST]) for name, host in found.items()})

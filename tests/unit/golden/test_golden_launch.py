@@ -29,7 +29,7 @@ from ipexctl.launch.request import RankEnv
 from ipexctl.launch.spec import AccelerateConfig
 from ipexctl.node.common.asked import Asked, Export
 from ipexctl.node.common.plan import Plan
-from ipexctl.projects.script_file import HostHub
+from ipexctl.node.hub.hub_check import FoundHub
 from ipexctl.ui.launch_plan import plan_lines
 from plan_helpers import spec_of
 
@@ -230,7 +230,7 @@ def wrapped() -> list[Case]:
 
 
 def of_hubs() -> list[Case]:
-    hidden = plan(host(1, has_hub=True), hub=hub(HostHub(others=3)))
+    hidden = plan(host(1, has_hub=True), hub=hub(FoundHub(others=3)))
     return [Case("a hidden cache", note) for note in hidden.notes if "HF_HOME" in note]
 
 

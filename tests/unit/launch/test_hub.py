@@ -11,7 +11,8 @@ from ipexctl.facts.facts import Facts
 from ipexctl.facts.system_facts import Environment, HomeDirectory
 from ipexctl.launch.hub_settings import OFFLINE_NAMES
 from ipexctl.node.common.asked import Export
-from ipexctl.projects.script_file import HostHub, Hub
+from ipexctl.node.hub.hub_check import FoundHub
+from ipexctl.projects.script_file import Hub
 
 HOME = "/home/me/.ipexctl/hub"
 
@@ -25,11 +26,11 @@ def host(number: int, *, has_hub: bool = False, **variables: str) -> Facts:
     )
 
 
-def hub(*hosts: HostHub) -> Hub:
+def hub(*hosts: FoundHub) -> Hub:
     return Hub({f"node{at}": found for at, found in enumerate(hosts, 1)}, HOME)
 
 
-REACHES, CUT_OFF = HostHub(), HostHub("no answer in 5 s")
+REACHES, CUT_OFF = FoundHub(), FoundHub("no answer in 5 s")
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,7 @@ REACHES, CUT_OFF = HostHub(), HostHub("no answer in 5 s")
     [
         (Hub(home=HOME), {}, HOME),  # nothing is known of the script
         (hub(REACHES, REACHES), {}, HOME),
-        (hub(HostHub(has_own_cache=True), REACHES), {}, None),
+        (hub(FoundHub(has_own_cache=True), REACHES), {}, None),
         (Hub(home=HOME), {"exports": (Export("HF_HOME", "-x", "/m"),)}, "/m"),
         (Hub(home=HOME), {"exports": (Export("HF_HUB_CACHE", "-x", "/m"),)}, None),
     ],
@@ -88,5 +89,5 @@ def test_reasons_and_variables_of_the_user() -> None:
 
 def test_hidden_repositories_are_not_named_without_a_cache_of_the_home() -> None:
     for has_hub in (False, True):
-        notes = plan(host(1, has_hub=has_hub), hub=hub(HostHub(others=3))).notes
+        notes = plan(host(1, has_hub=has_hub), hub=hub(FoundHub(others=3))).notes
         assert len([note for note in notes if "HF_HOME" in note and " 3 " in note]) == has_hub
