@@ -37,22 +37,13 @@ class TrainingWindow:
     end: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Slot:
-    start: float
-    seconds: float
-    steps: float
-    ranks: Mapping[int, RankRates] = field(hash=False)
-    hosts: Mapping[str, HostRates] = field(hash=False)
-
-
 def training_rows(ranks: Mapping[int, RankWindows], hosts: Mapping[str, HostWindows]) -> list[list[TrainingWindow]]:
     """Windows that can be compared with each other, in rows without a gap."""
     rows = [list(_joined(row)) for row in _rows(_slots(ranks, hosts))]
     return [row for row in rows if row]
 
 
-def _slots(ranks: Mapping[int, RankWindows], hosts: Mapping[str, HostWindows]) -> Iterator[_Slot]:
+def _slots(ranks: Mapping[int, RankWindows], hosts: Mapping[str, HostWindows]) -> Iterator[TrainingWindow]:
     known = [record for record in ranks.values() if record.windows]
     if not known:
         return
@@ -66,7 +57,7 @@ def _slots(ranks: Mapping[int, RankWindows], hosts: Mapping[str, HostWindows]) -
         at = start + number * seconds
         there = dict(_at(ranks, at, seconds))
         steps = median(rates.steps_per_s for rates in there.values()) * seconds if there else 0.0
-        yield _Slot(at, seconds, steps, there, dict(_at(hosts, at, seconds)))
+        yield TrainingWindow(at, seconds, steps, there, dict(_at(hosts, at, seconds)), at + seconds)
 
 
 class _Record(Protocol[RatesOut]):
@@ -87,9 +78,9 @@ def _at(records: Mapping[Any, _Record[Rates]], at: float, seconds: float) -> Ite
             yield key, rates
 
 
-def _rows(slots: Iterable[_Slot]) -> Iterator[list[_Slot]]:
+def _rows(slots: Iterable[TrainingWindow]) -> Iterator[list[TrainingWindow]]:
     """Windows with steps, in rows; each row begins after the window in which steps began."""
-    row: list[_Slot] = []
+    row: list[TrainingWindow] = []
     for slot in slots:
         if slot.ranks:
             row.append(slot)
@@ -99,7 +90,7 @@ def _rows(slots: Iterable[_Slot]) -> Iterator[list[_Slot]]:
     yield _training(row)
 
 
-def _training(row: Sequence[_Slot]) -> list[_Slot]:
+def _training(row: Sequence[TrainingWindow]) -> list[TrainingWindow]:
     steps = [slot.steps for slot in row if slot.steps > 0]
     if not steps:
         return []
@@ -110,8 +101,8 @@ def _training(row: Sequence[_Slot]) -> list[_Slot]:
     return [slot for slot in row[first + 1 : last + 1] if slot.steps > 0 or is_rare]
 
 
-def _joined(row: Iterable[_Slot]) -> Iterator[TrainingWindow]:
-    parts: list[_Slot] = []
+def _joined(row: Iterable[TrainingWindow]) -> Iterator[TrainingWindow]:
+    parts: list[TrainingWindow] = []
     for slot in row:
         parts.append(slot)
         steps = sum(part.steps for part in parts)
@@ -119,7 +110,7 @@ def _joined(row: Iterable[_Slot]) -> Iterator[TrainingWindow]:
             ranks = mean_rates([part.ranks for part in parts])
             hosts = mean_rates([part.hosts for part in parts])
             yield TrainingWindow(
-                parts[0].start, sum(part.seconds for part in parts), steps, ranks, hosts, slot.start + slot.seconds
+                parts[0].start, sum(part.seconds for part in parts), steps, ranks, hosts, slot.end
             )
             parts = []
 
