@@ -54,31 +54,24 @@ class RunEnd(NamedTuple):
         return self.is_limit_near and is_ended and not self.is_asked_to_stop
 
 
-class JobVerdict(NamedTuple):
-    state: State
-    code: int
-    reason: str
-    first: Failure | None
-    word: str
-    """A word for `job_words.describe_run_end`; empty if Slurm did nothing."""
-
-
 def _detail_of(failure: Failure | None) -> str:
     return failure.detail.kind if failure is not None and failure.detail is not None else ""
 
 
 def find_word(end: RunEnd, shown: str, restarts: int, *, is_step_cancelled: bool) -> str:
-    """The word for what Slurm did. `shown`: output of `show_job`, empty if Slurm was not asked. Pure."""
+    """The word for what Slurm did, for `job_words.describe_run_end`; empty if Slurm did nothing. `shown`: output of
+    `show_job`, empty if Slurm was not asked. Pure."""
     if end.is_by_limit:
         return job_words.LIMIT_NEAR
     word = slurm.job_end_in(shown, restarts)
     return word or (job_words.STEP_CANCELLED if end.is_by_signal and is_step_cancelled else "")
 
 
-def decide_job_end(end: RunEnd, word: str) -> JobVerdict:
+def decide_job_end(end: RunEnd, word: str) -> RunEnd:
+    """The end of the run if Slurm did what `word` says."""
     if word and end.is_by_signal:
-        return JobVerdict("stopped", STOPPED, "it was stopped", None, word)
-    return JobVerdict(end.state, end.code, end.reason, end.first, word)
+        return end._replace(state="stopped", code=STOPPED, reason="it was stopped", first=None)
+    return end
 
 
 ASK_INTERVAL = 600.0

@@ -703,7 +703,7 @@ def job_word(state: SupervisorState, job: m.JobState, closed: m.Closed) -> str:
 def apply_job_end(turn: Transition, word: str) -> None:
     decided = job_end.decide_job_end(run_end(turn.state), word)
     turn.set(ending=ending_of(turn.state)._replace(state=decided.state, code=decided.code))
-    turn.set_status(reason=decided.reason, first_failure=decided.first, job_end=decided.word)
+    turn.set_status(reason=decided.reason, first_failure=decided.first, job_end=word)
 
 
 def finish(turn: Transition) -> None:

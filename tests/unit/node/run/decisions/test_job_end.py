@@ -45,7 +45,7 @@ def test_word(found: RunEnd, state: str, restarts: int, is_step_cancelled: bool,
 
 def test_a_failure_by_a_signal_is_what_slurm_did() -> None:
     decided = decide_job_end(end("failed", BY_SIGNAL), "CANCELLED")
-    assert (decided.state, decided.code, decided.first, decided.word) == ("stopped", 143, None, "CANCELLED")
+    assert (decided.state, decided.code, decided.first) == ("stopped", 143, None)
     kept = decide_job_end(end("failed", RAISED), "CANCELLED")
     assert (kept.state, kept.code, kept.first, kept.reason) == ("failed", 1, RAISED, "why")
 
