@@ -225,7 +225,13 @@ exec {command} "$@"
 
 def launcher_argv(context: LaunchContext, program: LauncherProgram) -> tuple[str, ...]:
     gathered = context.gathered
-    rank = (gathered.env.python, "-IS", f"{context.plan.rundir}/agent.zip", "run.rank", f"{context.plan.rundir}/job.json")
+    rank = (
+        gathered.env.python,
+        "-IS",
+        f"{context.plan.rundir}/agent.zip",
+        "run.rank",
+        f"{context.plan.rundir}/job.json",
+    )
     launcher = launcher_of(program.flavor)
     if launcher is not None:
         crowded = any(node.count > node.cores.count for node in context.nodes)

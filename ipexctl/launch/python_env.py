@@ -38,7 +38,9 @@ def settings(context: LaunchContext) -> Iterator[Setting]:
     if context.plan.backend == "none":
         yield Setting("IPEXCTL_BACKEND", "none", "for scripts: there is no process group")
         return
-    yield Setting("IPEXCTL_BACKEND", context.plan.backend, "for scripts: init_process_group(os.environ['IPEXCTL_BACKEND'])")
+    yield Setting(
+        "IPEXCTL_BACKEND", context.plan.backend, "for scripts: init_process_group(os.environ['IPEXCTL_BACKEND'])"
+    )
 
 
 def own_paths(project: PlannedProject, tree: str, rundir: str = "") -> tuple[Setting, ...]:
@@ -90,7 +92,11 @@ def for_launcher(context: LaunchContext) -> Iterator[Setting]:
     exported = {export.name for export in context.gathered.asked.exports}
     ports = "I_MPI_PORT_RANGE"
     node0 = context.nodes[0]
-    if context.plan.flavor == "intel" and ports not in exported and (value := node0.facts.environment.variables.get(ports)):
+    if (
+        context.plan.flavor == "intel"
+        and ports not in exported
+        and (value := node0.facts.environment.variables.get(ports))
+    ):
         yield Setting(ports, value, f"a login on {node0.name} sets it, perhaps because of a firewall")
     for export in context.gathered.asked.exports:
         if export.name.startswith(_LAUNCHER_PREFIXES) and export.value is not None:

@@ -11,7 +11,7 @@ import pytest
 
 from ipexctl.extras.lab.lab_plan import LabSpec
 from ipexctl.extras.lab.lab_record import Lab
-from lab_helpers import on_host, snapshot
+from lab_helpers import snapshot
 from lab_run_helpers import WAIT_SCRIPT, Cluster, new_cluster, session_dir, small_stack
 from message_data import missing
 

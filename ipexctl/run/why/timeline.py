@@ -109,9 +109,7 @@ def _joined(row: Iterable[TrainingWindow]) -> Iterator[TrainingWindow]:
         if steps >= MIN_STEPS - 1e-6:
             ranks = mean_rates([part.ranks for part in parts])
             hosts = mean_rates([part.hosts for part in parts])
-            yield TrainingWindow(
-                parts[0].start, sum(part.seconds for part in parts), steps, ranks, hosts, slot.end
-            )
+            yield TrainingWindow(parts[0].start, sum(part.seconds for part in parts), steps, ranks, hosts, slot.end)
             parts = []
 
 

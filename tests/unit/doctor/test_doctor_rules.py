@@ -34,7 +34,6 @@ from ipexctl.doctor.finding import GB, MB, Finding, HostContext, merge_findings,
 from ipexctl.errors import Refusal
 from ipexctl.facts.facts import Facts, parse
 from ipexctl.facts.network_facts import Rdma, Route
-from ipexctl.facts.software import Python
 from ipexctl.facts.system_facts import Limit
 from ipexctl.stack.catalog import StackSpec, merged, rows
 from ipexctl.stack.resolve.model import StackPlan, StackRequest, Undecided
