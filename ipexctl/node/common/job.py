@@ -111,7 +111,8 @@ class HostStarterRequest(NamedTuple):
 
 def starter_request(plan: Plan, host: str, contact: StarterContact) -> Json:
     request = HostStarterRequest(plan.rundir, host, plan.argv, contact, plan.hosts[0].address, plan.has_pool)
-    return as_json(request)
+    document: Json = as_json(request)
+    return document
 
 
 def job_file(attempt: int) -> str:
