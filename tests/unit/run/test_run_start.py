@@ -271,7 +271,7 @@ def test_a_starter_begins_in_the_round_trip_that_uploads_the_job(stores: dict[st
     assert {"plan.json", "job.json"} & node.files.keys() == ({"plan.json", "job.json"} if leads else set())
     assert node.starter["host"] == "b"
     assert len(node.commands) == 1 + leads
-    assert not any(node.starter["token"] in script for script in node.commands)
+    assert not any(node.starter["contact"]["token"] in script for script in node.commands)
 
 
 def test_an_abandoned_launch_names_the_hosts_that_still_have_its_files() -> None:
