@@ -20,7 +20,6 @@ from ipexctl.text import format_count
 
 PARTS: Final = ("data", "forward", "backward", "wait", "all_reduce", "optimizer", "rest")
 PART_NAMES: Final = {"data": "data", "wait": "waiting for other ranks", "all_reduce": "collectives"}
-MOST_NAMED: Final = 3
 _ADVISED: Final = {"data": 0.1, "wait": 0.15, "all_reduce": 0.15}
 """Part → share of a step from which it is worth an advice."""
 PYTHON: Final = 0.25

@@ -70,8 +70,6 @@ def test_syntax_errors_are_reported_with_their_line() -> None:
 
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-REPO = {"word": "hf:org/tiny", "repo_id": "org/tiny", "folder": "models--org--tiny", "revision": "main"}
-DATA = {"word": "hf-dataset:org/d", "repo_id": "org/d", "folder": "datasets--org--d", "revision": "v1"}
 
 
 def fill(cache: Path, folder: str, ref: str = "main") -> None:

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from ipexctl.node.files.call_requests import ConnectRequest, ServeRequest, StoreFile, StoreRequest
 
-_TICK = 0.05
-
 
 class FileServer(AuthenticatingServer):
     def __init__(self, request: ServeRequest, open_file: Callable[[str], BinaryIO] | None = None) -> None:
