@@ -56,6 +56,7 @@ from ipexctl.node.common.plan import (
 )
 from ipexctl.projects.dist_info import dist_info_files
 from ipexctl.projects.layout import ProjectLayout
+from ipexctl.projects.script_file import ProjectLocation
 from ipexctl.text import format_count
 from ipexctl.transports import launcher_of
 
@@ -111,7 +112,7 @@ def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
         setup=gathered.setup,
         job=gathered.job,
         python_version=gathered.env.version,
-        local_rank=_local_rank_option(asked.local_rank, gathered.env.packages.get("torch", "")),
+        local_rank=_local_rank_option(asked.local_rank, gathered.env.packages.get("torch", ""), gathered.spec.project),
         first_world_size=asked.first_world_size or world_size,
         ends_at_logout=tuple(
             name for name, facts in gathered.facts.items() if facts.logind and facts.logind.kill_user_processes
@@ -148,10 +149,15 @@ def _planned_project(gathered: Gathered) -> PlannedProject:
     return PlannedProject(str(project.root), own, paths, project.requirements.files)
 
 
-def _local_rank_option(option: str, torch: str) -> str:
-    """Spell the option as that version of torch.distributed.launch does."""
+def _local_rank_option(option: str, torch: str, project: ProjectLocation) -> str:
+    """Spell the option as the script does, else as that version of torch.distributed.launch does. torch 2 changed
+    the spelling, and many scripts have only the old one."""
+    text = (project.script.text if project.script is not None else "") or ""
+    spelled = [name for name in ("--local_rank", "--local-rank") if name in text]
     is_old = torch.partition(".")[0] in ("0", "1")
-    return "--local_rank" if option and is_old else option
+    if not option or len(spelled) == 1:
+        return option and spelled[0]
+    return "--local_rank" if is_old else option
 
 
 def _other_runs(context: LaunchContext, hosts: tuple[HostPlan, ...]) -> tuple[OtherRun, ...]:

@@ -28,6 +28,8 @@ _MOST_FILES: Final = 400
 _MOST_TOKENS_FOLLOWED: Final = 600_000
 _MOST_ENTRIES: Final = 2000
 _MOST_NAMES: Final = 100_000
+_NEEDED_BY: Final = {"torch.utils.tensorboard": "tensorboard"}
+"""Module of a package → another package's module that it imports, though its own package does not require that."""
 _TOKEN: Final = re.compile(rb"[\w\x80-\xff]+|[^\w\s]")
 
 
@@ -301,6 +303,9 @@ class _Walk:
         places = self._places_of(top)
         if not places:
             self._ask_hosts(Import(top, imported.line, name))
+            for module in (dotted, *(f"{dotted}.{each}" for each in imported.names)):
+                if module in _NEEDED_BY:
+                    self._ask_hosts(Import(_NEEDED_BY[module], imported.line, name))
             return
         self.own.setdefault(top, (Import(top, imported.line, name), self._name(places[0] / top)))
         self._add_own(dotted, imported, places, name)

@@ -6,11 +6,12 @@ import contextlib
 import resource
 import shlex
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from launch_helpers import cpu, machine, plan, software, value
+from launch_helpers import cpu, machine, plan, request, software, value
 
 from case_table import case_table, literals_of
 from ipexctl.errors import UserError
@@ -18,9 +19,11 @@ from ipexctl.launch.accelerate_config import with_config
 from ipexctl.launch.launchers.launcher_options import LAUNCHERS
 from ipexctl.launch.launchers.shell_script import find_launcher
 from ipexctl.launch.launchers.unwrap import UnwrappedCall, unwrap
+from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.spec import AccelerateConfig, RunSpec
 from ipexctl.node.common.asked import CommandKind, Export
-from ipexctl.node.common.plan import command_of
+from ipexctl.node.common.plan import Plan, command_of
+from ipexctl.projects.script_file import ScriptFile
 from message_data import missing
 from plan_helpers import changed, small_plan, spec_of
 
@@ -567,6 +570,23 @@ def test_each_rank_gets_its_local_rank_as_the_launcher_gives_it(line: str, optio
     assert command_of(plan, rank, None, 1) == ("python", "t.py", *([f"{option}=1"] if option else []), "--lr", "1")
     module = command_of(plan._replace(command=("python", "-m", "pkg.t", "x")), rank, None, 1)
     assert module == ("python", "-m", "pkg.t", *([f"{option}=1"] if option else []), "x")
+
+
+@pytest.mark.parametrize(
+    ("text", "option"),
+    [
+        ('add_argument("--local_rank")', "--local_rank"),
+        ('add_argument("--local_rank", "--local-rank")', "--local-rank"),
+        ("parse_args()", "--local-rank"),
+    ],
+)
+def test_the_local_rank_is_spelled_as_the_script_has_it(text: str, option: str) -> None:
+    """torch 2's torch.distributed.launch passes `--local-rank`, which scripts for torch 1 reject."""
+    gathered = request(machine(SPR), local_rank="--local-rank")
+    project = replace(gathered.spec.project, script=ScriptFile("t.py", text=text))
+    found = plan_launch(replace(gathered, spec=replace(gathered.spec, project=project)), "r-1")
+    assert isinstance(found, Plan)
+    assert found.local_rank == option
 
 
 def test_elastic_nodes_standalone_and_the_binding_of_an_mpirun() -> None:

@@ -109,6 +109,20 @@ def test_modules_of_the_project_are_not_required(tmp_path: Path) -> None:
     assert [each.module for each in found.imports] == ["rich"]
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from torch.utils.tensorboard import X",
+        "from torch.utils import data, tensorboard",
+        "import torch.utils.tensorboard",
+    ],
+)
+def test_a_module_of_torch_that_needs_another_package_is_required_with_it(tmp_path: Path, code: str) -> None:
+    (tmp_path / "train.py").write_text(f"import torch\n{code}\n")
+    script = project_script("train.py", tmp_path / "train.py", read_layout(tmp_path, tmp_path))
+    assert script.imports == (Import("torch", 1), Import("tensorboard", 2))
+
+
 def test_own_modules_that_sync_leaves_out_are_required(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "load.py").touch()
