@@ -470,7 +470,7 @@ def read_setup_call(text: str) -> SetupCall:
         return SetupCall()
     around = (node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.If)) and call in ast.walk(node))
     names = constants_of(tree, [*tree.body, *(statement for node in around for statement in node.body)])
-    words = {word.arg: word.value for word in call.keywords if word.arg is not None}
+    words = dict(_keywords_of(call, tree))
     values = {name: literal_of(value, names) for name, value in words.items()}
     for word in call.keywords:
         more = literal_of(word.value, names) if word.arg is None else None
@@ -484,6 +484,23 @@ def read_setup_call(text: str) -> SetupCall:
     required = words.get("install_requires")
     opened = dict.fromkeys(_lists_opened_by(required, tree) if required is not None else ())
     return SetupCall(known, frozenset(values.keys() - known.keys()), tuple(where), tuple(opened))
+
+
+def _keywords_of(call: ast.Call, tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """Keywords of a call, also those of `**NAME` if the module last binds NAME to `dict(…)`."""
+    for word in call.keywords:
+        if word.arg is not None:
+            yield word.arg, word.value
+            continue
+        bound = [
+            node.value
+            for node in tree.body
+            if isinstance(node, ast.Assign)
+            and getattr(word.value, "id", "") in [target.id for target in node.targets if isinstance(target, ast.Name)]
+        ]
+        last = bound[-1] if bound else None
+        if isinstance(last, ast.Call) and isinstance(last.func, ast.Name) and last.func.id == "dict":
+            yield from ((each.arg, each.value) for each in last.keywords if each.arg is not None)
 
 
 def _lists_opened_by(expression: ast.AST, tree: ast.Module) -> Iterator[str]:

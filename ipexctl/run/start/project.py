@@ -64,6 +64,8 @@ def locate_project(spec: RunSpec, cwd: Path, before: FixCommand | None = None) -
         shell_script = _shell_script_of(asked.argv, workdir) if asked.kind == "command" else ""
         if shell_script:
             found = _python_of(shell_script, asked.argv, workdir, layout)
+        elif asked.kind == "command" and asked.script.endswith(".py") and (workdir / asked.script).is_file():
+            found = project_script(posixpath.normpath(asked.script), workdir / asked.script, layout)
         files = find_requirement_files(layout, workdir)
         return ProjectLocation(
             root, subdirectory, asked.argv, _with_files(found, files), layout, files, shell_script=shell_script

@@ -1,0 +1,5 @@
+import tqdm
+
+
+def main():
+    pass
