@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-import time
 from collections.abc import Callable
+from typing import Final
 
 import fabric
 import paramiko
@@ -42,7 +42,7 @@ from ipexctl.remote.session import (
 )
 from ipexctl.remote.tcp import DialedSocket
 
-_READ = 1 << 20
+_READ: Final = 1 << 20
 _CONNECTION_ERRORS = (paramiko.SSHException, EOFError, OSError)
 
 
@@ -228,23 +228,32 @@ class _OutputReader:
         return has_data
 
 
+_MOST_CHECKS: Final = 2
+"""Checks for an answer to a keepalive: together DEAD_AFTER seconds."""
+
+
 class _Keepalive:
     def __init__(self, transport: paramiko.Transport) -> None:
         self._transport = transport
-        self._sent_at: float | None = None
+        self._answered = threading.Event()
+        self._checks = 0
+        """Since the last request was sent."""
 
     def check(self) -> None:
-        """Send a request unless one is pending; raise if one has been pending too long."""
-        if self._sent_at is None:
-            self._sent_at = time.monotonic()
-            threading.Thread(target=self._send_request, name="keepalive", daemon=True).start()
-        elif time.monotonic() - self._sent_at > limits.DEAD_AFTER:
+        """Call it after DEAD_AFTER / 2 of silence. Send a request unless one is pending; raise if it was pending at the
+        check before, too. The clock would also count time in which this program got no processor: then all hosts seem
+        lost at once, with their answers in the sockets."""
+        if not self._checks or self._answered.is_set():
+            self._answered, self._checks = threading.Event(), 0
+            threading.Thread(target=self._send_request, args=(self._answered,), name="keepalive", daemon=True).start()
+        elif self._checks == _MOST_CHECKS:
             raise connection_lost()
+        self._checks += 1
 
-    def _send_request(self) -> None:
+    def _send_request(self, answered: threading.Event) -> None:
         with contextlib.suppress(*_CONNECTION_ERRORS):
             self._transport.global_request("keepalive@openssh.com", wait=True)
-            self._sent_at = None
+            answered.set()
 
 
 def _refused(*, opened: bool) -> HostError:
