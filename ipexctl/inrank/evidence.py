@@ -54,7 +54,7 @@ class TrainingEvidence:
         self._is_peer_to_peer = False
 
     def before_step(self, optimizer: Any, models: Sequence[Any]) -> None:
-        """`models`: those of DistributedDataParallel."""
+        """`models`: all models in DistributedDataParallel."""
         if not self.fields.get("has_gradients"):
             groups = optimizer.param_groups
             self.fields["has_gradients"] = any(each.grad is not None for group in groups for each in group["params"])
@@ -127,6 +127,8 @@ class TrainingEvidence:
         self._passes[sampler] = Pass(order, is_repeated=is_repeated)
 
     def on_collective(self, values: Sequence[Any], *, is_peer_to_peer: bool) -> None:
+        if sys._getframe(2).f_globals.get("__package__") == __package__:  # all-reduce of DDP's gradients by `ddp.py`
+            return
         size = max(map(size_in, values), default=0)
         self._sent += size
         self._most_sent = max(self._most_sent, size)
@@ -140,7 +142,7 @@ class TrainingEvidence:
 
 
 def hash_of(tensors: list[Any]) -> int:
-    """0 without a tensor of the CPU: those of the meta device have no memory."""
+    """Return 0 without a tensor on the CPU: tensors on the meta device have no memory."""
     found = 0
     for tensor in tensors:
         if tensor.device.type != "cpu":

@@ -23,15 +23,22 @@ KINDS = {
     "never_synced": "no-sync",
     "groups_of_one": "small-groups",
 }
-RIGHT = ("ddp", "by_hand", "local_steps", "fsdp", "whole_set", "noise", "a_seed_each")
+RIGHT = (
+    *("ddp", "by_hand", "local_steps", "averaged_at_the_end", "fsdp", "sharded_layers", "accumulated", "gan"),
+    *("moving_average", "evaluated", "whole_set", "noise", "a_seed_each"),
+)
+TWICE_TWO = ("-n", 4, "--ppn", 2)
+"""Ranks of a host sum gradients in shared memory."""
 
 
-def wrong(training: Training, *words: str) -> tuple[list[str], str]:
+def wrong(training: Training, *words: object) -> tuple[list[str], str]:
     shutil.copy(SCRIPT, training.project)
     summary = training.project / "summary.json"
     ran = training.call("run", "-n", 2, "--omp", "1", "--summary", summary, *words)
     assert ran.rc == 0, ran.err + ran.out
-    return [each["kind"] for each in json.loads(summary.read_text())["wrong"]], ran.err + ran.out
+    told = json.loads(summary.read_text())
+    assert told["exchange"] is None
+    return [each["kind"] for each in told["wrong"]], ran.err + ran.out
 
 
 @pytest.mark.parametrize("case", KINDS)
@@ -41,6 +48,11 @@ def test_a_wrong_training_is_told(training: Training, case: str) -> None:
     assert "; fix: " in said
     why = training.follow("why", "last")
     assert "; fix: " in why.out + why.err
+
+
+@pytest.mark.parametrize("case", ["same_data", "statistics"])
+def test_a_wrong_training_is_told_where_gradients_are_summed_in_shared_memory(training: Training, case: str) -> None:
+    assert wrong(training, *TWICE_TWO, SCRIPT.name, case)[0] == [KINDS[case]]
 
 
 @pytest.mark.parametrize("case", RIGHT)

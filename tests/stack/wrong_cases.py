@@ -34,8 +34,12 @@ class Case:
         self.loader = DataLoader(self.data, batch_size=16, sampler=self.sampler)
         self.plain = network()
         self.model = self.wrap()
-        parameters = (copy.deepcopy(self.plain) if name == "other_parameters" else self.model).parameters()
+        self.copied = copy.deepcopy(self.plain).requires_grad_(name != "moving_average")
+        parameters = (self.copied if name == "other_parameters" else self.model).parameters()
         self.optimizer = torch.optim.AdamW(parameters, lr=0.01)
+        if name == "gan":
+            self.critic = DistributedDataParallel(network())
+            self.optimizer_of_critic = torch.optim.AdamW(self.critic.parameters())
         if name in ("same_data", "whole_set", "noise"):
             size = 256 if name == "whole_set" else 16
             self.loader = DataLoader(self.data, batch_size=size, shuffle=name == "same_data")
@@ -43,7 +47,7 @@ class Case:
 
     def wrap(self) -> Any:
         name = self.name
-        if name in ("loss_alone", "by_hand", "local_steps", "a_seed_each"):
+        if name in ("loss_alone", "by_hand", "local_steps", "averaged_at_the_end", "a_seed_each"):
             torch.manual_seed(self.rank if name == "a_seed_each" else 0)
             self.plain = network()
             return self.plain
@@ -52,6 +56,13 @@ class Case:
 
             fully_shard(self.plain)
             return self.plain
+        if name == "sharded_layers":
+            from torch.distributed.device_mesh import init_device_mesh
+            from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+            self.plain = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 2))
+            plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+            return parallelize_module(self.plain, init_device_mesh("cpu", (self.world,)), plan)
         groups = [dist.new_group([rank]) for rank in range(self.world)] if name == "groups_of_one" else []
         group = groups[self.rank] if groups else None
         return DistributedDataParallel(self.plain, process_group=group, broadcast_buffers=name != "statistics")
@@ -60,12 +71,28 @@ class Case:
         for epoch in range(24 if self.name == "whole_set" else EPOCHS):
             if self.name != "no_set_epoch":
                 self.sampler.set_epoch(epoch)
+            self.evaluate()
             for number, (values, labels) in enumerate(self.loader):
                 self.step(number, values, labels)
+        if self.name == "averaged_at_the_end":
+            self.average([parameter.data for parameter in self.model.parameters()])
+
+    def evaluate(self) -> None:
+        """Each rank on the same data."""
+        if self.name == "evaluated":
+            self.model.eval()
+            for values, labels in DataLoader(self.data, batch_size=16):
+                functional.cross_entropy(self.model(values), labels)
+            self.model.train()
 
     def step(self, number: int, values: Any, labels: Any) -> None:
         name, model = self.name, self.model
-        self.optimizer.zero_grad()
+        if name == "accumulated" and number % 2 == 0:
+            with model.no_sync():
+                functional.cross_entropy(model(values), labels).backward()
+            return
+        if name == "gan":
+            self.step_of_critic(values)
         values = values + 0.1 * torch.randn_like(values) if name == "noise" else values
         if name == "never_synced":
             with model.no_sync():
@@ -77,9 +104,18 @@ class Case:
         if name == "by_hand":
             self.average([parameter.grad for parameter in model.parameters()])
         self.optimizer.step()
+        self.optimizer.zero_grad()
+        if name == "moving_average":
+            torch._foreach_lerp_(list(self.copied.parameters()), list(self.plain.parameters()), 0.01)
         if name == "local_steps" and number % 5 == 4:
             self.average([parameter.data for parameter in model.parameters()])
         dist.all_reduce(loss.detach())
+
+    def step_of_critic(self, real: Any) -> None:
+        both, is_real = torch.cat([real, torch.randn_like(real)]), torch.arange(2 * len(real)) < len(real)
+        functional.cross_entropy(self.critic(both), is_real.long()).backward()
+        self.optimizer_of_critic.step()
+        self.optimizer_of_critic.zero_grad()
 
     def average(self, tensors: list[Any]) -> None:
         for tensor in tensors:

@@ -140,7 +140,10 @@ class RunFigures:
 
     @property
     def exchange(self) -> GradientExchange | None:
-        """None unless all ranks train, in one group, and none exchanges anything with the others."""
+        """None unless all ranks train, in one group, and none exchanges anything with the others, also after its last
+        step: parameters may be averaged at the end."""
+        if any(rank.steps and not rank.trains_alone for rank in self._training.values()):
+            return None
         is_one_group = self.group is not None and self.group.planned > 1 and not describe_apart(self.group)
         return GradientExchange(seen=False) if is_one_group and self._apart == self._hosts.keys() else None
 

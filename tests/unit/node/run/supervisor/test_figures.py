@@ -245,7 +245,10 @@ def test_a_wrong_training_is_told_once_the_run_has_succeeded_and_not_what_exchan
     for rank in (0, 1):
         window = StepWindow(1, 10.0, steps=20, group=2, is_apart=True)
         assert figures.add(rank, window, recorder.windows(rank), NOW)
-        assert figures.add(rank, RankTraining(steps=20, parameters=parameters[rank]), recorder.windows(rank), NOW)
+        training = RankTraining(steps=20, elements=100, largest=50, parameters=parameters[rank])
+        assert figures.add(rank, training, recorder.windows(rank), NOW)
     status = figures.run_status(RunStatus("r", "ok"), [row._replace(state="ok") for row in rows])
     assert status.exchange is not None
     assert status.wrong == ()
+    figures.add(1, RankTraining(steps=20, elements=100, largest=50, sent=100, most_sent=50), recorder.windows(1), NOW)
+    assert figures.exchange is None, "its parameters were averaged at the end"
