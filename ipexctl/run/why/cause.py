@@ -576,7 +576,7 @@ def _distinct(rows: Iterable[RankStatus], snapshot: RunSnapshot) -> list[RankSta
 
 
 def _hint(snapshot: RunSnapshot) -> Cause | None:
-    """A line of oneCCL about how it connects the ranks."""
+    """A line of oneCCL or torch about how ranks look for one another."""
     for row in _distinct(snapshot.status.ranks, snapshot)[:_MAX_RANKS]:
         found = cause_of(snapshot.output_of(row.rank), snapshot.context, known_errors("hang"))
         if found is not None:
