@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from typing import Any
 
 COPY = "IPEXCTL_COPY"
 """Number of a copy of --backend none, which has no RANK."""
+SHARED = "--allreduce shared"
 
 
 def is_first() -> bool:
@@ -59,3 +61,12 @@ class ActingLever:
 
 levers: dict[str, ActingLever] = {}
 """Option as typed → what it did here."""
+
+
+@functools.lru_cache(maxsize=None)
+def adding_levers() -> tuple[ActingLever, ...]:
+    """The options about sums of ranks that were asked for."""
+    wire = os.environ.get("IPEXCTL_WIRE", "")
+    is_asked = os.environ.get("IPEXCTL_ALLREDUCE") == "shared"
+    options = ([SHARED] if is_asked else []) + ([f"--wire {wire}"] if wire else [])
+    return tuple(map(ActingLever, options))

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel.distributed import DistributedDataParallel
 
-from .acted import ActingLever
+from .acted import SHARED, adding_levers
 from .evidence import hash_of
 from .link import CROSSOVER, DisagreementError, OffError, Ranks, SharedLink, confirm, connect
 from .wire import MODES, Lost
@@ -62,7 +62,7 @@ class Gradients:
             if self._link.channel.discard(self):
                 self._lost.clear()
         if self._link.takes(tensor):
-            for lever in _levers():
+            for lever in adding_levers():
                 lever.act()
             future = self._link.all_reduce(self, tensor, self._factor, self._lost_of(bucket))
             self._sums.append(tensor)
@@ -145,7 +145,7 @@ def attach(model: Any) -> None:
     except Exception as error:  # noqa: BLE001  # the script trains without us
         reason = f"{type(error).__name__}: {error}"
     if reason:
-        _report(reason)
+        _report(reason, is_served=_is_served(getattr(model, "process_group", None)))
 
 
 def _attach(model: Any) -> str:
@@ -247,18 +247,17 @@ def _trained(model: Any) -> list[Any]:
     return [parameter for parameter in model._module_parameters if parameter.requires_grad]
 
 
-@functools.lru_cache(maxsize=None)
-def _levers() -> tuple[ActingLever, ...]:
-    """The options that were asked for."""
-    wire = os.environ.get("IPEXCTL_WIRE", "")
-    is_asked = os.environ.get("IPEXCTL_ALLREDUCE") == "shared"
-    options = (["--allreduce shared"] if is_asked else []) + ([f"--wire {wire}"] if wire else [])
-    return tuple(map(ActingLever, options))
+def _is_served(group: Any) -> bool:
+    """True if the group's collectives use shared memory without the hook, too."""
+    collectives = sys.modules.get(f"{__package__}.collectives")
+    return collectives is not None and collectives.serves(group)
 
 
-def _report(reason: str) -> None:
+def _report(reason: str, *, is_served: bool) -> None:
     """Say why the backend keeps a model. Each text is printed once, because models may differ."""
-    for lever in _levers():
+    for lever in adding_levers():
+        if is_served and lever.option == SHARED:
+            continue
         lever.leave(reason)
         with contextlib.suppress(OSError, ValueError):
             lever.tell(f"{lever.option} is off: {reason}")

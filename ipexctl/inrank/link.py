@@ -51,6 +51,8 @@ class Ranks(NamedTuple):
     rank: int
     size: int
     timeout: float
+    numbers: Sequence[int] = ()
+    """Of the ranks in the default group; empty for this group."""
 
     def ask(self, store: Any, name: str, reason: str) -> None:
         """Raise an OffError on all ranks if one of them has a reason, or takes no part."""
@@ -126,17 +128,40 @@ def confirm(store: Any, ranks: Ranks, name: str, reason: str) -> None:
     ranks.gathered(name)
 
 
+class Members(NamedTuple):
+    """The ranks of this rank's host, in order, once all ranks of the process group have agreed."""
+
+    segments: list[Segment]
+    peers: list[Peer]
+    place: int
+    is_crowded: bool
+    """True if they have fewer cores than ranks."""
+    between: Between | None
+    """None if there is one host."""
+    hosts: Sequence[Sequence[int]]
+    """Ranks of each."""
+
+
 def connect(store: Any, ranks: Ranks, name: str, reason: str, *, wire: str) -> SharedLink:
     """Link all ranks, or raise an OffError. `reason`: why this rank wants no link, or empty."""
+    found = join(store, ranks, name, reason, size=SEGMENT_SIZE, wire=wire)
+    channel = Channel(found.segments, found.place, found.peers, ranks.timeout, found.between)
+    if found.is_crowded:
+        channel.waiter.spins = 0
+    return SharedLink(channel, found.between)
+
+
+def join(store: Any, ranks: Ranks, name: str, reason: str, *, size: int, wire: str) -> Members:
+    """Map the memory of the other ranks of this host, and connect the hosts; or raise an OffError."""
     rank = ranks.rank
-    own, number, reason = _offered(reason)
+    own, number, reason = _offered(reason, size)
     segments = {rank: own} if own is not None else {}
     try:
         ranks.ask(store, name, reason)
         offers = ranks.gathered(_offer(own, number, wire))
         problem = ""
         try:
-            segments.update(_mapped(rank, offers))
+            segments.update(_mapped(rank, offers, size))
         except SegmentError as error:
             problem = f"rank {rank}: {error}"
         hosts = _hosts(ranks.gathered({"off": problem, "ranks": sorted(segments)}), offers)
@@ -151,15 +176,12 @@ def connect(store: Any, ranks: Ranks, name: str, reason: str, *, wire: str) -> S
         if number >= 0:
             os.close(number)
         raise
-    peers_of_host = next(each for each in hosts if rank in each)
-    peers = [Peer(peer, offers[peer]["pid"], offers[peer]["started"]) for peer in peers_of_host]
-    own_segments = [segments[peer] for peer in peers_of_host]
-    channel = Channel(own_segments, peers_of_host.index(rank), peers, ranks.timeout, between)
-    if len({core for peer in peers_of_host for core in offers[peer]["cores"]}) < len(peers):
-        channel.waiter.spins = 0
-    link = SharedLink(channel, between)
-    weakref.finalize(link, os.close, number).atexit = False
-    return link
+    weakref.finalize(segments[rank], os.close, number).atexit = False
+    places = next(each for each in hosts if rank in each)
+    numbers = ranks.numbers or range(ranks.size)
+    peers = [Peer(numbers[peer], offers[peer]["pid"], offers[peer]["started"]) for peer in places]
+    is_crowded = len({core for peer in places for core in offers[peer]["cores"]}) < len(places)
+    return Members([segments[peer] for peer in places], peers, places.index(rank), is_crowded, between, hosts)
 
 
 def _between(store: Any, ranks: Ranks, hosts: Sequence[Sequence[int]], table: str, wire: str) -> Between:
@@ -189,17 +211,17 @@ def _between(store: Any, ranks: Ranks, hosts: Sequence[Sequence[int]], table: st
     return Between(groups, number, len(hosts), wire)
 
 
-def _offered(reason: str) -> tuple[Segment | None, int, str]:
+def _offered(reason: str, size: int) -> tuple[Segment | None, int, str]:
     if reason:
         return None, -1, reason
     if not is_supported():
         return None, -1, "this processor is not x86-64"
     try:
-        number = create_memfd(SEGMENT_SIZE)
+        number = create_memfd(size)
     except SegmentError as error:
         return None, -1, str(error)
     try:
-        own = Segment(number, SEGMENT_SIZE)
+        own = Segment(number, size)
     except SegmentError as error:
         os.close(number)
         return None, -1, str(error)
@@ -249,25 +271,25 @@ def _check_agreement(found: Sequence[Mapping[str, Any]]) -> None:
         raise OffError("the ranks have different tables of their hosts")
 
 
-def _mapped(rank: int, offers: Sequence[Mapping[str, Any]]) -> dict[int, Segment]:
+def _mapped(rank: int, offers: Sequence[Mapping[str, Any]], size: int) -> dict[int, Segment]:
     segments = {}
     for peer, offer in enumerate(offers):
         if peer != rank and offer["boot"] == offers[rank]["boot"]:
-            segment = _map(offer)
+            segment = _map(offer, size)
             if segment is not None:
                 segments[peer] = segment
     return segments
 
 
-def _map(offer: Mapping[str, Any]) -> Segment | None:
+def _map(offer: Mapping[str, Any], size: int) -> Segment | None:
     """Segment of another rank; None if the other rank's process is not visible from here."""
     number = open_memfd(offer["pid"], offer["number"])
     if number is None:
         return None
     try:
-        if os.fstat(number).st_size != SEGMENT_SIZE:
+        if os.fstat(number).st_size != size:
             return None
-        segment = Segment(number, SEGMENT_SIZE)
+        segment = Segment(number, size)
     finally:
         os.close(number)
     return segment if segment.nonce.hex() == offer["nonce"] else None

@@ -178,8 +178,8 @@ DEPTH, ITEMS = 4, 16
 """How deep, and in how many items of a batch, the first tensor is searched for."""
 MOST_ITERATORS = 64
 WIDE = ("torch.float32", "torch.float64")
-WAITING = f"{__package__}.waiting"
-"""Module of the shared-memory all-reduce that counts its waiting. The rank may not have imported it."""
+WAITING, SHARED = f"{__package__}.waiting", f"{__package__}.collectives"
+"""Modules that count the waiting in shared memory, and the calls there. The rank may not have imported them."""
 
 
 def size_of(batch: Any, depth: int = DEPTH) -> int | None:
@@ -219,7 +219,9 @@ def count_collectives() -> int | None:
     groups = c10d._world.pg_map
     if any(backend != "gloo" for backend, _ in groups.values()):
         return None
-    return sum(int(group._get_sequence_number_for_group()) for group in groups)
+    shared = sys.modules.get(SHARED)
+    in_shared_memory = sum(shared.taken.values()) if shared is not None else 0
+    return in_shared_memory + sum(int(group._get_sequence_number_for_group()) for group in groups)
 
 
 def is_training_script(path: str) -> bool:

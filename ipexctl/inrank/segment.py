@@ -9,6 +9,7 @@ the same PID namespace, and have the same user. `process_stacks.py` reads WAITS_
     byte 256    SUMMED: as WRITTEN, number of pieces of which the rank has summed its shard
     byte 384    the nonce, 32 bytes
     byte 512    COPIED: as WRITTEN, number of pieces that the rank does not read any more
+    byte 576    LEFT: 32 bits, 1 once the rank has left the process group, or one of its calls failed
     byte 640    AWAITED: 64 bits, what the rank sleeps for: rank, counter and the counter's value; 0 for nothing
     byte 1024   PIECES: 64 bits for each of the last 64 pieces: size, type and slot
     byte 4096   the slots
@@ -70,7 +71,7 @@ def find_hosts(mapped: Mapping[int, Collection[int]], fewest: int = 2) -> list[l
     return hosts
 
 
-WAITS_FOR, NONCE, AWAITED, PIECES = 128, 384, 640, 1024
+WAITS_FOR, NONCE, LEFT, AWAITED, PIECES = 128, 384, 576, 640, 1024
 COUNTERS = (0, 256, 512)
 WRITTEN, SUMMED, COPIED = 0, 1, 2
 NONCE_SIZE = 32
@@ -161,6 +162,7 @@ class Segment:
         self.bytes = memoryview(array).cast("B")
         self.counters = [self.bytes[at : at + 4].cast("I") for at in COUNTERS]
         self.waits_for = self.bytes[WAITS_FOR : WAITS_FOR + 4].cast("I")
+        self.is_left = self.bytes[LEFT : LEFT + 4].cast("I")
         self.awaited = self.bytes[AWAITED : AWAITED + 8].cast("Q")
         self.pieces = self.bytes[PIECES : PIECES + 8 * MOST_PIECES].cast("Q")
         self._futexes = [ctypes.c_void_p(self._address + at) for at in COUNTERS]
@@ -172,6 +174,11 @@ class Segment:
     @nonce.setter
     def nonce(self, value: bytes) -> None:
         self.bytes[NONCE : NONCE + NONCE_SIZE] = value
+
+    def leave(self) -> None:
+        self.is_left[0] = 1
+        for counter in range(len(COUNTERS)):
+            self.wake(counter)
 
     def wake(self, counter: int) -> None:
         _libc.syscall(_NUMBER, self._futexes[counter], _WAKE, _EVERYONE, _NOTHING, _NOTHING, _NOTHING)

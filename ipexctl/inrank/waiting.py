@@ -18,7 +18,7 @@ SPINS = 600
 """Readings of a counter before a rank sleeps: about 40 µs, which is how long waking up takes."""
 SLEEP = 1.0
 slept = [0]
-"""Nanoseconds slept by this process, for the step meter."""
+"""Nanoseconds slept by this process's main thread, for the step meter."""
 
 
 class Peer(NamedTuple):
@@ -73,9 +73,15 @@ class Waiter:
     def have_reached(self, counter: int, target: int) -> bool:
         return all((word[0] - target) & MASK < HALF for word in self._counters[counter])
 
+    def has_reached(self, number: int, counter: int, target: int) -> bool:
+        return bool((self._counters[counter][number][0] - target) & MASK < HALF)
+
     def wait_for_all(self, counter: int, target: int) -> None:
-        for number, word in enumerate(self._counters[counter]):
-            if (word[0] - target) & MASK >= HALF:
+        self.wait_for(range(len(self._segments)), counter, target)
+
+    def wait_for(self, numbers: Sequence[int], counter: int, target: int) -> None:
+        for number in numbers:
+            if not self.has_reached(number, counter, target):
                 self._wait(number, counter, target)
 
     def _wait(self, number: int, counter: int, target: int) -> None:
@@ -100,16 +106,18 @@ class Waiter:
                     return
                 segment.sleep(counter, value, pause)
                 waited = time.monotonic() - begun
-                if waited < pause:
+                is_left = segment.is_left[0]
+                if waited < pause and not is_left:
                     continue
-                if (word[0] - target) & MASK >= HALF and not is_alive(peer):
+                if (word[0] - target) & MASK >= HALF and (is_left or not is_alive(peer)):
                     raise RuntimeError(
-                        f"Connection closed by peer: rank {peer.rank} ended while all-reduce waited for it"
+                        f"Connection closed by peer: rank {peer.rank} left while it was awaited in shared memory"
                     )
                 if waited > self.timeout:
                     raise RuntimeError(
-                        f"Timed out waiting {self.timeout * 1000:.0f}ms for rank {peer.rank} in all-reduce"
+                        f"Timed out waiting {self.timeout * 1000:.0f}ms for rank {peer.rank} in shared memory"
                     )
         finally:
             self.own.awaited[0] = self.own.waits_for[0] = 0
-            slept[0] += int((time.monotonic() - begun) * 1e9)
+            if threading.current_thread() is threading.main_thread():
+                slept[0] += int((time.monotonic() - begun) * 1e9)

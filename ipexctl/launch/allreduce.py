@@ -20,6 +20,7 @@ from ipexctl.node.common.plan import (
     ALLREDUCE,
     AS_THEY_ARE,
     WIRE,
+    AllReduceChoice,
     AllReduceReason,
     Backend,
     Choice,
@@ -28,6 +29,16 @@ from ipexctl.node.common.plan import (
 )
 
 OLDEST_TORCH: Final = (2, 1)
+OLDEST_OF_CALLS: Final = (2, 10)
+"""The first torch that tells a kernel of Python the reduction; before, only the gradients of DDP are taken."""
+CALLS: Final = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
+CALLS_OVER_HOSTS: Final = CALLS[:3]
+_SUBJECTS: Final = {
+    ("ddp",): "all-reduce of DDP",
+    CALLS: "collectives",
+    CALLS_OVER_HOSTS: "all-reduce, all-gather and reduce-scatter",
+}
+"""What a plan says of them."""
 SHIM: Final = "IPEXCTL_SHIM"
 _ARCHITECTURE: Final = "x86_64"
 _FEWEST: Final = 2
@@ -35,23 +46,29 @@ BYTES: Final[dict[str, float]] = {"fp32": 1.0, "bf16": 0.5, "int8": 0.25}
 """Bytes relative to fp32."""
 
 
-def choose_allreduce(gathered: Gathered, nodes: Sequence[NodeLayout], backend: Backend) -> Choice:
+def choose_allreduce(gathered: Gathered, nodes: Sequence[NodeLayout], backend: Backend) -> AllReduceChoice:
     """Shared memory, or the backend's own all-reduce with the first reason for it."""
     choice = gathered.asked.allreduce
     if choice == "backend":
-        return Choice("backend", "asked")
+        return AllReduceChoice("backend", "asked")
     against, hosts = _obstacle(gathered, nodes, backend)
     if against is not None:
-        return Choice("backend", against, hosts)
+        return AllReduceChoice("backend", against, hosts)
+    version = torch_version(gathered)
+    calls: tuple[str, ...] = ("ddp",)
+    if version is not None and version >= OLDEST_OF_CALLS:
+        calls = CALLS if len(nodes) == 1 else CALLS_OVER_HOSTS
     if choice == "shared":
-        return Choice("shared", "asked")
+        return AllReduceChoice("shared", "asked", calls=calls)
     crowded = tuple(node.name for node in nodes if node.count > node.cores.count)
     if crowded:
-        return Choice("backend", "more-ranks-than-cores", crowded)
-    return Choice("shared", "possible")
+        return AllReduceChoice("backend", "more-ranks-than-cores", crowded)
+    return AllReduceChoice("shared", "possible", calls=calls)
 
 
-def choose_wire(gathered: Gathered, nodes: Sequence[NodeLayout], backend: Backend, allreduce: Choice) -> Choice:
+def choose_wire(
+    gathered: Gathered, nodes: Sequence[NodeLayout], backend: Backend, allreduce: AllReduceChoice
+) -> Choice:
     """The user's choice; or fp32, with the reason why no other format is possible, or `default` if one is."""
     wanted = gathered.asked.wire
     if len(nodes) == 1:
@@ -111,7 +128,7 @@ def choice_text(context: LaunchContext) -> str | None:
         return "all-reduce of DDP: by ipexctl between hosts (--wire); FSDP's and other collectives: gloo"
     found, words, subject = context.plan.allreduce, "gloo", "all-reduce"
     if found.mode == "shared":
-        subject = "all-reduce of DDP"
+        subject = _SUBJECTS[found.calls]
         words = "shared memory" if context.alone else "shared memory on each host, gloo between hosts"
     if found.reason == "asked":
         return f"{subject}: {words}, by --allreduce {found.mode}"

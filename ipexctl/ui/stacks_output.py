@@ -112,7 +112,7 @@ def _circumstances(group: StackGroup) -> str:
         parts.insert(0, f"pid {processes_shown[0].pid}")
     awaited = sorted({process.waits_for for process in processes_shown if process.waits_for is not None})
     if awaited:
-        parts.append(f"waits for {describe_ranks(awaited)} in all-reduce")
+        parts.append(f"waits for {describe_ranks(awaited)} in shared memory")
     how = " and ".join(dict.fromkeys(process.how for process in processes_shown))
     return ", ".join([*parts, f"by {how}"])
 

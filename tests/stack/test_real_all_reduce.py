@@ -8,6 +8,7 @@ import os
 import shlex
 import subprocess
 import tarfile
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ pytest_plugins = ["training_lab"]
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
 
 ALL_REDUCE_CASES = Path(__file__).with_name("all_reduce_cases.py")
+COLLECTIVE_CASES = Path(__file__).with_name("collective_cases.py")
 STRANGER = Path(__file__).with_name("store_stranger.py")
 METER_CASES = Path(__file__).with_name("meter_cases.py")
 COUNTED_CASE = {"steps": 6, "samples": 24, "unknown": 0, "is_on": True}
@@ -50,7 +52,9 @@ LEFT_TO_GLOO = {
 }
 
 
-def on_one_host(training: Training, ranks: int, script: str, mode: str = "backend") -> str:
+def on_one_host(
+    training: Training, ranks: int, script: str, mode: str = "backend", cases: Path = ALL_REDUCE_CASES
+) -> str:
     """What ranks print that are started by hand, with the hooks of a run, on the first host."""
     packed = io.BytesIO()
     run, package = (Path(inrank.__file__).parents[depth] for depth in (1, 0))
@@ -58,13 +62,13 @@ def on_one_host(training: Training, ranks: int, script: str, mode: str = "backen
         archive.add(run / "node/run/rank/sitecustomize.py", "shim/sitecustomize.py")
         archive.add(run / "node/run/rank/rank_hooks.py", "shim/ipexctl_shim.py")
         archive.add(package, "shim/ipexctl_inrank")
-        archive.add(ALL_REDUCE_CASES, ALL_REDUCE_CASES.name)
+        archive.add(cases, cases.name)
     host, unpack = (
         training.lab.hosts[0],
         "rm -rf ~/of-all-reduce; mkdir ~/of-all-reduce && tar -C ~/of-all-reduce -xf -",
     )
     subprocess.run([*ssh_argv(host), unpack], input=packed.getvalue(), check=True, timeout=20)
-    words = f"{ALL_REDUCE_CASES.name} {script}"
+    words = f"{cases.name} {script}"
     return on_host(
         host, RANKS_OF_ONE_HOST.format(ranks=ranks, mode=mode, python=training.python, script=words), timeout=310
     )
@@ -97,6 +101,41 @@ def test_gradients_added_up_in_shared_memory_have_the_bits_of_gloo(training: Tra
         found, 1
     )
     assert {case for case, count in buckets.items() if not count} == LEFT_TO_GLOO
+
+
+@pytest.mark.parametrize(
+    ("ranks", "script"),
+    [(2, "bits"), (3, "bits"), (2, "order"), (3, "order"), (2, "groups"), (3, "groups")],
+)
+def test_collectives_in_shared_memory_have_the_bits_of_gloo(training: Training, ranks: int, script: str) -> None:
+    output = on_one_host(training, ranks, script, "shared", COLLECTIVE_CASES).splitlines()
+    assert output.count("right") == ranks, output
+    assert [int(line.split()[1]) > 0 for line in output if line.startswith("taken")] == [True] * ranks, output
+
+
+@pytest.mark.parametrize(
+    ("how", "kind"), [*product(("dies", "stalls"), ("sync", "async")), ("dies", "future"), ("dies", "compiled")]
+)
+def test_a_collective_ends_as_with_gloo_if_a_rank_dies_or_stalls(training: Training, how: str, kind: str) -> None:
+    """gloo's time limit is 6 s there."""
+    output = on_one_host(training, 3, f"ends {how} {kind}", "shared", COLLECTIVE_CASES).splitlines()
+    took = [float(line.split()[2]) for line in output if line.startswith("ended after")]
+    assert len(took) == 2, output
+    assert max(took) < (3 if how == "dies" else 8), output
+
+
+@pytest.mark.parametrize("kind", ["fsdp", "fsdp2", "hsdp", "tp", "ddp", "zero", "compiled"])
+def test_models_learn_in_shared_memory_what_they_learn_over_gloo(training: Training, kind: str) -> None:
+    found = {}
+    for mode in ("shared", "backend"):
+        output = on_one_host(training, 2, f"steps {kind}", mode, COLLECTIVE_CASES).splitlines()
+        found[mode] = sorted(line for line in output if line.startswith("losses"))
+        taken = [line.split()[1] for line in output if line.startswith("taken")]
+        assert [mode == "shared" and int(count) > 0 for count in taken if count != "None"] == [True] * 2 * (
+            mode == "shared"
+        )
+    assert len(found["shared"]) == 2, output
+    assert found["shared"] == found["backend"]
 
 
 @pytest.mark.parametrize("hosts", [2, 3])

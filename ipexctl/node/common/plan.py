@@ -106,8 +106,16 @@ class Choice(NamedTuple):
     hosts: tuple[str, ...] = ()
 
 
-AS_BACKEND = Choice("backend", "asked")
-"""The backend sums gradients. The other mode, `shared`, sums them in shared memory on each host."""
+class AllReduceChoice(NamedTuple):
+    mode: str
+    """`shared`: in shared memory on each host; `backend`: not."""
+    reason: ChoiceReason
+    hosts: tuple[str, ...] = ()
+    calls: tuple[str, ...] = ()
+    """What uses shared memory: collectives of torch.distributed; or only `ddp`, the gradients of DDP."""
+
+
+AS_BACKEND = AllReduceChoice("backend", "asked")
 AS_THEY_ARE = Choice("fp32", "default")
 """As `wire`: hosts exchange gradients unchanged; the other modes are `bf16` and `int8`. As `fp32_math`: fp32 matrices
 are not rounded; the other mode is `bf16`."""
@@ -252,7 +260,7 @@ class Plan(NamedTuple):
     notes: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
     """Why ipexctl chose what the user did not; shown by --dry-run and -v."""
-    allreduce: Choice = AS_BACKEND
+    allreduce: AllReduceChoice = AS_BACKEND
     wire: Choice = AS_THEY_ARE
     fp32_math: Choice = AS_THEY_ARE
     fast: FastChoice = NOT_FAST

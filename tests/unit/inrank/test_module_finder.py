@@ -34,13 +34,14 @@ CALLS = {
 EXPECTED = [
     *(f"{module} {function} {name}" for module, calls in CALLS.items() for name, function in calls.items()),
     *("fast autocast_models torch", "fast fuse_optimizers torch", "torch set_float32_matmul_precision medium"),
-    *("ddp attach", "meter on_model"),
+    *("ddp attach", "meter on_model", "collectives on_group 1 2 [0, 3]"),
 ]
 INRANK = """\
 import types
 def report(*words): print(*words, flush=True)
 def meter(): return types.SimpleNamespace(on_model=lambda model: report(NAME, "on_model"))
 def attach(model): report(NAME, "attach")
+def on_group(group, store, numbers): report(NAME, "on_group", group, store, numbers)
 def __getattr__(name): return lambda module: report(NAME, name, module.__name__)
 """
 PACKAGES = {
@@ -48,6 +49,7 @@ PACKAGES = {
 __version__ = "2.3.0"
 def set_float32_matmul_precision(name): print("torch set_float32_matmul_precision", name, flush=True)
 """,
+    "torch/distributed/distributed_c10d.py": "def _new_process_group_helper(*_): return 1, 2\n",
     f"{DDP.replace('.', '/')}.py": "class DistributedDataParallel:\n    def __init__(self): pass\n",
 }
 ASK = """\
@@ -63,6 +65,7 @@ def import_all():
     for name in {sorted(WATCHED)!r}: importlib.import_module(name)
     from {DDP} import DistributedDataParallel
     DistributedDataParallel()
+    importlib.import_module("torch.distributed.distributed_c10d")._new_process_group_helper(2, 0, [0, 3], "gloo")
 """
 CHILD = """
 import multiprocessing
@@ -102,7 +105,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(HOOKS, shim, ignore=shutil.ignore_patterns("__pycache__"))
     (shim / "rank_hooks.py").rename(shim / "ipexctl_shim.py")
     modules = {f"{name.replace('.', '/')}.py": "" for name in WATCHED}
-    inrank = {f"shim/ipexctl_inrank/{name}.py": INRANK.replace("NAME", repr(name)) for name in (*CALLS, "fast", "ddp")}
+    inrank = {
+        f"shim/ipexctl_inrank/{name}.py": INRANK.replace("NAME", repr(name))
+        for name in (*CALLS, "fast", "ddp", "collectives")
+    }
     for name, text in {**modules, **PACKAGES, **inrank, "shim/ipexctl_inrank/__init__.py": ""}.items():
         path = place / name
         path.parent.mkdir(parents=True, exist_ok=True)

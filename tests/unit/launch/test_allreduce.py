@@ -9,10 +9,11 @@ import pytest
 from launch_helpers import IPEX, STOCK, cpu, machine, plan, value
 
 from ipexctl.facts.system_facts import Memory, System
+from ipexctl.launch.allreduce import CALLS
 from ipexctl.launch.overrides import check_options
 from ipexctl.launch.request import RankEnv
 from ipexctl.node.common.asked import Asked, Export
-from ipexctl.node.common.plan import Choice, Plan, to_json
+from ipexctl.node.common.plan import AllReduceChoice, Choice, Plan, to_json
 
 FOUR, TWO_NODES = cpu(4), cpu(8, 2)
 
@@ -22,7 +23,7 @@ def torch(version: str | None) -> RankEnv:
 
 
 def line_of(found: Plan) -> str:
-    return next((choice for choice in found.choices if choice.startswith("all-reduce")), "")
+    return next((choice for choice in found.choices if choice.startswith(("all-reduce", "collectives"))), "")
 
 
 @pytest.mark.parametrize(
@@ -47,9 +48,18 @@ def line_of(found: Plan) -> str:
 def test_shared_memory_is_planned_where_the_ranks_can_use_it(options: dict[str, Any], reason: str) -> None:
     found = plan(machine(FOUR, 1), machine(FOUR, 2), allreduce="shared", **options)
     is_shared = reason == "asked"
-    assert found.allreduce == Choice("shared" if is_shared else "backend", reason)  # type: ignore[arg-type]
+    assert (found.allreduce.mode, found.allreduce.reason) == ("shared" if is_shared else "backend", reason)
     assert value(found, "IPEXCTL_ALLREDUCE") == ("shared" if is_shared else None)
     assert any("--allreduce shared" in note for note in found.notes) != is_shared
+
+
+@pytest.mark.parametrize(
+    ("hosts", "version", "calls"),
+    [(1, "2.13.0", CALLS), (2, "2.13.0", CALLS[:3]), (1, "2.9.1", ("ddp",)), (2, "2.8.0", ("ddp",)), (1, "2.0", ())],
+)
+def test_a_plan_names_the_calls_that_use_shared_memory(hosts: int, version: str, calls: tuple[str, ...]) -> None:
+    found = plan(*(machine(FOUR, number + 1) for number in range(hosts)), ppn=2, env=torch(version))
+    assert found.allreduce.calls == calls
 
 
 @pytest.mark.parametrize(
@@ -76,7 +86,7 @@ def test_the_size_of_dev_shm_does_not_matter() -> None:
 
 def test_auto_takes_shared_memory_and_the_ranks_know_that_it_was_not_asked_for() -> None:
     found, asked = plan(machine(FOUR, 1), ppn=2), plan(machine(FOUR, 1), ppn=2, allreduce="shared")
-    assert found.allreduce == Choice("shared", "possible")
+    assert found.allreduce == AllReduceChoice("shared", "possible", calls=CALLS)
     assert found.notes == plan(machine(FOUR, 1), ppn=2, allreduce="backend").notes
     values = [{one.name: one.value for one in each.settings}["IPEXCTL_ALLREDUCE"] for each in (found, asked)]
     assert values == ["auto", "shared"]
@@ -92,7 +102,7 @@ def test_auto_stays_with_the_backend_for_more_ranks_than_cores(ppn: int, mode: s
 
 def test_the_backend_that_was_asked_for_is_the_plan_without_the_option() -> None:
     backend = plan(machine(TWO_NODES, 1), allreduce="backend")
-    assert backend.allreduce == Choice("backend", "asked")
+    assert backend.allreduce == AllReduceChoice("backend", "asked")
     shared = plan(machine(TWO_NODES, 1))
     assert [one for one in shared.settings if one.name != "IPEXCTL_ALLREDUCE"] == list(backend.settings)
     assert shared.argv == backend.argv
@@ -107,10 +117,11 @@ def test_a_single_rank_is_planned_alike_with_each_mode() -> None:
 def test_the_plan_says_how_gradients_are_added_up_and_why() -> None:
     one, two = machine(FOUR, 1), machine(FOUR, 2)
     assert line_of(plan(one, two, ppn=2, allreduce="shared")).startswith(
-        "all-reduce of DDP: shared memory on each host, gloo between hosts"
+        "all-reduce, all-gather and reduce-scatter: shared memory on each host, gloo between hosts"
     )
+    assert line_of(plan(one, ppn=2, env=torch("2.8.0"))).startswith("all-reduce of DDP: shared memory: ")
     assert "between" not in line_of(plan(one, ppn=2, allreduce="shared"))
-    assert line_of(plan(one, ppn=2)).startswith("all-reduce of DDP: shared memory: ")
+    assert line_of(plan(one, ppn=2)).startswith("collectives: shared memory: ")
     assert line_of(plan(one, ppn=5)).startswith("all-reduce: gloo: ")
     assert not line_of(plan(one, ppn=2, env=IPEX))
     assert not line_of(plan(one, ppn=1))

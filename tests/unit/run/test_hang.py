@@ -70,7 +70,7 @@ def test_ranks_that_add_gradients_up_in_shared_memory_wait_in_backward(capsys: p
     dump = Dump(1005.0, tuple(ranks))
     assert explain_hang(dump) == hang_of("ddp")
     show_stacks(dump, "hang-1124-101010-abcd")
-    assert "waits for rank 1 in all-reduce" in capsys.readouterr().out
+    assert "waits for rank 1 in shared memory" in capsys.readouterr().out
     assert [rank["processes"][0]["waits_for"] for rank in as_json(dump, "")["ranks"]] == [1, None, 1]
 
 

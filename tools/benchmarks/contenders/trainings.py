@@ -1,10 +1,12 @@
-"""Trainings of all measurements but the digits: `trainings.py blocks|sizes|turns|accuracy`.
+"""Trainings of all measurements but the digits: `trainings.py blocks|sizes|steps|turns|accuracy`.
 
 - `blocks` trains transformer blocks with 30 million parameters on random tokens until it is ended. The batch is divided
   among the ranks, all tokens have one seed.
-- `sizes`: the all-reduce of one bucket on the ranks of one host, in turns: over gloo, and as the plan of the run says,
-  which is what the hook of DDP calls for a bucket and divides by the number of ranks, too. Rank 0 prints `sizes` with a
-  JSON object: bytes → a list of pairs of seconds, of the slower rank.
+- `sizes`: five collectives on the ranks of one host, in turns: of gloo, and as a script of the run calls them. Rank 0
+  prints `sizes` with a JSON object: collective → bytes of the whole tensor → a list of pairs of seconds, of the slower
+  rank.
+- `steps KIND`: steps of `blocks` with FSDP2, TP or DDP on the ranks of one host, in turns: over gloo, and in shared
+  memory. Rank 0 prints `steps` with a JSON object: sequences of a rank → a list of pairs of seconds.
 - `turns`: steps with 25 MB of gradients over several hosts, in turns of the named contenders. Each is a model with a
   process group of its own: DDP as it is (`gloo`), with torch's bf16 hook, as under torchrun; and `ours`, whose group is
   that of the run. A `sum` is an all-reduce alone. Rank 0 prints lines `turn` with JSON: contender → seconds a step, and
@@ -119,64 +121,129 @@ def blocks(dtype: str) -> None:
     train_for_ever(network, torch.optim.AdamW(network.parameters(), lr=1e-4), 1, loss_of)
 
 
-# All-reduces of one size, on one host
+# Collectives of one size, and steps of sharded models, on one host
 
-SIZES = (16 << 10, 256 << 10, 1 << 20, 4 << 20, 25 << 20, 256 << 20)
+SIZES = (4 << 10, 64 << 10, 1 << 20, 4 << 20, 25 << 20, 100 << 20)
 WARM_UP = 3
 MOST, FEWEST = 80, 6
-SECONDS_OF_A_SIZE = 0.8
+SECONDS_OF_A_SIZE = 0.4
+Way = Callable[[], object]
 
 
-def connected() -> Any:
-    """The module that adds up the gradients of DDP, once its ranks are connected."""
-    for name, module in sys.modules.items():
-        if name.endswith("inrank.ddp") and module._connected is not None:
-            return module
-    raise SystemExit("the ranks do not add up as the run was told to")
+def in_rank(name: str) -> Any:
+    """A module of the hooks of the run."""
+    found = next((module for key, module in sys.modules.items() if key.endswith(f"inrank.{name}")), None)
+    if found is None:
+        raise SystemExit("the ranks do not add up as the run was told to")
+    return found
 
 
-def planned() -> Callable[[torch.Tensor], None]:
-    """The all-reduce of the plan: from the size on for which DDP takes it, else gloo's."""
-    model = DistributedDataParallel(nn.Linear(256, 256))  # connects the ranks
-    ddp, factor = connected(), 1.0 / dist.get_world_size()
-
-    def reduce(tensor: torch.Tensor) -> None:
-        if tensor.nbytes < ddp.CROSSOVER:
-            dist.all_reduce(tensor)
-        else:
-            link = ddp._connected.link
-            future = link.all_reduce(model, tensor, factor)
-            link.channel.finish()
-            future.wait()
-
-    return reduce
+def shared_groups() -> Any:
+    """Process group → its shared memory, which the hooks of the run have."""
+    return in_rank("collectives")._shared
 
 
-def seconds_of(reduce: Callable[[torch.Tensor], None], tensor: torch.Tensor) -> float:
+def ways_of(size: int) -> dict[str, tuple[Way, Way]]:
+    """Collective → the call of gloo, and the call of a script."""
+    ranks, gloo = dist.get_world_size(), dist.group.WORLD._get_backend(torch.device("cpu"))
+    whole = torch.full((size // 4 // ranks * ranks,), 1e-30)
+    other, part = torch.zeros_like(whole), whole[: len(whole) // ranks].clone()
+    return {
+        "all_reduce": (lambda: gloo.allreduce([whole]).wait(), lambda: dist.all_reduce(whole)),
+        "all_gather": (
+            lambda: gloo._allgather_base(whole, part).wait(),
+            lambda: dist.all_gather_into_tensor(whole, part),
+        ),
+        "reduce_scatter": (
+            lambda: gloo._reduce_scatter_base(part, whole).wait(),
+            lambda: dist.reduce_scatter_tensor(part, whole),
+        ),
+        "broadcast": (lambda: gloo.broadcast([whole]).wait(), lambda: dist.broadcast(whole, 0)),
+        "all_to_all": (
+            lambda: gloo.alltoall_base(other, whole, [], []).wait(),
+            lambda: dist.all_to_all_single(other, whole),
+        ),
+    }
+
+
+def seconds_of(way: Way) -> float:
     dist.barrier()
     begun = time.perf_counter()
-    reduce(tensor)
+    way()
     return time.perf_counter() - begun
 
 
+def in_pairs(ways: Sequence[Way], seconds: float) -> list[list[float]]:
+    """Seconds of both ways, in turns, of the slower rank."""
+    last = [seconds_of(way) for _ in range(WARM_UP) for way in ways][-2:]
+    agreed = torch.tensor([sum(last)])
+    dist.all_reduce(agreed, dist.ReduceOp.MAX)
+    rounds = max(FEWEST, min(MOST, int(seconds / agreed.item())))
+    times = torch.zeros(rounds, 2)
+    for number in range(rounds):
+        for at in (0, 1) if number % 2 == 0 else (1, 0):
+            times[number, at] = seconds_of(ways[at])
+    dist.all_reduce(times, dist.ReduceOp.MAX)
+    return times.tolist()
+
+
 def sizes() -> None:
-    ways = (dist.all_reduce, planned())
-    found = {}
+    shared_groups()
+    found: dict[str, dict[int, Any]] = {}
     for size in SIZES:
-        tensor = torch.full((size // 4,), 1e-30)
-        last = [seconds_of(way, tensor) for _ in range(WARM_UP) for way in ways][-2:]
-        agreed = torch.tensor([sum(last)])
-        dist.all_reduce(agreed, dist.ReduceOp.MAX)
-        rounds = max(FEWEST, min(MOST, int(SECONDS_OF_A_SIZE / agreed.item())))
-        times = torch.zeros(rounds, 2)
-        for number in range(rounds):
-            tensor.fill_(1e-30)
-            for at in (0, 1) if number % 2 == 0 else (1, 0):
-                times[number, at] = seconds_of(ways[at], tensor)
-        dist.all_reduce(times, dist.ReduceOp.MAX)
-        found[size] = times.tolist()
+        for name, ways in ways_of(size).items():
+            found.setdefault(name, {})[size] = in_pairs(ways, SECONDS_OF_A_SIZE)
     if dist.get_rank() == 0:
         print("sizes", json.dumps(found), flush=True)
+
+
+STEPS_OF_KIND = 12.0
+"""Seconds of a model and a batch."""
+SEQUENCES = (2, 8)
+"""Of a rank in a step, of 128 tokens."""
+
+
+def sharded(kind: str) -> nn.Module:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    torch.manual_seed(1)
+    network = Blocks()
+    if kind == "DDP":
+        return DistributedDataParallel(network)
+    for block in network.blocks:
+        if kind == "FSDP2":
+            fully_shard(block)
+        else:
+            mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+            parallelize_module(block, mesh, {"linear1": ColwiseParallel(), "linear2": RowwiseParallel()})
+    return fully_shard(network) if kind == "FSDP2" else network
+
+
+def steps(kind: str) -> None:
+    """Steps over gloo and in shared memory take turns in one model."""
+    groups = shared_groups()
+    model, chance = sharded(kind), generator(1 if kind == "TP" else 1 + dist.get_rank())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=kind != "TP")
+    kept, found = dict(groups), {}
+    for sequences in SEQUENCES:
+
+        def step(*, is_shared: bool, sequences: int = sequences) -> None:
+            groups.clear()
+            if is_shared:
+                groups.update(kept)
+            batch = torch.randint(VOCABULARY, (sequences, TOKENS + 1), generator=chance)
+            loss = cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        ways = (partial(step, is_shared=False), partial(step, is_shared=True))
+        found[sequences] = in_pairs(ways, STEPS_OF_KIND)
+    groups.update(kept)
+    if dist.get_rank() == 0:
+        print("steps", json.dumps(found), flush=True)
 
 
 # Steps over several hosts, in turns
@@ -208,6 +275,8 @@ def halved(group, bucket):  # type: ignore[no-untyped-def]  # DDP takes no annot
 
 def step_of(name: str) -> Callable[[], None]:
     group = None if name == "ours" else dist.new_group(backend="gloo")
+    if group is not None and any(key.endswith("inrank.collectives") for key in sys.modules):
+        shared_groups().pop(group, None)
     model = DistributedDataParallel(Products(), process_group=group)
     if name == "bf16 hook":
         model.register_comm_hook(group, halved)
@@ -222,15 +291,16 @@ def step_of(name: str) -> Callable[[], None]:
 
 def turns(names: Sequence[str], turns: int, steps: int) -> None:
     values, lost = torch.randn(PARAMETERS * NUMBERS), {}
+    gloo = dist.group.WORLD._get_backend(torch.device("cpu"))
 
     def sum_by_ours() -> None:
-        link = connected()._connected.link
+        link = in_rank("ddp")._connected.link
         link.all_reduce(link, values, 0.5, lost)
         link.channel.finish()
 
-    sums = {"sum by gloo": lambda: dist.all_reduce(values), "sum by ours": sum_by_ours}
+    sums = {"sum by gloo": lambda: gloo.allreduce([values]).wait(), "sum by ours": sum_by_ours}
     actions = {name: partial(timed, sums.get(name) or step_of(name)) for name in names}
-    between = connected()._connected.link.between
+    between = in_rank("ddp")._connected.link.between
     if "sum by ours" in names and between.codec is None:
         raise SystemExit("gradients do not go in fewer bytes")
     for action in actions.values():
@@ -448,11 +518,13 @@ def accuracy(workload: str, seed: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     kinds = parser.add_subparsers(required=True)
-    for function in (blocks, sizes, turns, accuracy):
+    for function in (blocks, sizes, steps, turns, accuracy):
         kind = kinds.add_parser(function.__name__)
         kind.set_defaults(train=function)
         if function is blocks:
             kind.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
+        elif function is steps:
+            kind.add_argument("kind", choices=("FSDP2", "TP", "DDP"))
         elif function is turns:
             kind.add_argument("names", nargs="+")
             kind.add_argument("--turns", type=int)

@@ -164,27 +164,25 @@ def new_entry(stat: ProcessStat) -> Json:
 
 
 def awaited_rank(pid: int) -> int | None:
-    """The rank that a process waits for in the shared-memory all-reduce; None if it waits for none."""
-    try:
-        path = find_descriptor(pid, SHARED_NAME)
-        if not path:
-            return None
-        with open(path, "rb", buffering=0) as file:
-            file.seek(WAITS_FOR)
-            number = int.from_bytes(file.read(4), "little")
-    except OSError:
-        return None
-    return number - 1 if number else None
+    """The rank that a process waits for in shared memory, which each process group may have; None if it waits for
+    none."""
+    with contextlib.suppress(OSError):
+        for path in find_descriptors(pid, SHARED_NAME):
+            with open(path, "rb", buffering=0) as file:
+                file.seek(WAITS_FOR)
+                number = int.from_bytes(file.read(4), "little")
+            if number:
+                return number - 1
+    return None
 
 
-def find_descriptor(pid: int, name: str) -> str:
-    """Path in /proc of an open file whose name contains `name`; empty if there is none."""
+def find_descriptors(pid: int, name: str) -> Iterator[str]:
+    """Paths in /proc of open files whose names contain `name`."""
     for number in os.listdir(f"/proc/{pid}/fd"):
         path = f"/proc/{pid}/fd/{number}"
         with contextlib.suppress(OSError):
             if name in os.readlink(path):
-                return path
-    return ""
+                yield path
 
 
 def dump_with_py_spy(spy: str, pid: int) -> tuple[str, str]:
@@ -260,7 +258,7 @@ def find_dump_file(pid: int) -> tuple[str, str]:
     if not is_caught(pid, SIGNAL):
         return "its Python has no hook for stacks (python -I, -E or -S, or it is exiting)", ""
     try:
-        path = find_descriptor(pid, NAME)
+        path = next(find_descriptors(pid, NAME), "")
         if path:
             return "", path
     except OSError as error:

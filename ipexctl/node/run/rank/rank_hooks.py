@@ -69,6 +69,7 @@ def begin() -> None:
         install_stack_dumps,
         install_notes,
         install_ddp,
+        install_collectives,
         install_meter,
         install_profile,
         install_fp32_math,
@@ -210,6 +211,36 @@ def install_ddp() -> None:
 
 def adds_up() -> bool:
     return os.environ.get("IPEXCTL_ALLREDUCE") in ("shared", "auto") or bool(os.environ.get("IPEXCTL_WIRE"))
+
+
+def install_collectives() -> None:
+    if os.environ.get("IPEXCTL_ALLREDUCE") in ("shared", "auto"):
+        call_after_import("torch.distributed.distributed_c10d", wrap_group_maker)
+
+
+def wrap_group_maker(module: Any) -> None:
+    """Give each new process group shared memory. torch is not imported yet, so that is loaded with the first group."""
+    from functools import wraps
+
+    make = getattr(module, "_new_process_group_helper", None)
+    if make is None:
+        return
+
+    @wraps(make)
+    def _new_process_group_helper(*args: Any, **kwargs: Any) -> Any:
+        made = make(*args, **kwargs)
+        numbers = args[2] if len(args) > 2 else kwargs.get("global_ranks_in_group", ())
+        load_on_group()(*made[:2], numbers)
+        return made
+
+    module._new_process_group_helper = _new_process_group_helper
+
+
+def load_on_group() -> Any:
+    try:
+        return load_in_rank("collectives").on_group
+    except Exception:  # noqa: BLE001  # all ranks have the same files and do without it
+        return lambda *_: None
 
 
 def wrap_ddp(module: Any) -> None:

@@ -1,0 +1,559 @@
+"""Collectives of the CPU in shared memory, whoever calls them.
+
+`dist.*`, DDP's reducer, FSDP, DTensor and compiled code all call the operators `c10d::…` with the process group as an
+argument. Once a group whose ranks share a host has a `SharedGroup`, kernels of this module replace those of torch for
+the CPU. What a kernel does not take goes to the group's gloo, as it would with the kernel of torch.
+
+Whether a kernel takes a call depends only on what all ranks of a legal call have: the operator, the type, the size of a
+part, and the reduction. What one rank may have alone, such as a list of sizes, never decides.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+import weakref
+from datetime import timedelta
+from functools import lru_cache, partial
+from typing import Any, Callable, Iterator, Sequence
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+
+from .acted import SHARED, adding_levers
+from .channel import DTYPES, WHOLE
+from .link import DisagreementError, OffError, Ranks, join
+from .segment import shard_bounds
+from .shared_group import NOBODY, PIECE, SEGMENT_SIZE, Call, Piece, SharedGroup
+
+CPU = torch.device("cpu")
+LEAST = {
+    "allreduce_": 4 << 10,
+    "broadcast_": 32 << 10,
+    "_allgather_base_": 16 << 10,
+    "allgather_": 16 << 10,
+    "_reduce_scatter_base_": 16 << 10,
+    "alltoall_base_": 0,
+}
+"""Operator → bytes of the smallest tensor for which shared memory is faster than gloo; of a part, if it has parts. The
+parts of an all-to-all may have any size on each rank."""
+LEAST_OVER_HOSTS = {"allreduce_": 512 << 10, "_allgather_base_": 256 << 10, "_reduce_scatter_base_": 256 << 10}
+"""The same for several hosts with several ranks each; gloo keeps the other operators."""
+OPERATORS = tuple(LEAST)
+MOST_UNSEEN = 1 << 14
+SUM, AVG, MAX, MIN = (int(getattr(dist.ReduceOp.RedOpType, name)) for name in ("SUM", "AVG", "MAX", "MIN"))
+REDUCTIONS: dict[int, Callable[..., Any]] = {SUM: torch.add, AVG: torch.add, MAX: torch.maximum, MIN: torch.minimum}
+taken: dict[str, int] = {}
+"""Operator → calls in shared memory."""
+_shared: weakref.WeakKeyDictionary[Any, SharedGroup] = weakref.WeakKeyDictionary()
+_made: dict[str, int] = {}
+"""Name of a group → how often this process has made one, which is the same on all its ranks."""
+
+
+class Pending(c10d.Work):  # type: ignore[misc]
+    """A call that is not over. The work that torch makes of a future does not raise the future's error from `wait`."""
+
+    def __init__(self, shared: SharedGroup, call: Call) -> None:
+        super().__init__()
+        self._shared, self._call = shared, call
+        while len(_unseen) >= MOST_UNSEEN:
+            del _unseen[next(iter(_unseen))]
+        _unseen[self] = None
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        _unseen.pop(self, None)
+        until = time.monotonic() + timeout.total_seconds() if timeout else 0.0
+        while until and not self._call.future.done():
+            if time.monotonic() > until:
+                raise RuntimeError("Operation timed out!")
+            time.sleep(0.001)
+        self._shared.finish(self._call)
+        return True
+
+    def is_completed(self) -> bool:
+        return bool(self._call.future.done())
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self._call.error is None
+
+    def get_future(self) -> Any:
+        _unseen.pop(self, None)
+        return self._call.future.then(partial(_value_of, self._call))
+
+
+_unseen: dict[Pending, None] = {}
+"""Calls for which nobody has waited. C++ does not keep the Python half of a work, without which its `wait` never
+ends."""
+
+
+def _value_of(call: Call, _: Any) -> Any:
+    if call.error is not None:
+        raise call.error
+    return call.results()
+
+
+class Arguments:
+    """Of an operator's call, by name. Trailing arguments with their default values are not passed to Python."""
+
+    def __init__(self, operator: str, values: Sequence[Any]) -> None:
+        self._copies: list[tuple[Any, Any]] = []
+        self._values = dict(_defaults(operator), **dict(zip(_names(operator), values)))
+        self.operator = operator
+        self.group = c10d.ProcessGroup.unbox(self["process_group"])
+        shared = _shared.get(self.group)
+        self.shared = shared if shared is not None and shared.pid == os.getpid() else None
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    @property
+    def reduction(self) -> int:
+        return int(self["reduce_op"].op())
+
+    def reduces(self, dtype: Any) -> bool:
+        return self.reduction in REDUCTIONS and (dtype.is_floating_point or self.reduction != AVG)
+
+    def shared_for(self, *tensors: Any) -> SharedGroup | None:
+        """Shared memory of the group if it takes tensors like these, of which all ranks have the same."""
+        first = tensors[0]
+        if self.shared is None or first.dtype not in DTYPES:
+            return None
+        least = LEAST[self.operator] if self.shared.between is None else LEAST_OVER_HOSTS.get(self.operator)
+        if least is None or first.numel() * first.element_size() < least:
+            return None
+        return self.shared if all(each.dtype == first.dtype for each in tensors) else None
+
+    def flat(self, tensor: Any, *, is_output: bool) -> Any:
+        """A view, or a copy of a tensor that is not contiguous, for which gloo takes the memory that begins there."""
+        if tensor.is_contiguous():
+            return tensor.data.view(-1)  # .data, because gloo does not count versions either
+        copy = tensor.data.contiguous()
+        if is_output:
+            self._copies.append((tensor.data, copy))
+        return copy.view(-1)
+
+    def with_gloo(self, call: str, options: Any, *values: Any, **fields: Any) -> Any:
+        for name, value in fields.items():
+            setattr(options, name, value)
+        if "reduce_op" in self._values:
+            options.reduceOp = dist.ReduceOp(dist.ReduceOp.RedOpType(self.reduction))
+        if self["timeout"] != -1:
+            options.timeout = timedelta(milliseconds=self["timeout"])
+        if hasattr(options, "asyncOp"):
+            options.asyncOp = self["async_op"]
+        return getattr(self.group._get_backend(CPU), call)(*values, options).boxed()
+
+    def with_shared(
+        self, pieces: list[Piece], dtype: Any, results: Any, detail: int = 0, steps: Iterator[Any] | None = None
+    ) -> Any:
+        shared: Any = self.shared
+        taken[self.operator] = taken.get(self.operator, 0) + 1
+        for lever in adding_levers():
+            if lever.option == SHARED:
+                lever.act()
+        kind = OPERATORS.index(self.operator) << 12 | detail
+        if self._copies:
+            steps = _copying_back(steps, self._copies)
+        call = Call(kind, dtype, pieces, _weak(results), steps)
+        if not shared.start(call, is_async=self["async_op"]):
+            return Pending(shared, call).boxed()
+        future: Any = torch.futures.Future()
+        future.set_result(results)
+        return c10d._create_work_from_future(future).boxed()
+
+
+@lru_cache(maxsize=None)
+def _names(operator: str) -> tuple[str, ...]:
+    return tuple(each.name for each in getattr(torch.ops.c10d, operator).default._schema.arguments)
+
+
+@lru_cache(maxsize=None)
+def _defaults(operator: str) -> dict[str, Any]:
+    found = getattr(torch.ops.c10d, operator).default._schema.arguments
+    return {"async_op": True, **{each.name: each.default_value for each in found if each.has_default_value()}}
+
+
+def _weak(results: Any) -> Callable[[], Any]:
+    """What gives the results as long as somebody has them, so that a finished call keeps no memory."""
+    if isinstance(results, list):
+        parts = list(map(_weak, results))
+        return lambda: [part() for part in parts]
+    found: Callable[[], Any] = weakref.ref(results)
+    return found
+
+
+def allreduce_(*values: Any) -> Any:
+    arguments = Arguments("allreduce_", values)
+    tensors = arguments["tensors"]
+    shared = arguments.shared_for(*tensors)
+    if shared is None or len(tensors) > 1 or not arguments.reduces(tensors[0].dtype):
+        return tensors, arguments.with_gloo("allreduce", c10d.AllreduceOptions(), tensors)
+    tensor, reduction = arguments.flat(tensors[0], is_output=True), arguments.reduction
+    pieces = [] if shared.between else reduce_pieces(shared, tensor, reduction)
+    steps = reduce_over_hosts(shared, tensor, reduction) if shared.between else None
+    return tensors, arguments.with_shared(pieces, tensor.dtype, tensors, reduction, steps)
+
+
+def broadcast_(*values: Any) -> Any:
+    arguments = Arguments("broadcast_", values)
+    tensors, root = arguments["tensors"], arguments["root_rank"]
+    shared = arguments.shared_for(*tensors)
+    if shared is None or len(tensors) > 1:
+        fields = {"rootRank": root, "rootTensor": arguments["root_tensor"]}
+        return tensors, arguments.with_gloo("broadcast", c10d.BroadcastOptions(), tensors, **fields)
+    pieces = broadcast_pieces(shared, arguments.flat(tensors[0], is_output=True), root)
+    return tensors, arguments.with_shared(pieces, tensors[0].dtype, tensors, root)
+
+
+def _allgather_base_(*values: Any) -> Any:
+    arguments = Arguments("_allgather_base_", values)
+    output, source = arguments["output_tensor"], arguments["input_tensor"]
+    shared = arguments.shared_for(source, output)
+    ranks = arguments.group.size()
+    if shared is None or output.numel() != source.numel() * ranks:
+        return output, arguments.with_gloo("_allgather_base", c10d.AllgatherOptions(), output, source)
+    parts = list(arguments.flat(output, is_output=True).chunk(ranks))
+    own = arguments.flat(source, is_output=False)
+    pieces = [] if shared.between else gather_pieces(shared, parts, own)
+    steps = gather_over_hosts(shared, parts, own) if shared.between else None
+    return output, arguments.with_shared(pieces, source.dtype, [output], steps=steps)
+
+
+def allgather_(*values: Any) -> Any:
+    arguments = Arguments("allgather_", values)
+    outputs, sources = arguments["output_tensors"], arguments["input_tensors"]
+    shared = arguments.shared_for(*sources, *(each for part in outputs for each in part))
+    sizes = {each.numel() for part in (*outputs, sources) for each in part}
+    if shared is None or len(sources) > 1 or len(sizes) > 1 or len(outputs[0]) != shared.size:
+        return outputs, arguments.with_gloo("allgather", c10d.AllgatherOptions(), outputs, sources)
+    targets = [arguments.flat(each, is_output=True) for each in outputs[0]]
+    pieces = gather_pieces(shared, targets, arguments.flat(sources[0], is_output=False))
+    return outputs, arguments.with_shared(pieces, sources[0].dtype, outputs)
+
+
+def _reduce_scatter_base_(*values: Any) -> Any:
+    arguments = Arguments("_reduce_scatter_base_", values)
+    output, source = arguments["output_tensor"], arguments["input_tensor"]
+    shared = arguments.shared_for(output, source)
+    ranks = arguments.group.size()
+    if shared is None or not arguments.reduces(output.dtype) or not is_divided(source, output, ranks):
+        return output, arguments.with_gloo("_reduce_scatter_base", c10d.ReduceScatterOptions(), output, source)
+    parts = list(arguments.flat(source, is_output=False).chunk(ranks))
+    own, reduction = arguments.flat(output, is_output=True), arguments.reduction
+    pieces = [] if shared.between else scatter_pieces(shared, own, parts, reduction)
+    steps = scatter_over_hosts(shared, own, parts, reduction) if shared.between else None
+    return output, arguments.with_shared(pieces, output.dtype, [output], reduction, steps)
+
+
+def alltoall_base_(*values: Any) -> Any:
+    arguments = Arguments("alltoall_base_", values)
+    output, source = arguments["output"], arguments["input"]
+    sizes = [list(arguments["output_split_sizes"]), list(arguments["input_split_sizes"])]
+    shared = arguments.shared_for(source, output)
+    ranks = arguments.group.size()
+    received, sent = part_sizes(output, sizes[0], ranks), part_sizes(source, sizes[1], ranks)
+    if shared is None or received is None or sent is None or not source.is_contiguous():
+        return arguments.with_gloo("alltoall_base", c10d.AllToAllOptions(), output, source, *sizes)
+    own, target = arguments.flat(source, is_output=False), arguments.flat(output, is_output=True)
+    exchange = Exchange(shared, own, target, sent, received)
+    return arguments.with_shared([exchange.table], source.dtype, [output], steps=exchange.steps())
+
+
+KERNELS = (allreduce_, broadcast_, _allgather_base_, allgather_, _reduce_scatter_base_, alltoall_base_)
+
+
+def _copying_back(steps: Iterator[Any] | None, copies: Sequence[tuple[Any, Any]]) -> Iterator[Any]:
+    if steps is not None:
+        yield from steps
+    for tensor, copy in copies:
+        tensor.copy_(copy)
+
+
+def own_copy(source: Any, target: Any) -> Any:
+    """The source, or a copy if it shares memory with the target, which is written first."""
+    is_same = source.untyped_storage().data_ptr() == target.untyped_storage().data_ptr()
+    return source.clone() if is_same else source
+
+
+def chunks(elements: int, dtype: Any, parts: int = 1) -> list[tuple[int, int]]:
+    """Equal pieces, each of which has room in a slot `parts` times."""
+    step = max(PIECE // (dtype.itemsize * parts) // 64 * 64, 1)
+    return [(low, min(low + step, elements)) for low in range(0, elements, step)]
+
+
+def copier(source: Any, start: int = 0) -> Callable[[Any], None]:
+    def write(slot: Any) -> None:
+        slot[start : start + source.numel()].copy_(source)
+
+    return write
+
+
+def combine(terms: Sequence[Any], target: Any, reduction: int) -> None:
+    """In the order of the ranks, so that all have the same bits."""
+    REDUCTIONS[reduction](terms[0], terms[1], out=target)
+    for term in terms[2:]:
+        REDUCTIONS[reduction](target, term, out=target)
+    if reduction == AVG:
+        target.div_(len(terms))
+
+
+def reduce_pieces(shared: SharedGroup, tensor: Any, reduction: int) -> list[Piece]:
+    """Each rank combines all of a small piece, or its shard of a large one, which then takes a second piece."""
+    size, place = shared.size, shared.place
+    pieces: list[Piece] = []
+    for low, high in chunks(tensor.numel(), tensor.dtype):
+        part, count = tensor[low:high], high - low
+        is_whole = size == 2 or count * tensor.element_size() * size <= WHOLE
+        bounds = [0, count] if is_whole else shard_bounds(count, size, tensor.element_size())
+        first, last = bounds[0 if is_whole else place :][:2]
+
+        def read(slots: Any, part: Any = part, first: int = first, last: int = last) -> None:
+            if first < last:
+                combine([slot[first:last] for slot in slots], part[first:last], reduction)
+
+        def collect(slots: Any, part: Any = part, bounds: Sequence[int] = tuple(bounds)) -> None:
+            for rank, (start, end) in enumerate(zip(bounds[:-1], bounds[1:])):
+                if rank != place and start < end:
+                    part[start:end].copy_(slots[rank][start:end])
+
+        pieces.append(Piece(count, copier(part), read))
+        if not is_whole:
+            pieces.append(Piece(count, copier(part[first:last], first), collect, after=len(pieces)))
+    return pieces
+
+
+def broadcast_pieces(shared: SharedGroup, tensor: Any, root: int) -> list[Piece]:
+    pieces = []
+    for low, high in chunks(tensor.numel(), tensor.dtype):
+        part = tensor[low:high]
+        if shared.place == root:
+            pieces.append(Piece(high - low, copier(part), None, NOBODY))
+        else:
+            pieces.append(Piece(high - low, None, partial(_take, part, root), root))
+    return pieces
+
+
+def _take(part: Any, rank: int, slots: Sequence[Any]) -> None:
+    part.copy_(slots[rank][: part.numel()])
+
+
+def gather_pieces(shared: SharedGroup, outputs: list[Any], source: Any) -> list[Piece]:
+    """The outputs may differ in size."""
+    place = shared.place
+    if outputs[place].data_ptr() != source.data_ptr():
+        source = own_copy(source, outputs[place])
+        outputs[place].copy_(source)
+
+    def read(slots: Any, low: int, high: int) -> None:
+        for rank, output in enumerate(outputs):
+            if rank != place:
+                part = output[low:high]
+                part.copy_(slots[rank][: part.numel()])
+
+    return [
+        Piece(high - low, copier(source[low:high]), partial(read, low=low, high=high))
+        for low, high in chunks(max(each.numel() for each in outputs), source.dtype)
+    ]
+
+
+def scatter_pieces(shared: SharedGroup, output: Any, parts: list[Any], reduction: int) -> list[Piece]:
+    """Other ranks' parts, which may differ in size, are written side by side; the own part is combined from where it
+    is."""
+    place = shared.place
+    own = parts[place]
+    if place > 1 or own.data_ptr() != output.data_ptr():
+        own = own_copy(own, output)
+
+    def write(slot: Any, low: int, high: int) -> None:
+        for rank, part in enumerate(parts):
+            if rank != place:
+                copier(part[low:high], rank * (high - low))(slot)
+
+    def read(slots: Any, low: int, high: int) -> None:
+        target = output[low:high]
+        first, count = place * (high - low), target.numel()
+        if count:
+            terms = [slot[first : first + count] for slot in slots]
+            terms[place] = own[low:high]
+            combine(terms, target, reduction)
+
+    return [
+        Piece(high - low, partial(write, low=low, high=high), partial(read, low=low, high=high))
+        for low, high in chunks(max(each.numel() for each in parts), output.dtype, shared.size)
+    ]
+
+
+def reduce_over_hosts(shared: SharedGroup, tensor: Any, reduction: int) -> Iterator[Any]:
+    """Each rank gets the sum of its shard on its host, then on all hosts, and then the shards of the others."""
+    bounds = shard_bounds(tensor.numel(), shared.size, tensor.element_size())
+    parts = [tensor[low:high] for low, high in zip(bounds[:-1], bounds[1:])]
+    own, options = parts[shared.place], c10d.AllreduceOptions()
+    among = SUM if reduction == AVG else reduction
+    options.reduceOp = dist.ReduceOp(dist.ReduceOp.RedOpType(among))
+    yield scatter_pieces(shared, own, parts, among)
+    if own.numel():
+        yield shared.between.first.allreduce([own], options)
+    if reduction == AVG:
+        own.div_(shared.size * shared.between.size)
+    yield gather_pieces(shared, parts, own)
+
+
+def gather_over_hosts(shared: SharedGroup, outputs: list[Any], source: Any) -> Iterator[Any]:
+    """Ranks with the same place on their hosts exchange their parts, and then give each other all they have."""
+    found = source.new_empty(len(shared.hosts) * source.numel())
+    yield shared.between.first._allgather_base(found, source.clone(), c10d.AllgatherOptions())
+    for host, part in zip(shared.hosts, found.chunk(len(shared.hosts))):
+        yield gather_pieces(shared, [outputs[rank] for rank in host], part)
+
+
+def scatter_over_hosts(shared: SharedGroup, output: Any, parts: list[Any], reduction: int) -> Iterator[Any]:
+    """Each rank gets the sums of its host for all ranks with its place, and exchanges them with those."""
+    among, hosts = SUM if reduction == AVG else reduction, len(shared.hosts)
+    sums, received = (output.new_empty(hosts * output.numel()) for _ in range(2))
+    for host, part in zip(shared.hosts, sums.chunk(hosts)):
+        yield scatter_pieces(shared, part, [parts[rank] for rank in host], among)
+    yield shared.between.first.alltoall_base(received, sums, [], [], c10d.AllToAllOptions())
+    combine(received.chunk(hosts), output, among)
+    if reduction == AVG:
+        output.div_(shared.size * hosts)
+
+
+def is_divided(source: Any, output: Any, ranks: int) -> bool:
+    """False if gloo refuses the call on this rank."""
+    if source.dim() == 0 or output.dim() == 0:
+        return False
+    return bool(source.numel() == output.numel() * ranks and source.shape[0] == output.shape[0] * ranks)
+
+
+def part_sizes(tensor: Any, rows: list[int], ranks: int) -> list[int] | None:
+    """Elements of each rank's part; None if gloo refuses the call on this rank."""
+    length = tensor.shape[0] if tensor.dim() else 0
+    if not rows and length % ranks == 0:
+        rows = [length // ranks] * ranks
+    if len(rows) != ranks or sum(rows) != length or min(rows) < 0:
+        return None
+    width = tensor.numel() // length if length else 0
+    return [count * width for count in rows]
+
+
+class Exchange:
+    """Sends a part to each rank. The parts may have any sizes, so the ranks first exchange them."""
+
+    def __init__(self, shared: SharedGroup, source: Any, output: Any, sent: list[int], received: list[int]) -> None:
+        self._place, self._size = shared.place, shared.size
+        self._source, self._output = own_copy(source, output), output
+        self._counts = [sent, received]
+        self._table: Any = None
+        self.table = Piece(2 * self._size, self._write_table, self._read_table)
+
+    def _write_table(self, slot: Any) -> None:
+        slot.view(torch.int64)[: 2 * self._size].copy_(torch.tensor(self._counts).flatten())
+
+    def _read_table(self, slots: Sequence[Any]) -> None:
+        rows = [slot.view(torch.int64)[: 2 * self._size].tolist() for slot in slots]
+        self._table = [row[: self._size] for row in rows]
+        for rank, peer in ((rank, peer) for rank in range(self._size) for peer in range(self._size)):
+            sent, expected = rows[rank][peer], rows[peer][self._size + rank]
+            if sent != expected:
+                text = f"all_to_all: rank {rank} sends {sent} elements to rank {peer}, which expects {expected}"
+                raise RuntimeError(text)
+
+    def steps(self) -> Iterator[list[Piece]]:
+        """Each rank writes what it sends to the others one after another, in as many slots as the largest takes."""
+        place, room = self._place, PIECE // self._source.element_size()
+        parts = self._source.split(self._counts[0])
+        targets = self._output.split(self._counts[1])
+        targets[place].copy_(parts[place])
+        offsets = [
+            [sum(row[:peer]) - (row[rank] if rank < peer else 0) for peer in range(self._size)]
+            for rank, row in enumerate(self._table)
+        ]
+        most = max(sum(row) - row[rank] for rank, row in enumerate(self._table))
+
+        def write(slot: Any, low: int) -> None:
+            for peer, part in enumerate(parts):
+                if peer != place:
+                    _overlap(part, offsets[place][peer], slot, low, room, is_read=False)
+
+        def read(slots: Sequence[Any], low: int) -> None:
+            for peer, target in enumerate(targets):
+                if peer != place:
+                    _overlap(target, offsets[peer][place], slots[peer], low, room, is_read=True)
+
+        yield [
+            Piece(min(room, most - low), partial(write, low=low), partial(read, low=low))
+            for low in range(0, most, room)
+        ]
+
+
+def _overlap(part: Any, offset: int, slot: Any, low: int, room: int, *, is_read: bool) -> None:
+    """Copy what a part, at an offset of a rank's stream, has in common with the slot, which begins at `low`."""
+    first, last = max(offset, low), min(offset + part.numel(), low + room)
+    if first < last:
+        here, there = part[first - offset : last - offset], slot[first - low : last - low]
+        (here if is_read else there).copy_(there if is_read else here)
+
+
+def on_group(group: Any, store: Any, numbers: Sequence[int]) -> None:
+    """Give a new process group shared memory if all its ranks agree. No other error reaches the script."""
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        return
+    try:
+        reason = connect(group, store, numbers)
+    except OffError as off:
+        reason = str(off)
+    except DisagreementError:
+        raise
+    except Exception as error:  # noqa: BLE001  # the script trains without us
+        reason = f"{type(error).__name__}: {error}"
+    if reason and not numbers:
+        for lever in adding_levers():
+            if lever.option == SHARED:
+                lever.leave(reason)
+
+
+def connect(group: Any, store: Any, numbers: Sequence[int]) -> str:
+    """Connect the ranks, or raise an OffError. Returns why not if no other rank need be asked."""
+    if group.size() < 2:
+        return "there is only one rank"
+    backend, name = group._get_backend(CPU), group.group_name
+    if reason := reason_against(backend):
+        return reason
+    _made[name] = number = _made.get(name, 0) + 1
+    timeout = float(backend.options._timeout.total_seconds())
+    ranks = Ranks(backend, group.rank(), group.size(), timeout, numbers)
+    shared = SharedGroup(join(store, ranks, f"group/{name}/{number}", "", size=SEGMENT_SIZE, wire="fp32"), timeout)
+    _replace_kernels()
+    _shared[group] = shared
+    return ""
+
+
+def reason_against(backend: Any) -> str:
+    if not isinstance(backend, getattr(dist, "ProcessGroupGloo", ())):
+        return "the process group's backend is not gloo"
+    needed = (
+        (c10d.ProcessGroup, ("unbox", "_get_backend")),
+        (c10d.Work, ("boxed",)),
+        (c10d, ("_create_work_from_future", "AllToAllOptions", "BroadcastOptions")),
+        (torch.classes.c10d.ReduceOp(), ("op",)),
+        (torch.ops.c10d, OPERATORS),
+    )
+    missing = next((name for owner, names in needed for name in names if not hasattr(owner, name)), "")
+    return f"torch {torch.__version__} has no {missing}" if missing else ""
+
+
+@lru_cache(maxsize=None)
+def _replace_kernels() -> Any:
+    library = torch.library.Library("c10d", "IMPL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of a replaced kernel
+        for kernel in KERNELS:
+            # torch.compile would compile a kernel that a compiled model calls.
+            library.impl(kernel.__name__, torch._disable_dynamo(torch.no_grad()(kernel)), "CPU")
+    return library  # the kernels live as long as it does
+
+
+def serves(group: Any) -> bool:
+    return group is not None and group in _shared
