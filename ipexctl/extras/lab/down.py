@@ -28,10 +28,18 @@ class RemovedLabs:
 
 
 def labs_left() -> Iterator[FileGroup]:
-    """Labs that `ipexctl uninstall` lists as remaining on the control machine."""
-    if labs := lab_record.directories() if os.access(lab_record.LABS, os.R_OK) else ():
+    """Labs of this account that `ipexctl uninstall` lists as remaining on the control machine."""
+    names = lab_record.directories() if os.access(lab_record.LABS, os.R_OK) else ()
+    if labs := [name for name in names if is_of_this_account(lab_record.LABS / name)]:
         fix = Fix(f"{', '.join(labs)}; to remove one that you made: `ipexctl lab down --lab {labs[0]}`")
         yield FileGroup("labs", len(labs), 0, str(lab_record.LABS), fix)
+
+
+def is_of_this_account(path: Path) -> bool:
+    try:
+        return path.stat().st_uid == os.geteuid()
+    except FileNotFoundError:  # removed meanwhile
+        return False
 
 
 def down(name: str | None = None, *, remove_all: bool = False) -> RemovedLabs:

@@ -165,10 +165,12 @@ class OutOfMemoryWatch:
         if scope is not None:
             limits = [limit_of(cgroup) for cgroup in self._latest] if scope == "cgroup" else []
             return KillCount(1, "kernel log", next((limit for limit in limits if limit), None))
+        if self._latest:  # its own counter did not rise: a kill that vmstat counts is of another cgroup
+            return KillCount(0, "cgroup")
         kills = kills_of_machine(self._proc)
         if kills is not None and self._machine:
             return KillCount(max(0, kills - self._machine[0][1]), "vmstat")
-        return KillCount(0, "cgroup") if self._latest else KillCount(None)
+        return KillCount(None)
 
     def describe(self, found: KillCount) -> list[Proof]:
         """The count, the least memory that was available, and guards that run. A process that this process does not see

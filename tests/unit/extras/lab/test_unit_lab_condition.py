@@ -299,3 +299,13 @@ def test_cpu_mask(numbers: tuple[int, ...], width: int, text: str) -> None:
 def test_other_architectures_have_wrappers_for_uname() -> None:
     assert set(wrappers(find_cpu_profile("graviton3"))) == {"uname", "arch", "lscpu"}
     assert wrappers(find_cpu_profile("haswell")) == {}
+
+
+def test_uninstall_lists_labs_of_its_own_account_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(lab_record, "LABS", tmp_path)
+    (left,) = down_module.labs_left()
+    assert (left.count, str(left.fix)) == (2, "a, b; to remove one that you made: ipexctl lab down --lab a")
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert not list(down_module.labs_left())

@@ -128,6 +128,14 @@ def test_kill_is_counted_by_the_kernel_where_no_cgroup_is_visible(tmp_path: Path
     assert watched.find_kill(2000.0) == oom.KillCount(0, "vmstat")
 
 
+def test_a_kill_in_another_cgroup_of_the_machine_is_not_of_this_process(tmp_path: Path) -> None:
+    machine = machine_with_cgroup_v2(tmp_path)
+    machine.put("proc/vmstat", "oom_kill 3\n")
+    watched = oom.OutOfMemoryWatch(PID, 0.0, machine.proc)
+    machine.put("proc/vmstat", "oom_kill 4\n")
+    assert watched.find_kill(2000.0) == oom.KillCount(0, "cgroup")
+
+
 def test_oom_kills_of_long_ago_are_ignored(tmp_path: Path) -> None:
     machine = machine_with_cgroup_v2(tmp_path)
     watched = oom.OutOfMemoryWatch(PID, 0.0, machine.proc)
