@@ -214,6 +214,11 @@ class CallOptions:
     def names_hosts(self) -> bool:
         return any(name in _HOSTS for name, _ in _pairs(self.hosts))
 
+    @property
+    def lost_hostfile(self) -> str:
+        """The hostfile that the call named, if it is no longer there."""
+        return next((path for name, path in _pairs(self.hosts) if name == "-H" and not Path(path).exists()), "")
+
     def without_limit(self) -> CallOptions:
         return dataclasses.replace(self, hosts=_text(pair for pair in _pairs(self.hosts) if pair[0] != "-l"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
@@ -53,7 +54,10 @@ def _of_another_account(opened: OpenHosts, words: Sequence[str], options: CallOp
         return None
     names = "; ".join(f"run {run.id} on {fold(run.hosts)} is of account {run.account}" for run in meant[:4])
     reason = f"{names}; its record is in that account's home, which this account can't read"
-    return UserError(reason, fix=options.apply(Fix("see what is known of it: `ipexctl ps`; its owner can stop it")))
+    hosts = shlex.split(options.hosts)
+    return UserError(
+        reason, fix=Fix("see what is known of it: `ipexctl ps {*hosts}`; its owner can stop it", hosts=hosts)
+    )
 
 
 NAMING: Final = frozenset(("hosts", "hostfile", "cluster"))

@@ -398,8 +398,12 @@ def _other_build(found: PatternMatch) -> tuple[str, str]:
 def _worker_ended(found: PatternMatch) -> tuple[str, str] | None:
     if any(text in found.output.text for text in ("its bootstrapping phase", "context has already been set")):
         return None  # script.no_main
-    logs = f"num_workers=0 may show it, too; `ipexctl logs {found.context.run} -r {found.output.rank} --stderr`"
+    crashed = found.groups["how"].endswith("Segmentation fault")
+    shows = "num_workers=0 shows where" if crashed else "num_workers=0 may show it, too"
+    logs = f"{shows}; `ipexctl logs {found.context.run} -r {found.output.rank} --stderr`"
     how = f"a DataLoader worker on {found.output.host} ended ({found.groups['how']})"
+    if crashed:
+        return f"{how}, in a library or in code of the dataset", Fix(logs)
     return f"{how}; its own error is above that line", Fix(logs)
 
 
@@ -500,13 +504,14 @@ def _port_busy(found: PatternMatch) -> tuple[str, str]:
     where = f"port {port}" if port else "a port the script listens on"
     return (
         (
-            f"{where} is already in use on {found.output.host}: the script uses a fixed port that another run or "
-            "another rank on the node uses"
+            f"{where} is already in use on {found.output.host}: the script uses a fixed port that another rank, "
+            "another run or another program has there"
         ),
         (
             Fix(
                 "remove MASTER_PORT and fixed ports from the script: ipexctl finds a free port for each run; to "
-                "see the process: `ipexctl exec -- ss -ltnp`"
+                "see the process, unless it is another account's: `ipexctl exec -l {host} -- ss -ltnp`",
+                host=found.output.host,
             )
         ),
     )
@@ -572,7 +577,11 @@ def _memory_kill(found: PatternMatch) -> tuple[str, str]:
     see = Fix("see what the kernel killed, as root on {host}: dmesg -T | grep -i kill", host=host)
     if not found.measured("oom-counted") and (worker or found.pattern is None):
         whom = "by the kernel for memory, a person, a scheduler or a guard"
-        return f"{what} was killed on {host} {whom}; the kernel's count of its kills could not be read there", see
+        known = "the kernel's count of its kills could not be read there"
+        if elsewhere := found.measured("oom-elsewhere"):
+            free = "".join(f", though {each.text}" for each in found.measured("memory-free"))
+            known = f"{elsewhere[0].text.partition(' (')[0]}{free}".replace("this machine", host)
+        return f"{what} was killed on {host} {whom}; {known}", see
     what = f"{what} was killed by the kernel" if worker else f"{what} lost a process that the kernel killed"
     fewer = Fix("use a smaller batch, fewer DataLoader workers or fewer ranks: --ppn")
     return f"{what} on {host}, because memory was short", Fix("{see}; {fewer}", see=see, fewer=fewer)

@@ -74,6 +74,18 @@ class ProcessIdentity(NamedTuple):
         """True if the process is known to have exited, which is never known on another machine."""
         return self.is_of_this_machine and not self.is_alive
 
+    @property
+    def was_before_restart(self) -> bool:
+        """True if this machine, or its container, has been started again since the process was recorded."""
+        if not self.is_of_this_machine or not self.pid:
+            return False
+        if self.boot not in (None, boot_id()):
+            return True
+        try:
+            return self.start is not None and start_of(1) > self.start
+        except OSError:
+            return False
+
     def send_signal(self, number: int) -> bool:
         """Send a signal; returns False if the process is not on this machine. Raises an OSError if this account may
         not."""

@@ -77,8 +77,8 @@ class Proof(NamedTuple):
     """A measurement of this run: what makes a cause certain, or impossible (`known_errors/table.yaml`)."""
 
     kind: str
-    """`oom-counted`, `oom-none`, `oom-unread`, `guard`, `memory-low`, `memory-free`, `disk-full`; `daemon`: a
-    process that the command left behind; else its source:
+    """`oom-counted`, `oom-elsewhere`, `oom-none`, `oom-unread`, `guard`, `memory-low`, `memory-free`, `disk-full`;
+    `daemon`: a process that the command left behind; else its source:
     line, stack, report, signal, exit, plan."""
     text: str
     """What was measured, as a sentence can have it."""

@@ -26,7 +26,6 @@ from ipexctl.node.common.frames import (
 )
 from ipexctl.node.common.home import rundir_of
 from ipexctl.node.common.json_records import JsonError, parse_object
-from ipexctl.node.common.processes import read_text
 from ipexctl.node.run.notify import end_on_node0
 from ipexctl.node.run.rank.oom import kills_of_machine
 from ipexctl.node.run.record.losses import read_losses, read_series
@@ -112,12 +111,6 @@ def plan_of(path: str, home: str = "") -> Json:
         return {}
 
 
-def boot_time() -> float | None:
-    """Time of boot in seconds since the epoch; None if unknown."""
-    match = re.search(r"^btime (\d+)$", read_text("/proc/stat"), re.MULTILINE)
-    return float(match[1]) if match else None
-
-
 def last_output_time(path: str) -> float | None:
     """When any rank printed something last; None if unknown."""
     try:
@@ -167,7 +160,7 @@ def read_run_snapshot(request: SnapshotRequest, _: object) -> Json:
         "status": document,
         "now": written if is_copy else time.time(),
         "printed": None if is_copy else last_output_time(os.path.join(rundir, "output.times")),
-        "boot": None if is_copy else boot_time(),
+        "restarted": not is_copy and status.supervisor.was_before_restart,
         "kills": None if is_copy else kills_of_machine(),
         "plan": plan_of(os.path.join(rundir, "plan.json"), "" if is_copy else request["home"]),
         "mpirun": text_lines(os.path.join(rundir, "mpirun.log")),

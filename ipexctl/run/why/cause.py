@@ -125,7 +125,7 @@ def _stacks(snapshot: RunSnapshot) -> Proof:
     return Proof("stack", text, at=dump.at if dump is not None else None)
 
 
-_OF_STOPPING: Final = ("KeyboardInterrupt", "SystemExit")
+OF_STOPPING: Final = ("KeyboardInterrupt", "SystemExit")
 """Exceptions that SIGTERM raises in scripts that handle it."""
 
 
@@ -133,7 +133,7 @@ def choose_raised(snapshot: RunSnapshot) -> Cause | None:
     """The exception that a rank had printed when the run was ended."""
     cause = _cause_of_others(snapshot, None)
     raised = snapshot.output_of(cause.rank).exception if cause is not None else None
-    return cause if raised is not None and raised[0] not in _OF_STOPPING else None
+    return cause if raised is not None and raised[0] not in OF_STOPPING else None
 
 
 def _resumed_alone(snapshot: RunSnapshot, hang: Hang, resumed: Mapping[int, str]) -> Cause:
@@ -443,12 +443,16 @@ _LAST_LINE: Final = "; its last line: "
 
 
 def _peer_that_ended(snapshot: RunSnapshot, first: Failure) -> Cause | None:
-    """The first rank that ended successfully before the first failure lost a connection."""
+    """The first rank that ended successfully before the first failure lost a connection.
+
+    A copy has no times: there, any rank that ended successfully counts, as no other one has failed.
+    """
     until = first.at if first.at is not None else float("inf")
+    unknown = None if snapshot.ended_at else until
     ended = [
         (at, row)
         for row in snapshot.status.ranks
-        if row.state == "ok" and (at := snapshot.ended_at.get(row.rank)) is not None and at <= until
+        if row.state == "ok" and (at := snapshot.ended_at.get(row.rank, unknown)) is not None and at <= until
     ]
     if not ended:
         return None
@@ -518,6 +522,11 @@ def _end_without_text(snapshot: RunSnapshot, first: Failure) -> Cause | None:
             seen = _report(first, f"{lost.bytes:,} bytes of output that the disk of {host} had no room for")
             return _recorded(snapshot, first, "run.output_lost", seen, code=first.exit_code, node0=host)
         errors = [line for line in map(bare, snapshot.output_of(first.rank).err) if line.strip()]
+        if raised := snapshot.status.raised:
+            is_shown = any(raised.partition(":")[0] in line for line in errors)
+            seen = _report(first, "the exception, as the rank's Python reported it")
+            said = "" if is_shown else ", and its stderr has no line of it: the script closed or replaced it"
+            return _recorded(snapshot, first, "script.raised", seen, raised=shorten_text(raised), said=said)
         line = next(filter(_REPORT.search, reversed(errors[-_OF_REPORTS:])), errors[-1] if errors else "")
         which = "its last line on stderr" if line in errors[-1:] else "it printed on stderr"
         said = f"; {which}: {shorten_text(line.strip())}" if line else ""

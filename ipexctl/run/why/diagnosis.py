@@ -33,6 +33,7 @@ from ipexctl.run.hang import Hang, describe_silent
 from ipexctl.run.ranks import describe_ranks, name_ranks
 from ipexctl.run.stack_dump import RankStacks, place_lines
 from ipexctl.run.why.cause import (
+    OF_STOPPING,
     choose_cause,
     choose_hang_cause,
     choose_raised,
@@ -180,8 +181,8 @@ def _is_over_time(first: Failure | None) -> bool:
 
 def _lost(snapshot: RunSnapshot) -> Diagnosis:
     run, notes = snapshot.id, _notes(snapshot)
-    if snapshot.boot is not None and snapshot.status.started is not None and snapshot.boot > snapshot.status.started:
-        reason = f"node0 ({snapshot.node0}) has rebooted"
+    if snapshot.restarted:
+        reason = f"node0 ({snapshot.node0}) has been started again since: a reboot, or a restart of its container"
     else:
         raised = RankOutput(None, snapshot.node0, err=snapshot.supervise).exception
         reason = f"its supervisor on node0 ({snapshot.node0}) "
@@ -390,6 +391,8 @@ def _state_of(
         cause, theirs = causes(output), causes(snapshot.output_of(first.rank))
         if cause is not None and theirs is not None and (cause.id, cause.sentence) == (theirs.id, theirs.sentence):
             return "same", "printed the same"
+    if row.state == "stopped" and first is not None and output.exception and output.exception[0] not in OF_STOPPING:
+        return "ended", f"raised an exception, too, and was ended by ipexctl: {_shown_exception(output)}"
     if row.state == "stopped":
         return "ended", "ran until ipexctl ended the run" if first is not None else "ran until the run was stopped"
     return "running", f"left as {row.state}"

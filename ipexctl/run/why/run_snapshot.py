@@ -46,7 +46,8 @@ class RunSnapshot:
     """By node0's clock, like all times here."""
     printed_at: float | None = None
     """When any rank printed something last; None if unknown."""
-    boot: float | None = None
+    restarted: bool = False
+    """True if node0, or its container, has been started again since the supervisor began."""
     kills: int | None = None
     """Kills for memory that node0's kernel has counted since its boot; None if unknown."""
     ended_at: Mapping[int, float] = field(default_factory=dict, hash=False)
@@ -113,7 +114,7 @@ def read_snapshot(
         node0=node0,
         now=as_number(document.get("now")),
         printed_at=as_number(document.get("printed")),
-        boot=as_number(document.get("boot")),
+        restarted=document.get("restarted") is True,
         kills=None if (kills := as_number(document.get("kills"))) is None else int(kills),
         ended_at={int(rank): at for rank, at in exits if rank is not None and at is not None},
         restarts=tuple(attempt.reason for attempt in status.attempts),

@@ -183,7 +183,10 @@ def _with_call_options(answer: WhyResult) -> WhyResult:
     after = tuple(map(options.apply, diagnosis.next))
     if diagnosis.state in ("lost", "unknown"):
         after += tuple(filter(None, (answer.record.resume_command,)))
-    return replace(answer, diagnosis=replace(diagnosis, cause=cause, next=after))
+    notes, lost = diagnosis.notes, options.lost_hostfile
+    if lost and any(lost in text for text in (*after, cause.fix if cause else "")):
+        notes = (*notes, f"{lost}, which the commands below name, is no longer there: put it back, or type --hosts")
+    return replace(answer, diagnosis=replace(diagnosis, cause=cause, next=after, notes=notes))
 
 
 def _read_snapshot(

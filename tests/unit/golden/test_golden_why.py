@@ -64,9 +64,9 @@ def headlines() -> list[Case]:
     for more in STATES:
         verdict = judged([({"state": more.get("state", "stopped")}, "")] * 2, first=None, **more)
         cases.append(Case(f"headline, {more}", verdict.headline, "\n".join(verdict.next)))
-    for boot in (10.0, 1200.0):
-        verdict = judged([({"state": "lost"}, "")], state="lost", first=None, boot=boot)
-        cases.append(Case(f"headline, lost, boot={boot}", verdict.headline, "\n".join(verdict.next)))
+    for restarted in (False, True):
+        verdict = judged([({"state": "lost"}, "")], state="lost", first=None, restarted=restarted)
+        cases.append(Case(f"headline, lost, restarted={restarted}", verdict.headline, "\n".join(verdict.next)))
     return cases
 
 

@@ -90,3 +90,17 @@ def test_only_node0_shows_that_a_supervisor_is_gone(
 def test_follower_needs_an_old_status_and_its_own_clock(age: float, unchanged_for: float, expected: str) -> None:
     status = RunStatus("r", "running", supervisor=ALIVE._replace(machine="login7"))
     assert liveness_of(status, age_for_follower(age, unchanged_for), REPORT_LIMITS) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, False),
+        ({"boot": "before the reboot"}, True),
+        ({"start": -1}, True),  # before the first process of its container
+        ({"machine": "another", "boot": "of another machine"}, False),
+        ({"pid": 0, "start": None}, False),
+    ],
+)
+def test_a_process_recorded_before_a_restart_of_its_machine_is_known(changes: dict[str, Any], expected: bool) -> None:
+    assert own_identity()._replace(**changes).was_before_restart == expected

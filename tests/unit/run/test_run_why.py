@@ -606,8 +606,22 @@ def test_run_without_a_failure_has_no_cause(state: str) -> None:
 
 def test_harmless_output_is_not_the_cause_of_a_failure() -> None:
     first = {**FIRST, "exit_code": 3}
-    verdict = judged([(STOPPED, HEALTHY), ({**FAILED, "exit_code": 3}, HEALTHY)], first=first)
-    assert cause_id(verdict) == "script.exited"
+    ranks = [(STOPPED, HEALTHY), ({**FAILED, "exit_code": 3}, HEALTHY)]
+    assert cause_id(judged(ranks, first=first)) == "script.exited"
+
+
+@pytest.mark.parametrize(("printed", "is_said"), [("", True), ("│ ValueError: loss is negative │", False)])
+def test_an_exception_that_no_traceback_shows_is_the_cause(printed: str, is_said: bool) -> None:
+    ranks = [(STOPPED, HEALTHY), (FAILED, printed)]
+    cause = cause_in(judged(ranks, status={"raised": "ValueError: loss is negative"}))
+    assert (cause.id, "ValueError: loss is negative" in cause.sentence) == ("script.raised", True)
+    assert ("its stderr has no line of it" in cause.sentence) == is_said
+
+
+def test_a_rank_that_raised_before_it_was_ended_says_so() -> None:
+    ranks = [(STOPPED, f"{TRACEBACK}\nModuleNotFoundError: No module named 'frobnicate'"), (FAILED, LOST)]
+    (others,) = judged(ranks).others
+    assert missing(others.sentence, "raised ModuleNotFoundError frobnicate") == []
 
 
 @pytest.mark.parametrize(
@@ -790,6 +804,8 @@ def test_place_of_the_rank_that_lost_a_peer_is_told() -> None:
     rows = [(FAILED, lost), ({"state": "ok", "exit_code": 0}, "")]
     cause = cause_in(judged(rows, first={**FIRST, "rank": 0, "host": "node1"}, events=events))
     assert (cause.id, missing(cause.sentence, "rank 1 rank 0 train.py, line 41")) == ("peer.ended", [])
+    of_copy = cause_in(judged(rows, first={**FIRST, "rank": 0, "host": "node1"}))
+    assert (of_copy.id, of_copy.sentence) == (cause.id, cause.sentence)
     waited = TIMED_OUT.replace(TRACEBACK, f'{TRACEBACK}\n  File "/p/train.py", line 41, in save')
     cause = cause_in(judged([(FAILED, waited), (STOPPED, "")], first={**FIRST, "rank": 0, "host": "node1"}))
     assert (cause.id, missing(cause.sentence, "train.py, line 41")) == ("peer.timeout", [])

@@ -73,8 +73,9 @@ class CommandWatch:
         """The kernel's out-of-memory kill if SIGKILL ended the command, and what was measured. `memory`: the command's
         own peak, in bytes."""
         found = self._oom.find_kill(time.monotonic(), reads_log=was_killed)
-        measured = [each._asdict() for each in self._oom.describe(found)]
-        if not was_killed or not found.kills:
+        proofs = self._oom.describe(found)
+        measured = [each._asdict() for each in proofs]
+        if not was_killed or proofs[0].kind != "oom-counted":
             return None, measured
         return {"by": found.by, "limit": found.limit, "memory": max(memory, self._memory) or None}, measured
 

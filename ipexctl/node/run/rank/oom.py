@@ -178,16 +178,23 @@ class OutOfMemoryWatch:
         by = {"vmstat": "oom_kill of /proc/vmstat", "cgroup": "oom_kill of its cgroup"}.get(found.by, found.by)
         if found.kills is None:
             measured = [Proof("oom-unread", "the kernel's counters of kills for memory can't be read")]
+        elif found.kills and found.by == "vmstat" and self._least_available >= _SHORT:
+            text = f"the kernel counted a kill for memory on this machine, of this or another process ({by})"
+            measured = [Proof("oom-elsewhere", text)]
         elif found.kills:
             measured = [Proof("oom-counted", f"the kernel counted a kill for memory ({by})")]
         else:
             measured = [Proof("oom-none", f"the kernel counted no kill for memory ({by})")]
         if self._available:
-            least = min(part for _, part in self._available)
-            kind = "memory-low" if least < _SHORT else "memory-free"
-            measured.append(Proof(kind, f"at least {100 * least:.0f} % of the memory was available"))
+            kind = "memory-low" if self._least_available < _SHORT else "memory-free"
+            measured.append(Proof(kind, f"at least {100 * self._least_available:.0f} % of the memory was available"))
         guards = find_guards(self._proc)
         return [*measured, Proof("guard", ", ".join(guards))] if guards else measured
+
+    @property
+    def _least_available(self) -> float:
+        """0 if unknown."""
+        return min((part for _, part in self._available), default=0.0)
 
     def _is_limit_reached(self, cgroup: Cgroup) -> bool:
         before, now = self._reached.get(cgroup), _times_reached(cgroup)

@@ -183,6 +183,18 @@ def test_nothing_is_known_of_a_process_whose_files_are_gone(tmp_path: Path) -> N
     assert [each.kind for each in watch.describe(oom.KillCount(None))] == ["oom-unread"]
 
 
+@pytest.mark.parametrize(("available", "said"), [(60, "oom-elsewhere"), (4, "oom-counted")])
+def test_a_kill_counted_on_a_machine_that_had_memory_left_may_be_of_another_process(
+    tmp_path: Path, available: int, said: str
+) -> None:
+    machine = Machine(tmp_path, "4:memory:/job\n", ["22 1 8:1 / / rw - ext4 /dev/sda rw"])
+    machine.put("proc/vmstat", "oom_kill 3\n")
+    machine.put("proc/meminfo", f"MemTotal: 100 kB\nMemAvailable: {available} kB\n")
+    watch = oom.OutOfMemoryWatch(PID, 0.0, machine.proc)
+    machine.put("proc/vmstat", "oom_kill 4\n")
+    assert watch.describe(watch.find_kill(2000.0, reads_log=False))[0].kind == said
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
