@@ -1,6 +1,6 @@
 """The steps of a run in their order, for `ipexctl run`, the playbook's `run`, and Python programs:
 
-    install, if asked for ──► plan ──► submit ──► follow ──► --notify ──► remove secrets
+    install, if asked for ──► plan ──► start ───► follow ──► --notify ──► remove secrets
                                └─ a dry run ends here       └─ a detached run continues without this call
 
 Except for the install, nothing changes before the plan. Slow imports happen while the hosts connect.
