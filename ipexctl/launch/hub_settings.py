@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from ipexctl.hub.hugging_face import hf_home
 from ipexctl.launch.context import ChosenValue, LaunchContext, NodeLayout
 from ipexctl.launch.request import Gathered
 from ipexctl.node.common.plan import Setting
@@ -25,12 +26,12 @@ OFFLINE_NAMES: Final = (OFFLINE, *_BROTHERS)
 def settings(context: LaunchContext) -> Iterator[Setting]:
     gathered = context.gathered
     if _reads_home(gathered):
-        own, hub = frozenset(CACHES), gathered.hub
+        own, home = frozenset(CACHES), hf_home(gathered.home)
 
         def choose(node: NodeLayout) -> ChosenValue | None:
             if _names(gathered, node.name, own):
                 return None
-            return hub.home, "models and data of ipexctl push are there; -x HF_HOME=DIR names another cache"
+            return home, "models and data of ipexctl push are there; -x HF_HOME=DIR names another cache"
 
         yield from context.per_node("HF_HOME", choose)
         yield from context.per_node("HF_TOKEN_PATH", lambda node: choose(node) and _token(gathered, node.name))
@@ -41,9 +42,10 @@ def settings(context: LaunchContext) -> Iterator[Setting]:
 
 
 def notes(context: LaunchContext) -> Iterator[str]:
-    hub, hosts = context.gathered.hub, [node.name for node in context.nodes]
-    others = max((hub.hosts[host].others for host in hosts if host in hub.hosts), default=0)
-    if others and _reads_home(context.gathered) and not hub.hosts[hosts[0]].has_own_cache:
+    hub = context.gathered.hub
+    known = [hub[node.name] for node in context.nodes if node.name in hub]
+    others = max((host.others for host in known), default=0)
+    if others and _reads_home(context.gathered) and not known[0].has_own_cache:
         yield (
             f"HF_HOME is the cache of ipexctl push, which lacks {others} of the models and data in "
             "~/.cache/huggingface; to read that one: -x HF_HOME=~/.cache/huggingface"
@@ -59,7 +61,7 @@ def _token(gathered: Gathered, host: str) -> ChosenValue | None:
 
 
 def _names(gathered: Gathered, host: str, names: frozenset[str]) -> bool:
-    found = gathered.hub.hosts.get(host)
+    found = gathered.hub.get(host)
     is_set_up = found is not None and found.has_own_cache and names.issuperset(CACHES)
     exported = {export.name for export in gathered.asked.exports}
     return is_set_up or not names.isdisjoint({*exported, *gathered.facts[host].environment.variables})
@@ -71,7 +73,7 @@ def _reads_home(gathered: Gathered) -> bool:
 
 
 def _offline_choice(gathered: Gathered, host: str, name: str) -> ChosenValue | None:
-    found = gathered.hub.hosts.get(host)
+    found = gathered.hub.get(host)
     if gathered.asked.offline_hub:
         reason = "--offline-hub"
     elif found is not None and found.problem:

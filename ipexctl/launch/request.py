@@ -12,11 +12,11 @@ from ipexctl.hosts.host import Host
 from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.job import ConnectivityRecord
-from ipexctl.projects.script_file import NO_HUB, Hub
 from ipexctl.transports import OVER_SSH, Transport
 
 if TYPE_CHECKING:
     from ipexctl.node.common.plan import Plan
+    from ipexctl.node.hub.hub_check import FoundHub
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,8 @@ class Gathered:
     notes: tuple[str, ...] = ()
     earlier_check: EarlierCheck = field(default_factory=EarlierCheck)
     transport: Transport = OVER_SSH
-    hub: Hub = NO_HUB
+    hub: Mapping[str, FoundHub] = field(default_factory=dict, hash=False)
+    """Empty if the script imports no library of a hub."""
     job: str = ""
     job_seconds: int | None = None
     earlier_memory: EarlierMemory | None = None

@@ -4,10 +4,9 @@ the hosts, and where it lies. Values only: `run/start/script_imports.py` and `ru
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ipexctl.known_errors.gpu_code import GpuLine
 from ipexctl.node.common.fix import FixCommand, ipexctl_command
@@ -17,25 +16,11 @@ from ipexctl.projects.named_checkpoints import NamedCheckpoint
 from ipexctl.projects.own_launches import Spawner
 from ipexctl.projects.requirement_files import RequirementFiles
 
-if TYPE_CHECKING:
-    from ipexctl.node.hub.hub_check import FoundHub
-
 _LONGEST_SCRIPT: Final = 500_000
 """Characters; the syntax of a longer script is not checked."""
 
 
 _INSTALL: Final = ipexctl_command("install")
-
-
-@dataclass(frozen=True, slots=True)
-class Hub:
-    hosts: Mapping[str, FoundHub] = field(default_factory=dict, hash=False)
-    """Empty if the script imports no library of a hub."""
-    home: str = ""
-    """The HF_HOME that `ipexctl push` fills."""
-
-
-NO_HUB: Final = Hub()
 
 
 class MpiImport(NamedTuple):

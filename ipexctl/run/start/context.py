@@ -17,7 +17,6 @@ from ipexctl.facts.gather import HostFacts
 from ipexctl.facts.software import ways_to_python
 from ipexctl.hosts.host import Host, check_same_home
 from ipexctl.hosts.nodeset import fold
-from ipexctl.hub.hugging_face import hf_home
 from ipexctl.launch.hub_settings import CACHES, OFFLINE_NAMES
 from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.request import EarlierCheck, Gathered, RankEnv, common_python
@@ -27,7 +26,6 @@ from ipexctl.node.common.fix import Fix
 from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.node.hub.hub_check import FoundHub, HubRequest
 from ipexctl.option_declaration import install_command
-from ipexctl.projects.script_file import NO_HUB, Hub
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import call
@@ -98,7 +96,7 @@ def gather(
         (*checked.notes, *notes),
         check,
         transport,
-        replace(of_hub.result(), home=hf_home(home)),
+        of_hub.result(),
         job,
         time_left.result(),
     )
@@ -301,11 +299,11 @@ _READ: frozenset[str] = frozenset(
 _LONGEST = 120
 
 
-def ask_hosts(spec: RunSpec, pool: SessionPool) -> Hub:
+def ask_hosts(spec: RunSpec, pool: SessionPool) -> dict[str, FoundHub]:
     """Ask if each host reaches the hub, where the script imports a library of it."""
     asked, script = spec.asked, spec.project.script
     if script is None or not script.uses_hub:
-        return NO_HUB
+        return {}
     given = spec.variables
     is_decided = asked.offline_hub or not given.keys().isdisjoint(OFFLINE_NAMES)
     request: HubRequest = {
@@ -322,4 +320,4 @@ def ask_hosts(spec: RunSpec, pool: SessionPool) -> Hub:
         )
 
     found = {done.host.name: done.result for done in pool.each(spec.hosts, query_hub) if done.result is not None}
-    return Hub({name: host._replace(problem=host.problem[:_LONGEST]) for name, host in found.items()})
+    return {name: host._replace(problem=host.problem[:_LONGEST]) for name, host in found.items()}

@@ -18,7 +18,8 @@ from ipexctl.hosts.host import Host
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import EarlierMemory, Gathered, RankEnv
 from ipexctl.node.common.plan import Plan, RankPlan, Setting
-from ipexctl.projects.script_file import NO_HUB, Hub, MpiImport, ProjectLocation, ScriptFile
+from ipexctl.node.hub.hub_check import FoundHub
+from ipexctl.projects.script_file import MpiImport, ProjectLocation, ScriptFile
 from ipexctl.transports import transport_named
 from plan_helpers import spec_of
 from recorded_probes import recorded
@@ -121,7 +122,7 @@ def request(
     transport: Any = "ssh",
     uses_accelerate: bool = False,
     mpi_import: MpiImport | None = None,
-    hub: Hub = NO_HUB,
+    hub: Mapping[str, FoundHub] | None = None,
     earlier_memory: EarlierMemory | None = None,
     **options: Any,
 ) -> Gathered:
@@ -146,7 +147,7 @@ def request(
         env,
         mpi_seen,
         transport=transport_named(transport),
-        hub=hub,
+        hub=hub or {},
         earlier_memory=earlier_memory,
     )
 

@@ -12,7 +12,6 @@ from ipexctl.facts.system_facts import Environment, HomeDirectory
 from ipexctl.launch.hub_settings import OFFLINE_NAMES
 from ipexctl.node.common.asked import Export
 from ipexctl.node.hub.hub_check import FoundHub
-from ipexctl.projects.script_file import Hub
 
 HOME = "/home/me/.ipexctl/hub"
 
@@ -26,8 +25,8 @@ def host(number: int, *, has_hub: bool = False, **variables: str) -> Facts:
     )
 
 
-def hub(*hosts: FoundHub) -> Hub:
-    return Hub({f"node{at}": found for at, found in enumerate(hosts, 1)}, HOME)
+def hub(*hosts: FoundHub) -> dict[str, FoundHub]:
+    return {f"node{at}": found for at, found in enumerate(hosts, 1)}
 
 
 REACHES, CUT_OFF = FoundHub(), FoundHub("no answer in 5 s")
@@ -36,14 +35,16 @@ REACHES, CUT_OFF = FoundHub(), FoundHub("no answer in 5 s")
 @pytest.mark.parametrize(
     ("found", "options", "home"),
     [
-        (Hub(home=HOME), {}, HOME),  # nothing is known of the script
+        ({}, {}, HOME),  # nothing is known of the script
         (hub(REACHES, REACHES), {}, HOME),
         (hub(FoundHub(has_own_cache=True), REACHES), {}, None),
-        (Hub(home=HOME), {"exports": (Export("HF_HOME", "-x", "/m"),)}, "/m"),
-        (Hub(home=HOME), {"exports": (Export("HF_HUB_CACHE", "-x", "/m"),)}, None),
+        ({}, {"exports": (Export("HF_HOME", "-x", "/m"),)}, "/m"),
+        ({}, {"exports": (Export("HF_HUB_CACHE", "-x", "/m"),)}, None),
     ],
 )
-def test_ranks_read_the_cache_of_the_home(found: Hub, options: dict[str, Any], home: str | None) -> None:
+def test_ranks_read_the_cache_of_the_home(
+    found: dict[str, FoundHub], options: dict[str, Any], home: str | None
+) -> None:
     made = plan(host(1, has_hub=True), host(2, has_hub=True), hub=found, **options)
     assert value(made, "HF_HOME") == home
     token = value(made, "HF_TOKEN_PATH")
@@ -52,25 +53,25 @@ def test_ranks_read_the_cache_of_the_home(found: Hub, options: dict[str, Any], h
 
 def test_empty_cache_and_logins_with_a_cache_change_nothing() -> None:
     assert value(plan(host(1), host(2)), "HF_HOME") is None
-    made = plan(host(1, has_hub=True), host(2, has_hub=True, HF_HOME="/models"), hub=Hub(home=HOME))
+    made = plan(host(1, has_hub=True), host(2, has_hub=True, HF_HOME="/models"))
     assert (value(made, "HF_HOME"), value(made, "HF_HOME", "node2")) == (HOME, None)
-    made = plan(host(1, has_hub=True, XDG_CACHE_HOME="/c"), hub=Hub(home=HOME))
+    made = plan(host(1, has_hub=True, XDG_CACHE_HOME="/c"))
     assert value(made, "HF_TOKEN_PATH") == "/c/huggingface/token"
 
 
 @pytest.mark.parametrize(
     ("found", "options", "offline"),
     [
-        (Hub(), {}, (None, None)),
+        ({}, {}, (None, None)),
         (hub(REACHES, REACHES), {}, (None, None)),
         (hub(CUT_OFF, CUT_OFF), {}, ("1", "1")),
         (hub(REACHES, CUT_OFF), {}, (None, "1")),
-        (Hub(), {"offline_hub": True}, ("1", "1")),
+        ({}, {"offline_hub": True}, ("1", "1")),
         (hub(CUT_OFF, CUT_OFF), {"exports": (Export("HF_HUB_OFFLINE", "-x", "0"),)}, ("0", "0")),
     ],
 )
 def test_ranks_that_cannot_reach_the_hub_do_not_ask_it(
-    found: Hub, options: dict[str, Any], offline: tuple[str | None, str | None]
+    found: dict[str, FoundHub], options: dict[str, Any], offline: tuple[str | None, str | None]
 ) -> None:
     made = plan(host(1), host(2), hub=found, **options)
     assert (value(made, "HF_HUB_OFFLINE"), value(made, "HF_HUB_OFFLINE", "node2")) == offline
