@@ -14,6 +14,7 @@ import os
 import time
 import warnings
 import weakref
+from collections import deque
 from datetime import timedelta
 from functools import lru_cache, partial
 from typing import Any, Callable, Iterator, Sequence
@@ -42,7 +43,7 @@ parts of an all-to-all may have any size on each rank."""
 LEAST_OVER_HOSTS = {"allreduce_": 512 << 10, "_allgather_base_": 256 << 10, "_reduce_scatter_base_": 256 << 10}
 """The same for several hosts with several ranks each; gloo keeps the other operators."""
 OPERATORS = tuple(LEAST)
-MOST_UNSEEN = 1 << 14
+MOST_UNSEEN, MOST_RECENT = 1 << 14, 64
 SUM, AVG, MAX, MIN = (int(getattr(dist.ReduceOp.RedOpType, name)) for name in ("SUM", "AVG", "MAX", "MIN"))
 REDUCTIONS: dict[int, Callable[..., Any]] = {SUM: torch.add, AVG: torch.add, MAX: torch.maximum, MIN: torch.minimum}
 taken: dict[str, int] = {}
@@ -55,12 +56,17 @@ _made: dict[str, int] = {}
 class Pending(c10d.Work):  # type: ignore[misc]
     """A call that is not over. The work that torch makes of a future does not raise the future's error from `wait`."""
 
-    def __init__(self, shared: SharedGroup, call: Call) -> None:
+    def __init__(self, shared: SharedGroup, call: Call, results: Any) -> None:
         super().__init__()
         self._shared, self._call = shared, call
+        self._results: Callable[[], Any] = lambda: results
         while len(_unseen) >= MOST_UNSEEN:
             del _unseen[next(iter(_unseen))]
         _unseen[self] = None
+        _recent.append(self)
+        if len(_recent) > MOST_RECENT:
+            old = _recent.popleft()
+            old._results = _weak(old._results())
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         _unseen.pop(self, None)
@@ -80,7 +86,7 @@ class Pending(c10d.Work):  # type: ignore[misc]
 
     def get_future(self) -> Any:
         _unseen.pop(self, None)
-        return self._call.future.then(partial(_value_of, self._call))
+        return self._call.future.then(partial(_value_of, self._call, self._results()))
 
 
 _unseen: dict[Pending, None] = {}
@@ -88,10 +94,14 @@ _unseen: dict[Pending, None] = {}
 ends."""
 
 
-def _value_of(call: Call, _: Any) -> Any:
+_recent: deque[Pending] = deque()
+"""The last calls, which keep their results for who asks for the future."""
+
+
+def _value_of(call: Call, results: Any, _: Any) -> Any:
     if call.error is not None:
         raise call.error
-    return call.results()
+    return results
 
 
 class Arguments:
@@ -156,9 +166,9 @@ class Arguments:
         kind = OPERATORS.index(self.operator) << 12 | detail
         if self._copies:
             steps = _copying_back(steps, self._copies)
-        call = Call(kind, dtype, pieces, _weak(results), steps)
+        call = Call(kind, dtype, pieces, steps)
         if not shared.start(call, is_async=self["async_op"]):
-            return Pending(shared, call).boxed()
+            return Pending(shared, call, results).boxed()
         future: Any = torch.futures.Future()
         future.set_result(results)
         return c10d._create_work_from_future(future).boxed()
@@ -176,7 +186,7 @@ def _defaults(operator: str) -> dict[str, Any]:
 
 
 def _weak(results: Any) -> Callable[[], Any]:
-    """What gives the results as long as somebody has them, so that a finished call keeps no memory."""
+    """What gives the results as long as somebody has them, so that a call for which nobody waits keeps no memory."""
     if isinstance(results, list):
         parts = list(map(_weak, results))
         return lambda: [part() for part in parts]

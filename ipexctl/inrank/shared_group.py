@@ -52,14 +52,10 @@ class Piece(NamedTuple):
 
 
 class Call:
-    __slots__ = (
-        *("dtype", "error", "first", "future", "kind", "pieces", "read", "results", "steps", "work", "written"),
-    )
+    __slots__ = (*("dtype", "error", "first", "future", "kind", "pieces", "read", "steps", "work", "written"),)
 
-    def __init__(
-        self, kind: int, dtype: Any, pieces: list[Piece], results: Callable[[], Any], steps: Iterator[Any] | None = None
-    ) -> None:
-        self.kind, self.dtype, self.pieces, self.results = kind, dtype, pieces, results
+    def __init__(self, kind: int, dtype: Any, pieces: list[Piece], steps: Iterator[Any] | None = None) -> None:
+        self.kind, self.dtype, self.pieces = kind, dtype, pieces
         self.steps = steps
         """What follows once all pieces are read: further pieces, or a work of gloo between hosts."""
         self.work: Any = None

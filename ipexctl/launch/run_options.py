@@ -73,7 +73,7 @@ DECLARED: Final[Mapping[str, Declaration]] = {
     ),
     "allreduce": Declaration(
         "--allreduce",
-        "Add up gradients in shared memory on each host, or with the backend (default: {default}).",
+        "Make collectives in shared memory on each host, or with the backend (default: {default}).",
         panel=_COMMUNICATION,
     ),
     "wire": Declaration(

@@ -202,9 +202,10 @@ def call_in_callback() -> None:
 def not_contiguous() -> None:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     square = torch.arange(1_000_000.0).view(1000, 1000)
+    wanted = (ranks - 1) * square + square.t()
     first = square.t() if rank == 0 else square
     dist.all_reduce(first)
-    if not torch.equal(first, (ranks - 1) * square + square.t()):
+    if not torch.equal(first, wanted):
         wrong("a tensor that is not contiguous on one rank")
     source, found = torch.zeros(100_000, 2)[:, 0], torch.zeros(100_000 * ranks, 2)[:, 1]
     source += rank
