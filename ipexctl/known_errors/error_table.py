@@ -560,6 +560,19 @@ def _mpirun_ended(found: PatternMatch) -> tuple[str, str]:
     )
 
 
+def _bus_error(found: PatternMatch) -> tuple[str, str]:
+    host, output, full = found.output.host, found.output, found.measured("disk-full")
+    at = f" ({output.place})" if output.place else ""
+    cause = f"{output.process} touched a part of a mapped file that is no longer there{at}"
+    logs = Fix("all its output: `ipexctl logs {run} -r {rank}`", run=found.context.run, rank=str(output.rank or 0))
+    if full:
+        see = Fix("make room: `ipexctl exec -l {host} -- df -h /dev/shm /tmp`; {logs}", host=host, logs=logs)
+        return f"{cause}: {full[0].text} on {host}", see
+    see = Fix("see how full they are: `ipexctl exec -l {host} -- df -h /dev/shm /tmp`; {logs}", host=host, logs=logs)
+    room = ", which had room again once it had ended" if output.evidence else ""
+    return f"{cause}: the file was shortened, or /dev/shm or a disk of {host} was full{room}", see
+
+
 def _memory_refused(found: PatternMatch) -> tuple[str, str]:
     host, process, free = found.output.host, found.output.process, found.measured("memory-free")
     cause = f"{host} has too little memory for an allocation of {process}"
@@ -605,6 +618,7 @@ _FUNCTIONS: Final[Mapping[str, Callable[[PatternMatch], tuple[str, str] | None]]
     "aborted": _aborted,
     "argument": _argument,
     "arguments": _arguments,
+    "bus_error": _bus_error,
     "cpu_location": _cpu_location,
     "ended_from_elsewhere": _ended_from_elsewhere,
     "for_gpus": _for_gpus,

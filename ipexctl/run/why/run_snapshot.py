@@ -16,6 +16,7 @@ from ipexctl.known_errors.match import FailureContext, RankOutput
 from ipexctl.node.common.frames import SUFFIXES, Chunk
 from ipexctl.node.common.records import (
     Failure,
+    Proof,
     RankStatus,
     RunStatus,
     as_dict,
@@ -175,8 +176,11 @@ def _failure_context(
         ended = first if first is not None and first.rank == row.rank else row
         kind = ended.kind if isinstance(ended, Failure) else ""
         details = (row.problem,) if row.problem is not None else ()
+        evidence = row.evidence
+        if row.disk is not None:
+            evidence += (Proof("disk-full", f"{row.disk.path} was full", row.host),)
         printed = RankOutput(
-            row.rank, row.host, out, err, ended.exit_code, ended.signal, kind, row.state, details, row.evidence
+            row.rank, row.host, out, err, ended.exit_code, ended.signal, kind, row.state, details, evidence
         )
         outputs.append(printed)
     plan = as_dict(document.get("plan"))
@@ -184,8 +188,11 @@ def _failure_context(
     known = reported
     if first is not None and first.detail is not None:
         known = (*known, first.detail)
+    numpy = str(as_dict(plan.get("versions")).get("numpy") or "")
+    of_numpy = Proof(f"numpy-{numpy.partition('.')[0]}", f"NumPy {numpy} is installed")
     return FailureContext(
         run=status.id,
+        evidence=(of_numpy,) if numpy else (),
         outputs=tuple(outputs),
         launcher_output=RankOutput(None, node0, (), (*log, status.reason), details=known),
         plan=plan,

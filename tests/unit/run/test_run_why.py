@@ -618,6 +618,24 @@ def test_an_exception_that_no_traceback_shows_is_the_cause(printed: str, is_said
     assert ("its stderr has no line of it" in cause.sentence) == is_said
 
 
+@pytest.mark.parametrize(("version", "known"), [("2.4.1", "certain"), ("1.26.4", None), ("", "likely")])
+def test_a_package_for_numpy_1_is_blamed_only_if_numpy_2_may_be_installed(version: str, known: str | None) -> None:
+    text = f"{TRACEBACK}\nImportError: numpy.core.multiarray failed to import"
+    cause = cause_in(judged([(STOPPED, ""), (FAILED, text)], plan={"versions": {"numpy": version}}))
+    assert (cause.confidence if cause.id == "stack.numpy" else None) == known
+
+
+@pytest.mark.parametrize(
+    ("disk", "known"), [({"path": "/dev/shm", "free": 0, "size": 9}, "certain"), (None, "possible")]
+)
+def test_a_bus_error_blames_a_disk_for_sure_only_if_it_was_full(disk: dict[str, Any] | None, known: str) -> None:
+    row = {**FAILED, "exit_code": 135, "signal": 7, "disk": disk}
+    first = {**FIRST, "exit_code": 135, "signal": 7, "kind": "signal"}
+    cause = cause_in(judged([(STOPPED, ""), (row, "")], first=first))
+    assert (cause.id, cause.confidence) == ("process.bus_error", known)
+    assert ("/dev/shm was full on node2" in cause.sentence) == (disk is not None)
+
+
 def test_a_rank_that_raised_before_it_was_ended_says_so() -> None:
     ranks = [(STOPPED, f"{TRACEBACK}\nModuleNotFoundError: No module named 'frobnicate'"), (FAILED, LOST)]
     (others,) = judged(ranks).others

@@ -89,7 +89,7 @@ def find_full_disk(plan: Plan, rank: int, secrets: Mapping[str, str]) -> FullDis
     """The first full filesystem that a rank writes to, starting with its working directory."""
     temporary = variables_of(plan, rank, secrets)[0].get("TMPDIR") or "/tmp"  # noqa: S108
     is_root = os.geteuid() == 0  # root may use reserved space
-    for path in (plan.cwd, results_directory(plan), plan.rundir, temporary):
+    for path in (plan.cwd, results_directory(plan), plan.rundir, temporary, "/dev/shm"):  # noqa: S108
         try:
             status = os.statvfs(path)
         except OSError:
