@@ -34,7 +34,9 @@ class Case:
         self.loader = DataLoader(self.data, batch_size=16, sampler=self.sampler)
         self.plain = network()
         self.model = self.wrap()
-        self.copied = copy.deepcopy(self.plain).requires_grad_(name != "moving_average")
+        self.copied = self.plain
+        if name in ("other_parameters", "moving_average"):
+            self.copied = copy.deepcopy(self.plain)
         parameters = (self.copied if name == "other_parameters" else self.model).parameters()
         self.optimizer = torch.optim.AdamW(parameters, lr=0.01)
         if name == "gan":
@@ -106,7 +108,8 @@ class Case:
         self.optimizer.step()
         self.optimizer.zero_grad()
         if name == "moving_average":
-            torch._foreach_lerp_(list(self.copied.parameters()), list(self.plain.parameters()), 0.01)
+            with torch.no_grad():
+                torch._foreach_lerp_(list(self.copied.parameters()), list(self.plain.parameters()), 0.01)
         if name == "local_steps" and number % 5 == 4:
             self.average([parameter.data for parameter in model.parameters()])
         dist.all_reduce(loss.detach())
