@@ -63,9 +63,9 @@ class Pending(c10d.Work):  # type: ignore[misc]
         while len(_unseen) >= MOST_UNSEEN:
             del _unseen[next(iter(_unseen))]
         _unseen[self] = None
-        _recent.append(self)
-        if len(_recent) > MOST_RECENT:
-            old = _recent.popleft()
+        _recent.append(weakref.ref(self))
+        old = _recent.popleft()() if len(_recent) > MOST_RECENT else None
+        if old is not None:
             old._results = _weak(old._results())
 
     def wait(self, timeout: timedelta | None = None) -> bool:
@@ -94,7 +94,7 @@ _unseen: dict[Pending, None] = {}
 ends."""
 
 
-_recent: deque[Pending] = deque()
+_recent: deque[weakref.ref[Pending]] = deque()
 """The last calls, which keep their results for who asks for the future."""
 
 
