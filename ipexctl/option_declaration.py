@@ -234,7 +234,16 @@ class CallOptions:
         if given & _HOSTS:
             pairs = tuple(pair for pair in pairs if pair[0] not in {*_HOSTS, *_LIMITS})
         kept = [pair for pair in pairs if not {pair[0], _LONG.get(pair[0], pair[0])} & given]
-        return command._replace(options=(verb, *chain.from_iterable(kept), *own))
+        command = command._replace(options=(verb, *chain.from_iterable(kept), *own))
+        # Without the names of hosts, they come from the directory of the call.
+        has_hosts = self.names_hosts or bool(given & _HOSTS)
+        return command if has_hosts and verb != "sync" else self._in_directory(command)
+
+    def _in_directory(self, command: FixCommand) -> FixCommand:
+        """The command with `cd` before it, if the call was made in another directory."""
+        if command.start != PROGRAM or not _is_elsewhere(self.call.directory):
+            return command
+        return command._replace(start=f"cd {shlex.quote(self.call.directory)} && {PROGRAM}")
 
     def _repeat_call(self, command: FixCommand) -> FixCommand:
         """The call of `run` with the command's options put in. If the command starts something else with the call's
@@ -268,9 +277,7 @@ class CallOptions:
         others = (pair for pair in groups if pair in pairs and not _names_of(pair) & {*given, *hosts})
         typed.sort(key=lambda group: group[0] in ("-m", "--module"))
         options = (verb, *chain.from_iterable((*others, own, *typed)), *marks)
-        if command.start == PROGRAM and _is_elsewhere(self.call.directory):
-            return FixCommand(f"cd {shlex.quote(self.call.directory)} && {PROGRAM}", options, argv)
-        return command._replace(options=options, argv=argv)
+        return self._in_directory(command._replace(options=options, argv=argv))
 
     def _in_front_of(self, argv: Sequence[str]) -> tuple[str, ...] | None:
         """The words of the call before its program, another launcher's; none for another program with other arguments,

@@ -72,6 +72,24 @@ def test_each_command_gets_the_options_that_it_has(template: str, expected: str)
     assert OPTIONS.apply(Fix(template)) == expected
 
 
+@pytest.mark.parametrize(
+    ("hosts", "command", "expected"),
+    [
+        ("", "ipexctl doctor", "cd /p && ipexctl doctor"),
+        ("", "ipexctl install --with x", "cd /p && ipexctl install --with x"),
+        ("", "ipexctl exec --hosts a -- ls", "ipexctl exec --hosts a -- ls"),
+        ("", "ipexctl why RUN", "ipexctl why RUN"),
+        (" -H /h", "ipexctl doctor", "ipexctl doctor -H /h"),
+        (" -H /h", "ipexctl sync", "cd /p && ipexctl sync -H /h"),
+    ],
+)
+def test_a_command_goes_to_the_directory_of_the_call_for_its_hosts(hosts: str, command: str, expected: str) -> None:
+    options = CallOptions(hosts, call=TypedCall((), ("t.py",), "/p"))
+    assert options.apply(Fix(f"`{command}`")) == expected
+    here = CallOptions(hosts, call=TypedCall((), ("t.py",), str(Path.cwd())))
+    assert here.apply(Fix(f"`{command}`")) == expected.removeprefix("cd /p && ")
+
+
 def test_a_command_that_is_only_mentioned_stays() -> None:
     assert OPTIONS.apply("nothing to do under ipexctl run") == "nothing to do under ipexctl run"
 

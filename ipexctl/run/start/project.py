@@ -22,7 +22,7 @@ from ipexctl.errors import UserError
 from ipexctl.file_reader import SCRIPT, NotRegularError, read_regular
 from ipexctl.homes.registry import RunRecord
 from ipexctl.hosts.host import quote
-from ipexctl.launch.launchers.line import is_shell, split_variables
+from ipexctl.launch.launchers.line import is_python, is_shell, split_variables
 from ipexctl.launch.launchers.shell_script import python_lines
 from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.asked import Asked
@@ -64,8 +64,10 @@ def locate_project(spec: RunSpec, cwd: Path, before: FixCommand | None = None) -
         shell_script = _shell_script_of(asked.argv, workdir) if asked.kind == "command" else ""
         if shell_script:
             found = _python_of(shell_script, asked.argv, workdir, layout)
-        elif asked.kind == "command" and asked.script.endswith(".py") and (workdir / asked.script).is_file():
-            found = project_script(posixpath.normpath(asked.script), workdir / asked.script, layout)
+        elif asked.kind == "command":
+            file = "".join(asked.argv[1:2]) if is_python(asked.script) else asked.script
+            if file.endswith(".py") and (workdir / file).is_file():
+                found = project_script(posixpath.normpath(file), workdir / file, layout)
         files = find_requirement_files(layout, workdir)
         return ProjectLocation(
             root, subdirectory, asked.argv, _with_files(found, files), layout, files, shell_script=shell_script
