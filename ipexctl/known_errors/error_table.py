@@ -208,7 +208,9 @@ def _no_submodule(found: PatternMatch) -> tuple[str, str] | None:
     version = version.partition("+")[0]
     if package in _OF_STACKS:
         return what, "another stack has another version; to see them: ipexctl versions"
-    older, newer = (context.install(f"{package}{sign}{version}") for sign in "<>")
+    major = version.partition(".")[0]
+    before = major if major.isdecimal() and int(major) else version  # modules go with a major version
+    older, newer = context.install(f"{package}<{before}"), context.install(f"{package}>{version}")
     return what, Fix("take an older version: {older}; or a newer one: {newer}", older=older, newer=newer)
 
 
