@@ -171,7 +171,10 @@ def test_a_stopped_run_has_no_cause_but_who_stopped_it(throughput: dict[str, Any
     assert "by Ctrl-C of alice@laptop" in interrupted.headline
 
 
-@pytest.mark.parametrize(("versions", "fix"), [({"torchao": "0.17.0"}, "'torchao<0.17.0'"), ({}, "ipexctl envs")])
+@pytest.mark.parametrize(
+    ("versions", "fix"),
+    [({"torchao": "0.17.0"}, "'torchao<0.17.0'"), ({"torchao": "5.24.0"}, "'torchao<5'"), ({}, "ipexctl envs")],
+)
 def test_installed_package_that_lacks_a_submodule_is_not_damaged(versions: dict[str, str], fix: str) -> None:
     plan = {"install": "ipexctl install", "packages": ["torchao"], "versions": versions}
     lost = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'torchao.dtypes.affine'"
