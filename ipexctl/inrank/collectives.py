@@ -27,7 +27,8 @@ from .acted import SHARED, adding_levers
 from .channel import DTYPES, WHOLE
 from .link import DisagreementError, OffError, Ranks, join
 from .segment import shard_bounds
-from .shared_group import NOBODY, PIECE, SEGMENT_SIZE, Call, Piece, SharedGroup
+from .shared_group import NOBODY, PIECE, SEGMENT_SIZE, Collective, Piece, SharedGroup
+from .wire import MODES
 
 CPU = torch.device("cpu")
 LEAST = {
@@ -56,7 +57,7 @@ _made: dict[str, int] = {}
 class Pending(c10d.Work):  # type: ignore[misc]
     """A call that is not over. The work that torch makes of a future does not raise the future's error from `wait`."""
 
-    def __init__(self, shared: SharedGroup, call: Call, results: Any) -> None:
+    def __init__(self, shared: SharedGroup, call: Collective, results: Any) -> None:
         super().__init__()
         self._shared, self._call = shared, call
         self._results: Callable[[], Any] = lambda: results
@@ -98,7 +99,7 @@ _recent: deque[weakref.ref[Pending]] = deque()
 """The last calls, which keep their results for who asks for the future."""
 
 
-def _value_of(call: Call, results: Any, _: Any) -> Any:
+def _value_of(call: Collective, results: Any, _: Any) -> Any:
     if call.error is not None:
         raise call.error
     return results
@@ -166,7 +167,7 @@ class Arguments:
         kind = OPERATORS.index(self.operator) << 12 | detail
         if self._copies:
             steps = _copying_back(steps, self._copies)
-        call = Call(kind, dtype, pieces, steps)
+        call = Collective(kind, dtype, pieces, steps)
         if not shared.start(call, is_async=self["async_op"]):
             return Pending(shared, call, results).boxed()
         future: Any = torch.futures.Future()
@@ -267,7 +268,7 @@ def alltoall_base_(*values: Any) -> Any:
     if shared is None or received is None or sent is None or not source.is_contiguous():
         return arguments.with_gloo("alltoall_base", c10d.AllToAllOptions(), output, source, *sizes)
     own, target = arguments.flat(source, is_output=False), arguments.flat(output, is_output=True)
-    exchange = Exchange(shared, own, target, sent, received)
+    exchange = AllToAll(shared, own, target, sent, received)
     return arguments.with_shared([exchange.table], source.dtype, [output], steps=exchange.steps())
 
 
@@ -448,7 +449,7 @@ def part_sizes(tensor: Any, rows: list[int], ranks: int) -> list[int] | None:
     return [count * width for count in rows]
 
 
-class Exchange:
+class AllToAll:
     """Sends a part to each rank. The parts may have any sizes, so the ranks first exchange them."""
 
     def __init__(self, shared: SharedGroup, source: Any, output: Any, sent: list[int], received: list[int]) -> None:
@@ -534,7 +535,7 @@ def connect(group: Any, store: Any, numbers: Sequence[int]) -> str:
     _made[name] = number = _made.get(name, 0) + 1
     timeout = float(backend.options._timeout.total_seconds())
     ranks = Ranks(backend, group.rank(), group.size(), timeout, numbers)
-    shared = SharedGroup(join(store, ranks, f"group/{name}/{number}", "", size=SEGMENT_SIZE, wire="fp32"), timeout)
+    shared = SharedGroup(join(store, ranks, f"group/{name}/{number}", "", size=SEGMENT_SIZE, wire=MODES[0]), timeout)
     _replace_kernels()
     _shared[group] = shared
     return ""

@@ -51,7 +51,7 @@ class Piece(NamedTuple):
     """Pieces of the call that this rank must have read before it writes this one."""
 
 
-class Call:
+class Collective:
     __slots__ = (*("dtype", "error", "first", "future", "kind", "pieces", "read", "steps", "work", "written"),)
 
     def __init__(self, kind: int, dtype: Any, pieces: list[Piece], steps: Iterator[Any] | None = None) -> None:
@@ -77,7 +77,7 @@ class SharedGroup:
             self.waiter.spins = 0
         self.pid = os.getpid()
         self._number = 0
-        self._queue: deque[Call] = deque()
+        self._queue: deque[Collective] = deque()
         self._lock = threading.Lock()
         self._todo = threading.Event()
         self._thread: threading.Thread | None = None
@@ -86,7 +86,7 @@ class SharedGroup:
         weakref.finalize(self, _leave, self._own, self._todo).atexit = False
         _groups.add(self)
 
-    def start(self, call: Call, *, is_async: bool) -> bool:
+    def start(self, call: Collective, *, is_async: bool) -> bool:
         """Start a call. Returns whether it is over; else its future says when."""
         with self._lock:
             if self._error is not None:
@@ -111,7 +111,7 @@ class SharedGroup:
             self._todo.set()
             return False
 
-    def finish(self, call: Call) -> None:
+    def finish(self, call: Collective) -> None:
         """Wait until the call is over; raises its error."""
         if threading.current_thread() is self._thread:  # a callback of another call
             while not call.future.done():
@@ -151,7 +151,7 @@ class SharedGroup:
     def is_idle(self) -> bool:
         return not self._queue or self.waiter.own.waits_for[0] != 0
 
-    def _fail(self, error: BaseException) -> list[Call]:
+    def _fail(self, error: BaseException) -> list[Collective]:
         """End all calls, and tell the other ranks, which would wait for this one."""
         self._error = error
         failed = list(self._queue)
@@ -161,7 +161,7 @@ class SharedGroup:
         self._own.leave()
         return failed
 
-    def _write(self, call: Call) -> None:
+    def _write(self, call: Collective) -> None:
         """Write what has a free slot, unless an earlier call still has something to write."""
         if (
             next(each for each in self._queue if each.written < len(each.pieces) or each.steps or each is call)
@@ -182,10 +182,10 @@ class SharedGroup:
             call.written += 1
 
     @staticmethod
-    def _word(call: Call, piece: Piece) -> int:
+    def _word(call: Collective, piece: Piece) -> int:
         return piece.size << 24 | call.kind << 8 | DTYPES.index(call.dtype)
 
-    def _advance(self, call: Call) -> Callable[[], None] | None:
+    def _advance(self, call: Collective) -> Callable[[], None] | None:
         """Take every step that needs no other rank. Returns what waits for the next step; None at the end."""
         while True:
             if call.work is not None:
