@@ -49,7 +49,6 @@ ALLOWED = {
     "ipexctl/node/files/tree.py": OF_HOSTS,
     "ipexctl/node/run/follow.py": "for a run that goes on, which is on its node0; the copy of a run is not waited for",
     "ipexctl/node/run/rank/oom.py": OF_HOSTS,
-    "ipexctl/node/run/run_snapshot.py": PRESENT,
     "ipexctl/node/run/slow_rank.py": OF_HOSTS,
     "ipexctl/node/run/record/unstored_output.py": "the supervisor keeps output in memory; a copy of a run has none",
     "ipexctl/remote/node_call.py": PRESENT,
