@@ -31,19 +31,10 @@ from .shared_group import NOBODY, PIECE, SEGMENT_SIZE, Collective, Piece, Shared
 from .wire import MODES
 
 CPU = torch.device("cpu")
-LEAST = {
-    "allreduce_": 4 << 10,
-    "broadcast_": 32 << 10,
-    "_allgather_base_": 16 << 10,
-    "allgather_": 16 << 10,
-    "_reduce_scatter_base_": 16 << 10,
-    "alltoall_base_": 0,
-}
-"""Operator → bytes of the smallest tensor for which shared memory is faster than gloo; of a part, if it has parts. The
-parts of an all-to-all may have any size on each rank."""
 LEAST_OVER_HOSTS = {"allreduce_": 512 << 10, "_allgather_base_": 256 << 10, "_reduce_scatter_base_": 256 << 10}
-"""The same for several hosts with several ranks each; gloo keeps the other operators."""
-OPERATORS = tuple(LEAST)
+"""Operator → bytes of the smallest tensor, or part, for which several hosts with several ranks each share memory; gloo
+keeps the others. One host takes all sizes."""
+OPERATORS = ("allreduce_", "broadcast_", "_allgather_base_", "allgather_", "_reduce_scatter_base_", "alltoall_base_")
 MOST_UNSEEN, MOST_RECENT = 1 << 14, 64
 SUM, AVG, MAX, MIN = (int(getattr(dist.ReduceOp.RedOpType, name)) for name in ("SUM", "AVG", "MAX", "MIN"))
 REDUCTIONS: dict[int, Callable[..., Any]] = {SUM: torch.add, AVG: torch.add, MAX: torch.maximum, MIN: torch.minimum}
@@ -112,16 +103,14 @@ class Arguments:
         self._copies: list[tuple[Any, Any]] = []
         self._values = dict(_defaults(operator), **dict(zip(_names(operator), values)))
         self.operator = operator
+        reduce_op = self._values.get("reduce_op")
+        self.reduction = int(reduce_op.op()) if reduce_op is not None else -1
         self.group = c10d.ProcessGroup.unbox(self["process_group"])
         shared = _shared.get(self.group)
         self.shared = shared if shared is not None and shared.pid == os.getpid() else None
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
-
-    @property
-    def reduction(self) -> int:
-        return int(self["reduce_op"].op())
 
     def reduces(self, dtype: Any) -> bool:
         return self.reduction in REDUCTIONS and (dtype.is_floating_point or self.reduction != AVG)
@@ -131,9 +120,10 @@ class Arguments:
         first = tensors[0]
         if self.shared is None or first.dtype not in DTYPES:
             return None
-        least = LEAST[self.operator] if self.shared.between is None else LEAST_OVER_HOSTS.get(self.operator)
-        if least is None or first.numel() * first.element_size() < least:
-            return None
+        if self.shared.between is not None:
+            least = LEAST_OVER_HOSTS.get(self.operator)
+            if least is None or first.numel() * first.element_size() < least:
+                return None
         return self.shared if all(each.dtype == first.dtype for each in tensors) else None
 
     def flat(self, tensor: Any, *, is_output: bool) -> Any:
@@ -148,7 +138,7 @@ class Arguments:
     def with_gloo(self, call: str, options: Any, *values: Any, **fields: Any) -> Any:
         for name, value in fields.items():
             setattr(options, name, value)
-        if "reduce_op" in self._values:
+        if self.reduction >= 0:
             options.reduceOp = dist.ReduceOp(dist.ReduceOp.RedOpType(self.reduction))
         if self["timeout"] != -1:
             options.timeout = timedelta(milliseconds=self["timeout"])
@@ -269,7 +259,7 @@ def alltoall_base_(*values: Any) -> Any:
         return arguments.with_gloo("alltoall_base", c10d.AllToAllOptions(), output, source, *sizes)
     own, target = arguments.flat(source, is_output=False), arguments.flat(output, is_output=True)
     exchange = AllToAll(shared, own, target, sent, received)
-    return arguments.with_shared([exchange.table], source.dtype, [output], steps=exchange.steps())
+    return arguments.with_shared([exchange.first], source.dtype, [output], steps=exchange.steps())
 
 
 KERNELS = (allreduce_, broadcast_, _allgather_base_, allgather_, _reduce_scatter_base_, alltoall_base_)
@@ -450,58 +440,61 @@ def part_sizes(tensor: Any, rows: list[int], ranks: int) -> list[int] | None:
 
 
 class AllToAll:
-    """Sends a part to each rank. The parts may have any sizes, so the ranks first exchange them."""
+    """Sends a part to each rank. The parts may have any sizes, so each rank first writes its table of them. Behind it,
+    it writes what it sends to the others one after another, in as many slots as the largest sum takes."""
 
     def __init__(self, shared: SharedGroup, source: Any, output: Any, sent: list[int], received: list[int]) -> None:
         self._place, self._size = shared.place, shared.size
-        self._source, self._output = own_copy(source, output), output
-        self._counts = [sent, received]
-        self._table: Any = None
-        self.table = Piece(2 * self._size, self._write_table, self._read_table)
+        self._parts, self._targets = own_copy(source, output).split(sent), output.split(received)
+        self._targets[self._place].copy_(self._parts[self._place])
+        self._own = torch.tensor([*sent, *received])
+        self._offsets = self._offsets_of(self._place, sent)
+        self._tables: list[list[int]] = []
+        self._room = PIECE // source.element_size()
+        self._begin = -(-16 * self._size // 64) * 64 // source.element_size()
+        """Elements that the table takes."""
+        self.first = Piece(self._begin, self._write_first, self._read_first)
 
-    def _write_table(self, slot: Any) -> None:
-        slot.view(torch.int64)[: 2 * self._size].copy_(torch.tensor(self._counts).flatten())
+    def _offsets_of(self, rank: int, sent: list[int]) -> list[int]:
+        """Where the part for each rank begins in a rank's stream, which leaves out its own."""
+        return [sum(sent[:peer]) - (sent[rank] if rank < peer else 0) for peer in range(self._size)]
 
-    def _read_table(self, slots: Sequence[Any]) -> None:
-        rows = [slot.view(torch.int64)[: 2 * self._size].tolist() for slot in slots]
-        self._table = [row[: self._size] for row in rows]
-        for rank, peer in ((rank, peer) for rank in range(self._size) for peer in range(self._size)):
-            sent, expected = rows[rank][peer], rows[peer][self._size + rank]
-            if sent != expected:
-                text = f"all_to_all: rank {rank} sends {sent} elements to rank {peer}, which expects {expected}"
-                raise RuntimeError(text)
+    def _write_first(self, slot: Any) -> None:
+        slot.view(torch.int64)[: 2 * self._size].copy_(self._own)
+        self._write(slot[self._begin :], low=0)
+
+    def _read_first(self, slots: Sequence[Any]) -> None:
+        self._tables = [slot.view(torch.int64)[: 2 * self._size].tolist() for slot in slots]
+        for rank in range(self._size):
+            for peer in range(self._size):
+                sent, expected = self._tables[rank][peer], self._tables[peer][self._size + rank]
+                if sent != expected:
+                    text = f"all_to_all: rank {rank} sends {sent} elements to rank {peer}, which expects {expected}"
+                    raise RuntimeError(text)
+        self._read([slot[self._begin :] for slot in slots], low=0)
+
+    def _write(self, slot: Any, low: int) -> None:
+        for peer, part in enumerate(self._parts):
+            if peer != self._place:
+                _overlap(part, self._offsets[peer], slot, low, is_read=False)
+
+    def _read(self, slots: Sequence[Any], low: int) -> None:
+        for peer, target in enumerate(self._targets):
+            if peer != self._place:
+                offset = self._offsets_of(peer, self._tables[peer])[self._place]
+                _overlap(target, offset, slots[peer], low, is_read=True)
 
     def steps(self) -> Iterator[list[Piece]]:
-        """Each rank writes what it sends to the others one after another, in as many slots as the largest takes."""
-        place, room = self._place, PIECE // self._source.element_size()
-        parts = self._source.split(self._counts[0])
-        targets = self._output.split(self._counts[1])
-        targets[place].copy_(parts[place])
-        offsets = [
-            [sum(row[:peer]) - (row[rank] if rank < peer else 0) for peer in range(self._size)]
-            for rank, row in enumerate(self._table)
-        ]
-        most = max(sum(row) - row[rank] for rank, row in enumerate(self._table))
-
-        def write(slot: Any, low: int) -> None:
-            for peer, part in enumerate(parts):
-                if peer != place:
-                    _overlap(part, offsets[place][peer], slot, low, room, is_read=False)
-
-        def read(slots: Sequence[Any], low: int) -> None:
-            for peer, target in enumerate(targets):
-                if peer != place:
-                    _overlap(target, offsets[peer][place], slots[peer], low, room, is_read=True)
-
+        most = max(sum(table[: self._size]) - table[rank] for rank, table in enumerate(self._tables))
         yield [
-            Piece(min(room, most - low), partial(write, low=low), partial(read, low=low))
-            for low in range(0, most, room)
+            Piece(min(self._room, most - low), partial(self._write, low=low), partial(self._read, low=low))
+            for low in range(self._room - self._begin, most, self._room)
         ]
 
 
-def _overlap(part: Any, offset: int, slot: Any, low: int, room: int, *, is_read: bool) -> None:
+def _overlap(part: Any, offset: int, slot: Any, low: int, *, is_read: bool) -> None:
     """Copy what a part, at an offset of a rank's stream, has in common with the slot, which begins at `low`."""
-    first, last = max(offset, low), min(offset + part.numel(), low + room)
+    first, last = max(offset, low), min(offset + part.numel(), low + slot.numel())
     if first < last:
         here, there = part[first - offset : last - offset], slot[first - low : last - low]
         (here if is_read else there).copy_(there if is_read else here)
@@ -561,9 +554,20 @@ def _replace_kernels() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of a replaced kernel
         for kernel in KERNELS:
-            # torch.compile would compile a kernel that a compiled model calls.
-            library.impl(kernel.__name__, torch._disable_dynamo(torch.no_grad()(kernel)), "CPU")
+            library.impl(kernel.__name__, _untraced(kernel), "CPU")
     return library  # the kernels live as long as it does
+
+
+def _untraced(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """torch.compile would compile a kernel that a compiled model calls. To prevent it takes time at each call."""
+    disabled = torch._disable_dynamo(kernel)
+    callback = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: disabled)
+
+    def call(*values: Any) -> Any:
+        is_traced = torch.compiler.is_compiling() or callback() is not None
+        return disabled(*values) if is_traced else kernel(*values)
+
+    return call
 
 
 def serves(group: Any) -> bool:

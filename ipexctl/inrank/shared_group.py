@@ -36,6 +36,8 @@ PIECE = 1 << 20
 SLOTS = 16
 SEGMENT_SIZE = HEADER + SLOTS * PIECE
 EVERYONE, NOBODY = -1, -2
+SPINS = 2500
+"""As in `waiting.py`. A call of Python has more to do between two steps than the hook of DDP."""
 IDLE_LIMIT = 1.0
 """Seconds that the end of the process waits for a thread that copies."""
 
@@ -73,8 +75,7 @@ class SharedGroup:
         self.between: Any = members.between
         self._segments, self._own = members.segments, members.segments[members.place]
         self.waiter = Waiter(self._own, self._segments, members.peers, timeout)
-        if members.is_crowded:
-            self.waiter.spins = 0
+        self.waiter.spins = 0 if members.is_crowded else SPINS
         self.pid = os.getpid()
         self._number = 0
         self._queue: deque[Collective] = deque()
