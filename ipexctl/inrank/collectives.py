@@ -263,6 +263,11 @@ def alltoall_base_(*values: Any) -> Any:
 
 
 KERNELS = (allreduce_, broadcast_, _allgather_base_, allgather_, _reduce_scatter_base_, alltoall_base_)
+"""The last, which is slower than gloo for parts below 1 MB, and several hosts are for who asks for shared memory."""
+
+
+def is_asked() -> bool:
+    return os.environ.get("IPEXCTL_ALLREDUCE") == "shared"
 
 
 def _copying_back(steps: Iterator[Any] | None, copies: Sequence[tuple[Any, Any]]) -> Iterator[Any]:
@@ -528,7 +533,8 @@ def connect(group: Any, store: Any, numbers: Sequence[int]) -> str:
     _made[name] = number = _made.get(name, 0) + 1
     timeout = float(backend.options._timeout.total_seconds())
     ranks = Ranks(backend, group.rank(), group.size(), timeout, numbers)
-    shared = SharedGroup(join(store, ranks, f"group/{name}/{number}", "", size=SEGMENT_SIZE, wire=MODES[0]), timeout)
+    wire = MODES[0] if is_asked() else ""
+    shared = SharedGroup(join(store, ranks, f"group/{name}/{number}", "", size=SEGMENT_SIZE, wire=wire), timeout)
     _replace_kernels()
     _shared[group] = shared
     return ""
@@ -553,7 +559,7 @@ def _replace_kernels() -> Any:
     library = torch.library.Library("c10d", "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of a replaced kernel
-        for kernel in KERNELS:
+        for kernel in KERNELS if is_asked() else KERNELS[:-1]:
             library.impl(kernel.__name__, _untraced(kernel), "CPU")
     return library  # the kernels live as long as it does
 

@@ -152,7 +152,8 @@ def connect(store: Any, ranks: Ranks, name: str, reason: str, *, wire: str) -> S
 
 
 def join(store: Any, ranks: Ranks, name: str, reason: str, *, size: int, wire: str) -> Members:
-    """Map the memory of the other ranks of this host, and connect the hosts; or raise an OffError."""
+    """Map the memory of the other ranks of this host, and connect the hosts; or raise an OffError. Without a `wire`,
+    the ranks of several hosts are not connected."""
     rank = ranks.rank
     own, number, reason = _offered(reason, size)
     segments = {rank: own} if own is not None else {}
@@ -165,6 +166,8 @@ def join(store: Any, ranks: Ranks, name: str, reason: str, *, size: int, wire: s
         except SegmentError as error:
             problem = f"rank {rank}: {error}"
         hosts = _hosts(ranks.gathered({"off": problem, "ranks": sorted(segments)}), offers)
+        if len(hosts) > 1 and not wire:
+            raise OffError("its ranks are on several hosts")
         between, reason = None, ""
         table = hashlib.sha256(json.dumps([hosts, offers]).encode()).hexdigest()
         try:

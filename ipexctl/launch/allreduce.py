@@ -33,9 +33,13 @@ OLDEST_OF_CALLS: Final = (2, 10)
 """The first torch that tells a kernel of Python the reduction; before, only the gradients of DDP are taken."""
 CALLS: Final = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
 CALLS_OVER_HOSTS: Final = CALLS[:3]
-_SUBJECTS: Final = {
-    ("ddp",): "all-reduce of DDP",
+FASTER_CALLS: Final = CALLS[:-1]
+"""Of any size; a small all-to-all is slower."""
+DDP: Final = ("ddp",)
+_SUBJECTS: Final[dict[tuple[str, ...], str]] = {
+    DDP: "all-reduce of DDP",
     CALLS: "collectives",
+    FASTER_CALLS: "collectives but all-to-all",
     CALLS_OVER_HOSTS: "all-reduce, all-gather and reduce-scatter",
 }
 """What a plan says of them."""
@@ -55,15 +59,14 @@ def choose_allreduce(gathered: Gathered, nodes: Sequence[NodeLayout], backend: B
     if against is not None:
         return AllReduceChoice("backend", against, hosts)
     version = torch_version(gathered)
-    calls: tuple[str, ...] = ("ddp",)
-    if version is not None and version >= OLDEST_OF_CALLS:
-        calls = CALLS if len(nodes) == 1 else CALLS_OVER_HOSTS
+    is_new = version is not None and version >= OLDEST_OF_CALLS
     if choice == "shared":
-        return AllReduceChoice("shared", "asked", calls=calls)
+        calls = CALLS if len(nodes) == 1 else CALLS_OVER_HOSTS
+        return AllReduceChoice("shared", "asked", calls=calls if is_new else DDP)
     crowded = tuple(node.name for node in nodes if node.count > node.cores.count)
     if crowded:
         return AllReduceChoice("backend", "more-ranks-than-cores", crowded)
-    return AllReduceChoice("shared", "possible", calls=calls)
+    return AllReduceChoice("shared", "possible", calls=FASTER_CALLS if is_new and len(nodes) == 1 else DDP)
 
 
 def choose_wire(

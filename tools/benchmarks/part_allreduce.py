@@ -18,7 +18,8 @@ AIM_25MB, AIM_ALWAYS, AIM_STEP = 0.70, 1.05, 1.3
 RANKS: Final = 2
 USUAL: Final = 25 << 20
 """Bytes of a bucket of DDP."""
-KINDS: Final = ("FSDP2", "TP", "DDP")
+KINDS: Final = ("FSDP2", "TP")
+"""DDP has its hook in both turns."""
 
 
 def measure_sizes(rig: Rig) -> Report:

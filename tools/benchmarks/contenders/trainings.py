@@ -5,7 +5,7 @@
 - `sizes`: five collectives on the ranks of one host, in turns: of gloo, and as a script of the run calls them. Rank 0
   prints `sizes` with a JSON object: collective → bytes of the whole tensor → a list of pairs of seconds, of the slower
   rank.
-- `steps KIND`: steps of `blocks` with FSDP2, TP or DDP on the ranks of one host, in turns: over gloo, and in shared
+- `steps KIND`: steps of `blocks` with FSDP2 or TP on the ranks of one host, in turns: over gloo, and in shared
   memory. Rank 0 prints `steps` with a JSON object: sequences of a rank → a list of pairs of seconds.
 - `turns`: steps with 25 MB of gradients over several hosts, in turns of the named contenders. Each is a model with a
   process group of its own: DDP as it is (`gloo`), with torch's bf16 hook, as under torchrun; and `ours`, whose group is
@@ -144,25 +144,25 @@ def shared_groups() -> Any:
 
 
 def ways_of(size: int) -> dict[str, tuple[Way, Way]]:
-    """Collective → the call of gloo, and the call of a script."""
-    ranks, gloo = dist.get_world_size(), dist.group.WORLD._get_backend(torch.device("cpu"))
+    """Collective → the call of gloo, and that of the process group, as functions of torch.distributed make it."""
+    from torch._C import _distributed_c10d as c10d
+
+    ranks, group = dist.get_world_size(), dist.group.WORLD
     whole = torch.full((size // 4 // ranks * ranks,), 1e-30)
     other, part = torch.zeros_like(whole), whole[: len(whole) // ranks].clone()
+
+    def both(name: str, options: Any, *values: Any) -> tuple[Way, Way]:
+        options.asyncOp = False
+        owners = group._get_backend(torch.device("cpu")), group
+        first, second = (partial(getattr(owner, name), *values, options) for owner in owners)
+        return lambda: first().wait(), lambda: second().wait()
+
     return {
-        "all_reduce": (lambda: gloo.allreduce([whole]).wait(), lambda: dist.all_reduce(whole)),
-        "all_gather": (
-            lambda: gloo._allgather_base(whole, part).wait(),
-            lambda: dist.all_gather_into_tensor(whole, part),
-        ),
-        "reduce_scatter": (
-            lambda: gloo._reduce_scatter_base(part, whole).wait(),
-            lambda: dist.reduce_scatter_tensor(part, whole),
-        ),
-        "broadcast": (lambda: gloo.broadcast([whole]).wait(), lambda: dist.broadcast(whole, 0)),
-        "all_to_all": (
-            lambda: gloo.alltoall_base(other, whole, [], []).wait(),
-            lambda: dist.all_to_all_single(other, whole),
-        ),
+        "all_reduce": both("allreduce", c10d.AllreduceOptions(), [whole]),
+        "all_gather": both("_allgather_base", c10d.AllgatherOptions(), whole, part),
+        "reduce_scatter": both("_reduce_scatter_base", c10d.ReduceScatterOptions(), part, whole),
+        "broadcast": both("broadcast", c10d.BroadcastOptions(), [whole]),
+        "all_to_all": both("alltoall_base", c10d.AllToAllOptions(), other, whole, [], []),
     }
 
 
@@ -210,8 +210,6 @@ def sharded(kind: str) -> nn.Module:
 
     torch.manual_seed(1)
     network = Blocks()
-    if kind == "DDP":
-        return DistributedDataParallel(network)
     for block in network.blocks:
         if kind == "FSDP2":
             fully_shard(block)
@@ -524,7 +522,7 @@ def main() -> None:
         if function is blocks:
             kind.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
         elif function is steps:
-            kind.add_argument("kind", choices=("FSDP2", "TP", "DDP"))
+            kind.add_argument("kind", choices=("FSDP2", "TP"))
         elif function is turns:
             kind.add_argument("names", nargs="+")
             kind.add_argument("--turns", type=int)
