@@ -52,7 +52,7 @@ SOURCE: Final = FileKind("a source file", 2_000_000)
 SCRIPT: Final = FileKind("a script", 16 * _MB)
 """Only a much shorter one is parsed (`projects/modules.py`)."""
 SHELL_SCRIPT: Final = FileKind("a shell script", _MB // 4)
-"""A launcher's line is looked for in it, which takes 0.3 s and 75 MB for the worst file of this size."""
+"""A launcher's line is looked for in it, which takes 0.9 s and 100 MB for the worst file of this size."""
 
 
 CHECKED: Final[dict[str, os.stat_result | None]] = {}

@@ -624,7 +624,7 @@ _CALLED: dict[str, str] = {"called.sh": "x a b\n" * 40_000}
 def test_a_hostile_shell_script_is_read_in_bounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, others: dict[str, str]
 ) -> None:
-    """Of the size that is read: less than half of what a hostile repository may take."""
+    """Of the size that is read."""
     monkeypatch.chdir(tmp_path)
     for name, content in {"x.sh": text, **others}.items():
         (tmp_path / name).write_text(content)
