@@ -34,7 +34,16 @@ CPU = torch.device("cpu")
 LEAST_OVER_HOSTS = {"allreduce_": 512 << 10, "_allgather_base_": 256 << 10, "_reduce_scatter_base_": 256 << 10}
 """Operator → bytes of the smallest tensor, or part, for which several hosts with several ranks each share memory; gloo
 keeps the others. One host takes all sizes."""
-OPERATORS = ("allreduce_", "broadcast_", "_allgather_base_", "allgather_", "_reduce_scatter_base_", "alltoall_base_")
+ARGUMENTS = {
+    "allreduce_": ("tensors", "reduce_op"),
+    "broadcast_": ("tensors", "root_rank", "root_tensor"),
+    "_allgather_base_": ("output_tensor", "input_tensor"),
+    "allgather_": ("output_tensors", "input_tensors"),
+    "_reduce_scatter_base_": ("output_tensor", "input_tensor", "reduce_op"),
+    "alltoall_base_": ("output", "input", "output_split_sizes", "input_split_sizes"),
+}
+"""Operator → what is used of its arguments, beside `process_group` and `timeout`. Versions of torch may differ."""
+OPERATORS = tuple(ARGUMENTS)
 MOST_UNSEEN, MOST_RECENT = 1 << 14, 64
 SUM, AVG, MAX, MIN = (int(getattr(dist.ReduceOp.RedOpType, name)) for name in ("SUM", "AVG", "MAX", "MIN"))
 REDUCTIONS: dict[int, Callable[..., Any]] = {SUM: torch.add, AVG: torch.add, MAX: torch.maximum, MIN: torch.minimum}
@@ -551,6 +560,9 @@ def reason_against(backend: Any) -> str:
         (torch.ops.c10d, OPERATORS),
     )
     missing = next((name for owner, names in needed for name in names if not hasattr(owner, name)), "")
+    for operator in () if missing else OPERATORS:
+        wanted = {*ARGUMENTS[operator], "process_group", "timeout"} - {*_names(operator)}
+        missing = missing or next((f"{name} in {operator}" for name in sorted(wanted)), "")
     return f"torch {torch.__version__} has no {missing}" if missing else ""
 
 
