@@ -27,7 +27,13 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    for pattern in ("examples/*.py", "examples/*.txt", "playbooks/*.yml", "tools/benchmarks/contenders/*.*"):
+    for pattern in (
+        "examples/*.py",
+        "examples/*.txt",
+        "examples/*.sbatch",
+        "playbooks/*.yml",
+        "tools/benchmarks/contenders/*.*",
+    ):
         for path in sorted(ROOT.glob(pattern)):
             name = path.relative_to(ROOT).as_posix()
             files.append(File.generated(config, f"files/{name}", abs_src_path=str(path)))

@@ -396,7 +396,7 @@ def test_rank_that_died_first_is_blamed_and_not_the_one_that_waited_for_it(make:
     status = run.wait()
     (ending,) = run.events("ending")
     assert "rank 0" in ending["reason"], "it was the first to end, a second after the other's death"
-    assert b"Connection closed by peer: rank 1 ended" in run.output(0, "err")
+    assert b"Connection closed by peer: rank 1 left" in run.output(0, "err")
     first = status["first_failure"]
     assert (status["exit_code"], first["kind"], first["rank"], first["signal"]) == (137, "signal", 1, signal.SIGKILL)
     assert run.left() == []
