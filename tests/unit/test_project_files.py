@@ -136,6 +136,11 @@ def test_changelog_begins_with_the_version_of_the_package() -> None:
     assert heading is not None and heading[1] == ipexctl.__version__
 
 
+def test_changelog_has_at_most_ten_lines_on_a_version() -> None:
+    versions = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(), flags=re.M)[1:]
+    assert all(1 <= len(re.findall(r"^- ", version, re.M)) <= 10 for version in versions)
+
+
 def test_changelog_has_one_line_for_each_entry_in_the_sections_of_keepachangelog() -> None:
     lines = (ROOT / "CHANGELOG.md").read_text().splitlines()
     sections = {line.removeprefix("### ") for line in lines if line.startswith("### ")}
