@@ -55,7 +55,6 @@ def small_plan(
         "master_port": None,
         "backend": "gloo",
         "backend_reason": "",
-        "dtype_hint": "",
         "python": "python3",
         "env": None,
         "stack": None,

@@ -1,4 +1,5 @@
-"""Connects all ranks of a process group through shared memory. Either all ranks get a link, or none does.
+"""Connects all ranks of a process group through shared memory. Either all ranks get a link, or all get the reason why
+there is none.
 
 Anybody on the ranks' network can write into their store, so the ranks ask there only whether all take part. What they
 offer goes over the connections that the group already has, and each rank makes the same table from the same values.
@@ -35,7 +36,7 @@ buckets = 0
 
 
 class OffError(Exception):
-    """Raised on all ranks. The text is the reason: that of this rank if it has one."""
+    """The text is the reason, which is the same on all ranks."""
 
 
 class DisagreementError(RuntimeError):

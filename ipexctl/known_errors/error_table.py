@@ -35,7 +35,7 @@ from ipexctl.known_errors.match import KnownError, PatternMatch, shorten_text
 from ipexctl.known_errors.packages import known_packages
 from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.fix import Fix, ipexctl_command, join_fixes
-from ipexctl.node.common.records import as_dict, as_list
+from ipexctl.node.common.plan import Plan
 from ipexctl.node.run.decisions.verdict import signal_name
 from ipexctl.text import join_words
 
@@ -147,8 +147,7 @@ def _hides_pythons_own(found: PatternMatch) -> tuple[str, str] | None:
 
 def _through_proxy(found: PatternMatch) -> tuple[str, str] | None:
     """A connection that failed, in a run whose call gave the ranks a proxy."""
-    exports = as_list(as_dict(found.context.plan.get("asked")).get("exports"))
-    names = [str(as_dict(each).get("name")) for each in exports]
+    names = [export.name for export in found.context.plan.asked.exports]
     name = next((name for name in names if name.lower().endswith("_proxy") and name.lower() != "no_proxy"), "")
     cause = f"{found.output.process} connects through the proxy that {name} names, and the connection failed"
     fix = f"correct the address in {name}, or leave it out; or name the server in NO_PROXY: -x NO_PROXY=HOST"
@@ -246,9 +245,9 @@ def _for_gpus(found: PatternMatch) -> tuple[str, str]:
     )
 
 
-def _leads_out(path: str, plan: Mapping[str, object]) -> bool:
+def _leads_out(path: str, plan: Plan) -> bool:
     """The project's tree is HOME/code/NAME."""
-    cwd, code = str(plan.get("cwd") or ""), f"{plan.get('home')}/code"
+    cwd, code = plan.cwd, f"{plan.home}/code"
     tree = f"{code}/{cwd.removeprefix(f'{code}/').partition('/')[0]}/"
     return cwd.startswith(f"{code}/") and not f"{posixpath.normpath(f'{cwd}/{path}')}/".startswith(tree)
 
@@ -271,8 +270,8 @@ def _no_file(found: PatternMatch) -> tuple[str, str]:
 
 def _windows_lines(found: PatternMatch) -> tuple[str, str]:
     """A file with Windows line ends, from the message, else from the call; or a first line that is wrong otherwise."""
-    what, asked = found.groups["what"], as_dict(found.context.plan.get("asked"))
-    words = [str(word) for word in as_list(asked.get("argv"))] if asked.get("kind") == "command" else []
+    what, asked = found.groups["what"], found.context.plan.asked
+    words = asked.argv if asked.kind == "command" else ()
     called = next((word for word in words if word not in ("bash", "sh")), "")
     is_other = called.startswith("-") or (called.endswith(".sh") and what.startswith("python"))
     file = "" if is_other else called
@@ -287,7 +286,7 @@ def _windows_lines(found: PatternMatch) -> tuple[str, str]:
 
 
 def _torch_library(found: PatternMatch) -> tuple[str, str] | None:
-    if not found.context.plan.get("install"):  # the user's own Python: unknown which package had it
+    if not found.context.plan.install:  # the user's own Python: unknown which package had it
         return None
     library = found.groups["library"]
     lost = f"the environment of {fold(found.hosts)} is damaged: torch's own library {library} is gone"
@@ -353,9 +352,9 @@ _USAGE: Final = re.compile(r"^usage: (?:.*\n)*?(?=\S+: error: )", re.MULTILINE)
 
 def _arguments(found: PatternMatch) -> tuple[str, str]:
     """Correct the user's own words, if the usage that the script printed or the options of a run show how."""
-    what, asked = found.groups["what"], as_dict(found.context.plan.get("asked"))
-    cause, argv = f"the script rejects its arguments: {what}", [str(word) for word in as_list(asked.get("argv"))]
-    mark = {"module": ("-m",), "command": ("--",)}.get(str(asked.get("kind")), ())
+    what, asked = found.groups["what"], found.context.plan.asked
+    cause, argv = f"the script rejects its arguments: {what}", asked.argv
+    mark = {"module": ("-m",), "command": ("--",)}.get(asked.kind, ())
     rejected = what.partition("unrecognized arguments: ")[2].split()
     option = next((word for word in rejected if word.startswith("-") and word in argv), "")
     name, equals, value = option.partition("=")
@@ -392,7 +391,7 @@ def _no_name(found: PatternMatch) -> tuple[str, str]:
 def _other_build(found: PatternMatch) -> tuple[str, str]:
     library, context = found.groups["library"], found.context
     fix = Fix("install both together: {line}", line=context.install(library))
-    if context.plan.get("install") == "":  # a Python of the user
+    if context.plan.has_own_python:
         fix = Fix(f"install the {library} that was released with its torch, from the index of that torch")
     return f"{library} was built for another torch", fix
 
@@ -499,7 +498,7 @@ def _port_busy(found: PatternMatch) -> tuple[str, str]:
         )
     if port and port == str(found.context.master.port or ""):
         taken = f"port {port} of node0, the MASTER_PORT of the ranks, was taken by another program"
-        if found.context.plan.get("master_port"):
+        if found.context.plan.master_port:
             leave_out = "leave --master-port out: node0 looks for a free port at each start"
             return taken, Fix(f"{leave_out}; to see which one: `ipexctl exec -- ss -ltnp`")
         return taken, "run it again: node0 looks for a free port at each start"
@@ -608,7 +607,7 @@ _OF_RANKS: Final = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_S
 def _no_variable(found: PatternMatch) -> tuple[str, str]:
     name, context = found.groups["name"], found.context
     cause = f"the script reads the variable {name}, which the ranks do not have"
-    if name in _OF_RANKS and context.plan.get("backend") == "none":
+    if name in _OF_RANKS and context.plan.backend == "none":
         other = "; or give each copy its number as an argument behind --: {rank}" if name == "RANK" else ""
         return f"{cause}: --backend none starts copies of a program, not ranks", f"leave --backend none out{other}"
     if context.is_set_here(name):

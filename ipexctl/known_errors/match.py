@@ -15,7 +15,8 @@ from typing import Any, Final, Literal
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command, read_command
 from ipexctl.node.common.job import Master
-from ipexctl.node.common.records import Detail, Proof, as_dict, as_list
+from ipexctl.node.common.plan import NO_PLAN, Plan
+from ipexctl.node.common.records import Detail, Proof
 from ipexctl.node.run.decisions.verdict import signal_name
 
 Confidence = Literal["certain", "likely", "possible"]
@@ -147,9 +148,10 @@ class FailureContext:
     run: str
     outputs: tuple[RankOutput, ...] = ()
     launcher_output: RankOutput = field(default_factory=lambda: RankOutput(None, "node0"))
-    plan: Mapping[str, Any] = field(default_factory=dict)
+    plan: Plan = NO_PLAN
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Packages of the run's environment."""
     master: Master = Master("")  # noqa: RUF009
-    tiers: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def hosts(self) -> tuple[str, ...]:
@@ -173,47 +175,52 @@ class FailureContext:
     is_set_here: Callable[[str], bool] = lambda _: False
     """Whether the control machine has a variable of that name."""
 
+    @cached_property
+    def tiers(self) -> Mapping[str, str]:
+        return {host.name: host.tier for host in self.plan.hosts if host.tier}
+
+    @cached_property
+    def _shares(self) -> Mapping[str, tuple[int, int]]:
+        return {host.name: (len(host.ranks), host.cores) for host in self.plan.hosts}
+
     def ranks_per_core(self, host: str) -> tuple[int, int] | None:
         """The ranks of a host and the cores they share, if the cores are too few for timely replies."""
-        share = as_list(as_dict(self.plan.get("shares")).get(host))
-        ranks, cores = share if len(share) == 2 and all(type(number) is int for number in share) else (0, 0)
+        ranks, cores = self._shares.get(host, (0, 0))
         return (ranks, cores) if 0 < cores * RANKS_PER_CORE < ranks else None
 
     @property
     def python(self) -> str:
-        return str(self.plan.get("python") or "python3")
+        return self.plan.python or "python3"
 
     def has_package(self, requirement: str) -> bool:
-        return _project_of(requirement) in as_list(self.plan.get("packages"))
+        return _project_of(requirement) in self.plan.packages
 
     def version_of(self, requirement: str) -> str:
         """Installed version of a package; empty if unknown."""
-        return str(as_dict(self.plan.get("versions")).get(_project_of(requirement)) or "")
+        return self.versions.get(_project_of(requirement), "")
 
     @property
     def repair(self) -> FixCommand:
-        line = self.plan.get("install")
-        return read_command(str(line)) if line else ipexctl_command("install")
+        return read_command(self.plan.install) if self.plan.install else ipexctl_command("install")
 
     @property
     def _project_packages(self) -> Mapping[str, str]:
         """Name → what the project's lists require, as in `peft==0.14`."""
-        return {_project_of(str(each)): str(each) for each in as_list(self.plan.get("project_packages"))}
+        return {_project_of(each): each for each in self.plan.project_packages}
 
     def is_of_project(self, package: str) -> bool:
         return _project_of(package) in self._project_packages
 
     def is_own(self, package: str) -> bool:
-        own = as_list(as_dict(self.plan.get("project")).get("own"))
-        return _project_of(package) in {_project_of(str(each)) for each in own}
+        return _project_of(package) in map(_project_of, self.plan.project.own)
 
     def install(self, *packages: str) -> FixCommand:
         """Command that adds packages to the run's environment; for the project's own packages, the run's command."""
-        if self.plan.get("install") == "":
+        if self.plan.has_own_python:
             return ipexctl_command("exec", argv=("--", self.python, "-m", "pip", "install", *packages))
         own = self._project_packages
-        if self.plan.get("install_by_run") and all(_project_of(package) in own for package in packages):
-            return read_command(str(self.plan["install_by_run"]))
+        if self.plan.install_by_run and all(_project_of(package) in own for package in packages):
+            return read_command(self.plan.install_by_run)
         wanted = (own.get(package, package) for package in packages)  # one with a version stays as it is
         return self.repair.with_words(*(word for package in wanted for word in ("--with", package)))
 
@@ -379,7 +386,7 @@ def cause_of(output: RankOutput, context: FailureContext, table: Sequence[KnownE
     best: Cause | None = None
     for known in table:
         if (best is not None and _best_order(known) >= best.order) or (
-            known.backend and known.backend != context.plan.get("backend")
+            known.backend and known.backend != context.plan.backend
         ):
             continue
         met = _meet(known, output, context)

@@ -42,7 +42,7 @@ from ipexctl.launch.overrides import (
 )
 from ipexctl.launch.rank_distribution import RankDistribution, ranks_on
 from ipexctl.launch.request import Gathered
-from ipexctl.launch.topology import bind, cores_of, cores_per_rank, dtype
+from ipexctl.launch.topology import bind, cores_of, cores_per_rank
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.plan import (
     HostPlan,
@@ -99,7 +99,6 @@ def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
         master_port=requested_number(wanted, "MASTER_PORT") or asked.master_port,
         backend=backend,
         backend_reason=backend_reason,
-        dtype_hint=dtype(node.facts.cpu.tier or "unsupported" for node in nodes),
         python=gathered.env.python,
         env=gathered.env.name,
         stack=gathered.env.stacks[0] if len(gathered.env.stacks) == 1 else None,

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from itertools import islice, pairwise
 from statistics import median
 from types import MappingProxyType
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
-from ipexctl.node.common.records import Failure, Throughput, as_dict, as_number
+from ipexctl.node.common.records import Failure, Throughput, as_number
 from ipexctl.node.run.meter.rates import HostRates, RankRates
 from ipexctl.node.run.meter.window_file import HostWindows, RankWindows
 from ipexctl.run.why.run_snapshot import RunSnapshot
@@ -302,9 +302,8 @@ class RunPhase:
     text: str
 
 
-def before_start(plan: Mapping[str, Any]) -> dict[str, float]:
-    before = as_dict(plan.get("before_start"))
-    found = {name: as_number(before.get(name)) or 0.0 for name in ("checks", "sync")}
+def before_start(before: Mapping[str, float]) -> dict[str, float]:
+    found = {name: before.get(name, 0.0) for name in ("checks", "sync")}
     return {name: seconds for name, seconds in found.items() if 0.0 < seconds < _MAX_BEFORE}
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from ipexctl.extras.report.measurements import (
     MAX_COLUMNS,
@@ -30,7 +30,8 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.mpi import title_of
 from ipexctl.launch.other_runs import by_text
 from ipexctl.limits import DUMP_FRESH
-from ipexctl.node.common.records import Throughput, as_dict, as_list, describe_apart
+from ipexctl.node.common.plan import Plan, Setting
+from ipexctl.node.common.records import Throughput, describe_apart
 from ipexctl.run.profile import RunProfile
 from ipexctl.run.ranks import describe_ranks
 from ipexctl.run.stack_dump import Dump
@@ -123,18 +124,17 @@ def report_page(
     record: RunRecord,
     snapshot: RunSnapshot,
     diagnosis: Diagnosis,
-    plan: Mapping[str, Any],
+    plan: Plan,
     measured: Measurements = NO_MEASUREMENTS,
 ) -> ReportPage:
-    """`plan`: plan.json, or as much of it as exists."""
     status = snapshot.status
-    before = before_start(plan)
+    before = before_start(plan.before_start)
     start = (status.started or record.started) - sum(before.values())
     end = max(start, status.ended or snapshot.now or start)
     hosts = {row.rank: row.host for row in status.ranks}
     grid = rank_grid(measured, hosts, start, end, {row.rank: row.throughput for row in status.ranks})
     curves = host_curves(measured, hosts, start, end)
-    settings = tuple(_settings(plan))
+    settings = tuple(_settings(plan.settings))
     dump = _dump_of_end(snapshot, diagnosis)
     together = not describe_apart(status.group)
     return ReportPage(
@@ -177,7 +177,7 @@ def _missing(grid: RankGrid | None, hosts: Sequence[HostCurves], settings: Seque
         yield "the plan's variables: the plan of this run is not on the control machine"
 
 
-def _facts(record: RunRecord, snapshot: RunSnapshot, plan: Mapping[str, Any]) -> Iterator[Fact]:
+def _facts(record: RunRecord, snapshot: RunSnapshot, plan: Plan) -> Iterator[Fact]:
     status = snapshot.status
     names = tuple(dict.fromkeys(row.host for row in status.ranks)) or record.hosts
     ranks = format_count(status.world_size or record.plan.world_size, "rank")
@@ -191,13 +191,12 @@ def _facts(record: RunRecord, snapshot: RunSnapshot, plan: Mapping[str, Any]) ->
         yield Fact("Exit code", str(status.exit_code))
     if environment := status.env or record.plan.environment:
         yield Fact("Environment", environment)
-    for label, key in (("Stack", "stack"), ("Backend", "backend"), ("Started by", "flavor")):
-        if isinstance(value := plan.get(key), str) and value:
-            yield Fact(label, title_of(value) if key == "flavor" else value)
-    commit = as_dict(plan.get("commit"))
-    if isinstance(name := commit.get("hash"), str) and name:
-        branch = commit.get("branch")
-        yield Fact("Commit", f"{name[:12]} ({branch})" if isinstance(branch, str) and branch else name[:12])
+    started_by = title_of(plan.flavor) if plan.flavor else ""
+    for label, value in (("Stack", plan.stack), ("Backend", plan.backend), ("Started by", started_by)):
+        if value:
+            yield Fact(label, value)
+    if (commit := plan.commit) is not None and (name := commit.hash[:12]):
+        yield Fact("Commit", f"{name} ({commit.branch})" if commit.branch else name)
     if status.attempt:
         yield Fact("Restarts", f"{status.attempt} of at most {status.restarts}")
     if status.has_moved:
@@ -241,10 +240,10 @@ def _printed(title: str, printed: Sequence[tuple[float, float]], start: float, e
     return TimeCurve(title, "", means, columns, _BRIDGED)
 
 
-def _settings(plan: Mapping[str, Any]) -> Iterator[SettingRow]:
+def _settings(settings: Sequence[Setting]) -> Iterator[SettingRow]:
     """Variables with equal values and reasons share a row; so do removed variables, and variables of ranks."""
     rows: dict[tuple[str, str, str], list[SettingRow]] = {}
-    for row in _equal_settings(plan):
+    for row in _equal_settings(settings):
         is_own = row.value is not None and row.where.startswith("rank")
         key = ("", row.reason, row.where) if row.value is None else (row.name, row.reason, "" if is_own else row.where)
         rows.setdefault(key, []).append(row)
@@ -259,25 +258,21 @@ def _settings(plan: Mapping[str, Any]) -> Iterator[SettingRow]:
             yield from found
 
 
-def _equal_settings(plan: Mapping[str, Any]) -> Iterator[SettingRow]:
-    groups: dict[tuple[str, str | None, str, bool], list[Mapping[str, Any]]] = {}
-    for entry in map(as_dict, as_list(plan.get("settings"))):
-        name, value = entry.get("name"), entry.get("value")
-        if not isinstance(name, str):
+def _equal_settings(settings: Sequence[Setting]) -> Iterator[SettingRow]:
+    groups: dict[tuple[str, str | None, str, bool], list[Setting]] = {}
+    for each in settings:
+        if not each.name:  # damaged
             continue
-        hidden = entry.get("secret") is True or _CREDENTIAL.search(name) is not None
-        shown = "" if hidden else value if isinstance(value, str) else None
-        groups.setdefault((name, shown, str(entry.get("reason") or ""), hidden), []).append(entry)
+        hidden = each.secret or _CREDENTIAL.search(each.name) is not None
+        groups.setdefault((each.name, "" if hidden else each.value, each.reason, hidden), []).append(each)
     for (name, shown, reason, hidden), found in groups.items():
         yield SettingRow(name, shown, reason, _where(found), hidden)
 
 
-def _where(entries: Iterable[Mapping[str, Any]]) -> str:
-    entries = list(entries)
-    ranks = sorted({rank for entry in entries if isinstance(rank := entry.get("rank"), int)})
-    if ranks:
+def _where(settings: Sequence[Setting]) -> str:
+    if ranks := sorted({each.rank for each in settings if each.rank is not None}):
         return describe_ranks(ranks)
-    hosts = [host for entry in entries if isinstance(host := entry.get("host"), str)]
+    hosts = [each.host for each in settings if each.host is not None]
     return fold(dict.fromkeys(hosts)) if hosts else ""
 
 

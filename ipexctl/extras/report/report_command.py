@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import typer
 
@@ -27,6 +27,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.limits import WHY_ANSWER
 from ipexctl.node.common.files import read_json
 from ipexctl.node.common.fix import Fix
+from ipexctl.node.common.plan import PLAN_FILE, Plan, read_valid_plan
 from ipexctl.option_declaration import check_seconds
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.session import Session
@@ -75,10 +76,10 @@ def add_comparison(page: ReportPage, other: ReportPage) -> ReportPage:
     return replace(page, comparison=compare(page, other))
 
 
-def _plan(snapshot: RunSnapshot, copy: Path) -> Mapping[str, Any]:
-    """The plan from the copy here, else the fields that node0 sends."""
-    copied = read_json(copy / "plan.json")
-    return copied if copied.get("settings") else snapshot.context.plan
+def _plan(snapshot: RunSnapshot, copy: Path) -> Plan:
+    """The plan from the copy here, else the one that node0 sends."""
+    copied = read_valid_plan(read_json(copy / PLAN_FILE))
+    return copied if copied.settings else snapshot.context.plan
 
 
 _FIX: Final = "name a new file in a directory that you can write to, such as report.html"

@@ -169,14 +169,15 @@ def decode(kind: Callable[..., Value], document: object, name: str, given: Mappi
 
 
 def decode_valid(kind: Callable[..., Value], document: object) -> Value:
-    """Decode a file of any version; a missing or invalid field becomes empty."""
+    """Decode a file of any version. A missing or invalid field gets its default; without one it becomes empty."""
     document = document if isinstance(document, dict) else {}
     values = {}
-    for field, type_, _ in _fields(kind):
+    for field, type_, has_default in _fields(kind):
         try:
             values[field] = decoder_of(type_, kind.__module__, lenient=True)(document.get(field), field)
         except ValueError:
-            values[field] = _empty(type_, kind.__module__)
+            if not has_default:
+                values[field] = _empty(type_, kind.__module__)
     return kind(**values)
 
 
@@ -240,7 +241,10 @@ def _empty(type_: str, module: str) -> object:
     outer = type_.partition("[")[0]
     if type_.endswith(" | None"):
         return None
-    return _EMPTY[outer] if outer in _EMPTY else decode_valid(vars(sys.modules[module])[type_], {})
+    if outer in _EMPTY:
+        return _EMPTY[outer]
+    kind = vars(sys.modules[module])[type_]
+    return decode_valid(kind, {}) if isinstance(kind, type) else ""  # a Literal of words
 
 
 def _lenient_record(kind: Callable[..., Value], value: object, field: str) -> Value:

@@ -11,8 +11,8 @@ import shlex
 from functools import partial
 from typing import TYPE_CHECKING, Collection, Literal, Mapping, NamedTuple, Sequence
 
-from ipexctl.node.common.asked import Asked  # noqa: TC001  # `decode` looks it up
-from ipexctl.node.common.json_records import FieldDecoder, as_json, check_type, decode
+from ipexctl.node.common.asked import Asked  # `decode` looks it up
+from ipexctl.node.common.json_records import FieldDecoder, as_json, check_type, decode, decode_valid
 from ipexctl.node.common.placeholders import NAMES, fill
 
 if TYPE_CHECKING:
@@ -227,7 +227,6 @@ class Plan(NamedTuple):
     backend: Backend = ""
     backend_reason: str = ""
     """Empty if the call names the backend."""
-    dtype_hint: str = ""
     python: str = ""
     env: str | None = None
     stack: str | None = None
@@ -271,8 +270,6 @@ class Plan(NamedTuple):
     """Command that also installs `project_packages`; empty if none would."""
     project_packages: tuple[str, ...] = ()
     project: PlannedProject = PlannedProject()
-    hub: tuple[str, ...] = ()
-    """Always empty; programs may read the key."""
     commit: Commit | None = None
     """Commit of the project; None until the project is sent."""
     before_start: Mapping[str, float] = {}
@@ -284,6 +281,11 @@ class Plan(NamedTuple):
     def is_direct(self) -> bool:
         """True if ipexctl starts the ranks: the supervisor does on node0, a host starter on each other host."""
         return self.has_starters and self.flavor == "none"
+
+    @property
+    def has_own_python(self) -> bool:
+        """True if the ranks' Python is the user's, into which ipexctl installs nothing."""
+        return self.env is None and bool(self.python)
 
     @property
     def rundir(self) -> str:
@@ -380,6 +382,9 @@ class Plan(NamedTuple):
         return texts[0] if texts else "".join(f"{host.word}:{len(host.ranks)}\n" for host in self.hosts)
 
 
+NO_PLAN = Plan("", "", "", Asked())
+
+
 def to_json(plan: Plan) -> Json:
     """The plan as in plan.json, with some fields that only other programs read."""
     return {
@@ -407,6 +412,11 @@ def read_plan(document: object, here: Collection[str] = ()) -> Plan:
     own = [each for each in settings if check_type(dict, each, "a setting").get("host") in (None, *here)]
     hosts = {name: _hosts(document.get(name), name, here) for name in ("hosts", "spares")}
     return decode(Plan, {**document, "settings": own}, "the plan", hosts)
+
+
+def read_valid_plan(document: object) -> Plan:
+    """Decode the plan of a run of any version. What is missing or damaged gets its default."""
+    return decode_valid(Plan, document)
 
 
 def _hosts(documents: object, name: str, here: Collection[str]) -> tuple[HostPlan, ...]:

@@ -33,8 +33,6 @@ class ProcessStat(NamedTuple):
     """Kernel ticks since boot. A reused pid has another start."""
     rss: int
     """Bytes."""
-    processor: int = -1
-    """CPU on which the process ran last; -1 if unknown."""
     faults: int = 0
     """Page faults that read from a disk."""
 
@@ -123,10 +121,9 @@ def read_stat(pid: int, proc: str = "/proc") -> ProcessStat:
     try:
         fields = data.rpartition(b")")[2].split()
         seconds = (int(fields[11]) + int(fields[12])) / _TICKS
-        start, rss = int(fields[19]), int(fields[21]) * _PAGE
-        processor, faults = int(fields[36]) if len(fields) > 36 else -1, int(fields[9])
+        start, rss, faults = int(fields[19]), int(fields[21]) * _PAGE, int(fields[9])
         state, parent, session = fields[0].decode(), int(fields[1]), int(fields[3])
-        return ProcessStat(pid, state, parent, session, seconds, start, rss, processor, faults)
+        return ProcessStat(pid, state, parent, session, seconds, start, rss, faults)
     except (ValueError, IndexError):
         raise ProcessLookupError(0, f"process {pid} has no status") from None
 

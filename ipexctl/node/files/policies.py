@@ -54,7 +54,6 @@ class Policy(NamedTuple):
     """Whether the account's umask limits modes; otherwise they are the list's."""
     owner: int = 0
     """Permissions that the owner always gets."""
-    keeps_times: bool = False
     checks_again: bool = False
     """Hash received files once more before they get their names: others can write in the directory above."""
     marks: bool = False
@@ -73,5 +72,5 @@ PATH = Policy(_column(1), owner=0o600, checks_again=True, marks=True)
 FORCED_PATH = PATH._replace(actions={**PATH.actions, "unknown": "replace"})
 HUB = FORCED_PATH._replace(checks_again=False, marks=False)
 """A hub's cache: in a home, where nobody else writes."""
-DOWNLOAD = Policy(_column(2), keeps_times=True)
-CHECKPOINT = Policy(_column(3), owner=0o600, keeps_times=True)
+DOWNLOAD = Policy(_column(2))
+CHECKPOINT = Policy(_column(3), owner=0o600)

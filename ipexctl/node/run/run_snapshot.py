@@ -26,6 +26,8 @@ from ipexctl.node.common.frames import (
 )
 from ipexctl.node.common.home import rundir_of
 from ipexctl.node.common.json_records import JsonError, parse_object
+from ipexctl.node.common.plan import PLAN_FILE
+from ipexctl.node.common.records import as_dict, as_list
 from ipexctl.node.run.notify import end_on_node0
 from ipexctl.node.run.rank.oom import kills_of_machine
 from ipexctl.node.run.record.losses import read_losses, read_series
@@ -44,11 +46,6 @@ MIN_RANK_BYTES = 4 << 10
 LINES, FEW_LINES = 400, 120
 MAX_LINE = 2000
 MAX_EVENTS = 400
-PLAN_FIELDS = (
-    *("backend", "flavor", "home", "python", "command", "cwd", "env", "install", "packages", "master_port"),
-    *("stack", "commit", "before_start", "hub", "project", "install_by_run", "project_packages"),
-    *("allreduce", "wire", "fast", "apart", "asked"),
-)
 MAX_SETTINGS = 2000
 """Settings of single ranks are last in the list."""
 FAILED_STATES = ("failed", "lost")
@@ -93,22 +90,16 @@ def events_of(path: str) -> list[Json]:
     return events if len(events) <= MAX_EVENTS else events[:half] + events[-half:]
 
 
-def plan_of(path: str, home: str = "") -> Json:
-    """What a diagnosis reads of the plan. `home`: has the environments, whose versions are added; empty for a copy."""
+def plan_of(path: str) -> Json:
     plan = read_json(path)
-    if not plan:
-        return {}
+    return {**plan, "settings": as_list(plan.get("settings"))[:MAX_SETTINGS]} if plan else {}
+
+
+def versions_in(home: str, plan: Json) -> Json:
+    """Return the packages of the run's environment; none if the ranks have the user's own Python."""
     env = plan.get("env")
-    record = read_json(os.path.join(home, "envs", env, "env.json")) if home and isinstance(env, str) else {}
-    try:
-        hosts = plan.get("hosts") or ()
-        tiers = {host["name"]: host.get("tier") for host in hosts}
-        shares = {host["name"]: [len(host.get("ranks") or ()), host.get("cores") or 0] for host in hosts}
-        settings = (plan.get("settings") or [])[:MAX_SETTINGS]
-        fields = {name: plan.get(name) for name in PLAN_FIELDS}
-        return {"tiers": tiers, "shares": shares, "settings": settings, "versions": record.get("packages"), **fields}
-    except (AttributeError, KeyError, TypeError):
-        return {}
+    record = read_json(os.path.join(home, "envs", env, "env.json")) if isinstance(env, str) else {}
+    return as_dict(record.get("packages"))
 
 
 def last_output_time(path: str) -> float | None:
@@ -156,13 +147,15 @@ def read_run_snapshot(request: SnapshotRequest, _: object) -> Json:
         ranks = send_output(rundir, status, writer)
         for frame in encode_dump(stacks, newest_dump(stacks)):
             writer.send(frame)
+    plan = plan_of(os.path.join(rundir, PLAN_FILE))
     return {
         "status": document,
         "now": written if is_copy else time.time(),
         "printed": None if is_copy else last_output_time(os.path.join(rundir, "output.times")),
         "restarted": not is_copy and status.supervisor.was_before_restart,
         "kills": None if is_copy else kills_of_machine(),
-        "plan": plan_of(os.path.join(rundir, "plan.json"), "" if is_copy else request["home"]),
+        "plan": plan,
+        "versions": {} if is_copy else versions_in(request["home"], plan),
         "mpirun": text_lines(os.path.join(rundir, "mpirun.log")),
         "supervise": text_lines(os.path.join(rundir, "supervise.log"), 30),
         "events": events_of(os.path.join(rundir, "events.jsonl")),

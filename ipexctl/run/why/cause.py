@@ -27,7 +27,7 @@ from ipexctl.known_errors.match import (
     shorten_text,
 )
 from ipexctl.node.common.files import format_size
-from ipexctl.node.common.records import Failure, FullDisk, OutOfMemory, Proof, RankStatus, as_dict
+from ipexctl.node.common.records import Failure, FullDisk, OutOfMemory, Proof, RankStatus
 from ipexctl.node.run.decisions.verdict import format_limit
 from ipexctl.run.hang import Hang, explain_hang
 from ipexctl.run.ranks import describe_ranks, fold_ranks
@@ -246,7 +246,7 @@ def _of_autocast(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
     if first is None or output is None or output.exception is None:
         return None
     kind, words = output.exception
-    if as_dict(snapshot.context.plan.get("fast")).get("autocast") != "bf16" or not _OF_DTYPES.search(words):
+    if snapshot.context.plan.fast.autocast != "bf16" or not _OF_DTYPES.search(words):
         return None
     raised = f"{kind}: {shorten_text(words)}"
     seen = (_printed(snapshot, first.rank, raised), Proof("plan", "--autocast bf16 was on", output.host))
@@ -289,7 +289,8 @@ def _resumed_apart(snapshot: RunSnapshot) -> Cause | None:
     found = find_resumed_apart(snapshot.context.outputs)
     if found is None:
         return None
-    place = found.place or as_dict(snapshot.context.plan.get("apart")).get("place") or "PATH"
+    apart = snapshot.context.plan.apart
+    place = found.place or (apart.place if apart is not None else "") or "PATH"
     return _reported(snapshot, "run.resumed_apart", found, resumed=found.sentence, place=place)
 
 
@@ -333,12 +334,11 @@ def _of_checkpoints_before_start(snapshot: RunSnapshot, first: Failure | None) -
 
 
 def _apart_at_start(snapshot: RunSnapshot) -> Cause | None:
-    apart = as_dict(snapshot.context.plan.get("apart"))
-    if not apart:
+    apart = snapshot.context.plan.apart
+    if apart is None:
         return None
-    seen = Proof("plan", str(apart.get("what")), at=snapshot.status.started)
-    what, place = apart.get("what"), apart.get("place")
-    cause = _recorded(snapshot, Failure(None, ""), "run.resumed_apart", seen, resumed=what, place=place)
+    seen = Proof("plan", apart.what, at=snapshot.status.started)
+    cause = _recorded(snapshot, Failure(None, ""), "run.resumed_apart", seen, resumed=apart.what, place=apart.place)
     return replace(cause, confidence="possible")
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from ipexctl.known_errors.match import FailureContext, RankOutput
 from ipexctl.node.common.frames import SUFFIXES, Chunk
+from ipexctl.node.common.plan import read_valid_plan
 from ipexctl.node.common.records import (
     Failure,
     Proof,
@@ -183,19 +184,19 @@ def _failure_context(
             row.rank, row.host, out, err, ended.exit_code, ended.signal, kind, row.state, details, evidence
         )
         outputs.append(printed)
-    plan = as_dict(document.get("plan"))
+    versions = {str(name): str(version) for name, version in as_dict(document.get("versions")).items()}
     log, reported = split_details(as_lines(document.get("mpirun")) or status.mpirun.tail)
     known = reported
     if first is not None and first.detail is not None:
         known = (*known, first.detail)
-    numpy = str(as_dict(plan.get("versions")).get("numpy") or "")
+    numpy = versions.get("numpy", "")
     of_numpy = Proof(f"numpy-{numpy.partition('.')[0]}", f"NumPy {numpy} is installed")
     return FailureContext(
         run=status.id,
         evidence=(of_numpy,) if numpy else (),
         outputs=tuple(outputs),
         launcher_output=RankOutput(None, node0, (), (*log, status.reason), details=known),
-        plan=plan,
+        plan=read_valid_plan(document.get("plan")),
+        versions=versions,
         master=status.master,
-        tiers={str(host): str(tier) for host, tier in as_dict(plan.get("tiers")).items() if tier},
     )

@@ -9,7 +9,7 @@ more. `cause_from_copy` serves `run` and `attach`, which have just received ever
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
@@ -20,12 +20,16 @@ from ipexctl.homes.registry import FailedCall, RunRecord
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.known_errors.match import Cause
-from ipexctl.limits import DUMP_FRESH, WHY_ANSWER
+from ipexctl.limits import DUMP_FRESH, SUSPECT_ANSWER, WHY_ANSWER
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.frames import Chunk, Frame, FrameError, decode_chunk, decode_json
 from ipexctl.node.common.records import FINAL, RunStatus
+from ipexctl.node.run.meter.rates import waiting_of
+from ipexctl.node.run.run_replies import SuspectSnapshot
 from ipexctl.node.run.run_snapshot import SnapshotRequest
+from ipexctl.node.run.slow_rank import SuspectRequest
 from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.session import Session
 from ipexctl.run.node0 import call_on_node0, open_copy
@@ -35,8 +39,7 @@ from ipexctl.run.stack_dump import Dump, DumpReceiver, ProfileAnswer, dump
 from ipexctl.run.unsent import line_that_sends, project_file
 from ipexctl.run.why.diagnosis import Diagnosis, diagnose
 from ipexctl.run.why.run_snapshot import RunSnapshot, read_snapshot, with_copied_output
-from ipexctl.run.why.slow_verdict import SlowVerdict
-from ipexctl.run.why.suspect import inspect_suspect, judge_windows, suspect_of
+from ipexctl.run.why.slow_verdict import RunSetup, SlowFinding, SlowVerdict, find_slow_ranks, needs_snapshot
 from ipexctl.run.windows import RunWindows, fetch_windows, read_copied_windows
 from ipexctl.text import format_clock
 
@@ -128,22 +131,62 @@ def _read_windows(session: Session, record: RunRecord, timeout: float) -> RunWin
 def _with_windows(answer: WhyResult, windows: RunWindows | None) -> WhyResult:
     if windows is None or answer.snapshot is None:
         return answer
-    return replace(answer, windows=windows, slow=judge_windows(windows, answer.snapshot))
+    return replace(answer, windows=windows, slow=_judge_windows(windows, answer.snapshot))
 
 
 def _with_suspect(answer: WhyResult, open_session: Callable[[Host], Session]) -> WhyResult:
     """Inspect the host of the worst rank that is slow now, if that can tell more and the run is alive."""
     snapshot, windows = answer.snapshot, answer.windows
-    suspect = suspect_of(answer.slow)
+    suspect = _suspect_of(answer.slow)
     if snapshot is None or windows is None or suspect is None or snapshot.status.state != "running":
         return answer
     try:
-        seen = inspect_suspect(answer.record, snapshot.status, suspect, open_session)
+        seen = _inspect_suspect(answer.record, snapshot.status, suspect, open_session)
     except Cancelled:
         raise
     except HostError as error:
         return replace(answer, look_error=f"{suspect.host}: {error.reason}")
-    return replace(answer, slow=judge_windows(windows, snapshot, {suspect.rank: seen}))
+    return replace(answer, slow=_judge_windows(windows, snapshot, {suspect.rank: seen}))
+
+
+def _judge_windows(
+    windows: RunWindows, snapshot: RunSnapshot, looks: Mapping[int, SuspectSnapshot] | None = None
+) -> SlowVerdict:
+    """`looks`: rank → what runs beside it now."""
+    status, plan = snapshot.status, snapshot.context.plan
+    hosts = {row.rank: row.host for row in status.ranks}
+    waiting = waiting_of(plan.backend, plan.allreduce.mode, len(set(hosts.values())))
+    return find_slow_ranks(windows, RunSetup(hosts, waiting, status.network, status.levers, status.amx_idle), looks)
+
+
+def _suspect_of(verdict: SlowVerdict) -> SlowFinding | None:
+    """The worst rank that is slow now, if inspecting its host can tell more."""
+    current = (found for found in verdict.findings if found.is_current)
+    return next((found for found in current if needs_snapshot(found.cause)), None)
+
+
+def _inspect_suspect(
+    record: RunRecord,
+    status: RunStatus,
+    suspect: SlowFinding,
+    open_session: Callable[[Host], Session],
+) -> SuspectSnapshot:
+    """Look at the suspect's host for a second. Raises a HostError if that is impossible."""
+    host = next((host for host in record.nodes if host.name == suspect.host), None)
+    pid = next((row.pid for row in status.ranks if row.rank == suspect.rank), None)
+    if host is None or pid is None:
+        raise HostError("the run's record does not say how to reach it")
+    request: SuspectRequest = {"home": record.home, "id": record.id, "pid": pid}
+    reply = call(
+        open_session(host),
+        "run.slow_rank",
+        "inspect",
+        request,
+        record.agent if host == record.node0 else record.agent._replace(python=""),
+        label="look at the slow rank",
+        timeout=SUSPECT_ANSWER,
+    )
+    return reply.decode(SuspectSnapshot)
 
 
 def _with_fresh_dump(snapshot: RunSnapshot, session: Session, record: RunRecord, timeout: float) -> RunSnapshot:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from packaging.utils import canonicalize_name
 
@@ -24,6 +24,7 @@ from ipexctl.known_errors.packages import known_packages
 from ipexctl.limits import ENV_BUILD, ENV_CHECK, ENV_STEP
 from ipexctl.node.common.answer import Json
 from ipexctl.node.common.fix import Fix
+from ipexctl.node.common.plan import NO_PLAN
 from ipexctl.node.env.build import BuildRequest
 from ipexctl.node.env.check import normalize
 from ipexctl.node.env.env_replies import (
@@ -60,6 +61,7 @@ from ipexctl.stack.lock.wheels import PACKAGES, add_oneccl
 from ipexctl.stack.resolve.model import EnvRequest
 
 if TYPE_CHECKING:
+    from ipexctl.node.common.plan import Backend
     from ipexctl.stack.lock.stack_locking import LockedStack
 
 
@@ -289,7 +291,7 @@ def explain(verify: VerifyResult, *, env: str, record: EnvRecord | None = None) 
     step = f"{f'the import of {package}' if package else _STEPS[phase.name]} in {env}"
     fix = _OWN_PYTHON if record is None else _other_version(record, package) if package else _other_stack(record)
     output = _output(phase)
-    plan = {"backend": verify.backend} if phase.name == "allreduce" else {}
+    plan = NO_PLAN._replace(backend=cast("Backend", verify.backend)) if phase.name == "allreduce" else NO_PLAN
     cause = cause_of(output, FailureContext("", plan=plan), _known_errors())
     if phase.timed_out and (cause is None or not cause.is_good):
         return _timed_out(phase, step)

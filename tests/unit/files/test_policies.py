@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from tree_calls import (
@@ -27,9 +26,6 @@ from tree_calls import (
 
 from ipexctl.node.files import policies
 from ipexctl.node.files.policies import Action, Policy, State
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PAGE = Path(__file__).parents[3] / "docs/sync.md"
 COLUMNS = {
@@ -67,6 +63,8 @@ ACTIONS: dict[Action | None, str] = {
     "refuse all": "all refused",
 }
 
+KEEPS_TIMES = (policies.DOWNLOAD, policies.CHECKPOINT)
+
 
 def table() -> str:
     rows = [f"| on the host | {' | '.join(COLUMNS)} |", f"|---|{'---|' * len(COLUMNS)}"]
@@ -78,7 +76,7 @@ def table() -> str:
             cells.append(ACTIONS[policy.actions.get(state)] + (f"; `--force`: {ACTIONS[forced]}" if is_forced else ""))
         rows.append(f"| {text} | {' | '.join(cells)} |")
     rows.append(f"| modes | {' | '.join('minus umask' if each.umask else 'exact' for each in COLUMNS.values())} |")
-    times = ("the source's" if each.keeps_times else "of copying" for each in COLUMNS.values())
+    times = ("the source's" if each in KEEPS_TIMES else "of copying" for each in COLUMNS.values())
     return "\n".join([*rows, f"| times | {' | '.join(times)} |"])
 
 
@@ -178,40 +176,5 @@ def test_a_call_does_what_the_table_says(
     if is_refused:
         assert before.items() <= written(target).items()
     else:
-        assert ((target / OTHER).stat().st_mtime_ns == TIME) == policy.keeps_times
+        assert ((target / OTHER).stat().st_mtime_ns == TIME) == (policy in KEEPS_TIMES)
     assert left_over(tmp_path) == []
-
-
-def copy_of_a_pushed_file(target: Path) -> None:
-    subprocess.run(["cp", "-a", target / "f", target / "copy"], check=True)
-    os.replace(target / "copy", target / "f")
-
-
-def changed_in_place_with_its_time_restored(target: Path) -> None:
-    before = (target / "f").stat()
-    with open(target / "f", "r+") as file:
-        file.write("own")
-    os.utime(target / "f", ns=(before.st_atime_ns, before.st_mtime_ns))
-
-
-@pytest.mark.parametrize("do", [copy_of_a_pushed_file, changed_in_place_with_its_time_restored])
-def test_a_push_replaces_only_the_file_that_it_wrote(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, do: Callable[[Path], None]
-) -> None:
-    make_account(tmp_path, monkeypatch)
-    target = target_of(tmp_path, pushed)
-    pushed(target, parse("f=old"))
-    do(target)
-    before = (target / "f").read_text()
-    assert "differing f" in pushed(target, parse("f=NEW"))
-    assert (target / "f").read_text() == before
-    pushed(target, parse("f=NEW"), force=True)
-    assert (target / "f").read_text() == "NEW"
-
-
-def test_a_file_that_is_changed_while_a_push_runs_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_account(tmp_path, monkeypatch)
-    target = target_of(tmp_path, pushed)
-    pushed(target, parse("f=old"))
-    pushed(target, parse("f=NEW"), lambda: changed_in_place_with_its_time_restored(target))
-    assert (target / "f").read_text() == "own"

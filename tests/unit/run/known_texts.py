@@ -107,8 +107,8 @@ def document(text: Text) -> tuple[dict[str, Any], list[Chunk]]:
         plan={
             "backend": text.backend,
             "python": "/env/bin/python",
-            "tiers": {"node1": "amx", "node2": "avx2"},
-            "shares": {"node2": list(text.share)},
+            "env": "default",
+            "hosts": [planned("node1", tier="amx"), planned("node2", *text.share, tier="avx2")],
             **(text.plan or {}),
         },
         state=text.state,
@@ -117,6 +117,11 @@ def document(text: Text) -> tuple[dict[str, Any], list[Chunk]]:
         silent={"since": 900.0} if running else None,
         events=[{"event": "exit", "rank": text.ended, "at": 1011.0}],
     )
+
+
+def planned(name: str, ranks: int = 0, cores: int = 0, **more: str) -> dict[str, Any]:
+    """A host of a plan."""
+    return {"name": name, "ranks": [{}] * ranks, "cores": cores, **more}
 
 
 def output_of(text: Text, rank: int) -> str:
@@ -182,6 +187,7 @@ def account(
         **given.pop("status", {}),
     }
     sent_as = {str(rank): {"err": rank, "out": rank} for rank in range(len(ranks))}
+    given["versions"] = (given.get("plan") or {}).pop("versions", None)
     return {"status": status, "now": 1500.0, "ranks": sent_as, **given}, chunks
 
 

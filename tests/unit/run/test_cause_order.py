@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import pytest
-from known_texts import account
+from known_texts import account, planned
 from why_helpers import FAILED, FIRST, STOPPED
 
 from ipexctl.run.why.cause import CAUSE_FINDERS, choose_cause, find_first_failure
@@ -16,7 +16,7 @@ RAISED: Final = "Traceback (most recent call last):\nKeyError: 'x'"
 FULL: Final = "OSError: [Errno 28] No space left on device"
 APART: Final = {"apart": {"what": "train.py names last.pt, which is on node1, and not on node2", "place": "last.pt"}}
 DISK: Final = {"path": "/home/me", "free": 0, "size": 1 << 30, "lacks_files": False}
-OVERLOADED: Final = {"shares": {"node1": [32, 2], "node2": [32, 2]}}
+OVERLOADED: Final = {"hosts": [planned("node1", 32, 2), planned("node2", 32, 2)]}
 
 
 def first(**more: Any) -> dict[str, Any]:

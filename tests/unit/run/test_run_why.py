@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import posixpath
-import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,18 +12,17 @@ from typing import Any
 from zlib import crc32
 
 import pytest
-from known_texts import SECTIONS, TEXTS, Text, account, page, recorded_dump, verdict_of
+from known_texts import SECTIONS, TEXTS, Text, account, page, planned, recorded_dump, verdict_of
 from supervised_run import Supervised, closed_by_peer
 from why_helpers import FAILED, FIRST, NO_MODULE, STOPPED, cause_id, cause_in, judged
 
-import ipexctl.known_errors
 from ipexctl.known_errors.error_table import known_errors
 from ipexctl.known_errors.match import Cause, RankOutput
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.frames import Chunk
 from ipexctl.node.common.records import DETAIL_MARK, Detail
 from ipexctl.node.run.decisions.supervisor_state import LauncherExited, StartFailed
-from ipexctl.node.run.run_snapshot import PLAN_FIELDS, plan_of, tail
+from ipexctl.node.run.run_snapshot import tail, versions_in
 from ipexctl.run.stack_dump import Dump, Process, RankStacks, StackFrame, Thread
 from ipexctl.run.why.diagnosis import LINES, Diagnosis, diagnose
 from ipexctl.run.why.run_snapshot import RunSnapshot, read_snapshot, with_copied_output
@@ -130,20 +128,6 @@ def test_module_that_the_project_names_is_installed_by_the_run() -> None:
     text = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'hydra.core'"
     cause = cause_in(judged([(STOPPED, ""), (FAILED, text)], plan=plan))
     assert cause.fix.split("; ")[1] == "if it is a package: ipexctl run --install t.py"
-
-
-def test_a_host_sends_what_causes_read_of_the_plan(tmp_path: Path) -> None:
-    plan = {"hosts": [], "project": {"own": ["x"]}, "install_by_run": "ipexctl run", "project_packages": ["peft"]}
-    (tmp_path / "plan.json").write_text(json.dumps(plan))
-    sent = plan_of(str(tmp_path / "plan.json"))
-    read = {
-        name
-        for file in Path(ipexctl.known_errors.__path__[0]).glob("*.py")
-        for name in re.findall(r'\bplan\.get\("(\w+)"', file.read_text())
-    }
-    assert {"packages", *plan} - {"hosts"} <= read
-    assert read - sent.keys() == set()
-    assert sent["project"] == {"own": ["x"]}
 
 
 def test_a_module_that_an_own_package_lacks_is_not_looked_for_at_an_index() -> None:
@@ -367,7 +351,6 @@ def test_a_path_out_of_the_project_is_not_looked_for_on_the_hosts(
 ) -> None:
     text = f"{_AT_TRAIN}FileNotFoundError: [Errno 2] No such file or directory: '{path}'"
     plan = {"cwd": f"{_CODE}{directory}", "home": posixpath.dirname(posixpath.dirname(_CODE))}
-    assert plan.keys() <= set(PLAN_FIELDS)
     cause = _cause_in_project(text, (), plan)
     assert ("leads out of the project" in cause.sentence, "ipexctl exec" not in cause.fix) == (leads_out, leads_out)
 
@@ -467,9 +450,8 @@ def test_a_run_that_succeeded_names_the_command_that_fetches_its_checkpoint() ->
 def test_node0_sends_the_versions_of_the_environment(tmp_path: Path) -> None:
     (tmp_path / "envs/e").mkdir(parents=True)
     (tmp_path / "envs/e/env.json").write_text(json.dumps({"packages": {"torchao": "0.17.0"}}))
-    (tmp_path / "plan.json").write_text(json.dumps({"hosts": [], "env": "e"}))
-    assert plan_of(str(tmp_path / "plan.json"), str(tmp_path))["versions"] == {"torchao": "0.17.0"}
-    assert plan_of(str(tmp_path / "plan.json"))["versions"] is None
+    assert versions_in(str(tmp_path), {"env": "e"}) == {"torchao": "0.17.0"}
+    assert versions_in(str(tmp_path), {"env": None}) == {}
 
 
 def test_lost_module_of_the_environment_is_repaired_and_not_added() -> None:
@@ -527,7 +509,9 @@ def test_the_advice_to_install_keeps_the_stack(text: str) -> None:
 @pytest.mark.parametrize(("share", "cause"), [([64, 2], "run.too_many_ranks"), ([4, 2], "meet.timeout")])
 def test_a_rank_that_waits_for_a_connection_on_overloaded_hosts(share: list[int], cause: str) -> None:
     text = "The client socket has timed out after 300000ms while trying to connect to (10.0.0.1, 29500)."
-    judgement = judged([(STOPPED, ""), (FAILED, text)], plan={"shares": {"node1": share, "node2": [1, 2]}})
+    judgement = judged(
+        [(STOPPED, ""), (FAILED, text)], plan={"hosts": [planned("node1", *share), planned("node2", 1, 2)]}
+    )
     assert cause_in(judgement).id == cause
 
 
@@ -561,7 +545,7 @@ def test_overloaded_hosts_are_distinguished_from_killed_wrappers(
     more: dict[str, Any] = {
         "reason": reason,
         "mpirun": [mpirun] if mpirun else [],
-        "plan": {"shares": {"node2": [64, 2]}},
+        "plan": {"hosts": [planned("node2", 64, 2)]},
     }
     assert cause_id(judged([(STOPPED, ""), ({"state": "lost"}, "")], first=first, **more)) == wanted
 

@@ -20,7 +20,6 @@ from ipexctl.node.run.run_replies import SuspectSnapshot
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError, Unreachable
 from ipexctl.remote.reply import Reply
-from ipexctl.run.why import suspect
 from ipexctl.run.why import why as explanation
 from ipexctl.run.why.diagnosis import Diagnosis
 from ipexctl.run.why.run_snapshot import RunSnapshot, read_snapshot
@@ -55,7 +54,7 @@ class Hosts:
         monkeypatch.setattr(explanation, "_read_snapshot", self._read)
         monkeypatch.setattr(explanation, "_with_fresh_dump", lambda snapshot, *_: snapshot)
         monkeypatch.setattr(explanation, "fetch_windows", lambda *_, **__: windows)
-        monkeypatch.setattr(suspect, "call", self._on_host)
+        monkeypatch.setattr(explanation, "call", self._on_host)
 
     def open(self, host: Host) -> Any:
         return host

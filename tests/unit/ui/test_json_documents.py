@@ -136,9 +136,9 @@ def test_report_documents_have_these_fields(document: dict[str, Any], names: str
         (
             to_json(MIXED),
             """schema hosts world_size master_addr master_port backend backend_reason allreduce wire flavor stack env
-            python command cwd launcher argv launcher_env files hostfile settings dtype_hint choices
+            python command cwd launcher argv launcher_env files hostfile settings choices
             notes other_runs candidates time_limit id home node0 asked stores has_starters install packages
-            install_by_run project_packages project hub commit before_start job python_version local_rank ends_at_logout
+            install_by_run project_packages project commit before_start job python_version local_rank ends_at_logout
             spares setup first_world_size fp32_math fast by apart""",
         ),
         (to_json(MIXED)["hosts"][0], "name address word iface tier cores ranks hardware"),

@@ -21,6 +21,7 @@ from ipexctl.extras.report.measurements import Columns, Measurements, Window
 from ipexctl.extras.report.page import Change, ReportPage, TimeCurve, compare, report_page
 from ipexctl.extras.report.report_command import page_without_record
 from ipexctl.hosts.host import Host
+from ipexctl.node.common.plan import NO_PLAN, read_valid_plan
 from ipexctl.node.run.record.losses import MAX_POINTS, find_losses, find_series, read_losses, thin, timed_lines
 from ipexctl.node.run.record.output_times import TimesWriter
 from ipexctl.run.stack_dump import Dump, RankStacks
@@ -50,7 +51,7 @@ PLAN = {
 def made(plan: dict[str, Any] | None = None, measured: Measurements | None = None, **more: Any) -> ReportPage:
     more.setdefault("first", FIRST)
     snapshot = read_snapshot(*account([(FAILED, ""), (FAILED, NO_MODULE)], **more), "node1")
-    return report_page(RECORD, snapshot, diagnose(snapshot), plan or {}, measured or Measurements())
+    return report_page(RECORD, snapshot, diagnose(snapshot), read_valid_plan(plan), measured or Measurements())
 
 
 def test_the_page_says_how_the_run_ended_and_what_to_type() -> None:
@@ -133,7 +134,7 @@ def test_the_rates_of_a_rank_are_those_of_its_status() -> None:
     windows = [Window(1000.0 + n, 1.0, n % 2, None) for n in range(12)]
     ranks = [(dict(FAILED, throughput={"steps_per_s": 41.6}), "")]
     snapshot = read_snapshot(*account(ranks), "node1")
-    grid = report_page(RECORD, snapshot, diagnose(snapshot), {}, Measurements({0: windows})).grid
+    grid = report_page(RECORD, snapshot, diagnose(snapshot), NO_PLAN, Measurements({0: windows})).grid
     assert grid is not None
     assert [row.throughput and row.throughput.steps_per_s for row in grid.rows] == [41.6]
 
@@ -142,7 +143,7 @@ def test_the_rates_of_a_rank_are_those_of_its_status() -> None:
     ("flavor", "shown"), [("none", "ipexctl itself"), ("openmpi", "Open MPI"), ("srun", "Slurm's srun"), ("new", "new")]
 )
 def test_what_ran_has_what_started_the_ranks_and_nothing_that_only_suits_the_hosts(flavor: str, shown: str) -> None:
-    facts = {fact.label: fact.value for fact in made({"flavor": flavor, "dtype_hint": "bfloat16"}).facts}
+    facts = {fact.label: fact.value for fact in made({"flavor": flavor}).facts}
     assert facts["Started by"] == shown
     assert not {"MPI", "Data type"} & facts.keys()
 
@@ -268,7 +269,7 @@ def test_page_has_only_stacks_of_the_end(state: str, silent_since: float | None,
     silent = None if silent_since is None else {"since": silent_since, "after": 60.0}
     status = {"ended": None if state == "running" else 2000.0}
     snapshot = read_snapshot(*account([(FAILED, "")], state=state, silent=silent, status=status), "node1", dump)
-    assert bool(report_page(RECORD, snapshot, diagnose(snapshot), {}).stacks) == is_shown
+    assert bool(report_page(RECORD, snapshot, diagnose(snapshot), NO_PLAN).stacks) == is_shown
 
 
 def test_checks_and_sync_are_before_the_start_and_the_commit_is_named() -> None:
@@ -408,7 +409,7 @@ KNOWN_RUN = run_record("train-1", Host("node1", "node1"), "/root/.ipexctl", "pyt
 def page_of(text: Text) -> ReportPage:
     dump = recorded_dump(text.stacks) if text.stacks else None
     snapshot = read_snapshot(*document(text), "node1", dump)
-    return report_page(KNOWN_RUN, snapshot, diagnose(snapshot), {})
+    return report_page(KNOWN_RUN, snapshot, diagnose(snapshot), NO_PLAN)
 
 
 def test_every_known_cause_is_on_its_page() -> None:
@@ -433,7 +434,7 @@ def test_a_damaged_record_gives_a_page(status: dict[str, Any]) -> None:
     events = [{"event": "start", "at": "x"}, {"event": "start", "at": 1e300}, {}, {"event": None}]
     sent, output = account([({"state": "ok"}, "")], status=status, state="running", events=events)
     snapshot = read_snapshot(sent, output, "node1")
-    drawn = page_html(report_page(KNOWN_RUN, snapshot, diagnose(snapshot), {})).partition("<body>")[2]
+    drawn = page_html(report_page(KNOWN_RUN, snapshot, diagnose(snapshot), NO_PLAN)).partition("<body>")[2]
     assert "<h1>" in drawn
     assert '="nan' not in drawn
     assert 'width="-' not in drawn

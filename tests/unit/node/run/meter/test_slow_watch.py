@@ -94,7 +94,7 @@ def test_busy_time_of_some_processors() -> None:
 
 
 def stat(pid: int, parent: int, seconds: float, start: int = 1) -> ProcessStat:
-    return ProcessStat(pid, "R", parent, 1, seconds, start, 0, 3)
+    return ProcessStat(pid, "R", parent, 1, seconds, start, 0)
 
 
 def test_shares_between_two_readings() -> None:
