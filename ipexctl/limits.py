@@ -9,9 +9,20 @@ from __future__ import annotations
 from typing import Final
 
 DEAD_AFTER: Final = 30
-"""Time without a packet from a connected host, after which the connection is lost. Noticed at most half of it later."""
-FIRST_ANSWER: Final = 45.0
-"""Without `--timeout`, for a host's login shell to start a step, and for the first output of a probe."""
+"""Time without a packet from the kernel of a connected host, after which the connection is lost. Noticed at most half
+of it later."""
+PATIENCE: Final = 120.0
+"""Time without a byte from a host whose port has answered: for its sshd, its login shell, or a short answer. A login
+takes 40 s on a machine with 50 busy processes per core."""
+TOLD_AFTER: Final = 5.0
+"""A person is told what a call waits for after this time."""
+
+
+def stretched(seconds: float, load: float, cores: int) -> float:
+    """A limit of seconds for a machine of this load, on which everything takes as many times longer."""
+    return max(seconds, min(PATIENCE, seconds * load / max(1, cores)))
+
+
 LOGIN_QUESTION: Final = 300.0
 """To type a password or code that the ssh program asks for."""
 STEP_SILENCE: Final = 3600.0
@@ -20,7 +31,7 @@ FETCH_SILENCE: Final = 60.0
 """Without `--timeout`, the program on a host that sends files is ended if it gives no sign of life for this long. It
 gives one every 5 seconds, even while it only reads."""
 PROBE_REST: Final = 5.0
-"""For the rest of a probe after its first output: a dead file server must not block doctor."""
+"""For each part of a probe on a host that is not busy: a dead file server must not block doctor."""
 PIPE_SILENCE: Final = 60.0
 """A pipe on the command line may be silent for this long, because its command may ask a cloud for hosts."""
 CANCEL_GRACE: Final = 2.0

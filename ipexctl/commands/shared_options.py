@@ -223,7 +223,7 @@ class HostOptions:
     known_hosts: Path | None = option("--known-hosts FILE", "File of known host keys (default: ssh config).")
     host_keys: HostKeyPolicy | None = option("--host-keys", "Host key policy (default: ssh config, else strict).")
     connect_timeout: float = option(
-        "--connect-timeout S", "Seconds to connect and log in to a host (default: {default}).", CONNECT_SECONDS, min=0.1
+        "--connect-timeout S", "Seconds for a host's ssh port to answer (default: {default}).", CONNECT_SECONDS, min=0.1
     )
     cluster: str | None = option(
         "--cluster -c NAME",

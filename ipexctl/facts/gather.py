@@ -1,9 +1,10 @@
-"""Probes hosts with one command and one round trip each. The probe is sh, so a host needs no Python. It is stopped 5 s
-after a host's first output, because of dead file servers, and the facts that have arrived are used.
+"""Probes hosts with one command and one round trip each. The probe is sh, so a host needs no Python. It is stopped
+after 5 s of silence, longer on a busy host, because of dead file servers, and the facts that have arrived are used.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,11 +12,12 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from ipexctl.errors import UserError
+from ipexctl.facts.cpu import parse_cpulist
 from ipexctl.facts.facts import Facts, parse
 from ipexctl.facts.probe import probe_command
 from ipexctl.facts.system_facts import HomeDirectory
 from ipexctl.hosts.host import Host
-from ipexctl.limits import FIRST_ANSWER, PROBE_REST
+from ipexctl.limits import PATIENCE, PROBE_REST, stretched
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.frames import StreamName
 from ipexctl.node.common.home import HomeRefused
@@ -26,6 +28,10 @@ from ipexctl.remote.session import CommandEnd, OutputCollector, Session
 
 _CANT_FORK: Final = (2, 254)
 """Exit codes of dash and bash after fork has failed."""
+_FIRST_PART: Final = re.compile(
+    rb"(?:^cpu\.online ([\d,-]+)$.*?)?(?:^load (\d+\.\d+) .*?)?^home\.path ", re.MULTILINE | re.DOTALL
+)
+"""The processors and the load, if the host has reported all that needs no file server."""
 MOST_NAMES: Final = 100
 """Names that a host looks up; node0 looks up all. Else a thousand hosts would ask their name server a million times."""
 
@@ -53,7 +59,8 @@ class HostFacts(HostResult):
         """Raises HostError if anything is missing, UserError if another account could replace the home."""
         if self.facts is None or self.status != "ok" or self.facts.home is None:
             kind = Unreachable if self.status == "unreachable" else HostError
-            raise kind(self.reason or "it reported no home directory", self.fix)
+            cut = "its probe stopped before its home directory, without a byte in time"
+            raise kind(self.reason or cut, self.fix or Fix("see how busy it is: `ipexctl doctor`"))
         home = self.facts.home
         if home.exposed:
             refused = HomeRefused("above", home.path, f": {home.exposed}")
@@ -63,6 +70,7 @@ class HostFacts(HostResult):
 
 class _ProbeOutput(OutputCollector):
     received: float | None = None
+    _is_limited = False
     has_one_session = False
 
     def __init__(self, deadline: Deadline, session: Session | None) -> None:
@@ -75,9 +83,12 @@ class _ProbeOutput(OutputCollector):
         if stream == "stdout":
             if self.received is None:
                 self.received = time.time()
-                self._deadline.limit(PROBE_REST)
                 self.has_one_session = self._session is not None and self._session.is_limited_to_one()
             super().sink(stream, data)
+            if not self._is_limited and (found := _FIRST_PART.search(self._data["stdout"])):
+                self._is_limited = True
+                cpus = parse_cpulist((found[1] or b"").decode())
+                self._deadline.limit(stretched(PROBE_REST, float(found[2] or 0), len(cpus) if cpus else 1))
 
     def failure(self, error: HostError, timeout: float | None) -> tuple[HostStatus, str, str]:
         """A probe that the host itself ended did not run out of PROBE_REST."""
@@ -103,7 +114,7 @@ def gather_facts(
     started = time.monotonic()
 
     def work(host: Host, session: Session) -> HostFacts:
-        deadline = Deadline(timeout if timeout is not None else FIRST_ANSWER, pool.cancel)
+        deadline = Deadline(timeout or PATIENCE, pool.cancel, is_of_silence=timeout is None)
         output = _ProbeOutput(deadline, session if tries_sessions else None)
         probed_at = time.monotonic()
         sent = time.time()

@@ -171,14 +171,12 @@ class Login:
         self._ring = ring
         self._deadline = deadline
         self._identity = identity
-        self.has_started = False
         self._tried: list[str] = []
         self._problems: list[str] = []
         self._allowed: list[str] = []
 
     def authenticate(self, transport: paramiko.Transport) -> None:
         """Offer keys until one is accepted. Raises an AuthenticationException if none is, or if the deadline passes."""
-        self.has_started = True
         for label, key in self._keys():
             if self._deadline.over or self._deadline.cancelled:
                 break

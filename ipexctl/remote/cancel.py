@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
+from ipexctl import limits
 from ipexctl.remote.outcome import Cancelled
 
 RETRY_INTERVALS: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -71,6 +72,7 @@ class Deadline:
 
     def __init__(self, seconds: float | None, cancel: Cancel | None = None, *, is_of_silence: bool = False) -> None:
         self.seconds = seconds
+        self.before_answer = seconds
         self.is_of_silence = is_of_silence
         self.cancel = cancel or Cancel()
         self._lock = threading.Lock()
@@ -99,12 +101,23 @@ class Deadline:
             if self.seconds is not None:
                 self._deadline = time.monotonic() + self.seconds
 
+    def answered(self) -> None:
+        """Once a port has answered, only silence counts: a busy machine is slow to log in."""
+        with self._lock:
+            self.seconds, self.is_of_silence = limits.PATIENCE, True
+        self.restart()
+        _clock.wake()
+
     def limit(self, seconds: float) -> None:
         with self._lock:
             until = time.monotonic() + seconds
             if self._deadline is None or until < self._deadline:
                 self.seconds, self._deadline = seconds, until
         _clock.wake()
+
+    def is_of_host(self) -> bool:
+        """True while a host whose port has answered is waited for, and not a person."""
+        return self.is_of_silence and self._paused_at is None
 
     @contextmanager
     def paused(self) -> Iterator[None]:

@@ -28,7 +28,7 @@ from ipexctl.remote.host_keys import HostKeys
 from ipexctl.remote.local import LocalSession, is_this_machine
 from ipexctl.remote.openssh import SshMasters
 from ipexctl.remote.outcome import LoginRefused, UnknownKey, Unreachable
-from ipexctl.remote.session import CommandEnd, Readable, Session
+from ipexctl.remote.session import CommandEnd, Readable, Session, SlowHosts
 from ipexctl.remote.ssh_config import Endpoint, Resolver
 from ipexctl.remote.tcp import DialedSocket, connect_tcp
 from ipexctl.transports import OVER_SSH, Transport
@@ -53,7 +53,7 @@ class ConnectOptions(NamedTuple):
     host_keys: Policy | None = None
     on_step: OnStep | None = None
     on_warning: Callable[[str], None] | None = None
-    """Called once, for the first host that the ssh program reaches without being asked for."""
+    """Called for the first host that the ssh program reaches without being asked for, and for hosts that are slow."""
     transport: Transport = OVER_SSH
     job: str = ""
     """Slurm job whose nodes srun reaches; empty for this call's own job."""
@@ -79,6 +79,7 @@ class Connector:
         self._host_keys = HostKeys(options.host_keys)
         self._masters = SshMasters(options.host_keys, self._host_keys)
         self._has_said = False
+        self._slow = SlowHosts(options.on_warning)
         self._lock = threading.Lock()
         self._imported: Future[None] | None = None
         self._ssh: SshSessions | None = None
@@ -114,7 +115,7 @@ class Connector:
             session = self._over_ssh(host, cancel)
         else:
             session = self._over_srun(host, cancel)
-        session.cancel = cancel
+        session.cancel, session.slow = cancel, self._slow
         if on_step := self.options.on_step:
             on_step(host, None, time.monotonic() - started)
             session.on_command = partial(on_step, host)
@@ -140,14 +141,15 @@ class Connector:
         """By paramiko; by the ssh program if it is asked for, if only the program can do what the ssh config says, or
         if paramiko can't log in."""
         imported = None if self.options.transport.is_program else self._import()
-        endpoint = self.resolver.resolve(host, self.options.connect_timeout)
+        endpoint = self.resolver.resolve(host)
         reason = self._masters.reason(endpoint)
         if imported is None or endpoint.jump or endpoint.proxy or reason:
             return self._by_program(host, endpoint, cancel, "" if imported is None else reason)
         dialed = self._dial(endpoint, cancel)
         imported.result()
         try:
-            return self._ssh_sessions().open(host, dialed, partial(self._dial, endpoint))
+            with self._slow.waiting(host, "log in", cancel, dialed.deadline.is_of_host):
+                return self._ssh_sessions().open(host, dialed, partial(self._dial, endpoint))
         except LoginRefused as refusal:
             is_key = isinstance(refusal, UnknownKey)
             why = "its host key is new or certified" if is_key else "ipexctl's own login was refused"
@@ -157,7 +159,9 @@ class Connector:
                 raise (error if is_key else refusal) from None
 
     def _by_program(self, host: Host, endpoint: Endpoint, cancel: Cancel, why: str) -> Session:
-        session = self._masters.open(host, endpoint, Deadline(self.options.connect_timeout, cancel))
+        deadline = Deadline(self.options.connect_timeout, cancel)
+        with self._slow.waiting(host, "log in", cancel, deadline.is_of_host):
+            session = self._masters.open(host, endpoint, deadline)
         with self._lock:
             is_first = bool(why) and not self._has_said
             self._has_said = self._has_said or is_first
@@ -168,6 +172,8 @@ class Connector:
     def _dial(self, endpoint: Endpoint, cancel: Cancel) -> DialedSocket:
         deadline = Deadline(self.options.connect_timeout, cancel)
         sock = connect_tcp(endpoint.hostname, endpoint.port, deadline, endpoint.family)
+        deadline.answered()
+        sock.on_data = deadline.restart
         return DialedSocket(endpoint, sock, deadline)
 
     def __enter__(self) -> Connector:
@@ -295,7 +301,7 @@ class BorrowedSession(Session):
         self.cancel = cancel
         self._is_lost = False
         self.host = session.host
-        self.on_command = session.on_command
+        self.on_command, self.slow = session.on_command, session.slow
         self.is_login = session.is_login
 
     def _run(

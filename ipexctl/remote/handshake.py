@@ -29,6 +29,7 @@ from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.host_keys import HostKeys, fingerprint_of
 from ipexctl.remote.outcome import Cancelled, LoginRefused, Unreachable
 from ipexctl.remote.ssh_config import Endpoint, manual_command
+from ipexctl.remote.tcp import silent_login
 
 _CHANNEL_MESSAGES: Final = frozenset(
     {
@@ -195,18 +196,7 @@ class _CheckHostKey(paramiko.MissingHostKeyPolicy):
 def _connection_error(error: Exception, handshake: Handshake, login: Login) -> Unreachable:
     port, try_by_hand = handshake.endpoint.port, f"try by hand: {manual_command(handshake.host)}"
     if handshake.deadline.over:
-        waited = f"(waited {handshake.deadline.seconds:g} s)"
-        if login.has_started:
-            return Unreachable(
-                f"sshd there takes too long for the login {waited}",
-                f"check whether its PAM or DNS is slow; {try_by_hand}",
-                option="for a longer wait: --connect-timeout S",
-            )
-        return Unreachable(
-            f"port {port} accepts connections but sends nothing {waited}",
-            "sshd hangs there, or it isn't sshd that listens on this port",
-            option="for a longer wait: --connect-timeout S",
-        )
+        return silent_login(port, handshake.deadline, try_by_hand)
     if isinstance(error, paramiko.AuthenticationException):
         return login.refusal()
     if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):

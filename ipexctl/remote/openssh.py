@@ -59,7 +59,7 @@ from ipexctl.remote.session import (
     ending,
 )
 from ipexctl.remote.ssh_config import Endpoint
-from ipexctl.remote.tcp import connection_refusal
+from ipexctl.remote.tcp import connection_refusal, silent_login
 
 _OPENSSH_VALUES: Final = {"strict": "yes", "accept-new": "accept-new", "off": "no"}
 _MASTER: Final = (
@@ -77,6 +77,8 @@ rm -rf "$1"
 """Ends what is left of the masters, even if this process was killed. A login under way fails without the directory."""
 _MOST_WORDS: Final = 1 << 20
 _DEBUG: Final = re.compile(r"debug\d: ")
+_ANSWERED: Final = re.compile(rb"^debug1: (?:Connection established|Remote protocol version)", re.MULTILINE)
+"""The port or, behind a bastion, the host's sshd has answered."""
 _HOST_KEY: Final = re.compile(r"^debug1: Server host key: (\S+) (SHA256:\S+)", re.MULTILINE)
 _AGREED: Final = re.compile(
     r"^debug1: kex: (?:[a-z]+ )*(?:algorithm|\S+->\S+ cipher): (\S+)(?: MAC: (\S+))?", re.MULTILINE
@@ -232,15 +234,21 @@ class SshMasters:
     def _log_in(
         self, target: LoginTarget, deadline: Deadline, new_key: frozenset[tuple[str, str]], *, asks: bool
     ) -> MuxMaster:
-        path, seconds = self._new_path(), deadline.seconds or limits.DEAD_AFTER
+        path, attempt = self._new_path(), Deadline(deadline.before_answer or limits.DEAD_AFTER, deadline.cancel)
         policy = "strict" if target.policy == "accept-new" and target.endpoint and not new_key else target.policy
-        argv = [*_MASTER, "-o", f"ControlPath={path}", "-o", f"ConnectTimeout={math.ceil(seconds)}"]
-        argv += ["-o", f"ServerAliveInterval={max(1, limits.DEAD_AFTER // 2)}", "-o", "ServerAliveCountMax=1"]
+        argv = [*_MASTER, "-o", f"ControlPath={path}", "-o", f"ConnectTimeout={math.ceil(limits.LOGIN_QUESTION)}"]
+        argv += ["-o", f"ServerAliveInterval={math.ceil(limits.PATIENCE / 2)}", "-o", "ServerAliveCountMax=1"]
         argv += ["-o", "NumberOfPasswordPrompts=1"] if asks else ["-o", "BatchMode=yes"]
         argv += ["-o", f"StrictHostKeyChecking={_OPENSSH_VALUES[policy]}"] if policy else []
-        code, words = _run_to_end([*argv, *target.words], Deadline(seconds, deadline.cancel), asks=asks)
+
+        def on_words(words: bytes) -> None:
+            if not asks and _ANSWERED.search(words):
+                attempt.answered()
+                deadline.answered()
+
+        code, words = _run_to_end([*argv, *target.words], attempt, on_words, asks=asks)
         if code != 0:
-            raise self._refusal(target, code, words, Deadline(seconds))
+            raise self._refusal(target, code, words, attempt)
         if problem := _objection(words, new_key):
             mux.end(path)
             raise problem
@@ -250,12 +258,13 @@ class SshMasters:
         endpoint, try_by_hand, keys = target.endpoint, target.try_by_hand(), _HOST_KEY.findall(words)
         proxy = (endpoint.jump or (endpoint.proxy and "its ProxyCommand") or "") if endpoint else ""
         lines = [line.strip()[:300] for line in words.splitlines() if line.strip() and not _DEBUG.match(line)]
-        if code is None and endpoint and not proxy and "Connection established" not in words:
+        if code is None and endpoint and deadline.is_of_silence:
+            return silent_login(endpoint.port, deadline, try_by_hand)
+        if code is None and endpoint and not proxy:
             return connection_refusal(TimeoutError(), endpoint.port, deadline)
         if code is None:
-            port = f"port {endpoint.port} accepts connections, but there is " if endpoint else ""
             return Unreachable(
-                f"{port}no login within {deadline.seconds:g} s",
+                f"no login within {deadline.seconds:g} s",
                 try_by_hand,
                 option="for a longer wait: --connect-timeout S",
             )
@@ -340,7 +349,7 @@ class OpenSshSession(Session):
         call = LoginCommand(command._replace(script=f"({command.script}\n)\nexit $?"), sink, deadline)
 
         def run_on(master: MuxMaster) -> CommandEnd | None:
-            with ending(lambda: self._end_processes(call, master)):
+            with self.slow_start(call), ending(lambda: self._end_processes(call, master)):
                 return self._follow(master, call, stdin)
 
         return self._on_a_master(run_on, deadline)
@@ -425,7 +434,9 @@ def _signal_name(code: int) -> str | None:
     return None
 
 
-def _run_to_end(argv: list[str], deadline: Deadline, *, asks: bool) -> tuple[int | None, str]:
+def _run_to_end(
+    argv: list[str], deadline: Deadline, on_words: Callable[[bytes], None], *, asks: bool
+) -> tuple[int | None, str]:
     """Exit code and stderr of an ssh that goes to the background once it is logged in; None if it took too long.
 
     The master keeps stderr open, so its end is not waited for. With `asks`, ssh keeps the terminal."""
@@ -442,6 +453,7 @@ def _run_to_end(argv: list[str], deadline: Deadline, *, asks: bool) -> tuple[int
                 code = process.poll()
                 if select.select([stderr], [], [], 0.02 if code is None else 0)[0]:
                     words += stderr.read(1 << 16)[: _MOST_WORDS - len(words)]
+                    on_words(words)
     if deadline.cancelled:
         raise Cancelled("stopped before it was connected")
     return (None if code < 0 else code), words.decode(errors="replace")

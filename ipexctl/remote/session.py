@@ -13,12 +13,13 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cached_property
 from typing import Final, NamedTuple, Protocol
 
 from ipexctl import limits
 from ipexctl.hosts.host import Host
+from ipexctl.hosts.nodeset import fold
 from ipexctl.limits import STEP_SILENCE
 from ipexctl.node.common.frames import StreamName
 from ipexctl.remote.cancel import Cancel, Deadline
@@ -82,8 +83,44 @@ def endless_output(stream: StreamName) -> HostError:
     )
 
 
+class SlowHosts:
+    """Tells a person once, for all hosts that wait for the same, what a call has waited for TOLD_AFTER seconds."""
+
+    def __init__(self, tell: Callable[[str], None] | None = None) -> None:
+        self._tell, self._lock = tell, threading.Lock()
+        self._waiting: dict[tuple[str, str], float] = {}
+
+    @contextmanager
+    def waiting(self, host: Host, what: str, cancel: Cancel, is_slow: Callable[[], bool]) -> Iterator[None]:
+        """`what`: the next thing that the host does. `is_slow`: False if something else is waited for."""
+        key = (what, host.name)
+
+        def notice() -> None:
+            long_ago = time.monotonic() - limits.TOLD_AFTER / 2
+            with self._lock:
+                late = [each for each, began in self._waiting.items() if each[0] == what and began < long_ago]
+                is_told = key in late and is_slow() and not cancel.thrown
+                for each in late if is_told else ():
+                    del self._waiting[each]
+            if self._tell is not None and is_told:
+                self._tell(
+                    f"{fold(name for _, name in late)}: slow to {what}: {limits.TOLD_AFTER:g} s so far; ipexctl waits "
+                    f"for up to {rough_duration(limits.PATIENCE)} without an answer (Ctrl-C ends it)"
+                )
+
+        with self._lock:
+            self._waiting[key] = time.monotonic()
+        try:
+            with Deadline(limits.TOLD_AFTER, cancel).closing(notice):
+                yield
+        finally:
+            with self._lock:
+                self._waiting.pop(key, None)
+
+
 class Session(ABC):
     host: Host
+    slow = SlowHosts()
     cancel: Cancel | None = None
     """Ends the commands of this session."""
     on_command: Callable[[Command, float], None] | None = None
@@ -129,6 +166,11 @@ class Session(ABC):
         finally:
             if self.on_command is not None:
                 self.on_command(command, time.monotonic() - started)
+
+    def slow_start(self, call: LoginCommand) -> AbstractContextManager[None]:
+        """Tell a person if the login shell does not start the command."""
+        what, cancel = "start a command in its login shell", call.start.cancel
+        return self.slow.waiting(self.host, what, cancel, lambda: not call.has_started and call.start.is_of_silence)
 
     @abstractmethod
     def _run(
@@ -240,13 +282,13 @@ class LoginCommand:
 
     @property
     def deadline(self) -> Deadline:
-        return self._deadline if self.has_started else self._of_start
+        return self._deadline if self.has_started else self.start
 
     @cached_property
-    def _of_start(self) -> Deadline:
+    def start(self) -> Deadline:
         if self._deadline.seconds is not None and not self._deadline.is_of_silence:
             return self._deadline
-        return Deadline(limits.FIRST_ANSWER, self._deadline.cancel, is_of_silence=True)
+        return Deadline(limits.PATIENCE, self._deadline.cancel, is_of_silence=True)
 
     @property
     def session_id(self) -> int | None:
@@ -258,7 +300,7 @@ class LoginCommand:
             return timeout_error(self.deadline)
         return TimedOut(
             f"its login shell has not started the command within {self.deadline.seconds:g} s",
-            "check its startup files, such as ~/.bashrc, and whether a disk of that host hangs",
+            "log in there to see what its startup files, such as ~/.bashrc, wait for",
             option="--timeout S sets another limit",
         )
 

@@ -1,8 +1,8 @@
 """A session over ssh: one connection with one channel per command, tuned for short commands and long output.
 
 If sshd opens no further channel (MaxSessions), the command gets another connection: two commands may wait for each
-other. After 15 s of silence, half of what TCP takes, sshd must answer a keepalive; this also detects a frozen host and
-one behind a bastion.
+other. After a minute of silence, sshd must answer a keepalive within another: this detects a host that is frozen, while
+TCP detects one that is gone.
 """
 
 from __future__ import annotations
@@ -73,6 +73,10 @@ class SshSession(Session):
         self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline
     ) -> CommandEnd:
         call = LoginCommand(command, sink, deadline)
+        with self.slow_start(call):
+            return self._run_call(call, stdin, deadline)
+
+    def _run_call(self, call: LoginCommand, stdin: Readable | None, deadline: Deadline) -> CommandEnd:
         channel = self._start(call.line, deadline)
         try:
             with ending(lambda: self._end_processes(call, channel)):
@@ -107,7 +111,7 @@ class SshSession(Session):
         """Open the channel and run the command. If sshd doesn't answer in time, close the connection. The command may
         run before sshd answers, so a cancelled call waits a moment for the answer: only then can its processes be
         ended."""
-        limit = Deadline(deadline.left(limits.DEAD_AFTER), deadline.cancel)
+        limit = Deadline(deadline.left(limits.PATIENCE), deadline.cancel)
         channel = None
         try:
             with limit.closing(transport.close):
@@ -124,7 +128,7 @@ class SshSession(Session):
                 raise timeout_error(deadline) from None
             if transport.is_active() and isinstance(error, paramiko.SSHException):
                 raise _refused(opened=channel is not None) from None
-            raise connection_lost(error) from None
+            raise connection_lost("its sshd opens no session" if limit.over else error) from None
         self._open_channels.add(channel)
         return channel
 
@@ -152,7 +156,7 @@ class SshSession(Session):
                     raise reader.call.timeout_error()
                 if overtime is not None:
                     reader.wake.wait(overtime.left())
-                elif not reader.wake.wait(deadline.left(limits.DEAD_AFTER / 2)):
+                elif not reader.wake.wait(deadline.left(limits.PATIENCE / 2)):
                     keepalive.check()
 
     def _result(self, reader: _OutputReader) -> CommandEnd:
@@ -229,7 +233,7 @@ class _OutputReader:
 
 
 _MOST_CHECKS: Final = 2
-"""Checks for an answer to a keepalive: together DEAD_AFTER seconds."""
+"""Checks for an answer to a keepalive: together PATIENCE seconds."""
 
 
 class _Keepalive:
@@ -240,7 +244,7 @@ class _Keepalive:
         """Since the last request was sent."""
 
     def check(self) -> None:
-        """Call it after DEAD_AFTER / 2 of silence. Send a request unless one is pending; raise if it was pending at the
+        """Call it after PATIENCE / 2 of silence. Send a request unless one is pending; raise if it was pending at the
         check before, too. The clock would also count time in which this program got no processor: then all hosts seem
         lost at once, with their answers in the sockets."""
         if not self._checks or self._answered.is_set():

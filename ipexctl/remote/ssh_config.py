@@ -27,6 +27,7 @@ from typing import NamedTuple
 from ipexctl.file_reader import SSH_CONFIG, read_regular
 from ipexctl.found_files import account_name
 from ipexctl.hosts.host import Host, ssh_options
+from ipexctl.limits import PATIENCE
 from ipexctl.node.common.fix import Fix
 from ipexctl.remote.algorithms import ANY_ALGORITHMS, Algorithms, matches
 from ipexctl.remote.outcome import Unreachable
@@ -98,7 +99,7 @@ class Resolver:
         self._patterns: dict[Path | None, tuple[str, ...] | None] = {}
         self._groups: dict[object, _HostGroup] = {}
 
-    def resolve(self, host: Host, timeout: float = 30.0) -> Endpoint:
+    def resolve(self, host: Host, timeout: float = PATIENCE) -> Endpoint:
         def query(host: Host) -> dict[str, list[str]]:
             return self._run_ssh(host, timeout)
 

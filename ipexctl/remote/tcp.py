@@ -12,6 +12,7 @@ import select
 import socket
 import struct
 import threading
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ipexctl import limits
@@ -126,6 +127,12 @@ def connection_refusal(error: OSError, port: int, deadline: Deadline) -> Unreach
     )
 
 
+def silent_login(port: int, deadline: Deadline, try_by_hand: str) -> Unreachable:
+    """The error for a port that answered and then sent nothing, which only `try_by_hand` can explain."""
+    reason = f"port {port} accepts connections, but nothing has come from it for {deadline.seconds:g} s of the login"
+    return Unreachable(reason, try_by_hand)
+
+
 _LONGEST_GREETING = 1 << 16
 
 
@@ -136,6 +143,8 @@ class TunedSocket(socket.socket):
     set again after each of the first reads."""
 
     _left = _QUICK_ACKS
+    on_data: Callable[[], None] | None = None
+    """Called for each of the first reads."""
 
     def __init__(self, family: int = socket.AF_INET) -> None:
         super().__init__(family, socket.SOCK_STREAM)
@@ -174,6 +183,8 @@ class TunedSocket(socket.socket):
             self._check_greeting(count)
         if count and self._left:
             self._left -= 1
+            if self.on_data is not None:
+                self.on_data()
             macos.acknowledge_at_once(self)
         return count
 

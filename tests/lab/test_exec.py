@@ -37,7 +37,6 @@ def test_arguments_are_passed_literally(lab3: Lab) -> None:
     ("fault", "reason"),
     [
         ("sshd-dead", ".*port 22"),
-        ("sshd-hang", ".*port 22"),
         ("link-down", ".*port 22"),
         ("changed-host-key", ".*CHANGED"),
     ],

@@ -105,6 +105,7 @@ def test_silent_host_is_detected_during_a_command(
     make_lab: Callable[[LabSpec], Lab], spec: LabSpec, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "DEAD_AFTER", 4)
+    monkeypatch.setattr(limits, "PATIENCE", 4.0)
     lab = make_lab(spec)
     with opened(read_hosts_file(lab.hostfile)[1]) as session:
         timer = threading.Timer(0.5, break_host, (lab.hosts[1], fault))
@@ -203,8 +204,8 @@ def test_error_text_of_a_refusing_login_shell_is_reported(hosts: tuple[Host, ...
 def test_a_login_shell_that_never_starts_a_step_fails_and_other_hosts_are_shown(
     hosts: tuple[Host, ...], lab3: Lab, line: str, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("ipexctl.limits.FIRST_ANSWER", "ipexctl.facts.gather.FIRST_ANSWER"):
-        monkeypatch.setattr(name, 2.0)
+    for name in ("ipexctl.limits.PATIENCE", "ipexctl.facts.gather.PATIENCE"):
+        monkeypatch.setattr(name, 20.0 if "noise" in line else 2.0)
     for name in ("CANCEL_GRACE", "CANCEL_CLEANUP"):
         monkeypatch.setattr(f"ipexctl.remote.ssh.{name}", 0.2)
         monkeypatch.setattr(f"ipexctl.remote.openssh.{name}", 0.2)

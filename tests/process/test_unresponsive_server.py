@@ -15,14 +15,16 @@ import paramiko
 import pytest
 
 from agent_helpers import wait_until
+from ipexctl import limits
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.session import capture
+from ipexctl.transports import transport_named
 
-Step = Literal["banner", "kex", "auth", "channel", "exec", "status"]
+Step = Literal["banner", "kex", "auth", "channel", "exec", "status", "late banner", "late auth", "late channel"]
 HOST_KEY = paramiko.ECDSAKey.generate()
 
 
@@ -36,6 +38,8 @@ class Server(paramiko.ServerInterface):
         self.over = threading.Event()
 
     def _at(self, step: str) -> bool:
+        if self.step == f"late {step}":
+            time.sleep(3)
         if self.step == step:
             self.waits()
             self.over.wait(30)
@@ -97,6 +101,7 @@ def server(step: str, commands: list[bytes] | None = None, waits: Callable[[], N
                     connection.sendall(b"SSH-2.0-silent\r\n")
                     waits()
                 else:
+                    time.sleep(3 if step == "late banner" else 0)
                     transport = paramiko.Transport(connection)
                     transport.add_server_key(HOST_KEY)
                     transport.start_server(event=threading.Event(), server=made)
@@ -122,9 +127,21 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def connect_and_run(port: int, key: Path, cancel: Cancel, *, connect_timeout: float, timeout: float | None) -> bytes:
+TRANSPORT = "ssh"
+
+
+def connect_and_run(
+    port: int,
+    key: Path,
+    cancel: Cancel,
+    *,
+    connect_timeout: float,
+    timeout: float | None,
+    told: list[str] | None = None,
+) -> bytes:
     host = Host("silent", "127.0.0.1", user="me", port=port, identity=key, ssh_config=key.with_name("none"))
-    with Connector(ConnectOptions(connect_timeout=connect_timeout, host_keys="off")) as connector:
+    options = ConnectOptions(connect_timeout, "off", transport=transport_named(TRANSPORT))
+    with Connector(options._replace(on_warning=None if told is None else told.append)) as connector:
         session = connector.open(host, cancel)
         try:
             return capture(session, Command.argv("true"), timeout=timeout).stdout
@@ -140,11 +157,35 @@ def test_responsive_server_returns_its_output(key: Path) -> None:
 
 @pytest.mark.core
 @pytest.mark.parametrize("step", ["banner", "kex", "auth"])
-def test_server_that_is_silent_before_the_session_is_unreachable(key: Path, step: Step) -> None:
+@pytest.mark.parametrize("transport", ["ssh", "openssh"])
+def test_server_that_is_silent_before_the_session_is_unreachable(
+    key: Path, step: Step, transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "PATIENCE", 0.6)
+    monkeypatch.setitem(globals(), "TRANSPORT", transport)
     started = time.monotonic()
-    with server(step) as port, pytest.raises(Unreachable, match=re.escape("0.6 s")):
-        connect_and_run(port, key, Cancel(), connect_timeout=0.6, timeout=30)
+    with server(step) as port, pytest.raises(Unreachable, match=r"accepts connections.* 0\.6 s") as caught:
+        connect_and_run(port, key, Cancel(), connect_timeout=30, timeout=30)
     assert time.monotonic() - started < 12
+    assert "hang" not in f"{caught.value.reason} {caught.value.fix}"
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("step", ["late banner", "late auth", "late channel"])
+@pytest.mark.parametrize("transport", ["ssh", "openssh"])
+def test_a_port_that_has_answered_gets_patience_and_a_person_is_told(
+    key: Path, step: Step, transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A login of 3 s with --connect-timeout 1."""
+    monkeypatch.setattr(limits, "TOLD_AFTER", 1.0)
+    monkeypatch.setitem(globals(), "TRANSPORT", transport)
+    told: list[str] = []
+    with server(step) as port:
+        assert connect_and_run(port, key, Cancel(), connect_timeout=1, timeout=None, told=told) == b"hello\n"
+    what = "start a command in its login shell" if step == "late channel" else "log in"
+    assert [text.partition(": 1 s so far; ipexctl waits for up to 2 min")[0] for text in told] == [
+        f"silent: slow to {what}"
+    ]
 
 
 @pytest.mark.parametrize("piece", [b"x" * 65536, b"x\r\n" * 1000, b"SSH-2.0-x\r\n" + b"\0" * 65536])

@@ -45,10 +45,18 @@ get() { # file: its first line into $got
     [ -r "$1" ] && read -r got <"$1"
 }
 
-# Two seconds for a name server that doesn't answer, or an mpirun that waits for it. Without timeout(1), no limit of
-# their own.
+# Two seconds for a name server that doesn't answer, or an mpirun that waits for it; as many times longer as the load is
+# per core. Without timeout(1), no limit of their own.
 if have timeout; then
-    limit() { timeout 2 "$@"; }
+    seconds() {
+        get /proc/loadavg
+        set -- /sys/devices/system/cpu/cpu[0-9]*
+        load=${got%%.*}
+        load=$((${load:-0} / $#))
+        seconds=$((2 * (load < 1 ? 1 : load > 15 ? 15 : load)))
+    }
+    seconds
+    limit() { timeout "$seconds" "$@"; }
 else
     limit() { "$@"; }
 fi

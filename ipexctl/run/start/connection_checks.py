@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.request import EarlierCheck, Gathered
-from ipexctl.limits import CONNECTIVITY_CHECK, CONNECTIVITY_VALID, FIRST_ANSWER
+from ipexctl.limits import CONNECTIVITY_CHECK, CONNECTIVITY_VALID, PATIENCE
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.job import CONNECTIVITY_FILE, ConnectivityRecord
 from ipexctl.node.common.json_records import parse_object
@@ -135,7 +135,7 @@ def check_ports(
     program = Command.argv(python, "-I", "-S", "-c", script_text("network.ports"))._replace(
         label="check the connections"
     )
-    life = FIRST_ANSWER + 2 * CONNECTIVITY_CHECK
+    life = PATIENCE + 2 * CONNECTIVITY_CHECK
     until = time.monotonic() + life
     tokens = {host.name: secrets.token_hex(8) for host in hosts}
     node0, *others = tokens
@@ -149,7 +149,7 @@ def check_ports(
             order = f"{addresses[host.name]} {tokens[host.name]} {life:.0f}\n"
             dialog.start(host.name, session, program, timeout=life, stdin=order.encode())
         listening: dict[str, int] = {}
-        for name, event in _events(dialog, time.monotonic() + FIRST_ANSWER):
+        for name, event in _events(dialog, time.monotonic() + PATIENCE):
             if event.get("event") == "ready":
                 listening[name] = _port(name, addresses[name], event)
             if len(listening) == len(hosts):
@@ -158,7 +158,7 @@ def check_ports(
         if late := tuple(name for name in tokens if name not in targets):
             raise StartError(
                 StartFailure(
-                    f"{fold(late)}: the login shell has not started the port check within {FIRST_ANSWER:.0f} s",
+                    f"{fold(late)}: the login shell has not started the port check within {PATIENCE:.0f} s",
                     Fix("check its startup files, such as ~/.bashrc; `ipexctl doctor` measures how long it takes"),
                     late,
                 )

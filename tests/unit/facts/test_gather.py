@@ -44,7 +44,7 @@ class _Endless(_Silent):
 def facts_of(
     sessions: dict[str, FakeSession], monkeypatch: pytest.MonkeyPatch, timeout: float | None = None
 ) -> dict[str, HostFacts]:
-    monkeypatch.setattr(gather, "FIRST_ANSWER", 0.3)
+    monkeypatch.setattr(gather, "PATIENCE", 0.3)
     monkeypatch.setattr(gather, "PROBE_REST", 0.1)
     monkeypatch.setattr(SessionPool, "session", lambda _, host: sessions[host.name])
     with Connector(ConnectOptions()) as connector, SessionPool(connector, Cancel(), forks=9) as pool:
@@ -91,6 +91,25 @@ def test_a_probe_that_could_not_start_a_program_names_the_limit(
     found = facts_of({"full": FakeSession(Host("full", "full"), stdout=printed, ended=CommandEnd(code))}, monkeypatch)
     assert "ulimit -u" in found["full"].reason
     assert "/proc/self/limits" in found["full"].fix
+
+
+@pytest.mark.parametrize(("load", "seconds"), [("0.50", 5), ("40.00", 100), ("900.00", 120)])
+def test_a_busy_host_gets_longer_for_its_probe(monkeypatch: pytest.MonkeyPatch, load: str, seconds: float) -> None:
+    given: list[float | None] = []
+
+    class Busy(FakeSession):
+        def _run(
+            self, command: Command, sink: Callable[..., None], stdin: Readable | None, deadline: Deadline
+        ) -> CommandEnd:
+            ended = self.answer(command, sink, stdin)
+            given.append(deadline.seconds)
+            return ended
+
+    first = f"clock 1.0\ncpu.online 0-1\nload {load} 1.0 1.0 2/90 7\nhome.path /root/.ipexctl\n".encode()
+    monkeypatch.setattr(SessionPool, "session", lambda *_: Busy(Host("busy", "busy"), stdout=first))
+    with Connector(ConnectOptions()) as connector, SessionPool(connector, Cancel(), forks=9) as pool:
+        list(gather_facts(OpenHosts((Host("busy", "busy"),), pool)))
+    assert given == [seconds]
 
 
 def test_errors_without_an_end_are_limited_and_no_sign_of_work(monkeypatch: pytest.MonkeyPatch) -> None:
