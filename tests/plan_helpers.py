@@ -16,7 +16,8 @@ RANK_LINE = ("python", "-IS", "agent.zip", "run.rank", "/h/runs/r/job.json")
 def spec_of(kind: CommandKind = "script", argv: tuple[str, ...] = ("train.py",), **fields: Any) -> RunSpec:
     """A spec with these fields, of `Asked` or its own. A secret is empty unless `secrets` has its value."""
     empty = {export.name: "" for export in fields.get("exports", ()) if export.value is None}
-    return changed(RunSpec(Asked(kind, argv), secrets=empty), **fields)
+    asked = Asked(kind, argv, is_behind_dashes=kind == "command")
+    return changed(RunSpec(asked, secrets=empty), **fields)
 
 
 def changed(spec: RunSpec, **fields: Any) -> RunSpec:
@@ -69,4 +70,4 @@ def small_plan(
     }
     chosen = tuple(host for host in hosts if host.name in of_ranks)
     waiting = tuple(host for host in hosts if host.name not in of_ranks)
-    return Plan(asked=Asked(argv=("train.py",), **(asked or {})), hosts=chosen, spares=waiting, **given)
+    return Plan(asked=Asked(**{"argv": ("train.py",), **(asked or {})}), hosts=chosen, spares=waiting, **given)

@@ -34,6 +34,7 @@ from ipexctl.homes.uninstall import UninstallReport
 from ipexctl.hosts.host import Host, home_on_nodes, private_keys
 from ipexctl.hosts.internal_addresses import InterfaceChoice
 from ipexctl.hosts.select import LOCAL, HostRequest, Selection, select_hosts
+from ipexctl.launch.launchers.program import read_program
 from ipexctl.launch.run_options import DECLARED, call_of
 from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.asked import Asked, CommandKind
@@ -408,10 +409,12 @@ class Cluster:
                 iface=self._iface,
                 exports=exports,
                 is_followed=False,
+                is_behind_dashes=bool(command),
                 **others,
             ),
             options,
         )
+        asked = read_program(asked.argv).put_into(asked) if command else asked
         check_request(asked)
         check_packages(asked)
         refuse_bad_rank_counts(asked, self.hosts)

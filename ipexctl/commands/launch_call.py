@@ -23,6 +23,7 @@ from ipexctl.errors import UserError
 from ipexctl.file_reader import SCRIPT, read_regular
 from ipexctl.hosts.host import private_keys
 from ipexctl.launch.accelerate_config import read_accelerate_file, with_config
+from ipexctl.launch.launchers.program import SHELL_FILES
 from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.asked import Asked, CommandKind
 from ipexctl.node.common.fix import FixCommand, ipexctl_command
@@ -34,7 +35,6 @@ from ipexctl.run.start.request import StartFailure, check_request, read_exports,
 from ipexctl.text import expand_tilde
 from ipexctl.ui.messages import print_refusal
 
-_SHELL_SCRIPTS: Final = (".sh", ".bash", ".zsh")
 _OUR_CALL: Final = re.compile(r"\bipexctl\b")
 
 
@@ -50,6 +50,7 @@ def _spec_of_call(ctx: typer.Context, call: RunCall) -> RunSpec:
         checkpoint_is_found=call.targets.is_found("checkpoint"),
         stack=call.stack,
         torch=call.torch,
+        is_behind_dashes=kind == "command",
     )
     return RunSpec(
         with_given(asked, call.asked._asdict()),
@@ -80,7 +81,7 @@ def read_launch_call(ctx: typer.Context, call: RunCall, ranks: RankSet = EVERY_R
     pasted = None
     # One word may be longer than a path: Path.is_file would raise.
     is_file = kind == "script" and os.path.isfile(argv[0])  # noqa: PTH113
-    if kind == "command" or (kind == "script" and not is_file) or (is_file and argv[0].endswith(_SHELL_SCRIPTS)):
+    if not is_file or argv[0].endswith(SHELL_FILES):
         from ipexctl.launch.launchers.unwrap import unwrap
 
         given = {name for name in ctx.params if is_on_command_line(ctx, name)}

@@ -249,10 +249,11 @@ def _host_plan(context: LaunchContext, node: NodeLayout) -> HostPlan:
 
 
 def _command(gathered: Gathered) -> tuple[str, ...]:
-    if gathered.asked.kind == "command" and not gathered.spec.project.entry:
-        return gathered.spec.project.command
-    module = ("-m",) if gathered.asked.kind == "module" else ()
-    return (gathered.env.python, *module, *gathered.spec.project.command)
+    asked, project = gathered.asked, gathered.spec.project
+    if asked.kind == "command" and not project.entry:
+        return (*asked.in_front, *project.command)
+    module = ("-m",) if asked.kind == "module" else ()
+    return (*asked.in_front, gathered.env.python, *asked.python_flags, *module, *project.command)
 
 
 def plan_choices(context: LaunchContext, distribution: RankDistribution, program: LauncherProgram) -> tuple[str, ...]:

@@ -183,7 +183,7 @@ def test_without_the_meter_nothing_is_measured(make: Callable[..., Run]) -> None
 def test_a_copy_starts_again_alone_with_its_port_and_its_number(make: Callable[..., Run]) -> None:
     """Also its output stays one."""
     code = 'echo "try $RESTART_COUNT port $1 {brace}"; [ "$RESTART_COUNT" = 2 ] || exit 7'
-    asked = {"keep_going": True, "max_restarts": 3, "kind": "command"}
+    asked = {"keep_going": True, "max_restarts": 3, "kind": "command", "is_behind_dashes": True}
     plan = {**DIRECT, "backend": "none"}
     run = make(["sh", "-c", code.replace("{brace}", "{{rank}"), "sh", "{port}"], 2, asked=asked, plan=plan).start()
     status = run.wait()
@@ -208,7 +208,7 @@ server = socket.create_server(("127.0.0.1", port))
 print("peers", *peers, flush=True)
 sys.exit(3 if rank == 1 and os.environ["RESTART_COUNT"] == "0" else 0)
 """
-    asked = {"keep_going": True, "max_restarts": 1, "kind": "command"}
+    asked = {"keep_going": True, "max_restarts": 1, "kind": "command", "is_behind_dashes": True}
     words = [sys.executable, "-c", code, "{rank}", "{peers}", "{port}"]
     run = make(words, 3, asked=asked, plan={**DIRECT, "backend": "none"}).start()
     status = run.wait()
@@ -221,7 +221,7 @@ sys.exit(3 if rank == 1 and os.environ["RESTART_COUNT"] == "0" else 0)
 
 def test_the_first_failure_of_copies_is_the_runs_and_the_others_end_by_themselves(make: Callable[..., Run]) -> None:
     words = ["sh", "-c", "[ $0 = 1 ] && exit 5; sleep 2; echo end", "{rank}"]
-    asked = {"keep_going": True, "kind": "command"}
+    asked = {"keep_going": True, "kind": "command", "is_behind_dashes": True}
     run = make(words, 2, asked=asked, plan={**DIRECT, "backend": "none"}).start()
     status = run.wait()
     assert (status["state"], status["exit_code"], status["first_failure"]["rank"]) == ("failed", 5, 1)

@@ -194,6 +194,7 @@ OTHERS_OF_HOSTS = {
     *("kind", "argv", "home", "iface", "exports", "sources", "master_addr", "local_rank", "allocator", "openmp"),
     *("stack", "torch", "install", "packages", "requirements", "takes_own_requirements", "extra", "group", "builds"),
     *("checkpoint_is_found", "is_followed", "first_world_size", "resumed"),
+    *("python_flags", "in_front", "is_behind_dashes"),
 }
 
 

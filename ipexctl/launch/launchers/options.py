@@ -25,6 +25,7 @@ from ipexctl.launch.launchers.launcher_options import (
     LauncherRow,
 )
 from ipexctl.launch.launchers.line import is_python, launcher_at, prefix_length, refused_word, split_variables
+from ipexctl.launch.launchers.program import Program, read_program, stays_command
 from ipexctl.launch.launchers.shell_script import own_line
 from ipexctl.node.common.asked import CommandKind, Export
 from ipexctl.text import is_variable_name
@@ -33,8 +34,6 @@ SHELL: Final = "the shell"
 _OF_SHELL: Final = ("CCL_WORKER_COUNT", "CCL_ATL_TRANSPORT", "MASTER_ADDR", "MASTER_PORT")
 """Variables that guides export before the launcher. ipexctl takes them from the user's shell."""
 _RESTARTS: Final = 3
-_PYTHON_FLAGS: Final = ("-u", "-B")
-"""Flags of Python that change nothing in a rank. With any other (-I) the rank runs Python as typed."""
 
 
 class TakenValue(NamedTuple):
@@ -57,8 +56,7 @@ class LineVariable(NamedTuple):
 class PastedLine:
     names: tuple[str, ...]
     """Launchers of the line, outermost first; empty for a plain command behind variables."""
-    kind: CommandKind
-    argv: tuple[str, ...]
+    program: Program
     values: Mapping[str, TakenValue]
     """Keys: the field name of ipexctl's option, or `$NAME` for a variable."""
     accelerate: Mapping[str, str] | None
@@ -73,43 +71,30 @@ class PastedLine:
     variables: tuple[LineVariable, ...] = ()
     in_front: str = ""
     """A program before the launcher or Python, such as `numactl -C 0-3`, that is left out."""
+    is_behind_dashes: bool = False
 
 
-def read_line(words: Sequence[str], environ: Mapping[str, str], *, is_script: bool = False) -> PastedLine | None:
-    """Read a line; None without a launcher and variables. Raises a UserError for an unknown launcher or option. If
-    `is_script`, a leading `python` is dropped."""
+def read_line(
+    words: Sequence[str], environ: Mapping[str, str], *, is_behind_dashes: bool = False, binds: bool = True
+) -> PastedLine | None:
+    """Read a line; None for a command that stays as it is typed. Raises a UserError for an unknown launcher or option.
+    `binds`: ipexctl binds the ranks to cores."""
     variables, command = split_variables(words)
     if variables and command[:1] == ("--",):
-        command, is_script = command[1:], False
+        command, is_behind_dashes = command[1:], True
     if variables and (not command or command[0].startswith("-")):
         what, fix = "no command follows the variables", "name the command after them"
         if command:
             what, fix = f"{command[0]} follows the variables", "options of ipexctl stand before the variables"
         raise refused_word(words, min(len(words) - len(command), len(words) - 1), what, fix)
     found = own_line(command)
-    at = prefix_length(command) if found is not None or is_script else 0
-    in_front, command = shlex.join(command[:at]), command[at:]
-    if found is None and not variables and not (is_script and command and (at or is_python(command[0]))):
+    in_front = shlex.join(command[: prefix_length(command)]) if found is not None else ""
+    line = _Reader(found or command, environ, variables).read(is_behind_dashes=is_behind_dashes, binds=binds)
+    kind: CommandKind = "command" if is_behind_dashes else "script"
+    if found is None and not variables and line.program == Program(kind, tuple(words)):
         return None
-    line = _Reader(found or command, environ, variables).read(is_script=is_script)
-    return None if found is None and line.kind == "command" and not variables else replace(line, in_front=in_front)
-
-
-def _program(words: tuple[str, ...], row: LauncherRow | None) -> tuple[CommandKind, tuple[str, ...], str | None]:
-    """What the launcher would start: a Python script or module with the path of its Python, or another command."""
-    if row is not None and row.environment and words[0].endswith(".py"):
-        return "script", words, None
-    if not is_python(words[0]):
-        return "command", words, None
-    at = 1
-    while words[at : at + 1] and words[at] in _PYTHON_FLAGS:
-        at += 1
-    python = words[0] if words[0].startswith("/") else None
-    if words[at : at + 1] == ("-m",) and at + 1 < len(words):
-        return "module", words[at + 1 :], python
-    if at < len(words) and not words[at].startswith("-"):
-        return "script", words[at:], python
-    return "command", words, None
+    in_front = in_front or shlex.join(line.program.left_out)
+    return replace(line, in_front=in_front, is_behind_dashes=is_behind_dashes)
 
 
 def _name_of(option: str) -> str:
@@ -128,7 +113,7 @@ class _Reader:
         self._extras: list[str] = []
         self._typed: dict[str, list[str]] = {"accelerate": [], "ignored": [], "ipex_key": [], "unset": []}
 
-    def read(self, *, is_script: bool) -> PastedLine:
+    def read(self, *, is_behind_dashes: bool, binds: bool) -> PastedLine:
         at, row, python = 0, None, None
         while (start := launcher_at(self._words, at)) is not None:
             (row, behind), word = start, self._words[at]
@@ -140,14 +125,12 @@ class _Reader:
             if not row.runs_commands:
                 break
         rest = self._rest(row, at) if row is not None else self._words
-        kind, rest, python = self._started(row, rest, python)
-        if row is None and not is_script:
-            kind, rest, python = "command", self._words, None
-        elif row is None and kind == "command" and not is_python(rest[0]):
-            kind = "script"
+        program = self._started(row, rest, binds=binds)
+        if row is None and program.kind == "command" and not (is_behind_dashes or stays_command(program.argv)):
+            program = program._replace(kind="script")  # a file of Python, or a command of the environment
         if row is not None:
             self._add_own(row)
-        if python is not None:
+        if python := python or program.python:
             self._set("python", python, "the line")
         variables = tuple(self._line_variables(row))
         for name in _OF_SHELL if row is not None or not variables else ():
@@ -160,7 +143,7 @@ class _Reader:
             chosen = f"its packages: -r 'uv.lock[{','.join(self._extras)}]' before the line"
         tool = row if row is not None and row.is_tool else None
         packages = tuple(self._packages)
-        return PastedLine(names, kind, rest, self._values, accelerate, self._typed, packages, chosen, tool, variables)
+        return PastedLine(names, program, self._values, accelerate, self._typed, packages, chosen, tool, variables)
 
     def _line_variables(self, row: LauncherRow | None) -> Iterator[LineVariable]:
         """Take the variables over; yield those that say who is who."""
@@ -180,24 +163,22 @@ class _Reader:
             else:
                 yield LineVariable(text, "", "it is no number")
 
-    def _started(
-        self, row: LauncherRow | None, rest: tuple[str, ...], python: str | None
-    ) -> tuple[CommandKind, tuple[str, ...], str | None]:
+    def _started(self, row: LauncherRow | None, rest: tuple[str, ...], *, binds: bool) -> Program:
         is_module = "module" in self._targets
         if row is not None and row.runs_itself:
-            return "command", (*row.name.split(), *rest), python
+            return Program("command", (*row.name.split(), *rest))
         if self._program:
-            return "script" if "script" in self._targets else "module", (*self._program, *rest), python
+            return Program("script" if "script" in self._targets else "module", (*self._program, *rest))
         if row is not None and row.environment and is_module:
-            return "module", rest, python
+            return Program("module", rest)
         if row is None or row.runs_commands or "command" in self._targets:
-            return _program(rest, row)
+            return read_program(rest, binds=binds)
         if row.module_of_files and rest and rest[0].endswith((".yaml", ".yml", ".json")):
-            return "module", (row.module_of_files, row.name.split()[-1], *rest), python
+            return Program("module", (row.module_of_files, row.name.split()[-1], *rest))
         if row.module or is_module:
             words = row.name.split()[1:] if row.module == row.name.split()[0] else ()
-            return "module", (*filter(None, (row.module,)), *words, *rest, *row.arguments), python
-        return "script", rest, python
+            return Program("module", (*filter(None, (row.module,)), *words, *rest, *row.arguments))
+        return Program("script", rest)
 
     def _check(self, row: LauncherRow, behind: int, at: int) -> None:
         name = shlex.join(self._words[at:behind])

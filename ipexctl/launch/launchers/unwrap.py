@@ -27,7 +27,7 @@ from ipexctl.launch.launchers.options import SHELL, PastedLine, TakenValue, read
 from ipexctl.launch.launchers.shell_script import OWN_BACKGROUND, LineOfScript, read_file, starts_in_background
 from ipexctl.launch.run_options import DECLARED
 from ipexctl.launch.spec import AccelerateConfig, RunSpec
-from ipexctl.node.common.asked import Asked, CommandKind, Export
+from ipexctl.node.common.asked import Asked, Export
 from ipexctl.node.common.fix import Fix
 from ipexctl.text import format_count, join_words
 
@@ -84,22 +84,22 @@ def unwrap(
 ) -> UnwrappedCall | None:
     """Turn `mpirun … X` into X and its options; None without a launcher. `given`: fields of the options on the command
     line."""
-    asked = spec.asked
-    line = read_line(asked.argv, environ, is_script=asked.kind == "script")
+    asked, is_behind_dashes = spec.asked, spec.asked.is_behind_dashes
+    typed = ("python", "-m", *asked.argv) if asked.kind == "module" else asked.argv
+    line = read_line(typed, environ, is_behind_dashes=is_behind_dashes, binds=asked.bind != "none")
     if line is None or not line.names:
-        variables, words = split_variables(asked.argv)
-        found = _read_script(variables, words, is_script=asked.kind == "script")
-        if found is not None and (found.launcher or asked.kind == "script"):
+        variables, words = split_variables(typed)
+        found = _read_script(variables, words, is_behind_dashes=is_behind_dashes)
+        if found is not None and (found.launcher or not is_behind_dashes):
             values = (f"{name}={value}" for name, value in {**found.exports, **variables}.items())
-            inside = spec_with(spec, "script", (*values, *found.words))
+            inside = replace(spec, asked=asked._replace(kind="script", argv=(*values, *found.words)))
             if (inner := unwrap(inside, given, config, environ)) is not None:
                 return replace(inner, note=_note_on_script(words, found, inner.note))
-        if line is None and asked.kind == "script" and is_shell(words[0]) and len(words) > 1:
-            return UnwrappedCall(spec_with(spec, "command", words), config)
-    if line is None:
+    if line is None or (asked.kind == "module" and not line.names):
         return None
-    if line.tool is not None and line.argv[0] == line.tool.module_of_files:
-        _check_settings(line.tool.name, line.argv[2])
+    program = line.program
+    if line.tool is not None and program.argv[0] == line.tool.module_of_files:
+        _check_settings(line.tool.name, program.argv[2])
     if asked.n != 1 and (reason := _only_one_rank(line)):
         raise UserError(reason, fix=Fix("`ipexctl run -n 1 {*argv}`", argv=asked.program))
     by_call = {*given, *(f"${export.name}" for export in asked.exports)}
@@ -118,27 +118,24 @@ def unwrap(
     note = _note(line, wins, split_variables(asked.argv)[1])
     if line.packages:
         changes |= {"packages": (*asked.packages, *line.packages), "install": True}
-    changes |= {"kind": line.kind, "argv": line.argv, "exports": (*exports, *asked.exports), "sources": sources}
+    changes |= {"exports": (*exports, *asked.exports), "sources": sources, "is_behind_dashes": line.is_behind_dashes}
     secrets = {export.name: environ[export.name] for export in exports if export.value is None}
-    spec = replace(spec, asked=asked._replace(**changes), secrets={**secrets, **spec.secrets})
+    spec = replace(spec, asked=program.put_into(asked._replace(**changes)), secrets={**secrets, **spec.secrets})
     return UnwrappedCall(spec, config, wins, note, tuple(_variable_notes(line, wins)))
-
-
-def spec_with(spec: RunSpec, kind: CommandKind, words: Sequence[str]) -> RunSpec:
-    return replace(spec, asked=spec.asked._replace(kind=kind, argv=tuple(words)))
 
 
 def _only_one_rank(line: PastedLine) -> str:
     """Why what the line starts is for one rank; empty if it is not, or the line starts one."""
-    if line.kind == "command" and line.argv[:2] == ("mim", "train"):
+    kind, argv = line.program.kind, line.program.argv
+    if kind == "command" and argv[:2] == ("mim", "train"):
         return "mim train trains in one process, or starts ranks of its own on one host"
-    if line.kind == "command" and line.argv[:2] == ("tune", "run") and line.argv[-1:]:
-        recipe = "".join(line.argv[2:3])
+    if kind == "command" and argv[:2] == ("tune", "run") and argv[-1:]:
+        recipe = "".join(argv[2:3])
         return f"tune run {recipe} trains in one process" if recipe.endswith("_single_device") else ""
-    if line.kind != "module":
+    if kind != "module":
         return ""
     rows = (row for row in LAUNCHERS if row.only_one_rank)
-    row = next((row for row in rows if line.argv[: len(argv_of(row))] == argv_of(row)), None)
+    row = next((row for row in rows if argv[: len(argv_of(row))] == argv_of(row)), None)
     return f"{row.name}: {row.only_one_rank}" if row is not None else ""
 
 
@@ -155,7 +152,7 @@ def _note_on_script(words: Sequence[str], found: LineOfScript, inner: str) -> st
     return f"{note}; {inner}" if inner else note
 
 
-def _read_script(variables: Mapping[str, str], words: Sequence[str], *, is_script: bool) -> LineOfScript | None:
+def _read_script(variables: Mapping[str, str], words: Sequence[str], *, is_behind_dashes: bool) -> LineOfScript | None:
     """The line that stands for a local shell script, `./run.sh` or `bash -x run.sh`; None if ranks can run it. Raises a
     UserError for any other that starts a launcher, and for a script that is too large to be searched."""
     at = 0
@@ -179,7 +176,7 @@ def _read_script(variables: Mapping[str, str], words: Sequence[str], *, is_scrip
         return data.decode(errors="replace")
 
     text = read_text(path)
-    if not is_complete and is_script and (at or path.endswith((".sh", ".bash"))):
+    if not is_complete and not is_behind_dashes and (at or path.endswith((".sh", ".bash"))):
         raise UserError(
             f"{path} has more than {SHELL_SCRIPT.limit >> 10} kB, too large to look for the line that starts the ranks",
             fix=Fix(
@@ -241,8 +238,9 @@ def _variable_notes(line: PastedLine, wins: Mapping[str, TakenValue]) -> Iterato
 
 
 def _note(line: PastedLine, wins: Mapping[str, TakenValue], words: Sequence[str]) -> str:
-    names = line.names or ((words[0],) if is_python(words[0]) and line.kind != "command" else ())
-    in_front = f"{line.in_front} is left out, as ipexctl binds the ranks itself" if line.in_front else ""
+    program = line.program
+    names = line.names or tuple(word for word in words[:1] if is_python(word) and program.kind != "command")
+    in_front = f"{line.in_front} is left out, as ipexctl starts and binds the ranks itself" if line.in_front else ""
     if not names:
         return in_front
     verb, pronoun = ("is", "it") if len(names) == 1 else ("are", "they")
@@ -267,10 +265,10 @@ def _note(line: PastedLine, wins: Mapping[str, TakenValue], words: Sequence[str]
         "left out, as this shell has no such variable": line.typed["unset"],
         "not in accelerate, whose file turns IPEX on by ipex_config: {ipex: true}": line.typed["ipex_key"],
     }
-    start = f"{join_words(names)} {verb} left out, because {reason}: every rank runs {line.argv[0]}"
+    start = f"{join_words(names)} {verb} left out, because {reason}: every rank runs {program.argv[0]}"
     if line.tool is not None:
-        start = f"every rank runs {line.argv[0]}, as {line.tool.name} starts no ranks of its own here"
-    elif line.argv[:2] == tuple(names[-1].split()):
+        start = f"every rank runs {program.argv[0]}, as {line.tool.name} starts no ranks of its own here"
+    elif program.argv[:2] == tuple(names[-1].split()):
         start = f"every rank runs {names[-1]}, without torchrun, because it would launch again"
     parts_shown = [f"{what}: {', '.join(words)}" for what, words in parts.items() if words]
     in_background = (is_shell(words[0]) or len(words) == 1) and any(map(starts_in_background, words))

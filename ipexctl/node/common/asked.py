@@ -125,6 +125,12 @@ class Asked(NamedTuple):
     autocast: Autocast = "auto"
     """`auto`: only with `fast`, and only if all processors multiply in bf16."""
     fused_optimizer: bool = False
+    python_flags: tuple[str, ...] = ()
+    """Flags of Python before a script or module, as `-O`."""
+    in_front: tuple[str, ...] = ()
+    """The program that starts the rank's own, as `nice -n 10`."""
+    is_behind_dashes: bool = False
+    """Behind `--`: placeholders are replaced, and a whole shell file runs in each rank."""
 
     @property
     def has_pool(self) -> bool:
@@ -137,9 +143,13 @@ class Asked(NamedTuple):
 
     @property
     def program(self) -> tuple[str, ...]:
-        """The words after the options of `ipexctl run`: `-m` before a module, `--` before a command."""
-        marks = {"module": ("-m",), "command": ("--",)}
-        return (*marks.get(self.kind, ()), *self.argv)
+        """The words after the options of `ipexctl run`: `-m` before a module, `--` before what would be read as a
+        script."""
+        module = ("-m",) if self.kind == "module" else ()
+        front = (*self.in_front, *(("python", *self.python_flags) if self.kind != "command" else ()))
+        if self.is_behind_dashes or len(front) > 1 or (self.kind == "command" and "/" in self.script):
+            return ("--", *front, *module, *self.argv)
+        return (*module, *self.argv)
 
     @property
     def is_exclusive(self) -> bool:

@@ -547,17 +547,17 @@ def command_of(
     plan: Plan, rank: RankPlan, port: int | None, node0_port: int, ports: Sequence[int] = ()
 ) -> tuple[str, ...]:
     """The command of one rank. `port`: for `{port}`; `ports`: of all ranks, for `{peers}`."""
-    if plan.asked.kind == "command":
+    command = plan.command
+    if plan.asked.is_behind_dashes:
         host, local_rank = host_of(plan, rank.rank), rank.local_rank
         addresses = [each.address for each in plan.hosts]
         peers = ",".join(f"{in_brackets(host_of(plan, each).address)}:{of_rank}" for each, of_rank in enumerate(ports))
         values = (rank.rank, local_rank, host.address, addresses[0], ",".join(addresses), port, node0_port, peers)
-        return fill(plan.command, {name: str(value) for name, value in zip(NAMES, values)})
-    local_rank = rank.local_rank
+        command = fill(command, {name: str(value) for name, value in zip(NAMES, values)})
     if not plan.local_rank:
-        return plan.command
-    at = 3 if plan.command[1] in ("-m", "-c") else 2
-    return (*plan.command[:at], f"{plan.local_rank}={local_rank}", *plan.command[at:])
+        return command
+    at = len(command) - len(plan.asked.argv[1:])
+    return (*command[:at], f"{plan.local_rank}={rank.local_rank}", *command[at:])
 
 
 def in_brackets(address: str) -> str:

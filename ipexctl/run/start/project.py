@@ -22,7 +22,8 @@ from ipexctl.errors import UserError
 from ipexctl.file_reader import SCRIPT, NotRegularError, read_regular
 from ipexctl.homes.registry import RunRecord
 from ipexctl.hosts.host import quote
-from ipexctl.launch.launchers.line import is_python, is_shell, split_variables
+from ipexctl.launch.launchers.line import is_shell, split_variables
+from ipexctl.launch.launchers.program import SHELL_FILES, read_program
 from ipexctl.launch.launchers.shell_script import python_lines
 from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.asked import Asked
@@ -62,15 +63,14 @@ def locate_project(spec: RunSpec, cwd: Path, before: FixCommand | None = None) -
             check_module_name(asked.argv[0], workdir)
             found = project_module(asked.argv, workdir, layout, directories_above(workdir))
         shell_script = _shell_script_of(asked.argv, workdir) if asked.kind == "command" else ""
+        command = asked.argv
         if shell_script:
             found = _python_of(shell_script, asked.argv, workdir, layout)
-        elif asked.kind == "command":
-            file = "".join(asked.argv[1:2]) if is_python(asked.script) else asked.script
-            if file.endswith(".py") and (workdir / file).is_file():
-                found = project_script(posixpath.normpath(file), workdir / file, layout)
+            is_program = "/" in command[0] and os.access(workdir / command[0], os.X_OK)
+            command = command if is_shell(command[0]) or is_program else ("bash", *command)
         files = find_requirement_files(layout, workdir)
         return ProjectLocation(
-            root, subdirectory, asked.argv, _with_files(found, files), layout, files, shell_script=shell_script
+            root, subdirectory, command, _with_files(found, files), layout, files, shell_script=shell_script
         )
     path = Path(os.path.normpath(cwd / script))
     if not path.is_relative_to(root):
@@ -100,8 +100,9 @@ def locate_project(spec: RunSpec, cwd: Path, before: FixCommand | None = None) -
 
 
 def _shell_script_of(argv: Sequence[str], workdir: Path) -> str:
-    """The file of `bash -x FILE`; or empty."""
-    path = next((word for word in argv[1:] if not word.startswith("-")), "") if is_shell(argv[0]) else ""
+    """The file of `bash -x FILE` and `./FILE.sh`; or empty."""
+    words = argv[1:] if is_shell(argv[0]) else [word for word in argv[:1] if word.endswith(SHELL_FILES)]
+    path = next((word for word in words if not word.startswith("-")), "")
     return path if path and "-c" not in argv[: argv.index(path)] and (workdir / path).is_file() else ""
 
 
@@ -111,18 +112,17 @@ def _python_of(shell_script: str, argv: Sequence[str], workdir: Path, layout: Pr
         text = read_regular(workdir / shell_script, SCRIPT).decode(errors="replace")[:_LONGEST_SHELL_SCRIPT]
     except (OSError, NotRegularError):
         return None  # the shell says it in each rank
-    found: dict[tuple[str, ...], ScriptFile] = {}
+    found: dict[tuple[bool, str], ScriptFile] = {}
     for line in python_lines(text, argv[argv.index(shell_script) + 1 :], shell_script)[:_MOST_LINES]:
-        words = split_variables(line.words)[1][1:]
-        while words and words[0].startswith("-") and words[0] != "-m":
-            words = words[1:]
-        name = posixpath.join(line.directory, *words[:1])
+        program = read_program(split_variables(line.words)[1])
+        is_module = program.kind == "module"
+        name = program.argv[0] if is_module else posixpath.join(line.directory, program.argv[0])
         with suppress(UserError):  # what starts it says so, too
-            if words[:1] == ("-m",) and words[1:2] and words[:2] not in found:
-                if (module := project_module(words[1:2], workdir, layout)) is not None:
-                    found[words[:2]] = module
-            elif name.endswith(".py") and (name,) not in found and (workdir / name).is_file():
-                found[name,] = project_script(posixpath.normpath(name), workdir / name, layout)
+            if is_module and (is_module, name) not in found:
+                if (module := project_module((name,), workdir, layout)) is not None:
+                    found[is_module, name] = module
+            elif program.kind == "script" and (is_module, name) not in found and (workdir / name).is_file():
+                found[is_module, name] = project_script(posixpath.normpath(name), workdir / name, layout)
     if not found:
         return None
     first, *others = found.values()

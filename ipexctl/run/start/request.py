@@ -88,8 +88,9 @@ def _refuse_launcher(argv: Sequence[str]) -> None:
 def check_request(asked: Asked) -> None:
     if (refusal := check_options(asked)) is not None:
         raise UserError(refusal.reason, fix=refusal.fix)
-    if asked.kind == "command":
-        _refuse_launcher(asked.argv)
+    if asked.kind != "script":
+        _refuse_launcher(asked.argv if asked.kind == "command" else ("python", "-m", *asked.argv))
+    if asked.is_behind_dashes:
         _refuse_placeholder(asked.argv)
     if asked.python is None:
         check_env_name(asked.env)

@@ -642,8 +642,7 @@ def takes_own_requirements(asked: Asked) -> bool:
 def install_by_run(spec: RunSpec) -> FixCommand | None:
     """The same call with `--install` for the project's requirements; None if a run reads none, or has just done so."""
     asked = spec.asked
-    is_own = asked.kind != "command" or bool(spec.project.entry)
-    if asked.install or not asked.takes_own_requirements or not asked.sync or not is_own:
+    if asked.install or not asked.takes_own_requirements or not asked.sync:
         return None
     if asked.resumed:
         return ipexctl_command("run", "--resume", asked.resumed[-1], "--install")

@@ -38,14 +38,14 @@ def test_the_names_that_a_command_uses() -> None:
     assert used_names(("a", "{port}{{host}", "${rank}")) == {"port"}
 
 
-def test_only_a_command_has_placeholders() -> None:
+def test_only_a_line_behind_dashes_has_placeholders() -> None:
     words = ("server", "{rank}", "{local_rank}", "{host}", "{node0}", "{hosts}", "{port}", "{node0_port}")
     plan = small_plan(("node1", "node2"), command=words)
     addresses = [host.address for host in plan.hosts]
-    plan = plan._replace(asked=plan.asked._replace(kind="command"))
+    plan = plan._replace(asked=plan.asked._replace(is_behind_dashes=True))
     rank = plan.ranks[-1]
     here = next(host.address for host in plan.hosts if host.name == rank.host)
     values = (str(rank.rank), str(rank.local_rank), here, addresses[0], ",".join(addresses), "7", "8")
     assert command_of(plan, rank, 7, 8) == ("server", *values)
-    script = plan._replace(asked=plan.asked._replace(kind="script"))
+    script = plan._replace(asked=plan.asked._replace(is_behind_dashes=False))
     assert command_of(script, rank, 7, 8) == words

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from ipexctl.errors import UserError
+from ipexctl.launch.launchers.program import read_program
 from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.fix import ipexctl_command
 from ipexctl.node.common.plan import PlannedProject
@@ -38,7 +39,8 @@ def spec_of_line(line: str) -> RunSpec:
     if words[0] == "-m":
         return spec_of("module", tuple(words[1:]), takes_own_requirements=True, install=True)
     if words[0] == "--":
-        return spec_of("command", tuple(words[1:]), takes_own_requirements=True, install=True)
+        spec = spec_of("command", takes_own_requirements=True, install=True)
+        return replace(spec, asked=read_program(words[1:]).put_into(spec.asked))
     return spec_of("script", tuple(words), takes_own_requirements=True, install=True)
 
 

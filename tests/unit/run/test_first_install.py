@@ -107,7 +107,7 @@ def test_python_of_a_shell_script_is_checked_and_its_file_is_named(
     assert (location.shell_script, location.script and location.script.name) == ("x.sh", "a.py")
     assert location.script is not None
     assert [(entry.module, entry.file) for entry in location.script.imports] == [("peft", ""), ("trl", "b.py")]
-    for argv in (("bash", "-c", "python a.py"), ("sh", "none.sh"), ("./x.sh",), ("bash",)):
+    for argv in (("bash", "-c", "python a.py"), ("sh", "none.sh"), ("./none.sh",), ("bash",)):
         assert locate_project(spec_of("command", argv), tmp_path).shell_script == ""
 
 

@@ -22,6 +22,7 @@ from ipexctl.extras.play.variables import PlayContext
 from ipexctl.homes.local_copy import LocalCopy
 from ipexctl.homes.registry import RunRecord, RunRegistry
 from ipexctl.hosts.host import Host, private_keys
+from ipexctl.launch.launchers.program import read_program
 from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.asked import Asked, CommandKind, Export
 from ipexctl.node.common.fix import Fix
@@ -88,8 +89,10 @@ def _run_spec(context: PlayContext, call: Call) -> RunSpec:
     exports = tuple(Export(name, "environment", None) for name in call.environment)
     cwd = None if args["cwd"] is None else local_path(call.task.base, args["cwd"])
     given = {**args, "cwd": cwd}
-    asked = Asked(kind, argv, home=options.home, iface=options.iface, exports=exports, is_followed=not args["detach"])
-    return RunSpec(with_given(asked, given), secrets=call.environment, timeout=call.timeout)
+    asked = with_given(Asked(kind, argv, home=options.home, iface=options.iface, exports=exports), given)
+    asked = asked._replace(is_followed=not args["detach"], is_behind_dashes=kind == "command")
+    asked = read_program(argv).put_into(asked) if kind == "command" else asked
+    return RunSpec(asked, secrets=call.environment, timeout=call.timeout)
 
 
 def _plan_only(context: PlayContext, call: Call, spec: RunSpec) -> TaskResult:

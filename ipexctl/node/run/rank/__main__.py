@@ -106,7 +106,7 @@ class Rank:
         self.streams: list[supervisor_client.CommandStream] = []
         self.is_lowest = rank == min(rank_env.ranks_here(plan, job))
         keeps_going, restarts = options.keep_going, options.max_restarts if options.keep_going else 0
-        placeholders = used_names(plan.command) if options.kind == "command" else frozenset()
+        placeholders = used_names(plan.command) if options.is_behind_dashes else frozenset()
         self.state = WrapperState(
             is_lowest=self.is_lowest,
             keeps_going=keeps_going,
