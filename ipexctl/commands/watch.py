@@ -28,7 +28,7 @@ from ipexctl.remote.session import Session
 from ipexctl.run.follow import FollowCall, Follower, RunEnded, RunUpdate
 from ipexctl.run.ranks import RankSet
 from ipexctl.run.stop import stop
-from ipexctl.ui.messages import print_message, print_with_fix, write_to_terminal
+from ipexctl.ui.messages import fit_lines, print_message, print_with_fix, write_to_terminal
 from ipexctl.ui.run.end_of_run import left_lines
 from ipexctl.ui.run.events import EventsView
 from ipexctl.ui.run.plain import PlainRun, RunView, wants_live
@@ -168,7 +168,7 @@ class _Watching:
             from ipexctl.run.why.why import cause_from_copy
 
             cause = cause_from_copy(self._record, self._run_dir.parent)
-            print_message(*cause_lines(run, cause))
+            print_message(*fit_lines(cause_lines(run, cause)))
         self._check_output()
         return 0 if ended is None else ended.exit_code
 

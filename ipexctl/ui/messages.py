@@ -164,7 +164,7 @@ def fit_lines(lines: Sequence[str]) -> Sequence[str]:
     return [
         piece
         for line in lines
-        for piece in (wrap_fix(line, width, "  ", "    ") if line.startswith("  ") else wrap_lines(line, width, "    "))
+        for piece in (wrap_fix(line, width, "", "    ") if line.startswith("  ") else wrap_lines(line, width, "    "))
     ]
 
 

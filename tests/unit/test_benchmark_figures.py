@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import re
+import struct
 from pathlib import Path
 
 import pytest
@@ -131,3 +132,53 @@ def test_each_table_of_the_pages_names_its_call_its_machine_and_its_version() ->
         last = text.splitlines()[-1]
         found = re.fullmatch(stamp, last)
         assert found is not None and found[1] == name, last
+
+
+CITING = ("README.md", "docs/index.md", "docs/fast.md")
+_NO_PROSE = re.compile(r"<!-- begin (\S+) -->.*?<!-- end \1 -->|^```.*?^```|^#.*?$", re.DOTALL | re.MULTILINE)
+_VERSION = re.compile(r"(?:Python|torch|glibc|such as|Apache-) ?\(?[\d.]+")
+_FIGURE = re.compile(r"\d+\.\d+|\d+(?= times| to \d+ times|x\b| %| s\b| ms\b)")
+
+
+def cited_tables(link: str) -> str:
+    """The generated tables below the heading of docs/benchmarks.md to which a link leads."""
+    page = (DOCS / "benchmarks.md").read_text()
+    for heading, section in re.findall(r"^## (.+)\n((?:(?!## ).*\n)*)", page, re.MULTILINE):
+        if re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") == link:
+            return "".join(
+                table for _, table in re.findall(r"<!-- begin (\S+) -->(.*?)<!-- end \1 -->", section, re.DOTALL)
+            )
+    raise AssertionError(f"docs/benchmarks.md has no heading #{link}")
+
+
+def typed_in(text: str) -> list[str]:
+    """Figures of a page that are in no generated table to which their paragraph, or row of a table, links."""
+    lost = []
+    for paragraph in re.split(r"\n\n|\n(?=[|*-])", _NO_PROSE.sub("", text)):
+        tables = "".join(map(cited_tables, re.findall(r"benchmarks\.md#([\w-]+)", paragraph)))
+        measured = set(re.findall(r"\d+(?:\.\d+)?", tables))
+        prose = _VERSION.sub("", re.sub(r"\]\([^)]*\)|`[^`]*`", "", " ".join(paragraph.split())))
+        lost += [f"{figure}: {prose}" for figure in _FIGURE.findall(prose) if figure not in measured]
+    return lost
+
+
+@pytest.mark.parametrize("page", CITING)
+def test_each_figure_of_the_first_pages_is_in_the_generated_table_that_it_cites(page: str) -> None:
+    assert typed_in((DOCS.parent / page).read_text()) == []
+
+
+def test_figure_of_an_older_table_or_without_a_link_is_noticed() -> None:
+    link = "[measured](docs/benchmarks.md#training-scripts-as-they-are)"
+    (mean,) = re.findall(r"geometric mean.*?([\d.]+)x \|$", cited_tables("training-scripts-as-they-are"), re.MULTILINE)
+    assert typed_in(f"{mean} times as fast\nas torchrun ({link}), Python 3.10") == []
+    assert [line.split(":")[0] for line in typed_in(f"0.01 to 99 times ({link})\n\n{mean} times")] == [
+        "0.01",
+        "99",
+        mean,
+    ]
+
+
+def test_page_names_how_many_whole_numbers_bf16_keeps_apart() -> None:
+    bits = [int.from_bytes(struct.pack(">f", number), "big") for number in range(1000, 1256)]
+    rounded = {(each + 0x7FFF + (each >> 16 & 1)) >> 16 for each in bits}
+    assert f"of the 256 whole numbers from 1000 to 1255, {len(rounded)} stay apart" in (DOCS / "fast.md").read_text()

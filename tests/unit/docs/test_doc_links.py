@@ -65,7 +65,15 @@ def test_no_other_page_is_long_and_all_of_them_can_be_read() -> None:
 
 
 def test_first_picture_is_small_loads_nothing_and_stands_still_for_who_wants_that() -> None:
-    picture = (ROOT / "docs/pictures/lost-host.svg").read_text()
+    picture = (ROOT / "docs/pictures/killed-rank.svg").read_text()
     assert len(picture.encode()) < 300_000
     assert re.findall(r'(?:href|src)="(?!#)|url\(|@import|<script', picture) == []
     assert "@media (prefers-reduced-motion:no-preference){#film{animation:" in picture
+    height = int(re.findall(r'viewBox="0 0 \d+ (\d+)"', picture)[0])
+    (still,) = re.findall(r'<g id="film" transform="translate\(0 -(\d+)\)">', picture)
+    frame = re.findall(r'^<g transform="translate\(0 \d+\)">(.*)</g>$', picture, re.M)[int(still) // height]
+    rows = dict(re.findall(r'<g id="(r\d+)">(.*?)</g>', picture))
+    shown = " ".join(re.sub("<[^>]+>", "", rows[name]) for name in re.findall(r'href="#(r\d+)"', frame))
+    assert re.search(
+        r"rank 1 on node2 was killed .* likely cause: .* see who works there: ipexctl exec -l node2", shown
+    )

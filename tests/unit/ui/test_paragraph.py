@@ -76,4 +76,5 @@ def test_closing_lines_break_between_words_only(monkeypatch: pytest.MonkeyPatch,
     assert command in "\n".join(shown)
     assert " ".join(shown).split() == " ".join(lines).split()
     assert (shown == lines) == (width == 0)
+    assert any(line.startswith("  output") for line in shown)
     assert max(map(len, shown[:2])) <= (width or 100)
