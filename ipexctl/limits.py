@@ -27,9 +27,6 @@ LOGIN_QUESTION: Final = 300.0
 """To type a password or code that the ssh program asks for."""
 STEP_SILENCE: Final = 3600.0
 """Without `--timeout`, a step of ipexctl that neither prints nor reads for this long is taken to hang on a disk."""
-FETCH_SILENCE: Final = 60.0
-"""Without `--timeout`, the program on a host that sends files is ended if it gives no sign of life for this long. It
-gives one every 5 seconds, even while it only reads."""
 PROBE_REST: Final = 5.0
 """For each part of a probe on a host that is not busy: a dead file server must not block doctor."""
 PIPE_SILENCE: Final = 60.0
@@ -39,14 +36,6 @@ CANCEL_GRACE: Final = 2.0
 CANCEL_CLEANUP: Final = 6.0
 """For a host to end and remove what a cancelled call began. A host that is down does not clean up later."""
 
-PS_ANSWER: Final = 30.0
-"""For one node0's answer to `ps`, which asks many."""
-WHY_ANSWER: Final = 60.0
-"""For node0's answer to `why`, which reads the end of all output."""
-SUSPECT_ANSWER: Final = 20.0
-"""For `why` to see within a second what runs beside a slow rank; its host may be busy."""
-STOP_ANSWER: Final = 60.0
-"""For node0's answer to `stop` and `why --stacks`, including the time that the ranks need."""
 STOP_WAIT: Final = 20.0
 """For all ranks to exit, with 4 seconds between TERM and KILL."""
 DUMP_WAIT: Final = 10.0
@@ -68,20 +57,10 @@ NODE0_STEADY: Final = 30.0
 """Once frames have arrived for this long, earlier losses of the connection no longer count."""
 
 
-JOB_UPLOAD: Final = 60.0
-"""For the job files of a host: a few KB, so more time means a hanging file system."""
-RUN_START: Final = 120.0
-"""For the supervisor to listen and start mpirun: node0's home may be on a slow server."""
 START_CONFIRMED: Final = 6.0
 """For the supervisor's record, if the connection was lost during the start."""
-PATHS_CHECK: Final = 60.0
-"""To check the paths that the user named: they may be on a dead file server."""
-IMPORTS_CHECK: Final = 30.0
-"""To check the script's imports without importing them; a slower host only gives no warning."""
 CONNECTIVITY_CHECK: Final = 6.0
 """For connections between the nodes; no answer by then means a firewall."""
-RUNS_CHECK: Final = 20.0
-"""To look for other runs on a host (`run --exclusive`, `--wait`), and for its lock."""
 PASS_AFTER: Final = 10.0
 """After so long, --wait passes over a process that holds a host's lock and starts no run."""
 LOCK_VALID: Final = 3600.0
@@ -99,10 +78,6 @@ CHECKED_CONNECTION: Final = 3.0
 
 ENV_BUILD: Final = 3600.0
 """To build an environment on a host: gigabytes onto a slow disk."""
-ENV_CHECK: Final = 120.0
-"""To check an existing environment."""
-ENV_UNCHANGED_CHECK: Final = 30.0
-"""For the short check by which `install` sees that there is nothing to do. A slower host gets the full check."""
 ENV_STEP: Final = 300.0
 """For each step of a verification: the first import of torch from a cold file server takes minutes."""
 LOCK_SOLVE: Final = 300.0

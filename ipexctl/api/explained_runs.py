@@ -8,7 +8,6 @@ from dataclasses import replace
 from ipexctl.api.known_runs import CallWatcher, node0_of
 from ipexctl.errors import CallError
 from ipexctl.homes.registry import LAST, RunRecord, RunRegistry, read_failed_call
-from ipexctl.limits import STOP_ANSWER, WHY_ANSWER
 from ipexctl.node.common.records import RunStatus
 from ipexctl.projects.root import ProjectHere
 from ipexctl.run.stack_dump import Dump, ProfileAnswer, request_profile
@@ -23,7 +22,7 @@ def dump(
     """The Python stacks of these ranks; the status if the run is not alive."""
     with node0_of(record, caller) as pool:
         session = pool.session(record.node0)
-        return dump_stacks(session, record, ranks, timeout=timeout or STOP_ANSWER)
+        return dump_stacks(session, record, ranks, timeout=timeout)
 
 
 def profile(record: RunRecord, caller: CallWatcher, *, timeout: float | None = None) -> ProfileAnswer | RunStatus:
@@ -38,7 +37,7 @@ def why(record: RunRecord, caller: CallWatcher, *, timeout: float | None = None,
     """`word` named the run: with `last` or `last:all`, mention a later call that started none."""
     directory = RunRegistry().directory
     with node0_of(record, caller) as pool:
-        result = explain(record, pool.session, directory, pool.cancel, timeout=timeout or WHY_ANSWER)
+        result = explain(record, pool.session, directory, pool.cancel, timeout=timeout)
     failed = read_failed_call(directory) if word in LAST else None
     if failed is not None and (word == "last:all" or ProjectHere.find().has(failed.directory, "")):
         result = mention_failed_call(result, failed)

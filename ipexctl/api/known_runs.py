@@ -19,7 +19,6 @@ from ipexctl.homes.pending import abandoned_runs
 from ipexctl.homes.prune_runs import PruneResult, prune_local, prune_nodes, read_limits
 from ipexctl.homes.registry import RunRecord, RunRegistry, UnreadableRecord
 from ipexctl.hosts.host import Host
-from ipexctl.limits import PS_ANSWER, STOP_ANSWER
 from ipexctl.node.common.records import FINAL
 from ipexctl.node.run.run_replies import PrunedRun
 from ipexctl.remote.cancel import Cancel
@@ -65,7 +64,7 @@ def call_error(record: RunRecord, error: HostError) -> CallError:
 def stop(record: RunRecord, caller: CallWatcher, *, timeout: float | None = None) -> StopResult:
     with node0_of(record, caller) as pool:
         session = pool.session(record.node0)
-        result = stop_run(session, record, timeout=timeout or STOP_ANSWER)
+        result = stop_run(session, record, timeout=timeout)
     if record.is_kept and result.status.state in FINAL:
         save_final_status(RunRegistry().directory / record.id, result.status)
     return result
@@ -119,7 +118,7 @@ def _query(
     if newest is not None:  # don't query the others
         records, damaged = records[-newest:], []
     with _sessions(caller) as open_session:
-        return records, damaged, query_runs(records, open_session, caller.cancel, timeout=timeout or PS_ANSWER)
+        return records, damaged, query_runs(records, open_session, caller.cancel, timeout=timeout)
 
 
 @contextmanager

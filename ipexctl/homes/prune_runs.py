@@ -17,6 +17,7 @@ from ipexctl.errors import UserError
 from ipexctl.homes.local_copy import copy_size, read_final_status, remove_copy
 from ipexctl.homes.registry import RunRecord, RunRegistry
 from ipexctl.hosts.host import Host
+from ipexctl.limits import PATIENCE
 from ipexctl.node.common.owners import RemovalRequest
 from ipexctl.node.run.retention import PruneRunsRequest
 from ipexctl.node.run.run_replies import PrunedRun, PruneReply
@@ -111,7 +112,7 @@ def prune_nodes(
                 record.agent,
                 cached=not dry_run,
                 label="prune runs",
-                timeout=120,
+                silence=PATIENCE,
             )
         found = reply.decode(PruneReply)
         gone, kept, size, foreign, newest = found

@@ -20,6 +20,7 @@ from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import gather_facts
 from ipexctl.hosts.host import Host, is_loopback
 from ipexctl.hosts.select import LOCAL
+from ipexctl.limits import PATIENCE
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.hub_cache import HUB
 from ipexctl.node.hub.hub_check import FoundHub, HubRequest
@@ -217,7 +218,7 @@ def _reaching(access: HubAccess, opened: OpenHosts, facts: Mapping[str, Facts]) 
     }
 
     def reaches(_: Host, session: Session) -> bool:
-        reply = call(session, "hub.hub_check", "query", request, label="ask the hub", timeout=30)
+        reply = call(session, "hub.hub_check", "query", request, label="ask the hub", silence=PATIENCE)
         return not reply.decode(FoundHub).problem
 
     known = opened.only(host for host in opened.hosts if host.name in facts)

@@ -329,11 +329,12 @@ def call_line(
     on_event: OnEvent = ignore_reply,
     on_frame: Callable[[Frame], None] | None = None,
     timeout: float | None = None,
+    silence: float = STEP_SILENCE,
     deadline: Deadline | None = None,
 ) -> Reply:
     head = first + (_encode(request) if request is not None else b"")
     feed = ChunkStream(chain([head], chunks_of(stdin) if stdin is not None else ()))
-    return _run(session, line, feed, on_event, on_frame, DEFAULT_LIMITS, timeout, STEP_SILENCE, deadline)
+    return _run(session, line, feed, on_event, on_frame, DEFAULT_LIMITS, timeout, silence, deadline)
 
 
 def _encode(request: Mapping[str, Any]) -> bytes:

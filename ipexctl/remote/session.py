@@ -341,9 +341,10 @@ def capture(
     stdin: Readable | None = None,
     timeout: float | None = None,
     deadline: Deadline | None = None,
+    silence: float = STEP_SILENCE,
 ) -> CapturedOutput:
     output = OutputCollector()
-    ended = session.run(command, output.sink, stdin=stdin, timeout=timeout, deadline=deadline, silence=STEP_SILENCE)
+    ended = session.run(command, output.sink, stdin=stdin, timeout=timeout, deadline=deadline, silence=silence)
     return CapturedOutput(ended, output.stdout, output.stderr)
 
 

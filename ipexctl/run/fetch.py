@@ -19,7 +19,7 @@ from ipexctl.files.requested import FetchResult, FetchSource, FileFailure, Reque
 from ipexctl.homes.registry import RunRecord
 from ipexctl.hosts.host import Host, quote
 from ipexctl.hosts.nodeset import expand
-from ipexctl.limits import FETCH_SILENCE, PATHS_CHECK
+from ipexctl.limits import PATIENCE
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.files.file_sender import RunFiles, SendRequest
 from ipexctl.remote.cancel import RETRY_INTERVALS, Cancel
@@ -128,7 +128,7 @@ def find_hosts_with_path(requests: Sequence[FetchRequest], pool: SessionPool) ->
             stdin=io.BytesIO(b'{"wants": []}\n'),
             on_event=on_event,
             limits=LIMITS,
-            timeout=PATHS_CHECK,
+            silence=PATIENCE,
         )
         return bool(found)
 
@@ -171,7 +171,7 @@ def fetch(
     cancel: Cancel,
     timeout: float | None = None,
 ) -> FetchResult:
-    """`timeout`: for all of it; None gives up on a host that is silent for FETCH_SILENCE. Raises a HostError."""
+    """`timeout`: for all of it; None gives up on a host that is silent for PATIENCE. Raises a HostError."""
 
     def on_bytes(done: int, total: int) -> None:
         watch(BytesMoved(fetch_request.host.name, "receiving", done, total))
@@ -227,7 +227,7 @@ def _receive_once(
             on_event=receiver.on_event,
             limits=LIMITS,
             timeout=timeout,
-            silence=FETCH_SILENCE,
+            silence=PATIENCE,
         )
     finally:
         receiver.stdin.end()

@@ -14,7 +14,7 @@ from ipexctl.facts.live_runs import RUN_ID
 from ipexctl.homes.registry import LAST, RunRecord
 from ipexctl.hosts.host import Host, check_host, quote
 from ipexctl.hosts.nodeset import fold
-from ipexctl.limits import PS_ANSWER
+from ipexctl.limits import PATIENCE
 from ipexctl.node.common.json_records import check_type
 from ipexctl.node.common.plan import Plan, read_outline
 from ipexctl.node.run.runs import FindRequest
@@ -40,7 +40,7 @@ def find_on_hosts(word: str, hosts: Sequence[Host], pool: SessionPool, home: str
     request: FindRequest = {"home": home, "word": "" if word in LAST else word}
 
     def look(_: Host, session: Session) -> RunInHome:
-        return _read(call(session, "run.runs", "find", request, AgentPlace("", home), timeout=PS_ANSWER))
+        return _read(call(session, "run.runs", "find", request, AgentPlace("", home), silence=PATIENCE))
 
     outcomes = {outcome.host: outcome for outcome in pool.each(hosts, look)}
     if pool.cancel.thrown:

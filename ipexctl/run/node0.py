@@ -13,6 +13,7 @@ from typing import Any
 
 from ipexctl.homes.registry import RunRecord
 from ipexctl.hosts.host import Host
+from ipexctl.limits import PATIENCE
 from ipexctl.node.common.files import RunReference
 from ipexctl.node.common.frames import Frame
 from ipexctl.node.run.runs import ListRequest
@@ -51,6 +52,7 @@ def call_on_node0(
         record.agent,
         label=f"{action} the run",
         timeout=timeout,
+        silence=PATIENCE,
         on_event=on_event,
         on_frame=on_frame,
     )

@@ -12,7 +12,6 @@ from typing import Final
 from ipexctl.homes.local_copy import read_final_status
 from ipexctl.homes.registry import RunRecord
 from ipexctl.hosts.host import Host
-from ipexctl.limits import PS_ANSWER
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.records import RunStatus, read_status
 from ipexctl.node.run.runs import ListRequest
@@ -73,7 +72,7 @@ def query_runs(
     records: Sequence[RunRecord],
     open_session: Callable[[RunRecord], Session],
     cancel: Cancel,
-    timeout: float = PS_ANSWER,
+    timeout: float | None = None,
 ) -> list[KnownRun]:
     places: dict[tuple[Host, str], list[RunRecord]] = {}
     for record in records:
@@ -95,7 +94,7 @@ def query_runs(
     return [found[record.id] for record in records]
 
 
-def query_session(session: Session, records: Sequence[RunRecord], timeout: float = PS_ANSWER) -> dict[str, KnownRun]:
+def query_session(session: Session, records: Sequence[RunRecord], timeout: float | None = None) -> dict[str, KnownRun]:
     newest = records[-1]
     request: ListRequest = {"home": newest.home, "ids": [record.id for record in records]}
     reply = call_on_node0(session, newest, "run.runs", "list", request, timeout=timeout)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 from ipexctl.homes.registry import RunRecord
-from ipexctl.limits import DUMP_WAIT, PROFILE_WAIT, STOP_ANSWER
+from ipexctl.limits import DUMP_WAIT, PROFILE_WAIT
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.frames import Frame, FrameError, decode_json
 from ipexctl.node.common.json_records import parse_json
@@ -206,7 +206,7 @@ def dump(
     record: RunRecord,
     ranks: Sequence[int] | None,
     *,
-    timeout: float = STOP_ANSWER,
+    timeout: float | None = None,
 ) -> Dump | RunStatus:
     """Request the stacks from node0. Returns the status instead if the run is over. Raises a HostError."""
     receiver, found = DumpReceiver(record.plan.world_size), None

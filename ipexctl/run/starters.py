@@ -11,7 +11,7 @@ from queue import SimpleQueue
 
 from ipexctl.homes.registry import RunRecord
 from ipexctl.hosts.host import Host
-from ipexctl.limits import JOB_UPLOAD
+from ipexctl.limits import PATIENCE
 from ipexctl.node.common.job import StarterContact, starter_request
 from ipexctl.node.common.plan import Plan, program_line
 from ipexctl.remote.cancel import Cancel
@@ -34,7 +34,7 @@ def begin_starter(session: Session, plan: Plan, contact: StarterContact, files: 
     host = session.host.name
     script = (unpack_line(plan, len(files)) if files else "") + program_line(plan, "run.host_starter", host)
     command = Command(script, "begin the starter of ranks")
-    call_line(session, command, files, starter_request(plan, host, contact), timeout=JOB_UPLOAD)
+    call_line(session, command, files, starter_request(plan, host, contact), silence=PATIENCE)
 
 
 class LostStarters:

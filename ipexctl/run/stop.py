@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ipexctl.homes.registry import RunRecord
-from ipexctl.limits import STOP_ANSWER, STOP_WAIT
+from ipexctl.limits import STOP_WAIT
 from ipexctl.node.common.records import RunStatus, State, read_status
 from ipexctl.node.run.runs import StopRequest
 from ipexctl.remote.caller import identify_caller
@@ -29,7 +29,7 @@ def stop(
     *,
     number: int = signal.SIGTERM,
     wait: float = STOP_WAIT,
-    timeout: float = STOP_ANSWER,
+    timeout: float | None = None,
     on_signalled: Callable[[], object] = lambda: None,
 ) -> StopResult:
     """Signal the supervisor; wait until the run has ended. `on_signalled` runs in between. Raises a HostError."""

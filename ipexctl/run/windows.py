@@ -15,7 +15,6 @@ from typing import Final
 
 from ipexctl.homes.registry import RunRecord, RunRegistry, stem_of
 from ipexctl.launch.request import EarlierMemory
-from ipexctl.limits import WHY_ANSWER
 from ipexctl.node.common.files import RunReference
 from ipexctl.node.common.frames import WINDOWS, Frame, FrameError, WindowsFile, decode_windows
 from ipexctl.node.common.json_records import decode, parse_json
@@ -49,7 +48,7 @@ class RunWindows:
     profiles: Mapping[int, RankProfile] = field(default_factory=dict, hash=False)
 
 
-def fetch_windows(session: Session, record: RunRecord, *, timeout: float = WHY_ANSWER) -> RunWindows:
+def fetch_windows(session: Session, record: RunRecord, *, timeout: float | None = None) -> RunWindows:
     """Ask node0, also for a live run."""
     files: list[WindowsFile] = []
     received = 0

@@ -20,7 +20,6 @@ from ipexctl.facts.gather import HostFacts
 from ipexctl.facts.probe import environment_command, read_answers
 from ipexctl.facts.software import Env, ways_to_python
 from ipexctl.hosts.host import Host, check_same_home
-from ipexctl.limits import ENV_UNCHANGED_CHECK
 from ipexctl.node.common.json_records import parse_json, parse_object
 from ipexctl.node.env.check import check_packages, find_problems
 from ipexctl.node.env.env_replies import CheckResult, EnvRecord, VerifyResult
@@ -72,7 +71,7 @@ def find_intact(context: InstallContext) -> dict[str, IntactEnv] | None:
 
     def check(host: Host, session: Session) -> IntactEnv | None:
         with context.timed(host.name, "checked the environment"):
-            output = capture(session, command, timeout=context.opened.timeout or ENV_UNCHANGED_CHECK)
+            output = capture(session, command, timeout=context.opened.timeout)
         return parse_intact(output.stdout.decode("utf-8", "replace"), host, request.name)
 
     found = {done.host.name: done.result for done in context.opened.each(check) if done.result}
@@ -318,7 +317,7 @@ def _read_lock(context: InstallContext, host: Host, record: EnvRecord) -> Lock |
     path = f"{context.home}/envs/{record.name}/lock.json"
     try:
         session = context.pool.session(host)
-        output = capture(session, Command.argv("cat", path), timeout=60)
+        output = capture(session, Command.argv("cat", path))
         lock = Lock.from_json(parse_json(output.stdout))
     except (HostError, ValueError, KeyError, TypeError):
         return None

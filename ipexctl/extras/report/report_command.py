@@ -24,7 +24,6 @@ from ipexctl.files.named_paths import check_named_file, write_named_file
 from ipexctl.homes.registry import RunRecord, RunRegistry
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
-from ipexctl.limits import WHY_ANSWER
 from ipexctl.node.common.files import read_json
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.plan import PLAN_FILE, Plan, read_valid_plan
@@ -46,7 +45,7 @@ class RunReport(NamedTuple):
 
 
 def report_of(
-    record: RunRecord, open_session: Callable[[Host], Session], runs: Path, cancel: Cancel, *, timeout: float
+    record: RunRecord, open_session: Callable[[Host], Session], runs: Path, cancel: Cancel, *, timeout: float | None
 ) -> RunReport:
     """Ask node0; if it can't be reached, read the copy in `runs`, the registry's directory."""
     answer = why(record, open_session, runs, cancel, timeout=timeout, has_losses=True)
@@ -153,7 +152,7 @@ def write_report(
 
 def _make_report(record: RunRecord, caller: CallWatcher, timeout: float | None) -> RunReport:
     with node0_of(record, caller) as pool:
-        return report_of(record, pool.session, RunRegistry().directory, pool.cancel, timeout=timeout or WHY_ANSWER)
+        return report_of(record, pool.session, RunRegistry().directory, pool.cancel, timeout=timeout)
 
 
 def write_page(option: str, path: Path, text: str) -> None:

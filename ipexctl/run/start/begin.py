@@ -22,7 +22,7 @@ from typing import Any, Final
 from ipexctl.homes.prune_runs import RetentionLimits, background_prune
 from ipexctl.homes.registry import RunRecord
 from ipexctl.hosts.host import Host
-from ipexctl.limits import CANCEL_CLEANUP, JOB_UPLOAD, RUN_START, START_CONFIRMED, STEP_SILENCE
+from ipexctl.limits import CANCEL_CLEANUP, PATIENCE, START_CONFIRMED, STEP_SILENCE
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.frames import Frame
 from ipexctl.node.common.job import ConnectivityRecord, Listen, StarterContact, StoreJob, jobs_of
@@ -89,7 +89,7 @@ class Launch:
         return list(self._pool.each(self._others, lambda _, session: self._unpack(session, command, files)))
 
     def _unpack(self, session: Session, command: Command, files: bytes) -> None:
-        result = capture(session, command, stdin=io.BytesIO(files), timeout=JOB_UPLOAD)
+        result = capture(session, command, stdin=io.BytesIO(files), silence=PATIENCE)
         if not result.ended.ok:
             lines = result.stderr.decode(errors="replace").strip().splitlines()
             if lines and (refused := home_refusal(lines[-1], self._plan.home)) is not None:
@@ -187,7 +187,7 @@ class Launch:
     def _wait_for(self, future: Future[Mapping[str, Any]]) -> Mapping[str, Any]:
         with self._pool.cancel.waking(self._cancel.throw):
             futures: tuple[Future[Any], ...] = (future, self._supervisor)
-            wait(futures, RUN_START, FIRST_COMPLETED)
+            wait(futures, PATIENCE, FIRST_COMPLETED)
             is_late = not (future.done() or self._supervisor.done())
             if is_late:
                 self._cancel.throw()
@@ -196,7 +196,7 @@ class Launch:
             return future.result()
         try:
             if is_late:
-                raise TimedOut(f"the supervisor did not start within {RUN_START:g} s")
+                raise TimedOut(f"the supervisor did not start within {PATIENCE:g} s")
             self._supervisor.result()
             raise HostError("the supervisor ended before it had started the run")
         except HostError as error:

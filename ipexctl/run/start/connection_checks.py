@@ -56,7 +56,7 @@ def read_earlier_check(session: Session, home: str) -> EarlierCheck:
     """One round trip; `home` may begin with `~/`."""
     directory = shlex.quote(home.removeprefix("~/"))  # sessions start in the home directory
     script = walk_to(f"{home}/runs") + f"cat -- /proc/uptime {directory}/runs/{CONNECTIVITY_FILE} 2>/dev/null\nexit 0"
-    result = capture(session, Command(script, "read node0's last check"), timeout=30)
+    result = capture(session, Command(script, "read node0's last check"), silence=PATIENCE)
     return parse_earlier_check(result.stdout.decode(errors="replace"))
 
 

@@ -21,7 +21,7 @@ from ipexctl.launch.hub_settings import CACHES, OFFLINE_NAMES
 from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.request import EarlierCheck, Gathered, RankEnv, common_python
 from ipexctl.launch.spec import RunSpec
-from ipexctl.limits import PATHS_CHECK
+from ipexctl.limits import PATIENCE
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.node.hub.hub_check import FoundHub, HubRequest
@@ -315,9 +315,7 @@ def ask_hosts(spec: RunSpec, pool: SessionPool) -> dict[str, FoundHub]:
 
     def query_hub(host: Host, session: Session) -> FoundHub:
         del host
-        return call(session, "hub.hub_check", "query", request, label="ask the hub", timeout=PATHS_CHECK).decode(
-            FoundHub
-        )
+        return call(session, "hub.hub_check", "query", request, label="ask the hub", silence=PATIENCE).decode(FoundHub)
 
     found = {done.host.name: done.result for done in pool.each(spec.hosts, query_hub) if done.result is not None}
     return {name: host._replace(problem=host.problem[:_LONGEST]) for name, host in found.items()}

@@ -26,7 +26,7 @@ from ipexctl.facts.probe import live_runs_command, lock_command, wait_command
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.other_runs import describe_all, find_other_runs, find_waiting
-from ipexctl.limits import PASS_AFTER, RUNS_CHECK
+from ipexctl.limits import PASS_AFTER, PATIENCE
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.frames import StreamName
 from ipexctl.node.common.plan import OtherRun
@@ -192,10 +192,10 @@ class HostLocks:
         process.send(self._call)
         self._processes.append(process)
         self._passes |= passes
-        if process.wait_for(b"held\n", RUNS_CHECK):
+        if process.wait_for(b"held\n", PATIENCE):
             return True
         if (ended := process.ended) is None:
-            raise TimedOut(f"flock has not taken its lock within {RUNS_CHECK:g} s", _WITHOUT)
+            raise TimedOut(f"flock has not taken its lock within {PATIENCE:g} s", _WITHOUT)
         if ended.code != 1:
             raise HostError(f"its lock can't be taken by flock, of the package util-linux ({ended})", _WITHOUT)
         self._processes.remove(process)
@@ -216,11 +216,11 @@ def inspect_hosts(
     hosts: Sequence[Host], pool: SessionPool, *, with_programs: bool = False, timeout: float | None = None
 ) -> Iterator[Outcome[Host, HostSnapshot]]:
     command = live_runs_command(with_programs=with_programs)
-    return pool.each(hosts, lambda _, session: _inspect_host(session, command, timeout or RUNS_CHECK))
+    return pool.each(hosts, lambda _, session: _inspect_host(session, command, timeout))
 
 
-def _inspect_host(session: Session, command: Command, timeout: float) -> HostSnapshot:
-    done = capture(session, command, timeout=timeout)
+def _inspect_host(session: Session, command: Command, timeout: float | None) -> HostSnapshot:
+    done = capture(session, command, timeout=timeout, silence=PATIENCE)
     snapshot = read_host_snapshot(done.stdout.decode(errors="replace"))
     if snapshot is None:
         raise HostError(
@@ -355,12 +355,12 @@ class HostQueue:
             for _, host in sorted(machines.items()):
                 process = HeldProcess(self._pool.session(host), wait_command(self._run, seconds))
                 self._processes.append(process)
-                if not process.wait_for(b"entered\n", RUNS_CHECK):
+                if not process.wait_for(b"entered\n", PATIENCE):
                     break
             else:
                 for process in self._processes:
                     process.send(self._call)
-                if all(process.wait_for(b"placed\n", RUNS_CHECK) for process in self._processes):
+                if all(process.wait_for(b"placed\n", PATIENCE) for process in self._processes):
                     return
         except HostError:
             pass

@@ -23,7 +23,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.hosts.select import LOCAL
 from ipexctl.launch.request import RankEnv
 from ipexctl.launch.spec import RunSpec
-from ipexctl.limits import PATHS_CHECK
+from ipexctl.limits import PATIENCE
 from ipexctl.node.common.fix import Fix, ipexctl_command
 from ipexctl.node.common.json_records import JsonError, parse_object
 from ipexctl.remote.command import Command, shell_text
@@ -156,7 +156,7 @@ def check_paths(
 
     def check(host: Host, session: Session) -> FoundPaths:
         del host
-        result = capture(session, Command(script, "check paths"), timeout=PATHS_CHECK)
+        result = capture(session, Command(script, "check paths"), silence=PATIENCE)
         if not result.ended.ok:
             raise HostError(f"could not check paths: {result.ended}")
         return parse_paths(result.stdout.decode(errors="replace"))

@@ -17,7 +17,7 @@ from ipexctl.homes.registry import RunRecord, RunRegistry
 from ipexctl.hosts.host import Host, quote
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.spec import RunSpec
-from ipexctl.limits import PATHS_CHECK
+from ipexctl.limits import PATIENCE
 from ipexctl.node.common.fix import Fix, ipexctl_command
 from ipexctl.node.common.plan import Plan
 from ipexctl.node.files.checkpoint_report import HostCopies, read_host_copies
@@ -134,7 +134,7 @@ def refuse_lost_checkpoint(
     def ask(host: Host, session: Session) -> HostCopies:
         del host
         reply = call(
-            session, "files.checkpoint", "find", request, label="look for checkpoints", timeout=PATHS_CHECK,
+            session, "files.checkpoint", "find", request, label="look for checkpoints", silence=PATIENCE,
         )  # fmt: skip
         try:
             return read_host_copies(reply.record("report"), posixpath.basename(path))

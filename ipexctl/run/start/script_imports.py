@@ -26,7 +26,7 @@ from ipexctl.known_errors.gpu_code import find_gpu_lines
 from ipexctl.known_errors.packages import known_packages
 from ipexctl.launch.request import MPI_MODULES, Gathered
 from ipexctl.launch.spec import RunSpec
-from ipexctl.limits import IMPORTS_CHECK
+from ipexctl.limits import PATIENCE
 from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command
 from ipexctl.node.env.check import normalize
@@ -437,7 +437,7 @@ def check_script(hosts: Sequence[Host], python: str, script: ScriptFile, pool: S
 
     def check(host: Host, session: Session) -> tuple[tuple[str, ...], Reply | None]:
         source = script.source if host is hosts[0] else b""
-        reply = call_line(session, command, source, None, timeout=IMPORTS_CHECK)
+        reply = call_line(session, command, source, None, silence=PATIENCE)
         return reply.texts("missing"), reply.record("fault") if reply["fault"] is not None else None
 
     outcomes = {done.host.name: done for done in pool.each(hosts, check)}
@@ -456,7 +456,7 @@ def check_tool(hosts: Sequence[Host], python: str, asked: Asked, pool: SessionPo
     """One round trip to every host. Raises a StartError if the environment's bin lacks the command."""
     path = posixpath.join(posixpath.dirname(python), asked.script)
     command = Command.argv("test", "-x", path)._replace(label="check the command")
-    outcomes = list(pool.each(hosts, lambda _, session: capture(session, command, timeout=IMPORTS_CHECK).ended.code))
+    outcomes = list(pool.each(hosts, lambda _, session: capture(session, command, silence=PATIENCE).ended.code))
     for done in outcomes:
         if done.result is None:
             raise StartError(StartFailure.of_host(done.host.name, done.error or HostError("it gave no answer")))

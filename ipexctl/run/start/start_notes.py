@@ -26,7 +26,7 @@ from ipexctl.known_errors.gpu_code import suggestions
 from ipexctl.launch.accelerate_env import before
 from ipexctl.launch.request import Gathered
 from ipexctl.launch.spec import RunSpec
-from ipexctl.limits import PATHS_CHECK
+from ipexctl.limits import PATIENCE
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.plan import ApartHosts, Plan
 from ipexctl.projects.layout import ProjectLayout
@@ -303,7 +303,7 @@ def check_resumed(
 
     def find(host: Host, session: Session) -> HostCheckpoints | None:
         del host
-        result = capture(session, Command(search, "find checkpoints"), timeout=PATHS_CHECK)
+        result = capture(session, Command(search, "find checkpoints"), silence=PATIENCE)
         return parse_checkpoints(result.stdout.decode(errors="replace")) if result.ended.ok else None
 
     found = {done.host.name: done.result for done in pool.each(nodes, find)}

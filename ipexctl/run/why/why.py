@@ -20,7 +20,7 @@ from ipexctl.homes.registry import FailedCall, RunRecord
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.known_errors.match import Cause
-from ipexctl.limits import DUMP_FRESH, SUSPECT_ANSWER, WHY_ANSWER
+from ipexctl.limits import DUMP_FRESH, PATIENCE
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.frames import Chunk, Frame, FrameError, decode_chunk, decode_json
 from ipexctl.node.common.records import FINAL, RunStatus
@@ -97,7 +97,7 @@ def why(
     runs: Path,
     cancel: Cancel,
     *,
-    timeout: float = WHY_ANSWER,
+    timeout: float | None = None,
     has_losses: bool = False,
 ) -> WhyResult:
     """Query node0; if it can't be reached or has no record, read the copy in `runs`, the registry's directory.
@@ -119,7 +119,7 @@ def why(
     return _with_call_options(_with_suspect(_with_windows(answer, windows), open_session))
 
 
-def _read_windows(session: Session, record: RunRecord, timeout: float) -> RunWindows | None:
+def _read_windows(session: Session, record: RunRecord, timeout: float | None) -> RunWindows | None:
     try:
         return fetch_windows(session, record, timeout=timeout)
     except Cancelled:
@@ -184,12 +184,12 @@ def _inspect_suspect(
         request,
         record.agent if host == record.node0 else record.agent._replace(python=""),
         label="look at the slow rank",
-        timeout=SUSPECT_ANSWER,
+        silence=PATIENCE,
     )
     return reply.decode(SuspectSnapshot)
 
 
-def _with_fresh_dump(snapshot: RunSnapshot, session: Session, record: RunRecord, timeout: float) -> RunSnapshot:
+def _with_fresh_dump(snapshot: RunSnapshot, session: Session, record: RunRecord, timeout: float | None) -> RunSnapshot:
     """Take a stack dump, if the newest one is old."""
     if snapshot.dump is not None and 0 <= (snapshot.now or 0.0) - snapshot.dump.at < DUMP_FRESH:
         return snapshot
@@ -233,7 +233,7 @@ def _with_call_options(answer: WhyResult) -> WhyResult:
 
 
 def _read_snapshot(
-    session: Session, record: RunRecord, timeout: float, *, copy: bool = False, losses: bool = False
+    session: Session, record: RunRecord, timeout: float | None, *, copy: bool = False, losses: bool = False
 ) -> RunSnapshot:
     output: list[Chunk] = []
     received = 0
@@ -269,7 +269,7 @@ def _diagnose_with_copy(snapshot: RunSnapshot, record: RunRecord, runs: Path, ca
     if snapshot.status.output_lost is None:
         return diagnose(snapshot)
     try:
-        copied = _copied_snapshot(record, runs, WHY_ANSWER, cancel)
+        copied = _copied_snapshot(record, runs, None, cancel)
     except Cancelled:
         raise
     except HostError:
@@ -295,7 +295,7 @@ def cause_from_copy(record: RunRecord, runs: Path) -> Cause | None:
 
 
 def _copied_snapshot(
-    record: RunRecord, runs: Path, timeout: float, cancel: Cancel, *, losses: bool = False
+    record: RunRecord, runs: Path, timeout: float | None, cancel: Cancel, *, losses: bool = False
 ) -> RunSnapshot | None:
     """None without a local copy. Raises a HostError if it can't be read."""
     if not (runs / record.id / "status.json").exists():
@@ -310,7 +310,7 @@ def _from_copy(record: RunRecord, runs: Path, error: HostError, cancel: Cancel, 
     what = " can't be reached" if is_away else ""
     away = f"node0 ({record.node0.name}){what}: {error.reason}"
     try:
-        snapshot = _copied_snapshot(record, runs, WHY_ANSWER, cancel, losses=losses)
+        snapshot = _copied_snapshot(record, runs, None, cancel, losses=losses)
     except HostError:
         snapshot = None
     if snapshot is not None and snapshot.status.state in FINAL:

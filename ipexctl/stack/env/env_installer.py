@@ -299,7 +299,7 @@ def find_obstacle(context: InstallContext, host: Host, lock: Lock, interpreter: 
     location = StoreLocation(host, context.python(host, interpreter), f"{context.home}/wheels")
     files = [wheel.stored_file for wheel in lock.wheels]
     try:
-        lacking = StoreClient(location, context.pool.session(host), 60).missing(files)
+        lacking = StoreClient(location, context.pool.session(host), None).missing(files)
     except HostError:
         return found
     return home_problem(facts, lock, held=lock.size - sum(file.size or 0 for file in lacking))

@@ -21,7 +21,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.known_errors.error_table import known_errors
 from ipexctl.known_errors.match import FailureContext, KnownError, RankOutput, cause_of
 from ipexctl.known_errors.packages import known_packages
-from ipexctl.limits import ENV_BUILD, ENV_CHECK, ENV_STEP
+from ipexctl.limits import ENV_BUILD, ENV_STEP
 from ipexctl.node.common.answer import Json
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.plan import NO_PLAN
@@ -154,7 +154,7 @@ class EnvClient:
         return reply.text("state") == "built"
 
     def check(
-        self, name: str, *, digest: str | None = None, cached: bool = False, timeout: float | None = ENV_CHECK
+        self, name: str, *, digest: str | None = None, cached: bool = False, timeout: float | None = None
     ) -> CheckResult:
         request: CheckRequest = {"home": self.home, "name": name, "digest": digest}
         return self._call("check", request, cached=cached, timeout=timeout).decode(CheckResult)
@@ -213,9 +213,7 @@ class EnvClient:
         added: NoteRequest = {"home": self.home, "name": name, "request": request}
         self._call("note", added)
 
-    def _call(
-        self, action: str, request: HomeRequest, *, cached: bool = True, timeout: float | None = ENV_CHECK
-    ) -> Reply:
+    def _call(self, action: str, request: HomeRequest, *, cached: bool = True, timeout: float | None = None) -> Reply:
         return call(
             self.session,
             "env.environments",

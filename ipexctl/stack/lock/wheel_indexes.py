@@ -22,7 +22,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from ipexctl.found_files import cache_directory
-from ipexctl.limits import INDEX_ANSWER, INDEX_ANSWER_VALID
+from ipexctl.limits import INDEX_ANSWER, INDEX_ANSWER_VALID, PATIENCE
 from ipexctl.node.common.files import make_private_directory, read_json, write_json_atomically
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.json_records import decode
@@ -93,7 +93,7 @@ class IndexAnswer:
 
 
 def pip_settings(session: Session, python: str) -> PipSettings:
-    return call(session, "env.pip_settings", "read", {}, AgentPlace(python), timeout=20).decode(PipSettings)
+    return call(session, "env.pip_settings", "read", {}, AgentPlace(python), silence=PATIENCE).decode(PipSettings)
 
 
 def sources_for(

@@ -555,7 +555,7 @@ def test_a_host_whose_program_hangs_is_given_up(
 ) -> None:
     write_file(there / "a.pt")
     stopping = write_file(tmp_path / "python", b'#!/bin/sh\necho $$ > "$0.pid"\nkill -STOP $$\n', mode=0o755)
-    monkeypatch.setattr(fetch_module, "FETCH_SILENCE", 0.5)
+    monkeypatch.setattr(fetch_module, "PATIENCE", 0.5)
     order = FetchRequest(HERE, request_for(there, "a.pt"), str(out), AgentPlace(str(stopping), "~/.ipexctl"))
     with pytest.raises(TimedOut, match="nothing has arrived from it"):
         fetch(order, lambda: LocalSession(HERE), lambda _: None, Cancel())
