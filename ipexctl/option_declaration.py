@@ -183,7 +183,7 @@ class CallOptions:
         if not self:
             return report
         changes: dict[str, Any] = {}
-        for name in ("fix", "next_step", "refusal", "hosts", "cluster", "findings"):
+        for name in ("fix", "refusal", "hosts", "cluster", "findings"):
             value = getattr(report, name, None)
             if isinstance(value, str):
                 changes[name] = self.apply(value)

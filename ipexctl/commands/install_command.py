@@ -21,8 +21,10 @@ from ipexctl.commands.shared_options import (
     flag,
     option,
 )
+from ipexctl.homes.registry import lacking_line
 from ipexctl.node.common.fix import Fix
 from ipexctl.option_declaration import DEFAULT_ENV
+from ipexctl.projects.root import ProjectHere
 from ipexctl.text import readable
 from ipexctl.ui.messages import print_message, print_paragraph, print_refusal
 from ipexctl.ui.progress_view import ProgressView
@@ -119,7 +121,7 @@ def as_json(report: InstallReport) -> dict[str, Any]:
     return report_json(
         "install",
         report,
-        without=("refusal", "lock", "uplink", "downloaded", "changes", "next_step"),
+        without=("refusal", "lock", "uplink", "downloaded", "changes"),
         changes=[{"name": change.name, "from": change.before, "to": change.after} for change in report.changes],
         refused=report.refusal and value_json(report.refusal, without=("exit_code",)),
         wheels=[wheel.to_json() for wheel in lock.wheels] if lock else [],
@@ -127,7 +129,7 @@ def as_json(report: InstallReport) -> dict[str, Any]:
     )
 
 
-def show(report: InstallReport, *, quiet: bool = False) -> None:
+def show(report: InstallReport, *, quiet: bool = False, ends_call: bool = True) -> None:
     results = report.hosts
     if report.refusal is not None:
         print_refusal(report.refusal.reason, report.refusal.fix)
@@ -139,7 +141,7 @@ def show(report: InstallReport, *, quiet: bool = False) -> None:
     for note in report.notes:
         print_paragraph("note: " + note)
     if not quiet:
-        _print_next_step(report)
+        _print_next_step(report, ends_call=ends_call)
 
 
 def _show_changes(report: InstallReport) -> None:
@@ -183,7 +185,7 @@ def verified_text(verify: Mapping[str, Any]) -> str:
     return ", ".join(features)
 
 
-def _print_next_step(report: InstallReport) -> None:
+def _print_next_step(report: InstallReport, *, ends_call: bool) -> None:
     statuses = {result.status for result in report.hosts}
     if report.dry_run:
         print_message("nothing was installed (--dry-run)")
@@ -201,5 +203,5 @@ def _print_next_step(report: InstallReport) -> None:
         print_message(how_to_continue(report.hosts, "install"))
     elif report.path is not None and report.hosts and report.refusal is None:
         print_message(f"on each host: {report.path}/bin/python")
-        if report.next_step:
-            print_message("next: " + report.next_step)
+        if ends_call and (line := lacking_line(str(ProjectHere.find().directory or ""))):
+            print_message("next: " + line)

@@ -29,8 +29,9 @@ from ipexctl.extras_list import addition
 from ipexctl.homes.registry import FailedCall, RunRecord, RunRegistry, explain_foreign_run, save_failed_call
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.spec import RunSpec
-from ipexctl.node.common.fix import Fix
+from ipexctl.node.common.fix import Fix, ipexctl_command
 from ipexctl.node.common.plan import SCHEMA, OtherRun, Plan, to_json
+from ipexctl.option_declaration import TypedCall
 from ipexctl.projects.root import ProjectHere
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import SessionPool
@@ -56,7 +57,7 @@ NO_CLEANUP: Final = (0, 128 + signal.SIGHUP, 128 + signal.SIGPIPE)
 
 def run_of_call(ctx: typer.Context, call: RunCall) -> typer.Exit:
     """Start the run and follow it, unless the call only plans or starts it."""
-    outcome = ctx.with_resource(_noting_failed_call(call))
+    outcome = ctx.with_resource(_noting_failed_call(call, ctx.obj["typed"]))
     _refuse_ignored_options(call)
     page = _page_of_run(call)
     check_notify(call.notify)
@@ -209,9 +210,9 @@ class RunOfCall(RunWatcher):
 
     def on_installed(self, report: InstallReport) -> None:
         if report.exit_code or not all(host.status == "ok" for host in report.hosts):
-            report = self._spec.options.in_report(replace(report, next_step=""))
+            report = self._spec.options.in_report(report)
             with redirect_stdout(sys.stderr):  # stdout has only the ranks' output
-                show(report, quiet=self._output.quiet)
+                show(report, quiet=self._output.quiet, ends_call=False)
 
     def on_planned(self, plan: Plan) -> None:
         self._ranks.within(plan.world_size)
@@ -312,7 +313,7 @@ class CallOutcome:
 
 
 @contextmanager
-def _noting_failed_call(call: RunCall) -> Iterator[CallOutcome]:
+def _noting_failed_call(call: RunCall, typed: TypedCall) -> Iterator[CallOutcome]:
     outcome = CallOutcome(call, needs_note=not call.dry_run)
     try:
         yield outcome
@@ -323,9 +324,8 @@ def _noting_failed_call(call: RunCall) -> Iterator[CallOutcome]:
         script = call.module or next(iter(call.words or ()), "")
         if outcome.needs_note and script:
             registry, directory = RunRegistry(), str(ProjectHere.find().directory or "")
-            failed = FailedCall(
-                time.time(), script, outcome.reason, outcome.fix, directory, sequence=registry.last_sequence()
-            )
+            failed = FailedCall(time.time(), script, outcome.reason, outcome.fix, directory, registry.last_sequence())
+            failed = replace(failed, line=str(ipexctl_command("run", *typed.options, argv=typed.words)))
             save_failed_call(registry.directory, failed)
 
 

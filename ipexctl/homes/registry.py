@@ -372,6 +372,8 @@ class FailedCall:
     directory: str = ""
     sequence: int = 0
     """That of the last run before."""
+    line: str = ""
+    """As typed, for the install that it lacked."""
 
 
 def save_failed_call(directory: Path, failed: FailedCall) -> None:
@@ -379,6 +381,14 @@ def save_failed_call(directory: Path, failed: FailedCall) -> None:
     with contextlib.suppress(OSError):
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomically(directory / _FAILED_CALL, json.dumps(asdict(failed)).encode(), durable=False)
+
+
+def lacking_line(directory: str) -> str:
+    """The line of `ipexctl run` that was typed last in this project and started nothing; or empty."""
+    registry = RunRegistry()
+    failed = read_failed_call(registry.directory)
+    is_last = failed is not None and failed.directory == directory and failed.sequence == registry.last_sequence()
+    return failed.line if failed is not None and is_last else ""
 
 
 def read_failed_call(directory: Path) -> FailedCall | None:

@@ -215,12 +215,10 @@ def install_request(
         without_torch,
     )
 
-    packages_read = read_package_request(packages, files, ProjectScope(layout, needed, Path.cwd(), are_found))
+    packages_read = read_package_request(packages, files, ProjectScope(layout, needed, Path.cwd()))
     torch = None if stack.torch else packages_read.torch
     if torch is not None and (refusal := _refuse_torch(stack, torch, rows)):
         origin = next(place for line, place in packages_read.origins.items() if Requirement(line).name == "torch")
-        if not are_found:
-            raise UserError(f"{origin}: {refusal.reason}", fix=refusal.fix)
         packages_read, torch = without_torch(packages_read, f"{origin}: {refusal.reason}"), None
     wanted = [line for line in map(Requirement, packages_read.lines) if line.url is None]
     names = frozenset(canonicalize_name(line.name) for line in wanted)
@@ -306,7 +304,6 @@ class InstallReport(Report[InstallResult]):
     """Bytes of wheels downloaded, on any machine."""
     changes: tuple[PackageChange, ...] = ()
     """Changes to the environment of that name; empty if there was none."""
-    next_step: str = ""
 
     @property
     def exit_code(self) -> int:
@@ -423,13 +420,7 @@ class InstallContext:
             uplink=self.uplink,
             downloaded=self.downloaded,
             changes=self.changes,
-            next_step=self._next_step(),
         )
-
-    def _next_step(self) -> str:
-        name = self.request.name
-        env = () if name == DEFAULT_ENV else ("--env", name)
-        return Fix("`ipexctl run {*env} train.py`", env=env)
 
 
 def inspect_hosts(context: InstallContext, probed: Sequence[HostFacts] = ()) -> None:

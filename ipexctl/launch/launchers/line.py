@@ -16,6 +16,7 @@ _VARIABLE: Final = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<value>.*)", re.DOTALL
 _PREFIXES: Final = frozenset(
     "nohup time exec sudo nice stdbuf timeout numactl taskset setsid command chrt env".split()  # noqa: SIM905
 )
+_NUMBER_OF_RANKS: Final = re.compile(r"--(nproc[-_]per[-_]node|nnodes)")
 _CHANGE_THE_RUN: Final = ("sudo", "timeout")
 _ROWS: Final[dict[str, list[tuple[tuple[str, ...], LauncherRow]]]] = {}
 """By the first word of the command. A shell script may have 10,000 commands to look up."""
@@ -87,3 +88,15 @@ def prefix_length(words: Sequence[str]) -> int:
 
 def refused_word(words: Sequence[str], at: int, what: str, fix: str) -> CommandLineError:
     return CommandLineError(what, text=shlex.join(words), column=len(shlex.join([*words[:at], ""])) - 1, fix=fix)
+
+
+def launcher_inside(words: Sequence[str]) -> str:
+    """What of a program's arguments starts ranks: a launcher's line behind `--`, the two words of a launcher, or
+    torchrun's number of ranks; or empty. One word alone, as in `--model flux`, is no launcher."""
+    for at, word in enumerate(words):
+        start = launcher_at(words, at) if at else None
+        if start is not None and not start[0].environment and (words[at - 1] == "--" or start[1] > at + 1):
+            return start[0].name or shlex.join(words[at : start[1]])
+        if _NUMBER_OF_RANKS.fullmatch(word.partition("=")[0]):
+            return word
+    return ""

@@ -30,6 +30,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.accelerate_config import remarks
 from ipexctl.launch.accelerate_env import unsupported_settings
+from ipexctl.launch.launchers.line import is_shell, launcher_inside
 from ipexctl.launch.other_runs import notes_on
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.python_env import own_paths
@@ -37,6 +38,7 @@ from ipexctl.launch.request import Gathered
 from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.fix import Fix, ipexctl_command
 from ipexctl.node.common.job import ConnectivityRecord
+from ipexctl.node.common.placeholders import used_names
 from ipexctl.node.common.plan import Plan
 from ipexctl.node.common.records import RunStatus
 from ipexctl.node.env.check import normalize
@@ -343,8 +345,7 @@ def _plan_hosts(context: Gathered, run: str) -> Plan:
     plan = plan_launch(context, run)
     if isinstance(plan, Refusal):
         raise StartError(plan)
-    _refuse_copies_of_shell_script(spec, plan)
-    notes = (*plan.notes, *_accelerate_notes(context))
+    notes = (*_check_copies(spec, plan), *plan.notes, *_accelerate_notes(context))
     plan = plan._replace(notes=notes)
     if not plan.env:
         return plan
@@ -357,16 +358,28 @@ def _plan_hosts(context: Gathered, run: str) -> Plan:
     )
 
 
-def _refuse_copies_of_shell_script(spec: RunSpec, plan: Plan) -> None:
-    """Its commands, such as `rm`, are for one process, unless the call says otherwise: by --, -n or --ppn."""
-    asked, script = spec.asked, spec.project.shell_script
-    is_said = spec.options.call.words[:1] == ("--",) or asked.n is not None or asked.ppn is not None
-    if script and not is_said and plan.world_size > 1:
-        one = ipexctl_command("run", "-n", "1", argv=asked.program)
-        each = ipexctl_command("run", "--ppn", str(plan.world_size // len(plan.hosts)), argv=asked.program)
-        fix = Fix("if one is to run it: {one}; if each is: {each}; or paste its line of Python", one=one, each=each)
-        reason = f"each of {plan.world_size} ranks would run all of {script}, which starts no launcher"
-        raise StartError(StartFailure(reason, fix, exit_code=2))
+def _check_copies(spec: RunSpec, plan: Plan) -> tuple[str, ...]:
+    """Raise a StartError if several ranks would run what is not known to be one rank's program, unless the call says
+    how many run it: by -n or --ppn; a shell's commands also by --. Returns a note, or nothing."""
+    asked = spec.asked
+    is_counted = asked.n is not None or asked.ppn is not None
+    if is_counted or plan.world_size < 2 or (asked.is_behind_dashes and used_names(asked.argv)):
+        return ()
+    is_of_shell = asked.kind == "command" and is_shell(asked.script)
+    shell = spec.project.shell_script or ("the shell's line" if is_of_shell else "")
+    launcher = "" if shell else launcher_inside(asked.argv)
+    if not (shell or launcher):
+        return ()
+    reason = f"each of {plan.world_size} ranks would run all of {shell}, which starts no launcher"
+    if launcher:
+        reason = f"{asked.script} may start ranks itself ({launcher}): each of {plan.world_size} ranks would do so"
+    one = ipexctl_command("run", "-n", "1", argv=asked.program)
+    if shell and asked.is_behind_dashes:
+        return (Fix("{reason}; if one is to run it: {one}", reason=reason.replace("would run", "runs"), one=one),)
+    each = ipexctl_command("run", "--ppn", str(plan.world_size // len(plan.hosts)), argv=asked.program)
+    other = "paste its line of Python" if shell else "paste the line of the training"
+    fix = Fix("if one is to run it: {one}; if each is: {each}; or {other}", one=one, each=each, other=other)
+    raise StartError(StartFailure(reason, fix, exit_code=2))
 
 
 def _accelerate_notes(context: Gathered) -> tuple[str, ...]:

@@ -571,7 +571,8 @@ def _install_fix(names: Sequence[str], known: Mapping[str, str], script: ScriptF
         option = script.requirements.option_for(others)
         if option.startswith("-r ") and script.requirements.files:
             option = f"{shlex.join(requirement_options(script))} {option}"
-        if is_new or option:  # what the project requires may bring the others
+        may_bring = bool(unknown and script.requirements.files) and not script.is_installed_by_run
+        if is_new or option or may_bring:  # what the project requires may bring the others
             options = (*script.install_by_run.options, *shlex.split(option))
             return Fix.of((script.install_by_run._replace(options=options),))
     elif script.own and is_new and len(of_project) == len(names):
@@ -582,6 +583,8 @@ def _install_fix(names: Sequence[str], known: Mapping[str, str], script: ScriptF
         return Fix.of((script.install.with_words("--index-url", TORCH_CPU, *of_torch),))
     wanted = [*packages, "PACKAGE"] if unknown else packages
     install = script.install.with_words(*(each_with("--with", wanted) if script.own else wanted))
+    if script.own and (call := script.install_by_run) is not None:
+        install = call._replace(options=(*call.options, *each_with("--with", wanted)))
     if not unknown:
         return Fix.of((install,))
     have = f"no package is known to have {join_words(unknown)}"

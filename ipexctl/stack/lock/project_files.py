@@ -75,8 +75,6 @@ class ProjectScope:
     """Modules that the script imports in any case."""
     typed: Path = Path()
     """The directory of the call."""
-    are_found: bool = False
-    """True if the call does not name the files."""
 
     def is_own(self, name: str) -> bool:
         return self.layout.is_own(name)

@@ -216,12 +216,10 @@ class _RequirementsReader:
         return found
 
     def _read_line(self, line: FileLine, above: tuple[Path, ...], *, constraining: bool) -> PackageRequest:
-        """A line that cannot be installed is left out of a file that the call does not name."""
+        """A line that cannot be installed is left out with a note."""
         try:
             return self._parse(line, above, constraining=constraining)
         except UserError as error:
-            if not self.scope.are_found:
-                raise
             why = error.what if isinstance(error, FileError) else error.message
             shown = _LOGIN.sub("", line.text)
             return PackageRequest(notes=(f"{_place(line)} is left out ({why}): {shown}",), left_out=(shown,))

