@@ -10,12 +10,13 @@ from ipexctl.commands.shared_options import Home, Output, Targets, command, comp
 from ipexctl.errors import UserError
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.fix import Fix
+from ipexctl.node.common.json_records import encode
 from ipexctl.node.common.owners import name_owners
 from ipexctl.node.env.env_replies import EnvEntry, EnvListing
 from ipexctl.option_declaration import DEFAULT_ENV, NO_OPTIONS, CallOptions
 from ipexctl.text import format_count, readable
 from ipexctl.ui.messages import print_message, print_with_fix
-from ipexctl.ui.results import group_by, host_json, report_json, show_results, value_json
+from ipexctl.ui.results import group_by, host_json, report_json, show_results
 from ipexctl.ui.text_table import fitting_layout, folded_hosts, show_table
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def _listing_json(listing: EnvListing | None) -> dict[str, Any]:
     if listing is None:
         return {"envs": [], "wheels": None, "leftovers": None, "prunable_bytes": None}
     return {
-        "envs": value_json(listing.envs),
+        "envs": encode(listing.envs),
         "wheels": {"count": listing.wheels, "bytes": listing.wheel_bytes},
         "leftovers": {"count": listing.leftovers, "bytes": listing.leftover_bytes},
         "prunable_bytes": listing.prunable_bytes,

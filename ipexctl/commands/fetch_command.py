@@ -32,6 +32,7 @@ from ipexctl.files.requested import FetchResult, FetchSource, parse_source
 from ipexctl.homes.registry import LAST, RunRecord, RunRegistry
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.fix import Fix
+from ipexctl.node.common.json_records import encode
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions
 from ipexctl.remote.outcome import Watch, exit_code, ignore_event
@@ -47,7 +48,7 @@ from ipexctl.run.node0 import options_of
 from ipexctl.text import format_count, readable
 from ipexctl.ui.messages import print_message, print_with_fix
 from ipexctl.ui.progress_view import ProgressView
-from ipexctl.ui.results import print_json, show_failures, value_json
+from ipexctl.ui.results import print_json, show_failures
 from ipexctl.ui.text_table import print_lines
 
 
@@ -175,12 +176,12 @@ _MIN_BYTES_FOR_RATE: Final = 1_000_000
 def as_json(result: FetchResult, other_hosts: Sequence[str] = (), also_on: Sequence[str] = ()) -> dict[str, Any]:
     return {
         "schema": "ipexctl.fetch/1",
-        **value_json(result, without=("host", "size", "received")),
+        **encode(result, without=("host", "size", "received")),
         "host": result.host.name,
         "bytes": result.size,
         "received_bytes": result.received,
-        "other_hosts": value_json(other_hosts),
-        "also_on": value_json(also_on),
+        "other_hosts": encode(other_hosts),
+        "also_on": encode(also_on),
         "seconds": round(result.seconds, 3),
     }
 

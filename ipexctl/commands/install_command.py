@@ -23,12 +23,13 @@ from ipexctl.commands.shared_options import (
 )
 from ipexctl.homes.registry import lacking_line
 from ipexctl.node.common.fix import Fix
+from ipexctl.node.common.json_records import encode
 from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.projects.root import ProjectHere
 from ipexctl.text import readable
 from ipexctl.ui.messages import print_message, print_paragraph, print_refusal
 from ipexctl.ui.progress_view import ProgressView
-from ipexctl.ui.results import how_to_continue, report_json, show_results, value_json
+from ipexctl.ui.results import how_to_continue, report_json, show_results
 from ipexctl.ui.text_table import print_lines, print_sentence
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def as_json(report: InstallReport) -> dict[str, Any]:
         report,
         without=("refusal", "lock", "uplink", "downloaded", "changes"),
         changes=[{"name": change.name, "from": change.before, "to": change.after} for change in report.changes],
-        refused=report.refusal and value_json(report.refusal, without=("exit_code",)),
+        refused=report.refusal and encode(report.refusal, without=("exit_code",)),
         wheels=[wheel.to_json() for wheel in lock.wheels] if lock else [],
         bytes=bytes_moved,
     )

@@ -19,16 +19,15 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.other_runs import by_text
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.job_words import describe_run_end
+from ipexctl.node.common.json_records import encode
 from ipexctl.node.common.owners import Owned
-from ipexctl.node.common.records import RankStatus
-from ipexctl.node.run.record.summary import attempts_of
 from ipexctl.node.run.run_replies import PrunedRun
 from ipexctl.option_declaration import check_seconds
 from ipexctl.remote.caller import describe_foreign
 from ipexctl.remote.outcome import exit_code
 from ipexctl.text import format_clock, format_count, readable
 from ipexctl.ui.messages import fit_lines, print_message, print_user_error, print_with_fix
-from ipexctl.ui.results import group_by, host_json, print_json, show_failures, value_json
+from ipexctl.ui.results import group_by, host_json, print_json, show_failures
 from ipexctl.ui.run.end_of_run import duration, end_lines, moved_text, short_group, short_throughput, slow_text
 from ipexctl.ui.text_table import fitting_layout, folded_hosts, print_lines, show_table
 
@@ -127,52 +126,11 @@ _LAYOUTS: Final[_Layouts] = (
     ("run", "state", "took"),
 )
 """Columns, from wide to narrow terminals. An id begins with the script and has the day and time of the start."""
-_OF_RANK = (
-    *("rank", "host", "state", "pid", "cpu", "rss", "exit_code", "signal", "out_lines", "err_lines", "lost"),
-    *("port", "restarts"),
-)
 
 
 def as_json(runs: Sequence[KnownRun], damaged: Sequence[UnreadableRecord] = ()) -> dict[str, Any]:
     unreadable = [{"id": entry.id, "path": str(entry.path), "reason": entry.reason} for entry in damaged]
-    return {"schema": "ipexctl.ps/1", "runs": [_run(run) for run in runs], "unreadable": unreadable}
-
-
-def _run(run: KnownRun) -> dict[str, Any]:
-    record, status = run.record, run.status
-    first = status and status.first_failure
-    ranks = status.ranks if status else ()
-    return {
-        "id": record.id,
-        "state": run.state,
-        "script": record.plan.script,
-        "tag": run.tag,
-        "by": record.plan.by and record.plan.by._asdict(),
-        "env": record.plan.environment,
-        "node0": record.node0.name,
-        "hosts": list(record.hosts),
-        "home": record.home,
-        "world_size": record.plan.world_size,
-        "started": (status.started if status else None) or record.started,
-        "ended": status.ended if status else None,
-        "exit_code": status.exit_code if status else None,
-        "attempt": status.attempt if status else 0,
-        "attempts": attempts_of(status),
-        "throughput": status and status.throughput and status.throughput._asdict(),
-        "group": status and status.group and status.group._asdict(),
-        "slow": status.slow._asdict() if status and status.slow and status.state == "running" else None,
-        "ended_by": status.reason if status else "",
-        "first_failure": first and first._asdict() | {"oom": first.oom and first.oom._asdict()},
-        "ranks": [_rank(rank) for rank in ranks],
-        "reason": run.reason,
-        "fix": run.fix,
-        "pruned": run.pruned,
-    }
-
-
-def _rank(rank: RankStatus) -> dict[str, Any]:
-    values = {**rank._asdict(), **rank.figures._asdict()}
-    return {**{name: values[name] for name in _OF_RANK}, "oom": rank.oom and rank.oom._asdict()}
+    return {"schema": "ipexctl.ps/1", "runs": [encode(run.document) for run in runs], "unreadable": unreadable}
 
 
 def show(runs: Sequence[KnownRun], *, hidden: int = 0, quiet: bool = False) -> None:
@@ -262,13 +220,13 @@ def pruned_json(nodes: Sequence[PruneResult], local: Sequence[PrunedRun], *, dry
                 entry,
                 without=("gone", "foreign", "size", "newest"),
                 status="changed" if entry.gone and not dry_run else entry.status,
-                pruned=value_json(entry.gone),
-                foreign=value_json(entry.foreign),
+                pruned=encode(entry.gone),
+                foreign=encode(entry.foreign),
                 kept_bytes=entry.size,
             )
             for entry in nodes
         ],
-        "here": value_json(local),
+        "here": encode(local),
         "dry_run": dry_run,
     }
 

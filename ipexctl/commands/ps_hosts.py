@@ -8,11 +8,12 @@ from typing import Any, Final
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.other_runs import by_text, time_of
+from ipexctl.node.common.json_records import encode
 from ipexctl.node.common.plan import OtherRun
 from ipexctl.remote.outcome import HostResult, Report
 from ipexctl.run.hosts_now import BusyPrograms, HostsNow, RunOnHosts
 from ipexctl.text import format_count, short_list
-from ipexctl.ui.results import report_json, value_json
+from ipexctl.ui.results import report_json
 from ipexctl.ui.text_table import fitting_layout, folded_hosts, print_lines, show_table
 
 _LAYOUTS: Final = (
@@ -46,7 +47,7 @@ def as_json(now: HostsNow, report: Report[HostResult]) -> dict[str, Any]:
         waiting=[
             _names_json(call, "id", "account", "by", "script", "tag", "hosts", "since", "until") for call in now.waiting
         ],
-        programs=value_json(now.programs),
+        programs=encode(now.programs),
         free=list(now.free),
         hiding=list(now.hiding),
         holders=[
@@ -70,7 +71,7 @@ def _run_json(entry: RunOnHosts) -> dict[str, Any]:
 
 
 def _names_json(run: OtherRun, *names: str) -> dict[str, Any]:
-    return {name: value_json(getattr(run, name)) for name in names}
+    return {name: encode(getattr(run, name)) for name in names}
 
 
 def show(now: HostsNow, *, quiet: bool = False) -> None:

@@ -13,7 +13,7 @@ from ipexctl.homes.local_copy import read_final_status
 from ipexctl.homes.registry import RunRecord, RunRegistry
 from ipexctl.node.common.plan import OtherRun
 from ipexctl.node.common.records import RunStatus
-from ipexctl.node.run.record.summary import summary_fields, summary_text
+from ipexctl.node.run.record.run_document import CallDocument, document_of_run, run_text
 from ipexctl.ui.messages import print_message
 
 
@@ -49,12 +49,12 @@ def write_summary(
     """Write the outcome; return True if that worked. id and state are null if no run started. `other_runs`: runs on the
     hosts when the call started, if it checked.
     """
-    fields = summary_fields(None if record is None else record.plan, status, code, seconds)
-    if other_runs is not None:
-        fields["other_runs"] = [other._asdict() for other in other_runs]
+    others = None if other_runs is None else tuple(other_runs)
+    call = CallDocument(code, round(seconds, 3), others)
+    document = document_of_run(None if record is None else record.plan, status)._replace(call=call)
     try:
         with open(open_named_file(path), "w", encoding="utf-8") as file:  # noqa: PTH123
-            file.write(summary_text(fields))
+            file.write(run_text(document))
     except (OSError, UserError) as error:
         problem = getattr(error, "strerror", None) or error
         print_message(f"--summary {path}: {problem}; it is not written")

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from ipexctl.commands.shared_options import Home, Output, Targets, argument, command, flag
 from ipexctl.commands.target_hosts import current_directory, open_hosts, select
+from ipexctl.node.common.json_records import encode
 from ipexctl.option_declaration import SyncOptions
 from ipexctl.projects.root import find_root
 from ipexctl.text import format_count, tilde_path
 from ipexctl.ui.messages import print_message
 from ipexctl.ui.progress_view import ProgressView
-from ipexctl.ui.results import fold_equal, host_json, how_to_continue, report_json, show_results, value_json
+from ipexctl.ui.results import fold_equal, host_json, how_to_continue, report_json, show_results
 from ipexctl.ui.text_table import print_lines
 
 if TYPE_CHECKING:  # loaded while the hosts connect: 15 ms
@@ -62,7 +63,7 @@ def sync_command(
 
 
 def as_json(report: SyncReport) -> dict[str, Any]:
-    hosts = [host_json(result, without=("moved_away",), aside=value_json(result.moved_away)) for result in report.hosts]
+    hosts = [host_json(result, without=("moved_away",), aside=encode(result.moved_away)) for result in report.hosts]
     root = os.fspath(report.root)
     return report_json("sync", report, without=("size",), hosts=hosts, root=root, bytes=report.size)
 

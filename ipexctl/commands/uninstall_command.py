@@ -13,10 +13,11 @@ from ipexctl.errors import UserError
 from ipexctl.homes.control_files import FileGroup
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.fix import Fix
+from ipexctl.node.common.json_records import encode
 from ipexctl.node.common.owners import name_owners
 from ipexctl.text import format_count, readable
 from ipexctl.ui.messages import ask, print_message, print_with_fix
-from ipexctl.ui.results import group_by, host_json, report_json, show_results, value_json
+from ipexctl.ui.results import group_by, host_json, report_json, show_results
 from ipexctl.ui.text_table import print_lines
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def as_json(report: UninstallReport) -> dict[str, Any]:
         report,
         without=("is_survey",),
         hosts=[host_json(result, without=_UNSHOWN, **_files_json(result)) for result in report.hosts],
-        control=value_json(report.control, without=("host", "seconds", "home", "store", "foreign", *_UNSHOWN))
+        control=encode(report.control, without=("host", "seconds", "home", "store", "foreign", *_UNSHOWN))
         | _files_json(report.control),
         obstacles=obstacles,
         dry_run=report.is_survey,

@@ -12,13 +12,14 @@ import typer
 from ipexctl.commands.shared_options import Home, Output, StackOptions, Targets, command
 from ipexctl.errors import Refusal
 from ipexctl.node.common.fix import Fix
+from ipexctl.node.common.json_records import encode
 from ipexctl.option_declaration import option_text
 from ipexctl.stack.catalog import StackSpec
 from ipexctl.stack.expected_stack import VersionsReport
 from ipexctl.stack.resolve.model import StackPlan, StackRequest, Undecided
 from ipexctl.stack.resolve.reasons import span
 from ipexctl.ui.messages import paint, print_with_fix, wants_color, wrap_text
-from ipexctl.ui.results import show_failures, value_json
+from ipexctl.ui.results import show_failures
 from ipexctl.ui.text_table import output_width, print_lines, show_table
 
 
@@ -88,8 +89,8 @@ def as_json(report: VersionsReport) -> dict[str, Any]:
         "schema": "ipexctl.versions/1",
         "rows": [
             {
-                **value_json(row),
-                **value_json({name: getattr(row, name) for name in _DERIVED}),
+                **encode(row),
+                **encode({name: getattr(row, name) for name in _DERIVED}),
                 "mpi": dict(row.mpi),
                 "hugging_face": dict(row.hugging_face),
             }
@@ -180,5 +181,5 @@ def _wrapped(text: str) -> list[str]:
 
 
 def _choice_json(plan: StackPlan) -> dict[str, Any]:
-    fields = value_json(plan, without=("row", "reason", "bundled_mpi", "torch_wheel", "notes"))
+    fields = encode(plan, without=("row", "reason", "bundled_mpi", "torch_wheel", "notes"))
     return {"name": plan.row.name, **fields, "mpi": plan.mpi, "retired": plan.row.retired}

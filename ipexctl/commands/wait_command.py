@@ -15,6 +15,7 @@ from ipexctl.commands.shared_options import RUNS, SUMMARY, Output, RunHosts, com
 from ipexctl.commands.summary_file import check_summary, write_summary
 from ipexctl.errors import UserError
 from ipexctl.node.common.fix import Fix
+from ipexctl.node.common.json_records import encode
 from ipexctl.run.ps import KnownRun
 from ipexctl.run.wait import first_failure
 from ipexctl.ui.messages import fit_lines, print_message, print_with_fix
@@ -77,15 +78,6 @@ def show_waited(result: KnownRun, *, quiet: bool) -> None:
 def as_json(results: Sequence[KnownRun], exit_code: int) -> dict[str, Any]:
     return {
         "schema": "ipexctl.wait/1",
-        "runs": [
-            {
-                "id": result.record.id,
-                "state": result.state,
-                "exit_code": result.exit_code,
-                "reason": result.status.reason if result.status and result.is_over else result.reason,
-                "fix": result.fix,
-            }
-            for result in results
-        ],
+        "runs": [encode(result.document) for result in results],
         "exit_code": exit_code,
     }

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 import typer
 
@@ -29,9 +29,10 @@ from ipexctl.run.why.diagnosis import Diagnosis, Line, describe_evidence, label_
 from ipexctl.run.why.why import WhyResult
 from ipexctl.text import format_clock
 from ipexctl.ui.messages import fold_fix, fold_text, paint, print_message, print_with_fix, wants_color
-from ipexctl.ui.results import group_by, value_json
+from ipexctl.ui.results import group_by
 from ipexctl.ui.run.end_of_run import throughput_text
-from ipexctl.ui.run.slow_report import ToldRun, comparison_lines, cost_lines, slow_json, slow_lines, worst_json
+from ipexctl.ui.run.slow_report import ToldRun, comparison_lines, cost_lines, slow_lines
+from ipexctl.ui.run.why_document import why_json
 from ipexctl.ui.stacks_output import show_json, show_over, show_stacks
 from ipexctl.ui.text_table import print_lines
 
@@ -68,7 +69,7 @@ def why_command(
     with call_about_runs(output) as (caller, _):
         report = why(record, caller, timeout=timeout, word=run)
     report = replace(report, unprofiled=unprofiled, exit_code=report.exit_code or code)
-    output.print_report(report, as_json, show)
+    output.print_report(report, why_json, show)
     raise typer.Exit(report.exit_code)
 
 
@@ -117,7 +118,6 @@ def _show_stacks(record: RunRecord, output: Output, ranks: str, *, everything: b
     raise typer.Exit(0 if found.is_complete else 1)
 
 
-SCHEMA: Final = "ipexctl.why/1"
 _ENDS: Final = {"ok": "succeeded", "failed": "failed", "stopped": "was stopped", "lost": "is lost"}
 _ROWS_OF_A_LINE: Final = 3
 _PIPED: Final = 500
@@ -128,68 +128,6 @@ _PURPOSES: Final = {
     "stop": "end it, only if it hangs: ",
     "report": "see it on one page: ",
 }
-
-
-def as_json(answer: WhyResult) -> dict[str, Any]:
-    record, diagnosis = answer.record, answer.diagnosis
-    cause, status = diagnosis.cause, None if answer.snapshot is None else answer.snapshot.status
-    return {
-        "schema": SCHEMA,
-        "run": {
-            "id": record.id,
-            "script": record.plan.script,
-            "by": record.plan.by and record.plan.by._asdict(),
-            "env": record.plan.environment,
-            "node0": record.node0.name,
-            "hosts": list(record.hosts),
-            "world_size": record.plan.world_size,
-            "started": record.started,
-            "state": diagnosis.state,
-        },
-        "failed_call": answer.failed_call and value_json(answer.failed_call, without=("sequence",)),
-        "state": diagnosis.state,
-        "headline": diagnosis.headline,
-        "first_failure": _first_failure(diagnosis),
-        "stopped": status and status.stopped and status.stopped._asdict(),
-        "cause": cause and value_json(cause, without=("order", "at_install")),
-        "hang": diagnosis.hang and value_json(diagnosis.hang),
-        "lines": value_json(diagnosis.lines),
-        "others": value_json(diagnosis.others),
-        "notes": value_json(diagnosis.notes),
-        "throughput": diagnosis.throughput and diagnosis.throughput._asdict(),
-        "group": status and status.group and status.group._asdict(),
-        "untrained": status and status.untrained and status.untrained._asdict(),
-        "nan": status and status.nan and status.nan._asdict(),
-        "exchange": status and status.exchange and status.exchange._asdict(),
-        "wrong": [each._asdict() for each in status.wrong] if status else [],
-        "slow": worst_json(answer.slow),
-        **slow_json(answer),
-        "network": value_json(answer.network),
-        "profile": answer.profile and answer.profile.document(),
-        "unprofiled": value_json(answer.unprofiled),
-        "amx_idle": [] if status is None else list(status.amx_idle),
-        "output_lost": lost._asdict() if (lost := diagnosis.output_lost) else None,
-        "next": list(diagnosis.next),
-    }
-
-
-def _first_failure(diagnosis: Diagnosis) -> dict[str, Any] | None:
-    first = diagnosis.first
-    if first is None:
-        return None
-    return {
-        "rank": first.rank,
-        "host": first.host,
-        "kind": first.kind,
-        "exit_code": first.exit_code,
-        "signal": first.signal,
-        "oom": first.oom is not None,
-        "limit": first.oom.limit if first.oom else None,
-        "memory": first.oom.memory if first.oom else None,
-        "ranks": list(first.ranks),
-        "at": first.at,
-        "after": max(0.0, first.at - diagnosis.started) if first.at is not None and diagnosis.started else None,
-    }
 
 
 def show(answer: WhyResult, *, quiet: bool = False) -> None:

@@ -25,7 +25,7 @@ from ipexctl.node.common.answer import Json
 from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.files import make_private_directory, write_atomically
 from ipexctl.node.common.fix import Fix, FixCommand
-from ipexctl.node.common.json_records import as_object, check_type, decode, decode_natural, read_json_file
+from ipexctl.node.common.json_records import PRIVATE, as_object, check_type, decode, decode_natural, read_json_file
 from ipexctl.node.common.plan import PLAN_FILE, Plan, plan_text, read_outline
 from ipexctl.option_declaration import CONNECT_SECONDS, NO_OPTIONS, NOT_TYPED, CallOptions, TypedCall
 from ipexctl.projects.root import ProjectHere
@@ -370,7 +370,7 @@ class FailedCall:
     reason: str = ""
     fix: str = ""
     directory: str = ""
-    sequence: int = 0
+    sequence: int = field(default=0, metadata=PRIVATE)
     """That of the last run before."""
     line: str = ""
     """As typed, for the install that it lacked."""

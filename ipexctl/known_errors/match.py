@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command, read_command
 from ipexctl.node.common.job import Master
+from ipexctl.node.common.json_records import PRIVATE
 from ipexctl.node.common.plan import NO_PLAN, Plan
 from ipexctl.node.common.records import Detail, Proof
 from ipexctl.node.run.decisions.verdict import signal_name
@@ -326,8 +327,8 @@ class Cause:
     confidence: Confidence
     rank: int | None = None
     host: str = ""
-    order: int = field(default=0, compare=False)
-    at_install: str = field(default="", compare=False)
+    order: int = field(default=0, compare=False, metadata=PRIVATE)
+    at_install: str = field(default="", compare=False, metadata=PRIVATE)
     source: Literal["output", "record"] = "output"
     """Taken from the rank's output, or from the run's record, such as its stacks."""
     evidence: tuple[Proof, ...] = field(default=(), compare=False)

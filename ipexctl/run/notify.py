@@ -15,7 +15,7 @@ from ipexctl.homes.registry import RunRecord, RunRegistry
 from ipexctl.node.common.files import RunReference
 from ipexctl.node.common.limits import NOTIFY, NOTIFY_CLAIM
 from ipexctl.node.run.notify import NotifyEnd, run_command
-from ipexctl.node.run.record.summary import summary_fields, summary_text
+from ipexctl.node.run.record.run_document import CallDocument, document_of_run, run_text
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import Connector
 from ipexctl.remote.outcome import HostError
@@ -52,7 +52,7 @@ def notify_of_run(
     except HostError as error:
         on_warning(f"note: node0 will run the command of --notify: {node0.name}: {error.reason}")
         return
-    text = summary_text(summary_fields(record.plan, status, code, seconds))
+    text = run_text(document_of_run(record.plan, status)._replace(call=CallDocument(code, round(seconds, 3))))
     if problem := describe_end(run_command(command, text, NOTIFY, sys.stderr.fileno())):
         on_warning(f"note: the command of --notify {problem}")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.records import Lever
@@ -43,6 +43,32 @@ class RankParts:
         return self.parts[name] / self.step
 
 
+class ProfileDocument(NamedTuple):
+    """Of the rank that waits least: the others wait for it."""
+
+    step: float | None
+    """Seconds of a profiled step."""
+    usual_step: float | None
+    """Seconds of a step without the profiler."""
+    steps: int
+    first_step: int | None
+    rank: int | None
+    parts: Mapping[str, float]
+    """Part → seconds of a step; they add up to it."""
+    ranks: tuple[RankParts, ...]
+    operators: tuple[OperatorTime, ...]
+    flops: float | None
+    """FLOP/s of all profiled ranks; null if not counted."""
+    peak: float | None
+    """FLOP/s that the processors reach in a large product."""
+    share: float | None
+    dtype: str | None
+    cost: float | None
+    levers: tuple[Lever, ...]
+    advice: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
 _NONE: Final = RankProfile()
 
 
@@ -65,27 +91,26 @@ class RunProfile:
     def share(self) -> float | None:
         return self.flops / self.peak if self.flops is not None and self.peak else None
 
-    def document(self) -> dict[str, Any]:
-        """For `why --json`."""
+    def document(self) -> ProfileDocument:
         main, own = self.main, self.of_main
-        return {
-            "step": main and main.step,
-            "usual_step": own.usual if main else None,
-            "steps": own.steps,
-            "first_step": own.first_step,
-            "rank": main and main.rank,
-            "parts": dict(main.parts) if main else {},
-            "ranks": [{"rank": each.rank, "step": each.step, "parts": dict(each.parts)} for each in self.ranks],
-            "operators": [operator._asdict() for operator in self.operators],
-            "flops": self.flops,
-            "peak": self.peak,
-            "share": self.share,
-            "dtype": own.dtype or None,
-            "cost": own.cost if main else None,
-            "levers": [lever._asdict() for lever in own.levers_by_speedup],
-            "advice": list(self.advice),
-            "notes": list(self.notes),
-        }
+        return ProfileDocument(
+            step=main.step if main else None,
+            usual_step=own.usual if main else None,
+            steps=own.steps,
+            first_step=own.first_step,
+            rank=main.rank if main else None,
+            parts=main.parts if main else {},
+            ranks=self.ranks,
+            operators=self.operators,
+            flops=self.flops,
+            peak=self.peak,
+            share=self.share,
+            dtype=own.dtype or None,
+            cost=own.cost if main else None,
+            levers=own.levers_by_speedup,
+            advice=self.advice,
+            notes=self.notes,
+        )
 
 
 def profile_of(profiles: Mapping[int, RankProfile], omp: int | None = None) -> RunProfile | None:

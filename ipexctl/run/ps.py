@@ -14,6 +14,7 @@ from ipexctl.homes.registry import RunRecord
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.records import RunStatus, read_status
+from ipexctl.node.run.record.run_document import RunDocument, document_of_run
 from ipexctl.node.run.runs import ListRequest
 from ipexctl.option_declaration import FORKS
 from ipexctl.remote.cancel import Cancel
@@ -52,6 +53,11 @@ class KnownRun:
 
     def __repr__(self) -> str:
         return f"KnownRun({self.record.id!r}, {self.state!r}, exit_code={self.exit_code})"
+
+    @property
+    def document(self) -> RunDocument:
+        document = document_of_run(self.record.plan, self.status, self.record.started)
+        return document._replace(reason=self.reason or document.reason, fix=self.fix, pruned=self.pruned)
 
     @property
     def is_over(self) -> bool:

@@ -24,7 +24,8 @@ def requested_schema(argv: Sequence[str]) -> str | None:
     command, has_json = _command_of(argv, "--json")
     if not has_json or not command:
         return None
-    return f"ipexctl.{'-'.join(command if command[0] == 'lab' else command[:1])}/1"
+    name = {"lab": "-".join(command), "run": "plan"}.get(command[0], command[0])  # run has --json for its plan alone
+    return f"ipexctl.{name}/1"
 
 
 def requests_events(argv: Sequence[str]) -> bool:

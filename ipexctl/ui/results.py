@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import sys
@@ -10,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ipexctl.hosts.nodeset import fold
+from ipexctl.node.common.json_records import encode
 from ipexctl.remote.outcome import HostResult, HostStatus, Report
 from ipexctl.ui.merged_failures import merge_failures
 from ipexctl.ui.messages import paint, print_with_fix, wants_color
@@ -29,29 +29,16 @@ _STATUSES: Final[tuple[HostStatus, ...]] = ("changed", "ok", *_FAILED)
 
 
 def host_json(result: HostResult, *, without: Collection[str] = (), **others: Any) -> dict[str, Any]:
-    fields = value_json(result, without=("host", *without))
+    fields = encode(result, without=("host", *without))
     fields["seconds"] = round(result.seconds, 3)
     return {"name": result.host.name, "address": result.host.address, **fields, **others}
 
 
 def report_json(command: str, report: Report[Any], *, without: Collection[str] = (), **others: Any) -> dict[str, Any]:
-    fields = value_json(report, without=("hosts", "seconds", *without))
+    fields = encode(report, without=("hosts", "seconds", *without))
     hosts = [host_json(result) for result in report.hosts]
     document = {"schema": f"ipexctl.{command}/1", "hosts": hosts, "summary": summary_json(report.hosts)}
     return {**document, **fields, **others, "seconds": round(report.seconds, 3)}
-
-
-def value_json(value: object, *, without: Collection[str] = ()) -> Any:
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return value_json(value._asdict())
-    if dataclasses.is_dataclass(value):
-        names = (field.name for field in dataclasses.fields(value) if field.name not in without)
-        return {name: value_json(getattr(value, name)) for name in names}
-    if isinstance(value, Mapping):
-        return {key: value_json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [value_json(item) for item in value]
-    return value
 
 
 def summary_json(results: Sequence[HostResult | HostReport], statuses: Sequence[str] = _STATUSES) -> dict[str, int]:

@@ -11,13 +11,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from ipexctl.node.common.fix import Fix
+from ipexctl.node.common.json_records import encode
 from ipexctl.node.common.records import RunStatus
 from ipexctl.run.hang import explain_hang
 from ipexctl.run.ranks import describe_ranks, fold_ranks, name_ranks
 from ipexctl.run.stack_dump import Dump, Process, RankStacks, StackFrame, StackGroup
 from ipexctl.text import format_clock, format_count
 from ipexctl.ui.messages import paint, print_message, wants_color, wrap_text
-from ipexctl.ui.results import group_by, print_json, value_json
+from ipexctl.ui.results import group_by, print_json
 from ipexctl.ui.text_table import WIDTH_WITHOUT_TERMINAL, output_width, print_lines
 
 _INNER, _OUTER = 16, 6
@@ -189,9 +190,9 @@ def as_json(dump: Dump, run: str, reason: str = "") -> dict[str, Any]:
         "id": run,
         "at": dump.at,
         "reason": reason,
-        "hang": hang and value_json(hang),
+        "hang": hang and encode(hang),
         "groups": [
-            {"ranks": [rank.rank for rank in group.ranks], "frames": value_json(group.frames)} for group in dump.groups
+            {"ranks": [rank.rank for rank in group.ranks], "frames": encode(group.frames)} for group in dump.groups
         ],
         "ranks": [
             {
@@ -208,8 +209,8 @@ def as_json(dump: Dump, run: str, reason: str = "") -> dict[str, Any]:
 
 def _process(process: Process) -> dict[str, Any]:
     return {
-        **value_json(process, without=("how", "reason", "threads")),
+        **encode(process, without=("how", "reason", "threads")),
         "by": process.how or None,
         "reason": process.reason,
-        "threads": [{**value_json(thread, without=("is_main",)), "main": thread.is_main} for thread in process.threads],
+        "threads": [{**encode(thread, without=("is_main",)), "main": thread.is_main} for thread in process.threads],
     }

@@ -18,7 +18,7 @@ from ipexctl.extras.lab.lab_record import Lab
 from version_table import SHIPPED
 
 pytestmark = pytest.mark.lab
-SCHEMA = json.loads((Path(package.__file__).parent / "doctor" / "schema.json").read_text())
+SCHEMA = json.loads((Path(package.__file__).parent / "schemas" / "hosts.json").read_text())
 
 
 def examined(ran: CommandResult) -> dict[str, Any]:

@@ -257,7 +257,7 @@ def test_a_summary_is_written_to_nothing_that_another_account_has_put_there(
 def test_a_summary_goes_where_the_account_says(me: Account, shared: Path) -> None:
     for path in (shared / "new.json", plant(shared / "old.json", b"x" * 9999, ME), "relative.json", "../mine/up.json"):
         run_with_summary(me, path)
-        assert json.loads((me.project / path).read_bytes())["exit_code"] == 1
+        assert json.loads((me.project / path).read_bytes())["call"]["exit_code"] == 1
 
 
 def test_what_root_fetches_is_roots_and_replaces_nothing_of_others(me: Account, shared: Path) -> None:

@@ -100,7 +100,7 @@ def test_a_run_has_its_verdict_and_its_page(hosts: ipexctl.Cluster) -> None:
     run = hosts.run("train.py", **OPTIONS)
     run.wait()
     answer = run.why()
-    assert (answer.unjudged, answer.exit_code) == ("no-windows", 0)
+    assert (answer.slow.unjudged, answer.exit_code) == ("no-windows", 0)
     other = hosts.run("train.py", ["again"], **OPTIONS)
     other.wait()
     page = run.report("page.html", compare=other).read_text()

@@ -89,7 +89,7 @@ def test_a_run_of_another_account_is_named_refused_and_waited_for(cluster: Clust
     refused = cluster.run(*AS_ROOT, "--exclusive", "--summary", summary, "waits.py", rc=3)
     assert run in refused.err
     assert "ipex" in refused.err
-    assert [each["id"] for each in json.loads(summary.read_text())["other_runs"]] == [run]
+    assert [each["id"] for each in json.loads(summary.read_text())["call"]["other_runs"]] == [run]
 
     found = cluster.call("doctor", "-H", cluster.lab.hostfile, "--user", "root", "--no-network", "--json")
     for host in json.loads(found.out)["hosts"]:

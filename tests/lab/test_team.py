@@ -75,7 +75,7 @@ def test_a_colleague_sees_whose_run_it_is_reads_it_and_stops_it_only_by_force(
     part = run.rpartition("-")[2]
     assert sorted(ben.good("logs", part, *on).splitlines()) == ["[0] here 0", "[1] here 1"]
     why = json.loads(ben.good("why", part, *on, "--json"))
-    assert (why["run"]["id"], why["state"], why["run"]["by"]["user"]) == (run, "running", "ann")
+    assert (why["run"]["id"], why["run"]["state"], why["run"]["by"]["user"]) == (run, "running", "ann")
     assert all(str(ann.lab.hostfile) in command for command in why["next"])
     assert ben.call("wait", run, *on, "--timeout", "1").rc == 124
     page = tmp_path / "page.html"

@@ -65,7 +65,7 @@ def test_unprivileged_account_on_one_machine(account: Account, wheels: tuple[obj
     account.good("install", *here, *wheels)
     ran = account.call("run", *here, "-n", "2", "train.py")
     assert (ran.rc, by_rank(ran.out)) == (0, {rank: ["trained by 65534"] for rank in range(2)}), ran.err
-    assert json.loads(account.good("why", "last", "--json"))["state"] == "ok"
+    assert json.loads(account.good("why", "last", "--json"))["run"]["state"] == "ok"
     account.good("uninstall", *here, "--yes", "--with-results")
     assert not (account.project.parent / ".ipexctl").exists()
 

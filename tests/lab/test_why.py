@@ -57,7 +57,7 @@ def asked(cluster: Cluster) -> dict[str, Any]:
 def test_rank_with_exception_is_named_with_its_last_lines(cluster: Cluster) -> None:
     raises = "if os.environ['RANK'] == '1': raise ValueError('the \\x1b[31mloss\\x1b[0m is gone \\udcff')\n"
     said = fail(cluster, BARRIER_LINES + raises, rc=1)
-    assert {"rank": 1, "host": "node2", "exit_code": 1, "signal": None}.items() <= said["first_failure"].items()
+    assert {"rank": 1, "host": "node2", "exit_code": 1, "signal": None}.items() <= said["run"]["first_failure"].items()
     assert said["cause"]["id"] == "script.raised"
     line = (START_LINES + BARRIER_LINES).count("\n") + 1
     assert missing(said["cause"]["sentence"], f"train.py {line}") == []

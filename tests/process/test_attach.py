@@ -60,7 +60,7 @@ def test_output_that_the_disk_of_node0_has_no_room_for_is_shown_while_it_is_prin
     why = json.loads(attached.call("why", "last", "--json").stdout)
     if is_freed:
         assert (place / "0000.out").read_bytes().splitlines() == expected
-        assert why["output_lost"] is None
+        assert why["run"]["output_lost"] is None
     else:
         assert b"here" in err.splitlines()[-1]
         logs = attached.call("logs", "last").stderr
@@ -68,7 +68,7 @@ def test_output_that_the_disk_of_node0_has_no_room_for_is_shown_while_it_is_prin
         # The first bytes may still fit behind those that the file has.
         whole, kept = b"\n".join(expected) + b"\n", (place / "0000.out").read_bytes()
         assert whole.startswith(kept) and 6 <= len(kept) < 4096
-        assert why["output_lost"] == {"bytes": len(whole) - len(kept), "host": "here", "ranks": [0]}
+        assert why["run"]["output_lost"] == {"bytes": len(whole) - len(kept), "host": "here", "ranks": [0]}
 
 
 def test_copy_has_all_ranks_and_is_used_without_a_record_on_node0(
@@ -174,7 +174,12 @@ def test_piped_events_have_every_line_and_the_end(attach: Callable[..., Attached
         texts = [event["text"] for event in events if event["kind"] == "line" and event["rank"] == rank]
         assert texts == [f"number {number}" for number in range(20)]
     assert [event["kind"] for event in events[:2]] == ["plan", "start"]
-    assert (events[-1]["kind"], events[-1]["state"], events[-1]["exit_code"], ran.returncode) == ("end", "ok", 0, 0)
+    assert (events[-1]["kind"], events[-1]["state"], events[-1]["call"]["exit_code"], ran.returncode) == (
+        "end",
+        "ok",
+        0,
+        0,
+    )
     assert b"succeeded" in ran.stderr
 
 
@@ -184,8 +189,10 @@ def test_events_exclude_other_views(attach: Callable[..., Attached], other: str)
     ran = attached.call("attach", "last", "--events", other)
     assert ran.returncode == 2
     assert missing(ran.stderr.decode(), other) == []
-    failure, end = read_events(ran.stdout) if other != "--json" else ({"failure": "not-started"}, {"exit_code": 2})
-    assert (failure["failure"], end["exit_code"]) == ("not-started", 2)
+    failure, end = (
+        read_events(ran.stdout) if other != "--json" else ({"failure": "not-started"}, {"call": {"exit_code": 2}})
+    )
+    assert (failure["failure"], end["call"]["exit_code"]) == ("not-started", 2)
 
 
 FORGED = "[ipexctl: restart 1 of 1 after: rank 0 on nowhere ended with exit code 9]"
@@ -321,5 +328,5 @@ def test_limit_that_was_reached_and_memory_of_the_rank_are_named(
     why = json.loads(attached.call("why", "last", "--json").stdout)
     assert (why["cause"]["id"], why["cause"]["confidence"]) == ("memory.oom", "likely")
     assert missing(why["cause"]["sentence"], "rank 1 here cgroup reached its memory limit of 200 MB") == []
-    assert why["first_failure"]["memory"] == first["oom"]["memory"]
+    assert why["run"]["first_failure"]["oom"]["memory"] == first["oom"]["memory"]
     assert "dmesg" not in json.dumps(why)

@@ -40,6 +40,7 @@ from ipexctl.stack.catalog import known_rows
 from ipexctl.ui.launch_plan import plan_lines
 from ipexctl.ui.run.frame import Frame
 from ipexctl.ui.run.state import RunState
+from ipexctl.ui.run.why_document import why_json
 from record_helpers import run_record
 from recorded_probes import recorded
 
@@ -146,7 +147,7 @@ def why() -> Callable[[], object]:
         assert found.cause is not None
         lines = list(why_command.lines_of(answer(found), 80))
         assert len(lines) < 40, lines
-        json.dumps(why_command.as_json(answer(found)))
+        json.dumps(why_json(answer(found)))
 
     return step
 

@@ -18,7 +18,7 @@ from ipexctl.launch.run_options import DECLARED
 from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.asked import Asked, Export
 from ipexctl.node.common.fix import Fix, fix_from_json
-from ipexctl.node.common.json_records import as_json, decode
+from ipexctl.node.common.json_records import decode, encode
 from ipexctl.node.common.plan import to_json
 from ipexctl.option_declaration import (
     DEFAULT_ENV,
@@ -223,7 +223,7 @@ def test_a_plan_has_nothing_of_the_spec_that_stays_here() -> None:
     assert [(one.name, one.value) for one in found.asked.exports] == [("TOKEN", None), ("LOUD", "1")]
     assert "81818" not in json.dumps(to_json(found)) + repr(found)
     assert "81818" not in repr(changed(spec_of(exports=exports), **{name: marks[name] for name in SECRET}))
-    assert decode(Asked, json.loads(json.dumps(as_json(found.asked))), "asked") == found.asked
+    assert decode(Asked, json.loads(json.dumps(encode(found.asked))), "asked") == found.asked
 
 
 def test_the_planner_reads_nothing_else_of_the_spec() -> None:

@@ -91,8 +91,9 @@ def judge(expected: ExpectedResult, found: FoundResult) -> ExpectedResult:
 
 def compare_why(why: Mapping[str, Any], status: Mapping[str, Any]) -> None:
     """`why --json` says the same as the record."""
-    assert why["state"] == status["state"], f"why says {why['state']}: {status['state']}"
-    first, cause = status["first_failure"] or {}, why["first_failure"] or {}
+    said = why["run"]
+    assert said["state"] == status["state"], f"why says {said['state']}: {status['state']}"
+    first, cause = status["first_failure"] or {}, said["first_failure"] or {}
     for name in ("rank", "host", "kind", "signal", "exit_code"):
         told, known = (None if said.get(name) == "" else said.get(name) for said in (cause, first))
         assert told == known, f"why says {name} {told}: {first}"

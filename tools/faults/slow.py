@@ -47,7 +47,7 @@ CORES: Final = tuple(sorted(os.sched_getaffinity(0)))[:2]
 
 
 def _verdict(stage: FaultLab) -> dict[str, Any]:
-    answer: dict[str, Any] = json.loads(stage.cluster.call("why", "last", "--json").out)
+    answer: dict[str, Any] = json.loads(stage.cluster.call("why", "last", "--json").out)["slow"]
     return answer
 
 
@@ -121,7 +121,7 @@ class SlowRound(Round):
 
 
 def _named(found: dict[str, Any]) -> tuple[int | None, str]:
-    return found.get("rank"), found["cause"]
+    return found.get("rank"), found.get("cause", "link")
 
 
 @contextmanager

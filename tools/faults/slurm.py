@@ -120,7 +120,7 @@ class SlurmRound(Round):
         assert code, f"the call does not end: {text[-400:]}"
         run = json.JSONDecoder().raw_decode(text, text.index("{", text.index("\nps\n")))[0]["runs"][0]
         self.run = run["id"]
-        judge(expected, FoundResult(int(code[1]), run["state"], f"{run['ended_by']}", {}, text))
+        judge(expected, FoundResult(int(code[1]), run["state"], f"{run['reason']}", {}, text))
 
     def _left(self) -> list[str]:
         """Processes of the account on the compute nodes, but for those of batch scripts that end by themselves."""

@@ -25,10 +25,11 @@ from ipexctl.extras.lab.lab_record import load_all as list_labs
 from ipexctl.extras.lab.up import up as make_lab
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.fix import Fix
+from ipexctl.node.common.json_records import encode
 from ipexctl.option_declaration import LAB_HOMES, LAB_HOSTS, LAB_USER
 from ipexctl.text import format_count
 from ipexctl.ui.messages import print_message, print_with_fix
-from ipexctl.ui.results import group_by, print_json, value_json
+from ipexctl.ui.results import group_by, print_json
 from ipexctl.ui.text_table import print_lines, show_table
 
 _NOT_IN_JSON: Final = ("lab", "cpu_profile", "is_bastion", "behind_bastion")
@@ -162,7 +163,7 @@ def _as_json(lab: Lab) -> dict[str, Any]:
         "name": lab.name,
         **_paths(lab),
         "hosts": [
-            {**value_json(host, without=_NOT_IN_JSON), "cpu": host.cpu_profile, "bastion": host.is_bastion}
+            {**encode(host, without=_NOT_IN_JSON), "cpu": host.cpu_profile, "bastion": host.is_bastion}
             for host in lab.nodes
         ],
     }

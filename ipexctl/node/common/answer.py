@@ -15,7 +15,7 @@ import threading
 from typing import Any, BinaryIO, Callable, Dict, Iterator
 
 from ipexctl.node.common.fix import Fix, fix_to_json
-from ipexctl.node.common.json_records import JsonError, as_json, parse_object
+from ipexctl.node.common.json_records import JsonError, encode, parse_object
 
 Json = Dict[str, Any]
 Action = Callable[[Any, BinaryIO], object]
@@ -168,7 +168,7 @@ def answer(action: Action, stdin: BinaryIO | None = None) -> int:
     except OSError as error:
         failure = explain_os_error(error, request.get("home", ""), Fix("see: `ipexctl doctor`"))
     else:
-        emit("done", **as_json(result))
+        emit("done", **encode(result))
         return 0
     if request.get("is_of_path"):
         failure.fix = failure.fix.replace(_HOME, "PATH")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Mapping, NamedTuple, Optional
 
-from ipexctl.node.common.json_records import as_json, decode
+from ipexctl.node.common.json_records import decode, encode
 from ipexctl.node.common.plan import Plan  # noqa: TC001  # `decode` looks it up
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class HostStarterRequest(NamedTuple):
 
 def starter_request(plan: Plan, host: str, contact: StarterContact) -> Json:
     request = HostStarterRequest(plan.rundir, host, plan.argv, contact, plan.hosts[0].address, plan.has_pool)
-    document: Json = as_json(request)
+    document: Json = encode(request)
     return document
 
 

@@ -13,7 +13,7 @@ import re
 import stat
 import sys
 from functools import lru_cache, partial
-from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, TypeVar, Union
+from typing import Any, Callable, Collection, Iterable, Iterator, Mapping, NamedTuple, TypeVar, Union
 
 AnyPath = Union[str, bytes, "os.PathLike[str]"]
 MAX_DEPTH = 100
@@ -148,13 +148,25 @@ _SMALLEST = 1e-9
 _EMPTY = {"bool": False, "float": 0.0, "int": 0, "str": "", "tuple": (), "dict": {}, "Mapping": {}}
 
 
-def as_json(value: Any) -> Any:
+PRIVATE = {"private": True}
+"""`metadata` of a dataclass's field that no document has."""
+_SCALARS = (str, int, float, type(None))
+
+
+def encode(value: Any, without: Collection[str] = ()) -> Any:
+    """The value as JSON has it. `without`: fields of this record that are left out."""
+    if isinstance(value, _SCALARS):
+        return value
     if hasattr(value, "_asdict"):
-        return as_json(value._asdict())
-    if isinstance(value, dict):
-        return {name: as_json(item) for name, item in value.items()}
-    is_of_records = isinstance(value, tuple) and value and isinstance(value[0], tuple)
-    return [as_json(item) for item in value] if is_of_records else value
+        return {name: encode(getattr(value, name)) for name in value._fields if name not in without}
+    if isinstance(value, Mapping):
+        return {name: encode(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        is_of_scalars = value and isinstance(value[0], _SCALARS)
+        return list(value) if is_of_scalars else [encode(item) for item in value]
+    fields = getattr(value, "__dataclass_fields__", {})
+    public = (name for name, field in fields.items() if name not in without and not field.metadata)
+    return {name: encode(getattr(value, name)) for name in public} if fields else value
 
 
 def decode(kind: Callable[..., Value], document: object, name: str, given: Mapping[str, object] | None = None) -> Value:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Collection, Literal, Mapping, NamedTuple, Sequence
 
 from ipexctl.node.common.asked import Asked  # `decode` looks it up
-from ipexctl.node.common.json_records import FieldDecoder, as_json, check_type, decode, decode_valid
+from ipexctl.node.common.json_records import FieldDecoder, check_type, decode, decode_valid, encode
 from ipexctl.node.common.placeholders import NAMES, fill
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ ChoiceReason = Literal["default", "one-host", "backend-asked", "no-amx", AllRedu
 """`no-amx`: --fp32-math bf16 is on, but saves little time on these hosts."""
 LauncherMode = Literal["mpirun", "direct"]
 
-SCHEMA = "ipexctl.run/1"
+SCHEMA = "ipexctl.plan/1"
 PLAN_FILE = "plan.json"
 RANK_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 """Variables that only the rank wrapper may set."""
@@ -386,14 +386,8 @@ NO_PLAN = Plan("", "", "", Asked())
 
 
 def to_json(plan: Plan) -> Json:
-    """The plan as in plan.json, with some fields that only other programs read."""
-    return {
-        "schema": SCHEMA,
-        **as_json(plan),
-        "world_size": plan.world_size,
-        "hostfile": plan.hostfile,
-        "time_limit": plan.time_limit,
-    }
+    """The plan as in plan.json, with two fields that only other programs read."""
+    return {"schema": SCHEMA, "world_size": plan.world_size, "hostfile": plan.hostfile, **encode(plan)}
 
 
 def plan_text(plan: Plan) -> str:

@@ -12,7 +12,7 @@ import shlex
 from typing import TYPE_CHECKING, Any, Iterable, Literal, Mapping, NamedTuple, cast
 
 from ipexctl.node.common.job import Master
-from ipexctl.node.common.json_records import FieldDecoder, as_json, check_type, decode, decode_valid, parse_json
+from ipexctl.node.common.json_records import FieldDecoder, check_type, decode, decode_valid, encode, parse_json
 from ipexctl.node.common.processes import ProcessIdentity
 
 if TYPE_CHECKING:
@@ -193,6 +193,8 @@ class LeverUse(NamedTuple):
     """Optimizer steps of a rank in which it acted."""
     reason: str = ""
     """Why it did not act."""
+    speedup: float | None = None
+    """With it, the run would make this many times as many steps in the same time; None unless --profile measured it."""
 
     @property
     def sentence(self) -> str:
@@ -323,7 +325,7 @@ class RankStatus(NamedTuple):
     """How often the copy was started again, with --keep-going."""
 
     def to_json(self) -> Json:
-        fields = self._asdict()  # `as_json` takes three times as long, and a run may have thousands of ranks
+        fields = self._asdict()  # `encode` takes three times as long, and a run may have thousands of ranks
         figures = fields.pop("figures")._asdict()
         lines = {"out": figures.pop("out_lines"), "err": figures.pop("err_lines")}
         records = {
@@ -500,6 +502,14 @@ class RunStatus(NamedTuple):
         return tuple(each.sentence for each in found if each is not None)
 
     @property
+    def all_levers(self) -> tuple[LeverUse, ...]:
+        """What became of the options that were asked for, and those that --profile measured."""
+        speedups = {lever.option: lever.speedup for lever in self.levers}
+        asked = tuple(use._replace(speedup=speedups.pop(use.name, None)) for use in self.acted)
+        others = (LeverUse(name, False, 0, "not asked", speedup) for name, speedup in speedups.items())
+        return (*asked, *others)
+
+    @property
     def all_attempts(self) -> tuple[Attempt, ...]:
         last = Attempt(self.attempt, self.reason, self.first_failure, self.ended, self.hosts, self.world_size)
         return (*self.attempts, last)
@@ -525,7 +535,7 @@ class RunStatus(NamedTuple):
         return 0 if self.state in ("ok", "starting", "running") else self.exit_code or 1
 
     def to_json(self) -> Json:
-        document: Json = {"schema": SCHEMA, **as_json(self._replace(ranks=()))}
+        document: Json = {"schema": SCHEMA, **encode(self._replace(ranks=()))}
         document["supervisor"]["host"] = document.pop("node0")
         document["ranks"] = [rank.to_json() for rank in self.ranks]
         if self.unwritten_events is None:

@@ -28,7 +28,7 @@ from ipexctl.node.common.files import (
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.guarded_directory import GuardedDirectory, blocks_of, open_own
 from ipexctl.node.common.home import STATE_DIRECTORY, home_of
-from ipexctl.node.common.json_records import as_json, parse_object
+from ipexctl.node.common.json_records import encode, parse_object
 from ipexctl.node.common.limits import UPLOAD_SILENCE
 from ipexctl.node.files.call_replies import PutReply, TreeChanges
 from ipexctl.node.files.compare import compare
@@ -281,9 +281,9 @@ def sync(request: TreeRequest, stream: BinaryIO) -> Json:
     if not request["dry_run"]:
         remove_job_files(home, request["ended"])
     trees = generations(home, request["project"])
-    emit("trees", **as_json(inspect(trees, request)))
+    emit("trees", **encode(inspect(trees, request)))
     while line := stream.readline():
-        emit("put", **as_json(put_into(trees, cast("PutRequest", parse_object(line)), stream)))
+        emit("put", **encode(put_into(trees, cast("PutRequest", parse_object(line)), stream)))
     return {}
 
 

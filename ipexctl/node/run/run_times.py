@@ -9,7 +9,7 @@ import os
 from typing import TYPE_CHECKING, Collection, Mapping, NamedTuple
 
 from ipexctl.node.common.files import read_json, write_json_atomically
-from ipexctl.node.common.json_records import as_json, decode_valid
+from ipexctl.node.common.json_records import decode_valid, encode
 from ipexctl.node.common.liveness import DAY
 
 if TYPE_CHECKING:
@@ -60,4 +60,4 @@ def read_times(directory: str) -> RunTimes:
 
 def write_times(directory: str, times: RunTimes) -> None:
     with contextlib.suppress(OSError):  # the disk is full: the ages stay too short
-        write_json_atomically(os.path.join(directory, _FILE), as_json(times), durable=False)
+        write_json_atomically(os.path.join(directory, _FILE), encode(times), durable=False)

@@ -24,6 +24,7 @@ from ipexctl.node.common.records import (
     LostOutput,
     RankStatus,
     SilentRank,
+    State,
     Throughput,
     describe_apart,
     describe_daemons,
@@ -72,7 +73,7 @@ class AlikeRanks:
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
     id: str
-    state: str
+    state: State
     headline: str
     first: Failure | None = None
     cause: Cause | None = None

@@ -21,7 +21,7 @@ from ipexctl.run.why.timeline import TrainingWindow, training_rows
 from ipexctl.run.windows import RunWindows
 
 CauseKind = Literal["other-programs", "slower-cores", "data", "memory", "more-work", "unknown"]
-Confidence = Literal["likely", "possible", "insufficient"]
+SlowConfidence = Literal["likely", "possible", "insufficient"]
 EXPLAINS: Final = 0.5
 UNSEEN_SHARE: Final = 0.2
 """In parts of a processor. A smaller time without a visible process is noise: it is the difference of rough figures."""
@@ -71,7 +71,7 @@ class Evidence:
 
 class SlowCause(NamedTuple):
     kind: CauseKind
-    confidence: Confidence
+    confidence: SlowConfidence
 
 
 class Signature(NamedTuple):

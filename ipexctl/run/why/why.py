@@ -25,6 +25,7 @@ from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.frames import Chunk, Frame, FrameError, decode_chunk, decode_json
 from ipexctl.node.common.records import FINAL, RunStatus
 from ipexctl.node.run.meter.rates import waiting_of
+from ipexctl.node.run.record.run_document import RunDocument, document_of_run
 from ipexctl.node.run.run_replies import SuspectSnapshot
 from ipexctl.node.run.run_snapshot import SnapshotRequest
 from ipexctl.node.run.slow_rank import SuspectRequest
@@ -66,20 +67,17 @@ class WhyResult:
 
     state = property(attrgetter("diagnosis.state"))
     headline = property(attrgetter("diagnosis.headline"))
-    first_failure = property(attrgetter("diagnosis.first"))
     cause = property(attrgetter("diagnosis.cause"))
     hang = property(attrgetter("diagnosis.hang"))
     lines = property(attrgetter("diagnosis.lines"))
     others = property(attrgetter("diagnosis.others"))
     notes = property(attrgetter("diagnosis.notes"))
     next = property(attrgetter("diagnosis.next"))
-    throughput = property(attrgetter("diagnosis.throughput"))
-    output_lost = property(attrgetter("diagnosis.output_lost"))
-    findings = property(attrgetter("slow.findings"))
-    links = property(attrgetter("slow.links"))
-    waiting = property(attrgetter("slow.waiting"))
-    network = property(attrgetter("slow.network"))
-    unjudged = property(attrgetter("slow.unjudged"))
+
+    @property
+    def run(self) -> RunDocument:
+        status = None if self.snapshot is None else self.snapshot.status
+        return document_of_run(self.record.plan, status, self.record.started)._replace(state=self.state)
 
     @property
     def profile(self) -> RunProfile | None:

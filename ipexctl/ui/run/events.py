@@ -10,12 +10,14 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from ipexctl.homes.registry import RunRecord
+from ipexctl.node.common.answer import Json
 from ipexctl.node.common.frames import Chunk, Note, StreamName
-from ipexctl.node.common.records import Failure, RunStatus
-from ipexctl.node.run.record.summary import summary_fields
+from ipexctl.node.common.json_records import encode
+from ipexctl.node.common.records import Failure, RunStatus, State, Throughput, TrainingGroup
+from ipexctl.node.run.record.run_document import CallDocument, RankDocument, RunDocument, document_of_run, rank_document
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Notice
 from ipexctl.run.follow import RunUpdate
@@ -33,45 +35,108 @@ _READ_FOR_FIGURES: Final = 50
 _ENCODE: Final = json.JSONEncoder().encode
 
 
-def event_text(kind: str, fields: Mapping[str, Any], at: float | None) -> str:
-    return _ENCODE({"schema": SCHEMA, "kind": kind, "time": _finite_number(at), **fields}) + "\n"
+class PlanEvent(NamedTuple):
+    """First, when the run starts."""
+
+    id: str
+    script: str
+    env: str
+    node0: str
+    world_size: int
+    hosts: tuple[str, ...]
+    rank_hosts: tuple[str, ...]
+    """The host of each rank."""
 
 
-def note_fields(
-    note: str,
-    text: str,
-    *,
-    warning: bool,
-    rank: int | None = None,
-    host: str | None = None,
-    stream: str | None = None,
-    details: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    place = {"rank": rank, "host": host, "stream": stream}
-    return {"note": note, "warning": warning, **place, "details": _finite(details or {}), "text": text}
+class StartEvent(NamedTuple):
+    """An attempt begins."""
+
+    attempt: int
+    """0, then one more for each restart."""
 
 
-def failure_fields(
-    failure: str, reason: str, *, first: Failure | None = None, attempt: int = 0, fix: str = ""
-) -> dict[str, Any]:
-    """Fields of a `failure`: what failed first in an attempt, or why nothing was started."""
-    return {
-        "failure": failure,
-        "attempt": attempt,
-        "rank": first and first.rank,
-        "host": first and first.host,
-        "exit_code": first and first.exit_code,
-        "signal": first and first.signal,
-        "ranks": list(first.ranks) if first is not None else [],
-        "reason": reason,
-        "fix": fix,
-    }
+class LineEvent(NamedTuple):
+    """A rank printed a line; `time` is when node0 received it."""
+
+    rank: int
+    host: str
+    stream: StreamName
+    text: str
+
+
+class FiguresEvent(NamedTuple):
+    """A state changed, or two seconds have passed."""
+
+    state: State
+    attempt: int
+    hosts: tuple[str, ...]
+    """Of the attempt."""
+    ranks: tuple[RankDocument, ...]
+    loss: float | None
+    step: int | None
+    steps: int | None
+    epoch: float | None
+    epochs: float | None
+    speed: str | None
+    throughput: Throughput | None
+    group: TrainingGroup | None
+
+
+class NoteEvent(NamedTuple):
+    """ipexctl reports something about the run."""
+
+    note: str
+    warning: bool
+    rank: int | None
+    host: str | None
+    stream: str | None
+    details: Json
+    text: str
+
+
+class FailureEvent(NamedTuple):
+    """An attempt failed, or nothing was started."""
+
+    failure: str
+    attempt: int
+    rank: int | None
+    host: str | None
+    exit_code: int | None
+    signal: int | None
+    ranks: tuple[int, ...]
+    reason: str
+    fix: str
+
+    @classmethod
+    def of(
+        cls, failure: str, reason: str, *, first: Failure | None = None, attempt: int = 0, fix: str = ""
+    ) -> FailureEvent:
+        first = first or Failure(None, None)
+        place = (first.rank, first.host, first.exit_code, first.signal, first.ranks)
+        return cls(failure, attempt, *place, reason, fix)
+
+
+Event: TypeAlias = PlanEvent | StartEvent | LineEvent | FiguresEvent | NoteEvent | FailureEvent | RunDocument
+KINDS: Final[Mapping[type[Event], str]] = {
+    PlanEvent: "plan",
+    StartEvent: "start",
+    LineEvent: "line",
+    FiguresEvent: "figures",
+    NoteEvent: "note",
+    FailureEvent: "failure",
+    RunDocument: "end",
+}
+
+
+def event_text(event: Event, at: float | None) -> str:
+    fields = _finite(encode(event))
+    return _ENCODE({"schema": SCHEMA, "kind": KINDS[type(event)], "time": _finite_number(at), **fields}) + "\n"
 
 
 def print_failed_call(reason: str, fix: str, exit_code: int) -> None:
     now = time.time()
-    failure = event_text("failure", failure_fields("not-started", reason, fix=fix), now)
-    print_document(failure + event_text("end", summary_fields(None, None, exit_code, 0.0), now))
+    failure = event_text(FailureEvent.of("not-started", reason, fix=fix), now)
+    print_document(failure + event_text(RunDocument(call=CallDocument(exit_code, 0.0)), now))
 
 
 class EventsView:
@@ -102,17 +167,10 @@ class EventsView:
     def __enter__(self) -> EventsView:
         record = self.record
         if record is not None:
-            plan = {
-                "id": record.id,
-                "script": record.plan.script,
-                "env": record.plan.environment,
-                "node0": record.node0.name,
-                "world_size": record.plan.world_size,
-                "hosts": list(record.hosts),
-                "ranks": list(record.plan.rank_hosts),
-            }
-            self._print("plan", plan, record.started or None)
-            self._print("start", {"attempt": 0}, record.started or None)
+            plan, at = record.plan, record.started or None
+            names = (record.id, plan.script, plan.environment, record.node0.name)
+            self._print(PlanEvent(*names, plan.world_size, record.hosts, plan.rank_hosts), at)
+            self._print(StartEvent(0), at)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -121,7 +179,7 @@ class EventsView:
         self._words.finish(1.0 if self.cancel.thrown else None)
 
     def fail(self, failure: str, reason: str, fix: str = "") -> None:
-        self._print("failure", failure_fields(failure, reason, fix=fix))
+        self._print(FailureEvent.of(failure, reason, fix=fix))
 
     def watch(self, update: RunUpdate) -> None:
         if isinstance(update, Chunk):
@@ -131,7 +189,7 @@ class EventsView:
         elif isinstance(update, Note):
             self._on_note(update)
         elif isinstance(update, Notice):
-            self._print("note", note_fields("message", update.text, warning=update.warning))
+            self._print(NoteEvent("message", update.warning, None, None, None, {}, update.text))
             if update.warning or not self._quiet:
                 self._words.write_lines([notice_text(update)])
         elif update.status is not None:
@@ -152,10 +210,9 @@ class EventsView:
     def finish(self, exit_code: int, status: RunStatus | None, reason: str = "", fix: str = "") -> None:
         if reason:
             self.fail("not-followed", reason, fix)
-        seconds = time.monotonic() - self._began
-        self._print(
-            "end", summary_fields(None if self.record is None else self.record.plan, status, exit_code, seconds)
-        )
+        record, call = self.record, CallDocument(exit_code, round(time.monotonic() - self._began, 3))
+        run = RunDocument() if record is None else document_of_run(record.plan, status, record.started)
+        self._print(run._replace(call=call))
         self._events.finish(1.0 if self.cancel.thrown else None)
 
     def _on_chunk(self, chunk: Chunk) -> None:
@@ -178,9 +235,9 @@ class EventsView:
     def _on_note(self, note: Note) -> None:
         if (text := self._notes.text_of(note)) is None:
             return
-        place: dict[str, Any] = {"rank": note.rank, "host": self._host(note.rank), "stream": note.stream}
         is_warning = note.kind in ("gap", "group", "not-started", "changed-orders")
-        self._print("note", note_fields(note.kind, text, warning=is_warning, details=note.fields, **place), note.at)
+        place = (note.rank, self._host(note.rank), note.stream)
+        self._print(NoteEvent(note.kind, is_warning, *place, _finite(note.fields), text), note.at)
         self._words.write_lines([text])
         attempt = note.fields.get("attempt")
         if note.kind == "restart" and isinstance(attempt, int):
@@ -203,34 +260,23 @@ class EventsView:
             self._on_failure(attempt.attempt, attempt.first_failure, attempt.reason, attempt.ended)
         if status.attempt > self._attempt and (status.state == "running" or status.is_over):
             self._on_restart(status.attempt)
-        ranks = [
-            {
-                "rank": rank.rank,
-                "state": rank.state,
-                "cpu_percent": rank.figures.cpu,
-                "rss_bytes": rank.figures.rss,
-                "stdout_lines": rank.figures.out_lines,
-                "stderr_lines": rank.figures.err_lines,
-            }
-            for rank in status.ranks
-        ]
         step, steps = self._figures.step or (None, None)
         epoch, epochs = self._figures.epoch or (None, None)
-        fields = {
-            "state": status.state,
-            "attempt": status.attempt,
-            "hosts": list(status.hosts),
-            "ranks": ranks,
-            "loss": self._figures.loss,
-            "step": step,
-            "steps": steps,
-            "epoch": epoch and float(epoch),
-            "epochs": epochs and float(epochs),
-            "speed": self._figures.speed or None,
-            "throughput": status.throughput and status.throughput._asdict(),
-            "group": status.group and status.group._asdict(),
-        }
-        self._print("figures", _finite(fields))
+        figures = FiguresEvent(
+            state=status.state,
+            attempt=status.attempt,
+            hosts=status.hosts,
+            ranks=tuple(map(rank_document, status.ranks)),
+            loss=self._figures.loss,
+            step=step,
+            steps=steps,
+            epoch=float(epoch) if epoch else None,
+            epochs=float(epochs) if epochs else None,
+            speed=self._figures.speed or None,
+            throughput=status.throughput,
+            group=status.group,
+        )
+        self._print(figures)
         first = status.first_failure
         if first is not None or status.state in ("failed", "lost"):
             self._on_failure(status.attempt, first, status.reason, first.at if first is not None else status.ended)
@@ -238,13 +284,13 @@ class EventsView:
     def _on_restart(self, attempt: int, at: float | None = None) -> None:
         if attempt > self._attempt:
             self._attempt = attempt
-            self._print("start", {"attempt": attempt}, at)
+            self._print(StartEvent(attempt), at)
 
     def _on_failure(self, attempt: int, first: Failure | None, reason: str, at: float | None) -> None:
         if attempt not in self._failed:
             self._failed.add(attempt)
             failure = (first.kind if first is not None else "") or "lost"
-            self._print("failure", failure_fields(failure, reason, first=first, attempt=attempt), at)
+            self._print(FailureEvent.of(failure, reason, first=first, attempt=attempt), at)
 
     def _host(self, rank: int) -> str:
         if self._shown is not None and self._shown.has_moved:
@@ -252,8 +298,8 @@ class EventsView:
         hosts: Sequence[str] = self.record.plan.rank_hosts if self.record is not None else ()
         return hosts[rank] if rank < len(hosts) else ""
 
-    def _print(self, kind: str, fields: Mapping[str, Any], at: float | None = None) -> None:
-        self._write(event_text(kind, fields, time.time() if at is None else at))
+    def _print(self, event: Event, at: float | None = None) -> None:
+        self._write(event_text(event, time.time() if at is None else at))
 
     def _write(self, text: str) -> None:
         self._events.write(text.encode())

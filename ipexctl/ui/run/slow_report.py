@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ipexctl.homes.registry import RunRecord
 from ipexctl.hosts.nodeset import fold
@@ -18,7 +18,6 @@ from ipexctl.run.why.slow_verdict import CauseKind, LinkFinding, SlowFinding, Sl
 from ipexctl.run.why.why import WhyResult
 from ipexctl.text import LOOK_AT_LINK, format_clock, format_count, rough_duration
 from ipexctl.ui.messages import fold_fix, fold_text, paint
-from ipexctl.ui.results import value_json
 from ipexctl.ui.run.end_of_run import amx_text, network_text
 
 _MOST_SHOWN: Final = 3
@@ -66,68 +65,6 @@ class ToldRun(NamedTuple):
     @classmethod
     def of(cls, answer: WhyResult) -> ToldRun:
         return cls(answer.record, answer.state in FINAL)
-
-
-def slow_json(answer: WhyResult) -> dict[str, Any]:
-    record, verdict, error, run = answer.record, answer.slow, answer.error, ToldRun.of(answer)
-    return {
-        "findings": [_finding_json(found, run) for found in verdict.findings],
-        "links": [_link_json(link, run) for link in verdict.links],
-        "windows": verdict.windows,
-        "seconds": round(verdict.seconds, 1),
-        "waiting": verdict.waiting,
-        "unjudged": verdict.unjudged,
-        "from_copy": answer.from_copy,
-        "reason": f"{record.node0.name}: {error.reason}" if error is not None else "",
-        "look_error": answer.look_error,
-    }
-
-
-def worst_json(verdict: SlowVerdict) -> dict[str, Any] | None:
-    """The problem that lasts until the last window: a rank, else a link."""
-    found = next((found for found in verdict.findings if found.is_current), None)
-    if found is not None:
-        host = found.host or None
-        return {"rank": found.rank, "host": host, "percent": round(found.percent, 1), "cause": found.cause.kind}
-    link = next((link for link in verdict.links if link.is_current), None)
-    if link is not None:
-        return {"rank": None, "host": link.hosts[0], "percent": None, "cause": "link"}
-    return None
-
-
-def _finding_json(found: SlowFinding, run: ToldRun) -> dict[str, Any]:
-    return {
-        "rank": found.rank,
-        "host": found.host or None,
-        "percent": round(found.percent, 1),
-        "cost_percent": round(found.cost_percent, 1),
-        "cost_seconds": round(found.cost_seconds, 1),
-        "cause": found.cause.kind,
-        "confidence": found.cause.confidence,
-        "evidence": value_json(found.evidence),
-        "sentence": sentence_of([found], run),
-        "reason": reason_of(found),
-        "fix": fix_of(found, run),
-        "since": found.start,
-        "until": found.end,
-        "windows": found.windows,
-        "current": found.is_current,
-    }
-
-
-def _link_json(link: LinkFinding, run: ToldRun) -> dict[str, Any]:
-    return {
-        "hosts": value_json(link.hosts),
-        "cause": "link",
-        "transfer_percent": round(100 * link.transfer, 1),
-        "bytes_per_s": link.bytes_per_s,
-        "sentence": link_sentence(link, run),
-        "fix": link_fix(link, run),
-        "since": link.start,
-        "until": link.end,
-        "windows": link.windows,
-        "current": link.is_current,
-    }
 
 
 def sentence_of(findings: Sequence[SlowFinding], run: ToldRun) -> str:

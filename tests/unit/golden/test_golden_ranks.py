@@ -39,21 +39,21 @@ RECORD = run_record("r7", Host("n1", "n1"), "/h", "python3", "train.py", env="de
 
 
 class Decided(NamedTuple):
-    """`idle`: value after the rank's exit, None for the last one. The other two: name in `ps --json`, and in events."""
+    """`idle`: value after the rank's exit, None for the last one."""
 
     idle: float | None
-    ps: str
-    event: str
+    name: str
+    """In `ps --json` and in events; empty if it is in neither."""
 
 
 NUMBERS = {
-    "cpu": Decided(0.0, "cpu", "cpu_percent"),
-    "rss": Decided(0, "rss", "rss_bytes"),
-    "process": Decided(None, "", ""),  # for `why` and hangs
-    "waits_in": Decided(None, "", ""),
-    "out_lines": Decided(None, "out_lines", "stdout_lines"),
-    "err_lines": Decided(None, "err_lines", "stderr_lines"),
-    "lost": Decided(None, "lost", ""),  # its event is the note `gap`
+    "cpu": Decided(0.0, "cpu"),
+    "rss": Decided(0, "rss"),
+    "process": Decided(None, ""),  # for `why` and hangs
+    "waits_in": Decided(None, ""),
+    "out_lines": Decided(None, "out"),
+    "err_lines": Decided(None, "err"),
+    "lost": Decided(None, "lost"),
 }
 
 
@@ -68,7 +68,7 @@ def events(capfd: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 
 
 def test_ranks(capfd: pytest.CaptureFixture[str]) -> None:
-    now = [{**event, "time": 0, **({"seconds": 0} if "seconds" in event else {})} for event in events(capfd)]
+    now = [{**event, "time": 0, **({"call": None} if "call" in event else {})} for event in events(capfd)]
     cases = [Case(f"events {at}: {event['kind']}", json.dumps(event, indent=1)) for at, event in enumerate(now)]
     cases.append(Case("ps --json", json.dumps(as_json([KnownRun(RECORD, FAILED)]), indent=1)))
     assert not (diff := golden_diff("ranks", cases)), diff
@@ -80,12 +80,12 @@ def test_each_number_of_a_rank_is_decided(capfd: pytest.CaptureFixture[str]) -> 
     assert all(value not in (None, 0) for value in FIGURES), "each has a value here, or the tests below prove nothing"
     idle: dict[str, Any] = {name: decided.idle for name, decided in NUMBERS.items() if decided.idle is not None}
     assert FIGURES.after_exit() == FIGURES._replace(**idle)
-    in_ps = {decided.ps: getattr(FIGURES, name) for name, decided in NUMBERS.items() if decided.ps}
-    in_event = {decided.event: getattr(FIGURES, name) for name, decided in NUMBERS.items() if decided.event}
-    assert in_ps.items() <= as_json([KnownRun(RECORD, FAILED)])["runs"][0]["ranks"][0].items()
+    shown = {decided.name: getattr(FIGURES, name) for name, decided in NUMBERS.items() if decided.name}
+    of_ps = as_json([KnownRun(RECORD, FAILED)])["runs"][0]["ranks"][0]
     figures = next(event for event in events(capfd) if event["kind"] == "figures")
-    assert figures["ranks"][0] == {"rank": 0, "state": "running", **in_event}
+    own = figures["ranks"][0]
+    assert own == {**of_ps, "exit_code": None, "state": "running"}
+    assert shown.items() <= {**own, **own["lines"]}.items()
     assert read_status(json.loads(json.dumps(FAILED.to_json()))) == FAILED
-    for page, names in (("run-watch.md", in_ps), ("events.md", in_event)):
-        (documented,) = re.findall(r"`ranks\[\] \{(.*?)\}`", (DOCS / page).read_text(), re.DOTALL)
-        assert names.keys() <= set(re.findall(r"\w+", documented)), page
+    (documented,) = re.findall(r"`ranks\[\] \{(.*?)\}+`", (DOCS / "run-watch.md").read_text(), re.DOTALL)
+    assert shown.keys() <= set(re.findall(r"\w+", documented))

@@ -11,6 +11,7 @@ from slow_helpers import CALM, HEALTHY, changed, hog, only, verdict_of
 
 from ipexctl.commands.why_command import lines_of
 from ipexctl.hosts.host import Host
+from ipexctl.node.common.records import State
 from ipexctl.node.run.run_replies import ProcessShare, SuspectSnapshot
 from ipexctl.option_declaration import CallOptions, TypedCall
 from ipexctl.run.why import slow_verdict
@@ -36,14 +37,14 @@ def fixed_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(texts, "format_clock", lambda at: f"12:00:{at % 60:02.0f}")
 
 
-def answer(verdict: SlowVerdict, state: str = "unknown", **more: Any) -> WhyResult:
+def answer(verdict: SlowVerdict, state: State = "unknown", **more: Any) -> WhyResult:
     return WhyResult(RECORD, Diagnosis("train-1", state, f"run train-1: {state}"), slow=verdict, **more)
 
 
 def cause_cases() -> list[Case]:
     slow = only(verdict_of(HEALTHY, changed(HEALTHY, cpu=0.9)))
     run_look = SuspectSnapshot((ProcessShare(12, "python3", "ipex", 0.5, is_of_run=True),))
-    figures: list[tuple[str, slow_verdict.CauseKind, slow_verdict.Confidence, dict[str, Any]]] = [
+    figures: list[tuple[str, slow_verdict.CauseKind, slow_verdict.SlowConfidence, dict[str, Any]]] = [
         ("another process", "other-programs", "likely", {"look": hog(), "queue_more": 0.4}),
         ("another rank", "other-programs", "likely", {"look": run_look, "queue_more": 0.4}),
         (

@@ -10,7 +10,6 @@ from ipexctl.inrank import acted
 from ipexctl.inrank.acted import ActingLever
 from ipexctl.node.common.records import Lever as Measured
 from ipexctl.node.common.records import LeverUse, RunStatus
-from ipexctl.node.run.record.summary import levers_of
 
 
 @pytest.fixture(autouse=True)
@@ -61,14 +60,8 @@ def test_the_summary_has_each_option_once_with_what_a_profile_measured() -> None
         acted=(LeverUse("--autocast bf16", acted=True, steps=9),),
         levers=(Measured("--fast", 2.0), Measured("--autocast bf16", 1.5)),
     )
-    rows = {row["name"]: row for row in levers_of(status)}
-    assert rows["--autocast bf16"] == {
-        "name": "--autocast bf16",
-        "acted": True,
-        "steps": 9,
-        "reason": "",
-        "option": "--autocast bf16",
-        "speedup": 1.5,
+    rows = {use.name: use for use in status.all_levers}
+    assert rows == {
+        "--autocast bf16": LeverUse("--autocast bf16", True, 9, speedup=1.5),
+        "--fast": LeverUse("--fast", False, reason="not asked", speedup=2.0),
     }
-    assert (rows["--fast"]["acted"], rows["--fast"]["reason"], rows["--fast"]["speedup"]) == (False, "not asked", 2.0)
-    assert levers_of(None) == []

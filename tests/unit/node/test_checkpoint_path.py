@@ -11,7 +11,7 @@ import pytest
 
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.guarded_directory import GuardedDirectory, open_file
-from ipexctl.node.common.json_records import as_json
+from ipexctl.node.common.json_records import encode
 from ipexctl.node.files.checkpoint_path import enter_path
 from ipexctl.node.files.checkpoint_report import HostCopies, KnownContent, is_temporary, read_host_copies
 from ipexctl.node.files.manifest import ManifestEntry
@@ -190,7 +190,7 @@ def test_reports_with_outside_paths_or_invalid_values_are_refused(changed: dict[
         {"ck/x": frozenset({"y"})},
         others=(HostCopies(copies, written=frozenset(copies), place="project.gen2"),),
     )
-    document = json.loads(json.dumps(as_json(report.to_json())))  # as `find` answers a call that resumes a run
+    document = json.loads(json.dumps(encode(report.to_json())))  # as `find` answers a call that resumes a run
     assert read_host_copies(document, "ck") == report
     with pytest.raises(ValueError, match=r"\w"):
         read_host_copies({**document, **changed}, "ck")

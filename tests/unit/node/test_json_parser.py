@@ -17,9 +17,9 @@ from ipexctl.node.common.files import read_json
 from ipexctl.node.common.json_records import (
     MAX_DEPTH,
     JsonError,
-    as_json,
     decode,
     decode_valid,
+    encode,
     parse_json,
     parse_object,
     read_json_file,
@@ -186,7 +186,7 @@ ENV = Env("default", 2.0, (Wheel("torch", 7), Wheel("numpy")), {"a": "1", "b": N
 def test_a_record_with_records_in_it_is_read_and_written() -> None:
     assert decode(Env, DOCUMENT, "the environment") == ENV
     assert decode(Listing, {"envs": [DOCUMENT], "more": 1}, "the list") == Listing((ENV,))
-    assert decode(Env, {**as_json(ENV), "by_rank": None}, "the environment") == ENV._replace(by_rank={})
+    assert decode(Env, {**encode(ENV), "by_rank": None}, "the environment") == ENV._replace(by_rank={})
 
 
 @pytest.mark.parametrize(

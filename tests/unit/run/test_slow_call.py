@@ -15,7 +15,7 @@ from ipexctl.commands import why_command
 from ipexctl.doctor.product_speeds import ProductSpeeds, remember
 from ipexctl.homes.registry import RunRegistry
 from ipexctl.hosts.host import Host
-from ipexctl.node.common.records import Lever, NetworkCost, RunStatus, WireAdvice
+from ipexctl.node.common.records import Lever, NetworkCost, RunStatus, State, WireAdvice
 from ipexctl.node.run.run_replies import SuspectSnapshot
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError, Unreachable
@@ -26,7 +26,8 @@ from ipexctl.run.why.run_snapshot import RunSnapshot, read_snapshot
 from ipexctl.run.why.slow_verdict import SlowVerdict
 from ipexctl.run.why.why import WhyResult, why
 from ipexctl.ui.run.end_of_run import end_lines, network_text
-from ipexctl.ui.run.slow_report import ToldRun, comparison_lines, cost_lines, slow_entries, worst_json
+from ipexctl.ui.run.slow_report import ToldRun, comparison_lines, cost_lines, slow_entries
+from ipexctl.ui.run.why_document import why_json
 from message_data import missing
 from record_helpers import run_record
 
@@ -74,10 +75,10 @@ def test_the_host_of_a_suspect_is_looked_at_once(monkeypatch: pytest.MonkeyPatch
     hosts = Hosts(monkeypatch, HEALTHY, QUEUED)
     answer = why(RECORD, hosts.open, tmp_path, Cancel())
     assert hosts.looks == [("node2", 71)]
-    assert [(found.cause.kind, found.cause.confidence) for found in answer.findings] == [("other-programs", "likely")]
+    assert [found.cause for found in answer.slow.findings] == [("other-programs", "likely")]
     text = "\n".join(why_command.lines_of(answer))
     assert missing(text, "rank 1 on node2 is slow stress 4711 eve") == []
-    assert why_command.as_json(answer)["findings"][0]["evidence"]["look"]["others"][0]["pid"] == 4711
+    assert why_json(answer)["slow"]["findings"][0]["evidence"]["look"]["others"][0]["pid"] == 4711
 
 
 @pytest.mark.parametrize(("ranks", "state"), [((HEALTHY, HEALTHY), "running"), ((HEALTHY, QUEUED), "ok")])
@@ -93,7 +94,7 @@ def test_a_look_that_fails_leaves_the_verdict(monkeypatch: pytest.MonkeyPatch, t
     hosts = Hosts(monkeypatch, HEALTHY, QUEUED)
     hosts.look = Unreachable("it is down")
     answer = why(RECORD, hosts.open, tmp_path, Cancel())
-    assert [(found.cause.kind, found.cause.confidence) for found in answer.findings] == [("other-programs", "possible")]
+    assert [found.cause for found in answer.slow.findings] == [("other-programs", "possible")]
     assert (answer.exit_code, answer.look_error) == (0, "node2: it is down")
     assert "node2: it is down; so it is unknown who uses its cores" in why_command.lines_of(answer)
 
@@ -120,7 +121,7 @@ def test_why_says_that_nothing_is_slow_of_a_live_run_alone(
     answer = why(RECORD, hosts.open, tmp_path, Cancel())
     told = [line for line in why_command.lines_of(answer) if "slow" in line or "compare" in line]
     assert (text in "\n".join(told), len(told)) == (True, bool(text))
-    assert why_command.as_json(answer)["unjudged"] == ("independent" if backend == "none" else "")
+    assert why_json(answer)["slow"]["unjudged"] == ("independent" if backend == "none" else "")
 
 
 @pytest.mark.parametrize(("error", "code"), [(Unreachable("down"), 3), (HostError("no record"), 1)])
@@ -129,9 +130,9 @@ def test_node0_is_away_and_there_is_no_copy(tmp_path: Path, error: HostError, co
         raise error
 
     answer = why(RECORD, open_session, tmp_path, Cancel())
-    assert (answer.exit_code, answer.unjudged, answer.from_copy) == (code, "no-windows", False)
-    document = why_command.as_json(answer)
-    assert (document["slow"], document["reason"]) == (None, f"node1: {error.reason}")
+    assert (answer.exit_code, answer.slow.unjudged, answer.from_copy) == (code, "no-windows", False)
+    document = why_json(answer)
+    assert (document["slow"]["findings"], document["reason"]) == ([], f"node1: {error.reason}")
 
 
 def test_a_complete_copy_answers_in_place_of_node0(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -146,7 +147,7 @@ def test_a_complete_copy_answers_in_place_of_node0(monkeypatch: pytest.MonkeyPat
         raise Unreachable("down")
 
     answer = why(RECORD, open_session, tmp_path / "runs", Cancel())
-    assert (answer.exit_code, answer.from_copy, answer.findings[0].rank) == (0, True, 1)
+    assert (answer.exit_code, answer.from_copy, answer.slow.findings[0].rank) == (0, True, 1)
 
 
 HOST = Host(name="node1", address="10.0.0.1")
@@ -157,7 +158,7 @@ SLOW_LINK = CALM._replace(sent_per_s=6e7)
 BOTH = {"node1": SLOW_LINK, "node2": SLOW_LINK}
 
 
-def result(verdict: SlowVerdict, state: str = "running") -> WhyResult:
+def result(verdict: SlowVerdict, state: State = "running") -> WhyResult:
     return WhyResult(SHOWN_RECORD, Diagnosis("train-1", state, ""), slow=verdict)
 
 
@@ -168,22 +169,10 @@ def notes(verdict: SlowVerdict) -> list[str]:
 
 @pytest.mark.parametrize("looks", [{}, {1: hog()}])
 def test_no_advice_ends_a_process(looks: dict[int, SuspectSnapshot]) -> None:
-    document = why_command.as_json(result(verdict_of(HALF, LATE, looks=looks, hosts=BOTH)))
+    document = why_json(result(verdict_of(HALF, LATE, looks=looks, hosts=BOTH)))["slow"]
     for found in (*document["findings"], *document["links"]):
         assert not re.search(r"\bp?kill(all)?\b|ipexctl stop", found["fix"])
         assert "my train.py" not in found["fix"]
-
-
-def test_the_worst_for_programs() -> None:
-    worst = worst_json(verdict_of(HEALTHY, QUEUED))
-    assert worst == {"rank": 1, "host": "node2", "percent": 24.0, "cause": "other-programs"}
-    assert worst_json(verdict_of(HALF, HALF, hosts=BOTH)) == {
-        "rank": None,
-        "host": "node1",
-        "percent": None,
-        "cause": "link",
-    }
-    assert worst_json(verdict_of(HEALTHY, HEALTHY)) is None
 
 
 def test_entries_of_a_page() -> None:
@@ -209,7 +198,7 @@ def test_of_many_slow_ranks_the_worst_are_shown() -> None:
     late = [changed(HEALTHY, cpu=0.5, queue=0.30 + 0.05 * number) for number in range(5)]
     answer = result(verdict_of(*[HEALTHY] * 8, *late))
     lines = [*why_command.lines_of(answer)]
-    assert len(answer.findings) == 5
+    assert len(answer.slow.findings) == 5
     assert sum("is slow:" in line for line in lines) == 3
     assert "2 more: ipexctl why train-1 --json" in lines
 
@@ -245,13 +234,6 @@ def test_the_network_is_named_where_it_takes_a_good_part_of_a_step(cost: Network
     verdict = SlowVerdict(unjudged="too-short", network=cost)
     assert bool(found) == (found in [line for line in why_command.lines_of(result(verdict)) if line])
     assert (found in notes(verdict)) == bool(found)
-
-
-def test_programs_read_what_the_network_costs() -> None:
-    document = json.loads(json.dumps(why_command.as_json(result(SlowVerdict(network=COST)))))
-    advice = {"wire": "bf16", "speedup": 1.52}
-    assert document["network"] == {**COST._asdict(), "advice": advice}
-    assert json.loads(json.dumps(why_command.as_json(result(SlowVerdict()))))["network"] is None
 
 
 SPEEDS = {"card-1": ProductSpeeds(180e9, 890.4e9), "card-2": ProductSpeeds(180e9, 190e9)}

@@ -7,12 +7,16 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
-from why_helpers import FAILED, NO_MODULE, STOPPED, answer, judged
+from known_texts import account
+from why_helpers import FAILED, FIRST, NO_MODULE, STOPPED, answer, judged
 
-from ipexctl.commands.why_command import as_json, lines_of
+from ipexctl.commands.why_command import lines_of
 from ipexctl.homes.registry import FailedCall, read_failed_call, save_failed_call
 from ipexctl.node.common.records import Throughput
+from ipexctl.run.why.diagnosis import diagnose
+from ipexctl.run.why.run_snapshot import read_snapshot
 from ipexctl.run.why.why import WhyResult, mention_failed_call
+from ipexctl.ui.run.why_document import why_json
 from message_data import missing
 
 
@@ -36,11 +40,13 @@ def test_commands_are_not_repeated() -> None:
 
 
 def test_throughput_is_below_the_headline_and_in_the_json() -> None:
-    verdict = replace(judged([(FAILED, NO_MODULE)]), throughput=Throughput(3.25, 410.0, 0.1, "dataloader"))
-    lines = list(lines_of(answer(verdict), 80))
+    snapshot = read_snapshot(*account([(FAILED, NO_MODULE)], first=FIRST), "node1")
+    snapshot = replace(snapshot, status=snapshot.status._replace(throughput=Throughput(3.25, 410.0, 0.1, "dataloader")))
+    known = replace(answer(diagnose(snapshot)), snapshot=snapshot)
+    lines = list(lines_of(known, 80))
     assert missing(lines[1], "3.25 steps/s 410 samples/s 10 %") == []
-    assert as_json(answer(verdict))["throughput"]["samples_per_s"] == 410.0
-    assert as_json(answer(judged([(FAILED, NO_MODULE)])))["throughput"] is None
+    assert why_json(known)["run"]["throughput"]["samples_per_s"] == 410.0
+    assert why_json(answer(judged([(FAILED, NO_MODULE)])))["run"]["throughput"] is None
 
 
 def test_printed_file_name_is_quoted_in_the_command() -> None:
@@ -69,9 +75,9 @@ def test_later_call_that_began_no_run_comes_first_with_its_reason_and_fix() -> N
     assert paragraph[-1].strip() == REFUSED.fix
     assert lines[-1] == f"the run before it failed: ipexctl why {run}"
     assert not any("train.py" in line for line in account)
-    document = as_json(report)
+    document = why_json(report)
     assert document["failed_call"].items() >= {"script": "train.py", "fix": REFUSED.fix}.items()
-    assert as_json(replace(report, failed_call=None))["failed_call"] is None
+    assert why_json(replace(report, failed_call=None))["failed_call"] is None
 
 
 def test_earlier_call_that_began_no_run_is_not_mentioned() -> None:

@@ -9,14 +9,16 @@ import pytest
 
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.frames import Chunk, Note
+from ipexctl.node.common.json_records import encode
 from ipexctl.node.common.records import Attempt, Failure, RankStatus, RunStatus
 from ipexctl.node.run.record.output_notes import note_line
+from ipexctl.node.run.record.run_document import document_of_run
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Notice
 from ipexctl.run.follow import RunEnded
 from ipexctl.run.ranks import parse_ranks
 from ipexctl.ui.error_output import requests_events
-from ipexctl.ui.run.events import EventsView, print_failed_call
+from ipexctl.ui.run.events import KINDS, EventsView, print_failed_call
 from message_data import missing
 from record_helpers import run_record
 
@@ -28,16 +30,7 @@ RUNNING = RunStatus(
 FAILED = RUNNING._replace(
     state="failed", exit_code=5, first_failure=Failure(1, "n2", 5, kind="exit", ranks=(1,)), reason="rank 1 ended"
 )
-CONTRACT = {
-    "plan": "id script env node0 world_size hosts ranks",
-    "start": "attempt",
-    "line": "rank host stream text",
-    "figures": "state attempt hosts ranks loss step steps epoch epochs speed throughput group",
-    "note": "note warning rank host stream details text",
-    "failure": "failure attempt rank host exit_code signal ranks reason fix",
-    "end": "id state exit_code world_size hosts seconds tag script cause stopped checkpoint output_lost throughput "
-    "group untrained nan exchange network levers wrong attempts",
-}
+CONTRACT: dict[str, list[str]] = {kind: list(event._fields) for event, kind in KINDS.items()}
 
 
 def read_events(text: str) -> list[dict[str, Any]]:
@@ -65,11 +58,10 @@ def test_events_have_these_fields(capfd: Captured) -> None:
     kinds = [event["kind"] for event in events]
     assert kinds == ["plan", "start", "figures", "line", "note", "figures", "failure", "end"]
     for event in events:
-        assert list(event) == ["schema", "kind", "time", *CONTRACT[event["kind"]].split()]
-    ranks = "rank state cpu_percent rss_bytes stdout_lines stderr_lines"
-    assert list(events[2]["ranks"][0]) == ranks.split()
+        assert list(event) == ["schema", "kind", "time", *CONTRACT[event["kind"]]]
+    assert events[2]["ranks"] == encode(document_of_run(RECORD.plan, RUNNING).ranks)
     assert (events[5]["loss"], events[5]["step"], events[5]["steps"]) == (2.5, 1, 9)
-    assert (events[-1]["id"], events[-1]["state"], events[-1]["exit_code"]) == ("r7", "failed", 5)
+    assert (events[-1]["id"], events[-1]["state"], events[-1]["call"]["exit_code"]) == ("r7", "failed", 5)
 
 
 def test_figures_have_the_step_of_a_bar_that_has_no_end_yet(capfd: Captured) -> None:
@@ -144,7 +136,7 @@ def test_a_run_that_can_not_be_followed_has_a_failure_and_an_unknown_state(capfd
         "n1: timed out",
         "ipexctl attach r7",
     )
-    assert (end["state"], end["exit_code"]) == ("unknown", 3)
+    assert (end["state"], end["call"]["exit_code"]) == ("unknown", 3)
 
 
 def test_a_call_that_starts_nothing_has_a_failure_and_an_end(capfd: Captured) -> None:
@@ -154,9 +146,14 @@ def test_a_call_that_starts_nothing_has_a_failure_and_an_end(capfd: Captured) ->
     print_failed_call("no such file", "ls", 2)
     events = read_events(capfd.readouterr().out)
     for code, failure, end in ((1, events[0], events[1]), (2, events[2], events[3])):
-        assert list(failure)[3:] == CONTRACT["failure"].split()
-        assert list(end)[3:] == CONTRACT["end"].split()
-        assert (failure["failure"], end["id"], end["state"], end["exit_code"]) == ("not-started", None, None, code)
+        assert list(failure)[3:] == CONTRACT["failure"]
+        assert list(end)[3:] == CONTRACT["end"]
+        assert (failure["failure"], end["id"], end["state"], end["call"]["exit_code"]) == (
+            "not-started",
+            None,
+            None,
+            code,
+        )
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ from ipexctl.commands import (
     push_command,
     sync_command,
     uninstall_command,
-    why_command,
 )
 from ipexctl.doctor.finding import DoctorReport, Finding, HostReport, Recommendation
 from ipexctl.facts.facts import parse
@@ -34,13 +33,14 @@ from ipexctl.homes.uninstall import UninstallReport, UninstallResult
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.plan import to_json
 from ipexctl.node.env.env_replies import EnvEntry, EnvListing
+from ipexctl.node.run.record.run_document import RunDocument
 from ipexctl.run.stack_dump import Dump
 from ipexctl.stack.env.envs import EnvsReport, EnvsResult
 from ipexctl.stack.install_context import InstallReport, InstallResult
 from ipexctl.sync.node_calls import SyncReport, SyncResult
 from ipexctl.ui import stacks_output
 from ipexctl.ui.error_output import requested_schema
-from ipexctl.ui.run.slow_report import slow_json
+from ipexctl.ui.run.why_document import WhyDocument, why_json
 from recorded_probes import recorded
 
 N1 = Host("n1", "n1")
@@ -50,9 +50,9 @@ UNINSTALLED = UninstallResult(N1, "ok")
 ENV = EnvEntry("e", ("default",), "/h/envs/e", "ipex-2.8", "3.11", "gloo", None, {"torch": "2.8.0"}, 7, True)
 ENVS = envs_command.as_json(EnvsReport((EnvsResult(N1, "ok", listing=EnvListing((ENV,), 0, 0, 0, 0)),), 0.0))
 DUMP = stacks_output.as_json(Dump(2.0, (rank(0, REDUCE, MAIN), rank(1, LOAD, MAIN))), "run-1")
-SLOW = slow_json(slow_result(slow_ranks(HEALTHY, QUEUED, looks={1: hog()})))
-LINK = slow_json(slow_result(slow_ranks(HALF, HALF, hosts=BOTH)))["links"][0]
-WHY = why_command.as_json(answer(judged([(STOPPED, ""), (FAILED, NO_MODULE)], out={1: "hello"})))
+SLOW = why_json(slow_result(slow_ranks(HEALTHY, QUEUED, looks={1: hog()})))["slow"]
+LINK = why_json(slow_result(slow_ranks(HALF, HALF, hosts=BOTH)))["slow"]["links"][0]
+WHY = why_json(answer(judged([(STOPPED, ""), (FAILED, NO_MODULE)], out={1: "hello"})))
 
 
 @pytest.mark.parametrize(
@@ -105,9 +105,7 @@ def test_report_documents_have_these_fields(document: dict[str, Any], names: str
         ),
         (
             WHY,
-            """schema run failed_call state headline first_failure stopped cause hang lines others notes throughput
-            group untrained nan exchange wrong slow findings links windows seconds waiting unjudged from_copy reason
-            look_error network profile unprofiled amx_idle output_lost next""",
+            "schema " + " ".join(WhyDocument._fields),
         ),
         (DUMP, "schema id at reason hang groups ranks"),
         (DUMP["groups"][1], "ranks frames"),
@@ -115,7 +113,7 @@ def test_report_documents_have_these_fields(document: dict[str, Any], names: str
         (DUMP["ranks"][0]["processes"][0], "pid name state wchan waits_for by reason threads"),
         (
             SLOW,
-            "findings links windows seconds waiting unjudged from_copy reason look_error",
+            "findings links windows seconds waiting unjudged from_copy look_error",
         ),
         (
             SLOW["findings"][0],
@@ -127,9 +125,8 @@ def test_report_documents_have_these_fields(document: dict[str, Any], names: str
             """own usual_own cpu_more queue_more data_more usual_cpu usual_queue samples_ratio faults_more mhz usual_mhz
             look""",
         ),
-        (LINK, "hosts cause transfer_percent bytes_per_s sentence fix since until windows current"),
-        (WHY["run"], "id script by node0 hosts world_size env started state"),
-        (WHY["first_failure"], "rank host exit_code signal kind at after limit memory oom ranks"),
+        (LINK, "hosts transfer_percent bytes_per_s sentence fix since until windows current"),
+        (WHY["run"], " ".join(RunDocument._fields)),
         (WHY["cause"], "id sentence fix confidence rank host source evidence"),
         (WHY["lines"][0], "stream text"),
         (WHY["others"][0], "ranks hosts what sentence"),
@@ -137,7 +134,7 @@ def test_report_documents_have_these_fields(document: dict[str, Any], names: str
             to_json(MIXED),
             """schema hosts world_size master_addr master_port backend backend_reason allreduce wire flavor stack env
             python command cwd launcher argv launcher_env files hostfile settings choices
-            notes other_runs candidates time_limit id home node0 asked stores has_starters install packages
+            notes other_runs candidates id home node0 asked stores has_starters install packages
             install_by_run project_packages project commit before_start job python_version local_rank ends_at_logout
             spares setup first_world_size fp32_math fast by apart""",
         ),
@@ -181,17 +178,17 @@ def test_no_key_of_doctor_is_dropped(part: str, names: tuple[str, ...]) -> None:
 
 def test_values_of_documents() -> None:
     schemas = [document["schema"] for document in (WHY, to_json(MIXED), DUMP)]
-    assert schemas == [f"ipexctl.{name}/1" for name in ("why", "run", "dump")]
+    assert schemas == [f"ipexctl.{name}/1" for name in ("why", "plan", "dump")]
     (found,) = SLOW["findings"]
     assert [found[name] for name in ("rank", "host", "cause", "confidence")] == [1, "node2", "other-programs", "likely"]
     assert found["evidence"]["look"]["others"][0]["pid"] == 4711
-    assert (LINK["hosts"], LINK["cause"]) == (["node1", "node2"], "link")
+    assert LINK["hosts"] == ["node1", "node2"]
     assert DUMP["groups"][1]["frames"][0] == {"function": "load", "file": "train.py", "line": 3}
     assert ENVS["hosts"][0]["envs"][0]["names"] == ["default"]
     nothing = fetch_command.as_json(FetchResult(N1, "ok"))
     assert [nothing[name] for name in ("unchanged", "bytes", "received_bytes")] == [0, 0, 0]
-    well = why_command.as_json(answer(judged([({"state": "ok"}, "")], state="ok", first=None)))
-    assert (well["first_failure"], well["cause"]) == (None, None)
+    well = why_json(answer(judged([({"state": "ok"}, "")], state="ok", first=None)))
+    assert (well["run"]["first_failure"], well["cause"]) == (None, None)
     assert "hunter2" not in json.dumps(to_json(MIXED))
 
 

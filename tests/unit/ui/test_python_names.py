@@ -11,11 +11,12 @@ from test_ps import known_run
 from why_helpers import FAILED, NO_MODULE, answer, judged
 
 import ipexctl
-from ipexctl.commands import doctor_command, fetch_command, ps_command, why_command
+from ipexctl.commands import doctor_command, fetch_command, ps_command
 from ipexctl.doctor.finding import DoctorReport, HostReport
 from ipexctl.files.requested import FetchResult
 from ipexctl.hosts.host import Host
 from ipexctl.remote.outcome import Report
+from ipexctl.ui.run.why_document import why_json
 
 PAGE = (Path(ipexctl.__file__).parents[1] / "docs/python.md").read_text()
 HOST = Host("n1", "10.0.0.1")
@@ -29,7 +30,7 @@ SAMPLES: dict[str, tuple[Any, dict[str, Any]]] = {
     "cluster.doctor": (DOCTOR.hosts[0], doctor_command.as_json(DOCTOR)["hosts"][0]),
     "cluster.fetch": (FETCHED, fetch_command.as_json(FETCHED)),
     "cluster.ps": (RUN, ps_command.as_json([RUN])["runs"][0]),
-    "run.why": (WHY, why_command.as_json(WHY)),
+    "run.why": (WHY, why_json(WHY)),
 }
 ROWS = dict(re.findall(r"^\| [^`|]*`([a-z.]+)[^|]*\| (`[^|]+`) \|$", PAGE, re.MULTILINE))
 

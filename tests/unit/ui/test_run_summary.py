@@ -17,7 +17,7 @@ from ipexctl.node.common.records import (
     Throughput,
     read_status,
 )
-from ipexctl.node.run.record.summary import summary_fields
+from ipexctl.node.run.record.run_document import document_of_run
 from ipexctl.run.ps import KnownRun
 from ipexctl.run.why.diagnosis import diagnose
 from ipexctl.run.why.run_snapshot import read_snapshot
@@ -25,6 +25,8 @@ from ipexctl.ui.run.end_of_run import end_lines, left_lines, throughput_text
 from ipexctl.ui.run.state import RunState
 from message_data import missing
 from record_helpers import run_record
+
+PLAN = run_record("r", Host("node1", "node1"), "/h", "python3").plan
 
 
 @pytest.mark.parametrize(("code", "is_noted"), [(1, False), (2, True), (3, True)])
@@ -92,7 +94,7 @@ def test_throughput_says_what_was_measured(throughput: Throughput, data: str) ->
     assert ("waiting" in text) == (throughput.data_wait is not None)
     status = RunStatus("run1", "ok", world_size=2, throughput=throughput)
     assert text in "\n".join(end_lines(status, 0))
-    assert summary_fields(None, status, 0, 1.0)["throughput"] == throughput._asdict()
+    assert document_of_run(PLAN, status).throughput == throughput
 
 
 def test_processes_that_a_script_left_behind_are_named() -> None:
@@ -111,7 +113,7 @@ def test_throughput_is_in_the_record_of_a_run_and_may_be_missing() -> None:
     read = read_status(status.to_json())
     assert (read.throughput, read.ranks[0].throughput, read.ranks[1].throughput) == (measured, measured, None)
     assert read_status({"id": "run1", "throughput": 7}).throughput is None
-    assert summary_fields(None, None, 1, 1.0)["throughput"] is None
+    assert document_of_run(None, None).throughput is None
     assert throughput_text(None) == ""
 
 
@@ -121,8 +123,7 @@ def test_a_run_that_succeeded_with_a_nan_loss_says_so_in_one_sentence() -> None:
     seen = "but the loss of rank 1 is nan since step 16"
     assert end_lines(status, 0) == [f"run r succeeded after 0:12, {seen}: 2 ranks on 2 nodes"]
     assert (found.headline.count(seen), found.notes) == (1, ())
-    plan = run_record("r", Host("node1", "node1"), "/h", "python3").plan
-    assert summary_fields(plan, status, 0, 1.0)["state"] == "ok"
+    assert document_of_run(PLAN, status).state == "ok"
     failed = end_lines(status._replace(state="failed"), 1)
     assert failed[1] == "  the loss of rank 1 is nan since step 16"
 

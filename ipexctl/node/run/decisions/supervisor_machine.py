@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, Any, Callable, Mapping
 
-from ipexctl.node.common.json_records import as_json
+from ipexctl.node.common.json_records import encode
 from ipexctl.node.common.limits import (
     DUMP_REPLIES,
     FULL_DISK_FLUSH,
@@ -505,7 +505,7 @@ def on_silence_seen(turn: Transition, event: m.SilenceSeen) -> None:
         return
     silent = Silence(event.since, options.hang_after if is_long else length, event.ranks, on_hang=options.on_hang)
     turn.set_status(silent=silent)
-    turn.log("silent", **as_json(silent))
+    turn.log("silent", **encode(silent))
     turn.do(m.TakeDump())
 
 

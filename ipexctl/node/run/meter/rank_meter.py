@@ -10,7 +10,7 @@ import contextlib
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, Sequence, Union
 
-from ipexctl.node.common.json_records import as_json, decode, parse_json
+from ipexctl.node.common.json_records import decode, encode, parse_json
 from ipexctl.node.run.meter.host_notes import HostNotes, HostProbe
 from ipexctl.node.run.meter.meter_reader import MeterReader
 from ipexctl.node.run.meter.rank_notes import RankProbe
@@ -156,7 +156,7 @@ class RankMeter:
         windows = list(self._unsent)
         self._unsent.clear()
         self._sent.extend(windows)
-        return [(_KINDS.get(type(window), "window"), as_json(window)) for window in windows]
+        return [(_KINDS.get(type(window), "window"), encode(window)) for window in windows]
 
     def rewind(self) -> None:
         self._unsent.extendleft(reversed(self._sent))

@@ -19,7 +19,7 @@ from ipexctl.node.common.answer import Json, answer
 from ipexctl.node.common.files import RunReference, open_private, remove_file
 from ipexctl.node.common.frames import WindowsFile, emit_frames, encode_windows
 from ipexctl.node.common.home import rundir_of
-from ipexctl.node.common.json_records import as_json, decode, parse_json
+from ipexctl.node.common.json_records import decode, encode, parse_json
 from ipexctl.node.run.meter import rank_profile
 from ipexctl.node.run.meter.rates import HostRates, RankRates, merge
 
@@ -49,7 +49,7 @@ class _Header(NamedTuple):
     fields: tuple[str, ...]
 
     def line(self) -> bytes:
-        return json.dumps(as_json(self)).encode() + b"\n"
+        return json.dumps(encode(self)).encode() + b"\n"
 
 
 class WindowWriter:

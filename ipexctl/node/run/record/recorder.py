@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping
 from ipexctl.node.common.files import last_lines, open_private, remove_file, write_json_atomically
 from ipexctl.node.common.frames import SUFFIXES, Note, last_state
 from ipexctl.node.common.job import Master
-from ipexctl.node.common.json_records import as_json
+from ipexctl.node.common.json_records import encode
 from ipexctl.node.common.processes import own_identity
 from ipexctl.node.common.records import RunStatus
 from ipexctl.node.run.meter.rank_profile import SUFFIX, RankProfile
@@ -189,7 +189,7 @@ class WindowFiles:
         if profile.note and profile.request:  # only the user who asked is told why there is none
             return
         with contextlib.suppress(OSError):  # a full disk: the run continues without it
-            write_json_atomically(self._profile, as_json(profile), durable=False)
+            write_json_atomically(self._profile, encode(profile), durable=False)
 
     def begin_attempt(self) -> None:
         self.of_rank.begin_attempt()

@@ -713,12 +713,11 @@ class SupervisorLoop:
 
     def start_notify(self) -> None:
         from ipexctl.node.run import notify  # few runs have --notify
-        from ipexctl.node.run.record import summary  # few runs have --notify
+        from ipexctl.node.run.record import run_document  # few runs have --notify
 
         status = self.record.full_status()
-        seconds = self.elapsed
-        fields = summary.summary_fields(self.state.start.plan, status, status.code, seconds)
-        text, claim_after = summary.summary_text(fields), NOTIFY_CLAIM if self.state.asked.is_followed else 0.0
+        text = run_document.run_text(run_document.document_of_run(self.state.start.plan, status))
+        claim_after = NOTIFY_CLAIM if self.state.asked.is_followed else 0.0
         command = self.state.start.notify
         try:
             notify.start_notify(notify.NotifyRequest(self.rundir, command, text, claim_after, NOTIFY))

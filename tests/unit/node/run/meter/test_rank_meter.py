@@ -11,7 +11,7 @@ import pytest
 
 from ipexctl.inrank.meter import RingWriter, Totals
 from ipexctl.node.common.frames import FrameError
-from ipexctl.node.common.json_records import as_json
+from ipexctl.node.common.json_records import encode
 from ipexctl.node.run.connection import messages
 from ipexctl.node.run.meter import meter_reader
 from ipexctl.node.run.meter.host_notes import HostNotes
@@ -111,7 +111,7 @@ HOST = HostNotes(3, 10.0, HostRates(sent_per_s=5.0, mhz=2900.0), "eth0")
 
 @pytest.mark.parametrize(("kind", "window"), [("window", WINDOW), ("host", HOST)])
 def test_a_window_is_a_message(kind: str, window: StepWindow | HostNotes) -> None:
-    assert messages.read_message(json.dumps({"t": kind, **as_json(window)}).encode()) == window
+    assert messages.read_message(json.dumps({"t": kind, **encode(window)}).encode()) == window
     assert window.is_possible
 
 
@@ -129,7 +129,7 @@ def test_a_window_is_a_message(kind: str, window: StepWindow | HostNotes) -> Non
 )
 def test_a_malformed_window_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(FrameError):
-        messages.read_message(json.dumps({"t": "window", **as_json(WINDOW), **change}).encode())
+        messages.read_message(json.dumps({"t": "window", **encode(WINDOW), **change}).encode())
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ipexctl.node.common.json_records import as_json, decode
+from ipexctl.node.common.json_records import decode, encode
 from ipexctl.node.common.plan import FastChoice, Plan
 from ipexctl.node.run.meter.rank_training import LeverNote, RankTraining, find_wrong, lever_uses
 from plan_helpers import small_plan
@@ -67,7 +67,7 @@ def test_wrong_trainings_are_told_and_a_doubt_is_none(kind: str, fields: dict[st
         assert each.sentence.startswith("ranks 0-1 ")
         assert "; fix: " in each.sentence
     sent = {
-        number: decode(RankTraining, json.loads(json.dumps(as_json(rank))), "it")
+        number: decode(RankTraining, json.loads(json.dumps(encode(rank))), "it")
         for number, rank in ranks(fields).items()
     }
     assert find_wrong(sent, 2, is_over=True) == found, "as it is sent"

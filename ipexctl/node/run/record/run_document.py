@@ -1,0 +1,188 @@
+"""The document of a run for programs: the same in `ps`, `wait`, `why`, `--summary`, the event `end` and the input of
+`--notify`. `ipexctl/schemas/run.json` is made from these annotations.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, NamedTuple
+
+from ipexctl.node.common.json_records import encode
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
+    from ipexctl.node.common.plan import OtherRun, Plan, RunBy
+    from ipexctl.node.common.records import (
+        Attempt,
+        Failure,
+        GradientExchange,
+        LeverUse,
+        LostOutput,
+        NanLoss,
+        NetworkCost,
+        OutOfMemory,
+        RankStatus,
+        RunStatus,
+        SlowRank,
+        State,
+        StopRecord,
+        Throughput,
+        TrainingGroup,
+        Untrained,
+        WrongTraining,
+    )
+
+SCHEMA = "ipexctl.run/1"
+
+
+class LineCounts(NamedTuple):
+    out: int | None = None
+    err: int | None = None
+
+
+class RankDocument(NamedTuple):
+    rank: int
+    host: str
+    state: State
+    pid: int | None
+    cpu: float | None
+    """Percent of one core, as in top: 800 is eight cores."""
+    rss: int | None
+    """Memory in bytes."""
+    lines: LineCounts
+    """Lines that the rank printed."""
+    exit_code: int | None
+    signal: int | None
+    oom: OutOfMemory | None
+    lost: int
+    """Bytes of output lost because a disk was full."""
+    port: int | None
+    """What `{port}` in the command stands for."""
+    restarts: int
+    """How often the copy was started again, with --keep-going."""
+
+
+class NewestCheckpoint(NamedTuple):
+    path: str
+    """On node0, relative to the ranks' working directory, or absolute."""
+    fetch: str
+    """Command that fetches it."""
+
+
+class CallDocument(NamedTuple):
+    """The call that wrote the document. It may end before the run, or start none."""
+
+    exit_code: int
+    seconds: float
+    other_runs: tuple[OtherRun, ...] | None = None
+    """Runs on the hosts when the call started; null if it did not check."""
+
+
+class RunDocument(NamedTuple):
+    id: str | None = None
+    """Null if no run was started; then `call` alone has values."""
+    state: State | None = None
+    script: str | None = None
+    tag: str | None = None
+    by: RunBy | None = None
+    env: str = ""
+    """Environment, or the user's own Python."""
+    node0: str = ""
+    home: str = ""
+    hosts: tuple[str, ...] = ()
+    world_size: int = 0
+    started: float | None = None
+    """Seconds since 1970, as all times."""
+    ended: float | None = None
+    seconds: float | None = None
+    """How long the run took, or has taken."""
+    attempt: int = 0
+    """Restarts so far."""
+    exit_code: int | None = None
+    """Of the run; null until it has ended."""
+    reason: str = ""
+    """What ended the run; of an unknown state: why it is unknown."""
+    fix: str = ""
+    """What to do if the state is unknown."""
+    cause: str | None = None
+    """`reason` with the exception of the rank that failed first; null if the run did not fail."""
+    first_failure: Failure | None = None
+    stopped: StopRecord | None = None
+    checkpoint: NewestCheckpoint | None = None
+    output_lost: LostOutput | None = None
+    throughput: Throughput | None = None
+    group: TrainingGroup | None = None
+    untrained: Untrained | None = None
+    nan: NanLoss | None = None
+    exchange: GradientExchange | None = None
+    network: NetworkCost | None = None
+    slow: SlowRank | None = None
+    """The slowest rank of a running run. `ipexctl why` finds more, and the causes."""
+    amx_idle: tuple[str, ...] = ()
+    """Hosts with AMX on which the script multiplies in fp32."""
+    wrong: tuple[WrongTraining, ...] = ()
+    levers: tuple[LeverUse, ...] = ()
+    """Options that make a training faster: asked for, or measured by --profile."""
+    attempts: tuple[Attempt, ...] = ()
+    ranks: tuple[RankDocument, ...] = ()
+    pruned: float | None = None
+    """When the run's output was pruned."""
+    call: CallDocument | None = None
+
+
+def document_of_run(plan: Plan | None, status: RunStatus | None, started: float | None = None) -> RunDocument:
+    """`plan`: None if no run was started; `status`: None if it is unknown; `started`: where the status lacks it."""
+    if plan is None:
+        return RunDocument()
+    of_plan = RunDocument(
+        id=plan.id,
+        state="unknown",
+        script=plan.script,
+        tag=plan.asked.tag,
+        by=plan.by,
+        env=plan.environment,
+        node0=plan.node0,
+        home=plan.home,
+        hosts=plan.names if plan.hosts else (),
+        world_size=plan.world_size,
+        started=started,
+    )
+    if status is None:
+        return of_plan
+    return of_plan._replace(
+        **{name: getattr(status, name) for name in _AS_IN_STATUS},
+        started=status.started or started,
+        seconds=status.took,
+        exit_code=status.code if status.is_over else None,
+        cause=status.cause or None,
+        checkpoint=NewestCheckpoint(status.checkpoint, status.fetch_line) if status.checkpoint else None,
+        slow=status.slow if status.state == "running" else None,
+        amx_idle=tuple(status.amx_idle),
+        levers=status.all_levers,
+        attempts=status.all_attempts,
+        ranks=tuple(map(rank_document, status.ranks)),
+    )
+
+
+_AS_IN_STATUS = (
+    *("state", "ended", "attempt", "reason", "first_failure", "stopped", "output_lost", "throughput", "group"),
+    *("untrained", "nan", "exchange", "network", "wrong"),
+)
+
+
+def rank_document(row: RankStatus) -> RankDocument:
+    seen = row.figures
+    lines = LineCounts(seen.out_lines, seen.err_lines)
+    of_process = (row.exit_code, row.signal, row.oom)
+    return RankDocument(
+        *(row.rank, row.host, row.state, row.pid, seen.cpu, seen.rss, lines),
+        *(*of_process, seen.lost, row.port, row.restarts),
+    )
+
+
+def run_json(document: RunDocument) -> Json:
+    return {"schema": SCHEMA, **encode(document)}
+
+
+def run_text(document: RunDocument) -> str:
+    return json.dumps(run_json(document), indent=2) + "\n"
