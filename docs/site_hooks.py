@@ -1,7 +1,7 @@
 """Files beside docs/ that pages link to (examples, playbooks, what is measured) become part of the site.
 
-A page's HTML marks short spans of code, whose lines a browser must not break. The addresses of the site and of the
-repository are those of pyproject.toml.
+A page's HTML marks short spans of code and options, within which a browser must not break a line. The addresses of
+the site and of the repository are those of pyproject.toml.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from mkdocs.structure.files import File
 
 _BESIDE = re.compile(r"\]\(\.\./((?:examples|playbooks|tools/benchmarks)/[\w./-]+)\)")
 _SHORT_CODE = re.compile(r"<code>(?=[^<]{1,30}</code>)")
+_OPTION = re.compile(r"(?<![\w-])--\w[\w-]*(?=[^<>]*<)")
 ROOT = Path(__file__).parents[1]
 
 
@@ -45,4 +46,4 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    return _SHORT_CODE.sub('<code class="short">', html)
+    return _OPTION.sub(r'<span class="option">\g<0></span>', _SHORT_CODE.sub('<code class="short">', html))
