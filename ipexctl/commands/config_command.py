@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -45,7 +46,7 @@ from ipexctl.node.common.fix import Fix
 from ipexctl.projects.root import find_root, root_problem
 from ipexctl.text import tilde_path
 from ipexctl.ui.messages import print_with_fix
-from ipexctl.ui.results import print_json
+from ipexctl.ui.results import group_by, print_json
 from ipexctl.ui.text_table import print_lines, show_table
 
 INIT: Final = "init"
@@ -109,7 +110,8 @@ def config_command(
         settings = own | effective(spec, own, cluster, files)
         for key, param in spec.params.items():
             setting = settings.get(param.name) or ConfiguredValue(param.default, "built-in")
-            values.append(ConfigEntry(label, key, _plain(setting.value), setting.source, setting.line, setting.table))
+            source = f"{setting.source}:{setting.line}" if setting.line else setting.source
+            values.append(ConfigEntry(label, key, _plain(setting.value), source))
     output.print_report(values, partial(as_json, files=[file.source.path for file in files]), show)
 
 
@@ -205,19 +207,12 @@ class ConfigEntry(NamedTuple):
     key: str
     value: object
     source: str
-    line: int
-    """0 if the source is no file."""
-    table: str
+    """A file's has the line, as in `ipexctl.toml:3`."""
 
 
 def show(values: Sequence[ConfigEntry], *, quiet: bool) -> None:
     rows = [
-        (
-            value.command,
-            value.key,
-            _value_text(value.value),
-            f"{value.source}:{value.line}" if value.line else value.source,
-        )
+        (value.command, value.key, _value_text(value.value), value.source)
         for value in values
         if not quiet or value.source != "built-in"
     ]
@@ -225,15 +220,13 @@ def show(values: Sequence[ConfigEntry], *, quiet: bool) -> None:
 
 
 def as_json(values: Sequence[ConfigEntry], files: Sequence[str]) -> dict[str, Any]:
-    commands: dict[str, dict[str, Any]] = {value.command: {} for value in values}
-    for value in values:
-        commands[value.command][value.key] = {
-            "value": value.value,
-            "source": value.source,
-            "line": value.line or None,
-            "table": value.table or None,
-        }
-    return {"schema": _SCHEMA, "files": list(files), "commands": commands}
+    """An option has the value of most commands; one of a command with another value is named as in `install.env`."""
+    options: dict[str, Any] = {}
+    for key, entries in group_by(values, attrgetter("key")).items():
+        own = {entry.command: {"value": entry.value, "source": entry.source} for entry in entries}
+        options[key] = usual = max(own.values(), key=[*own.values()].count)
+        options |= {f"{command}.{key}": entry for command, entry in own.items() if entry != usual}
+    return {"schema": _SCHEMA, "files": list(files), "options": options}
 
 
 def show_written(path: str, *, as_json: bool, quiet: bool) -> None:

@@ -388,14 +388,17 @@ def test_config_shows_every_option_with_its_source(project: Path, monkeypatch: p
     report = json.loads(done.stdout)
     assert report["schema"] == "ipexctl.config/1"
     assert report["files"][0] == "ipexctl.toml"
-    run = report["commands"]["run"]
-    assert run["ppn"] == {"value": 2, "source": "ipexctl.toml", "line": 3, "table": "run"}
-    assert (run["user"]["value"], run["user"]["line"]) == ("me", 1)
-    assert (run["home"]["value"], run["home"]["source"]) == ("/scratch", "$IPEXCTL_HOME")
-    assert (run["port"]["value"], run["port"]["source"]) == (23, "command line")
-    assert (run["backend"]["value"], run["backend"]["source"]) == ("auto", "built-in")
-    assert report["commands"].keys() == dict(command_specs(*commands())).keys() - {"config"}
-    assert set(run) == set(dict(command_specs("run"))["run"].params)
+    options = report["options"]
+    assert options["ppn"] == {"value": 2, "source": "ipexctl.toml:3"}
+    assert options["user"]["value"] == "me"
+    assert options["user"]["source"].endswith("config.toml:1")
+    assert options["home"] == {"value": "/scratch", "source": "$IPEXCTL_HOME"}
+    assert options["port"] == {"value": 23, "source": "command line"}
+    assert options["backend"] == {"value": "auto", "source": "built-in"}
+    assert (options["hosts"]["value"], options["lab up.hosts"]["value"]) == (None, 3)
+    run = json.loads(call("config", "run", "--json").stdout)["options"]
+    assert run.keys() == dict(command_specs("run"))["run"].params.keys()
+    assert {name.rpartition(".")[2] for name in run} <= {name.rpartition(".")[2] for name in options}
     shown = call("config", "run").stdout
     assert "ipexctl.toml:3" in shown
     assert "doctor" not in shown
