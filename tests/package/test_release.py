@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -10,7 +9,6 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,21 +16,35 @@ import pytest
 
 import ipexctl
 from clean_environment import package_environ
-from doc_shell import Shell
-from hatch_build import pages
-from ipexctl.errors import UserError
-from ipexctl.extras.lab import lab_system
-from ipexctl.extras.lab.down import down, remove_abandoned
-from ipexctl.extras.lab.lab_plan import LabSpec
-from ipexctl.extras.lab.up import up
-from lab_run_helpers import stack_with
-from page_scenes import TRAIN, with_commands
 from simple_index import SimpleIndex
+from tools.man_pages import pages
 
 pytestmark = pytest.mark.timeout(300)
 ROOT = Path(__file__).parents[2]
 NOT_OURS = shutil.ignore_patterns(".*", "__pycache__", "build", "checkpoints")
 EPOCH = "1780000000"
+AS_SOMEBODY = ("-c", "user.name=somebody", "-c", "user.email=somebody@localhost")
+
+
+@pytest.mark.core
+@pytest.mark.needs("git")
+def test_clone_sdist_and_git_url_install_in_an_isolated_build(tmp_path: Path) -> None:
+    """As strangers install: the build has what pyproject.toml requires of it, and nothing of this environment."""
+    clone, sdist, out = tmp_path / "clone", tmp_path / "sdist", tmp_path / "out"
+    subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True)
+    for name in ("pyproject.toml", "hatch_build.py"):
+        shutil.copy(ROOT / name, clone)
+    subprocess.run(["git", "-C", str(clone), *AS_SOMEBODY, "commit", "-qam", "as it is here", "--allow-empty"], check=True)
+    environ = {name: value for name, value in package_environ().items() if not name.startswith("PYTHON")}
+
+    def uv(*args: str) -> None:
+        subprocess.run([sys.executable, "-m", "uv", "-q", *args], check=True, env=environ, cwd=tmp_path)
+
+    uv("build", "--sdist", "-o", str(sdist), str(clone))
+    sources = {"clone": str(clone), "sdist": str(next(sdist.glob("*.tar.gz"))), "git": f"git+file://{clone}"}
+    for name, source in sources.items():
+        uv("pip", "install", "--no-deps", "-p", sys.executable, "--target", str(out / name), source)
+        assert (out / name / "ipexctl/__main__.py").is_file(), name
 
 
 def release_tools(place: Path) -> Path:
@@ -47,6 +59,7 @@ def release_tools(place: Path) -> Path:
 
 def build(tools: Path, source: Path, output: Path, *, umask: int = 0o022) -> dict[str, bytes]:
     """The files of a release by their names."""
+    subprocess.run([sys.executable, "-m", "tools.man_pages"], cwd=source, check=True)
     call = [str(tools / "python"), "-m", "build", "--no-isolation", "-o", str(output), str(source)]
     variables = {**os.environ, "SOURCE_DATE_EPOCH": EPOCH}
     done = subprocess.run(call, capture_output=True, text=True, env=variables, umask=umask, check=False)
@@ -85,7 +98,8 @@ class Release:
 def release(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
     base = tmp_path_factory.mktemp("release")
     tools, directory = release_tools(base), base / "dist"
-    build(tools, ROOT, directory)
+    shutil.copytree(ROOT, base / "checkout", ignore=NOT_OURS)
+    build(tools, base / "checkout", directory)
     download_requirements(directory)
     with SimpleIndex(directory) as index:
         yield Release(tools, directory, index)
@@ -224,45 +238,3 @@ def test_release_is_installed_from_an_index(release: Release, calls: tuple[str, 
         assert done.returncode == 0, f"{call}\n{done.stdout}{done.stderr}"
         out = done.stdout
     assert out.split()[-1] == ipexctl.__version__
-
-
-@contextmanager
-def hosts_of_ssh(number: int) -> Iterator[Path | None]:
-    """The settings of ssh by which it knows the hosts of a lab, from node1; none for no hosts."""
-    if not number:
-        yield None
-        return
-    try:
-        lab_system.require()
-    except UserError as missing:
-        pytest.skip(f"needs a lab: {missing.message} (fix: {missing.fix})")
-    remove_abandoned()
-    lab = up(LabSpec(hosts=number, name=f"test-{os.getpid()}-readme", temporary=True))
-    try:
-        yield lab.dir / "ssh_config"
-    finally:
-        down(lab.name)
-
-
-@pytest.mark.parametrize("hosts", [0, pytest.param(2, marks=pytest.mark.lab)])
-def test_wheel_alone_takes_a_new_user_through_the_readme(venv: Path, tmp_path: Path, hosts: int) -> None:
-    """Its commands, in an environment with nothing else in it, on this machine or on hosts of a lab, with small wheels
-    of a stack."""
-    wheels = stack_with(tmp_path, tmp_path / "wheels")
-    own = {"PYTHONPATH": "", "PIP_INDEX_URL": "", "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
-    own["PIP_CONFIG_FILE"] = os.devnull
-    with hosts_of_ssh(hosts) as ssh_config:
-        shell = Shell(tmp_path / "user", own, ssh_config=ssh_config, ipexctl=(f"{venv}/bin/ipexctl",))
-        if hosts:
-            shell.write("hostfile", "".join(f"node{number + 1}\n" for number in range(hosts)))
-        shell.type(TRAIN)
-        # No terminal on which to say yes.
-        shell.type("mkdir -p ~/.config/ipexctl && printf '[run]\\ninstall = true\\n' >~/.config/ipexctl/config.toml")
-        shell.follow(with_commands("README.md")[1])
-        assert shell.differences == []
-        runs = json.loads(shell.type("ipexctl ps --json"))["runs"]
-        assert [(run["state"], len(run["hosts"])) for run in runs] == [("ok", hosts or 1)]
-        shell.type("ipexctl report last -o page.html && test -s page.html")
-        shell.type("ipexctl uninstall --with-results --yes")
-        homes = shell.type("ipexctl exec --shell 'ls -d ~/.ipexctl || :'")
-    assert "/.ipexctl\n" not in homes

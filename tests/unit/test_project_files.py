@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import ipexctl
-from hatch_build import Links, with_absolute_links
+from hatch_build import Links, ManPages, with_absolute_links
 from linux_tests import left_out
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,6 +58,7 @@ def test_release_is_off_until_a_person_turns_it_on_and_one_job_alone_can_publish
     lines = "".join(step["run"] for step in jobs["build"]["steps"] if "run" in step)
     assert lines.index("sha256sum") < lines.index("try_release.sh dist"), "tried before it is published"
     calls = ("--require-hashes -r .github/release.lock", "export IPEXCTL_RELEASE=1", "-m build --no-isolation")
+    assert lines.index("-m tools.man_pages") < lines.index("-m build"), "written before a build takes them"
     for call in (*calls, "twine check --strict dist/*"):
         assert call in lines
 
@@ -115,6 +116,25 @@ def test_release_is_refused_without_a_home_or_a_contact(lacks: str, monkeypatch:
     settings = {"home": HOME, "site": "", "contact": "security@example.org", lacks: ""}
     with pytest.raises(SystemExit, match=f"no release: set {lacks} in pyproject.toml"):
         Links(str(ROOT), settings).update({"version": "1.0"})
+
+
+@pytest.mark.parametrize("is_release", [False, True])
+def test_build_takes_the_man_pages_where_they_are_and_a_release_is_refused_without(
+    is_release: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook = ManPages(str(tmp_path), {}, None, None, str(tmp_path), "wheel")
+    data: dict[str, Any] = {"shared_data": {}}
+    if is_release:
+        monkeypatch.setenv("IPEXCTL_RELEASE", "1")
+        with pytest.raises(SystemExit, match=r"python -m tools\.man_pages"):
+            hook.initialize("standard", data)
+    else:
+        hook.initialize("standard", data)
+    assert data == {"shared_data": {}}
+    (tmp_path / "man").mkdir()
+    (tmp_path / "man/ipexctl.1").touch()
+    hook.initialize("standard", data)
+    assert data == {"shared_data": {f"{tmp_path}/man/ipexctl.1": "share/man/man1/ipexctl.1"}}
 
 
 def test_build_without_a_home_has_no_dead_link_and_names_each_lost_one(capsys: pytest.CaptureFixture[str]) -> None:
