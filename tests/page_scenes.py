@@ -22,11 +22,12 @@ ON_LOGIN = "a Slurm, on its login node"
 REAL_HERE = "this machine, the real torch"
 REAL_CCL = "two hosts, the real oneCCL bindings"
 PACKAGE = "a checkout, a package index"
+BARE = "a bare Debian, the program that was installed"
+"""`.ci/bare`; tests/reader.py types the blocks."""
 RUNTIMES = "two hosts, the real Ray, Dask, LightGBM and GNU parallel"
 """tests/lab/test_other_runtimes.py types the blocks section by section."""
 
 REASONS = {
-    "installs on this machine": "system packages, or a checkout's own environment",
     "runs these tests": "a test can't",
     "downloads gigabytes": "IPEX, whose torch is the one with CUDA",
     "trains for minutes": "transformers and a model of theirs",
@@ -120,12 +121,13 @@ LACKS = "ipexctl exec --shell 'cd .ipexctl/envs/default/lib/python3.*/site-packa
 
 # The guide on MPI and playbooks last: they install on two of the four hosts.
 SCENES = (
-    Scene("README.md", CLUSTER, frozenset({1}), before={1: (TRAIN,)}),
+    Scene("README.md", BARE),
     Scene("ipexctl/SKILL.md", CLUSTER, before={0: (TRAIN,)}),
     Scene("CONTRIBUTING.md", PACKAGE),
     Scene("docs/accelerate.md", CLUSTER, before={0: PREPARED}),
     Scene("docs/allreduce.md", CLUSTER, frozenset({0}), before={0: (TRAIN,)}),
     Scene("docs/config.md", CLUSTER, hosts=4, take={"ipexctl.toml": ("toml", 0)}, before={1: ("rm ipexctl.toml",)}),
+    Scene("docs/control-machine.md", BARE),
     Scene("docs/doctor.md", CLUSTER, hosts=4),
     Scene(
         "docs/examples.md",
@@ -175,7 +177,8 @@ SCENES = (
     Scene("docs/guides/two-hosts.md", CLUSTER, take={"hostfile": ("text", 0)}, before={0: (TRAIN,)}),
     Scene("docs/hostfile.md", CLUSTER, hosts=4, slots=":2"),
     Scene("docs/install.md", CLUSTER, home=True, before={0: ("echo tqdm > requirements.txt",)}),
-    Scene("docs/lab.md", LAB),
+    Scene("docs/lab.md", BARE, frozenset({0})),
+    Scene("docs/lab.md", LAB, frozenset(range(1, 5))),
     Scene("docs/launchers.md", CLUSTER, before={0: (TRAIN,), 1: (uses("infer.py"),)}),
     Scene(
         "docs/migration.md",

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import reader
 from doc_blocks import PAGES, ROOT, Block, PageCommand, blocks
 from doc_output import find_difference, matches_page
 from doc_shell import Shell
@@ -21,6 +22,7 @@ from message_data import missing
 from page_fixtures import wheels_of
 from page_scenes import (
     ALONE,
+    BARE,
     BASTION,
     LAB,
     REASONS,
@@ -29,6 +31,7 @@ from page_scenes import (
     left_out,
     play,
     scenes,
+    scenes_in,
 )
 
 ALL = [block for page in PAGES for block in blocks(page) if block.commands()]
@@ -62,6 +65,15 @@ def test_every_block_is_executed_once_or_has_a_reason() -> None:
     """One that stands on two pages, too."""
     executed = [block.text for context in SCENES for _, block in context.wanted()]
     assert sorted(executed) == sorted({block.text for block in ALL if block.left_out is None})
+
+
+def test_blocks_for_a_bare_system_are_those_that_its_reader_types() -> None:
+    typed = [
+        block.text
+        for name in (reader.INSTALL, reader.USE, reader.IN_A_CLONE, reader.OTHER_INSTALLERS, reader.LAB)
+        for block in reader.section(*name)
+    ]
+    assert typed == [block.text for scene in scenes_in(BARE) for _, block in scene.wanted()]
 
 
 def test_few_commands_are_skipped_for_known_reasons() -> None:

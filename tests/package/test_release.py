@@ -16,8 +16,8 @@ import pytest
 
 import ipexctl
 from clean_environment import package_environ
+from man_pages import pages
 from simple_index import SimpleIndex
-from tools.man_pages import pages
 
 pytestmark = pytest.mark.timeout(300)
 ROOT = Path(__file__).parents[2]
@@ -34,7 +34,9 @@ def test_clone_sdist_and_git_url_install_in_an_isolated_build(tmp_path: Path) ->
     subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True)
     for name in ("pyproject.toml", "hatch_build.py"):
         shutil.copy(ROOT / name, clone)
-    subprocess.run(["git", "-C", str(clone), *AS_SOMEBODY, "commit", "-qam", "as it is here", "--allow-empty"], check=True)
+    subprocess.run(
+        ["git", "-C", str(clone), *AS_SOMEBODY, "commit", "-qam", "as it is here", "--allow-empty"], check=True
+    )
     environ = {name: value for name, value in package_environ().items() if not name.startswith("PYTHON")}
 
     def uv(*args: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from hatchling.metadata.core import ProjectMetadata
 
 import ipexctl
 from hatch_build import Links, ManPages, with_absolute_links
@@ -122,7 +123,8 @@ def test_release_is_refused_without_a_home_or_a_contact(lacks: str, monkeypatch:
 def test_build_takes_the_man_pages_where_they_are_and_a_release_is_refused_without(
     is_release: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hook = ManPages(str(tmp_path), {}, None, None, str(tmp_path), "wheel")
+    project: ProjectMetadata[Any] = ProjectMetadata(str(tmp_path), None, {})
+    hook = ManPages(str(tmp_path), {}, None, project, str(tmp_path), "wheel")
     data: dict[str, Any] = {"shared_data": {}}
     if is_release:
         monkeypatch.setenv("IPEXCTL_RELEASE", "1")
@@ -148,7 +150,7 @@ def test_build_without_a_home_has_no_dead_link_and_names_each_lost_one(capsys: p
     shown = metadata["readme"]["text"]
     assert re.findall(r"\]\((?!https?:|#)", shown) == []
     assert " [" not in shown
-    assert "writes one HTML page about a run" in " ".join(shown.split())
+    assert "Your project is copied without credentials" in " ".join(shown.split())
 
 
 def test_changelog_begins_with_the_version_of_the_package() -> None:

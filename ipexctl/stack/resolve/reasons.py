@@ -201,7 +201,9 @@ def chosen_earlier(*, reason: Reason, at: str) -> Text:
 
 def by_table(*, reason: Reason) -> Text:
     """No index was queried yet."""
-    return Fix("{text}; the indexes decide, and ```ipexctl install --dry-run``` queries them", text=reason.text), ""
+    return Fix(
+        "{text}; an older one if no index has it for CPUs: ```ipexctl install --dry-run``` asks them", text=reason.text
+    ), ""
 
 
 def needed(*, reason: Reason, use: str) -> Text:

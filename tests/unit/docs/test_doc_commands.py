@@ -138,7 +138,7 @@ def test_readme_and_first_page_of_the_site_have_the_same_lines_of_daily_use() ->
         for page in ("README.md", "docs/index.md")
     ]
     assert daily[0] == daily[1]
-    assert len(daily[0].splitlines()) == 2
+    assert len(daily[0].splitlines()) == 4
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
