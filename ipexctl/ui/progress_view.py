@@ -16,7 +16,8 @@ from ipexctl.text import printable, readable, safe_lines
 from ipexctl.ui.messages import are_colors_off, notice_text, print_message
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress, Task, TaskID
+    from rich.text import Text as RichText
 
 
 _PROGRESS_SECONDS: Final = 5.0
@@ -101,12 +102,12 @@ class _Bars:
             if isinstance(event, BytesMoved):
                 self._bytes[event.host] = (event.what, event.done, event.total)
                 if task is not None:
-                    progress.update(task, what=what, completed=event.done, total=event.total)
+                    progress.update(task, what=what, moves_bytes=True, completed=event.done, total=event.total)
                 self._update_total(progress)
             elif task is not None and isinstance(event, StepStarted):
-                progress.update(task, what=what, total=None)
+                progress.update(task, what=what, moves_bytes=False, total=None)
             elif task is not None and isinstance(event, HostFinished):
-                progress.update(task, what=what, completed=1, total=1)
+                progress.update(task, what=what, moves_bytes=False, completed=1, total=1)
 
     def stop(self) -> None:
         with self._lock:
@@ -115,15 +116,31 @@ class _Bars:
 
     def _start(self) -> Progress:
         from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TransferSpeedColumn,
+        )
+        from rich.text import Text
+
+        class Amount(DownloadColumn):
+            """Bytes and their rate; the time of a step that moves none."""
+
+            def render(self, task: Task) -> RichText:
+                if not task.fields["moves_bytes"]:
+                    return TimeElapsedColumn().render(task)
+                rate = TransferSpeedColumn().render(task) if task.finished_speed or task.speed else ""
+                return Text.assemble(super().render(task), " ", rate)
 
         console = Console(stderr=True, no_color=are_colors_off() or None)
         self._progress = Progress(
             TextColumn("{task.fields[host]}", markup=False),
             TextColumn("{task.fields[what]}", markup=False),
             BarColumn(bar_width=20),
-            DownloadColumn(),
-            TransferSpeedColumn(),
+            Amount(),
             console=console,
             transient=True,
         )
@@ -135,7 +152,7 @@ class _Bars:
         if host not in self._tasks:
             if len(self._tasks) >= _MOST_BARS:
                 return None
-            self._tasks[host] = progress.add_task("", host=printable(host)[:24], what="", total=None)
+            self._tasks[host] = progress.add_task("", host=printable(host)[:24], what="", moves_bytes=False, total=None)
             if self._total_task is not None:  # so that the total stays the last line
                 progress.remove_task(self._total_task)
                 self._total_task = None
@@ -147,7 +164,7 @@ class _Bars:
         done = sum(done for _, done, _ in self._bytes.values())
         totals = [total for _, _, total in self._bytes.values()]
         if self._total_task is None:
-            self._total_task = progress.add_task("", host="total", what="", total=None)
+            self._total_task = progress.add_task("", host="total", what="", moves_bytes=True, total=None)
         progress.update(self._total_task, completed=done, total=sum(t or 0 for t in totals) if all(totals) else None)
 
 
