@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,9 +16,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from agent_helpers import wait_until
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.plan import RankPlan
-from ipexctl.node.common.processes import ProcessIdentity, is_caught, own_identity, read_stat
+from ipexctl.node.common.processes import Delays, ProcessIdentity, is_caught, own_identity, read_stat
+from ipexctl.node.env.child import Child, watch
 from ipexctl.node.run import slow_rank
 from ipexctl.node.run.rank import processes
 from ipexctl.node.run.rank.processes import OpenmpFiles, bind_as_planned, signal_handlers
@@ -235,3 +238,20 @@ def test_a_process_that_is_no_rank_of_the_run_is_not_looked_at(started: ExitStac
     other = spin(started, min(os.sched_getaffinity(0)), IPEXCTL_RUN="train-2")
     with pytest.raises(AgentError):
         inspect_suspect({"home": "/nowhere", "id": "train-1", "pid": other}, None)
+
+
+def test_time_without_a_processor_does_not_count_as_a_programs_own() -> None:
+    delays, spin = Delays(), [sys.executable, "-c", "while True: pass"]
+    busy = [subprocess.Popen(spin) for _ in range(4 * (os.cpu_count() or 1))]
+    try:
+        wait_until(lambda: delays.seconds() > 0.5)  # three of four wait at any time
+        slow = Child([sys.executable, "-c", "[i * i for i in range(3_000_000)]"], dict(os.environ))
+        assert watch([slow], 1.0)
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    hung = Child(["sleep", "30"], dict(os.environ))
+    began = time.monotonic()
+    assert not watch([hung], 0.5)
+    assert time.monotonic() - began < 15

@@ -19,6 +19,9 @@ class Countdown:
     def is_over(self) -> bool:
         return time.monotonic() > self._until
 
+    def extend(self, seconds: float) -> None:
+        self._until += seconds
+
     def shorten(self, seconds: float) -> None:
         self._until = min(self._until, time.monotonic() + seconds)
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import resource
 import signal
 from typing import Any, Callable, Collection, Iterator, NamedTuple
 
 from ipexctl.node.common import macos
-from ipexctl.node.common.clock import age_of
+from ipexctl.node.common.clock import Stopwatch, age_of
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _DAY = 86400.0
@@ -145,6 +146,46 @@ def all_processes() -> list[ProcessStat]:
             with contextlib.suppress(OSError):
                 stats.append(read_stat(int(name)))
     return stats
+
+
+def descendants(pid: int, except_pid: int | None = None) -> list[ProcessStat]:
+    """Running descendants of a process, parents before children, without `except_pid` and its descendants."""
+    children: dict[int, list[ProcessStat]] = {}
+    for stat in sorted(all_processes(), key=lambda stat: (stat.start, stat.pid)):
+        if stat.pid != except_pid:
+            children.setdefault(stat.parent, []).append(stat)
+    found = list(children.get(pid, ()))
+    for stat in found:
+        found += children.get(stat.pid, ())
+    return [stat for stat in found if stat.is_alive]
+
+
+class Delays:
+    """Time in which what this process started was kept waiting by others: for a processor, or while it read a disk."""
+
+    def __init__(self) -> None:
+        self._lap = Stopwatch()
+        self._before: dict[int, tuple[float, int]] = {}
+
+    def seconds(self) -> float:
+        """Since the last call, of the process that waited longest."""
+        passed, before = self._lap.seconds, self._before
+        self._lap.restart()
+        self._before = {stat.pid: _delay_of(stat.pid) for stat in descendants(os.getpid())} if macos.has_proc() else {}
+        waited = 0.0
+        for pid, (delay, read) in self._before.items():
+            had_waited, had_read = before.get(pid, (0.0, 0))
+            waited = max(waited, passed if read > had_read else delay - had_waited)
+        return min(passed, waited)
+
+
+def _delay_of(pid: int) -> tuple[float, int]:
+    """Seconds in the queue for a processor, and bytes read from disks; zero where the kernel does not tell."""
+    queued, read = (
+        read_text(f"/proc/{pid}/schedstat").split(),
+        re.search(r"read_bytes: (\d+)", read_text(f"/proc/{pid}/io")),
+    )
+    return (int(queued[1]) / 1e9 if len(queued) > 1 else 0.0), int(read[1]) if read else 0
 
 
 def kill_sessions(leaders: Collection[int]) -> None:

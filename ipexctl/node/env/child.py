@@ -15,8 +15,9 @@ from typing import BinaryIO, Callable, Sequence
 from ipexctl.node.common.answer import AgentError, check_stopped
 from ipexctl.node.common.clock import Countdown, Stopwatch
 from ipexctl.node.common.fix import Fix
-from ipexctl.node.common.processes import end_with_parent
+from ipexctl.node.common.processes import Delays, end_with_parent
 
+_LAP = 1.0
 KEPT = 2048, 4096
 """Bytes kept of the beginning and of the end of a program's output."""
 
@@ -106,11 +107,15 @@ class Child:
 
 
 def watch(children: Sequence[Child], timeout: float) -> bool:
-    """Wait until all programs have exited, or 5 s after one failed; returns False on a timeout. Kills the rest."""
-    countdown = Countdown(timeout)
+    """Wait until all programs have exited, or 5 s after one failed; returns False on a timeout. Kills the rest. The
+    clock stands still while other programs keep these from a processor, or while they read from a disk."""
+    countdown, delays, lap = Countdown(timeout), Delays(), Stopwatch()
     try:
         while True:
             check_stopped()
+            if countdown.is_over or lap.seconds > _LAP:
+                countdown.extend(delays.seconds())
+                lap.restart()
             open_fds = {fd: child for child in children for fd in child.fds}
             alive = [child for child in children if child.process.poll() is None]
             if not alive or not open_fds:

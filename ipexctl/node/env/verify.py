@@ -234,7 +234,7 @@ class Verify:
         return True
 
     def _allreduce(self) -> bool:
-        options = [self.backend, self.module, RANKS, self.timeout]
+        options = [self.backend, self.module, RANKS]
         env = dict(self.env)
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"):
             env.pop(name, None)

@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 from ipexctl.node.common.json_records import parse_json
+from ipexctl.node.common.processes import end_with_parent
 
 MARK = "@ipexctl-rank "
 """Prefix of a line with a rank's result or failure (`records.Detail`) as JSON."""
@@ -52,7 +53,7 @@ def reduce_once(torch: Any, dist: Any, rank: int, world: int, size: int) -> floa
     return seconds
 
 
-def work(backend: str, module: str, world: int, timeout: float) -> None:
+def work(backend: str, module: str, world: int) -> None:
     rank = int(first_of(RANK))
     local = first_of(LOCAL, str(rank))
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=local, LOCAL_WORLD_SIZE=str(world))
@@ -61,7 +62,7 @@ def work(backend: str, module: str, world: int, timeout: float) -> None:
     if backend == "ccl":
         importlib.import_module(module)
     began = time.perf_counter()
-    dist.init_process_group(backend, rank=rank, world_size=world, timeout=timedelta(seconds=timeout))
+    dist.init_process_group(backend, rank=rank, world_size=world, timeout=timedelta(days=1))
     ready = time.perf_counter() - began
     first = [reduce_once(torch, dist, rank, world, size) for size in SIZES]
     again = [min(reduce_once(torch, dist, rank, world, size) for _ in range(3)) for size in SIZES]
@@ -80,10 +81,10 @@ def write(result: dict[str, Any]) -> None:
 
 
 def main(options_text: str) -> int:
-    backend, module, world, timeout = parse_json(options_text)
-    signal.alarm(int(timeout) + 5)  # if the parent is gone, no rank may keep spinning
+    backend, module, world = parse_json(options_text)
+    end_with_parent(signal.SIGKILL)()  # no rank may keep spinning
     try:
-        work(backend, module, world, timeout)
+        work(backend, module, world)
     except BaseException as error:  # noqa: BLE001  # with oneCCL, a rank that only raises waits for ever
         traceback.print_exc()
         if isinstance(error, VerificationError):

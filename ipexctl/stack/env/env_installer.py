@@ -232,7 +232,7 @@ class EnvInstaller:
             drop_wheels=drop,
             replace=None if drop else self.spec.broken.get(host.name),
             on_event=on_event,
-            timeout=self.context.opened.timeout or 3600.0,
+            timeout=self.context.opened.timeout,
         )
 
     def check(self, host: Host, session: Session) -> CheckResult:

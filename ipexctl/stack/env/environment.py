@@ -21,7 +21,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.known_errors.error_table import known_errors
 from ipexctl.known_errors.match import FailureContext, KnownError, RankOutput, cause_of
 from ipexctl.known_errors.packages import known_packages
-from ipexctl.limits import ENV_BUILD, ENV_STEP
+from ipexctl.limits import ENV_STEP
 from ipexctl.node.common.answer import Json
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.plan import NO_PLAN
@@ -59,6 +59,7 @@ from ipexctl.stack.lock.wheel_indexes import IndexAnswer
 from ipexctl.stack.lock.wheel_lock import Lock, Wheel
 from ipexctl.stack.lock.wheels import PACKAGES, add_oneccl
 from ipexctl.stack.resolve.model import EnvRequest
+from ipexctl.text import rough_duration
 
 if TYPE_CHECKING:
     from ipexctl.node.common.plan import Backend
@@ -124,7 +125,7 @@ class EnvClient:
         drop_wheels: bool = False,
         replace: str | None = None,
         on_event: Callable[[Reply], None],
-        timeout: float | None = ENV_BUILD,
+        timeout: float | None = None,
     ) -> bool:
         """Build an environment; False if it exists. `replace`: build token of a damaged environment."""
         lock, uv = spec.lock, spec.installer
@@ -196,7 +197,7 @@ class EnvClient:
         return self._remove("prune", request)
 
     def _remove(self, action: str, request: PruneRequest) -> Removed:
-        outcome = self._call(action, request, timeout=ENV_BUILD).decode(Removed)
+        outcome = self._call(action, request).decode(Removed)
         for name, reason in outcome.failed.items():
             raise HostError(f"{name} was not removed: {reason}")
         return outcome
@@ -365,21 +366,14 @@ def _known_errors() -> tuple[KnownError, ...]:
 
 
 def _timed_out(phase: VerifyPhase, step: str) -> tuple[str, str]:
-    reason = f"{step} did not finish within {phase.seconds:.0f} s"
+    own = f"{rough_duration(ENV_STEP)} of them without waiting for a processor or reading from a disk"
+    reason = f"{step} did not finish within {phase.seconds:.0f} s, {own}"
     if phase.name == "allreduce":
         return (
-            f"{reason}: the two ranks can't reach each other",
-            Fix(
-                "look for a firewall on lo and for FI_* or CCL_* variables in the file of --setup; then `ipexctl "
-                "doctor`"
-            ),
+            f"{reason}: the two ranks have not met",
+            Fix("look for FI_* or CCL_* variables in the file of --setup; then `ipexctl doctor`"),
         )
-    return (
-        reason,
-        Fix(
-            "measure the disk of its home, which may be slow: `ipexctl doctor --smoke`; to use another disk: --home DIR"
-        ),
-    )
+    return reason, Fix("see what else the host does, and try again then: `ipexctl doctor`, `ipexctl install`")
 
 
 def _last_line(phase: VerifyPhase) -> str:

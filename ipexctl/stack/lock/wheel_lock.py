@@ -28,7 +28,7 @@ from ipexctl.facts.system_facts import Mount
 from ipexctl.files.store_client import StoredFile
 from ipexctl.found_files import parse_toml
 from ipexctl.known_errors.packages import known_packages
-from ipexctl.limits import ENV_BUILD, INDEX_ANSWER, LOCK_SOLVE
+from ipexctl.limits import ENV_BUILD, INDEX_ANSWER, LOCK_SOLVE, STEP_SILENCE
 from ipexctl.node.common.files import sha256_of
 from ipexctl.node.common.fix import Fix, FixCommand
 from ipexctl.node.common.urls import strip_login
@@ -202,8 +202,8 @@ class LockMaker:
     interpreter: str = ""
     """The Python for builds; empty if unknown."""
 
-    def call(self, command: str, action: str, request: Mapping[str, Any], timeout: float | None = None) -> Reply:
-        return call(self.session, command, action, request, AgentPlace(self.python), timeout=timeout)
+    def call(self, command: str, action: str, request: Mapping[str, Any]) -> Reply:
+        return call(self.session, command, action, request, AgentPlace(self.python), silence=2 * STEP_SILENCE)
 
 
 def uv_here() -> str | None:
@@ -306,7 +306,7 @@ def make_lock(
         "interpreter": maker.interpreter,
         "timeout": timeout,
     }
-    reply = maker.call("env.lock", "compile", request, timeout=timeout + 30).decode(CompileReply)
+    reply = maker.call("env.lock", "compile", request).decode(CompileReply)
     if reply.pylock is None and reply.is_of_named:
         raise _refused_by_named(named, wanted, reply.message)
     if reply.pylock is None:

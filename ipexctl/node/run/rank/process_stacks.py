@@ -13,7 +13,15 @@ import threading
 from typing import TYPE_CHECKING, Iterator, Sequence, Tuple
 
 from ipexctl.node.common.clock import Countdown, Stopwatch, wait_until
-from ipexctl.node.common.processes import ProcessIdentity, ProcessStat, is_caught, is_in_mask, read_stat, read_text
+from ipexctl.node.common.processes import (
+    ProcessIdentity,
+    ProcessStat,
+    descendants,
+    is_caught,
+    is_in_mask,
+    read_stat,
+    read_text,
+)
 from ipexctl.node.run.rank import processes
 
 if TYPE_CHECKING:
@@ -119,8 +127,8 @@ class ProcessStacks:
         entries: list[Json] = []
         try:
             spy = which("py-spy", path=self._path) or ""
-            command = [stat for stat in processes.descendants(os.getpid()) if stat.pid == self._pid]
-            entries = dump_processes([*command, *processes.descendants(self._pid)], spy)
+            command = [stat for stat in descendants(os.getpid()) if stat.pid == self._pid]
+            entries = dump_processes([*command, *descendants(self._pid)], spy)
         finally:
             self._replies.append([{"id": id_, "processes": entries} for id_ in ids])
             os.write(self._writer, b"\n")

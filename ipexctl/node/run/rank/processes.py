@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Callable, Collection, Iterator
 
 from ipexctl.node.common.clock import Countdown, Stopwatch, wait_until
 from ipexctl.node.common.processes import (
-    ProcessStat,
     all_processes,
+    descendants,
     end_with_parent,
     is_caught,
     is_running,
@@ -133,18 +133,6 @@ def read_wait_channel(pid: int) -> str:
         return KEEPS_STORE
     wchan = read_text(f"/proc/{pid}/wchan").strip()
     return "" if wchan == "0" else wchan
-
-
-def descendants(pid: int, except_pid: int | None = None) -> list[ProcessStat]:
-    """Running descendants of a process, parents before children, without `except_pid` and its descendants."""
-    children: dict[int, list[ProcessStat]] = {}
-    for stat in sorted(all_processes(), key=lambda stat: (stat.start, stat.pid)):
-        if stat.pid != except_pid:
-            children.setdefault(stat.parent, []).append(stat)
-    found = list(children.get(pid, ()))
-    for stat in found:
-        found += children.get(stat.pid, ())
-    return [stat for stat in found if stat.is_alive]
 
 
 def has_children(except_pid: int) -> bool:
