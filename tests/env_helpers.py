@@ -18,7 +18,7 @@ import uv
 from agent_helpers import agent_argv, mark_home
 from ipexctl.node.common.processes import all_processes
 from ipexctl.node.env.env_replies import EnvRecord
-from ipexctl.remote.caller import removal_request
+from ipexctl.remote.caller import caller_here, removal_request
 from ipexctl.stack.lock.wheel_lock import Lock, Wheel
 from tiny_wheels import write_stack
 
@@ -100,6 +100,7 @@ class Home:
             packages=lock.packages,
             backend="gloo",
             requests=(),
+            by=caller_here()._asdict(),
         )
         request: BuildRequest = {
             "home": str(self.path),

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import typer
 
 from ipexctl.commands.shared_options import Home, Output, Targets, command, flag, option
-from ipexctl.errors import UserError
-from ipexctl.found_files import account_name
-from ipexctl.homes.registry import RunRecord, UnreadableRecord
+from ipexctl.errors import IpexctlError, UserError
+from ipexctl.homes.registry import RunRecord, RunRegistry, UnreadableRecord
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch.other_runs import by_text
+from ipexctl.launch.other_runs import by_text, time_of
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.job_words import describe_run_end
 from ipexctl.node.common.json_records import encode
 from ipexctl.node.common.owners import Owned
 from ipexctl.node.run.run_replies import PrunedRun
 from ipexctl.option_declaration import check_seconds
-from ipexctl.remote.caller import describe_foreign
+from ipexctl.remote.caller import caller_here, describe_foreign
 from ipexctl.remote.outcome import exit_code
 from ipexctl.text import format_clock, format_count, readable
 from ipexctl.ui.messages import fit_lines, print_message, print_user_error, print_with_fix
@@ -33,6 +30,7 @@ from ipexctl.ui.text_table import fitting_layout, folded_hosts, print_lines, sho
 
 if TYPE_CHECKING:
     from ipexctl.homes.prune_runs import PruneResult
+    from ipexctl.run.hosts_now import RunOnHosts
     from ipexctl.run.ps import KnownRun
     from ipexctl.run.stop import StopResult
 
@@ -48,7 +46,7 @@ def ps_command(
     targets: Targets,
     output: Output,
 ) -> None:
-    """List the runs started from the control machine and their states.
+    """List your runs and their states, then those of others on your hosts.
 
     With -H or --hosts: what runs on these hosts now, of every account: runs of
     ipexctl, calls that wait (run --wait), other programs that use cores.
@@ -88,10 +86,36 @@ def ps_command(
         raise typer.Exit(interrupt.code or exit_code([entry.status for entry in nodes]))
     with call_about_runs(output) as (caller, interrupt):
         known = ps(caller, running=running, newest=newest, timeout=timeout)
-    output.print_report(known.runs, partial(as_json, damaged=known.damaged), show, hidden=known.hidden)
+    others = _of_others(targets, output)
+    output.print_report(
+        known.runs,
+        partial(as_json, damaged=known.damaged, others=others),
+        partial(show, others=others),
+        hidden=known.hidden,
+    )
     for entry in known.damaged:
         print_user_error(entry)
     raise typer.Exit(interrupt.code or 0)
+
+
+def _of_others(targets: Targets, output: Output) -> list[RunOnHosts]:
+    """Live runs on the hosts that this directory's calls use, which this machine has no record of."""
+    from ipexctl.api.known_runs import ps_hosts
+    from ipexctl.commands.run_calls import know_hosts
+    from ipexctl.commands.target_hosts import open_hosts
+
+    try:
+        if not know_hosts(targets):
+            return []
+        with open_hosts(targets, Home(), output, announces=False, steps_from=2) as (opened, _):
+            now, report = ps_hosts(opened)
+    except IpexctlError as error:
+        output.print_note(f"the runs of others are not shown: {error.message}")
+        return []
+    if silent := [result.host.name for result in report.hosts if result.reason]:
+        output.print_note(f"the runs of others on {fold(silent)} are not shown: {report.hosts[0].reason}")
+    own = {record.id for record in RunRegistry().all()}
+    return [entry for entry in now.runs if entry.run.id not in own]
 
 
 def _show_hosts(targets: Targets, output: Output, refused: Mapping[str, object]) -> NoReturn:
@@ -128,16 +152,20 @@ _LAYOUTS: Final[_Layouts] = (
 """Columns, from wide to narrow terminals. An id begins with the script and has the day and time of the start."""
 
 
-def as_json(runs: Sequence[KnownRun], damaged: Sequence[UnreadableRecord] = ()) -> dict[str, Any]:
+def as_json(
+    runs: Sequence[KnownRun], damaged: Sequence[UnreadableRecord] = (), others: Sequence[RunOnHosts] = ()
+) -> dict[str, Any]:
+    from ipexctl.commands.ps_hosts import run_json
+
     unreadable = [{"id": entry.id, "path": str(entry.path), "reason": entry.reason} for entry in damaged]
-    return {"schema": "ipexctl.ps/1", "runs": [encode(run.document) for run in runs], "unreadable": unreadable}
+    documents = [*(encode(run.document) for run in runs), *map(run_json, others)]
+    return {"schema": "ipexctl.ps/1", "runs": documents, "unreadable": unreadable}
 
 
-def show(runs: Sequence[KnownRun], *, hidden: int = 0, quiet: bool = False) -> None:
+def show(runs: Sequence[KnownRun], *, others: Sequence[RunOnHosts] = (), hidden: int = 0, quiet: bool = False) -> None:
     """`hidden`: number of ended runs left out."""
     now = time.time()
-    if runs:
-        rows = [_row(run, now) for run in runs]
+    if rows := [*(_row(run, now) for run in runs), *(_row_of_others(entry, now) for entry in others)]:
         layouts = _with_column("tag", "state", _with_column("throughput", "took", _LAYOUTS, rows), rows)
         layouts = _with_column("by", "run", layouts, rows)
         layout = fitting_layout(layouts, rows)
@@ -145,9 +173,7 @@ def show(runs: Sequence[KnownRun], *, hidden: int = 0, quiet: bool = False) -> N
         show_table(layout, [[row[name] for name in layout] for row in rows], notes=notes)
     elif not quiet:
         text = Fix(f"no run is running; `ipexctl ps` shows the {format_count(hidden, 'run')} that ended")
-        own = Fix("no runs of yours; `ipexctl run` starts one; those of all accounts: `ipexctl ps -H hostfile`")
-        has_hosts = Path("hostfile").is_file()
-        print_message(text if hidden else own if has_hosts else Fix("no runs; `ipexctl run` starts one"))
+        print_message(text if hidden else Fix("no runs; `ipexctl run` starts one"))
     unknown = group_by([run for run in runs if run.reason], lambda run: (run.reason, run.fix, run.record.options.hosts))
     for (reason, fix, hosts), affected in unknown.items():
         first, *others = [run.id for run in affected]
@@ -196,7 +222,7 @@ def _row(run: KnownRun, now: float) -> dict[str, str]:
         moved = f"restart {status.attempt}{moved_text(status)}" if is_running else ""
     return {
         "run": record.id,
-        "by": "" if (by := by_text(record.plan.by)) == f"{account_name()}@{os.uname().nodename}" else by,
+        "by": "" if (by := by_text(record.plan.by)) == by_text(caller_here()) else by,
         "state": run.state,
         "tag": run.tag or "",
         "script": record.plan.script,
@@ -209,6 +235,22 @@ def _row(run: KnownRun, now: float) -> dict[str, str]:
         "slow": slow_text(status),
         "group": short_group(status),
         "moved": moved,
+    }
+
+
+def _row_of_others(entry: RunOnHosts, now: float) -> dict[str, str]:
+    run = entry.run
+    return {
+        **dict.fromkeys(("throughput", "ended by", "slow", "group", "moved"), ""),
+        "run": run.id,
+        "by": by_text(run.by) or run.account,
+        "state": run.state,
+        "tag": run.tag,
+        "script": entry.script,
+        "ranks": str(entry.ranks),
+        "hosts": folded_hosts(run.hosts),
+        "started": "?" if run.since is None else time_of(run.since, now),
+        "took": "?" if run.since is None else duration(now - run.since),
     }
 
 
@@ -255,7 +297,7 @@ def show_pruned(
         ]
         print_lines([f"{name}: {format_count(len(removed), 'run')} {action}, {size}{kept}", *runs])
     for entry in nodes:
-        if owned := [Owned("run", run.id, run.by) for run in entry.foreign if run.by is not None]:
+        if owned := [Owned("run", run.id, run.by) for run in entry.foreign]:
             print_with_fix(f"kept, {describe_foreign({entry.host.name: owned})}", Fix("`ipexctl ps --prune --force`"))
 
 

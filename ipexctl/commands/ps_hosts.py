@@ -43,7 +43,7 @@ def as_json(now: HostsNow, report: Report[HostResult]) -> dict[str, Any]:
     return report_json(
         "ps",
         report,
-        runs=[_run_json(entry) for entry in now.runs],
+        runs=[run_json(entry) for entry in now.runs],
         waiting=[
             _names_json(call, "id", "account", "by", "script", "tag", "hosts", "since", "until") for call in now.waiting
         ],
@@ -57,7 +57,7 @@ def as_json(now: HostsNow, report: Report[HostResult]) -> dict[str, Any]:
     )
 
 
-def _run_json(entry: RunOnHosts) -> dict[str, Any]:
+def run_json(entry: RunOnHosts) -> dict[str, Any]:
     known = _names_json(entry.run, "id", "account", "by", "state", "hosts", "cores", "until")
     more: dict[str, Any] = {
         "tag": entry.run.tag or None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,10 +11,11 @@ from typing import Final
 from ipexctl.api.known_runs import CallWatcher, ps_hosts
 from ipexctl.commands.interrupt import Interrupt, cancelling
 from ipexctl.commands.shared_options import Home, Output, RunHosts, Targets
-from ipexctl.commands.target_hosts import call_options, open_hosts, step_printer
-from ipexctl.errors import UserError
+from ipexctl.commands.target_hosts import call_options, open_hosts, select, step_printer
+from ipexctl.errors import IpexctlError, UserError
 from ipexctl.found_files import account_name
-from ipexctl.homes.registry import LAST, RunRecord, RunRegistry
+from ipexctl.homes.registry import LAST, RunRecord, RunRegistry, UnreadableRecord, explain_foreign_run
+from ipexctl.hosts.allocation import is_in_allocation
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.fix import Fix
 from ipexctl.option_declaration import CallOptions
@@ -23,15 +25,42 @@ from ipexctl.run.ranks import parse_ranks
 from ipexctl.ui.messages import print_message
 
 
-def find_run(word: str, where: RunHosts, output: Output) -> RunRecord:
-    """The run in this machine's registry, or with -H or --hosts, on the hosts."""
-    return find_runs([word], where, output)[0]
+def find_run(word: str, where: RunHosts, output: Output, *, reads: bool = True) -> RunRecord:
+    """The run in this machine's registry, or on hosts: those of -H or --hosts, or if the call only `reads`, those that
+    every command of this directory uses."""
+    return find_runs([word], where, output, reads=reads)[0]
 
 
-def find_runs(words: Sequence[str], where: RunHosts, output: Output) -> list[RunRecord]:
+def find_runs(words: Sequence[str], where: RunHosts, output: Output, *, reads: bool = True) -> list[RunRecord]:
     refuse_without_hosts(where.typed, f"-H hostfile {words[0]}")
-    if not where.typed & NAMING:
-        return [RunRegistry().find(word) for word in words]
+    if where.typed & NAMING:
+        return _runs_on_hosts(words, where, output, names_owner=reads)
+    registry, found = RunRegistry(), list[RunRecord]()
+    for word in words:
+        try:
+            found.append(registry.find(word))
+        except UnreadableRecord:
+            raise
+        except UserError as error:
+            try:
+                if not reads or not know_hosts(Targets(**where.host_options)):
+                    raise error
+                found += _runs_on_hosts([word], where, output)
+            except IpexctlError as on_hosts:
+                if on_hosts is error:
+                    raise
+                raise UserError(f"{error.message}; {on_hosts.message}", fix=error.fix) from None
+    return found
+
+
+def know_hosts(targets: Targets) -> bool:
+    """True if $IPEXCTL_HOSTFILE, ./hostfile or config names hosts. An allocation's may have no room for a look."""
+    return not is_in_allocation(os.environ) and not select(targets).is_alone
+
+
+def _runs_on_hosts(
+    words: Sequence[str], where: RunHosts, output: Output, *, names_owner: bool = True
+) -> list[RunRecord]:
     from ipexctl.run.found_run import find_on_hosts
 
     targets, home = Targets(**where.host_options), Home(where.home)
@@ -42,6 +71,9 @@ def find_runs(words: Sequence[str], where: RunHosts, output: Output) -> list[Run
         except UserError as error:
             raise _of_another_account(opened, words, options) or error from None
     interrupt.check()
+    for record in found:
+        if names_owner and not record.is_own:
+            output.print_note(explain_foreign_run(record))
     return found
 
 

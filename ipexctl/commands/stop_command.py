@@ -11,14 +11,14 @@ from ipexctl.homes.registry import LAST, RunRecord, RunRegistry, explain_foreign
 from ipexctl.node.common.fix import Fix
 from ipexctl.option_declaration import check_seconds
 from ipexctl.projects.root import ProjectHere
-from ipexctl.remote.caller import identify_caller
+from ipexctl.remote.caller import caller_here
 
 
 def refuse_foreign(record: RunRecord, word: str, *, force: bool) -> None:
-    """Raise a UserError for a run found on hosts, and for a last run that was begun elsewhere or in another project."""
-    if not record.is_kept and not force:
+    """Raise a UserError for a run of others, and for a last run that was begun elsewhere or in another project."""
+    if not record.is_own and not force:
         raise UserError(explain_foreign_run(record), fix=record.call_text(Fix(f"`ipexctl stop {record.id} --force`")))
-    is_elsewhere = record.plan.by is not None and record.plan.by != identify_caller({})
+    is_elsewhere = record.plan.by is not None and record.plan.by != caller_here()
     is_here = ProjectHere.find().has(record.typed.directory, record.project)
     if record.is_kept and word in LAST and (is_elsewhere or not is_here):
         project = f"the last run, {record.id}, is of {record.project or 'another project'}"
@@ -47,7 +47,7 @@ def stop_command(
     if output.json:
         raise UserError("stop has no --json", fix=Fix("`ipexctl ps --json` has the state of each run"))
     check_seconds("--timeout", timeout)
-    record = find_run(run, where, output) if run else RunRegistry().find_named(run, "stop")
+    record = find_run(run, where, output, reads=False) if run else RunRegistry().find_named(run, "stop")
     refuse_foreign(record, run or "", force=force)
     with call_about_runs(output) as (caller, _):
         result = stop(record, caller, timeout=timeout)

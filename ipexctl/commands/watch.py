@@ -96,7 +96,7 @@ class _Watching:
         detaching: Collection[int],
     ) -> None:
         self.code: int | None = None
-        self._detaching = detaching if record.is_kept else (*detaching, signal.SIGINT)
+        self._detaching = detaching if record.is_own else (*detaching, signal.SIGINT)
         self._is_detached = False
         self._record = record
         self._connector = connector
@@ -242,7 +242,7 @@ class _Watching:
                     self._cancel.throw()
 
     def _stop(self) -> None:
-        if not self._record.is_kept:
+        if not self._record.is_own:
             raise HostError(
                 Fix(f"{explain_foreign_run(self._record)}; `ipexctl stop {self._record.id} --force` stops it")
             )

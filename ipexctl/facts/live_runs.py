@@ -174,11 +174,11 @@ def _call(line: str) -> Iterator[tuple[int, CallDetails]]:
     pid, _, text = line.partition(" ")
     with contextlib.suppress(ValueError):
         found = parse_object(text.encode())
-        user, host, script, tag = (
-            str(found.get(name) or "")[:_MOST_NAME] for name in ("user", "host", "script", "tag")
+        user, host, records, script, tag = (
+            str(found.get(name) or "")[:_MOST_NAME] for name in ("user", "host", "records", "script", "tag")
         )
         if (number := natural(pid)) is not None:
-            yield number, CallDetails(RunBy(user, host) if user and host else None, script, tag)
+            yield number, CallDetails(RunBy(user, host, records) if user and host else None, script, tag)
 
 
 def _holder(answers: Answers, owners: Mapping[int, str]) -> LockHolder | None:

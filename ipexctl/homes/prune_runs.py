@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import shlex
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,7 +23,7 @@ from ipexctl.node.common.owners import RemovalRequest
 from ipexctl.node.run.retention import PruneRunsRequest
 from ipexctl.node.run.run_replies import PrunedRun, PruneReply
 from ipexctl.option_declaration import FORKS
-from ipexctl.remote.caller import removal_request
+from ipexctl.remote.caller import identify_caller, removal_request
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.node_call import call
@@ -67,7 +68,9 @@ def read_limits(environ: Mapping[str, str]) -> RetentionLimits:
 def background_prune(keep: RetentionLimits, home: str, python: str, run: str) -> str:
     """Shell code that prunes in the background if there are many runs, after a run's directory is created."""
     argv = ["nice", python, "-IS", f"{home}/runs/{run}/agent.zip", "run.retention", "prune"]
-    request = shlex.quote(json.dumps(keep.request(home, removal_request(force=False), mine=run)))
+    by = identify_caller(os.environ)
+    unnamed = [] if by else [record.id for record in RunRegistry().all() if record.plan.by is None]
+    request = shlex.quote(json.dumps(keep.request(home, removal_request(force=False, known=unnamed), mine=run)))
     return (
         f"set -- {shlex.quote(home)}/runs/*\n"
         f"if [ $# -gt {keep.newest} ]; then printf '%s\\n' {request} | {shlex.join(argv)} >/dev/null 2>&1 & fi"

@@ -26,9 +26,11 @@ from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.files import make_private_directory, write_atomically
 from ipexctl.node.common.fix import Fix, FixCommand
 from ipexctl.node.common.json_records import PRIVATE, as_object, check_type, decode, decode_natural, read_json_file
+from ipexctl.node.common.owners import owner_text
 from ipexctl.node.common.plan import PLAN_FILE, Plan, plan_text, read_outline
 from ipexctl.option_declaration import CONNECT_SECONDS, NO_OPTIONS, NOT_TYPED, CallOptions, TypedCall
 from ipexctl.projects.root import ProjectHere
+from ipexctl.remote.caller import caller_here
 from ipexctl.remote.node_call import AgentPlace
 from ipexctl.text import expand_tilde, format_clock
 from ipexctl.transports import Transport, transport_named
@@ -95,6 +97,11 @@ class RunRecord:
             program=self.plan.asked.program,
         )
 
+    @property
+    def is_own(self) -> bool:
+        """True if this account began the run here, or if this machine has its record."""
+        return self.is_kept or self.plan.by == caller_here()
+
     def call_text(self, text: str) -> str:
         """Give commands about a run that was found on its hosts the options that name these."""
         return text if self.is_kept or not isinstance(text, Fix) else text.with_commands(self._on_hosts)
@@ -128,8 +135,9 @@ _ABOUT_RUN: Final = frozenset(("attach", "fetch", "logs", "report", "stop", "wai
 
 def explain_foreign_run(record: RunRecord) -> str:
     by = record.plan.by
-    who = f"{by.user}@{by.host}" if by is not None else "another machine or account"
-    return f"run {record.id} was begun by {who}"
+    has_same_name = by is not None and by._replace(records="") == caller_here()._replace(records="")
+    more = ", with other records than this call (another $HOME)" if has_same_name else ""
+    return f"run {record.id} was begun by {owner_text(by)}{more}"
 
 
 def new_record(context: Gathered, plan: Plan, connect: ConnectOptions) -> RunRecord:

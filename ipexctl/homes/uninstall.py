@@ -19,7 +19,7 @@ from ipexctl.homes.registry import RunRegistry
 from ipexctl.hosts.host import Host, find_leaders
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.fix import Fix, join_fixes
-from ipexctl.node.common.owners import Owned
+from ipexctl.node.common.owners import Owned, name_owners
 from ipexctl.node.uninstall import HomeReply, UninstallRequest
 from ipexctl.remote.caller import describe_foreign, removal_request
 from ipexctl.remote.connector import OpenHosts
@@ -195,7 +195,7 @@ def survey(opened: OpenHosts, options: UninstallOptions, *, dry_run: bool = Fals
     if foreign and not dry_run:
         raise UserError(f"nothing was removed: {describe_foreign(foreign)}", fix=again)
     for name, owned in foreign.items():
-        obstacles[name] = HostError(describe_foreign({name: owned}), again)
+        obstacles[name] = HostError(f"this is not yours: {name_owners(owned)}", again)
     if obstacles and not dry_run:
         return state.refuse(obstacles)
     state.follow_leaders()

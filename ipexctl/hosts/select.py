@@ -134,6 +134,7 @@ def _short(text: str) -> str:
 
 DEFAULT_FILE: Final = "hostfile"
 ENVIRONMENT: Final = "IPEXCTL_HOSTFILE"
+_ALONE: Final = "this machine alone"
 LOCAL: Final = Host(name="localhost", address="localhost")
 
 
@@ -161,6 +162,11 @@ class Selection(NamedTuple):
     """For messages: `./hostfile`, `this machine alone`."""
     project_hostfile: Path | None = None
     """Set if the hostfile is not in the current directory."""
+
+    @property
+    def is_alone(self) -> bool:
+        """True if nothing names hosts."""
+        return self.source == _ALONE
 
 
 def select_hosts(
@@ -193,7 +199,7 @@ def _from_first_source(
         )
     if project is not None and _is_hostfile(path := project / DEFAULT_FILE):
         return _read_hosts(path, cwd, found=name_hostfile(path, cwd)), tilde_path(path), path
-    return (LOCAL,), "this machine alone", None
+    return (LOCAL,), _ALONE, None
 
 
 def _from_named_source(

@@ -20,7 +20,7 @@ from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.home import HOME_ENTRIES, MARK, HomeRefused, check_home, home_of, remove_mark
 from ipexctl.node.common.home_entries import TREE, foreign_entries, is_results, is_run, is_tree, own_entries
 from ipexctl.node.common.liveness import REPORT_LIMITS, RESERVED_FILE, Liveness, liveness_of
-from ipexctl.node.common.owners import Owned, RemovalRequest, find_foreign, name_owners, read_owner
+from ipexctl.node.common.owners import Owned, RemovalRequest, find_foreign, name_owners
 from ipexctl.node.common.plan import PLAN_FILE
 from ipexctl.node.common.processes import is_partial_in_use
 from ipexctl.node.common.store_lock import is_alive
@@ -202,8 +202,9 @@ class HomeContents:
         )
 
     def foreign(self) -> tuple[Owned, ...]:
-        runs = [(run.name, read_owner(read_json(f"{self.home}/runs/{run.name}/{PLAN_FILE}"))) for run in self.runs]
-        envs = [(env.name, env.by) for env in environments.list_environments({"home": self.home}).envs]
+        runs = {run.name: read_json(f"{self.home}/runs/{run.name}/{PLAN_FILE}") for run in self.runs}
+        found = environments.list_environments({"home": self.home}).envs
+        envs = {env.name: read_json(f"{env.path}/env.json") for env in found}
         return find_foreign("run", runs, self.request) + find_foreign("environment", envs, self.request)
 
     def found(self) -> Iterator[HomeEntry]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Mapping, Sequence
 
-from ipexctl.found_files import account_name
+from ipexctl.found_files import account_name, state_directory
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.owners import Owned, RemovalRequest, name_owners
 from ipexctl.node.common.plan import RunBy
 
 
 def caller_here() -> RunBy:
-    return RunBy(account_name()[:80], os.uname().nodename[:80])
+    records = f"{zlib.crc32(os.fsencode(state_directory())):08x}"
+    return RunBy(account_name()[:80], os.uname().nodename[:80], records)
 
 
 def identify_caller(environ: Mapping[str, str]) -> RunBy | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import zlib
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from ipexctl.homes.registry import RunRegistry
 from ipexctl.hosts.host import Host
 from record_helpers import run_record
 
-ANN, BEN = {"user": "ann", "host": "desk"}, {"user": "ben", "host": os.uname().nodename}
+ANN = {"user": "ann", "host": "desk", "records": "1"}
+BEN = {"user": "ben", "host": os.uname().nodename, "records": "1"}
 RUN = "train-1120-132512-9f3a"
 
 
@@ -87,9 +89,34 @@ def test_uninstall_names_what_is_of_others_and_refuses_it(anns: Shared) -> None:
     assert anns.left == set()
 
 
-@pytest.mark.parametrize("by", [BEN, None, {"user": 1, "host": []}])
-def test_what_is_of_the_caller_or_of_nobody_goes(tmp_path: Path, by: Any) -> None:
+def test_what_is_of_the_caller_goes(tmp_path: Path) -> None:
+    records = zlib.crc32(os.fsencode(tmp_path / "ben/.local/state/ipexctl"))
+    shared = Shared(tmp_path, {**BEN, "records": f"{records:08x}"})
+    assert shared.on_hosts("uninstall", "--yes", "--with-results")[0] == 0
+    assert shared.left == set()
+
+
+@pytest.mark.parametrize(
+    ("by", "named"),
+    [
+        (BEN, f"by ben@{os.uname().nodename}"),  # another $HOME
+        (None, "by somebody without a name (IPEXCTL_ANONYMOUS=1)"),
+        ({"user": 1, "host": []}, "by somebody without a name"),
+    ],
+)
+def test_what_another_home_or_nobody_named_made_stays(tmp_path: Path, by: Any, named: str) -> None:
     shared = Shared(tmp_path, by)
+    for words in (("uninstall", "--yes"), ("envs", "--remove", "default")):
+        code, text = shared.on_hosts(*words)
+        assert code == 2, text
+        assert f"environment {shared.home.name} {named}" in text
+        assert shared.left == ALL
+
+
+def test_an_anonymous_run_that_this_machine_has_a_record_of_goes(tmp_path: Path) -> None:
+    shared = Shared(tmp_path, None)
+    shared.know(RUN)
+    assert shared.on_hosts("envs", "--remove", "default", "--force")[0] == 0
     assert shared.on_hosts("uninstall", "--yes", "--with-results")[0] == 0
     assert shared.left == set()
 

@@ -31,7 +31,7 @@ def labs_left() -> Iterator[FileGroup]:
     """Labs of this account that `ipexctl uninstall` lists as remaining on the control machine."""
     names = lab_record.directories() if os.access(lab_record.LABS, os.R_OK) else ()
     if labs := [name for name in names if is_of_this_account(lab_record.LABS / name)]:
-        fix = Fix(f"{', '.join(labs)}; to remove one that you made: `ipexctl lab down --lab {labs[0]}`")
+        fix = Fix(f"{', '.join(labs)}; others may use them: `ipexctl lab list`")
         yield FileGroup("labs", len(labs), 0, str(lab_record.LABS), fix)
 
 

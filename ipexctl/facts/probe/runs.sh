@@ -17,6 +17,7 @@ put_call() { # PID:KIND
     *:rank | *:supervisor)
         plan=$(tr '\0' '\n' <"/proc/${1%:*}/cmdline" | sed -n 's,/agent\.zip$,/plan.json,p')
         call={$(sed -n -e '/^ "asked": {$/,/^ }/s/^  \("tag": ".*"\),*$/\1,/p' \
+            -e '/^ "asked": {$/,/^ }/{/^  "argv": \[$/{n;s/^   \(".*"\),*$/"script": \1,/p;};}' \
             -e '/^ "by": {$/,/^ }/s/^  \("[a-z]*": ".*"\),*$/\1,/p' "$plan")'"": ""}'
         ;;
     *) call=$(tr '\0' '\n' <"/proc/${1%:*}/environ" | sed -n 's/^IPEXCTL_CALL=//p') ;;

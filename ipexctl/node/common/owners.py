@@ -1,6 +1,7 @@
 """Whose runs and environments a home has, since several people may use one account of a host.
 
-A run's plan.json and an environment's env.json name who made it. One that names nobody is nobody's.
+A run's plan.json and an environment's env.json name who made it. One that names nobody (IPEXCTL_ANONYMOUS=1) is
+another's, unless the caller's records have it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ class Owned(NamedTuple):
     kind: str
     """`run` or `environment`."""
     name: str
-    by: RunBy
+    by: RunBy | None
+    """None with IPEXCTL_ANONYMOUS=1."""
 
 
 class RemovalRequest(TypedDict):
@@ -32,26 +34,33 @@ def read_owner(document: Mapping[str, object]) -> RunBy | None:
     by = document.get("by")
     if not isinstance(by, dict):
         return None
-    user, host = by.get("user"), by.get("host")
-    return RunBy(user[:80], host[:80]) if isinstance(user, str) and isinstance(host, str) else None
+    texts = [by.get("user"), by.get("host"), by.get("records", "")]
+    return RunBy(*(text[:80] for text in texts)) if all(isinstance(text, str) for text in texts) else None
 
 
-def find_foreign(kind: str, owners: Iterable[tuple[str, RunBy | None]], request: RemovalRequest) -> tuple[Owned, ...]:
-    """What others made, of these names with their owners."""
+def find_foreign(kind: str, made: Mapping[str, Mapping[str, object]], request: RemovalRequest) -> tuple[Owned, ...]:
+    """What others made, of these names with their documents. One without `by` is unfinished, and nobody's."""
     known, caller = set(request["known"]), dict(request["by"])
+    owners = {name: read_owner(document) for name, document in made.items() if "by" in document}
     return tuple(
-        Owned(kind, name, by) for name, by in owners if by is not None and by._asdict() != caller and name not in known
+        Owned(kind, name, by)
+        for name, by in owners.items()
+        if name not in known and (by is None or by._asdict() != caller)
     )
+
+
+def owner_text(by: RunBy | None) -> str:
+    return "somebody without a name (IPEXCTL_ANONYMOUS=1)" if by is None else f"{by.user}@{by.host}"
 
 
 def name_owners(foreign: Iterable[Owned]) -> str:
     """Name what each owner has, as in `runs a, b by ann@desk; environment c by ben@desk`."""
-    groups: dict[tuple[str, RunBy], list[str]] = {}
+    groups: dict[tuple[str, RunBy | None], list[str]] = {}
     for kind, name, by in foreign:
         groups.setdefault((kind, by), []).append(name)
     texts = []
     for (kind, by), names in groups.items():
         rest = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
         noun = kind if len(names) == 1 else f"{kind}s"
-        texts.append(f"{noun} {', '.join(names[:MOST_NAMED])}{rest} by {by.user}@{by.host}")
+        texts.append(f"{noun} {', '.join(names[:MOST_NAMED])}{rest} by {owner_text(by)}")
     return "; ".join(texts)

@@ -155,6 +155,8 @@ class RunBy(NamedTuple):
 
     user: str
     host: str
+    records: str = ""
+    """Hash of the path of the caller's records, which differs for another $HOME of the same account."""
 
 
 class OtherRun(NamedTuple):

@@ -229,7 +229,7 @@ def remove(request: RemoveRequest) -> Removed:
     for name in request["names"]:
         try:
             env = env_of({"home": request["home"], "name": name})
-            foreign = find_foreign("environment", [(env.name, read_owner(read_json(env / "env.json")))], request)
+            foreign = find_foreign("environment", {env.name: read_json(env / "env.json")}, request)
             if foreign and not request["force"]:
                 raise AgentError(f"{name_owners(foreign)}; --force removes it, too")
             names = remove_one(Path(home_of(request, "envs")), env, name, request["used"].get(env.name))
@@ -277,7 +277,8 @@ def prune(request: PruneRequest) -> Removed:
     home = Path(home_of(request, "envs"))
     before = list_environments(request)
     unnamed = [env for env in before.envs if not env.names]
-    foreign = find_foreign("environment", [(env.name, env.by) for env in unnamed], request)
+    records = {env.name: read_json(Path(env.path, "env.json")) for env in unnamed}
+    foreign = find_foreign("environment", records, request)
     kept = () if request["force"] else foreign
     names = [env.name for env in unnamed if env.name not in [each.name for each in kept]]
     result = remove({**request, "names": names})

@@ -24,7 +24,7 @@ from ipexctl.node.common.home import check_home, home_of, open_home
 from ipexctl.node.common.home_entries import REMOVED_RUN, is_run, list_names, release_trees
 from ipexctl.node.common.limits import PRUNE_LOCK
 from ipexctl.node.common.liveness import DAY, RESERVED_FILE, RETENTION_LIMITS, liveness_of
-from ipexctl.node.common.owners import RemovalRequest, find_foreign, read_owner
+from ipexctl.node.common.owners import RemovalRequest, find_foreign
 from ipexctl.node.common.plan import PLAN_FILE
 from ipexctl.node.common.processes import boot_id, command_lines
 from ipexctl.node.common.records import FINAL, read_status
@@ -188,8 +188,8 @@ def prune(request: PruneRunsRequest) -> PruneReply:
         )
         living = runs_with_processes(runs_directory)
         active = {run.name for run in runs if run.may_be_in_progress(now, living, times.ages[run.name])}
-        begun_by = [(run.name, read_owner(read_json(f"{run.path}/{PLAN_FILE}"))) for run in runs]
-        owners = {run.name: run.by for run in find_foreign("run", begun_by, request)}
+        plans = {run.name: read_json(f"{run.path}/{PLAN_FILE}") for run in runs}
+        owners = {run.name: run.by for run in find_foreign("run", plans, request)}
         own = [run for run in runs if run.name not in owners]
         to_remove = choose_runs(own, request, active, times.ages)
         newest = len(choose_runs(own, {**request, "keep": 0}, active, times.ages)) - len(to_remove)

@@ -16,7 +16,7 @@ from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.facts.software import Env
 from ipexctl.hosts.host import Host, find_leaders
 from ipexctl.node.common.fix import Fix
-from ipexctl.node.common.owners import Owned, find_foreign, read_owner
+from ipexctl.node.common.owners import Owned, find_foreign
 from ipexctl.node.env.env_replies import EnvListing
 from ipexctl.remote.caller import describe_foreign, removal_request
 from ipexctl.remote.connector import OpenHosts, SessionPool
@@ -98,8 +98,8 @@ def remove_envs(opened: OpenHosts, names: Sequence[str], *, force: bool = False)
 def find_foreign_envs(facts: Facts, names: Sequence[str]) -> tuple[Owned, ...]:
     """Environments of these names that others installed."""
     records = [record for env, record in records_of(facts) if {env.name, *env.names} & {*names}]
-    owners = [(record.name, read_owner(record._asdict())) for record in records]
-    return find_foreign("environment", owners, removal_request(force=False))
+    made = {record.name: record._asdict() for record in records}
+    return find_foreign("environment", made, removal_request(force=False))
 
 
 def prune_envs(opened: OpenHosts, *, force: bool = False) -> EnvsReport:

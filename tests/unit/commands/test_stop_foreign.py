@@ -14,10 +14,10 @@ from ipexctl.homes.registry import RunRecord, RunRegistry
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.plan import RunBy
 from ipexctl.option_declaration import CallOptions
-from ipexctl.remote.caller import identify_caller
+from ipexctl.remote.caller import caller_here, identify_caller
 from record_helpers import run_record
 
-HERE, OTHER = identify_caller({}), RunBy("ann", "elsewhere")
+HERE, OTHER = caller_here(), RunBy("ann", "elsewhere")
 RUN = run_record("train-1", Host("node1", "10.0.0.1"), "/h", "/usr/bin/python3", "train.py")
 
 
@@ -53,7 +53,11 @@ def test_the_last_run_is_stopped_only_if_it_began_here(
     return None
 
 
-@pytest.mark.parametrize("by", [HERE, OTHER, None])
+def test_a_run_that_began_here_is_ones_own_by_whatever_way_it_is_named(tmp_path: Path) -> None:
+    refuse_foreign(record(HERE, tmp_path, is_kept=False), "train-1", force=False)
+
+
+@pytest.mark.parametrize("by", [HERE._replace(records="another"), OTHER, None])
 def test_a_run_that_was_found_on_hosts_needs_force(tmp_path: Path, by: RunBy | None) -> None:
     found = record(by, tmp_path, is_kept=False)
     with pytest.raises(UserError) as caught:
