@@ -26,6 +26,8 @@ class ActingLever:
         self.is_in_step = False
         """True once it has acted since the last step."""
         self.steps = 0
+        self.failed = ""
+        """What failed while it acted."""
         self._reason = ""
         self._variable = variable
         self._process = 0 if is_first() and os.environ.get(variable) != "told" else -1
@@ -55,7 +57,7 @@ class ActingLever:
         self.is_in_step = False
 
     def note(self, otherwise: str) -> dict[str, Any]:
-        reason = "" if self.has_acted else self._reason or otherwise
+        reason = self.failed if self.has_acted else self._reason or otherwise
         return {"option": self.option, "acted": self.has_acted, "steps": self.steps, "reason": reason[:200]}
 
 

@@ -21,6 +21,8 @@ FIRST_STEPS = 8
 MOST_SAMPLES = 32
 TENSORS, ELEMENTS = 16, 4096
 """Tensors of a hash, and elements of each."""
+MOST_WATCHED = 1 << 20
+"""Elements of a gradient among which the largest is looked for."""
 SMALLEST_RANDOM_SEED = 1 << 32
 """torch's own seeds have 53 bits."""
 COLLECTIVES = (
@@ -50,8 +52,10 @@ class TrainingEvidence:
         self._passes: weakref.WeakKeyDictionary[Any, Pass] = weakref.WeakKeyDictionary()
         self._batch = 0, 0
         """Iterator and hash of the batch before."""
-        self._sent = self._most_sent = 0
+        self._sent = self._most_sent = self._summed = 0
         self._is_peer_to_peer = False
+        self._watched: list[tuple[weakref.ref[Any], int, float]] = []
+        """Parameters, the places of their largest first gradients, and the numbers there."""
 
     def before_step(self, optimizer: Any, models: Sequence[Any]) -> None:
         """`models`: all models in DistributedDataParallel."""
@@ -75,10 +79,38 @@ class TrainingEvidence:
         self.fields.update(elements=sum(sizes), largest=max(sizes, default=0))
         if number == 1:
             self.fields["is_seeded"] = sys.modules["torch"].initial_seed() < SMALLEST_RANDOM_SEED
-            self._sent = self._most_sent = 0  # what comes before may be the first parameters
+            self._sent = self._most_sent = self._summed = 0  # what comes before may be the first parameters
+        self._watch(parameters)
+        rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
+        self.fields["rate"] = max([*rates, self.fields.get("rate") or 0.0])
         self.fields["models"] = len(models)
         for model in models:
             self._note_model(model, number)
+
+    def _watch(self, parameters: Sequence[Any]) -> None:
+        """Note whether a gradient is not 0, and whether a number whose gradient was large has changed."""
+        fields = self.fields
+        if fields.setdefault("is_changed", False):
+            return
+        found = [(ref(), place, value) for ref, place, value in self._watched]
+        fields["is_changed"] = any(
+            each is None or float(each.detach().reshape(-1)[place]) != value for each, place, value in found
+        )
+        for each in parameters if not self._watched else ():
+            if each.grad is None or len(self._watched) == TENSORS:
+                continue
+            gradient = each.grad.detach()
+            if gradient.layout != sys.modules["torch"].strided:
+                fields["is_changed"] = fields["has_nonzero"] = True  # not looked at
+                return
+            sizes = gradient.reshape(-1)[:MOST_WATCHED].abs()
+            place = int(sizes.argmax()) if len(sizes) else 0
+            if len(sizes) and float(sizes[place]):
+                self._watched.append((weakref.ref(each), place, float(each.detach().reshape(-1)[place])))
+            elif bool(gradient.any()):
+                fields["is_changed"] = fields["has_nonzero"] = True  # beyond what is looked at
+                return
+        fields["has_nonzero"] = bool(self._watched)
 
     def _note_model(self, model: Any, number: int) -> None:
         """DDP counts the forward passes that prepare an exchange, from the second on."""
@@ -88,6 +120,7 @@ class TrainingEvidence:
             fields["group"] = sys.modules["torch"].distributed.get_global_rank(group, 0), size
         is_synced = getattr(model, "_use_python_reducer", False) or model._get_ddp_logging_data().get("iteration", 0)
         fields["is_synced"] = fields.get("is_synced", False) or bool(is_synced)
+        fields["is_hooked"] = bool(getattr(model, "_comm_hooks", None))
         fields["is_skipped"] = fields.get("is_skipped", False) or not model.require_forward_param_sync
         norms = sys.modules["torch"].nn.modules.batchnorm
         layers = [each for each in model.module.modules() if isinstance(each, norms._BatchNorm)]
@@ -126,10 +159,15 @@ class TrainingEvidence:
         is_repeated = before is not None and before.order == order and before.steps > 1
         self._passes[sampler] = Pass(order, is_repeated=is_repeated)
 
-    def on_collective(self, values: Sequence[Any], *, is_peer_to_peer: bool) -> None:
+    def on_collective(self, values: Sequence[Any], *, is_peer_to_peer: bool, is_sum: bool) -> None:
         if sys._getframe(2).f_globals.get("__package__") == __package__:  # all-reduce of DDP's gradients by `ddp.py`
             return
         size = max(map(size_in, values), default=0)
+        world = sys.modules["torch"].distributed.get_world_size()
+        if is_sum and all(
+            each.size() == world for each in values if isinstance(each, sys.modules["torch"].distributed.ProcessGroup)
+        ):
+            self._summed += size
         self._sent += size
         self._most_sent = max(self._most_sent, size)
         self._is_peer_to_peer = self._is_peer_to_peer or is_peer_to_peer
@@ -137,8 +175,8 @@ class TrainingEvidence:
     def document(self) -> dict[str, Any]:
         if not self.is_on:
             return {}
-        sent = {"sent": self._sent, "most_sent": self._most_sent, "is_peer_to_peer": self._is_peer_to_peer}
-        return {**self.fields, "steps": self._steps, **sent}
+        sent = {"sent": self._sent, "most_sent": self._most_sent, "summed": self._summed}
+        return {**self.fields, "steps": self._steps, **sent, "is_peer_to_peer": self._is_peer_to_peer}
 
 
 def hash_of(tensors: list[Any]) -> int:

@@ -26,8 +26,11 @@ from .meter import COMPILER, is_new_enough
 
 KERNELS = {"adam": "_fused_adam_", "adamw": "_fused_adamw_", "sgd": "_fused_sgd_", "adagrad": "_fused_adagrad_"}
 """Module of an optimizer, and name of its function → fused kernel."""
-OF_DTYPES = re.compile(r"dtype|scalar ?type|bfloat16", re.IGNORECASE)
-"""What torch says where tensors of two types meet."""
+OF_TYPES = re.compile(
+    r"bfloat16|^(?!.*\b(?:float|double|half|long|int|bool|short|byte|char)(?:8|16|32|64)?\b).*(?:dtype|scalar ?type)",
+    re.IGNORECASE | re.DOTALL,
+)
+"""What torch says where bf16 meets another type, or two types that it does not name."""
 CHECKED, MOST_ROUNDED = 1 << 14, 0.01
 """Numbers of the first inputs that are checked, and what rounding may change, in standard deviations."""
 FEW_BITS = "are hard to tell apart in bf16: normalize them, or --autocast off"
@@ -59,8 +62,9 @@ def autocast_models(torch: Any) -> None:
                 thread.is_in_model = True
                 outputs = call(self, *args, **kwargs)
         except Exception as error:
-            if OF_DTYPES.search(str(error)):
+            if OF_TYPES.search(str(error)):
                 lever.tell(f"{type(self).__name__} failed under --autocast bf16; leave that out, or --autocast off")
+                lever.failed = f"{type(self).__name__} failed under it"
             raise
         finally:
             thread.is_in_model = False

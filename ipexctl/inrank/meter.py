@@ -154,7 +154,7 @@ SWITCH = 16
 ALONE_STEPS = 20
 """Steps of an optimizer after which a rank without a process group counts as training alone."""
 UNUSED, APART = 1 << 32, 1 << 33
-"""Flags: the process has ended without a training step, although its script has a backward; it has stepped without any
+"""Flags: the process has ended without a training step, although its code has a backward; it has stepped without any
 collective."""
 NAN, MOST_NAN = 40, 0xFFFFFF
 """Place and highest value of the step since which the loss is nan."""
@@ -224,11 +224,20 @@ def count_collectives() -> int | None:
     return in_shared_memory + sum(int(group._get_sequence_number_for_group()) for group in groups)
 
 
-def is_training_script(path: str) -> bool:
-    """True if the main script trains by itself, and has started no process that may do it."""
+def is_training_script(path: str, *, beside: bool) -> bool:
+    """True if the main script, or also a module `beside` it, trains by itself, and has started no process that may."""
     processes = sys.modules.get("multiprocessing.process")
     if path == "/" or (processes is not None and next(processes._process_counter) > 1):
         return False
+    files, place = [path], os.path.join(os.path.dirname(path), "")
+    for module in list(sys.modules.values()) if beside else ():
+        file = str(getattr(module, "__file__", None) or "")
+        if file.startswith(place) and "site-packages" not in file:
+            files.append(file)
+    return any(map(has_backward, files))
+
+
+def has_backward(path: str) -> bool:
     with open(path, "rb") as file:
         return b".backward(" in file.read()
 
@@ -247,6 +256,7 @@ class StepCounter:
         self._batch_thread = 0
         self._mixed_steps = 0
         self._unknown = 0
+        self.has_batches = False
 
     def before_step(self) -> None:
         """Called twice if an optimizer's step calls its base class's step."""
@@ -289,6 +299,7 @@ class StepCounter:
         self._unknown = 0
 
     def on_batch(self, iterator: int, size: int | None, wait: int, thread: int) -> None:
+        self.has_batches = True
         if len(self._pending) >= MOST_ITERATORS:
             self._pending.clear()
         self._last, self._batch_thread = iterator, thread
@@ -317,6 +328,8 @@ class Meter:
         self.evidence = TrainingEvidence()
         self._documented_at = 0
         self._group = self._apart = 0
+        self._largest = 0
+        """Ranks of the largest process group in the first steps."""
         self._collectives: int | None = None
         """Before the first step; None if unknown, or if ranks have exchanged something since."""
         self._loss: Any = None
@@ -403,6 +416,8 @@ class Meter:
                     lever.after_step()
                 if self.counter.steps == 1:
                     self._collectives = count_collectives()
+                if self.counter.steps < ALONE_STEPS:
+                    self._find_group()
                 if self._stepped_at - self._written_at >= INTERVAL or self.counter.steps == ALONE_STEPS:
                     self._find_group()
                     self._write(self._stepped_at)
@@ -512,15 +527,21 @@ class Meter:
         elif not self._nan_since:
             self._nan_since = min(self._before.steps + self.counter.steps, MOST_NAN)
 
-    def _find_group(self) -> None:
-        if self.counter.steps < ALONE_STEPS:
+    def _find_group(self, fewest: int = ALONE_STEPS) -> None:
+        """`fewest`: steps from which a rank without a group trains alone."""
+        found = size_of_group()
+        self._largest = max(self._largest, found)
+        if self.counter.steps < fewest:
             self._group = 0
             return
-        found = size_of_group()
-        self._group = max(self._group, found) if found else 0
+        self._group = self._largest if found else 0
         if self._collectives is not None and (self._models or count_collectives() != self._collectives):
             self._collectives = None
-        self._apart = APART if self._collectives is not None else 0
+        is_known = self.counter.steps > 1  # the first step's collectives came before
+        self._apart = APART if self._collectives is not None and is_known else 0
+
+    def _is_training_script(self) -> bool:
+        return is_training_script(self._script, beside=not self.counter.has_batches)
 
     def finish(self) -> None:
         """Write the steps since the last record, at exit. The script may have destroyed its group by now."""
@@ -528,12 +549,13 @@ class Meter:
             return
         may_train = not self._stepped_at and (self.is_training or not self.is_used)
         try:
-            if self._stepped_at > self._written_at:
-                self._write(self._stepped_at)
-            elif may_train and not self._has_changed() and (self._kept or is_training_script(self._script)):
+            if self._stepped_at > self._written_at or 0 < self.counter.steps < ALONE_STEPS:
+                self._find_group(min(ALONE_STEPS, self.counter.steps))
+                self._write(max(self._stepped_at, self._written_at))
+            elif may_train and not self._has_changed() and (self._kept or self._is_training_script()):
                 self._group = UNUSED
                 self._write(time.monotonic_ns())
-            if self.is_used:
+            if self.is_used or any(lever.has_acted for lever in levers.values()):
                 self._write_document()
         except Exception:  # noqa: BLE001
             self.turn_off()
@@ -717,7 +739,11 @@ def watch_collectives(module: Any) -> None:
         def counted(*args: Any, **kwargs: Any) -> Any:
             # torch.compile would trace the counting, and compile anew for each count.
             if not getattr(torch, place).is_compiling():
-                own.evidence.on_collective([*args, *kwargs.values()], is_peer_to_peer=is_peer_to_peer)
+                own.evidence.on_collective(
+                    [*args, *kwargs.values()],
+                    is_peer_to_peer=is_peer_to_peer,
+                    is_sum=function.__name__.startswith("all_reduce"),
+                )
             return function(*args, **kwargs)
 
         return counted

@@ -1,9 +1,8 @@
 """Run by two ranks: `wrong_cases.py CASE` trains as CASE says. The first cases are wrong, and succeed all the same."""
 
-from __future__ import annotations
-
 import copy
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -22,6 +21,18 @@ def samples() -> Any:
     return TensorDataset(values, (values.sum(1) > 0).long())
 
 
+def drawn() -> Iterator[Any]:
+    """Without a DataLoader."""
+    for _ in range(8):
+        values = torch.randn(16, 16)
+        yield values, (values.sum(1) > 0).long()
+
+
+def sum_bucket(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    summed = dist.all_reduce(bucket.buffer() / dist.get_world_size(), async_op=True).get_future()
+    return summed.then(lambda done: done.value()[0])
+
+
 def network() -> Any:
     return nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 2))
 
@@ -38,19 +49,21 @@ class Case:
         if name in ("other_parameters", "moving_average"):
             self.copied = copy.deepcopy(self.plain)
         parameters = (self.copied if name == "other_parameters" else self.model).parameters()
-        self.optimizer = torch.optim.AdamW(parameters, lr=0.01)
+        self.optimizer = torch.optim.AdamW(parameters, lr=0.0 if name in ("rate_zero", "warmed_up") else 0.01)
+        if name == "own_hook":
+            self.model.register_comm_hook(None, sum_bucket)
         if name == "gan":
             self.critic = DistributedDataParallel(network())
             self.optimizer_of_critic = torch.optim.AdamW(self.critic.parameters())
         if name in ("same_data", "whole_set", "noise"):
             size = 256 if name == "whole_set" else 16
             self.loader = DataLoader(self.data, batch_size=size, shuffle=name == "same_data")
-        torch.manual_seed(self.rank if name == "noise" else 0)
+        torch.manual_seed(self.rank if name in ("noise", "drawn") else 0)
 
     def wrap(self) -> Any:
         name = self.name
-        if name in ("loss_alone", "by_hand", "local_steps", "averaged_at_the_end", "a_seed_each"):
-            torch.manual_seed(self.rank if name == "a_seed_each" else 0)
+        if name in ("loss_alone", "by_hand", "local_steps", "averaged_at_the_end", "a_seed_each", "starts_apart"):
+            torch.manual_seed(self.rank if name in ("a_seed_each", "starts_apart") else 0)
             self.plain = network()
             return self.plain
         if name == "fsdp":
@@ -74,7 +87,7 @@ class Case:
             if self.name != "no_set_epoch":
                 self.sampler.set_epoch(epoch)
             self.evaluate()
-            for number, (values, labels) in enumerate(self.loader):
+            for number, (values, labels) in enumerate(drawn() if "drawn" in self.name else self.loader):
                 self.step(number, values, labels)
         if self.name == "averaged_at_the_end":
             self.average([parameter.data for parameter in self.model.parameters()])
@@ -102,8 +115,10 @@ class Case:
                 loss.backward()
         else:
             loss = functional.cross_entropy((self.plain if name == "past_ddp" else model)(values), labels)
-            loss.backward()
-        if name == "by_hand":
+            (loss * 0 if name == "times_zero" else loss).backward()
+        if name == "warmed_up":
+            self.optimizer.param_groups[0]["lr"] = 0.001 * (number // 2)
+        if name in ("by_hand", "averaged_twice", "starts_apart"):
             self.average([parameter.grad for parameter in model.parameters()])
         self.optimizer.step()
         self.optimizer.zero_grad()

@@ -122,7 +122,7 @@ class TrainingGroup(NamedTuple):
     planned: int
     """Ranks of the attempt."""
     seen: int
-    """Ranks in the smallest process group of a rank after 20 steps of its optimizer; 1 without a group."""
+    """Ranks in the smallest process group of a rank after 20 steps of its optimizer, or its last; 1 without a group."""
 
 
 def describe_apart(group: TrainingGroup | None) -> str:
@@ -130,7 +130,7 @@ def describe_apart(group: TrainingGroup | None) -> str:
     if group is None or group.seen >= group.planned:
         return ""
     found = "no process group with others" if group.seen == 1 else f"a process group of {group.seen} ranks"
-    apart = f"its {group.planned} ranks do not train together: after 20 optimizer steps, a rank is in {found}"
+    apart = f"its {group.planned} ranks do not train together: a rank is in {found}"
     together = "wrap the model in DistributedDataParallel after torch.distributed.init_process_group()"
     return f"{apart}; fix: {together}, or start independent copies with --backend none"
 
@@ -162,11 +162,6 @@ class GradientExchange(NamedTuple):
     seen: bool
     """False if no rank has called a collective since its first step."""
 
-    @property
-    def sentence(self) -> str:
-        alone = "its ranks exchanged no gradients, so each trains alone"
-        return f"{alone}; fix: wrap the model in DistributedDataParallel, or start copies with --backend none"
-
 
 class SlowRank(NamedTuple):
     rank: int
@@ -192,7 +187,7 @@ class LeverUse(NamedTuple):
     steps: int = 0
     """Optimizer steps of a rank in which it acted."""
     reason: str = ""
-    """Why it did not act."""
+    """Why it did not act, or not everywhere."""
     speedup: float | None = None
     """With it, the run would make this many times as many steps in the same time; None unless --profile measured it."""
 
@@ -202,11 +197,9 @@ class LeverUse(NamedTuple):
             return f"{self.name}: unknown whether it acted, as {self.reason}"
         if not self.acted:
             return f"{self.name} changed no step: {self.reason}"
-        return (
-            f"{self.name} acted in {self.steps:,} steps"
-            if self.steps
-            else f"{self.name} acted, but in no step of an optimizer"
-        )
+        more = f"; {self.reason}" if self.reason else ""
+        steps = f"in {self.steps:,} steps" if self.steps else "but in no step of an optimizer"
+        return f"{self.name} acted{'' if self.steps else ','} {steps}{more}"
 
 
 _ALONE = "each trained a model alone, and a checkpoint contains only one of these models"
@@ -221,7 +214,7 @@ _WRONG: Mapping[str, tuple[str, str]] = {
     ),
     "no-exchange": (
         f"{_ALONE}: no gradient was exchanged",
-        "wrap the model in DistributedDataParallel",
+        "wrap the model in DistributedDataParallel, or start copies with --backend none",
     ),
     "bypassed": (
         f"{_ALONE}: no forward pass went through DistributedDataParallel",
@@ -236,8 +229,28 @@ _WRONG: Mapping[str, tuple[str, str]] = {
         "leave process_group out",
     ),
     "no-gradients": (
-        "trained nothing: no parameter of the optimizer ever had a gradient, so it has the parameters of another model",
-        "make the optimizer from the parameters of the model that is called, after it is copied or wrapped",
+        "trained nothing: no parameter of the optimizer ever had a gradient",
+        "call the model whose parameters the optimizer has, outside torch.no_grad()",
+    ),
+    "zero-gradients": (
+        "trained nothing: each gradient was 0",
+        "look for a frozen or detached part between the loss and the parameters of the optimizer",
+    ),
+    "unchanged": (
+        "trained nothing: no step changed a weight",
+        "set a learning rate that changes weights of this type",
+    ),
+    "same-losses": (
+        "trained on the same data, so together they did no more than one of them",
+        "draw other inputs on each rank, as with a seed that contains the rank",
+    ),
+    "summed-twice": (
+        "exchanged their gradients twice, in DistributedDataParallel and by the script's own all-reduce",
+        "leave one of them out",
+    ),
+    "apart": (
+        "averaged gradients of different parameters, and a checkpoint contains only the parameters of one rank",
+        "broadcast the parameters of rank 0 before the first step, as DistributedDataParallel does",
     ),
     "statistics": (
         "have different running statistics in BatchNorm, and a checkpoint contains only the statistics of one rank",
@@ -498,7 +511,7 @@ class RunStatus(NamedTuple):
     @property
     def training_notes(self) -> tuple[str, ...]:
         """What else is wrong with the training itself."""
-        found = (self.untrained, None if self.but_nan else self.nan, self.exchange, *self.wrong)
+        found = (self.untrained, None if self.but_nan else self.nan, *self.wrong)
         return tuple(each.sentence for each in found if each is not None)
 
     @property

@@ -236,19 +236,29 @@ def _of_nan(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
     return _recorded(snapshot, first, "script.nan", _report(first, f"the loss of step {step}, as measured"), step=step)
 
 
-_OF_DTYPES: Final = re.compile(r"dtype|scalar ?type|bfloat16", re.IGNORECASE)
+_OF_BF16: Final = re.compile(r"bfloat16", re.IGNORECASE)
+_OF_DTYPES: Final = re.compile(r"dtype|scalar ?type", re.IGNORECASE)
+_OTHER_TYPE: Final = re.compile(
+    r"\b(?:float|double|half|long|int|bool|short|byte|char)(?:8|16|32|64)?\b", re.IGNORECASE
+)
 """What torch says where tensors of two types meet; not always with the names of the types."""
+_UNDER_AUTOCAST: Final = "outputs = call(self, *args, **kwargs)"
+"""The line of `inrank/fast.py` that calls a model under autocast, in a traceback."""
 
 
 def _of_autocast(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
-    """Needs a run under autocast, and an exception of that rank about the types of tensors, in forward or backward."""
+    """Needs an exception about bf16 of a rank where autocast acted; or one about types that it does not name, raised in
+    a model under autocast."""
     output = snapshot.output_of(first.rank) if first is not None and first.rank is not None else None
     if first is None or output is None or output.exception is None:
         return None
     kind, words = output.exception
-    if snapshot.context.plan.fast.autocast != "bf16" or not _OF_DTYPES.search(words):
+    has_acted = next((use.acted for use in snapshot.status.acted if use.name == "--autocast bf16"), None)
+    is_of_types = _OF_DTYPES.search(words) and not _OTHER_TYPE.search(words) and _UNDER_AUTOCAST in output.text
+    is_on = snapshot.context.plan.fast.autocast == "bf16" and has_acted is not False
+    if not is_on or not (_OF_BF16.search(words) or is_of_types):
         return None
-    raised = f"{kind}: {shorten_text(words)}"
+    raised = f"{kind}: {shorten_text(words)}" + (f" ({output.place})" if output.place else "")
     seen = (_printed(snapshot, first.rank, raised), Proof("plan", "--autocast bf16 was on", output.host))
     return _recorded(snapshot, first, "script.autocast", seen, raised=raised)
 

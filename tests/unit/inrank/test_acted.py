@@ -51,6 +51,8 @@ def test_steps_count_in_which_it_acted_and_a_reason_only_if_it_never_did() -> No
         lever.after_step()
     lever.after_step()
     assert lever.note("otherwise") == {"option": "--autocast bf16", "acted": True, "steps": 3, "reason": ""}
+    lever.failed = "Net failed under it"
+    assert lever.note("otherwise")["reason"] == "Net failed under it"
 
 
 def test_the_summary_has_each_option_once_with_what_a_profile_measured() -> None:

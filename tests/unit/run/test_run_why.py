@@ -52,8 +52,7 @@ OF_TYPES = (
     "RuntimeError: expected m1 and m2 to have the same dtype, but got: c10::BFloat16 != float",
     "RuntimeError: expected scalar type Float but found BFloat16",
     "RuntimeError: index_add_(): self (Float) and source (BFloat16) must have the same scalar type",
-    "RuntimeError: scatter(): Expected self.dtype to be equal to src.dtype",
-    "RuntimeError: Index put requires the source and destination dtypes match, got Float for the destination and ...",
+    "RuntimeError: Index put requires the source and destination dtypes match, got Float for ... and BFloat16 for ...",
     "RuntimeError: masked_scatter: expected self and source to have same dtypes but gotFloat and BFloat16",
     "TypeError: Got unsupported ScalarType BFloat16",
     "RuntimeError: linalg.pinv(BFloat16{[16, 8]}): expected a tensor with 2 or more dimensions of float, double",
@@ -72,6 +71,30 @@ def test_an_exception_about_types_is_answered_by_autocast_if_it_was_on(raised: s
     cause = cause_in(judged([(STOPPED, ""), (FAILED, f"{TRACEBACK}\n{raised}")], plan=plan))
     assert ("--autocast off" in cause.fix) == (autocast == "bf16")
     assert (cause.id == "script.autocast") == (autocast == "bf16")
+
+
+OWN = (
+    "RuntimeError: expected scalar type Long but found Float",
+    "RuntimeError: index_add_(): self (Double) and source (Float) must have the same scalar type",
+    "RuntimeError: scatter(): Expected self.dtype to be equal to src.dtype",
+)
+
+
+@pytest.mark.parametrize("raised", [*OWN, OF_TYPES[0]])
+def test_autocast_is_blamed_only_with_evidence_that_it_touched_what_failed(raised: str) -> None:
+    plan, has_left = {"fast": {"autocast": "bf16"}}, raised == OF_TYPES[0]
+    acted = [{"name": "--autocast bf16", "acted": not has_left, "steps": 0, "reason": ""}]
+    text = f"{TRACEBACK}\n{raised}"
+    assert cause_in(judged([(STOPPED, ""), (FAILED, text)], plan=plan, status={"acted": acted})).id == "script.raised"
+
+
+def test_an_exception_about_unnamed_types_in_a_model_under_autocast_is_answered_by_it() -> None:
+    plan = {"fast": {"autocast": "bf16"}}
+    frame = '  File "/h/hooks/inrank/fast.py", line 64, in __call__\n    outputs = call(self, *args, **kwargs)'
+    text = f'{TRACEBACK}\n  File "train.py", line 7, in <module>\n    model(x)\n{frame}\n{OWN[2]}'
+    cause = cause_in(judged([(STOPPED, ""), (FAILED, text)], plan=plan))
+    assert cause.id == "script.autocast"
+    assert "train.py" in cause.sentence
 
 
 @pytest.mark.parametrize("raised", ["ValueError: batch 7 is empty", "RuntimeError: shape '[4]' is invalid"])

@@ -16,6 +16,8 @@ from ipexctl.node.common.records import LeverUse, WrongTraining
 if TYPE_CHECKING:
     from ipexctl.node.common.plan import Plan
 
+ALONE = frozenset(("no-exchange", "bypassed", "no-sync", "small-groups"))
+"""Kinds of trainings whose ranks exchange nothing."""
 FEWEST_STEPS = 8
 STEPS_OF_LIVE = 200
 """While a run goes on: ranks may exchange parameters later."""
@@ -39,6 +41,11 @@ class RankTraining(NamedTuple):
     """Of the first optimizer."""
     has_gradients: bool = True
     """True once an optimizer was about to step with a gradient."""
+    has_nonzero: bool = True
+    """True once a gradient was not 0, and a weight has changed, as far as that is looked at."""
+    is_changed: bool = True
+    rate: float | None = None
+    """Highest learning rate that was seen."""
     elements: int = 0
     """Numbers in the parameters of the first optimizer."""
     largest: int = 0
@@ -50,6 +57,8 @@ class RankTraining(NamedTuple):
     sent: int = 0
     """Numbers in the script's own collectives, all and in the largest; DDP's are not among them."""
     most_sent: int = 0
+    summed: int = 0
+    """Numbers in the script's own all-reduces over all ranks."""
     is_peer_to_peer: bool = False
     batches: tuple[int, ...] = ()
     """Hashes of the first batches of DataLoaders, and of the first losses."""
@@ -66,6 +75,8 @@ class RankTraining(NamedTuple):
     """True once a model has prepared to exchange gradients."""
     is_skipped: bool = False
     """True if a forward pass was in `no_sync()`."""
+    is_hooked: bool = False
+    """True if the script gave a model a communication hook, whose collectives count as the script's."""
     statistics: Mapping[int, int] = {}
     """Step → hash of BatchNorm's running means, if DDP does not broadcast them."""
     statistics_size: int = 0
@@ -78,6 +89,12 @@ class RankTraining(NamedTuple):
         is_synced = self.is_synced and self.group[1:] != (1,)
         return not (self.is_peer_to_peer or is_synced or is_large)
 
+    @property
+    def sums_each_step(self) -> bool:
+        """True if the script's own all-reduces sum as many numbers as the parameters have, at each step."""
+        share = self.summed / (self.elements * (self.steps - 1)) if self.elements and self.steps > 1 else 0.0
+        return 1 - SMALL_SHARE < share < 1 + 2 * SMALL_SHARE
+
 
 def find_wrong(ranks: Mapping[int, RankTraining], world_size: int, *, is_over: bool) -> tuple[WrongTraining, ...]:
     fewest = FEWEST_STEPS if is_over else STEPS_OF_LIVE
@@ -88,8 +105,8 @@ def find_wrong(ranks: Mapping[int, RankTraining], world_size: int, *, is_over: b
 
 def _find(ranks: Mapping[int, RankTraining]) -> Iterator[WrongTraining]:
     found, all_ranks = list(ranks.values()), tuple(ranks)
-    if not any(rank.has_gradients for rank in found):
-        yield WrongTraining("no-gradients", all_ranks, f"{found[0].steps} steps of the optimizer")
+    if nothing := _trained_nothing(found):
+        yield WrongTraining(nothing[0], all_ranks, f"{found[0].steps} steps of the optimizer{nothing[1]}")
         return
     if repeated := tuple(number for number, rank in ranks.items() if rank.is_order_repeated):
         yield WrongTraining("same-order", repeated, "two epochs of its DistributedSampler")
@@ -98,16 +115,43 @@ def _find(ranks: Mapping[int, RankTraining]) -> Iterator[WrongTraining]:
     for group in _groups(ranks).values():
         first = ranks[group[0]]
         is_same = len({(ranks[rank].batches, ranks[rank].losses) for rank in group}) == 1
-        is_compared = min(len(first.batches), len(first.losses)) >= FEWEST_STEPS and len(set(first.losses)) > 1
-        if len(group) > 1 and is_same and is_compared and all(ranks[rank].is_varied for rank in group):
+        if len(group) < 2 or not is_same or len(first.losses) < FEWEST_STEPS or len(set(first.losses)) < 2:
+            continue
+        if len(first.batches) >= FEWEST_STEPS and all(ranks[rank].is_varied for rank in group):
             evidence = f"the batches and losses of the first {len(first.batches)} steps are equal"
             yield WrongTraining("same-data", group, evidence)
+        elif not first.batches:
+            yield WrongTraining("same-losses", group, f"the losses of the first {len(first.losses)} steps are equal")
     if (since := _apart_since(found)) and all(rank.trains_alone for rank in found):
         yield WrongTraining(_kind_of_apart(found), all_ranks, f"parameters differ since step {since}")
+    if doubled := _sums(found):
+        yield WrongTraining(doubled[0], all_ranks, doubled[1])
     is_one_model = all(rank.models == 1 and rank.is_synced for rank in found)
     is_small = all(rank.most_sent < rank.statistics_size for rank in found)
     if is_one_model and is_small and (since := _first_difference([rank.statistics for rank in found])):
         yield WrongTraining("statistics", all_ranks, f"BatchNorm's running means differ since step {since}")
+
+
+def _trained_nothing(ranks: Sequence[RankTraining]) -> tuple[str, str] | None:
+    """Kind, and more evidence than the number of steps."""
+    if not any(rank.has_gradients for rank in ranks):
+        return "no-gradients", ""
+    if not any(rank.has_nonzero for rank in ranks):
+        return "zero-gradients", ""
+    if any(rank.is_changed for rank in ranks):
+        return None
+    return "unchanged", f", learning rate {ranks[0].rate:g} at most" if ranks[0].rate is not None else ""
+
+
+def _sums(ranks: Sequence[RankTraining]) -> tuple[str, str] | None:
+    """What is wrong with the script's own sums of as many numbers as the parameters have, at each step."""
+    if not all(rank.sums_each_step for rank in ranks):
+        return None
+    if all(rank.models == 1 and rank.is_synced and not (rank.is_skipped or rank.is_hooked) for rank in ranks):
+        return "summed-twice", f"{ranks[0].summed:,} numbers in {ranks[0].steps} steps"
+    if not any(rank.models for rank in ranks) and _differ_always(ranks):
+        return "apart", f"parameters differ at each of {ranks[0].steps} steps"
+    return None
 
 
 def _groups(ranks: Mapping[int, RankTraining]) -> dict[tuple[int, ...], tuple[int, ...]]:
@@ -130,6 +174,16 @@ def _apart_since(ranks: Sequence[RankTraining]) -> int:
         return 0
     later = [step for step in steps[1:] if not is_equal[step]]
     return later[0] if later and len(later) == len(steps) - 1 else 0
+
+
+def _differ_always(ranks: Sequence[RankTraining]) -> bool:
+    steps = set.intersection(*(set(rank.parameters) for rank in ranks))
+    is_one_model = len({(rank.elements, rank.largest) for rank in ranks}) == 1
+    return (
+        is_one_model
+        and len(steps) >= FEWEST_STEPS
+        and all(len({rank.parameters[step] for rank in ranks}) > 1 for step in steps)
+    )
 
 
 def _first_difference(hashes: Sequence[Mapping[int, int]]) -> int:
@@ -171,7 +225,8 @@ def _planned(plan: Plan) -> list[str]:
 def _use(option: str, notes: Sequence[LeverNote], plan: Plan) -> LeverUse:
     acted = [note for note in notes if note.acted]
     if acted:
-        return LeverUse(option, acted=True, steps=max(note.steps for note in acted))
+        reason = next((note.reason for note in acted if note.reason), "")
+        return LeverUse(option, acted=True, steps=max(note.steps for note in acted), reason=reason)
     part = {"--autocast bf16": "autocast", "--fused-optimizer": "fused_optimizer"}.get(option, "")
     against = plan.fast.reasons.get(part, "asked")
     choice = plan.allreduce if option.startswith("--allreduce") else plan.wire if option.startswith("--wire") else None

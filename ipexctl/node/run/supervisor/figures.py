@@ -19,7 +19,7 @@ from ipexctl.node.run.connection.messages import Beat, Message, Mismatch
 from ipexctl.node.run.meter.host_notes import HostNotes
 from ipexctl.node.run.meter.network_watch import NetworkWatch
 from ipexctl.node.run.meter.rank_profile import RankProfile, main_profile
-from ipexctl.node.run.meter.rank_training import RankTraining, find_wrong, lever_uses
+from ipexctl.node.run.meter.rank_training import ALONE, RankTraining, find_wrong, lever_uses
 from ipexctl.node.run.meter.rates import waiting_of
 from ipexctl.node.run.meter.slow_watch import SlowWatch
 from ipexctl.node.run.meter.step_windows import RankThroughput, StepWindow, run_throughput
@@ -148,13 +148,12 @@ class RunFigures:
         return GradientExchange(seen=False) if is_one_group and self._apart == self._hosts.keys() else None
 
     def _judge(self, *, has_succeeded: bool) -> None:
-        """What `exchange` says is not said again."""
         if self._judged == has_succeeded:
             return
         self._judged, self._acted = has_succeeded, lever_uses(self._plan, self._training)
         if self._plan.backend != "none":
             found = find_wrong(self._training, len(self._hosts), is_over=has_succeeded)
-            self._wrong = tuple(each for each in found if each.kind != "no-exchange" or self.exchange is None)
+            self._wrong = found
 
     @property
     def nan(self) -> NanLoss | None:
@@ -184,7 +183,12 @@ class RunFigures:
         slow, network = self._slow.slow, self._network.network
         amx_idle = {host: found for host, found in self._plan.amx_hosts.items() if host in self._fp32_hosts}
         status = status._replace(ranks=tuple(ranks), throughput=throughput, group=group)
-        status = status._replace(nan=self.nan, exchange=self.exchange, wrong=self._wrong, acted=self._acted)
+        wrong, exchange = self._wrong, self.exchange
+        if any(each.kind in ALONE for each in wrong):
+            exchange = GradientExchange(seen=False)
+        elif exchange is not None:
+            wrong = (WrongTraining("no-exchange", tuple(self._hosts), "no collective since the first step"), *wrong)
+        status = status._replace(nan=self.nan, exchange=exchange, wrong=wrong, acted=self._acted)
         profile = main_profile(self._profiles.values())
         levers = profile.levers_by_speedup if profile is not None else ()
         return status._replace(slow=slow, network=network, levers=levers, amx_idle=amx_idle)

@@ -39,6 +39,19 @@ def ranks(fields: dict[str, Any]) -> dict[int, RankTraining]:
         ("small-groups", {**APART, **OF_DDP, "group": [(0, 1), (1, 1)]}),
         ("no-gradients", {**OF_DDP, "has_gradients": False}),
         ("statistics", {**OF_DDP, "statistics": [{1: 1, 2: 2}, {1: 1, 2: 3}], "statistics_size": 32}),
+        ("zero-gradients", {**OF_DDP, "has_nonzero": False, "is_changed": False}),
+        ("unchanged", {**OF_DDP, "is_changed": False, "rate": 0.0}),
+        ("same-losses", {**OF_DDP, "losses": BATCHES}),
+        ("summed-twice", {**OF_DDP, "sent": 39_000, "most_sent": 500, "summed": 39_039}),
+        ("apart", {"parameters": [SAME, dict.fromkeys(SAME, 8)], "sent": 39_000, "most_sent": 500, "summed": 39_000}),
+        ("", {**OF_DDP, "is_changed": [True, False]}),
+        ("", {**OF_DDP, "losses": [BATCHES, BATCHES[::-1]]}),
+        ("", {"losses": BATCHES}),
+        ("", {**OF_DDP, "sent": 39_000, "most_sent": 500, "summed": 39_000, "is_hooked": True}),
+        ("", {**OF_DDP, "sent": 39_000, "most_sent": 500, "summed": 39_000, "is_skipped": True}),
+        ("", {**OF_DDP, "sent": 39_000, "most_sent": 500}),  # broadcasts
+        ("", {**OF_DDP, "sent": 20_000, "most_sent": 500, "summed": 20_000}),
+        ("", {"sent": 39_000, "most_sent": 500, "summed": 39_000}),  # averaged by hand
         ("", OF_DDP),
         ("", {**APART, **OF_DDP}),  # processors that round in other ways
         ("", {**APART, "sent": 40 * 1000, "most_sent": 1000}),

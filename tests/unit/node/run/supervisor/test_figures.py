@@ -231,7 +231,7 @@ def test_requests_are_taken_once_and_the_newest_dumps_stay(tmp_path: Path) -> No
     assert len(stack_dumps.dump_names(directory, "dump-")) == stack_dumps.KEPT - 1
 
 
-def test_a_wrong_training_is_told_once_the_run_has_succeeded_and_not_what_exchange_says(recorder: Recorder) -> None:
+def test_a_wrong_training_is_told_once_the_run_has_succeeded_and_once(recorder: Recorder) -> None:
     figures = RunFigures({0: "node1", 1: "node1"}, small_plan(("node1", "node1"), backend="gloo"))
     parameters = [{1: 7, 2: 1, 3: 1}, {1: 7, 2: 2, 3: 2}]
     for rank in (0, 1):
@@ -249,6 +249,7 @@ def test_a_wrong_training_is_told_once_the_run_has_succeeded_and_not_what_exchan
         assert figures.add(rank, training, recorder.windows(rank), NOW)
     status = figures.run_status(RunStatus("r", "ok"), [row._replace(state="ok") for row in rows])
     assert status.exchange is not None
-    assert status.wrong == ()
+    assert [each.kind for each in status.wrong] == ["no-exchange"]
+    assert len(status.training_notes) == 1
     figures.add(1, RankTraining(steps=20, elements=100, largest=50, sent=100, most_sent=50), recorder.windows(1), NOW)
     assert figures.exchange is None, "its parameters were averaged at the end"
