@@ -159,7 +159,7 @@ def _attach(model: Any) -> str:
     reason = reason_against(model, group)
     link = _connected.link if _connected is not None and _connected.group() is group else None
     store, name = dist.distributed_c10d._get_default_store(), str(_models)
-    ranks = Ranks(_backend(group), group.rank(), group.size(), _timeout(group))
+    ranks = Ranks(backend_of(group), group.rank(), group.size(), timeout_of(group))
     if link is None:
         link = connect(store, ranks, name, reason, wire=_wire())
         _connected = _Connected(weakref.ref(group), link)
@@ -180,7 +180,7 @@ def reason_against(model: Any, group: Any) -> str:
         return f"torch {torch.__version__} is older than {'.'.join(map(str, OLDEST))}"
     if group.size() < 2:
         return "there is only one rank"
-    if not isinstance(_backend(group), getattr(dist, "ProcessGroupGloo", ())):
+    if not isinstance(backend_of(group), getattr(dist, "ProcessGroupGloo", ())):
         return "the process group's backend is not gloo"
     if missing := _missing_name(model):
         return f"torch {torch.__version__} has no {missing}"
@@ -216,7 +216,7 @@ def _version() -> tuple[int, ...]:
     return tuple(int(part) if part.isdigit() else 0 for part in parts)
 
 
-def _backend(group: Any) -> Any:
+def backend_of(group: Any) -> Any:
     """Backend for CPU tensors. With TORCH_DISTRIBUTED_DEBUG=DETAIL it is a wrapper that checks collectives."""
     try:
         return group._get_backend(torch.device("cpu"))
@@ -224,9 +224,9 @@ def _backend(group: Any) -> Any:
         return None
 
 
-def _timeout(group: Any) -> float:
+def timeout_of(group: Any) -> float:
     try:
-        return float(_backend(group).options._timeout.total_seconds())
+        return float(backend_of(group).options._timeout.total_seconds())
     except AttributeError:
         return TIMEOUT
 

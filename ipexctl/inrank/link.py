@@ -31,7 +31,8 @@ BUILDING = 60.0
 MARK = 0x1BEC711
 LARGEST = 1 << 20
 """Bytes of a rank's values."""
-FIX = "add --allreduce backend; if somebody else can reach the network of the ranks, close its ports"
+CLOSE_PORTS = "if somebody else can reach the network of the ranks, close its ports"
+FIX = f"add --allreduce backend; {CLOSE_PORTS}"
 buckets = 0
 
 
@@ -53,6 +54,8 @@ class Ranks(NamedTuple):
     timeout: float
     numbers: Sequence[int] = ()
     """Of the ranks in the default group; empty for this group."""
+    subject: str = "shared memory"
+    fix: str = FIX
 
     def ask(self, store: Any, name: str, reason: str) -> None:
         """Raise an OffError on all ranks if one of them has a reason, or takes no part."""
@@ -74,8 +77,8 @@ class Ranks(NamedTuple):
             return [json.loads(bytes(row[:size].tolist())) for row, size in zip(rows, sizes)]
         except (RuntimeError, ValueError) as error:
             why = str(error).strip().partition("\n")[0]
-            text = f"rank {self.rank} has no answer of all ranks about shared memory, though all take part"
-            raise DisagreementError(f"ipexctl: {text}: {why}; fix: {FIX}") from None
+            text = f"rank {self.rank} has no answer of all ranks about {self.subject}, though all take part"
+            raise DisagreementError(f"ipexctl: {text}: {why}; fix: {self.fix}") from None
 
     def _all_gather(self, tensor: Any, timeout: float) -> list[Any]:
         rows = [torch.empty_like(tensor) for _ in range(self.size)]
@@ -235,7 +238,7 @@ def _offered(reason: str, size: int) -> tuple[Segment | None, int, str]:
 def _offer(own: Segment | None, number: int, wire: str) -> dict[str, Any]:
     return {
         "wire": wire,
-        "boot": _boot(),
+        "boot": boot_id(),
         "pid": os.getpid(),
         "number": number,
         "started": read_state(os.getpid())[1],
@@ -244,7 +247,7 @@ def _offer(own: Segment | None, number: int, wire: str) -> dict[str, Any]:
     }
 
 
-def _boot() -> str:
+def boot_id() -> str:
     """The boot id. Different containers on one host have the same."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:

@@ -79,7 +79,7 @@ MOST_PIECES = 64
 HEADER = 4096
 NAME = "ipexctl-allreduce"
 _MADV_DONTFORK = 10
-_MEMFD_CREATE = 319
+_MEMFD_CREATE, _CLOEXEC, _ALLOW_SEALING = 319, 1, 2
 _FUTEX = 202
 _FUTEX_WAIT, _FUTEX_WAKE = 0, 1
 _MAP_FAILED = ctypes.c_void_p(-1).value
@@ -112,9 +112,10 @@ def _failed(what: str) -> SegmentError:
     return SegmentError(f"{what}: {os.strerror(ctypes.get_errno())}")
 
 
-def create_memfd(size: int) -> int:
+def create_memfd(size: int, name: str = NAME) -> int:
     # Pythons built for an old glibc, such as conda's, have no os.memfd_create.
-    number = int(_libc.syscall(ctypes.c_long(_MEMFD_CREATE), ctypes.c_char_p(NAME.encode()), ctypes.c_long(1)))
+    flags = ctypes.c_long(_CLOEXEC | _ALLOW_SEALING)
+    number = int(_libc.syscall(ctypes.c_long(_MEMFD_CREATE), ctypes.c_char_p(name.encode()), flags))
     if number < 0:
         raise _failed("memfd_create")
     try:
@@ -126,14 +127,14 @@ def create_memfd(size: int) -> int:
     return number
 
 
-def open_memfd(pid: object, number: object) -> int | None:
+def open_memfd(pid: object, number: object, name: str = NAME) -> int | None:
     """Open the memfd of another process of this user. The numbers are checked, because anybody on the ranks' network
     may write into their store."""
     if type(pid) is not int or type(number) is not int:
         return None
     path = f"/proc/{pid}/fd/{number}"
     try:
-        if not os.readlink(path).startswith(f"/memfd:{NAME}"):
+        if not os.readlink(path).startswith(f"/memfd:{name}"):
             return None  # another process reused that number
         found = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:

@@ -1,4 +1,5 @@
-"""Decides how ranks add up gradients, and in which format gradients cross the network. Pure.
+"""Decides how ranks add up gradients, in which format gradients cross the network, and whether ranks share frozen
+parameters. Pure.
 
 Shared memory needs x86-64, because it relies on that order of stores. `auto` leaves ranks that outnumber a host's cores
 to the backend, because a waiting rank spins for a moment. Sending fewer bytes between hosts changes the training a
@@ -19,6 +20,7 @@ from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.plan import (
     ALLREDUCE,
     AS_THEY_ARE,
+    SHARE_WEIGHTS,
     WIRE,
     AllReduceChoice,
     AllReduceReason,
@@ -87,25 +89,40 @@ def choose_wire(
     return AS_THEY_ARE if wanted == "fp32" else Choice(wanted, "asked")
 
 
+def choose_share_weights(gathered: Gathered, nodes: Sequence[NodeLayout], backend: Backend) -> Choice:
+    """Whether ranks share frozen parameters, or the first reason why they can't."""
+    if gathered.asked.share_weights == "off":
+        return Choice("off", "asked")
+    if sum(node.count for node in nodes) == 1:
+        return Choice("off", "one-rank")
+    against = _obstacle_of_ranks(gathered, backend)
+    return Choice("auto", "default") if against is None else Choice("off", against)
+
+
+def _obstacle_of_ranks(gathered: Gathered, backend: Backend) -> AllReduceReason | None:
+    """Why the hooks of ranks can't exchange anything."""
+    if backend == "none":
+        return "no-process-group"
+    if backend != "gloo":
+        return "other-backend"
+    if requested_variables(gathered).get(SHIM) == "off":
+        return "hooks-off"
+    version = torch_version(gathered)
+    if version is None:
+        return "torch-unknown"
+    return "torch-too-old" if version < OLDEST_TORCH else None
+
+
 def _obstacle(
     gathered: Gathered, nodes: Sequence[NodeLayout], backend: Backend, *, fewest: int = _FEWEST
 ) -> tuple[AllReduceReason | None, tuple[str, ...]]:
     """Why shared memory can't add up gradients, and on which hosts. Some host must have `fewest` ranks or more."""
-    if backend == "none":
-        return "no-process-group", ()
-    if backend != "gloo":
-        return "other-backend", ()
+    if (against := _obstacle_of_ranks(gathered, backend)) is not None:
+        return against, ()
     if max(node.count for node in nodes) < fewest:
         return "one-rank-a-host", ()
     if len({node.count for node in nodes}) > 1:
         return "unequal-hosts", ()
-    if requested_variables(gathered).get(SHIM) == "off":
-        return "hooks-off", ()
-    version = torch_version(gathered)
-    if version is None:
-        return "torch-unknown", ()
-    if version < OLDEST_TORCH:
-        return "torch-too-old", ()
     others = tuple(node.name for node in nodes if (node.facts.system.arch or _ARCHITECTURE) != _ARCHITECTURE)
     return ("other-processor", others) if others else (None, ())
 
@@ -122,6 +139,9 @@ def settings(context: LaunchContext) -> Iterator[Setting]:
         yield Setting(ALLREDUCE, value, "ranks on one host add gradients up in shared memory (--allreduce)")
     if context.plan.wire.mode != "fp32":
         yield Setting(WIRE, context.plan.wire.mode, f"gradients go between hosts as {context.plan.wire.mode} (--wire)")
+    if context.plan.share_weights.mode == "auto":
+        reason = "frozen parameters that ranks hold alike are not sent, and are one copy a host (--share-weights)"
+        yield Setting(SHARE_WEIGHTS, "auto", reason)
 
 
 def choice_text(context: LaunchContext) -> str | None:
@@ -167,6 +187,7 @@ def _text_of(context: LaunchContext, reason: ChoiceReason, at_fault: Sequence[st
     gathered, hosts, needed = context.gathered, fold(at_fault), "{}.{}".format(*OLDEST_TORCH)
     texts: dict[ChoiceReason, str] = {
         "one-host": "all ranks are on one host",
+        "one-rank": "there is only one rank",
         "backend-asked": "--allreduce backend leaves gradients to gloo",
         "possible": "ranks share a host, and each has a core",
         "no-process-group": "there is no process group",

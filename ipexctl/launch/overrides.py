@@ -26,6 +26,7 @@ from ipexctl.node.common.plan import (
     FP32_MATH,
     FUSED_OPTIMIZER,
     RANK_NAMES,
+    SHARE_WEIGHTS,
     WIRE,
     Backend,
     Setting,
@@ -36,6 +37,7 @@ _MPIS: Final = ("auto", "intel", "openmpi", "mpich")
 _OF_PLANS: Final = {
     ALLREDUCE: "--allreduce shared or backend",
     WIRE: "--wire bf16 or int8",
+    SHARE_WEIGHTS: "--share-weights auto",
     FP32_MATH: "--fp32-math bf16",
     AUTOCAST: "--autocast bf16",
     FUSED_OPTIMIZER: "--fused-optimizer",

@@ -118,6 +118,7 @@ def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
         ),
         allreduce=adding,
         wire=allreduce.choose_wire(gathered, nodes, backend, adding),
+        share_weights=allreduce.choose_share_weights(gathered, nodes, backend),
         fp32_math=cpu_variables.choose_fp32_math(gathered, nodes),
         fast=fast.choose_fast(gathered, nodes),
     )

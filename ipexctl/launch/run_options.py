@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Fp32Math,
         OnHang,
         OnNan,
+        ShareWeights,
         Wire,
     )
 
@@ -79,6 +80,11 @@ DECLARED: Final[Mapping[str, Declaration]] = {
     "wire": Declaration(
         "--wire",
         "Send gradients between hosts as they are, or rounded to half or a quarter of the bytes (default: {default}).",
+        panel=_COMMUNICATION,
+    ),
+    "share_weights": Declaration(
+        "--share-weights",
+        "Keep one copy a host of frozen parameters, and send none that all ranks hold alike (default: {default}).",
         panel=_COMMUNICATION,
     ),
     "fp32_math": Declaration(
@@ -231,6 +237,7 @@ if TYPE_CHECKING:
         backend: AskedBackend
         allreduce: AskedAllReduce
         wire: Wire
+        share_weights: ShareWeights
         fp32_math: Fp32Math
         fast: bool
         autocast: Autocast

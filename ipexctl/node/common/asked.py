@@ -19,6 +19,7 @@ AskedBackend = Literal["auto", "ccl", "gloo", "mpi", "none"]
 AskedAllReduce = Literal["auto", "shared", "backend"]
 Wire = Literal["fp32", "bf16", "int8"]
 Fp32Math = Literal["fp32", "bf16"]
+ShareWeights = Literal["auto", "off"]
 Autocast = Literal["auto", "off", "bf16"]
 OnHang = Literal["report", "dump", "stop"]
 OnNan = Literal["report", "stop"]
@@ -28,6 +29,7 @@ FIELD_DECODERS: Mapping[str, FieldDecoder] = dict.fromkeys(
     (
         *("CommandKind", "Bind", "Allocator", "OpenMp", "OnHang", "OnNan"),
         *("AskedLauncher", "AskedBackend", "AskedAllReduce", "Wire", "Fp32Math", "Autocast"),
+        "ShareWeights",
     ),
     partial(check_type, str),
 )
@@ -56,6 +58,7 @@ class Asked(NamedTuple):
     allreduce: AskedAllReduce = "auto"
     wire: Wire = "fp32"
     fp32_math: Fp32Math = "fp32"
+    share_weights: ShareWeights = "auto"
     mpi: str = "auto"
     master_port: int | None = None
     time_limit: float | None = None

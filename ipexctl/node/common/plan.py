@@ -26,7 +26,7 @@ AllReduceReason = Literal[
     "unequal-hosts", "hooks-off", "torch-unknown", "torch-too-old", "other-processor", "more-ranks-than-cores",
 ]  # fmt: skip
 """`asked`: --allreduce names this mode. `allreduce.py` has the sentences."""
-ChoiceReason = Literal["default", "one-host", "backend-asked", "no-amx", AllReduceReason]
+ChoiceReason = Literal["default", "one-host", "one-rank", "backend-asked", "no-amx", AllReduceReason]
 """`no-amx`: --fp32-math bf16 is on, but saves little time on these hosts."""
 LauncherMode = Literal["mpirun", "direct"]
 
@@ -48,6 +48,8 @@ WIRE = "IPEXCTL_WIRE"
 """Tells a rank's hooks to send gradients between hosts in fewer bytes; only a plan sets it."""
 COMPILER = "compiler/c++"
 """Path in an environment that has ziglang and intel-openmp (`node/env/build.py`)."""
+SHARE_WEIGHTS = "IPEXCTL_SHARE_WEIGHTS"
+"""Tells a rank's hooks to share frozen parameters with the other ranks; only a plan sets it."""
 FP32_MATH = "IPEXCTL_FP32_MATH"
 """Tells a rank's hooks to multiply fp32 matrices with bf16 inputs; only a plan sets it."""
 AUTOCAST = "IPEXCTL_AUTOCAST"
@@ -116,6 +118,8 @@ class AllReduceChoice(NamedTuple):
 
 
 AS_BACKEND = AllReduceChoice("backend", "asked")
+APART = Choice("off", "asked")
+"""As `share_weights`: each rank has frozen parameters of its own; the other mode is `auto`."""
 AS_THEY_ARE = Choice("fp32", "default")
 """As `wire`: hosts exchange gradients unchanged; the other modes are `bf16` and `int8`. As `fp32_math`: fp32 matrices
 are not rounded; the other mode is `bf16`."""
@@ -263,6 +267,7 @@ class Plan(NamedTuple):
     """Why ipexctl chose what the user did not; shown by --dry-run and -v."""
     allreduce: AllReduceChoice = AS_BACKEND
     wire: Choice = AS_THEY_ARE
+    share_weights: Choice = APART
     fp32_math: Choice = AS_THEY_ARE
     fast: FastChoice = NOT_FAST
     other_runs: tuple[OtherRun, ...] = ()

@@ -21,6 +21,7 @@ from ipexctl.node.common.plan import (
     AUTOCAST,
     FP32_MATH,
     FUSED_OPTIMIZER,
+    SHARE_WEIGHTS,
     WIRE,
     host_of,
     variables_of,
@@ -41,7 +42,10 @@ MPI_PREFIXES = (
     *TASK_OF_SLURM,
 )
 """Removed without a backend: scripts read a rank and a world size from these, and would wait for other ranks."""
-PLANNED_ALONE = (ALLREDUCE, WIRE, FP32_MATH, AUTOCAST, FUSED_OPTIMIZER, "IPEXCTL_METER", "IPEXCTL_PROFILE")
+PLANNED_ALONE = (
+    *(ALLREDUCE, WIRE, SHARE_WEIGHTS, FP32_MATH, AUTOCAST, FUSED_OPTIMIZER),
+    *("IPEXCTL_METER", "IPEXCTL_PROFILE"),
+)
 """Only a plan or the wrapper sets these. Inherited ones would ask for files that this run does not have."""
 _FULL = 1 << 20
 """A disk with fewer free bytes counts as full: no checkpoint fits, and a failed write may have left a few bytes."""

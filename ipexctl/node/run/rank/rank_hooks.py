@@ -70,6 +70,7 @@ def begin() -> None:
         install_notes,
         install_ddp,
         install_collectives,
+        install_weights,
         install_meter,
         install_profile,
         install_fp32_math,
@@ -241,6 +242,18 @@ def load_on_group() -> Any:
         return load_in_rank("collectives").on_group
     except Exception:  # noqa: BLE001  # all ranks have the same files and do without it
         return lambda *_: None
+
+
+def install_weights() -> None:
+    if os.environ.get("IPEXCTL_SHARE_WEIGHTS"):
+        call_after_import("torch", share_weights)
+
+
+def share_weights(_: Any) -> None:
+    try:
+        load_in_rank("shared_weights").install()
+    except Exception:  # noqa: BLE001  # all ranks have the same files and do without it
+        return
 
 
 def wrap_ddp(module: Any) -> None:
