@@ -67,10 +67,10 @@ class Comparison(NamedTuple):
     """Those of which some rank has a copy of its own once all have been sent."""
 
 
-def install() -> None:
-    distributed = torch.nn.parallel.distributed
+def install(module: Any) -> None:
+    distributed = module.nn.parallel.distributed
     distributed._sync_module_states = sending_less(distributed._sync_module_states)
-    torch.nn.Module.to = staying(torch.nn.Module.to)
+    module.nn.Module.to = staying(module.nn.Module.to)
 
 
 def staying(to: Callable[..., Any]) -> Callable[..., Any]:
@@ -146,7 +146,7 @@ def compare(model: Any, group: Any, ignored: Collection[str]) -> Comparison | No
     _compared[name] = number = _compared.get(name, 0) + 1
     ranks.ask(dist.distributed_c10d._get_default_store(), f"weights/{name}/{number}", "")
     layout = [(w.name, [*w.parameter.shape], [*w.parameter.stride()], str(w.parameter.dtype)) for w in weights]
-    if len(set(ranks.gathered(hashlib.sha256(json.dumps(layout).encode()).hexdigest(), timeout))) > 1:
+    if len(set(ranks.gathered(hashlib.sha256(json.dumps(layout).encode()).hexdigest()))) > 1:
         raise OffError("the ranks have different models")
     files = mapped_files()
     is_private = [int(not any(low <= w.parameter.data_ptr() < high for low, high in files)) for w in weights]

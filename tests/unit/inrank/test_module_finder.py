@@ -19,6 +19,7 @@ VARIABLES = {
     "IPEXCTL_METER": "/proc/1/fd/9",
     "IPEXCTL_PROFILE": "1",
     "IPEXCTL_ALLREDUCE": "shared",
+    "IPEXCTL_SHARE_WEIGHTS": "auto",
     "IPEXCTL_FP32_MATH": "bf16",
     "IPEXCTL_AUTOCAST": "bf16",
     "IPEXCTL_FUSED_OPTIMIZER": "1",
@@ -33,6 +34,7 @@ CALLS = {
 }
 EXPECTED = [
     *(f"{module} {function} {name}" for module, calls in CALLS.items() for name, function in calls.items()),
+    "shared_weights install torch",
     *("fast autocast_models torch", "fast fuse_optimizers torch", "torch set_float32_matmul_precision medium"),
     *("ddp attach", "meter on_model", "collectives on_group 1 2 [0, 3]"),
 ]
@@ -107,7 +109,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     modules = {f"{name.replace('.', '/')}.py": "" for name in WATCHED}
     inrank = {
         f"shim/ipexctl_inrank/{name}.py": INRANK.replace("NAME", repr(name))
-        for name in (*CALLS, "fast", "ddp", "collectives")
+        for name in (*CALLS, "fast", "ddp", "collectives", "shared_weights")
     }
     for name, text in {**modules, **PACKAGES, **inrank, "shim/ipexctl_inrank/__init__.py": ""}.items():
         path = place / name

@@ -249,9 +249,9 @@ def install_weights() -> None:
         call_after_import("torch", share_weights)
 
 
-def share_weights(_: Any) -> None:
+def share_weights(torch: Any) -> None:
     try:
-        load_in_rank("shared_weights").install()
+        load_in_rank("shared_weights").install(torch)
     except Exception:  # noqa: BLE001  # all ranks have the same files and do without it
         return
 
