@@ -304,10 +304,10 @@ def release_memory() -> None:
 
 
 def describe(found: Comparison, trained: int, *, is_shared: bool) -> str:
-    alike, size = (size_text(sum(weight.size for weight in weights)) for weights in (found.alike, found.weights))
-    part = "all" if alike == size else alike
-    kept = ", one copy on each host" if is_shared else ""
-    text = f"of {size} of frozen weights, {part} are equal on all ranks and not sent{kept}"
+    alike, size = (sum(weight.size for weight in weights) for weights in (found.alike, found.weights))
+    part = "all" if alike == size else size_text(alike) if alike else "none"
+    kept = "; one copy on each host" if is_shared else ""
+    text = f"of {size_text(size)} of frozen weights, {part} are equal on all ranks and not sent{kept}"
     return f"{text}; {trained / 1e6:.3g} M parameters train"
 
 
