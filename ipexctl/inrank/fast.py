@@ -3,7 +3,7 @@
 
 - Autocast is accelerate's mixed precision: a module that no other module calls runs under autocast, and its outputs
   become fp32. What the script computes from them, such as the loss, stays fp32.
-- A model without fp32 parameters, or under the script's own autocast, runs as it is. Inside a model, the script's
+- A model that trains no fp32 parameter, or under the script's own autocast, runs as it is. Inside a model, the script's
   autocast wins, also `enabled=False`.
 - An optimizer passes lists of tensors to a function of its module. Only the kernel that this function chooses changes,
   so parameter groups, states and checkpoints stay as the script has them.
@@ -109,7 +109,8 @@ def _runs_as_it_is(torch: Any, lever: ActingLever) -> Callable[[Any], bool]:
         is_autocasting = torch.is_autocast_cpu_enabled
 
     def decide(model: Any) -> bool:
-        parameter = next(model.parameters(), None)
+        # The first that trains: the frozen base of a fine-tuned model may be in bf16 already.
+        parameter = next((each for each in model.parameters() if each.requires_grad), next(model.parameters(), None))
         if parameter is None:  # of a loss
             return True
         if parameter.dtype is not torch.float32 or parameter.device.type != "cpu":

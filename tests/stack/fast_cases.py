@@ -117,6 +117,18 @@ def kept() -> Any:
     return before, sorted(dtypes), state["param_groups"][0]["fused"]
 
 
+class Adapted(nn.Module):  # type: ignore[misc]
+    """As a fine-tuned model: its first parameters are frozen, and in bf16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base, self.adapter = nn.Linear(2, 2, dtype=torch.bfloat16), nn.Linear(2, 2)
+        self.base.requires_grad_(False)
+
+    def forward(self, data: Any) -> Any:
+        return self.adapter(data)
+
+
 def precision() -> Any:
     """Types inside of models, and of what comes out, in different kinds of calls."""
     found: dict[str, Any] = {}
@@ -129,6 +141,9 @@ def precision() -> Any:
     found["method"] = str(model[:4](images).dtype)
     found["fp64"] = str(nn.Linear(2, 2, dtype=torch.float64)(torch.ones(1, 2, dtype=torch.float64)).dtype)
     found["bf16"] = str(nn.Linear(2, 2, dtype=torch.bfloat16)(torch.ones(1, 2, dtype=torch.bfloat16)).dtype)
+    adapted = Adapted()
+    adapted.adapter.register_forward_hook(lambda *given: found.update(adapter=str(given[2].dtype)))
+    adapted(torch.ones(1, 2))
     found["compiled"] = str(torch.compile(model, backend="eager")(images).dtype)
     results: list[Any] = []
 

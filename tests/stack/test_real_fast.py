@@ -56,8 +56,8 @@ def test_only_fp32_models_compute_in_bf16_and_outputs_are_fp32(found: dict[str, 
     wide, half = "torch.float32", "torch.bfloat16"
     outputs = dict.fromkeys(("outer", "evaluation", "method", "compiled"), wide)
     kept = {"fp64": "torch.float64", "bf16": half, "threads": [wide]}
-    assert found["autocast"][0]["precision"] == {"inner": half, **outputs, **kept}
-    assert found["plain"][0]["precision"] == {"inner": wide, **outputs, **kept}
+    assert found["autocast"][0]["precision"] == {"inner": half, "adapter": half, **outputs, **kept}
+    assert found["plain"][0]["precision"] == {"inner": wide, "adapter": wide, **outputs, **kept}
     assert found["autocast"][0]["careful"][0] == [half, wide], "the script's own choice inside of a model"
     assert found["autocast"][0]["own"] == half
 
