@@ -123,7 +123,7 @@ def read_launch_call(ctx: typer.Context, call: RunCall, ranks: RankSet = EVERY_R
     if spec.project.is_tool:
         spec = replace(spec, asked=spec.asked._replace(kind="command"))
     spec, path_note = with_python_path(spec, cwd)
-    of_line = (*pasted.variable_notes, pasted.note_on(len(hosts))) if pasted is not None else ()
+    of_line = (*pasted.other_notes, pasted.note_on(len(hosts))) if pasted is not None else ()
     for note in (*of_line, path_note, note_on_arguments(ctx, spec)):
         if note:
             call.output.print_note("note: " + note)

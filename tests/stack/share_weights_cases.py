@@ -36,7 +36,7 @@ class Net(torch.nn.Module):  # type: ignore[misc]  # no torch where mypy runs
         self.base.requires_grad_(False)
 
     def forward(self, data: Any) -> Any:
-        for base, adapter in zip(self.base, self.adapter):
+        for base, adapter in zip(self.base, self.adapter, strict=True):
             hidden = torch.tanh(base(data.to(base.weight.dtype))).float()
             data = hidden + self.head(adapter(data))
         return data

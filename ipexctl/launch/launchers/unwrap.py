@@ -21,6 +21,7 @@ from ipexctl.file_reader import SCRIPT, SHELL_SCRIPT, TooLargeError, read_regula
 from ipexctl.found_files import check_found
 from ipexctl.hosts.host import Host
 from ipexctl.launch.accelerate_config import default_file, read_accelerate, read_accelerate_file
+from ipexctl.launch.launchers.cpu_options import options_for_cpus
 from ipexctl.launch.launchers.launcher_options import ACCELERATE, LAUNCHERS, LauncherRow
 from ipexctl.launch.launchers.line import is_python, is_shell, split_variables
 from ipexctl.launch.launchers.options import SHELL, PastedLine, TakenValue, read_line
@@ -48,8 +49,8 @@ class UnwrappedCall:
     values: Mapping[str, TakenValue] = field(default_factory=dict, hash=False)
     """Option's field name, or `$NAME` → its value in the pasted line, if ipexctl's own options do not set it."""
     note: str = ""
-    variable_notes: tuple[str, ...] = ()
-    """One for each variable before the command that says who is who."""
+    other_notes: tuple[str, ...] = ()
+    """One for each variable before the command that says who is who, and one for options that CPUs need."""
 
     @property
     def hosts(self) -> dict[str, Any]:
@@ -118,10 +119,15 @@ def unwrap(
     note = _note(line, wins, split_variables(asked.argv)[1])
     if line.packages:
         changes |= {"packages": (*asked.packages, *line.packages), "install": True}
+    row = next((row for row in LAUNCHERS if row.for_cpus and row.name in line.names), None)
+    added = options_for_cpus(row.for_cpus, program.argv[1:]) if row is not None else ()
+    notes = [*_variable_notes(line, wins)]
+    notes += [f"for CPUs, {row.name} gets {shlex.join(added)}; options of the line win"] if row and added else []
+    program = program._replace(argv=(*program.argv, *added))
     changes |= {"exports": (*exports, *asked.exports), "sources": sources, "is_behind_dashes": line.is_behind_dashes}
     secrets = {export.name: environ[export.name] for export in exports if export.value is None}
     spec = replace(spec, asked=program.put_into(asked._replace(**changes)), secrets={**secrets, **spec.secrets})
-    return UnwrappedCall(spec, config, wins, note, tuple(_variable_notes(line, wins)))
+    return UnwrappedCall(spec, config, wins, note, tuple(notes))
 
 
 def _only_one_rank(line: PastedLine) -> str:

@@ -42,7 +42,7 @@ def taken(found: UnwrappedCall) -> dict[str, Any]:
     return {
         "runs": f"{found.spec.asked.kind}: {shlex.join(found.spec.asked.argv)}",
         "options": {name: shown(each.value) for name, each in found.values.items()},
-        "notes": [note for note in (*found.variable_notes, found.note) if note],
+        "notes": [note for note in (*found.other_notes, found.note) if note],
     }
 
 
