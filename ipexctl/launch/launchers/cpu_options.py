@@ -42,7 +42,7 @@ def _given(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
     words = [word for each in argv for word in (each.split("=", 1) if each.startswith("--") else [each])]
     found = [
         (word[2:].replace("-", "_"), "" if value.startswith("--") else value)
-        for word, value in zip(words, [*words[1:], ""], strict=True)
+        for word, value in zip(words, [*words, ""][1:], strict=True)
         if word.startswith("--")
     ]
     path = dict(found).get("config")
