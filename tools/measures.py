@@ -507,8 +507,9 @@ def classes_with_one_name() -> list[str]:
 
 @cache
 def imports(path: str, *, with_types: bool = False) -> tuple[tuple[str, int, bool], ...]:
-    """The modules of ours that a module imports while it runs, their lines, and whether a function does it.
-    `with_types`: also those that it imports for type checkers alone."""
+    """The modules that a module imports while it runs, their lines, and whether a function does it. `with_types`: also
+    those that it imports for type checkers alone."""
+    room = module_name(path).split(".")[: None if path.endswith("__init__.py") else -1]
     found: list[tuple[str, int, bool]] = []
 
     def visit(node: ast.AST, *, inside: bool) -> None:
@@ -518,7 +519,8 @@ def imports(path: str, *, with_types: bool = False) -> tuple[tuple[str, int, boo
             if isinstance(child, ast.Import):
                 found.extend((name.name, child.lineno, inside) for name in child.names)
             elif isinstance(child, ast.ImportFrom):
-                base = child.module or ""
+                above = room[: len(room) - child.level + 1] if child.level else []
+                base = ".".join([*above, *filter(None, [child.module])])
                 for name in child.names:
                     whole = f"{base}.{name.name}"
                     found.append((whole if whole in known_modules() else base, child.lineno, inside))
@@ -566,8 +568,12 @@ def imports_inside_functions_that_save_nothing() -> list[str]:
 
 @row("* import circles inside rooms", wanted=0, held=0)
 def import_circles() -> list[str]:
-    """Modules that import one another, directly or over others; the first circle. Contracts keep rooms apart."""
-    graph = {module_name(path): {name for name, _, _ in imports(path) if name in known_modules()} for path in modules()}
+    """Modules that import one another, directly or over others, also in functions, for types alone and by relative
+    names; the first circle. Contracts keep rooms apart."""
+    graph = {
+        module_name(path): {name for name, _, _ in imports(path, with_types=True) if name in known_modules()}
+        for path in modules()
+    }
     graph["ipexctl"] = set()  # its `__getattr__` names all that `import ipexctl` shows
     try:
         TopologicalSorter(graph).prepare()

@@ -36,7 +36,7 @@ def execute(
     for done in execute_on_hosts(
         opened.hosts,
         command,
-        connector=pool.connector,
+        open_session=pool.connector.open,
         cancel=pool.cancel,
         sink_for=sink_for,
         forks=pool.forks,

@@ -72,3 +72,13 @@ def adding_levers() -> tuple[ActingLever, ...]:
     is_asked = os.environ.get("IPEXCTL_ALLREDUCE") == "shared"
     options = ([SHARED] if is_asked else []) + ([f"--wire {wire}"] if wire else [])
     return tuple(map(ActingLever, options))
+
+
+def is_rounding(torch: Any) -> bool:
+    """True if torch or IPEX is set to round the inputs of fp32 products."""
+    matmul = getattr(torch.backends.mkldnn, "matmul", None)
+    # Before torch 2.9, mkldnn has no separate setting.
+    precision = torch.get_float32_matmul_precision() if matmul is None else matmul.fp32_precision
+    ipex = sys.modules.get("intel_extension_for_pytorch")
+    mode = getattr(ipex, "get_fp32_math_mode", lambda **_: None)(device="cpu")
+    return precision in ("medium", "bf16", "tf32") or getattr(mode, "name", "") == "BF32"

@@ -14,7 +14,7 @@ import os
 import time
 from typing import Any, Callable, Iterator, Mapping
 
-from .meter import is_rounding
+from .acted import is_rounding
 
 MOST_SECONDS = 3.0
 LONGEST = 0.05

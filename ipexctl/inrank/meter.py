@@ -27,7 +27,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any, Callable, Iterator, NamedTuple
 
-from .acted import levers
+from .acted import is_rounding, levers
 from .evidence import COLLECTIVES, PEER_TO_PEER, TrainingEvidence
 
 SLOTS = 1024
@@ -682,16 +682,6 @@ def parameters_of(tensors: Any) -> list[tuple[weakref.ref[Any], Any]]:
 def is_unchanged(ref: weakref.ref[Any], value: Any) -> bool:
     now = ref()
     return now is not None and bool((now.detach().reshape(-1)[:ELEMENTS] == value).all())
-
-
-def is_rounding(torch: Any) -> bool:
-    """True if torch or IPEX is set to round the inputs of fp32 products."""
-    matmul = getattr(torch.backends.mkldnn, "matmul", None)
-    # Before torch 2.9, mkldnn has no separate setting.
-    precision = torch.get_float32_matmul_precision() if matmul is None else matmul.fp32_precision
-    ipex = sys.modules.get("intel_extension_for_pytorch")
-    mode = getattr(ipex, "get_fp32_math_mode", lambda **_: None)(device="cpu")
-    return precision in ("medium", "bf16", "tf32") or getattr(mode, "name", "") == "BF32"
 
 
 def watch_loaders(module: Any) -> None:

@@ -24,12 +24,11 @@ import sys
 import threading
 import time
 from statistics import median
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, Protocol
 
 from . import profile_parts
 from .gloo_threads import wait_for_gloo
 from .levers import measure_levers
-from .meter import Meter, meter
 from .profile_parts import Event
 
 VARIABLE = "IPEXCTL_PROFILE"
@@ -52,8 +51,20 @@ LEAST_PRODUCTS = 3
 OTHER_PROFILER = "the script has a profiler of its own, which it keeps"
 
 
+class SteppedMeter(Protocol):
+    """What a profiler needs of the step meter, which starts it."""
+
+    counter: Any
+    made: int
+
+    def before_step(self, optimizer: Any) -> None: ...
+    def after_step(self, optimizer: Any) -> None: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+
+
 class StepProfiler:
-    def __init__(self, own: Meter, path: str, start: int = 0) -> None:
+    def __init__(self, own: SteppedMeter, path: str, start: int = 0) -> None:
         """`start`: the step after which a live run is profiled; 0 with `run --profile`."""
         self.meter, self._path = own, path
         self._torch = sys.modules["torch"]
@@ -403,11 +414,11 @@ _watched: set[type] = set()
 """Classes of profilers whose instances are noticed."""
 
 
-def watch_steps(_: Any) -> None:
-    _put_around(StepProfiler(meter(), os.environ[VARIABLE]))
+def watch_steps(own: SteppedMeter) -> None:
+    _put_around(StepProfiler(own, os.environ[VARIABLE]))
 
 
-def begin(own: Meter, path: str, start: int) -> None:
+def begin(own: SteppedMeter, path: str, start: int) -> None:
     """Profile a live run after its step `start`. One that is not over yet serves the request, too."""
     if _profiler is None or _profiler.is_over:
         profiler = StepProfiler(own, path, start)

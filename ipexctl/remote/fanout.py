@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, Generic, TypeVar, cast
+from typing import BinaryIO, Generic, TypeVar, cast
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
@@ -17,9 +17,7 @@ from ipexctl.node.common.frames import StreamName
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.outcome import Cancelled, HostError, HostResult
-
-if TYPE_CHECKING:
-    from ipexctl.remote.connector import Connector
+from ipexctl.remote.session import Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +29,7 @@ def execute(
     hosts: Sequence[Host],
     command: Command,
     *,
-    connector: Connector,
+    open_session: Callable[[Host, Cancel], Session],
     cancel: Cancel,
     sink_for: Callable[[Host], Callable[[StreamName, bytes], None]],
     forks: int,
@@ -41,7 +39,7 @@ def execute(
     def work(host: Host) -> ExecResult:
         started = time.monotonic()
         try:
-            with closing(connector.open(host, cancel)) as session:
+            with closing(open_session(host, cancel)) as session:
                 stdin = stdin_for() if stdin_for else None
                 ended = session.run(command, sink_for(host), stdin=stdin, timeout=timeout)
         except HostError as error:

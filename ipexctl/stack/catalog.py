@@ -24,6 +24,9 @@ from ipexctl.node.common.json_records import FieldDecoder, JsonError, check_type
 from ipexctl.node.env.check import normalize
 from ipexctl.text import expand_tilde
 
+TORCH: Final = "torch"
+IPEX: Final = "intel-extension-for-pytorch"
+ONECCL: Final = "oneccl-bind-pt"
 PyPI = Literal["available", "yanked", "absent"]
 CpuWheel = Literal["published", "unverified", "none"]
 Isa = Literal["avx2", "avx512"]

@@ -18,13 +18,13 @@ from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.remote.connector import OpenHosts
 from ipexctl.remote.outcome import exit_code
-from ipexctl.stack.catalog import StackSpec, project_of, rows_digest
+from ipexctl.stack.catalog import IPEX, ONECCL, TORCH, StackSpec, project_of, rows_digest
 from ipexctl.stack.env.record import find_existing, records_of
 from ipexctl.stack.lock.wheel_indexes import CONTROL_MACHINE, CachedAnswer, IndexCache
 from ipexctl.stack.resolve import reasons
 from ipexctl.stack.resolve.compatibility import interpreters_for, oldest_glibc
 from ipexctl.stack.resolve.constraints import stacks
-from ipexctl.stack.resolve.model import IPEX, ONECCL, TORCH, EnvRequest, StackPlan, StackRequest, Undecided
+from ipexctl.stack.resolve.model import EnvRequest, StackPlan, StackRequest, Undecided
 from ipexctl.stack.resolve.reasons import Reason, because, unknown_version
 from ipexctl.stack.resolve.resolver import projects, resolve, resolve_by_table
 

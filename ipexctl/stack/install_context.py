@@ -34,12 +34,12 @@ from ipexctl.remote.connector import OpenHosts
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError, HostResult, HostStatus, Report, StepTimed, Watch, exit_code
 from ipexctl.remote.session import Session
-from ipexctl.stack.catalog import StackSpec, known_rows, rows_digest
+from ipexctl.stack.catalog import TORCH, StackSpec, known_rows, rows_digest
 from ipexctl.stack.env.record import check_new_env_name
 from ipexctl.stack.expected_stack import check_stack_request
 from ipexctl.stack.lock.wheel_lock import Lock, takes_wheels
 from ipexctl.stack.resolve.compatibility import usable_pythons
-from ipexctl.stack.resolve.model import TORCH, EnvRequest, Sources, StackPlan, StackRequest
+from ipexctl.stack.resolve.model import EnvRequest, Sources, StackPlan, StackRequest
 from ipexctl.stack.resolve.reasons import Reason
 from ipexctl.stack.resolve.resolver import resolve
 

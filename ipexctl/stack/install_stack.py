@@ -30,6 +30,7 @@ from ipexctl.remote.node_call import script_text
 from ipexctl.remote.outcome import Cancelled, HostError, Notice, Watch, ignore_event
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.remote.session import Session, capture
+from ipexctl.stack.catalog import TORCH
 from ipexctl.stack.env.env_installer import EnvInstaller, check_by_digest, find_obstacle, find_unpacked
 from ipexctl.stack.env.environment import EnvSpec, in_common, machine_token, parse_result
 from ipexctl.stack.env.record import Existing, find_existing, records_of
@@ -49,7 +50,7 @@ from ipexctl.stack.lock.wheel_indexes import is_for_hosts
 from ipexctl.stack.lock.wheel_lock import Lock, Wheel, uv_for_node
 from ipexctl.stack.resolve.compatibility import incompatibility, interpreters_for
 from ipexctl.stack.resolve.constraints import is_range, stacks
-from ipexctl.stack.resolve.model import TORCH, EnvRequest, Sources, StackRequest
+from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest
 
 if TYPE_CHECKING:
     from ipexctl.stack.lock.stack_locking import LockedStack

@@ -132,3 +132,9 @@ def test_a_write_to_the_terminal_is_found(code: str, count: int) -> None:
 )
 def test_a_fix_that_becomes_text_is_found(code: str, count: int) -> None:
     assert len(list(fixes_as_text(ast.parse(code)))) == count
+
+
+def test_a_circle_is_seen_through_relative_names_and_imports_for_types() -> None:
+    names = {name for name, _, _ in measures.imports("ipexctl/inrank/channel.py", with_types=True)}
+    assert {"ipexctl.inrank.segment", "ipexctl.inrank.wire"} <= names
+    assert "ipexctl.inrank.wire" in {name for name, _, _ in measures.imports("ipexctl/inrank/channel.py")}

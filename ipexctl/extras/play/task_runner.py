@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.extras.play.modules import runner
@@ -30,13 +30,11 @@ from ipexctl.extras.play.result import (
     secrets_in,
 )
 from ipexctl.extras.play.templates import Scope
+from ipexctl.extras.play.variables import PlayContext, Variables
 from ipexctl.hosts.host import Host, quote
 from ipexctl.hosts.nodeset import fold
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.outcome import HostError, Notice
-
-if TYPE_CHECKING:
-    from ipexctl.extras.play.engine import Engine
 
 _NOT_BEGUN = failure("it was not started")
 _RETRIES = 3
@@ -57,9 +55,21 @@ class _Item:
     attempts: int = 0
 
 
+class TaskEngine(Protocol):
+    """What a task needs of the play that it belongs to: `engine.py` has it."""
+
+    context: PlayContext
+    variables: Variables
+
+    def host(self, name: str) -> Host | None: ...
+    def missing(self, hosts: Sequence[str]) -> dict[str, str]: ...
+    def notify(self, name: str, host: str) -> None: ...
+    def end(self, report: TaskReport, host: str, result: TaskResult, *, no_log: bool, ignored: bool) -> None: ...
+
+
 @dataclass
 class TaskRunner:
-    engine: Engine
+    engine: TaskEngine
     task: Task
     report: TaskReport
     names: Sequence[str]

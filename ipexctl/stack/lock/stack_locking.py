@@ -33,6 +33,7 @@ from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError, Notice
 from ipexctl.remote.session import Session
+from ipexctl.stack.catalog import IPEX, ONECCL, TORCH
 from ipexctl.stack.env.record import SCHEMA, env_directory
 from ipexctl.stack.expected_stack import installed_plan, with_ipex_use
 from ipexctl.stack.install_context import InstallContext, InstallRequest, ProjectArchive
@@ -74,7 +75,7 @@ from ipexctl.stack.lock.wheel_lock import (
 )
 from ipexctl.stack.lock.wheels import Availability, Target, is_cpu_build, is_prerelease, lacks_oneccl
 from ipexctl.stack.resolve import resolver
-from ipexctl.stack.resolve.model import IPEX, ONECCL, TORCH, Sources, StackPlan, StackRequest
+from ipexctl.stack.resolve.model import Sources, StackPlan, StackRequest
 from ipexctl.stack.resolve.reasons import Reason, because, join_names, recorded
 from ipexctl.text import join_words, readable, tilde_path
 

@@ -12,10 +12,9 @@ from typing import Final
 from ipexctl.facts.cpu import TIERS, X86, Tier
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import Python
-from ipexctl.stack.catalog import Isa, StackSpec, minor, version_key
+from ipexctl.stack.catalog import IPEX, ONECCL, TORCH, Isa, StackSpec, minor, version_key
 from ipexctl.stack.lock.wheels import Availability, Target
 from ipexctl.stack.resolve import reasons
-from ipexctl.stack.resolve.model import IPEX, ONECCL, TORCH
 from ipexctl.stack.resolve.reasons import QueriedIndexes, Reason, because
 
 OLDEST_PYTHON: Final = "3.8"

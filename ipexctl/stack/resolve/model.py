@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from ipexctl.stack.resolve.reasons import Reason
 
 
-TORCH: Final = "torch"
-IPEX: Final = "intel-extension-for-pytorch"
-ONECCL: Final = "oneccl-bind-pt"
 UV: Final = "uv"
 OPTIONAL: Final = ("intel-openmp", "numpy")
 """torch works without these; IPEX imports numpy."""

@@ -14,8 +14,7 @@ from typing import Any, Final, Literal, ParamSpec
 from ipexctl.errors import Refusal
 from ipexctl.hosts.host import quote
 from ipexctl.node.common.fix import Fix, join_fixes
-from ipexctl.stack.catalog import Isa, KnownBad, StackSpec, project_of
-from ipexctl.stack.resolve.model import IPEX, ONECCL, TORCH
+from ipexctl.stack.catalog import IPEX, ONECCL, TORCH, Isa, KnownBad, StackSpec, project_of
 
 Names = tuple[str, ...]
 Absent = tuple[tuple[str, str | None], ...]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ipexctl.facts.facts import Facts
 from ipexctl.node.env.env_replies import AvailableWheel
-from ipexctl.stack.catalog import Index, IpexBuild, OnecclBuild, StackSpec, project_of, version_key
+from ipexctl.stack.catalog import IPEX, ONECCL, TORCH, Index, IpexBuild, OnecclBuild, StackSpec, project_of, version_key
 from ipexctl.stack.catalog import rows as packaged_rows
 from ipexctl.stack.lock.wheels import NOT_QUERIED, Availability, Target, is_cpu_build
 from ipexctl.stack.resolve import reasons
@@ -27,7 +27,7 @@ from ipexctl.stack.resolve.compatibility import (
     without_python,
 )
 from ipexctl.stack.resolve.constraints import Constraints, read_constraints
-from ipexctl.stack.resolve.model import IPEX, ONECCL, OPTIONAL, TORCH, UV, StackPlan, StackRequest, Undecided
+from ipexctl.stack.resolve.model import OPTIONAL, UV, StackPlan, StackRequest, Undecided
 from ipexctl.stack.resolve.reasons import Newest, Reason, Rejected, because
 
 Tried = Sequence[tuple[StackSpec, Reason]]

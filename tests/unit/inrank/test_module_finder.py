@@ -41,7 +41,7 @@ EXPECTED = [
 INRANK = """\
 import types
 def report(*words): print(*words, flush=True)
-def meter(): return types.SimpleNamespace(on_model=lambda model: report(NAME, "on_model"))
+def meter(): return types.SimpleNamespace(__name__="torch.optim", on_model=lambda model: report(NAME, "on_model"))
 def attach(model): report(NAME, "attach")
 def on_group(group, store, numbers): report(NAME, "on_group", group, store, numbers)
 def __getattr__(name): return lambda module: report(NAME, name, module.__name__)

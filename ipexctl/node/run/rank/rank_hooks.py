@@ -43,7 +43,8 @@ PROFILED = {
     "torch.profiler.profiler": "watch_profilers",
     "torch._inductor.config": "name_kernels",
 }
-"""The same for `ipexctl_inrank.profiler`, with --profile. `torch.optim` is imported after its part in METERED."""
+"""The same for `ipexctl_inrank.profiler`, with --profile; `watch_steps` gets the meter. `torch.optim` is imported after
+its part in METERED."""
 RENDEZVOUS = {
     "torch.distributed.rendezvous": "watch_rendezvous",
     "torch.distributed.distributed_c10d": "watch_groups",
@@ -285,7 +286,9 @@ def install_profile() -> None:
 
 def start_profile(module: Any) -> None:
     try:
-        getattr(load_in_rank("profiler"), PROFILED[module.__name__])(module)
+        is_torch = module.__name__ == "torch.optim"
+        watched = load_in_rank("meter").meter() if is_torch else module
+        getattr(load_in_rank("profiler"), PROFILED[module.__name__])(watched)
     except Exception as error:  # noqa: BLE001  # the script trains without it
         if os.environ.get("RANK", "0") == "0":
             print(f"ipexctl: --profile is off: {describe(error)}", file=sys.stderr)  # noqa: T201
