@@ -16,13 +16,6 @@ PATIENCE: Final = 120.0
 takes 40 s on a machine with 50 busy processes per core."""
 TOLD_AFTER: Final = 5.0
 """A person is told what a call waits for after this time."""
-
-
-def stretched(seconds: float, load: float, cores: int) -> float:
-    """A limit of seconds for a machine of this load, on which everything takes as many times longer."""
-    return max(seconds, min(PATIENCE, seconds * load / max(1, cores)))
-
-
 LOGIN_QUESTION: Final = 300.0
 """To type a password or code that the ssh program asks for."""
 STEP_SILENCE: Final = 3600.0

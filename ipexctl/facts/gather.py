@@ -17,7 +17,8 @@ from ipexctl.facts.facts import Facts, parse
 from ipexctl.facts.probe import probe_command
 from ipexctl.facts.system_facts import HomeDirectory
 from ipexctl.hosts.host import Host
-from ipexctl.limits import PATIENCE, PROBE_REST, stretched
+from ipexctl.limits import PATIENCE, PROBE_REST
+from ipexctl.node.common.clock import stretched
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.frames import StreamName
 from ipexctl.node.common.home import HomeRefused

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from typing import Callable, NamedTuple
@@ -36,6 +37,14 @@ class Stopwatch:
     @property
     def seconds(self) -> float:
         return time.monotonic() - self._began
+
+
+def stretched(seconds: float, load: float | None = None, cores: int | None = None) -> float:
+    """A limit of seconds on a machine of this load (default: this one), where all takes as many times longer as the
+    load is per core; at most 24 times."""
+    with contextlib.suppress(OSError):
+        load = os.getloadavg()[0] if load is None else load
+    return seconds * min(24.0, max(1.0, (load or 0.0) / (cores or os.cpu_count() or 1)))
 
 
 def wait_until(is_true: Callable[[], object], seconds: float, pause: float) -> bool:

@@ -199,6 +199,8 @@ class AvailableWheel(NamedTuple):
 class SourceFailure(NamedTuple):
     source: str
     reason: str
+    has_replied: bool = False
+    """True if it answered for another package."""
 
 
 class QueryReply(NamedTuple):

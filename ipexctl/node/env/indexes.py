@@ -22,7 +22,7 @@ from typing import BinaryIO, Callable, Iterable, Literal, Mapping, NamedTuple, T
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 from ipexctl.node.common.answer import AgentError, Json, answer
-from ipexctl.node.common.clock import Countdown
+from ipexctl.node.common.clock import Countdown, stretched
 from ipexctl.node.common.http import HttpClient, HttpSettings, explain
 from ipexctl.node.common.json_records import parse_json
 from ipexctl.node.env.check import normalize
@@ -285,11 +285,11 @@ class SourceQuery(threading.Thread):
 
 
 def query_sources(request: QueryRequest, _: BinaryIO) -> QueryReply:
-    timeout = request["timeout"]
+    timeout = stretched(request["timeout"])
     client = HttpClient(request["settings"])
     projects = [normalize(project) for project in request["projects"]]
     queries = [SourceQuery(each, projects, client, timeout, request["sdists"]) for each in request["sources"]]
-    first, all_time = Countdown(timeout), Countdown(3 * timeout)
+    first = Countdown(timeout)
     for query in queries:
         query.start()
     candidates: dict[str, list[AvailableWheel]] = {project: [] for project in projects}
@@ -299,12 +299,15 @@ def query_sources(request: QueryRequest, _: BinaryIO) -> QueryReply:
         if not query.responded.wait(first.left):
             reason = f"no answer within {timeout:g} s"
         else:
-            query.join(all_time.left)
+            count = -1
+            while query.is_alive() and len(query.results) > count:
+                count = len(query.results)
+                query.join(3 * timeout)
             if query.is_alive():
-                reason = f"slow: {len(query.results)} of {len(projects)} answers within {3 * timeout:g} s"
+                reason = f"no more than {count} of {len(projects)} answers, and then none for {3 * timeout:g} s"
         reason = reason or query.reason
         if reason:
-            failures.append(SourceFailure(label, reason))
+            failures.append(SourceFailure(label, reason, query.has_replied))
             continue
         answered.append(label)
         for project in projects:

@@ -189,7 +189,7 @@ def query_indexes(
         "timeout": timeout,
         "sdists": sdists,
     }
-    done = call(session, "env.indexes", "ask", request, AgentPlace(python), timeout=8 * timeout + 20)
+    done = call(session, "env.indexes", "ask", request, AgentPlace(python))
     reply = done.decode(QueryReply)
     candidates = {
         project: _from_first_index_with_version(found, queried) for project, found in reply.candidates.items()

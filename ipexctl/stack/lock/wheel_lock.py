@@ -654,10 +654,10 @@ def explain_refusal(
         )
     silent = silent_index(index_answer.availability)
     if silent is not None and said.is_unsolvable and not said.is_conflict:
-        reason = (
-            f"{silent.source} can't be reached from {machine}: {silent.reason}; other indexes do not have all of {who}"
-        )
-        return HostError(reason + quote, of_network)
+        how = "did not answer" if silent.has_replied else "can't be reached from"
+        reason = f"{silent.source} {how} {machine}: {silent.reason}; other indexes do not have all of {who}"
+        again = "try again; or use another index, --index-url URL, or the wheels of a directory, --wheelhouse DIR"
+        return HostError(reason + quote, again if silent.has_replied else of_network)
     failures = index_answer.availability.failures
     if said.is_wanted and said.absent not in of_stack:
         advice = "correct the name, or add the index that has it: --extra-index-url URL, or --find-links DIR"

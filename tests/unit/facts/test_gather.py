@@ -112,10 +112,9 @@ def test_a_busy_host_gets_longer_for_its_probe(monkeypatch: pytest.MonkeyPatch, 
     assert given == [seconds]
 
 
-def test_errors_without_an_end_are_limited_and_no_sign_of_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ipexctl.remote.session.STEP_SILENCE", 0.2)
+def test_errors_without_an_end_are_limited_and_no_sign_of_work() -> None:
     with pytest.raises(HostError, match="nothing has arrived"):
-        capture(_Endless(Host("a", "a")), Command.argv("true"))
+        capture(_Endless(Host("a", "a")), Command.argv("true"), silence=0.2)
     reader = EventReader(lambda _: None)
     reader.sink("stderr", b"first")
     with pytest.raises(HostError, match="16 MB on stderr"):
