@@ -3,7 +3,8 @@
     python tools/pictures.py docs/pictures/doctor.svg --size 110x30 -- ipexctl doctor
     python tools/pictures.py docs/pictures/run.svg --at 'epoch 3/3' -- ipexctl run train_digits.py
     python tools/pictures.py docs/pictures/killed-rank.svg --speed 4 --size 100x28 --still 'its output' \\
-        --then 'step 200/' 'sh kill.sh' 'rank 1 is killed on node2' --shown 'ipexctl run train.py' -- sh run_and_why.sh
+        --then 'step 200/' "ipexctl exec -l node2 --shell 'pkill -KILL -f python.*[t]rain.py'" 'rank 1 is killed' \\
+        --shown 'ipexctl run train.py' -- sh -c 'ipexctl run train.py; echo "$ ipexctl why last"; ipexctl why last'
 
 Needs `pyte` of docs/requirements.lock beside our own packages. The picture has the last screen, or the screen once the
 text of `--at` was shown; the program is stopped by Ctrl-C then. With `--speed`, the picture moves: it shows the whole
