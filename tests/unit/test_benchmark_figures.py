@@ -107,10 +107,14 @@ FIRST = ("train-unchanged", "bare-hosts", "sync", "exec", "play", "install")
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def tables_of(page: str) -> list[tuple[str, str]]:
+def tables_in(text: str) -> list[tuple[str, str]]:
     """Those with figures; a part that nobody has measured yet has only its markers."""
-    found = re.findall(r"<!-- begin (\S+) -->\n(.*?)<!-- end \1 -->", (DOCS / page).read_text(), re.DOTALL)
-    return [(name, text.strip()) for name, text in found if text.strip()]
+    found = re.findall(r"<!-- begin (\S+) -->\n(.*?)<!-- end \1 -->", text, re.DOTALL)
+    return [(name, table.strip()) for name, table in found if table.strip()]
+
+
+def tables_of(page: str) -> list[tuple[str, str]]:
+    return tables_in((DOCS / page).read_text())
 
 
 def test_page_begins_with_what_a_user_would_otherwise_type_and_ends_with_goals() -> None:
@@ -145,9 +149,7 @@ def cited_tables(link: str) -> str:
     page = (DOCS / "benchmarks.md").read_text()
     for heading, section in re.findall(r"^## (.+)\n((?:(?!## ).*\n)*)", page, re.MULTILINE):
         if re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") == link:
-            return "".join(
-                table for _, table in re.findall(r"<!-- begin (\S+) -->(.*?)<!-- end \1 -->", section, re.DOTALL)
-            )
+            return "\n".join(table for _, table in tables_in(section))
     raise AssertionError(f"docs/benchmarks.md has no heading #{link}")
 
 
