@@ -9,7 +9,7 @@ from typing import Any
 
 COPY = "IPEXCTL_COPY"
 """Number of a copy of --backend none, which has no RANK."""
-SHARED = "--allreduce shared"
+SHARED = "allreduce"
 
 
 def is_first() -> bool:
@@ -20,8 +20,8 @@ class ActingLever:
     """An option that acts at some steps of some scripts. Prints each text once, in one process of rank 0, or of the
     first copy: the first that has something to say."""
 
-    def __init__(self, option: str, variable: str = "") -> None:
-        self.option = option
+    def __init__(self, name: str, option: str, variable: str = "") -> None:
+        self.name, self.option = name, option
         self.has_acted = False
         self.is_in_step = False
         """True once it has acted since the last step."""
@@ -32,7 +32,7 @@ class ActingLever:
         self._variable = variable
         self._process = 0 if is_first() and os.environ.get(variable) != "told" else -1
         self._texts: set[str] = set()
-        levers[option] = self
+        levers[name] = self
 
     def act(self) -> None:
         if not self.has_acted:
@@ -58,11 +58,11 @@ class ActingLever:
 
     def note(self, otherwise: str) -> dict[str, Any]:
         reason = self.failed if self.has_acted else self._reason or otherwise
-        return {"option": self.option, "acted": self.has_acted, "steps": self.steps, "reason": reason[:200]}
+        return {"name": self.name, "acted": self.has_acted, "steps": self.steps, "reason": reason[:200]}
 
 
 levers: dict[str, ActingLever] = {}
-"""Option as typed → what it did here."""
+"""Name → what it did here."""
 
 
 @functools.lru_cache(maxsize=None)
@@ -70,8 +70,8 @@ def adding_levers() -> tuple[ActingLever, ...]:
     """The options about sums of ranks that were asked for."""
     wire = os.environ.get("IPEXCTL_WIRE", "")
     is_asked = os.environ.get("IPEXCTL_ALLREDUCE") == "shared"
-    options = ([SHARED] if is_asked else []) + ([f"--wire {wire}"] if wire else [])
-    return tuple(map(ActingLever, options))
+    shared = (ActingLever(SHARED, "--allreduce shared"),) if is_asked else ()
+    return (*shared, ActingLever("wire", f"--wire {wire}")) if wire else shared
 
 
 def is_rounding(torch: Any) -> bool:

@@ -161,7 +161,7 @@ class Arguments:
         shared: Any = self.shared
         taken[self.operator] = taken.get(self.operator, 0) + 1
         for lever in adding_levers():
-            if lever.option == SHARED:
+            if lever.name == SHARED:
                 lever.act()
         kind = OPERATORS.index(self.operator) << 12 | detail
         if self._copies:
@@ -528,7 +528,7 @@ def on_group(group: Any, store: Any, numbers: Sequence[int]) -> None:
         reason = f"{type(error).__name__}: {error}"
     if reason and not numbers:
         for lever in adding_levers():
-            if lever.option == SHARED:
+            if lever.name == SHARED:
                 lever.leave(reason)
 
 

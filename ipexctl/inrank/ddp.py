@@ -256,7 +256,7 @@ def _is_served(group: Any) -> bool:
 def _report(reason: str, *, is_served: bool) -> None:
     """Say why the backend keeps a model. Each text is printed once, because models may differ."""
     for lever in adding_levers():
-        if is_served and lever.option == SHARED:
+        if is_served and lever.name == SHARED:
             continue
         lever.leave(reason)
         with contextlib.suppress(OSError, ValueError):

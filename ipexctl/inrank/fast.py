@@ -46,7 +46,7 @@ def autocast_models(torch: Any) -> None:
     module, autocast, call = torch.nn.Module, torch.autocast, torch.nn.Module.__call__
     compiler = torch.compiler if is_new_enough(torch.__version__, COMPILER) else torch._utils
     half = (torch.bfloat16, torch.float16)
-    thread, lever = _Thread(), ActingLever("--autocast bf16", "IPEXCTL_AUTOCAST")
+    thread, lever = _Thread(), ActingLever("autocast", "--autocast bf16", "IPEXCTL_AUTOCAST")
     runs_as_it_is = _runs_as_it_is(torch, lever)
 
     @functools.wraps(call)
@@ -170,7 +170,7 @@ def _with_items(
 
 
 def fuse_optimizers(torch: Any) -> None:
-    lever, found = ActingLever("--fused-optimizer", "IPEXCTL_FUSED_OPTIMIZER"), 0
+    lever, found = ActingLever("fused_optimizer", "--fused-optimizer", "IPEXCTL_FUSED_OPTIMIZER"), 0
     for name, kernel in KERNELS.items():
         module = sys.modules.get(f"torch.optim.{name}")
         update = getattr(module, name, None)

@@ -43,9 +43,10 @@ def measure_levers(
             torch.set_num_threads(1)
         if any(forwards):
             forms = measure_products(torch, forwards, clock)
-            levers = [("autocast", product_seconds, forms["autocast"]), ("rounded", product_seconds, forms["rounded"])]
+            names = (("autocast", "autocast"), ("fp32_math", "rounded"))
+            levers = [(name, product_seconds, forms[form]) for name, form in names]
         if optimizer_seconds:
-            levers.append(("fused", optimizer_seconds, measure_fused(torch, optimizer, clock)))
+            levers.append(("fused_optimizer", optimizer_seconds, measure_fused(torch, optimizer, clock)))
     finally:
         if is_busy:
             torch.set_num_threads(threads)

@@ -482,24 +482,20 @@ class Meter:
         return self.is_on
 
     def _write_document(self) -> None:
-        notes = [lever.note(self._reason_of(lever.option)) for lever in levers.values()]
+        notes = [lever.note(self._reason_of(lever.name)) for lever in levers.values()]
         if os.environ.get("IPEXCTL_FP32_MATH"):
             reason = self._reason_against_rounding()
             steps = 0 if reason else self.made
-            notes.append({"option": "--fp32-math bf16", "acted": not reason, "steps": steps, "reason": reason})
+            notes.append({"name": "fp32_math", "acted": not reason, "steps": steps, "reason": reason})
         if (notes or self._stepped_at) and self._has_ring() and self._ring is not None:
             self._documented_at = time.monotonic_ns()
             document = {"levers": notes, **self.evidence.document()}
             self._ring.write_document(json.dumps(document, separators=(",", ":")).encode())
 
-    def _reason_of(self, option: str) -> str:
+    def _reason_of(self, name: str) -> str:
         """Why a lever did not act, if it does not know better."""
-        if option != "--fused-optimizer":
-            return (
-                "no model with fp32 parameters was called"
-                if option.startswith("--autocast")
-                else "no model was wrapped"
-            )
+        if name != "fused_optimizer":
+            return "no model with fp32 parameters was called" if name == "autocast" else "no model was wrapped"
         names = " and ".join(sorted(self._optimizers)[:4])
         return f"the optimizer is {names}" if names else "no optimizer made a step"
 

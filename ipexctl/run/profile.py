@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from ipexctl.node.common.fix import Fix
-from ipexctl.node.common.records import Lever
-from ipexctl.node.run.meter.rank_profile import WORTH, OperatorTime, RankProfile
+from ipexctl.node.common.levers import Lever, measured, measured_sentence, with_speedups
+from ipexctl.node.run.meter.rank_profile import OperatorTime, RankProfile
 from ipexctl.run.ranks import describe_ranks
 from ipexctl.text import format_count
 
@@ -107,7 +107,7 @@ class RunProfile:
             share=self.share,
             dtype=own.dtype or None,
             cost=own.cost if main else None,
-            levers=own.levers_by_speedup,
+            levers=measured(with_speedups((), own.speedups)),
             advice=self.advice,
             notes=self.notes,
         )
@@ -208,17 +208,6 @@ def share_sentence(profile: RunProfile) -> str:
     return text
 
 
-def levers_sentence(levers: Sequence[Lever]) -> str:
-    """What is worth it, the best first; or that nothing is. Empty if nothing was measured."""
-    if not levers:
-        return ""
-    measured = "by its own products and optimizer, timed in the other form"
-    worth = [f"{lever.speedup:.2f}x as fast with {lever.option}" for lever in levers if lever.speedup >= WORTH]
-    if worth:
-        return f"a step would be {', '.join(worth)}: {measured}"
-    return f"{', '.join(lever.option for lever in levers)}: none makes a step {WORTH:.2f}x as fast, {measured}"
-
-
 def cost_sentence(profile: RunProfile) -> str:
     own = profile.of_main
     if profile.main is None:
@@ -237,7 +226,7 @@ def _advice(profile: RunProfile, omp: int | None) -> Iterator[str]:
     main, own = profile.main, profile.of_main
     if main is None:
         return
-    if levers := levers_sentence(own.levers_by_speedup):
+    if levers := measured_sentence(with_speedups((), own.speedups)):
         yield levers
     used = min(own.threads, own.cores) or 1
     if main.share("data") >= _ADVISED["data"]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Iterable, Literal, Mapping, NamedTuple, c
 
 from ipexctl.node.common.job import Master
 from ipexctl.node.common.json_records import FieldDecoder, check_type, decode, decode_valid, encode, parse_json
+from ipexctl.node.common.levers import Lever  # noqa: TC001  # `decode` looks it up
 from ipexctl.node.common.processes import ProcessIdentity
 
 if TYPE_CHECKING:
@@ -168,38 +169,6 @@ class SlowRank(NamedTuple):
     host: str
     percent: float
     """How much more time of its own the rank needs than the others, in percent of a step."""
-
-
-class Lever(NamedTuple):
-    option: str
-    """Of `ipexctl run`, as typed: `--autocast bf16`."""
-    speedup: float
-    """With it, the run would make this many times as many steps in the same time."""
-
-
-class LeverUse(NamedTuple):
-    """What became of an option that may make a training faster."""
-
-    name: str
-    """The option as typed: `--autocast bf16`."""
-    acted: bool | None = None
-    """None if unknown."""
-    steps: int = 0
-    """Optimizer steps of a rank in which it acted."""
-    reason: str = ""
-    """Why it did not act, or not everywhere."""
-    speedup: float | None = None
-    """With it, the run would make this many times as many steps in the same time; None unless --profile measured it."""
-
-    @property
-    def sentence(self) -> str:
-        if self.acted is None:
-            return f"{self.name}: unknown whether it acted, as {self.reason}"
-        if not self.acted:
-            return f"{self.name} changed no step: {self.reason}"
-        more = f"; {self.reason}" if self.reason else ""
-        steps = f"in {self.steps:,} steps" if self.steps else "but in no step of an optimizer"
-        return f"{self.name} acted{'' if self.steps else ','} {steps}{more}"
 
 
 _ALONE = "each trained a model alone, and a checkpoint contains only one of these models"
@@ -458,15 +427,13 @@ class RunStatus(NamedTuple):
     nan: NanLoss | None = None
     exchange: GradientExchange | None = None
     """None unless ranks of one group exchanged nothing."""
-    acted: tuple[LeverUse, ...] = ()
-    """What became of the options that were asked for; empty without one."""
     wrong: tuple[WrongTraining, ...] = ()
     slow: SlowRank | None = None
     """Set only while the run is running. `ipexctl why` finds more slow ranks, and the causes."""
     network: NetworkCost | None = None
     """None on one host, or if unknown."""
     levers: tuple[Lever, ...] = ()
-    """Measured by --profile, the best first; empty without it."""
+    """The options that were asked for, and those that --profile measured."""
     amx_idle: Mapping[str, str] = {}
     """Host with AMX on which the script multiplies in fp32 → its `HostPlan.hardware`."""
     job_end: str = ""
@@ -513,14 +480,6 @@ class RunStatus(NamedTuple):
         """What else is wrong with the training itself."""
         found = (self.untrained, None if self.but_nan else self.nan, *self.wrong)
         return tuple(each.sentence for each in found if each is not None)
-
-    @property
-    def all_levers(self) -> tuple[LeverUse, ...]:
-        """What became of the options that were asked for, and those that --profile measured."""
-        speedups = {lever.option: lever.speedup for lever in self.levers}
-        asked = tuple(use._replace(speedup=speedups.pop(use.name, None)) for use in self.acted)
-        others = (LeverUse(name, False, 0, "not asked", speedup) for name, speedup in speedups.items())
-        return (*asked, *others)
 
     @property
     def all_attempts(self) -> tuple[Attempt, ...]:

@@ -253,7 +253,7 @@ def _of_autocast(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
     if first is None or output is None or output.exception is None:
         return None
     kind, words = output.exception
-    has_acted = next((use.acted for use in snapshot.status.acted if use.name == "--autocast bf16"), None)
+    has_acted = next((lever.acted for lever in snapshot.status.levers if lever.name == "autocast"), None)
     is_of_types = _OF_DTYPES.search(words) and not _OTHER_TYPE.search(words) and _UNDER_AUTOCAST in output.text
     is_on = snapshot.context.plan.fast.autocast == "bf16" and has_acted is not False
     if not is_on or not (_OF_BF16.search(words) or is_of_types):

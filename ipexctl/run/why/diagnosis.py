@@ -417,7 +417,7 @@ def _notes(snapshot: RunSnapshot, cause: Cause | None = None) -> tuple[str, ...]
     if (text := describe_apart(status.group)) and not is_explained:
         notes.append(text)
     notes.extend(status.training_notes)
-    notes.extend(use.sentence for use in status.acted if status.is_over)
+    notes.extend(lever.sentence for lever in status.levers if lever.asked and status.is_over)
     if text := describe_daemons(status.ranks):
         notes.append(text)
     if snapshot.restarts:

@@ -12,8 +12,9 @@ from functools import partial
 from statistics import fmean, median
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
+from ipexctl.node.common.levers import Lever
 from ipexctl.node.common.medians import medians_of_others
-from ipexctl.node.common.records import Lever, NetworkCost
+from ipexctl.node.common.records import NetworkCost
 from ipexctl.node.run.meter.rates import RankRates, Waiting
 from ipexctl.node.run.meter.slow_watch import MORE_OWN, ROW, Streak
 from ipexctl.node.run.run_replies import SuspectSnapshot

@@ -23,6 +23,7 @@ from ipexctl.known_errors.match import Cause
 from ipexctl.limits import DUMP_FRESH, PATIENCE
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.frames import Chunk, Frame, FrameError, decode_chunk, decode_json
+from ipexctl.node.common.levers import measured
 from ipexctl.node.common.records import FINAL, RunStatus
 from ipexctl.node.run.meter.rates import waiting_of
 from ipexctl.node.run.record.run_document import RunDocument, document_of_run
@@ -154,7 +155,8 @@ def _judge_windows(
     status, plan = snapshot.status, snapshot.context.plan
     hosts = {row.rank: row.host for row in status.ranks}
     waiting = waiting_of(plan.backend, plan.allreduce.mode, len(set(hosts.values())))
-    return find_slow_ranks(windows, RunSetup(hosts, waiting, status.network, status.levers, status.amx_idle), looks)
+    setup = RunSetup(hosts, waiting, status.network, measured(status.levers), status.amx_idle)
+    return find_slow_ranks(windows, setup, looks)
 
 
 def _suspect_of(verdict: SlowVerdict) -> SlowFinding | None:

@@ -11,8 +11,8 @@ from ipexctl.homes.registry import RunRegistry
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.job_words import LIMIT_NEAR, describe_run_end
+from ipexctl.node.common.levers import Lever, measured, measured_sentence
 from ipexctl.node.common.records import (
-    Lever,
     NetworkCost,
     RankStatus,
     RunStatus,
@@ -21,8 +21,6 @@ from ipexctl.node.common.records import (
     describe_daemons,
 )
 from ipexctl.node.run.meter.network_watch import ADVISED, FEWEST_BYTES
-from ipexctl.node.run.meter.rank_profile import WORTH
-from ipexctl.run.profile import levers_sentence
 from ipexctl.run.ranks import describe_ranks
 from ipexctl.sync.path_notes import PathNotes
 from ipexctl.text import format_count, rough_duration
@@ -34,9 +32,10 @@ _CODES_OF_IPEXCTL: Final = (2, 3)
 def end_lines(status: RunStatus, exit_code: int) -> list[str]:
     """One sentence for success; otherwise also the first failed rank, lost output and the next command."""
     lines = _end_sentences(status, exit_code)
-    cost, idle = network_text(status.network), _once_a_project(status.id, amx_text(status.amx_idle, status.levers))
-    levers = levers_sentence(status.levers) if any(lever.speedup >= WORTH for lever in status.levers) else ""
-    acted = "; ".join(use.sentence for use in status.acted)
+    cost = network_text(status.network)
+    idle = _once_a_project(status.id, amx_text(status.amx_idle, measured(status.levers)))
+    levers = measured_sentence(status.levers) if any(lever.is_worth_it for lever in status.levers) else ""
+    acted = "; ".join(lever.sentence for lever in status.levers if lever.asked)
     speed = (
         throughput_text(status.throughput),
         short_group(status),

@@ -8,8 +8,9 @@ import pytest
 
 from ipexctl.inrank import acted
 from ipexctl.inrank.acted import ActingLever
-from ipexctl.node.common.records import Lever as Measured
-from ipexctl.node.common.records import LeverUse, RunStatus
+from ipexctl.node.common.json_records import encode
+from ipexctl.node.common.levers import Lever, measured, with_speedups
+from ipexctl.node.common.records import read_status
 
 
 @pytest.fixture(autouse=True)
@@ -28,20 +29,20 @@ def test_rank_0_or_the_first_copy_says_once_that_an_option_acts(
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    lever = ActingLever("--fused-optimizer", "TOLD")
+    lever = ActingLever("fused_optimizer", "--fused-optimizer", "TOLD")
     assert capfd.readouterr().err == "", "not before it acts"
     lever.act()
     lever.act()
     assert capfd.readouterr().err == ("ipexctl: --fused-optimizer is on\n" if is_said else "")
     assert (os.environ.get("TOLD") == "told") == is_said, "a child need not repeat it"
-    ActingLever("--fused-optimizer", "TOLD").act()
+    ActingLever("fused_optimizer", "--fused-optimizer", "TOLD").act()
     assert capfd.readouterr().err == ""
 
 
 def test_steps_count_in_which_it_acted_and_a_reason_only_if_it_never_did() -> None:
-    lever = ActingLever("--autocast bf16")
+    lever = ActingLever("autocast", "--autocast bf16")
     lever.after_step()
-    assert lever.note("otherwise") == {"option": "--autocast bf16", "acted": False, "steps": 0, "reason": "otherwise"}
+    assert lever.note("otherwise") == {"name": "autocast", "acted": False, "steps": 0, "reason": "otherwise"}
     lever.leave("its first reason")
     lever.leave("another")
     assert lever.note("otherwise")["reason"] == "its first reason"
@@ -50,20 +51,15 @@ def test_steps_count_in_which_it_acted_and_a_reason_only_if_it_never_did() -> No
         lever.act()
         lever.after_step()
     lever.after_step()
-    assert lever.note("otherwise") == {"option": "--autocast bf16", "acted": True, "steps": 3, "reason": ""}
+    assert lever.note("otherwise") == {"name": "autocast", "acted": True, "steps": 3, "reason": ""}
     lever.failed = "Net failed under it"
     assert lever.note("otherwise")["reason"] == "Net failed under it"
 
 
-def test_the_summary_has_each_option_once_with_what_a_profile_measured() -> None:
-    status = RunStatus(
-        "r",
-        "ok",
-        acted=(LeverUse("--autocast bf16", acted=True, steps=9),),
-        levers=(Measured("--fast", 2.0), Measured("--autocast bf16", 1.5)),
-    )
-    rows = {use.name: use for use in status.all_levers}
-    assert rows == {
-        "--autocast bf16": LeverUse("--autocast bf16", True, 9, speedup=1.5),
-        "--fast": LeverUse("--fast", False, reason="not asked", speedup=2.0),
-    }
+def test_each_lever_is_there_once_with_what_a_profile_measured() -> None:
+    asked = Lever("autocast", "--autocast bf16", acted=True, steps=9)
+    found = with_speedups([asked], {"fast": 2.0, "autocast": 1.5, "of a newer rank": 3.0})
+    others = Lever("fast", "--fast", asked=False, acted=False, reason="not asked", speedup=2.0)
+    assert found == (asked._replace(speedup=1.5), others)
+    assert read_status({"levers": encode(found)}).levers == found
+    assert [lever.name for lever in measured((*found, Lever("wire", "--wire bf16")))] == ["fast", "autocast"]

@@ -32,7 +32,7 @@ def test_beside_other_programs_one_thread_is_measured_by_its_processor_time(
 
     monkeypatch.setattr(levers, "measure_fused", measure_fused)
     found = levers.measure_levers(torch, {}, 3.0, None, 2.0, is_busy=is_busy)
-    assert found == [{"lever": "fused", "now": 2.0, "then": 0.5}]
+    assert found == [{"lever": "fused_optimizer", "now": 2.0, "then": 0.5}]
     assert seen == [way]
     assert torch.threads == 4
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from ipexctl.node.common.levers import measured_sentence, with_speedups
 from ipexctl.node.run.meter.rank_profile import LeverTime, OperatorTime, RankProfile
-from ipexctl.run.profile import PARTS, levers_sentence, lines_of, profile_of, share_sentence
+from ipexctl.run.profile import PARTS, lines_of, profile_of, share_sentence
 
 USUAL = RankProfile(
     first_step=7,
@@ -112,7 +113,8 @@ def test_reasons_for_a_missing_profile_are_said_once() -> None:
     assert lines_of(None) == ()
 
 
-AUTOCAST, ROUNDED = LeverTime("autocast", 1.4, 0.9), LeverTime("rounded", 1.4, 1.3)
+FUSED = LeverTime("fused_optimizer", 0.1, 0.05)
+AUTOCAST, ROUNDED = LeverTime("autocast", 1.4, 0.9), LeverTime("fp32_math", 1.4, 1.3)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +124,7 @@ AUTOCAST, ROUNDED = LeverTime("autocast", 1.4, 0.9), LeverTime("rounded", 1.4, 1
         ((ROUNDED, AUTOCAST), [("--autocast bf16", 2 / 1.5), ("--fp32-math bf16", 2 / 1.9)]),
         # Both parts are worth it together; products of this script are slower in the other form.
         (
-            (LeverTime("fused", 0.2, 0.1), AUTOCAST, LeverTime("rounded", 1.4, 2.4)),
+            (LeverTime("fused_optimizer", 0.2, 0.1), AUTOCAST, LeverTime("fp32_math", 1.4, 2.4)),
             [
                 ("--fast", 2 / 1.4),
                 ("--autocast bf16", 2 / 1.5),
@@ -130,7 +132,10 @@ AUTOCAST, ROUNDED = LeverTime("autocast", 1.4, 0.9), LeverTime("rounded", 1.4, 1
                 ("--fp32-math bf16", 2 / 3),
             ],
         ),
-        ((LeverTime("fused", 0.1, 0.05), AUTOCAST), [("--autocast bf16", 2 / 1.5), ("--fused-optimizer", 2 / 1.95)]),
+        (
+            (LeverTime("fused_optimizer", 0.1, 0.05), AUTOCAST),
+            [("--autocast bf16", 2 / 1.5), ("--fused-optimizer", 2 / 1.95)],
+        ),
         ((LeverTime("of 0.9", 1.0, 0.1),), []),
     ],
 )
@@ -148,13 +153,13 @@ def test_levers_are_named_with_what_was_measured_the_best_first(
 
 
 def test_a_lever_that_is_not_worth_it_is_not_advised() -> None:
-    profile = profile_of({0: USUAL._replace(levers=(ROUNDED, LeverTime("fused", 0.2, 0.19)))})
+    profile = profile_of({0: USUAL._replace(levers=(ROUNDED, LeverTime("fused_optimizer", 0.2, 0.19)))})
     assert profile is not None
     assert profile.advice[0].startswith("a step would be 1.05x as fast with --fp32-math bf16: by its own products")
     assert "--fused-optimizer" not in profile.advice[0]
-    slower = USUAL._replace(levers=(LeverTime("autocast", 1.4, 1.4),)).levers_by_speedup
-    assert levers_sentence(slower).startswith("--autocast bf16: none makes a step 1.05x as fast")
-    assert levers_sentence(()) == ""
+    slower = USUAL._replace(levers=(LeverTime("autocast", 1.4, 1.4),)).speedups
+    assert measured_sentence(with_speedups((), slower)).startswith("--autocast bf16: none makes a step 1.05x as fast")
+    assert measured_sentence(()) == ""
 
 
 def test_threads_that_the_user_chose_are_not_advised_against() -> None:

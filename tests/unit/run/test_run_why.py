@@ -83,9 +83,9 @@ OWN = (
 @pytest.mark.parametrize("raised", [*OWN, OF_TYPES[0]])
 def test_autocast_is_blamed_only_with_evidence_that_it_touched_what_failed(raised: str) -> None:
     plan, has_left = {"fast": {"autocast": "bf16"}}, raised == OF_TYPES[0]
-    acted = [{"name": "--autocast bf16", "acted": not has_left, "steps": 0, "reason": ""}]
+    levers = [{"name": "autocast", "acted": not has_left, "steps": 0, "reason": ""}]
     text = f"{TRACEBACK}\n{raised}"
-    assert cause_in(judged([(STOPPED, ""), (FAILED, text)], plan=plan, status={"acted": acted})).id == "script.raised"
+    assert cause_in(judged([(STOPPED, ""), (FAILED, text)], plan=plan, status={"levers": levers})).id == "script.raised"
 
 
 def test_an_exception_about_unnamed_types_in_a_model_under_autocast_is_answered_by_it() -> None:

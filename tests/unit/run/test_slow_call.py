@@ -15,7 +15,8 @@ from ipexctl.commands import why_command
 from ipexctl.doctor.product_speeds import ProductSpeeds, remember
 from ipexctl.homes.registry import RunRegistry
 from ipexctl.hosts.host import Host
-from ipexctl.node.common.records import Lever, NetworkCost, RunStatus, State, WireAdvice
+from ipexctl.node.common.levers import Lever
+from ipexctl.node.common.records import NetworkCost, RunStatus, State, WireAdvice
 from ipexctl.node.run.run_replies import SuspectSnapshot
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError, Unreachable
@@ -275,7 +276,7 @@ def test_idle_amx_is_named_with_what_was_measured(
     of_page = notes(verdict)
     for lines in (why_command.lines_of(result(verdict)), of_page, end_lines(status, 0)):
         assert [line.strip() for line in lines if "AMX" in line] == [text] * bool(text)
-    measured_by_profile = status._replace(levers=(Lever("--autocast bf16", 1.5),))
+    measured_by_profile = status._replace(levers=(Lever("autocast", "--autocast bf16", speedup=1.5),))
     assert [line for line in end_lines(measured_by_profile, 0) if "AMX" in line] == []
     assert any("1.50x as fast with --autocast bf16" in line for line in end_lines(measured_by_profile, 0))
 

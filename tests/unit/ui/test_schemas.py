@@ -25,9 +25,9 @@ from ipexctl.commands import install_command, ps_command, sync_command, wait_com
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.frames import Chunk
 from ipexctl.node.common.json_records import encode
+from ipexctl.node.common.levers import Lever
 from ipexctl.node.common.plan import to_json
 from ipexctl.node.common.records import (
-    LeverUse,
     NanLoss,
     NetworkCost,
     OutOfMemory,
@@ -80,7 +80,7 @@ def runs() -> Iterator[RunDocument]:
         stopped=StopRecord("me", "here", 3.0),
         nan=NanLoss(16, 1),
         network=NetworkCost(0.3, 1e6, 2e7, "eth0", WireAdvice("bf16", 1.5)),
-        acted=(LeverUse("--autocast bf16", acted=True, steps=9),),
+        levers=(Lever("autocast", "--autocast bf16", acted=True, steps=9),),
         amx_idle={"n1": "box"},
         checkpoint="out/last.pt",
     )

@@ -9,13 +9,10 @@ from typing import Iterable, NamedTuple
 
 from ipexctl.node.common.files import make_private_directory, remove_file
 from ipexctl.node.common.json_records import NATURAL, FieldDecoder, check_type, decode, read_json_file
-from ipexctl.node.common.records import Lever
+from ipexctl.node.common.levers import WORTH
 
 SUFFIX = ".profile"
 MAX_FILE = 64 << 10
-LEVERS = {"autocast": "--autocast bf16", "rounded": "--fp32-math bf16", "fused": "--fused-optimizer"}
-WORTH = 1.05
-"""Least speedup worth advising."""
 _MAX_TEXT = 400
 _MOST_ROWS = 10
 
@@ -42,7 +39,7 @@ class OperatorTime(NamedTuple):
 
 class LeverTime(NamedTuple):
     lever: str
-    """`autocast`, `rounded` (fp32 products with bf16 inputs) or `fused` (a fused optimizer)."""
+    """`autocast`, `fp32_math` or `fused_optimizer`."""
     now: float
     """Seconds in the window of what it changes: the matrix products, or the optimizer."""
     then: float
@@ -104,14 +101,14 @@ class RankProfile(NamedTuple):
         return self.attempt, self.request
 
     @property
-    def levers_by_speedup(self) -> tuple[Lever, ...]:
-        """Options of `ipexctl run`, the best first; `--fast` if both of its parts are worth it."""
-        saved = {each.lever: each.now - each.then for each in self.levers if each.lever in LEVERS}
-        found = [Lever(LEVERS[name], self._speedup(seconds)) for name, seconds in saved.items()]
-        of_fast = [saved.get(name, 0.0) for name in ("autocast", "fused")]
+    def speedups(self) -> dict[str, float]:
+        """Lever → how many times as fast a step would be; also `fast`, if both of its parts are worth it."""
+        saved = {each.lever: each.now - each.then for each in self.levers}
+        found = {name: self._speedup(seconds) for name, seconds in saved.items()}
+        of_fast = [saved.get(name, 0.0) for name in ("autocast", "fused_optimizer")]
         if all(self._speedup(seconds) >= WORTH for seconds in of_fast):
-            found.append(Lever("--fast", self._speedup(sum(of_fast))))
-        return tuple(sorted(found, key=lambda lever: -lever.speedup))
+            found["fast"] = self._speedup(sum(of_fast))
+        return found
 
     def _speedup(self, saved: float) -> float:
         return self.seconds / max(self.seconds - saved, 0.01 * self.seconds) if self.seconds else 1.0

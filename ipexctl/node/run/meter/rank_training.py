@@ -1,5 +1,5 @@
-"""What a rank's process says of its training (`inrank/acted.py`, `inrank/evidence.py`), and what the ranks together
-show: which options acted, and trainings that are wrong though they succeed. Pure.
+"""What a rank's process says of its training (`inrank/acted.py`, `inrank/evidence.py`), and which trainings the ranks
+together show to be wrong though they succeed. Pure.
 
 A doubt is no finding: ranks may hold different parameters on purpose (shards, stages, experts, local steps), or train
 on the same data. So parameters that differ count only if nothing that could carry them was sent, and batches that are
@@ -8,13 +8,11 @@ the same only if the losses are, too.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Iterator, Mapping, NamedTuple, Sequence
+from typing import Iterator, Mapping, NamedTuple, Sequence
 
-from ipexctl.node.common.json_records import NATURAL, FieldDecoder, check_type
-from ipexctl.node.common.records import LeverUse, WrongTraining
-
-if TYPE_CHECKING:
-    from ipexctl.node.common.plan import Plan
+from ipexctl.node.common.json_records import NATURAL, FieldDecoder
+from ipexctl.node.common.levers import LeverNote  # noqa: TC001  # `decode` looks it up
+from ipexctl.node.common.records import WrongTraining
 
 ALONE = frozenset(("no-exchange", "bypassed", "no-sync", "small-groups"))
 """Kinds of trainings whose ranks exchange nothing."""
@@ -25,14 +23,6 @@ FEW_NUMBERS = 4
 """A loss and some metrics."""
 SMALL_SHARE = 0.01
 """Of the parameters' numbers, a step."""
-_MAX_TEXT = 200
-
-
-class LeverNote(NamedTuple):
-    option: str
-    acted: bool
-    steps: int
-    reason: str
 
 
 class RankTraining(NamedTuple):
@@ -200,58 +190,4 @@ def _kind_of_apart(ranks: Sequence[RankTraining]) -> str:
     return "no-sync" if any(rank.is_skipped for rank in ranks) else "bypassed"
 
 
-def lever_uses(plan: Plan, ranks: Mapping[int, RankTraining]) -> tuple[LeverUse, ...]:
-    """What became of each option that was asked for, on any rank."""
-    notes: dict[str, list[LeverNote]] = {option: [] for option in _planned(plan)}
-    for _, rank in sorted(ranks.items()):
-        for note in rank.levers[: len(notes)]:
-            if note.option in notes:
-                notes[note.option].append(note)
-    return tuple(_use(option, found, plan) for option, found in notes.items())
-
-
-def _planned(plan: Plan) -> list[str]:
-    fast, asked = plan.fast, plan.asked
-    options = {
-        "--autocast bf16": fast.reasons.get("autocast") != "default" and asked.autocast != "off",
-        "--fused-optimizer": fast.reasons.get("fused_optimizer") != "default",
-        "--fp32-math bf16": plan.fp32_math.mode == "bf16",
-        "--allreduce shared": asked.allreduce == "shared",
-        f"--wire {asked.wire}": asked.wire != "fp32",
-    }
-    return [option for option, is_asked in options.items() if is_asked]
-
-
-def _use(option: str, notes: Sequence[LeverNote], plan: Plan) -> LeverUse:
-    acted = [note for note in notes if note.acted]
-    if acted:
-        reason = next((note.reason for note in acted if note.reason), "")
-        return LeverUse(option, acted=True, steps=max(note.steps for note in acted), reason=reason)
-    part = {"--autocast bf16": "autocast", "--fused-optimizer": "fused_optimizer"}.get(option, "")
-    against = plan.fast.reasons.get(part, "asked")
-    choice = plan.allreduce if option.startswith("--allreduce") else plan.wire if option.startswith("--wire") else None
-    if notes:
-        reason = notes[0].reason
-    elif against != "asked":
-        reason = _REASONS.get(against, against)
-    elif choice is not None and choice.mode in ("backend", "fp32"):
-        reason = f"the plan has left it out ({choice.reason})"
-    elif not plan.asked.meter:
-        return LeverUse(option, acted=None, reason="--no-meter counts nothing")
-    else:
-        reason = "no process of a rank built a model"
-    return LeverUse(option, acted=False, reason=reason)
-
-
-_REASONS = {
-    "no-bf16": "not all processors have bf16 instructions",
-    "torch-too-old": "torch is too old",
-    "hooks-off": "ipexctl's hooks are off",
-}
-
-
-def _text(value: object, field: str) -> str:
-    return check_type(str, value, field)[:_MAX_TEXT]
-
-
-FIELD_DECODERS: dict[str, FieldDecoder] = {**NATURAL, "str": _text}
+FIELD_DECODERS: dict[str, FieldDecoder] = {**NATURAL}

@@ -11,12 +11,12 @@ from ipexctl.node.common.json_records import encode
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
+    from ipexctl.node.common.levers import Lever
     from ipexctl.node.common.plan import OtherRun, Plan, RunBy
     from ipexctl.node.common.records import (
         Attempt,
         Failure,
         GradientExchange,
-        LeverUse,
         LostOutput,
         NanLoss,
         NetworkCost,
@@ -121,8 +121,8 @@ class RunDocument(NamedTuple):
     amx_idle: tuple[str, ...] = ()
     """Hosts with AMX on which the script multiplies in fp32."""
     wrong: tuple[WrongTraining, ...] = ()
-    levers: tuple[LeverUse, ...] = ()
-    """Options that make a training faster: asked for, or measured by --profile."""
+    levers: tuple[Lever, ...] = ()
+    """Options that make a training faster: those that were asked for, and those that --profile measured."""
     attempts: tuple[Attempt, ...] = ()
     ranks: tuple[RankDocument, ...] = ()
     pruned: float | None = None
@@ -158,7 +158,6 @@ def document_of_run(plan: Plan | None, status: RunStatus | None, started: float 
         checkpoint=NewestCheckpoint(status.checkpoint, status.fetch_line) if status.checkpoint else None,
         slow=status.slow if status.state == "running" else None,
         amx_idle=tuple(status.amx_idle),
-        levers=status.all_levers,
         attempts=status.all_attempts,
         ranks=tuple(map(rank_document, status.ranks)),
     )
@@ -166,7 +165,7 @@ def document_of_run(plan: Plan | None, status: RunStatus | None, started: float 
 
 _AS_IN_STATUS = (
     *("state", "ended", "attempt", "reason", "first_failure", "stopped", "output_lost", "throughput", "group"),
-    *("untrained", "nan", "exchange", "network", "wrong"),
+    *("untrained", "nan", "exchange", "network", "wrong", "levers"),
 )
 
 

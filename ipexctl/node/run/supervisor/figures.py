@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Mapping, Sequence
 
+from ipexctl.node.common.levers import Lever, asked_levers, with_speedups
 from ipexctl.node.common.records import (
     FINAL,
     GradientExchange,
-    LeverUse,
     NanLoss,
     RankStatus,
     RunStatus,
@@ -19,7 +19,7 @@ from ipexctl.node.run.connection.messages import Beat, Message, Mismatch
 from ipexctl.node.run.meter.host_notes import HostNotes
 from ipexctl.node.run.meter.network_watch import NetworkWatch
 from ipexctl.node.run.meter.rank_profile import RankProfile, main_profile
-from ipexctl.node.run.meter.rank_training import ALONE, RankTraining, find_wrong, lever_uses
+from ipexctl.node.run.meter.rank_training import ALONE, RankTraining, find_wrong
 from ipexctl.node.run.meter.rates import waiting_of
 from ipexctl.node.run.meter.slow_watch import SlowWatch
 from ipexctl.node.run.meter.step_windows import RankThroughput, StepWindow, run_throughput
@@ -63,7 +63,7 @@ class RunFigures:
         self._judged: bool | None = None
         """Whether the run had succeeded when `_wrong` was found; None if there is more to judge."""
         self._wrong: tuple[WrongTraining, ...] = ()
-        self._acted: tuple[LeverUse, ...] = ()
+        self._asked: tuple[Lever, ...] = ()
         self._is_measured = False
         """True once a rank has waited in shared memory. Until then, ranks may have refused that and wait under gloo."""
         is_shared = self._plan.allreduce.mode == "shared"
@@ -150,7 +150,8 @@ class RunFigures:
     def _judge(self, *, has_succeeded: bool) -> None:
         if self._judged == has_succeeded:
             return
-        self._judged, self._acted = has_succeeded, lever_uses(self._plan, self._training)
+        notes = [rank.levers for _, rank in sorted(self._training.items())]
+        self._judged, self._asked = has_succeeded, asked_levers(self._plan, notes)
         if self._plan.backend != "none":
             found = find_wrong(self._training, len(self._hosts), is_over=has_succeeded)
             self._wrong = found
@@ -188,7 +189,7 @@ class RunFigures:
             exchange = GradientExchange(seen=False)
         elif exchange is not None:
             wrong = (WrongTraining("no-exchange", tuple(self._hosts), "no collective since the first step"), *wrong)
-        status = status._replace(nan=self.nan, exchange=exchange, wrong=wrong, acted=self._acted)
+        status = status._replace(nan=self.nan, exchange=exchange, wrong=wrong)
         profile = main_profile(self._profiles.values())
-        levers = profile.levers_by_speedup if profile is not None else ()
+        levers = with_speedups(self._asked, profile.speedups if profile is not None else {})
         return status._replace(slow=slow, network=network, levers=levers, amx_idle=amx_idle)

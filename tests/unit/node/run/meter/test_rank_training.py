@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from ipexctl.node.common.json_records import decode, encode
+from ipexctl.node.common.levers import LeverNote, asked_levers
 from ipexctl.node.common.plan import FastChoice, Plan
-from ipexctl.node.run.meter.rank_training import LeverNote, RankTraining, find_wrong, lever_uses
+from ipexctl.node.run.meter.rank_training import RankTraining, find_wrong
 from plan_helpers import small_plan
 
 SAME = dict.fromkeys((1, 2, 3, 4, 5, 6, 7, 8, 9, 17), 7)
@@ -93,7 +94,7 @@ def test_a_run_is_judged_at_its_end_or_after_many_steps_of_all_ranks() -> None:
     assert not find_wrong(many, 3, is_over=True)
 
 
-AUTOCAST, FUSED = "--autocast bf16", "--fused-optimizer"
+AUTOCAST, FUSED = "autocast", "fused_optimizer"
 ASKED = FastChoice("bf16", fused_optimizer=True, reasons={"autocast": "asked", "fused_optimizer": "asked"})
 
 
@@ -109,20 +110,19 @@ ASKED = FastChoice("bf16", fused_optimizer=True, reasons={"autocast": "asked", "
     ],
 )
 def test_each_option_that_was_asked_for_is_answered(notes: list[Any], said: tuple[str, str]) -> None:
-    training = {0: RankTraining(levers=tuple(LeverNote(*note) for note in notes))}
-    uses = lever_uses(plan(ASKED), training)
+    uses = asked_levers(plan(ASKED), [[LeverNote(*note) for note in notes]])
     assert [use.name for use in uses] == [AUTOCAST, FUSED]
     assert all(part in use.sentence for part, use in zip(said, uses, strict=True))
 
 
 def test_an_option_that_the_plan_has_left_out_says_why() -> None:
     left = FastChoice(reasons={"autocast": "no-bf16", "fused_optimizer": "torch-too-old"})
-    assert [use.reason for use in lever_uses(plan(left), {})] == [
+    assert [use.reason for use in asked_levers(plan(left), [])] == [
         "not all processors have bf16 instructions",
         "torch is too old",
     ]
-    assert lever_uses(plan(FastChoice()), {}) == ()
-    (use, _) = lever_uses(plan(ASKED, meter=False), {})
+    assert asked_levers(plan(FastChoice()), []) == ()
+    (use, _) = asked_levers(plan(ASKED, meter=False), [])
     assert use.acted is None
     assert "--no-meter" in use.sentence
 

@@ -1,0 +1,144 @@
+"""Options that make a training faster, and what became of each: the note of a rank (`inrank/acted.py`), the row of
+status.json, and what `why`, the last lines and the page say. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Iterable, Iterator, Mapping, NamedTuple, Sequence
+
+from ipexctl.node.common.json_records import NATURAL, FieldDecoder, check_type
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.plan import Plan
+
+OPTIONS: Mapping[str, str] = {
+    "autocast": "--autocast bf16",
+    "fused_optimizer": "--fused-optimizer",
+    "fp32_math": "--fp32-math bf16",
+    "allreduce": "--allreduce shared",
+    "wire": "--wire",
+    "fast": "--fast",
+}
+"""Name, as `inrank/` has it, → option of `ipexctl run` that turns the lever on."""
+WORTH = 1.05
+"""Least speedup worth advising."""
+_MAX_TEXT = 200
+_REASONS = {
+    "no-bf16": "not all processors have bf16 instructions",
+    "torch-too-old": "torch is too old",
+    "hooks-off": "ipexctl's hooks are off",
+}
+
+
+class LeverNote(NamedTuple):
+    """What a process of a rank says."""
+
+    name: str
+    acted: bool
+    steps: int
+    reason: str
+
+
+class Lever(NamedTuple):
+    name: str
+    option: str
+    """As typed: `--autocast bf16`."""
+    asked: bool = True
+    """False if only --profile measured it."""
+    acted: bool | None = None
+    """None if unknown."""
+    steps: int = 0
+    """Optimizer steps of a rank in which it acted."""
+    reason: str = ""
+    """Why it did not act, or not everywhere."""
+    speedup: float | None = None
+    """With it, the run would make this many times as many steps in the same time; None unless --profile measured it."""
+
+    @property
+    def sentence(self) -> str:
+        if self.acted is None:
+            return f"{self.option}: unknown whether it acted, as {self.reason}"
+        if not self.acted:
+            return f"{self.option} changed no step: {self.reason}"
+        more = f"; {self.reason}" if self.reason else ""
+        steps = f"in {self.steps:,} steps" if self.steps else "but in no step of an optimizer"
+        return f"{self.option} acted{'' if self.steps else ','} {steps}{more}"
+
+    @property
+    def is_worth_it(self) -> bool:
+        return self.speedup is not None and self.speedup >= WORTH
+
+
+def asked_levers(plan: Plan, ranks: Iterable[Sequence[LeverNote]]) -> tuple[Lever, ...]:
+    """What became of each option that was asked for, on any rank."""
+    fast, asked = plan.fast, plan.asked
+    is_asked = {
+        "autocast": fast.reasons.get("autocast") != "default" and asked.autocast != "off",
+        "fused_optimizer": fast.reasons.get("fused_optimizer") != "default",
+        "fp32_math": plan.fp32_math.mode == "bf16",
+        "allreduce": asked.allreduce == "shared",
+        "wire": asked.wire != "fp32",
+    }
+    notes: dict[str, list[LeverNote]] = {name: [] for name, is_one in is_asked.items() if is_one}
+    for rank in ranks:
+        for note in rank[: len(notes)]:
+            if note.name in notes:
+                notes[note.name].append(note)
+    return tuple(_became(name, found, plan) for name, found in notes.items())
+
+
+def _became(name: str, notes: Sequence[LeverNote], plan: Plan) -> Lever:
+    lever = Lever(name, f"--wire {plan.asked.wire}" if name == "wire" else OPTIONS[name])
+    acted = [note for note in notes if note.acted]
+    if acted:
+        reason = next((note.reason for note in acted if note.reason), "")
+        return lever._replace(acted=True, steps=max(note.steps for note in acted), reason=reason)
+    against = plan.fast.reasons.get(name, "asked")
+    choice = plan.allreduce if name == "allreduce" else plan.wire if name == "wire" else None
+    if notes:
+        reason = notes[0].reason
+    elif against != "asked":
+        reason = _REASONS.get(against, against)
+    elif choice is not None and choice.mode in ("backend", "fp32"):
+        reason = f"the plan has left it out ({choice.reason})"
+    elif not plan.asked.meter:
+        return lever._replace(reason="--no-meter counts nothing")
+    else:
+        reason = "no process of a rank built a model"
+    return lever._replace(acted=False, reason=reason)
+
+
+def with_speedups(levers: Sequence[Lever], speedups: Mapping[str, float]) -> tuple[Lever, ...]:
+    """Add what --profile measured, also of options that were not asked for."""
+    asked = tuple(lever._replace(speedup=speedups.get(lever.name)) for lever in levers)
+    return (*asked, *_others(speedups, {lever.name for lever in levers}))
+
+
+def _others(speedups: Mapping[str, float], known: set[str]) -> Iterator[Lever]:
+    for name, speedup in speedups.items():
+        if name not in known and name in OPTIONS:
+            yield Lever(name, OPTIONS[name], asked=False, acted=False, reason="not asked", speedup=speedup)
+
+
+def measured(levers: Iterable[Lever]) -> tuple[Lever, ...]:
+    """Those that --profile measured, the best first."""
+    return tuple(sorted((each for each in levers if each.speedup is not None), key=lambda each: -(each.speedup or 0.0)))
+
+
+def measured_sentence(levers: Sequence[Lever]) -> str:
+    """What is worth it, the best first; or that nothing is. Empty if nothing was measured."""
+    found = measured(levers)
+    if not found:
+        return ""
+    how = "by its own products and optimizer, timed in the other form"
+    worth = [f"{lever.speedup:.2f}x as fast with {lever.option}" for lever in found if lever.is_worth_it]
+    if worth:
+        return f"a step would be {', '.join(worth)}: {how}"
+    return f"{', '.join(lever.option for lever in found)}: none makes a step {WORTH:.2f}x as fast, {how}"
+
+
+def _text(value: object, field: str) -> str:
+    return check_type(str, value, field)[:_MAX_TEXT]
+
+
+FIELD_DECODERS: dict[str, FieldDecoder] = {**NATURAL, "str": _text}
