@@ -202,6 +202,15 @@ def size_of(batch: Any, depth: int = DEPTH) -> int | None:
     return None
 
 
+def tokens_in(batch: Any) -> int:
+    """Tokens of a batch for a language model, without padding; 0 if it is for another model."""
+    tokens = batch.get("input_ids") if isinstance(batch, Mapping) else None
+    if len(getattr(tokens, "shape", ())) != 2:
+        return 0
+    mask = batch.get("attention_mask")
+    return int(mask.sum()) if getattr(mask, "shape", None) == tokens.shape else int(tokens.numel())
+
+
 def size_of_group() -> int:
     """Ranks in torch's default process group; 1 without one, 0 if ranks may train together without it."""
     distributed = sys.modules.get("torch.distributed")
@@ -327,6 +336,7 @@ class Meter:
         """Names of their classes."""
         self.evidence = TrainingEvidence()
         self._documented_at = 0
+        self._tokens = self._token_samples = 0
         self._group = self._apart = 0
         self._largest = 0
         """Ranks of the largest process group in the first steps."""
@@ -432,7 +442,11 @@ class Meter:
             if self.evidence.is_on:
                 self.evidence.on_batch(iterator, batch)
             is_sized = getattr(iterator, "_auto_collation", True)  # else an item may be a sample or a batch
-            self.counter.on_batch(id(iterator), size_of(batch) if is_sized else None, wait, threading.get_ident())
+            size = size_of(batch) if is_sized else None
+            self.counter.on_batch(id(iterator), size, wait, threading.get_ident())
+            if size and (tokens := tokens_in(batch)):
+                self._tokens += tokens
+                self._token_samples += size
         except Exception:  # noqa: BLE001
             self.turn_off()
 
@@ -489,7 +503,8 @@ class Meter:
             notes.append({"name": "fp32_math", "acted": not reason, "steps": steps, "reason": reason})
         if (notes or self._stepped_at) and self._has_ring() and self._ring is not None:
             self._documented_at = time.monotonic_ns()
-            document = {"levers": notes, **self.evidence.document()}
+            tokens = self._tokens / self._token_samples if self._token_samples else None
+            document = {"levers": notes, "tokens_per_sample": tokens, **self.evidence.document()}
             self._ring.write_document(json.dumps(document, separators=(",", ":")).encode())
 
     def _reason_of(self, name: str) -> str:

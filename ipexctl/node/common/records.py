@@ -117,6 +117,8 @@ class Throughput(NamedTuple):
     """Share of the time that ranks waited for data, 0 to 1."""
     source: str = ""
     """Where samples were counted: dataloader; steps if samples are unknown."""
+    tokens_per_s: float | None = None
+    """Of batches with `input_ids`, without padding."""
 
 
 class TrainingGroup(NamedTuple):

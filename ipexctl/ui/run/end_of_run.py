@@ -115,6 +115,8 @@ def throughput_text(throughput: Throughput | None) -> str:
     parts = [] if throughput.steps_per_s is None else [f"{throughput.steps_per_s:.3g} steps/s"]
     if throughput.samples_per_s is not None:
         parts.append(f"{_rate(throughput.samples_per_s)} samples/s by DataLoader")
+    if throughput.tokens_per_s is not None:
+        parts.append(f"{_rate(throughput.tokens_per_s)} tokens/s")
     if throughput.data_wait is not None:
         parts.append(f"{throughput.data_wait:.0%} waiting for data".replace("%", " %"))
     return ", ".join(parts)
@@ -161,9 +163,11 @@ def throughput_forms(throughput: Throughput | None) -> tuple[str, ...]:
 
 
 def short_throughput(throughput: Throughput | None) -> str:
-    """`410 samples/s`, or `3.2 steps/s` if samples are unknown."""
+    """`52000 tokens/s` of a language model, else `410 samples/s`, or `3.2 steps/s` if samples are unknown."""
     if throughput is None:
         return ""
+    if throughput.tokens_per_s is not None:
+        return f"{_rate(throughput.tokens_per_s)} tokens/s"
     if throughput.samples_per_s is not None:
         return f"{_rate(throughput.samples_per_s)} samples/s"
     return "" if throughput.steps_per_s is None else f"{throughput.steps_per_s:.3g} steps/s"

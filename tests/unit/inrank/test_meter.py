@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from pathlib import Path
@@ -27,6 +28,7 @@ from ipexctl.inrank.meter import (
     Totals,
     is_new_enough,
     size_of,
+    tokens_in,
     watch_backward,
     watch_fused_steps,
 )
@@ -41,6 +43,19 @@ class Optimizer:
 
 def tensor(*shape: int) -> Any:
     return SimpleNamespace(shape=shape)
+
+
+class Ids:
+    """A tensor of token numbers, or its mask."""
+
+    def __init__(self, *shape: int, ones: int = 0) -> None:
+        self.shape, self._ones = shape, ones
+
+    def sum(self) -> int:
+        return self._ones
+
+    def numel(self) -> int:
+        return math.prod(self.shape)
 
 
 def step(counter: StepCounter, optimizer: Any, thread: int = THREAD) -> bool:
@@ -72,6 +87,22 @@ def train(counter: StepCounter, optimizer: Any, batches: int = 1, size: int | No
 )
 def test_size_of_a_batch_is_the_first_dimension_of_its_first_tensor(batch: Any, size: int | None) -> None:
     assert size_of(batch) == size
+
+
+@pytest.mark.parametrize(
+    ("batch", "tokens"),
+    [
+        ({"input_ids": Ids(2, 8)}, 16),
+        ({"input_ids": Ids(2, 8), "attention_mask": Ids(2, 8, ones=11)}, 11),
+        ({"input_ids": Ids(2, 8), "attention_mask": Ids(2, 1, 8, 8)}, 16),
+        ({"input_ids": Ids(2, 3, 8)}, 0),
+        ({"input_ids": [1, 2]}, 0),
+        ({"pixels": Ids(2, 8)}, 0),
+        (Ids(2, 8), 0),
+    ],
+)
+def test_tokens_of_a_batch_are_without_padding(batch: Any, tokens: int) -> None:
+    assert tokens_in(batch) == tokens
 
 
 def test_a_step_gets_the_batches_since_the_step_before() -> None:

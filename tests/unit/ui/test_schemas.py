@@ -76,7 +76,7 @@ def test_a_schema_is_that_of_the_annotations(name: str) -> None:
 
 def runs() -> Iterator[RunDocument]:
     measured = FAILED._replace(
-        throughput=Throughput(2.0, 64.0, 0.1, "dataloader"),
+        throughput=Throughput(2.0, 64.0, 0.1, "dataloader", 6400.0),
         stopped=StopRecord("me", "here", 3.0),
         nan=NanLoss(16, 1),
         network=NetworkCost(0.3, 1e6, 2e7, "eth0", WireAdvice("bf16", 1.5)),
@@ -144,14 +144,16 @@ def test_another_document_is_refused(name: str, document: dict[str, Any], change
 PROMISED = {
     "run": """id state tag script cause checkpoint stopped.by stopped.host stopped.at by.user by.host group.planned
         group.seen untrained nan.step exchange throughput.steps_per_s throughput.samples_per_s throughput.data_wait
-        throughput.source network.share network.bytes_per_step network.rate network.advice levers.name levers.acted
+        throughput.source throughput.tokens_per_s
+        network.share network.bytes_per_step network.rate network.advice levers.name levers.acted
         levers.steps levers.reason wrong.kind wrong.ranks wrong.evidence ranks.port""",
     "why": """run.group run.untrained run.nan run.exchange run.network run.stopped cause.evidence
         slow.findings.rank slow.findings.host slow.findings.percent slow.findings.cause slow.findings.evidence
         slow.findings.fix profile.step profile.parts profile.operators profile.flops profile.peak profile.share
         profile.first_step unprofiled""",
     "plan": """allreduce.mode allreduce.reason allreduce.calls wire.mode wire.reason launcher.mode launcher.reason
-        launcher.path fp32_math.mode fp32_math.reason fast.autocast fast.fused_optimizer fast.reasons apart""",
+        launcher.path fp32_math.mode fp32_math.reason share_weights.mode share_weights.reason
+        fast.autocast fast.fused_optimizer fast.reasons apart""",
     "hosts": """hosts.name hosts.address hosts.status hosts.reason hosts.facts hosts.findings.id hosts.findings.level
         hosts.findings.message hosts.findings.fix hosts.findings.hosts cluster.findings recommendation.stack
         recommendation.dtype recommendation.ppn recommendation.omp_num_threads recommendation.ccl_worker_count

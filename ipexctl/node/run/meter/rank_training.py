@@ -70,6 +70,8 @@ class RankTraining(NamedTuple):
     statistics: Mapping[int, int] = {}
     """Step → hash of BatchNorm's running means, if DDP does not broadcast them."""
     statistics_size: int = 0
+    tokens_per_sample: float | None = None
+    """None without a batch with `input_ids`."""
 
     @property
     def trains_alone(self) -> bool:

@@ -269,7 +269,10 @@ class _Sum:
         )
 
 
-def run_throughput(ranks: Sequence[Throughput | None], group: TrainingGroup | None = None) -> Throughput | None:
+def run_throughput(
+    ranks: Sequence[Throughput | None], group: TrainingGroup | None = None, tokens: Sequence[float | None] = ()
+) -> Throughput | None:
+    """`tokens`: of each rank's samples, on average."""
     measured = [rank for rank in ranks if rank is not None]
     if not measured:
         return None
@@ -280,9 +283,11 @@ def run_throughput(ranks: Sequence[Throughput | None], group: TrainingGroup | No
     if len(samples) == len(ranks):
         copies = group.planned / group.seen if group is not None else 1
         total, source = sum(samples) / copies, "dataloader"
+    known = [each for each in tokens if each is not None]
     return Throughput(
         steps_per_s=median(steps) if steps else None,
         samples_per_s=total,
         data_wait=sum(waits) / len(waits) if waits and len(waits) == len(ranks) else None,
         source=source,
+        tokens_per_s=total * sum(known) / len(known) if total is not None and len(known) == len(ranks) else None,
     )

@@ -180,7 +180,8 @@ class RunFigures:
     def run_status(self, status: RunStatus, ranks: Sequence[RankStatus]) -> RunStatus:
         self._judge(has_succeeded=all(rank.state == "ok" for rank in ranks))
         group = self.group
-        throughput = run_throughput([rank.throughput for rank in ranks], group)
+        tokens = [each.tokens_per_sample for each in self._training.values()]
+        throughput = run_throughput([rank.throughput for rank in ranks], group, tokens)
         slow, network = self._slow.slow, self._network.network
         amx_idle = {host: found for host, found in self._plan.amx_hosts.items() if host in self._fp32_hosts}
         status = status._replace(ranks=tuple(ranks), throughput=throughput, group=group)

@@ -330,6 +330,23 @@ def test_figures_of_a_run(ranks: list[Throughput | None], run: Throughput | None
 
 
 @pytest.mark.parametrize(
+    ("ranks", "tokens", "rate"),
+    [
+        ([KNOWN, OTHER], [100.0, 200.0], 24 * 150.0),
+        ([KNOWN, OTHER], [100.0], None),
+        ([KNOWN, OTHER], [100.0, None], None),
+        ([KNOWN, STEPS], [100.0, 200.0], None),
+    ],
+)
+def test_tokens_are_those_of_the_samples(
+    ranks: list[Throughput], tokens: list[float | None], rate: float | None
+) -> None:
+    found = run_throughput(ranks, None, tokens)
+    assert found is not None
+    assert found.tokens_per_s == rate
+
+
+@pytest.mark.parametrize(
     ("waiting", "wait"), [("sleeps", approx(0.25)), ("shared", 0.1), ("spins", None), ("independent", None)]
 )
 def test_rates_of_a_window(waiting: Waiting, wait: float | None) -> None:
