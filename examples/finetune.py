@@ -2,8 +2,8 @@
 
     ipexctl run --install --with transformers --with accelerate --with peft examples/finetune.py [MODEL]
 
-MODEL is what `ipexctl push hf:ORG/MODEL` brings to the hosts, or a directory there. Without it, the script makes a small
-model of random weights, and needs no network. It learns to continue the text of this file; the adapter is in adapter/.
+MODEL is what `ipexctl push hf:ORG/MODEL` brings to the hosts, or a directory there. Without it, the script makes a
+small model of random weights, and needs no network. It learns the text of this file; the adapter is in adapter/.
 """
 
 import sys

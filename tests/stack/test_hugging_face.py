@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
 DISK_NEEDED: Final = 12e9
 ENVS: Final = {
     "old": ("transformers==4.56.2", "accelerate==1.12.0"),
-    "today": ("transformers", "accelerate"),
+    "today": ("transformers", "accelerate", "peft"),
 }
 """The last transformers with --use_ipex wants accelerate 1.10 or later; 1.12 is the last that knows IPEX and oneCCL."""
 OFFLINE: Final = {"HF_HUB_OFFLINE": "1"}
@@ -164,6 +164,16 @@ def test_trainer_example_trains_with_old_and_new_flags(
     measured = json.loads(summary.read_text())["throughput"]
     assert measured["source"] == "dataloader"
     assert measured["samples_per_s"] / measured["steps_per_s"] == pytest.approx(32, rel=0.1)
+
+
+def test_the_example_of_fine_tuning_learns_and_shares_what_is_frozen(hosts: Hosts) -> None:
+    summary = hosts.project / "finetune.json"
+    ran = hosts.run("today", "-n", "4", "--ppn", "2", "--oversubscribe", "--summary", summary, "finetune.py")
+    losses = trainer_losses(by_rank(ran.out)[0])
+    assert losses[-1] < losses[0], "it learns nothing"
+    assert "all are equal on all ranks and not sent; one copy on each host" in ran.err
+    measured = json.loads(summary.read_text())["throughput"]
+    assert measured["tokens_per_s"] / measured["samples_per_s"] == pytest.approx(128)
 
 
 @pytest.mark.parametrize("first", ["transformers", "accelerate", "torch"])
