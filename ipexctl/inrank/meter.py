@@ -204,7 +204,7 @@ def size_of(batch: Any, depth: int = DEPTH) -> int | None:
 
 def tokens_in(batch: Any) -> int:
     """Tokens of a batch for a language model, without padding; 0 if it is for another model."""
-    tokens = batch.get("input_ids") if isinstance(batch, Mapping) else None
+    tokens: Any = batch.get("input_ids") if isinstance(batch, Mapping) else None
     if len(getattr(tokens, "shape", ())) != 2:
         return 0
     mask = batch.get("attention_mask")
