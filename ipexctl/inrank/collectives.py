@@ -17,7 +17,7 @@ import weakref
 from collections import deque
 from datetime import timedelta
 from functools import lru_cache, partial
-from typing import Any, Callable, Iterator, Sequence
+from typing import Any, Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -28,19 +28,14 @@ from .channel import DTYPES, WHOLE
 from .link import DisagreementError, OffError, Ranks, join
 from .segment import shard_bounds
 from .shared_group import NOBODY, PIECE, SEGMENT_SIZE, Collective, Piece, SharedGroup
-from .wire import MODES
 
 CPU = torch.device("cpu")
-LEAST_OVER_HOSTS = {"allreduce_": 512 << 10, "_allgather_base_": 256 << 10, "_reduce_scatter_base_": 256 << 10}
-"""Operator → bytes of the smallest tensor, or part, for which several hosts with several ranks each share memory; gloo
-keeps the others. One host takes all sizes."""
 ARGUMENTS = {
     "allreduce_": ("tensors", "reduce_op"),
     "broadcast_": ("tensors", "root_rank", "root_tensor"),
     "_allgather_base_": ("output_tensor", "input_tensor"),
     "allgather_": ("output_tensors", "input_tensors"),
     "_reduce_scatter_base_": ("output_tensor", "input_tensor", "reduce_op"),
-    "alltoall_base_": ("output", "input", "output_split_sizes", "input_split_sizes"),
 }
 """Operator → what is used of its arguments, beside `process_group` and `timeout`. Versions of torch may differ."""
 OPERATORS = tuple(ARGUMENTS)
@@ -129,10 +124,6 @@ class Arguments:
         first = tensors[0]
         if self.shared is None or first.dtype not in DTYPES:
             return None
-        if self.shared.between is not None:
-            least = LEAST_OVER_HOSTS.get(self.operator)
-            if least is None or first.numel() * first.element_size() < least:
-                return None
         return self.shared if all(each.dtype == first.dtype for each in tensors) else None
 
     def flat(self, tensor: Any, *, is_output: bool) -> Any:
@@ -155,18 +146,14 @@ class Arguments:
             options.asyncOp = self["async_op"]
         return getattr(self.group._get_backend(CPU), call)(*values, options).boxed()
 
-    def with_shared(
-        self, pieces: list[Piece], dtype: Any, results: Any, detail: int = 0, steps: Iterator[Any] | None = None
-    ) -> Any:
+    def with_shared(self, pieces: list[Piece], dtype: Any, results: Any, detail: int = 0) -> Any:
         shared: Any = self.shared
         taken[self.operator] = taken.get(self.operator, 0) + 1
         for lever in adding_levers():
             if lever.name == SHARED:
                 lever.act()
         kind = OPERATORS.index(self.operator) << 12 | detail
-        if self._copies:
-            steps = _copying_back(steps, self._copies)
-        call = Collective(kind, dtype, pieces, steps)
+        call = Collective(kind, dtype, pieces, self._copies)
         if not shared.start(call, is_async=self["async_op"]):
             return Pending(shared, call, results).boxed()
         future: Any = torch.futures.Future()
@@ -201,9 +188,8 @@ def allreduce_(*values: Any) -> Any:
     if shared is None or len(tensors) > 1 or not arguments.reduces(tensors[0].dtype):
         return tensors, arguments.with_gloo("allreduce", c10d.AllreduceOptions(), tensors)
     tensor, reduction = arguments.flat(tensors[0], is_output=True), arguments.reduction
-    pieces = [] if shared.between else reduce_pieces(shared, tensor, reduction)
-    steps = reduce_over_hosts(shared, tensor, reduction) if shared.between else None
-    return tensors, arguments.with_shared(pieces, tensor.dtype, tensors, reduction, steps)
+    pieces = reduce_pieces(shared, tensor, reduction)
+    return tensors, arguments.with_shared(pieces, tensor.dtype, tensors, reduction)
 
 
 def broadcast_(*values: Any) -> Any:
@@ -225,10 +211,8 @@ def _allgather_base_(*values: Any) -> Any:
     if shared is None or output.numel() != source.numel() * ranks:
         return output, arguments.with_gloo("_allgather_base", c10d.AllgatherOptions(), output, source)
     parts = list(arguments.flat(output, is_output=True).chunk(ranks))
-    own = arguments.flat(source, is_output=False)
-    pieces = [] if shared.between else gather_pieces(shared, parts, own)
-    steps = gather_over_hosts(shared, parts, own) if shared.between else None
-    return output, arguments.with_shared(pieces, source.dtype, [output], steps=steps)
+    pieces = gather_pieces(shared, parts, arguments.flat(source, is_output=False))
+    return output, arguments.with_shared(pieces, source.dtype, [output])
 
 
 def allgather_(*values: Any) -> Any:
@@ -252,38 +236,11 @@ def _reduce_scatter_base_(*values: Any) -> Any:
         return output, arguments.with_gloo("_reduce_scatter_base", c10d.ReduceScatterOptions(), output, source)
     parts = list(arguments.flat(source, is_output=False).chunk(ranks))
     own, reduction = arguments.flat(output, is_output=True), arguments.reduction
-    pieces = [] if shared.between else scatter_pieces(shared, own, parts, reduction)
-    steps = scatter_over_hosts(shared, own, parts, reduction) if shared.between else None
-    return output, arguments.with_shared(pieces, output.dtype, [output], reduction, steps)
+    pieces = scatter_pieces(shared, own, parts, reduction)
+    return output, arguments.with_shared(pieces, output.dtype, [output], reduction)
 
 
-def alltoall_base_(*values: Any) -> Any:
-    arguments = Arguments("alltoall_base_", values)
-    output, source = arguments["output"], arguments["input"]
-    sizes = [list(arguments["output_split_sizes"]), list(arguments["input_split_sizes"])]
-    shared = arguments.shared_for(source, output)
-    ranks = arguments.group.size()
-    received, sent = part_sizes(output, sizes[0], ranks), part_sizes(source, sizes[1], ranks)
-    if shared is None or received is None or sent is None or not source.is_contiguous():
-        return arguments.with_gloo("alltoall_base", c10d.AllToAllOptions(), output, source, *sizes)
-    own, target = arguments.flat(source, is_output=False), arguments.flat(output, is_output=True)
-    exchange = AllToAll(shared, own, target, sent, received)
-    return arguments.with_shared([exchange.first], source.dtype, [output], steps=exchange.steps())
-
-
-KERNELS = (allreduce_, broadcast_, _allgather_base_, allgather_, _reduce_scatter_base_, alltoall_base_)
-"""The last, which is slower than gloo for parts below 1 MB, and several hosts are for who asks for shared memory."""
-
-
-def is_asked() -> bool:
-    return os.environ.get("IPEXCTL_ALLREDUCE") == "shared"
-
-
-def _copying_back(steps: Iterator[Any] | None, copies: Sequence[tuple[Any, Any]]) -> Iterator[Any]:
-    if steps is not None:
-        yield from steps
-    for tensor, copy in copies:
-        tensor.copy_(copy)
+KERNELS = (allreduce_, broadcast_, _allgather_base_, allgather_, _reduce_scatter_base_)
 
 
 def own_copy(source: Any, target: Any) -> Any:
@@ -400,118 +357,11 @@ def scatter_pieces(shared: SharedGroup, output: Any, parts: list[Any], reduction
     ]
 
 
-def reduce_over_hosts(shared: SharedGroup, tensor: Any, reduction: int) -> Iterator[Any]:
-    """Each rank gets the sum of its shard on its host, then on all hosts, and then the shards of the others."""
-    bounds = shard_bounds(tensor.numel(), shared.size, tensor.element_size())
-    parts = [tensor[low:high] for low, high in zip(bounds[:-1], bounds[1:])]
-    own, options = parts[shared.place], c10d.AllreduceOptions()
-    among = SUM if reduction == AVG else reduction
-    options.reduceOp = dist.ReduceOp(dist.ReduceOp.RedOpType(among))
-    yield scatter_pieces(shared, own, parts, among)
-    if own.numel():
-        yield shared.between.first.allreduce([own], options)
-    if reduction == AVG:
-        own.div_(shared.size * shared.between.size)
-    yield gather_pieces(shared, parts, own)
-
-
-def gather_over_hosts(shared: SharedGroup, outputs: list[Any], source: Any) -> Iterator[Any]:
-    """Ranks with the same place on their hosts exchange their parts, and then give each other all they have."""
-    found = source.new_empty(len(shared.hosts) * source.numel())
-    yield shared.between.first._allgather_base(found, source.clone(), c10d.AllgatherOptions())
-    for host, part in zip(shared.hosts, found.chunk(len(shared.hosts))):
-        yield gather_pieces(shared, [outputs[rank] for rank in host], part)
-
-
-def scatter_over_hosts(shared: SharedGroup, output: Any, parts: list[Any], reduction: int) -> Iterator[Any]:
-    """Each rank gets the sums of its host for all ranks with its place, and exchanges them with those."""
-    among, hosts = SUM if reduction == AVG else reduction, len(shared.hosts)
-    sums, received = (output.new_empty(hosts * output.numel()) for _ in range(2))
-    for host, part in zip(shared.hosts, sums.chunk(hosts)):
-        yield scatter_pieces(shared, part, [parts[rank] for rank in host], among)
-    yield shared.between.first.alltoall_base(received, sums, [], [], c10d.AllToAllOptions())
-    combine(received.chunk(hosts), output, among)
-    if reduction == AVG:
-        output.div_(shared.size * hosts)
-
-
 def is_divided(source: Any, output: Any, ranks: int) -> bool:
     """False if gloo refuses the call on this rank."""
     if source.dim() == 0 or output.dim() == 0:
         return False
     return bool(source.numel() == output.numel() * ranks and source.shape[0] == output.shape[0] * ranks)
-
-
-def part_sizes(tensor: Any, rows: list[int], ranks: int) -> list[int] | None:
-    """Elements of each rank's part; None if gloo refuses the call on this rank."""
-    length = tensor.shape[0] if tensor.dim() else 0
-    if not rows and length % ranks == 0:
-        rows = [length // ranks] * ranks
-    if len(rows) != ranks or sum(rows) != length or min(rows) < 0:
-        return None
-    width = tensor.numel() // length if length else 0
-    return [count * width for count in rows]
-
-
-class AllToAll:
-    """Sends a part to each rank. The parts may have any sizes, so each rank first writes its table of them. Behind it,
-    it writes what it sends to the others one after another, in as many slots as the largest sum takes."""
-
-    def __init__(self, shared: SharedGroup, source: Any, output: Any, sent: list[int], received: list[int]) -> None:
-        self._place, self._size = shared.place, shared.size
-        self._parts, self._targets = own_copy(source, output).split(sent), output.split(received)
-        self._targets[self._place].copy_(self._parts[self._place])
-        self._own = torch.tensor([*sent, *received])
-        self._offsets = self._offsets_of(self._place, sent)
-        self._tables: list[list[int]] = []
-        self._room = PIECE // source.element_size()
-        self._begin = -(-16 * self._size // 64) * 64 // source.element_size()
-        """Elements that the table takes."""
-        self.first = Piece(self._begin, self._write_first, self._read_first)
-
-    def _offsets_of(self, rank: int, sent: list[int]) -> list[int]:
-        """Where the part for each rank begins in a rank's stream, which leaves out its own."""
-        return [sum(sent[:peer]) - (sent[rank] if rank < peer else 0) for peer in range(self._size)]
-
-    def _write_first(self, slot: Any) -> None:
-        slot.view(torch.int64)[: 2 * self._size].copy_(self._own)
-        self._write(slot[self._begin :], low=0)
-
-    def _read_first(self, slots: Sequence[Any]) -> None:
-        self._tables = [slot.view(torch.int64)[: 2 * self._size].tolist() for slot in slots]
-        for rank in range(self._size):
-            for peer in range(self._size):
-                sent, expected = self._tables[rank][peer], self._tables[peer][self._size + rank]
-                if sent != expected:
-                    text = f"all_to_all: rank {rank} sends {sent} elements to rank {peer}, which expects {expected}"
-                    raise RuntimeError(text)
-        self._read([slot[self._begin :] for slot in slots], low=0)
-
-    def _write(self, slot: Any, low: int) -> None:
-        for peer, part in enumerate(self._parts):
-            if peer != self._place:
-                _overlap(part, self._offsets[peer], slot, low, is_read=False)
-
-    def _read(self, slots: Sequence[Any], low: int) -> None:
-        for peer, target in enumerate(self._targets):
-            if peer != self._place:
-                offset = self._offsets_of(peer, self._tables[peer])[self._place]
-                _overlap(target, offset, slots[peer], low, is_read=True)
-
-    def steps(self) -> Iterator[list[Piece]]:
-        most = max(sum(table[: self._size]) - table[rank] for rank, table in enumerate(self._tables))
-        yield [
-            Piece(min(self._room, most - low), partial(self._write, low=low), partial(self._read, low=low))
-            for low in range(self._room - self._begin, most, self._room)
-        ]
-
-
-def _overlap(part: Any, offset: int, slot: Any, low: int, *, is_read: bool) -> None:
-    """Copy what a part, at an offset of a rank's stream, has in common with the slot, which begins at `low`."""
-    first, last = max(offset, low), min(offset + part.numel(), low + slot.numel())
-    if first < last:
-        here, there = part[first - offset : last - offset], slot[first - low : last - low]
-        (here if is_read else there).copy_(there if is_read else here)
 
 
 def on_group(group: Any, store: Any, numbers: Sequence[int]) -> None:
@@ -542,8 +392,7 @@ def connect(group: Any, store: Any, numbers: Sequence[int]) -> str:
     _made[name] = number = _made.get(name, 0) + 1
     timeout = float(backend.options._timeout.total_seconds())
     ranks = Ranks(backend, group.rank(), group.size(), timeout, numbers)
-    wire = MODES[0] if is_asked() else ""
-    shared = SharedGroup(join(store, ranks, f"group/{name}/{number}", "", size=SEGMENT_SIZE, wire=wire), timeout)
+    shared = SharedGroup(join(store, ranks, f"group/{name}/{number}", "", size=SEGMENT_SIZE, wire=""), timeout)
     _replace_kernels()
     _shared[group] = shared
     return ""
@@ -555,7 +404,7 @@ def reason_against(backend: Any) -> str:
     needed = (
         (c10d.ProcessGroup, ("unbox", "_get_backend")),
         (c10d.Work, ("boxed",)),
-        (c10d, ("_create_work_from_future", "AllToAllOptions", "BroadcastOptions")),
+        (c10d, ("_create_work_from_future", "BroadcastOptions")),
         (torch.classes.c10d.ReduceOp(), ("op",)),
         (torch.ops.c10d, OPERATORS),
     )
@@ -571,7 +420,7 @@ def _replace_kernels() -> Any:
     library = torch.library.Library("c10d", "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of a replaced kernel
-        for kernel in KERNELS if is_asked() else KERNELS[:-1]:
+        for kernel in KERNELS:
             library.impl(kernel.__name__, _untraced(kernel), "CPU")
     return library  # the kernels live as long as it does
 

@@ -141,8 +141,6 @@ class Members(NamedTuple):
     """True if they have fewer cores than ranks."""
     between: Between | None
     """None if there is one host."""
-    hosts: Sequence[Sequence[int]]
-    """Ranks of each."""
 
 
 def connect(store: Any, ranks: Ranks, name: str, reason: str, *, wire: str) -> SharedLink:
@@ -187,7 +185,7 @@ def join(store: Any, ranks: Ranks, name: str, reason: str, *, size: int, wire: s
     numbers = ranks.numbers or range(ranks.size)
     peers = [Peer(numbers[peer], offers[peer]["pid"], offers[peer]["started"]) for peer in places]
     is_crowded = len({core for peer in places for core in offers[peer]["cores"]}) < len(places)
-    return Members([segments[peer] for peer in places], peers, places.index(rank), is_crowded, between, hosts)
+    return Members([segments[peer] for peer in places], peers, places.index(rank), is_crowded, between)
 
 
 def _between(store: Any, ranks: Ranks, hosts: Sequence[Sequence[int]], table: str, wire: str) -> Between:

@@ -19,7 +19,7 @@ import weakref
 from collections import deque
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Iterator, NamedTuple, Sequence
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Sequence
 
 import torch
 
@@ -54,13 +54,12 @@ class Piece(NamedTuple):
 
 
 class Collective:
-    __slots__ = (*("dtype", "error", "first", "future", "kind", "pieces", "read", "steps", "work", "written"),)
+    __slots__ = (*("dtype", "error", "first", "future", "kind", "pieces", "read", "copies", "written"),)
 
-    def __init__(self, kind: int, dtype: Any, pieces: list[Piece], steps: Iterator[Any] | None = None) -> None:
+    def __init__(self, kind: int, dtype: Any, pieces: list[Piece], copies: Sequence[tuple[Any, Any]] = ()) -> None:
         self.kind, self.dtype, self.pieces = kind, dtype, pieces
-        self.steps = steps
-        """What follows once all pieces are read: further pieces, or a work of gloo between hosts."""
-        self.work: Any = None
+        self.copies = copies
+        """Tensors, each with the copy that the pieces write, because it is not contiguous."""
         self.first = self.read = self.written = 0
         self.error: BaseException | None = None
         self.future: Any = torch.futures.Future()
@@ -71,8 +70,6 @@ class SharedGroup:
     def __init__(self, members: Members, timeout: float) -> None:
         self.place, self.size = members.place, len(members.segments)
         """Among the ranks of this host."""
-        self.hosts: Sequence[Sequence[int]] = members.hosts
-        self.between: Any = members.between
         self._segments, self._own = members.segments, members.segments[members.place]
         self.waiter = Waiter(self._own, self._segments, members.peers, timeout)
         self.waiter.spins = 0 if members.is_crowded else SPINS
@@ -164,10 +161,7 @@ class SharedGroup:
 
     def _write(self, call: Collective) -> None:
         """Write what has a free slot, unless an earlier call still has something to write."""
-        if (
-            next(each for each in self._queue if each.written < len(each.pieces) or each.steps or each is call)
-            is not call
-        ):
+        if next(each for each in self._queue if each.written < len(each.pieces) or each is call) is not call:
             return
         while call.written < len(call.pieces):
             piece, number = call.pieces[call.written], self._number
@@ -189,22 +183,12 @@ class SharedGroup:
     def _advance(self, call: Collective) -> Callable[[], None] | None:
         """Take every step that needs no other rank. Returns what waits for the next step; None at the end."""
         while True:
-            if call.work is not None:
-                if not call.work.is_completed():
-                    return call.work.wait  # type: ignore[no-any-return]
-                call.work.wait()  # raises its error
-                call.work = None
             self._write(call)
             if call.read == len(call.pieces):
-                step = next(call.steps, None) if call.steps is not None else None
-                if step is None:
-                    call.pieces, call.steps = [], None  # which hold tensors
-                    return None
-                if isinstance(step, list):
-                    call.pieces += step
-                else:
-                    call.work = step
-                continue
+                for tensor, copy in call.copies:
+                    tensor.copy_(copy)
+                call.pieces, call.copies = [], ()  # which hold tensors
+                return None
             number = (call.first + call.read) & MASK
             if call.read == call.written:
                 return partial(self.waiter.wait_for_all, COPIED, (self._number - SLOTS + 1) & MASK)

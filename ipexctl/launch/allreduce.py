@@ -33,16 +33,12 @@ from ipexctl.node.common.plan import (
 OLDEST_TORCH: Final = (2, 1)
 OLDEST_OF_CALLS: Final = (2, 10)
 """The first torch that tells a kernel of Python the reduction; before, only the gradients of DDP are taken."""
-CALLS: Final = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
-CALLS_OVER_HOSTS: Final = CALLS[:3]
-FASTER_CALLS: Final = CALLS[:-1]
-"""Of any size; a small all-to-all is slower."""
+CALLS: Final = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
+"""Of any size, if all ranks share a host."""
 DDP: Final = ("ddp",)
 _SUBJECTS: Final[dict[tuple[str, ...], str]] = {
     DDP: "all-reduce of DDP",
-    CALLS: "collectives",
-    FASTER_CALLS: "collectives but all-to-all",
-    CALLS_OVER_HOSTS: "all-reduce, all-gather and reduce-scatter",
+    CALLS: "collectives but all-to-all",
 }
 """What a plan says of them."""
 SHIM: Final = "IPEXCTL_SHIM"
@@ -61,14 +57,14 @@ def choose_allreduce(gathered: Gathered, nodes: Sequence[NodeLayout], backend: B
     if against is not None:
         return AllReduceChoice("backend", against, hosts)
     version = torch_version(gathered)
-    is_new = version is not None and version >= OLDEST_OF_CALLS
+    has_calls = version is not None and version >= OLDEST_OF_CALLS and len(nodes) == 1
+    calls = CALLS if has_calls else DDP
     if choice == "shared":
-        calls = CALLS if len(nodes) == 1 else CALLS_OVER_HOSTS
-        return AllReduceChoice("shared", "asked", calls=calls if is_new else DDP)
+        return AllReduceChoice("shared", "asked", calls=calls)
     crowded = tuple(node.name for node in nodes if node.count > node.cores.count)
     if crowded:
         return AllReduceChoice("backend", "more-ranks-than-cores", crowded)
-    return AllReduceChoice("shared", "possible", calls=FASTER_CALLS if is_new and len(nodes) == 1 else DDP)
+    return AllReduceChoice("shared", "possible", calls=calls)
 
 
 def choose_wire(

@@ -55,14 +55,13 @@ def test_shared_memory_is_planned_where_the_ranks_can_use_it(options: dict[str, 
 
 @pytest.mark.parametrize(
     ("hosts", "version", "calls"),
-    [(1, "2.13.0", CALLS), (2, "2.13.0", CALLS[:3]), (1, "2.9.1", ("ddp",)), (2, "2.8.0", ("ddp",)), (1, "2.0", ())],
+    [(1, "2.13.0", CALLS), (2, "2.13.0", ("ddp",)), (1, "2.9.1", ("ddp",)), (2, "2.8.0", ("ddp",)), (1, "2.0", ())],
 )
 def test_a_plan_names_the_calls_that_use_shared_memory(hosts: int, version: str, calls: tuple[str, ...]) -> None:
     nodes = [machine(FOUR, number + 1) for number in range(hosts)]
     found = plan(*nodes, ppn=2, env=torch(version), allreduce="shared")
     assert found.allreduce.calls == calls
-    unasked = CALLS[:4] if calls == CALLS else calls and ("ddp",)
-    assert plan(*nodes, ppn=2, env=torch(version)).allreduce.calls == unasked
+    assert plan(*nodes, ppn=2, env=torch(version)).allreduce.calls == calls
 
 
 @pytest.mark.parametrize(
@@ -89,7 +88,7 @@ def test_the_size_of_dev_shm_does_not_matter() -> None:
 
 def test_auto_takes_shared_memory_and_the_ranks_know_that_it_was_not_asked_for() -> None:
     found, asked = plan(machine(FOUR, 1), ppn=2), plan(machine(FOUR, 1), ppn=2, allreduce="shared")
-    assert found.allreduce == AllReduceChoice("shared", "possible", calls=CALLS[:4])
+    assert found.allreduce == AllReduceChoice("shared", "possible", calls=CALLS)
     assert found.notes == plan(machine(FOUR, 1), ppn=2, allreduce="backend").notes
     values = [{one.name: one.value for one in each.settings}["IPEXCTL_ALLREDUCE"] for each in (found, asked)]
     assert values == ["auto", "shared"]
@@ -120,7 +119,7 @@ def test_a_single_rank_is_planned_alike_with_each_mode() -> None:
 def test_the_plan_says_how_gradients_are_added_up_and_why() -> None:
     one, two = machine(FOUR, 1), machine(FOUR, 2)
     assert line_of(plan(one, two, ppn=2, allreduce="shared")).startswith(
-        "all-reduce, all-gather and reduce-scatter: shared memory on each host, gloo between hosts"
+        "all-reduce of DDP: shared memory on each host, gloo between hosts"
     )
     assert line_of(plan(one, ppn=2, env=torch("2.8.0"))).startswith("all-reduce of DDP: shared memory: ")
     assert "between" not in line_of(plan(one, ppn=2, allreduce="shared"))

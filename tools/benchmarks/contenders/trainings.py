@@ -2,7 +2,7 @@
 
 - `blocks` trains transformer blocks with 30 million parameters on random tokens until it is ended. The batch is divided
   among the ranks, all tokens have one seed.
-- `sizes`: five collectives on the ranks of one host, in turns: of gloo, and as a script of the run calls them. Rank 0
+- `sizes`: four collectives on the ranks of one host, in turns: of gloo, and as a script of the run calls them. Rank 0
   prints `sizes` with a JSON object: collective → bytes of the whole tensor → a list of pairs of seconds, of the slower
   rank.
 - `steps KIND`: steps of `blocks` with FSDP2 or TP on the ranks of one host, in turns: over gloo, and in shared
@@ -149,7 +149,7 @@ def ways_of(size: int) -> dict[str, tuple[Way, Way]]:
 
     ranks, group = dist.get_world_size(), dist.group.WORLD
     whole = torch.full((size // 4 // ranks * ranks,), 1e-30)
-    other, part = torch.zeros_like(whole), whole[: len(whole) // ranks].clone()
+    part = whole[: len(whole) // ranks].clone()
 
     def both(name: str, options: Any, *values: Any) -> tuple[Way, Way]:
         options.asyncOp = False
@@ -162,7 +162,6 @@ def ways_of(size: int) -> dict[str, tuple[Way, Way]]:
         "all_gather": both("_allgather_base", c10d.AllgatherOptions(), whole, part),
         "reduce_scatter": both("_reduce_scatter_base", c10d.ReduceScatterOptions(), part, whole),
         "broadcast": both("broadcast", c10d.BroadcastOptions(), [whole]),
-        "all_to_all": both("alltoall_base", c10d.AllToAllOptions(), other, whole, [], []),
     }
 
 
