@@ -9,10 +9,11 @@ that never answers. Anybody on the ranks' network can write into the store, so n
 from __future__ import annotations
 
 import time
-from datetime import timedelta
 from typing import Any
 
 PATIENCE = 5.0
+UNANSWERED = "did not answer within"
+LONGEST_PAUSE = 0.05
 WRITING = 60.0
 """Seconds for the rank that raised the claim to publish."""
 LONGEST = 300
@@ -34,7 +35,7 @@ class Round:
         elif self._wait([published], until):
             return self._read(published)
         else:
-            decision = f"rank 0 did not answer within {self._timeout:g} s"
+            decision = f"rank 0 {UNANSWERED} {self._timeout:g} s"
         if self._store.add(f"{self._name}/claim", 1) == 1:
             self._store.set(published, _written(decision))
             return decision
@@ -47,12 +48,18 @@ class Round:
         if not self._wait(keys, until):
             missing = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
             if missing:
-                return f"rank {missing[0]} did not answer within {self._timeout:g} s"
+                return f"rank {missing[0]} {UNANSWERED} {self._timeout:g} s"
         return next(filter(None, map(self._read, keys)), "")
 
     def _wait(self, keys: list[str], until: float) -> bool:
+        """Wait by asking, because torch warns of a wait that ends without the keys."""
+        pause = 0.001
         try:
-            self._store.wait(keys, timedelta(seconds=max(until - time.monotonic(), 0.01)))
+            while not self._store.check(keys):
+                if time.monotonic() > until:
+                    return False
+                time.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
         except RuntimeError:  # the store's errors are RuntimeErrors in all versions of torch
             return False
         return True

@@ -25,7 +25,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Iterator, NamedTuple, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Iterator, NamedTuple, Sequence
 
 import torch
 
@@ -93,7 +93,7 @@ class Channel:
         segments: Sequence[Segment],
         place: int,
         peers: Sequence[Peer],
-        timeout: float,
+        timeout: Callable[[], float],
         between: Between | None = None,
     ) -> None:
         self._between = between

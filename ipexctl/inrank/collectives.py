@@ -25,7 +25,8 @@ from torch._C import _distributed_c10d as c10d
 
 from .acted import SHARED, adding_levers
 from .channel import DTYPES, WHOLE
-from .link import DisagreementError, OffError, Ranks, join
+from .handlers import uninterrupted
+from .link import DisagreementError, OffError, Ranks, join, limit_of
 from .segment import shard_bounds
 from .shared_group import NOBODY, PIECE, SEGMENT_SIZE, Collective, Piece, SharedGroup
 
@@ -36,11 +37,22 @@ ARGUMENTS = {
     "_allgather_base_": ("output_tensor", "input_tensor"),
     "allgather_": ("output_tensors", "input_tensors"),
     "_reduce_scatter_base_": ("output_tensor", "input_tensor", "reduce_op"),
+    "barrier": ("device_ids",),
 }
 """Operator → what is used of its arguments, beside `process_group` and `timeout`. Versions of torch may differ."""
 OPERATORS = tuple(ARGUMENTS)
+EVENTS = {
+    "allreduce_": "gloo:all_reduce",
+    "broadcast_": "gloo:broadcast",
+    "_allgather_base_": "gloo:all_gather",
+    "allgather_": "gloo:all_gather",
+    "_reduce_scatter_base_": "gloo:all_reduce",
+}
+"""Operator → name of what a profiler gets from gloo."""
 MOST_UNSEEN, MOST_RECENT = 1 << 14, 64
-SUM, AVG, MAX, MIN = (int(getattr(dist.ReduceOp.RedOpType, name)) for name in ("SUM", "AVG", "MAX", "MIN"))
+SUM, AVG, MAX, MIN, PREMUL_SUM = (
+    int(getattr(dist.ReduceOp.RedOpType, name)) for name in ("SUM", "AVG", "MAX", "MIN", "PREMUL_SUM")
+)
 REDUCTIONS: dict[int, Callable[..., Any]] = {SUM: torch.add, AVG: torch.add, MAX: torch.maximum, MIN: torch.minimum}
 taken: dict[str, int] = {}
 """Operator → calls in shared memory."""
@@ -49,20 +61,21 @@ _made: dict[str, int] = {}
 """Name of a group → how often this process has made one, which is the same on all its ranks."""
 
 
-class Pending(c10d.Work):  # type: ignore[misc]
-    """A call that is not over. The work that torch makes of a future does not raise the future's error from `wait`."""
+class SharedWork(c10d.Work):  # type: ignore[misc]
+    """A call. The work that torch makes of a future has no result, and its `wait` does not raise the future's error."""
 
-    def __init__(self, shared: SharedGroup, call: Collective, results: Any) -> None:
+    def __init__(self, shared: SharedGroup, call: Collective, results: list[Any], parts: int) -> None:
         super().__init__()
-        self._shared, self._call = shared, call
-        self._results: Callable[[], Any] = lambda: results
+        self._shared, self._call, self._parts = shared, call, parts
+        self._results: Callable[[], list[Any]] = lambda: results
         while len(_unseen) >= MOST_UNSEEN:
             del _unseen[next(iter(_unseen))]
         _unseen[self] = None
         _recent.append(weakref.ref(self))
         old = _recent.popleft()() if len(_recent) > MOST_RECENT else None
         if old is not None:
-            old._results = _weak(old._results())
+            references = list(map(weakref.ref, old._results()))  # a call for which nobody waits keeps no memory
+            old._results = lambda: [reference() for reference in references]
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         _unseen.pop(self, None)
@@ -80,24 +93,28 @@ class Pending(c10d.Work):  # type: ignore[misc]
     def is_success(self) -> bool:
         return self.is_completed() and self._call.error is None
 
+    def result(self) -> list[Any]:
+        if not self.is_completed():
+            raise RuntimeError("Work needs to be completed before calling result(), so call wait() before it")
+        return self._value(self._results(), None)
+
     def get_future(self) -> Any:
         _unseen.pop(self, None)
-        return self._call.future.then(partial(_value_of, self._call, self._results()))
+        return self._call.future.then(partial(self._value, self._results()))
+
+    def _value(self, results: list[Any], _: Any) -> list[Any]:
+        if self._call.error is not None:
+            raise self._call.error
+        return results if self._parts == 1 else list(results[0].chunk(self._parts))
 
 
-_unseen: dict[Pending, None] = {}
+_unseen: dict[SharedWork, None] = {}
 """Calls for which nobody has waited. C++ does not keep the Python half of a work, without which its `wait` never
 ends."""
 
 
-_recent: deque[weakref.ref[Pending]] = deque()
+_recent: deque[weakref.ref[SharedWork]] = deque()
 """The last calls, which keep their results for who asks for the future."""
-
-
-def _value_of(call: Collective, results: Any, _: Any) -> Any:
-    if call.error is not None:
-        raise call.error
-    return results
 
 
 class Arguments:
@@ -132,13 +149,16 @@ class Arguments:
             return tensor.data.view(-1)  # .data, because gloo does not count versions either
         copy = tensor.data.contiguous()
         if is_output:
+            tensor.data.copy_(copy)  # raises if torch refuses to write there, before the call has begun
             self._copies.append((tensor.data, copy))
         return copy.view(-1)
 
     def with_gloo(self, call: str, options: Any, *values: Any, **fields: Any) -> Any:
         for name, value in fields.items():
             setattr(options, name, value)
-        if self.reduction >= 0:
+        if self.reduction == PREMUL_SUM:
+            options.reduceOp = c10d._make_nccl_premul_sum(1.0)  # which gloo refuses
+        elif self.reduction >= 0:
             options.reduceOp = dist.ReduceOp(dist.ReduceOp.RedOpType(self.reduction))
         if self["timeout"] != -1:
             options.timeout = timedelta(milliseconds=self["timeout"])
@@ -146,19 +166,23 @@ class Arguments:
             options.asyncOp = self["async_op"]
         return getattr(self.group._get_backend(CPU), call)(*values, options).boxed()
 
-    def with_shared(self, pieces: list[Piece], dtype: Any, results: Any, detail: int = 0) -> Any:
+    def with_shared(
+        self, pieces: list[Piece], source: Any, results: list[Any], *, detail: int = 0, parts: int = 1
+    ) -> Any:
+        """`parts`: number of tensors that gloo makes of the result."""
         shared: Any = self.shared
         taken[self.operator] = taken.get(self.operator, 0) + 1
         for lever in adding_levers():
             if lever.name == SHARED:
                 lever.act()
         kind = OPERATORS.index(self.operator) << 12 | detail
-        call = Collective(kind, dtype, pieces, self._copies)
-        if not shared.start(call, is_async=self["async_op"]):
-            return Pending(shared, call, results).boxed()
-        future: Any = torch.futures.Future()
-        future.set_result(results)
-        return c10d._create_work_from_future(future).boxed()
+        call = Collective(kind, source.dtype, pieces, self._copies)
+        if self["timeout"] != -1:
+            call.limit = self["timeout"] / 1000
+        if torch.autograd._profiler_enabled():
+            call.record = torch.autograd._record_function_with_args_enter(EVENTS[self.operator], source)
+        shared.start(call, is_async=self["async_op"])
+        return SharedWork(shared, call, results, parts).boxed()
 
 
 @lru_cache(maxsize=None)
@@ -172,15 +196,6 @@ def _defaults(operator: str) -> dict[str, Any]:
     return {"async_op": True, **{each.name: each.default_value for each in found if each.has_default_value()}}
 
 
-def _weak(results: Any) -> Callable[[], Any]:
-    """What gives the results as long as somebody has them, so that a call for which nobody waits keeps no memory."""
-    if isinstance(results, list):
-        parts = list(map(_weak, results))
-        return lambda: [part() for part in parts]
-    found: Callable[[], Any] = weakref.ref(results)
-    return found
-
-
 def allreduce_(*values: Any) -> Any:
     arguments = Arguments("allreduce_", values)
     tensors = arguments["tensors"]
@@ -189,7 +204,7 @@ def allreduce_(*values: Any) -> Any:
         return tensors, arguments.with_gloo("allreduce", c10d.AllreduceOptions(), tensors)
     tensor, reduction = arguments.flat(tensors[0], is_output=True), arguments.reduction
     pieces = reduce_pieces(shared, tensor, reduction)
-    return tensors, arguments.with_shared(pieces, tensor.dtype, tensors, reduction)
+    return tensors, arguments.with_shared(pieces, tensors[0], tensors, detail=reduction)
 
 
 def broadcast_(*values: Any) -> Any:
@@ -200,7 +215,7 @@ def broadcast_(*values: Any) -> Any:
         fields = {"rootRank": root, "rootTensor": arguments["root_tensor"]}
         return tensors, arguments.with_gloo("broadcast", c10d.BroadcastOptions(), tensors, **fields)
     pieces = broadcast_pieces(shared, arguments.flat(tensors[0], is_output=True), root)
-    return tensors, arguments.with_shared(pieces, tensors[0].dtype, tensors, root)
+    return tensors, arguments.with_shared(pieces, tensors[0], tensors, detail=root)
 
 
 def _allgather_base_(*values: Any) -> Any:
@@ -212,7 +227,7 @@ def _allgather_base_(*values: Any) -> Any:
         return output, arguments.with_gloo("_allgather_base", c10d.AllgatherOptions(), output, source)
     parts = list(arguments.flat(output, is_output=True).chunk(ranks))
     pieces = gather_pieces(shared, parts, arguments.flat(source, is_output=False))
-    return output, arguments.with_shared(pieces, source.dtype, [output])
+    return output, arguments.with_shared(pieces, source, [output], parts=ranks)
 
 
 def allgather_(*values: Any) -> Any:
@@ -224,7 +239,7 @@ def allgather_(*values: Any) -> Any:
         return outputs, arguments.with_gloo("allgather", c10d.AllgatherOptions(), outputs, sources)
     targets = [arguments.flat(each, is_output=True) for each in outputs[0]]
     pieces = gather_pieces(shared, targets, arguments.flat(sources[0], is_output=False))
-    return outputs, arguments.with_shared(pieces, sources[0].dtype, outputs)
+    return outputs, arguments.with_shared(pieces, sources[0], outputs[0])
 
 
 def _reduce_scatter_base_(*values: Any) -> Any:
@@ -237,10 +252,25 @@ def _reduce_scatter_base_(*values: Any) -> Any:
     parts = list(arguments.flat(source, is_output=False).chunk(ranks))
     own, reduction = arguments.flat(output, is_output=True), arguments.reduction
     pieces = scatter_pieces(shared, own, parts, reduction)
-    return output, arguments.with_shared(pieces, output.dtype, [output], reduction)
+    return output, arguments.with_shared(pieces, source, [output], detail=reduction)
 
 
-KERNELS = (allreduce_, broadcast_, _allgather_base_, allgather_, _reduce_scatter_base_)
+def barrier(*values: Any) -> Any:
+    """gloo's waits for all calls that the group has begun."""
+    arguments = Arguments("barrier", values)
+    shared, is_async = arguments.shared, arguments["async_op"]
+    if shared is not None and not is_async:
+        shared.finish_all()
+    work = arguments.with_gloo("barrier", c10d.BarrierOptions(), device_ids=list(arguments["device_ids"]))
+    if shared is None or shared.is_over:
+        return work
+    call = Collective(0, torch.uint8, [])
+    call.work = c10d.Work.unbox(work)
+    shared.start(call, is_async=True)
+    return SharedWork(shared, call, [], 1).boxed()
+
+
+KERNELS = (allreduce_, broadcast_, _allgather_base_, allgather_, _reduce_scatter_base_, barrier)
 
 
 def own_copy(source: Any, target: Any) -> Any:
@@ -364,6 +394,7 @@ def is_divided(source: Any, output: Any, ranks: int) -> bool:
     return bool(source.numel() == output.numel() * ranks and source.shape[0] == output.shape[0] * ranks)
 
 
+@uninterrupted
 def on_group(group: Any, store: Any, numbers: Sequence[int]) -> None:
     """Give a new process group shared memory if all its ranks agree. No other error reaches the script."""
     if group is dist.GroupMember.NON_GROUP_MEMBER:
@@ -390,9 +421,9 @@ def connect(group: Any, store: Any, numbers: Sequence[int]) -> str:
     if reason := reason_against(backend):
         return reason
     _made[name] = number = _made.get(name, 0) + 1
-    timeout = float(backend.options._timeout.total_seconds())
-    ranks = Ranks(backend, group.rank(), group.size(), timeout, numbers)
-    shared = SharedGroup(join(store, ranks, f"group/{name}/{number}", "", size=SEGMENT_SIZE, wire=""), timeout)
+    ranks = Ranks(backend, group.rank(), group.size(), limit_of(group), numbers)
+    members = join(store, ranks, f"group/{name}/{number}", "", size=SEGMENT_SIZE, wire="")
+    shared = SharedGroup(members, ranks.timeout)
     _replace_kernels()
     _shared[group] = shared
     return ""
@@ -403,8 +434,9 @@ def reason_against(backend: Any) -> str:
         return "the process group's backend is not gloo"
     needed = (
         (c10d.ProcessGroup, ("unbox", "_get_backend")),
-        (c10d.Work, ("boxed",)),
-        (c10d, ("_create_work_from_future", "BroadcastOptions")),
+        (c10d.Work, ("boxed", "unbox")),
+        (c10d, ("BarrierOptions", "BroadcastOptions")),
+        (torch.autograd, ("_profiler_enabled", "_record_function_with_args_enter", "_record_function_with_args_exit")),
         (torch.classes.c10d.ReduceOp(), ("op",)),
         (torch.ops.c10d, OPERATORS),
     )
@@ -421,7 +453,7 @@ def _replace_kernels() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of a replaced kernel
         for kernel in KERNELS:
-            library.impl(kernel.__name__, _untraced(kernel), "CPU")
+            library.impl(kernel.__name__, _untraced(uninterrupted(kernel)), "CPU")
     return library  # the kernels live as long as it does
 
 

@@ -19,10 +19,10 @@ from torch.nn.parallel.distributed import DistributedDataParallel
 
 from .acted import SHARED, adding_levers
 from .evidence import hash_of
-from .link import CROSSOVER, DisagreementError, OffError, Ranks, SharedLink, confirm, connect
+from .handlers import is_exchanging, uninterrupted
+from .link import CROSSOVER, DisagreementError, OffError, Ranks, SharedLink, confirm, connect, limit_of
 from .wire import MODES, Lost
 
-TIMEOUT = 1800.0
 OLDEST = (2, 1)
 CHECKED = 64
 """The ranks compare their sums at exchanges 1, 2, 4, 8 and so on, and at each multiple of this. A comparison takes two
@@ -64,12 +64,14 @@ class Gradients:
         if self._link.takes(tensor):
             for lever in adding_levers():
                 lever.act()
+            is_exchanging[0] = True
             future = self._link.all_reduce(self, tensor, self._factor, self._lost_of(bucket))
             self._sums.append(tensor)
         else:
             future = self._reduce_with_backend(model, group, tensor)
         if bucket.is_last():
             self._link.channel.finish()
+            is_exchanging[0] = False
             if self._sums:
                 self._check_sums()
                 self._sums.clear()
@@ -116,6 +118,7 @@ def _divides_by_size(model: Any) -> bool:
     return not getattr(config, "enable", False) or getattr(model, "_divide_by_initial_world_size", True)
 
 
+@uninterrupted
 def reduce_gradients(state: Gradients, bucket: Any) -> Any:
     return state.reduce(bucket)
 
@@ -134,6 +137,7 @@ _models = 0
 _connected: _Connected | None = None
 
 
+@uninterrupted
 def attach(model: Any) -> None:
     """Sum the model's gradients in shared memory if all ranks agree. No other error reaches the script."""
     try:
@@ -159,7 +163,7 @@ def _attach(model: Any) -> str:
     reason = reason_against(model, group)
     link = _connected.link if _connected is not None and _connected.group() is group else None
     store, name = dist.distributed_c10d._get_default_store(), str(_models)
-    ranks = Ranks(backend_of(group), group.rank(), group.size(), timeout_of(group))
+    ranks = Ranks(backend_of(group), group.rank(), group.size(), limit_of(group))
     if link is None:
         link = connect(store, ranks, name, reason, wire=_wire())
         _connected = _Connected(weakref.ref(group), link)
@@ -222,13 +226,6 @@ def backend_of(group: Any) -> Any:
         return group._get_backend(torch.device("cpu"))
     except (AttributeError, RuntimeError):
         return None
-
-
-def timeout_of(group: Any) -> float:
-    try:
-        return float(backend_of(group).options._timeout.total_seconds())
-    except AttributeError:
-        return TIMEOUT
 
 
 def _wire() -> str:

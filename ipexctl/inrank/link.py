@@ -10,16 +10,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import struct
 import threading
 import weakref
 from datetime import timedelta
-from typing import Any, Mapping, NamedTuple, Sequence
+from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
 import torch
 import torch.distributed as dist
 
-from .agreement import Round
+from .agreement import UNANSWERED, Round
 from .channel import DTYPES, SEGMENT_SIZE, Channel
+from .handlers import watch_handlers
 from .segment import NONCE_SIZE, Segment, SegmentError, create_memfd, find_hosts, is_supported, open_memfd
 from .waiting import Peer, read_state
 from .wire import Between, Lost
@@ -29,11 +31,20 @@ CROSSOVER, CROSSOVER_BETWEEN, CROSSOVER_CODED = 4 << 10, 512 << 10, 64 << 10
 BUILDING = 60.0
 """Seconds in which all ranks join, once all have said that they take part."""
 MARK = 0x1BEC711
+HEAD = struct.Struct("<QQ")
+"""MARK and the number of bytes."""
+FRAME = 1024
+"""Bytes of the first message of a rank, which all have."""
+TIMEOUT = 1800.0
 LARGEST = 1 << 20
 """Bytes of a rank's values."""
 CLOSE_PORTS = "if somebody else can reach the network of the ranks, close its ports"
 FIX = f"add --allreduce backend; {CLOSE_PORTS}"
 buckets = 0
+_missing = ""
+"""Which rank did not answer, as every rank of its group was told."""
+_answered = False
+"""True once all ranks of the default group have answered."""
 
 
 class OffError(Exception):
@@ -51,48 +62,74 @@ class Ranks(NamedTuple):
     """None only if this rank has a reason against the link."""
     rank: int
     size: int
-    timeout: float
+    timeout: Callable[[], float]
     numbers: Sequence[int] = ()
     """Of the ranks in the default group; empty for this group."""
     subject: str = "shared memory"
     fix: str = FIX
 
     def ask(self, store: Any, name: str, reason: str) -> None:
-        """Raise an OffError on all ranks if one of them has a reason, or takes no part."""
-        if off := Round(store, self.rank, self.size, name).decide(reason):
+        """Raise an OffError on all ranks if one of them has a reason, or takes no part. Once all ranks have answered, no
+        later group is asked; once one has not, nobody waits for it again."""
+        global _answered, _missing
+        if self.numbers and _answered:
+            return
+        off = _missing or Round(store, self.rank, self.size, name).decide(reason)
+        if not off and not dist.is_initialized():  # the default group is being made
+            _answered = True
+        if UNANSWERED in off and not _answered:
+            _missing = off
+        if off:
             raise OffError(off)
 
     def gathered(self, value: Any, timeout: float = 0.0) -> list[Any]:
         """Each rank's value, which is JSON, through the group's own connections."""
-        wire = json.dumps(value).encode()
+        wire, room = json.dumps(value, separators=(",", ":")).encode(), FRAME - HEAD.size
         try:
             timeout = timeout or BUILDING
-            heads = self._all_gather(torch.tensor([MARK, len(wire)]), timeout)
-            sizes = [int(size) for _, size in heads]
-            if any(int(mark) != MARK for mark, _ in heads) or not 0 < min(sizes) <= max(sizes) <= LARGEST:
+            frames = self._all_gather(HEAD.pack(MARK, len(wire)) + wire[:room], FRAME, timeout)
+            heads = [HEAD.unpack_from(frame) for frame in frames]
+            sizes = [size for _, size in heads]
+            if any(mark != MARK for mark, _ in heads) or not 0 < min(sizes) <= max(sizes) <= LARGEST:
                 raise RuntimeError("another collective of the script met it")
-            padded = torch.zeros(max(sizes), dtype=torch.uint8)
-            padded[: len(wire)] = torch.frombuffer(bytearray(wire), dtype=torch.uint8)
-            rows = self._all_gather(padded, timeout)
-            return [json.loads(bytes(row[:size].tolist())) for row, size in zip(rows, sizes)]
+            rests = [b""] * self.size
+            if max(sizes) > room:
+                rests = self._all_gather(wire[room:], max(sizes) - room, timeout)
+            rows = [frame[HEAD.size :] + rest for frame, rest in zip(frames, rests)]
+            return [json.loads(row[:size]) for row, size in zip(rows, sizes)]
         except (RuntimeError, ValueError) as error:
             why = str(error).strip().partition("\n")[0]
             text = f"rank {self.rank} has no answer of all ranks about {self.subject}, though all take part"
             raise DisagreementError(f"ipexctl: {text}: {why}; fix: {self.fix}") from None
 
-    def _all_gather(self, tensor: Any, timeout: float) -> list[Any]:
-        rows = [torch.empty_like(tensor) for _ in range(self.size)]
-        self.backend.allgather([rows], [tensor]).wait(timedelta(seconds=timeout))
-        return rows
+    def _all_gather(self, message: bytes, size: int, timeout: float) -> list[bytes]:
+        """Each rank's message, padded to so many bytes."""
+        own = torch.frombuffer(bytearray(message.ljust(size, b"\0")), dtype=torch.uint8)
+        rows = [torch.empty_like(own) for _ in range(self.size)]
+        self.backend.allgather([rows], [own]).wait(timedelta(seconds=timeout))
+        return [bytes(row.tolist()) for row in rows]
 
     def check_sums(self, value: int, exchange: int) -> None:
         """End the run if the ranks have different sums of the same gradients."""
-        found = self.gathered(value, self.timeout)
+        found = self.gathered(value, self.timeout())
         if len(set(found)) > 1:
             apart = [[rank for rank, each in enumerate(found) if each == one] for one in dict.fromkeys(found)]
             named = " and ".join(f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}" for ranks in apart)
             text = f"{named} got different sums of their gradients at exchange {exchange}"
             raise DisagreementError(f"ipexctl: {text}, and would train apart; fix: {FIX}")
+
+
+def limit_of(group: Any) -> Callable[[], float]:
+    """What returns the group's time limit in seconds, which a script may change at any time. Keeps no group alive."""
+    reference = weakref.ref(group)
+
+    def limit() -> float:
+        try:
+            return float(reference()._get_backend(torch.device("cpu")).options._timeout.total_seconds())  # type: ignore[union-attr]
+        except (AttributeError, RuntimeError):  # an old torch, or a group that was destroyed
+            return TIMEOUT
+
+    return limit
 
 
 class SharedLink:
@@ -160,26 +197,30 @@ def join(store: Any, ranks: Ranks, name: str, reason: str, *, size: int, wire: s
     segments = {rank: own} if own is not None else {}
     try:
         ranks.ask(store, name, reason)
-        offers = ranks.gathered(_offer(own, number, wire))
-        problem = ""
+        offers = ranks.gathered(_offer(own, number, wire, reason))
+        if problem := next((str(offer["off"]) for offer in offers if offer["off"]), ""):
+            raise OffError(problem)
         try:
             segments.update(_mapped(rank, offers, size))
         except SegmentError as error:
             problem = f"rank {rank}: {error}"
-        hosts = _hosts(ranks.gathered({"off": problem, "ranks": sorted(segments)}), offers)
-        if len(hosts) > 1 and not wire:
-            raise OffError("its ranks are on several hosts")
-        between, reason = None, ""
-        table = hashlib.sha256(json.dumps([hosts, offers]).encode()).hexdigest()
-        try:
-            between = _between(store, ranks, hosts, table, wire) if len(hosts) > 1 else None
-        except RuntimeError as error:
-            reason = f"rank {rank}: {str(error).strip().partition(chr(10))[0]}"
-        _check_agreement(ranks.gathered({"off": reason, "table": table}, 2 * BUILDING))
+        found = ranks.gathered({"off": problem, "ranks": sorted(segments), "table": _hash_of(offers)})
+        _check_agreement(found)
+        hosts, between = _hosts(found, offers), None
+        if len(hosts) > 1:
+            if not wire:
+                raise OffError("its ranks are on several hosts")
+            table, reason = _hash_of([hosts, offers]), ""
+            try:
+                between = _between(store, ranks, hosts, table, wire)
+            except RuntimeError as error:
+                reason = f"rank {rank}: {str(error).strip().partition(chr(10))[0]}"
+            _check_agreement(ranks.gathered({"off": reason, "table": table}, 2 * BUILDING))
     except BaseException:
         if number >= 0:
             os.close(number)
         raise
+    watch_handlers()
     weakref.finalize(segments[rank], os.close, number).atexit = False
     places = next(each for each in hosts if rank in each)
     numbers = ranks.numbers or range(ranks.size)
@@ -199,9 +240,9 @@ def _between(store: Any, ranks: Ranks, hosts: Sequence[Sequence[int]], table: st
         try:
             for step in steps:
                 keys = dist.PrefixStore(f"ipexctl/allreduce/{table}/place{place}/{step}", store)
-                group = dist.ProcessGroupGloo(keys, number, len(hosts), timedelta(seconds=ranks.timeout))
-                met = ranks._replace(backend=group, size=len(hosts))._all_gather(torch.tensor([ranks.rank]), BUILDING)
-                if list(map(int, met)) != [each[place] for each in hosts]:
+                group = dist.ProcessGroupGloo(keys, number, len(hosts), timedelta(seconds=ranks.timeout()))
+                met = ranks._replace(backend=group, size=len(hosts)).gathered(ranks.rank)
+                if met != [each[place] for each in hosts]:
                     raise RuntimeError("the hosts were connected in another way than they agreed")
                 groups.append(group)
         except RuntimeError as error:
@@ -233,8 +274,9 @@ def _offered(reason: str, size: int) -> tuple[Segment | None, int, str]:
     return own, number, ""
 
 
-def _offer(own: Segment | None, number: int, wire: str) -> dict[str, Any]:
+def _offer(own: Segment | None, number: int, wire: str, reason: str) -> dict[str, Any]:
     return {
+        "off": reason,
         "wire": wire,
         "boot": boot_id(),
         "pid": os.getpid(),
@@ -257,15 +299,16 @@ def boot_id() -> str:
 def _hosts(mapped: Sequence[Mapping[str, Any]], offers: Sequence[Mapping[str, Any]]) -> list[list[int]]:
     """The same table on all ranks, because all have the same values."""
     wires = {offer["wire"] for offer in offers}
-    off = next((str(entry["off"]) for entry in mapped if entry["off"]), "")
     if len(wires) > 1:
-        off = "the ranks have different values of IPEXCTL_WIRE"
-    if off:
-        raise OffError(off)
+        raise OffError("the ranks have different values of IPEXCTL_WIRE")
     try:
         return find_hosts({rank: entry["ranks"] for rank, entry in enumerate(mapped)}, 2 if wires == {"fp32"} else 1)
     except ValueError as error:
         raise OffError(str(error)) from None
+
+
+def _hash_of(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
 def _check_agreement(found: Sequence[Mapping[str, Any]]) -> None:

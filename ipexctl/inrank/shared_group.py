@@ -54,20 +54,34 @@ class Piece(NamedTuple):
 
 
 class Collective:
-    __slots__ = (*("dtype", "error", "first", "future", "kind", "pieces", "read", "copies", "written"),)
+    __slots__ = (
+        *("copies", "dtype", "error", "first", "future", "kind"),
+        *("limit", "pieces", "read", "record", "work", "written"),
+    )
 
     def __init__(self, kind: int, dtype: Any, pieces: list[Piece], copies: Sequence[tuple[Any, Any]] = ()) -> None:
         self.kind, self.dtype, self.pieces = kind, dtype, pieces
         self.copies = copies
         """Tensors, each with the copy that the pieces write, because it is not contiguous."""
+        self.limit = 0.0
+        """Seconds in which another rank must take its step; 0 for those of the group."""
+        self.work: Any = None
+        """Work of gloo that ends before this call does."""
+        self.record: Any = None
+        """What a profiler gave out for the call."""
         self.first = self.read = self.written = 0
         self.error: BaseException | None = None
         self.future: Any = torch.futures.Future()
         """Its value is None; `error` says more once it is set."""
 
+    def end(self) -> None:
+        if self.record is not None:
+            torch.autograd._record_function_with_args_exit(self.record)
+        self.pieces, self.copies, self.work, self.record = [], (), None, None  # which hold tensors
+
 
 class SharedGroup:
-    def __init__(self, members: Members, timeout: float) -> None:
+    def __init__(self, members: Members, timeout: Callable[[], float]) -> None:
         self.place, self.size = members.place, len(members.segments)
         """Among the ranks of this host."""
         self._segments, self._own = members.segments, members.segments[members.place]
@@ -76,6 +90,7 @@ class SharedGroup:
         self.pid = os.getpid()
         self._number = 0
         self._queue: deque[Collective] = deque()
+        self._last: Collective | None = None
         self._lock = threading.Lock()
         self._todo = threading.Event()
         self._thread: threading.Thread | None = None
@@ -84,30 +99,41 @@ class SharedGroup:
         weakref.finalize(self, _leave, self._own, self._todo).atexit = False
         _groups.add(self)
 
-    def start(self, call: Collective, *, is_async: bool) -> bool:
-        """Start a call. Returns whether it is over; else its future says when."""
+    def start(self, call: Collective, *, is_async: bool) -> None:
+        """Start a call. Its future says when it is over, which may be at once."""
+        failed: list[Collective] = []
         with self._lock:
             if self._error is not None:
                 raise RuntimeError(f"an earlier collective of this process group failed: {self._error}")
             self._queue.append(call)
+            self._last = call
             try:
                 if self._queue[0] is not call:
                     self._write(call)
-                else:
+                elif call.record is None:  # a profiler wants to see gloo's thread
                     while (wait := self._advance(call)) is not None and not is_async:
                         wait()
                     if wait is None:
+                        call.future.set_result(None)
                         self._queue.popleft()
-                        return True
-            except BaseException as error:
-                self._fail(error)
-                raise
-            if self._thread is None:
+                        return
+            except BaseException as error:  # noqa: BLE001  # `finish` raises it
+                failed = self._fail(error)
+            if self._thread is None and not failed:
                 arguments = weakref.ref(self), self._todo
                 self._thread = threading.Thread(target=_finish_calls, args=arguments, daemon=True)
                 self._thread.start()
             self._todo.set()
-            return False
+        for each in failed:
+            each.future.set_result(None)
+
+    @property
+    def is_over(self) -> bool:
+        return self._last is None or self._last.future.done()
+
+    def finish_all(self) -> None:
+        if self._last is not None:
+            self.finish(self._last)
 
     def finish(self, call: Collective) -> None:
         """Wait until the call is over; raises its error."""
@@ -156,6 +182,7 @@ class SharedGroup:
         self._queue.clear()
         for call in failed:
             call.error = error
+            call.end()
         self._own.leave()
         return failed
 
@@ -185,17 +212,21 @@ class SharedGroup:
         while True:
             self._write(call)
             if call.read == len(call.pieces):
+                if call.work is not None:
+                    if not call.work.is_completed():
+                        return call.work.wait  # type: ignore[no-any-return]
+                    call.work.wait()  # raises its error
                 for tensor, copy in call.copies:
                     tensor.copy_(copy)
-                call.pieces, call.copies = [], ()  # which hold tensors
+                call.end()
                 return None
             number = (call.first + call.read) & MASK
             if call.read == call.written:
-                return partial(self.waiter.wait_for_all, COPIED, (self._number - SLOTS + 1) & MASK)
+                return partial(self.waiter.wait_for_all, COPIED, (self._number - SLOTS + 1) & MASK, call.limit)
             piece, target = call.pieces[call.read], (number + 1) & MASK
             sources = range(self.size) if piece.source == EVERYONE else (piece.source,) if piece.source >= 0 else ()
             if not all(self.waiter.has_reached(place, WRITTEN, target) for place in sources):
-                return partial(self.waiter.wait_for, sources, WRITTEN, target)
+                return partial(self.waiter.wait_for, sources, WRITTEN, target, call.limit)
             own = self._word(call, piece)
             if any(self._segments[place].pieces[number % MOST_PIECES] != own for place in sources):
                 raise RuntimeError(

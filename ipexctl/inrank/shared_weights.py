@@ -28,8 +28,8 @@ import torch
 import torch.distributed as dist
 
 from .acted import is_first
-from .ddp import TIMEOUT, backend_of, timeout_of
-from .link import CLOSE_PORTS, DisagreementError, OffError, Ranks, boot_id
+from .ddp import backend_of
+from .link import CLOSE_PORTS, TIMEOUT, DisagreementError, OffError, Ranks, boot_id, limit_of
 from .segment import NONCE_SIZE, SegmentError, create_memfd, is_supported, open_memfd
 
 NAME = "ipexctl-weights"
@@ -140,7 +140,11 @@ def compare(model: Any, group: Any, ignored: Collection[str]) -> Comparison | No
         return None
     if not isinstance(backend, getattr(dist, "ProcessGroupGloo", ())):
         return None
-    timeout = max(timeout_of(group), TIMEOUT)  # a rank may read its parameters from a slow disk
+    limit = limit_of(group)
+
+    def timeout() -> float:
+        return max(limit(), TIMEOUT)  # a rank may read its parameters from a slow disk
+
     ranks = Ranks(backend, group.rank(), group.size(), timeout, subject="frozen parameters", fix=FIX)
     name = str(group.group_name)
     _compared[name] = number = _compared.get(name, 0) + 1
@@ -179,13 +183,13 @@ def greatest(ranks: Ranks, values: Sequence[int]) -> list[int]:
     options = dist.AllreduceOptions()
     options.reduceOp = dist.ReduceOp.MAX
     try:
-        ranks.backend.allreduce([tensor], options).wait(timedelta(seconds=ranks.timeout))
+        ranks.backend.allreduce([tensor], options).wait(timedelta(seconds=ranks.timeout()))
     except RuntimeError as error:
         why = str(error).strip().partition("\n")[0]
         text = f"rank {ranks.rank} could not compare its frozen parameters with those of all ranks: {why}"
         raise DisagreementError(f"ipexctl: {text}; fix: {FIX}") from None
     found = [int(value) for value in tensor.tolist()]
-    if len(set(ranks.gathered(hashlib.sha256(repr(found).encode()).hexdigest(), ranks.timeout))) > 1:
+    if len(set(ranks.gathered(hashlib.sha256(repr(found).encode()).hexdigest(), ranks.timeout()))) > 1:
         text = "the ranks got different answers about their frozen parameters, and would train apart"
         raise DisagreementError(f"ipexctl: {text}; fix: {FIX}")
     return found
@@ -209,8 +213,8 @@ def keep_one_copy(ranks: Ranks, weights: Sequence[Weight]) -> bool:
     if not weights or not hasattr(torch._C, "_storage_Use_Count"):
         return not weights
     with contextlib.ExitStack() as stack:
-        offers = ranks.gathered(make_offer(stack), ranks.timeout)
-        found = ranks.gathered(find_leader(ranks.rank, offers), ranks.timeout)
+        offers = ranks.gathered(make_offer(stack), ranks.timeout())
+        found = ranks.gathered(find_leader(ranks.rank, offers), ranks.timeout())
         leaders = [leader if found[leader] == leader else rank for rank, leader in enumerate(found)]
         if leaders == [*range(ranks.size)]:
             return len({offer["boot"] for offer in offers}) == ranks.size
@@ -219,12 +223,12 @@ def keep_one_copy(ranks: Ranks, weights: Sequence[Weight]) -> bool:
         for batch in batches(weights):
             with contextlib.ExitStack() as copies:
                 numbers = [copy_of(weight, copies) for weight in batch] if is_leader else []
-                rows = ranks.gathered(numbers, ranks.timeout)
+                rows = ranks.gathered(numbers, ranks.timeout())
                 for weight, number in zip(batch, rows[leader]):
                     kept += not adopt(weight, offers[leader]["pid"], number)
                 release_memory()
-                ranks.gathered(None, ranks.timeout)
-        return not any(ranks.gathered(kept, ranks.timeout))
+                ranks.gathered(None, ranks.timeout())
+        return not any(ranks.gathered(kept, ranks.timeout()))
 
 
 def make_offer(stack: contextlib.ExitStack) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, NamedTuple, Sequence
+from typing import TYPE_CHECKING, Callable, NamedTuple, Sequence
 
 from .segment import COUNTERS
 from .store import NAME
@@ -50,8 +50,10 @@ def awaited_key(place: int, counter: int) -> int:
 
 
 class Waiter:
-    def __init__(self, own: Segment, segments: Sequence[Segment], peers: Sequence[Peer], timeout: float) -> None:
-        self.timeout = timeout
+    def __init__(
+        self, own: Segment, segments: Sequence[Segment], peers: Sequence[Peer], timeout: Callable[[], float]
+    ) -> None:
+        self._timeout = timeout
         self.spins = SPINS
         self.own, self._segments, self._peers = own, segments, peers
         self._barrier = threading.Lock()
@@ -76,25 +78,27 @@ class Waiter:
     def has_reached(self, number: int, counter: int, target: int) -> bool:
         return bool((self._counters[counter][number][0] - target) & MASK < HALF)
 
-    def wait_for_all(self, counter: int, target: int) -> None:
-        self.wait_for(range(len(self._segments)), counter, target)
+    def wait_for_all(self, counter: int, target: int, limit: float = 0.0) -> None:
+        self.wait_for(range(len(self._segments)), counter, target, limit)
 
-    def wait_for(self, numbers: Sequence[int], counter: int, target: int) -> None:
+    def wait_for(self, numbers: Sequence[int], counter: int, target: int, limit: float = 0.0) -> None:
+        """`limit`: seconds, or 0 for the group's."""
         for number in numbers:
             if not self.has_reached(number, counter, target):
-                self._wait(number, counter, target)
+                self._wait(number, counter, target, limit)
 
-    def _wait(self, number: int, counter: int, target: int) -> None:
+    def _wait(self, number: int, counter: int, target: int, limit: float) -> None:
         word = self._counters[counter][number]
         for _ in range(self.spins):
             if (word[0] - target) & MASK < HALF:
                 return
-        self.wait_in_all_reduce(number, counter, target)
+        self.wait_in_all_reduce(number, counter, target, limit)
 
-    def wait_in_all_reduce(self, number: int, counter: int, target: int) -> None:
+    def wait_in_all_reduce(self, number: int, counter: int, target: int, limit: float) -> None:
         segment, peer = self._segments[number], self._peers[number]
         word = segment.counters[counter]
-        begun, pause = time.monotonic(), SLEEP
+        begun, timeout = time.monotonic(), limit or self._timeout()
+        pause = min(SLEEP, timeout)
         self.own.waits_for[0] = peer.rank + 1
         self.own.awaited[0] = awaited_key(number, counter) << 32 | target
         with self._barrier:
@@ -113,9 +117,10 @@ class Waiter:
                     raise RuntimeError(
                         f"Connection closed by peer: rank {peer.rank} left while it was awaited in shared memory"
                     )
-                if waited > self.timeout:
+                timeout = limit or self._timeout()  # a script may have changed it
+                if waited > timeout:
                     raise RuntimeError(
-                        f"Timed out waiting {self.timeout * 1000:.0f}ms for rank {peer.rank} in shared memory"
+                        f"Timed out waiting {timeout * 1000:.0f}ms for rank {peer.rank} in shared memory"
                     )
         finally:
             self.own.awaited[0] = self.own.waits_for[0] = 0

@@ -316,7 +316,9 @@ def link_of(wire: str) -> Any:
     store = dist.distributed_c10d._get_default_store()
     backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
     link = hooks("link")
-    return link.connect(store, link.Ranks(backend, dist.get_rank(), dist.get_world_size(), 60.0), "own", "", wire=wire)
+    return link.connect(
+        store, link.Ranks(backend, dist.get_rank(), dist.get_world_size(), lambda: 60.0), "own", "", wire=wire
+    )
 
 
 def pieces() -> None:

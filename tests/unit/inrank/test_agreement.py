@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import timedelta
 from itertools import pairwise
 
 import pytest
@@ -22,12 +21,10 @@ class Store:
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
         self.numbers: dict[str, int] = {}
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
 
     def set(self, key: str, value: str) -> None:
-        with self._changed:
-            self.values[key] = value.encode()
-            self._changed.notify_all()
+        self.values[key] = value.encode()
 
     def get(self, key: str) -> bytes:
         return self.values[key]
@@ -36,14 +33,9 @@ class Store:
         return all(key in self.values for key in keys)
 
     def add(self, key: str, number: int) -> int:
-        with self._changed:
+        with self._lock:
             self.numbers[key] = self.numbers.get(key, 0) + number
             return self.numbers[key]
-
-    def wait(self, keys: list[str], timeout: timedelta) -> None:
-        with self._changed:
-            if not self._changed.wait_for(lambda: self.check(keys), timeout.total_seconds()):
-                raise RuntimeError("wait timeout")
 
 
 def decided(ranks: list[int], size: int, timeout: float = 5.0, reasons: dict[int, str] | None = None) -> list[str]:

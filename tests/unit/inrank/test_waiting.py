@@ -33,7 +33,7 @@ def myself() -> Peer:
 
 def waiter(number: int, peer: Peer, timeout: float = 60) -> Waiter:
     own = Segment(create_memfd(HEADER), HEADER)
-    return Waiter(own, [own, Segment(number, HEADER)], [myself(), peer], timeout)
+    return Waiter(own, [own, Segment(number, HEADER)], [myself(), peer], lambda: timeout)
 
 
 def test_only_its_user_may_open_a_segment_and_it_has_no_name(number: int) -> None:
@@ -72,8 +72,8 @@ def test_a_look_at_the_others_does_not_wait(number: int) -> None:
 @pytest.mark.parametrize("counter", [WRITTEN, SUMMED, COPIED])
 def test_a_sleeping_rank_is_woken_at_once_and_says_for_whom_it_waits(number: int, counter: int) -> None:
     mine, others = (Segment(number, HEADER) for number in (create_memfd(HEADER), number))
-    waiting = Waiter(mine, [mine, others], [myself(), myself()], 60)
-    counting = Waiter(others, [mine, others], [myself(), myself()], 60)
+    waiting = Waiter(mine, [mine, others], [myself(), myself()], lambda: 60)
+    counting = Waiter(others, [mine, others], [myself(), myself()], lambda: 60)
     counting.count_up(counter, MASK)  # nobody waits yet
     waiting.count_up(counter, 2)
     thread = threading.Thread(target=waiting.wait_for_all, args=(counter, 2), daemon=True)
@@ -96,7 +96,7 @@ def test_a_rank_wakes_only_those_that_wait_for_its_number(number: int, monkeypat
     woken: list[int] = []
     monkeypatch.setattr(Segment, "wake", lambda _, counter: woken.append(counter))
     mine, others = (Segment(number, HEADER) for number in (create_memfd(HEADER), number))
-    counting = Waiter(others, [mine, others], [myself(), myself()], 60)
+    counting = Waiter(others, [mine, others], [myself(), myself()], lambda: 60)
     mine.awaited[0] = awaited_key(1, SUMMED) << 32 | 1  # after the largest number
     counting.count_up(WRITTEN, 1)
     counting.count_up(SUMMED, MASK)

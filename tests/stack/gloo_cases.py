@@ -1,0 +1,281 @@
+"""What gloo promises beside bits: `gloo_cases.py [CASE…]`. Each rank prints a line `case NAME JSON` for each. These
+must be the same with gloo and with shared memory. `gloo_cases.py many_groups` prints how long nine groups take.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import _set_pg_timeout
+from torch.profiler import ProfilerActivity, profile
+
+SHORT = datetime.timedelta(seconds=1)
+
+
+def said(call: Callable[[], Any]) -> str:
+    """First line of the error of a call, without the place in C++ that raised it."""
+    try:
+        call()
+    except (RuntimeError, ValueError) as error:
+        return str(error).splitlines()[0].rpartition("] ")[2]
+    return "no error"
+
+
+def shape_of(value: Any) -> Any:
+    return list(map(shape_of, value)) if isinstance(value, (list, tuple)) else list(value.shape)
+
+
+def handler_that_makes_a_collective() -> Any:
+    """As a trainer does that saves a checkpoint when Slurm asks for it."""
+    rank, one, two = dist.get_rank(), torch.ones(100_000), torch.full((100_000,), 2.0)
+    order = []
+
+    def handle(*_: Any) -> None:
+        order.append("handler")
+        dist.all_reduce(two)
+
+    if rank == 0:
+        signal.signal(signal.SIGALRM, handle)
+        kept = signal.getsignal(signal.SIGALRM) is handle
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        dist.all_reduce(one)
+        order.append("after")
+        while len(order) < 2:
+            time.sleep(0.01)
+        before = signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        return [sorted(order), kept, one[0].item(), two[0].item(), before is handle]
+    time.sleep(1)
+    dist.all_reduce(one)
+    dist.all_reduce(two)
+    return [one[0].item(), two[0].item()]
+
+
+def handler_in_backward_of_ddp() -> Any:
+    """It comes while other ranks still need this one for the rest of the gradients."""
+    rank, tensor, found = dist.get_rank(), torch.ones(100_000), []
+    torch.manual_seed(1)
+    layers = [torch.nn.Linear(300, 300) for _ in range(4)]
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.5)
+    for _ in range(2):  # the second has the buckets that DDP keeps
+        loss = model(torch.ones(4, 300)).sum()
+        if rank == 0:
+            signal.signal(signal.SIGALRM, lambda *_: dist.all_reduce(tensor))
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            loss.backward()
+        else:
+            time.sleep(1)
+            loss.backward()
+            dist.all_reduce(tensor)
+        found.append(tensor[0].item())
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    return [found, next(model.parameters()).grad.sum().item()]
+
+
+def interrupted() -> Any:
+    """An exception of a handler comes after the call, which leaves the group as it was."""
+    rank, one = dist.get_rank(), torch.ones(100_000)
+    raised = False
+    if rank == 0:
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+    else:
+        time.sleep(1)
+    try:
+        dist.all_reduce(one)
+    except KeyboardInterrupt:
+        raised = True
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    dist.all_reduce(one)
+    return [raised, one[0].item()]
+
+
+def barrier_after(is_async: bool) -> Any:
+    """All that was begun before is over after a barrier."""
+    rank, found = dist.get_rank(), []
+    for _ in range(3):
+        if rank == 1:
+            time.sleep(0.3)
+        tensor = torch.full((20_000_000,), float(rank + 1))
+        work = dist.all_reduce(tensor, async_op=True)
+        if is_async:
+            dist.barrier(async_op=True).wait()
+        else:
+            dist.barrier()
+        found.append([tensor.min().item(), tensor.max().item(), work.is_completed()])
+    return found
+
+
+def destroyed_at_once() -> Any:
+    """A group's calls end though nobody waits for them, and the group is gone."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    group = dist.new_group(list(range(ranks)))
+    tensor = torch.full((3_000_000,), 1.0)
+    if rank == 0:
+        dist.all_reduce(tensor, group=group, async_op=True)
+        dist.destroy_process_group(group)
+    else:
+        time.sleep(0.5)
+        dist.all_reduce(tensor, group=group)
+        dist.destroy_process_group(group)
+    return [tensor.min().item(), tensor.max().item()]
+
+
+def events() -> Any:
+    """What a profiler records: name, shapes, and whether it ends in another thread."""
+    ranks, found = dist.get_world_size(), []
+    tensor, parts = torch.ones(300, 20), [torch.zeros(300, 20) for _ in range(ranks)]
+    whole = torch.ones(300 * ranks, 20)
+    calls: tuple[Callable[..., Any], ...] = (
+        lambda **words: dist.all_reduce(tensor, **words),
+        lambda **words: dist.broadcast(tensor, 0, **words),
+        lambda **words: dist.all_gather(parts, tensor, **words),
+        lambda **words: dist.all_gather_into_tensor(whole, tensor, **words),
+        lambda **words: dist.reduce_scatter_tensor(tensor, whole, **words),
+        lambda **words: dist.barrier(**words),
+    )
+    for call in calls:
+        for is_async in (False, True):
+            with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+                work = call(async_op=is_async)
+                if work is not None:
+                    work.wait()
+            rows = [each for each in profiler.events() if each.name.startswith("gloo:")]
+            found.append([[each.name, each.is_async, each.input_shapes] for each in rows])
+    return found
+
+
+def changed_time_limit() -> Any:
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    group = dist.new_group(list(range(ranks)), timeout=datetime.timedelta(seconds=60))
+    dist.all_reduce(torch.ones(10), group=group)
+    _set_pg_timeout(SHORT, group)
+    begun, text = time.monotonic(), "no error"
+    if rank:
+        time.sleep(4)
+    else:
+        text = said(lambda: dist.all_reduce(torch.ones(10), group=group))
+    took = time.monotonic() - begun
+    return [text != "no error", took < 3 or rank > 0]
+
+
+def time_limit_of_a_call() -> Any:
+    from torch._C._distributed_c10d import AllreduceOptions
+
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    group = dist.new_group(list(range(ranks)), timeout=datetime.timedelta(seconds=60))
+    dist.all_reduce(torch.ones(10), group=group)
+    options = AllreduceOptions()
+    options.timeout = SHORT
+    begun = time.monotonic()
+    if rank:
+        time.sleep(4)
+        return []
+    text = said(lambda: group.allreduce([torch.ones(10)], options).wait())
+    return [text != "no error", time.monotonic() - begun < 3]
+
+
+def results() -> Any:
+    ranks, found = dist.get_world_size(), []
+    tensor, whole = torch.ones(6, 5), torch.zeros(6 * ranks, 5)
+    parts = [torch.zeros(6, 5) for _ in range(ranks)]
+    calls: tuple[Callable[..., Any], ...] = (
+        lambda: dist.all_reduce(tensor, async_op=True),
+        lambda: dist.broadcast(tensor, 0, async_op=True),
+        lambda: dist.all_gather(parts, tensor, async_op=True),
+        lambda: dist.all_gather_into_tensor(whole, tensor, async_op=True),
+    )  # gloo has no future of a reduce_scatter
+    for call in calls:
+        for _ in range(2):  # the first rank to call waits, the last does not
+            work = call()
+            if dist.get_rank() == 0:
+                time.sleep(0.05)
+            work.wait()
+            shapes: list[Any] = []
+            error = said(lambda work=work, shapes=shapes: shapes.append(shape_of(work.result())))
+            found.append([error, shapes, shape_of(work.get_future().value())])
+            found.append([work.is_completed(), work.is_success(), work.exception() is None])
+    return found
+
+
+def refused_call() -> Any:
+    """torch refuses to write to a tensor whose values share memory; what gloo does with it is not defined."""
+    if "ipexctl_inrank.collectives" in sys.modules:
+        text = said(lambda: dist.all_reduce(torch.ones(1).expand(1000)))
+        assert "single memory location" in text, text
+    tensor = torch.ones(1000)
+    dist.all_reduce(tensor)
+    return tensor[0].item()
+
+
+def refused_reductions() -> Any:
+    premul = dist._make_nccl_premul_sum(2.0)
+    kinds = (premul, dist.ReduceOp.PRODUCT, dist.ReduceOp.BXOR)
+    return [said(lambda op=op: dist.all_reduce(torch.ones(1000), op)) for op in kinds]
+
+
+def broken_queue() -> Any:
+    """Calls that wait behind one that fails end with an error, too."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    group = dist.new_group(list(range(ranks)), timeout=SHORT)
+    dist.all_reduce(torch.ones(10), group=group)
+    if rank:
+        time.sleep(4)
+        return []
+    works = [dist.all_reduce(torch.ones(3_000_000), group=group, async_op=True) for _ in range(3)]
+    return [said(work.wait) != "no error" for work in works]
+
+
+CASES: dict[str, Callable[[], Any]] = {
+    "handler": handler_that_makes_a_collective,
+    "handler in DDP": handler_in_backward_of_ddp,
+    "interrupted": interrupted,
+    "barrier": lambda: barrier_after(False),
+    "barrier, asynchronous": lambda: barrier_after(True),
+    "destroyed at once": destroyed_at_once,
+    "profiler": events,
+    "results": results,
+    "refused call": refused_call,
+    "refused reductions": refused_reductions,
+    "time limit changed": changed_time_limit,
+    "time limit of a call": time_limit_of_a_call,
+    "broken queue": broken_queue,
+}
+
+
+def many_groups() -> None:
+    begun = time.monotonic()
+    dist.init_process_group("gloo")
+    for _ in range(8):
+        dist.new_group(list(range(dist.get_world_size())))
+    print("seconds", time.monotonic() - begun, flush=True)
+    dist.all_reduce(torch.ones(1000))
+    counted = sys.modules.get("ipexctl_inrank.collectives")
+    print("taken", sum(counted.taken.values()) if counted else 0, flush=True)
+    dist.destroy_process_group()
+
+
+def main(*names: str) -> None:
+    warnings.simplefilter("ignore")
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=20))
+    for name in names or CASES:
+        print("case", name, json.dumps(CASES[name]()), flush=True)
+        dist.barrier()
+    counted = sys.modules.get("ipexctl_inrank.collectives")
+    print("taken", counted and sum(counted.taken.values()), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["many_groups"]:
+        many_groups()
+    else:
+        main(*sys.argv[1:])
