@@ -50,6 +50,8 @@ EVENTS = {
 }
 """Operator → name of what a profiler gets from gloo."""
 MOST_UNSEEN, MOST_RECENT = 1 << 14, 64
+SMALL = 64 << 10
+"""Bytes."""
 SUM, AVG, MAX, MIN, PREMUL_SUM = (
     int(getattr(dist.ReduceOp.RedOpType, name)) for name in ("SUM", "AVG", "MAX", "MIN", "PREMUL_SUM")
 )
@@ -66,16 +68,26 @@ class SharedWork(c10d.Work):  # type: ignore[misc]
 
     def __init__(self, shared: SharedGroup, call: Collective, results: list[Any], parts: int) -> None:
         super().__init__()
-        self._shared, self._call, self._parts = shared, call, parts
-        self._results: Callable[[], list[Any]] = lambda: results
+        self._shared: SharedGroup | None = shared
+        """None once the call is over, so that a group that was left keeps no memory."""
+        self._call, self._parts = call, parts
+        self._kept: list[Any] | None = results
+        self._references: list[weakref.ref[Any]] = []
         while len(_unseen) >= MOST_UNSEEN:
             del _unseen[next(iter(_unseen))]
         _unseen[self] = None
-        _recent.append(weakref.ref(self))
-        old = _recent.popleft()() if len(_recent) > MOST_RECENT else None
-        if old is not None:
-            references = list(map(weakref.ref, old._results()))  # a call for which nobody waits keeps no memory
-            old._results = lambda: [reference() for reference in references]
+        _recent.append(self)
+        if len(_recent) > MOST_RECENT:
+            _recent.popleft()._release()
+
+    def _release(self, most: int = 0) -> None:
+        """Keep results of more than so many bytes only as long as somebody else has them."""
+        results = self._kept
+        if results is not None and sum(each.nbytes for each in results) > most:
+            self._kept, self._references = None, [weakref.ref(each) for each in results]
+
+    def _results(self) -> list[Any]:
+        return [reference() for reference in self._references] if self._kept is None else self._kept
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         _unseen.pop(self, None)
@@ -84,7 +96,11 @@ class SharedWork(c10d.Work):  # type: ignore[misc]
             if time.monotonic() > until:
                 raise RuntimeError("Operation timed out!")
             time.sleep(0.001)
-        self._shared.finish(self._call)
+        shared = self._shared
+        if shared is not None:
+            shared.finish(self._call)
+        self._value([], None)
+        self._release(SMALL)
         return True
 
     def is_completed(self) -> bool:
@@ -100,12 +116,15 @@ class SharedWork(c10d.Work):  # type: ignore[misc]
 
     def get_future(self) -> Any:
         _unseen.pop(self, None)
-        return self._call.future.then(partial(self._value, self._results()))
+        found = self._call.future.then(partial(self._value, self._results()))
+        self._release(SMALL)
+        return found
 
     def _value(self, results: list[Any], _: Any) -> list[Any]:
+        self._shared = None
         if self._call.error is not None:
             raise self._call.error
-        return results if self._parts == 1 else list(results[0].chunk(self._parts))
+        return list(results[0].chunk(self._parts)) if results and self._parts > 1 else results
 
 
 _unseen: dict[SharedWork, None] = {}
@@ -113,8 +132,9 @@ _unseen: dict[SharedWork, None] = {}
 ends."""
 
 
-_recent: deque[weakref.ref[SharedWork]] = deque()
-"""The last calls, which keep their results for who asks for the future."""
+_recent: deque[SharedWork] = deque()
+"""The last calls, because DDP's C++ asks for the future after it has waited. They keep their results for that: small
+ones, and those of calls for which nobody has waited."""
 
 
 class Arguments:

@@ -69,8 +69,8 @@ class Ranks(NamedTuple):
     fix: str = FIX
 
     def ask(self, store: Any, name: str, reason: str) -> None:
-        """Raise an OffError on all ranks if one of them has a reason, or takes no part. Once all ranks have answered, no
-        later group is asked; once one has not, nobody waits for it again."""
+        """Raise an OffError on all ranks if one of them has a reason, or takes no part. Once all ranks have answered,
+        later groups are not asked; once one has not, nobody waits for it again."""
         global _answered, _missing
         if self.numbers and _answered:
             return

@@ -1,5 +1,6 @@
 """What gloo promises beside bits: `gloo_cases.py [CASE…]`. Each rank prints a line `case NAME JSON` for each. These
-must be the same with gloo and with shared memory. `gloo_cases.py many_groups` prints how long nine groups take.
+must be the same with gloo and with shared memory. `many_groups` prints how long nine groups take, and `table` the table
+of docs/allreduce.md, on two ranks.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -199,9 +201,7 @@ def results() -> Any:
             if dist.get_rank() == 0:
                 time.sleep(0.05)
             work.wait()
-            shapes: list[Any] = []
-            error = said(lambda work=work, shapes=shapes: shapes.append(shape_of(work.result())))
-            found.append([error, shapes, shape_of(work.get_future().value())])
+            found.append([shape_of(work.result()), shape_of(work.get_future().value())])
             found.append([work.is_completed(), work.is_success(), work.exception() is None])
     return found
 
@@ -219,7 +219,7 @@ def refused_call() -> Any:
 def refused_reductions() -> Any:
     premul = dist._make_nccl_premul_sum(2.0)
     kinds = (premul, dist.ReduceOp.PRODUCT, dist.ReduceOp.BXOR)
-    return [said(lambda op=op: dist.all_reduce(torch.ones(1000), op)) for op in kinds]
+    return [said(partial(dist.all_reduce, torch.ones(1000), op)) for op in kinds]
 
 
 def broken_queue() -> Any:
@@ -263,11 +263,73 @@ def many_groups() -> None:
     dist.destroy_process_group()
 
 
+TYPES = (
+    *(torch.float32, torch.float64, torch.bfloat16, torch.float16),
+    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8),
+    *(torch.bool, torch.complex64),
+)
+REDUCTIONS = ("SUM", "AVG", "MIN", "MAX", "PRODUCT", "BAND", "BOR", "BXOR", "PREMUL_SUM")
+
+
+def table() -> None:
+    """The table of docs/allreduce.md: each call is made with each type and reduction, and the calls that shared memory
+    takes are counted."""
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    premul = dist._make_nccl_premul_sum(2.0)
+
+    def tensors(dtype: Any) -> tuple[Any, list[Any], Any]:
+        one = torch.ones(16, dtype=dtype)
+        return one, [one.clone() for _ in range(ranks)], torch.ones(16 * ranks, dtype=dtype)
+
+    def message(one: Any) -> None:
+        dist.send(one, 1) if rank == 0 else dist.recv(one, 0)
+
+    reducing: dict[str, Callable[..., Any]] = {
+        "all_reduce": lambda one, _, __, op: dist.all_reduce(one, op),
+        "reduce_scatter_tensor": lambda one, _, whole, op: dist.reduce_scatter_tensor(one, whole, op),
+        "reduce_scatter": lambda one, parts, _, op: dist.reduce_scatter(one, parts, op),
+        "reduce": lambda one, _, __, op: dist.reduce(one, 0, op),
+    }
+    others: dict[str, Callable[..., Any]] = {
+        "all_gather": lambda one, parts, _: dist.all_gather(parts, one),
+        "all_gather_into_tensor": lambda one, _, whole: dist.all_gather_into_tensor(whole, one),
+        "broadcast": lambda one, _, __: dist.broadcast(one, 0),
+        "gather": lambda one, parts, _: dist.gather(one, None if rank else parts, 0),
+        "scatter": lambda one, parts, _: dist.scatter(one, None if rank else parts, 0),
+        "all_to_all": lambda _, parts, __: dist.all_to_all(parts, [each.clone() for each in parts]),
+        "all_to_all_single": lambda _, __, whole: dist.all_to_all_single(whole, whole.clone()),
+        "send, recv": lambda one, _, __: message(one),
+        "barrier": lambda _, __, ___: dist.barrier(),
+    }
+    rows = []
+    for name, call in {**reducing, **others}.items():
+        groups: dict[tuple[str, ...], list[str]] = {}
+        for op in REDUCTIONS if name in reducing else ("none",):
+            values = (premul if op == "PREMUL_SUM" else getattr(dist.ReduceOp, op),) if name in reducing else ()
+            left = [kind for kind in TYPES if not is_taken(partial(call, *tensors(kind), *values))]
+            types = ["all"] if len(left) == len(TYPES) else [str(kind).partition(".")[2] for kind in left]
+            groups.setdefault(tuple(types), []).append(op)
+        rows += [f"| `{name}` | {', '.join(ops)} | {', '.join(types)} |" for types, ops in groups.items()]
+    if rank == 0:
+        print("| call | reduction | types left to gloo |", "|---|---|---|", *rows, sep="\n", flush=True)
+
+
+def is_taken(call: Callable[[], Any]) -> bool:
+    """Whether shared memory takes a call; one that neither takes counts as gloo's."""
+    counts: dict[str, int] = sys.modules["ipexctl_inrank.collectives"].taken
+    before = sum(counts.values())
+    said(call)
+    return sum(counts.values()) > before
+
+
 def main(*names: str) -> None:
     warnings.simplefilter("ignore")
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=20))
     for name in names or CASES:
-        print("case", name, json.dumps(CASES[name]()), flush=True)
+        if name == "table":
+            table()
+        else:
+            print("case", name, json.dumps(CASES[name]()), flush=True)
         dist.barrier()
     counted = sys.modules.get("ipexctl_inrank.collectives")
     print("taken", counted and sum(counted.taken.values()), flush=True)

@@ -19,7 +19,7 @@ from ipexctl import inrank
 from ipexctl.extras.lab import lab_system
 from ipexctl.extras.lab.faults import ssh_argv
 from lab_helpers import on_host
-from lab_run_helpers import by_rank
+from lab_run_helpers import by_rank, wheels_from_pypi
 
 pytest_plugins = ["training_lab"]
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
@@ -28,8 +28,19 @@ ALL_REDUCE_CASES = Path(__file__).with_name("all_reduce_cases.py")
 COLLECTIVE_CASES = Path(__file__).with_name("collective_cases.py")
 GLOO_CASES = Path(__file__).with_name("gloo_cases.py")
 STRANGER = Path(__file__).with_name("store_stranger.py")
+OWN_CASES = Path(__file__).with_name("torch_own_cases.py")
+PAGE = Path(__file__).parents[2] / "docs/allreduce.md"
 METER_CASES = Path(__file__).with_name("meter_cases.py")
 COUNTED_CASE = {"steps": 6, "samples": 24, "unknown": 0, "is_on": True}
+CASES_OF_PYTORCH = (
+    *("test_DistributedDataParallelCPU_grad_is_view", "test_accumulate_gradients_no_sync_allreduce_with_then_hook"),
+    *("test_all_gather", "test_all_gather_complex", "test_all_gather_full_group", "test_all_gather_object_subgroup"),
+    *("test_all_reduce_full_group_max", "test_all_reduce_full_group_sum", "test_all_reduce_min"),
+    *("test_all_reduce_sum", "test_all_reduce_sum_async", "test_all_reduce_sum_complex", "test_barrier"),
+    *("test_barrier_full_group", "test_broadcast", "test_broadcast_full_group", "test_ddp_create_graph"),
+    *("test_gather_object_subgroup", "test_get_future", "test_monitored_barrier_gloo", "test_scatter_object_list"),
+    *("test_send_recv_any_source_torch_profiler", "test_static_graph_api_cpu"),
+)
 MODELS = ("fsdp", "fsdp2", "hsdp", "tp", "ddp", "zero", "compiled")
 OTHER_CASES = {
     "accumulation_of_two": {"samples": 48},
@@ -56,7 +67,14 @@ LEFT_TO_GLOO = {
 
 
 def on_one_host(
-    training: Training, ranks: int, script: str, mode: str = "backend", cases: Path = ALL_REDUCE_CASES, bare: int = 0
+    training: Training,
+    ranks: int,
+    script: str,
+    mode: str = "backend",
+    cases: Path = ALL_REDUCE_CASES,
+    *,
+    bare: int = 0,
+    add: Path | None = None,
 ) -> str:
     """What ranks print that are started by hand, with the hooks of a run, on the first host. `bare`: number, from 1 on,
     of a rank without hooks."""
@@ -66,7 +84,8 @@ def on_one_host(
         archive.add(run / "node/run/rank/sitecustomize.py", "shim/sitecustomize.py")
         archive.add(run / "node/run/rank/rank_hooks.py", "shim/ipexctl_shim.py")
         archive.add(package, "shim/ipexctl_inrank")
-        archive.add(cases, cases.name)
+        for path in (cases, add) if add else (cases,):
+            archive.add(path, path.name)
     host, unpack = (
         training.lab.hosts[0],
         "rm -rf ~/of-all-reduce; mkdir ~/of-all-reduce && tar -C ~/of-all-reduce -xf -",
@@ -132,6 +151,23 @@ def test_collectives_in_shared_memory_keep_what_gloo_promises(training: Training
         found[mode] = sorted(line for line in output.splitlines() if line.startswith("case "))
         assert len(found[mode]) >= ranks * 13, output
     assert found["shared"] == found["backend"]
+
+
+def test_the_page_says_which_calls_gloo_keeps(training: Training) -> None:
+    output = on_one_host(training, 2, "table", "shared", GLOO_CASES)
+    found = [line for line in output.splitlines() if line.startswith("|")]
+    page = PAGE.read_text().partition("<!-- calls -->")[2].partition("<!-- end of calls -->")[0]
+    assert found == page.strip().splitlines(), output
+
+
+def test_cases_of_pytorch_pass_in_shared_memory(training: Training, tmp_path: Path) -> None:
+    """Those of torch.distributed that use it on CPUs."""
+    wheel = next(wheels_from_pypi(tmp_path, "expecttest==0.3.0").glob("expecttest-*.whl"))
+    words = f"3 '{'$|'.join(CASES_OF_PYTORCH)}$'"
+    output = on_one_host(training, 1, words, "shared", OWN_CASES, add=wheel).splitlines()
+    rows = [line.split() for line in output if line.startswith("test_")]
+    assert {name: verdict for name, verdict, _ in rows} == dict.fromkeys(CASES_OF_PYTORCH, "pass"), output
+    assert all(int(taken) > 0 for _, _, taken in rows), rows
 
 
 def test_a_rank_without_hooks_is_waited_for_once_and_gloo_keeps_all_groups(training: Training) -> None:
