@@ -22,7 +22,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.node.common.records import FINAL
 from ipexctl.node.run.run_replies import PrunedRun
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.connector import Connector, OnStep, OpenHosts, SessionPool
+from ipexctl.remote.connector import ConnectOptions, Connector, OnStep, OpenHosts, SessionPool
 from ipexctl.remote.outcome import HostError, HostResult, Report, Unreachable, ignore_event
 from ipexctl.remote.session import Session
 from ipexctl.run.node0 import options_of
@@ -40,17 +40,22 @@ class CallWatcher:
     on_note: Callable[[str], None] = ignore_event
     on_warning: Callable[[str], None] = ignore_event
     on_step: OnStep | None = None
+    connect_timeout: float | None = None
+    """None for that of each run's record."""
+
+    def options(self, record: RunRecord) -> ConnectOptions:
+        options = options_of(record, on_step=self.on_step, on_warning=self.on_warning)
+        return options._replace(connect_timeout=self.connect_timeout or record.connect_timeout)
 
     def connector(self, record: RunRecord) -> Connector:
-        return Connector(options_of(record, on_step=self.on_step, on_warning=self.on_warning))
+        return Connector(self.options(record))
 
 
 @contextmanager
 def node0_of(record: RunRecord, caller: CallWatcher) -> Iterator[SessionPool]:
     """Sessions to node0. A HostError in the block becomes a `CallError`."""
-    options = options_of(record, on_step=caller.on_step, on_warning=caller.on_warning)
     try:
-        with open_sessions(options, caller.cancel) as pool:
+        with open_sessions(caller.options(record), caller.cancel) as pool:
             yield pool
     except HostError as error:
         raise call_error(record, error) from None

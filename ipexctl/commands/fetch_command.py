@@ -23,7 +23,6 @@ from ipexctl.commands.shared_options import (
     command,
     completion,
     flag,
-    is_on_command_line,
     option,
 )
 from ipexctl.commands.target_hosts import check_home, choose_hosts, connect_options, step_printer, with_call_options
@@ -66,7 +65,6 @@ class FetchCall:
     targets: Targets
     home: Home
     output: Output
-    has_connect_timeout: bool
 
     def from_one(self) -> int:
         output, others = self.output, list[FetchRequest]()
@@ -162,9 +160,7 @@ class FetchCall:
         targets = self.targets.without_defaults()
         if targets.host_keys is not None:
             options = options._replace(host_keys=targets.host_keys)
-        if self.has_connect_timeout:
-            options = options._replace(connect_timeout=targets.connect_timeout)
-        return options
+        return options._replace(connect_timeout=self.targets.given_connect_timeout or record.connect_timeout)
 
 
 _MOST_NAMED: Final = 10
@@ -277,7 +273,6 @@ def summary(result: FetchResult) -> str:
 @command(no_args_is_help=True)
 def fetch_command(
     *,
-    ctx: typer.Context,
     source: str = argument(
         "RUN[:PATH]|HOST:PATH",
         "Run (id, a unique prefix of it, `last`, `last:all`) or host, and a path.",
@@ -314,8 +309,7 @@ def fetch_command(
         raise UserError(
             "--results has its own path", fix=Fix("`ipexctl fetch {word} {dest} --results`", word=found.word, dest=dest)
         )
-    has_connect_timeout = is_on_command_line(ctx, "connect_timeout")
-    call = FetchCall(found, dest, rank, host, targets, home, output, has_connect_timeout=has_connect_timeout)
+    call = FetchCall(found, dest, rank, host, targets, home, output)
     if all_hosts or results:
         raise typer.Exit(call.from_all(results=results))
     raise typer.Exit(call.from_one())

@@ -77,14 +77,14 @@ def ps_command(
     timeout = targets.timeout
     check_seconds("--timeout", timeout)
     if prune:
-        with call_about_runs(output) as (caller, interrupt):
+        with call_about_runs(output, connect_timeout=targets.given_connect_timeout) as (caller, interrupt):
             nodes, local = prune_runs(caller, dry_run=dry_run, force=force, timeout=timeout)
         if output.json:
             print_json(pruned_json(nodes, local, dry_run=dry_run))
         else:
             show_pruned(nodes, local, dry_run=dry_run, quiet=output.quiet)
         raise typer.Exit(interrupt.code or exit_code([entry.status for entry in nodes]))
-    with call_about_runs(output) as (caller, interrupt):
+    with call_about_runs(output, connect_timeout=targets.given_connect_timeout) as (caller, interrupt):
         known = ps(caller, running=running, newest=newest, timeout=timeout)
     others = _of_others(targets, output)
     output.print_report(

@@ -6,6 +6,7 @@ import os
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final
 
 from ipexctl.api.known_runs import CallWatcher, ps_hosts
@@ -38,7 +39,9 @@ def find_runs(words: Sequence[str], where: RunHosts, output: Output, *, reads: b
     registry, found = RunRegistry(), list[RunRecord]()
     for word in words:
         try:
-            found.append(registry.find(word))
+            record = registry.find(word)
+            seconds = where.given_connect_timeout or record.connect_timeout
+            found.append(replace(record, connect_timeout=seconds))
         except UnreadableRecord:
             raise
         except UserError as error:
@@ -97,17 +100,21 @@ NAMING: Final = frozenset(("hosts", "hostfile", "cluster"))
 
 
 def refuse_without_hosts(typed: frozenset[str], example: str) -> None:
+    typed -= {"connect_timeout"}
     if typed and not typed & NAMING:
         option = f"--{min(typed).replace('_', '-')}"
         raise UserError(f"{option} is for hosts that -H or --hosts names", fix=f"add {example}, or leave {option} out")
 
 
 @contextmanager
-def call_about_runs(output: Output, *, only_waits: bool = False) -> Iterator[tuple[CallWatcher, Interrupt]]:
+def call_about_runs(
+    output: Output, *, only_waits: bool = False, connect_timeout: float | None = None
+) -> Iterator[tuple[CallWatcher, Interrupt]]:
     """Watcher of a call that the first signal ends. It prints remote steps with -v."""
     cancel = Cancel()
     with cancelling(cancel, only_waits=only_waits) as interrupt:
-        yield CallWatcher(cancel, output.print_note, print_message, step_printer(output)), interrupt
+        caller = CallWatcher(cancel, output.print_note, print_message, step_printer(output), connect_timeout)
+        yield caller, interrupt
 
 
 def chosen_ranks(record: RunRecord, text: str) -> list[int] | None:

@@ -408,6 +408,7 @@ class InstallContext:
                 self.add_result(host, "failed", reason, refusal.fix if named else "")
         hosts = tuple(self.done[host.name] for host in self.hosts if host.name in self.done)
         is_unchanged = bool(hosts) and not self.request.dry_run and all(host.status == "ok" for host in hosts)
+        is_changed = self.request.dry_run or any(host.status == "changed" for host in hosts)
         return InstallReport(
             hosts=hosts,
             seconds=self.seconds,
@@ -419,7 +420,7 @@ class InstallContext:
             dry_run=self.request.dry_run,
             uplink=self.uplink,
             downloaded=self.downloaded,
-            changes=self.changes,
+            changes=self.changes if is_changed or refusal is not None else (),
         )
 
 

@@ -11,11 +11,16 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from ipexctl.api.known_runs import CallWatcher
+from ipexctl.commands.app import ConfiguredValue
 from ipexctl.commands.fetch_command import fetch_command
+from ipexctl.commands.run_calls import find_runs
+from ipexctl.commands.shared_options import Output, RunHosts
 from ipexctl.commands.wait_command import wait_command
 from ipexctl.files.requested import FetchResult
 from ipexctl.homes.registry import RunRegistry
 from ipexctl.hosts.host import Host
+from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import Connector
 from ipexctl.remote.outcome import HostError, Unreachable
 from ipexctl.run import wait as jobs_wait
@@ -31,6 +36,18 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     RunRegistry().save(RECORD)
+
+
+def test_connect_timeout_of_the_call_or_a_file_replaces_that_of_the_record() -> None:
+    of_file = {"connect_timeout": ConfiguredValue(40.0, "config.toml")}
+    given: tuple[tuple[dict[str, Any], float], ...] = (
+        ({}, 10.0),
+        ({"connect_timeout": 90.0}, 90.0),
+        ({"connect_timeout": 40.0, "defaults": of_file}, 40.0),
+    )
+    for options, seconds in given:
+        assert find_runs(["r-1"], RunHosts(**options), Output())[0].connect_timeout == seconds
+        assert CallWatcher(Cancel(), connect_timeout=seconds).options(RECORD).connect_timeout == seconds
 
 
 @pytest.fixture
