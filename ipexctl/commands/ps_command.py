@@ -25,7 +25,15 @@ from ipexctl.remote.outcome import exit_code
 from ipexctl.text import format_clock, format_count, readable
 from ipexctl.ui.messages import fit_lines, print_message, print_user_error, print_with_fix
 from ipexctl.ui.results import group_by, host_json, print_json, show_failures
-from ipexctl.ui.run.end_of_run import duration, end_lines, moved_text, short_group, short_throughput, slow_text
+from ipexctl.ui.run.end_of_run import (
+    duration,
+    end_lines,
+    moved_text,
+    progress_text,
+    short_group,
+    short_throughput,
+    slow_text,
+)
 from ipexctl.ui.text_table import fitting_layout, folded_hosts, print_lines, show_table
 
 if TYPE_CHECKING:
@@ -167,6 +175,7 @@ def show(runs: Sequence[KnownRun], *, others: Sequence[RunOnHosts] = (), hidden:
     now = time.time()
     if rows := [*(_row(run, now) for run in runs), *(_row_of_others(entry, now) for entry in others)]:
         layouts = _with_column("tag", "state", _with_column("throughput", "took", _LAYOUTS, rows), rows)
+        layouts = _with_column("step", "took", layouts, rows)
         layouts = _with_column("by", "run", layouts, rows)
         layout = fitting_layout(layouts, rows)
         notes = [_note(row, layout) for row in rows]
@@ -193,6 +202,7 @@ def _note(row: Mapping[str, str], layout: Sequence[str]) -> str:
     parts = [] if "hosts" in layout else [f"{format_count(int(row['ranks']), 'rank')} on {row['hosts']}"]
     parts += [f"by {row['by']}"] if row["by"] and "by" not in layout else []
     parts += [row["tag"]] if row["tag"] and "tag" not in layout else []
+    parts += [row["step"]] if row["step"] and "step" not in layout else []
     parts += [row["throughput"]] if row["throughput"] and "throughput" not in layout else []
     parts += [row["ended by"]] if row["ended by"] and "ended by" not in layout else []
     parts += [row[name] for name in ("slow", "group") if row[name]]
@@ -230,6 +240,7 @@ def _row(run: KnownRun, now: float) -> dict[str, str]:
         "hosts": folded_hosts(hosts),
         "started": format_clock(started, day) if started else "?",
         "took": took,
+        "step": progress_text(status) if is_running and status is not None else "",
         "throughput": short_throughput(status.throughput if status is not None else None),
         "ended by": ended_by,
         "slow": slow_text(status),
@@ -241,7 +252,7 @@ def _row(run: KnownRun, now: float) -> dict[str, str]:
 def _row_of_others(entry: RunOnHosts, now: float) -> dict[str, str]:
     run = entry.run
     return {
-        **dict.fromkeys(("throughput", "ended by", "slow", "group", "moved"), ""),
+        **dict.fromkeys(("step", "throughput", "ended by", "slow", "group", "moved"), ""),
         "run": run.id,
         "by": by_text(run.by) or run.account,
         "state": run.state,

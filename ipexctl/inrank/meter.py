@@ -17,6 +17,7 @@ import atexit
 import fcntl
 import functools
 import json
+import math
 import mmap
 import os
 import struct
@@ -29,6 +30,7 @@ from typing import Any, Callable, Iterator, NamedTuple
 
 from .acted import is_rounding, levers
 from .evidence import COLLECTIVES, PEER_TO_PEER, TrainingEvidence
+from .progress import planned_steps
 
 SLOTS = 1024
 WORDS = 9
@@ -338,6 +340,7 @@ class Meter:
         self._documented_at = 0
         self._tokens = self._token_samples = 0
         self._group = self._apart = 0
+        self._planned, self._last_loss = 0, math.nan
         self._largest = 0
         """Ranks of the largest process group in the first steps."""
         self._collectives: int | None = None
@@ -433,6 +436,7 @@ class Meter:
                     self._write(self._stepped_at)
                     self._take_request()
                     if self._stepped_at - self._documented_at >= DOCUMENT_INTERVAL:
+                        self._planned = self._planned or planned_steps(self.counter.steps)
                         self._write_document()
         except Exception:  # noqa: BLE001  # the script trains without the meter
             self.turn_off()
@@ -504,7 +508,10 @@ class Meter:
         if (notes or self._stepped_at) and self._has_ring() and self._ring is not None:
             self._documented_at = time.monotonic_ns()
             tokens = self._tokens / self._token_samples if self._token_samples else None
-            document = {"levers": notes, "tokens_per_sample": tokens, **self.evidence.document()}
+            loss = self._last_loss if math.isfinite(self._last_loss) else None
+            progress = {"step": self.counter.steps, "planned": self._planned, "loss": loss}
+            more = {"tokens_per_sample": tokens, "progress": progress}
+            document = {"levers": notes, **more, **self.evidence.document()}
             self._ring.write_document(json.dumps(document, separators=(",", ":")).encode())
 
     def _reason_of(self, name: str) -> str:
@@ -533,6 +540,7 @@ class Meter:
         if self._loss is None:
             return
         value, self._loss = float(self._loss), None
+        self._last_loss = value
         if value == value:
             self._nan_since = 0
         elif not self._nan_since:

@@ -298,7 +298,7 @@ def _checked_integer(value: object, field: str) -> int:
     return number
 
 
-def _float(value: object, field: str) -> float:
+def decode_float(value: object, field: str) -> float:
     number = _checked_integer(value, field) if type(value) is int else check_type(float, value, field)
     if not abs(number) < _LARGEST:  # also false for NaN
         raise ValueError(f"{field} is out of range")
@@ -307,7 +307,7 @@ def _float(value: object, field: str) -> float:
 
 _BASIC_DECODERS: dict[str, FieldDecoder] = {
     "bool": partial(check_type, bool),
-    "float": _float,
+    "float": decode_float,
     "int": _checked_integer,
     "str": partial(check_type, str),
     "Json": partial(check_type, dict),
@@ -330,7 +330,7 @@ def decode_port(value: object) -> int:
 
 def _natural_float(value: object, field: str) -> float:
     """Zero for less than `_SMALLEST`: a quotient by such a number would be too large for a float."""
-    number: float = _not_negative(_float, value, field)
+    number: float = _not_negative(decode_float, value, field)
     return number if number >= _SMALLEST else 0.0
 
 

@@ -392,6 +392,16 @@ class LostOutput(NamedTuple):
     ranks: tuple[int, ...]
 
 
+class TrainingProgress(NamedTuple):
+    """Of the first rank that trains."""
+
+    step: int
+    """Optimizer steps of this attempt."""
+    steps: int | None = None
+    """Steps that the script will make; None if its code does not say so."""
+    loss: float | None = None
+
+
 class RunStatus(NamedTuple):
     id: str
     state: State
@@ -423,6 +433,7 @@ class RunStatus(NamedTuple):
 
     throughput: Throughput | None = None
     """All ranks together; None if nothing was measured."""
+    progress: TrainingProgress | None = None
     group: TrainingGroup | None = None
     """None before 20 steps, with --backend none, or if the ranks' group is unknown."""
     untrained: Untrained | None = None
@@ -451,6 +462,14 @@ class RunStatus(NamedTuple):
     """Hosts of this attempt in rank order; empty in older records."""
     elapsed: float | None = None
     """Seconds of the run until this status, by a clock that does not jump; None in older records."""
+
+    @property
+    def eta(self) -> float | None:
+        """Seconds until the last step, at the measured speed; None if unknown."""
+        progress, speed = self.progress, self.throughput.steps_per_s if self.throughput is not None else None
+        if self.state != "running" or progress is None or not progress.steps or not speed:
+            return None
+        return max(0, progress.steps - progress.step) / speed
 
     @property
     def took(self) -> float | None:

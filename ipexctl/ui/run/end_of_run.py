@@ -162,6 +162,17 @@ def throughput_forms(throughput: Throughput | None) -> tuple[str, ...]:
     return tuple(filter(None, dict.fromkeys(forms)))
 
 
+def progress_text(status: RunStatus) -> str:
+    """`step 40 of 300, loss 0.69, 0:52 left`; empty if nothing was measured."""
+    progress = status.progress
+    if progress is None:
+        return ""
+    parts = [f"step {progress.step:,}" + (f" of {progress.steps:,}" if progress.steps else "")]
+    parts += [f"loss {progress.loss:.4g}"] if progress.loss is not None else []
+    parts += [f"{duration(status.eta)} left"] if status.eta is not None else []
+    return ", ".join(parts)
+
+
 def short_throughput(throughput: Throughput | None) -> str:
     """`52000 tokens/s` of a language model, else `410 samples/s`, or `3.2 steps/s` if samples are unknown."""
     if throughput is None:

@@ -154,18 +154,22 @@ def _progress(state: RunState, width: int, *, has_room: bool) -> list[Renderable
         cells.append(cell)
         room -= (cell.cell_len if isinstance(cell, Text) else _LEAST_DRAWN) + _GAP
 
-    if figures.loss is not None:
-        add(Text(f"loss {figures.loss:.4g}", "bold" if math.isfinite(figures.loss) else "bold red"))
-        if width >= _PROGRESS_FROM:
+    measured = state.status.progress
+    loss = figures.loss if figures.loss is not None or measured is None else measured.loss
+    if loss is not None:
+        add(Text(f"loss {loss:.4g}", "bold" if math.isfinite(loss) else "bold red"))
+        if figures.curve.points and width >= _PROGRESS_FROM:
             add(_Curve(figures.curve.points), 1)
     if figures.epoch and width >= _PROGRESS_FROM:
         add(Text(f"epoch {figures.epoch[0]}" + (f"/{figures.epoch[1]}" if figures.epoch[1] else "")))
-    if figures.step:
-        done, total = figures.step
+    if step := figures.step or (measured and (measured.step, measured.steps)):
+        done, total = step
         add(Text(f"step {done:,}" + (f"/{total:,}" if total else "")))
         if total:
             add(_bar(done, total), 1)
             add(Text(f"{100 * done // total}%"))
+    if (eta := state.status.eta) is not None:
+        add(Text(f"{duration(eta)} left", "dim"))
     # Measured figures are of the complete run; a script may print anything.
     speeds = throughput_forms(state.status.throughput) or tuple(filter(None, (figures.speed,)))
     is_below = has_room and bool(cells and speeds) and cell_len(speeds[0]) > room

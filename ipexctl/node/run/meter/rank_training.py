@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Iterator, Mapping, NamedTuple, Sequence
 
-from ipexctl.node.common.json_records import NATURAL, FieldDecoder
+from ipexctl.node.common.json_records import NATURAL, FieldDecoder, decode_float
 from ipexctl.node.common.levers import LeverNote  # noqa: TC001  # `decode` looks it up
 from ipexctl.node.common.records import WrongTraining
 
@@ -25,8 +25,20 @@ SMALL_SHARE = 0.01
 """Of the parameters' numbers, a step."""
 
 
+Loss = float
+"""The only number that may be negative."""
+
+
+class RankProgress(NamedTuple):
+    step: int = 0
+    planned: int = 0
+    """Steps that the script will make; 0 if unknown."""
+    loss: Loss | None = None
+
+
 class RankTraining(NamedTuple):
     levers: tuple[LeverNote, ...] = ()
+    progress: RankProgress = RankProgress()
     steps: int = 0
     """Of the first optimizer."""
     has_gradients: bool = True
@@ -192,4 +204,4 @@ def _kind_of_apart(ranks: Sequence[RankTraining]) -> str:
     return "no-sync" if any(rank.is_skipped for rank in ranks) else "bypassed"
 
 
-FIELD_DECODERS: dict[str, FieldDecoder] = {**NATURAL}
+FIELD_DECODERS: dict[str, FieldDecoder] = {**NATURAL, "Loss": decode_float}

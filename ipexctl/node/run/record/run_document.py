@@ -111,6 +111,13 @@ class RunDocument(NamedTuple):
     checkpoint: NewestCheckpoint | None = None
     output_lost: LostOutput | None = None
     throughput: Throughput | None = None
+    step: int | None = None
+    """Optimizer steps of this attempt; null if nothing was measured."""
+    steps: int | None = None
+    """Steps that the script will make; null if its code does not say so."""
+    loss: float | None = None
+    eta: float | None = None
+    """Seconds until the last step, at the measured speed."""
     group: TrainingGroup | None = None
     untrained: Untrained | None = None
     nan: NanLoss | None = None
@@ -156,6 +163,8 @@ def document_of_run(plan: Plan | None, status: RunStatus | None, started: float 
         exit_code=status.code if status.is_over else None,
         cause=status.cause or None,
         checkpoint=NewestCheckpoint(status.checkpoint, status.fetch_line) if status.checkpoint else None,
+        **(status.progress._asdict() if status.progress is not None else {}),
+        eta=status.eta,
         slow=status.slow if status.state == "running" else None,
         amx_idle=tuple(status.amx_idle),
         attempts=status.all_attempts,

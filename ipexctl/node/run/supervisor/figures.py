@@ -12,6 +12,7 @@ from ipexctl.node.common.records import (
     RankStatus,
     RunStatus,
     TrainingGroup,
+    TrainingProgress,
     WrongTraining,
     describe_apart,
 )
@@ -184,6 +185,10 @@ class RunFigures:
         throughput = run_throughput([rank.throughput for rank in ranks], group, tokens)
         slow, network = self._slow.slow, self._network.network
         amx_idle = {host: found for host, found in self._plan.amx_hosts.items() if host in self._fp32_hosts}
+        progress = next((each.progress for _, each in sorted(self._training.items()) if each.progress.step), None)
+        if progress is not None:
+            steps = progress.planned if progress.planned >= progress.step else None
+            status = status._replace(progress=TrainingProgress(progress.step, steps, progress.loss))
         status = status._replace(ranks=tuple(ranks), throughput=throughput, group=group)
         wrong, exchange = self._wrong, self.exchange
         if any(each.kind in ALONE for each in wrong):
