@@ -3,7 +3,7 @@
 #   sh tests/run.sh                 checks, unit tests, and each command once on real hosts: about six minutes on two cores
 #   sh tests/run.sh --changed       checks, and the tests nearest to what differs from main; it says what it leaves out
 #   sh tests/run.sh --all           everything: all tests on real hosts, the pages, Ansible, Slurm, real wheels
-#   sh tests/run.sh --ci            after the plain call: what changed since the last landing, and a twelfth of the rest
+#   sh tests/run.sh --ci            after the plain call: what changed since the last landing, and an eighteenth of the rest
 #   sh tests/run.sh -k hostfile     any other arguments go to pytest
 . "$(dirname -- "$0")/../.ci/environment"
 

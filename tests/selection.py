@@ -4,8 +4,8 @@
 as fit into `BUDGET`; what it leaves out is named. Pages, golden texts and tables of cases bring their tests.
 
 `ci` prints the files of which a submission runs all tests, beside the core of all others: those of `changed` since
-the last landing within `CI_BUDGET`, and a twelfth of the rest. Which one is the number of commits: in 14 landings
-each file of the rest has its turn, and so do the oldest and the newest Python (`.ci/run`), in place of a twelfth.
+the last landing within `CI_BUDGET`, and an eighteenth of the rest. Which one is the number of commits: in 20 landings
+each file of the rest has its turn, and so do the oldest and the newest Python (`.ci/run`), in place of an eighteenth.
 Real wheels are near to what is in `OF_WHEELS` alone. As a plugin of pytest, `--whole FILE` takes that list: tests
 that are neither core nor of a file in it are left out. `--after-plain FILE` leaves out the core, too, but for tests
 that need a program the plain call may have lacked.
@@ -44,8 +44,8 @@ UNKNOWN_SECONDS = 30.0
 """Of a test file without a record: it is new."""
 UNTESTED = r"^ *((from [a-z_.]+ )?import |@pytest\.mark\.(core|rest)$)"
 """Lines that change nothing that a test could find."""
-SHARES = 12
-TURNS = 14
+SHARES = 18
+TURNS = 20
 """Of landings: those after the shares belong to the other Pythons, which `.ci/run` finds."""
 TESTS_OF = {"docs/": "tests/unit/docs", "mkdocs.yml": "tests/unit/docs", "tests/unit/golden/": "tests/unit/golden"}
 ALWAYS = ("tests/unit/test_measures.py",)
