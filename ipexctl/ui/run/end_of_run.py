@@ -112,7 +112,7 @@ def throughput_text(throughput: Throughput | None) -> str:
     """`3.2 steps/s, 410 samples/s by DataLoader, 4 % waiting for data`; empty if not measured."""
     if throughput is None:
         return ""
-    parts = [] if throughput.steps_per_s is None else [f"{throughput.steps_per_s:.3g} steps/s"]
+    parts = [] if throughput.steps_per_s is None else [f"{_rate(throughput.steps_per_s)} steps/s"]
     if throughput.samples_per_s is not None:
         parts.append(f"{_rate(throughput.samples_per_s)} samples/s by DataLoader")
     if throughput.tokens_per_s is not None:
@@ -156,7 +156,7 @@ def throughput_forms(throughput: Throughput | None) -> tuple[str, ...]:
     """Ever shorter forms, longest first; empty if not measured."""
     if throughput is None:
         return ()
-    steps = "" if throughput.steps_per_s is None else f"{throughput.steps_per_s:.3g} steps/s"
+    steps = "" if throughput.steps_per_s is None else f"{_rate(throughput.steps_per_s)} steps/s"
     short = short_throughput(throughput)
     forms = (throughput_text(throughput), ", ".join(dict.fromkeys(filter(None, (steps, short)))), short, steps)
     return tuple(filter(None, dict.fromkeys(forms)))
@@ -181,7 +181,7 @@ def short_throughput(throughput: Throughput | None) -> str:
         return f"{_rate(throughput.tokens_per_s)} tokens/s"
     if throughput.samples_per_s is not None:
         return f"{_rate(throughput.samples_per_s)} samples/s"
-    return "" if throughput.steps_per_s is None else f"{throughput.steps_per_s:.3g} steps/s"
+    return "" if throughput.steps_per_s is None else f"{_rate(throughput.steps_per_s)} steps/s"
 
 
 def _rate(value: float) -> str:

@@ -85,6 +85,7 @@ def test_an_older_record_has_no_negative_duration() -> None:
         (Throughput(3.214, 410.42, 0.043, "dataloader"), "3.21 410 DataLoader 4"),
         (Throughput(3.214, 41042.2, None, "dataloader"), "3.21 41042 DataLoader"),
         (Throughput(3.2, None, None, "steps"), "3.2 steps/s"),
+        (Throughput(2031.7, None, None, "steps"), "2032 steps/s"),
         (Throughput(3.2, 410.0, None, "dataloader", 52480.0), "410 52480 tokens/s"),
     ],
 )
