@@ -13,7 +13,7 @@ from typing import Any
 import tomllib
 from mkdocs.structure.files import File
 
-_BESIDE = re.compile(r"\]\(\.\./((?:examples|playbooks|tools/benchmarks)/[\w./-]+)\)")
+_BESIDE = re.compile(r"\]\((?:\.\./)+((?:examples|playbooks|tools/benchmarks)/[\w./-]+)\)")
 _SHORT_CODE = re.compile(r"<code>(?=[^<]{1,30}</code>)")
 _OPTION = re.compile(r"(?<![\w-])--\w[\w-]*(?=[^<>]*<)")
 ROOT = Path(__file__).parents[1]
@@ -41,8 +41,9 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    return _BESIDE.sub(r"](files/\1)", markdown)
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    up = "../" * page.file.src_uri.count("/")
+    return _BESIDE.sub(rf"]({up}files/\1)", markdown)
 
 
 def on_page_content(html: str, **_: Any) -> str:
