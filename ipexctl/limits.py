@@ -73,6 +73,8 @@ ENV_BUILD: Final = 3600.0
 """To build an environment on a host: gigabytes onto a slow disk."""
 ENV_STEP: Final = 300.0
 """For each step of a verification: the first import of torch from a cold file server takes minutes."""
+BACKEND_STEP: Final = 120.0
+"""For one step of a build backend that reads its list."""
 LOCK_SOLVE: Final = 300.0
 """For the solver, which reads the metadata of many versions."""
 PROJECT_LOCK: Final = 60.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +27,7 @@ from ipexctl.stack.expected_stack import VersionsReport, choose_stack, versions_
 from ipexctl.stack.install_context import InstallReport, InstallRequest, ProjectArchive, install_request
 from ipexctl.stack.install_stack import install as install_stack
 from ipexctl.stack.resolve.model import Sources, StackRequest
-from ipexctl.sync.scan import check_size, scan_project
+from ipexctl.sync.project_archive import SMALL, pack_project_files
 
 
 class InstallOptions(NamedTuple):
@@ -85,6 +84,9 @@ def install(
             ipex_use=find_ipex_use_here(),
         )
         request = replace(request, projects=tuple(pack_project(word, Path(archives)) for word in directories))
+        if request.unread and not options.dry_run:
+            tree = pack_project_files(layout.root, Path(archives) / "project.tar.gz", largest=SMALL)
+            request = replace(request, tree=tree)
         report = _install(opened, request, options, watch)
     of_env = option_text([("--env", env if env != DEFAULT_ENV else None)])
     return replace(opened.options, run=of_env).in_report(report)
@@ -108,13 +110,7 @@ def pack_project(directory: str, archives: Path) -> ProjectArchive:
             f"--build {directory}: no package is declared there, in pyproject.toml, setup.cfg or setup.py",
             fix="name the directory that has the file; for a package of an index, its name: --build NAME",
         )
-    scanned = scan_project(layout.root)
-    check_size(layout.root, scanned)
-    path = archives / f"{package.normalized}.tar.gz"
-    with tarfile.open(path, "w:gz") as archive:
-        for found in scanned.found:
-            name = f"{package.normalized}-0/{found.path}"
-            archive.add(os.path.join(scanned.root, found.path), name, recursive=False)  # noqa: PTH118
+    path = pack_project_files(layout.root, archives / f"{package.normalized}.tar.gz")
     return ProjectArchive(package.normalized, package.version, directory, path)
 
 

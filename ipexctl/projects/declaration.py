@@ -394,21 +394,12 @@ def _value_of(node: ast.AST | None, names: Mapping[str, Any]) -> Any:
                 return None
             items += value if isinstance(item, ast.Starred) else [value]
         return items
-    if isinstance(node, ast.Call):
-        return _value_of_call(node, names)
-    if isinstance(node, ast.JoinedStr):
-        parts = [_value_of(part.value if isinstance(part, ast.FormattedValue) else part, names) for part in node.values]
-        texts = [part for part in parts if isinstance(part, str)]
-        is_known = len(texts) == len(parts) and sum(map(len, texts)) <= _LONGEST_SUM
-        return "".join(texts) if is_known else None
     if isinstance(node, ast.Dict):
         keys = [_value_of(key, names) for key in node.keys]
         values = [_value_of(value, names) for value in node.values]
         return {
             key: value for key, value in zip(keys, values, strict=True) if isinstance(key, str) and value is not None
         }
-    if isinstance(node, ast.DictComp):
-        return _requirements_by_name(node, names)
     if isinstance(node, ast.Subscript):
         table, key = _value_of(node.value, names), _value_of(node.slice, names)
         return table.get(key) if isinstance(table, dict) and isinstance(key, str) else None
@@ -419,30 +410,6 @@ def _value_of(node: ast.AST | None, names: Mapping[str, Any]) -> Any:
     return None
 
 
-def _value_of_call(node: ast.Call, names: Mapping[str, Any]) -> Any:
-    """`list(…)` and the like of a known list; the parts of a known text."""
-    arguments = [_value_of(argument, names) for argument in node.args]
-    if isinstance(node.func, ast.Name):
-        is_list = node.func.id in ("list", "tuple", "set", "sorted") and len(arguments) == 1
-        return arguments[0] if is_list and isinstance(arguments[0], list) else None
-    if isinstance(node.func, ast.Attribute) and node.func.attr in ("split", "splitlines", "strip"):
-        text = _value_of(node.func.value, names)
-        is_known = len(arguments) <= (node.func.attr != "splitlines") and all(arguments)
-        if isinstance(text, str) and is_known and all(isinstance(argument, str) for argument in arguments):
-            return getattr(text, node.func.attr)(*arguments)
-    return None
-
-
-def _requirements_by_name(node: ast.DictComp, names: Mapping[str, Any]) -> dict[str, str] | None:
-    """The table of `{name: text for text, name in (re.findall(…, each)[0] for each in REQUIREMENTS)}`."""
-    inside = [each for generator in node.generators for each in ast.walk(generator.iter)]
-    if not any(isinstance(each, ast.Attribute) and each.attr == "findall" for each in inside):
-        return None
-    lists = [literal_of(each, names) for each in inside if isinstance(each, ast.Name)]
-    texts = [text for each in lists if isinstance(each, list) for text in each if isinstance(text, str)]
-    return {match[0]: text for text in texts if (match := _NAME.match(text))} or None
-
-
 @dataclass(frozen=True, slots=True)
 class SetupCall:
     """The keywords of `setup()` that are literals, and how the others are written."""
@@ -451,8 +418,6 @@ class SetupCall:
     computed: frozenset[str] = frozenset()
     where: tuple[str, ...] = ()
     """The directories of `find_packages(…)`."""
-    opened: tuple[str, ...] = ()
-    """Requirement lists that the code of `install_requires` names, its own first."""
 
 
 def read_setup_call(text: str) -> SetupCall:
@@ -481,9 +446,7 @@ def read_setup_call(text: str) -> SetupCall:
         arguments = [*packages.args[:1], *(word.value for word in packages.keywords if word.arg == "where")]
         where = [found for node in arguments if isinstance(found := literal_of(node, names), str)]
     known = {name: value for name, value in values.items() if value is not None}
-    required = words.get("install_requires")
-    opened = dict.fromkeys(_lists_opened_by(required, tree) if required is not None else ())
-    return SetupCall(known, frozenset(values.keys() - known.keys()), tuple(where), tuple(opened))
+    return SetupCall(known, frozenset(values.keys() - known.keys()), tuple(where))
 
 
 def _keywords_of(call: ast.Call, tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
@@ -501,27 +464,6 @@ def _keywords_of(call: ast.Call, tree: ast.Module) -> Iterator[tuple[str, ast.ex
         last = bound[-1] if bound else None
         if isinstance(last, ast.Call) and isinstance(last.func, ast.Name) and last.func.id == "dict":
             yield from ((each.arg, each.value) for each in last.keywords if each.arg is not None)
-
-
-def _lists_opened_by(expression: ast.AST, tree: ast.Module) -> Iterator[str]:
-    """The lists that an expression names, then those that the code names anywhere, but those for developers."""
-    for node in ast.walk(expression):
-        yield from filter(_is_list_name, _paths_in(node))
-    for node in ast.walk(tree):
-        yield from (path for path in _paths_in(node) if _is_list_name(path) and not FOR_DEVELOPERS.search(path))
-
-
-def _paths_in(node: ast.AST) -> Iterator[str]:
-    """A constant text, or those of `join("requirements", "base.txt")` together."""
-    parts = node.args if isinstance(node, ast.Call) else [node]
-    texts = [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
-    if texts:
-        yield posixpath.normpath("/".join(texts))
-
-
-def _is_list_name(text: str) -> bool:
-    is_short = len(text) < 200 and is_below(text)
-    return is_short and re.fullmatch(r"[\w./-]*requirements?[\w./-]*\.(?:txt|in)", text) is not None
 
 
 def _of_setup_py(text: str, read: ReadText) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ipexctl.found_files import TomlError, parse_toml
-from ipexctl.node.common.fix import Fix
 from ipexctl.node.env.check import normalize
 from ipexctl.projects.declaration import (
     FILES,
@@ -24,7 +23,6 @@ from ipexctl.projects.declaration import (
     SETUP_CFG,
     SETUP_PY,
     is_below,
-    read_setup_call,
 )
 from ipexctl.projects.layout import ProjectLayout
 from ipexctl.projects.project_files import TextReader
@@ -40,12 +38,9 @@ _LIST_LINE: Final = re.compile(
 _NAME: Final = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 _PIN: Final = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[\w, -]*\])?\s*==\s*([\w.!+]+)\s*(?:[;#]|$)")
 _CONDA_LINE: Final = re.compile(r"\s*-\s+[\"']?([A-Za-z0-9][A-Za-z0-9._-]*)")
+_REPOSITORY: Final = re.compile(r"\s*(git|hg|svn|bzr)\+|\s*https?:")
 _MAIN: Final = ("requirements", "base", "main", "runtime", "core", "common")
 _MOST_OTHERS: Final = 20
-DYNAMIC: Final = "leaves its dependencies to its build (dynamic), which ipexctl does not run"
-WRITE_DYNAMIC: Final = Fix(
-    "name the file that has them with -r, or write one: `uv pip compile pyproject.toml -o requirements-all.txt`"
-)
 
 
 class RequirementFiles(NamedTuple):
@@ -63,8 +58,6 @@ class RequirementFiles(NamedTuple):
     """A list beside those that are taken, which is not read."""
     others: tuple[str, ...] = ()
     """Files of requirements that nobody takes unless they are named; one for all uses comes first."""
-    is_computed: bool = False
-    """True if only the code of a setup.py knows the requirements."""
     notes: tuple[str, ...] = ()
     """Why files do not count."""
 
@@ -90,20 +83,16 @@ def find_requirement_files(layout: ProjectLayout, start: Path) -> RequirementFil
     chain = _chain(layout.root, start)
     notes: list[str] = []
     found: list[str] = []
-    unread, is_computed = "", False
+    unread = ""
     for directory in chain:
-        files, unread_here, is_computed_here = _files_in(layout.root, directory, notes)
+        files, unread_here = _files_in(layout.root, directory, notes)
         found += files
-        unread, is_computed = unread or unread_here, is_computed or is_computed_here
+        unread = unread or unread_here
     is_locked = any(os.path.basename(file) == UV_LOCK for file in found)
     for package in layout.own if not is_locked else ():
         for name in _declaring(layout.root, package.directory)[:1]:
             found += [name] if name not in found else []
-        is_dynamic = _is_dynamic(TextReader(layout.root / package.directory)(PYPROJECT))
-        if is_dynamic and package.directory not in {os.path.dirname(file) or "." for file in found}:
-            notes.append(f"{_joined(package.directory, PYPROJECT)} {DYNAMIC}; " + WRITE_DYNAMIC)
     conda = next((file for directory in chain for file in _conda_in(layout.root, directory)), "")
-    is_computed = is_computed and not found
     found = found or [*islice(_lists_in_readmes(layout.root, chain[0]), 1)]
     found = found or [conda] * bool(conda)
     others = tuple(file for file in (*_other_files(layout.root), conda) if file and file not in found)
@@ -111,7 +100,7 @@ def find_requirement_files(layout: ProjectLayout, start: Path) -> RequirementFil
     unread = unread or (conda if conda in others else "")
     pins = tuple(pin for file in found for pin in _pins_of(layout, file))
     notes = list(dict.fromkeys(notes))
-    return RequirementFiles(tuple(found), names, pins, optional, unread, others, is_computed, tuple(notes))
+    return RequirementFiles(tuple(found), names, pins, optional, unread, others, tuple(notes))
 
 
 def with_optional(
@@ -141,34 +130,24 @@ def _joined(directory: str, name: str) -> str:
     return name if directory == "." else f"{directory}/{name}"
 
 
-def _files_in(root: Path, directory: str, notes: list[str]) -> tuple[list[str], str, bool]:
-    """The files of one directory, the requirements.txt that a lock replaces, and whether only code knows the list."""
+def _files_in(root: Path, directory: str, notes: list[str]) -> tuple[list[str], str]:
+    """The files of one directory, and the requirements.txt that a lock replaces."""
     read = TextReader(root / directory, notes.append)
     pyproject, listed = read(PYPROJECT), bool(read(REQUIREMENTS).strip())
     if (root / directory / UV_LOCK).is_file() and pyproject:
-        return [_joined(directory, UV_LOCK)], _joined(directory, REQUIREMENTS) if listed else "", False
-    found = [PYPROJECT] if _has_dependencies(pyproject) else []
+        return [_joined(directory, UV_LOCK)], _joined(directory, REQUIREMENTS) if listed else ""
+    found = [PYPROJECT] if has_dependencies(pyproject) else []
     found += [REQUIREMENTS] if listed else []
-    if found:
-        return [_joined(directory, name) for name in found], "", False
-    declared = _declaring(root, directory)
-    call = read_setup_call(read(SETUP_PY)) if read(SETUP_PY) else None
-    is_computed = call is not None and "install_requires" in call.computed and not declared
-    return declared[:1], "", is_computed
+    return [_joined(directory, name) for name in found] or _declaring(root, directory)[:1], ""
 
 
 def _declaring(root: Path, directory: str) -> list[str]:
-    """The declarations of a directory with requirements, and the list that its setup.py opens."""
+    """The declarations of a directory with requirements. A setup.py that opens the requirements.txt beside it has no
+    others."""
     read = TextReader(root / directory)
-    found = [PYPROJECT] if _has_dependencies(read(PYPROJECT)) else []
-    if re.search(r"(?m)^\s*install_requires\s*[=:]", read(SETUP_CFG)):
-        found.append(SETUP_CFG)
-    if text := read(SETUP_PY):
-        call = read_setup_call(text)
-        if call.values.get("install_requires"):
-            found.append(SETUP_PY)
-        elif "install_requires" in call.computed:
-            found += [name for name in call.opened if read(name).strip()][:1]
+    found = [PYPROJECT] if has_dependencies(read(PYPROJECT)) else []
+    opens_list = REQUIREMENTS in read(SETUP_PY) and read(REQUIREMENTS).strip()
+    found += [name for name in (SETUP_CFG, SETUP_PY) if "install_requires" in read(name) and not opens_list]
     return [_joined(directory, name) for name in found]
 
 
@@ -199,13 +178,17 @@ def _other_files(root: Path) -> Iterator[str]:
         yield path.relative_to(root).as_posix()
 
 
-def _has_dependencies(pyproject: str) -> bool:
-    return bool(_table(pyproject, "project").get("dependencies"))
+def has_dependencies(pyproject: str) -> bool:
+    """Also those that only the build backend can read."""
+    return bool(_table(pyproject, "project").get("dependencies")) or is_read_by_backend(pyproject)
 
 
-def _is_dynamic(pyproject: str) -> bool:
-    dynamic = _table(pyproject, "project").get("dynamic")
-    return isinstance(dynamic, list) and "dependencies" in dynamic
+def is_read_by_backend(pyproject: str) -> bool:
+    """True for `dynamic = ["dependencies"]`, and for Poetry's own table in place of [project]."""
+    project, tool = _table(pyproject, "project"), _table(pyproject, "tool")
+    dynamic, poetry = project.get("dynamic"), tool.get("poetry")
+    has_own = not project and isinstance(poetry, dict) and bool(poetry.get("dependencies"))
+    return has_own or (isinstance(dynamic, list) and "dependencies" in dynamic)
 
 
 def _table(pyproject: str, name: str) -> dict[str, object]:
@@ -245,7 +228,9 @@ def _names_of(layout: ProjectLayout, file: str) -> Iterator[str]:
     """The names in a list; none of a lock, which also has what only other packages and groups require."""
     name, text = os.path.basename(file), TextReader(layout.root)(file)
     if name.endswith((".yml", ".yaml")):
-        yield from (normalize(match[1]) for match in map(_CONDA_LINE.match, text.splitlines()) if match)
+        lines = re.split(r"(?m)^dependencies:", text)[-1].splitlines()
+        names = (normalize(match[1]) for match in map(_CONDA_LINE.match, lines) if match and "+" not in match.string)
+        yield from (name for name in names if name != "pip")
     elif name not in (*FILES, UV_LOCK):
         yield from _of_lines(text.splitlines())
 
@@ -259,5 +244,5 @@ def _pins_of(layout: ProjectLayout, file: str) -> Iterator[str]:
 
 def _of_lines(lines: Sequence[object]) -> Iterator[str]:
     for line in lines:
-        if isinstance(line, str) and (match := _NAME.match(line)):
+        if isinstance(line, str) and not _REPOSITORY.match(line) and (match := _NAME.match(line)):
             yield normalize(match[1])

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidName, canonicalize_name
@@ -42,6 +42,9 @@ from ipexctl.stack.resolve.compatibility import usable_pythons
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackPlan, StackRequest
 from ipexctl.stack.resolve.reasons import Reason
 from ipexctl.stack.resolve.resolver import resolve
+
+if TYPE_CHECKING:
+    from ipexctl.stack.lock.project_files import BackendList
 
 _SHOWN = 6
 _BOUNDS = frozenset(("==", "===", "~=", "<", "<="))
@@ -166,6 +169,10 @@ class InstallRequest:
     """Lines of the files that hosts cannot install."""
     hashes: Mapping[str, frozenset[str]] = field(default_factory=dict, hash=False, repr=False)
     """Normalized name of a package → sha256 of its files that the files allow."""
+    unread: tuple[BackendList, ...] = ()
+    """Lists that the project's build backend reads on node0, once the stack is chosen."""
+    tree: Path | None = None
+    """An archive of the project's files, for these lists."""
     name: str = DEFAULT_ENV
     dry_run: bool = False
     upgrade: bool = False
@@ -222,7 +229,7 @@ def install_request(
         packages_read, torch = without_torch(packages_read, f"{origin}: {refusal.reason}"), None
     wanted = [line for line in map(Requirement, packages_read.lines) if line.url is None]
     names = frozenset(canonicalize_name(line.name) for line in wanted)
-    project = Sources.of_project(find_indexes(layout)) if wanted else Sources()
+    project = Sources.of_project(find_indexes(layout)) if wanted or packages_read.unread else Sources()
     of_files, named = packages_read.sources, sources_of(sources, Sources())
     is_project_named = any(split_extras(file)[0].name in (PYPROJECT, UV_LOCK) for file in files)
     if not are_found:
@@ -242,6 +249,7 @@ def install_request(
         files=packages_read.files,
         named=tuple(dict.fromkeys(Requirement(line).name for line in packages_read.named)),
         left_out=packages_read.left_out,
+        unread=packages_read.unread,
     )
     return request if stack == StackRequest(python=stack.python) else request.for_project()
 

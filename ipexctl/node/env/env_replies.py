@@ -217,6 +217,13 @@ class LocalWheel(NamedTuple):
     size: int
 
 
+class ListReply(NamedTuple):
+    requires: tuple[str, ...] = ()
+    """As in METADATA, with the markers of extras."""
+    message: str = ""
+    """Why the backend did not answer."""
+
+
 class CompileReply(NamedTuple):
     pylock: str | None
     local_wheels: Mapping[str, LocalWheel] = {}

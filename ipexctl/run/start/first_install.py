@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from ipexctl.errors import IndexNotNamed, Refusal, UserError
@@ -52,6 +53,7 @@ from ipexctl.stack.env.record import records_of
 from ipexctl.stack.install_context import InstallReport, InstallRequest, InstallResult, install_request
 from ipexctl.stack.install_stack import find_unchanged, install
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest
+from ipexctl.sync.project_archive import SMALL, pack_project_files
 from ipexctl.text import join_words
 
 _IN_A_STACK: Final = frozenset((
@@ -116,7 +118,10 @@ def _install(
     """Its fixes are lines of the run."""
     spec = start.spec
     try:
-        with watcher.installing() as watch:
+        with watcher.installing() as watch, TemporaryDirectory(prefix="ipexctl-") as archives:
+            if wanted.unread and not wanted.dry_run:
+                root, path = spec.project.layout.root, Path(archives) / "project.tar.gz"
+                wanted = replace(wanted, tree=pack_project_files(root, path, largest=SMALL))
             report = install(start.opened, wanted, watch, probed=probed)
     except UserError as error:
         fixes = (_line_of_run(error.fix, spec), _newest_packages(spec))
@@ -176,6 +181,8 @@ def _left_out_packages(report: InstallReport, spec: RunSpec, wanted: InstallRequ
     script, asked = spec.project.script, spec.asked
     if script is None or script.doubt or report.exit_code or report.lock is None or asked.extra or asked.group:
         return None
+    if wanted.unread and report.dry_run:
+        return None  # the list is known once it is installed
     has = {*report.lock.packages, *wanted.builds}
     lacking = [
         entry
@@ -232,7 +239,7 @@ def check_new_environment(context: Gathered, wanted: InstallRequest) -> str:
     """A note, or an empty text, if an environment that is still to be made may have the script's modules. Raises a
     StartError."""
     script, asked = context.spec.project.script, context.asked
-    if script is None or not asked.sync or wanted.env.extras:
+    if script is None or not asked.sync or wanted.env.extras or wanted.unread:
         return ""  # the modules of --with and -r are not known before the install
     if has_environment(asked.env, context.facts):
         return ""  # the hosts get an existing environment, with the packages that were added to it
@@ -313,6 +320,9 @@ def _request_of_project(
     if made is None:
         return None
     on_step(f"note: packages of {_named(usable)} are installed, too; {_beside(layout, files, usable)}")
+    for each in made.unread:
+        name = os.path.relpath(each.path)
+        on_step(f"note: the list of {name} is known once it is installed: node0 asks its build, whose code makes it")
     for note in made.notes:
         on_step("note: " + note)
     left_out = tuple(file for file in taken if file not in usable)
@@ -370,11 +380,6 @@ def _beside(layout: ProjectLayout, files: RequirementFiles, usable: Sequence[str
 
 def _note_on_none(layout: ProjectLayout, files: RequirementFiles) -> str:
     """Why no requirements were taken although there are some; or empty."""
-    if files.is_computed:
-        return (
-            "no requirements were taken: setup.py computes them; write them into requirements.txt, or name packages: "
-            "--with NAME"
-        )
     if files.others:
         where = files.others[0].rpartition("/")[0]
         one = f"one of {where}/" if where else "one of these files"

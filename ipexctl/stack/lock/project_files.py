@@ -4,7 +4,6 @@ install is left out with a note."""
 
 from __future__ import annotations
 
-import configparser
 import os
 import re
 import subprocess
@@ -26,7 +25,7 @@ from ipexctl.known_errors.packages import known_packages
 from ipexctl.limits import PROJECT_LOCK
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.urls import strip_login
-from ipexctl.projects.declaration import FILES, PYPROJECT, SETUP_CFG, SETUP_PY, read_setup_call
+from ipexctl.projects.declaration import FILES, PYPROJECT, SETUP_CFG, SETUP_PY
 from ipexctl.projects.indexes import (
     IndexBinding,
     ProjectIndexes,
@@ -39,7 +38,7 @@ from ipexctl.projects.indexes import (
 )
 from ipexctl.projects.layout import NO_LAYOUT, ProjectLayout
 from ipexctl.projects.project_files import TextReader
-from ipexctl.projects.requirement_files import CONDA, DYNAMIC, UV_LOCK, WRITE_DYNAMIC
+from ipexctl.projects.requirement_files import CONDA, UV_LOCK, is_read_by_backend
 from ipexctl.stack.lock.wheel_indexes import is_for_hosts, plain_url
 from ipexctl.stack.lock.wheel_lock import uv_here
 from ipexctl.text import format_count
@@ -108,6 +107,25 @@ class FileLine:
 
 
 @dataclass(frozen=True, slots=True)
+class BackendList:
+    """A list that only the project's build backend can read."""
+
+    path: Path
+    extras: tuple[str, ...] = ()
+    scope: ProjectScope = NO_PROJECT
+
+    @property
+    def backend(self) -> tuple[str, list[str], list[str]]:
+        """The backend's name, what it requires, and where it is imported from."""
+        build = table(parse_toml(TextReader(self.path.parent)(PYPROJECT)), "build-system")
+        named = build.get("build-backend")
+        if not isinstance(named, str):
+            return "setuptools.build_meta:__legacy__", ["setuptools", "wheel"], []
+        requires, paths = ([str(each) for each in build.get(key, ())] for key in ("requires", "backend-path"))
+        return named, requires, paths
+
+
+@dataclass(frozen=True, slots=True)
 class ProjectLines:
     lines: tuple[FileLine, ...]
     notes: tuple[str, ...] = ()
@@ -116,6 +134,7 @@ class ProjectLines:
     left_out: tuple[str, ...] = ()
     """Lines that hosts cannot install."""
     indexes: ProjectIndexes = ProjectIndexes()  # noqa: RUF009  # immutable
+    unread: BackendList | None = None
 
 
 def split_extras(path: Path) -> tuple[Path, tuple[str, ...]]:
@@ -136,11 +155,11 @@ def read_project_file(
     if path.suffix == ".toml":
         project = _Pyproject(path, text, scope)
         lines = tuple(project.lines(names))
-        return ProjectLines(lines, tuple(project.notes), left_out=tuple(project.left_out), indexes=project.indexes)
-    if path.name == SETUP_CFG:
-        return ProjectLines(tuple(_of_setup_cfg(path, text, names)))
-    if path.name == SETUP_PY:
-        return ProjectLines(tuple(_of_setup_py(path, text, names)))
+        unread = BackendList(path, tuple(names), scope) if path.name == PYPROJECT and is_read_by_backend(text) else None
+        left_out = tuple(project.left_out)
+        return ProjectLines(lines, tuple(project.notes), (), left_out, project.indexes, unread)
+    if path.name in (SETUP_CFG, SETUP_PY):
+        return ProjectLines((), unread=BackendList(path, tuple(names), scope))
     if names:
         raise UserError(f"{path} has no extras: [{','.join(names)}] is for {PYPROJECT} and {UV_LOCK}", fix=f"-r {path}")
     if path.suffix in (".yml", ".yaml") and (path.name in CONDA or re.search(r"(?m)^dependencies:", text)):
@@ -171,19 +190,15 @@ class _Pyproject:
         self._read: set[str] = set()
 
     def lines(self, names: Sequence[str]) -> Iterator[FileLine]:
-        dynamic = self.project.get("dynamic")
-        if isinstance(dynamic, list) and "dependencies" in dynamic:
-            problem = f"{self.path} {DYNAMIC}"
-            if not names:
-                raise UserError(problem, fix=WRITE_DYNAMIC)
-            self.notes.append(f"{problem}; " + WRITE_DYNAMIC)
-        if not self.project and not self.groups:
+        is_asked = is_read_by_backend(self.text)
+        if not (self.project or self.groups or is_asked):
             raise UserError(
                 f"{self.path} has neither [project] nor [dependency-groups]", fix="name the file that has requirements"
             )
         yield from self._list(self.project.get("dependencies", ()), ())
         for name in names:
-            yield from self._named(name, ())
+            if not is_asked or canonicalize_name(name.removeprefix(GROUP)) in map(canonicalize_name, self.groups):
+                yield from self._named(name, ())
 
     def _named(self, name: str, above: tuple[str, ...]) -> Iterator[FileLine]:
         is_group, name = name.startswith(GROUP), name.removeprefix(GROUP)
@@ -231,61 +246,24 @@ class _Pyproject:
             if isinstance(entry.get("url"), str) and not self.scope.is_own(name):
                 requirement.specifier, requirement.url = SpecifierSet(), check_url(entry["url"])
                 yield replace(line, text=str(requirement))
-                self.notes.append(f"{requirement.name} comes from {strip_login(entry['url'])} ({_place(line)})")
+                self.notes.append(f"{requirement.name} comes from {strip_login(entry['url'])} ({place_of(line)})")
                 return
             if "git" in entry:
                 self.left_out.append(line.text)
-                self.notes.append(f"{_place(line)} is left out (hosts do not clone repositories): {entry['git']}")
+                self.notes.append(f"{place_of(line)} is left out (hosts do not clone repositories): {entry['git']}")
                 return
             if "workspace" in entry or "path" in entry:
                 if not self.scope.is_own(name):
                     self.left_out.append(line.text)
-                    self.notes.append(f"{_place(line)} is left out (it is outside the project): {requirement.name}")
+                    self.notes.append(f"{place_of(line)} is left out (it is outside the project): {requirement.name}")
                 return
         if self.scope.is_own(name):
             return
         yield line
 
 
-def _place(line: FileLine) -> str:
-    return f"{os.path.relpath(line.path)}:{line.number}"
-
-
-def _of_setup_cfg(path: Path, text: str, names: Sequence[str]) -> Iterator[FileLine]:
-    config = configparser.RawConfigParser(strict=False)
-    try:
-        config.read_string(text)
-    except configparser.Error as error:
-        raise UserError(f"{path} can't be read: {error}") from None
-    extras = dict(config.items("options.extras_require")) if config.has_section("options.extras_require") else {}
-    wanted = [config.get("options", "install_requires", fallback=""), *(_extra(path, extras, name) for name in names)]
-    for block in wanted:
-        yield from (_line_with(path, text, line.strip(), line.strip()) for line in block.splitlines() if line.strip())
-
-
-def _of_setup_py(path: Path, text: str, names: Sequence[str]) -> Iterator[FileLine]:
-    call = read_setup_call(text)
-    required = call.values.get("install_requires", ())
-    if "install_requires" in call.computed:
-        raise UserError(
-            f"the code of {path} computes its requirements, and ipexctl runs no code of a project",
-            fix="name the packages that it requires in a requirements file",
-        )
-    extras = call.values.get("extras_require")
-    wanted = [required, *(_extra(path, extras if isinstance(extras, dict) else {}, name) for name in names)]
-    for values in wanted:
-        for value in [values] if isinstance(values, str) else values if isinstance(values, list) else ():
-            if isinstance(value, str):
-                yield _line_with(path, text, value, value)
-
-
-def _extra(path: Path, extras: Mapping[str, Any], name: str) -> Any:
-    plain = name.removeprefix(GROUP)
-    for key, value in extras.items():
-        if canonicalize_name(key) == canonicalize_name(plain):
-            return value
-    has = f"it has {', '.join(extras)}" if extras else "it has none"
-    raise UserError(f"{path} has no extra {quote(plain)}", fix=did_you_mean(plain, list(extras), has, cutoff=0.6))
+def place_of(line: FileLine) -> str:
+    return f"{os.path.relpath(line.path)}:{line.number}" if line.number else os.path.relpath(line.path)
 
 
 def _line_with(path: Path, document: str, part: str, text: str) -> FileLine:
@@ -459,7 +437,7 @@ def _of_conda(path: Path, text: str) -> ProjectLines:
     if left_out:
         more = f" and {format_count(len(left_out) - 1, 'other package')}" if len(left_out) > 1 else ""
         note = (
-            f"{_place(left_out[0])}: conda's {left_out[0].text}{more} {'are' if more else 'is'} left out: hosts get "
+            f"{place_of(left_out[0])}: conda's {left_out[0].text}{more} {'are' if more else 'is'} left out: hosts get "
             f"pip's wheels; with conda on every host: --python {_conda_python(entries, tree)}"
         )
     names = tuple(line.text for line in left_out)

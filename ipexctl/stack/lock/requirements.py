@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -35,8 +36,10 @@ from ipexctl.stack.lock.project_files import (
     HASH,
     LOCAL,
     NO_PROJECT,
+    BackendList,
     FileLine,
     ProjectScope,
+    place_of,
     read_project_file,
     split_extras,
 )
@@ -83,6 +86,7 @@ class PackageRequest:
     """Lines that hosts cannot install."""
     hashes: Mapping[str, frozenset[str]] = field(default_factory=dict, hash=False)
     """Normalized name of a package → sha256 of its files that the lines allow."""
+    unread: tuple[BackendList, ...] = ()
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -206,8 +210,9 @@ class _RequirementsReader:
         if of_project is not None:
             sources = Sources.of_project(of_project.indexes)
             found = replace(found, notes=of_project.notes, left_out=of_project.left_out, sources=sources)
+            found = replace(found, unread=(of_project.unread,) if of_project.unread is not None else ())
         for line in of_project.lines if of_project else _lines(path, text):
-            part = self._read_line(line, (*above, path.resolve()), constraining=constraining)
+            part = self.read_line(line, (*above, path.resolve()), constraining=constraining)
             if of_project and line in of_project.indirect:
                 part = replace(part, indirect=frozenset(part.lines))
             found = _merge(found, part)
@@ -215,14 +220,14 @@ class _RequirementsReader:
                 found = replace(found, sources=replace(found.sources, index_url=part.sources.index_url))
         return found
 
-    def _read_line(self, line: FileLine, above: tuple[Path, ...], *, constraining: bool) -> PackageRequest:
+    def read_line(self, line: FileLine, above: tuple[Path, ...] = (), *, constraining: bool = False) -> PackageRequest:
         """A line that cannot be installed is left out with a note."""
         try:
             return self._parse(line, above, constraining=constraining)
         except UserError as error:
             why = error.what if isinstance(error, FileError) else error.message
             shown = _LOGIN.sub("", line.text)
-            return PackageRequest(notes=(f"{_place(line)} is left out ({why}): {shown}",), left_out=(shown,))
+            return PackageRequest(notes=(f"{place_of(line)} is left out ({why}): {shown}",), left_out=(shown,))
 
     def _parse(self, line: FileLine, above: tuple[Path, ...], *, constraining: bool) -> PackageRequest:
         if line.text.startswith("-"):
@@ -230,7 +235,7 @@ class _RequirementsReader:
         text, hashes = HASH.sub("", line.text).strip(), frozenset(_SHA256.findall(line.text))
         note = ""
         if (option := _LINE_OPTION.search(text)) is not None:
-            note = f"{_place(line)}: {option[0].strip()} is left out: it is for pip alone"
+            note = f"{place_of(line)}: {option[0].strip()} is left out: it is for pip alone"
             text = text[: option.start()].strip()
         if (left_out := self._left_out(line, text, above)) is not None:
             return left_out
@@ -250,7 +255,7 @@ class _RequirementsReader:
         if canonicalize_name(required.name) in _FITTING_ONE_TORCH:
             required.specifier = SpecifierSet(LOCAL.sub(r"\1", str(required.specifier)))  # hosts get builds for CPUs
         made = str(required)
-        origins = {made: f"{line.path.name}:{line.number}"}
+        origins = {made: f"{line.path.name}:{line.number}" if line.number else line.path.name}
         allowed = {str(canonicalize_name(required.name)): hashes} if hashes else {}
         if constraining:
             return PackageRequest(constraints=(made,), origins=origins, hashes=allowed)
@@ -265,7 +270,7 @@ class _RequirementsReader:
                 return PackageRequest()
             shown = _LOGIN.sub("", text)
             tag = _RELEASE.search(place)
-            note = f"{_place(line)} is left out (hosts do not clone repositories): {shown}"
+            note = f"{place_of(line)} is left out (hosts do not clone repositories): {shown}"
             note += f"; if an index has the same project, write {name or 'NAME'}=={tag[1] if tag else 'VERSION'} there"
             return PackageRequest(notes=(note,), left_out=(shown,))
         if (local := _local_path(place)) is not None:
@@ -275,12 +280,12 @@ class _RequirementsReader:
                 file = next(name for name in FILES if (found / name).is_file())
                 return self._own(line, os.path.relpath(found / file, self.scope.layout.root), extras, above)
             if self.scope.layout.members:
-                note = f"{_place(line)} is left out (it is outside the project): {text}"
+                note = f"{place_of(line)} is left out (it is outside the project): {text}"
                 return PackageRequest(notes=(note,), left_out=(text,))
         match = _NAME.match(text)
         name = canonicalize_name(match[0]) if match is not None else ""
         if _GPU_ONLY.fullmatch(name) and name.replace("-", "_") not in self.scope.needed:
-            return PackageRequest(notes=(f"{_place(line)} is left out (it needs a GPU): {text}",), left_out=(text,))
+            return PackageRequest(notes=(f"{place_of(line)} is left out (it needs a GPU): {text}",), left_out=(text,))
         return None
 
     def _own(self, line: FileLine, file: str, extras: Iterable[str], above: tuple[Path, ...]) -> PackageRequest:
@@ -291,7 +296,7 @@ class _RequirementsReader:
         try:
             return self.read(path, tuple(extras), above, constraining=False)
         except UserError as error:
-            note = f"{_place(line)}: what {line.text} requires is left out: {error.message}"
+            note = f"{place_of(line)}: what {line.text} requires is left out: {error.message}"
             return PackageRequest(notes=(note,))
 
     def _option(self, line: FileLine, above: tuple[Path, ...], *, constraining: bool) -> PackageRequest:
@@ -332,10 +337,6 @@ def _source(line: FileLine, name: str, value: str) -> PackageRequest:
         return PackageRequest(sources=Sources(extra_index_urls=(value,), is_strict=True))
     links = value if "://" in value else str((line.path.parent / expand_tilde(value)).resolve())
     return PackageRequest(sources=Sources(find_links=(links,), is_strict=True))
-
-
-def _place(line: FileLine) -> str:
-    return f"{os.path.relpath(line.path)}:{line.number}"
 
 
 def _url_of(text: str) -> str:
@@ -455,6 +456,7 @@ def _merge(first: PackageRequest, second: PackageRequest) -> PackageRequest:
             name: first.hashes.get(name, frozenset()) | second.hashes.get(name, frozenset())
             for name in (*first.hashes, *second.hashes)
         },
+        tuple(dict.fromkeys((*first.unread, *second.unread))),
     )
 
 
@@ -467,6 +469,26 @@ def read_package_request(
     if len(files) > 1:
         _refuse_disagreement(result, files)
     return result
+
+
+def read_answer(each: BackendList, requires: Sequence[str], plan: StackPlan) -> PackageRequest:
+    """What a build backend has answered, for the extras of the list. A version of torch that the plan does not have is
+    left out, as are lines that hosts cannot install."""
+    found = PackageRequest()
+    reader, target = _RequirementsReader(each.scope), {**_TARGET, "python_version": plan.python}
+    for text in requires:
+        line = FileLine(each.path, 0, text, text)
+        with suppress(InvalidRequirement):  # the reader says so
+            required = Requirement(text)
+            if required.marker is not None and "extra" in str(required.marker):
+                if not any(required.marker.evaluate({**target, "extra": extra}) for extra in ("", *each.extras)):
+                    continue
+                required.marker = None
+                line = replace(line, text=str(required))
+        found = _merge(found, reader.read_line(line))
+    if (error := contradiction(plan, found.lines, found.origins)) is not None:
+        found = without_torch(found, error.message)
+    return found
 
 
 def without_torch(request: PackageRequest, why: str) -> PackageRequest:

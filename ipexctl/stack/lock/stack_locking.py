@@ -21,11 +21,13 @@ from packaging.version import Version
 
 from ipexctl.errors import Refusal, UserError
 from ipexctl.files.store_client import DownloadItem, StoreClient, StoredFile, StoreLocation
+from ipexctl.limits import BACKEND_STEP
 from ipexctl.node.common.files import sha256_of
 from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command
 from ipexctl.node.common.urls import strip_login
-from ipexctl.node.env.env_replies import EnvRecord, PipSettings, SourceFailure
+from ipexctl.node.env.env_replies import EnvRecord, ListReply, PipSettings, SourceFailure
 from ipexctl.node.env.lock import ProjectSource
+from ipexctl.node.env.project_list import BackendListRequest
 from ipexctl.node.files.call_requests import StoreFile
 from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.projects.indexes import IndexBinding
@@ -37,7 +39,8 @@ from ipexctl.stack.catalog import IPEX, ONECCL, TORCH
 from ipexctl.stack.env.record import SCHEMA, env_directory
 from ipexctl.stack.expected_stack import installed_plan, with_ipex_use
 from ipexctl.stack.install_context import InstallContext, InstallRequest, ProjectArchive
-from ipexctl.stack.lock.requirements import contradiction
+from ipexctl.stack.lock.project_files import BackendList
+from ipexctl.stack.lock.requirements import PackageRequest, contradiction, read_answer
 from ipexctl.stack.lock.wheel_indexes import (
     CONTROL_MACHINE,
     PYPI,
@@ -52,6 +55,7 @@ from ipexctl.stack.lock.wheel_indexes import (
     index_order_note,
     is_for_hosts,
     lacks_answer_about_mpi,
+    lock_sources,
     named_projects,
     pip_settings,
     plain_url,
@@ -438,6 +442,7 @@ class _Locking:
         elif to_build:
             names = join_names(to_build, 3)
             context.watch(Notice(f"{maker.name} builds {names} from source, which runs the package's code there"))
+        self._read_lists(plan, index_answer, maker, by_node0=by_node0)
         bound, index_answer, is_silent = self._find_bound(plan, index_answer, maker)
         if is_silent and by_node0:  # an index of the project may be reached from here alone
             own = self.query_here()
@@ -462,6 +467,24 @@ class _Locking:
         }
         origins |= {name: wheels.option for name, wheels in bound.items() if name in lock.packages}
         return LockedStack(plan, lock, uv, index_answer, by_node0, origins)
+
+    def _read_lists(self, plan: StackPlan, index_answer: IndexAnswer, maker: LockMaker, *, by_node0: bool) -> None:
+        """Add what the project's build backends answer on node0. Nothing of a project is run on the control machine."""
+        context, unread = self.context, self.context.request.unread
+        context.request = replace(context.request, unread=())  # read once
+        for each in unread:
+            name = os.path.relpath(each.path)
+            if context.request.tree is None or not by_node0:
+                why = "known once it is installed" if by_node0 else f"not read: {context.first.name} reaches no index"
+                context.notes.append(f"the list of {name} is {why}, because the code of its build makes it")
+                continue
+            context.watch(Notice(f"{maker.name} reads the list of {name}, which runs the code of its build there"))
+            reply = _ask_backend(maker, each, context.request.tree, index_answer)
+            if reply.message:
+                context.notes.append(f"the list of {name} is left out: its build says {reply.message}")
+            context.request = _with_answer(context.request, read_answer(each, reply.requires, plan))
+            context.notes += context.request.notes
+            context.request = replace(context.request, notes=())
 
     def _find_bound(
         self, plan: StackPlan, index_answer: IndexAnswer, maker: LockMaker
@@ -661,6 +684,41 @@ class _Locking:
                 Fix("install it next to ipexctl: `pip install uv`"),
             )
         return LockMaker(control.session, control.python, control.home, binary)
+
+
+def _ask_backend(maker: LockMaker, asked: BackendList, tree: Path, index_answer: IndexAnswer) -> ListReply:
+    """What node0's call of the build backend gives (`node/env/project_list.py`)."""
+    archive = StoredFile(sha256_of(tree), tree.name, tree.stat().st_size)
+    location = StoreLocation(maker.session.host, maker.python, f"{maker.home}/wheels", home=maker.home)
+    StoreClient(location, maker.session).push([(archive, tree)])
+    backend, requires, paths = asked.backend
+    directory = os.path.relpath(asked.path.parent.absolute(), Path(os.path.abspath(asked.scope.layout.root)))  # noqa: PTH100
+    request: BackendListRequest = {
+        "home": maker.home,
+        "uv": maker.uv if isinstance(maker.uv, str) else maker.uv.stored_file.to_json(),
+        "archive": archive.to_json(),
+        "directory": f"{tree.name.removesuffix('.tar.gz')}-0/{directory}",
+        "backend": backend,
+        "requires": requires,
+        "paths": paths,
+        "python": maker.interpreter,
+        "sources": [source.to_json() for source in lock_sources(index_answer)],
+        "settings": index_answer.settings.transport(),
+        "logins": index_answer.logins,
+        "timeout": BACKEND_STEP,
+    }
+    return maker.call("env.project_list", "read", request).decode(ListReply)
+
+
+def _with_answer(request: InstallRequest, found: PackageRequest) -> InstallRequest:
+    extras = tuple(dict.fromkeys((*request.env.extras, *found.lines)))
+    return replace(
+        request,
+        env=replace(request.env, extras=extras),
+        origins={**request.origins, **found.origins},
+        notes=(*request.notes, *found.notes),
+        left_out=(*request.left_out, *found.left_out),
+    )
 
 
 def announce_stack(

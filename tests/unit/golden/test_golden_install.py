@@ -40,13 +40,10 @@ LINES = literals_of(__file__, "lines")
 _GROUPS = "".join(f'g{number} = [{{include-group = "g{number + 1}"}}]\n' for number in range(1000))
 PROJECT_FILES = (
     ("pyproject.toml", PYPROJECT, "[tran]"),
-    ("pyproject.toml", '[project]\nname = "x"\ndynamic = ["dependencies"]\n'),
     ("pyproject.toml", "[tool.ruff]\n"),
     ("pyproject.toml", "[project\n"),
     ("pyproject.toml", f"[dependency-groups]\n{_GROUPS}", "[g0]"),
     ("pyproject.toml", PYPROJECT.replace('["ruff"]', '[{include-group = "style"}]'), "[style]"),
-    ("setup.py", "from setuptools import setup\nsetup(install_requires=read())\n"),
-    ("setup.cfg", "[options]\ninstall_requires = peft\n", "[train]"),
     ("spec.txt", "numpy=1.26.4=py311h64a7726_0\n"),
     ("environment.yml", "dependencies: 5\n"),
     ("environment.yml", "dependencies:\n- pip: peft\n"),

@@ -9,15 +9,24 @@ from pathlib import Path
 
 import pytest
 from lock_helpers import plan
+from stack_helpers import host, index, planned
 
 from ipexctl.errors import UserError
 from ipexctl.node.env.env_replies import AvailableWheel
 from ipexctl.stack.install_context import install_request
-from ipexctl.stack.lock.requirements import contradiction, read_package_request, read_requirements, requirement
+from ipexctl.stack.lock.project_files import BackendList
+from ipexctl.stack.lock.requirements import (
+    contradiction,
+    read_answer,
+    read_package_request,
+    read_requirements,
+    requirement,
+)
 from ipexctl.stack.lock.wheel_indexes import index_order_note
 from ipexctl.stack.lock.wheel_lock import uv_here
 from ipexctl.stack.lock.wheels import Availability, Target
 from ipexctl.stack.resolve.model import Sources, StackRequest
+from ipexctl.stack.resolve.resolver import resolve
 from message_data import missing
 from tiny_wheels import write_wheel
 
@@ -74,11 +83,30 @@ def test_a_group_includes_groups_not_extras(project: Path) -> None:
     assert names(project / "pyproject.toml[dev]") == ["torch", "peft", "pytest", "ruff"]
 
 
-def test_an_extra_of_a_project_with_dynamic_dependencies_is_read_with_a_note(tmp_path: Path) -> None:
-    text = '[project]\nname = "x"\ndynamic = ["dependencies"]\n[project.optional-dependencies]\ntrain = ["tqdm"]\n'
-    (tmp_path / "pyproject.toml").write_text(text)
-    found = read_requirements(f"{tmp_path}/pyproject.toml[train]")
-    assert (found.lines, missing(" ".join(found.notes), "pyproject.toml dynamic -r")) == (("tqdm",), [])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("pyproject.toml", '[project]\nname = "x"\ndynamic = ["dependencies"]\n'),
+        ("pyproject.toml", '[tool.poetry.dependencies]\npython = "^3.9"\n'),
+        ("setup.cfg", "[options]\ninstall_requires =\n  peft # for x\n"),
+        ("setup.py", "setup(install_requires=read())\n"),
+    ],
+)
+def test_a_list_that_only_the_build_knows_is_left_to_it(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    found = read_requirements(f"{tmp_path}/{name}[train]")
+    assert found.lines == ()
+    assert [(each.path.name, each.extras) for each in found.unread] == [(name, ("train",))]
+
+
+def test_what_a_build_answers_is_read_as_a_file_is(tmp_path: Path) -> None:
+    asked = BackendList(tmp_path / "setup.py", ("train",))
+    answer = ("tqdm (>=4,<5)", 'rich ; extra == "train"', 'ruff; extra == "dev"', "torch==1.4.0", "bitsandbytes")
+    more = ("mine @ git+https://host/mine", 'tomli; python_version < "3.11"')
+    torch = index("torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl")
+    found = read_answer(asked, (*answer, *more), planned(resolve(StackRequest(stack="torch"), {"n1": host()}, torch)))
+    assert found.lines == ("tqdm<5,>=4", "rich", "torch", 'tomli; python_version < "3.11"')
+    assert [each for each in ("torch==1.4.0", "bitsandbytes", "git+https") if each not in " ".join(found.notes)] == []
 
 
 @pytest.mark.parametrize("value", ["true", "5", "{}"])
