@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.other_runs import by_text, time_of
 from ipexctl.node.common.json_records import encode
 from ipexctl.node.common.plan import OtherRun
+from ipexctl.node.common.records import State
+from ipexctl.node.run.record.run_document import RunDocument
 from ipexctl.remote.outcome import HostResult, Report
 from ipexctl.run.hosts_now import BusyPrograms, HostsNow, RunOnHosts
 from ipexctl.text import format_count, short_list
@@ -29,13 +31,6 @@ _PROGRAM_LAYOUTS: Final = (
     ("program", "account", "processes", "cores", "hosts", "since"),
     ("program", "account", "cores", "hosts"),
 )
-_UNKNOWN: Final = {
-    **dict.fromkeys(("tag", "env", "node0", "home", "ended", "exit_code", "attempt", "throughput", "slow"), None),
-    **dict.fromkeys(("group", "world_size", "first_failure", "pruned"), None),
-    "ended_by": "",
-    "reason": "",
-    "fix": "",
-}
 
 
 def as_json(now: HostsNow, report: Report[HostResult]) -> dict[str, Any]:
@@ -58,16 +53,18 @@ def as_json(now: HostsNow, report: Report[HostResult]) -> dict[str, Any]:
 
 
 def run_json(entry: RunOnHosts) -> dict[str, Any]:
-    known = _names_json(entry.run, "id", "account", "by", "state", "hosts", "cores", "until")
-    more: dict[str, Any] = {
-        "tag": entry.run.tag or None,
-        "script": entry.script,
-        "rank_count": entry.ranks,
-        "started": entry.run.since,
-        "attempts": [],
-        "ranks": [],
-    }
-    return {**_UNKNOWN, **known, **more}
+    """The document of a run as far as other hosts know it, and what only they know."""
+    run = entry.run
+    document = RunDocument(
+        id=run.id,
+        state=cast("State", run.state),
+        script=entry.script,
+        tag=run.tag or None,
+        by=run.by,
+        hosts=run.hosts,
+        started=run.since,
+    )
+    return {**encode(document), **_names_json(run, "account", "cores", "until"), "rank_count": entry.ranks}
 
 
 def _names_json(run: OtherRun, *names: str) -> dict[str, Any]:

@@ -21,12 +21,12 @@ from test_slow_call import BOTH, HALF, QUEUED
 from test_slow_call import result as slow_result
 from why_helpers import NO_MODULE, answer, judged
 
-from ipexctl.commands import install_command, ps_command, sync_command, wait_command
+from ipexctl.commands import install_command, ps_command, ps_hosts, sync_command, wait_command
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.frames import Chunk
 from ipexctl.node.common.json_records import encode
 from ipexctl.node.common.levers import Lever
-from ipexctl.node.common.plan import to_json
+from ipexctl.node.common.plan import OtherRun, to_json
 from ipexctl.node.common.records import (
     NanLoss,
     NetworkCost,
@@ -40,6 +40,7 @@ from ipexctl.node.common.records import (
 from ipexctl.node.run.record.run_document import CallDocument, RunDocument, document_of_run, run_json
 from ipexctl.remote.outcome import Notice
 from ipexctl.run.follow import RunEnded
+from ipexctl.run.hosts_now import RunOnHosts
 from ipexctl.run.ps import KnownRun
 from ipexctl.run.start.request import StartFailure
 from ipexctl.stack.install_context import InstallReport, InstallResult
@@ -190,3 +191,10 @@ def test_the_pages_name_the_keys_of_the_schemas() -> None:
         name, keys = kind["properties"]["kind"]["const"], kind["required"][3:]
         (row,) = re.findall(rf"^\| `{name}` \|[^|]*\| (.*) \|$", page, re.MULTILINE)
         assert name == "end" or [key for key in re.findall(r"`(\w+)(?:\[\])?`", row) if key in keys] == keys, name
+
+
+def test_a_run_of_another_account_is_a_run_as_far_as_it_is_known() -> None:
+    other = OtherRun("r1", "ann", "running", ("n1",), {"n1": "0-3"}, {}, since=5.0)
+    shown = ps_hosts.run_json(RunOnHosts(other, 2, "train.py"))
+    assert problems("run", {"schema": "ipexctl.run/1", **shown}) == []
+    assert (shown["account"], shown["cores"], shown["rank_count"], shown["started"]) == ("ann", {"n1": "0-3"}, 2, 5.0)
