@@ -16,6 +16,8 @@ PATIENCE: Final = 120.0
 takes 40 s on a machine with 50 busy processes per core."""
 TOLD_AFTER: Final = 5.0
 """A person is told what a call waits for after this time."""
+CHECKED_BURDEN: Final = 30.0
+"""For a host to tell, once a limit is reached, what keeps it busy."""
 LOGIN_QUESTION: Final = 300.0
 """To type a password or code that the ssh program asks for."""
 STEP_SILENCE: Final = 3600.0

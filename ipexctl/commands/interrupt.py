@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import math
 import os
@@ -23,6 +24,8 @@ from ipexctl.ui.messages import STOPPING, write_to_terminal
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Leave = Callable[..., None]
+LAST_SECONDS: Final = (2.0, 20.0)
+"""For a call to end after a signal: one that only waits, and one that ends on its hosts what it began."""
 SAME_SIGNAL: Final = {signal.SIGTERM: 1.0, signal.SIGINT: 0.05, signal.SIGHUP: 1.0}
 """Seconds within which a repeated signal counts once: `timeout` signals the program and its group, and a service
 manager every process of a unit. Pressing Ctrl-C twice on purpose takes longer than 0.05 s."""
@@ -32,6 +35,7 @@ class Interrupt:
     """`code`: exit code for the signal that arrived, or None."""
 
     code: int | None = None
+    is_over = False
 
     def check(self) -> None:
         """Raise Interrupted after a signal, because the call's report is incomplete."""
@@ -54,11 +58,23 @@ def cancelling(cancel: Cancel, *, only_waits: bool = False) -> Iterator[Interrup
         if interrupt.code is None:
             interrupt.code = 128 + number
             cancel.throw()
+            # Not by a `Thread`, whose start takes a lock.
+            _thread.start_new_thread(leave_late, (128 + number,))
             if not only_waits:
                 write_to_terminal(STOPPING)
         else:
-            leave(*([] if only_waits else ["exited without waiting: processes may still be running on the hosts"]))
+            leave(*last_words)
 
+    def leave_late(code: int) -> None:
+        """End the process if a thread hangs in a call that nothing interrupts."""
+        time.sleep(LAST_SECONDS[not only_waits])
+        if not interrupt.is_over:
+            _restore(terminal)
+            write_to_terminal(*last_words)
+            os._exit(code)
+
+    terminal = _terminal_state()
+    last_words = [] if only_waits else ["exited without waiting: processes may still be running on the hosts"]
     with handling_signals(handle):
         try:
             yield interrupt
@@ -69,6 +85,8 @@ def cancelling(cancel: Cancel, *, only_waits: bool = False) -> Iterator[Interrup
         except CallError as error:
             error.exit_code = interrupt.code or error.exit_code
             raise
+        finally:
+            interrupt.is_over = True
 
 
 @contextmanager

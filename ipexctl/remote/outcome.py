@@ -77,6 +77,8 @@ class HostError(Exception):
 
     status: HostStatus = "failed"
     left_running = False
+    has_answered = False
+    """True if the host's port has answered, and only the rest is late."""
 
     def __init__(self, reason: str, advice: str = "", *, option: str = "") -> None:
         super().__init__(reason)
@@ -110,6 +112,8 @@ class UnknownKey(LoginRefused):
 
 class TimedOut(HostError):
     """The step exceeded its time limit; its processes were ended."""
+
+    has_answered = True
 
 
 class Cancelled(HostError):

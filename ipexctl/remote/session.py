@@ -22,6 +22,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.limits import STEP_SILENCE
 from ipexctl.node.common.frames import StreamName
+from ipexctl.remote.burden import BURDEN, describe_burden
 from ipexctl.remote.cancel import Cancel, Deadline
 from ipexctl.remote.command import Command, FenceFilter, check_size, login_line
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
@@ -163,9 +164,23 @@ class Session(ABC):
             raise Cancelled("stopped before it began")
         try:
             return self._run(command, sink, stdin, deadline)
+        except TimedOut as error:
+            is_measured = deadline.is_of_silence and not self.is_stuck
+            if not is_measured or not (burden := self.burden()):
+                raise
+            again = TimedOut(f"{error.reason}; {burden}", "run it again when that is over", option=error.option)
+            again.left_running = error.left_running
+            raise again from None
         finally:
             if self.on_command is not None:
                 self.on_command(command, time.monotonic() - started)
+
+    def burden(self) -> str:
+        """What keeps the host busy now, as a clause; empty if nothing does, or if it does not tell."""
+        output = OutputCollector()
+        with suppress(HostError):
+            self._run(BURDEN, output.sink, None, Deadline(limits.CHECKED_BURDEN, self.cancel))
+        return describe_burden(output.stdout.decode(errors="replace"))
 
     def slow_start(self, call: LoginCommand) -> AbstractContextManager[None]:
         """Tell a person if the login shell does not start the command."""
@@ -217,7 +232,7 @@ def timeout_error(deadline: Deadline) -> TimedOut:
     if deadline.is_of_silence:
         return TimedOut(
             f"nothing has arrived from it for {rough_duration(deadline.seconds or 0)}",
-            "check whether a disk of that host hangs",
+            "log in there to see what it waits for",
             option="--timeout S sets another limit",
         )
     return TimedOut(f"timed out after {deadline.seconds:g} s", option="for a longer wait: --timeout S")

@@ -130,7 +130,9 @@ def connection_refusal(error: OSError, port: int, deadline: Deadline) -> Unreach
 def silent_login(port: int, deadline: Deadline, try_by_hand: str) -> Unreachable:
     """The error for a port that answered and then sent nothing, which only `try_by_hand` can explain."""
     reason = f"port {port} accepts connections, but nothing has come from it for {deadline.seconds:g} s of the login"
-    return Unreachable(reason, try_by_hand)
+    error = Unreachable(reason, try_by_hand)
+    error.has_answered = True
+    return error
 
 
 _LONGEST_GREETING = 1 << 16

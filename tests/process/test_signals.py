@@ -166,3 +166,23 @@ def test_second_sigterm_at_run_after_a_while_exits_at_once(running: subprocess.P
     _, err = running.communicate(timeout=30)
     assert running.returncode == -TERM
     assert missing(err.decode(), "is being stopped ipexctl why") == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_call_whose_threads_hang(number: signal.Signals) -> None:
+    program = """
+import threading
+from ipexctl.commands.interrupt import cancelling
+from ipexctl.remote.cancel import Cancel
+with cancelling(Cancel(), only_waits=True):
+    print("waits", flush=True)
+    while True:
+        threading.Event().wait(1)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"waits\n"
+        began = time.monotonic()
+        process.send_signal(number)
+        assert process.wait(30) == 128 + number
+    assert time.monotonic() - began >= 1.5

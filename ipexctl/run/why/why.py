@@ -224,7 +224,7 @@ def _with_call_options(answer: WhyResult) -> WhyResult:
     diagnosis, options = answer.diagnosis, answer.record.call_options
     cause = diagnosis.cause and replace(diagnosis.cause, fix=options.apply(diagnosis.cause.fix))
     after = tuple(map(options.apply, diagnosis.next))
-    if diagnosis.state in ("lost", "unknown"):
+    if diagnosis.state == "lost" or (diagnosis.state == "unknown" and not (answer.error and answer.error.has_answered)):
         after += tuple(filter(None, (answer.record.resume_command,)))
     notes, lost = diagnosis.notes, options.lost_hostfile
     if lost and any(lost in text for text in (*after, cause.fix if cause else "")):
@@ -307,7 +307,7 @@ def _copied_snapshot(
 def _from_copy(record: RunRecord, runs: Path, error: HostError, cancel: Cancel, *, losses: bool) -> WhyResult:
     """The copy of a run is complete, or has its beginning."""
     is_away = isinstance(error, Unreachable | TimedOut)
-    what = " can't be reached" if is_away else ""
+    what = "" if error.has_answered or not is_away else " can't be reached"
     away = f"node0 ({record.node0.name}){what}: {error.reason}"
     try:
         snapshot = _copied_snapshot(record, runs, None, cancel, losses=losses)
@@ -332,6 +332,6 @@ def _unknown(record: RunRecord, snapshot: RunSnapshot | None, away: str, fix: st
         notes.append(f"at the last contact it was {snapshot.status.state}")
     if fix:
         notes.append(fix)
-    headline = f"the outcome of run {record.id} is not known: {away}"
+    headline = f"it is not known whether run {record.id} continues: {away}"
     after = Fix(f"`ipexctl logs {record.id}`") if snapshot is not None else Fix("`ipexctl ps`")
     return Diagnosis(record.id, "unknown", headline, notes=tuple(notes), next=(after,))

@@ -267,6 +267,8 @@ class EnvInstaller:
         elif problem is not None and named and not works_elsewhere:
             client.unlink(name, context.request.name)
         status: HostStatus = "failed" if problem is not None else "changed" if changed or not named else "ok"
+        if problem is not None and result.failed and result.failed.timed_out and (burden := session.burden()):
+            problem = f"{problem[0]}; {burden}", problem[1]
         reason, fix = problem or ("shares the home of another host" if shares_home else "", "")
         packages = self.spec.lock.packages
         context.add_result(host, status, reason, fix, env=name, packages=packages, verify=result.to_json())
