@@ -14,13 +14,14 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, LlamaConfig, Trainer, TrainingArguments
 
 LENGTH, STEPS = 128, 30
+DTYPE = torch.bfloat16 if "_bf16" in Path("/proc/cpuinfo").read_text() else torch.float32  # avx512_bf16, amx_bf16
 SMALL = LlamaConfig(vocab_size=256, hidden_size=256, intermediate_size=688, num_hidden_layers=4, num_attention_heads=4)
 
 torch.manual_seed(0)
 if len(sys.argv) > 1:
-    model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.bfloat16)
+    model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=DTYPE)
 else:
-    model = AutoModelForCausalLM.from_config(SMALL, dtype=torch.bfloat16)
+    model = AutoModelForCausalLM.from_config(SMALL, dtype=DTYPE)
 model = get_peft_model(model, LoraConfig(r=16, target_modules="all-linear", task_type="CAUSAL_LM"))
 
 text = torch.tensor(list(Path(__file__).read_bytes()))  # each byte is a token

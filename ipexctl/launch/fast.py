@@ -31,8 +31,7 @@ def choose_fast(gathered: Gathered, nodes: Sequence[NodeLayout]) -> FastChoice:
     reasons = {"autocast": "default", "fused_optimizer": "default", **dict.fromkeys(wanted, "asked")}
     if asked.autocast == "off":
         reasons["autocast"] = "asked"
-    without = tuple(node.name for node in nodes if node.facts.cpu.tier not in _BF16_TIERS)
-    hosts = without if "autocast" in wanted else ()
+    hosts = hosts_without_bf16(nodes) if "autocast" in wanted else ()
     if hosts and asked.autocast == "auto":
         reasons["autocast"] = "no-bf16"
     for part in wanted:
@@ -42,6 +41,10 @@ def choose_fast(gathered: Gathered, nodes: Sequence[NodeLayout]) -> FastChoice:
             reasons[part] = "hooks-off"
     on = [part for part in wanted if reasons[part] == "asked"]
     return FastChoice("bf16" if "autocast" in on else "off", "fused_optimizer" in on, reasons, hosts)
+
+
+def hosts_without_bf16(nodes: Sequence[NodeLayout]) -> tuple[str, ...]:
+    return tuple(node.name for node in nodes if node.facts.cpu.tier not in _BF16_TIERS)
 
 
 def _wanted_parts(asked: Asked) -> tuple[str, ...]:

@@ -6,8 +6,9 @@ with -v.
 
 from __future__ import annotations
 
+import shlex
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from ipexctl.errors import Refusal
 from ipexctl.facts.cpu import CpuList
@@ -103,7 +104,7 @@ def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
         env=gathered.env.name,
         stack=gathered.env.stacks[0] if len(gathered.env.stacks) == 1 else None,
         candidates=gathered.env.stacks,
-        command=_command(gathered),
+        command=_command(gathered, nodes),
         cwd=gathered.home,
         project=_planned_project(gathered),
         has_starters=has_starters,
@@ -249,12 +250,15 @@ def _host_plan(context: LaunchContext, node: NodeLayout) -> HostPlan:
     return HostPlan(node.name, node.address, node.word, ranks, node.iface, tier, cores, node.facts.hardware)
 
 
-def _command(gathered: Gathered) -> tuple[str, ...]:
+def _command(gathered: Gathered, nodes: Sequence[NodeLayout]) -> tuple[str, ...]:
     asked, project = gathered.asked, gathered.spec.project
+    words, for_bf16 = project.command, gathered.spec.for_bf16
+    if for_bf16 and fast.hosts_without_bf16(nodes):
+        words = words[: -len(for_bf16)]
     if asked.kind == "command" and not project.entry:
-        return (*asked.in_front, *project.command)
+        return (*asked.in_front, *words)
     module = ("-m",) if asked.kind == "module" else ()
-    return (*asked.in_front, gathered.env.python, *asked.python_flags, *module, *project.command)
+    return (*asked.in_front, gathered.env.python, *asked.python_flags, *module, *words)
 
 
 def plan_choices(context: LaunchContext, distribution: RankDistribution, program: LauncherProgram) -> tuple[str, ...]:
@@ -303,6 +307,9 @@ def plan_notes(context: LaunchContext, distribution: RankDistribution, program: 
     notes += allreduce.notes(context)
     notes += cpu_variables.fp32_notes(context)
     notes += fast.notes(context)
+    if gathered.spec.for_bf16 and (hosts := fast.hosts_without_bf16(context.nodes)):
+        left_out = shlex.join(gathered.spec.for_bf16)
+        notes.append(f"{left_out} is left out: {fold(hosts)} computes faster in fp32, without bf16 instructions")
     notes += rank_distribution.memory_notes(context)
     notes += hub_settings.notes(context)
     return (*notes, *_crowded(context), *numa_notes.notes(context), *_unequal(context), *comm_env.notes(context))

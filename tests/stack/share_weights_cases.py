@@ -1,13 +1,16 @@
 """Scripts of ranks that train models with frozen parameters under DDP: `share_weights_cases.py CASE…`, or `all`.
 
 Each case prints a line of JSON on each rank: {"case": its name, "digest": of all parameters and losses after some
-steps, "mapped": bytes of frozen parameters that this rank shares with the others of its host}. The digests of a case
-must be the same with --share-weights auto and off. `sleep` says `mapped` once it shares, and then waits to be killed.
+steps, "parameters": of the parameters alone, "mapped": bytes of frozen parameters that this rank shares with the
+others of its host}. The digests of a case must be the same with --share-weights auto and off. `sleep` says `mapped`
+once it shares, and then waits to be killed; `attacked` is a case while somebody writes into the ranks' store, which
+the second host reads late.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import os
 import sys
@@ -226,6 +229,20 @@ def mapped() -> int:
     return found
 
 
+def read_late() -> None:
+    sys.path.insert(0, os.environ["PYTHONPATH"].partition(":")[0])
+    link, rounds = (importlib.import_module(f"ipexctl_inrank.{name}") for name in ("link", "agreement"))
+    link.BUILDING = 4.0
+    read = rounds.Round._read
+
+    def read_after_a_while(self: Any, key: str) -> Any:
+        time.sleep(0.4)
+        return read(self, key)
+
+    if 2 * dist.get_rank() >= dist.get_world_size():
+        rounds.Round._read = read_after_a_while
+
+
 def main() -> None:
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
@@ -233,9 +250,13 @@ def main() -> None:
         model = DistributedDataParallel(make())
         sys.stdout.write(f"mapped {mapped()}\n")
         time.sleep(600 * bool(model))
+    if sys.argv[1] == "attacked":
+        read_late()
+        sys.argv[1] = "another seed on each rank"
     for name in [*CASES] if sys.argv[1] == "all" else sys.argv[1:]:
         model, losses = CASES[name]()
         row = {"case": name, "rank": dist.get_rank(), "digest": digest(model, losses), "mapped": mapped()}
+        row["parameters"] = digest(model, [])
         sys.stdout.write(f"{json.dumps(row)}\n")
         sys.stdout.flush()
         del model

@@ -1,5 +1,6 @@
-"""A stranger on the ranks' network who writes into their store while DDP's ranks agree: `store_stranger.py HOST PORT
-RANKS ATTACK`. Prints `attacked` once it has done what it came for."""
+"""A stranger on the ranks' network who writes into their store while ranks agree: `store_stranger.py HOST PORT RANKS
+ATTACK [ROUND]`, where ROUND is the name of what they agree about, by default DDP's first model. Prints `attacked` once
+it has done what it came for."""
 
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ from typing import Any
 
 import torch.distributed as dist
 
-OFFERS = [f"default_pg/0//ipexctl/allreduce/1/offer/{rank}" for rank in range(int(sys.argv[3]))]
-DECISION, CLAIM = "default_pg/0//ipexctl/allreduce/1/decision", "default_pg/0//ipexctl/allreduce/1/claim"
+ROUND = f"default_pg/0//ipexctl/allreduce/{sys.argv[5] if len(sys.argv) > 5 else 1}"
+OFFERS = [f"{ROUND}/offer/{rank}" for rank in range(int(sys.argv[3]))]
+DECISION, CLAIM = f"{ROUND}/decision", f"{ROUND}/claim"
 BETWEEN_READERS = 0.2
 """Seconds; the second host reads later."""
 TABLES = [b'{"hosts": [[0, 1]]}', b'{"hosts": [[2, 3]]}']
@@ -42,10 +44,10 @@ def decide(store: Any, first: bytes, second: bytes) -> None:
 def divide(store: Any) -> None:
     """As `decide`, at the place where the ranks once had their table of hosts."""
     for key in ("mapped", "offers"):
-        store.add(f"default_pg/0//ipexctl/allreduce/1/{key}/claim", 1)
-    store.set("default_pg/0//ipexctl/allreduce/1/offers/decision", b'{"offers": [1e999, {"cores": 5}, [], null]}')
+        store.add(f"{ROUND}/{key}/claim", 1)
+    store.set(f"{ROUND}/offers/decision", b'{"offers": [1e999, {"cores": 5}, [], null]}')
     for table in TABLES:
-        store.set("default_pg/0//ipexctl/allreduce/1/mapped/decision", table)
+        store.set(f"{ROUND}/mapped/decision", table)
     decide(store, b"+", b"+")
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -12,6 +15,7 @@ import pytest
 from training_lab import Training
 
 from cli_helpers import CommandResult
+from ipexctl.extras.lab.faults import ssh_argv
 from lab_helpers import on_host
 from lab_run_helpers import by_rank
 
@@ -48,6 +52,25 @@ def test_models_learn_the_same_bits_and_the_ranks_of_a_host_keep_one_copy(traini
     assert found["frozen base", 3]["mapped"] == MATRICES
     assert "all are equal on all ranks and not sent; one copy on each host" in shared.err
     assert "frozen weights" not in apart.err
+
+
+@pytest.mark.parametrize(
+    "attack", ["on for the first host alone", "on for the second host alone", "no decision", "tables", "types"]
+)
+def test_a_stranger_in_the_store_does_not_make_hosts_train_apart(training: Training, attack: str) -> None:
+    """All ranks have the parameters of rank 0, or the run fails."""
+    first, other = training.lab.hosts[0], training.lab.hosts[3]
+    port = 20000 + os.getpid() % 12000
+    subprocess.run([*ssh_argv(other), "cat >stranger.py"], input=STRANGER.read_bytes(), check=True, timeout=20)
+    argv = [training.python, "stranger.py", first.address, str(port), "4", attack, "weights/0/1"]
+    with subprocess.Popen([*ssh_argv(other), shlex.join(argv)], stdout=subprocess.PIPE, text=True) as stranger:
+        ran = run_cases(training, "auto", "attacked", port=port)
+        assert stranger.communicate(timeout=60)[0] == "attacked\n", ran.err
+    if ran.rc:
+        assert "; fix: add --share-weights off" in ran.err, ran.err
+        assert attack in ("on for the first host alone", "on for the second host alone", "types")
+        return
+    assert len({row["parameters"] for row in rows_of(ran).values()}) == 1, ran.out
 
 
 def test_nothing_is_left_after_kill_9(training: Training) -> None:

@@ -185,7 +185,17 @@ def test_limits_are_checked_on_both_sides(name: str, limit: str, value: Any) -> 
     assert DECLARED[name].flag in refusal.reason
 
 
-HERE = {"timeout", "accelerate", "repeats_notes", "hosts", "hosts_from", "project", "options", "secret_files"}
+HERE = {
+    "timeout",
+    "accelerate",
+    "repeats_notes",
+    "hosts",
+    "hosts_from",
+    "project",
+    "for_bf16",
+    "options",
+    "secret_files",
+}
 SECRET = {"secrets", "notify", "typed"}
 """May contain a token: `typed` has --notify, too."""
 OPTIONS_OF_HOSTS = set(DECLARED)
@@ -216,7 +226,7 @@ def test_a_plan_has_nothing_of_the_spec_that_stays_here() -> None:
         "secret_files": (Path("/81818"),),
         "options": CallOptions(" -H 81818"),
     }
-    used = {"accelerate", "hosts", "project", "repeats_notes"}
+    used = {"accelerate", "hosts", "project", "repeats_notes", "for_bf16"}
     assert set(marks) == (HERE | SECRET) - used, "from the others the plan takes what it needs"
     exports = (Export("TOKEN", "-x", None), Export("LOUD", "-x", "1"))
     found = plan(machine(cpu(4), 1), exports=exports, **marks)
@@ -234,7 +244,7 @@ def test_the_planner_reads_nothing_else_of_the_spec() -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and ast.unparse(node.value).rpartition(".")[2] == "spec"
     }
-    assert {name for _, name in read} == {"asked", "variables", "accelerate", "hosts", "project", "secrets"}
+    assert {name for _, name in read} == {"asked", "variables", "accelerate", "hosts", "project", "secrets", "for_bf16"}
     assert {path for path, name in read if name == "secrets"} == {"ipexctl/launch/launchers/unwrap.py"}, "it adds some"
 
 

@@ -120,14 +120,16 @@ def unwrap(
     if line.packages:
         changes |= {"packages": (*asked.packages, *line.packages), "install": True}
     row = next((row for row in LAUNCHERS if row.for_cpus and row.name in line.names), None)
-    added = options_for_cpus(row.for_cpus, program.argv[1:]) if row is not None else ()
+    options = options_for_cpus(row.for_cpus, program.argv[1:]) if row is not None else ()
+    added = [word for option in options for word in option.words]
     notes = [*_variable_notes(line, wins)]
     notes += [f"for CPUs, {row.name} gets {shlex.join(added)}; options of the line win"] if row and added else []
     program = program._replace(argv=(*program.argv, *added))
+    for_bf16 = tuple(word for option in options if option.is_for_bf16 for word in option.words)
     changes |= {"exports": (*exports, *asked.exports), "sources": sources, "is_behind_dashes": line.is_behind_dashes}
     secrets = {export.name: environ[export.name] for export in exports if export.value is None}
     spec = replace(spec, asked=program.put_into(asked._replace(**changes)), secrets={**secrets, **spec.secrets})
-    return UnwrappedCall(spec, config, wins, note, tuple(notes))
+    return UnwrappedCall(replace(spec, for_bf16=for_bf16), config, wins, note, tuple(notes))
 
 
 def _only_one_rank(line: PastedLine) -> str:

@@ -79,12 +79,12 @@ def test_other_commands_are_left_as_they_are(line: str) -> None:
         ("trl sft", "", "--use_cpu"),
         ("trl dpo --use_cpu", "", ""),
         ("trl sft --use-cpu=False --use_peft False", "", ""),
-        ("trl sft --use_peft --lr 1", "", "--use_cpu --dtype bfloat16 --ddp_find_unused_parameters False"),
+        ("trl sft --use_peft --lr 1", "", "--use_cpu --ddp_find_unused_parameters False --dtype bfloat16"),
         ("trl sft --use_peft --dtype float32", "", "--use_cpu --ddp_find_unused_parameters False"),
         (
             "trl sft --config c.yaml",
             "use_peft: true\nno_cuda: true # x",
-            "--dtype bfloat16 --ddp_find_unused_parameters False",
+            "--ddp_find_unused_parameters False --dtype bfloat16",
         ),
         ("trl sft --config c.yaml", "use_peft: false", "--use_cpu"),
         ("trl sft --config=c.yaml --use_peft=no", "use_peft: true\nuse_cpu: true", ""),
@@ -101,6 +101,7 @@ def test_a_tool_for_gpus_gets_what_cpus_need(
     words = found.spec.asked.argv
     assert " ".join(words[len(line.split()) - 1 :]) == added
     assert [f"gets {added};" in note for note in found.other_notes] == [True] * bool(added)
+    assert found.spec.for_bf16 == (("--dtype", "bfloat16") if "bfloat16" in added else ())
 
 
 def test_the_environment_of_a_line_is_named_and_its_packages_are_taken_over() -> None:
