@@ -231,7 +231,8 @@ def mapped() -> int:
 
 def read_late() -> None:
     sys.path.insert(0, os.environ["PYTHONPATH"].partition(":")[0])
-    link, rounds = (importlib.import_module(f"ipexctl_inrank.{name}") for name in ("link", "agreement"))
+    link: Any = importlib.import_module("ipexctl_inrank.link")
+    rounds: Any = importlib.import_module("ipexctl_inrank.agreement")
     link.BUILDING = 4.0
     read = rounds.Round._read
 
