@@ -126,7 +126,12 @@ class RunRecord:
     @property
     def resume_command(self) -> str:
         """The command that resumes the run on the remaining hosts; empty if it can't be resumed."""
-        can_resume = self.typed.directory and not self.plan.job and len(self.hosts) > 1
+        return self.continue_command if len(self.hosts) > 1 else ""
+
+    @property
+    def continue_command(self) -> str:
+        """The command that goes on from a checkpoint; empty if the hosts are a scheduler's to choose."""
+        can_resume = self.typed.directory and not self.plan.job
         return Fix(f"`ipexctl run --resume {self.id}`") if can_resume else ""
 
 

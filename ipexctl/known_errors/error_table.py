@@ -261,6 +261,9 @@ def _no_file(found: PatternMatch) -> tuple[str, str]:
         return f"{absent}: the path leads out of the project, and only the project is uploaded", fix
     if line := found.context.line_that_sends(path):
         return f"{sentence}; the project has it, but an ignore file keeps it from the hosts", line
+    if path.startswith("/"):
+        copy = "if this machine has it, copy it: `ipexctl push {path} {path}`"
+        return sentence, Fix(f"{copy}; to see which hosts have it: `ipexctl exec -- ls -d {{path}}`", path=path)
     return sentence, Fix(
         "put it into the project, which `ipexctl sync` uploads; other data must be at the same path on every node, "
         "which run --data DIR checks; to see which hosts have it: `ipexctl exec -- ls -d {path}`",

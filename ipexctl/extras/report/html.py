@@ -13,7 +13,7 @@ from typing import Final
 
 from ipexctl.extras.report import drawings
 from ipexctl.extras.report.markup import Markup, duration_text, element, escape, join_markup, number_text
-from ipexctl.extras.report.page import Change, Fact, Incomparable, ReportPage, RunComparison, SettingRow
+from ipexctl.extras.report.page import Fact, Incomparable, ReportPage, RunComparison, SettingRow
 from ipexctl.extras.report.profile_section import profile_content
 from ipexctl.node.common.fix import clauses
 from ipexctl.node.common.records import FINAL
@@ -207,7 +207,7 @@ def _missing(page: ReportPage) -> Markup:
 
 
 def _comparison(comparison: RunComparison) -> Markup:
-    parts = [element("p", escape(_change_sentence(comparison.change)))]
+    parts = [element("p", escape(_change_sentence(comparison)))]
     if comparison.settings:
         rows = [
             (
@@ -235,11 +235,14 @@ _INCOMPARABLE: Final[dict[Incomparable, str]] = {
 }
 
 
-def _change_sentence(change: Change | Incomparable) -> str:
+def _change_sentence(comparison: RunComparison) -> str:
+    change = comparison.change
     if isinstance(change, str):
         return f"Throughput cannot be compared: {_INCOMPARABLE[change]}."
-    speeds = f"{number_text(change.before)} before, {number_text(change.after)} {change.unit} now"
-    sentence = f"Throughput changed by {100 * change.ratio:+.1f} % ({speeds})"
+    speeds = f"{number_text(change.before)} in {comparison.other}, {number_text(change.after)} {change.unit} here"
+    apart = [each.name.lower() for each in comparison.settings if each.name in ("Script", "Hosts", "Environment")]
+    differing = f"; these differ, too: {', '.join(apart)}" if apart else ""
+    sentence = f"Throughput differs by {100 * change.ratio:+.1f} % ({speeds}{differing})"
     if change.low is None or change.high is None:
         return f"{sentence}. A run is too short for a confidence interval."
     bounds = f"between {100 * change.low:+.1f} % and {100 * change.high:+.1f} %"

@@ -92,11 +92,12 @@ class FoundPaths:
 
 
 class LocalPath(NamedTuple):
-    """A --data directory or an argument of the script that the control machine has."""
+    """A --data directory, or an argument of the script."""
 
     path: str
     """Where the ranks look for it."""
     source: str
+    """Empty for an argument that the control machine lacks, too."""
     target: str
     """A path on the hosts for `push`: its own, or one of the user's, because push keeps out of the tree."""
     is_in_project: bool = False
@@ -123,8 +124,9 @@ def check_paths(
     data = [path for path in asked.data if path.startswith("/")]
     mpi = asked.mpi if "/" in asked.mpi else ""
     if local_arguments is None:
-        absolute = [path for path in data_arguments(asked.argv[1:]) if path.startswith("/") and os.path.exists(path)]  # noqa: PTH110
-        local_arguments = {path: LocalPath(path, path, path) for path in absolute[:_MOST_ARGUMENTS]}
+        absolute = [path for path in data_arguments(asked.argv[1:]) if path.startswith("/")]
+        sources = {path: path if os.path.exists(path) else "" for path in absolute[:_MOST_ARGUMENTS]}  # noqa: PTH110
+        local_arguments = {path: LocalPath(path, source, path) for path, source in sources.items()}
     if not (data or asked.setup or asked.python or mpi or unsynced or local_arguments):
         return CheckedPaths()
     bundled = _BUNDLED_MPI.fullmatch(mpi)
@@ -314,6 +316,9 @@ def _argument_notes(found: Mapping[str, FoundPaths], local: Mapping[str, LocalPa
     for word in first.lacking:
         if word in local and all(word in paths.lacking for paths in others):
             source, target = local[word].source, local[word].target
+            if not source:
+                yield f"{word}, an argument of the script, is on no host, nor here; if the script reads it, it fails"
+                continue
             yield Fix(
                 "{word}, an argument of the script, is on the control machine and on no host; to copy it: {push}{then}",
                 word=word,

@@ -310,3 +310,11 @@ def test_relative_arguments_are_looked_for_where_a_sync_leaves_them_out(tmp_path
         "data/b.csv": ("/h/me/.i/code/p/sub/data/b.csv", f"{tmp_path}/p/sub/data/b.csv", "/h/me/b.csv"),
         "../../corpus": ("/h/me/.i/code/corpus", f"{tmp_path}/corpus", "/h/me/corpus"),
     }
+
+
+def test_an_argument_that_no_machine_has_is_noted_and_one_that_a_host_has_is_not() -> None:
+    nowhere = {path: places.LocalPath(path, "", path) for path in ("/data/gone", "/data/there")}
+    output = {"node1": "argument /data/gone\nargument /data/there\n", "node2": "argument /data/gone\n"}
+    found = {name: places.parse_paths(text) for name, text in output.items()}
+    (note,) = places.evaluate_paths(found, None, (), {}, nowhere).notes
+    assert note.startswith("/data/gone, an argument of the script, is on no host, nor here")
