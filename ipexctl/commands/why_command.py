@@ -146,7 +146,7 @@ def lines_of(answer: WhyResult, columns: int = 0, *, colors: bool = False) -> It
         how = _ENDS.get(diagnosis.state, f"is {diagnosis.state}")
         yield from ("", Fix(f"the run before it {how}: `ipexctl why {diagnosis.id}`"))
         return
-    yield from _headline(diagnosis, columns, colors=colors)
+    yield from _headline(answer, columns, colors=colors)
     yield from _last_lines(diagnosis.lines, diagnosis.whose, columns, colors=colors)
     figures = [*cost_lines(answer.slow)] if diagnosis.cause is None else []
     figures += profile_lines(answer.profile)
@@ -198,10 +198,10 @@ def _slow_part(answer: WhyResult, columns: int, *, colors: bool) -> Iterator[str
         yield from ("", *lines)
 
 
-def _headline(diagnosis: Diagnosis, columns: int, *, colors: bool) -> Iterator[str]:
-    for line in fold_text(diagnosis.headline, columns):
+def _headline(answer: WhyResult, columns: int, *, colors: bool) -> Iterator[str]:
+    for line in fold_text(answer.headline, columns):
         yield paint(line, "1", on=colors)
-    if measured := throughput_text(diagnosis.throughput):
+    if measured := throughput_text(answer.run.throughput):
         yield from fold_text(f"measured: {measured}", columns)
 
 

@@ -21,11 +21,9 @@ from ipexctl.node.common.fix import Fix, parts_of
 from ipexctl.node.common.job_words import describe_run_end
 from ipexctl.node.common.records import (
     Failure,
-    LostOutput,
     RankStatus,
     SilentRank,
     State,
-    Throughput,
     describe_apart,
     describe_daemons,
 )
@@ -83,11 +81,8 @@ class Diagnosis:
     others: tuple[AlikeRanks, ...] = ()
     notes: tuple[str, ...] = ()
     next: tuple[str, ...] = ()
-    started: float | None = None
-    output_lost: LostOutput | None = None
     hang: Hang | None = None
     """Who waited for whom, if the run hung and its stacks show it."""
-    throughput: Throughput | None = None
 
 
 _LABELS: Final = {"certain": "cause", "likely": "likely cause", "possible": "possible cause"}
@@ -117,11 +112,7 @@ def diagnose(snapshot: RunSnapshot) -> Diagnosis:
         "ok": _ended_well,
     }
     verdict = by_state.get(snapshot.status.state, _running)(snapshot)
-    status = snapshot.status
-    hang = find_hang(snapshot, find_first_failure(snapshot))
-    return replace(
-        verdict, started=status.started, output_lost=status.output_lost, hang=hang, throughput=status.throughput
-    )
+    return replace(verdict, hang=find_hang(snapshot, find_first_failure(snapshot)))
 
 
 def _failed(snapshot: RunSnapshot) -> Diagnosis:
