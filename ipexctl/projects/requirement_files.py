@@ -9,7 +9,7 @@ import os
 import posixpath
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -39,6 +39,13 @@ _NAME: Final = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 _PIN: Final = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[\w, -]*\])?\s*==\s*([\w.!+]+)\s*(?:[;#]|$)")
 _CONDA_LINE: Final = re.compile(r"\s*-\s+[\"']?([A-Za-z0-9][A-Za-z0-9._-]*)")
 _REPOSITORY: Final = re.compile(r"\s*(git|hg|svn|bzr)\+|\s*https?:")
+GPU_ONLY: Final = re.compile(
+    r"flash-attn(-\d+)?|flashinfer-python|xformers|bitsandbytes|deepspeed|apex|transformer-engine(-.+)?|mamba-ssm"
+    r"|causal-conv1d|cupy-cuda\d+x?|nvidia-.+|onnxruntime-gpu|triton"
+)
+"""Packages that have no wheel for CPUs, or no use there."""
+_NOT_FOR_ALL: Final = re.compile(r";|^\s*[\w.-]+=[^=]")
+"""A marker, or a package of conda."""
 _MAIN: Final = ("requirements", "base", "main", "runtime", "core", "common")
 _MOST_OTHERS: Final = 20
 
@@ -246,3 +253,16 @@ def _of_lines(lines: Sequence[object]) -> Iterator[str]:
     for line in lines:
         if isinstance(line, str) and not _REPOSITORY.match(line) and (match := _NAME.match(line)):
             yield normalize(match[1])
+
+
+def find_lacking(layout: ProjectLayout, files: RequirementFiles, packages: Collection[str]) -> tuple[str, ...]:
+    """The packages of the taken lists that an environment with these packages lacks, as far as every host needs them:
+    none for GPUs, and none with a marker."""
+    lines: list[object] = []
+    for file in files.files:
+        if file.endswith(".txt"):
+            lines += TextReader(layout.root)(file).splitlines()
+        lines += [line for each in layout.own if each.file == file for line in each.declaration.requires]
+    names = _of_lines([line for line in lines if isinstance(line, str) and not _NOT_FOR_ALL.search(line)])
+    own = {*layout.members, *packages}
+    return tuple(dict.fromkeys(name for name in names if name not in own and not GPU_ONLY.fullmatch(name)))

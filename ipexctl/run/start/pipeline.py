@@ -58,6 +58,7 @@ from ipexctl.run.start.script_imports import (
     check_script,
     check_tool,
     install_by_run,
+    note_on_lacking,
     with_environment,
     with_sent_files,
 )
@@ -112,16 +113,16 @@ class RunStart:
 
     def check_script(self, context: Gathered, hosts: Sequence[Host]) -> None:
         """Note why the script may fail on these hosts. Raises a StartError if it would."""
-        script = self.spec.project.script
+        script, text = self.spec.project.script, ""
         if self.spec.project.is_tool:
             check_tool(hosts, context.env.python, self.spec.asked, self.pool)
-        if script is None or not self.spec.asked.sync:
-            return
-        script = with_environment(script, context)
-        if (content := self.project.content()) is not None:
-            script = with_sent_files(script, [entry.path for entry in content.manifest.entries])
-        if text := check_script(hosts, context.env.python, script, self.pool):
-            self.note(text)
+        if script is not None and self.spec.asked.sync:
+            script = with_environment(script, context)
+            if (content := self.project.content()) is not None:
+                script = with_sent_files(script, [entry.path for entry in content.manifest.entries])
+            text = check_script(hosts, context.env.python, script, self.pool)
+        for note in filter(None, (text, note_on_lacking(context))):
+            self.note(note)
 
     def note(self, text: str) -> None:
         """Once, and not at the next start of this call, too. Commands in it get the options of the call."""

@@ -126,8 +126,11 @@ def _python_of(shell_script: str, argv: Sequence[str], workdir: Path, layout: Pr
     if not found:
         return None
     first, *others = found.values()
-    imports = (entry._replace(file=entry.file or other.name) for other in others for entry in other.imports)
-    return replace(first, imports=(*first.imports, *imports))
+    imports = {entry.module: entry for entry in first.imports}
+    for other in others:
+        for entry in other.imports:
+            imports.setdefault(entry.module, entry._replace(file=entry.file or other.name))
+    return replace(first, imports=tuple(imports.values()))
 
 
 def _root_of(asked: Asked, script: Path | None, cwd: Path) -> tuple[Path, str]:

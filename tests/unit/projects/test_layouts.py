@@ -21,6 +21,8 @@ from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.fix import ipexctl_command
 from ipexctl.node.common.plan import PlannedProject
 from ipexctl.option_declaration import NO_OPTIONS
+from ipexctl.projects.layout import read_layout
+from ipexctl.projects.requirement_files import find_lacking, find_requirement_files
 from ipexctl.projects.script_file import ProjectLocation
 from ipexctl.run.start.first_install import request_of_run, with_left_out
 from ipexctl.run.start.project import describe_project, locate_project
@@ -131,3 +133,14 @@ def test_a_member_whose_modules_are_a_link_is_sent_with_the_place_to_which_it_le
 
 def test_the_layouts_are_many() -> None:
     assert len(NAMES) >= 25
+
+
+def test_packages_of_the_lists_that_an_environment_lacks_are_named(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text(
+        "tqdm\nSentence_Transformers>=2\npywin32; os_name == 'nt'\nbzip2=1.0=h7b\n"
+    )
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "x"\ndependencies = ["einops", "bitsandbytes"]\n')
+    layout = read_layout(tmp_path, tmp_path)
+    files = find_requirement_files(layout, tmp_path)
+    assert find_lacking(layout, files, {"tqdm"}) == ("einops", "sentence-transformers")
+    assert find_lacking(layout, files, {"einops", "tqdm", "sentence-transformers"}) == ()
