@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ipexctl.doctor.finding import GB, MB, UNKNOWN, Finding, HostContext, HostRule, few, size
-from ipexctl.facts.facts import Facts
+from ipexctl.facts.facts import Facts, slowness
 from ipexctl.facts.system_facts import RunProcess
 from ipexctl.hosts.allocation import SCHEDULERS
 from ipexctl.launch.other_runs import time_of
@@ -55,7 +55,7 @@ def complete_probe(host: HostContext) -> Iterator[Finding]:
 
 
 def login(host: HostContext) -> Iterator[Finding]:
-    if host.shell_seconds >= SLOW_SHELL:
+    if host.shell_seconds >= SLOW_SHELL * slowness([host.facts]):
         yield Finding(
             "ssh.slow_shell",
             "warn",

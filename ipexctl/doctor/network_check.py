@@ -14,9 +14,10 @@ from typing import Final, NamedTuple
 
 from ipexctl.doctor import port_pairs
 from ipexctl.doctor.finding import Finding, merge_findings
-from ipexctl.facts.facts import Facts
+from ipexctl.facts.facts import Facts, slowness
 from ipexctl.hosts.host import Host
 from ipexctl.limits import CHECKED_CONNECTION, NETWORK_CHECK, SLOW_SHELL, SLOWEST_SHELL
+from ipexctl.node.common.clock import stretched
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.network.ports import connect
 from ipexctl.remote.cancel import Cancel
@@ -60,14 +61,15 @@ def check_network(
     time before a silent host counts as lost.
     """
     started = time.monotonic()
-    slow = frozenset(host.name for host in hosts if delays.get(host.name, 0) > SLOWEST_SHELL)
+    times = max(stretched(1.0), slowness(facts.values()))
+    slow = frozenset(host.name for host in hosts if delays.get(host.name, 0) > SLOWEST_SHELL * times)
     if budget is None:
-        slowest = max((delay for delay in delays.values() if SLOW_SHELL <= delay <= SLOWEST_SHELL), default=0)
-        budget = for_many(NETWORK_CHECK, len(hosts)) + 2 * slowest / _ALIVE
+        slowest = max((delay for delay in delays.values() if SLOW_SHELL <= delay <= SLOWEST_SHELL * times), default=0)
+        budget = times * for_many(NETWORK_CHECK, len(hosts)) + 2 * slowest / _ALIVE
     cancel = Cancel()
     try:
         with pool.cancel.waking(cancel.throw):
-            check = _NetworkCheck(pool, hosts, internal, facts, started, budget, cancel, slow)
+            check = _NetworkCheck(pool, hosts, internal, facts, started, budget, cancel, slow, times)
             return check.report()
     finally:
         # Stops programs that still run on hosts, in threads that nobody waits for.
@@ -84,6 +86,8 @@ class _NetworkCheck:
     budget: float
     cancel: Cancel
     slow: frozenset[str] = frozenset()
+    times: float = 1.0
+    """By which the hosts' load makes all of it longer."""
     sessions: dict[str, Session] = field(default_factory=dict)
     lost: dict[str, HostError] = field(default_factory=dict)
     untested: dict[str, str] = field(default_factory=dict)
@@ -176,7 +180,9 @@ class _NetworkCheck:
         for source, target in port_pairs.pairs_to_try([host.name for host in self.hosts]):
             if source in listeners and target in listeners and listeners[target].port is not None:
                 targets[source].append(target)
-        seconds = max(0.2, min(for_many(CHECKED_CONNECTION, len(self.hosts)), self.at(0.88) - time.monotonic()))
+        seconds = max(
+            0.2, min(self.times * for_many(CHECKED_CONNECTION, len(self.hosts)), self.at(0.88) - time.monotonic())
+        )
         for source, names in targets.items():
             order = [(self.internal[name], tokens[name], listeners[name]) for name in names]
             dialog.send(source, port_pairs.connect_order(order, seconds))

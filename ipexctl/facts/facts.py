@@ -5,7 +5,7 @@ cut off: a missing value never counts against a host, and `has_finished` disting
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
@@ -41,6 +41,7 @@ from ipexctl.facts.system_facts import (
 )
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.internal_addresses import HostAddresses, InterfaceAddress, internal_addresses
+from ipexctl.node.common.clock import stretched
 
 _CARDS: Final = ("ethernet", "infiniband", "wifi")
 _LOCAL_KINDS: Final = ("loopback", "docker", "libvirt", "veth")
@@ -168,6 +169,12 @@ def parse(text: str) -> Facts:
         complete="end" in answers,
         cut=_cut(answers),
     )
+
+
+def slowness(hosts: Iterable[Facts]) -> float:
+    """How many times longer a step of these hosts takes by their load."""
+    loads = ((facts.activity.load, facts.cpu.threads) for facts in hosts)
+    return max((stretched(1.0, load[0], cores) for load, cores in loads if load and cores), default=1.0)
 
 
 def _cut(answers: Answers) -> tuple[str, ...]:

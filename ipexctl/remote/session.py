@@ -153,7 +153,7 @@ class Session(ABC):
         `deadline` replaces `timeout` and the session's `cancel`; the sink may change it. `silence` limits the seconds
         in which the command neither prints nor reads.
         """
-        started = time.monotonic()
+        started, is_measured = time.monotonic(), deadline is None
         if deadline is None:
             is_of_silence = timeout is None and silence is not None
             deadline = Deadline(silence if is_of_silence else timeout, self.cancel, is_of_silence=is_of_silence)
@@ -165,7 +165,7 @@ class Session(ABC):
         try:
             return self._run(command, sink, stdin, deadline)
         except TimedOut as error:
-            is_measured = deadline.is_of_silence and not self.is_stuck
+            is_measured = is_measured and deadline.is_of_silence and not self.is_stuck
             if not is_measured or not (burden := self.burden()):
                 raise
             again = TimedOut(f"{error.reason}; {burden}", "run it again when that is over", option=error.option)

@@ -15,10 +15,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from ipexctl.facts.facts import slowness
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.request import EarlierCheck, Gathered
 from ipexctl.limits import CONNECTIVITY_CHECK, CONNECTIVITY_VALID, PATIENCE
+from ipexctl.node.common.clock import stretched
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.job import CONNECTIVITY_FILE, ConnectivityRecord
 from ipexctl.node.common.json_records import parse_object
@@ -82,7 +84,8 @@ def check_connectivity(hosts: Sequence[Host], context: Gathered, pool: SessionPo
     passed = earlier.passed
     if key and passed is not None and passed.key == key and earlier.uptime - passed.checked <= CONNECTIVITY_VALID:
         return passed
-    results = check_ports(hosts, context.addresses, context.probe_python, pool)
+    seconds = CONNECTIVITY_CHECK * max(stretched(1.0), slowness(context.facts.values()))
+    results = check_ports(hosts, context.addresses, context.probe_python, pool, seconds)
     evaluate_connectivity(hosts[0].name, context.addresses, results)
     return ConnectivityRecord(key, earlier.uptime) if key and earlier.uptime else None
 
@@ -129,13 +132,13 @@ _NO_ANSWER = NodeResult("back", "no answer")
 
 
 def check_ports(
-    hosts: Sequence[Host], addresses: Mapping[str, str], python: str, pool: SessionPool
+    hosts: Sequence[Host], addresses: Mapping[str, str], python: str, pool: SessionPool, seconds: float
 ) -> dict[str, NodeResult]:
     """`back`: the node can't connect to node0; `there`: node0 can't connect to the node."""
     program = Command.argv(python, "-I", "-S", "-c", script_text("network.ports"))._replace(
         label="check the connections"
     )
-    life = PATIENCE + 2 * CONNECTIVITY_CHECK
+    life = PATIENCE + 2 * seconds
     until = time.monotonic() + life
     tokens = {host.name: secrets.token_hex(8) for host in hosts}
     node0, *others = tokens
@@ -164,8 +167,8 @@ def check_ports(
                 )
             )
         for name in others:
-            dialog.send(name, f"{CONNECTIVITY_CHECK} {targets[node0]}\n".encode())
-        dialog.send(node0, f"{CONNECTIVITY_CHECK} {' '.join(targets[name] for name in others)}\n".encode())
+            dialog.send(name, f"{seconds} {targets[node0]}\n".encode())
+        dialog.send(node0, f"{seconds} {' '.join(targets[name] for name in others)}\n".encode())
         return _results(dialog, node0, others, listening, until)
     finally:
         dialog.end(time.monotonic() + 1)

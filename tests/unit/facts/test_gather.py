@@ -9,6 +9,7 @@ import pytest
 
 from fakes import FakeSession
 from ipexctl.facts import gather
+from ipexctl.facts.facts import Facts, parse, slowness
 from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel, Deadline
@@ -121,3 +122,15 @@ def test_errors_without_an_end_are_limited_and_no_sign_of_work() -> None:
         for _ in range(20):
             reader.sink("stderr", b"x" * (MAX_OUTPUT // 16))
     assert len(reader.stderr) == 8192
+
+
+def test_the_slowest_host_decides_how_many_times_longer_a_step_takes() -> None:
+    def busy(load: float, threads: int | None = 2) -> Facts:
+        facts = parse("")
+        return facts._replace(
+            activity=facts.activity._replace(load=(load, 0.0, 0.0)), cpu=facts.cpu._replace(threads=threads)
+        )
+
+    assert slowness([]) == slowness([parse("")]) == slowness([busy(1.5), busy(90, None)]) == 1
+    assert slowness([busy(1.5), busy(20), busy(4)]) == 10
+    assert slowness([busy(4000)]) == 24

@@ -1,0 +1,111 @@
+"""A busy machine is slow, not broken: beside 24 busy processes and one that fills the disk's queue, every command does
+its work and says nothing false. The login is tested in every check, the rest when this file has its turn.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cli_helpers import CommandResult, ipexctl
+from ipexctl.extras.lab.lab_plan import LabSpec
+from ipexctl.extras.lab.lab_record import Lab
+from lab_run_helpers import Cluster
+
+MPI_LAB = LabSpec(hosts=3)
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(1200)]
+BUSY = 24
+SPIN = "while True: pass"
+WRITE = """\
+import os, sys
+block = os.urandom(1 << 20)
+with open(sys.argv[1], "wb", buffering=0) as file:
+    while True:
+        file.seek(0)
+        for _ in range(64): file.write(block)
+        os.fsync(file.fileno())
+"""
+FALSE = (
+    *("hangs", "firewall", "can't be reached", "unreachable", "refused", "timed out", "did not finish", "no answer"),
+    *("not known", "no home directory", "connection was lost", "its disk", "ulimit"),
+)
+"""Parts of sentences that are wrong about a host that works slowly."""
+MOST_CPU = 3
+"""Times the CPU seconds of the control machine in a call without the load."""
+SCRIPT = """\
+import os, time
+print("rank", os.environ["RANK"], "begins", flush=True)
+open(os.path.join(os.environ["IPEXCTL_RUN_DIR"], "made.txt"), "w").write("x")
+time.sleep(SECONDS)
+"""
+
+
+@contextmanager
+def busy_machine(directory: Path) -> Iterator[None]:
+    """At normal priority, as another account's programs would be."""
+    argv = [[sys.executable, "-c", SPIN]] * BUSY + [[sys.executable, "-c", WRITE, str(directory / "filler")]]
+    programs = [subprocess.Popen(each) for each in argv]
+    try:
+        time.sleep(2)
+        assert all(program.poll() is None for program in programs)
+        yield
+    finally:
+        for program in programs:
+            program.kill()
+        for program in programs:
+            program.wait()
+
+
+def check(ran: CommandResult, *, rc: int = 0) -> None:
+    text = ran.out + ran.err
+    assert ran.rc == rc, text
+    assert [part for part in FALSE if part in text] == [], text
+
+
+def cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("way", ["ssh", "openssh"])
+def test_a_login_beside_busy_programs_is_not_refused(lab3: Lab, tmp_path: Path, way: str) -> None:
+    words = ("exec", "-H", lab3.hostfile, "--transport", way, "--", "hostname")
+    before = cpu_seconds()
+    check(ipexctl(*words, timeout=300))
+    quiet = cpu_seconds() - before
+    with busy_machine(tmp_path):
+        own = cpu_seconds()
+        ran = ipexctl(*words, timeout=300)
+        used = cpu_seconds() - own
+    check(ran)
+    assert ran.lines == ["node1: node1", "node2: node2", "node3: node3"]
+    assert used <= MOST_CPU * quiet
+
+
+def test_every_command_does_its_work_on_a_busy_machine(cluster: Cluster, tmp_path: Path) -> None:
+    hosts = ("-H", cluster.lab.hostfile)
+    cluster.write("short.py", SCRIPT.replace("SECONDS", "0"))
+    cluster.write("long.py", SCRIPT.replace("SECONDS", "600"))
+    with busy_machine(tmp_path):
+        check(cluster.call("sync", *hosts, timeout=300))
+        check(cluster.call("run", *hosts, "--plain", "short.py", timeout=600))
+        check(cluster.call("why", "last", timeout=300))
+        check(cluster.call("fetch", "last", tmp_path / "out", "--results", timeout=300))
+        check(cluster.call("run", *hosts, "--plain", "--detach", "long.py", timeout=600))
+        page = tmp_path / "page.html"
+        check(cluster.call("report", "last", "-o", page, timeout=300))
+        assert "--resume" not in page.read_text()
+        check(cluster.call("ps", timeout=300))
+        check(cluster.call("stop", "last", timeout=300))
+        check(cluster.call("attach", "last", timeout=300), rc=143)
+        checked = cluster.call("doctor", *hosts, "--json", timeout=300)
+    assert [host["status"] for host in json.loads(checked.out)["hosts"]] == ["warn"] * 3, checked.err
