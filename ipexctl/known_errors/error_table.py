@@ -611,7 +611,8 @@ def _no_variable(found: PatternMatch) -> tuple[str, str]:
     name, context = found.groups["name"], found.context
     cause = f"the script reads the variable {name}, which the ranks do not have"
     if name in _OF_RANKS and context.plan.backend == "none":
-        other = "; or give each copy its number as an argument behind --: {rank}" if name == "RANK" else ""
+        number = "; or read IPEXCTL_RANK, the number of the copy, or give it as an argument behind --: {rank}"
+        other = number if name == "RANK" else ""
         return f"{cause}: --backend none starts copies of a program, not ranks", f"leave --backend none out{other}"
     if context.is_set_here(name):
         return cause, f"pass it on from here: -x {name}"

@@ -325,7 +325,9 @@ def ssh(
 @subcommand(lab_command, "break", context_settings={"ignore_unknown_options": True})
 def break_command(
     name: str = NODE,
-    fault: str = argument("FAULT", "Fault to inject; 'list' shows all.", autocompletion=_fault_names),
+    fault: str | None = argument(
+        "[FAULT]", "Fault to inject; 'list' shows all.", default=None, autocompletion=_fault_names
+    ),
     args: list[str] | None = argument("[ARGS…]", default=None),
     lab: str | None = LAB,
 ) -> None:
@@ -334,10 +336,11 @@ def break_command(
     \b
     Example: ipexctl lab break node2 slow-link 10mbit
     """
-    if fault == "list":
+    if "list" in (name, fault):
         show_faults()
         return
-
+    if fault is None:
+        raise UserError("which fault?", fix=Fix("`ipexctl lab break list` shows all"))
     show_broken(break_host(find_host(name, lab), fault, tuple(args or ())), fault)
 
 
