@@ -185,8 +185,8 @@ def _find_known(context: InstallContext) -> Existing | None:
             for each in request.sources.bound
             if each.name in record.packages and is_for_hosts(each.marker, record.python)
         )
-        # Files of projects may have changed.
-        return made_for in record.requests and is_built and is_bound and not request.projects
+        may_have_changed = bool(request.projects or request.unread)
+        return made_for in record.requests and is_built and is_bound and not may_have_changed
 
     return find_existing(context.facts, request.name, answers)
 

@@ -80,7 +80,7 @@ def install_first(
     spec, opened = start.spec, start.opened
     start.project.content()  # refuse a project that can't be sent first
     wanted = request_of_run(spec, watcher.on_step)
-    is_any = wanted.env == EnvRequest(StackRequest())
+    is_any = wanted.env == EnvRequest(StackRequest()) and not wanted.unread
     unchanged = run_in_background(lambda: None if is_any else find_unchanged(opened, wanted), "environment")
     probed = start.probe()
     is_there = is_everywhere(probed, spec.asked.env)
