@@ -21,6 +21,11 @@ _DAY = 86400.0
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _PR_SET_CHILD_SUBREAPER = 36
 _PDEATHSIG = 1
+SHARED_WEIGHTS = "/memfd:ipexctl-weights"
+"""In /proc/PID/maps: frozen parameters of which the ranks of a host have one copy (`inrank/shared_weights.py`)."""
+_FEW_SHARED = 64 << 20
+"""Bytes of shared memory up to which it is not looked at which part are frozen parameters."""
+_SIZE = re.compile(r"^Rss(\w+):\s*([0-9]+) kB$", re.MULTILINE)
 
 
 class ProcessStat(NamedTuple):
@@ -127,6 +132,21 @@ def read_stat(pid: int, proc: str = "/proc") -> ProcessStat:
         return ProcessStat(pid, state, parent, session, seconds, start, rss, faults)
     except (ValueError, IndexError):
         raise ProcessLookupError(0, f"process {pid} has no status") from None
+
+
+def memory_of(stat: ProcessStat, sharers: int = 1, proc: str = "/proc") -> int:
+    """Bytes of a process of a rank. Mapped files and frozen parameters are shared by the `sharers` ranks of a host, so
+    each has its part of them."""
+    sizes = dict(_SIZE.findall(read_text(f"{proc}/{stat.pid}/status")))
+    if "Anon" not in sizes:  # a kernel before 4.5
+        return stat.rss
+    own, files, shared = (int(sizes.get(name, 0)) << 10 for name in ("Anon", "File", "Shmem"))
+    weights = 0
+    if shared > _FEW_SHARED:
+        lines = read_text(f"{proc}/{stat.pid}/maps").splitlines()
+        spans = [line.split(None, 1)[0].split("-") for line in lines if SHARED_WEIGHTS in line]
+        weights = min(shared, sum(int(last, 16) - int(first, 16) for first, last in spans))
+    return own + shared - weights + (files + weights) // sharers
 
 
 def start_of(pid: int) -> int:

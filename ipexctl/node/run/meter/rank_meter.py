@@ -34,8 +34,10 @@ class MeteredHost(NamedTuple):
 
 
 class RankMeter:
-    def __init__(self, *, is_on: bool, host: MeteredHost | None = None, profile: str = "") -> None:
-        """`profile`: path of the file in which the command leaves its profile; empty unless its start is profiled."""
+    def __init__(self, *, is_on: bool, host: MeteredHost | None = None, profile: str = "", sharers: int = 1) -> None:
+        """`profile`: path of the file in which the command leaves its profile; empty unless its start is profiled.
+        `sharers`: ranks of the host."""
+        self._sharers = sharers
         self._is_on = self.is_on = is_on
         self._reader = MeterReader.create() if is_on else None
         self.profile = profile
@@ -71,7 +73,7 @@ class RankMeter:
     def start(self, now: float) -> None:
         if self._is_on:
             self._windows = WindowMaker(now)
-            self._probe = RankProbe(now)
+            self._probe = RankProbe(now, sharers=self._sharers)
         if self._is_on and self._host is not None:
             self._host_probe = HostProbe(self._host.cores, self._host.iface, now)
             self._host_probe.take(now)

@@ -12,7 +12,7 @@ import os
 from typing import Collection, Iterator, Mapping, NamedTuple
 
 from ipexctl.node.common.json_records import NATURAL, FieldDecoder
-from ipexctl.node.common.processes import read_stat, read_text
+from ipexctl.node.common.processes import memory_of, read_stat, read_text
 
 BACKWARD = "pt_autograd"
 """torch's name for backward threads. For a CPU-only graph there are none; the calling thread runs backward."""
@@ -46,8 +46,9 @@ class _Reading(NamedTuple):
 
 
 class RankProbe:
-    def __init__(self, now: float, proc: str = "/proc") -> None:
-        self._proc = proc
+    def __init__(self, now: float, proc: str = "/proc", sharers: int = 1) -> None:
+        """`sharers`: ranks of the host."""
+        self._proc, self._sharers = proc, sharers
         self._reads: dict[tuple[int, int], int] = {}
         self._backward: set[tuple[int, int]] = set()
         self._transfer: set[tuple[int, int]] = set()
@@ -92,9 +93,10 @@ class RankProbe:
     def _process(self, pid: int) -> dict[str, float]:
         try:
             stat = read_stat(pid, self._proc)
+            memory = memory_of(stat, self._sharers, self._proc)
         except OSError:
             return {}
-        return {"cpu": stat.seconds, "faults": float(stat.faults), "rss": float(stat.rss)}
+        return {"cpu": stat.seconds, "faults": float(stat.faults), "rss": float(memory)}
 
     def _has_thread(self, pid: int, thread: int) -> bool:
         return os.path.exists(f"{self._proc}/{pid}/task/{thread}")

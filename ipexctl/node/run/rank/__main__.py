@@ -47,9 +47,9 @@ NOT_STARTED = 111
 
 
 class CommandWatch:
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, sharers: int) -> None:
         self._pid = pid
-        self._usage = processes.Usage(pid)
+        self._usage = processes.Usage(pid, sharers)
         self._openmp_files = processes.OpenmpFiles()
         self._openmp_files.update(self._usage.pids)
         self._oom = OutOfMemoryWatch(pid, time.monotonic())
@@ -95,7 +95,7 @@ class Rank:
         host = host_to_meter(plan, rank, job.secrets)
         self.profile = os.path.join(plan.rundir, "spill", f"{rank:04}{SUFFIX}")
         profile = self.profile if options.profile else ""
-        self.meter = RankMeter(is_on=options.meter, host=host, profile=profile)
+        self.meter = RankMeter(is_on=options.meter, host=host, profile=profile, sharers=len(self.host.ranks))
         process = {"rank": rank, "host": socket.gethostname(), "pid": os.getpid(), "instance": os.urandom(16).hex()}
         started = {"start": start_of(os.getpid()), "scope": pid_scope()}
         self.identity: Json = {**process, **started, "attempt": job.attempt}
@@ -321,7 +321,9 @@ class Rank:
         if self.streams:  # the command is started again
             out, err = (stream.buffer for stream in self.streams)
             meter = self.meter
-            self.meter = RankMeter(is_on=meter.is_on, host=meter.host, profile=meter.profile)
+            self.meter = RankMeter(
+                is_on=meter.is_on, host=meter.host, profile=meter.profile, sharers=len(self.host.ranks)
+            )
         else:
             out, err = self.output_buffer("stdout"), self.output_buffer("stderr")
         mismatches: list[str] = []
@@ -357,7 +359,7 @@ class Rank:
             return
         self.guard.watch(self.child.pid)
         self.stacks.set_pid(self.child.pid)
-        self.watch = CommandWatch(self.child.pid)
+        self.watch = CommandWatch(self.child.pid, len(self.host.ranks))
         self.meter.start(now)
         self.apply(self.state.on_started(self.child.pid, tuple(mismatches), now, self.port))
 

@@ -22,6 +22,7 @@ from ipexctl.node.common.processes import (
     end_with_parent,
     is_caught,
     is_running,
+    memory_of,
     read_stat,
     read_text,
 )
@@ -221,15 +222,16 @@ def reap() -> Iterator[tuple[int, int, int]]:
 
 
 class Usage:
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, sharers: int) -> None:
+        """`sharers`: ranks of the host."""
         self.pids = {pid}
-        self._pid = pid
+        self._pid, self._sharers = pid, sharers
         self._seconds = 0.0
         self._since = Stopwatch()
 
     def now(self) -> tuple[float, int]:
         """CPU use since the last call, in percent of one core, and current memory in bytes."""
-        seconds, rss, left = 0.0, 0, [self._pid]
+        seconds, memory, left = 0.0, 0, [self._pid]
         self.pids = set()
         while left:
             pid = left.pop()
@@ -237,13 +239,13 @@ class Usage:
             with contextlib.suppress(OSError, ValueError):
                 stat = read_stat(pid)
                 seconds += stat.seconds
-                rss += stat.rss
+                memory += memory_of(stat, self._sharers)
                 with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
                     left += map(int, file.read().split())
         cpu = 100 * max(0.0, seconds - self._seconds) / max(0.001, self._since.seconds)
         self._seconds = seconds
         self._since.restart()
-        return cpu, rss
+        return cpu, memory
 
 
 class OpenmpFiles:

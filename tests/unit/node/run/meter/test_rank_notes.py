@@ -165,3 +165,20 @@ def test_a_real_thread_that_computes_and_one_that_sleeps() -> None:
     assert idle.cpu is not None
     assert busy.cpu + busy.queue > 0.7
     assert idle.cpu < 0.3
+
+
+def test_what_the_ranks_of_a_host_share_counts_once_for_all_of_them(proc: Proc) -> None:
+    proc.write(f"{PID}/status", "Name:\tRssAnon:\nRssAnon:\t  1000 kB\nRssFile:\t  400 kB\nRssShmem:\t  80000 kB\n")
+    lines = [
+        "7f0000000000-7f0004000000 rw-p 00000000 00:01 65 /memfd:ipexctl-weights (deleted)",
+        "7f0005000000-7f0006000000 rw-s 00000000 00:01 66 /memfd:ipexctl-allreduce (deleted)",
+    ]
+    proc.write(f"{PID}/maps", "\n".join(lines))
+    found = []
+    for sharers in (1, 4):
+        probe = RankProbe(1000.0, str(proc.root), sharers)
+        probe.update([PID], MAIN, 1010.0)
+        notes = probe.take()
+        assert notes is not None
+        found.append(notes.rss)
+    assert found == [81400 << 10, (1000 + 80000 - 65536 + (400 + 65536) // 4) << 10]
