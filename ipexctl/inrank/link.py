@@ -66,7 +66,7 @@ class Ranks(NamedTuple):
     numbers: Sequence[int] = ()
     """Of the ranks in the default group; empty for this group."""
     subject: str = "shared memory"
-    fix: str = FIX
+    advice: str = FIX
 
     def ask(self, store: Any, name: str, reason: str) -> None:
         """Raise an OffError on all ranks if one of them has a reason, or takes no part. Once all ranks have answered,
@@ -100,7 +100,7 @@ class Ranks(NamedTuple):
         except (RuntimeError, ValueError) as error:
             why = str(error).strip().partition("\n")[0]
             text = f"rank {self.rank} has no answer of all ranks about {self.subject}, though all take part"
-            raise DisagreementError(f"ipexctl: {text}: {why}; fix: {self.fix}") from None
+            raise DisagreementError(f"ipexctl: {text}: {why}; fix: {self.advice}") from None
 
     def _all_gather(self, message: bytes, size: int, timeout: float) -> list[bytes]:
         """Each rank's message, padded to so many bytes."""

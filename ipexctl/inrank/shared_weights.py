@@ -57,7 +57,7 @@ class Weight(NamedTuple):
         return memoryview((ctypes.c_ubyte * self.size).from_address(self.parameter.data_ptr())).cast("B")
 
 
-class Comparison(NamedTuple):
+class FrozenWeights(NamedTuple):
     """The same on all ranks, but for the parameters."""
 
     ranks: Ranks
@@ -131,7 +131,7 @@ def is_plain(parameter: Any) -> bool:
     return bool(kept.stride() == parameter.stride())
 
 
-def compare(model: Any, group: Any, ignored: Collection[str]) -> Comparison | None:
+def compare(model: Any, group: Any, ignored: Collection[str]) -> FrozenWeights | None:
     """Ask all ranks of the group for their frozen parameters. Raises an OffError on all of them if one takes no part;
     returns None if none does."""
     weights = frozen_weights(model, ignored)
@@ -145,7 +145,7 @@ def compare(model: Any, group: Any, ignored: Collection[str]) -> Comparison | No
     def timeout() -> float:
         return max(limit(), TIMEOUT)  # a rank may read its parameters from a slow disk
 
-    ranks = Ranks(backend, group.rank(), group.size(), timeout, subject="frozen parameters", fix=FIX)
+    ranks = Ranks(backend, group.rank(), group.size(), timeout, subject="frozen parameters", advice=FIX)
     name = str(group.group_name)
     _compared[name] = number = _compared.get(name, 0) + 1
     ranks.ask(dist.distributed_c10d._get_default_store(), f"weights/{name}/{number}", "")
@@ -160,7 +160,7 @@ def compare(model: Any, group: Any, ignored: Collection[str]) -> Comparison | No
     is_alike = [highest[at : at + 2] == [~each for each in highest[count + at :][:2]] for at in range(0, count, 2)]
     alike = [weight for weight, is_one in zip(weights, is_alike) if is_one]
     private = [w for w, is_one, is_own in zip(weights, is_alike, highest[2 * count :]) if is_own or not is_one]
-    return Comparison(ranks, weights, alike, private)
+    return FrozenWeights(ranks, weights, alike, private)
 
 
 def digests(weights: Sequence[Weight]) -> Iterator[bytes]:
@@ -307,7 +307,7 @@ def release_memory() -> None:
         trim(0)
 
 
-def describe(found: Comparison, trained: int, *, is_shared: bool) -> str:
+def describe(found: FrozenWeights, trained: int, *, is_shared: bool) -> str:
     alike, size = (sum(weight.size for weight in weights) for weights in (found.alike, found.weights))
     part = "all" if alike == size else size_text(alike) if alike else "none"
     kept = "; one copy on each host" if is_shared else ""
