@@ -146,6 +146,7 @@ def test_steps_of_a_rank_are_in_status_and_record(make: Callable[..., Run]) -> N
     assert status["throughput"] == {
         "steps_per_s": pytest.approx(20.0),
         "samples_per_s": pytest.approx(160.0),
+        "tokens_per_s": None,
         "data_wait": pytest.approx(0.1),
         "source": "dataloader",
     }
