@@ -346,7 +346,8 @@ class Meter:
         self._collectives: int | None = None
         """Before the first step; None if unknown, or if ranks have exchanged something since."""
         self._loss: Any = None
-        self._nan_since = 0
+        self._nan_since = self._inf_since = 0
+        """Step since which each loss is nan, or was inf before it; 0 if the last one is a number."""
         self.made = 0
         """Optimizer steps, also those that were profiled."""
         self._asked = 0
@@ -541,10 +542,13 @@ class Meter:
             return
         value, self._loss = float(self._loss), None
         self._last_loss = value
-        if value == value:
-            self._nan_since = 0
-        elif not self._nan_since:
-            self._nan_since = min(self._before.steps + self.counter.steps, MOST_NAN)
+        step = min(self._before.steps + self.counter.steps, MOST_NAN)
+        if math.isfinite(value):
+            self._nan_since = self._inf_since = 0
+        elif value != value:
+            self._nan_since = self._nan_since or self._inf_since or step
+        else:
+            self._inf_since = self._inf_since or step
 
     def _find_group(self, fewest: int = ALONE_STEPS) -> None:
         """`fewest`: steps from which a rank without a group trains alone."""

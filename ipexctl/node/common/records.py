@@ -158,7 +158,7 @@ class NanLoss(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        return f"the loss of rank {self.rank} is nan since step {self.step}"
+        return f"the loss of rank {self.rank} is nan or inf since step {self.step}"
 
 
 class GradientExchange(NamedTuple):

@@ -223,12 +223,15 @@ def losses(*values):
         optimizer.step()
         time.sleep(0.021)
 """
-NAN = "float('nan')"
+NAN, INF = "float('nan')", "float('inf')"
 
 
 @pytest.mark.parametrize(
     ("values", "since"),
-    [("1.0, 2.0", 0), (f"1.0, {NAN}", 2), (f"1.0, {NAN}, {NAN}", 2), (f"{NAN}, 1.0", 0), (f"{NAN}, 1.0, {NAN}", 3)],
+    [
+        *[("1.0, 2.0", 0), (f"1.0, {NAN}", 2), (f"1.0, {NAN}, {NAN}", 2), (f"{NAN}, 1.0", 0)],
+        *[(f"{NAN}, 1.0, {NAN}", 3), (f"1.0, {INF}", 0), (f"1.0, {INF}, {NAN}", 2), (f"{INF}, 1.0, {NAN}", 3)],
+    ],
 )
 def test_the_step_since_which_the_loss_is_nan(site: Path, ring: MeterReader, values: str, since: int) -> None:
     records = run(site, ring, f"import types\n{LOSS}losses({values})")

@@ -122,12 +122,12 @@ def test_throughput_is_in_the_record_of_a_run_and_may_be_missing() -> None:
 def test_a_run_that_succeeded_with_a_nan_loss_says_so_in_one_sentence() -> None:
     status = RunStatus("r", "ok", elapsed=12.0, world_size=2, nodes=2, nan=NanLoss(16, 1))
     found = diagnose(read_snapshot({"status": status.to_json()}, (), "node1"))
-    seen = "but the loss of rank 1 is nan since step 16"
+    seen = "but the loss of rank 1 is nan or inf since step 16"
     assert end_lines(status, 0) == [f"run r succeeded after 0:12, {seen}: 2 ranks on 2 nodes"]
     assert (found.headline.count(seen), found.notes) == (1, ())
     assert document_of_run(PLAN, status).state == "ok"
     failed = end_lines(status._replace(state="failed"), 1)
-    assert failed[1] == "  the loss of rank 1 is nan since step 16"
+    assert failed[1] == "  the loss of rank 1 is nan or inf since step 16"
 
 
 @pytest.mark.parametrize(
