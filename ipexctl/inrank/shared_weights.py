@@ -309,9 +309,10 @@ def release_memory() -> None:
 
 def describe(found: FrozenWeights, trained: int, *, is_shared: bool) -> str:
     alike, size = (sum(weight.size for weight in weights) for weights in (found.alike, found.weights))
-    part = "all" if alike == size else size_text(alike) if alike else "none"
+    part = f"{'all' if alike == size else size_text(alike)} are equal on all ranks and not sent"
+    part = part if alike else "none are equal on all ranks, so all were sent"
     kept = "; one copy on each host" if is_shared else ""
-    text = f"of {size_text(size)} of frozen weights, {part} are equal on all ranks and not sent{kept}"
+    text = f"of {size_text(size)} of frozen weights, {part}{kept}"
     return f"{text}; {trained / 1e6:.3g} M parameters train"
 
 
