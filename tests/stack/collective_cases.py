@@ -7,7 +7,7 @@ another. Each rank prints `right` at the end, or what was not so.
 - `wrong`: calls that no script may make must end with an error on all ranks, and not with wrong values.
 - `ends:HOW:KIND`: the last rank dies or stalls, and the others must get an error in time.
 - `groups`: groups made and left many times, of some ranks, and two at once.
-- any other: trains FSDP, FSDP2, HSDP, tensor parallel, DDP, ZeRO, or a compiled model; prints the losses.
+- any other: trains FSDP, FSDP2, HSDP by either, tensor parallel, DDP, ZeRO, or a compiled model; prints the losses.
 """
 
 from __future__ import annotations
@@ -210,6 +210,10 @@ def not_contiguous() -> None:
 def ends(how: str, kind: str) -> None:
     rank, last = dist.get_rank(), dist.get_world_size() - 1
     dist.all_reduce(torch.ones(100_000))
+    if kind == "compiled":
+        from torch.distributed import _functional_collectives as functional
+
+        functional.all_reduce(torch.ones(1), "sum", dist.group.WORLD).sum()  # the first takes seconds of imports
     begun = time.monotonic()
     if rank == last:
         if how == "dies":
@@ -223,8 +227,6 @@ def ends(how: str, kind: str) -> None:
         elif kind == "future":
             dist.all_reduce(tensor, async_op=True).get_future().wait()
         elif kind == "compiled":
-            from torch.distributed import _functional_collectives as functional
-
             functional.all_reduce(tensor, "sum", dist.group.WORLD).sum().item()
         else:
             dist.all_gather_into_tensor(torch.ones(3_000_000 * (last + 1)), tensor)
@@ -288,12 +290,15 @@ def model() -> Any:
 def steps(kind: str) -> None:
     rank, ranks, net = dist.get_rank(), dist.get_world_size(), model()
     optimizer: Any = None
-    if kind == "fsdp2":
+    if kind in ("fsdp2", "hsdp2"):
+        from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
+        shape = (ranks,) if kind == "fsdp2" else (ranks // 2, 2)
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard")[-len(shape) :])
         for layer in list(net)[1:-1]:
-            fully_shard(layer)
-        fully_shard(net)
+            fully_shard(layer, mesh=mesh)
+        fully_shard(net, mesh=mesh)
     elif kind in ("fsdp", "hsdp"):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy

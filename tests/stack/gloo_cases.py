@@ -63,23 +63,22 @@ def handler_that_makes_a_collective() -> Any:
 
 def handler_in_backward_of_ddp() -> Any:
     """It comes while other ranks still need this one for the rest of the gradients."""
-    rank, tensor, found = dist.get_rank(), torch.ones(100_000), []
+    rank, tensor = dist.get_rank(), torch.ones(100_000)
     torch.manual_seed(1)
     layers = [torch.nn.Linear(300, 300) for _ in range(4)]
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.5)
-    for _ in range(2):  # the second has the buckets that DDP keeps
-        loss = model(torch.ones(4, 300)).sum()
-        if rank == 0:
-            signal.signal(signal.SIGALRM, lambda *_: dist.all_reduce(tensor))
-            signal.setitimer(signal.ITIMER_REAL, 0.3)
-            loss.backward()
-        else:
-            time.sleep(1)
-            loss.backward()
-            dist.all_reduce(tensor)
-        found.append(tensor[0].item())
+    model(torch.ones(4, 300)).sum().backward()  # the next one has the buckets that DDP keeps
+    loss = model(torch.ones(4, 300)).sum()
+    if rank == 0:
+        signal.signal(signal.SIGALRM, lambda *_: dist.all_reduce(tensor))
+        signal.setitimer(signal.ITIMER_REAL, 1)
+        loss.backward()
+    else:
+        time.sleep(3)
+        loss.backward()
+        dist.all_reduce(tensor)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    return [found, next(model.parameters()).grad.sum().item()]
+    return [tensor[0].item(), next(model.parameters()).grad.sum().item()]
 
 
 def interrupted() -> Any:

@@ -55,7 +55,7 @@ export MASTER_ADDR=127.0.0.1 MASTER_PORT=29533 WORLD_SIZE={ranks} OMP_NUM_THREAD
 export IPEXCTL_ALLREDUCE={mode}
 cd ~/of-all-reduce
 for rank in $(seq {ranks}); do
-    flag=$([ $rank = {bare} ] && echo -E)
+    flag=$([ $rank = {bare} ] && printf %s -E)
     RANK=$((rank - 1)) LOCAL_RANK=$((rank - 1)) timeout 300 {python} $flag {script} >{mode}.$rank 2>&1 &
 done
 wait
@@ -129,7 +129,7 @@ def test_gradients_added_up_in_shared_memory_have_the_bits_of_gloo(training: Tra
 def test_collectives_in_shared_memory_have_the_bits_of_gloo(training: Training, ranks: int) -> None:
     output = on_one_host(training, ranks, "bits order groups", "shared", COLLECTIVE_CASES).splitlines()
     assert output.count("right") == ranks, output
-    assert [int(line.split()[1]) > 0 for line in output if line.startswith("taken")] == [True] * ranks, output
+    assert [int(line.split()[1]) > 0 for line in output if line.startswith("taken")] == [True] * 3 * ranks, output
 
 
 @pytest.mark.parametrize(
@@ -143,13 +143,12 @@ def test_a_collective_ends_as_with_gloo_if_a_rank_dies_or_stalls(training: Train
     assert max(took) < (3 if how == "dies" else 8), output
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_collectives_in_shared_memory_keep_what_gloo_promises(training: Training, ranks: int) -> None:
+def test_collectives_in_shared_memory_keep_what_gloo_promises(training: Training) -> None:
     found = {}
     for mode in ("shared", "backend"):
-        output = on_one_host(training, ranks, "", mode, GLOO_CASES)
+        output = on_one_host(training, 3, "", mode, GLOO_CASES)
         found[mode] = sorted(line for line in output.splitlines() if line.startswith("case "))
-        assert len(found[mode]) >= ranks * 13, output
+        assert len(found[mode]) == 3 * 13, output
     assert found["shared"] == found["backend"]
 
 
@@ -188,6 +187,24 @@ def test_models_learn_in_shared_memory_what_they_learn_over_gloo(training: Train
         assert [count != "None" and int(count) > 0 for count in taken] == [mode == "shared"] * 2 * len(MODELS)
     assert len(found["shared"]) == 2 * len(MODELS), output
     assert found["shared"] == found["backend"]
+
+
+def test_sharded_models_learn_on_two_hosts_what_they_learn_over_gloo(training: Training) -> None:
+    """Only groups inside a host use shared memory."""
+    (training.project / COLLECTIVE_CASES.name).write_bytes(COLLECTIVE_CASES.read_bytes())
+    found = {}
+    for mode in ("shared", "backend"):
+        options = ("-n", 4, "--ppn", 2, "--allreduce", mode)
+        ran = training.call("run", *options, COLLECTIVE_CASES.name, "fsdp2", "hsdp", "hsdp2", timeout=300)
+        assert ran.rc == 0, ran.err + ran.out
+        found[mode] = {
+            rank: [line for line in lines if line.startswith("losses")] for rank, lines in by_rank(ran.out).items()
+        }
+        taken = [[line.split()[1] for line in lines if line.startswith("taken")] for lines in by_rank(ran.out).values()]
+        if mode == "shared":
+            assert [[int(count) > 0 for count in each] for each in taken] == [[False, True, True]] * 4, taken
+    assert found["shared"] == found["backend"]
+    assert [len(lines) for lines in found["shared"].values()] == [3] * 4
 
 
 @pytest.mark.parametrize("hosts", [2, 3])
