@@ -1,9 +1,9 @@
-"""Whether all ranks of a process group take part: all of them get an empty reason, or all get the same one.
+"""Whether all ranks of a process group take part: all of them get an empty reason, or none does.
 
 The ranks ask each other through the group's store, because a rank without hooks, as with `python -E`, would never join
-a collective. Rank 0 collects the reasons. After PATIENCE seconds, any rank may publish one, so nobody waits for a rank
-that never answers. Anybody on the ranks' network can write into the store, so nothing else is decided by its values
-(`link.py: gathered`).
+a collective. Rank 0 collects the offers. After PATIENCE seconds, any rank may publish a decision, so nobody waits for a
+rank that never answers. Anybody on the ranks' network can write into the store, so it has only codes, never a text that
+is printed, and nothing else is decided by its values (`link.py: gathered`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ UNANSWERED = "did not answer within"
 LONGEST_PAUSE = 0.05
 WRITING = 60.0
 """Seconds for the rank that raised the claim to publish."""
-LONGEST = 300
-"""Characters of a reason."""
+YES, NO, SILENT = "+", "-", "?"
+"""A rank offers YES or NO. The decision is YES, or NO or SILENT with the number of a rank."""
 
 
 class Round:
@@ -26,30 +26,41 @@ class Round:
         self._timeout = timeout
 
     def decide(self, reason: str) -> str:
-        """Post why this rank takes no part, or an empty text, and return the first such reason of all ranks."""
+        """Post whether this rank takes part, which it does without a reason. Return why not all ranks do."""
         until = time.monotonic() + self._timeout
-        self._store.set(self._key(self._rank), _written(reason))
+        self._store.set(self._key(self._rank), NO if reason else YES)
         published = f"{self._name}/decision"
         if self._rank == 0:
             decision = self._collect(until)
         elif self._wait([published], until):
-            return self._read(published)
+            return self._explained(self._read(published), reason)
         else:
-            decision = f"rank 0 {UNANSWERED} {self._timeout:g} s"
+            decision = f"{SILENT}0"
         if self._store.add(f"{self._name}/claim", 1) == 1:
-            self._store.set(published, _written(decision))
-            return decision
-        if not self._wait([published], time.monotonic() + WRITING):
+            self._store.set(published, decision)
+        elif not self._wait([published], time.monotonic() + WRITING):
             return "no rank published a decision"
-        return self._read(published)
+        else:
+            decision = self._read(published)
+        return self._explained(decision, reason)
 
     def _collect(self, until: float) -> str:
         keys = [self._key(rank) for rank in range(self._size)]
-        if not self._wait(keys, until):
-            missing = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
-            if missing:
-                return f"rank {missing[0]} {UNANSWERED} {self._timeout:g} s"
-        return next(filter(None, map(self._read, keys)), "")
+        is_complete = self._wait(keys, until)
+        for rank, key in enumerate(keys):
+            if not is_complete and not self._store.check([key]):
+                return f"{SILENT}{rank}"
+        return next((f"{NO}{rank}" for rank, key in enumerate(keys) if self._read(key) != YES), YES)
+
+    def _explained(self, decision: str, reason: str) -> str:
+        code, rank = decision[:1], decision[1:]
+        if decision == YES:
+            return reason
+        if code not in (NO, SILENT) or rank not in map(str, range(self._size)):
+            return "the ranks' store has a decision that is not from ipexctl"
+        if code == SILENT:
+            return f"rank {rank} {UNANSWERED} {self._timeout:g} s"
+        return reason or f"rank {rank} takes no part"
 
     def _wait(self, keys: list[str], until: float) -> bool:
         """Wait by asking, because torch warns of a wait that ends without the keys."""
@@ -65,15 +76,7 @@ class Round:
         return True
 
     def _read(self, key: str) -> str:
-        value = bytes(self._store.get(key)).decode("utf-8", "replace")
-        if value == "+" or (value[:1] == "-" and value[1:].isprintable() and len(value) <= LONGEST + 1):
-            return value[1:]
-        return f"{key} in the ranks' store is not from ipexctl"
+        return bytes(self._store.get(key)).decode("utf-8", "replace")
 
     def _key(self, rank: int) -> str:
         return f"{self._name}/offer/{rank}"
-
-
-def _written(reason: str) -> str:
-    shown = "".join(letter if letter.isprintable() else " " for letter in reason[:LONGEST])
-    return f"-{shown}" if reason else "+"

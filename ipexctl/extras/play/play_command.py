@@ -29,6 +29,7 @@ from ipexctl.extras.play.prepare import (
 )
 from ipexctl.extras.play.read import read_variables
 from ipexctl.extras.play.result import write_retry_file
+from ipexctl.extras.play.template_limits import reading_limits
 from ipexctl.extras.play.templates import Templates
 from ipexctl.extras.play.variables import Options, PlayContext, read_vars_dirs
 from ipexctl.hosts.host import quote
@@ -115,18 +116,20 @@ def _prepare(
     is_listing: bool,
 ) -> tuple[PreparedPlay, Options]:
     cwd = current_directory()
-    model = load_playbook(playbook, cwd, templates)
-    variables = _extra_variables(extra, cwd, templates)
+    with reading_limits(playbook):
+        model = load_playbook(playbook, cwd, templates)
+        variables = _extra_variables(extra, cwd, templates)
     limited = all_hosts = choose_hosts(targets)  # a listing needs no hosts, but hosts that are named must be valid
     if is_listing and not targets.names_hosts and len(limited) == 1:
         limited = all_hosts = ()
     if targets.limit is not None and not is_listing:
         all_hosts = choose_hosts(replace(targets, limit=None))
-    vars_dirs = read_vars_dirs(_vars_directories(targets, model.path, cwd), all_hosts)
-    # group_vars may be shared with Ansible, so an unsupported lookup is an error only if a task uses the variable.
-    errors = templates.check(templates_in(list(vars_dirs.values())), lookups=False)
-    layers = (*variables, *chain.from_iterable(vars_dirs.values()), *(host.vars for host in all_hosts))
-    errors += check_facts(model, templates, {name for values in layers for name in values})
+    with reading_limits(playbook):
+        vars_dirs = read_vars_dirs(_vars_directories(targets, model.path, cwd), all_hosts)
+        # group_vars may be shared with Ansible, so an unsupported lookup is an error only if a task uses the variable.
+        errors = templates.check(templates_in(list(vars_dirs.values())), lookups=False)
+        layers = (*variables, *chain.from_iterable(vars_dirs.values()), *(host.vars for host in all_hosts))
+        errors += check_facts(model, templates, {name for values in layers for name in values})
     for tag, fix in unknown_tags(model, selection):
         print_with_fix(f"warning: no task has the tag {tag!r}", fix)
     ready, host_errors = prepare(model, selection, all_hosts, limited, local=options.local)

@@ -1,6 +1,7 @@
-"""Limits while a template is filled, because a playbook may come with a cloned repository: seconds, and memory beyond
-what this process has by then. A template can keep C code busy in which no signal handler runs, such as the comparison
-of nested lists. Then nothing in this process can say why it stops, so a sh that waits at a pipe says it.
+"""Limits while a playbook is read and while a template is filled, because a playbook may come with a cloned repository:
+seconds, and memory beyond what this process has by then. A template can keep C code busy in which no signal handler
+runs, such as the comparison of nested lists. Then nothing in this process can say why it stops, so a sh that waits at a
+pipe says it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from ipexctl.errors import UserError
 from ipexctl.limits import TEMPLATE_INTERRUPTED, TEMPLATE_RENDERED
 from ipexctl.text import printable
 
@@ -36,11 +38,22 @@ class TimeUp(BaseException):
 
 
 @contextmanager
-def limits(at: str) -> Iterator[None]:
+def reading_limits(shown: str) -> Iterator[None]:
+    """Limit all that the files of a playbook cost before its first task, together."""
+    try:
+        with limits(shown, "reading it"):
+            yield
+    except (TimeUp, MemoryError) as error:
+        what = str(error) if isinstance(error, TimeUp) else "reading it needs too much memory"
+        raise UserError(f"{shown}: {what}", fix="take out parts that repeat: `loop` repeats a task") from None
+
+
+@contextmanager
+def limits(at: str, what: str = "this template") -> Iterator[None]:
     """Raise TimeUp in the main thread, the only one that fills templates, or MemoryError. `at`: what is filled."""
 
     def time_up(*_: object) -> None:
-        raise TimeUp(f"this template took longer than {TEMPLATE_RENDERED:g} s")
+        raise TimeUp(f"{what} took longer than {TEMPLATE_RENDERED:g} s")
 
     listener = _listener().stdin
     assert listener is not None
@@ -69,7 +82,7 @@ def _lowered(soft: int, hard: int) -> int:
 
 @cache
 def _listener() -> subprocess.Popen[bytes]:
-    what = f"this template took longer than {TEMPLATE_INTERRUPTED:g} s and could not be interrupted, so ipexctl ended"
+    what = f"this took longer than {TEMPLATE_INTERRUPTED:g} s and could not be interrupted, so ipexctl ended"
     fix = "it does work that belongs in a task; what hosts had done by then stays done"
     sh = ["sh", "-c", _LAST_WORDS, "sh", what, fix]
     return subprocess.Popen(sh, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)

@@ -14,7 +14,8 @@ import re
 import stat
 import zlib
 from collections import Counter
-from typing import TYPE_CHECKING, Collection, Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Callable, Collection, Iterable, Iterator, Sequence
 
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.files import decode_name, encode_name, remove_abandoned, sha256_of_open
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 CONTENT, PARCEL = "content", "parcel"
 """Names in a stage's directories: a large file, or a stream of several small ones."""
 _MARK = "user.ipexctl.pushed"
-"""Extended attribute of a file that a push wrote: its size and mtime then."""
+"""Extended attribute of a file that a push wrote: its inode and sha256 then. A copy has another inode."""
 _NEXT = b"next"
 _LONGEST = 240
 """Bytes of a name to which something is appended; file systems allow 255."""
@@ -119,7 +120,7 @@ class StagedFiles:
         is_last: bool,
         is_checked: bool = False,
         is_marked: bool = False,
-        replaces: bool = True,
+        may_replace: Callable[[], bool],
     ) -> None:
         """Move a file to its place; `is_last`: no other entry needs the content."""
         with self._opened(entry.content) as (source, arrived):
@@ -135,13 +136,15 @@ class StagedFiles:
             if entry.mtime:
                 os.utime(arrived, ns=(entry.mtime, entry.mtime), dir_fd=source.number)
             if is_marked:
-                _mark(source, arrived)
-            give_name(source, arrived, target, name, replaces=replaces)
+                _mark(source, arrived, entry.content)
+            give_name(source, arrived, target, name, replaces=may_replace())
 
-    def put_link(self, content: bytes, target: GuardedDirectory, name: bytes, *, replaces: bool) -> None:
+    def put_link(
+        self, content: bytes, target: GuardedDirectory, name: bytes, *, may_replace: Callable[[], bool]
+    ) -> None:
         self.directory.unlink(_NEXT)
         self.directory.link_to(content, _NEXT, replace=False)
-        give_name(self.directory, _NEXT, target, name, replaces=replaces)
+        give_name(self.directory, _NEXT, target, name, replaces=may_replace())
 
 
 class Writer:
@@ -237,15 +240,15 @@ class Writer:
                 self.make_directory(entry)
                 continue
             with self.place_of(entry.path) as (directory, name):
-                replaces = self._replaces or (policy.marks and is_as_written(directory, name))
-                there = directory.status_of(name) if replaces else None
+                may_replace = partial(self._may_replace, directory, name)
+                there = directory.status_of(name) if self._replaces or policy.marks else None
                 refuse_special(os.path.join(self._top.path, entry.path), there, policy)
                 if self._owner_fix:
                     directory.check_entry(name, there, self._owner_fix)
                 uses[entry.content] -= entry.kind == "f"
                 try:
                     if entry.kind == "l":
-                        stage.put_link(encode_name(entry.content), directory, name, replaces=replaces)
+                        stage.put_link(encode_name(entry.content), directory, name, may_replace=may_replace)
                         continue
                     stage.put(
                         entry,
@@ -255,12 +258,15 @@ class Writer:
                         is_last=not uses[entry.content],
                         is_checked=policy.checks_again,
                         is_marked=policy.marks,
-                        replaces=replaces,
+                        may_replace=may_replace,
                     )
                 except FileExistsError:
                     if not _is_same(directory, name, entry):  # of another call that wrote it meanwhile
                         raise
                     stage.directory.unlink(_NEXT)
+
+    def _may_replace(self, directory: GuardedDirectory, name: bytes) -> bool:
+        return self._replaces or (self._policy.marks and is_as_written(directory, name))
 
     def make_directory(self, entry: ManifestEntry) -> None:
         if self._policy.umask:
@@ -319,21 +325,27 @@ class Writer:
                     raise
 
 
-def _mark(directory: GuardedDirectory, name: bytes) -> None:
+def _mark(directory: GuardedDirectory, name: bytes, sha256: str) -> None:
     # A file system, or a Python, without extended attributes.
     with contextlib.suppress(OSError, AttributeError), open(directory.open_to_read(name), "rb") as file:
-        os.setxattr(file.fileno(), _MARK, _mark_of(os.fstat(file.fileno())))
+        os.setxattr(file.fileno(), _MARK, _mark_of(os.fstat(file.fileno()), sha256))
 
 
 def is_as_written(directory: GuardedDirectory, name: bytes) -> bool:
     """True for a file that a push wrote and nobody has changed since; False if that is not known."""
-    with contextlib.suppress(OSError, AttributeError), open(directory.open_to_read(name), "rb") as file:
-        return os.getxattr(file.fileno(), _MARK) == _mark_of(os.fstat(file.fileno()))
+    with contextlib.suppress(OSError, AttributeError), open(directory.open_to_read(name), "rb", buffering=0) as file:
+        before, mark = os.fstat(file.fileno()), os.getxattr(file.fileno(), _MARK)
+        if mark.startswith(_mark_of(before, "")) and mark == _mark_of(before, sha256_of_open(file)):
+            return _state(directory.status_of(name)) == _state(before)  # not changed while it was read
     return False
 
 
-def _mark_of(status: os.stat_result) -> bytes:
-    return b"%d %d" % (status.st_size, status.st_mtime_ns)
+def _mark_of(status: os.stat_result, sha256: str) -> bytes:
+    return b"%d %s" % (status.st_ino, sha256.encode())
+
+
+def _state(status: os.stat_result | None) -> tuple[int, ...]:
+    return () if status is None else (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def _is_same(directory: GuardedDirectory, name: bytes, entry: ManifestEntry) -> bool:

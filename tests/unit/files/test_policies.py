@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from tree_calls import (
@@ -26,6 +27,9 @@ from tree_calls import (
 
 from ipexctl.node.files import policies
 from ipexctl.node.files.policies import Action, Policy, State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PAGE = Path(__file__).parents[3] / "docs/sync.md"
 COLUMNS = {
@@ -178,3 +182,38 @@ def test_a_call_does_what_the_table_says(
     else:
         assert ((target / OTHER).stat().st_mtime_ns == TIME) == (policy in KEEPS_TIMES)
     assert left_over(tmp_path) == []
+
+
+def copy_of_a_pushed_file(target: Path) -> None:
+    subprocess.run(["cp", "-a", target / "f", target / "copy"], check=True)
+    os.replace(target / "copy", target / "f")
+
+
+def changed_in_place_with_its_time_restored(target: Path) -> None:
+    before = (target / "f").stat()
+    with open(target / "f", "r+") as file:
+        file.write("own")
+    os.utime(target / "f", ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize("do", [copy_of_a_pushed_file, changed_in_place_with_its_time_restored])
+def test_a_push_replaces_only_the_file_that_it_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, do: Callable[[Path], None]
+) -> None:
+    make_account(tmp_path, monkeypatch)
+    target = target_of(tmp_path, pushed)
+    pushed(target, parse("f=old"))
+    do(target)
+    before = (target / "f").read_text()
+    assert "differing f" in pushed(target, parse("f=NEW"))
+    assert (target / "f").read_text() == before
+    pushed(target, parse("f=NEW"), force=True)
+    assert (target / "f").read_text() == "NEW"
+
+
+def test_a_file_that_is_changed_while_a_push_runs_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_account(tmp_path, monkeypatch)
+    target = target_of(tmp_path, pushed)
+    pushed(target, parse("f=old"))
+    pushed(target, parse("f=NEW"), lambda: changed_in_place_with_its_time_restored(target))
+    assert (target / "f").read_text() == "own"

@@ -10,14 +10,12 @@ from typer.testing import CliRunner
 from case_table import case_table
 from ipexctl.commands.app import app
 from ipexctl.errors import MAX_ERRORS, FileError, raise_all
+from ipexctl.extras.play import template_limits
 from ipexctl.extras.play.modules.local_files import source_path
 from ipexctl.extras.play.play_command import _extra_variables, _pairs
 from ipexctl.extras.play.prepare import TaskSelection, check_facts, check_projects, load_playbook, prepare
 from ipexctl.extras.play.templates import Templates
 from playbook_helpers import HOSTS, at, book, play_of, refusal, tasks_in
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,6 +74,15 @@ def test_number_of_reported_errors_is_limited(tmp_path: Path) -> None:
 
 def test_creates_as_an_argument_of_the_command_is_accepted(tmp_path: Path) -> None:
     assert book(tmp_path, play_of("- shell: dd creates=x | tee y\n"))
+
+
+def test_all_that_a_playbook_reads_has_one_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template_limits, "TEMPLATE_RENDERED", 0.3)
+    (tmp_path / "many.j2").write_text("{% for a in [1] %}{% endfor %}" * 20_000)
+    playbook = tmp_path / "many.yml"
+    playbook.write_text(play_of("- template: {src: many.j2, dest: x}\n"))
+    found = CliRunner().invoke(app, ["play", str(playbook), "--syntax-check"])
+    assert str(found.exception) == f"{playbook}: reading it took longer than 0.3 s"
 
 
 @case_table

@@ -119,7 +119,7 @@ def test_template_that_c_code_never_leaves_ends_ipexctl_with_its_place() -> None
     command = [sys.executable, "-c", _IN_C]
     ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1
-    assert ended.stderr.startswith("t.yml:1:1: this template took longer than 3 s and could not be interrupted")
+    assert ended.stderr.startswith("t.yml:1:1: this took longer than 3 s and could not be interrupted")
     assert "Traceback" not in ended.stderr + ended.stdout
     assert "File" not in ended.stderr
 
