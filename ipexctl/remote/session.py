@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import queue
+import re
 import secrets
 import threading
 import time
@@ -15,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cached_property
+from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from ipexctl import limits
@@ -22,11 +24,10 @@ from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.limits import STEP_SILENCE
 from ipexctl.node.common.frames import StreamName
-from ipexctl.remote.burden import BURDEN, describe_burden
 from ipexctl.remote.cancel import Cancel, Deadline
 from ipexctl.remote.command import Command, FenceFilter, check_size, login_line
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
-from ipexctl.text import rough_duration
+from ipexctl.text import printable, rough_duration
 
 MAX_OUTPUT: Final = 16 << 20
 MOST_OF_LOGIN: Final = 1 << 20
@@ -34,6 +35,12 @@ MOST_OF_LOGIN: Final = 1 << 20
 OVERTIME: Final = 0.2
 """Seconds to read, after a deadline, what arrived before it while this process was stopped (Ctrl-Z)."""
 _STDIN_CHUNK: Final = 1 << 18
+
+BURDEN: Final = Command.scripts(Path(__file__).with_name("burden.sh"), arguments=[], label="the load")
+_FIRST: Final = re.compile(r"(\d{1,6}(?:\.\d+)?) (\d{1,5}) (\d{1,3})")
+_PROGRAMS: Final = re.compile(r"^(\d{1,6}) ([RD]) +(\S{1,32}) +(.{1,15})$", re.MULTILINE)
+_LITTLE: Final = 5
+"""Percent of the memory."""
 
 
 class Readable(Protocol):
@@ -399,3 +406,25 @@ class StdinQueue:
     def read(self, size: int = -1) -> bytes:
         del size
         return self._lines.get()
+
+
+def describe_burden(text: str) -> str:
+    """The answer of `BURDEN` as a clause, empty for a host that is not busy. Pure."""
+    found = _FIRST.match(text)
+    if found is None:
+        return ""
+    load, cores, memory = float(found[1]), int(found[2]), int(found[3])
+    programs = {
+        state: ", ".join(f"{count} {printable(name)} of {printable(user)}" for count, kind, user, name in rows)
+        for state in "RD"
+        if (rows := [row for row in _PROGRAMS.findall(text) if row[1] == state])
+    }
+    parts = []
+    if load >= 2 * cores:
+        computing = f" ({programs['R']} compute now)" if "R" in programs else ""
+        parts.append(f"its load is {load:.0f} on {cores} core{'s' * (cores != 1)}{computing}")
+    if memory < _LITTLE:
+        parts.append(f"{memory} % of its memory is left")
+    if "D" in programs:
+        parts.append(f"{programs['D']} wait for a disk or file server")
+    return ", ".join(parts)

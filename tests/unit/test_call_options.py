@@ -142,6 +142,7 @@ def test_files_are_absolute_for_a_command_in_another_directory(tmp_path: Path, m
 @dataclass(frozen=True)
 class Projects:
     projects: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
 
 
 class Finding(NamedTuple):

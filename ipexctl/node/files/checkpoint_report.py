@@ -61,7 +61,7 @@ class HostCopies(NamedTuple):
     def to_json(self) -> Json:
         return {
             **self._asdict(),
-            "copies": list(self.copies.values()),
+            "copies": [list(entry) for entry in self.copies.values()],
             "known": {name: list(file) for name, file in self.known.items()},
             "written": sorted(self.written),
             "named_parts": {name: sorted(parts) for name, parts in self.named_parts.items()},

@@ -106,7 +106,7 @@ def test_the_summary_of_an_earlier_run_is_replaced_if_the_install_fails(tmp_path
     call = CallOutcome(call_of(summary=summary), True)
     assert call.ended("the install failed", 3).exit_code == 3
     document = json.loads(summary.read_text())
-    assert [document[name] for name in ("id", "state", "exit_code")] == [None, None, 3]
+    assert [document["id"], document["state"], document["call"]["exit_code"]] == [None, None, 3]
     assert call.reason == "the install failed"
 
 

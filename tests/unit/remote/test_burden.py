@@ -9,11 +9,10 @@ import pytest
 
 from fakes import FakeSession
 from ipexctl.hosts.host import Host
-from ipexctl.remote.burden import BURDEN, describe_burden
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.command import Command
 from ipexctl.remote.outcome import TimedOut
-from ipexctl.remote.session import CommandEnd, Readable, capture, timeout_error
+from ipexctl.remote.session import BURDEN, CommandEnd, Readable, capture, describe_burden, timeout_error
 
 BUSY = "93.10 2 61\n24 R bob    python3\n2 D root   dd\n"
 

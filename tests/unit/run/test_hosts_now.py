@@ -84,7 +84,7 @@ def test_who_began_a_run_its_tag_and_a_foreign_holder_of_a_lock_are_shown(
     assert now.free == ()
     document = as_json(now, REPORT)
     for entry in (document["runs"][0], document["waiting"][0]):
-        assert (entry["by"], entry["tag"]) == ({"user": "ann", "host": "laptop"}, "lr 3e-4")
+        assert (entry["by"], entry["tag"]) == ({"user": "ann", "host": "laptop", "records": ""}, "lr 3e-4")
     assert [entry["script"] for entry in (document["runs"][0], document["waiting"][0])] == ["train.py", "tune.py"]
     assert document["holders"][1] == {"host": "node2", "pid": 5867, "name": "sleep", "account": "uid 1004"}
     for columns in (60, 200):

@@ -77,7 +77,7 @@ def test_without_an_index_answer_the_candidates_are_named(cache: IndexCache) -> 
     assert isinstance(outcome, Undecided)
     assert [plan.row.name for plan in outcome.candidates] == ["ipex-2.7", "ipex-2.8"]
     plan = planned(choose_stack(NEWEST, {"n1": host()}, rows(), cache=cache))
-    assert (plan.row.name, missing(plan.reason.text, "indexes queries install --dry-run")) == ("torch-2.15", [])
+    assert (plan.row.name, missing(plan.reason.text, "index install --dry-run")) == ("torch-2.15", [])
 
 
 def test_empty_index_answer_is_a_refusal(cache: IndexCache) -> None:
