@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import test_ui_install as install
 import test_unit_lab_condition as lab
@@ -49,7 +51,8 @@ def ends() -> list[Case]:
     return [*cases, Case("live view, stopping", plain(screen)[-1]), Case("live view, filter", controls.error)]
 
 
-def test_ui(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ui(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))  # where no call has failed
     cases = ends()
     for hidden in (0, 3):
         ps_command.show([], hidden=hidden)
