@@ -357,7 +357,7 @@ for peer in range(size):
     peers.append(Peer(peer, pid, started))
     opened = number if peer == rank else os.open(f"/proc/{pid}/fd/{theirs}", os.O_RDWR)
     segments.append(Segment(opened, HEADER))
-count, waiter = 0, Waiter(segments[rank], segments, peers, 600.0)
+count, waiter = 0, Waiter(segments[rank], segments, peers, lambda: 600.0)
 print("here", flush=True)
 while True:
     count = (count + 1) & MASK

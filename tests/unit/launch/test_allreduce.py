@@ -187,7 +187,7 @@ def test_what_is_not_possible_is_advised_to_nobody(options: dict[str, Any], reas
 
 def test_values_go_as_they_are_unless_the_user_asks() -> None:
     found = plan(machine(FOUR, 1), machine(FOUR, 2), ppn=1)
-    assert to_json(found)["wire"] == {"mode": "fp32", "reason": "default", "hosts": ()}
+    assert to_json(found)["wire"] == {"mode": "fp32", "reason": "default", "hosts": []}
     assert not between(found)
     assert not found.adds_up
 
