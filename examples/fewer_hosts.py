@@ -2,7 +2,7 @@
 
     ipexctl run -n 3 examples/fewer_hosts.py                                     # this machine
     ipexctl run -H hostfile --min-hosts 2 --max-restarts 5 \\
-        --checkpoint examples/checkpoints examples/fewer_hosts.py
+        --checkpoint checkpoints examples/fewer_hosts.py
 
 A step has as many parts as there were ranks in the first attempt (IPEXCTL_FIRST_WORLD_SIZE). With fewer ranks, some
 have two parts or more, add their gradients up, and talk to the others once. So each step has the same examples and the

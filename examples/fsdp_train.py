@@ -2,7 +2,7 @@
 
     ipexctl run -n 2 examples/fsdp_train.py --steps 40                 # this machine
     ipexctl run -n 4 examples/fsdp_train.py                            # goes on from step 40 with twice the ranks
-    ipexctl run -H hostfile --ppn 2 --checkpoint examples/checkpoints examples/fsdp_train.py
+    ipexctl run -H hostfile --ppn 2 --checkpoint checkpoints examples/fsdp_train.py
 
 A small transformer learns to continue arithmetic sequences, which the script makes. The global batch depends on the
 seed and the step alone, so any number of ranks has the same losses (to rounding). torch.distributed.checkpoint writes

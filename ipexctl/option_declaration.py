@@ -183,14 +183,16 @@ class CallOptions:
         if not self:
             return report
         changes: dict[str, Any] = {}
-        for name in ("fix", "refusal", "hosts", "cluster", "findings"):
+        for name in ("fix", "refusal", "hosts", "cluster", "findings", "notes"):
             value = getattr(report, name, None)
             if isinstance(value, str):
                 changes[name] = self.apply(value)
             elif isinstance(value, Refusal):
                 changes[name] = self.in_report(value)
             elif value:
-                changes[name] = tuple(map(self.in_report, value))
+                changes[name] = tuple(
+                    self.apply(each) if isinstance(each, str) else self.in_report(each) for each in value
+                )
         return _replace(report, changes)
 
     def absolute(self) -> CallOptions:
