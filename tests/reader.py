@@ -1,8 +1,9 @@
 """Types the console blocks of README.md's sections, top to bottom, into a shell on a terminal: `.ci/bare` calls it in a
 Debian 12 that has python3 alone.
 
-    python3 tests/reader.py install       Install; Use, alone and on two hosts of a lab; the other ways to install
-    python3 tests/reader.py clone         "Try it in a clone"
+    python3 tests/reader.py install       Install; Use, alone and on two hosts of a lab; the other ways to install;
+                                          and the last line of "Try it in a clone", as the others take longer
+    python3 tests/reader.py clone         the lines before it
 
 The commands are read from the page, so what the page says is what is typed. A question is answered with yes. Each
 command must end with 0, print no traceback and print the words that `PROVES` wants; what a user removes must be gone.
@@ -18,7 +19,7 @@ import re
 import select
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -130,11 +131,11 @@ def section(page: str, heading: str) -> list[Block]:
     return [block for block in blocks(ROOT / page) if start < block.line < end and block.commands()]
 
 
-def type_section(page: str, heading: str, directory: Path) -> None:
-    """Each block in a new terminal, as its reader opens one."""
+def type_section(page: str, heading: str, directory: Path, wanted: Callable[[str], bool] = bool) -> None:
+    """The wanted lines of each block in a new terminal, as its reader opens one."""
     for block in section(page, heading):
         terminal = Terminal(directory)
-        for command in block.commands():
+        for command in (each for each in block.commands() if wanted(each.line)):
             for line in BEFORE.get(command.line.partition("  #")[0].strip(), ()):
                 terminal.type(line)
             terminal.type(command.line)
@@ -179,10 +180,15 @@ def install() -> None:
     use()
     Terminal(JOB).type("ipexctl lab down")
     type_section(*OTHER_INSTALLERS, CLONE)
+    type_section(*IN_A_CLONE, CLONE, makes_a_lab)
 
 
 def clone() -> None:
-    type_section(*IN_A_CLONE, CLONE)
+    type_section(*IN_A_CLONE, CLONE, lambda line: not makes_a_lab(line))
+
+
+def makes_a_lab(line: str) -> bool:
+    return line.startswith("sh examples/lab.sh")
 
 
 if __name__ == "__main__":
