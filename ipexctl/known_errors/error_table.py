@@ -331,14 +331,9 @@ def _argument(found: PatternMatch) -> tuple[str, str]:
             older=older,
         ),
         "no_cuda": "its name is use_cpu now: use_cpu=True",
-        "use_mps_device": "leave it out: the device is detected",
         "xpu_backend": "its name is ddp_backend now: ddp_backend='gloo' or 'ccl'",
-        "evaluation_strategy": "its name is eval_strategy now",
         "ddp_backend": "older versions call it xpu_backend; or leave it out and use --backend of ipexctl run",
         "use_cpu": "older versions call it no_cuda",
-        "eval_strategy": "older versions call it evaluation_strategy",
-        "jit_mode_eval": "leave it out: newer versions have no jit_mode_eval",
-        "tokenizer": "its name is processing_class now",
     }
     known = [name for name in names if name in hints]
     parts = [Fix("{name}: {hint}", name=name, hint=hints[name]) if len(names) > 1 else hints[name] for name in known]

@@ -553,8 +553,8 @@ def test_a_rank_that_waits_for_a_connection_on_overloaded_hosts(share: list[int]
         (
             "not-begun",
             "mpirun ended (exit code 1) before ranks 0-2 began",
-            "Permission denied (publickey).",
-            "ssh.denied",
+            "unable to find interface eth9",
+            "mpi.no_interface",
         ),
     ],
 )
