@@ -122,11 +122,14 @@ class Run:
         """Why the run ended: the first failure, its last lines, the likely cause and the fix."""
         return self._call(partial(explained_runs.why, self.record, timeout=timeout))
 
-    def report(self, path: str | os.PathLike[str] | None = None, *, compare: Run | None = None) -> Path:
+    def report(
+        self, path: str | os.PathLike[str] | None = None, *, compare: Run | Sequence[Run] | None = None
+    ) -> Path:
         """Write one HTML page about the run; without a path, report-RUN.html in the current directory."""
         file = Path(path or f"report-{self.id}.html")
 
-        records = [run.record for run in (self, compare) if run is not None]
+        others = [compare] if isinstance(compare, Run) else compare or []
+        records = [run.record for run in (self, *others)]
         self._call(lambda watcher: addition("page-of-run")("path", file, records, watcher))
         return file
 

@@ -102,6 +102,7 @@ def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
         backend_reason=backend_reason,
         python=gathered.env.python,
         env=gathered.env.name,
+        versions=gathered.env.packages,
         stack=gathered.env.stacks[0] if len(gathered.env.stacks) == 1 else None,
         candidates=gathered.env.stacks,
         command=_command(gathered, nodes),

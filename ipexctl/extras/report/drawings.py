@@ -184,10 +184,15 @@ def legend(keys: Sequence[tuple[str, str]]) -> Markup:
 
 
 def line_path(
-    values: Sequence[float | None], maximum: float, height: float, minimum: float = 0.0, bridged: int = 0
+    values: Sequence[float | None],
+    maximum: float,
+    height: float,
+    minimum: float = 0.0,
+    bridged: int = 0,
+    width: float = PLOT,
 ) -> str:
     """A line with gaps. `bridged`: number of successive columns without a value that do not make a gap."""
-    step, words, drawing = PLOT / len(values), [], False
+    step, words, drawing = width / len(values), [], False
     missing = 0
     for column, value in enumerate(values):
         if value is None:
@@ -256,12 +261,31 @@ def curve(number: int, shown: TimeCurve, span: float, restarts: Sequence[float] 
     return figure(number, shown.title, drawing, _curve_table(shown), _mean(shown))
 
 
+LINES: Final = 6
+"""Kinds of lines; one more run has the first kind again."""
+
+
+def overlay(runs: Sequence[tuple[str, TimeCurve]]) -> Markup:
+    """The losses of several runs over the time since each one's start."""
+    known = [value for _, shown in runs for value in shown.values if value is not None]
+    ticks, span = value_ticks(max(known), min(known)), max(shown.columns.span for _, shown in runs)
+    top, lines = 8.0, []
+    for at, (_, shown) in enumerate(runs):
+        width = PLOT * shown.columns.span / span
+        path = line_path(shown.values, ticks[-1], _CURVE_HEIGHT, ticks[0], shown.bridged, width)
+        lines.append(element("path", d=path, class_=f"line o{at % LINES}"))
+    axes = _value_axis(ticks, top, top + _CURVE_HEIGHT, ""), _time_axis(span, top, top + _CURVE_HEIGHT)
+    drawing = _svg(top + _CURVE_HEIGHT + _AXIS, "Losses over time", *axes, _plot(top, _CURVE_HEIGHT, *lines))
+    keys = legend([(f"o{at % LINES}", f"loss of {run}") for at, (run, _) in enumerate(runs)])
+    return join_markup(keys, element("div", drawing, class_="wide"))
+
+
 def _mean(shown: TimeCurve) -> Markup:
+    """For what rank 0 prints; the run's throughput is among the facts."""
     known = [value for value in shown.values if value is not None]
-    if not known:
+    if not known or shown.unit:
         return Markup("")
-    unit = f" {shown.unit}" if shown.unit else ""
-    words = f"median {number_text(statistics.median(known))}{unit}, last {number_text(known[-1])}{unit}"
+    words = f"median {number_text(statistics.median(known))}, last {number_text(known[-1])}"
     return element("p", escape(words), class_="note")
 
 
@@ -400,20 +424,27 @@ def _rank_table(rows: Sequence[RankRow]) -> Markup:
     def number(value: float | None) -> str:
         return "-" if value is None else number_text(value)
 
+    def parts(row: RankRow) -> Iterator[str]:
+        """Shares of the time that add up to 100 %; a rank may wait on a processor."""
+        waits = round(100 * (row.mean_wait or 0.0))
+        works = min(round(100 * (row.mean_cpu or 0.0)), 100 - waits)
+        yield "-" if row.mean_cpu is None else f"{works} %"
+        yield "-" if row.mean_wait is None else f"{waits} %"
+        yield "-" if row.mean_cpu is None else f"{100 - works - waits} %"
+
     cells = (
         (
             str(row.rank),
             row.host,
             number(row.throughput and row.throughput.steps_per_s),
             number(row.throughput and row.throughput.samples_per_s),
-            "-" if row.mean_cpu is None else f"{100 * row.mean_cpu:.0f} %",
-            "-" if row.mean_wait is None else f"{100 * row.mean_wait:.0f} %",
+            *parts(row),
             "-" if row.most_memory is None else quantity(row.most_memory, "B"),
         )
         for row in rows
     )
-    head = ("Rank", "Host", "Steps/s", "Samples/s", "Works", "Waits", "Memory, most")
-    return table(head, cells, "Ranks")
+    head = ("Rank", "Host", "Steps/s", "Samples/s", "Works", "Waits", "Else", "Memory, most")
+    return table(head, cells, "Ranks. Else: sleeps, reads and writes files, waits for a processor or unmeasured")
 
 
 class _Measure(NamedTuple):

@@ -207,25 +207,26 @@ def _missing(page: ReportPage) -> Markup:
 
 
 def _comparison(comparison: RunComparison) -> Markup:
-    parts = [element("p", escape(_change_sentence(comparison)))]
-    if comparison.settings:
-        rows = [
-            (
-                setting.name,
-                "-" if setting.before is None else setting.before,
-                "-" if setting.after is None else setting.after,
-            )
-            for setting in comparison.settings
-        ]
-        parts.append(
-            drawings.table(("Setting", comparison.other, "This run"), rows, "Settings that differ", "settings")
-        )
-    else:
-        parts.append(element("p", escape("No setting differs.")))
+    runs = comparison.runs
+    parts = [element("p", escape(_change_sentence(comparison, at))) for at in range(1, len(runs))]
+    curves = [(page.run, page.loss) for page in runs if page.loss is not None]
+    last = {run: next((each for each in reversed(loss.values) if each is not None), None) for run, loss in curves}
+    figures = {
+        "Throughput": tuple(throughput_text(page.measured) for page in runs),
+        "Last loss": tuple("" if (loss := last.get(page.run)) is None else number_text(loss) for page in runs),
+    }
+    shown = {**comparison.arguments, **figures, **comparison.settings}
+    rows = ((name, *(value or "-" for value in values)) for name, values in shown.items())
+    names = [page.run for page in runs]
+    title = "What differs, the earliest run first"
+    parts.append(drawings.wide(drawings.table(("", *names), rows, title, "settings"), title))
+    if curves:
+        parts.append(drawings.overlay(curves))
     if comparison.losses:
-        losses = ((part, number_text(before), number_text(after)) for part, before, after in comparison.losses)
-        parts.append(drawings.table(("Part of the run", comparison.other, "This run"), losses, "Loss, mean of rank 0"))
-    return section(f"Compared with {comparison.other}", *parts, is_long=True)
+        means = ((part, *map(number_text, found)) for part, found in comparison.losses)
+        title = "Loss, mean of rank 0"
+        parts.append(drawings.wide(drawings.table(("Part of the run", *names), means, title), title))
+    return section("Runs compared", *parts, is_long=True)
 
 
 _INCOMPARABLE: Final[dict[Incomparable, str]] = {
@@ -233,17 +234,20 @@ _INCOMPARABLE: Final[dict[Incomparable, str]] = {
     "other-unit": "one run has samples, the other has steps",
     "too-short": "a run ended during its warm-up; a minute of steps is enough",
 }
+_MOST_NAMED: Final = 6
 
 
-def _change_sentence(comparison: RunComparison) -> str:
-    change = comparison.change
+def _change_sentence(comparison: RunComparison, at: int) -> str:
+    """About the run at this place and the first one."""
+    first, run, change = comparison.runs[0].run, comparison.runs[at].run, comparison.changes[at - 1]
+    chosen = {name: found for name, found in comparison.settings.items() if name in ("Script", "Hosts")}
+    pairs = [(name, found[0], found[at]) for name, found in {**chosen, **comparison.arguments}.items()]
+    apart = [f"{name} ({old or '-'} before, {new or '-'} now)" for name, old, new in pairs if old != new]
+    differing = f". These differ, too: {', '.join(apart[:_MOST_NAMED])}" if apart else ""
     if isinstance(change, str):
-        return f"Throughput cannot be compared: {_INCOMPARABLE[change]}."
-    speeds = f"{number_text(change.before)} in {comparison.other}, {number_text(change.after)} {change.unit} here"
-    apart = [each.name.lower() for each in comparison.settings if each.name in ("Script", "Hosts", "Environment")]
-    differing = f"; these differ, too: {', '.join(apart)}" if apart else ""
-    sentence = f"Throughput differs by {100 * change.ratio:+.1f} % ({speeds}{differing})"
+        return f"The throughput of {first} and {run} cannot be compared: {_INCOMPARABLE[change]}{differing}."
+    sentence = f"From {first} (before) to {run} (now), throughput changed by {100 * change.ratio:+.1f} %"
     if change.low is None or change.high is None:
-        return f"{sentence}. A run is too short for a confidence interval."
+        return f"{sentence}; a run is too short for a confidence interval{differing}."
     bounds = f"between {100 * change.low:+.1f} % and {100 * change.high:+.1f} %"
-    return f"{sentence}, {bounds} with 95 % confidence for these two starts; two starts of one program differ, too."
+    return f"{sentence}, {bounds} with 95 % confidence; two starts of one program differ, too{differing}."

@@ -178,7 +178,7 @@ def rank_grid(
     end: float,
     figures: Mapping[int, Throughput | None] | None = None,
 ) -> RankGrid | None:
-    """The grid; None if no rank was measured. `hosts`: each rank's host, in host order."""
+    """The grid; None if nothing was measured. `hosts`: each rank's host, in host order."""
     known = [(rank, host) for rank, host in hosts.items() if measured.ranks.get(rank)]
     if not known:
         return None
@@ -186,7 +186,9 @@ def rank_grid(
     known.sort(key=lambda entry: (order[entry[1]], entry[0]))
     window = max(measured.ranks[known[0][0]][0].seconds, 0.1)
     columns = columns_for(start, end, window, rank_columns(len(known)))
-    rows = (_rank_row(rank, host, measured.ranks[rank], columns) for rank, host in known)
+    rows = [_rank_row(rank, host, measured.ranks[rank], columns) for rank, host in known]
+    if not any(row.steps or row.mean_cpu is not None for row in rows):
+        return None
     return RankGrid(columns, tuple(replace(row, throughput=(figures or {}).get(row.rank)) for row in rows))
 
 

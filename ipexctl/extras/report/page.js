@@ -110,10 +110,13 @@
       name = c.names[row].children;
     const who = when + "rank " + name[0].textContent + " on " + name[1].textContent + ": ";
     const parts = [];
-    if (line[i] !== ".") parts.push(Math.round(DIGITS.indexOf(line[i]) / 63 * c.d.most * 100) +
-      " % of the time working");
-    if (line[i + 1] !== ".") parts.push(Math.round(DIGITS.indexOf(line[i + 1]) / 63 * 100) +
-      " % of the time waiting");
+    const waits = line[i + 1] === "." ? 0 : Math.round(DIGITS.indexOf(line[i + 1]) / 63 * 100);
+    if (line[i] !== ".") {
+      const works = Math.min(100 - waits, Math.round(DIGITS.indexOf(line[i]) / 63 * c.d.most * 100));
+      parts.push(works + " % of the time working");
+      if (100 - works - waits) parts.push(100 - works - waits + " % else");
+    }
+    if (line[i + 1] !== ".") parts.push(waits + " % waiting");
     return who + (parts.join(", ") || "no step");
   };
   const show = () => {

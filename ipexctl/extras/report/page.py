@@ -7,8 +7,9 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, count
 from typing import Final, Literal
 
 from ipexctl.extras.report.measurements import (
@@ -30,7 +31,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.mpi import title_of
 from ipexctl.launch.other_runs import by_text
 from ipexctl.limits import DUMP_FRESH
-from ipexctl.node.common.plan import Plan, Setting
+from ipexctl.node.common.plan import NO_PLAN, Plan, Setting
 from ipexctl.node.common.records import Throughput, describe_apart
 from ipexctl.run.profile import RunProfile
 from ipexctl.run.ranks import describe_ranks
@@ -113,6 +114,7 @@ class ReportPage:
     """Used for the commands in the section on slow ranks."""
     slow: SlowVerdict | None = None
     profile: RunProfile | None = None
+    plan: Plan = NO_PLAN
 
     @property
     def span(self) -> float:
@@ -153,6 +155,7 @@ def report_page(
         more_settings=max(0, len(settings) - MAX_SETTINGS),
         stacks=_stacks(dump) if dump is not None else (),
         missing=tuple(_missing(grid, curves, settings)),
+        plan=plan,
     )
 
 
@@ -184,6 +187,8 @@ def _facts(record: RunRecord, snapshot: RunSnapshot, plan: Plan) -> Iterator[Fac
     yield Fact("Script", status.script or record.plan.script)
     if by := by_text(record.plan.by):
         yield Fact("Begun by", by)
+    if tag := plan.asked.tag:
+        yield Fact("Tag", tag)
     yield Fact("Hosts", f"{ranks} on {format_count(len(names), 'host')}: {fold(names)}")
     if started := status.started or record.started:
         yield Fact("Started", format_clock(started, "%Y-%m-%d %H:%M:%S"))
@@ -301,13 +306,6 @@ _T_95: Final = {4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26, 10: 2.23, 
 
 
 @dataclass(frozen=True, slots=True)
-class ChangedSetting:
-    name: str
-    before: str | None
-    after: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class Change:
     """Throughput of this run divided by the other's, minus 1, with 95 % bounds."""
 
@@ -326,49 +324,82 @@ Incomparable = Literal["not-measured", "other-unit", "too-short"]
 """A run has no steps, the curves have different units, or a run has only windows of its start."""
 
 
+Differences = Mapping[str, tuple[str | None, ...]]
+"""Name → value in each run; None if a run lacks it."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    other: str
-    settings: tuple[ChangedSetting, ...]
-    change: Change | Incomparable
-    losses: tuple[tuple[str, float, float], ...] = ()
-    """Part of the run → mean loss of the other run and of this one; empty unless both printed losses."""
+    runs: tuple[ReportPage, ...]
+    """In the order of their starts."""
+    arguments: Differences
+    settings: Differences
+    changes: tuple[Change | Incomparable, ...]
+    """Of each run after the first, compared with the first."""
+    losses: tuple[tuple[str, tuple[float, ...]], ...] = ()
+    """Part of the run → mean loss of each run; empty unless all printed losses."""
 
 
-def compare(page: ReportPage, other: ReportPage) -> RunComparison:
-    """Settings that differ, and the change of throughput with its confidence interval. Windows within a run are
-    correlated, so each run gives the means of a few equal parts. The interval is Welch's; with fewer than `MIN_PARTS`
-    parts there is none.
+def compare(page: ReportPage, *others: ReportPage) -> RunComparison:
+    """What differs, and the change of throughput with its confidence interval. Windows within a run are correlated, so
+    each run gives the means of a few equal parts. The interval is Welch's; with fewer than `MIN_PARTS` parts there is
+    none.
     """
-    after, before = _shown_settings(page), _shown_settings(other)
-    names = [name for name in dict.fromkeys((*before, *after)) if before.get(name) != after.get(name)]
-    settings = tuple(ChangedSetting(name, before.get(name), after.get(name)) for name in names)
-    losses = tuple(_losses_beside(other.loss, page.loss))
-    return RunComparison(other.run, settings, _change(page.throughput, other.throughput), losses)
+    runs = sorted((*others, page), key=lambda each: each.record.started if each.record is not None else 0.0)
+    return RunComparison(
+        tuple(runs),
+        _differences([_arguments(each.plan.asked.argv[1:]) for each in runs]),
+        _differences(list(map(_shown_settings, runs))),
+        tuple(_change(each.throughput, runs[0].throughput) for each in runs[1:]),
+        tuple(_losses_beside([each.loss for each in runs])),
+    )
 
 
-def _losses_beside(before: TimeCurve | None, after: TimeCurve | None) -> Iterator[tuple[str, float, float]]:
-    curves = [[value for value in each.values if value is not None] for each in (before, after) if each is not None]
-    if len(curves) < 2 or min(map(len, curves)) < LOSS_PARTS:
+def _differences(runs: Sequence[Mapping[str, str]]) -> Differences:
+    values = {name: tuple(each.get(name) for each in runs) for name in dict.fromkeys(chain(*runs))}
+    return {name: found for name, found in values.items() if len(set(found)) > 1}
+
+
+def _arguments(words: Sequence[str]) -> dict[str, str]:
+    """Options with their values; other words by their place, or by their name if they are NAME=VALUE."""
+    found: dict[str, str] = {}
+    option, places = "", count(1)
+    for word in words:
+        name, equals, value = word.partition("=")
+        if word.startswith("-") and not word[1:2].isdigit():
+            found[name], option = value, "" if equals else name
+        elif option:
+            found[option], option = word, ""
+        else:
+            found[name if equals else f"argument {next(places)}"] = value if equals else word
+    return {name: value or "given" for name, value in found.items()}
+
+
+def _losses_beside(runs: Sequence[TimeCurve | None]) -> Iterator[tuple[str, tuple[float, ...]]]:
+    curves = [[value for value in each.values if value is not None] for each in runs if each is not None]
+    if len(curves) < len(runs) or min(map(len, curves)) < LOSS_PARTS:
         return
     for part in range(LOSS_PARTS):
-        one, two = (known[len(known) * part // LOSS_PARTS : len(known) * (part + 1) // LOSS_PARTS] for known in curves)
         name = f"{100 * part // LOSS_PARTS} to {100 * (part + 1) // LOSS_PARTS} %"
-        yield name, statistics.fmean(one), statistics.fmean(two)
-    yield "last", curves[0][-1], curves[1][-1]
+        parts = (each[len(each) * part // LOSS_PARTS : len(each) * (part + 1) // LOSS_PARTS] for each in curves)
+        yield name, tuple(map(statistics.fmean, parts))
+    yield "last", tuple(each[-1] for each in curves)
 
 
 def _shown_settings(page: ReportPage) -> dict[str, str]:
-    """Name → value, including the facts that are choices; hidden values count as equal."""
+    """Name → value, including the facts that are choices, and the packages; hidden values count as equal."""
     values: dict[str, list[str]] = {}
     for fact in page.facts:
-        if fact.label in ("Script", "Hosts", "Environment", "Stack", "Backend", "Started by", "Commit"):
+        if fact.label in ("Tag", "Hosts", "Environment", "Stack", "Backend", "Started by", "Commit"):
             values.setdefault(fact.label, []).append(fact.value)
+        elif fact.label == "Script":  # without its arguments
+            values["Script"] = fact.value.split()[:1]
     for row in page.settings:
         shown = "(not shown)" if row.is_hidden else "(removed)" if row.value is None else row.value
+        # Some variables hold the run's id or the environment's path, which are no settings.
+        shown = shown.replace(page.run, "RUN").replace(f"/{page.plan.env}/", "/ENVIRONMENT/")
         values.setdefault(row.name, []).append(f"{shown} on {row.where}" if row.where else shown)
-    # Some variables hold the run's id, which is no setting.
-    return {name: ", ".join(found).replace(page.run, "RUN") for name, found in values.items()}
+    return {name: ", ".join(found) for name, found in values.items()} | {**page.plan.versions}
 
 
 def _change(after: TimeCurve | None, before: TimeCurve | None) -> Change | Incomparable:

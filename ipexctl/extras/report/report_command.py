@@ -71,10 +71,6 @@ def page_without_record(record: RunRecord, diagnosis: Diagnosis) -> ReportPage:
     return ReportPage(record.id, diagnosis, tuple(facts), missing=missing)
 
 
-def add_comparison(page: ReportPage, other: ReportPage) -> ReportPage:
-    return replace(page, comparison=compare(page, other))
-
-
 def _plan(snapshot: RunSnapshot, copy: Path) -> Plan:
     """The plan from the copy here, else the one that node0 sends."""
     copied = read_valid_plan(read_json(copy / PLAN_FILE))
@@ -145,8 +141,9 @@ def write_report(
     """Exits with the code of `why`."""
     check_file(option, path)
     report, *others = [_make_report(record, caller, timeout) for record in records]
-    page = add_comparison(report.page, others[0].page) if others else report.page
-    write_page(option, path, page_html(page))
+    page = report.page
+    comparison = compare(page, *(other.page for other in others)) if others else None
+    write_page(option, path, page_html(replace(page, comparison=comparison)))
     return report.exit_code
 
 
@@ -171,9 +168,9 @@ def report_command(
     page_file: Path | None = option(
         "--output -o FILE", "The file to write (default: report-RUN.html in this directory)."
     ),
-    compare: str | None = option(
+    compare: list[str] | None = option(
         "--compare RUN",
-        "Show what differs from another run, and the change of throughput.",
+        "Show what differs from another run (repeatable), both losses, and the change of throughput.",
         autocompletion=completion("runs"),
     ),
     timeout: float | None = TIMEOUT,
@@ -190,8 +187,7 @@ def report_command(
     if output.json:
         raise UserError("report has no --json", fix=Fix("`ipexctl why --json`"))
     check_seconds("--timeout", timeout)
-    names = [run] if compare is None else [run, compare]
-    records = find_runs(names, where, output)
+    records = find_runs([run, *(compare or [])], where, output)
     path = page_file or Path(f"report-{records[0].id}.html")
     with call_about_runs(output) as (caller, _):
         exit_code = write_report("-o", path, records, caller, timeout)

@@ -277,6 +277,8 @@ class Plan(NamedTuple):
     """Command that also installs `project_packages`; empty if none would."""
     project_packages: tuple[str, ...] = ()
     project: PlannedProject = PlannedProject()
+    versions: Mapping[str, str] = {}
+    """Packages of the environment."""
     commit: Commit | None = None
     """Commit of the project; None until the project is sent."""
     before_start: Mapping[str, float] = {}

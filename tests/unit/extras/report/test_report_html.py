@@ -19,8 +19,8 @@ from report_samples import START, measured_page, measurements, page
 
 import chromium
 from ipexctl.extras.report.html import SCRIPT, STYLE, page_html
-from ipexctl.extras.report.measurements import Measurements, RunPhase, Window, host_curves, measurements_of, rank_grid
-from ipexctl.extras.report.page import ChangedSetting, Fact, ReportPage, RunComparison, SettingRow, StackText
+from ipexctl.extras.report.measurements import Columns, Measurements, RunPhase, Window, host_curves, measurements_of, rank_grid
+from ipexctl.extras.report.page import Fact, ReportPage, RunComparison, SettingRow, StackText, TimeCurve
 from ipexctl.known_errors.match import Cause
 from ipexctl.node.run.meter.rates import RankRates
 from ipexctl.node.run.meter.window_file import CAPACITY, WindowWriter
@@ -96,7 +96,8 @@ class Skeleton(HTMLParser):
 
 def attacked(text: str) -> ReportPage:
     measured = Measurements({0: [Window(START, 10.0, 1, None, 0.0, 1.0)] * 3})
-    comparison = RunComparison(text, (ChangedSetting(text, text, None),), "not-measured")
+    other, loss = page(text, loss=TimeCurve("Loss", "", (2.0, 1.0), Columns(0.0, 5.0, 2))), {text: (text, None)}
+    comparison = RunComparison((other, other), loss, loss, ("not-measured",), ((text, (2.0, 1.0)),))
     curves = host_curves(measurements(1, 60), {0: "node-000.example.com"}, START, START + 60)
     return page(
         text,
@@ -261,7 +262,9 @@ def test_nothing_is_requested_and_no_text_runs(tab: chromium.Page, tmp_path: Pat
         facts=tuple(Fact(text, text) for text in texts),
         stacks=tuple(StackText(text, (text,)) for text in texts),
         phases=tuple(RunPhase("script", 0.0, 9.0, text) for text in texts),
-        comparison=RunComparison(texts[0], tuple(ChangedSetting(text, text, text) for text in texts), "too-short"),
+        comparison=RunComparison(
+            (page(texts[0]), page(texts[1])), {}, {text: (text, text) for text in texts}, ("too-short",)
+        ),
         grid=grid,
     )
     cause = Cause("id", "".join(texts), "; ".join(texts), "likely")

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,12 @@ def test_windows_of_the_record_become_measurements() -> None:
     assert made.hosts["a"] == (HostWindow(1010.0, 20.0, 5e7),)
 
 
+def test_a_rank_that_has_measured_nothing_has_no_chart() -> None:
+    nothing = Measurements({0: [Window(1000.0, 10.0, 0)] * 3})
+    assert rank_grid(nothing, {0: "a"}, 1000.0, 1030.0) is None
+    assert rank_grid(Measurements({0: [Window(1000.0, 10.0, 0, cpu=0.1)]}), {0: "a"}, 1000.0, 1030.0) is not None
+
+
 def test_the_memory_of_a_hosts_ranks_is_summed() -> None:
     ranks = {
         0: [Window(1000.0, 10.0, 1, memory=2.0), Window(1010.0, 10.0, 1, memory=4.0)],
@@ -179,6 +186,7 @@ def account(tmp_path: Path) -> dict[str, str]:
         record = run_record(
             name, Host("localhost", "localhost"), str(tmp_path / ".ipexctl"), sys.executable, "train.py"
         )
+        record = replace(record, started=1000.0 + 100 * (name == OTHER))
         RunRegistry(copy.parent).save(record)
         (copy / "plan.json").write_text(json.dumps({"settings": settings}))
     kept = {name: os.environ[name] for name in ("PATH", "COVERAGE_PROCESS_START") if name in os.environ}
@@ -205,8 +213,16 @@ def test_two_runs_are_compared(account: dict[str, str]) -> None:
     done = call(account, RUN, "--compare", OTHER, "-o", "both.html")
     assert done.returncode == 0, done.stderr
     text = Path(account["HOME"], "both.html").read_text()
-    assert f"Compared with {OTHER}" in text
-    assert '<th scope="row">OMP_NUM_THREADS</th><td>8</td><td>4</td>' in text
+    assert "Runs compared" in text
+    assert f'<th scope="col">{RUN}</th><th scope="col">{OTHER}</th>' in text  # the one that began first
+    assert '<th scope="row">OMP_NUM_THREADS</th><td>4</td><td>8</td>' in text
+
+
+def test_three_runs_are_a_table_of_what_differs(account: dict[str, str]) -> None:
+    done = call(account, RUN, "--compare", OTHER, "--compare", OTHER, "-o", "three.html")
+    assert done.returncode == 0, done.stderr
+    text = Path(account["HOME"], "three.html").read_text()
+    assert '<th scope="row">OMP_NUM_THREADS</th><td>4</td><td>8</td><td>8</td>' in text
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,7 @@ def page_with(values: list[float], unit: str = "steps/s") -> ReportPage:
 
 def test_the_change_of_throughput_has_an_interval_that_contains_it() -> None:
     before = [10.0 + 0.1 * (n % 3) for n in range(60)]
-    change = compare(page_with([value * 1.2 for value in before]), page_with(before)).change
+    change = compare(page_with([value * 1.2 for value in before]), page_with(before)).changes[0]
     assert isinstance(change, Change)
     assert change.ratio == pytest.approx(0.2, abs=0.01)
     assert change.low is not None
@@ -188,7 +188,7 @@ def test_the_change_of_throughput_has_an_interval_that_contains_it() -> None:
 
 def test_the_interval_has_the_factor_of_the_runs_degrees_of_freedom() -> None:
     """Two samples of five with equal variances have eight degrees, for which tables of Student's t say 2.306."""
-    change = compare(page_with([2.0, 3, 4, 5, 6, 7]), page_with([1.0, 2, 3, 4, 5, 6])).change
+    change = compare(page_with([2.0, 3, 4, 5, 6, 7]), page_with([1.0, 2, 3, 4, 5, 6])).changes[0]
     assert isinstance(change, Change)
     assert change.low == pytest.approx((1 - 2.306) / 4, abs=0.003)
     assert change.high == pytest.approx((1 + 2.306) / 4, abs=0.003)
@@ -196,35 +196,33 @@ def test_the_interval_has_the_factor_of_the_runs_degrees_of_freedom() -> None:
 
 def test_a_short_run_has_no_interval() -> None:
     for count, has_interval in ((5, False), (6, True)):
-        change = compare(page_with([1.0, 1.1] * 30), page_with([1.0 + n / 10 for n in range(count)])).change
+        change = compare(page_with([1.0, 1.1] * 30), page_with([1.0 + n / 10 for n in range(count)])).changes[0]
         assert isinstance(change, Change)
         assert (change.low is not None) == has_interval
 
 
 def test_imports_before_the_first_step_do_not_count_as_slow() -> None:
     quick, slow = [1.0, 1.01] * 30, [0.0] * 40 + [1.0, 1.01] * 30 + [0.0] * 5
-    change = compare(page_with(quick), page_with(slow)).change
+    change = compare(page_with(quick), page_with(slow)).changes[0]
     assert isinstance(change, Change)
     assert change.ratio == pytest.approx(0.0, abs=0.01)
-    assert compare(page_with(quick), page_with([0.0] * 40)).change == "not-measured"
+    assert compare(page_with(quick), page_with([0.0] * 40)).changes[0] == "not-measured"
 
 
 def test_a_run_that_has_ended_in_its_warm_up_is_too_short_for_a_comparison() -> None:
-    assert compare(page_with([1.0] * 60), page_with([0.0, 1.0])).change == "too-short"
-    assert isinstance(compare(page_with([1.0] * 60), page_with([1.0, 1.0])).change, Change)
+    assert compare(page_with([1.0] * 60), page_with([0.0, 1.0])).changes[0] == "too-short"
+    assert isinstance(compare(page_with([1.0] * 60), page_with([1.0, 1.0])).changes[0], Change)
 
 
 def test_different_units_are_not_compared() -> None:
-    assert compare(page_with([1.0] * 60), page_with([1.0] * 60, "samples/s")).change == "other-unit"
-    assert compare(made(), made()).change == "not-measured"
+    assert compare(page_with([1.0] * 60), page_with([1.0] * 60, "samples/s")).changes[0] == "other-unit"
+    assert compare(made(), made()).changes[0] == "not-measured"
 
 
 def test_only_settings_that_differ_are_named_and_no_hidden_value() -> None:
     other = {"settings": [{**PLAN["settings"][0], "value": "8"}, *PLAN["settings"][1:]]}  # type: ignore[dict-item]
     comparison = compare(made(PLAN), made({**PLAN, **other}))
-    assert [(setting.name, setting.before, setting.after) for setting in comparison.settings] == [
-        ("OMP_NUM_THREADS", "8", "4")
-    ]
+    assert comparison.settings == {"OMP_NUM_THREADS": ("8", "4")}
 
 
 @case_table
@@ -367,8 +365,8 @@ def test_losses_of_two_runs_stand_side_by_side() -> None:
     twice = replace(curve, values=tuple(2 * value for value in curve.values if value is not None))
     losses = compare(replace(after, loss=curve), replace(before, loss=twice)).losses
     assert [row[0] for row in losses] == ["0 to 20 %", "20 to 40 %", "40 to 60 %", "60 to 80 %", "80 to 100 %", "last"]
-    assert losses[0][1:] == pytest.approx((3.9, 1.95))
-    assert losses[-1][1:] == pytest.approx((2.2, 1.1))
+    assert losses[0][1] == pytest.approx((3.9, 1.95))
+    assert losses[-1][1] == pytest.approx((2.2, 1.1))
     assert compare(replace(after, loss=curve), before).losses == ()
 
 
@@ -378,7 +376,50 @@ def test_a_variable_with_the_run_s_id_is_no_setting_that_differs() -> None:
         return replace(made({"settings": rows}), run=run)
 
     changed_settings = compare(page("train-2", "0.2"), page("train-1", "0.1")).settings
-    assert [setting.name for setting in changed_settings] == ["LR"]
+    assert list(changed_settings) == ["LR"]
+
+
+def test_packages_differ_and_not_the_paths_of_their_environments() -> None:
+    def page(env: str, version: str) -> ReportPage:
+        path = {"name": "PATH", "value": f"/h/envs/{env}/bin", "reason": "the environment's programs"}
+        return made({"env": env, "versions": {"torch": "2.13.0", "transformers": version}, "settings": [path]})
+
+    differing = compare(page("torch-2", "5.18.0"), page("torch-1", "5.17.0")).settings
+    assert differing == {"Environment": ("torch-1", "torch-2"), "transformers": ("5.17.0", "5.18.0")}
+
+
+def test_a_sweep_differs_in_its_arguments_and_the_earliest_run_is_before() -> None:
+    def page(run: str, started: float, *words: str, speed: float = 1.0) -> ReportPage:
+        made_page = made({"asked": {"argv": ["train.py", *words]}})
+        loss = TimeCurve("Loss", "", (2.0, started / 1000), Columns(0.0, 5.0, 2))
+        record = replace(RECORD, id=run, started=started)
+        return replace(made_page, run=run, record=record, loss=loss, throughput=curve([speed, speed] * 30))
+
+    late = page("late", 3000.0, "--lr", "-0.1", "--sleep", "2", "data", "opt=sgd", speed=2.0)
+    early = page("early", 1000.0, "--lr=0.3", "data", "opt=adam", "-v")
+    middle = page("middle", 2000.0, "--lr", "0.2", "data", "opt=adam")
+    comparison = compare(late, early, middle)
+    assert [each.run for each in comparison.runs] == ["early", "middle", "late"]
+    assert comparison.arguments == {
+        "--lr": ("0.3", "0.2", "-0.1"),
+        "opt": ("adam", "adam", "sgd"),
+        "-v": ("given", None, None),
+        "--sleep": (None, None, "2"),
+    }
+    text = html.unescape(page_html(replace(late, comparison=comparison)))
+    assert "From early (before) to late (now), throughput changed by +100.0 %" in text
+    assert "These differ, too: --lr (0.3 before, -0.1 now), opt (adam before, sgd now), -v (given before, - now)" in text
+    assert '<th scope="row">Last loss</th><td>1</td><td>2</td><td>3</td>' in text
+    assert [f"loss of {run}" in text for run in ("early", "middle", "late")] == [True] * 3
+    assert text.count('class="line o') == 3
+
+
+def test_a_rank_s_parts_add_up_and_no_figure_is_said_twice() -> None:
+    windows = [Window(1000.0 + n, 1.0, 1, 8, 0.24, 0.08) for n in range(13)]
+    page = made(measured=Measurements({0: windows}))
+    text = page_html(page)
+    assert "<td>8\N{NO-BREAK SPACE}%</td><td>24\N{NO-BREAK SPACE}%</td><td>68\N{NO-BREAK SPACE}%</td>" in text
+    assert "median" not in text
 
 
 def test_a_live_run_has_no_time_after_its_steps() -> None:
