@@ -52,6 +52,8 @@ class TrainingEvidence:
         self._passes: weakref.WeakKeyDictionary[Any, Pass] = weakref.WeakKeyDictionary()
         self._batch = 0, 0
         """Iterator and hash of the batch before."""
+        self._target = 0
+        """Hash of what the loss before was compared with."""
         self._sent = self._most_sent = self._summed = 0
         self._is_peer_to_peer = False
         self._watched: list[tuple[weakref.ref[Any], int, float]] = []
@@ -146,10 +148,17 @@ class TrainingEvidence:
         if before[0] == id(iterator) and before[1] != found:
             self.fields["is_varied"] = True
 
-    def on_loss(self, loss: Any) -> None:
+    def on_loss(self, loss: Any, nodes: Iterator[Any]) -> None:
+        """`nodes`: of its graph. Most loss functions save the target that they compare with."""
         losses = self.fields["losses"]
-        if loss is not None and len(losses) < FIRST_STEPS:
-            losses.append(zlib.crc32(struct.pack("d", float(loss))))
+        if loss is None or len(losses) >= FIRST_STEPS:
+            return
+        losses.append(zlib.crc32(struct.pack("d", float(loss))))
+        targets = (getattr(node, "_saved_target", None) for node in nodes)
+        target = next((each for each in targets if each is not None), None)
+        before, self._target = self._target, self._target if target is None else hash_of([target])
+        if before not in (0, self._target):
+            self.fields["is_varied"] = True
 
     def on_sampler(self, sampler: Any) -> None:
         """Called before a DistributedSampler gives its indices."""

@@ -394,7 +394,7 @@ class Meter:
         is_loss = hasattr(tensors, "numel") and tensors.numel() == 1 and tensors.device.type == "cpu"
         self._loss = tensors.detach() if is_loss else None
         if self.evidence.is_on:
-            self.evidence.on_loss(self._loss)
+            self.evidence.on_loss(self._loss, nodes_of(tensors))
 
     def compare_parameters(self, tensors: Any, is_training: bool) -> None:
         """Set `is_training` if the parameters of the first backward have not changed since."""

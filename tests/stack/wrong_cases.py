@@ -21,10 +21,11 @@ def samples() -> Any:
     return TensorDataset(values, (values.sum(1) > 0).long())
 
 
-def drawn() -> Iterator[Any]:
-    """Without a DataLoader."""
+def drawn(*, is_fixed: bool) -> Iterator[Any]:
+    """Without a DataLoader. Fixed: a benchmark's one batch, the same on each rank."""
+    values = torch.randn(16, 16)
     for _ in range(8):
-        values = torch.randn(16, 16)
+        values = values if is_fixed else torch.randn(16, 16)
         yield values, (values.sum(1) > 0).long()
 
 
@@ -87,7 +88,10 @@ class Case:
             if self.name != "no_set_epoch":
                 self.sampler.set_epoch(epoch)
             self.evaluate()
-            for number, (values, labels) in enumerate(drawn() if "drawn" in self.name else self.loader):
+            batches = drawn(is_fixed=self.name == "drawn_once") if "drawn" in self.name else self.loader
+            if self.name == "drawn_once":
+                torch.manual_seed(0)
+            for number, (values, labels) in enumerate(batches):
                 self.step(number, values, labels)
         if self.name == "averaged_at_the_end":
             self.average([parameter.data for parameter in self.model.parameters()])

@@ -66,7 +66,7 @@ class RankTraining(NamedTuple):
     """Hashes of the first batches of DataLoaders, and of the first losses."""
     losses: tuple[int, ...] = ()
     is_varied: bool = False
-    """True if two batches of one DataLoader differ."""
+    """True if two batches of one DataLoader differ, or the targets of two losses."""
     is_order_repeated: bool = False
     """True if a DistributedSampler gave two epochs of steps the same order."""
     models: int = 0
@@ -121,7 +121,9 @@ def _find(ranks: Mapping[int, RankTraining]) -> Iterator[WrongTraining]:
         is_same = len({(ranks[rank].batches, ranks[rank].losses) for rank in group}) == 1
         if len(group) < 2 or not is_same or len(first.losses) < FEWEST_STEPS or len(set(first.losses)) < 2:
             continue
-        if len(first.batches) >= FEWEST_STEPS and all(ranks[rank].is_varied for rank in group):
+        if not all(ranks[rank].is_varied for rank in group):  # one batch again and again, as in a benchmark
+            continue
+        if len(first.batches) >= FEWEST_STEPS:
             evidence = f"the batches and losses of the first {len(first.batches)} steps are equal"
             yield WrongTraining("same-data", group, evidence)
         elif not first.batches:

@@ -42,12 +42,13 @@ def ranks(fields: dict[str, Any]) -> dict[int, RankTraining]:
         ("statistics", {**OF_DDP, "statistics": [{1: 1, 2: 2}, {1: 1, 2: 3}], "statistics_size": 32}),
         ("zero-gradients", {**OF_DDP, "has_nonzero": False, "is_changed": False}),
         ("unchanged", {**OF_DDP, "is_changed": False, "rate": 0.0}),
-        ("same-losses", {**OF_DDP, "losses": BATCHES}),
+        ("same-losses", {**OF_DDP, "losses": BATCHES, "is_varied": True}),
         ("summed-twice", {**OF_DDP, "sent": 39_000, "most_sent": 500, "summed": 39_039}),
         ("apart", {"parameters": [SAME, dict.fromkeys(SAME, 8)], "sent": 39_000, "most_sent": 500, "summed": 39_000}),
         ("", {**OF_DDP, "is_changed": [True, False]}),
         ("", {**OF_DDP, "losses": [BATCHES, BATCHES[::-1]]}),
-        ("", {"losses": BATCHES}),
+        ("", {**OF_DDP, "losses": BATCHES}),  # a benchmark: one batch again and again
+        ("", {"losses": BATCHES, "is_varied": True}),
         ("", {**OF_DDP, "sent": 39_000, "most_sent": 500, "summed": 39_000, "is_hooked": True}),
         ("", {**OF_DDP, "sent": 39_000, "most_sent": 500, "summed": 39_000, "is_skipped": True}),
         ("", {**OF_DDP, "sent": 39_000, "most_sent": 500}),  # broadcasts
