@@ -37,6 +37,7 @@ from ipexctl.node.common.json_records import MAX_FILE, JsonError, parse_json, pa
 from ipexctl.node.common.limits import LONGEST_READ, SIGN_OF_LIFE
 from ipexctl.node.files.file_stream import MOST_TOGETHER, SEND_CHUNK, WantedFile
 from ipexctl.node.files.manifest import EntryKind, ManifestEntry, identity_of
+from ipexctl.node.run.record.newest_checkpoint import begin_of_next_run
 
 if TYPE_CHECKING:
     from typing_extensions import NotRequired
@@ -294,15 +295,19 @@ def list_run(listing: Listing, run: RunFiles) -> tuple[bytes, bool]:
     for name, path in record:
         if os.path.isfile(path):
             listing.add(top + b"/record/" + name, path)
-    since = start_of_run(run, status)
+    since, until = start_of_run(run, status), begin_of_next_run(decode_name(rundir), decode_name(cwd))
     synced = read_synced_files(cwd)
     for name, path in files_below(cwd):
         try:
             stat_result = os.lstat(path)
         except OSError:  # the run removed or renamed it in the meantime
             continue
-        if stat_result.st_mtime >= since and synced.get(path) != identity_of(stat_result):
+        if stat_result.st_mtime < since or synced.get(path) == identity_of(stat_result):
+            continue
+        if stat_result.st_mtime < until:
             listing.add(top + b"/files/" + name, path)
+        else:
+            listing.note(top + b"/files/" + name, "a later run wrote it, or the account did", warning=True)
     return shown, False
 
 

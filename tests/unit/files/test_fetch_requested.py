@@ -237,3 +237,29 @@ def test_a_file_that_a_live_run_removes_meanwhile_is_left_out(tmp_path: Path, mo
     list_run(listing, {"home": home, "id": RUN, "cwd": cwd, "since": 0.0, "has_record": False, "dest": ""})
     assert below[1][1] in listing.paths
     assert below[0][1] not in listing.paths
+
+
+def test_a_run_has_its_own_files_and_names_those_of_a_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, cwd, out = tmp_path / "home", tmp_path / "project", Out()
+    cwd.mkdir()
+    for number, (run, begun) in enumerate({RUN: 1000.0, "train-2": 2000.0}.items()):
+        rundir = home / "runs" / run
+        rundir.mkdir(parents=True)
+        (rundir / "plan.json").write_text(json.dumps({"cwd": str(cwd)}))
+        status = {"schema": "ipexctl.status/1", "id": run, "state": "ok", "started": begun, "ended": begun + 500}
+        (rundir / "status.json").write_text(json.dumps(status))
+        (cwd / f"{run}.pt").touch()
+        os.utime(rundir / "plan.json", (begun, begun))
+        os.utime(rundir / "status.json", (begun + 500, begun + 500))
+        os.utime(cwd / f"{run}.pt", (begun + 400, begun + 400))
+        monkeypatch.setattr("ipexctl.node.files.file_sender.emit", out.emit)
+        listing = Listing()
+        request: RunFiles = {
+            "home": str(home), "id": RUN, "cwd": str(cwd), "since": 0.0, "has_record": True, "dest": ""
+        }  # fmt: skip
+        list_run(listing, request)
+        listed = [path for path in listing.paths if path.endswith(b".pt")]
+        assert listed == [os.fsencode(cwd / f"{RUN}.pt")], number
+    assert [note["n"] for note in out.events("note")] == [f"{RUN}/files/train-2.pt"]

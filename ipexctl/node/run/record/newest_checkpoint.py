@@ -173,6 +173,15 @@ def _other_runs(runs: str, own: RecordedRun, top: str) -> Iterator[RecordedRun]:
             yield RecordedRun(directory, begun, ended)
 
 
+def begin_of_next_run(rundir: str, cwd: str) -> float:
+    """When the first run began that wrote in this directory after the run's end; infinite if the end is unknown."""
+    with contextlib.suppress(OSError, AgentError, NoRecord):
+        own = RecordedRun(rundir, os.stat(os.path.join(rundir, PLAN_FILE)).st_mtime, _end_of(rundir))
+        later = (run.begun for run in _other_runs(os.path.dirname(rundir), own, cwd) if run.begun >= own.ended)
+        return min(later, default=math.inf)
+    return math.inf
+
+
 def _end_of(directory: str) -> float:
     stored = read_document(os.path.join(directory, "status.json"))
     is_over = liveness_of(stored.status, seconds_since(stored.written), REPORT_LIMITS) in ("over", "dead")
