@@ -6,21 +6,32 @@
 A setting is NAME=VALUE, NAME for an option without a value, or several with commas between them: a long option of
 `ipexctl run`, or in capitals a variable of the ranks. Without settings, those that speed up an unchanged script are
 tried. The plan without any takes turns, too. A setting is faster or slower only if all of its turns are.
+
+Each turn has a copy of the project of its own, here and on the hosts: no turn goes on from another's checkpoint, and
+none replaces yours. A script that writes to an absolute path still does.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import re
 import shlex
+import shutil
 import statistics
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import ipexctl
 
 PLAN = "the plan"
+PREFIX = "ipexctl-tune-"
+LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "__pycache__")
 LOSS = re.compile(r"(?<![a-z])(?:(val|eval|test)\w*[ _/.-])?loss\b[\s:=]{0,3}([-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)", re.I)
 
 
@@ -60,6 +71,32 @@ def usual_settings(plan: Any) -> list[str]:
     settings = ["fast", "autocast=bf16", "fused-optimizer", "fp32-math=bf16"]
     settings += [f"ppn={count}" for count in dict.fromkeys([1, 2 * ranks]) if count != ranks and count <= host.cores]
     return [*settings, f"omp={threads // 2}"] if threads > 1 else settings
+
+
+def link(file: str, copy: str) -> None:
+    """A copy without bytes of its own, where the file system has that."""
+    try:
+        os.link(file, copy)
+    except OSError:
+        shutil.copy2(file, copy)
+
+
+@contextlib.contextmanager
+def copied(cluster: ipexctl.Cluster, plan: Any, words: list[str]) -> Iterator[list[str]]:
+    """The script in a copy of the project, which is removed afterwards, also from the hosts."""
+    root, here = Path(plan.project.root), Path.cwd()
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as name:
+        copy = Path(name)
+        shutil.copytree(root, copy, symlinks=True, ignore=LEFT_OUT, copy_function=link, dirs_exist_ok=True)
+        if not (copy / ".ipexctlignore").exists():  # makes it a project
+            (copy / ".ipexctlignore").touch()
+        script = copy / Path(words[0]).resolve().relative_to(root)
+        os.chdir(copy / here.relative_to(root) if here.is_relative_to(root) else here)
+        try:
+            yield [str(script), *words[1:]]
+        finally:
+            os.chdir(here)
+            cluster.exec(f"rm -rf {shlex.quote(plan.home)}/code/{copy.name}*")
 
 
 def take_turn(cluster: ipexctl.Cluster, words: list[str], setting: str, seconds: float) -> Turn:
@@ -155,13 +192,17 @@ def take_turns(
             cluster.plan(words[0], words[1:], **keywords_of(setting))
         except ipexctl.IpexctlError as error:
             if setting not in may_fail:
-                raise
+                own = shlex.join([*words, setting])
+                sys.exit(
+                    f"{setting}: {error.message}\n  fix: {error.fix}; if it is an argument of the script: -- {own}"
+                )
             print(f"{setting} is left out: {error.message}", file=sys.stderr)
             del turns[setting]
     for setting in list(turns) * rounds:
         if setting in turns:
             try:
-                turns[setting].append(take_turn(cluster, words, setting, seconds))
+                with copied(cluster, plan, words) as own:
+                    turns[setting].append(take_turn(cluster, own, setting, seconds))
             except SystemExit as failed:
                 if setting not in may_fail:
                     raise

@@ -122,9 +122,7 @@ class Run:
         """Why the run ended: the first failure, its last lines, the likely cause and the fix."""
         return self._call(partial(explained_runs.why, self.record, timeout=timeout))
 
-    def report(
-        self, path: str | os.PathLike[str] | None = None, *, compare: Run | Sequence[Run] | None = None
-    ) -> Path:
+    def report(self, path: str | os.PathLike[str] | None = None, *, compare: Run | Sequence[Run] | None = None) -> Path:
         """Write one HTML page about the run; without a path, report-RUN.html in the current directory."""
         file = Path(path or f"report-{self.id}.html")
 

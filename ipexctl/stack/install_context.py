@@ -68,7 +68,7 @@ class PackageChange:
 
     def __str__(self) -> str:
         if self.after is None:
-            return f"{self.name} {self.before} would be lost"
+            return f"{self.name} {self.before} is lost"
         return f"{self.name} {self.before} -> {self.after}" if self.before else f"{self.name} {self.after} is new"
 
 
@@ -82,8 +82,8 @@ def changes_of(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Pac
 def refuse_downgrade(
     changes: Sequence[PackageChange], record: EnvRecord, row: str, request: EnvRequest, name: str
 ) -> Refusal | None:
-    """Refuse lost packages, and lower versions of what an earlier call asked for, because a working script could fail
-    after the install. What the call pins is exempt, and what only the resolver chose may move.
+    """Refuse to lose or lower what an earlier call asked for, and torch, because a working script could fail after the
+    install. What the call pins is exempt, and what only the resolver chose may move or go.
     """
     named = _names((*request.extras, *request.constraints), _BOUNDS)
     before = [EnvRequest.from_json(made_for) for made_for in record.requests]
@@ -94,10 +94,7 @@ def refuse_downgrade(
         for change in changes
         if change.is_lower
         and canonicalize_name(change.name) not in named
-        and (
-            canonicalize_name(change.name) in wanted
-            or (not is_other_stack and (change.after is None or change.name == TORCH))
-        )
+        and (canonicalize_name(change.name) in wanted or (not is_other_stack and change.name == TORCH))
     ]
     if not lower:
         return None

@@ -32,7 +32,8 @@ KINDS = {
 }
 RIGHT = (
     *("ddp", "by_hand", "local_steps", "averaged_at_the_end", "fsdp", "sharded_layers", "accumulated", "gan"),
-    *("moving_average", "evaluated", "whole_set", "noise", "a_seed_each", "drawn", "drawn_once", "own_hook", "warmed_up"),
+    *("moving_average", "evaluated", "whole_set", "noise", "a_seed_each", "drawn", "own_hook", "warmed_up"),
+    "drawn_once",
 )
 TWICE_TWO = ("-n", 4, "--ppn", 2)
 """Ranks of a host sum gradients in shared memory."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import runpy
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -20,6 +21,8 @@ class Stand:
 
     rates: ClassVar[dict[str, list[float]]] = {}
     calls: ClassVar[list[str]] = []
+    places: ClassVar[list[tuple[Path, Path, list[str]]]] = []
+    """Script, working directory, and the files of the script's directory, of each run."""
     said: ClassVar[str] = ""
     losses: ClassVar[dict[str, bytes]] = {}
     id = "train-1"
@@ -32,6 +35,9 @@ class Stand:
         if rate is not None:
             self._status = self._status._replace(throughput=Throughput(rate, None, None, ""))
 
+    def exec(self, line: str) -> None:
+        self.calls.append(line)
+
     def plan(self, script: str, args: list[str], **options: Any) -> Any:
         self.calls.append(f"plan {script} {args} {options}")
         if "omp" in options and not isinstance(options["omp"], int):
@@ -39,12 +45,16 @@ class Stand:
         if "autocast" in options:
             raise ipexctl.UserError("no bf16", fix="")
         ranks = [SimpleNamespace(omp=4)] * 2
-        return SimpleNamespace(hosts=[SimpleNamespace(ranks=ranks, cores=8)])
+        hosts = [SimpleNamespace(ranks=ranks, cores=8)]
+        return SimpleNamespace(hosts=hosts, home="/h h", project=SimpleNamespace(root=str(Path.cwd())))
 
     def run(self, script: str, args: list[str], *, exclusive: bool, wait: float, **options: Any) -> Stand:
         assert exclusive
         setting = " ".join(f"{name}={value}" for name, value in options.items())
-        self.calls.append(f"run {script} {setting}")
+        path = Path(script)
+        self.places.append((path, Path.cwd(), sorted(each.name for each in path.parent.iterdir())))
+        (path.parent / "last.pt").touch()  # as a script that checkpoints
+        self.calls.append(f"run {path.name} {setting}")
         return Stand(setting, exit_code=3 if "bad" in setting else 0)
 
     def events(self) -> Iterator[object]:
@@ -61,7 +71,11 @@ class Stand:
 
 
 @pytest.fixture
-def tune(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+def tune(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Any:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    Stand.places.clear()
+
     def call(*words: str) -> str:
         monkeypatch.setattr(sys, "argv", ["tune.py", *words])
         monkeypatch.setitem(vars(ipexctl), "Cluster", Stand)
@@ -86,10 +100,25 @@ def test_a_setting_differs_only_if_all_its_turns_do(tune: Any) -> None:
     assert Stand.calls.count("stop") == 9
 
 
+def test_each_turn_has_a_copy_of_the_project_that_is_gone_afterwards(tune: Any, tmp_path: Path) -> None:
+    (tmp_path / "last.pt").write_bytes(b"mine")
+    (tmp_path / ".git").mkdir()
+    Stand.rates = {"export={}": [10.0, 11.0], "omp=2 export={}": [13.0, 14.0]}
+    tune("--rounds", "2", "omp=2", "--", "train.py")
+    assert (tmp_path / "last.pt").read_bytes() == b"mine"
+    assert len({script for script, _, _ in Stand.places}) == 4
+    for script, directory, files in Stand.places:
+        assert directory == script.parent != tmp_path
+        assert files == [".ipexctlignore", "last.pt", "train.py"]
+        assert not directory.exists()
+        assert f"rm -rf '/h h'/code/{directory.name}*" in Stand.calls
+    assert Path.cwd() == tmp_path
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("omp=x", "--", "train.py"), "fix: omp=2"),
+        (("omp=x", "--", "train.py"), "fix: omp=2; if it is an argument of the script: -- train.py omp=x"),
         (("bind=bad", "--", "train.py"), "exit code 3; see: ipexctl why train-1"),
         (("bind=none", "--", "train.py"), "no step .* train-1"),
     ],

@@ -22,6 +22,7 @@ from ipexctl.hosts.allocation import SCHEDULERS
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.hosts.select import LOCAL
+from ipexctl.hub.hugging_face import INDEXED_CPU, RESUMES_ON_CPU
 from ipexctl.known_errors.gpu_code import suggestions
 from ipexctl.launch.accelerate_env import before
 from ipexctl.launch.request import Gathered
@@ -32,7 +33,7 @@ from ipexctl.node.common.plan import ApartHosts, Plan
 from ipexctl.projects.layout import ProjectLayout
 from ipexctl.projects.named_checkpoints import of_call
 from ipexctl.projects.own_launches import Spawner
-from ipexctl.projects.script_file import ResumeFlag
+from ipexctl.projects.script_file import ResumeFlag, ScriptFile
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.session import Session, capture
@@ -120,6 +121,9 @@ def script_notes(context: Gathered, plan: Plan) -> tuple[str, ...]:
         if lines
         else "",
         trainer_note(uses_it=uses_it, argv=asked.argv, packages=packages, ranks=ranks),
+        trainer_resume_note(script, packages, ranks)
+        if script is not None and (asked.checkpoint or asked.resumed)
+        else "",
     )
     notes += (
         spawner_note(script.spawner if script is not None else None, ranks, has_group=plan.backend != "none"),
@@ -221,6 +225,17 @@ def trainer_note(*, uses_it: bool, argv: Sequence[str], packages: Mapping[str, s
         f"transformers {version} multiplies loss and gradients by the number of ranks ({ranks}) if the model's forward "
         f"takes **kwargs and ignores num_items_in_batch; TrainingArguments({SETTING}=False) prevents that"
     )
+
+
+def trainer_resume_note(script: ScriptFile, packages: Mapping[str, str], ranks: int) -> str:
+    """On a Trainer that writes checkpoints, and cannot load them."""
+    version, accelerate = packages.get("transformers", ""), packages.get("accelerate", "")
+    is_old = before(version, RESUMES_ON_CPU) and not before(accelerate, INDEXED_CPU)
+    if ranks < 2 or not is_old or not any(each.module == "transformers" for each in script.imports):
+        return ""
+    what = f"the Trainer of transformers {version} cannot resume from a checkpoint if several ranks are on CPUs"
+    newer = script.install.with_words("--with", f"transformers>={RESUMES_ON_CPU}")
+    return Fix(f"{what}; before the first start: {{newer}}", newer=newer)
 
 
 _FLAG: Final = re.compile(r"--(?:auto[-_])?resume(?:[-_]\w+)*|--ckpt[-_]path")

@@ -241,7 +241,7 @@ def amx_text(hosts: Mapping[str, str], levers: Sequence[Lever]) -> str:
     measured = product_speeds()
     known = {host: measured[hardware] for host, hardware in hosts.items() if hardware in measured}
     text = f"the script multiplies in fp32; AMX is idle on {fold(hosts)}"
-    advice = "a run with --profile measures what bf16 would bring to it"
+    advice = "--fast lets it multiply in bf16, and a run with --profile measures what that would bring"
     if not known:
         return f"{text}: {advice}"
     host, speeds = max(known.items(), key=lambda each: each[1].core_rounded / each[1].core_fp32)

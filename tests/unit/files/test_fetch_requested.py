@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from pathlib import Path
@@ -20,6 +21,7 @@ from ipexctl.files.requested import (
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.files.file_sender import (
     Listing,
+    RunFiles,
     is_contents,
     iter_glob_matches,
     list_path,
@@ -155,10 +157,13 @@ def make(top: str, files: list[str], links: list[tuple[str, str]]) -> None:
 class Out:
     def __init__(self) -> None:
         self.entries: list[ManifestEntry] = []
+        self.notes: list[str] = []
 
     def emit(self, event: str, **said: Any) -> None:
         if event == "entries":
             self.entries += [read_entry(list(row)) for row in said["rows"]]
+        if event == "note":
+            self.notes.append(said["n"])
 
 
 @given(
@@ -262,4 +267,4 @@ def test_a_run_has_its_own_files_and_names_those_of_a_later_one(
         list_run(listing, request)
         listed = [path for path in listing.paths if path.endswith(b".pt")]
         assert listed == [os.fsencode(cwd / f"{RUN}.pt")], number
-    assert [note["n"] for note in out.events("note")] == [f"{RUN}/files/train-2.pt"]
+    assert out.notes == [f"{RUN}/files/train-2.pt"]

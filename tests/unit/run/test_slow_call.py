@@ -239,7 +239,7 @@ def test_the_network_is_named_where_it_takes_a_good_part_of_a_step(cost: Network
 
 SPEEDS = {"card-1": ProductSpeeds(180e9, 890.4e9), "card-2": ProductSpeeds(180e9, 190e9)}
 FP32 = "the script multiplies in fp32; AMX is idle on {}"
-TRY = "a run with --profile measures what bf16 would bring to it"
+TRY = "--fast lets it multiply in bf16, and a run with --profile measures what that would bring"
 UNKNOWN = f"{FP32}: {TRY}"
 SMOKE = "one core of node1 by doctor --smoke: 180 GFLOP/s, with bf16 inputs 890"
 

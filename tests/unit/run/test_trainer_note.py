@@ -62,3 +62,28 @@ def test_run_prints_one_note_for_an_installed_environment(*, is_installed: bool,
     spec = spec_of(project=project)
     context: Any = SimpleNamespace(env=env, spec=spec, asked=spec.asked)
     assert len(script_notes(context, plan)) == count
+
+
+@pytest.mark.parametrize(
+    ("version", "ranks", "options", "is_told"),
+    [
+        ("5.17.0", 2, {"checkpoint": "out"}, True),
+        ("5.17.0", 2, {"resumed": ("train-1",)}, True),
+        ("5.17.0", 2, {}, False),
+        ("5.17.0", 1, {"checkpoint": "out"}, False),
+        ("5.18.0", 2, {"checkpoint": "out"}, False),
+    ],
+)
+def test_a_trainer_that_cannot_resume_is_told_before_the_first_start(
+    version: str, ranks: int, options: dict[str, Any], is_told: bool
+) -> None:
+    packages = {"transformers": version, "accelerate": "1.15.0"}
+    env, plan = RankEnv("/e/bin/python", packages=packages), SimpleNamespace(world_size=ranks, backend="gloo")
+    script = read_script("train.py", b"import transformers\ntransformers.Trainer(average_tokens_across_devices=False)")[
+        0
+    ]
+    spec = spec_of(project=ProjectLocation(Path("/p"), ".", ("train.py",), script), **options)
+    context: Any = SimpleNamespace(env=env, spec=spec, asked=spec.asked)
+    notes = script_notes(context, plan)  # type: ignore[arg-type]
+    said = "transformers 5.17.0 cannot resume --with 'transformers>=5.18'"
+    assert [missing(note, said) for note in notes] == ([[]] if is_told else [])

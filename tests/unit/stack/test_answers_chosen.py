@@ -223,6 +223,7 @@ def refused(after: dict[str, str], request: EnvRequest, row: str = "torch-2.13")
         ({"transformers": "5.17.0"}, ("transformers<5.20",), StackRequest(), "torch-2.13", set()),
         ({"transformers": "5.17.0"}, ("transformers>=5",), StackRequest(), "torch-2.13", {"transformers"}),
         ({"peft": None, "numpy": "1.26.4"}, (), StackRequest(), "torch-2.13", {"peft"}),  # a resolver chose numpy
+        ({"numpy": None}, (), StackRequest(), "torch-2.13", set()),
         # Another stack, which the call names: only what an earlier call asked for counts.
         ({"torch": "2.8.0", "numpy": "1.26.4"}, (), StackRequest(stack="ipex"), "ipex-2.8", set()),
         ({"torch": "2.8.0", "peft": None}, (), StackRequest(stack="ipex"), "ipex-2.8", {"peft"}),

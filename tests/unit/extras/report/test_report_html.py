@@ -19,7 +19,15 @@ from report_samples import START, measured_page, measurements, page
 
 import chromium
 from ipexctl.extras.report.html import SCRIPT, STYLE, page_html
-from ipexctl.extras.report.measurements import Columns, Measurements, RunPhase, Window, host_curves, measurements_of, rank_grid
+from ipexctl.extras.report.measurements import (
+    Columns,
+    Measurements,
+    RunPhase,
+    Window,
+    host_curves,
+    measurements_of,
+    rank_grid,
+)
 from ipexctl.extras.report.page import Fact, ReportPage, RunComparison, SettingRow, StackText, TimeCurve
 from ipexctl.known_errors.match import Cause
 from ipexctl.node.run.meter.rates import RankRates

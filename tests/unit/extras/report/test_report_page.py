@@ -408,7 +408,9 @@ def test_a_sweep_differs_in_its_arguments_and_the_earliest_run_is_before() -> No
     }
     text = html.unescape(page_html(replace(late, comparison=comparison)))
     assert "From early (before) to late (now), throughput changed by +100.0 %" in text
-    assert "These differ, too: --lr (0.3 before, -0.1 now), opt (adam before, sgd now), -v (given before, - now)" in text
+    assert (
+        "These differ, too: --lr (0.3 before, -0.1 now), opt (adam before, sgd now), -v (given before, - now)" in text
+    )
     assert '<th scope="row">Last loss</th><td>1</td><td>2</td><td>3</td>' in text
     assert [f"loss of {run}" in text for run in ("early", "middle", "late")] == [True] * 3
     assert text.count('class="line o') == 3
