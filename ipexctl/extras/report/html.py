@@ -222,10 +222,6 @@ def _comparison(comparison: RunComparison) -> Markup:
     parts.append(drawings.wide(drawings.table(("", *names), rows, title, "settings"), title))
     if curves:
         parts.append(drawings.overlay(curves))
-    if comparison.losses:
-        means = ((part, *map(number_text, found)) for part, found in comparison.losses)
-        title = "Loss, mean of rank 0"
-        parts.append(drawings.wide(drawings.table(("Part of the run", *names), means, title), title))
     return section("Runs compared", *parts, is_long=True)
 
 

@@ -299,7 +299,6 @@ def _stacks(dump: Dump) -> tuple[StackText, ...]:
 
 PARTS: Final = 10
 MIN_PARTS: Final = 5
-LOSS_PARTS: Final = 5
 _WARM_UP: Final = 0.1
 _T_95: Final = {4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26, 10: 2.23, 12: 2.18, 14: 2.14, 16: 2.12}
 """Student's t for 95 % by degrees of freedom; for numbers not listed, the next lower one, whose interval is wider."""
@@ -309,15 +308,9 @@ _T_95: Final = {4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26, 10: 2.23, 
 class Change:
     """Throughput of this run divided by the other's, minus 1, with 95 % bounds."""
 
-    unit: str
-    before: float
-    after: float
-    low: float | None
-    high: float | None
-
-    @property
-    def ratio(self) -> float:
-        return self.after / self.before - 1
+    ratio: float
+    low: float | None = None
+    high: float | None = None
 
 
 Incomparable = Literal["not-measured", "other-unit", "too-short"]
@@ -336,8 +329,6 @@ class RunComparison:
     settings: Differences
     changes: tuple[Change | Incomparable, ...]
     """Of each run after the first, compared with the first."""
-    losses: tuple[tuple[str, tuple[float, ...]], ...] = ()
-    """Part of the run → mean loss of each run; empty unless all printed losses."""
 
 
 def compare(page: ReportPage, *others: ReportPage) -> RunComparison:
@@ -351,7 +342,6 @@ def compare(page: ReportPage, *others: ReportPage) -> RunComparison:
         _differences([_arguments(each.plan.asked.argv[1:]) for each in runs]),
         _differences(list(map(_shown_settings, runs))),
         tuple(_change(each.throughput, runs[0].throughput) for each in runs[1:]),
-        tuple(_losses_beside([each.loss for each in runs])),
     )
 
 
@@ -373,17 +363,6 @@ def _arguments(words: Sequence[str]) -> dict[str, str]:
         else:
             found[name if equals else f"argument {next(places)}"] = value if equals else word
     return {name: value or "given" for name, value in found.items()}
-
-
-def _losses_beside(runs: Sequence[TimeCurve | None]) -> Iterator[tuple[str, tuple[float, ...]]]:
-    curves = [[value for value in each.values if value is not None] for each in runs if each is not None]
-    if len(curves) < len(runs) or min(map(len, curves)) < LOSS_PARTS:
-        return
-    for part in range(LOSS_PARTS):
-        name = f"{100 * part // LOSS_PARTS} to {100 * (part + 1) // LOSS_PARTS} %"
-        parts = (each[len(each) * part // LOSS_PARTS : len(each) * (part + 1) // LOSS_PARTS] for each in curves)
-        yield name, tuple(map(statistics.fmean, parts))
-    yield "last", tuple(each[-1] for each in curves)
 
 
 def _shown_settings(page: ReportPage) -> dict[str, str]:
@@ -410,11 +389,8 @@ def _change(after: TimeCurve | None, before: TimeCurve | None) -> Change | Incom
     now, then = _parts(after.values), _parts(before.values)
     if not now or not then:
         return "too-short"
-    mean, old = statistics.fmean(now), statistics.fmean(then)
-    bounds = _interval(now, then)
-    if bounds is None:
-        return Change(after.unit, old, mean, None, None)
-    return Change(after.unit, old, mean, bounds[0] / old, bounds[1] / old)
+    old, bounds = statistics.fmean(then), _interval(now, then)
+    return Change(statistics.fmean(now) / old - 1, *(bound / old for bound in bounds))
 
 
 def _parts(values: Sequence[float | None]) -> list[float]:
@@ -428,9 +404,9 @@ def _parts(values: Sequence[float | None]) -> list[float]:
     return [statistics.fmean(known[at : at + size]) for at in range(0, len(known) - size + 1, size)]
 
 
-def _interval(now: Sequence[float], then: Sequence[float]) -> tuple[float, float] | None:
+def _interval(now: Sequence[float], then: Sequence[float]) -> tuple[float, ...]:
     if min(len(now), len(then)) < MIN_PARTS:
-        return None
+        return ()
     one, two = statistics.variance(now) / len(now), statistics.variance(then) / len(then)
     difference = statistics.fmean(now) - statistics.fmean(then)
     if one + two == 0:

@@ -105,7 +105,7 @@ class Skeleton(HTMLParser):
 def attacked(text: str) -> ReportPage:
     measured = Measurements({0: [Window(START, 10.0, 1, None, 0.0, 1.0)] * 3})
     other, loss = page(text, loss=TimeCurve("Loss", "", (2.0, 1.0), Columns(0.0, 5.0, 2))), {text: (text, None)}
-    comparison = RunComparison((other, other), loss, loss, ("not-measured",), ((text, (2.0, 1.0)),))
+    comparison = RunComparison((other, other), loss, loss, ("not-measured",))
     curves = host_curves(measurements(1, 60), {0: "node-000.example.com"}, START, START + 60)
     return page(
         text,

@@ -359,17 +359,6 @@ def test_a_page_draws_what_was_printed_beside_the_loss() -> None:
     assert ">acc</h2>" in page_html(page)
 
 
-def test_losses_of_two_runs_stand_side_by_side() -> None:
-    after, before = page_with([1.0] * 60), page_with([1.0] * 60)
-    curve = TimeCurve("Loss", "", tuple(2.0 - n / 10 for n in range(10)), Columns(0.0, 1.0, 10))
-    twice = replace(curve, values=tuple(2 * value for value in curve.values if value is not None))
-    losses = compare(replace(after, loss=curve), replace(before, loss=twice)).losses
-    assert [row[0] for row in losses] == ["0 to 20 %", "20 to 40 %", "40 to 60 %", "60 to 80 %", "80 to 100 %", "last"]
-    assert losses[0][1] == pytest.approx((3.9, 1.95))
-    assert losses[-1][1] == pytest.approx((2.2, 1.1))
-    assert compare(replace(after, loss=curve), before).losses == ()
-
-
 def test_a_variable_with_the_run_s_id_is_no_setting_that_differs() -> None:
     def page(run: str, lr: str) -> ReportPage:
         rows = [{"name": "TORCHELASTIC_RUN_ID", "value": run}, {"name": "LR", "value": f"{lr}"}]
