@@ -44,7 +44,8 @@ def named_steps(variables: dict[str, Any], done: int) -> int:
     for trainer in trainers:  # of Lightning
         epochs, batches = getattr(trainer, "max_epochs", None), getattr(trainer, "num_training_batches", None)
         if type(epochs) is int and type(batches) is int and epochs > 0:
-            return epochs * batches // max(1, int(getattr(trainer, "accumulate_grad_batches", 1)))
+            planned = epochs * -(-batches // max(1, int(getattr(trainer, "accumulate_grad_batches", 1))))
+            return min(planned, limit) if (limit := int(getattr(trainer, "max_steps", 0))) > 0 else planned
     return next((each for each in found if type(each) is int and each >= done), 0)
 
 

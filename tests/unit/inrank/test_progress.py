@@ -22,6 +22,14 @@ class DataLoader(list):
 args = argparse.Namespace(epochs=3, steps=20)
 loader = DataLoader([1, 2, 3, 4])
 """
+LIGHTNING = """\
+class Trainer:
+    def __init__(self, *values):
+        self.max_epochs, self.num_training_batches, self.accumulate_grad_batches, self.max_steps = values
+def advance(self):
+    step()
+loop = argparse.Namespace()
+"""
 
 
 @pytest.mark.parametrize(
@@ -33,6 +41,9 @@ loader = DataLoader([1, 2, 3, 4])
         ("def epoch():\n    for x in loader:\n        step()\nfor _ in range(1, 4):\n    epoch()", 12),
         ("max_steps = 40\nwhile made < 10:\n    step()", 40),
         ("class T:\n    pass\ndef train(self):\n    step()\nt = T()\nt.max_steps = 9\ntrain(t)", 9),
+        (f"{LIGHTNING}loop.trainer = Trainer(3, 10, 4, -1)\nadvance(loop)", 9),
+        (f"{LIGHTNING}loop.trainer = Trainer(3, 10, 4, 5)\nadvance(loop)", 5),
+        (f"{LIGHTNING}loop.trainer = Trainer(-1, 10, 4, 5)\nloop.max_steps = 5\nadvance(loop)", 5),
         ("while made < 10:\n    step()", 0),
         ("for x in iter(loader):\n    step()", 0),
         ("for x in (y for y in loader):\n    step()", 0),
