@@ -84,13 +84,13 @@ def link(file: str, copy: str) -> None:
 @contextlib.contextmanager
 def copied(cluster: ipexctl.Cluster, plan: Any, words: list[str]) -> Iterator[list[str]]:
     """The script in a copy of the project, which is removed afterwards, also from the hosts."""
-    root, here = Path(plan.project.root), Path.cwd()
+    root, here = Path(plan.project.root).resolve(), Path.cwd()
     with tempfile.TemporaryDirectory(prefix=PREFIX) as name:
         copy = Path(name)
         shutil.copytree(root, copy, symlinks=True, ignore=LEFT_OUT, copy_function=link, dirs_exist_ok=True)
         if not (copy / ".ipexctlignore").exists():  # makes it a project
             (copy / ".ipexctlignore").touch()
-        script = copy / Path(words[0]).resolve().relative_to(root)
+        script = copy / os.path.relpath(Path(words[0]).resolve(), root)
         os.chdir(copy / here.relative_to(root) if here.is_relative_to(root) else here)
         try:
             yield [str(script), *words[1:]]
