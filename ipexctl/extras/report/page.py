@@ -8,7 +8,7 @@ import math
 import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from typing import Final, Literal
 
@@ -31,7 +31,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.mpi import title_of
 from ipexctl.launch.other_runs import by_text
 from ipexctl.limits import DUMP_FRESH
-from ipexctl.node.common.plan import NO_PLAN, Plan, Setting
+from ipexctl.node.common.plan import Plan, Setting
 from ipexctl.node.common.records import Throughput, describe_apart
 from ipexctl.run.profile import RunProfile
 from ipexctl.run.ranks import describe_ranks
@@ -114,7 +114,9 @@ class ReportPage:
     """Used for the commands in the section on slow ranks."""
     slow: SlowVerdict | None = None
     profile: RunProfile | None = None
-    plan: Plan = NO_PLAN
+    arguments: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Of the environment's packages."""
 
     @property
     def span(self) -> float:
@@ -155,7 +157,8 @@ def report_page(
         more_settings=max(0, len(settings) - MAX_SETTINGS),
         stacks=_stacks(dump) if dump is not None else (),
         missing=tuple(_missing(grid, curves, settings)),
-        plan=plan,
+        arguments=plan.asked.argv[1:],
+        versions=plan.versions,
     )
 
 
@@ -339,7 +342,7 @@ def compare(page: ReportPage, *others: ReportPage) -> RunComparison:
     runs = sorted((*others, page), key=lambda each: each.record.started if each.record is not None else 0.0)
     return RunComparison(
         tuple(runs),
-        _differences([_arguments(each.plan.asked.argv[1:]) for each in runs]),
+        _differences([_arguments(each.arguments) for each in runs]),
         _differences(list(map(_shown_settings, runs))),
         tuple(_change(each.throughput, runs[0].throughput) for each in runs[1:]),
     )
@@ -368,6 +371,7 @@ def _arguments(words: Sequence[str]) -> dict[str, str]:
 def _shown_settings(page: ReportPage) -> dict[str, str]:
     """Name → value, including the facts that are choices, and the packages; hidden values count as equal."""
     values: dict[str, list[str]] = {}
+    env = next((fact.value for fact in page.facts if fact.label == "Environment"), "")
     for fact in page.facts:
         if fact.label in ("Tag", "Hosts", "Environment", "Stack", "Backend", "Started by", "Commit"):
             values.setdefault(fact.label, []).append(fact.value)
@@ -376,9 +380,9 @@ def _shown_settings(page: ReportPage) -> dict[str, str]:
     for row in page.settings:
         shown = "(not shown)" if row.is_hidden else "(removed)" if row.value is None else row.value
         # Some variables hold the run's id or the environment's path, which are no settings.
-        shown = shown.replace(page.run, "RUN").replace(f"/{page.plan.env}/", "/ENVIRONMENT/")
+        shown = shown.replace(page.run, "RUN").replace(f"/{env}/", "/ENVIRONMENT/")
         values.setdefault(row.name, []).append(f"{shown} on {row.where}" if row.where else shown)
-    return {name: ", ".join(found) for name, found in values.items()} | {**page.plan.versions}
+    return {name: ", ".join(found) for name, found in values.items()} | {**page.versions}
 
 
 def _change(after: TimeCurve | None, before: TimeCurve | None) -> Change | Incomparable:

@@ -253,7 +253,7 @@ def test_a_run_has_its_own_files_and_names_those_of_a_later_one(
         rundir = home / "runs" / run
         rundir.mkdir(parents=True)
         (rundir / "plan.json").write_text(json.dumps({"cwd": str(cwd)}))
-        status = {"schema": "ipexctl.status/1", "id": run, "state": "ok", "started": begun, "ended": begun + 500}
+        status = {"schema": "ipexctl.status/1", "id": run, "state": "ok", "supervisor": {}, "ranks": []}
         (rundir / "status.json").write_text(json.dumps(status))
         (cwd / f"{run}.pt").touch()
         os.utime(rundir / "plan.json", (begun, begun))
