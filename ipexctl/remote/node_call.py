@@ -154,7 +154,11 @@ fi
 interpreter is gone, or it is for another libc."""
 
 
-_MORE_FOLDERS: Final = {"uninstall": ("env", "files", "run"), "hub.hub_download": ("files",)}
+_MORE_FOLDERS: Final = {
+    "uninstall": ("env", "files", "run"),
+    "hub.hub_download": ("files",),
+    "files.file_sender": ("run",),
+}
 """Folder, or one command of it → the folders that it imports."""
 
 
