@@ -20,7 +20,7 @@ from ipexctl.node.common.json_records import encode
 from ipexctl.node.common.owners import Owned
 from ipexctl.node.run.run_replies import PrunedRun
 from ipexctl.option_declaration import check_seconds
-from ipexctl.remote.caller import caller_here, describe_foreign
+from ipexctl.remote.caller import describe_foreign
 from ipexctl.remote.outcome import exit_code
 from ipexctl.text import format_clock, format_count, readable
 from ipexctl.ui.messages import fit_lines, print_message, print_user_error, print_with_fix
@@ -232,7 +232,7 @@ def _row(run: KnownRun, now: float) -> dict[str, str]:
         moved = f"restart {status.attempt}{moved_text(status)}" if is_running else ""
     return {
         "run": record.id,
-        "by": "" if (by := by_text(record.plan.by)) == by_text(caller_here()) else by,
+        "by": "" if record.is_own else by_text(record.plan.by),
         "state": run.state,
         "tag": run.tag or "",
         "script": record.plan.script,

@@ -11,20 +11,15 @@ from ipexctl.homes.registry import LAST, RunRecord, RunRegistry, explain_foreign
 from ipexctl.node.common.fix import Fix
 from ipexctl.option_declaration import check_seconds
 from ipexctl.projects.root import ProjectHere
-from ipexctl.remote.caller import caller_here
 
 
 def refuse_foreign(record: RunRecord, word: str, *, force: bool) -> None:
-    """Raise a UserError for a run of others, and for a last run that was begun elsewhere or in another project."""
+    """Raise a UserError for a run of others, and for a last run that was begun in another project."""
     if not record.is_own and not force:
         raise UserError(explain_foreign_run(record), fix=record.call_text(Fix(f"`ipexctl stop {record.id} --force`")))
-    is_elsewhere = record.plan.by is not None and record.plan.by != caller_here()
-    is_here = ProjectHere.find().has(record.typed.directory, record.project)
-    if record.is_kept and word in LAST and (is_elsewhere or not is_here):
-        project = f"the last run, {record.id}, is of {record.project or 'another project'}"
-        raise UserError(
-            explain_foreign_run(record) if is_elsewhere else project, fix=Fix(f"`ipexctl stop {record.id}`")
-        )
+    if record.is_kept and word in LAST and not ProjectHere.find().has(record.typed.directory, record.project):
+        reason = f"the last run, {record.id}, is of {record.project or 'another project'}"
+        raise UserError(reason, fix=Fix(f"`ipexctl stop {record.id}`"))
 
 
 @command()

@@ -99,8 +99,9 @@ class RunRecord:
 
     @property
     def is_own(self) -> bool:
-        """True if this account began the run here, or if this machine has its record."""
-        return self.is_kept or self.plan.by == caller_here()
+        """True if the records here have the run, or if the run names them."""
+        by = self.plan.by
+        return self.is_kept or RunRegistry().has(self.id) or (by is not None and by.records == caller_here().records)
 
     def call_text(self, text: str) -> str:
         """Give commands about a run that was found on its hosts the options that name these."""
@@ -139,10 +140,9 @@ _ABOUT_RUN: Final = frozenset(("attach", "fetch", "logs", "report", "stop", "wai
 
 
 def explain_foreign_run(record: RunRecord) -> str:
-    by = record.plan.by
-    has_same_name = by is not None and by._replace(records="") == caller_here()._replace(records="")
-    more = ", with other records than this call (another $HOME)" if has_same_name else ""
-    return f"run {record.id} was begun by {owner_text(by)}{more}"
+    by = owner_text(record.plan.by)
+    more = ", with other records than this call (another $HOME)" if by == owner_text(caller_here()) else ""
+    return f"run {record.id} was begun by {by}{more}"
 
 
 def new_record(context: Gathered, plan: Plan, connect: ConnectOptions) -> RunRecord:
@@ -295,6 +295,9 @@ class RunRegistry:
             record = _read_record(self.directory / f"{run}.json")
             return record.node0 if record.id == run else None
         return None
+
+    def has(self, run: str) -> bool:
+        return (self.directory / f"{run}.json").is_file()
 
     def remove(self, run: str) -> None:
         remove_record(self.directory, run)

@@ -242,7 +242,7 @@ class HomeContents:
             "home": self.home,
             "names": envs,
             "used": {},
-            "by": self.request["by"],
+            "records": self.request["records"],
             "known": (),
             "force": True,  # foreign ones were refused before
         }

@@ -5,16 +5,23 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from ipexctl.found_files import account_name, state_directory
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.owners import Owned, RemovalRequest, name_owners
 from ipexctl.node.common.plan import RunBy
+from ipexctl.node.common.processes import read_text
+
+_MACHINE_ID: Final = "/etc/machine-id"
+"""Missing on a Mac, and missing or empty in many containers."""
 
 
 def caller_here() -> RunBy:
-    records = f"{zlib.crc32(os.fsencode(state_directory())):08x}"
-    return RunBy(account_name()[:80], os.uname().nodename[:80], records)
+    """`records` stays when the host or the account gets another name."""
+    host = os.uname().nodename
+    place = os.fsencode(f"{os.getuid()} {read_text(_MACHINE_ID) or host} {state_directory()}")
+    return RunBy(account_name()[:80], host[:80], f"{zlib.crc32(place):08x}")
 
 
 def identify_caller(environ: Mapping[str, str]) -> RunBy | None:
@@ -29,4 +36,4 @@ def describe_foreign(foreign: Mapping[str, Sequence[Owned]]) -> str:
 
 
 def removal_request(*, force: bool, known: Sequence[str] = ()) -> RemovalRequest:
-    return {"by": caller_here()._asdict(), "known": known, "force": force}
+    return {"records": caller_here().records, "known": known, "force": force}

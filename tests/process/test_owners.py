@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import zlib
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from ipexctl import Cluster
 from ipexctl.errors import UserError
 from ipexctl.homes.registry import RunRegistry
 from ipexctl.hosts.host import Host
+from ipexctl.remote.caller import caller_here
 from record_helpers import run_record
 
 ANN = {"user": "ann", "host": "desk", "records": "1"}
@@ -89,9 +89,14 @@ def test_uninstall_names_what_is_of_others_and_refuses_it(anns: Shared) -> None:
     assert anns.left == set()
 
 
-def test_what_is_of_the_caller_goes(tmp_path: Path) -> None:
-    records = zlib.crc32(os.fsencode(tmp_path / "ben/.local/state/ipexctl"))
-    shared = Shared(tmp_path, {**BEN, "records": f"{records:08x}"})
+@pytest.mark.parametrize("named", [BEN, {"user": "ben-before", "host": "a-name-before"}])
+def test_what_is_of_the_callers_records_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: dict[str, str]
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setenv("HOME", str(tmp_path / "ben"))
+        records = caller_here().records
+    shared = Shared(tmp_path, {**named, "records": records})
     assert shared.on_hosts("uninstall", "--yes", "--with-results")[0] == 0
     assert shared.left == set()
 

@@ -1,7 +1,7 @@
 """Whose runs and environments a home has, since several people may use one account of a host.
 
-A run's plan.json and an environment's env.json name who made it. One that names nobody (IPEXCTL_ANONYMOUS=1) is
-another's, unless the caller's records have it.
+A run's plan.json and an environment's env.json name who made it. It is the caller's if it names the caller's records,
+or if these have it: names of accounts and machines are only shown.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Owned(NamedTuple):
 
 
 class RemovalRequest(TypedDict):
-    by: Mapping[str, str]
-    """The caller, as the fields of `RunBy`."""
+    records: str
+    """Those of the caller, as in `RunBy`."""
     known: Sequence[str]
     """Runs that the caller's own records have: they are the caller's, wherever they began."""
     force: bool
@@ -40,12 +40,12 @@ def read_owner(document: Mapping[str, object]) -> RunBy | None:
 
 def find_foreign(kind: str, made: Mapping[str, Mapping[str, object]], request: RemovalRequest) -> tuple[Owned, ...]:
     """What others made, of these names with their documents. One without `by` is unfinished, and nobody's."""
-    known, caller = set(request["known"]), dict(request["by"])
+    known = set(request["known"])
     owners = {name: read_owner(document) for name, document in made.items() if "by" in document}
     return tuple(
         Owned(kind, name, by)
         for name, by in owners.items()
-        if name not in known and (by is None or by._asdict() != caller)
+        if name not in known and (by is None or by.records != request["records"])
     )
 
 

@@ -160,7 +160,8 @@ class RunBy(NamedTuple):
     user: str
     host: str
     records: str = ""
-    """Hash of the path of the caller's records, which differs for another $HOME of the same account."""
+    """Hash that names the caller's records; it differs for another $HOME of the same account. It alone says whose a run
+    is."""
 
 
 class OtherRun(NamedTuple):

@@ -1,8 +1,9 @@
-"""What `stop` refuses: a run of someone else, and a last run that was begun elsewhere."""
+"""What `stop` refuses: a run of someone else, and a last run of another project."""
 
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from ipexctl.remote.caller import caller_here, identify_caller
 from record_helpers import run_record
 
 HERE, OTHER = caller_here(), RunBy("ann", "elsewhere")
+RENAMED = HERE._replace(user="me-before", host="another-name")
 RUN = run_record("train-1", Host("node1", "10.0.0.1"), "/h", "/usr/bin/python3", "train.py")
 
 
@@ -31,14 +33,15 @@ def record(by: RunBy | None, project: Path, *, is_kept: bool = True) -> RunRecor
     [
         (HERE, "p", "last", False),
         (None, "p", "last", False),  # IPEXCTL_ANONYMOUS=1, or a record of an older version
-        (OTHER, "p", "last", True),  # machines with one home
+        (OTHER, "p", "last", False),  # machines with one home
+        (RENAMED, "p", "last", False),
         (OTHER, "p", "train-1", False),
         (HERE, "q", "last:all", True),
         (HERE, "q", "train-1", False),
         (HERE, "p", "last:all", False),
     ],
 )
-def test_the_last_run_is_stopped_only_if_it_began_here(
+def test_the_last_run_is_stopped_only_if_it_is_of_this_project(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: RunBy | None, project: str, word: str, is_refused: bool
 ) -> None:
     (tmp_path / "p").mkdir()
@@ -49,12 +52,37 @@ def test_the_last_run_is_stopped_only_if_it_began_here(
     with pytest.raises(UserError) as caught:
         refuse_foreign(found, word, force=False)
     assert caught.value.fix == "ipexctl stop train-1"
-    assert ("ann@elsewhere" if by == OTHER else f"{tmp_path}/{project}") in caught.value.message
+    assert f"{tmp_path}/{project}" in caught.value.message
     return None
 
 
-def test_a_run_that_began_here_is_ones_own_by_whatever_way_it_is_named(tmp_path: Path) -> None:
-    refuse_foreign(record(HERE, tmp_path, is_kept=False), "train-1", force=False)
+@pytest.mark.parametrize("by", [HERE, RENAMED])
+def test_a_run_of_ones_records_is_ones_own_by_whatever_way_it_is_named(tmp_path: Path, by: RunBy) -> None:
+    refuse_foreign(record(by, tmp_path, is_kept=False), "train-1", force=False)
+
+
+@pytest.mark.parametrize("by", [OTHER, None])
+def test_a_run_that_the_records_have_is_ones_own_on_its_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: RunBy | None
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    RunRegistry().save(record(by, tmp_path))
+    refuse_foreign(record(by, tmp_path, is_kept=False), "train-1", force=False)
+
+
+def test_the_records_keep_their_name_when_host_and_account_change_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = tmp_path / "machine-id"
+    machine.write_text("3d12\n")
+    monkeypatch.setattr("ipexctl.remote.caller._MACHINE_ID", str(machine))
+    here = caller_here()
+    monkeypatch.setenv("LOGNAME", "another")
+    names = os.uname()
+    monkeypatch.setattr("ipexctl.remote.caller.os.uname", lambda: os.uname_result(("Linux", "other", *names[2:])))
+    assert caller_here() == here._replace(user="another", host="other")
+    machine.write_text("9f3a\n")
+    assert caller_here().records != here.records
 
 
 @pytest.mark.parametrize("by", [HERE._replace(records="another"), OTHER, None])
