@@ -126,7 +126,7 @@ class Run:
         """Write one HTML page about the run; without a path, report-RUN.html in the current directory."""
         file = Path(path or f"report-{self.id}.html")
 
-        others = [compare] if isinstance(compare, Run) else compare or []
+        others = [compare] if isinstance(compare, Run) else compare or ()
         records = [run.record for run in (self, *others)]
         self._call(lambda watcher: addition("page-of-run")("path", file, records, watcher))
         return file

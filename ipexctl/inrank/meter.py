@@ -390,11 +390,13 @@ class Meter:
         return bool(types)
 
     def note_loss(self, tensors: Any) -> None:
-        """Keep the value of a backward's loss until the step, without its graph."""
+        """Keep the sum of the backwards' losses until the step, without their graphs."""
         is_loss = hasattr(tensors, "numel") and tensors.numel() == 1 and tensors.device.type == "cpu"
-        self._loss = tensors.detach() if is_loss else None
+        before, self._loss = self._loss, tensors.detach() if is_loss else None
         if self.evidence.is_on:
             self.evidence.on_loss(self._loss, nodes_of(tensors))
+        if before is not None and self._loss is not None:  # Trainer and Lightning divide each by their number
+            self._loss = before + self._loss
 
     def compare_parameters(self, tensors: Any, is_training: bool) -> None:
         """Set `is_training` if the parameters of the first backward have not changed since."""

@@ -184,15 +184,10 @@ def legend(keys: Sequence[tuple[str, str]]) -> Markup:
 
 
 def line_path(
-    values: Sequence[float | None],
-    maximum: float,
-    height: float,
-    minimum: float = 0.0,
-    bridged: int = 0,
-    width: float = PLOT,
+    values: Sequence[float | None], maximum: float, height: float, minimum: float = 0.0, bridged: int = 0
 ) -> str:
     """A line with gaps. `bridged`: number of successive columns without a value that do not make a gap."""
-    step, words, drawing = width / len(values), [], False
+    step, words, drawing = PLOT / len(values), [], False
     missing = 0
     for column, value in enumerate(values):
         if value is None:
@@ -271,8 +266,8 @@ def overlay(runs: Sequence[tuple[str, TimeCurve]]) -> Markup:
     ticks, span = value_ticks(max(known), min(known)), max(shown.columns.span for _, shown in runs)
     top, lines = 8.0, []
     for at, (_, shown) in enumerate(runs):
-        width = PLOT * shown.columns.span / span
-        path = line_path(shown.values, ticks[-1], _CURVE_HEIGHT, ticks[0], shown.bridged, width)
+        values = (*shown.values, *[None] * round(len(shown.values) * (span / shown.columns.span - 1)))
+        path = line_path(values, ticks[-1], _CURVE_HEIGHT, ticks[0], shown.bridged)
         lines.append(element("path", d=path, class_=f"line o{at % LINES}"))
     axes = _value_axis(ticks, top, top + _CURVE_HEIGHT, ""), _time_axis(span, top, top + _CURVE_HEIGHT)
     drawing = _svg(top + _CURVE_HEIGHT + _AXIS, "Losses over time", *axes, _plot(top, _CURVE_HEIGHT, *lines))
@@ -281,7 +276,6 @@ def overlay(runs: Sequence[tuple[str, TimeCurve]]) -> Markup:
 
 
 def _mean(shown: TimeCurve) -> Markup:
-    """For what rank 0 prints; the run's throughput is among the facts."""
     known = [value for value in shown.values if value is not None]
     if not known or shown.unit:
         return Markup("")

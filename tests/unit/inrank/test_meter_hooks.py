@@ -217,6 +217,7 @@ class Loss:
     def numel(self): return 1
     def detach(self): return self
     def __float__(self): return self.value
+    def __add__(self, other): return Loss(self.value + other.value)
 def losses(*values):
     for value in values:
         torch.autograd.backward(Loss(value))
@@ -236,6 +237,13 @@ NAN, INF = "float('nan')", "float('inf')"
 def test_the_step_since_which_the_loss_is_nan(site: Path, ring: MeterReader, values: str, since: int) -> None:
     records = run(site, ring, f"import types\n{LOSS}losses({values})")
     assert records[-1].nan_since == since
+
+
+def test_the_losses_of_accumulated_gradients_are_one(site: Path, ring: MeterReader) -> None:
+    records = run(site, ring, f"import types\n{LOSS}torch.autograd.backward(Loss({NAN})); losses(1.0)")
+    assert records[-1].nan_since == 1
+    records = run(site, ring, f"import types\n{LOSS}torch.autograd.backward(Loss({NAN})); losses(1.0, 1.0)")
+    assert records[-1].nan_since == 0
 
 
 GROUPS = """\
