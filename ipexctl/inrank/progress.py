@@ -38,8 +38,11 @@ def planned_steps(done: int) -> int:
 
 def named_steps(variables: dict[str, Any], done: int) -> int:
     holders = [vars(variables[name]) for name in HOLDERS if hasattr(variables.get(name), "__dict__")]
-    holders += [vars(each["state"]) for each in holders if hasattr(each.get("state"), "__dict__")]
-    found = (each.get(name) for each in (variables, *holders) for name in NAMES)
+    states = [vars(each["state"]) for each in holders if hasattr(each.get("state"), "__dict__")]
+    for state in states:  # of a Trainer; a resumed one has made steps in an earlier process
+        if type(most := state.get("max_steps")) is int and most >= done and type(state.get("global_step")) is int:
+            return max(done, most - max(0, int(state["global_step"]) + 1 - done))
+    found = (each.get(name) for each in (variables, *holders, *states) for name in NAMES)
     trainers = [each["trainer"] for each in holders if type(each.get("trainer")).__name__ == "Trainer"]
     for trainer in trainers:  # of Lightning
         epochs, batches = getattr(trainer, "max_epochs", None), getattr(trainer, "num_training_batches", None)

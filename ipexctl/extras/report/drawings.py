@@ -257,7 +257,6 @@ def curve(number: int, shown: TimeCurve, span: float, restarts: Sequence[float] 
 
 
 LINES: Final = 6
-"""Kinds of lines; one more run has the first kind again."""
 
 
 def overlay(runs: Sequence[tuple[str, TimeCurve]]) -> Markup:

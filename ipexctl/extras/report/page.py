@@ -116,7 +116,6 @@ class ReportPage:
     profile: RunProfile | None = None
     arguments: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Of the environment's packages."""
 
     @property
     def span(self) -> float:
@@ -335,10 +334,8 @@ class RunComparison:
 
 
 def compare(page: ReportPage, *others: ReportPage) -> RunComparison:
-    """What differs, and the change of throughput with its confidence interval. Windows within a run are correlated, so
-    each run gives the means of a few equal parts. The interval is Welch's; with fewer than `MIN_PARTS` parts there is
-    none.
-    """
+    """What differs, and the change of throughput with Welch's interval. Windows within a run are correlated, so each
+    run gives the means of a few equal parts; with fewer than `MIN_PARTS` there is none."""
     runs = sorted((*others, page), key=lambda each: each.record.started if each.record is not None else 0.0)
     return RunComparison(
         tuple(runs),

@@ -30,6 +30,13 @@ def advance(self):
     step()
 loop = argparse.Namespace()
 """
+TRAINER = """\
+def train(self):
+    for _ in range(5):
+        step()
+        self.state.global_step += 1
+t = argparse.Namespace()
+"""
 
 
 @pytest.mark.parametrize(
@@ -44,6 +51,8 @@ loop = argparse.Namespace()
         (f"{LIGHTNING}loop.trainer = Trainer(3, 10, 4, -1)\nadvance(loop)", 9),
         (f"{LIGHTNING}loop.trainer = Trainer(3, 10, 4, 5)\nadvance(loop)", 5),
         (f"{LIGHTNING}loop.trainer = Trainer(-1, 10, 4, 5)\nloop.max_steps = 5\nadvance(loop)", 5),
+        (f"{TRAINER}t.state = argparse.Namespace(max_steps=120, global_step=0)\ntrain(t)", 120),
+        (f"{TRAINER}t.state = argparse.Namespace(max_steps=120, global_step=50)\ntrain(t)", 70),
         ("while made < 10:\n    step()", 0),
         ("for x in iter(loader):\n    step()", 0),
         ("for x in (y for y in loader):\n    step()", 0),
