@@ -233,9 +233,7 @@ def trainer_resume_note(script: ScriptFile, packages: Mapping[str, str], ranks: 
     is_old = before(version, RESUMES_ON_CPU) and not before(accelerate, INDEXED_CPU)
     if ranks < 2 or not is_old or not any(each.module == "transformers" for each in script.imports):
         return ""
-    text = (
-        f"the Trainer of transformers {version} cannot resume with several ranks on CPUs; before the start: {{newer}}"
-    )
+    text = f"the Trainer of transformers {version} cannot resume on several CPU ranks; before the start: {{newer}}"
     return Fix(text, newer=script.install.with_words("--with", f"transformers>={RESUMES_ON_CPU}"))
 
 
