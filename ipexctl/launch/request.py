@@ -35,6 +35,8 @@ class RankEnv:
     stacks: tuple[str, ...] = ()
     """Stacks that the indexes decide between; empty for a user's environment."""
     version: str = ""
+    lists: tuple[str, ...] = ()
+    """As in `EnvRequest`."""
     mpi_backend: bool | None = False
     """True for a torch built with MPI, which no wheel is. None: unknown."""
 

@@ -13,11 +13,10 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from ipexctl.errors import UserError
-from ipexctl.found_files import TomlError, parse_toml
 from ipexctl.hosts.host import quote
 from ipexctl.node.common.urls import strip_login
 from ipexctl.node.env.check import normalize
-from ipexctl.projects.declaration import PYPROJECT
+from ipexctl.projects.declaration import PYPROJECT, table, texts
 from ipexctl.projects.layout import NO_LAYOUT, ProjectLayout
 from ipexctl.projects.project_files import TextReader
 
@@ -87,7 +86,7 @@ def read_indexes(directories: Iterable[Path], *read_before: tuple[Path, Mapping[
     tools = list(read_before)
     for directory in dict.fromkeys(map(Path.absolute, directories)):
         read = TextReader(directory)
-        tools += [(directory, table(_parsed(read(PYPROJECT)), "tool")), (directory, {"uv": _parsed(read("uv.toml"))})]
+        tools += [(directory, table(read(PYPROJECT), "tool")), (directory, {"uv": table(read("uv.toml"))})]
     return indexes_of(tools)
 
 
@@ -138,7 +137,7 @@ def _entries(tool: Mapping[str, Any], directory: Path) -> Iterator[tuple[str, st
         kinds = [kind for kind in ("default", "explicit") if each.get(kind) is True]
         found.append((each, kinds[0] if kinds else "links" if each.get("format") == "flat" else "first"))
     for key, kind in (("index-url", "default"), ("extra-index-url", "first"), ("find-links", "links")):
-        found += [({"url": url}, kind) for url in _texts(uv.get(key))]
+        found += [({"url": url}, kind) for url in texts(uv.get(key))]
     primary = [each for each in poetry if each.get("priority", "primary") in ("primary", "default")]
     if not any(str(each.get("name")).lower() == "pypi" for each in primary):
         found += [(each, "default") for each in primary[-1:]]
@@ -151,26 +150,8 @@ def _entries(tool: Mapping[str, Any], directory: Path) -> Iterator[tuple[str, st
         url = each.get("url", _PYPI if name.lower() == "pypi" else None)
         if isinstance(url, str) and url:
             url = check_url(url).rstrip("/") if "://" in url else os.path.join(directory, url)
-            yield name, url, kind, _texts(each.get("include_packages"))
-
-
-def _parsed(text: str) -> Mapping[str, Any]:
-    try:
-        return parse_toml(text)
-    except TomlError:
-        return {}
-
-
-def table(values: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
-    for name in names:
-        found = values.get(name)
-        values = found if isinstance(found, dict) else {}
-    return values
+            yield name, url, kind, texts(each.get("include_packages"))
 
 
 def _tables(values: Any) -> list[Mapping[str, Any]]:
     return [each for each in values if isinstance(each, dict)] if isinstance(values, list) else []
-
-
-def _texts(values: Any) -> tuple[str, ...]:
-    return tuple(each for each in (values if isinstance(values, list) else [values]) if isinstance(each, str))

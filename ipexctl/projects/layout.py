@@ -136,7 +136,7 @@ def read_layout(root: Path, start: Path) -> ProjectLayout:
     for directory, declaration in declared.items():
         if declaration.name:
             members[declaration.normalized] = posixpath.normpath(posixpath.join(directory, declaration.file))
-    above = [directory for directory in _chain(root, start) if directory in declared]
+    above = [directory for directory in directories_up(root, start) if directory in declared]
     wanted, outside = _needed(texts, above, declared, in_workspace)
     if is_workspace and not any(declared[directory].name for directory in above):
         wanted += [directory for directory in in_workspace.values() if directory not in wanted]
@@ -152,17 +152,14 @@ def read_layout(root: Path, start: Path) -> ProjectLayout:
     return ProjectLayout(root, own, is_workspace, members, outside, tuple(dict.fromkeys(notes)))
 
 
-def _chain(root: Path, start: Path) -> Iterator[str]:
+def directories_up(root: Path, start: Path) -> list[str]:
     """The directories from `start` up to the root, relative to the root."""
-    if start.is_relative_to(root):
-        relative = start.relative_to(root)
-        yield from (path.as_posix() for path in (relative, *relative.parents))
-    else:
-        yield "."
+    relative = start.relative_to(root) if start.is_relative_to(root) else Path()
+    return [path.as_posix() for path in dict.fromkeys((relative, *relative.parents))]
 
 
 def _declarations(texts: TextReader, root: Path, start: Path) -> Iterator[tuple[str, PackageDeclaration]]:
-    for directory in dict.fromkeys(_chain(root, start)):
+    for directory in directories_up(root, start):
         declaration = _read(texts, directory)
         if declaration is not None:
             yield directory, declaration

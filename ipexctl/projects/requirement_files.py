@@ -5,6 +5,7 @@ names, up to the repository's root; else conda's file. Avoids slow imports, beca
 
 from __future__ import annotations
 
+import hashlib
 import os
 import posixpath
 import re
@@ -14,17 +15,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ipexctl.found_files import TomlError, parse_toml
 from ipexctl.node.env.check import normalize
-from ipexctl.projects.declaration import (
-    FILES,
-    FOR_DEVELOPERS,
-    PYPROJECT,
-    SETUP_CFG,
-    SETUP_PY,
-    is_below,
-)
-from ipexctl.projects.layout import ProjectLayout
+from ipexctl.projects.declaration import FILES, FOR_DEVELOPERS, PYPROJECT, SETUP_CFG, SETUP_PY, is_below, table
+from ipexctl.projects.layout import ProjectLayout, directories_up
 from ipexctl.projects.project_files import TextReader
 
 UV_LOCK: Final = "uv.lock"
@@ -65,6 +58,8 @@ class RequirementFiles(NamedTuple):
     """A list beside those that are taken, which is not read."""
     others: tuple[str, ...] = ()
     """Files of requirements that nobody takes unless they are named; one for all uses comes first."""
+    asked: tuple[str, ...] = ()
+    """Those of `files` that only a build backend can read."""
     notes: tuple[str, ...] = ()
     """Why files do not count."""
 
@@ -87,7 +82,7 @@ class RequirementFiles(NamedTuple):
 
 def find_requirement_files(layout: ProjectLayout, start: Path) -> RequirementFiles:
     """`start`: the directory of the script, at or below the root."""
-    chain = _chain(layout.root, start)
+    chain = directories_up(layout.root, start)
     notes: list[str] = []
     found: list[str] = []
     unread = ""
@@ -106,8 +101,9 @@ def find_requirement_files(layout: ProjectLayout, start: Path) -> RequirementFil
     names, optional = _names_in(layout, found, others)
     unread = unread or (conda if conda in others else "")
     pins = tuple(pin for file in found for pin in _pins_of(layout, file))
-    notes = list(dict.fromkeys(notes))
-    return RequirementFiles(tuple(found), names, pins, optional, unread, others, tuple(notes))
+    read, notes = TextReader(layout.root), list(dict.fromkeys(notes))
+    asked = tuple(file for file in found if file.endswith(FILES) and is_read_by_backend(file, read(file)))
+    return RequirementFiles(tuple(found), names, pins, optional, unread, others, asked, tuple(notes))
 
 
 def with_optional(
@@ -124,13 +120,6 @@ def with_optional(
         able = next((package.file for package in layout.own if package.declaration.file), PYPROJECT)
         found.append(able)
     return tuple(f"{file}[{','.join(wanted)}]" if file == able else file for file in found)
-
-
-def _chain(root: Path, start: Path) -> list[str]:
-    if not start.is_relative_to(root):
-        return ["."]
-    relative = start.relative_to(root)
-    return list(dict.fromkeys(path.as_posix() for path in (relative, *relative.parents)))
 
 
 def _joined(directory: str, name: str) -> str:
@@ -162,7 +151,7 @@ def _lists_in_readmes(root: Path, start: str) -> Iterator[str]:
     """Lists of the repository, none for developers, that READMEs from the directory upward install."""
     repository = next((path for path in (root, *root.parents) if (path / ".git").exists()), root)
     read = TextReader(repository)
-    for directory in _chain(repository, root / start):
+    for directory in directories_up(repository, root / start):
         for text in (read(_joined(directory, name)) for name in _READMES):
             for match in _LIST_LINE.finditer(text):
                 file = posixpath.normpath(_joined(directory, match[1]))
@@ -187,27 +176,17 @@ def _other_files(root: Path) -> Iterator[str]:
 
 def has_dependencies(pyproject: str) -> bool:
     """Also those that only the build backend can read."""
-    return bool(_table(pyproject, "project").get("dependencies")) or is_read_by_backend(pyproject)
+    return bool(table(pyproject, "project").get("dependencies")) or is_read_by_backend(PYPROJECT, pyproject)
 
 
-def is_read_by_backend(pyproject: str) -> bool:
-    """True for `dynamic = ["dependencies"]`, and for Poetry's own table in place of [project]."""
-    project, tool = _table(pyproject, "project"), _table(pyproject, "tool")
+def is_read_by_backend(file: str, text: str) -> bool:
+    """True for setup.cfg and setup.py, `dynamic = ["dependencies"]`, and Poetry's own table in place of [project]."""
+    if not file.endswith(PYPROJECT):
+        return True
+    project, tool = table(text, "project"), table(text, "tool")
     dynamic, poetry = project.get("dynamic"), tool.get("poetry")
     has_own = not project and isinstance(poetry, dict) and bool(poetry.get("dependencies"))
     return has_own or (isinstance(dynamic, list) and "dependencies" in dynamic)
-
-
-def _table(pyproject: str, name: str) -> dict[str, object]:
-    found = _parsed(pyproject).get(name)
-    return found if isinstance(found, dict) else {}
-
-
-def _parsed(text: str) -> dict[str, object]:
-    try:
-        return parse_toml(text) if text else {}
-    except TomlError:
-        return {}
 
 
 def _names_in(
@@ -219,9 +198,9 @@ def _names_in(
         names |= set(_names_of(layout, file))
     for package in layout.own:
         names |= set(_of_lines(package.declaration.requires))
-        groups = _table(TextReader(layout.root / package.directory)(PYPROJECT), "dependency-groups")
-        for option, table in (("--extra", package.declaration.extras), ("--group", groups)):
-            for key, entries in table.items():
+        groups = table(TextReader(layout.root / package.directory)(PYPROJECT), "dependency-groups")
+        for option, lists in (("--extra", package.declaration.extras), ("--group", groups)):
+            for key, entries in lists.items():
                 lines = entries if isinstance(entries, (list, tuple)) else ()
                 optional += [(name, f"{option} {shlex.quote(str(key))}") for name in _of_lines(lines)]
     for file in others:
@@ -262,7 +241,14 @@ def find_lacking(layout: ProjectLayout, files: RequirementFiles, packages: Colle
     for file in files.files:
         if file.endswith(".txt"):
             lines += TextReader(layout.root)(file).splitlines()
-        lines += [line for each in layout.own if each.file == file for line in each.declaration.requires]
-    names = _of_lines([line for line in lines if isinstance(line, str) and not _NOT_FOR_ALL.search(line)])
+        names = (file, re.sub(f"{UV_LOCK}$", PYPROJECT, file))  # a lock has what its project requires
+        lines += [line for each in layout.own if each.file in names for line in each.declaration.requires]
+    found = _of_lines([line for line in lines if isinstance(line, str) and not _NOT_FOR_ALL.search(line)])
     own = {*layout.members, *packages}
-    return tuple(dict.fromkeys(name for name in names if name not in own and not GPU_ONLY.fullmatch(name)))
+    return tuple(dict.fromkeys(name for name in found if name not in own and not GPU_ONLY.fullmatch(name)))
+
+
+def digest_of_list(path: Path) -> str:
+    """Of what a build backend reads, as far as it is known: the declarations beside a list."""
+    read = TextReader(path.parent)
+    return hashlib.sha256("\0".join(map(read, FILES)).encode("utf-8", "surrogatepass")).hexdigest()[:16]

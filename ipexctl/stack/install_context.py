@@ -114,6 +114,7 @@ def with_packages(present: EnvRequest, added: EnvRequest) -> EnvRequest:
         present,
         extras=tuple(dict.fromkeys((*extras, *added.extras))),
         constraints=tuple(dict.fromkeys((*constraints, *added.constraints))),
+        lists=tuple(dict.fromkeys((*present.lists, *added.lists))),
     )
 
 

@@ -190,6 +190,7 @@ def existing_environment(hosts: Sequence[Host], name: str, facts: Mapping[str, F
         ccl=first.backend == "ccl",
         stacks=(first.row,),
         version=first.python,
+        lists=tuple(each for made_for in first.requests for each in EnvRequest.from_json(made_for).lists),
     )
 
 

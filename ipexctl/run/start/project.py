@@ -29,9 +29,11 @@ from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command
 from ipexctl.node.common.plan import Commit
+from ipexctl.projects.declaration import FILES, is_below
 from ipexctl.projects.layout import ProjectLayout, read_layout
 from ipexctl.projects.modules import find_module
 from ipexctl.projects.own_launches import find_launch
+from ipexctl.projects.project_files import TextReader
 from ipexctl.projects.requirement_files import RequirementFiles, find_requirement_files
 from ipexctl.projects.root import find_root, is_marked, path_problem, root_problem
 from ipexctl.projects.script_file import ProjectLocation, ScriptFile
@@ -64,6 +66,9 @@ def locate_project(spec: RunSpec, cwd: Path, before: FixCommand | None = None) -
             found = project_module(asked.argv, workdir, layout, directories_above(workdir))
         shell_script = _shell_script_of(asked.argv, workdir) if asked.kind == "command" else ""
         command = asked.argv
+        if asked.kind == "command" and asked.sync and (installed := _installed_script(asked.script, workdir, layout)):
+            command = ("python", installed, *asked.argv[1:])
+            found = project_script(installed, workdir / installed, layout)
         if shell_script:
             found = _python_of(shell_script, asked.argv, workdir, layout)
             is_program = "/" in command[0] and os.access(workdir / command[0], os.X_OK)
@@ -178,7 +183,9 @@ def _locate_command(spec: RunSpec, cwd: Path) -> ProjectLocation | None:
     layout = read_layout(root, workdir)
     entry = layout.commands.get(name)
     if entry is None:
-        return None
+        file = _installed_script(name, workdir, layout)
+        asked = spec.asked._replace(argv=(file, *spec.asked.argv[1:]))
+        return locate_project(replace(spec, asked=asked), cwd) if file else None
     module = entry.partition(":")[0]
     if find_module(module, layout.search_paths) is None:
         raise UserError(
@@ -186,6 +193,18 @@ def _locate_command(spec: RunSpec, cwd: Path) -> ProjectLocation | None:
             fix=Fix("if the environment has it: `ipexctl run -- {*argv}`", argv=spec.asked.argv),
         )
     return _command_location(spec, root, subdirectory, layout, entry)
+
+
+def _installed_script(name: str, workdir: Path, layout: ProjectLayout) -> str:
+    """The Python file of which a build makes a command, because a declaration names it (setuptools' `scripts`)."""
+    named = re.compile(rf"(?<![\w./-])(?:[\w.-]+/)+{re.escape(name)}(?![\w./-])")
+    for package in layout.own if "/" not in name and not (workdir / name).is_file() else ():
+        read = TextReader(layout.root / package.directory)
+        for match in (match for file in FILES for match in named.finditer(read(file))):
+            path = layout.root / package.directory / match[0]
+            if is_below(posixpath.normpath(match[0])) and re.match("#!.*python", _first_line(path)):
+                return os.path.relpath(path, workdir)
+    return ""
 
 
 def _command_location(

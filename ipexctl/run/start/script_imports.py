@@ -50,7 +50,7 @@ from ipexctl.projects.modules import (
 )
 from ipexctl.projects.named_checkpoints import find_named_checkpoints
 from ipexctl.projects.own_launches import find_spawner
-from ipexctl.projects.requirement_files import find_lacking
+from ipexctl.projects.requirement_files import digest_of_list, find_lacking
 from ipexctl.projects.script_file import MpiImport, ScriptFile
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import SessionPool
@@ -63,7 +63,7 @@ from ipexctl.run.start.start_notes import find_resume_call, uses_accelerate, use
 from ipexctl.run.unsent import named_files
 from ipexctl.stack.catalog import project_of
 from ipexctl.stack.lock.wheel_indexes import TORCH_CPU
-from ipexctl.text import join_words, tilde_path
+from ipexctl.text import format_count, join_words, tilde_path
 
 _OTHER_INTERPRETER: Final = re.compile(
     rb"#!\s*(?:\S*/)?(?:env\s+(?:-\S+\s+)*)?(?:\S*/)?"
@@ -335,7 +335,7 @@ def with_environment(script: ScriptFile, context: Gathered) -> ScriptFile:
         own=own,
         install=install,
         install_by_run=install_by_run(with_extras) if own else None,
-        is_installed_by_run=asked.install and takes_own_requirements(asked),
+        is_installed_by_run=takes_own_requirements(asked) and (asked.install or not any(_lacking(context))),
         packages=packages,
     )
 
@@ -371,21 +371,10 @@ def check_own_modules(script: ScriptFile, packages: Collection[str]) -> None:
                     exit_code=2,
                 )
             )
-        made = [path for package in layout.own for path in _version_files_of(package)]
-        path = f"{entry.module.replace('.', '/')}.py"
-        version_file = next((each for each in made if each.endswith(path)), "")
-        if version_file:
-            raise StartError(
-                StartFailure(
-                    f"{name} needs {version_file}, which its build writes and {tilde_path(layout.root)} lacks",
-                    Fix("make it here once: `python -m pip install -e .`"),
-                    exit_code=2,
-                )
-            )
         raise StartError(
             StartFailure(
                 f"{file} imports {entry.module} (line {entry.line}), which no file of {tilde_path(layout.root)} has",
-                _making_line(layout, owner, path),
+                _making_line(layout, owner, f"{entry.module.replace('.', '/')}.py"),
                 exit_code=2,
             )
         )
@@ -418,12 +407,6 @@ def _building_line(layout: ProjectLayout, path: str) -> str:
 
 def _has_top(layout: ProjectLayout, package: OwnPackage, module: str) -> bool:
     return any(has_module(layout.root / path, module.partition(".")[0]) for path in package.paths)
-
-
-def _version_files_of(package: OwnPackage) -> Iterator[str]:
-    yield from (
-        posixpath.normpath(posixpath.join(package.directory, file)) for file in package.declaration.version_files
-    )
 
 
 def _place(layout: ProjectLayout, owner: OwnPackage | None) -> str:
@@ -572,7 +555,8 @@ def _install_fix(names: Sequence[str], known: Mapping[str, str], script: ScriptF
         option = script.requirements.option_for(others)
         if option.startswith("-r ") and script.requirements.files:
             option = f"{shlex.join(requirement_options(script))} {option}"
-        may_bring = bool(unknown and script.requirements.files) and not script.is_installed_by_run
+        may_bring = bool(script.requirements.asked or (unknown and script.requirements.files))
+        may_bring &= not script.is_installed_by_run
         if is_new or option or may_bring:  # what the project requires may bring the others
             options = (*script.install_by_run.options, *shlex.split(option))
             return Fix.of((script.install_by_run._replace(options=options),))
@@ -659,11 +643,20 @@ def note_on_lacking(context: Gathered) -> str:
     call = install_by_run(spec)
     if call is None or env.name is None or not env.is_installed or not takes_own_requirements(spec.asked):
         return ""
-    project = spec.project
+    lacking, unread = _lacking(context)
+    what = f"was not made from {join_words(unread)}, or the list has changed" if unread else ""
+    if lacking:
+        more = f" and {len(lacking) - _MOST_FILES_NAMED} more" if len(lacking) > _MOST_FILES_NAMED else ""
+        names = f"{', '.join(lacking[:_MOST_FILES_NAMED])}{more}"
+        files = join_words([*spec.project.requirements.files])
+        what = f"lacks {format_count(len(lacking), 'package')} of {files} ({names})"
+    return Fix("the environment {what}: {call}", what=what, call=call) if what else ""
+
+
+def _lacking(context: Gathered) -> tuple[Sequence[str], Sequence[str]]:
+    """The packages of the project's lists that the environment lacks, and the lists that only a build backend can read
+    and that no install of this environment has read as they are now."""
+    project, env = context.spec.project, context.env
     lacking = find_lacking(project.layout, project.requirements, {*map(normalize, env.packages)})
-    if not lacking:
-        return ""
-    more = f" and {len(lacking) - _MOST_FILES_NAMED} more" if len(lacking) > _MOST_FILES_NAMED else ""
-    names = f"{', '.join(lacking[:_MOST_FILES_NAMED])}{more}"
-    files = join_words([*project.requirements.files])
-    return Fix("the environment lacks packages of {files}: {names}; {call}", files=files, names=names, call=call)
+    root = project.layout.root
+    return lacking, [file for file in project.requirements.asked if digest_of_list(root / file) not in env.lists]

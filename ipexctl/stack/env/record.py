@@ -80,7 +80,7 @@ def _is_request(value: object) -> bool:
     """True if `EnvRequest.from_json` can read it and its requirements are safe in a requirements file."""
     if not isinstance(value, dict):
         return False
-    lists = [value.get(name) or [] for name in ("extras", "constraints")]
+    lists = [value.get(name) or [] for name in ("extras", "constraints", "lists")]
     return all(isinstance(lines, list) and all(map(_is_requirement, lines)) for lines in lists) and all(
         isinstance(value.get(name), (str, NoneType)) for name in ("torch", "stack", "ipex", "oneccl", "python")
     )

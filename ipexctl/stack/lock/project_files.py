@@ -25,7 +25,7 @@ from ipexctl.known_errors.packages import known_packages
 from ipexctl.limits import PROJECT_LOCK
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.urls import strip_login
-from ipexctl.projects.declaration import FILES, PYPROJECT, SETUP_CFG, SETUP_PY
+from ipexctl.projects.declaration import FILES, PYPROJECT, SETUP_CFG, SETUP_PY, table
 from ipexctl.projects.indexes import (
     IndexBinding,
     ProjectIndexes,
@@ -33,7 +33,6 @@ from ipexctl.projects.indexes import (
     is_of_pytorch,
     package_sources,
     read_indexes,
-    table,
     without_usual,
 )
 from ipexctl.projects.layout import NO_LAYOUT, ProjectLayout
@@ -155,7 +154,8 @@ def read_project_file(
     if path.suffix == ".toml":
         project = _Pyproject(path, text, scope)
         lines = tuple(project.lines(names))
-        unread = BackendList(path, tuple(names), scope) if path.name == PYPROJECT and is_read_by_backend(text) else None
+        is_asked = path.name == PYPROJECT and is_read_by_backend(PYPROJECT, text)
+        unread = BackendList(path, tuple(names), scope) if is_asked else None
         left_out = tuple(project.left_out)
         return ProjectLines(lines, tuple(project.notes), (), left_out, project.indexes, unread)
     if path.name in (SETUP_CFG, SETUP_PY):
@@ -190,7 +190,7 @@ class _Pyproject:
         self._read: set[str] = set()
 
     def lines(self, names: Sequence[str]) -> Iterator[FileLine]:
-        is_asked = is_read_by_backend(self.text)
+        is_asked = is_read_by_backend(PYPROJECT, self.text)
         if not (self.project or self.groups or is_asked):
             raise UserError(
                 f"{self.path} has neither [project] nor [dependency-groups]", fix="name the file that has requirements"

@@ -30,7 +30,6 @@ from ipexctl.node.common.fix import Fix, FixCommand
 from ipexctl.node.common.urls import strip_login
 from ipexctl.projects.declaration import FILES, PYPROJECT
 from ipexctl.projects.indexes import IndexBinding, check_url, is_of_pytorch
-from ipexctl.projects.layout import ProjectLayout
 from ipexctl.projects.requirement_files import GPU_ONLY, UV_LOCK
 from ipexctl.stack.lock.project_files import (
     HASH,
@@ -125,8 +124,7 @@ def _refuse_own_name(line: str, scope: ProjectScope) -> None:
     if name is None or not scope.is_own(name[0]) or "==" in line or " @ " in line:
         return
     layout, plain = scope.layout, canonicalize_name(name[0])
-    commands = sorted(layout.commands)
-    start = commands[0] if commands else next(iter(_modules_to_start(layout)), "")
+    start = min(layout.commands, default="")
     run = Fix(
         "the project needs no install: `ipexctl run {*argv}`; " if start else "the project needs no install; ",
         argv=shlex.split(start),
@@ -136,13 +134,6 @@ def _refuse_own_name(line: str, scope: ProjectScope) -> None:
         "stranger's package of that name",
         fix=run + f"for the index's package, name its version: --with {name[0]}==1.2",
     )
-
-
-def _modules_to_start(layout: ProjectLayout) -> Iterator[str]:
-    for package in layout.own:
-        for place in package.paths:
-            for path in sorted((layout.root / place).glob("*/train.py")):
-                yield f"-m {shlex.quote(f'{path.parent.name}.train')}"
 
 
 _TARGET: Final = {"platform_machine": "x86_64", "sys_platform": "linux", "platform_system": "Linux"}
@@ -461,8 +452,6 @@ def read_package_request(
     result = PackageRequest(tuple(requirement(package, scope) for package in packages))
     for file in files:
         result = _merge(result, read_requirements(file, scope))
-    if len(files) > 1:
-        _refuse_disagreement(result, files)
     return result
 
 
@@ -500,31 +489,6 @@ def without_torch(request: PackageRequest, why: str) -> PackageRequest:
     note = f"{why}; {join_words(left_out)} {are} left out: the stack decides the version"
     left = (*request.left_out, *left_out)
     return replace(request, lines=tuple(lines), origins=origins, notes=(*request.notes, note), left_out=left)
-
-
-def _refuse_disagreement(request: PackageRequest, files: Sequence[Path]) -> None:
-    """Refuse two files that pin a package to versions which exclude each other."""
-    by_name: dict[str, list[Requirement]] = {}
-    for line in map(Requirement, request.lines):
-        if line.url is None and line.marker is None and str(line) in request.origins:
-            by_name.setdefault(canonicalize_name(line.name), []).append(line)
-    for lines in by_name.values():
-        pins = [
-            (line, each.version)
-            for line in lines
-            for each in line.specifier
-            if each.operator in ("==", "===") and not each.version.endswith("*")
-        ]
-        for line, version in pins:
-            other = next((each for each in lines if not each.specifier.contains(version, prereleases=True)), None)
-            if other is not None:
-                shown = sorted((other, line), key=lambda each: list(request.origins).index(str(each)))
-                places = ", ".join(f"{each} ({request.origins[str(each)]})" for each in shown)
-                names = [os.path.relpath(split_extras(file)[0]) for file in files]
-                raise UserError(
-                    f"{' and '.join(names)} disagree: {places}",
-                    fix="take one: " + ", or: ".join(f"--install -r {shlex.quote(name)}" for name in names),
-                )
 
 
 def sources_of(given: Sources, from_files: Sources) -> Sources:

@@ -31,6 +31,7 @@ from ipexctl.node.env.project_list import BackendListRequest
 from ipexctl.node.files.call_requests import StoreFile
 from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.projects.indexes import IndexBinding
+from ipexctl.projects.requirement_files import digest_of_list
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError, Notice
@@ -483,6 +484,9 @@ class _Locking:
             if reply.message:
                 context.notes.append(f"the list of {name} is left out: its build says {reply.message}")
             context.request = _with_answer(context.request, read_answer(each, reply.requires, plan))
+            if not reply.message:
+                lists = (*context.request.env.lists, digest_of_list(each.path))
+                context.request = replace(context.request, env=replace(context.request.env, lists=lists))
             context.notes += context.request.notes
             context.request = replace(context.request, notes=())
 

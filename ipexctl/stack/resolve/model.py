@@ -91,15 +91,18 @@ class EnvRequest:
     stack: StackRequest
     extras: tuple[str, ...] = ()
     constraints: tuple[str, ...] = ()
+    lists: tuple[str, ...] = ()
+    """Digests of the lists that build backends have read (`requirement_files.py: digest_of_list`)."""
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self.stack), "extras": list(self.extras), "constraints": list(self.constraints)}
+        lists = {"lists": list(self.lists)} if self.lists else {}
+        return {**asdict(self.stack), "extras": list(self.extras), "constraints": list(self.constraints), **lists}
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> EnvRequest:
         texts = {name: fields.get(name) for name in ("torch", "stack", "ipex", "oneccl", "python")}
         stack = StackRequest(**texts, require_oneccl=bool(fields.get("require_oneccl")))
-        return cls(stack, tuple(fields.get("extras") or ()), tuple(fields.get("constraints") or ()))
+        return cls(stack, *(tuple(fields.get(name) or ()) for name in ("extras", "constraints", "lists")))
 
 
 Backend = Literal["ccl", "gloo"]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ipexctl.api.run import _plan
 from ipexctl.hosts.host import Host
 from ipexctl.launch.launchers.program import read_program
 from ipexctl.launch.spec import RunSpec
@@ -23,6 +25,7 @@ from ipexctl.run.start.project import locate_project
 from ipexctl.run.start.request import StartError
 from ipexctl.run.start.script_imports import check_imports, check_own_modules, install_by_run, project_script
 from ipexctl.stack.install_context import InstallReport, InstallRequest, InstallResult
+from ipexctl.stack.lock.project_files import BackendList
 from ipexctl.stack.lock.wheel_lock import Lock, Wheel
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest
 from plan_helpers import small_plan, spec_of
@@ -212,3 +215,18 @@ def test_the_list_that_a_line_of_a_readme_names_comes_before_guesses(
 )
 def test_a_package_that_fails_its_import_may_be_left_out(status: Any, verify: Any, *, is_of_verify: bool) -> None:
     assert _is_of_verify(InstallResult(Host("n1", "n1"), status, verify=verify)) == is_of_verify
+
+
+@pytest.mark.parametrize(("unread", "checks"), [((), True), ((BackendList(Path("setup.py")),), False)])
+def test_a_dry_run_of_an_install_checks_no_import_while_a_list_is_not_known(
+    unread: tuple[BackendList, ...], checks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[bool]()
+    wanted = replace(WANTED, unread=unread)
+    monkeypatch.setattr("ipexctl.run.start.first_install.install_first", lambda *_, **__: wanted)
+    monkeypatch.setattr(
+        "ipexctl.run.start.pipeline.plan_run", lambda _, *, checks_script: asked.append(checks_script) or report_with()
+    )
+    start: Any = SimpleNamespace(spec=spec_of(install=True))
+    _plan(start, start)
+    assert asked == [checks]

@@ -259,19 +259,19 @@ def test_fix_names_the_file_of_the_project_that_has_the_package(
         (("wandb", "pytest"), "--extra dev --extra log"),
         (("mlflow", "wandb"), "--extra log"),  # one that has more comes first
         (("wandb", "mlflow", "lightning_utilities"), "--extra log"),  # known, and brought by another
-        (("cv2",), "-r setup.py -r requirements/vision.txt"),
-        (("peft",), "-r setup.py -r environment.yaml"),
+        (("cv2",), "-r pyproject.toml -r requirements/vision.txt"),
+        (("peft",), "-r pyproject.toml -r environment.yaml"),
         (("wandb", "cv2"), ""),  # --extra and -r exclude each other
         (("cv2", "peft"), ""),  # two lists may disagree
         (("timm", "pytest"), ""),  # no list has timm
     ],
 )
-def test_extras_of_setup_py_and_lists_that_nobody_takes_are_searched(
+def test_extras_and_lists_that_nobody_takes_are_searched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, modules: tuple[str, ...], option: str
 ) -> None:
-    extras = "{'a': ['mlflow'], 'dev': ['pytest'], 'log': ['wandb>=0.1', 'mlflow']}"
-    setup = f"setup(name='x', install_requires=['rich'], extras_require={extras})"
-    (tmp_path / "setup.py").write_text(f"from setuptools import setup\n{setup}\n")
+    extras = "a = ['mlflow']\ndev = ['pytest']\nlog = ['wandb>=0.1', 'mlflow']\n"
+    project = f"[project]\nname = 'x'\ndependencies = ['rich']\n[project.optional-dependencies]\n{extras}"
+    (tmp_path / "pyproject.toml").write_text(project)
     (tmp_path / "environment.yaml").write_text("dependencies:\n  - peft\n")
     (tmp_path / "requirements").mkdir()
     (tmp_path / "requirements" / "vision.txt").write_text("opencv-python==4.5\n")
@@ -282,6 +282,20 @@ def test_extras_of_setup_py_and_lists_that_nobody_takes_are_searched(
     script = needs(*modules, install_by_run=by_run, requirements=files, layout=layout)
     fix = failure_of(script, {"a": list(modules)}).fix
     assert fix.partition(" train.py")[0].startswith(f"ipexctl run --install {option or '--with'}")
+
+
+def test_a_list_that_only_a_build_reads_may_bring_any_module_until_it_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "setup.py").write_text("setup(install_requires=read())\n")
+    monkeypatch.chdir(tmp_path)
+    layout = read_layout(tmp_path, tmp_path)
+    files = find_requirement_files(layout, tmp_path)
+    by_run = read_command("ipexctl run --install train.py")
+    script = needs("peft", install_by_run=by_run, requirements=files, layout=layout)
+    assert failure_of(script, {"a": ["peft"]}).fix == "ipexctl run --install train.py"
+    script = replace(script, is_installed_by_run=True)
+    assert failure_of(script, {"a": ["peft"]}).fix == "ipexctl run --install --with peft train.py"
 
 
 def test_a_module_is_of_the_package_that_the_project_names(tmp_path: Path) -> None:

@@ -128,6 +128,7 @@ CASES: list[tuple[str, str, dict[str, object]]] = [
     ("allreduce", "Connection was likely closed. Did the remote server shutdown or crash?", {}),
     ("allreduce", "TimeoutError: timed out", {}),
     ("import torchvision", "RuntimeError: operator torchvision::nms does not exist", {}),
+    ("import torchaudio", "OSError: Could not load this library: /e/torchaudio/lib/_torchaudio.abi3.so", {}),
     ("import deep", "KeyError: 'x'", {}),
 ]
 
