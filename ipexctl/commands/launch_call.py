@@ -23,6 +23,7 @@ from ipexctl.errors import UserError
 from ipexctl.file_reader import SCRIPT, read_regular
 from ipexctl.hosts.host import private_keys
 from ipexctl.launch.accelerate_config import read_accelerate_file, with_config
+from ipexctl.launch.launchers.cpu_options import with_cpu_options
 from ipexctl.launch.launchers.program import SHELL_FILES
 from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.asked import Asked, CommandKind
@@ -95,6 +96,7 @@ def read_launch_call(ctx: typer.Context, call: RunCall, ranks: RankSet = EVERY_R
             targets = replace(targets, **{"hostfile": None, "hosts": None, **pasted.hosts})
         if "limit" in pasted.values:
             targets = replace(targets.without_defaults("limit"), limit=pasted.values["limit"].value)
+    spec, cpu_note = with_cpu_options(spec)
     of_accelerate = Path(found.hostfile) if found and found.hostfile else None
     cwd = current_directory()
     script = Path(spec.asked.script) if spec.asked.kind == "script" and os.path.isfile(spec.asked.script) else None  # noqa: PTH113
@@ -124,7 +126,7 @@ def read_launch_call(ctx: typer.Context, call: RunCall, ranks: RankSet = EVERY_R
         spec = replace(spec, asked=spec.asked._replace(kind="command"))
     spec, path_note = with_python_path(spec, cwd)
     of_line = (*pasted.other_notes, pasted.note_on(len(hosts))) if pasted is not None else ()
-    for note in (*of_line, path_note, note_on_arguments(ctx, spec)):
+    for note in (*of_line, cpu_note, path_note, note_on_arguments(ctx, spec)):
         if note:
             call.output.print_note("note: " + note)
     return spec

@@ -614,6 +614,14 @@ def _no_variable(found: PatternMatch) -> tuple[str, str]:
     return cause, f"set it: -x {name}=VALUE"
 
 
+def _use_cpu(found: PatternMatch) -> tuple[str, str]:
+    line = ipexctl_command("run", argv=(*found.context.plan.asked.program, "--use_cpu"))
+    return (
+        "the Trainer computes in bf16, and nothing tells it that the ranks are on CPUs",
+        Fix("where the script makes its TrainingArguments itself, add use_cpu=True; else: {line}", line=line),
+    )
+
+
 _FUNCTIONS: Final[Mapping[str, Callable[[PatternMatch], tuple[str, str] | None]]] = {
     "aborted": _aborted,
     "argument": _argument,
@@ -641,6 +649,7 @@ _FUNCTIONS: Final[Mapping[str, Callable[[PatternMatch], tuple[str, str] | None]]
     "timed_out": _timed_out,
     "through_proxy": _through_proxy,
     "torch_library": _torch_library,
+    "use_cpu": _use_cpu,
     "windows_lines": _windows_lines,
     "worker_ended": _worker_ended,
 }

@@ -1,13 +1,17 @@
-"""Options that a tool made for GPUs needs on CPUs: added to its pasted line, unless the line or its file of settings
-says otherwise."""
+"""Options that a tool made for GPUs needs on CPUs: added to its line, unless the line or its file of settings says
+otherwise. The tools read both with HfArgumentParser."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from ipexctl.file_reader import SCRIPT, read_regular
+from ipexctl.launch.spec import RunSpec
+from ipexctl.node.common.asked import Asked
 
 
 class CpuOption(NamedTuple):
@@ -21,39 +25,85 @@ class CpuOption(NamedTuple):
     there (a Llama's forward and backward on an EPYC, torch 2.13)."""
 
 
+_USE_CPU: Final = CpuOption(("--use_cpu",), ("use_cpu", "no_cuda"))  # else: "Your setup doesn't support bf16/gpu"
+OF_TRAINER: Final = (_USE_CPU._replace(needs="bf16"),)
 OF_TRL: Final = (
-    CpuOption(("--use_cpu",), ("use_cpu", "no_cuda")),  # else: "Your setup doesn't support bf16/gpu"
+    _USE_CPU,
     # The default is float32: weights of another type than the file's are not mapped from it.
     CpuOption(("--dtype", "bfloat16"), ("dtype", "torch_dtype"), "use_peft", is_for_bf16=True),
     # The Trainer searches each step's graph for unused parameters if the model has adapters.
     CpuOption(("--ddp_find_unused_parameters", "False"), ("ddp_find_unused_parameters",), "use_peft"),
 )
-_SETTING: Final = re.compile(r"^(\w+)[ \t]*:[ \t]*([^\n#]*)", re.MULTILINE)
+_MODULE_OF_TRL: Final = re.compile(r"trl\.scripts\.\w+")
+_LLAMA_FACTORY: Final = "llamafactory.launcher"
+_TRAINER: Final = re.compile(
+    r"\bHfArgumentParser\b.*\bTrainingArguments\b|\bTrainingArguments\b.*\bHfArgumentParser\b", re.S
+)
+_SETTING: Final = re.compile(r"^(?:[ \t]*\")?(\w+)\"?[ \t]*:[ \t]*\"?([^\n#\",}]*)", re.MULTILINE)
 _FALSE: Final = ("false", "no", "off", "0")
 
 
-def options_for_cpus(options: Sequence[CpuOption], argv: Sequence[str]) -> tuple[CpuOption, ...]:
-    """The options to append to the arguments of a tool that reads them with HfArgumentParser. Those for bf16 are
-    last."""
-    given = dict(_given(argv))
-    on = {name for name, value in given.items() if value.lower() not in _FALSE}
-    added = (each for each in options if given.keys().isdisjoint(each.names) and each.needs in {"", *on})
-    return tuple(sorted(added, key=lambda each: each.is_for_bf16))
+def with_cpu_options(spec: RunSpec) -> tuple[RunSpec, str]:
+    """The spec with the options that its tool lacks, those for bf16 last; and a note, or nothing."""
+    asked = spec.asked
+    name, options = _options_of(asked)
+    given = given_options(asked.argv[1:])
+    found = (each for each in options if given.keys().isdisjoint(each.names))
+    added = [each for each in found if not each.needs or is_on(given, each.needs)]
+    added.sort(key=lambda each: each.is_for_bf16)
+    words = [word for each in added for word in each.words]
+    if _has_file(asked.argv[1:]):
+        if name != _LLAMA_FACTORY:  # it reads nothing but the file
+            return spec, ""
+        words = [f"{word[2:]}=true" for word in words]
+    if not words:
+        return spec, ""
+    for_bf16 = tuple(word for each in added if each.is_for_bf16 for word in each.words)
+    spec = replace(spec, asked=asked._replace(argv=(*asked.argv, *words)), for_bf16=for_bf16)
+    return spec, f"for CPUs, {name} gets {shlex.join(words)}; options of the line win"
+
+
+def _options_of(asked: Asked) -> tuple[str, Sequence[CpuOption]]:
+    """Name and options of the tool that the ranks run."""
+    program, text = asked.argv[0], ""
+    if asked.kind == "module":
+        if _MODULE_OF_TRL.fullmatch(program):
+            return f"trl {program.rpartition('.')[2]}", OF_TRL
+        return program, OF_TRAINER if program == _LLAMA_FACTORY else ()
+    if asked.kind == "script":
+        text = _text_of(program)
+    return program, OF_TRL if "TrlParser" in text else OF_TRAINER if _TRAINER.search(text) else ()
+
+
+def _text_of(path: str) -> str:
+    try:
+        return read_regular(path, SCRIPT).decode(errors="replace")
+    except OSError:  # the tool says in each rank that it can't read it
+        return ""
+
+
+def is_on(options: Mapping[str, str], name: str, default: bool = False) -> bool:
+    return options[name].lower() not in _FALSE if name in options else default
+
+
+def given_options(argv: Sequence[str]) -> dict[str, str]:
+    """Options of the file of settings, then of the line, with their first values."""
+    return dict(_given(argv))
+
+
+def _has_file(argv: Sequence[str]) -> bool:
+    return bool(argv) and argv[0].endswith((".yaml", ".yml", ".json"))
 
 
 def _given(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Options of the line's --config, then of the line, with their first values."""
     words = [word for each in argv for word in (each.split("=", 1) if each.startswith("--") else [each])]
     found = [
         (word[2:].replace("-", "_"), "" if value.startswith("--") else value)
         for word, value in zip(words, [*words, ""][1:], strict=True)
         if word.startswith("--")
     ]
-    path = dict(found).get("config")
+    path = argv[0] if _has_file(argv) else dict(found).get("config")
     if path:
-        try:
-            text = read_regular(path, SCRIPT).decode(errors="replace")
-        except OSError:  # the tool says in each rank that it can't read it
-            text = ""
-        yield from ((each[1], each[2].strip()) for each in _SETTING.finditer(text))
+        yield from ((each[1], each[2].strip()) for each in _SETTING.finditer(_text_of(path)))
+        found += [(name, value) for name, is_set, value in (word.partition("=") for word in argv[1:]) if is_set]
     yield from found

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, get_args
 
-from ipexctl.launch.launchers.cpu_options import OF_TRL, CpuOption
 from ipexctl.node.common.asked import Allocator, OpenMp
 from ipexctl.node.common.fix import Fix
 
@@ -67,7 +66,6 @@ class LauncherRow:
     """The module that runs if the first argument is a file of settings, with the subcommand before the file."""
     arguments: tuple[str, ...] = ()
     """What the tool appends for ranks that exist already."""
-    for_cpus: tuple[CpuOption, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Variable that only this tool reads → target, as in `VARIABLES`."""
     only_one_rank: str = ""
@@ -318,7 +316,6 @@ LAUNCHERS: Final = (
                 "accelerate: cpu; ignored: multi_gpu same_network",  # its scripts have their own --use_cpu
             ),
             module=f"trl.scripts.{name}",
-            for_cpus=OF_TRL,
             has_options_anywhere=True,
             of_accelerate=True,
         )

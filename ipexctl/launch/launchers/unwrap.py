@@ -21,7 +21,6 @@ from ipexctl.file_reader import SCRIPT, SHELL_SCRIPT, TooLargeError, read_regula
 from ipexctl.found_files import check_found
 from ipexctl.hosts.host import Host
 from ipexctl.launch.accelerate_config import default_file, read_accelerate, read_accelerate_file
-from ipexctl.launch.launchers.cpu_options import options_for_cpus
 from ipexctl.launch.launchers.launcher_options import ACCELERATE, LAUNCHERS, LauncherRow
 from ipexctl.launch.launchers.line import is_python, is_shell, split_variables
 from ipexctl.launch.launchers.options import SHELL, PastedLine, TakenValue, read_line
@@ -50,7 +49,7 @@ class UnwrappedCall:
     """Option's field name, or `$NAME` → its value in the pasted line, if ipexctl's own options do not set it."""
     note: str = ""
     other_notes: tuple[str, ...] = ()
-    """One for each variable before the command that says who is who, and one for options that CPUs need."""
+    """One for each variable before the command that says who is who."""
 
     @property
     def hosts(self) -> dict[str, Any]:
@@ -119,17 +118,10 @@ def unwrap(
     note = _note(line, wins, split_variables(asked.argv)[1])
     if line.packages:
         changes |= {"packages": (*asked.packages, *line.packages), "install": True}
-    row = next((row for row in LAUNCHERS if row.for_cpus and row.name in line.names), None)
-    options = options_for_cpus(row.for_cpus, program.argv[1:]) if row is not None else ()
-    added = [word for option in options for word in option.words]
-    notes = [*_variable_notes(line, wins)]
-    notes += [f"for CPUs, {row.name} gets {shlex.join(added)}; options of the line win"] if row and added else []
-    program = program._replace(argv=(*program.argv, *added))
-    for_bf16 = tuple(word for option in options if option.is_for_bf16 for word in option.words)
     changes |= {"exports": (*exports, *asked.exports), "sources": sources, "is_behind_dashes": line.is_behind_dashes}
     secrets = {export.name: environ[export.name] for export in exports if export.value is None}
     spec = replace(spec, asked=program.put_into(asked._replace(**changes)), secrets={**secrets, **spec.secrets})
-    return UnwrappedCall(replace(spec, for_bf16=for_bf16), config, wins, note, tuple(notes))
+    return UnwrappedCall(spec, config, wins, note, tuple(_variable_notes(line, wins)))
 
 
 def _only_one_rank(line: PastedLine) -> str:

@@ -73,37 +73,6 @@ def test_other_commands_are_left_as_they_are(line: str) -> None:
     assert find_launcher(shlex.split(line)) == ""
 
 
-@pytest.mark.parametrize(
-    ("line", "settings", "added"),
-    [
-        ("trl sft", "", "--use_cpu"),
-        ("trl dpo --use_cpu", "", ""),
-        ("trl sft --use-cpu=False --use_peft False", "", ""),
-        ("trl sft --use_peft --lr 1", "", "--use_cpu --ddp_find_unused_parameters False --dtype bfloat16"),
-        ("trl sft --use_peft --dtype float32", "", "--use_cpu --ddp_find_unused_parameters False"),
-        (
-            "trl sft --config c.yaml",
-            "use_peft: true\nno_cuda: true # x",
-            "--ddp_find_unused_parameters False --dtype bfloat16",
-        ),
-        ("trl sft --config c.yaml", "use_peft: false", "--use_cpu"),
-        ("trl sft --config=c.yaml --use_peft=no", "use_peft: true\nuse_cpu: true", ""),
-        ("trl sft --config missing.yaml", "", "--use_cpu"),
-    ],
-)
-def test_a_tool_for_gpus_gets_what_cpus_need(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, settings: str, added: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    if settings:
-        (tmp_path / "c.yaml").write_text(settings)
-    found = unwrapped(line)
-    words = found.spec.asked.argv
-    assert " ".join(words[len(line.split()) - 1 :]) == added
-    assert [f"gets {added};" in note for note in found.other_notes] == [True] * bool(added)
-    assert found.spec.for_bf16 == (("--dtype", "bfloat16") if "bfloat16" in added else ())
-
-
 def test_the_environment_of_a_line_is_named_and_its_packages_are_taken_over() -> None:
     found = unwrapped("uv run --with tqdm --with 'rich,peft>=0.1' --extra train x.py")
     assert found.spec.asked.install

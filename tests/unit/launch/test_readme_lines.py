@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from ipexctl.errors import UserError
+from ipexctl.launch.launchers.cpu_options import with_cpu_options
 from ipexctl.launch.launchers.unwrap import UnwrappedCall, unwrap
 from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.asked import Export
@@ -54,7 +55,8 @@ def what_comes(case: dict[str, Any], cwd: Path) -> dict[str, Any]:
     try:
         found = unwrap(spec, (), None, {})
         if found is not None:
-            comes, spec = taken(found), found.spec
+            spec, for_cpus = with_cpu_options(found.spec)
+            comes = taken(replace(found, spec=spec, other_notes=(*found.other_notes, for_cpus)))
         if spec.asked.kind == "script" and (found is None or "files" in case or not found.note):
             comes["located"] = located(spec, cwd)
     except UserError as error:

@@ -191,6 +191,13 @@ def test_installed_package_that_lacks_a_submodule_is_not_damaged(versions: dict[
     assert fix in cause.fix
 
 
+def test_a_trainer_that_lacks_use_cpu_gets_the_line_of_the_run_with_it() -> None:
+    said = "Traceback (most recent call last):\nValueError: You need to assign use_cpu."
+    for kind, argv, words in (("script", ["t.py", "--bf16"], "t.py --bf16"), ("module", ["m", "a b"], "-m m 'a b'")):
+        cause = cause_in(judged([(STOPPED, ""), (FAILED, said)], plan={"asked": {"kind": kind, "argv": argv}}))
+        assert str(cause.fix).rstrip("`").endswith(f"else: ipexctl run {words} --use_cpu")
+
+
 def test_ranks_whose_parameters_have_other_shapes_have_built_different_models() -> None:
     text = "RuntimeError: [1]: params[0] in this process with sizes [2, 5] appears not to match sizes of the same param"
     verdict = judged([(STOPPED, ""), (FAILED, f"Traceback (most recent call last):\n{text} in process 0.")])
