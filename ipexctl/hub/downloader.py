@@ -215,6 +215,7 @@ def _reaching(access: HubAccess, opened: OpenHosts, facts: Mapping[str, Facts]) 
         "setup": "",
         "variables": {"HF_ENDPOINT": access.url},
         "tries": True,
+        "model": "",
     }
 
     def reaches(_: Host, session: Session) -> bool:

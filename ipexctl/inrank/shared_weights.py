@@ -37,8 +37,6 @@ LEAST, LEAST_SHARED = 1 << 20, 64 << 10
 """Bytes of all frozen parameters from which ranks compare them, and of one that the ranks of a host share."""
 MOST_BYTES, MOST_TOGETHER = 64 << 20, 64
 """Bytes and parameters that are copied before the ranks give up their own, unless one parameter has more."""
-PIECE = 32 << 20
-"""Bytes that one thread hashes at a time."""
 FIX = f"add --share-weights off; {CLOSE_PORTS}"
 _ADD_SEALS, _SEALS = 1033, 1 | 2 | 4 | 8
 """Neither size, nor content, nor these seals can change any more."""
@@ -164,17 +162,16 @@ def compare(model: Any, group: Any, ignored: Collection[str]) -> FrozenWeights |
 
 
 def digests(weights: Sequence[Weight]) -> Iterator[bytes]:
-    """A hash of each parameter, or a random one that differs from all others if that fails."""
-    pieces = [weight.memory[at : at + PIECE] for weight in weights for at in range(0, weight.size, PIECE)]
-    try:
-        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-            found = iter(list(pool.map(lambda piece: hashlib.sha256(piece).digest(), pieces)))
-    except RuntimeError:  # no more threads
-        yield from (os.urandom(16) for _ in weights)
-        return
-    for weight in weights:
-        parts = [next(found) for _ in range(0, weight.size, PIECE)]
-        yield hashlib.sha256(b"".join(parts)).digest()[:16]
+    """A hash of each parameter."""
+
+    def digest(weight: Weight) -> bytes:
+        return hashlib.sha256(weight.memory).digest()[:16]
+
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        try:
+            yield from pool.map(digest, weights)
+        except RuntimeError:  # no more threads
+            yield from map(digest, weights)
 
 
 def greatest(ranks: Ranks, values: Sequence[int]) -> list[int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from ipexctl.errors import Refusal
 from ipexctl.facts.cpu import CpuList
@@ -25,6 +26,7 @@ from ipexctl.launch import (
     numa_notes,
     python_env,
     rank_distribution,
+    training_memory,
 )
 from ipexctl.launch.context import LaunchContext, NodeLayout
 from ipexctl.launch.mpi import LauncherProgram, find_launcher, lone_ranks_note, started_by
@@ -125,6 +127,8 @@ def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
         fast=fast.choose_fast(gathered, nodes),
     )
     context = LaunchContext(gathered, plan, nodes, workers, wanted, by_mpi)
+    plan = plan._replace(memory=training_memory.estimate(context))
+    context = replace(context, plan=plan)
     if (refusal := _check_names(context) or rank_distribution.memory_refusal(context)) is not None:
         return refusal
     hosts = tuple(_host_plan(context, node) for node in nodes)
@@ -272,6 +276,8 @@ def plan_choices(context: LaunchContext, distribution: RankDistribution, program
         choices.append(text)
     if (text := allreduce.wire_text(context)) is not None:
         choices.append(text)
+    if context.plan.memory is not None:
+        choices.append(training_memory.describe(context.plan.memory))
     torch = context.gathered.env.packages.get("torch")
     if torch and context.plan.backend == "gloo" and not context.alone and has_gloo_overflow(torch):
         choices.append(

@@ -19,6 +19,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.context import LaunchContext
 from ipexctl.launch.topology import cores_of, default_ranks, level
+from ipexctl.launch.training_memory import describe, ways_to_fit
 from ipexctl.node.common.asked import Asked
 from ipexctl.text import format_count, readable
 
@@ -137,20 +138,26 @@ TORCH_START: Final = 210 << 20
 
 
 def memory_refusal(context: LaunchContext) -> Refusal | None:
-    earlier, asked = context.gathered.earlier_memory, context.gathered.asked
+    earlier, planned, asked = context.gathered.earlier_memory, context.plan.memory, context.gathered.asked
     for node in context.nodes:
-        free = _free_memory(node.facts.memory)
-        if free is None or node.count == 1 or asked.oversubscribe:
+        free, shared, size, whence = free_memory(node.facts.memory), 0, 0, ""
+        if free is None or asked.oversubscribe:
             continue
-        if earlier is not None:
-            size, whence = (earlier.size, f"as in run {earlier.run}") if node.count > earlier.ppn > 0 else (0, "")
-        else:
-            size, whence = (0, "") if asked.kind == "command" else (TORCH_START, "for Python with torch alone")
-        if node.count * size > free:
+        if planned is not None:
+            shared, whence = planned.of(0), f"without activations ({describe(planned)})"
+            size = planned.of(1, without="activations") - shared
+        elif node.count > 1 and earlier is None and asked.kind != "command":
+            size, whence = TORCH_START, "for Python with torch alone"
+        elif node.count > 1 and earlier is not None and node.count > earlier.ppn > 0:
+            size, whence = earlier.size, f"as in run {earlier.run}"
+        if shared + node.count * size > free:
+            most = (free - shared) // size
+            fewer = [fewer_ranks(asked, max(1, most))] if most > 0 or planned is None else []
+            others = ways_to_fit(context, node.count, free)
             return Refusal(
-                f"{node.count} ranks would take {readable(node.count * size)} of memory on {node.name}, "
-                f"{readable(size)} each {whence}, and {readable(free)} are free",
-                f"{fewer_ranks(asked, max(1, free // size))}, or a host with more memory; --oversubscribe ignores it",
+                f"{format_count(node.count, 'rank')} would take {readable(shared + node.count * size)} of memory on "
+                f"{node.name}, {readable(size)} each {whence}, and {readable(free)} are free",
+                f"{', or '.join((*fewer, *others, 'a host with more memory'))}; --oversubscribe ignores it",
                 (node.name,),
                 exit_code=2,
             )
@@ -158,21 +165,22 @@ def memory_refusal(context: LaunchContext) -> Refusal | None:
 
 
 def memory_notes(context: LaunchContext) -> Iterator[str]:
-    earlier, hosts = context.gathered.earlier_memory, defaultdict[str, list[str]](list)
+    earlier, planned, hosts = context.gathered.earlier_memory, context.plan.memory, defaultdict[str, list[str]](list)
     for node in context.nodes:
-        free = _free_memory(node.facts.memory)
+        free, needed, whence, ranks = free_memory(node.facts.memory), 0, "", format_count(node.count, "rank")
         if free is None:
             continue
-        ranks = format_count(node.count, "rank")
         if earlier is not None:
-            if node.count * earlier.size > free:
-                text = (
-                    f"{ranks} on {{}} would take {readable(node.count * earlier.size)} of memory, with "
-                    f"{readable(earlier.size)} each as in run {earlier.run}, and {readable(free)} are free: the "
-                    "kernel may kill one (signal 9); fewer ranks: --ppn, or a smaller batch"
-                )
-                hosts[text].append(node.name)
-        elif node.count > 1 and 2 * node.count * TORCH_START > free:
+            needed, whence = node.count * earlier.size, f"{readable(earlier.size)} each as in run {earlier.run}"
+        elif planned is not None:
+            needed, whence = planned.hosts[node.name], "batches of the longest sequences"
+        if needed > free:
+            text = (
+                f"{ranks} on {{}} would take {readable(needed)} of memory, with {whence}, and {readable(free)} are "
+                "free: the kernel may kill one (signal 9); fewer ranks: --ppn, or a smaller batch"
+            )
+            hosts[text].append(node.name)
+        elif not whence and node.count > 1 and 2 * node.count * TORCH_START > free:
             text = (
                 f"{ranks} on {{}} have {readable(free // node.count)} of free memory each, and Python with torch "
                 f"takes {readable(TORCH_START)} before there is a model: the kernel may kill one (signal 9); fewer "
@@ -183,7 +191,7 @@ def memory_notes(context: LaunchContext) -> Iterator[str]:
         yield text.format(fold(names))
 
 
-def _free_memory(memory: Memory) -> int | None:
+def free_memory(memory: Memory) -> int | None:
     """Available memory of the host or of its cgroup, whichever is less; None if unknown."""
     known = [size for size in (memory.available, memory.limit) if size is not None]
     return min(known, default=None)

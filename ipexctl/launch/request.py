@@ -81,6 +81,8 @@ class Gathered:
     transport: Transport = OVER_SSH
     hub: Mapping[str, FoundHub] = field(default_factory=dict, hash=False)
     """Empty if the script imports no library of a hub."""
+    options: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Options of the line and of its file of settings, if a tool reads them with HfArgumentParser."""
     job: str = ""
     job_seconds: int | None = None
     earlier_memory: EarlierMemory | None = None

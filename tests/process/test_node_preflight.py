@@ -92,7 +92,7 @@ class Hub(BaseHTTPRequestHandler):
 
 
 def look(tmp_path: Path, *, env: dict[str, str] | None = None, **changes: Any) -> dict[str, Any]:
-    request = {"home": "~/.ipexctl", "setup": "", "variables": {}}
+    request = {"home": "~/.ipexctl", "setup": "", "variables": {}, "model": ""}
     account = {**os.environ, "HF_HOME": "", "HF_HUB_OFFLINE": "", **(env or {})}
     return said(start("hub.hub_check", "query", {**request, "tries": False, **changes}, env=account))
 
@@ -114,6 +114,20 @@ def test_repositories_of_the_own_cache_alone_are_counted(tmp_path: Path, own_hom
     found = look(tmp_path, home=str(own_home), variables=variables)
     assert (found["has_own_cache"], found["others"], found["problem"]) == (True, 2, "")
     assert not look(tmp_path, home=str(own_home), variables={"XDG_CACHE_HOME": str(cache)})["has_own_cache"]
+
+
+def test_the_tensors_of_a_pushed_model_are_read_unless_another_cache_is_named(tmp_path: Path, own_home: Path) -> None:
+    text = b'{"l.q_proj.weight": {"dtype": "F32", "shape": [2, 3]}}'
+    for cache in (own_home / "hub" / "hub", tmp_path / "own" / "hub"):
+        snapshot = cache / "models--org--tiny" / "snapshots" / "c0ffee"
+        snapshot.mkdir(parents=True, exist_ok=True)
+        (snapshot / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text)
+        text = text.replace(b"F32", b"BF16")
+    found = look(tmp_path, home=str(own_home), model="org/tiny")["tensors"]
+    assert found == [{"module": "q_proj", "bits": 32, "shape": [2, 3], "copies": 1}]
+    other = look(tmp_path, home=str(own_home), model="org/tiny", variables={"HF_HOME": str(tmp_path / "own")})
+    assert other["tensors"][0]["bits"] == 16
+    assert look(tmp_path, home=str(own_home), model="org/none")["tensors"] == []
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,21 @@ class FastChoice(NamedTuple):
 NOT_FAST = FastChoice()
 
 
+class TrainingMemory(NamedTuple):
+    """Bytes that fine-tuning will take, estimated before the start."""
+
+    model: str
+    parameters: int
+    trained: int
+    once: Mapping[str, int]
+    """What the ranks of a host share: `base`, the model's weights."""
+    each: Mapping[str, int]
+    hosts: Mapping[str, int] = {}
+
+    def of(self, ranks: int, without: str = "") -> int:
+        return sum(self.once.values()) + ranks * sum(size for name, size in self.each.items() if name != without)
+
+
 class LauncherChoice(NamedTuple):
     mode: LauncherMode
     reason: str
@@ -269,6 +284,8 @@ class Plan(NamedTuple):
     allreduce: AllReduceChoice = AS_BACKEND
     wire: Choice = AS_THEY_ARE
     share_weights: Choice = APART
+    memory: TrainingMemory | None = None
+    """None if the line names no model that node0 has."""
     fp32_math: Choice = AS_THEY_ARE
     fast: FastChoice = NOT_FAST
     other_runs: tuple[OtherRun, ...] = ()

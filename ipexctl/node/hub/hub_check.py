@@ -15,12 +15,14 @@ from http.client import HTTPException
 from typing import BinaryIO, Mapping, NamedTuple, TypedDict
 from urllib.parse import urlsplit
 
-from ipexctl.node.common.answer import AgentError, Json, answer
+from ipexctl.node.common.answer import AgentError, answer
 from ipexctl.node.common.environ import SetupError, account_variables, source_setup
 from ipexctl.node.common.home import home_of
 from ipexctl.node.common.http import HttpClient, RefusedAddress, explain
 from ipexctl.node.common.hub_cache import CACHE, HUB, repo_of
+from ipexctl.node.common.json_records import encode
 from ipexctl.node.common.limits import HUB_ANSWER
+from ipexctl.node.hub.model_size import TensorKind, find_tensors
 
 
 class FoundHub(NamedTuple):
@@ -30,6 +32,8 @@ class FoundHub(NamedTuple):
     """True if a variable of the account or of the setup file names a cache."""
     others: int = 0
     """Repositories in the account's cache that are not in the home's."""
+    tensors: tuple[TensorKind, ...] = ()
+    """Of the run's model; empty if it is not here."""
 
 
 CACHE_VARIABLES = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE", "HF_HOME")
@@ -42,6 +46,8 @@ class HubRequest(TypedDict):
     setup: str
     variables: Mapping[str, str]
     tries: bool
+    model: str
+    """Directory or ID; empty if the line names none."""
 
 
 def own_cache(environ: Mapping[str, str]) -> tuple[str, bool]:
@@ -90,7 +96,7 @@ def try_hub(endpoint: str) -> str:
     return problems[0] if problems else f"no answer in {HUB_ANSWER:g} s"
 
 
-def query_hub(request: HubRequest, _: BinaryIO) -> Json:
+def query_hub(request: HubRequest, _: BinaryIO) -> object:
     environ = {**os.environ, **account_variables()}
     if request["setup"]:
         with contextlib.suppress(SetupError):  # the check of the file's path and the ranks report that
@@ -106,11 +112,9 @@ def query_hub(request: HubRequest, _: BinaryIO) -> Json:
         problem = f"{decided[0]} is set there" if environ[decided[0]].upper() in _TRUE else ""
     elif request["tries"]:
         problem = try_hub(environ.get("HF_ENDPOINT") or HUB)
-    return FoundHub(
-        problem=problem,
-        has_own_cache=is_named,
-        others=len(repositories(cache) - repositories(of_home)),
-    )._asdict()
+    read = cache if is_named or not repositories(of_home) else of_home
+    others = len(repositories(cache) - repositories(of_home))
+    return encode(FoundHub(problem, is_named, others, find_tensors(request["model"], read)))
 
 
 def main(action: str) -> int:

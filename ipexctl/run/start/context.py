@@ -18,9 +18,11 @@ from ipexctl.facts.software import ways_to_python
 from ipexctl.hosts.host import Host, check_same_home
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.hub_settings import CACHES, OFFLINE_NAMES
+from ipexctl.launch.launchers.cpu_options import given_options
 from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.request import EarlierCheck, Gathered, RankEnv, common_python
 from ipexctl.launch.spec import RunSpec
+from ipexctl.launch.training_memory import MODEL
 from ipexctl.limits import PATIENCE
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.env.env_replies import EnvRecord
@@ -56,7 +58,8 @@ def gather(
     job = transport.job(os.environ)
     time_left = run_in_background(lambda: transport.seconds_left(job) if job else None, "job")
     paths = run_in_background(lambda: check_paths(spec, pool), "paths")
-    of_hub = run_in_background(lambda: ask_hosts(spec, pool), "hub")
+    options = given_options(spec.asked.argv[1:])
+    of_hub = run_in_background(lambda: ask_hosts(spec, pool, options.get(MODEL, "")), "hub")
     earlier_check = run_in_background(
         lambda: read_earlier_check(pool.session(node0), spec.asked.home) if others else EarlierCheck(),
         "earlier check",
@@ -97,6 +100,7 @@ def gather(
         check,
         transport,
         of_hub.result(),
+        options,
         job,
         time_left.result(),
     )
@@ -300,10 +304,10 @@ _READ: frozenset[str] = frozenset(
 _LONGEST = 120
 
 
-def ask_hosts(spec: RunSpec, pool: SessionPool) -> dict[str, FoundHub]:
-    """Ask if each host reaches the hub, where the script imports a library of it."""
+def ask_hosts(spec: RunSpec, pool: SessionPool, model: str) -> dict[str, FoundHub]:
+    """Ask if each host reaches the hub, where the script imports a library of it, and how large its model is."""
     asked, script = spec.asked, spec.project.script
-    if script is None or not script.uses_hub:
+    if not model and (script is None or not script.uses_hub):
         return {}
     given = spec.variables
     is_decided = asked.offline_hub or not given.keys().isdisjoint(OFFLINE_NAMES)
@@ -312,6 +316,7 @@ def ask_hosts(spec: RunSpec, pool: SessionPool) -> dict[str, FoundHub]:
         "setup": asked.setup or "",
         "variables": {name: value for name, value in given.items() if name in _READ or name.lower().endswith("_proxy")},
         "tries": not is_decided,
+        "model": model,
     }
 
     def query_hub(host: Host, session: Session) -> FoundHub:

@@ -19,6 +19,7 @@ from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import EarlierMemory, Gathered, RankEnv
 from ipexctl.node.common.plan import Plan, RankPlan, Setting
 from ipexctl.node.hub.hub_check import FoundHub
+from ipexctl.projects.modules import Import
 from ipexctl.projects.script_file import MpiImport, ProjectLocation, ScriptFile
 from ipexctl.transports import transport_named
 from plan_helpers import spec_of
@@ -124,6 +125,8 @@ def request(
     mpi_import: MpiImport | None = None,
     hub: Mapping[str, FoundHub] | None = None,
     earlier_memory: EarlierMemory | None = None,
+    of_tool: Mapping[str, str] | None = None,
+    imports: Sequence[str] = (),
     **options: Any,
 ) -> Gathered:
     """The input of the planner for node1, node2 … with these facts, which may have more ranks than cores."""
@@ -137,7 +140,8 @@ def request(
         for number, name in zip(numbers, names or [f"node{number}" for number in numbers], strict=True)
     )
     addresses = {f"node{number}": f"10.1.0.{number}" for number in numbers}
-    script = ScriptFile("train.py", uses_accelerate=uses_accelerate, mpi_import=mpi_import)
+    imported = tuple(Import(name, 1) for name in imports)
+    script = ScriptFile("train.py", imports=imported, uses_accelerate=uses_accelerate, mpi_import=mpi_import)
     project = ProjectLocation(Path("/p"), ".", command, script)
     return Gathered(
         spec_of(kind, command, hosts=hosts, project=project, **{"oversubscribe": True, **options}),
@@ -148,6 +152,7 @@ def request(
         mpi_seen,
         transport=transport_named(transport),
         hub=hub or {},
+        options=of_tool or {},
         earlier_memory=earlier_memory,
     )
 
