@@ -60,7 +60,7 @@ from ipexctl.node.common.plan import (
 from ipexctl.projects.dist_info import dist_info_files
 from ipexctl.projects.layout import ProjectLayout
 from ipexctl.projects.script_file import ProjectLocation
-from ipexctl.text import format_count
+from ipexctl.text import format_count, join_words
 from ipexctl.transports import launcher_of
 
 
@@ -257,9 +257,9 @@ def _host_plan(context: LaunchContext, node: NodeLayout) -> HostPlan:
 
 def _command(gathered: Gathered, nodes: Sequence[NodeLayout]) -> tuple[str, ...]:
     asked, project = gathered.asked, gathered.spec.project
-    words, for_bf16 = project.command, gathered.spec.for_bf16
-    if for_bf16 and fast.hosts_without_bf16(nodes):
-        words = words[: -len(for_bf16)]
+    words, spec = project.command, gathered.spec
+    if fast.hosts_without_bf16(nodes):
+        words = (*words[: len(words) - len(spec.for_bf16)], *spec.without_bf16)
     if asked.kind == "command" and not project.entry:
         return (*asked.in_front, *words)
     module = ("-m",) if asked.kind == "module" else ()
@@ -314,9 +314,11 @@ def plan_notes(context: LaunchContext, distribution: RankDistribution, program: 
     notes += allreduce.notes(context)
     notes += cpu_variables.fp32_notes(context)
     notes += fast.notes(context)
-    if gathered.spec.for_bf16 and (hosts := fast.hosts_without_bf16(context.nodes)):
-        left_out = shlex.join(gathered.spec.for_bf16)
-        notes.append(f"{left_out} is left out: {fold(hosts)} computes faster in fp32, without bf16 instructions")
+    for_bf16, without = gathered.spec.for_bf16, gathered.spec.without_bf16
+    if (for_bf16 or without) and (hosts := fast.hosts_without_bf16(context.nodes)):
+        left_out = [f"{shlex.join(for_bf16)} is left out"] if for_bf16 else []
+        change = join_words([*left_out, *([f"{shlex.join(without)} is added"] if without else [])])
+        notes.append(f"{change}: {fold(hosts)} computes faster in fp32, without bf16 instructions")
     notes += rank_distribution.memory_notes(context)
     notes += hub_settings.notes(context)
     return (*notes, *_crowded(context), *numa_notes.notes(context), *_unequal(context), *comm_env.notes(context))

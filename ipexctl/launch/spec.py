@@ -67,6 +67,8 @@ class RunSpec:
     project: ProjectLocation = NO_PROJECT
     for_bf16: tuple[str, ...] = ()
     """Last words of the command that are left out if a processor has no bf16 instructions."""
+    without_bf16: tuple[str, ...] = ()
+    """Words that the command then gets instead."""
     options: CallOptions = NO_OPTIONS
     typed: TypedCall = field(default=NOT_TYPED, repr=False)
 

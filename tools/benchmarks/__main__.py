@@ -25,6 +25,7 @@ from . import (
     part_bare_hosts,
     part_commands,
     part_files,
+    part_finetune,
     part_fp32_math,
     part_huge_pages,
     part_install,
@@ -64,6 +65,7 @@ PARTS: Final[Mapping[str, Part]] = {
     "allreduce-steps": Part(part_allreduce.measure_steps, runs=3),
     "allreduce-hosts": Part(part_wire.measure_shared, runs=9),
     "fetch": Part(part_files.measure_fetch),
+    "finetune": Part(part_finetune.measure, runs=1, has_own_lab=True),
     "fp32-math": Part(part_fp32_math.measure_speed, runs=7),
     "fp32-math-accuracy": Part(part_fp32_math.measure_accuracy, runs=1),
     "huge-pages": Part(part_huge_pages.measure, runs=3),
@@ -107,6 +109,9 @@ def _arguments() -> argparse.Namespace:
         help=f"{', '.join(PARTS)}; with a name, all that begin with it and -",
     )
     parser.add_argument("--hosts", type=_counts, metavar="N,…", help="for exec, doctor, play, sync and scale")
+    parser.add_argument(
+        "--size", choices=part_finetune.SIZES, default="158m", help="of finetune's model (default: 158m)"
+    )
     parser.add_argument("--steady", type=float, metavar="S", help="seconds of a training a round (default: 4)")
     parser.add_argument(
         "--markdown", type=Path, metavar="PATH", help="put tables between the markers of this page or directory"
@@ -146,7 +151,7 @@ def _measure(given: argparse.Namespace) -> None:
         print(f"{peers.machine()}; {peers.versions(found)}\n", flush=True)
         for name, part in parts.items():
             begun, clock = _stamp(name, given), time.monotonic()
-            report = part.measure(Rig(part.runs, part.counts, found, lab, directory, env, given.steady))
+            report = part.measure(Rig(part.runs, part.counts, found, lab, directory, env, given.steady, given.size))
             stamp = f"Medians of {report.medians_of}, {begun}; {peers.processor()}, ipexctl {__version__}."
             print(plain(f"{name}: {stamp}", report), flush=True)
             say(f"{name} took {rough_duration(time.monotonic() - clock)}")
@@ -175,6 +180,8 @@ def _stamp(name: str, given: argparse.Namespace) -> str:
         call += ["--runs", str(given.runs)]
     if given.hosts and PARTS[name].counts:
         call += ["--hosts", ",".join(map(str, given.hosts))]
+    if name == "finetune":
+        call += ["--size", given.size]
     if name.startswith("train-") and given.steady:
         call += ["--steady", f"{given.steady:g}"]
     return f"{datetime.now(timezone.utc):%Y-%m-%d}, load {os.getloadavg()[0]:.1f}, `{' '.join(call)}`"

@@ -20,9 +20,9 @@ class CpuOption(NamedTuple):
     """Options that decide the same, without dashes."""
     needs: str = ""
     """Option without which this one changes nothing for the better."""
-    is_for_bf16: bool = False
-    """True if processors without bf16 instructions compute slower with it: fp32 takes a twelfth of the time of bf16
-    there (a Llama's forward and backward on an EPYC, torch 2.13)."""
+    of_bf16: bool | None = None
+    """True for processors with bf16 instructions alone, False for those without: there, fp32 takes a twelfth of
+    bf16's time (a Llama's forward and backward on an EPYC, torch 2.13)."""
 
 
 _USE_CPU: Final = CpuOption(("--use_cpu",), ("use_cpu", "no_cuda"))  # else: "Your setup doesn't support bf16/gpu"
@@ -30,7 +30,8 @@ OF_TRAINER: Final = (_USE_CPU._replace(needs="bf16"),)
 OF_TRL: Final = (
     _USE_CPU,
     # The default is float32: weights of another type than the file's are not mapped from it.
-    CpuOption(("--dtype", "bfloat16"), ("dtype", "torch_dtype"), "use_peft", is_for_bf16=True),
+    CpuOption(("--dtype", "bfloat16"), ("dtype", "torch_dtype"), "use_peft", of_bf16=True),
+    CpuOption(("--bf16", "False"), ("bf16", "fp16"), of_bf16=False),  # autocast is the default
     # The Trainer searches each step's graph for unused parameters if the model has adapters.
     CpuOption(("--ddp_find_unused_parameters", "False"), ("ddp_find_unused_parameters",), "use_peft"),
 )
@@ -44,23 +45,25 @@ _FALSE: Final = ("false", "no", "off", "0")
 
 
 def with_cpu_options(spec: RunSpec) -> tuple[RunSpec, str]:
-    """The spec with the options that its tool lacks, those for bf16 last; and a note, or nothing."""
+    """The spec with the options that its tool lacks, those for bf16 last; and a note, or nothing. The options for
+    processors without bf16 are only known to the spec."""
     asked = spec.asked
     name, options = _options_of(asked)
     given = given_options(asked.argv[1:])
     found = (each for each in options if given.keys().isdisjoint(each.names))
     added = [each for each in found if not each.needs or is_on(given, each.needs)]
-    added.sort(key=lambda each: each.is_for_bf16)
-    words = [word for each in added for word in each.words]
+    added.sort(key=lambda each: each.of_bf16 is True)
+    for_bf16, without_bf16 = (
+        tuple(word for each in added if each.of_bf16 is has_bf16 for word in each.words) for has_bf16 in (True, False)
+    )
+    words = [word for each in added if each.of_bf16 is not False for word in each.words]
     if _has_file(asked.argv[1:]):
         if name != _LLAMA_FACTORY:  # it reads nothing but the file
             return spec, ""
         words = [f"{word[2:]}=true" for word in words]
-    if not words:
-        return spec, ""
-    for_bf16 = tuple(word for each in added if each.is_for_bf16 for word in each.words)
-    spec = replace(spec, asked=asked._replace(argv=(*asked.argv, *words)), for_bf16=for_bf16)
-    return spec, f"for CPUs, {name} gets {shlex.join(words)}; options of the line win"
+    spec = replace(spec, asked=asked._replace(argv=(*asked.argv, *words)))
+    spec = replace(spec, for_bf16=for_bf16, without_bf16=without_bf16)
+    return spec, f"for CPUs, {name} gets {shlex.join(words)}; options of the line win" if words else ""
 
 
 def _options_of(asked: Asked) -> tuple[str, Sequence[CpuOption]]:

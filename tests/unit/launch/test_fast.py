@@ -74,11 +74,13 @@ def test_hosts_without_bf16_are_named_and_reasons_name_the_option() -> None:
     assert "(--fast)" in reasons["IPEXCTL_FUSED_OPTIMIZER"]
 
 
-@pytest.mark.parametrize(("isas", "last"), [(BOTH, "--dtype bfloat16"), (NODE2, "--epochs 3")])
+@pytest.mark.parametrize(("isas", "last"), [(BOTH, "--dtype bfloat16"), (NODE2, "--bf16 False")])
 def test_words_for_bf16_are_left_out_if_a_processor_lacks_it(isas: tuple[frozenset[str], ...], last: str) -> None:
     machines = [machine(cpu(4, flags=isa), number) for number, isa in enumerate(isas, 1)]
     words = ("--dtype", "bfloat16")
-    found = plan(*machines, command=("train.py", "--epochs", "3", *words), for_bf16=words)
-    assert " ".join(found.command[-2:]) == last
-    notes = [note for note in found.notes if note.startswith("--dtype bfloat16 is left out: node2")]
+    found = plan(*machines, command=("train.py", *words), for_bf16=words, without_bf16=("--bf16", "False"))
+    assert " ".join(found.command[2:]) == last
+    notes = [
+        note for note in found.notes if note.startswith("--dtype bfloat16 is left out and --bf16 False is added: node2")
+    ]
     assert len(notes) == (isas is NODE2)
