@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from math import prod
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.launch import fast
 from ipexctl.launch.context import LaunchContext
 from ipexctl.launch.launchers.cpu_options import is_on
 from ipexctl.node.common.plan import TrainingMemory
-from ipexctl.node.hub.model_size import TensorKind
 from ipexctl.text import join_words, readable
+
+if TYPE_CHECKING:
+    from ipexctl.node.hub.model_size import TensorKind
 
 MODEL: Final = "model_name_or_path"
 PROCESS: Final = 480 << 20
