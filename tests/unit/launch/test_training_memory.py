@@ -29,7 +29,7 @@ PARAMETERS = sum(math.prod(each.shape) * each.copies for each in MODEL)
 LORA = {"use_peft": "", "dtype": "bfloat16"}
 
 
-def options(ranks: int = 2, model: tuple[TensorKind, ...] = MODEL, tool: str = "trl.scripts.sft", **given: str) -> Any:
+def options(ranks: Any = 2, model: Any = MODEL, tool: Any = "trl.scripts.sft", **given: str) -> Any:
     return {
         "ppn": ranks,
         "kind": "module",
