@@ -284,7 +284,7 @@ def huge_pages(host: HostContext) -> Iterator[Finding]:
 
 
 def transparent_huge_pages(host: HostContext) -> Iterator[Finding]:
-    if host.facts.memory.thp == "never":
+    if host.facts.memory.thp == "never" and host.facts.cpu.tier == "amx":
         yield Finding(
             "memory.thp",
             "info",

@@ -473,7 +473,9 @@ def _replace_kernels() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of a replaced kernel
         for kernel in KERNELS:
-            library.impl(kernel.__name__, _untraced(uninterrupted(kernel)), "CPU")
+            # In this mode any tensor can be written to, also one that was made in it, as gloo does.
+            written = torch.inference_mode()(kernel)
+            library.impl(kernel.__name__, _untraced(uninterrupted(written)), "CPU")
     return library  # the kernels live as long as it does
 
 

@@ -153,7 +153,8 @@ class SharedGroup:
                     return False
                 call = self._queue[0]
                 try:
-                    wait = self._advance(call)
+                    with torch.inference_mode():  # as in the kernels
+                        wait = self._advance(call)
                 except BaseException as error:  # noqa: BLE001  # `finish` raises it
                     failed = self._fail(error)
                     break
@@ -243,7 +244,8 @@ class SharedGroup:
         found = self._views.get(key)
         if found is None:
             start = HEADER + key[1] * PIECE
-            found = [torch.frombuffer(each.bytes[start : start + PIECE], dtype=dtype) for each in self._segments]
+            with torch.inference_mode(False):  # or calls outside of this mode could not write there
+                found = [torch.frombuffer(each.bytes[start : start + PIECE], dtype=dtype) for each in self._segments]
             self._views[key] = found
         return found
 

@@ -178,9 +178,11 @@ def _huge_pages(context: LaunchContext, own: str) -> Iterator[Setting]:
 
 
 def _has_huge_pages(node: NodeLayout) -> bool:
+    """Processors with AMX gain by them; an EPYC gained nothing on average, and needed more memory (docs/fast.md)."""
     system = node.facts.system
     glibc = minor_of(system.libc_version) if system.libc == "glibc" else None
-    return glibc is not None and glibc >= _OLDEST_GLIBC and node.facts.memory.thp in ("madvise", "always")
+    is_able = glibc is not None and glibc >= _OLDEST_GLIBC and node.facts.memory.thp in ("madvise", "always")
+    return is_able and node.facts.cpu.tier == "amx"
 
 
 def _own_tunables(context: LaunchContext) -> str:

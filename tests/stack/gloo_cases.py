@@ -1,6 +1,6 @@
 """What gloo promises beside bits: `gloo_cases.py [CASE…]`. Each rank prints a line `case NAME JSON` for each. These
-must be the same with gloo and with shared memory. `many_groups` prints how long nine groups take, and `table` the table
-of docs/allreduce.md, on two ranks.
+must be the same with gloo and with shared memory. `many_groups` prints how long nine groups take, `error in start` what
+becomes of queued calls, and `table` the table of docs/allreduce.md, on two ranks.
 """
 
 from __future__ import annotations
@@ -205,14 +205,63 @@ def results() -> Any:
     return found
 
 
+def inference_mode() -> Any:
+    """A tensor that was made in this mode can be written to, in the mode and after it, whichever thread does so."""
+    rank, ranks, found = dist.get_rank(), dist.get_world_size(), []
+    with torch.inference_mode():
+        kept = torch.ones(100, 1000)
+        for is_async in (False, True):
+            whole, copy = torch.zeros(100 * ranks, 1000), torch.full((100, 1000), float(rank))
+            if rank == 1:
+                time.sleep(0.2)
+            works = [
+                dist.all_reduce(kept, async_op=is_async),
+                dist.all_gather_into_tensor(whole, torch.ones(100, 1000), async_op=is_async),
+                dist.broadcast(copy, 0, async_op=is_async),
+            ]
+            found += [work.wait() for work in works if work is not None]
+            found += [kept[-1, -1].item(), whole.sum().item(), copy.sum().item()]
+    usual = torch.ones(100_000)
+    for tensor in (kept, kept.t(), usual):
+        dist.all_reduce(tensor)
+    return [*found, kept.min().item(), usual.min().item()]
+
+
 def refused_call() -> Any:
-    """torch refuses to write to a tensor whose values share memory; what gloo does with it is not defined."""
-    if "ipexctl_inrank.collectives" in sys.modules:
-        text = said(lambda: dist.all_reduce(torch.ones(1).expand(1000)))
-        assert "single memory location" in text, text
-    tensor = torch.ones(1000)
-    dist.all_reduce(tensor)
-    return tensor[0].item()
+    """torch refuses to write to a tensor whose values share memory; what gloo does with it is not defined. Refused on
+    all ranks, or on one alone, a call leaves the group as it was."""
+    found = []
+    for ranks in (range(dist.get_world_size()), (0,)):
+        if "ipexctl_inrank.collectives" in sys.modules and dist.get_rank() in ranks:
+            text = said(lambda: dist.all_reduce(torch.ones(1).expand(1000)))
+            assert "single memory location" in text, text
+        tensor = torch.ones(1000)
+        dist.all_reduce(tensor)
+        found.append(tensor[0].item())
+    return found
+
+
+def error_in_start() -> Any:
+    """torch fails in the copy of a call that is being started. The call ends with this error, and so do those that wait
+    before it; all other ranks end. Whether each did, and in time."""
+    rank, ranks, begun = dist.get_rank(), dist.get_world_size(), time.monotonic()
+    group = dist.new_group(list(range(ranks)))
+
+    def call(*, is_async: bool) -> Any:
+        return dist.all_reduce(torch.ones(1000), group=group, async_op=is_async)
+
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("no memory")
+
+    call(is_async=False)
+    if rank:
+        time.sleep(2)
+        texts = [said(partial(call, is_async=False)) for _ in range(2)]
+        return ["left while" in texts[0], "an earlier collective" in texts[1], time.monotonic() - begun < 8]
+    works = [call(is_async=True) for _ in range(3)]
+    sys.modules["ipexctl_inrank.collectives"].copier = lambda *_: fail
+    works.append(call(is_async=True))
+    return [said(work.wait) == "no memory" for work in works] + [time.monotonic() - begun < 2]
 
 
 def refused_reductions() -> Any:
@@ -242,6 +291,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "destroyed at once": destroyed_at_once,
     "profiler": events,
     "results": results,
+    "inference mode": inference_mode,
     "refused call": refused_call,
     "refused reductions": refused_reductions,
     "time limit changed": changed_time_limit,
@@ -328,7 +378,7 @@ def main(*names: str) -> None:
         if name == "table":
             table()
         else:
-            print("case", name, json.dumps(CASES[name]()), flush=True)
+            print("case", name, json.dumps({**CASES, "error in start": error_in_start}[name]()), flush=True)
         dist.barrier()
     counted = sys.modules.get("ipexctl_inrank.collectives")
     print("taken", counted and sum(counted.taken.values()), flush=True)

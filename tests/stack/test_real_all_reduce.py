@@ -148,15 +148,26 @@ def test_collectives_in_shared_memory_keep_what_gloo_promises(training: Training
     for mode in ("shared", "backend"):
         output = on_one_host(training, 3, "", mode, GLOO_CASES)
         found[mode] = sorted(line for line in output.splitlines() if line.startswith("case "))
-        assert len(found[mode]) == 3 * 13, output
+        assert len(found[mode]) == 3 * 14, output
     assert found["shared"] == found["backend"]
 
 
+def test_an_error_of_torch_in_a_call_ends_the_calls_before_it_and_all_ranks(training: Training) -> None:
+    output = on_one_host(training, 3, "'error in start'", "shared", GLOO_CASES)
+    found = sorted(json.loads(line.rpartition("start ")[2]) for line in output.splitlines() if "case error in" in line)
+    assert found == [[True] * 3, [True] * 3, [True] * 5], output
+
+
 def test_the_page_says_which_calls_gloo_keeps(training: Training) -> None:
+    """With IPEXCTL_GOLDEN=write, this test writes the page's table."""
     output = on_one_host(training, 2, "table", "shared", GLOO_CASES)
     found = [line for line in output.splitlines() if line.startswith("|")]
-    page = PAGE.read_text().partition("<!-- calls -->")[2].partition("<!-- end of calls -->")[0]
-    assert found == page.strip().splitlines(), output
+    before, _, rest = PAGE.read_text().partition("<!-- calls -->\n\n")
+    table, _, after = rest.partition("\n\n<!-- end of calls -->")
+    if os.environ.get("IPEXCTL_GOLDEN") == "write":
+        PAGE.write_text("\n\n".join((f"{before}<!-- calls -->", "\n".join(found), f"<!-- end of calls -->{after}")))
+    else:
+        assert found == table.splitlines(), output
 
 
 def test_cases_of_pytorch_pass_in_shared_memory(training: Training, tmp_path: Path) -> None:

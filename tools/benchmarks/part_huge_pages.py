@@ -1,4 +1,5 @@
-"""What huge pages bring, which ranks have by default: steps of three models, and an epoch with forked workers."""
+"""What huge pages bring, which ranks have by default if the processor has AMX: steps of three models, and an epoch with
+forked workers."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Any, Final
 
 from .figures import median
 from .harness import good_end_of, in_turns, say
-from .part_train import OURS, SMALL_PAGES, Workload, contender_of, prepare_place, trained
+from .part_train import HUGE_PAGES, SMALL_PAGES, Workload, contender_of, prepare_place, trained
 from .part_unchanged import MODELS, SCRIPT
 from .report import Goal, Report
 from .rig import Rig
@@ -21,10 +22,10 @@ def measure(rig: Rig) -> Report:
     rows, gains = [], []
     for model in ("gpt", "resnet", "mlp"):
         work = Workload(SCRIPT, "steps", 1, 3, 3.0, (model,), 3.0)
-        speeds = trained(rig, place, work, 1, rig.runs, (OURS, SMALL_PAGES), share_rounds=0)
-        share = speeds.beside(SMALL_PAGES).median
+        speeds = trained(rig, place, work, 1, rig.runs, (HUGE_PAGES, SMALL_PAGES), share_rounds=0)
+        share = speeds.beside(SMALL_PAGES, HUGE_PAGES).median
         gains.append(share)
-        steps = [f"{1000 / speeds.median(name):.0f}" for name in (SMALL_PAGES, OURS)]
+        steps = [f"{1000 / speeds.median(name):.0f}" for name in (SMALL_PAGES, HUGE_PAGES)]
         rows.append((f"{MODELS[model]}, ms a step", *steps, f"{share:.2f}x"))
 
     def epoch(name: str) -> dict[str, float]:
@@ -33,10 +34,10 @@ def measure(rig: Rig) -> Report:
         found: dict[str, float] = json.loads(said[said.index("{") : said.index("}") + 1])
         return found
 
-    measured = in_turns([SMALL_PAGES, OURS], rig.runs, epoch)
+    measured = in_turns([SMALL_PAGES, HUGE_PAGES], rig.runs, epoch)
     for title, key in ((EPOCH, "seconds"), (MEMORY, "megabytes")):
-        small, huge = (median([each[key] for each in measured[name]]) for name in (SMALL_PAGES, OURS))
+        small, huge = (median([each[key] for each in measured[name]]) for name in (SMALL_PAGES, HUGE_PAGES))
         rows.append((title, f"{small:.4g}", f"{huge:.4g}", f"{huge / small:.2f}x"))
     header = ("one rank", "small pages", "huge pages", "huge / small")
-    goal = Goal(f"{OURS}: ≤ 1x the same with small pages", f"{max(gains):.2f}x", max(gains) <= 1)
+    goal = Goal("huge pages: ≤ 1x the same with small pages", f"{max(gains):.2f}x", max(gains) <= 1)
     return Report(rig.runs, header, tuple(rows), (goal,))

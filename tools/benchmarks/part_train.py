@@ -27,7 +27,7 @@ OTHERS: Final = (MPIRUN, TORCHRUN, ACCELERATE)
 NO_METER, FAST = "ipexctl run --no-meter", "ipexctl run --fast"
 FP32_MATH, AUTOCAST = "ipexctl run --fp32-math bf16", "bf16 autocast in the script"
 SHORT_SPIN: Final = "ipexctl run -x GOMP_SPINCOUNT=60000"
-SMALL_PAGES: Final = "ipexctl run -x GLIBC_TUNABLES=glibc.malloc.hugetlb=0"
+SMALL_PAGES, HUGE_PAGES = (f"ipexctl run -x GLIBC_TUNABLES=glibc.malloc.hugetlb={value}" for value in (0, 1))
 
 OF_IPEXCTL: Final[Mapping[str, tuple[str, ...]]] = {
     OURS: (),
@@ -37,6 +37,7 @@ OF_IPEXCTL: Final[Mapping[str, tuple[str, ...]]] = {
     AUTOCAST: (),
     SHORT_SPIN: ("-x", "GOMP_SPINCOUNT=60000"),
     SMALL_PAGES: ("-x", "GLIBC_TUNABLES=glibc.malloc.hugetlb=0"),
+    HUGE_PAGES: ("-x", "GLIBC_TUNABLES=glibc.malloc.hugetlb=1"),
 }
 """Contender → its own options."""
 RANKS: Final = 2

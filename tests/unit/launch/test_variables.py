@@ -130,8 +130,9 @@ def test_malloc_asks_for_huge_pages_where_kernel_and_glibc_have_them(thp: str, l
 
 def test_huge_pages_are_decided_per_host() -> None:
     has_other = software(libraries={"libtcmalloc": (TCMALLOC,)})
-    planned = plan(with_huge_pages(1), with_huge_pages(2, libc="2.31"), with_huge_pages(3, software=has_other))
-    assert [value(planned, "GLIBC_TUNABLES", f"node{number}") for number in (1, 2, 3)] == [HUGE, None, None]
+    nodes = with_huge_pages(1), with_huge_pages(2, libc="2.31"), with_huge_pages(3, software=has_other)
+    planned = plan(*nodes, with_huge_pages(4)._replace(cpu=cpu(64, 2, flags=AVX512)))
+    assert [value(planned, "GLIBC_TUNABLES", f"node{number}") for number in (1, 2, 3, 4)] == [HUGE, None, None, None]
     assert setting(planned, "GLIBC_TUNABLES", "node2") is None
     assert chosen(planned, "GLIBC_TUNABLES", "node1").prepend, "a setup file's value follows"
 
