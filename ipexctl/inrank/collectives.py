@@ -49,6 +49,9 @@ EVENTS = {
     "_reduce_scatter_base_": "gloo:all_reduce",
 }
 """Operator → name of what a profiler gets from gloo."""
+LEAST_OF_AUTO, LEAST_OF_PARTS = {"allreduce_": 1 << 62, "broadcast_": 4 << 20}, 1 << 20
+"""Bytes of the whole tensor from which `auto` takes a call, because it was at least as fast as gloo's wherever it was
+measured (docs/allreduce.md): of these operators, and of the others, to which a rank gives its part."""
 MOST_UNSEEN, MOST_RECENT = 1 << 14, 64
 SMALL = 64 << 10
 """Bytes."""
@@ -160,6 +163,9 @@ class Arguments:
         """Shared memory of the group if it takes tensors like these, of which all ranks have the same."""
         first = tensors[0]
         if self.shared is None or first.dtype not in DTYPES:
+            return None
+        least = LEAST_OF_AUTO.get(self.operator, LEAST_OF_PARTS / self.group.size())
+        if first.nbytes < least and os.environ.get("IPEXCTL_ALLREDUCE") == "auto":
             return None
         return self.shared if all(each.dtype == first.dtype for each in tensors) else None
 

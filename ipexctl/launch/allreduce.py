@@ -36,8 +36,11 @@ OLDEST_OF_CALLS: Final = (2, 10)
 CALLS: Final = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
 """Of any size, if all ranks share a host."""
 DDP: Final = ("ddp",)
+AUTO_CALLS: Final = (*DDP, "all_gather", "reduce_scatter", "broadcast")
+"""Which `auto` takes, if they are large: `LEAST_OF_AUTO` in inrank/collectives.py."""
 _SUBJECTS: Final[dict[tuple[str, ...], str]] = {
     DDP: "all-reduce of DDP",
+    AUTO_CALLS: "all-reduce of DDP, and large all-gathers, reduce-scatters and broadcasts",
     CALLS: "collectives but all-to-all",
 }
 """What a plan says of them."""
@@ -58,13 +61,12 @@ def choose_allreduce(gathered: Gathered, nodes: Sequence[NodeLayout], backend: B
         return AllReduceChoice("backend", against, hosts)
     version = torch_version(gathered)
     has_calls = version is not None and version >= OLDEST_OF_CALLS and len(nodes) == 1
-    calls = CALLS if has_calls else DDP
     if choice == "shared":
-        return AllReduceChoice("shared", "asked", calls=calls)
+        return AllReduceChoice("shared", "asked", calls=CALLS if has_calls else DDP)
     crowded = tuple(node.name for node in nodes if node.count > node.cores.count)
     if crowded:
         return AllReduceChoice("backend", "more-ranks-than-cores", crowded)
-    return AllReduceChoice("shared", "possible", calls=calls)
+    return AllReduceChoice("shared", "possible", calls=AUTO_CALLS if has_calls else DDP)
 
 
 def choose_wire(

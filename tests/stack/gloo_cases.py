@@ -1,6 +1,6 @@
 """What gloo promises beside bits: `gloo_cases.py [CASE…]`. Each rank prints a line `case NAME JSON` for each. These
 must be the same with gloo and with shared memory. `many_groups` prints how long nine groups take, `error in start` what
-becomes of queued calls, and `table` the table of docs/allreduce.md, on two ranks.
+becomes of queued calls, `table` the table of docs/allreduce.md, on two ranks, and `taken sizes` which sizes are taken.
 """
 
 from __future__ import annotations
@@ -363,6 +363,25 @@ def table() -> None:
         print("| call | reduction | types left to gloo |", "|---|---|---|", *rows, sep="\n", flush=True)
 
 
+def taken_sizes() -> None:
+    """Of each call that shared memory can take, the sizes that it takes of three: whole tensors of 1 MB less a little,
+    1 MB and 4 MB."""
+    ranks, rows = dist.get_world_size(), {}
+    for size in ((1 << 20) - 4 * ranks, 1 << 20, 4 << 20):
+        whole = torch.ones(size // 4)
+        part, parts = whole[: len(whole) // ranks].clone(), [each.clone() for each in whole.chunk(ranks)]
+        calls = {
+            "all_reduce": partial(dist.all_reduce, whole),
+            "broadcast": partial(dist.broadcast, whole, 0),
+            "all_gather": partial(dist.all_gather, parts, part),
+            "all_gather_into_tensor": partial(dist.all_gather_into_tensor, whole, part),
+            "reduce_scatter_tensor": partial(dist.reduce_scatter_tensor, part, whole),
+        }
+        for name, call in calls.items():
+            rows.setdefault(name, []).append(is_taken(call))
+    print("taken sizes", json.dumps(rows), flush=True)
+
+
 def is_taken(call: Callable[[], Any]) -> bool:
     """Whether shared memory takes a call; one that neither takes counts as gloo's."""
     counts: dict[str, int] = sys.modules["ipexctl_inrank.collectives"].taken
@@ -375,8 +394,8 @@ def main(*names: str) -> None:
     warnings.simplefilter("ignore")
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=20))
     for name in names or CASES:
-        if name == "table":
-            table()
+        if name in ("table", "taken sizes"):
+            (table if name == "table" else taken_sizes)()
         else:
             print("case", name, json.dumps({**CASES, "error in start": error_in_start}[name]()), flush=True)
         dist.barrier()

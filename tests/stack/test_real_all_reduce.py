@@ -170,6 +170,14 @@ def test_the_page_says_which_calls_gloo_keeps(training: Training) -> None:
         assert found == table.splitlines(), output
 
 
+def test_auto_takes_the_sizes_that_gain(training: Training) -> None:
+    gained = {"all_gather": 1, "all_gather_into_tensor": 1, "reduce_scatter_tensor": 1, "broadcast": 2, "all_reduce": 3}
+    for mode, first in (("shared", dict.fromkeys(gained, 0)), ("auto", gained)):
+        output = on_one_host(training, 2, "'taken sizes'", mode, GLOO_CASES)
+        rows = [json.loads(line.partition("sizes ")[2]) for line in output.splitlines() if line.startswith("taken s")]
+        assert rows == [{name: [at >= least for at in range(3)] for name, least in first.items()}] * 2, output
+
+
 def test_cases_of_pytorch_pass_in_shared_memory(training: Training, tmp_path: Path) -> None:
     """Those of torch.distributed that use it on CPUs."""
     wheel = next(wheels_from_pypi(tmp_path, "expecttest==0.3.0").glob("expecttest-*.whl"))

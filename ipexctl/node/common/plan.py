@@ -114,7 +114,7 @@ class AllReduceChoice(NamedTuple):
     reason: ChoiceReason
     hosts: tuple[str, ...] = ()
     calls: tuple[str, ...] = ()
-    """What uses shared memory: collectives of torch.distributed; or only `ddp`, the gradients of DDP."""
+    """What uses shared memory: collectives of torch.distributed; or `ddp`, the gradients of DDP."""
 
 
 AS_BACKEND = AllReduceChoice("backend", "asked")
