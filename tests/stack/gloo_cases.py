@@ -259,7 +259,7 @@ def error_in_start() -> Any:
         *_, fourth, fifth = (said(partial(call, is_async=False)) for _ in range(5))
         return ["left while" in fourth, "an earlier collective" in fifth, time.monotonic() - begun < 8]
     works = [call(is_async=True) for _ in range(3)]
-    sys.modules["ipexctl_inrank.collectives"].copier = lambda *_: fail
+    vars(sys.modules["ipexctl_inrank.collectives"])["copier"] = lambda *_: fail
     works.append(call(is_async=True))
     return [said(work.wait) == "no memory" for work in works] + [time.monotonic() - begun < 2]
 
@@ -366,7 +366,7 @@ def table() -> None:
 def taken_sizes() -> None:
     """Of each call that shared memory can take, the sizes that it takes of three: whole tensors of 1 MB less a little,
     1 MB and 4 MB."""
-    ranks, rows = dist.get_world_size(), {}
+    ranks, rows = dist.get_world_size(), dict[str, list[bool]]()
     for size in ((1 << 20) - 4 * ranks, 1 << 20, 4 << 20):
         whole = torch.ones(size // 4)
         part, parts = whole[: len(whole) // ranks].clone(), [each.clone() for each in whole.chunk(ranks)]
