@@ -123,7 +123,9 @@ def test_the_plan_says_how_gradients_are_added_up_and_why() -> None:
     )
     assert line_of(plan(one, ppn=2, env=torch("2.8.0"))).startswith("all-reduce of DDP: shared memory: ")
     assert "between" not in line_of(plan(one, ppn=2, allreduce="shared"))
-    assert line_of(plan(one, ppn=2)).startswith("collectives but all-to-all: shared memory: ")
+    assert line_of(plan(one, ppn=2)).startswith(
+        "all-reduce of DDP, and large all-gathers, reduce-scatters and broadcasts: shared memory: "
+    )
     assert line_of(plan(one, ppn=5)).startswith("all-reduce: gloo: ")
     assert not line_of(plan(one, ppn=2, env=IPEX))
     assert not line_of(plan(one, ppn=1))
