@@ -47,6 +47,14 @@ def stretched(seconds: float, load: float | None = None, cores: int | None = Non
     return seconds * min(24.0, max(1.0, (load or 0.0) / (cores or os.cpu_count() or 1)))
 
 
+def starvation() -> float:
+    """Times longer for limits that leave room for a load of four per core."""
+    return max(1.0, stretched(0.25))
+
+
+MOST_STARVATION = 6.0
+
+
 def wait_until(is_true: Callable[[], object], seconds: float, pause: float) -> bool:
     """Check every `pause` seconds until `is_true`, for `seconds` but at least once; returns whether it became true."""
     countdown = Countdown(seconds)

@@ -14,6 +14,7 @@ import shlex
 import subprocess
 from typing import TYPE_CHECKING, Collection, Mapping, NamedTuple
 
+from ipexctl.node.common.clock import stretched
 from ipexctl.node.common.limits import SETUP_FILE
 
 if TYPE_CHECKING:
@@ -89,12 +90,12 @@ def source_setup(setup: str, environ: dict[str, str]) -> SetupResult:
     # was sourced before, and node0's ranks inherit mpirun's environment.
     script = f"unset -v SETVARS_COMPLETED; . {shlex.quote(setup)} </dev/null 1>&2 || exit; {_AFTER_SETUP}"
     try:
-        argv = ["bash", "-c", script]
-        done = subprocess.run(argv, env=environ, capture_output=True, check=False, timeout=SETUP_FILE)
+        argv, limit = ["bash", "-c", script], stretched(SETUP_FILE)
+        done = subprocess.run(argv, env=environ, capture_output=True, check=False, timeout=limit)
     except FileNotFoundError:
         raise SetupError(0, f"there is no bash to source {setup} with") from None
     except subprocess.TimeoutExpired:
-        raise SetupError(0, f"{setup} could not be sourced: it took longer than {SETUP_FILE:g} s") from None
+        raise SetupError(0, f"{setup} could not be sourced: it took longer than {limit:.0f} s") from None
     errors = done.stderr.decode(errors="replace").strip().splitlines()
     if done.returncode:
         raise SetupError(0, f"{setup} could not be sourced: {errors[-1] if errors else f'exit code {done.returncode}'}")

@@ -33,15 +33,10 @@ LOST_HOST_ANSWER = 3.0
 """Seconds for a host that was just lost to answer, once all other hosts have answered."""
 STARTER_CALL = 5.0
 """Seconds for node0 to log in and restart a missing starter. While ranks wait for that, node0 retries."""
-HOST_JOB = 15.0
-"""Seconds for a host to take the job of the next attempt."""
 STARTER_WAIT = 3600.0
 """Seconds for a host's starter to wait for a lost supervisor, because the host may rejoin the run."""
 
 # A rank loses its supervisor. The limits go from least to most patient; `supervisor_contact.py` chooses one.
-SUPERVISOR_AT_EXIT = 3.0
-"""Seconds without a message after the launcher sent a signal and the command exited. The launcher will kill the rank.
-"""
 SUPERVISOR_REFUSED = 8.0
 """Seconds without a message while the supervisor's port is closed. A dead supervisor is not replaced."""
 SUPERVISOR_CONNECT = 20.0
@@ -98,10 +93,8 @@ ENV_SIZES = 20.0
 
 LOCK_HOLDER_SILENCE = 75.0
 """Seconds without a heartbeat until a lock's holder on another machine counts as dead. NFS caches times for 60."""
-TREE_LOCK = 90.0
+LOCK_WAIT = 90.0
 """Longer than LOCK_HOLDER_SILENCE, so a dead machine's lock is noticed."""
-PRUNE_LOCK = 90.0
-"""Seconds to wait for another call that removes records of runs."""
 UPLOAD_SILENCE = 300
 """Seconds for each chunk of an upload while the tree is locked. After a lost connection the stream may never end."""
 HUB_ANSWER = 5.0

@@ -199,13 +199,20 @@ class Delays:
         return min(passed, waited)
 
 
-def _delay_of(pid: int) -> tuple[float, int]:
+def _delay_of(pid: int | str) -> tuple[float, int]:
     """Seconds in the queue for a processor, and bytes read from disks; zero where the kernel does not tell."""
     queued, read = (
         read_text(f"/proc/{pid}/schedstat").split(),
         re.search(r"read_bytes: (\d+)", read_text(f"/proc/{pid}/io")),
     )
     return (int(queued[1]) / 1e9 if len(queued) > 1 else 0.0), int(read[1]) if read else 0
+
+
+def seconds_queued() -> float:
+    """Seconds that the threads of this process have waited for a processor; zero where the kernel does not tell."""
+    with contextlib.suppress(OSError):
+        return sum(_delay_of(f"self/task/{thread}")[0] for thread in os.listdir("/proc/self/task"))
+    return 0.0
 
 
 def kill_sessions(leaders: Collection[int]) -> None:

@@ -30,7 +30,7 @@ from ipexctl.node.common.files import (
 )
 from ipexctl.node.common.guarded_directory import open_own
 from ipexctl.node.common.home import STATE_DIRECTORY, make_home
-from ipexctl.node.common.limits import TREE_LOCK
+from ipexctl.node.common.limits import LOCK_WAIT
 from ipexctl.node.common.liveness import LEASE_LIMITS, RESERVED_FILE, liveness_of
 from ipexctl.node.common.processes import boot_id, command_lines
 from ipexctl.node.common.store_lock import store_lock
@@ -130,7 +130,7 @@ class ProjectTree:
         busy = AgentError(f"another sync of {decode_name(self.path)} is at work", "wait for it, then run it again")
 
         def wait(seconds: float) -> bool:
-            if seconds > TREE_LOCK:
+            if seconds > LOCK_WAIT:
                 raise busy
             return True
 

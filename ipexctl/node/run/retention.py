@@ -22,7 +22,7 @@ from ipexctl.node.common.files import disk_usage, read_json, write_atomically
 from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.common.home import check_home, home_of, open_home
 from ipexctl.node.common.home_entries import REMOVED_RUN, is_run, list_names, release_trees
-from ipexctl.node.common.limits import PRUNE_LOCK
+from ipexctl.node.common.limits import LOCK_WAIT
 from ipexctl.node.common.liveness import DAY, RESERVED_FILE, RETENTION_LIMITS, liveness_of
 from ipexctl.node.common.owners import RemovalRequest, find_foreign
 from ipexctl.node.common.plan import PLAN_FILE
@@ -180,7 +180,7 @@ def prune(request: PruneRunsRequest) -> PruneReply:
     runs_directory = os.path.join(home, "runs")
     if not exists or not os.path.isdir(runs_directory):
         return PruneReply((), 0, 0)
-    with store_lock(runs_directory + "/.prune.lock", lambda seconds: seconds < PRUNE_LOCK):
+    with store_lock(runs_directory + "/.prune.lock", lambda seconds: seconds < LOCK_WAIT):
         names = list_names(runs_directory)
         runs = [StoredRun(runs_directory, name) for name in names if is_run(f"{runs_directory}/{name}")]
         times = read_times(runs_directory).look(

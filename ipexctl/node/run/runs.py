@@ -13,7 +13,7 @@ import stat
 import time
 from typing import Sequence, TypedDict
 
-from ipexctl.node.common.answer import AgentError, Json, answer, emit
+from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.clock import wait_until
 from ipexctl.node.common.files import RunReference, read_json, remove_file, write_json_atomically
 from ipexctl.node.common.frames import emit_frames
@@ -118,14 +118,13 @@ def _own_plan(rundir: str) -> Json | None:
 
 
 def stop(request: StopRequest) -> Json:
-    """Stop a run. `was` is the state before. The event `signalled` is sent once the run is going to end."""
+    """Stop a run. `was` is the state before."""
     rundir = rundir_of(request)
     stored = read_status_file(rundir)
     state_before, supervisor = stored.status.state, stored.status.supervisor
     if not stored.status.is_over:
         with stop_file.said(rundir, request.get("by")):
             send_signal(supervisor, request["signal"])
-        emit("signalled")
         wait_until(lambda: not supervisor.is_alive, request["wait"], 0.05)
     return {"status": read_status_file(rundir).document, "was": state_before}
 

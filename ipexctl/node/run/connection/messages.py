@@ -90,6 +90,8 @@ class Malformed(NamedTuple):
 class Beat(NamedTuple):
     figures: RankFigures
     ends: Ends
+    starvation: float = 1.0
+    """Of the rank's host."""
 
 
 class CheckpointFailed(NamedTuple):

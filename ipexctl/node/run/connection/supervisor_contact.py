@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from ipexctl.node.common.limits import SUPERVISOR_AT_EXIT, SUPERVISOR_BUSY, SUPERVISOR_REFUSED, SUPERVISOR_SILENCE
+from ipexctl.node.common.limits import SUPERVISOR_BUSY, SUPERVISOR_REFUSED, SUPERVISOR_SILENCE
 
 BEAT_INTERVAL = 4.0
 """Seconds between two signs of life of a rank or a host starter. The supervisor answers each."""
@@ -100,10 +100,8 @@ class Contact(NamedTuple):
             addresses=self.addresses if was_answered else self.addresses[-1:],
         )
 
-    def is_lost(self, now: float, *, at_exit: bool) -> bool:
-        if at_exit:
-            limit = SUPERVISOR_AT_EXIT
-        elif self.is_refused:
+    def is_lost(self, now: float) -> bool:
+        if self.is_refused:
             limit = SUPERVISOR_REFUSED
         else:
             limit = SUPERVISOR_BUSY if now - self.taken_at < SUPERVISOR_SILENCE else SUPERVISOR_SILENCE

@@ -55,7 +55,7 @@ def drop_silent_starters(turn: Transition, received: Mapping[str, float]) -> Non
     now = turn.now.clock
     for host, starter in turn.state.starters.items():
         last = max(received.get(host, now), turn.state.resumed_at)
-        if starter.is_connected and now - last > RANK_SILENCE:
+        if starter.is_connected and now - last > turn.state.patience(RANK_SILENCE):
             turn.do(m.DropStarter(host))
             on_starter_lost(turn, m.StarterLost(host))
 
@@ -63,7 +63,7 @@ def drop_silent_starters(turn: Transition, received: Mapping[str, float]) -> Non
 def wrappers_exit_code(state: SupervisorState, launcher: LauncherState, now: float) -> int | None:
     """Exit code of the first failed wrapper, or 0; None while a wrapper may still be running."""
     ranks = state.ranks.values()
-    is_killed = launcher.killed_at is not None and now - launcher.killed_at > LAST_MESSAGES
+    is_killed = launcher.killed_at is not None and now - launcher.killed_at > state.patience(LAST_MESSAGES)
     if not is_killed and not all(is_gone(state, peer, now) for peer in ranks):
         return None
     return next((peer.wrapper_code for peer in ranks if peer.wrapper_code), 0)
@@ -73,7 +73,7 @@ def is_gone(state: SupervisorState, peer: RankState, now: float) -> bool:
     if peer.wrapper_code is not None:
         return True
     starter = state.starters.get(peer.host)
-    if starter is None or starter.is_connected or now - starter.away_since <= STARTER_RECONNECT:
+    if starter is None or starter.is_connected or now - starter.away_since <= state.patience(STARTER_RECONNECT):
         return False
     return peer.is_done or (state.ending is not None and not peer.has_begun)
 
@@ -84,7 +84,7 @@ def has_host_ended(state: SupervisorState, peer: RankState, now: float) -> bool:
     starter, at = state.starters.get(peer.host), peer.disconnected_at
     if starter is None or starter.is_connected or at is None or abs(starter.away_since - at) > verdict.AT_ONCE:
         return False
-    return now - max(starter.away_since, at) > STARTER_RECONNECT
+    return now - max(starter.away_since, at) > state.patience(STARTER_RECONNECT)
 
 
 def has_wrapper_ended_early(state: SupervisorState) -> bool:
@@ -101,7 +101,7 @@ def call_starters(turn: Transition) -> None:
     gone = {
         host: starter for host, starter in turn.state.starters.items() if host in waiting and not starter.is_connected
     }
-    due = tuple(host for host, starter in gone.items() if now - starter.called_at > STARTER_CALL)
+    due = tuple(host for host, starter in gone.items() if now - starter.called_at > turn.state.patience(STARTER_CALL))
     if due:
         for host in due:
             set_starter(turn, host, gone[host]._replace(called_at=now))
@@ -115,7 +115,7 @@ def check_beginning(turn: Transition, launcher: LauncherState, launcher_log: tup
     now = turn.now.clock
     waiting = [peer for peer in turn.ranks if not peer.has_begun]
     ended = [peer for peer in waiting if peer.wrapper_ended_at is not None]
-    if ended and now - min(peer.wrapper_ended_at or now for peer in ended) > LAST_MESSAGES:
+    if ended and now - min(peer.wrapper_ended_at or now for peer in ended) > turn.state.patience(LAST_MESSAGES):
         code, by = m.LauncherState(0.0, code=ended[0].wrapper_code).ended_by
         tail = tuple(split_details(list(launcher_log))[0])
         turn.set_status(mpirun=turn.state.status.mpirun._replace(tail=tail))
@@ -123,7 +123,7 @@ def check_beginning(turn: Transition, launcher: LauncherState, launcher_log: tup
         return
     # After a restart, a starter has been silent for a while before it counts as gone, so it gets less time.
     is_again = turn.state.has_pool and turn.state.status.attempt > 0
-    limit = STARTER_RECONNECT if is_again else RANK_SILENCE
+    limit = turn.state.patience(STARTER_RECONNECT if is_again else RANK_SILENCE)
     away = [
         peer
         for peer in waiting

@@ -64,9 +64,9 @@ def is_known(state: SupervisorState, now: float) -> bool:
     if search is None:
         return False
     seconds = now - search.began_at
-    if not search.waiting or seconds > HOST_ANSWER:
+    if not search.waiting or seconds > state.patience(HOST_ANSWER):
         return True
-    return seconds > LOST_HOST_ANSWER and search.waiting <= lost_hosts(state)
+    return seconds > state.patience(LOST_HOST_ANSWER) and search.waiting <= lost_hosts(state)
 
 
 def lost_hosts(state: SupervisorState) -> frozenset[str]:

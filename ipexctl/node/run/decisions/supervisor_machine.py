@@ -263,6 +263,7 @@ def on_tick(turn: Transition, tick: m.Tick) -> None:
     launcher = turn.state.launcher
     if turn.state.is_closing:
         return
+    turn.set(starvation=tick.starvation)
     if launcher is None:
         if turn.state.ending is not None:  # the launcher could not be started
             close(turn)
@@ -335,7 +336,7 @@ def is_over(state: SupervisorState, launcher: LauncherState, now: float) -> bool
         return True
     if state.ending is None:  # `verdict.check_left_behind` decides about these
         return False
-    all_has_arrived = now - launcher.ended_at > LAST_MESSAGES
+    all_has_arrived = now - launcher.ended_at > state.patience(LAST_MESSAGES)
     if all(not peer.has_begun or (not peer.is_connected and all_has_arrived) for peer in waiting):
         return True
     return all_has_arrived and now - state.ending.at > exit_time(state, now, spare=RANK_EXIT)
@@ -344,7 +345,7 @@ def is_over(state: SupervisorState, launcher: LauncherState, now: float) -> bool
 def exit_time(state: SupervisorState, now: float, spare: float = 0.0) -> float:
     """Seconds for ranks to exit; longer with a full disk, which delays output."""
     is_behind = state.disk.is_full or now - state.disk.room_at < CATCH_UP_TIME
-    return FULL_DISK_FLUSH if is_behind else TERM_GRACE + spare
+    return FULL_DISK_FLUSH if is_behind else state.patience(TERM_GRACE + spare)
 
 
 def check_suspension(turn: Transition) -> None:
@@ -388,10 +389,11 @@ def drop_silent(turn: Transition, silence: Mapping[int, float]) -> list[int]:
     for peer in turn.ranks:
         if peer.is_done:
             continue
-        limit = RANK_SILENCE if peer.status.pid is not None else turn.state.setup_time
+        longest = turn.state.patience(RANK_SILENCE)
+        limit = longest if peer.status.pid is not None else turn.state.setup_time
         is_silent = peer.is_connected and silence[peer.rank] > limit
         is_dead = is_killed(turn.state, peer, now)
-        is_away = peer.disconnected_at is not None and now - peer.disconnected_at > RANK_SILENCE
+        is_away = peer.disconnected_at is not None and now - peer.disconnected_at > longest
         if not is_silent and not is_dead and not is_away:
             continue
         if is_away and not is_dead:
@@ -410,7 +412,7 @@ def drop_silent(turn: Transition, silence: Mapping[int, float]) -> list[int]:
 def check_limits(turn: Transition, launcher: LauncherState) -> None:
     now, options = turn.now.clock, turn.state.asked
     missing = [peer for peer in turn.ranks if not peer.has_begun]
-    if missing and now - launcher.started_at > RANKS_BEGIN:
+    if missing and now - launcher.started_at > turn.state.patience(RANKS_BEGIN):
         verdict.on_not_begun(turn, missing)
     if options.time_limit and now > turn.state.created_at + options.time_limit:
         reason = f"the run reached its time limit of {options.time_limit:g} s"
@@ -584,7 +586,7 @@ def check_launcher(turn: Transition, tick: m.Tick, silence: Mapping[int, float])
     assert launcher is not None
     if launcher.ended_at is None:
         end_launcher(turn, launcher)
-    elif turn.state.ending is None and turn.now.clock - launcher.ended_at > LAST_MESSAGES:
+    elif turn.state.ending is None and turn.now.clock - launcher.ended_at > turn.state.patience(LAST_MESSAGES):
         if any(not peer.is_done and peer.exit is None for peer in turn.ranks):
             tail = tuple(split_details(list(tick.launcher_log))[0])
             turn.set_status(mpirun=turn.state.status.mpirun._replace(tail=tail))

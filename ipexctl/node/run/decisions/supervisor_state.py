@@ -170,6 +170,7 @@ class SupervisorState(NamedTuple):
     created_at: float
     checked_at: float
     resumed_at: float = 0.0
+    starvation: float = 1.0
     """Last resumption of this process after a suspension. The ranks' silence counts from here at the earliest."""
     launcher: LauncherState | None = None
     starters: Mapping[str, StarterState] = {}
@@ -229,7 +230,11 @@ class SupervisorState(NamedTuple):
     @property
     def setup_time(self) -> float:
         """RANK_SILENCE before the command starts. A rank sends nothing while it sources a setup file."""
-        return RANKS_BEGIN if self.plan.setup else RANK_SILENCE
+        return self.patience(RANKS_BEGIN if self.plan.setup else RANK_SILENCE)
+
+    def patience(self, seconds: float) -> float:
+        """A limit after which something counts as gone: a busy host is slow."""
+        return seconds * self.starvation
 
 
 def first_state(
@@ -273,6 +278,8 @@ class Tick(NamedTuple):
     written_at: float = 0.0
     launcher_log: tuple[str, ...] = ()
     starters: Mapping[str, float] = {}
+    starvation: float = 1.0
+    """Of the busiest host of the run."""
 
 
 class RankSent(NamedTuple):

@@ -198,8 +198,9 @@ def check_outside_signals(turn: Transition) -> None:
 
 
 def on_not_begun(turn: Transition, missing: Sequence[RankState]) -> None:
-    reason = f"{ranks_on_hosts(missing)} did not begin within {RANKS_BEGIN:g} s"
-    fail(turn, reason, failure_of("not-begun", missing, Detail("not-begun", {"seconds": f"{RANKS_BEGIN:g}"})))
+    seconds = f"{turn.state.patience(RANKS_BEGIN):.0f}"
+    reason = f"{ranks_on_hosts(missing)} did not begin within {seconds} s"
+    fail(turn, reason, failure_of("not-begun", missing, Detail("not-begun", {"seconds": seconds})))
 
 
 def on_lost(turn: Transition, lost: Sequence[int], silence: Mapping[int, float], launcher_log: Sequence[str]) -> None:

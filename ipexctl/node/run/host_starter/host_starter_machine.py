@@ -110,7 +110,7 @@ class HostStarterState(NamedTuple):
         """`is_idle`: no wrapper or line is running."""
         if self.is_lost:
             return self._wait(contact, now, is_idle=is_idle)
-        is_lost = contact.is_lost(now, at_exit=False) or (contact.is_refused and not self.has_met)
+        is_lost = contact.is_lost(now) or (contact.is_refused and not self.has_met)
         if is_lost:
             state = self._replace(is_lost=True, kill_at=now + TERM_GRACE + OUTPUT_DRAIN, wait_until=now + STARTER_WAIT)
             return state, () if is_idle else (SignalProcesses(signal.SIGTERM),)

@@ -11,7 +11,7 @@ import socket
 import sys
 from typing import TYPE_CHECKING
 
-from ipexctl.node.common.clock import wait_until
+from ipexctl.node.common.clock import starvation, wait_until
 from ipexctl.node.common.frames import MAX_FRAME, FrameError, decode_json, encode_json
 from ipexctl.node.common.json_records import JsonError, read_json_file
 from ipexctl.node.common.limits import SUPERVISOR_CONNECT
@@ -41,7 +41,7 @@ def main(rundir: str) -> int:
     if host in contact["node0"]:
         os.execv("/bin/sh", ["/bin/sh", "-c", " ".join(line)])  # noqa: S606
     call = ShellCall(contact, host, " ".join(line))
-    if wait_until(call.is_over, SUPERVISOR_CONNECT, _RETRY_INTERVAL) and call.code is not None:
+    if wait_until(call.is_over, SUPERVISOR_CONNECT * starvation(), _RETRY_INTERVAL) and call.code is not None:
         return call.code
     return fail(f"{host}: the supervisor of the run does not answer: {call.problem}")
 

@@ -18,10 +18,12 @@ import time
 from typing import IO, TYPE_CHECKING, Callable, Collection, Mapping, Sequence
 
 from ipexctl.node.common import frames
+from ipexctl.node.common.clock import starvation
 from ipexctl.node.common.environ import SetupError
 from ipexctl.node.common.files import make_private_directory, remove_file
 from ipexctl.node.common.job import Master, StoreJob, read_job
 from ipexctl.node.common.json_records import read_json_file
+from ipexctl.node.common.limits import RANK_STUCK
 from ipexctl.node.common.link import ready, wake_on_signal
 from ipexctl.node.common.listener import is_of_this_machine, own_port
 from ipexctl.node.common.liveness import RESERVED_FILE
@@ -267,7 +269,7 @@ class Rank:
         for fields in messages:
             self.client.send_message("stacks", **fields)
         for process, code, text, place in raised:
-            self.apply(self.state.on_raised(process, code, text, place, time.monotonic()))
+            self.apply(self.state.on_raised(process, code, text, place, time.monotonic(), RANK_STUCK * starvation()))
 
     def forward_output(self) -> None:
         for stream in self.streams:
@@ -454,7 +456,8 @@ class Rank:
     def send_beat(self) -> None:
         is_running = self.state.exit is None
         figures = self.watch.measure() if self.watch is not None and is_running else RankFigures(0.0, 0)
-        self.client.send_message("beat", ends=self.stream_end_offsets(), figures=figures._asdict())
+        ends, starved = self.stream_end_offsets(), starvation()
+        self.client.send_message("beat", ends=ends, figures=figures._asdict(), starvation=starved)
 
     def send_windows(self) -> None:
         if self.client.contact.is_up:

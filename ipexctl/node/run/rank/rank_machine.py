@@ -10,7 +10,7 @@ import signal
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Sequence, Tuple, Union
 
-from ipexctl.node.common.limits import OUTPUT_DRAIN, RANK_STUCK, SUPERVISOR_CONNECT, TERM_GRACE
+from ipexctl.node.common.limits import OUTPUT_DRAIN, TERM_GRACE
 from ipexctl.node.run.connection.supervisor_contact import BEAT_INTERVAL
 
 if TYPE_CHECKING:
@@ -157,6 +157,8 @@ class WrapperState(NamedTuple):
     not_started: str = ""
     raised: ProcessIdentity | None = None
     raised_at: float = NEVER
+    patience: float = 0.0
+    """Seconds for that process to exit."""
     raised_code: int = 0
     raised_text: str = ""
     raised_place: str = ""
@@ -172,10 +174,8 @@ class WrapperState(NamedTuple):
     kept_store: bool = False
     """True if rank 0's script had ended when it was told to, and only its store was needed."""
     end_sent: bool = False
-    is_signalled: bool = False
-    """True after a signal that ends the wrapper, from mpirun or any process but the supervisor."""
     outside_signal: int | None = None
-    """The first such signal, if the command was running."""
+    """The first signal that ends the wrapper, from any process but the supervisor, if the command was running."""
 
     @property
     def is_lost(self) -> bool:
@@ -292,17 +292,20 @@ class WrapperState(NamedTuple):
         ended = () if self.will_restart else (SendReport("exit", report),)
         return self._replace(exit=report), (*read, *ended)
 
-    def on_raised(self, process: ProcessIdentity, code: int, text: str, place: str, now: float) -> Step:
-        """Note an uncaught exception that is ending a process; only the first one counts."""
+    def on_raised(
+        self, process: ProcessIdentity, code: int, text: str, place: str, now: float, patience: float
+    ) -> Step:
+        """Note an uncaught exception that is ending a process; only the first one counts. `patience`:
+        seconds for it to exit."""
         if self.raised is not None:
             return self, ()
-        state = self._replace(raised=process, raised_at=now, raised_code=code, raised_text=text)
+        state = self._replace(raised=process, raised_at=now, patience=patience, raised_code=code, raised_text=text)
         return state._replace(raised_place=place), ()
 
     def on_raised_checked(self, now: float, *, is_alive: bool) -> Step:
         if not is_alive:  # a shell script continues without it
             return self._replace(raised=None, raised_at=NEVER), ()
-        stuck = {"code": self.raised_code, "text": self.raised_text, "seconds": RANK_STUCK}
+        stuck = {"code": self.raised_code, "text": self.raised_text, "seconds": round(self.patience)}
         if self.keeps_going:  # the others run on, so the supervisor ends nothing
             return self._replace(stuck=stuck, kill_at=now + TERM_GRACE), (Act.TERMINATE,)
         return self._replace(stuck=stuck), (SendReport("stuck", stuck),)
@@ -317,7 +320,7 @@ class WrapperState(NamedTuple):
         """Pass SIGUSR1 and SIGUSR2 to the command; any other signal ends it."""
         if number in (signal.SIGUSR1, signal.SIGUSR2):
             return self, (PassOn((number,)),) if self._can_be_signalled else ()
-        state, commands = self._replace(is_signalled=True)._stop(now)
+        state, commands = self._stop(now)
         if not self.may_run or self.is_lost:
             return state, commands
         return state._replace(outside_signal=number), (SendReport("outside-signal", {"signal": number}), *commands)
@@ -326,8 +329,7 @@ class WrapperState(NamedTuple):
 
     def on_turn(self, turn: Turn, now: float) -> Step:
         if self.attempt is None:
-            seconds = now - turn.contact.last_received  # since the start, or since this process was suspended
-            return self, (Act.GIVE_UP_CONNECTING,) if seconds > SUPERVISOR_CONNECT else ()
+            return self, (Act.GIVE_UP_CONNECTING,) if turn.contact.is_lost(now) else ()
         state, on_loss = self._check_supervisor(turn, now)
         state, to_begin = state._begin(now)
         state, beat = state._beat(now)
@@ -347,12 +349,11 @@ class WrapperState(NamedTuple):
         if self._is_measured:
             times.append(self.memory_at)
         if self.stuck is None:
-            times.append(self.raised_at + RANK_STUCK)
+            times.append(self.raised_at + self.patience)
         return min(*times, *((turn.window_end, turn.next_read) if is_quiet else (now + BUSY_TURN,)))
 
     def _check_supervisor(self, turn: Turn, now: float) -> Step:
-        is_at_exit = self.phase is Phase.DONE and self.is_signalled
-        if self.is_lost or not turn.contact.is_lost(now, at_exit=is_at_exit):
+        if self.is_lost or not turn.contact.is_lost(now):
             return self, ()
         return self._lose(Bond.LOST, turn.contact.reason, now)
 
@@ -391,7 +392,7 @@ class WrapperState(NamedTuple):
         return state, tuple(acts)
 
     def _check_raised(self, now: float) -> Step:
-        is_due = self.stuck is None and now >= self.raised_at + RANK_STUCK
+        is_due = self.stuck is None and now >= self.raised_at + self.patience
         return self, (Act.CHECK_RAISED,) if is_due else ()
 
     def _kill(self, now: float) -> Step:

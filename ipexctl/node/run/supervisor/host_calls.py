@@ -11,7 +11,7 @@ import subprocess
 import threading
 from typing import TYPE_CHECKING, Mapping, NamedTuple, Sequence
 
-from ipexctl.node.common.limits import HOST_ANSWER, HOST_JOB, OUTPUT_DRAIN
+from ipexctl.node.common.limits import HOST_ANSWER, OUTPUT_DRAIN
 from ipexctl.node.common.liveness import RESERVED_FILE
 from ipexctl.node.common.processes import end_with_parent
 
@@ -66,8 +66,8 @@ def gone_ranks(answer: HostAnswer) -> tuple[int, ...]:
 
 
 class HostCalls:
-    def __init__(self, shell: Sequence[str], environ: Mapping[str, str]) -> None:
-        self._shell, self._environ = tuple(shell), dict(environ)
+    def __init__(self, shell: Sequence[str], environ: Mapping[str, str], starvation: float) -> None:
+        self._shell, self._environ, self._starvation = tuple(shell), dict(environ), starvation
         self._answers: queue.SimpleQueue[HostAnswer] = queue.SimpleQueue()
         self._open = 0
 
@@ -78,7 +78,7 @@ class HostCalls:
     def begin(self, host: str, word: str, line: str, stdin: bytes, seconds: float) -> None:
         self._open += 1
         argv = [*self._shell, word, line]
-        threading.Thread(target=self._call, args=(host, argv, stdin, seconds), daemon=True).start()
+        threading.Thread(target=self._call, args=(host, argv, stdin, seconds * self._starvation), daemon=True).start()
 
     def find(self, host: str, word: str, rundir: str) -> None:
         """Check that a host has the run's files, and reserve it for the run."""
@@ -95,7 +95,7 @@ class HostCalls:
         """Write the host's job file, and remove earlier ones, which remain if no rank began there."""
         target, part = shlex.quote(path), shlex.quote(f"{path}.part")
         line = f"umask 077 && rm -f {_job_files(os.path.dirname(path))} && cat >{part} && mv -f {part} {target}"
-        self.begin(host, word, line, job.encode(), HOST_JOB)
+        self.begin(host, word, line, job.encode(), HOST_ANSWER)
 
     def ask_wrappers(self, host: str, word: str, wrappers: Mapping[int, WrapperProcess]) -> None:
         """Ask which wrapper processes are gone; `gone_ranks` reads the answer."""

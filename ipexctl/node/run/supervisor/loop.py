@@ -18,6 +18,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Callable, Collection, Iterable, Mapping, NamedTuple
 
 from ipexctl.node.common import listener
+from ipexctl.node.common.clock import MOST_STARVATION, starvation
 from ipexctl.node.common.environ import SetupError
 from ipexctl.node.common.files import (
     make_private_directory,
@@ -233,7 +234,7 @@ class SupervisorLoop:
     def on_message(self, peer: RankConnection, message: messages.Message) -> None:
         if isinstance(message, (messages.Beat, messages.Exit)):
             if isinstance(message, messages.Beat):
-                peer.ends = message.ends
+                peer.ends, peer.starvation = message.ends, min(message.starvation, MOST_STARVATION)
             else:
                 peer.has_exited = True
             self.connections.acknowledge(peer)
@@ -302,6 +303,7 @@ class SupervisorLoop:
                 self.connections.written_at,
                 tuple(tail),
                 self.connections.starters.received(),
+                max([starvation(), *(peer.starvation for peer in self.connections.all.values())]),
             )
         )
 
@@ -548,7 +550,7 @@ class SupervisorLoop:
         with contextlib.suppress(OSError):
             write_json_atomically(self.record.path(STARTERS_FILE), contact._asdict(), durable=False)
         if self.starter_calls is None:
-            self.starter_calls = HostCalls(BY_OWN_KEYS, shell_environment(plan))
+            self.starter_calls = HostCalls(BY_OWN_KEYS, shell_environment(plan), self.state.starvation)
         for host in self.hosts_named(command.hosts):
             stdin = json.dumps(starter_request(plan, host.name, contact)).encode() + b"\n"
             line = program_line(plan, "run.host_starter", host.name)
@@ -566,7 +568,7 @@ class SupervisorLoop:
             away = tuple(host for host, starter in self.state.starters.items() if not starter.is_connected)
             self.call_starters(m.CallStarters(tuple(set(command.hosts) & set(away))))
             return
-        self.calls = HostCalls(self.state.shell, shell_environment(self.state.plan))
+        self.calls = HostCalls(self.state.shell, shell_environment(self.state.plan), self.state.starvation)
         for each in self.hosts_named(command.hosts):
             self.calls.find(each.name, each.word, self.rundir)
 
@@ -587,7 +589,7 @@ class SupervisorLoop:
         except OSError as error:
             self.on_event(m.HostsPrepared({plan.node0: f"{error.filename or path}: {error.strerror or error}"}))
             return
-        self.calls = HostCalls(self.state.shell, shell_environment(plan))
+        self.calls = HostCalls(self.state.shell, shell_environment(plan), self.state.starvation)
         firsts = {plan.stores[host.name]: host for host in reversed(plan.hosts)}
         for store, first in firsts.items() if self.state.shell else ():
             if store != own:
@@ -606,7 +608,7 @@ class SupervisorLoop:
         elif plan.shell and command.host not in self.asked_wrappers:
             self.asked_wrappers[command.host] = command.wrappers
             if self.wrapper_calls is None:
-                self.wrapper_calls = HostCalls(plan.shell, shell_environment(plan))
+                self.wrapper_calls = HostCalls(plan.shell, shell_environment(plan), self.state.starvation)
             for host in self.hosts_named((command.host,)):
                 self.wrapper_calls.ask_wrappers(host.name, host.word, command.wrappers)
 
@@ -704,7 +706,7 @@ class SupervisorLoop:
     def release_waiting(self) -> None:
         if not self.state.has_pool or not self.state.shell:
             return
-        calls = HostCalls(self.state.shell, shell_environment(self.state.plan))
+        calls = HostCalls(self.state.shell, shell_environment(self.state.plan), self.state.starvation)
         for host in self.state.plan.spares:
             calls.release(host.name, host.word, self.rundir)
         while not calls.is_over:

@@ -30,7 +30,7 @@ CLOSED_BY_PEER = ("the other side closed the connection", os.strerror(errno.ECON
 
 class RankConnection:
     def __init__(self, rank: int, sinks: dict[str, OutputFile], windows: WindowFiles) -> None:
-        self.rank, self.host = rank, ""
+        self.rank, self.host, self.starvation = rank, "", 1.0
         self.sinks, self.windows = sinks, windows
         self.reset()
 

@@ -205,7 +205,7 @@ def test_a_host_says_which_wrappers_are_gone() -> None:
 
 
 def gone_of(wrappers: dict[int, WrapperProcess]) -> tuple[int, ...]:
-    calls = HostCalls(SHELL, dict(os.environ))
+    calls = HostCalls(SHELL, dict(os.environ), 1.0)
     calls.ask_wrappers("node2", "node2", wrappers)
     return gone_ranks(answer_to(calls, 20))
 
@@ -220,7 +220,7 @@ SHELL = ("sh", "-c", 'eval "$2"', "sh")
 
 
 def answer_of(line: str, seconds: float, stdin: bytes = b"") -> HostAnswer:
-    calls = HostCalls(SHELL, dict(os.environ))
+    calls = HostCalls(SHELL, dict(os.environ), 1.0)
     calls.begin("node2", "node2", line, stdin, seconds)
     return answer_to(calls, seconds)
 
@@ -258,7 +258,7 @@ def test_a_host_has_one_answer(line: str, seconds: float, problem: str, code: in
 
 def test_a_host_has_one_job_at_a_time_and_none_after_the_run(tmp_path: Path) -> None:
     """Each has the token of the run; a rank removes the one that it has read."""
-    rundir, calls = tmp_path / "a run", HostCalls(SHELL, dict(os.environ))
+    rundir, calls = tmp_path / "a run", HostCalls(SHELL, dict(os.environ), 1.0)
     rundir.mkdir()
     for name in ("agent.zip", "job.json", "job.1.json"):
         (rundir / name).write_text(name)

@@ -100,25 +100,20 @@ def test_when_a_connection_is_made_and_left(
     ],
 )
 def test_when_a_supervisor_is_lost(events: tuple[tuple[float, Event], ...], lost_at: float) -> None:
-    assert not after(*events, until=lost_at - 0.1).is_lost(lost_at - 0.1, at_exit=False)
-    assert after(*events, until=lost_at + 0.1).is_lost(lost_at + 0.1, at_exit=False)
-
-
-def test_a_rank_that_was_told_to_end_waits_three_seconds() -> None:
-    contact = after(*UP, (20.0, message))
-    assert [contact.is_lost(at, at_exit=True) for at in (22.9, 23.1)] == [False, True]
+    assert not after(*events, until=lost_at - 0.1).is_lost(lost_at - 0.1)
+    assert after(*events, until=lost_at + 0.1).is_lost(lost_at + 0.1)
 
 
 @pytest.mark.parametrize(("gap", "is_lost"), [(7.9, True), (8.1, False), (3600.0, False)])
 def test_time_in_which_the_rank_was_suspended_is_no_silence(gap: float, is_lost: bool) -> None:
     contact = after(*UP, until=45.0)
     now = contact.turned_at + gap
-    assert contact.on_turn(now).is_lost(now, at_exit=False) is is_lost
+    assert contact.on_turn(now).is_lost(now) is is_lost
 
 
 def test_a_slow_setup_file_is_no_silence() -> None:
     contact = after(*UP, (60.0, worked), turns=0.0)
-    assert not contact.is_lost(61.0, at_exit=False)
+    assert not contact.is_lost(61.0)
     assert contact.due(61.0) is Due.NOTHING
 
 

@@ -202,6 +202,18 @@ def test_time_in_which_the_supervisor_was_suspended_is_no_silence(gap: float, is
     assert run.blamed[:2] == ("lost", 0), "their silence began anew"
 
 
+def test_a_busy_host_is_slow_and_not_gone() -> None:
+    run = Supervised(4).begin(0, 1, 2)
+    run.looks = {"starvation": 3.0}
+    run.run_until(3 * RANKS_BEGIN)
+    assert run.ending is None
+    run.connect(3).silent_since = {3: run.clock}
+    run.run_until(3 * RANKS_BEGIN + 3 * RANK_SILENCE)
+    assert run.ending is None
+    run.run_until(3 * RANKS_BEGIN + 3 * RANK_SILENCE + 2)
+    assert run.blamed[0] == "lost"
+
+
 # The begin
 
 
