@@ -16,11 +16,22 @@ def main() -> None:
         try:
             code = _run()
         except KeyboardInterrupt as error:
+            _leave_late()
             code = _end_by(error)
         _end(code)
     except KeyboardInterrupt:  # pressed a second time
-        code = 130
+        os._exit(130)  # the reader of a full pipe may never read
     sys.exit(code)
+
+
+def _leave_late() -> None:
+    from _thread import start_new_thread
+
+    from ipexctl.commands.interrupt import Interrupt, leave_late
+
+    interrupt = Interrupt()
+    interrupt.code = 130
+    start_new_thread(leave_late, (interrupt,))
 
 
 def _end(code: int) -> None:
@@ -31,13 +42,13 @@ def _end(code: int) -> None:
     import threading
 
     if all(thread.daemon or thread is threading.main_thread() for thread in threading.enumerate()):
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        atexit._run_exitfuncs()
         try:
             sys.stdout.flush()
             sys.stderr.flush()
         except (OSError, ValueError):  # Python reports it at its own exit
             return
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        atexit._run_exitfuncs()
         os._exit(code)
 
 

@@ -37,17 +37,13 @@ DUMP_WAIT: Final = 10.0
 """For the stacks of all ranks: a busy interpreter answers late."""
 PROFILE_WAIT: Final = 3600.0
 """For a profile of a live run. node0 gives up earlier: after 30 s and three times as long as the steps usually take."""
-STOP_DELIVERY: Final = 5.0
-"""The second Ctrl-C waits this long for the first one's request to reach node0; the third does not wait."""
 STOPPED_RUN_SILENCE: Final = 8.0
 """A call that stopped a run waits this long for each further event. The run's last lines may be missing then."""
 DUMP_FRESH: Final = 60.0
 """A stack dump of a running run is reused for this long: taking one stops the ranks for a moment."""
 
-NODE0_MOST_SILENCE: Final = 30.0
-"""The connection to node0 counts as lost after this time without a frame, or after half of `--reconnect` if less."""
-NODE0_LEAST_SILENCE: Final = 10.0
-"""Lower bound for that time: node0 sends a frame of a silent run every 5 seconds, and may be late."""
+NODE0_SILENCE: Final = 30.0
+"""The connection to node0 counts as lost after this time without a frame; it sends one every 5 seconds."""
 NODE0_STEADY: Final = 30.0
 """Once frames have arrived for this long, earlier losses of the connection no longer count."""
 

@@ -17,10 +17,11 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.topology import bind, cores_of
 from ipexctl.node.common.fix import Fix, ipexctl_command
 from ipexctl.option_declaration import NO_OPTIONS, CallOptions
+from ipexctl.remote.outcome import ignore_event
 from ipexctl.text import format_count
 from ipexctl.ui.machine_drawing import DrawnRank, machine_lines, short_cpu
 from ipexctl.ui.merged_failures import merge_failures
-from ipexctl.ui.messages import paint, wants_color, wrap_fix, wrap_names, wrap_text
+from ipexctl.ui.messages import paint, print_message, wants_color, wrap_fix, wrap_names, wrap_text
 from ipexctl.ui.results import group_by, summary_json
 from ipexctl.ui.text_table import folded_hosts, output_width, print_lines, show_table
 
@@ -46,7 +47,13 @@ def doctor_command(
         opened.warm()
         from ipexctl.api.host_checks import doctor  # while the hosts connect
 
-        report = doctor(opened, require=require, network=network, smoke=smoke)
+        def show_early(early: DoctorReport) -> None:
+            late = [host.name for host in opened.hosts if host.name not in _names(early.hosts)]
+            print_message(f"{fold(late)}: no answer yet; the others:")
+            show_doctor(early, quiet=output.quiet, verbose=output.verbose > 0, options=opened.options)
+
+        on_early = ignore_event if output.json else show_early
+        report = doctor(opened, require=require, network=network, smoke=smoke, on_early=on_early)
     interrupt.check()
 
     output.print_report(report, as_json, show_doctor, verbose=output.verbose > 0, options=opened.options)

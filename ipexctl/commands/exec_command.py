@@ -59,7 +59,7 @@ def exec_command(
             raise OutputError(shown.broken)
     else:
         (show_json if output.json else show_gathered)(report, shown)
-    problems.print(None if interrupt.code is None else 1.0)
+    problems.print()
     raise interrupt.or_exit(report.exit_code)
 
 

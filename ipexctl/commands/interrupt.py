@@ -10,7 +10,7 @@ import signal
 import sys
 import termios
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final
@@ -18,14 +18,18 @@ from typing import Any, Final
 import typer
 
 from ipexctl.errors import CallError, Interrupted
-from ipexctl.remote.cancel import Cancel
+from ipexctl.node.common.processes import seconds_queued
+from ipexctl.remote.cancel import Cancel, cleanups
 from ipexctl.remote.outcome import Cancelled
 from ipexctl.ui.messages import STOPPING, write_to_terminal
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Leave = Callable[..., None]
-LAST_SECONDS: Final = (2.0, 20.0)
-"""For a call to end after a signal: one that only waits, and one that ends on its hosts what it began."""
+LAST_SECONDS: Final = 2.0
+"""For a call to end after a signal: of processor time, where the machine is busy."""
+LONGEST_CLEANUP: Final = 10.0
+"""For hosts to end and remove what the call began, before these seconds."""
+_TICK: Final = 0.05
 SAME_SIGNAL: Final = {signal.SIGTERM: 1.0, signal.SIGINT: 0.05, signal.SIGHUP: 1.0}
 """Seconds within which a repeated signal counts once: `timeout` signals the program and its group, and a service
 manager every process of a unit. Pressing Ctrl-C twice on purpose takes longer than 0.05 s."""
@@ -36,6 +40,7 @@ class Interrupt:
 
     code: int | None = None
     is_over = False
+    """True once something else decides how the call ends."""
 
     def check(self) -> None:
         """Raise Interrupted after a signal, because the call's report is incomplete."""
@@ -59,19 +64,11 @@ def cancelling(cancel: Cancel, *, only_waits: bool = False) -> Iterator[Interrup
             interrupt.code = 128 + number
             cancel.throw()
             # Not by a `Thread`, whose start takes a lock.
-            _thread.start_new_thread(leave_late, (128 + number,))
+            _thread.start_new_thread(leave_late, (interrupt, terminal, last_words))
             if not only_waits:
                 write_to_terminal(STOPPING)
         else:
             leave(*last_words)
-
-    def leave_late(code: int) -> None:
-        """End the process if a thread hangs in a call that nothing interrupts."""
-        time.sleep(LAST_SECONDS[not only_waits])
-        if not interrupt.is_over:
-            _restore(terminal)
-            write_to_terminal(*last_words)
-            os._exit(code)
 
     terminal = _terminal_state()
     last_words = [] if only_waits else ["exited without waiting: processes may still be running on the hosts"]
@@ -85,8 +82,22 @@ def cancelling(cancel: Cancel, *, only_waits: bool = False) -> Iterator[Interrup
         except CallError as error:
             error.exit_code = interrupt.code or error.exit_code
             raise
-        finally:
-            interrupt.is_over = True
+
+
+def leave_late(interrupt: Interrupt, terminal: list[Any] | None = None, last_words: Sequence[str] = ()) -> None:
+    """End the process if a thread hangs: in a login, a name server, a full pipe."""
+    left, until = LAST_SECONDS, time.monotonic() + LONGEST_CLEANUP
+    while left > 0:
+        queued, computed = seconds_queued(), time.process_time()
+        time.sleep(_TICK)
+        if interrupt.is_over:
+            return
+        is_starved = seconds_queued() - queued > _TICK / 2
+        if not cleanups or time.monotonic() > until:
+            left -= time.process_time() - computed if is_starved else _TICK
+    _restore(terminal)
+    write_to_terminal(*last_words)
+    os._exit(interrupt.code or 0)
 
 
 @contextmanager

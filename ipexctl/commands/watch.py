@@ -1,15 +1,19 @@
 """Follows a run for `run` and `attach`: reacts to signals, keys, a lost node0 and the end of the run.
-The first Ctrl-C stops the run, the second exits once node0 has the request, the third exits at once. SIGTERM does the
-same for `run`, and detaches `attach`; SIGHUP and `q` only detach. A slow or closed reader never delays a signal.
+The first Ctrl-C stops the run, the second exits at once and leaves that to a process in the background. SIGTERM does
+the same for `run`, and detaches `attach`; SIGHUP and `q` only detach. A slow or closed reader never delays a signal.
 """
 
 from __future__ import annotations
 
+import shlex
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection
 from contextlib import closing
+from typing import Final
 
 from ipexctl.api.followed_runs import follow_copy_instead
 from ipexctl.api.known_runs import CallWatcher, call_error
@@ -18,7 +22,7 @@ from ipexctl.commands.shared_options import Output, ViewOptions
 from ipexctl.errors import OutputError
 from ipexctl.homes.local_copy import LocalCopy, read_final_status
 from ipexctl.homes.registry import RunRecord, RunRegistry, explain_foreign_run
-from ipexctl.limits import STOP_DELIVERY, STOPPED_RUN_SILENCE
+from ipexctl.limits import STOPPED_RUN_SILENCE
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.records import RunStatus
 from ipexctl.remote.cancel import Cancel
@@ -32,6 +36,9 @@ from ipexctl.ui.messages import fit_lines, print_message, print_with_fix, write_
 from ipexctl.ui.run.end_of_run import left_lines
 from ipexctl.ui.run.events import EventsView
 from ipexctl.ui.run.plain import PlainRun, RunView, wants_live
+
+_MAIN: Final = "import sys; sys.path.pop(0); from ipexctl.__main__ import main; main()"
+"""As `-m ipexctl`, but without the directory of the call, whose files may be anybody's."""
 
 
 def watch_run(
@@ -103,11 +110,7 @@ class _Watching:
         self._session = started[0] if started is not None else None
         self._cancel = events.cancel if events is not None else Cancel()
         self._stop_requested = threading.Event()
-        self._stop_answered = threading.Event()
-        """Set once `_is_signalled` says whether the supervisor got the stop request."""
-        self._is_signalled = False
         self._number = int(signal.SIGINT)
-        self._is_leaving = False
         self._over = threading.Event()
         self._last_event_at = time.monotonic()
         self._not_stopped = ""
@@ -131,6 +134,7 @@ class _Watching:
         threading.Thread(target=self._stop_when_asked, name="stop", daemon=True).start()
         with handling_signals(self._handle_signal), self._view:
             if interrupt is not None and interrupt.code is not None:
+                interrupt.is_over = True
                 self._handle_signal(interrupt.code - 128, write_to_terminal)
             self._ended = ended = self._follow()
             if self.code is not None:  # a blocked reader of stdout must not delay the exit after a signal
@@ -204,7 +208,7 @@ class _Watching:
         return session
 
     def _handle_signal(self, number: int, leave: Leave) -> None:
-        """The first signal stops the run or detaches; the second exits, and so does a third while its handler waits."""
+        """The first signal stops the run or detaches; the second exits."""
         if self.code is None:
             self.code = 128 + number
             self._is_detached = number in self._detaching
@@ -217,17 +221,15 @@ class _Watching:
         elif number != signal.SIGHUP:  # a terminal closed during the stop is ignored
             self._view.abandon()
             run = self._record.id
-            if self._is_detached and not self._over.is_set():
-                leave(*self._left_lines())
-            if not self._is_leaving and not self._over.is_set():
-                self._is_leaving = True
-                self._stop_answered.wait(STOP_DELIVERY)
             if self._over.is_set():
                 leave("left before all was shown")
-            elif self._is_signalled:
-                leave(Fix(f"exited without waiting; run {run} is being stopped: `ipexctl why {run}` shows its end"))
-            else:
-                leave(Fix(f"exited without waiting; run {run} may still be running: `ipexctl stop {run}`"))
+            elif self._is_detached:
+                leave(*self._left_lines())
+            words = shlex.split(self._record.call_text(Fix(f"`ipexctl stop {run}`")))
+            argv, nowhere = [sys.executable, "-c", _MAIN, *words[1:]], subprocess.DEVNULL
+            subprocess.Popen(argv, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True)
+            end = Fix(f"run {run} is being stopped in the background: `ipexctl why {run}` shows its end")
+            leave(Fix("exited without waiting; {end}", end=end))
 
     def _stop_when_asked(self) -> None:
         """Thread: stop the run when a key or signal requests it; the follower continues and shows the end."""
@@ -237,7 +239,6 @@ class _Watching:
             try:
                 self._stop()
             except HostError as error:
-                self._stop_answered.set()
                 self._report_not_stopped(f"{self._record.node0.name}: {error.reason}")
             while self.code is not None and not self._over.wait(0.5):
                 if time.monotonic() - self._last_event_at > STOPPED_RUN_SILENCE:
@@ -249,13 +250,9 @@ class _Watching:
                 Fix(f"{explain_foreign_run(self._record)}; `ipexctl stop {self._record.id} --force` stops it")
             )
         with closing(self._connector.open(self._record.node0, Cancel())) as session:
-            stopped = stop(session, self._record, number=self._number, on_signalled=self._on_signalled)
+            stopped = stop(session, self._record, number=self._number)
         if not stopped.status.is_over:
             raise HostError("it has the request to stop, but has not ended yet")
-
-    def _on_signalled(self) -> None:
-        self._is_signalled = True
-        self._stop_answered.set()
 
     def _report_not_stopped(self, reason: str) -> None:
         if self.code is not None:

@@ -66,6 +66,19 @@ class Cancel:
                 self._wakers.remove(wake)
 
 
+cleanups: Final[list[str]] = []
+"""What hosts end or remove now of what a cancelled call began there."""
+
+
+@contextmanager
+def cleaning(what: str) -> Iterator[None]:
+    cleanups.append(what)
+    try:
+        yield
+    finally:
+        cleanups.remove(what)
+
+
 class Deadline:
     """A deadline, which never expires if `seconds` is None. With `is_of_silence`, any sign of work by the host restarts
     it."""

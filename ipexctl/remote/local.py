@@ -20,7 +20,7 @@ from typing import IO
 from ipexctl.found_files import account_name
 from ipexctl.hosts.host import Host, is_loopback
 from ipexctl.node.common.frames import StreamName
-from ipexctl.remote.cancel import Cancel, Deadline
+from ipexctl.remote.cancel import Cancel, Deadline, cleaning
 from ipexctl.remote.command import Command, end_session_script
 from ipexctl.remote.mux import MuxProcess
 from ipexctl.remote.outcome import Cancelled, HostError
@@ -47,7 +47,8 @@ class LocalSession(Session):
             with Wakeup() as wakeup, deadline.cancel.waking(wakeup.wake):
                 return follow(process, sink, wakeup, lambda: deadline)
         except BaseException:
-            _end_processes(process)
+            with cleaning("processes"):
+                _end_processes(process)
             raise
         finally:
             for stream in (process.stdin, process.stdout, process.stderr):

@@ -24,7 +24,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.limits import STEP_SILENCE
 from ipexctl.node.common.frames import StreamName
-from ipexctl.remote.cancel import Cancel, Deadline
+from ipexctl.remote.cancel import Cancel, Deadline, cleaning
 from ipexctl.remote.command import Command, FenceFilter, check_size, login_line
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.text import printable, rough_duration
@@ -252,7 +252,8 @@ def ending(end: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except (Cancelled, TimedOut) as error:
-        count = end()
+        with cleaning("processes"):
+            count = end()
         left = f"{count} of its processes could not be ended" if count else "its processes may still be running there"
         reason = error.reason if count == "0" else f"{error.reason}; {left}"
         ended = type(error)(reason, error.advice, option=error.option)
@@ -261,7 +262,8 @@ def ending(end: Callable[[], str]) -> Iterator[None]:
     except HostError:
         raise
     except BaseException:
-        end()
+        with cleaning("processes"):
+            end()
         raise
 
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 from ipexctl.errors import UserError
 from ipexctl.homes.local_copy import LocalCopy
 from ipexctl.homes.registry import RunRecord
-from ipexctl.limits import NODE0_STEADY
+from ipexctl.limits import NODE0_SILENCE, NODE0_STEADY
 from ipexctl.node.common.fix import Fix, join_fixes
 from ipexctl.node.common.frames import (
     SUFFIXES,
@@ -42,7 +42,7 @@ from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session
 from ipexctl.run.hang import dump_lines, silence_lines
 from ipexctl.run.node0 import call_on_node0, open_copy
-from ipexctl.run.reconnect import Absence, silence_limit
+from ipexctl.run.reconnect import Absence
 from ipexctl.run.stack_dump import DumpReceiver
 from ipexctl.run.starters import LostStarters, OpenHost
 from ipexctl.run.windows import check_windows
@@ -142,7 +142,6 @@ class Follower:
             self._absence.on_frame(time.monotonic())
         self._is_away = False
         self._early_ends = 0
-        self._silence_limit = silence_limit(reconnect)
         self._silent_since: float | None = None
 
     @property
@@ -244,7 +243,7 @@ class Follower:
         return RunEnded(status.code, status)
 
     def _call(self, session: Session, request: FollowRequest) -> Reply:
-        silence = Deadline(self._silence_limit)
+        silence = Deadline(NODE0_SILENCE)
 
         def on_frame(frame: Frame) -> None:
             self._absence.on_frame(time.monotonic())
@@ -264,7 +263,7 @@ class Follower:
         except HostError:
             if silence.over and not self._cancel.thrown:
                 advice = Fix(f"is it overloaded, or does its disk hang? Then: `ipexctl attach {self._record.id}`")
-                raise Unreachable(f"nothing has come from it for {self._silence_limit:g} s", advice) from None
+                raise Unreachable(f"nothing has come from it for {NODE0_SILENCE:g} s", advice) from None
             raise
 
     def _on_frame(self, frame: Frame) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Final, Literal, TypeAlias
 
-from ipexctl.limits import NODE0_LEAST_SILENCE, NODE0_MOST_SILENCE, NODE0_STEADY
+from ipexctl.limits import NODE0_SILENCE, NODE0_STEADY
 from ipexctl.text import rough_duration
 
 _MINUTE: Final = 60.0
@@ -17,11 +17,6 @@ _MINUTE: Final = 60.0
 
 Step: TypeAlias = Literal["lost", "away", "again", "over"]
 """What to do after a loss: report it, report another minute, report nothing, or end the call."""
-
-
-def silence_limit(reconnect: float) -> float:
-    """Seconds without a frame after which an open connection counts as lost."""
-    return min(NODE0_MOST_SILENCE, max(NODE0_LEAST_SILENCE, reconnect / 2)) if reconnect else NODE0_MOST_SILENCE
 
 
 class Absence:
@@ -63,7 +58,7 @@ class Absence:
         """Seconds since the last frame; 0 while frames arrive, None if there was none."""
         if self._last_at is None:
             return None
-        is_heard = self._first_at is not None and now - self._last_at < NODE0_LEAST_SILENCE
+        is_heard = self._first_at is not None and now - self._last_at < NODE0_SILENCE
         return 0.0 if is_heard else now - self._last_at
 
     def left(self, now: float) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from ipexctl.homes.registry import RunRecord
@@ -12,7 +11,6 @@ from ipexctl.limits import STOP_WAIT
 from ipexctl.node.common.records import RunStatus, State, read_status
 from ipexctl.node.run.runs import StopRequest
 from ipexctl.remote.caller import identify_caller
-from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session
 from ipexctl.run.node0 import call_on_node0
 
@@ -30,16 +28,10 @@ def stop(
     number: int = signal.SIGTERM,
     wait: float = STOP_WAIT,
     timeout: float | None = None,
-    on_signalled: Callable[[], object] = lambda: None,
 ) -> StopResult:
-    """Signal the supervisor; wait until the run has ended. `on_signalled` runs in between. Raises a HostError."""
+    """Signal the supervisor; wait until the run has ended. Raises a HostError."""
     by = identify_caller(os.environ)
     sender = by and by._asdict()
     request: StopRequest = {"home": record.home, "id": record.id, "wait": wait, "signal": number, "by": sender}
-
-    def on_event(event: Reply) -> None:
-        if event.get("event") == "signalled":
-            on_signalled()
-
-    reply = call_on_node0(session, record, "run.runs", "stop", request, timeout=timeout, on_event=on_event)
+    reply = call_on_node0(session, record, "run.runs", "stop", request, timeout=timeout)
     return StopResult(read_status(reply["status"]), read_status({"state": reply["was"]}).state)

@@ -162,10 +162,10 @@ class FailureReport:
                 self._timer.daemon = True
                 self._timer.start()
 
-    def print(self, timeout: float | None = None) -> None:
+    def print(self) -> None:
         with self._lock:
             waiting, self._waiting = self._waiting, []
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
-        show_failures(map(self._options.in_report, waiting), timeout)
+        show_failures(map(self._options.in_report, waiting))

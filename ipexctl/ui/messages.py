@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import select
 import sys
 import textwrap
 import threading
@@ -104,27 +103,18 @@ def paint(text: str, code: str, *, on: bool) -> str:
     return f"\x1b[{code}m{text}\x1b[0m" if on and code and text else text
 
 
-def print_message(*lines: str, timeout: float | None = None) -> None:
-    """Write lines to stderr. If stderr is closed, only the message is lost. `timeout`: seconds to wait for a blocked
-    reader; text stuck in Python's buffer would block the interpreter's exit.
-    """
+def print_message(*lines: str) -> None:
+    """Write lines to stderr. If stderr is closed, only the message is lost."""
     text = safe_lines(lines, colors=wants_color(sys.stderr))
     try:
         descriptor = sys.stderr.fileno()
     except (OSError, ValueError):  # stderr is not a file: a test captures it
         sys.stderr.write(text)
         return
-    if timeout is not None and not select.select([], [descriptor], [], timeout)[1]:
-        return
-    if not _LOCK.acquire(timeout=-1 if timeout is None else timeout):
-        return
-    try:
-        rest = memoryview(text.encode(sys.stderr.encoding, AS_ASCII))
-        with contextlib.suppress(OSError):
-            while rest:
-                rest = rest[os.write(descriptor, rest) :]
-    finally:
-        _LOCK.release()
+    rest = memoryview(text.encode(sys.stderr.encoding, AS_ASCII))
+    with _LOCK, contextlib.suppress(OSError):
+        while rest:  # text stuck in Python's buffer would block the interpreter's exit
+            rest = rest[os.write(descriptor, rest) :]
 
 
 def write_to_terminal(*lines: str) -> None:
@@ -149,12 +139,12 @@ def notice_text(notice: Notice) -> str:
     return "warning: " + notice.text if notice.warning else notice.text
 
 
-def print_with_fix(text: str, fix: str, timeout: float | None = None) -> None:
+def print_with_fix(text: str, fix: str) -> None:
     width = _terminal_width()
     lines = wrap_lines(text, width, "    ") if width else [text]
     if fix:
         lines += wrap_fix(fix, width, "  ", "  ") if width else ["  " + fix]
-    print_message(*lines, timeout=timeout)
+    print_message(*lines)
 
 
 def fit_lines(lines: Sequence[str]) -> Sequence[str]:

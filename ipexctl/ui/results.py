@@ -104,15 +104,15 @@ def how_to_continue(results: Iterable[HostResult], command: str) -> str:
     return "to continue, run the same command again: finished work is kept"
 
 
-def show_failures(results: Iterable[HostResult], timeout: float | None = None) -> None:
-    """One line for hosts with the same failure. Wait `timeout` seconds for a blocked stderr."""
+def show_failures(results: Iterable[HostResult]) -> None:
+    """One line for hosts with the same failure."""
     failures = [result for result in results if result.status in _FAILED]
     merged = merge_failures(failures)
     groups = fold_equal(failures, lambda r: (r.status, *merged.get(r.host.name, (r.reason, r.fix))))
     for (status, reason, fix), names in groups.items():
-        _print_failure(names, status, reason, fix, timeout)
+        _print_failure(names, status, reason, fix)
 
 
-def _print_failure(names: str, status: HostStatus, reason: str, fix: str, timeout: float | None = None) -> None:
+def _print_failure(names: str, status: HostStatus, reason: str, fix: str) -> None:
     line = f"{names}: {status}" + (f": {reason}" if reason else "")
-    print_with_fix(line, fix, timeout)
+    print_with_fix(line, fix)

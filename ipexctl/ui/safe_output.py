@@ -89,15 +89,14 @@ class Pipe:
         text = safe_lines(lines, colors=wants_color(self._stream))
         self.write(text.encode(self._stream.encoding, AS_ASCII))
 
-    def finish(self, timeout: float | None) -> None:
+    def finish(self) -> None:
+        """Wait until everything is written, but at most one second after a cancellation."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
-        if timeout is None:
-            while self._writer.is_alive() and not self._cancel.thrown:
-                self._writer.join(_POLL_SECONDS)
-            timeout = _CANCELLED_PATIENCE
-        self._writer.join(timeout)
+        while self._writer.is_alive() and not self._cancel.thrown:
+            self._writer.join(_POLL_SECONDS)
+        self._writer.join(_CANCELLED_PATIENCE)
 
     def _wake(self) -> None:
         with self._changed:
@@ -152,9 +151,8 @@ class OutputPipes:
         return f"{text} ".encode()
 
     def close(self) -> None:
-        """Wait until everything is written, but at most one second after a cancellation."""
         for pipe in self._pipes.values():
-            pipe.finish(1.0 if self._cancel.thrown else None)
+            pipe.finish()
 
 
 LONGEST_LINE: Final = 1 << 20

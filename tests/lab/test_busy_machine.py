@@ -5,6 +5,7 @@ its work and says nothing false. The login is tested in every check, the rest wh
 from __future__ import annotations
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -18,11 +19,13 @@ import pytest
 from cli_helpers import CommandResult, ipexctl
 from ipexctl.extras.lab.lab_plan import LabSpec
 from ipexctl.extras.lab.lab_record import Lab
-from lab_run_helpers import Cluster
+from lab_run_helpers import PYTHON, Cluster
+from tiny_wheels import write_stack
 
 MPI_LAB = LabSpec(hosts=3)
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(1200)]
-BUSY = 24
+BUSY = int(os.environ.get("IPEXCTL_TESTS_BUSY", "24"))
+ROUNDS = int(os.environ.get("IPEXCTL_TESTS_ROUNDS", "1"))
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(1200 * (1 + ROUNDS))]
 SPIN = "while True: pass"
 WRITE = """\
 import os, sys
@@ -91,21 +94,44 @@ def test_a_login_beside_busy_programs_is_not_refused(lab3: Lab, tmp_path: Path, 
     assert used <= MOST_CPU * quiet
 
 
+def work_through(cluster: Cluster, base: Path) -> dict[str, float]:
+    """Each command once; returns the CPU seconds that each took on the control machine."""
+    base.mkdir()
+    write_stack(base / "wheels", torch="2.13.0", ipex=None, impi=None, python=PYTHON)
+    hosts, home = ("-H", cluster.lab.hostfile), f"/home/ipex/{base.parent.name}-{base.name}"
+    env = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(base / "wheels")}
+    used: dict[str, float] = {}
+
+    def call(*words: object, rc: int = 0) -> CommandResult:
+        before = cpu_seconds()
+        ran = cluster.call(*words, env=env, timeout=900)
+        check(ran, rc=rc)
+        used[f"{len(used)} {words[0]}"] = cpu_seconds() - before
+        return ran
+
+    checked = call("doctor", *hosts, "--json")
+    assert [host["status"] for host in json.loads(checked.out)["hosts"]] == ["warn"] * 3, checked.err
+    call("exec", *hosts, "--", "hostname")
+    call("sync", *hosts)
+    call("install", *hosts, "--home", f"{home}-a", "--stack", "torch")
+    call("run", *hosts, "--home", f"{home}-b", "--install", "--stack", "torch", "--plain", "short.py")
+    call("run", *hosts, "--plain", "short.py")
+    call("why", "last")
+    call("fetch", "last", base / "out", "--results")
+    call("run", *hosts, "--plain", "--detach", "long.py")
+    call("report", "last", "-o", base / "page.html")
+    assert "--resume" not in (base / "page.html").read_text()
+    call("ps")
+    call("stop", "last")
+    call("attach", "last", rc=143)
+    return used
+
+
 def test_every_command_does_its_work_on_a_busy_machine(cluster: Cluster, tmp_path: Path) -> None:
-    hosts = ("-H", cluster.lab.hostfile)
     cluster.write("short.py", SCRIPT.replace("SECONDS", "0"))
     cluster.write("long.py", SCRIPT.replace("SECONDS", "600"))
+    quiet = work_through(cluster, tmp_path / "quiet")
     with busy_machine(tmp_path):
-        check(cluster.call("sync", *hosts, timeout=300))
-        check(cluster.call("run", *hosts, "--plain", "short.py", timeout=600))
-        check(cluster.call("why", "last", timeout=300))
-        check(cluster.call("fetch", "last", tmp_path / "out", "--results", timeout=300))
-        check(cluster.call("run", *hosts, "--plain", "--detach", "long.py", timeout=600))
-        page = tmp_path / "page.html"
-        check(cluster.call("report", "last", "-o", page, timeout=300))
-        assert "--resume" not in page.read_text()
-        check(cluster.call("ps", timeout=300))
-        check(cluster.call("stop", "last", timeout=300))
-        check(cluster.call("attach", "last", timeout=300), rc=143)
-        checked = cluster.call("doctor", *hosts, "--json", timeout=300)
-    assert [host["status"] for host in json.loads(checked.out)["hosts"]] == ["warn"] * 3, checked.err
+        rounds = [work_through(cluster, tmp_path / f"round{number}") for number in range(ROUNDS)]
+    for used in rounds:
+        assert {name: (took, quiet[name]) for name, took in used.items() if took > MOST_CPU * quiet[name]} == {}

@@ -29,7 +29,7 @@ from ipexctl.node.common.job import ConnectivityRecord, Listen, StarterContact, 
 from ipexctl.node.common.liveness import RESERVED_FILE
 from ipexctl.node.common.plan import Plan, plan_text, program_line, to_json
 from ipexctl.node.run.follow import FollowRequest
-from ipexctl.remote.cancel import Cancel, Deadline
+from ipexctl.remote.cancel import Cancel, Deadline, cleaning
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import Outcome, fan_out, run_in_background
@@ -278,7 +278,8 @@ def clean_up(hosts: Sequence[Host], script: str, pool: SessionPool) -> frozenset
             raise Unreachable("its login does not end")
         capture(pool.session(host), Command(script, "clean up"), deadline=Deadline(CANCEL_CLEANUP))
 
-    outcomes = fan_out(hosts, run, forks=max(1, len(hosts)), cancel=Cancel())
+    with cleaning("files"):
+        outcomes = list(fan_out(hosts, run, forks=max(1, len(hosts)), cancel=Cancel()))
     return frozenset(done.host.name for done in outcomes if done.error is not None)
 
 

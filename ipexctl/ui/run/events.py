@@ -176,7 +176,7 @@ class EventsView:
     def __exit__(self, *_: object) -> None:
         for lines in self._lines.values():
             self._print_lines(lines, lines.prefixed.flush())
-        self._words.finish(1.0 if self.cancel.thrown else None)
+        self._words.finish()
 
     def fail(self, failure: str, reason: str, fix: str = "") -> None:
         self._print(FailureEvent.of(failure, reason, fix=fix))
@@ -213,7 +213,7 @@ class EventsView:
         record, call = self.record, CallDocument(exit_code, round(time.monotonic() - self._began, 3))
         run = RunDocument() if record is None else document_of_run(record.plan, status, record.started)
         self._print(run._replace(call=call))
-        self._events.finish(1.0 if self.cancel.thrown else None)
+        self._events.finish()
 
     def _on_chunk(self, chunk: Chunk) -> None:
         if chunk.rank not in self._ranks:

@@ -64,6 +64,7 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FetchRequest]]:
         return result, PathOnHosts()
 
     monkeypatch.setattr("ipexctl.api.fetch.fetch_files", fetch_one)
+    monkeypatch.setattr("ipexctl.commands.interrupt.leave_late", lambda *_: None)  # it ends the process
     yield requests
 
 

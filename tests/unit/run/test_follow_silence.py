@@ -16,7 +16,7 @@ from ipexctl.remote.command import Command
 from ipexctl.remote.outcome import HostError, Notice, Unreachable
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.remote.session import CommandEnd, Readable, Session
-from ipexctl.run import follow, reconnect
+from ipexctl.run import follow
 from ipexctl.run.follow import Follower, RunEnded, RunUpdate
 from record_helpers import run_record
 
@@ -68,7 +68,7 @@ class Node0(FakeSession):
 
 @pytest.fixture(autouse=True)
 def short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconnect, "NODE0_MOST_SILENCE", SILENCE)
+    monkeypatch.setattr(follow, "NODE0_SILENCE", SILENCE)
     monkeypatch.setattr(follow, "RETRY_INTERVALS", (0.01,))
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
-from ipexctl.run.reconnect import Absence, silence_limit
+from ipexctl.run.reconnect import Absence
 
 
 def test_the_first_loss_and_each_minute_are_reported_until_the_time_is_over() -> None:
@@ -40,13 +38,6 @@ def test_a_limit_of_nothing_is_over_at_the_first_loss() -> None:
     absence = Absence(0)
     absence.on_frame(5.0)
     assert absence.on_loss(5.0) == "over"
-
-
-@pytest.mark.parametrize(
-    ("reconnect", "expected"), [(0, 30), (1, 10), (19, 10), (21, 10.5), (59, 29.5), (60, 30), (300, 30)]
-)
-def test_a_silence_is_noticed_in_time_for_another_attempt(reconnect: float, expected: float) -> None:
-    assert silence_limit(reconnect) == expected
 
 
 def test_one_attempt_is_made_also_if_the_silence_has_taken_all_of_the_time() -> None:

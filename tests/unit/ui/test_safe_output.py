@@ -130,7 +130,7 @@ def test_pipe_writes_do_not_block_and_a_slow_reader_gets_all_bytes_in_order() ->
         expected = b"".join(pieces)
         assert received.read(len(expected)) == expected
         pipe.write(b"last\n")
-        pipe.finish(None)
+        pipe.finish()
         assert received.read(5) == b"last\n"
         assert pipe.broken is None
 
