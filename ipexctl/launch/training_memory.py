@@ -108,14 +108,14 @@ def _memory(tensors: Sequence[TensorKind], options: Mapping[str, str], *, is_alo
 
 
 def _of_token(tensors: Sequence[TensorKind], size: int, *, recomputes: bool) -> int:
-    """Bytes of a token's activations: the input of each block, the inside of one block or of all, and the logits with
-    their gradient."""
+    """Bytes of a token's activations: what each block keeps for backward, five times that of one block while it is
+    computed, and eight fp32 copies of the logits, as measured with TRL."""
     matrices = [each for each in tensors if len(each.shape) == 2]
     inside = [each for each in matrices if each.module not in _EMBEDDINGS]
     words, hidden = max((each.shape for each in matrices if each.module in _EMBEDDINGS), default=(0, 0))
     blocks = max((each.copies for each in inside), default=1)
     of_block = 2 * size * (sum(each.shape[0] * each.copies for each in inside) // blocks + 4 * hidden)
-    return (size * hidden * blocks + of_block if recomputes else of_block * blocks) + words * (size + 8)
+    return (size * hidden if recomputes else of_block) * blocks + 5 * of_block + 8 * 4 * words
 
 
 def _number(options: Mapping[str, str], name: str, default: int) -> int:
