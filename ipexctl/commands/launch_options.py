@@ -179,7 +179,7 @@ class RunCall:
     ranks: str = option("--ranks SPEC", "Ranks to show, such as 0 or 0-3,8 (default: {default}).", "all")
     view: ViewOptions
     detach: bool = flag("--detach", "Start the run and return immediately.")
-    dry_run: bool = flag("--dry-run", "Print ranks, variables with their reasons and what starts them; start nothing.")
+    dry_run: bool = flag("--dry-run", "Print what would start, with -v each variable and its reason; start nothing.")
     summary: Path | None = SUMMARY
     report: Path | None = option("--report FILE", "Write one HTML page that shows the run to FILE at its end.")
     notify: str = option(

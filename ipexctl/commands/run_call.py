@@ -256,8 +256,8 @@ class RunOfCall(RunWatcher):
         if isinstance(result, PlannedRun):
             from ipexctl.ui.launch_plan import show_plan
 
-            facts = result.context.facts if self._output.verbose else {}
-            machines = {name: each.cpu for name, each in facts.items()}
+            is_short = not self._output.verbose
+            machines = None if is_short else {name: each.cpu for name, each in result.context.facts.items()}
             self._output.print_report(result.plan, to_json, show_plan, machines=machines)
             return interrupt.or_exit(0)
         if not isinstance(result, StartFailure):

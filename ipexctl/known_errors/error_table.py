@@ -176,7 +176,7 @@ def _no_module(found: PatternMatch) -> tuple[str, str]:
     if module != top and found.context.is_own(top):
         return (
             sentence,
-            Fix(f"correct the name, which the own package {top} lacks; `ipexctl run --dry-run` shows where ranks look"),
+            Fix(f"correct the name, which the own package {top} lacks; `ipexctl run --dry-run -v` shows its paths"),
         )
     if not known and found.context.is_of_project(top):
         known = top.replace("_", "-")

@@ -1,26 +1,25 @@
-"""Output of `run --dry-run`: ranks and cores, every variable with its reason, the mpirun line. Identical hosts share a
-row; variables that are the same everywhere have their own section. Of secrets only names are shown.
+"""Output of `run --dry-run`: a line for each decision; with -v also cores, every variable with its reason, and the
+mpirun line. Identical hosts share a row. Of secrets only names are shown.
 """
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from ipexctl.facts.cpu import Cpu, CpuList
+from ipexctl.facts.cpu import Cpu
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.mpi import started_by, title_of
 from ipexctl.node.common.plan import HostPlan, Plan, Setting
 from ipexctl.run.start.request import StartFailure
-from ipexctl.text import printable, short_list, short_numbers
+from ipexctl.text import format_count, printable, short_list, short_numbers
 from ipexctl.ui.machine_drawing import DrawnRank, machine_lines, short_cpu
 from ipexctl.ui.messages import paint, wants_color, wrap_fix, wrap_text
 from ipexctl.ui.results import group_by, print_json
-from ipexctl.ui.text_table import column_widths, folded_hosts, output_width, print_lines, row_lines
+from ipexctl.ui.text_table import folded_hosts, output_width, print_lines
 
-NO_MACHINES: Final[Mapping[str, Cpu]] = {}
 _MOST_NUMBERS: Final = 16
 """More numbers in a variable's value are counted, not listed."""
 _FREE_PORT: Final = "node0 looks for one that is free as the run starts: a fixed one may be taken"
@@ -32,8 +31,7 @@ def show_refused_json(failure: StartFailure, schema: str) -> None:
     print_json({"schema": schema, "status": status, **details})
 
 
-def show_plan(plan: Plan, *, quiet: bool = False, machines: Mapping[str, Cpu] = NO_MACHINES) -> None:
-    """`machines`: processors of the hosts, to be drawn."""
+def show_plan(plan: Plan, *, quiet: bool = False, machines: Mapping[str, Cpu] | None = None) -> None:
     del quiet
     width = min(100, output_width(80))
     colors = wants_color(sys.stdout)
@@ -41,19 +39,38 @@ def show_plan(plan: Plan, *, quiet: bool = False, machines: Mapping[str, Cpu] = 
 
 
 def plan_lines(
-    plan: Plan, width: int = 80, *, colors: bool = False, machines: Mapping[str, Cpu] = NO_MACHINES
+    plan: Plan, width: int = 80, *, colors: bool = False, machines: Mapping[str, Cpu] | None = None
 ) -> Iterator[str]:
+    """`machines`: processors of the hosts, to be drawn. None: only decisions and notes."""
     for line in wrap_text(_summary(plan), width):
         yield paint(line, "1", on=colors)
+    for name, text in _decisions(plan):
+        yield from wrap_fix(text, width, f"  {name:<13}", " " * 15)
+    if machines is None:
+        yield from (line for note in plan.notes for line in wrap_fix(note, width, "  note: ", " " * 8))
+        yield from wrap_text("-v adds each core, each variable with its reason, and what is started", width, "  ")
+        return
     for heading, lines in _sections(plan, width, machines):
         if section := list(lines):
             yield from ("", *(paint(line, "1", on=colors) for line in wrap_text(heading, width)), *section)
 
 
+def _decisions(plan: Plan) -> Iterator[tuple[str, str]]:
+    yield "hosts", folded_hosts([host.name for host in plan.hosts])
+    yield "ranks", _by_hosts(plan.hosts, lambda host: f"{len(host.ranks)} per host")
+    yield "binding", _by_hosts(plan.hosts, _binding)
+    yield "backend", ": ".join(filter(None, (plan.backend, plan.backend_reason or "--backend")))
+    yield "launcher", f"{title_of(plan.flavor)}: {plan.launcher.reason}"
+    yield "precision", ", ".join(_precision(plan))
+    yield "script", shlex.join(plan.asked.program)
+    yield "environment", plan.environment + (f" ({' or '.join(plan.candidates)})" if plan.candidates else "")
+    yield "upload", plan.project.root if plan.asked.sync else "nothing: --no-sync"
+
+
 def _sections(plan: Plan, width: int, machines: Mapping[str, Cpu]) -> Iterator[tuple[str, Iterable[str]]]:
     given = [setting for setting in plan.settings if setting.value is not None]
     differing = [setting for setting in given if setting.host is not None and setting.rank is None]
-    yield "Ranks", _drawn_ranks(plan.hosts, width, machines) if machines else _ranks(plan.hosts, width)
+    yield "Ranks", _drawn_ranks(plan.hosts, width, machines)
     yield "Variables on every rank", _everywhere([setting for setting in given if setting.host is None], plan, width)
     yield "Variables that differ from host to host", _by_host(differing, width)
     yield "Variables that differ from rank to rank", _by_rank([s for s in plan.settings if s.rank is not None], width)
@@ -64,6 +81,34 @@ def _sections(plan: Plan, width: int, machines: Mapping[str, Cpu]) -> Iterator[t
     yield "Variables of mpirun itself", _everywhere(plan.launcher_env, plan, width)
     yield "What each rank executes", (*wrap_text(f"in {plan.cwd}", width, "  "), *_command(plan.command, width))
     yield "Notes", (line for note in (*plan.choices, *plan.notes) for line in wrap_fix(note, width, "  - ", "    "))
+
+
+def _by_hosts(hosts: Sequence[HostPlan], text_of: Callable[[HostPlan], str]) -> str:
+    groups = group_by(hosts, text_of)
+    if len(groups) == 1:
+        return next(iter(groups))
+    return "; ".join(f"{text} on {folded_hosts([host.name for host in group])}" for text, group in groups.items())
+
+
+def _binding(host: HostPlan) -> str:
+    cores, threads = (
+        f"{short_numbers(sorted(numbers))} {name}{'s' * (max(numbers) != 1)}"
+        for name, numbers in (
+            ("core", {len(rank.cores) for rank in host.ranks}),
+            ("thread", {rank.omp for rank in host.ranks}),
+        )
+    )
+    workers = max(len(rank.ccl_cores) for rank in host.ranks)
+    bound = cores if host.ranks[0].cores else "not bound"
+    return f"{bound}, {threads} per rank" + (f" and {format_count(workers, 'core')} for oneCCL" if workers else "")
+
+
+def _precision(plan: Plan) -> Iterator[str]:
+    yield "autocast bf16" if plan.fast.autocast == "bf16" else "the script's own"
+    if plan.fp32_math.mode != "fp32":
+        yield f"fp32 matrices with {plan.fp32_math.mode} inputs"
+    if plan.wire.mode != "fp32":
+        yield f"gradients between hosts in {plan.wire.mode}"
 
 
 def _summary(plan: Plan) -> str:
@@ -83,27 +128,6 @@ def _drawn_ranks(hosts: Sequence[HostPlan], width: int, machines: Mapping[str, C
 
 def _alike(host: HostPlan) -> tuple[object, ...]:
     return tuple((rank.cores, rank.ccl_cores, rank.omp, rank.memory) for rank in host.ranks)
-
-
-def _ranks(hosts: Sequence[HostPlan], width: int) -> Iterator[str]:
-    alike = group_by(hosts, _alike)
-    rows: list[tuple[str, ...]] = [("host", "rank", "cores", "oneCCL", "threads", "memory")]
-    for group in alike.values():
-        for index, rank in enumerate(group[0].ranks):
-            rows.append(
-                (
-                    fold(host.name for host in group) if index == 0 else "",
-                    short_numbers([host.ranks[index].rank for host in group]),
-                    short_numbers(rank.cores) or "not bound",
-                    short_numbers(rank.ccl_cores) or "-",
-                    str(rank.omp),
-                    f"NUMA node {CpuList.of(rank.memory)}" if rank.memory else "any",
-                )
-            )
-    if all(row[3] == "-" for row in rows[1:]):
-        rows = [(*row[:3], *row[4:]) for row in rows]
-    widths = column_widths(rows, width - 2)
-    yield from (f"  {line}" for row in rows for line in row_lines(row, widths))
 
 
 def _shown(setting: Setting) -> str:

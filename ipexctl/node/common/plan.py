@@ -280,7 +280,7 @@ class Plan(NamedTuple):
     """Hosts where logind kills an account's processes when the account logs out."""
     notes: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
-    """Why ipexctl chose what the user did not; shown by --dry-run and -v."""
+    """Why ipexctl chose what the user did not; shown by -v."""
     allreduce: AllReduceChoice = AS_BACKEND
     wire: Choice = AS_THEY_ARE
     share_weights: Choice = APART

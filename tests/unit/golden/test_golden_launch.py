@@ -14,7 +14,7 @@ from launch_helpers import IPEX, STOCK, batch, cpu, eth, machine, plan, refusal,
 from test_hub import host, hub
 from test_launcher_lines import REFUSED_LINES, SHELL_SCRIPTS, unwrapped
 from test_mpirun import BARE, MAY_NEED_MPI, MPI, NEEDS_MPI, NO_MPI, OPEN
-from test_show_plan import MIXED
+from test_show_plan import MACHINES, MIXED
 
 from accelerate_files import ALONE
 from case_table import literals_of
@@ -101,7 +101,8 @@ def planned() -> list[Case]:
         *(Case("choice of a plan", choice) for each in found for choice in each.choices),
         *(Case("note of a plan", note) for each in found for note in each.notes),
         *(Case(one.name, one.reason) for one in sorted(settings, key=lambda one: one.name)),
-        Case("--dry-run", "\n".join(plan_lines(MIXED, 100))),
+        *(Case("--dry-run", "\n".join(plan_lines(each, 100))) for each in (MIXED, *found[-1:])),
+        Case("--dry-run -v", "\n".join(plan_lines(MIXED, 100, machines=MACHINES))),
     ]
 
 
