@@ -82,7 +82,7 @@ def open_view(
 ) -> RunView:
     """`stop` is called to stop the run; `cancel` is thrown to detach."""
     if not wants_live(plain=options.plain):
-        return PlainRun(cancel, ranks=ranks, quiet=output.quiet)
+        return PlainRun(cancel, ranks=ranks, quiet=output.quiet, folds=not options.plain)
     from ipexctl.ui.run.live_view import LiveRun  # rich's layout is slow to import
 
     plan, nodes = record.plan, len(record.hosts) or 1

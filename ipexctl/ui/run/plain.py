@@ -21,6 +21,7 @@ from ipexctl.run.follow import RunEnded, RunUpdate
 from ipexctl.run.ranks import EVERY_RANK, RankSet
 from ipexctl.ui.messages import STOPPING, fit_lines, notice_text, print_message, write_to_terminal
 from ipexctl.ui.run.end_of_run import end_lines
+from ipexctl.ui.run.tracebacks import Tracebacks
 from ipexctl.ui.safe_output import OutputPipes, PrefixedLines
 
 
@@ -105,6 +106,7 @@ def format_time(at: float | None) -> str:
 class PlainRun(OutputPipes):
     """A blocked reader of stdout blocks `watch`, and so the follower, but never the run. After `cancel` is thrown,
     output that does not fit is dropped. If an output can't be written, `cancel` is thrown and `broken` is the error.
+    `folds`: show a traceback that several ranks print once.
     """
 
     figures_interval: Final = 10.0
@@ -117,6 +119,7 @@ class PlainRun(OutputPipes):
         ranks: RankSet = EVERY_RANK,
         quiet: bool = False,
         timestamps: bool = False,
+        folds: bool = False,
     ) -> None:
         super().__init__(cancel)
         self._ranks = ranks
@@ -124,6 +127,7 @@ class PlainRun(OutputPipes):
         self._timestamps = timestamps
         self.lines: dict[tuple[int, StreamName], PrefixedLines] = {}
         self._notes = ShownNotes()
+        self._tracebacks = Tracebacks() if folds else None
 
     def __enter__(self) -> PlainRun:
         return self
@@ -144,6 +148,7 @@ class PlainRun(OutputPipes):
         """All is printed."""
 
     def watch(self, event: RunUpdate) -> None:
+        self._show_tracebacks()
         if isinstance(event, Chunk):
             if event.rank in self._ranks:
                 key = event.rank, event.stream
@@ -152,8 +157,10 @@ class PlainRun(OutputPipes):
                 lines = self.lines[key]
                 if self._timestamps and event.data:
                     lines.prefix = self._prefix(*key) + f"{format_time(event.at)} ".encode()
-                if complete := lines.feed(event.data):
-                    self.write(event.stream, complete)
+                complete = lines.feed(event.data)
+                if self._tracebacks is not None and event.stream == "stderr":
+                    complete = self._tracebacks.feed(event.rank, lines.prefix, complete)
+                self.write(event.stream, complete)
         elif isinstance(event, Note):
             self._on_note(event)
         elif isinstance(event, Notice):
@@ -175,7 +182,13 @@ class PlainRun(OutputPipes):
         self._flush()
         super().close()
 
+    def _show_tracebacks(self, *, is_over: bool = False) -> None:
+        if self._tracebacks is not None:
+            for rank in self._tracebacks.waiting(is_over=is_over):
+                self.write("stderr", self._tracebacks.flush(rank, self._prefix(rank, "stderr")))
+
     def _flush(self) -> None:
+        self._show_tracebacks(is_over=True)
         for (_, stream), lines in sorted(self.lines.items()):
             if rest := lines.flush():
                 self.write(stream, rest)

@@ -164,3 +164,67 @@ def test_closed_stdout_cancels_the_run_view(monkeypatch: pytest.MonkeyPatch) -> 
             time.sleep(0.001)
     assert cancel.thrown
     assert isinstance(plain.broken, BrokenPipeError)
+
+
+TRACEBACK = b"""Traceback (most recent call last):
+  File "/p/train.py", line 3, in <module>
+    main()
+FileNotFoundError: [Errno 2] No such file: 'data.bin'
+"""
+CHAINED = b"""
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "/p/train.py", line 5, in <module>
+    raise RuntimeError("no data") from error
+RuntimeError: no data
+"""
+
+
+@pytest.mark.parametrize("folds", [True, False])
+def test_a_traceback_that_several_ranks_print_is_shown_once(capfd: Captured, folds: bool) -> None:
+    text = TRACEBACK + CHAINED
+    with PlainRun(Cancel(), folds=folds) as plain:
+        for rank in (0, 1, 2):
+            for at in range(0, len(text), 60 + rank):
+                plain.watch(Chunk(rank, "stderr", text[at : at + 60 + rank]))
+        plain.watch(Chunk(1, "stderr", b"of rank 1\n"))
+    _, err = capfd.readouterr()
+    lines = err.splitlines()
+    assert [line for line in lines if line.startswith("[0] ")] == [f"[0] {line}" for line in text.decode().splitlines()]
+    assert "[1] of rank 1" in lines
+    said = [line for line in lines if "the same traceback" in line]
+    shown = sum("Traceback" in line for line in lines)
+    if folds:
+        assert (said, shown) == (
+            [f"[{rank}] the same traceback as rank 0: RuntimeError: no data" for rank in (1, 2)],
+            2,
+        )
+    else:
+        assert (said, shown) == ([], 6)
+
+
+def test_tracebacks_of_torch_are_compared_without_its_prefix_and_others_are_shown(capfd: Captured) -> None:
+    with PlainRun(Cancel(), folds=True) as plain:
+        for rank in (0, 1):
+            lines = TRACEBACK.splitlines(keepends=True)
+            plain.watch(Chunk(rank, "stderr", b"".join(b"[rank%d]: " % rank + line for line in lines)))
+        plain.watch(Chunk(2, "stderr", TRACEBACK.replace(b"data.bin", b"other.bin")))
+        plain.watch(Chunk(3, "stderr", b"Traceback (most recent call last):\n  File 'cut short'\n"))
+        plain.watch(RunEnded(1))
+    _, err = capfd.readouterr()
+    assert err.count("the same traceback as rank 0: FileNotFoundError: [Errno 2] No such file: 'data.bin'") == 1
+    assert "[2] FileNotFoundError: [Errno 2] No such file: 'other.bin'" in err
+    assert "[3]   File 'cut short'" in err
+
+
+def test_a_complete_traceback_does_not_wait_for_the_end_of_the_run(
+    capfd: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    with PlainRun(Cancel(), folds=True) as plain:
+        plain.watch(Chunk(0, "stderr", TRACEBACK))
+        clock[0] = 2.0
+        plain.watch(Notice("a minute later"))
+    assert [line.partition(" ")[0] for line in capfd.readouterr().err.splitlines()] == ["[0]"] * 4 + ["a"]
