@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import typer
@@ -34,7 +35,15 @@ from ipexctl.ui.run.end_of_run import (
     short_throughput,
     slow_text,
 )
-from ipexctl.ui.text_table import fitting_layout, folded_hosts, print_lines, show_table
+from ipexctl.ui.text_table import (
+    WIDTH_WITHOUT_TERMINAL,
+    fitting_layout,
+    folded_hosts,
+    output_width,
+    print_lines,
+    show_table,
+    table_width,
+)
 
 if TYPE_CHECKING:
     from ipexctl.homes.prune_runs import PruneResult
@@ -150,14 +159,15 @@ def _show_hosts(targets: Targets, output: Output, refused: Mapping[str, object])
 
 _Layouts = tuple[tuple[str, ...], ...]
 _LAYOUTS: Final[_Layouts] = (
-    ("run", "state", "script", "ranks", "hosts", "started", "took", "ended by"),
-    ("run", "state", "ranks", "hosts", "started", "took", "ended by"),
+    ("run", "state", "script", "ranks", "hosts", "started", "took"),
     ("run", "state", "ranks", "hosts", "started", "took"),
     ("run", "state", "ranks", "hosts", "took"),
     ("run", "state", "started", "took"),
     ("run", "state", "took"),
 )
 """Columns, from wide to narrow terminals. An id begins with the script and has the day and time of the start."""
+_LEAST_END: Final = 20
+"""Characters that the column `ended by` needs; a longer text is cut, so that a failed run is one line."""
 
 
 def as_json(
@@ -174,10 +184,13 @@ def show(runs: Sequence[KnownRun], *, others: Sequence[RunOnHosts] = (), hidden:
     """`hidden`: number of ended runs left out."""
     now = time.time()
     if rows := [*(_row(run, now) for run in runs), *(_row_of_others(entry, now) for entry in others)]:
-        layouts = _with_column("tag", "state", _with_column("throughput", "took", _LAYOUTS, rows), rows)
+        has_ends = any(row["ended by"] for row in rows)
+        layouts = (*((*layout, "ended by") for layout in _LAYOUTS if has_ends), *_LAYOUTS)
+        layouts = _with_column("tag", "state", _with_column("throughput", "took", layouts, rows), rows)
         layouts = _with_column("step", "took", layouts, rows)
         layouts = _with_column("by", "run", layouts, rows)
-        layout = fitting_layout(layouts, rows)
+        layout = fitting_layout(layouts, [row | {"ended by": row["ended by"][:_LEAST_END]} for row in rows])
+        rows = _with_cut_ends(rows, layout)
         notes = [_note(row, layout) for row in rows]
         show_table(layout, [[row[name] for name in layout] for row in rows], notes=notes)
     elif not quiet:
@@ -190,6 +203,14 @@ def show(runs: Sequence[KnownRun], *, others: Sequence[RunOnHosts] = (), hidden:
         print_with_fix(f"{reason} ({first}{more}{hosts and f', begun with{hosts}'})", fix)
 
 
+def _with_cut_ends(rows: Sequence[dict[str, str]], layout: Sequence[str]) -> list[dict[str, str]]:
+    others = [name for name in layout if name != "ended by"]
+    room = output_width(WIDTH_WITHOUT_TERMINAL) - table_width(
+        [others, *([row[name] for name in others] for row in rows)]
+    )
+    return [row | {"ended by": shorten(row["ended by"], max(_LEAST_END, room - 2), placeholder="…")} for row in rows]
+
+
 def _with_column(name: str, after: str, layouts: _Layouts, rows: Sequence[Mapping[str, str]]) -> _Layouts:
     """Put wider layouts first, with a column that only some runs fill."""
     if not any(row[name] for row in rows):
@@ -199,12 +220,13 @@ def _with_column(name: str, after: str, layouts: _Layouts, rows: Sequence[Mappin
 
 
 def _note(row: Mapping[str, str], layout: Sequence[str]) -> str:
-    parts = [] if "hosts" in layout else [f"{format_count(int(row['ranks']), 'rank')} on {row['hosts']}"]
+    parts = (
+        [] if "hosts" in layout or row["ended by"] else [f"{format_count(int(row['ranks']), 'rank')} on {row['hosts']}"]
+    )
     parts += [f"by {row['by']}"] if row["by"] and "by" not in layout else []
     parts += [row["tag"]] if row["tag"] and "tag" not in layout else []
     parts += [row["step"]] if row["step"] and "step" not in layout else []
-    parts += [row["throughput"]] if row["throughput"] and "throughput" not in layout else []
-    parts += [row["ended by"]] if row["ended by"] and "ended by" not in layout else []
+    parts += [row["throughput"]] if row["throughput"] and "throughput" not in layout and not row["ended by"] else []
     parts += [row[name] for name in ("slow", "group") if row[name]]
     parts += [row["moved"]] if row["moved"] else []
     return "; ".join(parts)
@@ -219,7 +241,7 @@ def _row(run: KnownRun, now: float) -> dict[str, str]:
     took = duration(seconds) if ended or is_running else "?"
     ended_by = ""
     if status is not None and status.state in ("failed", "lost"):
-        ended_by = status.reason or f"exit code {status.exit_code or 1}"
+        ended_by = status.raised or status.reason or f"exit code {status.exit_code or 1}"
         ended_by = "its supervisor is gone" if status.state == "lost" else ended_by
     if status is not None and status.state in ("stopped", "ok"):
         ended_by = describe_run_end(status.job_end)

@@ -58,8 +58,25 @@ def test_ps_table_fits_the_width_with_complete_ids(
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= columns
     assert all(run.record.id in out for run in runs)
-    words = " ".join(out.split())
-    assert words.count("rank 3 on ") == words.count("[1-64]") == 40
+    assert len(out.splitlines()) == 42, "a failed run is one line"
+    ends = [line.partition("rank 3 on")[1:] for line in out.splitlines()[2:]]
+    assert all(end[0] and (columns < 140 or end[1].endswith("exit code 1")) for end in ends), ends
+
+
+@pytest.mark.parametrize("columns", [80, 0])
+def test_ps_names_the_exception_of_a_failed_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    run = known_run(1, "node{}", "train", hosts=("node1", "node2"))
+    assert run.status is not None
+    raised = "FileNotFoundError: [Errno 2] No such file or directory: '/data/imagenet/" + "x" * 200
+    show([replace(run, status=run.status._replace(raised=raised))])
+    head, _, line = capsys.readouterr().out.splitlines()
+    assert "ended by" in head
+    assert "  FileNotFoundError:" in line
+    assert line.endswith("…")
+    assert len(line) <= (columns or 200)
 
 
 @pytest.mark.parametrize("columns", [80, 140, 300])
@@ -68,6 +85,8 @@ def test_ps_shows_throughput_in_a_column_or_below_the_row(
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     run = known_run(1, "node{}", "train")
+    assert run.status is not None
+    run = replace(run, status=run.status._replace(state="ok"))
     assert run.status is not None
     measured = Throughput(3.25, 410.0, 0.1, "dataloader")
     by_steps = replace(run, status=run.status._replace(throughput=Throughput(3.25, None, None, "steps")))
