@@ -105,6 +105,7 @@ class _Bars:
                     progress.update(task, what=what, moves_bytes=True, completed=event.done, total=event.total)
                 self._update_total(progress)
             elif task is not None and isinstance(event, StepStarted):
+                progress.reset(task)  # the time is the step's, not the host's
                 progress.update(task, what=what, moves_bytes=False, total=None)
             elif task is not None and isinstance(event, HostFinished):
                 progress.update(task, what=what, moves_bytes=False, completed=1, total=1)

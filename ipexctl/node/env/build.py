@@ -186,7 +186,7 @@ class Fill:
         self._check_python()
         new = self._find_unpacked_packages()
         self._collect_wheels()
-        emit_step(f"unpacking {format_size(self.needed)}")
+        emit_step(f"unpacking {format_size(self.needed)}" if self.needed else "linking unpacked packages")
         self._install(new)
         emit_step("finishing")
         site = _site_of(self.target)

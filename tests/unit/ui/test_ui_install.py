@@ -13,7 +13,7 @@ from ipexctl.remote.outcome import BytesMoved, HostFinished, Notice, StepStarted
 from ipexctl.stack.env.envs import EnvsReport, EnvsResult
 from ipexctl.stack.install_context import InstallReport, InstallResult, StackSummary
 from ipexctl.stack.lock.wheel_lock import Lock, Wheel
-from ipexctl.ui.progress_view import ProgressView
+from ipexctl.ui.progress_view import ProgressView, _Bars
 from message_data import missing
 
 LOCK = Lock("3.11", (Wheel("torch", "2.8.0", "torch-2.8.0-cp311-cp311-linux_x86_64.whl", "0" * 64, 200_000_000),))
@@ -93,6 +93,23 @@ def test_a_rate_is_that_of_the_files_on_their_way(
         for done, total in ((9000, 10_000), (1000, 5000), (5000, 5000)):
             view.watch(BytesMoved("n1", "receiving", done, total))
     assert capfd.readouterr().err == "n1: receiving 5 kB of 5 kB (2 kB/s)\n"
+
+
+def test_each_step_has_a_time_of_its_own_also_after_bytes() -> None:
+    bars = _Bars()
+    bars.show(StepStarted("n1", "reading wheels"))
+    progress = bars._progress
+    assert progress is not None
+    now = [100.0]
+    task = progress.tasks[0]
+    task._get_time = progress.get_time = lambda: now[0]
+    for event in (BytesMoved("n1", "receiving", 9, 9), StepStarted("n1", "verifying torch")):
+        bars.show(event)
+    now[0] += 75
+    with progress.console.capture() as shown:
+        progress.console.print(progress.make_tasks_table(progress.tasks))
+    bars.stop()
+    assert missing(shown.get(), "verifying torch", "0:01:15") == []
 
 
 def test_transfer_without_duration_has_no_progress_line(capfd: pytest.CaptureFixture[str]) -> None:
