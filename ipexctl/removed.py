@@ -16,6 +16,7 @@ COMMANDS: Final[Mapping[str, str]] = {
 }
 OPTIONS: Final[Mapping[tuple[str, str], str]] = {
     ("run", "--metric"): "leave it out: the meter counts steps and samples by itself",
+    ("run", "--offline-hub"): Fix("`ipexctl run -x HF_HUB_OFFLINE=1 train.py`"),
     ("run", "--nice"): Fix("`ipexctl run -- nice -n 10 python train.py`"),
     ("run", "--spares"): Fix(
         "name a host more, and allow the run to go on with fewer: `ipexctl run --min-hosts 2 --max-restarts 3 train.py`"

@@ -74,12 +74,6 @@ def _reads_home(gathered: Gathered) -> bool:
 
 def _offline_choice(gathered: Gathered, host: str, name: str) -> ChosenValue | None:
     found = gathered.hub.get(host)
-    if gathered.asked.offline_hub:
-        reason = "--offline-hub"
-    elif found is not None and found.problem:
-        reason = f"it does not reach the hub: {found.problem}"
-    else:
+    if found is None or not found.problem or _names(gathered, host, frozenset({name, OFFLINE})):
         return None
-    if _names(gathered, host, frozenset({name, OFFLINE})):
-        return None
-    return "1", reason if name == OFFLINE else _BROTHERS[name]
+    return "1", f"it does not reach the hub: {found.problem}" if name == OFFLINE else _BROTHERS[name]

@@ -141,11 +141,6 @@ DECLARED: Final[Mapping[str, Declaration]] = {
         panel=_ENVIRONMENT,
         kind="path",
     ),
-    "offline_hub": Declaration(
-        "--offline-hub",
-        "Keep the ranks off the Hugging Face Hub (default: if a host cannot reach it).",
-        panel=_ENVIRONMENT,
-    ),
     "slurm_env": Declaration(
         "--slurm-env",
         "Give ranks Slurm's variables (SLURM_PROCID …), for scripts that read only those.",
@@ -253,7 +248,6 @@ if TYPE_CHECKING:
         env: str
         python: str | None
         setup: str | None
-        offline_hub: bool
         slurm_env: bool
         cwd: str | Path | None
         sync: bool

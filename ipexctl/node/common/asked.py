@@ -66,7 +66,6 @@ class Asked(NamedTuple):
     env: str = "default"
     python: str | None = None
     setup: str | None = None
-    offline_hub: bool = False
     cwd: str | None = None
     sync: bool = True
     max_restarts: int = 0

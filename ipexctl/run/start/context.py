@@ -310,7 +310,7 @@ def ask_hosts(spec: RunSpec, pool: SessionPool, model: str) -> dict[str, FoundHu
     if not model and (script is None or not script.uses_hub):
         return {}
     given = spec.variables
-    is_decided = asked.offline_hub or not given.keys().isdisjoint(OFFLINE_NAMES)
+    is_decided = not given.keys().isdisjoint(OFFLINE_NAMES)
     request: HubRequest = {
         "home": asked.home,
         "setup": asked.setup or "",

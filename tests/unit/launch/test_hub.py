@@ -66,7 +66,6 @@ def test_empty_cache_and_logins_with_a_cache_change_nothing() -> None:
         (hub(REACHES, REACHES), {}, (None, None)),
         (hub(CUT_OFF, CUT_OFF), {}, ("1", "1")),
         (hub(REACHES, CUT_OFF), {}, (None, "1")),
-        ({}, {"offline_hub": True}, ("1", "1")),
         (hub(CUT_OFF, CUT_OFF), {"exports": (Export("HF_HUB_OFFLINE", "-x", "0"),)}, ("0", "0")),
     ],
 )
@@ -84,7 +83,7 @@ def test_reasons_and_variables_of_the_user() -> None:
     made = plan(host(1, HF_HUB_OFFLINE="0"), host(2), hub=hub(CUT_OFF, CUT_OFF))
     assert value(made, "HF_HUB_OFFLINE") is None
     assert "no answer in 5 s" in chosen(made, "HF_HUB_OFFLINE", "node2").reason
-    made = plan(host(1), offline_hub=True, exports=(Export("HF_DATASETS_OFFLINE", "-x", "0"),))
+    made = plan(host(1), hub=hub(CUT_OFF), exports=(Export("HF_DATASETS_OFFLINE", "-x", "0"),))
     assert [value(made, name) for name in OFFLINE_NAMES] == ["1", "1", "0"]
 
 
