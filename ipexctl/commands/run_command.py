@@ -68,8 +68,8 @@ def refuse_typed(record: RunRecord, directory: str, has_script: bool, given: Set
     run, away = record.id, "" if given & _HOSTS else f" -l '!{record.node0.name}'"
     if has_script:
         raise UserError(
-            "--resume takes the script of its run",
-            fix=Fix(f"leave the script out: `ipexctl run --resume {run}`"),
+            "--resume takes the script of its run, and its arguments",
+            fix=Fix(f"leave script and arguments out: `ipexctl run --resume {run}`"),
         )
     refuse_job(record)
     if not record.typed.directory:
@@ -88,7 +88,7 @@ def merged(recorded: Sequence[tuple[str, Words]], typed: Sequence[tuple[str, Wor
     """Recorded options that no typed option replaces, then the typed options, and a module last. Pure."""
     given = {name for name, _ in typed}
     replaced = set().union(*(group - given for group in ALTERNATIVES if group & given))
-    replaced |= {*_HOSTS, "limit"} if given & _HOSTS else set()
+    replaced |= {"detach", *((*_HOSTS, "limit") if given & _HOSTS else ())}  # no option follows a detached run again
     options = [*(option for name, option in recorded if name not in replaced), *(option for _, option in typed)]
     return sorted(options, key=lambda option: has_module([option]))
 

@@ -340,7 +340,8 @@ class Meter:
         self._documented_at = 0
         self._tokens = self._token_samples = 0
         self._group = self._apart = 0
-        self._planned, self._last_loss = 0, math.nan
+        self._planned = 0
+        self._last_loss: float | None = None
         self._largest = 0
         """Ranks of the largest process group in the first steps."""
         self._collectives: int | None = None
@@ -511,8 +512,7 @@ class Meter:
         if (notes or self._stepped_at) and self._has_ring() and self._ring is not None:
             self._documented_at = time.monotonic_ns()
             tokens = self._tokens / self._token_samples if self._token_samples else None
-            loss = self._last_loss if math.isfinite(self._last_loss) else None
-            progress = {"step": self.counter.steps, "planned": self._planned, "loss": loss}
+            progress = {"step": self.counter.steps, "planned": self._planned, "loss": self._last_loss}
             more = {"tokens_per_sample": tokens, "progress": progress}
             document = {"levers": notes, **more, **self.evidence.document()}
             self._ring.write_document(json.dumps(document, separators=(",", ":")).encode())
@@ -543,9 +543,9 @@ class Meter:
         if self._loss is None:
             return
         value, self._loss = float(self._loss), None
-        self._last_loss = value
         step = min(self._before.steps + self.counter.steps, MOST_NAN)
         if math.isfinite(value):
+            self._last_loss = value
             self._nan_since = self._inf_since = 0
         elif value != value:
             self._nan_since = self._nan_since or self._inf_since or step

@@ -104,16 +104,6 @@ def _illegal_instruction(found: PatternMatch) -> tuple[str, str]:
     )
 
 
-def _ipex_of_other_torch(found: PatternMatch) -> tuple[str, str]:
-    wanted = r"needs to work with PyTorch (\S+?),? but PyTorch (\S+) is found"
-    match = re.search(wanted, found.output.text)  # the matched text may belong to a later exception
-    versions = f": it needs torch {match[1]}, but {match[2]} is installed" if match else ""
-    return (
-        f"IPEX was built for a different torch than the installed one{versions}",
-        Fix("`ipexctl install` installs matching packages on every node; `ipexctl versions` shows them"),
-    )
-
-
 def _hidden(found: PatternMatch) -> tuple[str, str] | None:
     """A file of the project that Python imports in place of its own module or of a package; None if there is none."""
     name, top = found.groups.get("name") or found.groups["module"], found.groups["module"].partition(".")[0]
@@ -143,15 +133,6 @@ def _hides_pythons_own(found: PatternMatch) -> tuple[str, str] | None:
     own = next(filter(None, map(found.context.project_file, paths)), "")
     what = f"{own} of the project hides Python's own module {posixpath.basename(own)[:-3]}, which {output.library} uses"
     return (what, "rename that file; Python imports from the script's directory first") if own else None
-
-
-def _through_proxy(found: PatternMatch) -> tuple[str, str] | None:
-    """A connection that failed, in a run whose call gave the ranks a proxy."""
-    names = [export.name for export in found.context.plan.asked.exports]
-    name = next((name for name in names if name.lower().endswith("_proxy") and name.lower() != "no_proxy"), "")
-    cause = f"{found.output.process} connects through the proxy that {name} names, and the connection failed"
-    fix = f"correct the address in {name}, or leave it out; or name the server in NO_PROXY: -x NO_PROXY=HOST"
-    return (cause, fix) if name else None
 
 
 def _path_in_project(file: str) -> str:
@@ -243,6 +224,23 @@ def _for_gpus(found: PatternMatch) -> tuple[str, str]:
         f"{cause}{at}",
         "use device 'cpu', the backend gloo, DDP without device_ids, and torch.load with map_location='cpu'",
     )
+
+
+def _checkpoint(found: PatternMatch) -> tuple[str, str]:
+    """The file is the one that the failing lines, the call's words or --checkpoint name."""
+    asked, host = found.context.plan.asked, found.output.host
+    loads = re.findall(r"\bload\w*\(\s*f?[\"']([^\"'{]+)[\"']", found.output.last_text)
+    named = [word.rpartition("=")[2] for word in asked.argv if word.endswith(_CHECKPOINTS)]
+    path = next(iter((*loads, *named)), asked.checkpoint or "")
+    cause = f"{path or 'a checkpoint'} on {host} can't be read whole: {found.groups.get('said')}"
+    if "name" in found.groups:
+        cause = f"{path or 'a checkpoint'} on {host} doesn't match the model: {found.groups['name']} has another shape"
+    use = "use a whole checkpoint of this model, the same file on every node"
+    see = "; to compare them: `ipexctl exec -- env -C {cwd} sha256sum {path}`" if path else found.fields()["at"]
+    return cause, Fix(use + see, cwd=found.context.plan.cwd, path=path)
+
+
+_CHECKPOINTS: Final = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
 
 
 def _leads_out(path: str, plan: Plan) -> bool:
@@ -394,18 +392,6 @@ def _other_build(found: PatternMatch) -> tuple[str, str]:
     return f"{library} was built for another torch", fix
 
 
-def _worker_ended(found: PatternMatch) -> tuple[str, str] | None:
-    if any(text in found.output.text for text in ("its bootstrapping phase", "context has already been set")):
-        return None  # script.no_main
-    crashed = found.groups["how"].endswith("Segmentation fault")
-    shows = "num_workers=0 shows where" if crashed else "num_workers=0 may show it, too"
-    logs = f"{shows}; `ipexctl logs {found.context.run} -r {found.output.rank} --stderr`"
-    how = f"a DataLoader worker on {found.output.host} ended ({found.groups['how']})"
-    if crashed:
-        return f"{how}, in a library or in code of the dataset", Fix(logs)
-    return f"{how}; its own error is above that line", Fix(logs)
-
-
 _PREFIX: Final = {kind: prefix for prefix, kind in PREFIXES.items()}
 _HUB_ADDRESS: Final = re.compile(
     r"(?:https?://[^/\s'\"]+|with url: )/(?:api/)?(?P<kind>models/|datasets/)?(?P<repo>[\w.-]+/[\w.-]+)"
@@ -450,11 +436,9 @@ def _hub(found: PatternMatch) -> tuple[str, str]:
     return cause, Fix("{line}; if a proxy leads to the hub: `-x HTTPS_PROXY`", line=line)
 
 
-def _timed_out(found: PatternMatch) -> tuple[str, str] | None:
+def _timed_out(found: PatternMatch) -> tuple[str, str]:
     place, port, context = found.groups["place"], found.groups["port"], found.context
     own_address = "don't set MASTER_ADDR, in the script or with -x: ipexctl run sets node0's address for every rank"
-    if f"network addresses of ({place}, {port}) cannot be retrieved" in found.output.text:
-        return None  # it tried that name until the timeout
     if _LOOPBACK.match(place) and len(context.hosts) > 1:
         waited = "so each node searched for rank 0 on itself, and rank 0 waited for the other ranks"
         return f"MASTER_ADDR is {place}, {waited}", own_address
@@ -599,19 +583,10 @@ def _memory_kill(found: PatternMatch) -> tuple[str, str]:
     return f"{what} on {host}, because memory was short", Fix("{see}; {fewer}", see=see, fewer=fewer)
 
 
-_OF_RANKS: Final = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
-
-
 def _no_variable(found: PatternMatch) -> tuple[str, str]:
-    name, context = found.groups["name"], found.context
-    cause = f"the script reads the variable {name}, which the ranks do not have"
-    if name in _OF_RANKS and context.plan.backend == "none":
-        number = "; or read IPEXCTL_RANK, the number of the copy, or give it as an argument behind --: {rank}"
-        other = number if name == "RANK" else ""
-        return f"{cause}: --backend none starts copies of a program, not ranks", f"leave --backend none out{other}"
-    if context.is_set_here(name):
-        return cause, f"pass it on from here: -x {name}"
-    return cause, f"set it: -x {name}=VALUE"
+    name = found.groups["name"]
+    fix = f"pass it on from here: -x {name}" if found.context.is_set_here(name) else f"set it: -x {name}=VALUE"
+    return f"the script reads the variable {name}, which the ranks do not have", fix
 
 
 def _use_cpu(found: PatternMatch) -> tuple[str, str]:
@@ -629,10 +604,10 @@ _FUNCTIONS: Final[Mapping[str, Callable[[PatternMatch], tuple[str, str] | None]]
     "bus_error": _bus_error,
     "cpu_location": _cpu_location,
     "ended_from_elsewhere": _ended_from_elsewhere,
+    "checkpoint": _checkpoint,
     "for_gpus": _for_gpus,
     "hub": _hub,
     "illegal_instruction": _illegal_instruction,
-    "ipex_of_other_torch": _ipex_of_other_torch,
     "hidden": _hidden,
     "hides_pythons_own": _hides_pythons_own,
     "memory_kill": _memory_kill,
@@ -647,9 +622,7 @@ _FUNCTIONS: Final[Mapping[str, Callable[[PatternMatch], tuple[str, str] | None]]
     "port_busy": _port_busy,
     "proxy_ended": _proxy_ended,
     "timed_out": _timed_out,
-    "through_proxy": _through_proxy,
     "torch_library": _torch_library,
     "use_cpu": _use_cpu,
     "windows_lines": _windows_lines,
-    "worker_ended": _worker_ended,
 }

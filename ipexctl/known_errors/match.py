@@ -225,6 +225,9 @@ class FailureContext:
         wanted = (own.get(package, package) for package in packages)  # one with a version stays as it is
         return self.repair.with_words(*(word for package in wanted for word in ("--with", package)))
 
+    def exported(self, names: str) -> str:
+        return next((each.name for each in self.plan.asked.exports if re.fullmatch(names, each.name)), "")
+
     def hosts_with(self, pattern: re.Pattern[str]) -> tuple[str, ...]:
         if pattern not in self._by_pattern:
             hosts = (output.host for output in self.outputs if pattern.search(output.last_text))
@@ -304,6 +307,8 @@ class KnownError:
     package: str = ""
     """Packages for `{install}` in the fix, separated by spaces."""
     backend: str = ""
+    export: str = ""
+    """Names of variables, one of which the call must give the ranks; the texts have it as `{export}`."""
     signals: tuple[int, ...] = ()
     details: tuple[str, ...] = ()
     """Kinds of `Detail` that match; their fields are used like groups of the text."""
@@ -315,6 +320,7 @@ class KnownError:
 
     def texts(self, found: PatternMatch) -> tuple[str, str]:
         fields, context = found.fields(), found.context
+        fields["export"] = context.exported(self.export)
         of_fix = _Fields(fields, install=context.install(*self.package.split()), repair=context.repair)
         return self.cause.format_map(fields), Fix.filled(self.fix, of_fix)
 
@@ -387,7 +393,8 @@ def cause_of(output: RankOutput, context: FailureContext, table: Sequence[KnownE
     best: Cause | None = None
     for known in table:
         if (best is not None and _best_order(known) >= best.order) or (
-            known.backend and known.backend != context.plan.backend
+            (known.backend and known.backend != context.plan.backend)
+            or (known.export and not context.exported(known.export))
         ):
             continue
         met = _meet(known, output, context)

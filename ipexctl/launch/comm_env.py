@@ -6,6 +6,7 @@ binding twice), and left alone where the site has set it or there is a fast netw
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -13,6 +14,11 @@ from ipexctl.launch.context import ChosenValue, LaunchContext, NodeLayout
 from ipexctl.node.common.plan import Setting
 
 _OMNI_PATH: Final = "hfi1"
+_ASKS_FIRST: Final = re.compile(r"MASTER_ADDR[\"']\s*(?:not\s+)?in\b")
+_OWN_MASTER: Final = re.compile(
+    r"^[^#\n]*(?:\[[\"']MASTER_ADDR[\"']\]\s*=\s*[\"']|init_method\s*=\s*[\"']tcp://)(?P<place>localhost|[\d.]+)[\"':]",
+    re.MULTILINE,
+)
 
 
 def settings(context: LaunchContext) -> Iterator[Setting]:
@@ -205,13 +211,24 @@ def notes(context: LaunchContext) -> Iterator[str]:
 
 
 def _other_master(context: LaunchContext) -> str | None:
-    """Note for a pasted line with another MASTER_ADDR, such as 127.0.0.1, which is never used."""
+    """Note for a script, or a pasted line, with another MASTER_ADDR, such as 127.0.0.1. A line's is never used."""
     node0, wanted = context.nodes[0], context.gathered.asked.master_addr
-    host = context.gathered.hosts[0]
+    host, script = context.gathered.hosts[0], context.gathered.spec.project.script
     own = {node0.name, host.name, host.address, node0.address, node0.facts.network.hostname}
     own |= node0.facts.network.addresses
-    is_loopback = wanted is not None and (wanted in ("localhost", "::1") or wanted.startswith("127."))
-    if not wanted or (context.alone if is_loopback else wanted in own):
+
+    def is_elsewhere(address: str) -> bool:
+        is_loopback = address in ("localhost", "::1") or address.startswith("127.")
+        return not (context.alone if is_loopback else address in own)
+
+    text = (script.text if script is not None else "") or ""
+    for found in () if _ASKS_FIRST.search(text) else _OWN_MASTER.finditer(text):
+        if is_elsewhere(found["place"]):
+            leave = (
+                "leave out what sets MASTER_ADDR, MASTER_PORT or init_method there: ipexctl sets them for every rank"
+            )
+            return f"the script looks for rank 0 at {found['place']}, but it is at {node0.address}; {leave}"
+    if not wanted or not is_elsewhere(wanted):
         return None
     source = context.gathered.asked.sources.get("master_addr", "MASTER_ADDR")
     return f"{source}: {wanted} is not used, rank 0 runs on {node0.name} and MASTER_ADDR is {node0.address}"

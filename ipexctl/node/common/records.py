@@ -155,10 +155,13 @@ class NanLoss(NamedTuple):
     step: int
     """The first step since which the rank's loss is not a number."""
     rank: int
+    before: float | None = None
+    """Its last loss that was a number."""
 
     @property
     def sentence(self) -> str:
-        return f"the loss of rank {self.rank} is nan or inf since step {self.step}"
+        before = "" if self.before is None else f", {self.before:.4g} before"
+        return f"the loss of rank {self.rank} is nan or inf since step {self.step}{before}"
 
 
 class GradientExchange(NamedTuple):

@@ -122,10 +122,10 @@ def _failed(snapshot: RunSnapshot) -> Diagnosis:
     if has_hung or _is_over_time(first):
         is_silent = has_hung or snapshot.silent_for is not None
         cause = choose_hang_cause(snapshot) if is_silent else choose_raised(snapshot)
-        more: tuple[str, ...] = ()
+        more = snapshot.context.plan.notes
         if has_hung:
-            more = ("--on-hang stop has ended it; a run that prints less often needs a longer --hang-after",)
-        elif cause is None:
+            more = ("--on-hang stop has ended it; a run that prints less often needs a longer --hang-after", *more)
+        elif cause is None and not more:
             more = ("a longer --time-limit gives it more time; a script continues from its own checkpoint",)
         return Diagnosis(
             run,

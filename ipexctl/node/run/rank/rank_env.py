@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import zlib
-from typing import TYPE_CHECKING, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Iterator, Mapping
 
 from ipexctl.node.common.environ import (
     SetupResult,
@@ -89,11 +90,18 @@ def results_directory(plan: Plan) -> str:
     return os.path.join(plan.home, "results", plan.id)
 
 
+def _local_mounts() -> Iterator[str]:
+    """Not those of networks, which may not answer."""
+    with suppress(OSError), open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as mounts:
+        fields = [line.split() for line in mounts]
+        yield from (each[1].replace("\\040", " ") for each in fields if each[2] in ("tmpfs", "ext4", "xfs", "btrfs"))
+
+
 def find_full_disk(plan: Plan, rank: int, secrets: Mapping[str, str]) -> FullDisk | None:
-    """The first full filesystem that a rank writes to, starting with its working directory."""
+    """The first full filesystem that a rank may write to, starting with its working directory."""
     temporary = variables_of(plan, rank, secrets)[0].get("TMPDIR") or "/tmp"  # noqa: S108
     is_root = os.geteuid() == 0  # root may use reserved space
-    for path in (plan.cwd, results_directory(plan), plan.rundir, temporary, "/dev/shm"):  # noqa: S108
+    for path in (plan.cwd, results_directory(plan), plan.rundir, temporary, "/dev/shm", *_local_mounts()):  # noqa: S108
         try:
             status = os.statvfs(path)
         except OSError:

@@ -161,7 +161,9 @@ class RunFigures:
     def nan(self) -> NanLoss | None:
         """The rank whose loss is nan for the longest."""
         since = [(step, rank) for rank, step in self._nan.items() if step]
-        return NanLoss(*min(since)) if since else None
+        first = min(since, default=(0, -1))
+        before = self._training[first[1]].progress.loss if first[1] in self._training else None
+        return NanLoss(*first, before) if since else None
 
     @property
     def is_untrained(self) -> bool:
@@ -188,7 +190,8 @@ class RunFigures:
         progress = next((each.progress for _, each in sorted(self._training.items()) if each.progress.step), None)
         if progress is not None:
             steps = progress.planned if progress.planned >= progress.step else None
-            status = status._replace(progress=TrainingProgress(progress.step, steps, progress.loss))
+            loss = None if self.nan is not None else progress.loss
+            status = status._replace(progress=TrainingProgress(progress.step, steps, loss))
         status = status._replace(ranks=tuple(ranks), throughput=throughput, group=group)
         wrong, exchange = self._wrong, self.exchange
         if any(each.kind in ALONE for each in wrong):
