@@ -128,10 +128,11 @@ def show(report: UninstallReport, *, quiet: bool = False) -> None:
         return
     for fix, lines in _left(report).items():
         print_lines([*lines, "  " + fix])
-    obstacles = group_by(report.obstacles.items(), lambda item: (item[1].reason, item[1].fix))
-    for (reason, fix), items in obstacles.items():
-        names = fold(name for name, _ in items)
-        print_with_fix(f"note: {names}: {reason}; now the call without --dry-run is refused", fix)
+    names = [result.host.name for result in report.results if result.host.name in report.obstacles]
+    for fix, of_fix in group_by(names, lambda name: report.obstacles[name].fix).items():
+        reasons = group_by(of_fix, lambda name: report.obstacles[name].reason)
+        lines = [f"{fold(hosts)}: {reason}" for reason, hosts in reasons.items()]
+        print_with_fix("\n".join(["note: now the call without --dry-run is refused:", *lines]), fix)
     _print_next_step(report)
 
 
