@@ -186,9 +186,8 @@ def show(runs: Sequence[KnownRun], *, others: Sequence[RunOnHosts] = (), hidden:
     if rows := [*(_row(run, now) for run in runs), *(_row_of_others(entry, now) for entry in others)]:
         has_ends = any(row["ended by"] for row in rows)
         layouts = (*((*layout, "ended by") for layout in _LAYOUTS if has_ends), *_LAYOUTS)
-        layouts = _with_column("tag", "state", _with_column("throughput", "took", layouts, rows), rows)
-        layouts = _with_column("step", "took", layouts, rows)
-        layouts = _with_column("by", "run", layouts, rows)
+        for name, after in (("throughput", "took"), ("tag", "state"), ("step", "took"), ("by", "run")):
+            layouts = _with_column(name, after, layouts, rows)
         layout = fitting_layout(layouts, [row | {"ended by": row["ended by"][:_LEAST_END]} for row in rows])
         rows = _with_cut_ends(rows, layout)
         notes = [_note(row, layout) for row in rows]
@@ -224,11 +223,9 @@ def _note(row: Mapping[str, str], layout: Sequence[str]) -> str:
         [] if "hosts" in layout or row["ended by"] else [f"{format_count(int(row['ranks']), 'rank')} on {row['hosts']}"]
     )
     parts += [f"by {row['by']}"] if row["by"] and "by" not in layout else []
-    parts += [row["tag"]] if row["tag"] and "tag" not in layout else []
-    parts += [row["step"]] if row["step"] and "step" not in layout else []
-    parts += [row["throughput"]] if row["throughput"] and "throughput" not in layout and not row["ended by"] else []
-    parts += [row[name] for name in ("slow", "group") if row[name]]
-    parts += [row["moved"]] if row["moved"] else []
+    names = ("tag",) if row["ended by"] else ("tag", "step", "throughput")
+    parts += [row[name] for name in names if row[name] and name not in layout]
+    parts += [row[name] for name in ("slow", "group", "moved") if row[name]]
     return "; ".join(parts)
 
 

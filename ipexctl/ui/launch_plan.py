@@ -42,7 +42,7 @@ def plan_lines(
     plan: Plan, width: int = 80, *, colors: bool = False, machines: Mapping[str, Cpu] | None = None
 ) -> Iterator[str]:
     """`machines`: processors of the hosts, to be drawn. None: only decisions and notes."""
-    for line in wrap_text(_summary(plan), width):
+    for line in wrap_text(f"{plan.size} {plan.connection}, {started_by(plan.flavor)}", width):
         yield paint(line, "1", on=colors)
     for name, text in _decisions(plan):
         yield from wrap_fix(text, width, f"  {name:<13}", " " * 15)
@@ -69,16 +69,14 @@ def _decisions(plan: Plan) -> Iterator[tuple[str, str]]:
 
 def _sections(plan: Plan, width: int, machines: Mapping[str, Cpu]) -> Iterator[tuple[str, Iterable[str]]]:
     given = [setting for setting in plan.settings if setting.value is not None]
-    differing = [setting for setting in given if setting.host is not None and setting.rank is None]
     yield "Ranks", _drawn_ranks(plan.hosts, width, machines)
-    yield "Variables on every rank", _everywhere([setting for setting in given if setting.host is None], plan, width)
-    yield "Variables that differ from host to host", _by_host(differing, width)
+    yield "Variables", _by_value([setting for setting in given if setting.rank is None], plan, width)
     yield "Variables that differ from rank to rank", _by_rank([s for s in plan.settings if s.rank is not None], width)
     yield "Variables taken away", _removed([setting for setting in plan.settings if setting.value is None], width)
     by_starters = len(plan.hosts) > 1 and plan.is_direct
     place = "What node0, and a starter on each other host, starts for each rank" if by_starters else "What node0 starts"
     yield f"{place} ({title_of(plan.flavor)})", _command(plan.argv, width)
-    yield "Variables of mpirun itself", _everywhere(plan.launcher_env, plan, width)
+    yield "Variables of mpirun itself", _by_value(plan.launcher_env, plan, width)
     yield "What each rank executes", (*wrap_text(f"in {plan.cwd}", width, "  "), *_command(plan.command, width))
     yield "Notes", (line for note in (*plan.choices, *plan.notes) for line in wrap_fix(note, width, "  - ", "    "))
 
@@ -91,16 +89,10 @@ def _by_hosts(hosts: Sequence[HostPlan], text_of: Callable[[HostPlan], str]) -> 
 
 
 def _binding(host: HostPlan) -> str:
-    cores, threads = (
-        f"{short_numbers(sorted(numbers))} {name}{'s' * (max(numbers) != 1)}"
-        for name, numbers in (
-            ("core", {len(rank.cores) for rank in host.ranks}),
-            ("thread", {rank.omp for rank in host.ranks}),
-        )
-    )
-    workers = max(len(rank.ccl_cores) for rank in host.ranks)
-    bound = cores if host.ranks[0].cores else "not bound"
-    return f"{bound}, {threads} per rank" + (f" and {format_count(workers, 'core')} for oneCCL" if workers else "")
+    rank = host.ranks[0]  # all ranks of a host have equally many cores
+    bound = format_count(len(rank.cores), "core") if rank.cores else "not bound"
+    workers = f" and {format_count(len(rank.ccl_cores), 'core')} for oneCCL" if rank.ccl_cores else ""
+    return f"{bound}, {format_count(rank.omp, 'thread')} per rank{workers}"
 
 
 def _precision(plan: Plan) -> Iterator[str]:
@@ -109,10 +101,6 @@ def _precision(plan: Plan) -> Iterator[str]:
         yield f"fp32 matrices with {plan.fp32_math.mode} inputs"
     if plan.wire.mode != "fp32":
         yield f"gradients between hosts in {plan.wire.mode}"
-
-
-def _summary(plan: Plan) -> str:
-    return f"{plan.size} {plan.connection}, {started_by(plan.flavor)}"
 
 
 def _drawn_ranks(hosts: Sequence[HostPlan], width: int, machines: Mapping[str, Cpu]) -> Iterator[str]:
@@ -145,18 +133,12 @@ def _setting(assignment: str, reason: str, width: int) -> Iterator[str]:
     yield from wrap_text(reason, width, "      ")
 
 
-def _everywhere(settings: Sequence[Setting], plan: Plan, width: int) -> Iterator[str]:
-    for setting in settings:
-        yield from _setting(_shown(setting), setting.reason, width)
-        if setting.name == "MASTER_ADDR" and plan.master_port is None:
-            yield from _setting("MASTER_PORT=(a free port)", _FREE_PORT, width)
-
-
-def _by_host(settings: Sequence[Setting], width: int) -> Iterator[str]:
+def _by_value(settings: Sequence[Setting], plan: Plan, width: int) -> Iterator[str]:
     for (assignment, reason), group in group_by(settings, lambda setting: (_shown(setting), setting.reason)).items():
-        yield from _setting(
-            assignment, f"on {folded_hosts([setting.host or '' for setting in group])}: {reason}", width
-        )
+        hosts = [setting.host for setting in group if setting.host is not None]
+        yield from _setting(assignment, (f"on {folded_hosts(hosts)}: " if hosts else "") + reason, width)
+        if group[0].name == "MASTER_ADDR" and plan.master_port is None:
+            yield from _setting("MASTER_PORT=(a free port)", _FREE_PORT, width)
 
 
 def _by_rank(settings: Sequence[Setting], width: int) -> Iterator[str]:
@@ -169,13 +151,10 @@ def _by_rank(settings: Sequence[Setting], width: int) -> Iterator[str]:
 
 
 def _removed(settings: Sequence[Setting], width: int) -> Iterator[str]:
-    names: dict[tuple[str, str | None], list[str]] = {}
-    for setting in settings:
-        names.setdefault((setting.reason, setting.host), []).append(setting.name)
-    grouped: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for (reason, host), variables in names.items():
-        grouped.setdefault((reason, tuple(dict.fromkeys(variables))), []).extend([host] if host else [])
-    for (reason, unset), hosts in grouped.items():
+    of_host = group_by(settings, lambda setting: (setting.reason, setting.host))
+    names = {key: tuple(dict.fromkeys(setting.name for setting in group)) for key, group in of_host.items()}
+    for (reason, unset), keys in group_by(names, lambda key: (key[0], names[key])).items():
+        hosts = [host for _, host in keys if host is not None]
         yield from _setting(", ".join(unset), (f"on {folded_hosts(hosts)}: " if hosts else "") + reason, width)
 
 

@@ -594,7 +594,7 @@ def _fix_of_own(layout: ProjectLayout, modules: Sequence[str], call: FixCommand 
         return f"no file of the project has {join_words(modules)}: correct the import, or add the file"
     if all(map(layout.is_own, modules)):
         return Fix(
-            f"the project's own package {modules[0]} has no such module; `ipexctl run --dry-run -v` shows where ranks look"
+            f"the own package {modules[0]} has no such module; `ipexctl run --dry-run -v` shows where ranks look"
         )
     return ""
 

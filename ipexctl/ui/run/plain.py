@@ -148,7 +148,6 @@ class PlainRun(OutputPipes):
         """All is printed."""
 
     def watch(self, event: RunUpdate) -> None:
-        self._show_tracebacks()
         if isinstance(event, Chunk):
             if event.rank in self._ranks:
                 key = event.rank, event.stream
@@ -157,10 +156,7 @@ class PlainRun(OutputPipes):
                 lines = self.lines[key]
                 if self._timestamps and event.data:
                     lines.prefix = self._prefix(*key) + f"{format_time(event.at)} ".encode()
-                complete = lines.feed(event.data)
-                if self._tracebacks is not None and event.stream == "stderr":
-                    complete = self._tracebacks.feed(event.rank, lines.prefix, complete)
-                self.write(event.stream, complete)
+                self._write_lines(*key, lines.feed(event.data))
         elif isinstance(event, Note):
             self._on_note(event)
         elif isinstance(event, Notice):
@@ -182,16 +178,14 @@ class PlainRun(OutputPipes):
         self._flush()
         super().close()
 
-    def _show_tracebacks(self, *, is_over: bool = False) -> None:
-        if self._tracebacks is not None:
-            for rank in self._tracebacks.waiting(is_over=is_over):
-                self.write("stderr", self._tracebacks.flush(rank, self._prefix(rank, "stderr")))
-
     def _flush(self) -> None:
-        self._show_tracebacks(is_over=True)
-        for (_, stream), lines in sorted(self.lines.items()):
-            if rest := lines.flush():
-                self.write(stream, rest)
+        for key, lines in sorted(self.lines.items()):
+            self._write_lines(*key, lines.flush(), is_over=True)
+
+    def _write_lines(self, rank: int, stream: StreamName, lines: bytes, *, is_over: bool = False) -> None:
+        if self._tracebacks is not None and stream == "stderr":
+            lines = self._tracebacks.feed(rank, self.lines[rank, stream].prefix, lines, is_over=is_over)
+        self.write(stream, lines)
 
     def _prefix(self, rank: int, stream: StreamName) -> bytes:
         return self.prefix(stream, f"[{rank}]")

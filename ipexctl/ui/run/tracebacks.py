@@ -3,65 +3,37 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Collection, Iterator
 from typing import Final
 
-_PREFIX: Final = re.compile(rb"\[rank\d+\]: ?")
+_OF_TORCH: Final = rb"(?:\[rank\d+\]:(?: |$))?"
 """What torch.distributed puts before the lines of a traceback."""
-_START: Final = b"Traceback (most recent call last):"
-_MORE: Final = (b" ", b"\t", b"During handling of the above", b"The above exception was the direct cause")
-_MOST_LINES: Final = 2000
-_MOST_KNOWN: Final = 100
-_PATIENCE: Final = 1.0
-"""Seconds without a line after which a complete traceback is shown."""
-
-
-class _Held:
-    def __init__(self) -> None:
-        self.lines: list[bytes] = []
-        self.texts: list[bytes] = []
-        self.last = b""
-        """The exception's line; empty until it came."""
-        self.at = time.monotonic()
+_BEGIN: Final = (
+    rb"^(?:%b\n%b(?:During handling of|The above exception was) .*\n%b\n)?%bTraceback \(most recent call last\):\n"
+    % ((_OF_TORCH,) * 4)
+) + rb"(?:%b[ \t].*\n)*" % _OF_TORCH
+_COMPLETE: Final = re.compile(_BEGIN + _OF_TORCH + rb"(?P<last>\S.*)\n", re.MULTILINE)
+_UNFINISHED: Final = re.compile(_BEGIN + rb"\Z", re.MULTILINE)
+_MOST: Final = 1 << 20
+"""Bytes that wait for their end."""
 
 
 class Tracebacks:
     def __init__(self) -> None:
         self._first: dict[bytes, int] = {}
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, bytes] = {}
 
-    def feed(self, rank: int, prefix: bytes, lines: bytes) -> bytes:
-        """What to show of complete lines, each behind `prefix`. Lines of a traceback wait for its end."""
-        return b"".join(self._feed(rank, prefix, lines))
+    def feed(self, rank: int, prefix: bytes, lines: bytes, *, is_over: bool) -> bytes:
+        """What to show of complete lines, each behind `prefix`. Lines of a traceback wait for its exception."""
+        text = self._held.pop(rank, b"") + (b"\n" + lines).replace(b"\n" + prefix, b"\n")[1:]
+        text = _COMPLETE.sub(lambda found: self._fold(rank, found), text)
+        if not is_over and len(text) < _MOST and (unfinished := _UNFINISHED.search(text)):
+            self._held[rank] = unfinished[0]
+            text = text[: unfinished.start()]
+        return re.sub(rb"(?m)^(?!\Z)", lambda _: prefix, text)
 
-    def waiting(self, *, is_over: bool = False) -> Collection[int]:
-        """Ranks whose traceback is to be shown now."""
-        latest = time.monotonic() - _PATIENCE
-        return [rank for rank, held in self._held.items() if is_over or (held.last and held.at < latest)]
-
-    def flush(self, rank: int, prefix: bytes) -> bytes:
-        held = self._held.pop(rank)
-        if len(self._first) >= _MOST_KNOWN:
+    def _fold(self, rank: int, found: re.Match[bytes]) -> bytes:
+        if len(self._first) > 100:
             self._first.clear()
-        first = self._first.setdefault(b"\n".join(held.texts), rank)
-        if first == rank or not held.last:
-            return b"".join(held.lines)
-        return prefix + b"the same traceback as rank %d: %s\n" % (first, held.last)
-
-    def _feed(self, rank: int, prefix: bytes, lines: bytes) -> Iterator[bytes]:
-        for line in lines.split(b"\n")[:-1]:
-            text = _PREFIX.sub(b"", line[len(prefix) :], count=1)
-            held = self._held.get(rank)
-            is_more = not text or text.startswith(_MORE) or text == _START
-            if held is not None and ((held.last and not is_more) or len(held.lines) > _MOST_LINES):
-                yield self.flush(rank, prefix)
-                held = None
-            if held is None and text != _START:
-                yield line + b"\n"
-                continue
-            held = self._held.setdefault(rank, _Held())
-            held.last = b"" if text == _START else held.last if is_more else text
-            held.lines.append(line + b"\n")
-            held.texts.append(text)
-            held.at = time.monotonic()
+        text = re.sub(rb"(?m)^" + _OF_TORCH, b"", found[0])
+        first = self._first.setdefault(text[text.index(b"Traceback") :], rank)
+        return found[0] if first == rank else b"the same traceback as rank %d: %b\n" % (first, found["last"])

@@ -218,13 +218,12 @@ def test_tracebacks_of_torch_are_compared_without_its_prefix_and_others_are_show
     assert "[3]   File 'cut short'" in err
 
 
-def test_a_complete_traceback_does_not_wait_for_the_end_of_the_run(
-    capfd: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+def test_a_traceback_is_shown_at_its_exception_and_an_unfinished_one_at_the_end(capfd: Captured) -> None:
     with PlainRun(Cancel(), folds=True) as plain:
-        plain.watch(Chunk(0, "stderr", TRACEBACK))
-        clock[0] = 2.0
-        plain.watch(Notice("a minute later"))
-    assert [line.partition(" ")[0] for line in capfd.readouterr().err.splitlines()] == ["[0]"] * 4 + ["a"]
+        plain.watch(Chunk(0, "stderr", TRACEBACK[:60]))
+        plain.watch(Notice("before"))
+        plain.watch(Chunk(0, "stderr", TRACEBACK[60:]))
+        plain.watch(Notice("after"))
+        plain.watch(Chunk(0, "stderr", b"Traceback (most recent call last):\n  File\n"))
+    found = [line.split()[0] for line in capfd.readouterr().err.splitlines()]
+    assert found == ["before", *["[0]"] * 4, "after", *["[0]"] * 2]
