@@ -214,7 +214,7 @@ def _with_column(name: str, after: str, layouts: _Layouts, rows: Sequence[Mappin
     """Put wider layouts first, with a column that only some runs fill."""
     if not any(row[name] for row in rows):
         return layouts
-    wide = ((layout, layout.index(after) + 1) for layout in layouts[:3])
+    wide = ((layout, layout.index(after) + 1) for layout in layouts[:2])
     return (*((*layout[:at], name, *layout[at:]) for layout, at in wide), *layouts)
 
 

@@ -392,6 +392,18 @@ def _other_build(found: PatternMatch) -> tuple[str, str]:
     return f"{library} was built for another torch", fix
 
 
+def _worker_ended(found: PatternMatch) -> tuple[str, str] | None:
+    if any(text in found.output.text for text in ("its bootstrapping phase", "context has already been set")):
+        return None  # script.no_main
+    crashed = found.groups["how"].endswith("Segmentation fault")
+    shows = "num_workers=0 shows where" if crashed else "num_workers=0 may show it, too"
+    logs = f"{shows}; `ipexctl logs {found.context.run} -r {found.output.rank} --stderr`"
+    how = f"a DataLoader worker on {found.output.host} ended ({found.groups['how']})"
+    if crashed:
+        return f"{how}, in a library or in code of the dataset", Fix(logs)
+    return f"{how}; its own error is above that line", Fix(logs)
+
+
 _PREFIX: Final = {kind: prefix for prefix, kind in PREFIXES.items()}
 _HUB_ADDRESS: Final = re.compile(
     r"(?:https?://[^/\s'\"]+|with url: )/(?:api/)?(?P<kind>models/|datasets/)?(?P<repo>[\w.-]+/[\w.-]+)"
@@ -436,9 +448,11 @@ def _hub(found: PatternMatch) -> tuple[str, str]:
     return cause, Fix("{line}; if a proxy leads to the hub: `-x HTTPS_PROXY`", line=line)
 
 
-def _timed_out(found: PatternMatch) -> tuple[str, str]:
+def _timed_out(found: PatternMatch) -> tuple[str, str] | None:
     place, port, context = found.groups["place"], found.groups["port"], found.context
     own_address = "don't set MASTER_ADDR, in the script or with -x: ipexctl run sets node0's address for every rank"
+    if f"network addresses of ({place}, {port}) cannot be retrieved" in found.output.text:
+        return None  # it tried that name until the timeout
     if _LOOPBACK.match(place) and len(context.hosts) > 1:
         waited = "so each node searched for rank 0 on itself, and rank 0 waited for the other ranks"
         return f"MASTER_ADDR is {place}, {waited}", own_address
@@ -625,4 +639,5 @@ _FUNCTIONS: Final[Mapping[str, Callable[[PatternMatch], tuple[str, str] | None]]
     "torch_library": _torch_library,
     "use_cpu": _use_cpu,
     "windows_lines": _windows_lines,
+    "worker_ended": _worker_ended,
 }

@@ -41,7 +41,7 @@ def test_equal_hosts_share_rows() -> None:
     many = plan(*(machine(SPR, at) for at in range(1, 33)), ppn=2)
     lines = list(plan_lines(many, machines=dict.fromkeys(names, SPR)))
     assert any(line.startswith("  0  ranks 0,2,4,…,62: ") for line in lines)
-    assert len(lines) < 140
+    assert len(lines) < 160
     few = plan(*(machine(SPR, at) for at in range(1, 9)), ppn=2)
     lines = list(plan_lines(few, machines=dict.fromkeys(names, SPR)))
     assert any(line.startswith("  node[1-8]: ") for line in lines)
@@ -115,10 +115,13 @@ def test_without_v_each_decision_is_a_line_and_no_variable_is_shown() -> None:
     decided = lines[: notes[0]]
     assert len(decided) <= 12, decided
     text = words_of("\n".join(decided))
-    assert (
-        missing(text, "node[1-2]", "2 per host", "55 cores, 55 threads per rank and 1 core for oneCCL on node1") == []
-    )
-    assert missing(text, "backend ccl: the environment has oneCCL bindings", "launcher Intel MPI", "train.py") == []
+    for said in (
+        "hosts node[1-2] ranks 2 per host",
+        "55 cores, 55 threads per rank and 1 core for oneCCL on node1",
+        "backend ccl: the environment has oneCCL bindings launcher Intel MPI: ",
+        "script train.py --name",
+    ):
+        assert said in text
     assert not any("=" in line for line in lines)
     assert all(words_of(note) in words_of("\n".join(lines)) for note in MIXED.notes)
 
