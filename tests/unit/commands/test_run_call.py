@@ -16,6 +16,7 @@ from ipexctl.commands.app import app
 from ipexctl.commands.interrupt import Interrupt
 from ipexctl.commands.launch_call import note_on_arguments
 from ipexctl.commands.run_call import CallOutcome, _noting_failed_call
+from ipexctl.commands.run_command import merged
 from ipexctl.errors import CallError, IpexctlError, UserError
 from ipexctl.homes.registry import RunRegistry, lacking_line, read_failed_call
 from ipexctl.option_declaration import TypedCall
@@ -146,3 +147,10 @@ def test_a_private_key_that_an_inventory_names_is_not_synced(tmp_path: Path) -> 
     assert "other" in synced
     assert "deploy_login" not in synced
     assert "deploy_login" in next(line for line in done.stderr.splitlines() if "left out" in line)
+
+
+def test_a_resumed_run_is_followed_unless_the_call_detaches_it() -> None:
+    recorded, resumed = [("detach", ("--detach",)), ("ppn", ("--ppn", "2"))], ("resume_run", ("--resume", "last"))
+    assert merged(recorded, [resumed]) == [("--ppn", "2"), ("--resume", "last")]
+    again = ("detach", ("--detach",))
+    assert merged(recorded, [resumed, again]) == [("--ppn", "2"), ("--resume", "last"), ("--detach",)]

@@ -123,6 +123,7 @@ def request(
     transport: Any = "ssh",
     uses_accelerate: bool = False,
     mpi_import: MpiImport | None = None,
+    text: str | None = None,
     hub: Mapping[str, FoundHub] | None = None,
     earlier_memory: EarlierMemory | None = None,
     of_tool: Mapping[str, str] | None = None,
@@ -141,7 +142,7 @@ def request(
     )
     addresses = {f"node{number}": f"10.1.0.{number}" for number in numbers}
     imported = tuple(Import(name, 1) for name in imports)
-    script = ScriptFile("train.py", imports=imported, uses_accelerate=uses_accelerate, mpi_import=mpi_import)
+    script = ScriptFile("train.py", text, imports=imported, uses_accelerate=uses_accelerate, mpi_import=mpi_import)
     project = ProjectLocation(Path("/p"), ".", command, script)
     return Gathered(
         spec_of(kind, command, hosts=hosts, project=project, **{"oversubscribe": True, **options}),

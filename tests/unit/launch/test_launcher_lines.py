@@ -195,6 +195,29 @@ def test_a_foreign_master_address_is_not_used() -> None:
         assert missing(notes[0], "node1 10.1.0.1") == []
 
 
+@pytest.mark.parametrize(
+    ("text", "hosts", "found"),
+    [
+        ('os.environ["MASTER_ADDR"] = "10.9.9.9"', 2, "10.9.9.9"),
+        ('os.environ["MASTER_ADDR"] = "10.9.9.9"', 1, "10.9.9.9"),
+        ("    os.environ['MASTER_ADDR']='localhost'", 2, "localhost"),
+        ("    os.environ['MASTER_ADDR']='localhost'", 1, ""),
+        ('os.environ["MASTER_ADDR"] = "10.1.0.1"', 2, ""),
+        ('dist.init_process_group("gloo", init_method="tcp://10.9.9.9:29500")', 2, "10.9.9.9"),
+        ('parser.add_argument("--dist-url", default="tcp://224.66.41.62:23456")', 2, ""),
+        ('# os.environ["MASTER_ADDR"] = "10.9.9.9"', 2, ""),
+        ('os.environ.setdefault("MASTER_ADDR", "10.9.9.9")', 2, ""),
+        ('if "MASTER_ADDR" not in os.environ:\n    os.environ["MASTER_ADDR"] = "127.0.0.1"', 2, ""),
+        ('os.environ["MASTER_ADDR"] = sys.argv[1]', 2, ""),
+    ],
+)
+def test_a_script_that_looks_for_rank_0_elsewhere_is_noted_before_the_start(text: str, hosts: int, found: str) -> None:
+    made = plan(*(machine(SPR, number + 1) for number in range(hosts)), text=f"import os\n{text}\n")
+    notes = [note for note in made.notes if "MASTER_ADDR" in note]
+    assert len(notes) == bool(found)
+    assert not found or missing(notes[0], f"{found} {made.master_addr} init_method") == []
+
+
 REFUSED_LINES = literals_of(__file__, "refused_lines")
 SHELL_SCRIPTS = literals_of(__file__, "shell_scripts")
 

@@ -16,6 +16,7 @@ from ipexctl.node.common.records import (
     RankFigures,
     RunStatus,
     TrainingGroup,
+    TrainingProgress,
     describe_apart,
     read_status,
 )
@@ -23,7 +24,7 @@ from ipexctl.node.run.connection.messages import Beat, Exit, Message, Mismatch
 from ipexctl.node.run.decisions.supervisor_state import Moment
 from ipexctl.node.run.meter.host_notes import HostNotes
 from ipexctl.node.run.meter.rank_notes import RankNotes
-from ipexctl.node.run.meter.rank_training import RankTraining
+from ipexctl.node.run.meter.rank_training import RankProgress, RankTraining
 from ipexctl.node.run.meter.rates import HostRates
 from ipexctl.node.run.meter.step_windows import StepWindow
 from ipexctl.node.run.record import stack_dumps
@@ -170,8 +171,13 @@ def test_the_longest_nan_and_ranks_that_exchange_nothing(recorder: Recorder) -> 
     figures.add(0, alone._replace(nan_since=9), recorder.windows(0), NOW)
     assert (figures.nan, figures.exchange) == (NanLoss(9, 0), None)
     figures.add(1, alone._replace(nan_since=7), recorder.windows(1), NOW)
+    figures.add(1, RankTraining(progress=RankProgress(6, 20, 812.5)), recorder.windows(1), NOW)
     status = figures.run_status(RunStatus("r", "running"), [])
-    assert (status.nan, status.exchange) == (NanLoss(7, 1), GradientExchange(seen=False))
+    assert (status.nan, status.exchange) == (NanLoss(7, 1, 812.5), GradientExchange(seen=False))
+    assert (status.progress, "since step 7, 812.5 before" in NanLoss(7, 1, 812.5).sentence) == (
+        TrainingProgress(6, 20),
+        True,
+    )
     assert read_status(json.loads(json.dumps(status.to_json()))).exchange == GradientExchange(seen=False)
     figures.add(1, STEPS._replace(number=2, group=2), recorder.windows(1), NOW)
     assert (figures.nan, figures.exchange) == (NanLoss(9, 0), None)
