@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from textwrap import shorten
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import typer
@@ -35,15 +34,7 @@ from ipexctl.ui.run.end_of_run import (
     short_throughput,
     slow_text,
 )
-from ipexctl.ui.text_table import (
-    WIDTH_WITHOUT_TERMINAL,
-    fitting_layout,
-    folded_hosts,
-    output_width,
-    print_lines,
-    show_table,
-    table_width,
-)
+from ipexctl.ui.text_table import cut_last_column, fitting_layout, folded_hosts, print_lines, show_table
 
 if TYPE_CHECKING:
     from ipexctl.homes.prune_runs import PruneResult
@@ -184,14 +175,14 @@ def show(runs: Sequence[KnownRun], *, others: Sequence[RunOnHosts] = (), hidden:
     """`hidden`: number of ended runs left out."""
     now = time.time()
     if rows := [*(_row(run, now) for run in runs), *(_row_of_others(entry, now) for entry in others)]:
-        has_ends = any(row["ended by"] for row in rows)
-        layouts = (*((*layout, "ended by") for layout in _LAYOUTS if has_ends), *_LAYOUTS)
+        layouts = (*((*layout, "ended by") for layout in _LAYOUTS if any(row["ended by"] for row in rows)), *_LAYOUTS)
         for name, after in (("throughput", "took"), ("tag", "state"), ("step", "took"), ("by", "run")):
             layouts = _with_column(name, after, layouts, rows)
         layout = fitting_layout(layouts, [row | {"ended by": row["ended by"][:_LEAST_END]} for row in rows])
-        rows = _with_cut_ends(rows, layout)
         notes = [_note(row, layout) for row in rows]
-        show_table(layout, [[row[name] for name in layout] for row in rows], notes=notes)
+        cells = [[row[name] for name in layout] for row in rows]
+        cells = cut_last_column(layout, cells, _LEAST_END) if "ended by" in layout else cells
+        show_table(layout, cells, notes=notes)
     elif not quiet:
         text = Fix(f"no run is running; `ipexctl ps` shows the {format_count(hidden, 'run')} that ended")
         print_message(text if hidden else Fix("no runs; `ipexctl run` starts one"))
@@ -200,14 +191,6 @@ def show(runs: Sequence[KnownRun], *, others: Sequence[RunOnHosts] = (), hidden:
         first, *others = [run.id for run in affected]
         more = f" and {format_count(len(others), 'other run')}" if others else ""
         print_with_fix(f"{reason} ({first}{more}{hosts and f', begun with{hosts}'})", fix)
-
-
-def _with_cut_ends(rows: Sequence[dict[str, str]], layout: Sequence[str]) -> list[dict[str, str]]:
-    others = [name for name in layout if name != "ended by"]
-    room = output_width(WIDTH_WITHOUT_TERMINAL) - table_width(
-        [others, *([row[name] for name in others] for row in rows)]
-    )
-    return [row | {"ended by": shorten(row["ended by"], max(_LEAST_END, room - 2), placeholder="…")} for row in rows]
 
 
 def _with_column(name: str, after: str, layouts: _Layouts, rows: Sequence[Mapping[str, str]]) -> _Layouts:

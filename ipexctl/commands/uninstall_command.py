@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -123,7 +124,11 @@ def _group_json(group: FileGroup) -> dict[str, Any]:
 
 
 def show(report: UninstallReport, *, quiet: bool = False) -> None:
-    show_results(report.results, _describe, quiet=quiet, dry_run=report.is_survey)
+    alike = group_by(
+        report.results, lambda result: (result.status, result.reason, result.foreign, tuple(map(_name, result.found)))
+    )
+    texts = {result.host.name: _describe(group) for group in alike.values() for result in group}
+    show_results(report.results, lambda result: texts[result.host.name], quiet=quiet, dry_run=report.is_survey)
     if quiet or report.control.status == "failed":
         return
     for fix, lines in _left(report).items():
@@ -149,12 +154,17 @@ def _left(report: UninstallReport) -> dict[str, list[str]]:
     return lines
 
 
-def _describe(result: UninstallResult) -> str:
-    found = []
-    for group in result.found:
-        name = _FOUND.get(group.kind)
-        what = format_count(group.count, name) if name else f"{group.kind} {group.path}"
-        found.append(f"{what} ({readable(group.size)})")
+def _name(group: FileGroup) -> str:
+    return _FOUND.get(group.kind) or f"{group.kind} {group.path}"
+
+
+def _describe(results: Sequence[UninstallResult]) -> str:
+    """Of hosts that have the same kinds of files: how many of each on all of them."""
+    found, result = [], results[0]
+    for groups in zip(*(each.found for each in results), strict=True):
+        name, count = _name(groups[0]), sum(group.count for group in groups)
+        what = format_count(count, name) if groups[0].kind in _FOUND else name
+        found.append(f"{what} ({readable(sum(group.size for group in groups))})")
     others = f"of these, not yours: {name_owners(result.foreign)}" if result.foreign else ""
     return "; ".join(filter(None, (", ".join(found), others, result.reason))) or "nothing of ipexctl"
 

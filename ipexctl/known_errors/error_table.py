@@ -20,11 +20,9 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.nodeset import fold
 from ipexctl.hub.hugging_face import (
     DEFAULT_REVISION,
-    INDEXED_CPU,
     LAST_ACCELERATE,
     LAST_USE_IPEX,
     PREFIXES,
-    RESUMES_ON_CPU,
     HubRepo,
     load_call,
     parse_repo,
@@ -192,16 +190,6 @@ def _no_submodule(found: PatternMatch) -> tuple[str, str] | None:
     before = major if major.isdecimal() and int(major) else version  # modules go with a major version
     older, newer = context.install(f"{package}<{before}"), context.install(f"{package}>{version}")
     return what, Fix("take an older version: {older}; or a newer one: {newer}", older=older, newer=newer)
-
-
-def _cpu_location(found: PatternMatch) -> tuple[str, str]:
-    versions = f"transformers before {RESUMES_ON_CPU} with accelerate {INDEXED_CPU} or later"
-    fix = Fix(
-        "{install}; or, for an older stack, write in the script: torch.serialization.register_package(11, lambda _: "
-        "None, lambda storage, place: storage if place.startswith('cpu:') else None)",
-        install=found.context.install(f"transformers>={RESUMES_ON_CPU}"),
-    )
-    return f"{versions} cannot load its optimizer if several ranks are on CPUs", fix
 
 
 def _for_gpus(found: PatternMatch) -> tuple[str, str]:
@@ -514,6 +502,12 @@ def _port_busy(found: PatternMatch) -> tuple[str, str]:
     )
 
 
+_SEE_WHO: Final = (
+    "see who works there: `ipexctl exec -l {host} -- ps -eo user,lstart,args --sort start_time`; its output: "
+    "`ipexctl logs {run}"
+)
+
+
 def _ended_from_elsewhere(found: PatternMatch) -> tuple[str, str]:
     """A signal that neither ipexctl nor, by its own count, the kernel sent."""
     output, context = found.output, found.context
@@ -531,14 +525,7 @@ def _ended_from_elsewhere(found: PatternMatch) -> tuple[str, str]:
         guard = guards[0].text.partition(",")[0]
         see = Fix("see what it ended, as root on {host}: journalctl -u {guard} -n 20", host=host, guard=guard)
         return cause, Fix("{see}; use a smaller batch or fewer ranks: --ppn", see=see)
-    fix = Fix(
-        "see who works there: `ipexctl exec -l {host} -- ps -eo user,lstart,args --sort start_time`; its output: "
-        "`ipexctl logs {run} -r {rank}`",
-        host=host,
-        run=context.run,
-        rank=str(output.rank or 0),
-    )
-    return cause, fix
+    return cause, Fix(_SEE_WHO + " -r {rank}`", host=host, run=context.run, rank=str(output.rank or 0))
 
 
 def _mpirun_ended(found: PatternMatch) -> tuple[str, str]:
@@ -549,12 +536,7 @@ def _mpirun_ended(found: PatternMatch) -> tuple[str, str]:
             "see whether the kernel did, as root on {host}: dmesg -T | grep -i kill; then run it again", host=host
         )
         return f"{cause}, or by the kernel", see
-    return cause, Fix(
-        "see who works there: `ipexctl exec -l {host} -- ps -eo user,lstart,args --sort start_time`; its output: "
-        "`ipexctl logs {run}`",
-        host=host,
-        run=found.context.run,
-    )
+    return cause, Fix(_SEE_WHO + "`", host=host, run=found.context.run)
 
 
 def _bus_error(found: PatternMatch) -> tuple[str, str]:
@@ -616,7 +598,6 @@ _FUNCTIONS: Final[Mapping[str, Callable[[PatternMatch], tuple[str, str] | None]]
     "argument": _argument,
     "arguments": _arguments,
     "bus_error": _bus_error,
-    "cpu_location": _cpu_location,
     "ended_from_elsewhere": _ended_from_elsewhere,
     "checkpoint": _checkpoint,
     "for_gpus": _for_gpus,

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Final
@@ -67,6 +68,12 @@ def fitting_layout(layouts: Sequence[Sequence[str]], rows: Sequence[Mapping[str,
         if table_width([layout, *([row[name] for name in layout] for row in rows)]) <= width:
             return layout
     return layouts[-1]
+
+
+def cut_last_column(headings: Sequence[str], rows: Sequence[Sequence[str]], least: int) -> list[list[str]]:
+    """Rows whose last cells end where the others leave no more room, after `least` characters or later."""
+    room = output_width(WIDTH_WITHOUT_TERMINAL) - table_width([row[:-1] for row in (headings, *rows)]) - len(_GAP)
+    return [[*row[:-1], textwrap.shorten(row[-1], max(room, least), placeholder="…")] for row in rows]
 
 
 def folded_hosts(names: Sequence[str]) -> str:

@@ -93,8 +93,8 @@ def results_directory(plan: Plan) -> str:
 def _local_mounts() -> Iterator[str]:
     """Not those of networks, which may not answer."""
     with suppress(OSError), open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as mounts:
-        fields = [line.split() for line in mounts]
-        yield from (each[1].replace("\\040", " ") for each in fields if each[2] in ("tmpfs", "ext4", "xfs", "btrfs"))
+        words = map(str.split, mounts)
+        yield from (each[1].replace("\\040", " ") for each in words if each[2] in ("tmpfs", "ext4", "xfs", "btrfs"))
 
 
 def find_full_disk(plan: Plan, rank: int, secrets: Mapping[str, str]) -> FullDisk | None:
