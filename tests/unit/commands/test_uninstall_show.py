@@ -33,6 +33,7 @@ def test_hosts_of_one_kind_are_one_line_and_obstacles_one_block(capfd: pytest.Ca
     lines = said.out.splitlines()
     assert len([line for line in lines if line.startswith("node")]) == 1
     assert "3 environments (6.4 GB), 6 runs (3.1 MB)" in said.out
-    at = said.err.splitlines().index("note: now the call without --dry-run is refused:")
-    assert [line.partition(":")[0].strip() for line in said.err.splitlines()[at + 1 : at + 3]] == ["node2", "node[1,10]"]
+    notes = said.err.splitlines()
+    at = notes.index("note: now the call without --dry-run is refused:")
+    assert [line.partition(":")[0].strip() for line in notes[at + 1 : at + 3]] == ["node2", "node[1,10]"]
     assert said.err.count(again) == 1
