@@ -237,8 +237,8 @@ def broadcast_(*values: Any) -> Any:
     arguments = Arguments("broadcast_", values)
     tensors, root = arguments["tensors"], arguments["root_rank"]
     shared = arguments.shared_for(*tensors)
-    if shared is None or len(tensors) > 1:
-        fields = {"rootRank": root, "rootTensor": arguments["root_tensor"]}
+    fields = {"rootRank": root, "rootTensor": arguments["root_tensor"]}
+    if shared is None or len(tensors) > 1 or not 0 <= root < shared.size or fields["rootTensor"]:  # gloo refuses these
         return tensors, arguments.with_gloo("broadcast", c10d.BroadcastOptions(), tensors, **fields)
     pieces = broadcast_pieces(shared, arguments.flat(tensors[0], is_output=True), root)
     return tensors, arguments.with_shared(pieces, tensors[0], tensors, detail=root)

@@ -265,9 +265,17 @@ def error_in_start() -> Any:
 
 
 def refused_reductions() -> Any:
+    """And roots that there are not."""
+    from torch._C._distributed_c10d import BroadcastOptions
+
     premul = dist._make_nccl_premul_sum(2.0)
     kinds = (premul, dist.ReduceOp.PRODUCT, dist.ReduceOp.BXOR)
-    return [said(partial(dist.all_reduce, torch.ones(1000), op)) for op in kinds]
+    texts = [said(partial(dist.all_reduce, torch.ones(1000), op)) for op in kinds]
+    for root, tensor in ((-1, 0), (dist.get_world_size(), 0), (0, 1)):
+        options = BroadcastOptions()
+        options.rootRank, options.rootTensor = root, tensor
+        texts.append(said(partial(dist.group.WORLD.broadcast, [torch.ones(1000)], options)))
+    return texts
 
 
 def broken_queue() -> Any:
