@@ -12,9 +12,10 @@ from typing import Final
 from ipexctl.facts.cpu import Cpu
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.mpi import started_by, title_of
+from ipexctl.launch.training_memory import describe
 from ipexctl.node.common.plan import HostPlan, Plan, Setting
 from ipexctl.run.start.request import StartFailure
-from ipexctl.text import format_count, printable, short_list, short_numbers
+from ipexctl.text import format_count, printable, readable, short_list, short_numbers
 from ipexctl.ui.machine_drawing import DrawnRank, machine_lines, short_cpu
 from ipexctl.ui.messages import paint, wants_color, wrap_fix, wrap_text
 from ipexctl.ui.results import group_by, print_json
@@ -62,6 +63,8 @@ def _decisions(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "backend", ": ".join(filter(None, (plan.backend, plan.backend_reason or "--backend")))
     yield "launcher", f"{title_of(plan.flavor)}: {plan.launcher.reason}"
     yield "precision", ", ".join(_precision(plan))
+    if plan.memory is not None:
+        yield "memory", f"{readable(max(plan.memory.hosts.values()))} a host; {describe(plan.memory)}"
     yield "script", shlex.join(plan.asked.program)
     yield "environment", plan.environment + (f" ({' or '.join(plan.candidates)})" if plan.candidates else "")
     yield "upload", plan.project.root if plan.asked.sync else "nothing: --no-sync"

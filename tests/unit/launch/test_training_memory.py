@@ -12,6 +12,7 @@ from ipexctl.facts.system_facts import Memory
 from ipexctl.node.common.plan import TrainingMemory, to_json
 from ipexctl.node.hub.hub_check import FoundHub
 from ipexctl.node.hub.model_size import TensorKind
+from ipexctl.ui.launch_plan import plan_lines
 from message_data import missing
 
 GB = 10**9
@@ -145,6 +146,7 @@ def test_the_plan_says_what_it_takes_and_notes_long_sequences() -> None:
     found = plan(*hosts(60), **options(4, **LORA))
     (choice,) = [text for text in found.choices if text.startswith("memory of org/m")]
     assert missing(choice, "16.1 GB of base on each host adapters optimizer activations process") == []
+    assert "  memory  " in "\n".join(plan_lines(found))
     (note,) = [text for text in found.notes if "longest sequences" in text]
     assert missing(note, "4 ranks node1 60.0 GB --ppn") == []
     assert not [text for text in plan(*hosts(), **options(4, **LORA)).notes if "longest sequences" in text]
