@@ -328,6 +328,8 @@ def with_environment(script: ScriptFile, context: Gathered) -> ScriptFile:
     if not own:
         install = ipexctl_command("exec", argv=("--", str(context.env.python), "-m", "pip", "install"))
     with_extras = replace(spec, asked=asked._replace(install=bool(asked.extra or asked.group)))
+    # What other lists bring is compared in part.
+    has_read = asked.install or (bool(spec.project.requirements.asked) and not any(_lacking(context)))
     return replace(
         script,
         doubt=doubt,
@@ -335,7 +337,7 @@ def with_environment(script: ScriptFile, context: Gathered) -> ScriptFile:
         own=own,
         install=install,
         install_by_run=install_by_run(with_extras) if own else None,
-        is_installed_by_run=takes_own_requirements(asked) and (asked.install or not any(_lacking(context))),
+        is_installed_by_run=takes_own_requirements(asked) and has_read,
         packages=packages,
     )
 
