@@ -187,7 +187,7 @@ class CallOptions:
             value = getattr(report, name, None)
             if isinstance(value, str):
                 changes[name] = self.apply(value)
-            elif isinstance(value, Refusal):
+            elif isinstance(value, Refusal) or hasattr(value, "_fields"):
                 changes[name] = self.in_report(value)
             elif value:
                 changes[name] = tuple(

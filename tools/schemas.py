@@ -10,7 +10,7 @@ import inspect
 import json
 import sys
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -19,11 +19,12 @@ from typing import Any
 
 import ipexctl
 from ipexctl.doctor.finding import DoctorReport, HostReport
+from ipexctl.hosts.host import Host
 from ipexctl.node.common.plan import SCHEMA as PLAN_SCHEMA
 from ipexctl.node.common.plan import Plan
 from ipexctl.node.run.record.run_document import SCHEMA as RUN_SCHEMA
 from ipexctl.node.run.record.run_document import RunDocument
-from ipexctl.remote.outcome import HostResult
+from ipexctl.remote.outcome import HostResult, Report
 from ipexctl.ui.run.events import KINDS
 from ipexctl.ui.run.events import SCHEMA as EVENT_SCHEMA
 from ipexctl.ui.run.why_document import SCHEMA as WHY_SCHEMA
@@ -37,6 +38,7 @@ _BASIC: dict[object, Schema] = {
     "float": {"type": "number"},
     "bool": {"type": "boolean"},
     "Json": {"type": "object"},
+    "Facts": {"type": "object"},
     "Any": {},
 }
 _NULL: Schema = {"type": "null"}
@@ -121,11 +123,20 @@ class SchemaWriter:
             self.definitions[kind.__name__] = self.object_of(kind)
         return {"$ref": f"#/$defs/{kind.__name__}"}
 
-    def object_of(self, kind: type, first: Mapping[str, Schema] | None = None) -> Schema:
-        """The schema of a record. `first`: further keys."""
+    def object_of(
+        self,
+        kind: type,
+        first: Mapping[str, Schema] | None = None,
+        *,
+        only: Collection[str] = (),
+        without: Collection[str] = (),
+    ) -> Schema:
+        """The schema of a record. `first`: further keys. `only` and `without`: its fields."""
         module, texts = sys.modules[kind.__module__], _descriptions(kind)
         properties = dict(first or {})
         for name, annotation in annotations_of(kind):
+            if name in without or (only and name not in only):
+                continue
             own = self.of(annotation, module)
             properties[name] = {"description": texts[name], **own} if name in texts else own
         return {"type": "object", "required": list(properties), "properties": properties}
@@ -173,42 +184,33 @@ def _events() -> Schema:
 
 
 def _hosts() -> Schema:
-    """Doctor has words of its own for `status`; every command adds keys of its own."""
+    """Doctor's records beside those of the other commands, each of which adds keys of its own."""
     writer = SchemaWriter()
-    statuses = [_names(sys.modules[kind.__module__])["HostStatus"] for kind in (HostResult, HostReport)]
-    words = dict.fromkeys(word for status in statuses for word in typing.get_args(status))
-    host = {
-        "type": "object",
-        "required": ["name", "address", "status", "reason", "fix", "seconds"],
-        "properties": {
-            "name": {"description": "As the hostfile has it.", "type": "string"},
-            "address": {"type": "string"},
-            "status": {"enum": list(words)},
-            "reason": {"description": "Why it failed; else empty, or what was done.", "type": "string"},
-            "fix": {"type": "string"},
-            "seconds": {"type": "number"},
-            "facts": {"description": "Of doctor alone. Unstable: a version may change any of it.",
-                      "type": ["object", "null"]},
-            "findings": {"type": "array", "items": writer.of("Finding", sys.modules[DoctorReport.__module__])},
-            "installed": {"type": ["boolean", "null"]},
-        },
-    }  # fmt: skip
-    report = {
-        "type": "object",
-        "required": ["schema", "hosts", "summary", "seconds"],
-        "properties": {
-            "schema": {"type": "string", "pattern": "^ipexctl\\.[a-z-]+/1$"},
-            "hosts": {"type": "array", "items": host},
-            "summary": {"description": "How many hosts have each status.", "type": "object",
-                        "additionalProperties": {"type": "integer"}},
-            "seconds": {"type": "number"},
-            "cluster": {"type": "object", "required": ["findings"], "properties": {"findings": {
-                "type": "array", "items": writer.of("Finding", sys.modules[DoctorReport.__module__])}}},
-            "recommendation": writer.of("Recommendation | None", sys.modules[DoctorReport.__module__]),
-            "network_seconds": {"type": ["number", "null"]},
-        },
-    }  # fmt: skip
+    name = writer.object_of(Host, only=("name", "address"))["properties"]
+    host = _either(*(writer.object_of(kind, name, without=("host",)) for kind in (HostResult, HostReport)))
+    summary = inspect.getattr_static(Report, "summary").fget
+    counts = writer.of(inspect.get_annotations(summary)["return"], sys.modules[Report.__module__])
+    first: dict[str, Schema] = {
+        "schema": {"type": "string", "pattern": "^ipexctl\\.[a-z-]+/1$"},
+        "hosts": {"type": "array", "items": host},
+        "summary": {"description": inspect.cleandoc(summary.__doc__ or ""), **counts},
+    }
+    report = _either(*(writer.object_of(kind, first, without=("hosts",)) for kind in (Report, DoctorReport)))
     return _document("--json of every command on hosts", {"anyOf": [report, _REFUSAL]}, writer)
+
+
+def _either(first: Schema, second: Schema) -> Schema:
+    """The schema of either record, with the keys of both required."""
+    properties = {**first["properties"]}
+    for name, own in second["properties"].items():
+        known = properties.get(name, own)
+        words = {"enum": list(dict.fromkeys((*known["enum"], *own["enum"])))} if "enum" in own else {}
+        properties[name] = {**own, **known, **words}
+    return {
+        "type": "object",
+        "required": [each for each in first["required"] if each in second["required"]],
+        "properties": properties,
+    }
 
 
 def schemas() -> dict[str, Schema]:

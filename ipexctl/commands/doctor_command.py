@@ -16,13 +16,14 @@ from ipexctl.facts.facts import to_json
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.topology import bind, cores_of
 from ipexctl.node.common.fix import Fix, ipexctl_command
+from ipexctl.node.common.json_records import encode
 from ipexctl.option_declaration import NO_OPTIONS, CallOptions
 from ipexctl.remote.outcome import ignore_event
 from ipexctl.text import format_count
 from ipexctl.ui.machine_drawing import DrawnRank, machine_lines, short_cpu
 from ipexctl.ui.merged_failures import merge_failures
 from ipexctl.ui.messages import paint, print_message, wants_color, wrap_fix, wrap_names, wrap_text
-from ipexctl.ui.results import group_by, summary_json
+from ipexctl.ui.results import group_by, host_json, summary_json
 from ipexctl.ui.text_table import folded_hosts, output_width, print_lines, show_table
 
 
@@ -86,7 +87,9 @@ def show_doctor(report: DoctorReport, *, quiet: bool, verbose: bool, options: Ca
 def finding_sections(
     report: DoctorReport, *, quiet: bool, verbose: bool, has_color: bool, options: CallOptions = NO_OPTIONS
 ) -> list[list[str]]:
-    findings = merge_findings([*(finding for host in report.hosts for finding in host.findings), *report.cluster])
+    findings = merge_findings(
+        [*(finding for host in report.hosts for finding in host.findings), *report.cluster.findings]
+    )
     sections = [[line for paragraph in _without_facts(report.hosts) for line in _paragraph(*paragraph, has_color)]]
     for level in reversed(LEVELS):
         found = [finding for finding in findings if finding.level == level]
@@ -107,20 +110,15 @@ def as_json(report: DoctorReport) -> dict[str, Any]:
     return {
         "schema": "ipexctl.doctor/1",
         "hosts": [
-            {
-                "name": host.host.name,
-                "address": host.host.address,
-                "status": host.status,
-                "reason": host.reason,
-                "fix": host.fix,
-                "installed": host.is_installed,
-                "facts": to_json(host.facts) if host.facts else None,
-                "findings": [_finding_json(finding) for finding in host.findings],
-                "seconds": round(host.seconds, 3),
-            }
+            host_json(
+                host,
+                without=("facts", "findings"),
+                facts=to_json(host.facts) if host.facts else None,
+                findings=_findings_json(host.findings),
+            )
             for host in report.hosts
         ],
-        "cluster": {"findings": [_finding_json(finding) for finding in report.cluster]},
+        "cluster": {"findings": _findings_json(report.cluster.findings)},
         "recommendation": None if report.recommendation is None else report.recommendation._asdict(),
         "summary": summary_json(report.hosts, _STATUSES),
         "seconds": round(report.seconds, 3),
@@ -177,7 +175,7 @@ def _lasting_cells(host: HostReport) -> tuple[str, ...]:
     if cpu.cores and allowed and allowed != cpu.cores:
         cores += f" of {cpu.cores}"
     return (
-        "not installed" if host.status == "ok" and host.is_installed is False else host.status,
+        "not installed" if host.status == "ok" and host.installed is False else host.status,
         short_cpu(cpu),
         cores,
         str(cpu.numa_nodes or ""),
@@ -269,7 +267,7 @@ def _plan_lines(report: DoctorReport, options: CallOptions) -> list[str]:
         return []
     if not advice.candidates:
         return [*wrap_text(f"no stack fits these hosts: {advice.why.get('stack', '')}", _width()), ""]
-    missing = [host.host.name for host in report.hosts if host.is_installed is False]
+    missing = [host.host.name for host in report.hosts if host.installed is False]
     where = "" if len(missing) == len(report.hosts) else f" on {fold(missing)}"
     first = Fix("plan, not installed{where}: `ipexctl run --install train.py`", where=where) if missing else "plan"
     return [*wrap_fix(options.apply(first), _width(), "", "  "), *_settings(advice), ""]
@@ -303,5 +301,5 @@ def _summary(report: DoctorReport) -> str:
     return f"{format_count(len(report.hosts), 'host')}: {counts} ({report.seconds:.1f} s{network})"
 
 
-def _finding_json(finding: Finding) -> dict[str, Any]:
-    return {**finding._asdict(), "fix": finding.pasteable_fix, "hosts": list(finding.hosts)}
+def _findings_json(findings: Sequence[Finding]) -> list[dict[str, Any]]:
+    return [encode(finding._replace(fix=finding.pasteable_fix)) for finding in findings]

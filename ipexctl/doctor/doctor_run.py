@@ -21,6 +21,7 @@ from ipexctl.doctor import (
 from ipexctl.doctor.finding import (
     LEVELS,
     ClusterContext,
+    ClusterReport,
     DoctorReport,
     Finding,
     HostContext,
@@ -152,7 +153,7 @@ def run_doctor(opened: OpenHosts, probed: Iterable[HostFacts], request: DoctorRe
             host_report(answers[host.name], contexts.get(host.name), request.require, about[host.name])
             for host in hosts
         ),
-        cluster=merge_findings(cluster),
+        cluster=ClusterReport(merge_findings(cluster)),
         recommendation=advice,
         seconds=time.monotonic() - started,
         network_seconds=network_seconds,

@@ -122,10 +122,11 @@ class HostReport(NamedTuple):
     status: HostStatus
     seconds: float
     facts: Facts | None = None
+    """Of doctor alone. Unstable: a version may change any of it."""
     findings: tuple[Finding, ...] = ()
     reason: str = ""
     fix: str = ""
-    is_installed: bool | None = None
+    installed: bool | None = None
     """True if the host has an environment that `run` could use; None if unknown."""
 
     @property
@@ -136,14 +137,14 @@ class HostReport(NamedTuple):
     def address(self) -> str:
         return self.host.address
 
-    @property
-    def installed(self) -> bool | None:
-        return self.is_installed
+
+class ClusterReport(NamedTuple):
+    findings: tuple[Finding, ...] = ()
 
 
 class DoctorReport(NamedTuple):
     hosts: tuple[HostReport, ...]
-    cluster: tuple[Finding, ...]
+    cluster: ClusterReport
     recommendation: Recommendation | None
     seconds: float
     network_seconds: float | None = None
@@ -153,7 +154,7 @@ class DoctorReport(NamedTuple):
         if any(host.status == "unreachable" for host in self.hosts):
             return 3
         failed = any(host.status == "fail" for host in self.hosts)
-        return 1 if failed or any(finding.level == "fail" for finding in self.cluster) else 0
+        return 1 if failed or any(finding.level == "fail" for finding in self.cluster.findings) else 0
 
 
 Key = TypeVar("Key", bound=Hashable)

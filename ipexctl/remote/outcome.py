@@ -133,6 +133,7 @@ class HostResult:
     host: Host
     status: HostStatus
     reason: str = ""
+    """Why it failed; else empty, or what was done."""
     fix: str = ""
     seconds: float = 0.0
 
@@ -163,6 +164,7 @@ class Report(Generic[AnyResult]):
 
     @property
     def summary(self) -> dict[str, int]:
+        """How many hosts have each status."""
         return {status: sum(result.status == status for result in self.hosts) for status in _STATUSES}
 
 

@@ -28,7 +28,7 @@ _FAILED: Final = ("failed", "unreachable")
 _STATUSES: Final[tuple[HostStatus, ...]] = ("changed", "ok", *_FAILED)
 
 
-def host_json(result: HostResult, *, without: Collection[str] = (), **others: Any) -> dict[str, Any]:
+def host_json(result: HostResult | HostReport, *, without: Collection[str] = (), **others: Any) -> dict[str, Any]:
     fields = encode(result, without=("host", *without))
     fields["seconds"] = round(result.seconds, 3)
     return {"name": result.host.name, "address": result.host.address, **fields, **others}

@@ -155,17 +155,21 @@ class Host:
     findings: tuple[Finding, ...] = ()
 
 
+class OfAll(NamedTuple):
+    findings: tuple[Finding, ...] = ()
+
+
 class Report(NamedTuple):
     hosts: tuple[Host, ...]
-    cluster: tuple[Finding, ...] = ()
+    cluster: OfAll = OfAll()
 
 
 def test_the_fixes_of_a_report_get_the_options() -> None:
     sync, install = Fix("`ipexctl sync`"), Fix("`ipexctl install`")
-    report = Report((Host(sync, (Finding(install),)), Host("")), (Finding(Fix("see: `ipexctl doctor`")),))
+    report = Report((Host(sync, (Finding(install),)), Host("")), OfAll((Finding(Fix("see: `ipexctl doctor`")),)))
     assert CallOptions(" -H h").in_report(report) == Report(
         (Host("ipexctl sync -H h", (Finding("ipexctl install -H h"),)), Host("")),
-        (Finding("see: ipexctl doctor -H h"),),
+        OfAll((Finding("see: ipexctl doctor -H h"),)),
     )
 
 

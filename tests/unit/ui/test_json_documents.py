@@ -25,7 +25,7 @@ from ipexctl.commands import (
     sync_command,
     uninstall_command,
 )
-from ipexctl.doctor.finding import DoctorReport, Finding, HostReport, Recommendation
+from ipexctl.doctor.finding import ClusterReport, DoctorReport, Finding, HostReport, Recommendation
 from ipexctl.facts.facts import parse
 from ipexctl.files.push import PushReport, PushResult
 from ipexctl.files.requested import FetchResult
@@ -160,7 +160,7 @@ FOUND = Finding("a.b", "warn", "")
 DOCTOR = doctor_command.as_json(
     DoctorReport(
         (HostReport(N1, "ok", 0.0, facts=parse(recorded("ubuntu2004-docker") + RUNS), findings=(FOUND,)),),
-        (FOUND,),
+        ClusterReport((FOUND,)),
         Recommendation(None, (), None, None, None, None, None, None, {}),
         0.0,
     )

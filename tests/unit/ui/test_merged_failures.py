@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ipexctl.commands.doctor_command import show_doctor
-from ipexctl.doctor.finding import DoctorReport, HostReport
+from ipexctl.doctor.finding import ClusterReport, DoctorReport, HostReport
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.fix import Fix
 from ipexctl.option_declaration import CallOptions
@@ -121,6 +121,6 @@ def test_doctor_has_one_block_too(tmp_path: Path, capfd: pytest.CaptureFixture[s
         HostReport(host, "unreachable", 1.0, reason=error.reason, fix=error.fix)
         for host, error in zip(HOSTS, errors, strict=True)
     ]
-    show_doctor(DoctorReport(tuple(hosts), (), None, 1.0), quiet=True, verbose=False)
+    show_doctor(DoctorReport(tuple(hosts), ClusterReport(), None, 1.0), quiet=True, verbose=False)
     out = capfd.readouterr().out
     assert out.count("unreachable  node[1-8]") == out.count("ssh-copy-id") == 1

@@ -12,7 +12,7 @@ from why_helpers import FAILED, NO_MODULE, answer, judged
 
 import ipexctl
 from ipexctl.commands import doctor_command, fetch_command, ps_command
-from ipexctl.doctor.finding import DoctorReport, HostReport
+from ipexctl.doctor.finding import ClusterReport, DoctorReport, HostReport
 from ipexctl.files.requested import FetchResult
 from ipexctl.hosts.host import Host
 from ipexctl.remote.outcome import Report
@@ -20,7 +20,7 @@ from ipexctl.ui.run.why_document import why_json
 
 PAGE = (Path(ipexctl.__file__).parents[1] / "docs/python.md").read_text()
 HOST = Host("n1", "10.0.0.1")
-DOCTOR = DoctorReport((HostReport(HOST, "ok", 1.0),), (), None, 1.0)
+DOCTOR = DoctorReport((HostReport(HOST, "ok", 1.0),), ClusterReport(), None, 1.0)
 FETCHED = FetchResult(HOST, "ok")
 RUN = known_run(0, "node{}", "train")
 WHY = answer(judged([(FAILED, NO_MODULE)]))

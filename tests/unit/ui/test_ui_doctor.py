@@ -7,7 +7,7 @@ from doctor_rules_helpers import context, healthy
 
 from ipexctl.commands.doctor_command import host_rows, show_doctor
 from ipexctl.doctor.doctor_run import findings_by_host, host_report
-from ipexctl.doctor.finding import DoctorReport, Finding, HostReport, Recommendation
+from ipexctl.doctor.finding import ClusterReport, DoctorReport, Finding, HostReport, Recommendation
 from ipexctl.facts.gather import HostFacts
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
@@ -21,7 +21,7 @@ def report(*cluster: Finding) -> HostReport:
 
 
 def shown(capfd: pytest.CaptureFixture[str], *cluster: Finding, verbose: bool = False) -> list[str]:
-    show_doctor(DoctorReport((report(*cluster),), cluster, None, 1.0), quiet=False, verbose=verbose)
+    show_doctor(DoctorReport((report(*cluster),), ClusterReport(cluster), None, 1.0), quiet=False, verbose=verbose)
     return capfd.readouterr().out.splitlines()
 
 
@@ -91,7 +91,7 @@ def test_many_hosts_are_counted_in_the_table_and_named_in_the_finding(
     finding = Finding("cluster.clock_skew", "warn", "off", "chronyd", names)
     by_host = findings_by_host((finding,), names)
     hosts = tuple(host_report(answer, context(healthy()), None, by_host[answer.host.name]) for answer in answers)
-    show_doctor(DoctorReport(hosts, (finding,), None, 1.0), quiet=False, verbose=False)
+    show_doctor(DoctorReport(hosts, ClusterReport((finding,)), None, 1.0), quiet=False, verbose=False)
     lines = capfd.readouterr().out.splitlines()
     assert [line for line in lines if line.startswith("node1 and 63 others")]
     assert max(map(len, lines)) <= 80
@@ -122,8 +122,8 @@ def test_equal_hosts_share_a_row_with_the_range_of_what_changes() -> None:
 def test_plan_is_a_table_of_setting_value_and_reason(capfd: pytest.CaptureFixture[str]) -> None:
     why = {"stack": "an index has it", "dtype": "no bf16", "backend": "no bindings", "omp_num_threads": "24 / 2"}
     advice = Recommendation(None, ("ipex-2.8", "torch-2.13"), "float32", 2, 12, None, "gloo", "eth0", why)
-    missing = report()._replace(is_installed=False)
-    show_doctor(DoctorReport((missing,), (), advice, 1.0), quiet=False, verbose=False)
+    missing = report()._replace(installed=False)
+    show_doctor(DoctorReport((missing,), ClusterReport(), advice, 1.0), quiet=False, verbose=False)
     lines = capfd.readouterr().out.splitlines()
     plan = lines[next(index for index, line in enumerate(lines) if line.startswith("plan")) :]
     assert plan[0] == "plan, not installed: ipexctl run --install train.py"
@@ -144,7 +144,7 @@ def test_verbose_doctor_draws_equal_machines_once_instead_of_the_table(capfd: py
     advice = Recommendation("torch-2.13", ("torch-2.13",), "float32", 2, 12, None, "gloo", "eth0", why)
     hosts = [report()._replace(host=Host(f"node{number}", "10.1.0.1")) for number in (1, 2)]
     silent = HostReport(Host("node4", "10.1.0.4"), "unreachable", 1.0, reason="no answer")
-    drawn = DoctorReport((*hosts, silent), (), advice, 1.0)
+    drawn = DoctorReport((*hosts, silent), ClusterReport(), advice, 1.0)
     show_doctor(drawn, quiet=False, verbose=True)
     lines = capfd.readouterr().out.splitlines()
     assert lines[0].split()[:2] == ["node[1-2]", "ok"]

@@ -41,7 +41,8 @@ def _doctor(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[
         if host.status == "unreachable" or (host.facts is None and host.status == "fail"):
             results[name] = host_failure(host)
             continue
-        findings = [*host.findings, *(found for found in report.cluster if not found.hosts or name in found.hosts)]
+        of_all = (found for found in report.cluster.findings if not found.hosts or name in found.hosts)
+        findings = [*host.findings, *of_all]
         relevant = [finding for finding in findings if finding.id not in ignored]
         failures = [finding for finding in relevant if finding.level in failing_levels]
         shown = failures or [finding for finding in relevant if finding.level == "warn"]
