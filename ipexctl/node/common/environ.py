@@ -95,7 +95,7 @@ def source_setup(setup: str, environ: dict[str, str]) -> SetupResult:
     except FileNotFoundError:
         raise SetupError(0, f"there is no bash to source {setup} with") from None
     except subprocess.TimeoutExpired:
-        raise SetupError(0, f"{setup} could not be sourced: it took longer than {limit:.0f} s") from None
+        raise SetupError(0, f"{setup} could not be sourced: it took longer than {limit:.3g} s") from None
     errors = done.stderr.decode(errors="replace").strip().splitlines()
     if done.returncode:
         raise SetupError(0, f"{setup} could not be sourced: {errors[-1] if errors else f'exit code {done.returncode}'}")

@@ -19,7 +19,7 @@ def imported_by(code: str, env: dict[str, str] | None = None) -> set[str]:
 def modules_of(code: str, env: dict[str, str] | None = None) -> set[str]:
     program = f"""
 import atexit, sys
-atexit.register(lambda: print("IMPORTED", *sorted(m for m in sys.modules if sys.modules[m] is not None)))
+atexit.register(lambda: print("IMPORTED", *sorted(m for m in sys.modules if sys.modules[m] is not None), flush=True))
 {code}
 """
     done = run_program(sys.executable, "-c", program, env={**os.environ, **(env or {})})

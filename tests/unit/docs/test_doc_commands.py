@@ -27,6 +27,7 @@ FOREIGN_OPTIONS = frozenset(
         *("allowed-hosts",),  # mlflow
         *("no-kill",),  # Slurm
         *("use_ipex", "ddp_backend", "no_cuda", "use_cpu", "per_device_train_batch_size"),  # the HF Trainer
+        *("use_peft", "load_in_4bit"),  # TRL
         *("resume", "resume_from_checkpoint"),  # the HF Trainer and many scripts
         *("model_name_or_path", "model", "tokenizer_name", "dataset_name"),
     )

@@ -224,9 +224,12 @@ def test_a_dry_run_of_an_install_checks_no_import_while_a_list_is_not_known(
     asked = list[bool]()
     wanted = replace(WANTED, unread=unread)
     monkeypatch.setattr("ipexctl.run.start.first_install.install_first", lambda *_, **__: wanted)
-    monkeypatch.setattr(
-        "ipexctl.run.start.pipeline.plan_run", lambda _, *, checks_script: asked.append(checks_script) or report_with()
-    )
+
+    def plan_run(_: object, *, checks_script: bool) -> InstallReport:
+        asked.append(checks_script)
+        return report_with()
+
+    monkeypatch.setattr("ipexctl.run.start.pipeline.plan_run", plan_run)
     start: Any = SimpleNamespace(spec=spec_of(install=True))
     _plan(start, start)
     assert asked == [checks]
