@@ -38,14 +38,18 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, str]]] = {
     "llamafactory": {"use_peft": "", "lora_target_modules": "all", "max_length": "2048", "gradient_checkpointing": ""},
 }
 """First word of the module → what the tool takes without these options."""
+_SHARDED: Final = ("fsdp", "fsdp_config", "deepspeed")
 
 
 def estimate(context: LaunchContext, *changes: Mapping[str, str]) -> TrainingMemory | None:
-    """None if the line names no model that node0 has, or the script makes adapters of its own."""
+    """None if the line names no model that node0 has, the script makes adapters of its own, or it is not known that
+    each rank trains the whole model: a script may only evaluate it, or shard it."""
     gathered = context.gathered
     found, script = gathered.hub.get(gathered.hosts[0].name), gathered.spec.project.script
-    has_adapters = any(each.module.partition(".")[0] == "peft" for each in (script.imports if script else ()))
-    if found is None or not found.tensors or has_adapters:
+    imports = {each.module.partition(".")[0] for each in (script.imports if script else ())}
+    trains = _tool(context) in _DEFAULTS or "trl" in imports or is_on(gathered.options, "do_train")
+    is_sharded = any(is_on(gathered.options, name) for name in _SHARDED)
+    if found is None or not found.tensors or "peft" in imports or not trains or is_sharded:
         return None
     options = {_SHARING: context.plan.share_weights.mode, **_DEFAULTS.get(_tool(context), {})}
     left_out = gathered.spec.for_bf16 if fast.hosts_without_bf16(context.nodes) else ()

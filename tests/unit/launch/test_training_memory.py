@@ -100,10 +100,22 @@ def test_words_for_bf16_that_are_left_out_do_not_count() -> None:
     assert "base" in memory_of(*hosts(flags=AVX512), **given).each
 
 
-def test_nothing_is_estimated_for_adapters_that_the_script_makes() -> None:
-    for given in (options(model=()), {**options(tool="train.py"), "imports": ("peft",)}):
-        assert plan(*hosts(), **given).memory is None
-    assert plan(*hosts(), **options(tool="train.py")).memory is not None
+@pytest.mark.parametrize(
+    ("given", "imports", "is_estimated"),
+    [
+        ({"model": ()}, (), False),
+        ({"fsdp": "full_shard"}, (), False),
+        ({"deepspeed": "zero3.json"}, (), False),
+        ({"tool": "chat.py"}, ("transformers",), False),  # it may only evaluate the model
+        ({"tool": "train.py"}, ("trl",), True),
+        ({"tool": "train.py", "do_train": ""}, ("transformers",), True),
+        ({"tool": "train.py", "do_train": ""}, ("peft",), False),  # adapters that the line does not tell
+    ],
+)
+def test_an_estimate_is_made_where_each_rank_is_known_to_train_the_whole_model(
+    given: dict[str, Any], imports: tuple[str, ...], is_estimated: bool
+) -> None:
+    assert (plan(*hosts(), **options(**given), imports=imports).memory is not None) == is_estimated
 
 
 @pytest.mark.parametrize(
