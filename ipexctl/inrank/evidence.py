@@ -1,5 +1,5 @@
 """Evidence of trainings that are wrong though they succeed: what this rank trained on, exchanged and changed. node0
-compares the ranks (`node/run/meter/rank_training.py`).
+compares the ranks (`node/common/training.py`).
 
 Hashes are made at the first steps, then at ever fewer, so that a long run pays nothing. A training that this does not
 understand, such as one of sharded tensors, leaves no evidence. `-x IPEXCTL_CHECK_TRAINING=0` turns it off.

@@ -40,7 +40,7 @@ DOCUMENT = RING_SIZE + 4096
 FILE_SIZE = DOCUMENT + 8192
 """After the ring: the step after which to profile (0 without a request), the process's optimizer steps, and the path of
 the profile's document, which a zero byte ends. Then a document in JSON, which a zero byte ends, too: what the levers
-did, and the evidence of a wrong training (`node/run/meter/rank_training.py`)."""
+did, and the evidence of a wrong training (`node/common/training.py`)."""
 ASKED, MADE, PATH = RING_SIZE // 8, RING_SIZE // 8 + 1, RING_SIZE + 16
 SALT = 0x69706578_6D657472
 LINK = "/memfd:ipexctl-meter"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from training_lab import Training
 
-from ipexctl.node.run.meter.rank_training import ALONE
+from ipexctl.node.common.training import ALONE
 
 pytest_plugins = ["training_lab"]
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]

@@ -28,6 +28,7 @@ from ipexctl.node.files.checkpoint_layout import (
     directories_above,
     find_named_parts,
     is_of_trainer,
+    is_temporary,
 )
 from ipexctl.node.files.checkpoint_path import OWN_CHECKPOINT, enter_path, name_of_place
 from ipexctl.node.files.checkpoint_report import (
@@ -36,7 +37,6 @@ from ipexctl.node.files.checkpoint_report import (
     KnownContent,
     KnownFiles,
     check_name,
-    is_temporary,
     read_known,
     read_number,
 )

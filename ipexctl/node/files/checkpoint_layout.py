@@ -24,6 +24,7 @@ from typing import IO, Collection, Iterable, Iterator, Mapping, NamedTuple
 
 from ipexctl.node.common.json_records import parse_json
 
+_TEMPORARY = re.compile(r"\.?tmp.*|.*\.(tmp|temp)([._-].*)?|.*\.(part|partial|incomplete|swp)|.*~|\.nfs.*", re.DOTALL)
 _OF_TORCH = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".distcp")
 _MAX_HEADER = 100 << 20
 _OF_A_RANK = re.compile(
@@ -39,7 +40,8 @@ _TRAINER_DIRECTORY = re.compile(r"checkpoint-[0-9]+")
 _TRAINER_FILES = frozenset(("training_args.bin", _TRAINER_STATE))
 _RNG_STATE = re.compile(r"rng_state(_[0-9]+)?\.pth")
 _BESIDE_WEIGHTS = re.compile(
-    r"(training_args|optimizer|scheduler|sampler|scaler|rng_state|random_states)\b.*|(rng_state|random_states)_.*"
+    r"(training_args|optim(izer)?(_states?(_dict)?)?|scheduler|sampler|scaler|rng_state|random_states)\b.*"
+    r"|(rng_state|random_states)_.*"
     r"|(optimizer|scheduler|sampler|scaler)_[0-9]+\..*|.*\.(json|txt|md|jinja|py)|\.metadata|latest"
 )
 _SHARD = re.compile(r"(.*)-([0-9]{5})-of-([0-9]{5})(\.(?:safetensors|bin))")
@@ -71,6 +73,16 @@ def is_of_a_framework(name: str) -> bool:
 def is_weights(name: str) -> bool:
     """True for a file with weights in a recognised checkpoint; unknown formats count too."""
     return _BESIDE_WEIGHTS.fullmatch(name.rpartition("/")[2]) is None
+
+
+def is_of_torch(name: str) -> bool:
+    """True for the name of a file with a model's weights, or a part of them."""
+    return name.endswith(_OF_TORCH) and is_weights(name) and not is_temporary(name)
+
+
+def is_temporary(part: str) -> bool:
+    """True if programs give such a name to files they are still writing."""
+    return _TEMPORARY.fullmatch(part) is not None
 
 
 def find_named_parts(content: bytes) -> frozenset[str]:

@@ -19,7 +19,6 @@ _MAX_NAME = 4096
 _MAX_EXCHANGES = 10**9
 _MAX_TREES = 100
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_TEMPORARY = re.compile(r"\.?tmp.*|.*\.(tmp|temp)([._-].*)?|.*\.(part|partial|incomplete|swp)|.*~|\.nfs.*", re.DOTALL)
 
 
 class KnownContent(NamedTuple):
@@ -70,11 +69,6 @@ class HostCopies(NamedTuple):
 
     def is_present(self, name: str) -> bool:
         return name in self.copies or name in self.half or name in self.left
-
-
-def is_temporary(part: str) -> bool:
-    """True if programs give such a name to files they are still writing."""
-    return _TEMPORARY.fullmatch(part) is not None
 
 
 def check_name(value: object, top: str) -> str:

@@ -34,9 +34,9 @@ from typing import TYPE_CHECKING, Callable, Dict, Mapping, NamedTuple, TypeVar, 
 from ipexctl.node.common.frames import FrameError, decode_json
 from ipexctl.node.common.json_records import NATURAL, FieldDecoder, check_type, decode, decode_natural
 from ipexctl.node.common.records import Detail, FullDisk, OutOfMemory, Proof, RankFigures
+from ipexctl.node.common.training import RankTraining
 from ipexctl.node.run.meter.host_notes import HostNotes
 from ipexctl.node.run.meter.rank_profile import RankProfile, StepCount
-from ipexctl.node.run.meter.rank_training import RankTraining
 from ipexctl.node.run.meter.step_windows import StepWindow
 
 if TYPE_CHECKING:

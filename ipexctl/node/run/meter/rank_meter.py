@@ -11,11 +11,11 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, Sequence, Union
 
 from ipexctl.node.common.json_records import decode, encode, parse_json
+from ipexctl.node.common.training import RankTraining
 from ipexctl.node.run.meter.host_notes import HostNotes, HostProbe
 from ipexctl.node.run.meter.meter_reader import MeterReader
 from ipexctl.node.run.meter.rank_notes import RankProbe
 from ipexctl.node.run.meter.rank_profile import ProfileFile, RankProfile, StepCount
-from ipexctl.node.run.meter.rank_training import RankTraining
 from ipexctl.node.run.meter.step_windows import RECENT, StepWindow, WindowMaker
 
 if TYPE_CHECKING:

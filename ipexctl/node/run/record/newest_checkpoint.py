@@ -1,4 +1,5 @@
-"""The newest checkpoint that a run wrote on node0, as the line at its end names it.
+"""The newest whole checkpoint that a run wrote on node0, as the line at its end names it: what is whole, the exchange
+between hosts decides alike (`node/files/checkpoint_layout.py`).
 
 A file that may be of another run is not named: one from before the begin, or one that was written while another run
 could write to the same directory, unless only this run printed that it saved the file.
@@ -23,18 +24,13 @@ from ipexctl.node.common.home_entries import list_names
 from ipexctl.node.common.json_records import read_json_file
 from ipexctl.node.common.liveness import REPORT_LIMITS, liveness_of
 from ipexctl.node.common.plan import PLAN_FILE
+from ipexctl.node.files.checkpoint_layout import HalfWrittenError, check_complete, find_checkpoints, is_of_torch
 from ipexctl.node.run.record.stored_status import NoRecord, read_document
 from ipexctl.node.run.retention import runs_with_processes
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
 
-_BESIDE = (
-    r"(?:training_args|optim(?:izer)?(?:_states?(?:_dict)?)?|scheduler|sampler|scaler|rng_state|random_states)"
-    r"(?:_[0-9]+)?\."
-)
-"""Files that frameworks write beside a model's weights."""
-_CHECKPOINT = re.compile(rf"(?!\.?tmp|{_BESIDE}).+\.(?:pt|pth|ckpt|safetensors|bin|distcp)")
 _DIRECTORY = re.compile(r"(?:checkpoint|(?:global_)?step|epoch|iter)[-_]?[0-9]+.*|.*\.ckpt")
 """A directory that is one checkpoint; another one may have several."""
 _MOST_DIRECTORIES = 2000
@@ -68,14 +64,16 @@ def choose_newest(
     own: RecordedRun,
     others: Sequence[RecordedRun],
     says_saved: Callable[[RecordedRun, str], bool],
+    is_whole: Callable[[str], bool],
 ) -> str:
-    """Return the newest file that this run wrote; empty without one, or if another run may have written a newer one.
+    """Return the newest whole checkpoint that this run wrote; empty without one, or if another run may have written a
+    newer one.
 
     `others`: runs that may write to the same directory. `says_saved`: whether the run printed that it saved the file.
     """
     for file in sorted(files, key=lambda file: file.written, reverse=True):
         doubt = 0.0 if file.has_clock_of_record else CLOCK_DOUBT
-        if file.written <= own.begun + doubt:
+        if file.written <= own.begun + doubt or not is_whole(file.path):
             continue
         rivals = [run for run in others if run.begun - doubt <= file.written <= run.ended + doubt]
         is_theirs = any(says_saved(run, file.path) for run in rivals)
@@ -105,7 +103,8 @@ def newest_checkpoint(cwd: str, asked: str, rundir: str, first_write: os.stat_re
         return any(is_saved(line, path, cwd) for line in _output(run.directory))
 
     own = RecordedRun(rundir, first_write.st_mtime, math.inf)
-    newest = choose_newest(files, own, tuple(_other_runs(runs, own, top)), says_saved)
+    others = tuple(_other_runs(runs, own, top))
+    newest = choose_newest(files, own, others, says_saved, functools.lru_cache(maxsize=None)(is_whole))
     return newest if not newest or os.path.isabs(asked) else os.path.relpath(newest, cwd)
 
 
@@ -119,15 +118,15 @@ def _saved_files(home: str, cwd: str, top: str, first_write: os.stat_result) -> 
             del names[:]
             continue
         names[:] = (name for name in names if not name.startswith("."))
-        for name in filter(_CHECKPOINT.fullmatch, files):
+        for name in filter(is_of_torch, files):
             path = os.path.join(directory, name)
             with contextlib.suppress(OSError):
                 found = os.lstat(path)
                 is_new = stat.S_ISREG(found.st_mode) and found.st_size and found.st_mtime > first_write.st_mtime
                 identity = [found.st_size, found.st_mtime_ns, found.st_ino]
-                if is_new and sent.get(os.path.relpath(path, tree)) != identity and _is_of_torch(path):
-                    is_whole = directory != cwd and _DIRECTORY.fullmatch(os.path.basename(directory))
-                    named = directory if is_whole or name.endswith(".distcp") else path
+                if is_new and sent.get(os.path.relpath(path, tree)) != identity and not _is_data(path):
+                    is_one = directory != cwd and _DIRECTORY.fullmatch(os.path.basename(directory))
+                    named = directory if is_one or name.endswith(".distcp") else path
                     saved.append(SavedFile(named, found.st_mtime, found.st_dev == first_write.st_dev))
     return saved
 
@@ -144,12 +143,26 @@ def _sent_files(home: str, cwd: str) -> tuple[str, dict[str, list[int]]]:
     return tree, {}
 
 
-def _is_of_torch(path: str) -> bool:
-    """False for data with the ending `.bin`, such as the token files of nanoGPT."""
+def is_whole(path: str) -> bool:
+    """False for a checkpoint whose save did not finish. Ranks of other hosts may have parts of it."""
+    above, walk = os.path.dirname(path), islice(os.walk(path), _MOST_DIRECTORIES)
+    names = [os.path.join(directory, name) for directory, _, files in walk for name in files] or [path]
+    try:
+        for name in filter(os.path.isfile, names):
+            with open(name, "rb") as file:
+                check_complete(file, name, os.fstat(file.fileno()).st_size)
+    except (OSError, HalfWrittenError):
+        return False
+    units = find_checkpoints((os.path.relpath(name, above) for name in names), "")
+    return all(unit.is_whole for unit in units.values())
+
+
+def _is_data(path: str) -> bool:
+    """True for data with the ending `.bin`, such as the token files of nanoGPT."""
     if not path.endswith(".bin"):
-        return True
+        return False
     with open(path, "rb") as file:
-        return file.read(4).startswith((b"PK\3\4", b"\x80"))  # a zip file, or a pickle of an old torch
+        return not file.read(4).startswith((b"PK\3\4", b"\x80"))  # a zip file, or a pickle of an old torch
 
 
 def _other_runs(runs: str, own: RecordedRun, top: str) -> Iterator[RecordedRun]:

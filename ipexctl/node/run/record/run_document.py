@@ -29,8 +29,8 @@ if TYPE_CHECKING:
         Throughput,
         TrainingGroup,
         Untrained,
-        WrongTraining,
     )
+    from ipexctl.node.common.training import WrongTraining
 
 SCHEMA = "ipexctl.run/1"
 

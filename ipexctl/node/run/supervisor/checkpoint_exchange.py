@@ -19,8 +19,8 @@ from ipexctl.node.common.files import format_size
 from ipexctl.node.common.json_records import decode_port
 from ipexctl.node.common.limits import CHECKPOINT_STEP
 from ipexctl.node.common.link import CHECKPOINT_EXCHANGE
-from ipexctl.node.files.checkpoint_layout import directories_above
-from ipexctl.node.files.checkpoint_report import HostCopies, is_temporary, read_host_copies
+from ipexctl.node.files.checkpoint_layout import directories_above, is_temporary
+from ipexctl.node.files.checkpoint_report import HostCopies, read_host_copies
 from ipexctl.node.files.checkpoint_units import ExchangePlan, plan_exchange
 
 if TYPE_CHECKING:

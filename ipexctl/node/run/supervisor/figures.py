@@ -13,14 +13,13 @@ from ipexctl.node.common.records import (
     RunStatus,
     TrainingGroup,
     TrainingProgress,
-    WrongTraining,
     describe_apart,
 )
+from ipexctl.node.common.training import ALONE, RankTraining, WrongTraining, find_wrong
 from ipexctl.node.run.connection.messages import Beat, Message, Mismatch
 from ipexctl.node.run.meter.host_notes import HostNotes
 from ipexctl.node.run.meter.network_watch import NetworkWatch
 from ipexctl.node.run.meter.rank_profile import RankProfile, main_profile
-from ipexctl.node.run.meter.rank_training import ALONE, RankTraining, find_wrong
 from ipexctl.node.run.meter.rates import waiting_of
 from ipexctl.node.run.meter.slow_watch import SlowWatch
 from ipexctl.node.run.meter.step_windows import RankThroughput, StepWindow, run_throughput

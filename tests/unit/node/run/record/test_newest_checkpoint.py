@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import zipfile
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
@@ -28,7 +29,14 @@ OWN = "train-1129-100000-aaaa"
 def write(directory: Path, name: str, at: float) -> None:
     path = directory / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("" if name.startswith("empty") else "PK\3\4" if name.endswith("model.bin") else "x")
+    if name.endswith("model.bin"):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("data.pkl", "")
+    else:
+        tensors = "\2" + 7 * "\0" + "{}"
+        path.write_text("" if name.startswith("empty") else tensors if name.endswith(".safetensors") else "x")
+    if name.startswith("half"):
+        os.truncate(path, 20)
     os.utime(path, (at, at))
 
 
@@ -47,12 +55,19 @@ def newest(home: Path, cwd: Path | str, asked: str) -> str:
         ({"old.pt": 0}, "", ""),
         ({"a/last.pt.tmp": 9, "tmp1.pt": 9, "empty.pt": 9}, "", ""),
         ({"out/checkpoint-20/optimizer.pt": 5, "out/checkpoint-100/model.safetensors": 9}, "", "out/checkpoint-100"),
-        ({"ck/__0_0.distcp": 5}, "", "ck"),
+        ({"ck/__0_0.distcp": 5, "ck/.metadata": 5}, "", "ck"),
+        ({"ck/__0_0.distcp": 5, "ck/.metadata": 5, "new/__0_0.distcp": 9}, "", "ck"),  # it was being saved
+        (
+            {"checkpoint-20/x.pt": 5, "checkpoint-30/model.safetensors": 8, "checkpoint-30/training_args.bin": 9},
+            "",
+            "checkpoint-20",
+        ),
+        ({"last.pt": 5, "half-model.bin": 9}, "", "last.pt"),
         ({"step-3/x.pt": 5, "ck/y.pt": 9}, "step-3", "step-3"),
         ({"last.pt": 5, "other.pt": 9}, "last.pt", "last.pt"),
         ({"out/model.bin": 5, "out/training_args.bin": 9, "out/checkpoint-9/optimizer.pt": 8}, "", "out/model.bin"),
         ({"logs/checkpoints/epoch=1-step=9.ckpt": 5, "data/val.bin": 9}, "", "logs/checkpoints/epoch=1-step=9.ckpt"),
-        ({"epoch=1.ckpt/__0_0.distcp": 5, "epoch=1.ckpt/meta.pt": 6}, "", "epoch=1.ckpt"),
+        ({"epoch=1.ckpt/__0_0.distcp": 5, "epoch=1.ckpt/.metadata": 5, "epoch=1.ckpt/meta.pt": 6}, "", "epoch=1.ckpt"),
         ({"ck/model_state_dict.pt": 5, "ck/optim_state_dict.pt": 9}, "", "ck/model_state_dict.pt"),
         ({"venv/pyvenv.cfg": 0, "venv/lib/test.pt": 9, ".cache/x.pt": 9, "m.ckpt": 1}, "", "m.ckpt"),
     ],
@@ -93,7 +108,7 @@ def test_a_file_that_another_run_may_have_written_is_not_named(
 ) -> None:
     runs = [RecordedRun(f"other{number}", begun, ended) for number, (begun, ended) in enumerate(others)]
     files = [SavedFile("old", 1002, has_clock_of_record=True), SavedFile("new", 1005, has_clock_of_record=True)]
-    assert choose_newest(files, OF_THIS, runs, said(saved_by)) == expected
+    assert choose_newest(files, OF_THIS, runs, said(saved_by), bool) == expected
 
 
 OF_THIS = RecordedRun("own", BEGAN, inf)
@@ -106,9 +121,9 @@ def said(words: str) -> Callable[[RecordedRun, str], bool]:
 @pytest.mark.parametrize(("after", "is_same", "is_named"), [(1, True, True), (1, False, False), (3, False, True)])
 def test_another_clock_leaves_a_doubt(after: float, is_same: bool, is_named: bool) -> None:
     file = SavedFile("a.pt", BEGAN + after, has_clock_of_record=is_same)
-    assert choose_newest([file], OF_THIS, [], said("")) == ("a.pt" if is_named else "")
+    assert choose_newest([file], OF_THIS, [], said(""), bool) == ("a.pt" if is_named else "")
     just_ended = RecordedRun("other", 0, file.written - 1)
-    assert bool(choose_newest([file], OF_THIS._replace(begun=0), [just_ended], said(""))) == is_same
+    assert bool(choose_newest([file], OF_THIS._replace(begun=0), [just_ended], said(""), bool)) == is_same
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,11 @@ from ipexctl.node.common.records import (
     describe_apart,
     read_status,
 )
+from ipexctl.node.common.training import RankProgress, RankTraining
 from ipexctl.node.run.connection.messages import Beat, Exit, Message, Mismatch
 from ipexctl.node.run.decisions.supervisor_state import Moment
 from ipexctl.node.run.meter.host_notes import HostNotes
 from ipexctl.node.run.meter.rank_notes import RankNotes
-from ipexctl.node.run.meter.rank_training import RankProgress, RankTraining
 from ipexctl.node.run.meter.rates import HostRates
 from ipexctl.node.run.meter.step_windows import StepWindow
 from ipexctl.node.run.record import stack_dumps

@@ -1,5 +1,5 @@
-"""What a rank's process says of its training (`inrank/acted.py`, `inrank/evidence.py`), and which trainings the ranks
-together show to be wrong though they succeed. Pure.
+"""Trainings that are wrong though they succeed: what a rank's process says of its training (`inrank/evidence.py`),
+what the ranks together show (the row of status.json), and what `why`, the last lines and the page say. Pure.
 
 A doubt is no finding: ranks may hold different parameters on purpose (shards, stages, experts, local steps), or train
 on the same data. So parameters that differ count only if nothing that could carry them was sent, and batches that are
@@ -12,8 +12,63 @@ from typing import Iterator, Mapping, NamedTuple, Sequence
 
 from ipexctl.node.common.json_records import NATURAL, FieldDecoder, decode_float
 from ipexctl.node.common.levers import LeverNote  # noqa: TC001  # `decode` looks it up
-from ipexctl.node.common.records import WrongTraining
 
+_ALONE = "each trained a model alone, and a checkpoint contains only one of these models"
+_WRONG: Mapping[str, tuple[str, str]] = {
+    "same-data": (
+        "trained on the same data, so together they did no more than one of them",
+        "give the DataLoader a DistributedSampler",
+    ),
+    "same-order": (
+        "had the same order of samples in each epoch",
+        "call sampler.set_epoch(epoch) before each epoch",
+    ),
+    "no-exchange": (
+        f"{_ALONE}: no gradient was exchanged",
+        "wrap the model in DistributedDataParallel, or start copies with --backend none",
+    ),
+    "bypassed": (
+        f"{_ALONE}: no forward pass went through DistributedDataParallel",
+        "call the wrapped model, not its .module",
+    ),
+    "no-sync": (
+        f"{_ALONE}: each backward was in no_sync()",
+        "leave the last backward before each step out of no_sync()",
+    ),
+    "small-groups": (
+        f"{_ALONE}: DistributedDataParallel has a process group of one rank",
+        "leave process_group out",
+    ),
+    "no-gradients": (
+        "trained nothing: no parameter of the optimizer ever had a gradient",
+        "call the model whose parameters the optimizer has, outside torch.no_grad()",
+    ),
+    "zero-gradients": (
+        "trained nothing: each gradient was 0",
+        "look for a frozen or detached part between the loss and the parameters of the optimizer",
+    ),
+    "unchanged": (
+        "trained nothing: no step changed a weight",
+        "set a learning rate that changes weights of this type",
+    ),
+    "same-losses": (
+        "trained on the same data, so together they did no more than one of them",
+        "draw other inputs on each rank, as with a seed that contains the rank",
+    ),
+    "summed-twice": (
+        "exchanged their gradients twice, in DistributedDataParallel and by the script's own all-reduce",
+        "leave one of them out",
+    ),
+    "apart": (
+        "averaged gradients of different parameters, and a checkpoint contains only the parameters of one rank",
+        "broadcast the parameters of rank 0 before the first step, as DistributedDataParallel does",
+    ),
+    "statistics": (
+        "have different running statistics in BatchNorm, and a checkpoint contains only the statistics of one rank",
+        "use torch.nn.SyncBatchNorm.convert_sync_batchnorm(model), or leave broadcast_buffers=False out",
+    ),
+}
+"""Kind → what the ranks did, and what to change."""
 ALONE = frozenset(("no-exchange", "bypassed", "no-sync", "small-groups"))
 """Kinds of trainings whose ranks exchange nothing."""
 FEWEST_STEPS = 8
@@ -27,6 +82,23 @@ SMALL_SHARE = 0.01
 
 Loss = float
 """The only number that may be negative."""
+
+
+class WrongTraining(NamedTuple):
+    """A training that is wrong though it succeeds."""
+
+    kind: str
+    ranks: tuple[int, ...]
+    evidence: str
+
+    @property
+    def sentence(self) -> str:
+        first, last = min(self.ranks, default=0), max(self.ranks, default=0)
+        is_row = len(self.ranks) == last - first + 1
+        named = f"{first}-{last}" if is_row else ", ".join(map(str, self.ranks[:16]))
+        who = f"rank {first}" if len(self.ranks) == 1 else f"ranks {named}"
+        what, fix = _WRONG.get(self.kind, ("trained wrongly", "update ipexctl"))
+        return f"{who} {what} ({self.evidence}); fix: {fix}"
 
 
 class RankProgress(NamedTuple):

@@ -11,7 +11,7 @@ import pytest
 from ipexctl.node.common.json_records import decode, encode
 from ipexctl.node.common.levers import LeverNote, asked_levers
 from ipexctl.node.common.plan import FastChoice, Plan
-from ipexctl.node.run.meter.rank_training import RankTraining, find_wrong
+from ipexctl.node.common.training import RankTraining, find_wrong
 from plan_helpers import small_plan
 
 SAME = dict.fromkeys((1, 2, 3, 4, 5, 6, 7, 8, 9, 17), 7)
