@@ -323,10 +323,6 @@ class Plan(NamedTuple):
         return sum(len(host.ranks) for host in self.hosts)
 
     @property
-    def time_limit(self) -> float | None:
-        return self.asked.time_limit
-
-    @property
     def all_hosts(self) -> tuple[HostPlan, ...]:
         return (*self.hosts, *self.spares)
 

@@ -164,7 +164,8 @@ class Launch:
         request = Listen(plan.rundir, plan.hosts[0].address, self._token)
         script = unpack_script(plan, self._retention, f"head -c {len(files)} |")
         # Other accounts read these words there (`ipexctl ps -H`).
-        words = [] if plan.time_limit is None else [f"limit={math.ceil(plan.time_limit)}"]
+        limit = plan.asked.time_limit
+        words = [] if limit is None else [f"limit={math.ceil(limit)}"]
         call = json.dumps({"script": plan.asked.script[:80], "tag": plan.asked.tag or ""})
         words.append("call=" + call.replace('\\"', "\\u0022"))  # runs.sh takes texts without quotes
         script += program_line(plan, "run.supervisor", plan.node0, *words)

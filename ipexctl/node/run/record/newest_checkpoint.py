@@ -124,7 +124,7 @@ def _saved_files(home: str, cwd: str, top: str, first_write: os.stat_result) -> 
                 found = os.lstat(path)
                 is_new = stat.S_ISREG(found.st_mode) and found.st_size and found.st_mtime > first_write.st_mtime
                 identity = [found.st_size, found.st_mtime_ns, found.st_ino]
-                if is_new and sent.get(os.path.relpath(path, tree)) != identity and not _is_data(path):
+                if is_new and sent.get(os.path.relpath(path, tree)) != identity:
                     is_one = directory != cwd and _DIRECTORY.fullmatch(os.path.basename(directory))
                     named = directory if is_one or name.endswith(".distcp") else path
                     saved.append(SavedFile(named, found.st_mtime, found.st_dev == first_write.st_dev))
@@ -144,25 +144,21 @@ def _sent_files(home: str, cwd: str) -> tuple[str, dict[str, list[int]]]:
 
 
 def is_whole(path: str) -> bool:
-    """False for a checkpoint whose save did not finish. Ranks of other hosts may have parts of it."""
+    """False for a checkpoint whose save did not finish, and for data. Ranks of other hosts may have parts of it."""
     above, walk = os.path.dirname(path), islice(os.walk(path), _MOST_DIRECTORIES)
     names = [os.path.join(directory, name) for directory, _, files in walk for name in files] or [path]
     try:
         for name in filter(os.path.isfile, names):
             with open(name, "rb") as file:
                 check_complete(file, name, os.fstat(file.fileno()).st_size)
+                file.seek(0)
+                # A zip file, or a pickle of an old torch; not the token files of nanoGPT.
+                if name == path and name.endswith(".bin") and not file.read(4).startswith((b"PK\3\4", b"\x80")):
+                    return False
     except (OSError, HalfWrittenError):
         return False
     units = find_checkpoints((os.path.relpath(name, above) for name in names), "")
     return all(unit.is_whole for unit in units.values())
-
-
-def _is_data(path: str) -> bool:
-    """True for data with the ending `.bin`, such as the token files of nanoGPT."""
-    if not path.endswith(".bin"):
-        return False
-    with open(path, "rb") as file:
-        return not file.read(4).startswith((b"PK\3\4", b"\x80"))  # a zip file, or a pickle of an old torch
 
 
 def _other_runs(runs: str, own: RecordedRun, top: str) -> Iterator[RecordedRun]:
