@@ -15,13 +15,7 @@ from typing import IO, Collection, Iterable, Iterator
 
 from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.authenticated_socket import MALFORMED
-from ipexctl.node.common.files import sha256_of_open, write_json_atomically
-from ipexctl.node.common.fix import Fix
-from ipexctl.node.common.guarded_directory import GuardedDirectory
-from ipexctl.node.common.json_records import read_json_file
-from ipexctl.node.common.walk import Place, Refused
-from ipexctl.node.files.checkpoint_aside import HIDDEN, AsideFiles
-from ipexctl.node.files.checkpoint_layout import (
+from ipexctl.node.common.checkpoint_layout import (
     METADATA,
     HalfWrittenError,
     check_complete,
@@ -30,6 +24,12 @@ from ipexctl.node.files.checkpoint_layout import (
     is_of_trainer,
     is_temporary,
 )
+from ipexctl.node.common.files import sha256_of_open, write_json_atomically
+from ipexctl.node.common.fix import Fix
+from ipexctl.node.common.guarded_directory import GuardedDirectory
+from ipexctl.node.common.json_records import read_json_file
+from ipexctl.node.common.walk import Place, Refused
+from ipexctl.node.files.checkpoint_aside import HIDDEN, AsideFiles
 from ipexctl.node.files.checkpoint_path import OWN_CHECKPOINT, enter_path, name_of_place
 from ipexctl.node.files.checkpoint_report import (
     MAX_FILES,

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Iterator, Mapping, NamedTuple, Sequence
 
-from ipexctl.node.files.checkpoint_layout import (
+from ipexctl.node.common.checkpoint_layout import (
     directories_above,
     find_checkpoints,
     is_of_a_framework,

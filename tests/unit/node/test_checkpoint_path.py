@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.checkpoint_layout import is_temporary
 from ipexctl.node.common.guarded_directory import GuardedDirectory, open_file
 from ipexctl.node.common.json_records import encode
-from ipexctl.node.files.checkpoint_layout import is_temporary
 from ipexctl.node.files.checkpoint_path import enter_path
 from ipexctl.node.files.checkpoint_report import HostCopies, KnownContent, read_host_copies
 from ipexctl.node.files.manifest import ManifestEntry

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from case_table import case_table
-from ipexctl.node.files.checkpoint_layout import find_checkpoints
+from ipexctl.node.common.checkpoint_layout import find_checkpoints
 from ipexctl.node.files.checkpoint_report import HostCopies, KnownContent
 from ipexctl.node.files.checkpoint_units import ExchangePlan, plan_exchange
 from ipexctl.node.files.manifest import ManifestEntry

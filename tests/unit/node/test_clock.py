@@ -89,12 +89,12 @@ def test_an_account_without_passwd_entry_keeps_its_environment(monkeypatch: pyte
 
 
 def test_a_setup_file_that_hangs_is_ended_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environ, "SETUP_FILE", 0.5)
+    monkeypatch.setattr(environ, "SETUP_FILE", 0.5)  # more of it on a busy machine
     setup = tmp_path / "setvars.sh"
     setup.write_text("exec sleep 600\n")
     with pytest.raises(SetupError) as caught:
         source_setup(str(setup), dict(os.environ))
-    assert caught.value.strerror == f"{setup} could not be sourced: it took longer than 0.5 s"
+    assert str(caught.value.strerror).startswith(f"{setup} could not be sourced: it took longer than ")
 
 
 _PROGRAM = """

@@ -1,5 +1,5 @@
 """The newest whole checkpoint that a run wrote on node0, as the line at its end names it: what is whole, the exchange
-between hosts decides alike (`node/files/checkpoint_layout.py`).
+between hosts decides alike (`node/common/checkpoint_layout.py`).
 
 A file that may be of another run is not named: one from before the begin, or one that was written while another run
 could write to the same directory, unless only this run printed that it saved the file.
@@ -17,6 +17,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Callable, Iterable, Iterator, NamedTuple, Sequence
 
 from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.checkpoint_layout import HalfWrittenError, check_complete, find_checkpoints, is_of_torch
 from ipexctl.node.common.clock import seconds_since
 from ipexctl.node.common.files import last_lines, read_json
 from ipexctl.node.common.home import STATE_DIRECTORY
@@ -24,7 +25,6 @@ from ipexctl.node.common.home_entries import list_names
 from ipexctl.node.common.json_records import read_json_file
 from ipexctl.node.common.liveness import REPORT_LIMITS, liveness_of
 from ipexctl.node.common.plan import PLAN_FILE
-from ipexctl.node.files.checkpoint_layout import HalfWrittenError, check_complete, find_checkpoints, is_of_torch
 from ipexctl.node.run.record.stored_status import NoRecord, read_document
 from ipexctl.node.run.retention import runs_with_processes
 
