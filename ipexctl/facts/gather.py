@@ -60,8 +60,10 @@ class HostFacts(HostResult):
         """Raises HostError if anything is missing, UserError if another account could replace the home."""
         if self.facts is None or self.status != "ok" or self.facts.home is None:
             kind = Unreachable if self.status == "unreachable" else HostError
+            if self.reason:
+                raise kind(self.reason, self.fix)
             cut = "its probe stopped before its home directory, without a byte in time"
-            raise kind(self.reason or cut, self.fix or Fix("see how busy it is: `ipexctl doctor`"))
+            raise kind(cut, Fix("see how busy it is: `ipexctl doctor`"))
         home = self.facts.home
         if home.exposed:
             refused = HomeRefused("above", home.path, f": {home.exposed}")
