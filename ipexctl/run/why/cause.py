@@ -395,11 +395,12 @@ def _of_first_rank(snapshot: RunSnapshot, first: Failure | None) -> Cause | None
 
 
 def _of_launcher_log(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
-    """Needs a run that no rank's exit code or signal ended, and a known line or detail in mpirun's log."""
+    """Needs a run that no rank's exit code or signal ended, and a known line or detail in mpirun's log; once a host was
+    lost, the end of mpirun follows from that."""
     if first is not None and (first.exit_code is not None or first.signal is not None):
         return None
     cause = cause_of(snapshot.context.launcher_output, snapshot.context, known_errors())
-    if cause is None or not cause.is_good or (cause.is_vague and first is not None and _has_killed_wrapper(first)):
+    if cause is None or not cause.is_good or (cause.is_vague and first is not None and first.kind == "lost"):
         return None
     return cause
 

@@ -545,6 +545,15 @@ def test_a_rank_that_waits_for_a_connection_on_overloaded_hosts(share: list[int]
     assert cause_in(judgement).id == cause
 
 
+def test_a_lost_host_is_the_cause_and_not_the_end_of_mpirun_that_follows() -> None:
+    mpirun = """\
+=   RANK 0 PID 3513 RUNNING AT 10.77.2.11
+=   KILLED BY SIGNAL: 15 (Terminated)"""
+    first = {**FIRST, "exit_code": None, "kind": "lost", "detail": {"kind": "silent", "fields": {}}}
+    more: dict[str, Any] = {"reason": "node2 stopped responding (rank 1)", "mpirun": mpirun.splitlines()}
+    assert cause_id(judged([(STOPPED, ""), ({"state": "lost"}, "")], first=first, **more)) == "node.lost"
+
+
 @pytest.mark.parametrize(
     ("kind", "reason", "mpirun", "wanted"),
     [
