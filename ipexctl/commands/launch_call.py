@@ -21,6 +21,8 @@ from ipexctl.commands.shared_options import Output, Targets, is_on_command_line
 from ipexctl.commands.target_hosts import check_home, current_directory, host_options, select
 from ipexctl.errors import UserError
 from ipexctl.file_reader import SCRIPT, read_regular
+from ipexctl.homes.local_copy import read_copy
+from ipexctl.homes.registry import RunRegistry
 from ipexctl.hosts.host import private_keys
 from ipexctl.launch.accelerate_config import read_accelerate_file, with_config
 from ipexctl.launch.launchers.cpu_options import with_cpu_options
@@ -96,7 +98,9 @@ def read_launch_call(ctx: typer.Context, call: RunCall, ranks: RankSet = EVERY_R
             targets = replace(targets, **{"hostfile": None, "hosts": None, **pasted.hosts})
         if "limit" in pasted.values:
             targets = replace(targets.without_defaults("limit"), limit=pasted.values["limit"].value)
-    spec, cpu_note = with_cpu_options(spec)
+    resumed = ctx.obj.get("resumed")
+    copy = read_copy(RunRegistry().directory / resumed.id) if resumed is not None else None
+    spec, cpu_note = with_cpu_options(spec, copy.status.checkpoint if copy is not None else "")
     of_accelerate = Path(found.hostfile) if found and found.hostfile else None
     cwd = current_directory()
     script = Path(spec.asked.script) if spec.asked.kind == "script" and os.path.isfile(spec.asked.script) else None  # noqa: PTH113

@@ -3,6 +3,7 @@ otherwise. The tools read both with HfArgumentParser."""
 
 from __future__ import annotations
 
+import posixpath
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,11 +45,15 @@ _SETTING: Final = re.compile(r"^(?:[ \t]*\")?(\w+)\"?[ \t]*:[ \t]*\"?([^\n#\",}]
 _FALSE: Final = ("false", "no", "off", "0")
 
 
-def with_cpu_options(spec: RunSpec) -> tuple[RunSpec, str]:
+def with_cpu_options(spec: RunSpec, checkpoint: str = "") -> tuple[RunSpec, str]:
     """The spec with the options that its tool lacks, those for bf16 last; and a note, or nothing. The options for
-    processors without bf16 are only known to the spec."""
+    processors without bf16 are only known to the spec.
+
+    `checkpoint`: the newest one of the run that is resumed; a Trainer takes only the one that its line names."""
     asked = spec.asked
     name, options = _options_of(asked)
+    if options and re.fullmatch(r"checkpoint-\d+", posixpath.basename(checkpoint)):
+        options = (CpuOption(("--resume_from_checkpoint", checkpoint), ("resume_from_checkpoint",)), *options)
     given = given_options(asked.argv[1:])
     found = (each for each in options if given.keys().isdisjoint(each.names))
     added = [each for each in found if not each.needs or is_on(given, each.needs)]
@@ -60,10 +65,13 @@ def with_cpu_options(spec: RunSpec) -> tuple[RunSpec, str]:
     if _has_file(asked.argv[1:]):
         if name != _LLAMA_FACTORY:  # it reads nothing but the file
             return spec, ""
-        words = [f"{word[2:]}=true" for word in words]
+        words = [
+            f"{each.words[0][2:]}={''.join(each.words[1:]) or 'true'}" for each in added if each.of_bf16 is not False
+        ]
     spec = replace(spec, asked=asked._replace(argv=(*asked.argv, *words)))
     spec = replace(spec, for_bf16=for_bf16, without_bf16=without_bf16)
-    return spec, f"for CPUs, {name} gets {shlex.join(words)}; options of the line win" if words else ""
+    why = "to go on, and for CPUs" if checkpoint else "for CPUs"
+    return spec, f"{why}, {name} gets {shlex.join(words)}; options of the line win" if words else ""
 
 
 def _options_of(asked: Asked) -> tuple[str, Sequence[CpuOption]]:

@@ -18,6 +18,24 @@ OF_PEFT = "--use_cpu --ddp_find_unused_parameters False --dtype bfloat16"
 
 
 @pytest.mark.parametrize(
+    ("module", "argv", "checkpoint", "added"),
+    [
+        ("trl.scripts.sft", ("--use_cpu",), "out/checkpoint-20", "--resume_from_checkpoint out/checkpoint-20"),
+        ("trl.scripts.sft", ("--use_cpu", "--resume_from_checkpoint=a"), "out/checkpoint-20", ""),
+        ("trl.scripts.sft", ("--use_cpu",), "out/last.pt", ""),
+        ("llamafactory.launcher", ("c.yaml",), "o/checkpoint-2", "resume_from_checkpoint=o/checkpoint-2"),
+        ("mine.train", (), "out/checkpoint-20", ""),
+    ],
+)
+def test_a_resumed_line_names_the_checkpoint_that_a_trainer_would_not_find(
+    module: str, argv: tuple[str, ...], checkpoint: str, added: str
+) -> None:
+    spec, note = with_cpu_options(spec_of("module", (module, *argv)), checkpoint)
+    assert shlex.join(spec.asked.argv[1 + len(argv) :]) == added
+    assert note.startswith("to go on") == bool(added)
+
+
+@pytest.mark.parametrize(
     ("line", "settings", "added"),
     [
         ("trl sft", "", "--use_cpu"),
