@@ -1,5 +1,6 @@
-"""A busy machine is slow, not broken: beside 24 busy processes and one that fills the disk's queue, every command does
-its work and says nothing false. The login is tested in every check, the rest when this file has its turn.
+"""A busy machine is slow, not broken: beside busy processes and one that fills the disk's queue, every command does its
+work and says nothing false. The login is tested in every check, beside 24 of them. The rest runs when this file has its
+turn, and beside 8, as other tests run then, too; alone: `IPEXCTL_TESTS_BUSY=24 IPEXCTL_TESTS_ROUNDS=10`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from lab_run_helpers import PYTHON, Cluster
 from tiny_wheels import write_stack
 
 MPI_LAB = LabSpec(hosts=3)
-BUSY = int(os.environ.get("IPEXCTL_TESTS_BUSY", "24"))
+BUSY = int(os.environ.get("IPEXCTL_TESTS_BUSY", "8"))
 ROUNDS = int(os.environ.get("IPEXCTL_TESTS_ROUNDS", "1"))
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(1200 * (1 + ROUNDS))]
 SPIN = "while True: pass"
@@ -51,9 +52,9 @@ time.sleep(SECONDS)
 
 
 @contextmanager
-def busy_machine(directory: Path) -> Iterator[None]:
+def busy_machine(directory: Path, count: int) -> Iterator[None]:
     """At normal priority, as another account's programs would be."""
-    argv = [[sys.executable, "-c", SPIN]] * BUSY + [[sys.executable, "-c", WRITE, str(directory / "filler")]]
+    argv = [[sys.executable, "-c", SPIN]] * count + [[sys.executable, "-c", WRITE, str(directory / "filler")]]
     programs = [subprocess.Popen(each) for each in argv]
     try:
         time.sleep(2)
@@ -84,7 +85,7 @@ def test_a_login_beside_busy_programs_is_not_refused(lab3: Lab, tmp_path: Path, 
     before = cpu_seconds()
     check(ipexctl(*words, timeout=300))
     quiet = cpu_seconds() - before
-    with busy_machine(tmp_path):
+    with busy_machine(tmp_path, 24):
         own = cpu_seconds()
         ran = ipexctl(*words, timeout=300)
         used = cpu_seconds() - own
@@ -109,7 +110,7 @@ def work_through(cluster: Cluster, base: Path) -> dict[str, float]:
         return ran
 
     checked = call("doctor", *hosts)
-    assert checked.out.count("warn") >= 3, checked.out
+    assert "3 hosts: " in checked.out, checked.out
     call("exec", *hosts, "--", "hostname")
     call("sync", *hosts)
     call("install", *hosts, "--home", f"{home}-a", "--stack", "torch")
@@ -130,7 +131,7 @@ def test_every_command_does_its_work_on_a_busy_machine(cluster: Cluster, tmp_pat
     cluster.write("short.py", SCRIPT.replace("SECONDS", "0"))
     cluster.write("long.py", SCRIPT.replace("SECONDS", "600"))
     quiet = work_through(cluster, tmp_path / "quiet")
-    with busy_machine(tmp_path):
+    with busy_machine(tmp_path, BUSY):
         rounds = [work_through(cluster, tmp_path / f"round{number}") for number in range(ROUNDS)]
     for used in rounds:
         assert {name: (took, quiet[name]) for name, took in used.items() if took > MOST_CPU * quiet[name]} == {}
