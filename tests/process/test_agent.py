@@ -254,7 +254,7 @@ def test_archive_with_wrong_hash_is_not_saved(home: Path, monkeypatch: pytest.Mo
 
 FOLDERS = {name: name for name in ("env", "files", "hub", "network", "srun_step", "uninstall")}
 FOLDERS["run"] = "run files"
-FOLDERS["hub"] = "hub files"
+FOLDERS |= {"hub": "hub files", "files": "files run"}
 """Each folder, and the folders of the zip that it is sent in; a run with --checkpoint has those of `files` too."""
 NOT_IMPORTED = ("run.rank.sitecustomize",)
 """It runs in a rank and changes the interpreter that imports it."""
