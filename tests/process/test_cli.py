@@ -327,7 +327,7 @@ def test_command_not_found_suggests_the_shell_option() -> None:
 
 PRINT_PEAK_MEMORY = """
 import atexit, re, runpy, sys
-atexit.register(lambda: sys.stderr.write(re.search(r"VmHWM:.*", open("/proc/self/status").read())[0]))
+atexit.register(lambda: print(re.search(r"VmHWM:.*", open("/proc/self/status").read())[0], file=sys.stderr, flush=True))
 runpy.run_module("ipexctl", run_name="__main__")
 """
 """Runs ipexctl and prints its peak memory: that of wait4 includes the process it was forked from."""
