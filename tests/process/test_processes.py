@@ -16,7 +16,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from agent_helpers import wait_until
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.plan import RankPlan
 from ipexctl.node.common.processes import Delays, ProcessIdentity, is_caught, own_identity, read_stat
