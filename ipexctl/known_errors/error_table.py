@@ -150,6 +150,10 @@ def _no_module(found: PatternMatch) -> tuple[str, str]:
             "if that file is yours, rename it; Python imports from the script's directory first",
         )
     if found.context.has_package(known or top):
+        package, *bound = re.split("[<>=!~]", known)
+        if bound:  # other versions lack the module
+            what = f"{package} {found.context.version_of(package)}".strip() + f" has no module {module}"
+            return what, Fix.of((found.context.install(known),))
         lost = f"the environment of {fold(found.hosts)} is damaged: its record lists the module {module}, which is gone"
         return lost, Fix("to build it again: {repair}", repair=found.context.repair)
     if module != top and found.context.is_own(top):
@@ -170,16 +174,25 @@ _OF_STACKS: Final = ("torch", "intel-extension-for-pytorch", "oneccl-bind-pt")
 
 def _no_submodule(found: PatternMatch) -> tuple[str, str] | None:
     """An installed package that lacks one of its modules is of another version than the code expects."""
-    module, context = found.groups["module"], found.context
+    module = found.groups["module"]
     top = module.partition(".")[0]
-    packages = known_packages().get(top) or (top.replace("_", "-"),)
-    package = next(filter(context.has_package, packages), "")
     if top != module and (hidden := _hidden(found)) is not None:
         return hidden
-    if top == module or not package:
+    return _other_version(found, top, f"module {module}") if top != module else None
+
+
+def _gone_name(found: PatternMatch) -> tuple[str, str] | None:
+    return _other_version(found, found.groups["module"].partition(".")[0], found.groups["name"])
+
+
+def _other_version(found: PatternMatch, top: str, lacking: str) -> tuple[str, str] | None:
+    """The version before and after the installed one, which lacks what the code uses; None without a package."""
+    context, packages = found.context, known_packages().get(top) or (top.replace("_", "-"),)
+    package = next(filter(context.has_package, packages), "")
+    if not package or context.is_own(top):
         return None
-    version = context.version_of(package)
-    what = f"{package} {version}".strip() + f" is installed and has no module {module}: it is too new or too old for it"
+    package, version = re.split("[<>=!~]", package)[0], context.version_of(package)
+    what = f"{package} {version}".strip() + f" is installed and has no {lacking}: it is too new or too old for it"
     if not version:
         see = "take another version; to see the installed one: `ipexctl envs --json`; then: {repair}"
         return what, Fix(see, repair=context.repair)
@@ -368,6 +381,8 @@ def _no_name(found: PatternMatch) -> tuple[str, str]:
         return circle, "move one of the two imports into the function that uses it"
     if own:
         return f"{own} of the project has no {name}", f"add {name} there, or correct the import ({found.output.place})"
+    if (other := _other_version(found, module.partition(".")[0], f"{name} in {module}")) is not None:
+        return other
     fix = Fix("see the versions: `ipexctl envs`; take another with --with of {repair}", repair=found.context.repair)
     return f"{module} has no {name}: the script was written for another version", fix
 
@@ -601,6 +616,7 @@ _FUNCTIONS: Final[Mapping[str, Callable[[PatternMatch], tuple[str, str] | None]]
     "ended_from_elsewhere": _ended_from_elsewhere,
     "checkpoint": _checkpoint,
     "for_gpus": _for_gpus,
+    "gone_name": _gone_name,
     "hub": _hub,
     "illegal_instruction": _illegal_instruction,
     "hidden": _hidden,

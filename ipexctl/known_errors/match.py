@@ -220,7 +220,8 @@ class FailureContext:
         if self.plan.has_own_python:
             return ipexctl_command("exec", argv=("--", self.python, "-m", "pip", "install", *packages))
         own = self._project_packages
-        if self.plan.install_by_run and all(_project_of(package) in own for package in packages):
+        has_bound = any(re.search("[<>=!~]", package) for package in packages)
+        if self.plan.install_by_run and not has_bound and all(_project_of(package) in own for package in packages):
             return read_command(self.plan.install_by_run)
         wanted = (own.get(package, package) for package in packages)  # one with a version stays as it is
         return self.repair.with_words(*(word for package in wanted for word in ("--with", package)))

@@ -191,6 +191,25 @@ def test_installed_package_that_lacks_a_submodule_is_not_damaged(versions: dict[
     assert fix in cause.fix
 
 
+@pytest.mark.parametrize(
+    ("said", "fix"),
+    [
+        ("AttributeError: module 'numpy' has no attribute 'int'.", "'numpy<1.24'"),
+        ("AttributeError: `np.float_` was removed in the NumPy 2.0 release. Use `np.float64`.", "'numpy<2'"),
+        ("AttributeError: module 'wandb' has no attribute 'join'", "'wandb<0.29.1'"),
+        ("ImportError: cannot import name 'b' from 'wandb.util' (/e/site-packages/wandb/util.py)", "'wandb<0.29.1'"),
+        ("ModuleNotFoundError: No module named 'pkg_resources'", "'setuptools<81'"),
+    ],
+)
+def test_what_an_installed_version_lost_is_answered_with_a_version_that_has_it(said: str, fix: str) -> None:
+    versions = {"numpy": "2.5.0", "wandb": "0.29.1", "setuptools": "82.0"}
+    plan = {"install": "ipexctl install", "packages": [*versions], "versions": versions}
+    plan |= {"install_by_run": "ipexctl run --install t.py", "project_packages": ["numpy", "setuptools"]}
+    cause = cause_in(judged([(STOPPED, ""), (FAILED, f"{TRACEBACK}\n{said}")], plan=plan))
+    assert f"ipexctl install --with {fix}" in str(cause.fix)
+    assert "damaged" not in cause.sentence
+
+
 def test_a_trainer_that_lacks_use_cpu_gets_the_line_of_the_run_with_it() -> None:
     said = "Traceback (most recent call last):\nValueError: You need to assign use_cpu."
     for kind, argv, words in (("script", ["t.py", "--bf16"], "t.py --bf16"), ("module", ["m", "a b"], "-m m 'a b'")):
