@@ -21,27 +21,14 @@ from ipexctl.launch.topology import automatic_backend
 from ipexctl.node.common.asked import Asked, Export
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.plan import (
-    ALLREDUCE,
-    AUTOCAST,
-    FP32_MATH,
-    FUSED_OPTIMIZER,
+    OPTION_OF_VARIABLE,
     RANK_NAMES,
-    SHARE_WEIGHTS,
-    WIRE,
     Backend,
     Setting,
 )
 from ipexctl.transports import LaunchFlavor
 
 _MPIS: Final = ("auto", "intel", "openmpi", "mpich")
-_OF_PLANS: Final = {
-    ALLREDUCE: "--allreduce shared or backend",
-    WIRE: "--wire bf16 or int8",
-    SHARE_WEIGHTS: "--share-weights auto",
-    FP32_MATH: "--fp32-math bf16",
-    AUTOCAST: "--autocast bf16",
-    FUSED_OPTIMIZER: "--fused-optimizer",
-}
 TUNABLES: Final = "GLIBC_TUNABLES"
 """A list. A plan that sets it has the user's values in it."""
 _OFF: Final = ("0", "no", "off", "false", "disable")
@@ -62,10 +49,10 @@ def check_options(asked: Asked) -> Refusal | None:
                 f"{export.name} can't be set with -x: each rank has its own value",
                 f"leave {export.name} out of {export.source}",
             )
-        if export.name in _OF_PLANS:
+        if export.name in OPTION_OF_VARIABLE:
             return Refusal(
                 f"{export.name} can't be set with -x: the plan sets it for all ranks",
-                f"{_OF_PLANS[export.name]}; leave {export.name} out of {export.source}",
+                f"{OPTION_OF_VARIABLE[export.name]}; leave {export.name} out of {export.source}",
             )
     if asked.wire != "fp32" and asked.allreduce == "backend":
         return Refusal(

@@ -56,6 +56,15 @@ AUTOCAST = "IPEXCTL_AUTOCAST"
 """Tells a rank's hooks to run models under autocast; only a plan sets it."""
 FUSED_OPTIMIZER = "IPEXCTL_FUSED_OPTIMIZER"
 """Tells a rank's hooks to step optimizers with fused kernels; only a plan sets it."""
+OPTION_OF_VARIABLE: Mapping[str, str] = {
+    ALLREDUCE: "--allreduce shared or backend",
+    WIRE: "--wire bf16 or int8",
+    SHARE_WEIGHTS: "--share-weights auto",
+    FP32_MATH: "--fp32-math bf16",
+    AUTOCAST: "--autocast bf16",
+    FUSED_OPTIMIZER: "--fused-optimizer",
+}
+"""Variable of a rank's hooks that only a plan sets → what a user types for it."""
 
 
 class Setting(NamedTuple):

@@ -19,12 +19,9 @@ from ipexctl.node.run.decisions import verdict
 if TYPE_CHECKING:
     from ipexctl.node.run.decisions.supervisor_state import HostSearch, SupervisorState, Transition
 
-_FOLLOWS_FROM_LOSS = ("exit", "stuck", "mpirun", "not-begun", "checkpoint")
-"""Kinds of failure that may show before it is noticed that a host is gone."""
 MISSING_AFTER = 8.0
 """Seconds after the launcher started until hosts without a started rank are asked."""
 ASK_INTERVAL = 15.0
-_SAME_ON_SAME_HOSTS = ("not-begun", "checkpoint")
 
 
 def hosts_of(state: SupervisorState) -> tuple[str, ...]:
@@ -121,7 +118,7 @@ def choose(turn: Transition) -> tuple[str, ...]:
         end_for_lack(turn, hosts)
         return ()
     first = turn.state.status.first_failure
-    needs_others = first is not None and first.kind in _SAME_ON_SAME_HOSTS
+    needs_others = first is not None and verdict.KINDS[first.kind].is_of_hosts
     return () if needs_others and hosts == hosts_of(turn.state) else hosts
 
 
@@ -133,7 +130,7 @@ def node0_and(state: SupervisorState, present: Collection[str]) -> tuple[str, ..
 def blame_absent(turn: Transition, search: HostSearch) -> None:
     """If a host of the attempt does not answer, make its loss the cause of the failure."""
     first, ending = turn.state.status.first_failure, turn.state.ending
-    if first is None or ending is None or first.kind not in _FOLLOWS_FROM_LOSS:
+    if first is None or ending is None or not verdict.KINDS[first.kind].may_hide_loss:
         return
     absent = {**dict.fromkeys(search.waiting, "no answer"), **search.absent}
     gone = [peer for peer in turn.ranks if peer.host in absent and peer.exit is None]
@@ -150,7 +147,7 @@ def blame_absent(turn: Transition, search: HostSearch) -> None:
 def refusing_hosts(state: SupervisorState) -> frozenset[str]:
     """Hosts that answer but whose ranks do not begin; empty if node0's do not: then no host is at fault."""
     first = state.status.first_failure
-    if first is None or first.kind not in _SAME_ON_SAME_HOSTS:
+    if first is None or not verdict.KINDS[first.kind].is_of_hosts:
         return frozenset()
     hosts = frozenset(peer.host for peer in state.ranks.values() if peer.rank in first.ranks)
     return frozenset() if state.status.node0 in hosts else hosts

@@ -54,9 +54,35 @@ SILENCE_TOLERANCE = 7.0
 AT_ONCE = 1.0
 UNREACHABLE = 3
 """Exit code if a host could not be reached, as of all commands."""
-RESTARTABLE = ("exit", "signal", "oom", "lost", "stuck", "mpirun", "hang")
-ON_OTHER_HOSTS = ("lost", "mpirun", "not-begun", "checkpoint")
-"""Kinds after which a run with other hosts may restart even if no rank had begun."""
+
+
+class FailureKind(NamedTuple):
+    """What a kind of `first_failure` means for the next attempt."""
+
+    restarts: bool = False
+    """Ranks that had begun may start again after it."""
+    restarts_elsewhere: bool = False
+    """A run with other hosts may start again after it even if no rank had begun."""
+    may_hide_loss: bool = False
+    """It may show before it is noticed that a host is gone."""
+    is_of_hosts: bool = False
+    """It would be the same on the same hosts."""
+
+
+KINDS: Mapping[str, FailureKind] = {
+    "exit": FailureKind(restarts=True, may_hide_loss=True),
+    "signal": FailureKind(restarts=True),
+    "oom": FailureKind(restarts=True),
+    "lost": FailureKind(restarts=True, restarts_elsewhere=True),
+    "stuck": FailureKind(restarts=True, may_hide_loss=True),
+    "not-begun": FailureKind(restarts_elsewhere=True, may_hide_loss=True, is_of_hosts=True),
+    "mpirun": FailureKind(restarts=True, restarts_elsewhere=True, may_hide_loss=True),
+    "hang": FailureKind(restarts=True),
+    "nan": FailureKind(),
+    "time-limit": FailureKind(),
+    "checkpoint": FailureKind(restarts_elsewhere=True, may_hide_loss=True, is_of_hosts=True),
+    "changed-orders": FailureKind(),
+}
 NOTICE_SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
 """Signals sent when the job is about to end. Some ranks exit because of them."""
 _SIGNALS = {
@@ -296,10 +322,10 @@ def may_restart(state: SupervisorState) -> bool:
     ending, first = state.ending, state.status.first_failure
     if ending is None or ending.state != "failed" or first is None or state.restarts_left <= 0:
         return False
-    if state.has_pool and first.kind in ON_OTHER_HOSTS:
+    if state.has_pool and KINDS[first.kind].restarts_elsewhere:
         return True
     has_started = any(peer.status.pid is not None for peer in state.ranks.values())
-    return first.kind in RESTARTABLE and has_started and not is_repeated(state)
+    return KINDS[first.kind].restarts and has_started and not is_repeated(state)
 
 
 def first_exception(state: SupervisorState) -> Raised | None:

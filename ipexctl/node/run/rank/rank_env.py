@@ -17,16 +17,7 @@ from ipexctl.node.common.environ import (
     set_variables,
     source_setup,
 )
-from ipexctl.node.common.plan import (
-    ALLREDUCE,
-    AUTOCAST,
-    FP32_MATH,
-    FUSED_OPTIMIZER,
-    SHARE_WEIGHTS,
-    WIRE,
-    host_of,
-    variables_of,
-)
+from ipexctl.node.common.plan import OPTION_OF_VARIABLE, host_of, variables_of
 from ipexctl.node.common.records import Detail, FullDisk
 
 if TYPE_CHECKING:
@@ -43,10 +34,7 @@ MPI_PREFIXES = (
     *TASK_OF_SLURM,
 )
 """Removed without a backend: scripts read a rank and a world size from these, and would wait for other ranks."""
-PLANNED_ALONE = (
-    *(ALLREDUCE, WIRE, SHARE_WEIGHTS, FP32_MATH, AUTOCAST, FUSED_OPTIMIZER),
-    *("IPEXCTL_METER", "IPEXCTL_PROFILE"),
-)
+PLANNED_ALONE = (*OPTION_OF_VARIABLE, "IPEXCTL_METER", "IPEXCTL_PROFILE")
 """Only a plan or the wrapper sets these. Inherited ones would ask for files that this run does not have."""
 _FULL = 1 << 20
 """A disk with fewer free bytes counts as full: no checkpoint fits, and a failed write may have left a few bytes."""
