@@ -184,6 +184,10 @@ class _AccelerateConfigReader:
         named = self._tree.text(kind.value).upper()
         if named in ("FALSE", ""):  # `NO` without quotes is YAML's word for false
             named = "NO"
+        if named == "MULTI_GPU":
+            place = f"{self._path}:{_line(kind)}"
+            self._notes.append(f"{place}: MULTI_GPU is read as MULTI_CPU, ranks compute on CPUs")
+            named = "MULTI_CPU"
         if named not in CPU_KINDS:
             raise self._tree.error(
                 kind.value,

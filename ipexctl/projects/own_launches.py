@@ -16,6 +16,8 @@ from ipexctl.projects.modules import find_module, names_imported_by, parse
 _SPAWN: Final = frozenset({"torch.multiprocessing.spawn", "torch.multiprocessing.start_processes"})
 _DETECTRON: Final = ("detectron2.engine.launch", "detectron2.engine.launch.launch")
 _IGNITE: Final = "ignite.distributed.Parallel"
+RAY: Final = "Ray"
+_OF_RAY: Final = frozenset({"ray.init", "ray.tune.run", "ray.tune.Tuner", "ray.train.torch.TorchTrainer"})
 _OF_LIGHTNING: Final = ("ddp_spawn", "ddp_notebook", "ddp_fork")
 
 
@@ -56,13 +58,13 @@ class Spawner(NamedTuple):
     file: str
     line: int
     strategy: str
-    """Lightning's strategy that starts them; or empty. With a rank's variables, each of them becomes rank 0 of 1."""
+    """`RAY`, or Lightning's strategy that starts them; or empty. With a rank's variables, each becomes rank 0 of 1."""
 
 
 def find_spawner(tree: ast.Module, text: str, file: str) -> Spawner | None:
     if _LAUNCH.search(text) and (launch := _launch_in(tree, Path(file), frozenset())) is not None:
         return Spawner(file, launch.line, "")
-    if not any(word in text for word in ("spawn", "start_processes", "nproc_per_node", "detectron2", "ddp_")):
+    if not any(word in text for word in ("spawn", "start_processes", "nproc_per_node", "detectron2", "ddp_", "ray")):
         return None
     names = dict(_imported(tree))
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
@@ -89,6 +91,8 @@ def _starts_ranks(call: ast.Call, names: Mapping[str, str]) -> str | None:
     keywords = {word.arg: word.value for word in call.keywords if word.arg is not None}
     if dotted in (*_SPAWN, *_DETECTRON) or (dotted == _IGNITE and "nproc_per_node" in keywords):
         return ""
+    if dotted in _OF_RAY:
+        return RAY
     strategy = keywords.get("strategy")
     is_trainer = dotted.rpartition(".")[2] in ("Trainer", "Fabric") and "lightning" in dotted
     value = strategy.value if isinstance(strategy, ast.Constant) else None

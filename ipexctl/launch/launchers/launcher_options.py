@@ -229,6 +229,7 @@ LAUNCHERS: Final = (
             "ppn: devices; nodes: num_nodes; fabric: strategy precision; master_addr: main_address; "
             "master_port: main_port; ignored: accelerator node_rank"
         ),
+        has_options_anywhere=True,
         of_fabric=True,
     ),
     LauncherRow(
@@ -252,6 +253,17 @@ LAUNCHERS: Final = (
             "exclude": f"-l '!HOST' {_IN_FRONT}",
             "extra_launch_args": "leave it out: ipexctl starts the ranks itself",
         },
+    ),
+    LauncherRow(
+        "horovodrun",
+        _named("horovodrun, -m horovod.runner.launch"),
+        _options(
+            "n: np num_proc; hosts: H hosts; hostfile: hostfile; iface: network_interface; "
+            "ignored: start_timeout output_filename cycle_time_ms cache_capacity",
+            "ignored: gloo mpi verbose disable_cache",
+        ),
+        {"p": f"--port {_IN_FRONT}", "ssh_port": f"--port {_IN_FRONT}"},
+        runs_commands=True,
     ),
     LauncherRow("torchx run", _named("torchx run"), _TORCHX, words=frozenset(("dist.ddp", "dist.spmd", "spmd"))),
     LauncherRow("tune run", _named("tune run"), _TORCHRUN, runs_itself=True),
@@ -355,9 +367,9 @@ LAUNCHERS: Final = (
     LauncherRow(
         "",
         _named(
-            "srun, sbatch, salloc, horovodrun, jsrun, lrun, prterun, prun, aprun, ibrun, yhrun, qrsh, mpirun_rsh, "
+            "srun, sbatch, salloc, jsrun, lrun, prterun, prun, aprun, ibrun, yhrun, qrsh, mpirun_rsh, "
             "mpiexec.slurm, mpiexec.mpd, mpiexec.gforker, oshrun, shmemrun, flux, megatron, ray job submit, "
-            "-m horovod.runner.launch, -m torch.distributed.launcher.api"
+            "-m torch.distributed.launcher.api"
         ),
         advice=Fix(
             "give `ipexctl run` the script itself, with the hosts (-H) and the number of ranks (-n, --ppn); in a "

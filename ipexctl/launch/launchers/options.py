@@ -191,7 +191,7 @@ class _Reader:
 
     def _read_options(self, row: LauncherRow, at: int) -> int:
         words = self._words
-        if row.has_options_anywhere:
+        if row.has_options_anywhere and not row.of_fabric:
             return at
         while at < len(words) and (words[at].startswith("-") or not words[at].strip() or words[at] in row.words):
             if words[at] == "--":
@@ -207,11 +207,13 @@ class _Reader:
 
     def _take_out(self, row: LauncherRow, at: int) -> tuple[str, ...]:
         """Read the launcher's options wherever they are on the line; return the other words."""
-        others = []
+        others = list[str]()
         while at < len(self._words):
             word = self._words[at]
             if word.startswith("--") and _name_of(word) in (*row.options, *row.meanings):
                 at = self._read_option(row, at)
+            elif word == "--" and row.of_fabric:
+                return (*others, *self._words[at + 1 :])
             elif word == "--" and row.is_tool:
                 at += 1  # the tool's launcher gets what follows
             else:
@@ -283,7 +285,9 @@ class _Reader:
         if None in parts or len(counts) != 1 or (sign and counts != {0}):
             fix = "-l with the hosts before the line, and --ppn, the same for all; or slots=2 in the hostfile"
             raise self._wrong(at, f"{source} does not choose the same number of ranks on each host", fix)
-        self._set("limit", ",".join(sign + part[1] for part in parts if part), source)
+        names = [sign + part[1] for part in parts if part]
+        if names != ["localhost"]:  # with its slots, the number of ranks on each host
+            self._set("limit", ",".join(names), source)
         if ppn := counts.pop():
             self._set("ppn", ppn, source)
 
@@ -324,10 +328,9 @@ class _Reader:
         if row.starts_copies:
             self._copies(row.name)
         if row.of_fabric:
-            for name, own in (("ppn", "DEVICES"), ("nodes", "NUM_NODES")):
-                self._set(name, 1, f"{row.name} without --{own.lower().replace('_', '-')}")
-                self._variable(f"LT_{own}", str(self._values[name].value), row.name)
-            for name, value in (("ACCELERATOR", "cpu"), ("CLI_USED", "1")):
+            self._set("ppn", 1, f"{row.name} without --devices")
+            devices = str(self._values["ppn"].value)
+            for name, value in (("DEVICES", devices), ("ACCELERATOR", "cpu"), ("CLI_USED", "1")):
                 self._variable(f"LT_{name}", value, row.name)
         if "min_hosts" in self._values:  # torchrun does not count a change of its nodes as a restart
             self._set("max_restarts", _RESTARTS, self._values["min_hosts"].source)

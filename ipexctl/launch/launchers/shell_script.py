@@ -77,6 +77,8 @@ _SAYS: Final = frozenset(
 _COMPUTED: Final = re.compile(r"\$\(\([^()]*\)\)|\$\([^()]*\)|`[^`]*`")
 _COMPUTED_VALUE: Final = "\0"
 _UNCLEAR: Final = re.compile(r"[$`\0]")
+_OF_HOME: Final = re.compile(r"~(?:/[\w./+-]*)?")
+"""A path that the shell of the printed line expands."""
 _SPECIAL: Final = re.compile(r"[\"$`\\!]")
 _MOST_STATEMENTS: Final = 10_000
 _LONGEST: Final = 4000
@@ -104,12 +106,16 @@ class LineOfScript:
     @property
     def is_computed(self) -> bool:
         """True if only a shell can compute one of the words."""
-        return any(_UNCLEAR.search(_USED.sub("", word)) or word.startswith("~") or "*" in word for word in self.words)
+        return any(
+            _UNCLEAR.search(_USED.sub("", word)) or "*" in word or (word[:1] == "~" and not _OF_HOME.fullmatch(word))
+            for word in self.words
+        )
 
     @property
     def stands_for_script(self) -> bool:
         """True if the script starts this line and nothing else, with values that the script shows."""
-        return not (self.unknown or self.is_computed or self.other) and self.directory == "."
+        has_home = any(map(_OF_HOME.fullmatch, self.words))
+        return not (self.unknown or self.is_computed or self.other or has_home) and self.directory == "."
 
     def __str__(self) -> str:
         """The line to paste: a shell puts in the unknown variables, and executes nothing else."""
@@ -121,6 +127,8 @@ def _name(used: re.Match[str]) -> str:
 
 
 def _in_shell(word: str) -> str:
+    if _OF_HOME.fullmatch(word):
+        return word
     shown = _USED.sub(lambda used: f"${{{_name(used)}}}", word)
     return f'"{shown}"' if _USED.search(word) and not _SPECIAL.search(_USED.sub("", word)) else shlex.quote(word)
 
@@ -269,6 +277,13 @@ class _Script:
     def _read_command(self, number: int, words: tuple[str, ...]) -> None:
         first, at = _start(words)
         name = "".join(words[at : at + 1])
+        if name == "eval" or (is_shell(name) and words[at + 1 : at + 2] == ("-c",)):
+            while words[at : at + 1] == ("eval",):
+                at += 1
+            inner = words[at + 2 : at + 3] if words[at + 1 : at + 2] == ("-c",) else words[at:]
+            for command in _commands(" ".join(inner)):
+                self._read_command(number, command)
+            return
         line = _line_at(words, first, at, number) or self._line_of_script(words, at, number)
         if line is not None and not line.launcher:
             self.python.append(replace(line, directory=self._directory))

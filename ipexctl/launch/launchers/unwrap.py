@@ -24,11 +24,19 @@ from ipexctl.launch.accelerate_config import default_file, read_accelerate, read
 from ipexctl.launch.launchers.launcher_options import ACCELERATE, LAUNCHERS, LauncherRow
 from ipexctl.launch.launchers.line import is_python, is_shell, split_variables
 from ipexctl.launch.launchers.options import SHELL, PastedLine, TakenValue, read_line
-from ipexctl.launch.launchers.shell_script import OWN_BACKGROUND, LineOfScript, read_file, starts_in_background
+from ipexctl.launch.launchers.recipe import MAKEFILES, recipe_of, runs_recipes
+from ipexctl.launch.launchers.shell_script import (
+    OWN_BACKGROUND,
+    PASTED_LINE,
+    LineOfScript,
+    launcher_line,
+    read_file,
+    starts_in_background,
+)
 from ipexctl.launch.run_options import DECLARED
 from ipexctl.launch.spec import AccelerateConfig, RunSpec
 from ipexctl.node.common.asked import Asked, Export
-from ipexctl.node.common.fix import Fix
+from ipexctl.node.common.fix import Fix, ShellWords, ipexctl_command
 from ipexctl.text import format_count, join_words
 
 _STARTS_TORCHRUN: Final = re.compile(r"^[^#\n]*\b(NPROC_PER_NODE|NNODES)[\"']?\s*:", re.MULTILINE)
@@ -89,6 +97,8 @@ def unwrap(
     line = read_line(typed, environ, is_behind_dashes=is_behind_dashes, binds=asked.bind != "none")
     if line is None or not line.names:
         variables, words = split_variables(typed)
+        if asked.n != 1 and runs_recipes(words):
+            raise _refusal_of_recipe(words)
         found = _read_script(variables, words, is_behind_dashes=is_behind_dashes)
         if found is not None and (found.launcher or not is_behind_dashes):
             values = (f"{name}={value}" for name, value in {**found.exports, **variables}.items())
@@ -122,6 +132,22 @@ def unwrap(
     secrets = {export.name: environ[export.name] for export in exports if export.value is None}
     spec = replace(spec, asked=program.put_into(asked._replace(**changes)), secrets={**secrets, **spec.secrets})
     return UnwrappedCall(spec, config, wins, note, tuple(_variable_notes(line, wins)))
+
+
+def _refusal_of_recipe(words: Sequence[str]) -> UserError:
+    """Its fix is the line of the recipe that trains, if a Makefile shows it."""
+    text = ""
+    for path in filter(os.path.isfile, MAKEFILES):
+        with contextlib.suppress(OSError):
+            text = text or read_regular(path, SHELL_SCRIPT).decode(errors="replace")
+    found = launcher_line(recipe_of(text, words), (), {}) if "make" in words[0] else None
+    fix = PASTED_LINE
+    if found is not None and not found.is_computed and not found.unknown:
+        run = ipexctl_command("run")
+        if found.directory != ".":
+            run = run._replace(start=f"cd {shlex.quote(found.directory)} && {run.start}")
+        fix = Fix("paste the line that trains: `{run} {*argv}`", run=run, argv=[ShellWords(found)])
+    return UserError(f"{shlex.join(words)} may run anything, and each rank would run all of it", fix=fix)
 
 
 def _only_one_rank(line: PastedLine) -> str:

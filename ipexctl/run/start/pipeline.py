@@ -371,7 +371,7 @@ def _check_copies(spec: RunSpec, plan: Plan) -> tuple[str, ...]:
     launcher = "" if shell else launcher_inside(asked.argv)
     if not (shell or launcher):
         return ()
-    reason = f"each of {plan.world_size} ranks would run all of {shell}, which starts no launcher"
+    reason = f"each of {plan.world_size} ranks would run all of {shell}, in which no launcher is seen"
     if launcher:
         reason = f"{asked.script} may start ranks itself ({launcher}): each of {plan.world_size} ranks would do so"
     one = ipexctl_command("run", "-n", "1", argv=asked.program)

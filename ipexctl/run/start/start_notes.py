@@ -32,7 +32,7 @@ from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.plan import ApartHosts, Plan
 from ipexctl.projects.layout import ProjectLayout
 from ipexctl.projects.named_checkpoints import of_call
-from ipexctl.projects.own_launches import Spawner
+from ipexctl.projects.own_launches import RAY, Spawner
 from ipexctl.projects.script_file import ResumeFlag, ScriptFile
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import SessionPool
@@ -137,6 +137,9 @@ def spawner_note(spawner: Spawner | None, ranks: int, *, has_group: bool) -> str
     if spawner is None or not has_group:
         return ""
     place = f"{spawner.file}, line {spawner.line}"
+    if spawner.strategy == RAY:
+        driver = f"this script is a driver of Ray ({place}), whose workers train"
+        return f"{driver}: each of {ranks} ranks would start its own: -n 1" if ranks > 1 else ""
     if spawner.strategy:
         return (
             f"Lightning's {spawner.strategy} ({place}) fails in a rank of this run: strategy='ddp' trains with these "

@@ -111,6 +111,10 @@ def test_unquoted_no_is_read_as_text() -> None:
 
 def test_largest_number_is_read() -> None:
     assert read("distributed_type: MULTI_CPU\nnum_processes: 1000000\n").processes == 1_000_000
+    config = read("distributed_type: MULTI_GPU\nnum_processes: 2\n")
+    assert (config.is_distributed, [note.partition(": ")[2] for note in config.notes]) == (
+        True, ["MULTI_GPU is read as MULTI_CPU, ranks compute on CPUs"],
+    )  # fmt: skip
 
 
 def test_json_config_is_read() -> None:

@@ -265,7 +265,7 @@ def test_options_that_ipexctl_has_are_taken_over(line: str, values: dict[str, An
 
 def test_fabric_is_told_what_its_launcher_would_tell_it() -> None:
     found = exports(unwrapped("fabric run --accelerator gpu --strategy ddp --devices 2 --precision bf16-mixed x.py"))
-    wanted = "LT_CLI_USED=1 LT_ACCELERATOR=cpu LT_DEVICES=2 LT_NUM_NODES=1 LT_STRATEGY=ddp LT_PRECISION=bf16-mixed"
+    wanted = "LT_CLI_USED=1 LT_ACCELERATOR=cpu LT_DEVICES=2 LT_STRATEGY=ddp LT_PRECISION=bf16-mixed"
     assert {f"{name}={value}" for name, value in found.items()} == set(wanted.split())
 
 
@@ -365,6 +365,9 @@ CUDA_VISIBLE_DEVICES=0 torchrun --nproc_per_node $GPUS \\
         ),
         ('uv sync\nuv run torchrun "$(dirname "$0")"/t.py "$@"', "bash in/x.sh 1 2", "script in/t.py 1 2"),
         ("sh in/y.sh 7", "bash x.sh", "script t.py 7"),
+        ('A="--lr 1 \\\n  --x"\ncmd="torchrun t.py $A"\necho $cmd\neval $cmd', "sh x.sh", "script t.py --lr 1 --x"),
+        ('cmd="python t.py"\neval "eval $cmd"', "sh x.sh", "script t.py"),
+        ('CMD="torchrun t.py"\nbash -c "$CMD 1" > log', "sh x.sh", "script t.py 1"),
         (
             "# It's\nP=$(id) # x\n# u.sh \\\ntorchrun --nproc_per_node auto --master_port $P t.py $1",
             "sh x.sh",
@@ -416,6 +419,8 @@ def test_a_script_is_planned_with_its_variables_and_says_what_is_left_out(
             "in a job of Slurm it takes the hosts of the allocation",
         ),
         ("if [ $1 ]; then torchrun t.py; fi", "ipexctl run torchrun t.py"),
+        ("torchrun t.py --data ~/data/x", "ipexctl run torchrun t.py --data ~/data/x"),
+        ("torchrun t.py ~/$(id)", "line 1 of x.sh, and paste the line behind ipexctl run"),
         ("torchrun t.py $DATA", 'ipexctl run torchrun t.py "${DATA}"'),
         ("torchrun t.py ${1%.py} *.txt", "line 1 of x.sh, and paste the line behind ipexctl run"),
         ("uv run accelerate launch t.py; uv run eval.py", "ipexctl run uv run accelerate launch t.py"),
@@ -442,6 +447,41 @@ def test_a_launcher_behind_another_program_is_found_in_a_script(
     (tmp_path / "x.sh").write_text(text)
     with contextlib.nullcontext() if runs else pytest.raises(UserError):
         assert unwrapped("sh x.sh", kind="script").spec.asked.argv == ("t.py",)
+
+
+MAKEFILE = """.PHONY: train
+ARGS ?= --lr 1 # usual
+all: train
+train: data
+\t@echo start
+\tcd src && python train.py $(ARGS)
+both:
+\ttorchrun --nproc_per_node 2 t.py
+other:
+\t$(SHELL) x.sh
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "fix"),
+    [
+        ("make train", "cd src && ipexctl run python train.py --lr 1"),
+        ("make train ARGS=-x", "cd src && ipexctl run python train.py -x"),
+        ("/usr/bin/make -s both", "ipexctl run torchrun --nproc_per_node 2 t.py"),
+        ("make", "sets a variable"),
+        ("make other", "sets a variable"),
+        ("make -C sub both", "sets a variable"),
+        ("just train", "sets a variable"),
+    ],
+)
+def test_a_recipe_is_not_run_once_a_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, fix: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "Makefile").write_text(MAKEFILE)
+    for kind in ("script", "command"):
+        with pytest.raises(UserError) as refusal:
+            unwrapped(line, kind=kind)
+        assert refusal.value.fix.rstrip("`").endswith(fix)
+    assert unwrap(changed(CALL, kind="command", argv=tuple(line.split()), n=1), (), None, {}) is None
 
 
 def test_a_value_that_may_come_from_the_arguments_is_not_guessed(

@@ -28,6 +28,8 @@ LIGHTNING = "import lightning as L\nt = L.Trainer(accelerator='cpu', strategy='{
         ("from detectron2.engine import launch\nlaunch(main, 8)", (2, "")),
         (LIGHTNING.format("ddp_spawn"), (2, "ddp_spawn")),
         (LIGHTNING.format("ddp"), None),
+        ("import ray\nray.init()", (2, "Ray")),
+        ("from ray import tune as t\nt.Tuner(f).fit()", (2, "Ray")),
         ("import multiprocessing as mp\nmp.set_start_method('spawn')", None),
         ("import os\nos.system(f'torchrun --nproc_per_node {n} train.py')", (2, "")),
         ("import subprocess\nif args.launcher == 'torchrun': subprocess.run(['ls'])", None),
@@ -46,6 +48,8 @@ def test_calls_that_start_ranks(text: str, expected: tuple[int, str] | None) -> 
         ("ddp_spawn", 2, True, "strategy='ddp'"),
         ("ddp_spawn", 1, True, "--backend none -n 1"),  # torchrun's variables make each spawned process rank 0 of 1
         ("ddp_spawn", 1, False, ""),
+        ("Ray", 2, True, "driver of Ray"),
+        ("Ray", 1, True, ""),
     ],
 )
 def test_what_is_proposed_for_them(strategy: str, ranks: int, has_group: bool, proposed: str) -> None:

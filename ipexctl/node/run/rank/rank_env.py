@@ -135,6 +135,8 @@ def environment(plan: Plan, rank: int, secrets: Mapping[str, str], master: Maste
         MASTER_PORT=str(master.port),
     )
     given = elastic_variables(plan, rank, attempt)
+    if "LT_CLI_USED" in variables:  # Lightning's Fabric multiplies it with LT_DEVICES
+        given["LT_NUM_NODES"] = str(len(plan.hosts))
     if plan.asked.slurm_env:
         given.update(slurm_variables(plan, rank))
     environ.update({name: value for name, value in given.items() if name not in variables})
