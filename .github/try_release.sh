@@ -27,7 +27,7 @@ from tiny_wheels import write_stack
 
 write_stack(Path(sys.argv[1]), torch="2.13.0", ipex=None, python="cp313")
 PYTHON
-sed -n '/uninstall/d; s/^\$ \(ipexctl .*\)/\1/p' "$root/README.md" >"$debian/try/commands.sh"
+sed -nE '/^ipexctl (run [a-z]+\.py|why|doctor|report) /p' "$root/README.md" >"$debian/try/commands.sh"
 
 for way in ${2:-wheel sdist pipx uv clone}; do
   case $way in

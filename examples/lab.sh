@@ -39,4 +39,4 @@ printf "\n$ ipexctl exec -l node2 --shell '%s'\n" "$kill_rank"
 "$ipexctl" attach last >/dev/null 2>&1
 say "exit code of the run: $? (128 + 9, as for SIGKILL)"
 show why last
-say "" "This was a lab; with machines of yours in ./hostfile, leave out \"lab up\", \"lab down\" and \"--omp 1\": docs/guides/two-hosts.md"
+say "" "This was a lab; with machines of yours in ./hostfile, leave out \"lab up\", \"lab down\" and \"--omp 1\": docs/guides/start.md"

@@ -38,6 +38,6 @@ fi
 say "" "To go on (ipexctl is $root/$ipexctl):" \
   "  sh examples/lab.sh                     the same commands on a lab of three SSH hosts on this machine" \
   "  ipexctl run -H my-hostfile --install examples/train_digits.py" \
-  "                                         hosts that you can ssh to, one name per line: docs/guides/two-hosts.md" \
+  "                                         hosts that you can ssh to, one name per line: docs/guides/start.md" \
   "  docs/index.md                          the pages; ipexctl --help has all commands"
 exit $rc

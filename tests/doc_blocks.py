@@ -39,14 +39,15 @@ class Block:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 
     def commands(self) -> list[PageCommand]:
-        """The lines behind `$`, without their comments; the others are output."""
+        """The lines behind `$`; the others are output. In a `shell` block, which is there to be pasted: each line."""
         found: list[PageCommand] = []
+        prompt = "" if self.language == "shell" else "$ "
         lines = iter(self.text.splitlines())
         for line in lines:
-            if line.startswith("$ "):
+            if line.startswith(prompt):
                 while line.endswith("\\"):
-                    line = f"{line[:-1]} {next(lines).strip()}"
-                found.append(PageCommand(line[2:].strip()))
+                    line = f"{line[:-1].rstrip()} {next(lines).strip()}"
+                found.append(PageCommand(line[len(prompt) :].strip()))
             elif found:
                 found[-1] = PageCommand(found[-1].line, (*found[-1].output, line))
         return found

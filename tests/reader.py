@@ -128,7 +128,8 @@ def section(page: str, heading: str) -> list[Block]:
     lines = (ROOT / page).read_text().splitlines()
     start = lines.index(f"## {heading}") + 1
     end = next((at for at, line in enumerate(lines[start:], start + 1) if line.startswith("## ")), len(lines))
-    return [block for block in blocks(ROOT / page) if start < block.line < end and block.commands()]
+    typed = (block for block in blocks(ROOT / page) if start < block.line < end and block.left_out is None)
+    return [block for block in typed if block.commands()]
 
 
 def type_section(page: str, heading: str, directory: Path, wanted: Callable[[str], bool] = bool) -> None:

@@ -129,13 +129,13 @@ def test_every_command_is_on_the_page_of_commands() -> None:
 
 def test_readme_is_short_and_has_the_first_command_on_its_first_screen() -> None:
     text = (ROOT / "README.md").read_text()
-    assert 300 < len(text.split()) <= 550
-    assert text.partition("$ ipexctl")[0].count("\n") < 40
+    assert 300 < len(text.split()) <= 650
+    assert text.partition("\nipexctl ")[0].count("\n") < 45
 
 
 def test_readme_and_first_page_of_the_site_have_the_same_lines_of_daily_use() -> None:
     daily = [
-        next(block.text for block in blocks(ROOT / page) if "$ ipexctl run train.py" in block.text)
+        next(block.text for block in blocks(ROOT / page) if block.text.startswith("ipexctl run train.py"))
         for page in ("README.md", "docs/index.md")
     ]
     assert daily[0] == daily[1]
@@ -144,7 +144,12 @@ def test_readme_and_first_page_of_the_site_have_the_same_lines_of_daily_use() ->
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_typed_line_fits_the_column_of_the_site(page: Path) -> None:
-    lines = [line for block in blocks(page) for line in block.text.splitlines() if line.startswith("$ ")]
+    lines = [
+        line
+        for block in blocks(page)
+        for line in block.text.splitlines()
+        if line.startswith("$ ") or block.language == "shell"
+    ]
     assert not (broken := [line for line in lines if len(line) > SITE_COLUMNS]), "\n".join(broken)
 
 
