@@ -171,11 +171,13 @@ class Run:
         *,
         rank: int | None = None,
         from_: str | None = None,
+        force: bool = False,
     ) -> FetchResult:
-        """Fetch files of the run, from node0 or from a rank's host; without a path, its record and output."""
+        """Fetch files of the run, from node0 or from a rank's host; without a path, its record and output. With
+        `force`, also what another run wrote later."""
 
         def fetch(watcher: CallWatcher) -> FetchResult:
-            request = order_of_run(self.record, path, os.fspath(dest), rank=rank, host=from_, others=())
+            request = order_of_run(self.record, path, os.fspath(dest), rank=rank, host=from_, others=(), force=force)
             return fetch_files(request, options_of(self.record), watcher.cancel)[0]
 
         return self._call(fetch)

@@ -62,6 +62,7 @@ class FetchCall:
     dest: str
     rank: int | None
     host: str | None
+    force: bool
     targets: Targets
     home: Home
     output: Output
@@ -73,7 +74,8 @@ class FetchCall:
         if record is not None:
             request, options = self._reached(request), self._options(record)
             if request.request["path"] is not None and request.other_hosts:
-                orders = orders_of_all_hosts(record, request.request["path"], request.dest, results=False)
+                path = request.request["path"]
+                orders = orders_of_all_hosts(record, path, request.dest, results=False, force=self.force)
                 others = [self._reached(order) for order in orders if order.host.name in request.other_hosts]
         cancel = Cancel()
         with cancelling(cancel) as interrupt:
@@ -99,7 +101,7 @@ class FetchCall:
     def from_all(self, *, results: bool) -> int:
         output = self.output
         record = self._found()
-        orders = orders_of_all_hosts(record, self.source.path, self.dest, results=results)
+        orders = orders_of_all_hosts(record, self.source.path, self.dest, results=results, force=self.force)
         cancel = Cancel()
         with cancelling(cancel) as interrupt:
             found = fetch_from_all(
@@ -148,7 +150,10 @@ class FetchCall:
             raise UserError("-l limits the hosts of a call, and a run has its own hosts", fix=fix)
         record = found or self._found()
         others = choose_hosts(targets) if targets.names_hosts and of_run else ()
-        return order_of_run(record, source.path, self.dest, rank=self.rank, host=self.host, others=others), record
+        request = order_of_run(
+            record, source.path, self.dest, rank=self.rank, host=self.host, others=others, force=self.force
+        )
+        return request, record
 
     def _reached(self, request: FetchRequest) -> FetchRequest:
         """Reach the host as its run's record says, unless options override that."""
@@ -283,6 +288,7 @@ def fetch_command(
     host: str | None = option("--from HOST", "Fetch from this host of the run (default: node0)."),
     all_hosts: bool = flag("--all-hosts", "Fetch from every host of the run, each to DEST/HOST."),
     results: bool = flag("--results", "Fetch what ranks wrote to IPEXCTL_RUN_DIR, from every host of the run."),
+    force: bool = flag("--force", "Fetch files of the run that another run wrote later, too."),
     targets: Targets,
     home: Home,
     output: Output,
@@ -309,7 +315,7 @@ def fetch_command(
         raise UserError(
             "--results has its own path", fix=Fix("`ipexctl fetch {word} {dest} --results`", word=found.word, dest=dest)
         )
-    call = FetchCall(found, dest, rank, host, targets, home, output)
+    call = FetchCall(found, dest, rank, host, force, targets, home, output)
     if all_hosts or results:
         raise typer.Exit(call.from_all(results=results))
     raise typer.Exit(call.from_one())

@@ -173,7 +173,7 @@ class _Watching:
 
             cause = cause_from_copy(self._record, self._run_dir.parent)
             print_message(*fit_lines(cause_lines(run, cause)))
-            if ended.status.checkpoint and (line := self._record.continue_command):
+            if ended.status.fetch_line and (line := self._record.continue_command):
                 print_message(f"  to go on from its newest checkpoint: {line}")
         self._check_output()
         return 0 if ended is None else ended.exit_code

@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import quote
+from ipexctl.node.common.checkpoint_layout import parts_of
 from ipexctl.node.common.files import encode_name
 from ipexctl.node.files.file_sender import is_contents, matches, split_pattern
 from ipexctl.node.files.manifest import EntryKind, ManifestEntry
@@ -158,11 +159,19 @@ class RequestedPath:
         _, pattern = split_pattern(path)
         if all(named) and len(entries) == 1 and entries[0].kind == "f" and (single or not pattern):
             return AcceptedFiles({0: entries[0]}, single=True)
+        if self.run and not all(named) and self._are_parts(entries):
+            return self._accept_below(0, entries, [True] * len(entries))
         if pattern and not all(named):
             found = [matches(pattern, entry.parts, is_directory=entry.kind == "d") for entry in entries]
             return self._accept_below(0, entries, found)
         # Everything but the directory itself lies below it, so it is either that or the one file.
         return self._accept_below(1, entries, named)
+
+    def _are_parts(self, entries: Sequence[ManifestEntry]) -> bool:
+        """True for files that are one checkpoint with the file that was requested."""
+        names, name = [entry.path for entry in entries], (self.path or "").rpartition("/")[2]
+        is_flat = all(entry.kind == "f" and len(entry.parts) == 1 for entry in entries)
+        return is_flat and name in names and parts_of(name, names).issuperset(names)
 
     def _accept_below(
         self, top: int, entries: Sequence[ManifestEntry], requested_entries: Sequence[bool]

@@ -16,7 +16,8 @@ from ipexctl.errors import UserError
 from ipexctl.files.destination import Destination
 from ipexctl.files.receiver import LIMITS, Receiver
 from ipexctl.files.requested import FetchResult, FetchSource, FileFailure, RequestedPath
-from ipexctl.homes.registry import RunRecord
+from ipexctl.homes.local_copy import read_final_status
+from ipexctl.homes.registry import RunRecord, RunRegistry
 from ipexctl.hosts.host import Host, quote
 from ipexctl.hosts.nodeset import expand
 from ipexctl.limits import PATIENCE
@@ -56,9 +57,16 @@ def check_destination(dest: str) -> None:
 
 
 def order_of_run(
-    record: RunRecord, path: str | None, dest: str, *, rank: int | None, host: str | None, others: Sequence[Host]
+    record: RunRecord,
+    path: str | None,
+    dest: str,
+    *,
+    rank: int | None,
+    host: str | None,
+    others: Sequence[Host],
+    force: bool = False,
 ) -> FetchRequest:
-    """Request files of a run: from node0, a rank's host, or a named host."""
+    """Request files of a run: from node0, a rank's host, or a named host. `force`: those of later runs, too."""
     check_destination(dest)
     hosts = record.plan.rank_hosts
     if rank is not None:
@@ -84,17 +92,29 @@ def order_of_run(
         "since": record.started,
         "has_record": chosen == record.node0,
         "dest": dest,
+        "takes_parts": is_directory(dest),
+        "force": force,
     }
+    if chosen != record.node0:
+        status = read_final_status(RunRegistry().directory / record.id)
+        run["ended"] = status.ended if status is not None else None
     other_hosts = tuple(name for name in record.leaders if name != chosen.name) if host is None else ()
     return FetchRequest(chosen, {"path": path, "run": run}, dest, record.agent, other_hosts)
 
 
-def orders_of_all_hosts(record: RunRecord, path: str | None, dest: str, *, results: bool) -> list[FetchRequest]:
+def is_directory(dest: str) -> bool:
+    """True if a single file keeps its name below DEST, by cp's rules."""
+    return os.path.basename(dest) in ("", ".", "..") or os.path.isdir(dest)
+
+
+def orders_of_all_hosts(
+    record: RunRecord, path: str | None, dest: str, *, results: bool, force: bool = False
+) -> list[FetchRequest]:
     check_destination(dest)
     requests = []
     for name in record.leaders:
         target = os.path.join(dest, name, "")
-        request = order_of_run(record, path, target, rank=None, host=name, others=())
+        request = order_of_run(record, path, target, rank=None, host=name, others=(), force=force)
         if results:
             path_of_results = f"{record.home}/results/{record.id}/"
             of_host: SendRequest = {"path": path_of_results, "run": None, "may_be_missing": True}
@@ -203,7 +223,7 @@ def fetch(
 def _open_destination(fetch_request: FetchRequest, single: bool) -> tuple[Destination, str | None]:
     """Destination directory, and the name of a single file in it, by cp's rules."""
     root, name = fetch_request.dest, None
-    if single and os.path.basename(root) not in ("", ".", "..") and not os.path.isdir(root):
+    if single and not is_directory(root):
         root, name = os.path.split(root)
     return Destination(root or "."), name
 

@@ -45,14 +45,21 @@ _BESIDE_WEIGHTS = re.compile(
     r"|(optimizer|scheduler|sampler|scaler)_[0-9]+\..*|.*\.(json|txt|md|jinja|py)|\.metadata|latest"
 )
 _SHARD = re.compile(r"(.*)-([0-9]{5})-of-([0-9]{5})(\.(?:safetensors|bin))")
-_OF_A_FRAMEWORK = re.compile(
+_INDEX = ".index.json"
+_OF_A_MODEL = re.compile(
     r"(adapter_)?(model|pytorch_model|diffusion_pytorch_model)(_[0-9]+)?(-[0-9]{5}-of-[0-9]{5})?"
     r"\.(safetensors|bin)(\.index\.json)?"
+)
+_SETTINGS = re.compile(
+    r"(adapter_|generation_|preprocessor_|processor_|tokenizer_)?config\.json|tokenizer\.(json|model)|vocab\.(json|txt)"
+    r"|merges\.txt|special_tokens_map\.json|added_tokens\.json|chat_template\.jinja|spiece\.model|sentencepiece.*\.model"
+)
+"""What loads a model with its weights, beside them."""
+_OF_A_FRAMEWORK = re.compile(
+    rf"{_OF_A_MODEL.pattern}|{_SETTINGS.pattern}"
     r"|(optimizer|scheduler|scaler|sampler)(_[0-9]+)?\.(pt|bin)|training_args\.bin|trainer_state\.json"
     r"|rng_state\.pth|meta\.pt|dl_state_dict(_[0-9]+)?\.bin|custom_checkpoint_[0-9]+\.pkl|\.metadata|latest"
     r"|zero_to_fp32\.py|mp_rank_[0-9]+_model_states\.pt"
-    r"|(adapter_|generation_|preprocessor_|processor_|tokenizer_)?config\.json|tokenizer\.(json|model)|vocab\.(json|txt)"
-    r"|merges\.txt|special_tokens_map\.json|added_tokens\.json|chat_template\.jinja|spiece\.model|sentencepiece.*\.model"
 )
 
 
@@ -83,6 +90,21 @@ def is_of_torch(name: str) -> bool:
 def is_temporary(part: str) -> bool:
     """True if programs give such a name to files they are still writing."""
     return _TEMPORARY.fullmatch(part) is not None
+
+
+def parts_of(name: str, names: Collection[str]) -> frozenset[str]:
+    """Names of a directory that make one checkpoint with a file of it: all shards with their index, a model with what
+    loads it, all parts of torch.distributed.checkpoint. A file that is one by itself comes back alone."""
+    if name.endswith(".distcp"):
+        return frozenset(each for each in names if each.endswith(".distcp") or each in (METADATA, _LIGHTNING_META))
+    is_model, stem = _OF_A_MODEL.fullmatch(name), _stem(name)
+    return frozenset((name, *(n for n in names if _stem(n) == stem or (is_model and _SETTINGS.fullmatch(n)))))
+
+
+def _stem(name: str) -> str:
+    whole = name[: -len(_INDEX)] if name.endswith(_INDEX) else name
+    shard = _SHARD.fullmatch(whole)
+    return f"{shard[1]}{shard[4]}" if shard else whole
 
 
 def find_named_parts(content: bytes) -> frozenset[str]:
@@ -146,9 +168,11 @@ def _recognise(directory: str, files: set[str], *, has_more: bool, beside_traine
     has_rng_states = any(map(_RNG_STATE.fullmatch, files))
     if is_of_trainer(directory) and (files & _TRAINER_FILES or (beside_trainer and has_rng_states)):
         weights = any(map(is_weights, files)) or has_more
-        return Checkpoint(f"{directory}/{_TRAINER_STATE}", _TRAINER_STATE in files and weights and _has_shards(files))
+        return Checkpoint(
+            f"{directory}/{_TRAINER_STATE}", _TRAINER_STATE in files and weights and has_all_shards(files)
+        )
     if any(re.fullmatch(r"random_states_[0-9]+\.pkl", file) for file in files):
-        return Checkpoint(f"{directory}/{_FIRST_STATES}", _FIRST_STATES in files and _has_shards(files))
+        return Checkpoint(f"{directory}/{_FIRST_STATES}", _FIRST_STATES in files and has_all_shards(files))
     if any(file.endswith(".distcp") and is_of_a_rank(file) for file in files):
         if _LIGHTNING_DIRECTORY.fullmatch(directory.rpartition("/")[2]):
             return Checkpoint(f"{directory}/{_LIGHTNING_META}", {METADATA, _LIGHTNING_META} <= files)
@@ -165,7 +189,7 @@ def _lacks_first_rank(files: set[str]) -> bool:
     return bool(of_ranks) and not is_of_first and not any(map(is_weights, files - of_ranks))
 
 
-def _has_shards(files: set[str]) -> bool:
+def has_all_shards(files: set[str]) -> bool:
     """True if no shard of a numbered set is missing."""
     matches = filter(None, map(_SHARD.fullmatch, files))
     return all(

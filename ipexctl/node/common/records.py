@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import shlex
+import time
 from typing import TYPE_CHECKING, Any, Iterable, Literal, Mapping, NamedTuple, cast
 
 from ipexctl.node.common.job import Master
@@ -331,6 +332,18 @@ class TrainingProgress(NamedTuple):
     loss: float | None = None
 
 
+class LaterWrite(NamedTuple):
+    """A later run's write to a file that this run had written."""
+
+    run: str
+    at: float
+
+    @property
+    def sentence(self) -> str:
+        when = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(self.at))
+        return f"run {self.run} wrote it at {when}"
+
+
 class RunStatus(NamedTuple):
     id: str
     state: State
@@ -387,6 +400,8 @@ class RunStatus(NamedTuple):
     checkpoint: str = ""
     """The newest checkpoint that node0 has of this run, once it has ended; relative to the ranks' working directory, or
     absolute."""
+    overwritten: LaterWrite | None = None
+    """What `checkpoint` is now, where node0 has looked; None while it is this run's, or a copy of it is kept."""
     hosts: tuple[str, ...] = ()
     """Hosts of this attempt in rank order; empty in older records."""
     elapsed: float | None = None
@@ -415,10 +430,17 @@ class RunStatus(NamedTuple):
 
     @property
     def fetch_line(self) -> str:
-        """The command that fetches its newest checkpoint; empty without one."""
-        if not self.checkpoint:
+        """The command that fetches its newest checkpoint; empty without one, or if it is another run's by now."""
+        if not self.checkpoint or self.overwritten is not None:
             return ""
         return shlex.join(("ipexctl", "fetch", f"{self.id}:{self.checkpoint}", "out/"))
+
+    @property
+    def lost_checkpoint(self) -> str:
+        """What became of its newest checkpoint, if a later run wrote there."""
+        if self.overwritten is None:
+            return ""
+        return f"{self.checkpoint} on {self.node0 or 'node0'} is no longer of this run: {self.overwritten.sentence}"
 
     @property
     def but_nan(self) -> str:

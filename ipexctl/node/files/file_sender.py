@@ -29,6 +29,7 @@ import zlib
 from typing import TYPE_CHECKING, Any, BinaryIO, Iterable, Iterator, Sequence, Tuple, TypedDict
 
 from ipexctl.node.common.answer import AgentError, Json, answer, buffer_output, emit, emit_with_bytes, signs_of_life
+from ipexctl.node.common.checkpoint_layout import parts_of
 from ipexctl.node.common.files import RunReference, decode_name, encode_name, read_json
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.guarded_directory import DirectoryChain, GuardedDirectory
@@ -37,10 +38,12 @@ from ipexctl.node.common.json_records import MAX_FILE, JsonError, parse_json, pa
 from ipexctl.node.common.limits import LONGEST_READ, SIGN_OF_LIFE
 from ipexctl.node.files.file_stream import MOST_TOGETHER, SEND_CHUNK, WantedFile
 from ipexctl.node.files.manifest import EntryKind, ManifestEntry, identity_of
-from ipexctl.node.run.record.newest_checkpoint import begin_of_next_run
+from ipexctl.node.run.record.file_owner import FileOwner
 
 if TYPE_CHECKING:
     from typing_extensions import NotRequired
+
+    from ipexctl.node.common.records import LaterWrite
 
 LIST_CHUNK_SIZE = 1 << 14
 """Bytes of the list sent at once: small, so the receiver checks while the list is made."""
@@ -67,6 +70,12 @@ class RunFiles(RunReference):
     since: float
     has_record: bool
     dest: str
+    ended: NotRequired[float | None]
+    """When the run ended by node0's clock, for hosts that have no record of that; None if unknown."""
+    takes_parts: NotRequired[bool]
+    """True if DEST is a directory: a file that is a part of a checkpoint then comes with the others."""
+    force: NotRequired[bool]
+    """True to send what another run wrote later, too."""
 
 
 class SendRequest(TypedDict):
@@ -89,6 +98,10 @@ class Listing:
 
     def __init__(self) -> None:
         self.paths: list[bytes] = []
+        self.owner: FileOwner | None = None
+        """Tells which files a later run has written; None if that does not matter."""
+        self.withheld: LaterWrite | None = None
+        """A write by a later run, because of which a file is not sent."""
         self._rows: list[ManifestEntry] = []
         self._size = 0
 
@@ -104,6 +117,12 @@ class Listing:
         if kind is None:
             self.note(name, "it is neither a file nor a directory", warning=True)
             return None
+        if kind == "f" and self.owner and (later := self.owner.later_write(status.st_mtime)):
+            if not (kept := self.kept(path)):
+                self.withheld = later
+                self.note(name, later.sentence, warning=self.owner.is_of_whole_run)
+                return None
+            path, status = kept, os.lstat(kept)
         mode, target = stat.S_IMODE(status.st_mode), decode_name(link_target)
         self._rows.append(ManifestEntry(decode_name(name), kind, mode, status.st_size, target, status.st_mtime_ns))
         self._size += _ROW_SIZE + len(name) + len(link_target)
@@ -111,6 +130,10 @@ class Listing:
         if self._size >= LIST_CHUNK_SIZE:
             self.send()
         return status
+
+    def kept(self, path: bytes) -> bytes:
+        """A copy of the run's file from before another run wrote there; empty without one."""
+        return encode_name(self.owner.kept(decode_name(path))) if self.owner else b""
 
     def send(self) -> None:
         """Send the entries that were added since the last call."""
@@ -147,9 +170,9 @@ class Listing:
         return [(name + b"/" + child if name else child, path + b"/" + child) for child in children]
 
 
-def list_path(listing: Listing, base: str, path: str) -> tuple[bytes, bool]:
+def list_path(listing: Listing, base: str, path: str, *, takes_parts: bool = False) -> tuple[bytes, bool]:
     """List a path as rsync does: `DIR/` is the content of the directory, `DIR` the directory. Matches of a pattern keep
-    their paths; with a `/` at its end, it matches directories only.
+    their paths; with a `/` at its end, it matches directories only. `takes_parts`: list the whole checkpoint of a file.
 
     The receiver refuses other names. It does not know a home directory's name, so `~` means its content.
     """
@@ -161,6 +184,8 @@ def list_path(listing: Listing, base: str, path: str) -> tuple[bytes, bool]:
         )
     start = os.path.abspath(os.path.expanduser(encode_name(base)))
     full = os.path.normpath(os.path.join(start, requested))
+    if not os.path.lexists(full):
+        full = listing.kept(full) or full
     if os.path.lexists(full):
         if is_content and not os.path.isdir(full):
             raise AgentError(f"{decode_name(full)} is not a directory", "without the / at its end")
@@ -169,7 +194,13 @@ def list_path(listing: Listing, base: str, path: str) -> tuple[bytes, bool]:
             return full, False
         if os.path.exists(full) and not os.path.isfile(full) and not os.path.isdir(full):
             raise AgentError(f"{decode_name(full)} is a FIFO, socket or device", "name a file or a directory")
-        listing.add_tree(os.path.basename(full), full, follow=True)
+        above, name = os.path.split(full)
+        listing.add_tree(name, full, follow=True)
+        if takes_parts and not os.path.isdir(full):
+            for part in sorted(
+                parts_of(decode_name(name), list(map(decode_name, os.listdir(above)))) - {decode_name(name)}
+            ):
+                listing.add(encode_name(part), os.path.join(os.path.realpath(above), encode_name(part)))
         return full, len(listing.paths) == 1 and not os.path.isdir(full)
     matches = list(iter_glob_matches(start, requested)) if glob.has_magic(requested) else []
     if not matches:
@@ -295,7 +326,7 @@ def list_run(listing: Listing, run: RunFiles) -> tuple[bytes, bool]:
     for name, path in record:
         if os.path.isfile(path):
             listing.add(top + b"/record/" + name, path)
-    since, until = start_of_run(run, status), begin_of_next_run(decode_name(rundir), decode_name(cwd))
+    since, listing.owner = start_of_run(run, status), owner_of(run, cwd, is_of_whole_run=True)
     synced = read_synced_files(cwd)
     for name, path in files_below(cwd):
         try:
@@ -304,11 +335,15 @@ def list_run(listing: Listing, run: RunFiles) -> tuple[bytes, bool]:
             continue
         if stat_result.st_mtime < since or synced.get(path) == identity_of(stat_result):
             continue
-        if stat_result.st_mtime < until:
-            listing.add(top + b"/files/" + name, path)
-        else:
-            listing.note(top + b"/files/" + name, "a later run wrote it, or the account did", warning=True)
+        listing.add(top + b"/files/" + name, path)
     return shown, False
+
+
+def owner_of(run: RunFiles, top: bytes, *, is_of_whole_run: bool = False) -> FileOwner | None:
+    """None if whose the files are does not matter."""
+    if run.get("force"):
+        return None
+    return FileOwner(rundir_of(run), decode_name(top), run.get("ended"), is_of_whole_run=is_of_whole_run)
 
 
 def start_of_run(run: RunFiles, status: Json) -> float:
@@ -439,8 +474,10 @@ def list_requested(listing: Listing, request: SendRequest, path: str) -> tuple[b
     # Results have a literal path, even if the home's name looks like a pattern.
     if may_be_missing and run is None and not os.path.lexists(full.rstrip(b"/")):
         return full, False
+    if run is not None:
+        listing.owner = owner_of(run, os.path.dirname(full))
     try:
-        return list_path(listing, base, path)
+        return list_path(listing, base, path, takes_parts=bool(run and run.get("takes_parts")))
     except NoSuchPath as error:
         if run is not None and is_in_results(run, path):
             fix = Fix(
@@ -482,6 +519,12 @@ def serve(request: SendRequest, stdin: BinaryIO) -> None:
     else:
         assert path is not None
         source, single = list_requested(listing, request, path)
+        if run is not None and listing.withheld is not None and not listing.paths:
+            fix = Fix(
+                "`ipexctl fetch {writer} {dest}`; or take it as it is now: `ipexctl fetch {own} {dest} --force`",
+                writer=f"{listing.withheld.run}:{path}", own=f"{run['id']}:{path}", dest=run["dest"],
+            )  # fmt: skip
+            raise AgentError(f"{decode_name(source)} is no longer of this run: {listing.withheld.sentence}", fix)
         if run is not None:
             since = start_of_run(run, read_json(f"{rundir_of(run)}/status.json"))
     start = int(since * 1e9)

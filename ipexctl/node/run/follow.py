@@ -36,6 +36,7 @@ from ipexctl.node.common.job import STARTERS_FILE
 from ipexctl.node.common.processes import allow_many_files
 from ipexctl.node.run.meter.window_file import windows_of
 from ipexctl.node.run.output_filter import OutputFilter, start_of_last_lines
+from ipexctl.node.run.record.file_owner import read_status_now
 from ipexctl.node.run.record.output_notes import NotesReader
 from ipexctl.node.run.record.output_times import OutputKey, TimesReader
 from ipexctl.node.run.record.stack_dumps import encode_dump
@@ -341,7 +342,7 @@ class OutputSender:
 def follow(request: FollowRequest, _: object) -> Json:
     allow_many_files()  # each rank has two files
     rundir, is_copy = rundir_of(request), request["copy"]
-    first = read_status_file(rundir, is_copy=is_copy)
+    first = read_status_now(rundir, is_copy=is_copy)
     notes = NotesReader(os.path.join(rundir, "output.notes"))
     files = files_of(request, rundir, first.status.world_size, notes)
     path = os.path.join(rundir, "output.times")

@@ -30,10 +30,10 @@ from ipexctl.node.common.plan import PLAN_FILE
 from ipexctl.node.common.records import as_dict, as_list
 from ipexctl.node.run.notify import end_on_node0
 from ipexctl.node.run.rank.oom import kills_of_machine
+from ipexctl.node.run.record.file_owner import read_status_now
 from ipexctl.node.run.record.losses import read_losses, read_series
 from ipexctl.node.run.record.output_notes import NotesReader
 from ipexctl.node.run.record.stack_dumps import encode_dump, newest_dump
-from ipexctl.node.run.record.stored_status import read_status_file
 
 if TYPE_CHECKING:
     from ipexctl.node.common.records import RunStatus
@@ -141,7 +141,7 @@ def send_output(rundir: str, status: RunStatus, writer: CompressedFrameWriter) -
 
 def read_run_snapshot(request: SnapshotRequest, _: object) -> Json:
     rundir, is_copy = rundir_of(request), request["copy"]
-    status, document, written = read_status_file(rundir, is_copy=is_copy)
+    status, document, written = read_status_now(rundir, is_copy=is_copy)
     stacks = os.path.join(rundir, "stacks")
     with emit_frames() as writer:
         ranks = send_output(rundir, status, writer)

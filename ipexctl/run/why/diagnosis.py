@@ -401,7 +401,7 @@ def _lost_peer(output: RankOutput, row: RankStatus, first: Failure, causes: _Own
 
 
 def _notes(snapshot: RunSnapshot, cause: Cause | None = None) -> tuple[str, ...]:
-    notes = []
+    notes = [snapshot.status.lost_checkpoint] if snapshot.status.lost_checkpoint else []
     is_disk_known = cause is not None and (cause.id, cause.source) == ("disk.full", "record")
     status = snapshot.status
     is_explained = any(each.kind == "small-groups" for each in status.wrong)

@@ -226,7 +226,7 @@ def _with_call_options(answer: WhyResult) -> WhyResult:
     after = tuple(map(options.apply, diagnosis.next))
     if diagnosis.state == "lost" or (diagnosis.state == "unknown" and not (answer.error and answer.error.has_answered)):
         after += tuple(filter(None, (answer.record.resume_command,)))
-    elif diagnosis.state in ("failed", "stopped") and answer.snapshot and answer.snapshot.status.checkpoint:
+    elif diagnosis.state in ("failed", "stopped") and answer.snapshot and answer.snapshot.status.fetch_line:
         after += tuple(filter(None, (answer.record.continue_command,)))
     notes, lost = diagnosis.notes, options.lost_hostfile
     if lost and any(lost in text for text in (*after, cause.fix if cause else "")):

@@ -47,8 +47,10 @@ def end_lines(status: RunStatus, exit_code: int) -> list[str]:
     )
     figures = (*status.training_notes, *speed)
     lines[1:1] = ["  " + text for text in figures if text]
-    if status.checkpoint:
+    if status.fetch_line:
         lines.append(f"  newest checkpoint on {status.node0 or 'node0'}: {status.fetch_line}")
+    elif status.lost_checkpoint:
+        lines.append(f"  {status.lost_checkpoint}")
     if (lost := status.output_lost) is not None:
         size, ranks, host = (
             format_count(lost.bytes, "byte"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import tempfile
@@ -22,11 +23,14 @@ from ipexctl.node.common.answer import AgentError
 from ipexctl.node.files.file_sender import (
     Listing,
     RunFiles,
+    SendRequest,
     is_contents,
     iter_glob_matches,
     list_path,
+    list_requested,
     list_run,
     matches,
+    serve,
     split_pattern,
 )
 from ipexctl.node.files.manifest import EntryKind, ManifestEntry
@@ -37,6 +41,25 @@ RUN = "train-1120-120000-abcd"
 
 def entry(name: str, kind: EntryKind = "f", to: str = "") -> ManifestEntry:
     return ManifestEntry(name, kind, 0o644, 3, to, 1)
+
+
+ADAPTER = ("adapter_config.json", "adapter_model.safetensors", "tokenizer.json")
+
+
+@pytest.mark.parametrize(
+    ("path", "names", "is_whole"),
+    [
+        ("out/adapter_model.safetensors", ADAPTER, True),
+        ("out/adapter_model.safetensors", (*ADAPTER, ".bashrc"), False),
+        ("out/adapter_model.safetensors", ADAPTER[:1], False),
+        ("out/last.pt", ("last.pt", "adapter_config.json"), False),
+        ("out/adapter_model.safetensors", (*ADAPTER, "below/config.json"), False),
+    ],
+)
+def test_a_file_comes_with_what_is_one_checkpoint_with_it_and_with_nothing_else(
+    path: str, names: tuple[str, ...], is_whole: bool
+) -> None:
+    assert accepts(path, *map(entry, names)) == is_whole
 
 
 def accepts(path: str | None, *entries: ManifestEntry) -> bool:
@@ -268,3 +291,15 @@ def test_a_run_has_its_own_files_and_names_those_of_a_later_one(
         listed = [path for path in listing.paths if path.endswith(b".pt")]
         assert listed == [os.fsencode(cwd / f"{RUN}.pt")], number
     assert out.notes == [f"{RUN}/files/train-2.pt"]
+    of_path: SendRequest = {"path": "train-2.pt", "run": request}
+    with pytest.raises(AgentError, match=r"is no longer of this run: run train-2 wrote it at 1970-01-01") as refused:
+        serve(of_path, io.BytesIO())
+    assert "train-2:train-2.pt" in refused.value.fix
+    forced = Listing()
+    list_requested(forced, {"path": "train-2.pt", "run": {**request, "force": True}}, "train-2.pt")
+    kept = home / "results" / RUN / f".ipexctl-kept/{cwd}/train-2.pt"
+    kept.parent.mkdir(parents=True)
+    kept.touch()
+    listing = Listing()
+    list_requested(listing, of_path, "train-2.pt")
+    assert [*forced.paths, *listing.paths] == [os.fsencode(cwd / "train-2.pt"), os.fsencode(kept)]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from case_table import case_table
-from ipexctl.node.common.checkpoint_layout import find_checkpoints
+from ipexctl.node.common.checkpoint_layout import find_checkpoints, parts_of
 from ipexctl.node.files.checkpoint_report import HostCopies, KnownContent
 from ipexctl.node.files.checkpoint_units import ExchangePlan, plan_exchange
 from ipexctl.node.files.manifest import ManifestEntry
@@ -22,6 +22,23 @@ SHORT = {
     "D0": "__0_0.distcp", "D1": "__1_0.distcp", "D2": "__2_0.distcp", "D": ".metadata",
     "A0": "random_states_0.pkl", "A1": "random_states_1.pkl",
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "parts", "others"),
+    [
+        ("last.pt", "last.pt", "config.json best.pt"),
+        ("adapter_model.safetensors", "adapter_config.json adapter_model.safetensors tokenizer.json", "optimizer.pt"),
+        ("model-00002-of-00002.safetensors", ("config.json model-00001-of-00002.safetensors "
+         "model-00002-of-00002.safetensors model.safetensors.index.json"), "adapter_model.bin trainer_state.json"),
+        ("model.safetensors.index.json", "model-00001-of-00002.safetensors model.safetensors.index.json", "last.pt"),
+        ("x-00001-of-00002.bin", "x-00001-of-00002.bin x-00002-of-00002.bin x.bin.index.json", "y-00001-of-00002.bin"),
+        ("__0_0.distcp", ".metadata __0_0.distcp __1_0.distcp", "log.txt"),
+        ("config.json", "config.json", "model.safetensors"),
+    ],
+)  # fmt: skip
+def test_what_is_one_checkpoint(name: str, parts: str, others: str) -> None:
+    assert sorted(parts_of(name, f"{parts} {others}".split())) == parts.split()
 
 
 def full(word: str) -> str:

@@ -17,7 +17,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Callable, Iterable, Iterator, NamedTuple, Sequence
 
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.common.checkpoint_layout import HalfWrittenError, check_complete, find_checkpoints, is_of_torch
+from ipexctl.node.common.checkpoint_layout import (
+    HalfWrittenError,
+    check_complete,
+    find_checkpoints,
+    has_all_shards,
+    is_of_torch,
+    parts_of,
+)
 from ipexctl.node.common.clock import seconds_since
 from ipexctl.node.common.files import last_lines, read_json
 from ipexctl.node.common.home import STATE_DIRECTORY
@@ -56,7 +63,23 @@ class RecordedRun(NamedTuple):
     directory: str
     begun: float
     ended: float
-    """Infinite while it goes on."""
+    """Infinite while it goes on, or if the end is unknown."""
+
+    @property
+    def id(self) -> str:
+        return os.path.basename(self.directory)
+
+
+def find_later_writer(written: float, own: RecordedRun, others: Iterable[RecordedRun]) -> RecordedRun | None:
+    """The run to which a file of `own` belongs now, because that wrote in its directory later; None if `own` may have
+    written the file last, or nobody is known who did. Without a doubt for clocks: a file refused by mistake can be
+    forced, one brought by mistake is taken for another.
+
+    What changed between a later run's end and the next one's begin counts as that run's: `own` had ended before."""
+    later = [
+        run for run in others if run.begun <= written and (run.begun >= own.ended or own.ended < written <= run.ended)
+    ]
+    return max(later, key=lambda run: run.begun, default=None)
 
 
 def choose_newest(
@@ -93,9 +116,8 @@ def is_saved(line: str, path: str, cwd: str) -> bool:
 def newest_checkpoint(cwd: str, asked: str, rundir: str, first_write: os.stat_result) -> str:
     """The newest one, relative to `cwd`, or absolute if `asked` is; empty without one. `asked`: the PATH of
     `--checkpoint`, or empty. `first_write`: the file that the supervisor wrote first."""
-    runs = os.path.dirname(rundir)
     top = os.path.join(cwd, asked)
-    files = _saved_files(os.path.dirname(runs), cwd, top, first_write)
+    files = _saved_files(os.path.dirname(os.path.dirname(rundir)), cwd, top, first_write)
     if not files:
         return ""
 
@@ -103,7 +125,7 @@ def newest_checkpoint(cwd: str, asked: str, rundir: str, first_write: os.stat_re
         return any(is_saved(line, path, cwd) for line in _output(run.directory))
 
     own = RecordedRun(rundir, first_write.st_mtime, math.inf)
-    others = tuple(_other_runs(runs, own, top))
+    others = tuple(other_runs(own, top))
     newest = choose_newest(files, own, others, says_saved, functools.lru_cache(maxsize=None)(is_whole))
     return newest if not newest or os.path.isabs(asked) else os.path.relpath(newest, cwd)
 
@@ -146,8 +168,13 @@ def _sent_files(home: str, cwd: str) -> tuple[str, dict[str, list[int]]]:
 def is_whole(path: str) -> bool:
     """False for a checkpoint whose save did not finish, and for data. Ranks of other hosts may have parts of it."""
     above, walk = os.path.dirname(path), islice(os.walk(path), _MOST_DIRECTORIES)
-    names = [os.path.join(directory, name) for directory, _, files in walk for name in files] or [path]
+    names = [os.path.join(directory, name) for directory, _, files in walk for name in files]
     try:
+        if not names:
+            parts = parts_of(os.path.basename(path), os.listdir(above))
+            names = [os.path.join(above, part) for part in parts]
+            if not has_all_shards(set(parts)):
+                return False
         for name in filter(os.path.isfile, names):
             with open(name, "rb") as file:
                 check_complete(file, name, os.fstat(file.fileno()).st_size)
@@ -161,8 +188,9 @@ def is_whole(path: str) -> bool:
     return all(unit.is_whole for unit in units.values())
 
 
-def _other_runs(runs: str, own: RecordedRun, top: str) -> Iterator[RecordedRun]:
+def other_runs(own: RecordedRun, top: str) -> Iterator[RecordedRun]:
     """Runs of this home that may write below `top`. All times are by the clock of the home's file system."""
+    runs = os.path.dirname(own.directory)
 
     @functools.lru_cache(maxsize=None)
     def active() -> set[str]:
@@ -170,10 +198,9 @@ def _other_runs(runs: str, own: RecordedRun, top: str) -> Iterator[RecordedRun]:
 
     for name in list_names(runs):
         directory = os.path.join(runs, name)
-        path = os.path.join(directory, PLAN_FILE)
         with contextlib.suppress(OSError, AgentError):
-            begun = os.stat(path).st_mtime
-            if directory == own.directory or not _may_write(read_json(path), top):
+            plan, begun = _read_plan(directory)
+            if directory == own.directory or not _may_write(plan, top):
                 continue
             try:
                 ended = _end_of(directory)
@@ -182,13 +209,32 @@ def _other_runs(runs: str, own: RecordedRun, top: str) -> Iterator[RecordedRun]:
             yield RecordedRun(directory, begun, ended)
 
 
-def begin_of_next_run(rundir: str, cwd: str) -> float:
-    """When the first run began that wrote in this directory after the run's end; infinite if the end is unknown."""
-    with contextlib.suppress(OSError, AgentError, NoRecord):
-        own = RecordedRun(rundir, os.stat(os.path.join(rundir, PLAN_FILE)).st_mtime, _end_of(rundir))
-        later = (run.begun for run in _other_runs(os.path.dirname(rundir), own, cwd) if run.begun >= own.ended)
-        return min(later, default=math.inf)
-    return math.inf
+@functools.lru_cache(maxsize=None)
+def _read_plan(rundir: str) -> tuple[Json, float]:
+    """A run's plan, which no longer changes, and when the run began."""
+    path = os.path.join(rundir, PLAN_FILE)
+    return read_json(path), os.stat(path).st_mtime
+
+
+def recorded_run(rundir: str, ended: float | None = None) -> RecordedRun:
+    """`ended`: for a host that is not the run's node0; None if unknown."""
+    end, begun = ended or math.inf, math.inf
+    with contextlib.suppress(OSError):
+        begun = os.stat(os.path.join(rundir, PLAN_FILE)).st_mtime
+    with contextlib.suppress(AgentError):
+        end = _end_of(rundir)
+    return RecordedRun(rundir, begun, end)
+
+
+def newest_write(path: str) -> float:
+    """The mtime of a file, or of the newest one below a directory; 0 if there is none."""
+    walk = islice(os.walk(path), _MOST_DIRECTORIES)
+    names = [os.path.join(directory, name) for directory, _, files in walk for name in files] or [path]
+    times = [0.0]
+    for name in names:
+        with contextlib.suppress(OSError):
+            times.append(os.lstat(name).st_mtime)
+    return max(times)
 
 
 def _end_of(directory: str) -> float:

@@ -162,7 +162,7 @@ def document_of_run(plan: Plan | None, status: RunStatus | None, started: float 
         seconds=status.took,
         exit_code=status.code if status.is_over else None,
         cause=status.cause or None,
-        checkpoint=NewestCheckpoint(status.checkpoint, status.fetch_line) if status.checkpoint else None,
+        checkpoint=NewestCheckpoint(status.checkpoint, status.fetch_line) if status.fetch_line else None,
         **(status.progress._asdict() if status.progress is not None else {}),
         eta=status.eta,
         slow=status.slow if status.state == "running" else None,

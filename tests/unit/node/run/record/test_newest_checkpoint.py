@@ -18,6 +18,7 @@ from ipexctl.node.run.record.newest_checkpoint import (
     RecordedRun,
     SavedFile,
     choose_newest,
+    find_later_writer,
     is_saved,
     newest_checkpoint,
 )
@@ -109,6 +110,29 @@ def test_a_file_that_another_run_may_have_written_is_not_named(
     runs = [RecordedRun(f"other{number}", begun, ended) for number, (begun, ended) in enumerate(others)]
     files = [SavedFile("old", 1002, has_clock_of_record=True), SavedFile("new", 1005, has_clock_of_record=True)]
     assert choose_newest(files, OF_THIS, runs, said(saved_by), bool) == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "others", "writer"),
+    [
+        (1050, [], None),
+        (1050, [(1200, 1300)], None),
+        (1250, [(1200, 1300)], 0),
+        (1250, [(1200, 1300), (1210, inf)], 1),
+        (1350, [(1200, 1300)], 0),  # by hand since, or by a process that outlived the run: not the own run's
+        (1150, [(1200, 1300)], None),  # after its end, but before another run: what it left may have written it
+        (1150, [(1050, 1180)], 0),  # that ran beside it, and outlived it
+        (1080, [(1050, 1180)], None),  # either may have written it
+        (1350, [(1050, 1180)], None),
+        (1250, [(0, 1010)], None),
+    ],
+)
+def test_a_file_belongs_to_the_run_that_wrote_it_last(
+    written: float, others: list[tuple[float, float]], writer: int | None
+) -> None:
+    runs = [RecordedRun(f"other{number}", begun, ended) for number, (begun, ended) in enumerate(others)]
+    found = find_later_writer(written, RecordedRun("own", BEGAN, 1100), runs)
+    assert found == (None if writer is None else runs[writer])
 
 
 OF_THIS = RecordedRun("own", BEGAN, inf)
