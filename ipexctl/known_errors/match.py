@@ -150,8 +150,6 @@ class FailureContext:
     outputs: tuple[RankOutput, ...] = ()
     launcher_output: RankOutput = field(default_factory=lambda: RankOutput(None, "node0"))
     plan: Plan = NO_PLAN
-    versions: Mapping[str, str] = field(default_factory=dict)
-    """Packages of the run's environment."""
     master: Master = Master("")  # noqa: RUF009
 
     @cached_property
@@ -198,7 +196,7 @@ class FailureContext:
 
     def version_of(self, requirement: str) -> str:
         """Installed version of a package; empty if unknown."""
-        return self.versions.get(_project_of(requirement), "")
+        return self.plan.versions.get(_project_of(requirement), "")
 
     @property
     def repair(self) -> FixCommand:

@@ -232,6 +232,8 @@ class RankStatus(NamedTuple):
     disk: FullDisk | None = None
     evidence: tuple[Proof, ...] = ()
     """What its wrapper measured when the command ended; empty in older records."""
+    ended_at: float | None = None
+    """When its script ended, as its own Python said, else its command; by node0's clock, None before."""
     throughput: Throughput | None = None
     port: int | None = None
     """What `{port}` in the command stands for; None if the command has none."""

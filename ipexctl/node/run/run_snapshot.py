@@ -27,7 +27,7 @@ from ipexctl.node.common.frames import (
 from ipexctl.node.common.home import rundir_of
 from ipexctl.node.common.json_records import JsonError, parse_object
 from ipexctl.node.common.plan import PLAN_FILE
-from ipexctl.node.common.records import as_dict, as_list
+from ipexctl.node.common.records import as_list
 from ipexctl.node.run.notify import end_on_node0
 from ipexctl.node.run.rank.oom import kills_of_machine
 from ipexctl.node.run.record.file_owner import read_status_now
@@ -95,13 +95,6 @@ def plan_of(path: str) -> Json:
     return {**plan, "settings": as_list(plan.get("settings"))[:MAX_SETTINGS]} if plan else {}
 
 
-def versions_in(home: str, plan: Json) -> Json:
-    """Return the packages of the run's environment; none if the ranks have the user's own Python."""
-    env = plan.get("env")
-    record = read_json(os.path.join(home, "envs", env, "env.json")) if isinstance(env, str) else {}
-    return as_dict(record.get("packages"))
-
-
 def last_output_time(path: str) -> float | None:
     """When any rank printed something last; None if unknown."""
     try:
@@ -155,7 +148,6 @@ def read_run_snapshot(request: SnapshotRequest, _: object) -> Json:
         "restarted": not is_copy and status.supervisor.was_before_restart,
         "kills": None if is_copy else kills_of_machine(),
         "plan": plan,
-        "versions": {} if is_copy else versions_in(request["home"], plan),
         "mpirun": text_lines(os.path.join(rundir, "mpirun.log")),
         "supervise": text_lines(os.path.join(rundir, "supervise.log"), 30),
         "events": events_of(os.path.join(rundir, "events.jsonl")),

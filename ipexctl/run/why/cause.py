@@ -263,6 +263,19 @@ def _of_autocast(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
     return _recorded(snapshot, first, "script.autocast", seen, raised=raised)
 
 
+def _of_rank_that_left(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
+    """Needs a rank whose script had ended with exit code 0 when another one lost it."""
+    if first is None or first.kind != "left" or first.detail is None:
+        return None
+    return _peer_ended(snapshot, first, _rank_to_read(first), first.detail.fields.get("step", ""))
+
+
+def _rank_to_read(first: Failure) -> int | None:
+    """The rank whose lines say how it failed: of one that left, the rank that lost it."""
+    lost = first.detail.fields.get("lost", "") if first.kind == "left" and first.detail is not None else ""
+    return int(lost) if lost.isdigit() else first.rank
+
+
 def _of_oom(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
     """Needs the kernel's report that it killed the rank: from the cgroup, the kernel log or its counter."""
     if first is None or first.rank is None or first.oom is None:
@@ -383,7 +396,7 @@ def _own_text(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
     """The best match in the lines of the rank that failed first. An exception beats a line that many causes print."""
     if first is None or first.rank is None:
         return None
-    output = snapshot.output_of(first.rank)
+    output = snapshot.output_of(_rank_to_read(first))
     own = cause_of(output, snapshot.context, known_errors()) or explain_exception(output, snapshot.context)
     return own if own is None or not own.is_vague else explain_exception(output, snapshot.context) or own
 
@@ -435,7 +448,7 @@ def _peers_that_ran(snapshot: RunSnapshot, first: Failure) -> Cause | None:
     ranks = [row.rank for row in others]
     said = _last_line(snapshot.output_of(ranks[0])) if len(ranks) == 1 else ""
     words = {"seconds": f"{waited:g}", "running": describe_ranks(ranks), "ranks": fold_ranks(ranks), "said": said}
-    words["called"] = _place_of(snapshot, first)
+    words["called"] = _place_of(snapshot, first.rank)
     seen = _printed(snapshot, first.rank, _last_line(snapshot.output_of(first.rank)).removeprefix(_LAST_LINE))
     return _recorded(snapshot, first, "peer.timeout", seen, **words)
 
@@ -454,28 +467,25 @@ _LAST_LINE: Final = "; its last line: "
 
 
 def _peer_that_ended(snapshot: RunSnapshot, first: Failure) -> Cause | None:
-    """The first rank that ended successfully before the first failure lost a connection.
-
-    A copy has no times: there, any rank that ended successfully counts, as no other one has failed.
-    """
+    """The first rank that ended successfully before the first failure lost a connection, if only the text says so."""
     until = first.at if first.at is not None else float("inf")
-    unknown = None if snapshot.ended_at else until
-    ended = [
-        (at, row)
-        for row in snapshot.status.ranks
-        if row.state == "ok" and (at := snapshot.ended_at.get(row.rank, unknown)) is not None and at <= until
-    ]
+    ended = [row for row in snapshot.status.ranks if row.state == "ok" and (row.ended_at or until) <= until]
     if not ended:
         return None
-    row = min(ended, key=lambda entry: (entry[0], entry[1].rank))[1]
-    said = _last_line(snapshot.output_of(row.rank))
-    seen = Proof("exit", f"rank {row.rank} exited with code 0", row.host, snapshot.ended_at.get(row.rank))
-    words = {"lost": f"{first.rank}", "called": _place_of(snapshot, first), "said": said}
-    return _recorded(snapshot, Failure(row.rank, row.host), "peer.ended", seen, **words)
+    row = min(ended, key=lambda row: (row.ended_at or until, row.rank))
+    return _peer_ended(snapshot, Failure(row.rank, row.host), first.rank)
 
 
-def _place_of(snapshot: RunSnapshot, first: Failure) -> str:
-    place = snapshot.output_of(first.rank).place
+def _peer_ended(snapshot: RunSnapshot, left: Failure, lost: int | None, step: str = "") -> Cause:
+    row, said = snapshot.row(left.rank), _last_line(snapshot.output_of(left.rank))
+    at = row.ended_at if row is not None else None
+    seen = Proof("exit", f"the script of rank {left.rank} ended with exit code 0", left.host or "", at)
+    words = {"lost": f"{lost}", "called": _place_of(snapshot, lost), "said": said, "step": step}
+    return _recorded(snapshot, left, "peer.ended", seen, **words)
+
+
+def _place_of(snapshot: RunSnapshot, rank: int | None) -> str:
+    place = snapshot.output_of(rank).place
     return f" ({place})" if place else ""
 
 
@@ -613,6 +623,7 @@ CAUSE_FINDERS: Final = (
     CauseFinder("the world sizes that the ranks printed", _of_world_sizes),
     CauseFinder("the amounts of data that the ranks printed", _of_unequal_data),
     CauseFinder("the checkpoints of the hosts before the start", _of_checkpoints_before_start),
+    CauseFinder("a rank that ended before one that needed it", _of_rank_that_left),
     CauseFinder("more ranks than cores", _too_many_ranks),
     CauseFinder("autocast, and an exception about types", _of_autocast),
     CauseFinder("the text of the rank that failed first", _of_first_rank),

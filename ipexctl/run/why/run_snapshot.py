@@ -53,7 +53,7 @@ class RunSnapshot:
     kills: int | None = None
     """Kills for memory that node0's kernel has counted since its boot; None if unknown."""
     ended_at: Mapping[int, float] = field(default_factory=dict, hash=False)
-    """Rank → when its command ended, in the last attempt."""
+    """Rank → when its script ended, in the last attempt."""
     restarts: tuple[str, ...] = ()
     events: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
     """Events of all attempts, oldest first; of too many, the first and the last."""
@@ -103,12 +103,6 @@ def read_snapshot(
     """`document` is the last event of the call."""
     status = read_status(document.get("status"))
     events = [as_dict(entry) for entry in as_list(document.get("events"))]
-    started = max((at for at, event in enumerate(events) if event.get("event") == "restart"), default=0)
-    exits = [
-        (as_number(event.get("rank")), as_number(event.get("at")))
-        for event in events[started:]
-        if event.get("event") == "exit"
-    ]
     series = as_dict(document.get("series"))
     return RunSnapshot(
         status=status,
@@ -118,7 +112,7 @@ def read_snapshot(
         printed_at=as_number(document.get("printed")),
         restarted=document.get("restarted") is True,
         kills=None if (kills := as_number(document.get("kills"))) is None else int(kills),
-        ended_at={int(rank): at for rank, at in exits if rank is not None and at is not None},
+        ended_at={row.rank: row.ended_at for row in status.ranks if row.ended_at is not None},
         restarts=tuple(attempt.reason for attempt in status.attempts),
         events=tuple(events),
         supervise=as_lines(document.get("supervise")),
@@ -184,19 +178,18 @@ def _failure_context(
             row.rank, row.host, out, err, ended.exit_code, ended.signal, kind, row.state, details, evidence
         )
         outputs.append(printed)
-    versions = {str(name): str(version) for name, version in as_dict(document.get("versions")).items()}
+    plan = read_valid_plan(document.get("plan"))
     log, reported = split_details(as_lines(document.get("mpirun")) or status.mpirun.tail)
     known = reported
     if first is not None and first.detail is not None:
         known = (*known, first.detail)
-    numpy = versions.get("numpy", "")
+    numpy = plan.versions.get("numpy", "")
     of_numpy = Proof(f"numpy-{numpy.partition('.')[0]}", f"NumPy {numpy} is installed")
     return FailureContext(
         run=status.id,
         evidence=(of_numpy,) if numpy else (),
         outputs=tuple(outputs),
         launcher_output=RankOutput(None, node0, (), (*log, status.reason), details=known),
-        plan=read_valid_plan(document.get("plan")),
-        versions=versions,
+        plan=plan,
         master=status.master,
     )

@@ -115,7 +115,6 @@ def document(text: Text) -> tuple[dict[str, Any], list[Chunk]]:
         reason=text.text if text.by == "supervisor" else "",
         master={"addr": text.master, "port": 29500},
         silent={"since": 900.0} if running else None,
-        events=[{"event": "exit", "rank": text.ended, "at": 1011.0}],
     )
 
 
@@ -153,7 +152,7 @@ def row_state(text: Text, rank: int) -> dict[str, Any]:
     if text.state == "running":
         return {"state": "running"}
     if rank == text.ended:
-        return {"state": "ok", "exit_code": 0}
+        return {"state": "ok", "exit_code": 0, "ended_at": 1011.0}
     problem = {"problem": text.detail} if text.detail else {}
     if rank == 1 and text.by == "rank":
         end = {"exit_code": text.exit_code, "signal": text.signal, "lost": text.lost, **problem, "disk": text.disk}
@@ -187,7 +186,6 @@ def account(
         **given.pop("status", {}),
     }
     sent_as = {str(rank): {"err": rank, "out": rank} for rank in range(len(ranks))}
-    given["versions"] = (given.get("plan") or {}).pop("versions", None)
     return {"status": status, "now": 1500.0, "ranks": sent_as, **given}, chunks
 
 

@@ -61,8 +61,21 @@ ROWS: Final[dict[str, tuple[str, tuple[tuple[dict[str, Any], str], ...], dict[st
     ),
     "the checkpoints of the hosts before the start": (
         "run.resumed_apart",
-        (({"state": "ok", "exit_code": 0}, ""), (FAILED, LOST)),
-        {"plan": APART, "events": [{"event": "exit", "rank": 0, "at": 1011.0}]},
+        (({"state": "ok", "exit_code": 0, "ended_at": 1011.0}, ""), (FAILED, LOST)),
+        {"plan": APART},
+    ),
+    "a rank that ended before one that needed it": (
+        "peer.ended",
+        (
+            ({"state": "ok", "exit_code": 0, "ended_at": 1011.0}, ""),
+            (FAILED, "Timed out waiting 9ms for recv operation"),
+        ),
+        {
+            "plan": OVERLOADED,
+            "first": first(
+                kind="left", rank=0, host="node1", exit_code=0, detail={"kind": "left", "fields": {"lost": "1"}}
+            ),
+        },
     ),
     "more ranks than cores": (
         "run.too_many_ranks",

@@ -22,7 +22,7 @@ from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.frames import Chunk
 from ipexctl.node.common.records import DETAIL_MARK, Detail
 from ipexctl.node.run.decisions.supervisor_state import LauncherExited, StartFailed
-from ipexctl.node.run.run_snapshot import tail, versions_in
+from ipexctl.node.run.run_snapshot import tail
 from ipexctl.run.stack_dump import Dump, Process, RankStacks, StackFrame, Thread
 from ipexctl.run.why.diagnosis import LINES, Diagnosis, diagnose
 from ipexctl.run.why.run_snapshot import RunSnapshot, read_snapshot, with_copied_output
@@ -496,13 +496,6 @@ def test_a_run_that_succeeded_names_the_command_that_fetches_its_checkpoint() ->
     assert any(line.startswith("ipexctl fetch ") and ":ck/step-3 " in line for line in ended.next)
 
 
-def test_node0_sends_the_versions_of_the_environment(tmp_path: Path) -> None:
-    (tmp_path / "envs/e").mkdir(parents=True)
-    (tmp_path / "envs/e/env.json").write_text(json.dumps({"packages": {"torchao": "0.17.0"}}))
-    assert versions_in(str(tmp_path), {"env": "e"}) == {"torchao": "0.17.0"}
-    assert versions_in(str(tmp_path), {"env": None}) == {}
-
-
 def test_lost_module_of_the_environment_is_repaired_and_not_added() -> None:
     plan = {"install": "ipexctl install --stack torch --with peft", "packages": ["sympy", "torch"]}
     lost = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'sympy'"
@@ -863,12 +856,13 @@ def test_rank_that_waits_for_its_child_is_told_to_read_the_pipe(of_child: str, i
 def test_place_of_the_rank_that_lost_a_peer_is_told() -> None:
     """Such as a state dict that only rank 0 gathers, or a loader that is empty on the other ranks."""
     lost = GONE.replace(TRACEBACK, f'{TRACEBACK}\n  File "/p/train.py", line 41, in save')
-    events = [{"event": "exit", "rank": 1, "at": 1011.0}]
-    rows = [(FAILED, lost), ({"state": "ok", "exit_code": 0}, "")]
-    cause = cause_in(judged(rows, first={**FIRST, "rank": 0, "host": "node1"}, events=events))
+    rows = [(FAILED, lost), ({"state": "ok", "exit_code": 0, "ended_at": 1011.0}, "")]
+    cause = cause_in(judged(rows, first={**FIRST, "rank": 0, "host": "node1"}))
     assert (cause.id, missing(cause.sentence, "rank 1 rank 0 train.py, line 41")) == ("peer.ended", [])
-    of_copy = cause_in(judged(rows, first={**FIRST, "rank": 0, "host": "node1"}))
-    assert (of_copy.id, of_copy.sentence) == (cause.id, cause.sentence)
+    detail = {"kind": "left", "fields": {"lost": "0", "step": " at step 20"}}
+    first = {**FIRST, "kind": "left", "rank": 1, "host": "node2", "exit_code": 0, "detail": detail}
+    recorded = cause_in(judged(rows, first=first))
+    assert recorded.sentence == cause.sentence.replace("code 0", "code 0 at step 20")
     waited = TIMED_OUT.replace(TRACEBACK, f'{TRACEBACK}\n  File "/p/train.py", line 41, in save')
     cause = cause_in(judged([(FAILED, waited), (STOPPED, "")], first={**FIRST, "rank": 0, "host": "node1"}))
     assert (cause.id, missing(cause.sentence, "train.py, line 41")) == ("peer.timeout", [])
@@ -933,8 +927,8 @@ def test_a_rank_that_was_ended_after_it_had_failed_alike_did_not_run_on() -> Non
 
 def test_next_is_the_output_of_the_rank_that_the_cause_names() -> None:
     first = {**FIRST, "rank": 0, "host": "node1"}
-    events = [{"event": "exit", "rank": 1, "at": 1011.0}]
-    verdict = judged([(FAILED, LOST), ({"state": "ok", "exit_code": 0}, "nothing to do")], first=first, events=events)
+    ended = {"state": "ok", "exit_code": 0, "ended_at": 1011.0}
+    verdict = judged([(FAILED, LOST), (ended, "nothing to do")], first=first)
     assert [str(command) for command in verdict.next] == ["ipexctl logs train-1 -r 1"]
 
 

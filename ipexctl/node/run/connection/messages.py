@@ -152,6 +152,13 @@ class Exit(NamedTuple):
     raised: Raised | None = None
 
 
+class Left(NamedTuple):
+    """The script has ended without an exception; the process may still be needed."""
+
+    steps: int | None = None
+    """Optimizer steps in the attempt; None if they are not counted."""
+
+
 class Stuck(NamedTuple):
     code: int
     text: str
@@ -224,6 +231,7 @@ Message = Union[
     Noticed,
     OutsideSignal,
     Exit,
+    Left,
     Stuck,
     Stacks,
     StepCount,
@@ -247,6 +255,7 @@ MESSAGES: Mapping[str, Callable[..., Message]] = {
     "noticed": Noticed,
     "outside-signal": OutsideSignal,
     "exit": Exit,
+    "left": Left,
     "stuck": Stuck,
     "stacks": Stacks,
     "steps": StepCount,

@@ -223,6 +223,11 @@ def on_exit(turn: Transition, peer: RankState, message: messages.Exit) -> None:
         verdict.on_exit(turn, peer, message)
 
 
+def on_left(turn: Transition, peer: RankState, message: messages.Left) -> None:
+    if peer.left is None:
+        turn.set_rank(peer.rank, left=message, status=peer.status._replace(ended_at=turn.now.epoch))
+
+
 def on_stuck(turn: Transition, peer: RankState, message: messages.Stuck) -> None:
     duration = f"its interpreter did not exit within {message.seconds:g} s"
     reason = f"rank {peer.rank} on {peer.host} {message.text}, and {duration}"
@@ -750,6 +755,7 @@ MESSAGES: Mapping[type, Callable[[Transition, RankState, Any], None]] = {
     messages.Noticed: on_noticed,
     messages.OutsideSignal: on_outside_signal,
     messages.Exit: on_exit,
+    messages.Left: on_left,
     messages.Stuck: on_stuck,
     messages.Stacks: on_stacks,
     StepCount: profile_request.on_step_count,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ipexctl.node.common.job import Master, Start
     from ipexctl.node.common.plan import Plan
     from ipexctl.node.common.records import Detail, NanLoss, SilentRank
-    from ipexctl.node.run.connection.messages import Exit, Message, Raised
+    from ipexctl.node.run.connection.messages import Exit, Left, Message, Raised
     from ipexctl.node.run.decisions.launcher_kind import LauncherKind
     from ipexctl.node.run.meter.rank_profile import StepCount
 
@@ -68,6 +68,7 @@ class RankState(NamedTuple):
     """Signal that the wrapper got from another process than the supervisor."""
     is_start_failure_noted: bool = False
     exit: Exit | None = None
+    left: Left | None = None
     malformed: int = 0
     is_over: bool = False
     """True if all its output has arrived, or the rank is lost."""

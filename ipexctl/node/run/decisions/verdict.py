@@ -3,6 +3,7 @@
 A failed run's status.json has it as `first_failure` (`records.Failure`). The kinds:
 
 exit        the rank's command exited with `exit_code`
+left        the rank's script ended with exit code 0 while another rank, which `detail` names, still needed it
 signal      `signal` ended the rank, and neither the supervisor nor the rank wrapper sent that signal
 oom         the kernel killed the rank: `oom` is {"by": "cgroup", "kernel log" or "vmstat",
             "limit": bytes or null, "memory": bytes or null}
@@ -43,7 +44,10 @@ if TYPE_CHECKING:
 _KILLED_RANK = re.compile(r"\bRANK (\d+) PID \d+ RUNNING AT ")
 _LOST_HOST = re.compile(r"\bDownstream from host (\S+) exited abnormally")
 _ADDRESS = re.compile(r"\b0x[0-9a-f]+")
-_PEER_GONE = re.compile(r"Connection (?:closed by peer|was likely closed|reset by peer|refused)|Broken pipe")
+_PEER_GONE = re.compile(
+    r"Connection (?:closed by peer|was likely closed)"
+    r"|(?:gloo/|SocketImpl|TCPStore|Dist\w*Error).*(?:Connection (?:reset by peer|refused)|Broken pipe)"
+)
 """In exceptions of gloo and of torch's store in a rank whose peer has exited."""
 STEPS_TOLERANCE = 0.01
 """Part of the steps that the meter may have missed at the end, as fast steps share a record."""
@@ -71,6 +75,7 @@ class FailureKind(NamedTuple):
 
 KINDS: Mapping[str, FailureKind] = {
     "exit": FailureKind(restarts=True, may_hide_loss=True),
+    "left": FailureKind(restarts=True, may_hide_loss=True),
     "signal": FailureKind(restarts=True),
     "oom": FailureKind(restarts=True),
     "lost": FailureKind(restarts=True, restarts_elsewhere=True),
@@ -136,18 +141,38 @@ def fail(turn: Transition, reason: str, failure: Failure) -> None:
         turn.set_status(first_failure=first)
         end(turn, "failed", code, reason)
         return
-    if before is None or before.kind != "exit":
+    if before is None or before.kind not in ("exit", "left"):
         return
     # A rank that loses a peer raises an exception. The peer's own exit may be reported a moment later.
     is_soon = turn.now.clock - ending.at < SETTLE_TIME
     own = turn.state.ranks[first.rank].exit if kind == "exit" and first.rank is not None else None
     is_cause = own is not None and has_lost_peer(first_exception(turn.state)) and not has_lost_peer(own.raised)
-    if is_cause or (is_soon and kind in ("signal", "oom")):
+    is_stronger = kind in ("oom", "left") or (kind == "signal" and (before.kind == "exit" or before.rank == first.rank))
+    if is_cause or (is_soon and is_stronger):
         replace_verdict(turn, ending._replace(code=code), reason, first)
 
 
 def has_lost_peer(raised: Raised | None) -> bool:
     return raised is not None and _PEER_GONE.search(raised.text) is not None
+
+
+def who_left_first(turn: Transition, lost: RankState) -> tuple[str, Failure] | None:
+    """Reason and failure if a rank lost another one whose script had ended with exit code 0; None if it did not."""
+    raised = lost.exit.raised if lost.exit is not None else None
+    left = [
+        peer
+        for peer in turn.ranks
+        if peer.rank != lost.rank and (peer.left if peer.exit is None else peer.exit.is_own and peer.exit.code == 0)
+    ]
+    if not left or raised is None or not has_lost_peer(raised):
+        return None
+    first = min(left, key=lambda peer: (peer.status.ended_at or 0.0, peer.rank))
+    steps = first.left.steps if first.left is not None else None
+    fields = {"lost": f"{lost.rank}", "step": f" at step {steps}" if steps else ""}
+    place = raised.place.partition(" ")[2]
+    reason = f"rank {first.rank} ended first with exit code 0{fields['step']} on {first.host}, while rank {lost.rank} "
+    reason += f"on {lost.host} still needed it ({place}) and failed"
+    return reason, failure_of("left", [first], Detail("left", fields))._replace(exit_code=0)
 
 
 def exit_code_of(first: Failure) -> int:
@@ -187,6 +212,7 @@ def on_exit(turn: Transition, peer: RankState, message: Exit) -> None:
     elif code == 0:
         state = "ok"
     ended = peer.status._replace(state=state, exit_code=code, signal=by, oom=oom)
+    ended = ended._replace(ended_at=ended.ended_at or turn.now.epoch)
     measured = tuple(each._replace(host=peer.host, at=turn.now.epoch) for each in message.evidence)
     ended = ended._replace(problem=message.problem, disk=message.disk, evidence=measured)
     peer = turn.set_rank(peer.rank, exit=message, status=ended)
@@ -199,10 +225,15 @@ def on_exit(turn: Transition, peer: RankState, message: Exit) -> None:
         kind = "oom" if oom else "signal" if by else "exit"
         failure = failure_of(kind, [peer], message.problem)._replace(exit_code=code, signal=by, oom=oom)
         what = f"{peer.rank} on {peer.host} {describe_exit(code, by, oom)}"
+        by_other = who_left_first(turn, peer) if kind == "exit" else None
         if turn.state.asked.keep_going and is_running:
             note_failure(turn, f"copy {what}", failure)
         else:
-            fail(turn, f"rank {what}", failure)
+            fail(turn, *(by_other or (f"rank {what}", failure)))
+    elif state == "ok" and (first := turn.state.status.first_failure) is not None and first.kind == "exit":
+        late = who_left_first(turn, turn.state.ranks[first.rank]) if first.rank is not None else None
+        if late is not None:  # its exit was reported after the failure of a rank that lost it
+            fail(turn, *late)
 
 
 def check_outside_signals(turn: Transition) -> None:
@@ -330,7 +361,10 @@ def may_restart(state: SupervisorState) -> bool:
 
 def first_exception(state: SupervisorState) -> Raised | None:
     first = state.status.first_failure
-    peer = state.ranks.get(first.rank) if first is not None and first.rank is not None else None
+    rank = first.rank if first is not None else None
+    if first is not None and first.kind == "left" and first.detail is not None:
+        rank = int(first.detail.fields["lost"])
+    peer = state.ranks.get(rank) if rank is not None else None
     return peer.exit.raised if peer is not None and peer.exit is not None else None
 
 

@@ -30,7 +30,7 @@ from ipexctl.node.common.liveness import RESERVED_FILE
 from ipexctl.node.common.placeholders import used_names
 from ipexctl.node.common.plan import Plan, command_of, for_hosts, host_of, read_plan, variables_of
 from ipexctl.node.common.processes import pid_scope, start_of
-from ipexctl.node.common.records import DETAIL_MARK, KEEPS_STORE, Detail, RankFigures
+from ipexctl.node.common.records import DETAIL_MARK, Detail, RankFigures
 from ipexctl.node.run.connection import master_port, output_buffer, supervisor_client
 from ipexctl.node.run.connection.spill_file import SpillFile
 from ipexctl.node.run.meter.rank_meter import MeteredHost, RankMeter
@@ -269,6 +269,9 @@ class Rank:
         for fields in messages:
             self.client.send_message("stacks", **fields)
         for process, code, text, place in raised:
+            if not code:
+                self.apply(self.state.on_left(self.meter.steps()))
+                continue
             self.apply(self.state.on_raised(process, code, text, place, time.monotonic(), RANK_STUCK * starvation()))
 
     def forward_output(self) -> None:
@@ -408,8 +411,8 @@ class Rank:
 
     def terminate(self) -> None:
         if self.child is not None and self.state.exit is None:
-            kept_store = processes.read_wait_channel(self.child.pid) == KEEPS_STORE
-            self.state = self.state._replace(kept_store=kept_store or self.state.kept_store)
+            had_ended = processes.process_state(self.child.pid)[0] in (None, "Z", "X")
+            self.state = self.state._replace(had_ended=had_ended or self.state.had_ended)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.child.pid, signal.SIGTERM)
 

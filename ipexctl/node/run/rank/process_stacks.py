@@ -40,7 +40,7 @@ MAX_RANK_TEXT = 1 << 20
 MAX_PROCESSES = 64
 Raised = Tuple[ProcessIdentity, int, str, str]
 """A process that an uncaught exception is ending, its future exit code, a description of the exception, and its place
-(`rank_hooks.describe_place`)."""
+(`rank_hooks.describe_place`). With code 0, the command's script has ended without one."""
 
 
 class ProcessStacks:
@@ -92,10 +92,11 @@ class ProcessStacks:
 
     def _read_note(self, line: str) -> Iterator[Raised]:
         pid, code, text = [*line.split(" ", 2), "", ""][:3]
-        if pid.isdigit() and code.isdigit() and self._is_of_command(int(pid)):
+        has_ended = code == "0" and pid == str(self._pid)
+        if has_ended or (pid.isdigit() and code.isdigit() and int(code) and self._is_of_command(int(pid))):
             with contextlib.suppress(OSError):
                 text, _, place = text.rpartition("\t") if "\t" in text else (text, "", "")
-                yield ProcessIdentity(int(pid), read_stat(int(pid)).start), int(code) or 1, text, place
+                yield ProcessIdentity(int(pid), read_stat(int(pid)).start), int(code), text, place
 
     def _is_of_command(self, pid: int) -> bool:
         """True for the command itself, or a Python that its shell script started; not for a child of another Python."""

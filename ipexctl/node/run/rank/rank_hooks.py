@@ -3,7 +3,7 @@
 `sitecustomize.py` imports this as `ipexctl_shim`. That takes one millisecond and prints nothing.
 
 SIGNAL writes all threads' stacks to an unnamed file, which `process_stacks.py` reads through /proc. $IPEXCTL_NOTES is
-`NUMBER:INODE` of an inherited pipe, which gets a line `PID CODE WORDS` for an uncaught error.
+`NUMBER:INODE` of an inherited pipe, which gets a line `PID CODE WORDS` for an uncaught error, or `PID 0 left`.
 """
 
 from __future__ import annotations
@@ -475,7 +475,7 @@ class Notes:
     def write(self, code: int, text: str) -> None:
         if self._is_over or os.getpid() != self._pid or _thread.get_ident() != self._main:
             return
-        self._is_over = self.has_failed = True
+        self._is_over, self.has_failed = True, bool(code)
         try:
             if is_pipe(*self._pipe):
                 os.write(self._pipe[0], f"{self._pid} {code} {text}\n".encode("utf-8", "replace"))
@@ -500,8 +500,10 @@ class Notes:
             self.write(code, f"raised {describe(value)}\t{describe_place(traceback)}")
 
     def at_end(self) -> None:
-        """Note an uncaught exception at exit, because a user's hook may have replaced `excepthook`."""
+        """Note an uncaught exception at exit, as a user's hook may have replaced `excepthook`; else that the script
+        has ended."""
         self.raised(getattr(sys, "last_value", None), getattr(sys, "last_traceback", None))
+        self.write(0, "left")
         self._is_over = True
 
 

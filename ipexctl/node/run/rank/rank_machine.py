@@ -33,7 +33,7 @@ CONNECT_TURN, BUSY_TURN = 0.2, 0.5
 """Seconds between two turns: before the first welcome, and while a connection, a dump or an exit is pending."""
 _OF_ONE_START = (
     *("pid", "mismatches", "not_started", "raised", "raised_at", "raised_code", "raised_text", "stuck", "exit"),
-    *("kill_at", "drain_until", "memory_at", "memory_interval", "has_killed", "kept_store"),
+    *("kill_at", "drain_until", "memory_at", "memory_interval", "has_killed", "had_ended", "left"),
 )
 """Fields that begin anew when a copy is started again."""
 NOTICE_SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
@@ -171,8 +171,10 @@ class WrapperState(NamedTuple):
     memory_at: float = NEVER
     memory_interval: float = FIRST_MEMORY_INTERVAL
     has_killed: bool = False
-    kept_store: bool = False
-    """True if rank 0's script had ended when it was told to, and only its store was needed."""
+    had_ended: bool = False
+    """True if the command had exited when it was told to."""
+    left: Json | None = None
+    """Set once its script has ended without an exception, before it was told to: rank 0 keeps its store afterwards."""
     end_sent: bool = False
     outside_signal: int | None = None
     """The first signal that ends the wrapper, from any process but the supervisor, if the command was running."""
@@ -222,6 +224,8 @@ class WrapperState(NamedTuple):
             reports.append(SendReport("port", {"port": state.port}))
         if state.pid is not None or state.not_started:
             reports += state._start_reports()
+        if state.left is not None:
+            reports.append(SendReport("left", state.left))
         if state.stuck is not None:
             reports.append(SendReport("stuck", state.stuck))
         if state.outside_signal is not None:
@@ -291,6 +295,13 @@ class WrapperState(NamedTuple):
         read = (Act.FINISH_METER, Act.SEND_WINDOWS)
         ended = () if self.will_restart else (SendReport("exit", report),)
         return self._replace(exit=report), (*read, *ended)
+
+    def on_left(self, steps: int | None) -> Step:
+        """Note that the command's script has ended; its process may still be needed."""
+        if self.phase is not Phase.RUNNING:
+            return self, ()
+        left = {"steps": steps}
+        return self._replace(left=left), (SendReport("left", left),)
 
     def on_raised(
         self, process: ProcessIdentity, code: int, text: str, place: str, now: float, patience: float
@@ -450,7 +461,9 @@ class WrapperState(NamedTuple):
         if self.stuck is not None:  # the exception is the cause, not the signal that ended the process
             code, by = self.stuck["code"], None
         was_stopped = self.phase is Phase.STOPPING
-        is_own = not was_stopped or self.kept_store or (by == signal.SIGKILL and not self.has_killed)
+        if was_stopped and self.left is not None and by in (signal.SIGKILL, signal.SIGTERM):
+            code, by = 0, None
+        is_own = not was_stopped or self.left is not None or self.had_ended
         report = {
             "code": code,
             "signal": by,

@@ -9,7 +9,7 @@ from supervised_run import Supervised, closed_by_peer, exit_of
 
 from ipexctl.node.common.limits import RANK_SILENCE, WRAPPER_ASK
 from ipexctl.node.common.records import Detail, OutOfMemory
-from ipexctl.node.run.connection.messages import OutsideSignal, Raised
+from ipexctl.node.run.connection.messages import Left, OutsideSignal, Raised
 from ipexctl.node.run.decisions import supervisor_state as m
 from ipexctl.node.run.decisions import verdict
 from message_data import missing
@@ -59,6 +59,42 @@ def test_the_exit_that_made_another_rank_lose_its_connection_is_the_first_failur
     run.at(9, exit_of(0, 3, is_own=is_own, raised=Raised(own, "8 train.py:5") if own else None))
     assert (run.first.rank, run.first.exit_code) == blamed
     assert run.ending == ("failed", blamed[1])
+
+
+GONE = Raised("raised RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:9138.", "7 train.py:6")
+REFUSED = Raised("raised ConnectionError: https://logs: Connection refused", "7 train.py:6")
+KILLED = exit_of(0, 137, signal=9, is_own=False)
+LEFT = m.RankSent(0, Left(21))
+
+
+@pytest.mark.parametrize(
+    ("events", "blamed"),
+    [
+        ([(4, LEFT), (5, exit_of(1, 1, raised=GONE)), (6, exit_of(0, 0))], ("left", 0)),
+        (
+            [(4, m.RankSent(0, Left())), (5, exit_of(1, 1, raised=GONE)), (9, KILLED)],
+            ("left", 0),
+        ),  # by mpirun, as the run was ending
+        ([(4, exit_of(0, 0)), (5, exit_of(1, 1, raised=GONE))], ("left", 0)),  # os._exit(0)
+        ([(5, exit_of(1, 1, raised=GONE)), (5.5, exit_of(0, 0))], ("left", 0)),  # reported late
+        ([(5, exit_of(1, 1, raised=GONE)), (5.5, exit_of(0, 0, is_own=False))], ("exit", 1)),  # it handled SIGTERM
+        ([(4, LEFT), (5, exit_of(1, 1, raised=GONE)), (6, exit_of(0, 3))], ("exit", 0)),  # raise SystemExit(3)
+        ([(4, LEFT), (5, exit_of(1, 1, raised=GONE)), (6, exit_of(2, 139, signal=11))], ("left", 0)),
+        ([(3, exit_of(2, 0)), (4, LEFT), (5, exit_of(1, 1, raised=GONE))], ("left", 2)),
+        ([(4, LEFT), (5, exit_of(1, 1, raised=REFUSED))], ("exit", 1)),  # of another server
+        ([(4, LEFT), (5, exit_of(1, 1))], ("exit", 1)),
+    ],
+)
+def test_a_rank_that_left_before_another_one_that_needed_it_is_the_first_failure(
+    events: list[tuple[float, Any]], blamed: tuple[str, int]
+) -> None:
+    run = cluster()
+    for at, event in events:
+        run.at(at, event)
+    assert run.blamed[:2] == blamed
+    if blamed == ("left", 0):
+        assert missing(run.reason, "rank 0 ended first exit code 0 node1 rank 1 train.py:6") == []
+        assert run.ending == ("failed", 1)
 
 
 def test_ranks_stopped_by_the_supervisor_are_not_the_first_failure() -> None:

@@ -63,8 +63,12 @@ def exchange_ends(problem: str = "") -> Event:
     return lambda state, now: state.on_exchange_ended(problem)
 
 
-def kept_store(state: WrapperState, now: float) -> Step:
-    return state._replace(kept_store=True), ()
+def leaves(state: WrapperState, now: float) -> Step:
+    return state.on_left(20)
+
+
+def had_ended(state: WrapperState, now: float) -> Step:
+    return state._replace(had_ended=True), ()
 
 
 def nothing(state: WrapperState, now: float) -> Step:
@@ -342,9 +346,13 @@ def test_a_rank_without_a_supervisor_ends(
         ([(5.0, ends(139, signal.SIGSEGV))], (139, signal.SIGSEGV, True), (False, True)),
         ([(4.0, sends("stop")), (5.0, ends(143, TERM))], (143, TERM, False), (False, False)),
         ([(4.0, sends("stop")), (5.0, ends(1))], (1, None, False), (False, False)),
-        ([(4.0, sends("stop")), (4.0, kept_store), (5.0, ends(3))], (3, None, True), (False, True)),
-        # Not by the wrapper, whose first SIGKILL comes after four seconds.
-        ([(4.0, sends("stop")), (5.0, ends(137, KILL))], (137, KILL, True), (True, True)),
+        ([(3.0, leaves), (4.0, sends("stop")), (5.0, ends(3))], (3, None, True), (False, True)),
+        ([(4.0, sends("stop")), (4.0, leaves), (5.0, ends(0))], (0, None, False), (False, False)),
+        # What others send to a rank whose script has ended is not its end.
+        ([(3.0, leaves), (4.0, sends("stop")), (8.1, ends(137, KILL))], (0, None, True), (False, False)),
+        ([(3.0, leaves), (4.0, ends(137, KILL))], (137, KILL, True), (True, True)),
+        ([(4.0, sends("stop")), (5.0, ends(137, KILL))], (137, KILL, False), (False, False)),
+        ([(4.0, sends("stop")), (4.0, had_ended), (5.0, ends(137, KILL))], (137, KILL, True), (True, True)),
         ([(4.0, sends("stop")), (8.1, ends(137, KILL))], (137, KILL, False), (False, False)),
         # The exception is the cause, and not the signal that has ended its process.
         ([(1.0, raises()), (11.5, sends("stop")), (12.0, ends(143, TERM))], (1, None, False), (False, False)),
