@@ -1,7 +1,6 @@
 """What a directory's pyproject.toml, setup.cfg and setup.py say of the package there: name, version, where its modules
-are, its commands. All are read as text: of setup.py, only literals. What the package requires is the build backend's to
-say (`node/env/project_list.py`), unless pyproject.toml lists it. Pure, but for the reader of texts that the caller
-gives.
+are, its commands, its requirements. All are read as text: of setup.py, only literals. What the text does not show whole
+is the build backend's to say (`node/env/project_list.py`). Pure, but for the reader of texts that the caller gives.
 """
 
 from __future__ import annotations
@@ -51,6 +50,8 @@ _VERSION_LINE: Final = re.compile(
     r"^(?:__version__|VERSION|version)(?:\s*:\s*[\w.]+)?\s*=\s*[\"']([\w.+!-]+)[\"']", re.MULTILINE
 )
 _VERSION_FILES: Final = ("__init__.py", "_version.py", "version.py", "__about__.py", "__version__.py")
+_ONE_USE: Final = 2
+"""A name that is set once and used once."""
 _EXTENSION: Final = re.compile(r"[Ee]xtension\(\s*(?:name\s*=\s*)?[\"']([\w.]+)[\"']")
 
 
@@ -68,7 +69,9 @@ class PackageDeclaration:
     entry_points: Mapping[str, Mapping[str, str]] = field(default_factory=dict, hash=False)
     """Group → name → `module:function`."""
     requires: tuple[str, ...] = ()
-    """Requirements of [project] as they are written."""
+    """As they are written, as far as the text shows them."""
+    is_listed: bool = False
+    """True if the text shows all of them; else only the build backend knows."""
     extras: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
     is_compiled: bool = False
     extensions: tuple[str, ...] = ()
@@ -100,8 +103,14 @@ def read_declaration(read: ReadText) -> PackageDeclaration | None:
     values: dict[str, Any] = {}
     for part in parts:  # an earlier file wins
         for name, value in part.items():
-            if value and name not in values:
+            if value and name not in (*values, "mentions"):
                 values[name] = value
+    others = [part for part in parts if not part.get("requires") and part.get("mentions")]
+    listing = [part for part in parts if part.get("requires")]
+    is_of_project = bool(listing) and listing[0]["file"] == PYPROJECT
+    values["is_listed"] = bool(listing and listing[0].get("is_listed")) and (
+        is_of_project or not (others or listing[1:])
+    )
     file = next((part["file"] for part in parts if part.get("name")), parts[0]["file"])
     directories = tuple(dict.fromkeys(posixpath.normpath(each or ".") for each in values.pop("directories", ())))
     return PackageDeclaration(**{**values, "file": file, "import_directories": directories})
@@ -193,7 +202,7 @@ def _of_pyproject(text: str, read: ReadText) -> dict[str, Any]:
                 "gui_scripts": table(project, "gui-scripts"),
             }
         ),
-        "requires": requirement_texts(project.get("dependencies")),
+        **_requires_of_pyproject(document, read),
         "extras": {
             str(extra): requirement_texts(values) for extra, values in table(project, "optional-dependencies").items()
         },
@@ -205,6 +214,65 @@ def _of_pyproject(text: str, read: ReadText) -> dict[str, Any]:
         ),
         "sources": dict(_local_sources(table(tool, "uv", "sources"))),
     }
+
+
+def _requires_of_pyproject(document: Mapping[str, Any], read: ReadText) -> dict[str, Any]:
+    """Of [project], of the file that setuptools reads for it, or of Poetry's own table in place of it."""
+    project, tool = table(document, "project"), table(document, "tool")
+    if "dependencies" in texts(project.get("dynamic")):
+        files = texts(table(tool, "setuptools", "dynamic", "dependencies").get("file"))
+        lines = [line.partition(" #")[0].strip() for file in filter(is_below, files) for line in read(file).split("\n")]
+        lines = [line for line in lines if line and line[0] != "#"]
+        return {"requires": requirement_texts(lines), "is_listed": not any(line[0] == "-" for line in lines)}
+    if project:
+        return {"requires": requirement_texts(project.get("dependencies")), "is_listed": True}
+    entries = [(name, value) for name, value in table(tool, "poetry", "dependencies").items() if name != "python"]
+    lines = [line for entry in entries if (line := _of_poetry(*entry)) != OPTIONAL]
+    return {"requires": requirement_texts([*filter(None, lines)]), "is_listed": all(lines)}
+
+
+OPTIONAL: Final = "optional"
+
+
+def _of_poetry(name: str, value: Any) -> str:
+    """A requirement in Poetry's words as pip's; `OPTIONAL` for one of an extra, empty for what only Poetry reads."""
+    entry = value if isinstance(value, Mapping) else {"version": value}
+    version = entry.get("version", "*")
+    if entry.get("optional") is True:
+        return OPTIONAL
+    if not isinstance(version, str) or "||" in version or not safe_name(name) or not {*entry} <= _OF_POETRY:
+        return ""
+    parts = [_bounds(part.strip()) for part in version.split(",")]
+    place = f" @ git+{entry['git']}" if "git" in entry else f" @ file:{entry['path']}" if "path" in entry else ""
+    marker = f"; {entry['markers']}" if "markers" in entry else ""
+    extras = ",".join(texts(entry.get("extras")))
+    if place:
+        return f"{name}{place}"
+    return (
+        f"{name}{f'[{extras}]' if extras else ''}{','.join(filter(None, parts))}{marker}" if None not in parts else ""
+    )
+
+
+_OF_POETRY: Final = frozenset(
+    {"version", "extras", "markers", "git", "rev", "branch", "tag", "path", "develop", "python"}
+)
+_VERSION_OF_POETRY: Final = re.compile(r"(?P<sign>[~^]|[<>=!~]=|[<>]|)\s*(?P<version>\d+(?:\.\d+)*(?P<rest>[\w.*+-]*))")
+
+
+def _bounds(text: str) -> str | None:
+    """`^1.2` and `~1.2` of Poetry in pip's words; None for any other text."""
+    found = _VERSION_OF_POETRY.fullmatch(text)
+    if found is None:
+        return "" if text == "*" else None
+    sign, version = found["sign"], found["version"]
+    if sign not in ("^", "~"):
+        return f"{sign or '=='}{version}"
+    numbers = [int(each) for each in version[: len(version) - len(found["rest"])].split(".")]
+    at = 0 if len(numbers) == 1 else 1
+    if sign == "^":
+        at = next((at for at, number in enumerate(numbers) if number), len(numbers) - 1)
+    above = ".".join(map(str, (*numbers[:at], numbers[at] + 1)))
+    return f">={version},<{above}"
 
 
 def _directories_in(values: Mapping[str, Any], depth: int = 0) -> Iterator[str]:
@@ -274,7 +342,23 @@ def _of_setup_cfg(text: str, read: ReadText) -> dict[str, Any]:
         "version": safe_version(version) or _version_of_code([module], directories, read),
         "directories": directories,
         "entry_points": entry_points_of(groups),
+        "requires": _lines_of_cfg(config.get("options", "install_requires", fallback="")),
+        "is_listed": True,
+        "mentions": config.has_option("options", "install_requires"),
+        "extras": {
+            name: _lines_of_cfg(text)
+            for name, text in (config.items(_EXTRAS_OF_CFG) if config.has_section(_EXTRAS_OF_CFG) else ())
+        },
     }
+
+
+_EXTRAS_OF_CFG: Final = "options.extras_require"
+
+
+def _lines_of_cfg(text: str) -> tuple[str, ...]:
+    """Empty for a file that setuptools reads."""
+    lines = [line.partition(" #")[0].strip() for line in text.splitlines()]
+    return requirement_texts([line for line in lines if line and line[0] != "#"]) if "file:" not in text else ()
 
 
 # setup.py
@@ -291,13 +375,22 @@ def _of_setup_py(text: str, _: ReadText) -> dict[str, Any]:
     unpacked = (bound.get(getattr(word.value, "id", None)) for word in words if word.arg is None)
     words += [word for made in unpacked for word in getattr(made, "keywords", ())]  # of `**NAME`, a dict(…)
     values: dict[str, Any] = {}
+    names_used = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
     for word in words:
         with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):  # it is computed
             values[str(word.arg)] = None
             values[str(word.arg)] = ast.literal_eval(bound.get(getattr(word.value, "id", None), word.value))
     groups = values.get("entry_points")
+    extras = values.get("extras_require")
+    source = next((word.value for word in words if word.arg == "install_requires"), None)
     return {
         "file": SETUP_PY,
+        "requires": requirement_texts(values.get("install_requires") or ()),
+        "is_listed": getattr(source, "id", "") == "" or names_used.count(getattr(source, "id", "")) <= _ONE_USE,
+        "mentions": "install_requires" in text,
+        "extras": {str(name): requirement_texts(lines) for name, lines in extras.items()}
+        if isinstance(extras, Mapping)
+        else {},
         "name": safe_name(values.get("name")),
         "version": safe_version(values.get("version")),
         "directories": _package_directories(table(values, "package_dir")),

@@ -16,7 +16,16 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ipexctl.node.env.check import normalize
-from ipexctl.projects.declaration import FILES, FOR_DEVELOPERS, PYPROJECT, SETUP_CFG, SETUP_PY, is_below, table
+from ipexctl.projects.declaration import (
+    FILES,
+    FOR_DEVELOPERS,
+    PYPROJECT,
+    SETUP_CFG,
+    SETUP_PY,
+    is_below,
+    read_declaration,
+    table,
+)
 from ipexctl.projects.layout import ProjectLayout, directories_up
 from ipexctl.projects.project_files import TextReader
 
@@ -101,9 +110,8 @@ def find_requirement_files(layout: ProjectLayout, start: Path) -> RequirementFil
     names, optional = _names_in(layout, found, others)
     unread = unread or (conda if conda in others else "")
     pins = tuple(pin for file in found for pin in _pins_of(layout, file))
-    read, notes = TextReader(layout.root), list(dict.fromkeys(notes))
-    asked = tuple(file for file in found if file.endswith(FILES) and is_read_by_backend(file, read(file)))
-    return RequirementFiles(tuple(found), names, pins, optional, unread, others, asked, tuple(notes))
+    asked = tuple(file for file in found if file.endswith(FILES) and needs_backend(layout.root / file))
+    return RequirementFiles(tuple(found), names, pins, optional, unread, others, asked, tuple(dict.fromkeys(notes)))
 
 
 def with_optional(
@@ -187,6 +195,14 @@ def is_read_by_backend(file: str, text: str) -> bool:
     dynamic, poetry = project.get("dynamic"), tool.get("poetry")
     has_own = not project and isinstance(poetry, dict) and bool(poetry.get("dependencies"))
     return has_own or (isinstance(dynamic, list) and "dependencies" in dynamic)
+
+
+def needs_backend(path: Path, extras: Sequence[str] = ()) -> bool:
+    """True if the text of a declaration does not show all that it requires, also for these extras."""
+    read = TextReader(path.parent)
+    declaration = read_declaration(read)
+    is_shown = declaration is not None and declaration.is_listed and {*extras} <= {*declaration.extras}
+    return is_read_by_backend(path.name, read(path.name)) and not is_shown
 
 
 def _names_in(

@@ -304,6 +304,8 @@ class InstallReport(Report[InstallResult]):
     notes: tuple[str, ...] = ()
     path: str | None = None
     """The environment's directory on every host; with --download-only, the directory on the control machine."""
+    unread: tuple[str, ...] = ()
+    """Lists that are known once they are installed."""
     dry_run: bool = False
     uplink: int = 0
     downloaded: int = 0
@@ -351,6 +353,7 @@ class InstallContext:
         self.control = ControlMachine.find(opened.pool.cancel)
         self.changes: tuple[PackageChange, ...] = ()
         self.notes: list[str] = [*request.notes]
+        self.unread: list[str] = []
         self.silent_indexes: list[str] = []
         """Notes, which a call that changes nothing leaves out."""
         self.facts: dict[str, Facts] = {}
@@ -423,6 +426,7 @@ class InstallContext:
             lock=lock,
             notes=tuple(dict.fromkeys((*self.notes, *(() if is_unchanged else self.silent_indexes)))),
             path=path,
+            unread=tuple(self.unread),
             dry_run=self.request.dry_run,
             uplink=self.uplink,
             downloaded=self.downloaded,

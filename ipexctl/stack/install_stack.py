@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packaging.specifiers import SpecifierSet
 
-from ipexctl.errors import Refusal
+from ipexctl.errors import Refusal, UserError
 from ipexctl.facts.facts import Facts, parse
 from ipexctl.facts.gather import HostFacts
 from ipexctl.facts.probe import environment_command, read_answers
@@ -128,11 +128,7 @@ def install(
             context.extended = None
         if not context.pending:
             return context.report()
-        from ipexctl.stack.lock.stack_locking import (
-            lock_stack,  # slow to import, and not needed if nothing is to be done
-        )
-
-        locked = lock_stack(context)
+        locked = _lock(context)
     except Cancelled as error:
         for host in context.pending:
             context.end(host, error)
@@ -142,6 +138,18 @@ def install(
     if isinstance(locked, Refusal):
         return context.report(refusal=_with_ways_to_python(context, locked))
     return _install_locked(context, locked)
+
+
+def _lock(context: InstallContext) -> LockedStack | Refusal:
+    """Raises a HostError, or a UserError after the notes."""
+    from ipexctl.stack.lock.stack_locking import lock_stack  # slow to import, and not needed if nothing is to be done
+
+    try:
+        return lock_stack(context)
+    except UserError:
+        for note in context.notes:
+            context.watch(Notice(note, warning=True))
+        raise
 
 
 def _with_ways_to_python(context: InstallContext, refusal: Refusal) -> Refusal:

@@ -97,6 +97,8 @@ def install_first(
         watcher.on_step(f"{bare}: no environment {env!r} yet; looking up what --install would bring")
     if lacking is not None or dry_run:
         report = _install(start, watcher, replace(wanted, dry_run=True), probed)
+        for note in report.notes:
+            watcher.on_step("note: " + note)
         if report.exit_code:
             return _failed_lookup(report, lacking)
         if (failure := _left_out_packages(report, spec, wanted)) is not None:
@@ -181,7 +183,7 @@ def _left_out_packages(report: InstallReport, spec: RunSpec, wanted: InstallRequ
     script, asked = spec.project.script, spec.asked
     if script is None or script.doubt or report.exit_code or report.lock is None or asked.extra or asked.group:
         return None
-    if wanted.unread and report.dry_run:
+    if report.unread:
         return None  # the list is known once it is installed
     has = {*report.lock.packages, *wanted.builds}
     lacking = [

@@ -25,7 +25,7 @@ from ipexctl.known_errors.packages import known_packages
 from ipexctl.limits import PROJECT_LOCK
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.urls import strip_login
-from ipexctl.projects.declaration import FILES, PYPROJECT, SETUP_CFG, SETUP_PY, table
+from ipexctl.projects.declaration import FILES, PYPROJECT, SETUP_CFG, SETUP_PY, read_declaration, table
 from ipexctl.projects.indexes import (
     IndexBinding,
     ProjectIndexes,
@@ -37,7 +37,7 @@ from ipexctl.projects.indexes import (
 )
 from ipexctl.projects.layout import NO_LAYOUT, ProjectLayout
 from ipexctl.projects.project_files import TextReader
-from ipexctl.projects.requirement_files import CONDA, UV_LOCK, is_read_by_backend
+from ipexctl.projects.requirement_files import CONDA, UV_LOCK, is_read_by_backend, needs_backend
 from ipexctl.stack.lock.wheel_indexes import is_for_hosts, plain_url
 from ipexctl.stack.lock.wheel_lock import uv_here
 from ipexctl.text import format_count
@@ -123,6 +123,15 @@ class BackendList:
         requires, paths = ([str(each) for each in build.get(key, ())] for key in ("requires", "backend-path"))
         return named, requires, paths
 
+    def shown(self, text: str) -> Iterator[FileLine]:
+        """What the text of the declaration lists, which may be less than the build says."""
+        declaration = read_declaration(TextReader(self.path.parent))
+        for line in declaration.requires if declaration else ():
+            yield _line_with(self.path, text, line, line)
+        for name in self.extras:
+            for line in declaration.extras.get(name, ()) if declaration else ():
+                yield _line_with(self.path, text, line, line)
+
 
 @dataclass(frozen=True, slots=True)
 class ProjectLines:
@@ -154,12 +163,15 @@ def read_project_file(
     if path.suffix == ".toml":
         project = _Pyproject(path, text, scope)
         lines = tuple(project.lines(names))
-        is_asked = path.name == PYPROJECT and is_read_by_backend(PYPROJECT, text)
+        is_asked = path.name == PYPROJECT and needs_backend(path, names)
         unread = BackendList(path, tuple(names), scope) if is_asked else None
         left_out = tuple(project.left_out)
         return ProjectLines(lines, tuple(project.notes), (), left_out, project.indexes, unread)
     if path.name in (SETUP_CFG, SETUP_PY):
-        return ProjectLines((), unread=BackendList(path, tuple(names), scope))
+        listed = BackendList(path, tuple(names), scope)
+        return (
+            ProjectLines((), unread=listed) if needs_backend(path, names) else ProjectLines(tuple(listed.shown(text)))
+        )
     if names:
         raise UserError(f"{path} has no extras: [{','.join(names)}] is for {PYPROJECT} and {UV_LOCK}", fix=f"-r {path}")
     if path.suffix in (".yml", ".yaml") and (path.name in CONDA or re.search(r"(?m)^dependencies:", text)):
@@ -195,7 +207,8 @@ class _Pyproject:
             raise UserError(
                 f"{self.path} has neither [project] nor [dependency-groups]", fix="name the file that has requirements"
             )
-        yield from self._list(self.project.get("dependencies", ()), ())
+        declared = read_declaration(TextReader(self.path.parent)) if is_asked and not needs_backend(self.path) else None
+        yield from self._list(declared.requires if declared else self.project.get("dependencies", ()), ())
         for name in names:
             if not is_asked or canonicalize_name(name.removeprefix(GROUP)) in map(canonicalize_name, self.groups):
                 yield from self._named(name, ())

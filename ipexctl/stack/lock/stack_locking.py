@@ -230,6 +230,7 @@ _FOR_ONE_TORCH: Final = ("torchaudio", "torchvision")
 OF_STACK: Final = frozenset({TORCH, IPEX, ONECCL, *TORCH_LIBRARIES})
 """A project's hashes are of other builds of these."""
 _MOST_BUILDS: Final = 12
+_SHOWN: Final = 8
 _LARGE: Final = 2_000_000_000
 """Bytes; for a larger download, a smaller stack is suggested."""
 
@@ -474,19 +475,30 @@ class _Locking:
         context, unread = self.context, self.context.request.unread
         context.request = replace(context.request, unread=())  # read once
         for each in unread:
-            name = os.path.relpath(each.path)
-            if context.request.tree is None or not by_node0:
-                why = "known once it is installed" if by_node0 else f"not read: {context.first.name} reaches no index"
-                context.notes.append(f"the list of {name} is {why}, because the code of its build makes it")
+            name, tree = os.path.relpath(each.path), context.request.tree
+            if by_node0 and tree is None:
+                context.unread.append(name)
+                context.notes.append(
+                    f"the list of {name} is known once it is installed, because the code of its build makes it"
+                )
                 continue
-            context.watch(Notice(f"{maker.name} reads the list of {name}, which runs the code of its build there"))
-            reply = _ask_backend(maker, each, context.request.tree, index_answer)
-            if reply.message:
-                context.notes.append(f"the list of {name} is left out: its build says {reply.message}")
-            context.request = _with_answer(context.request, read_answer(each, reply.requires, plan))
-            if not reply.message:
+            requires, why = list[str](), f"{context.first.name}, where its build would run, reaches no index"
+            if by_node0 and tree is not None:
+                context.watch(Notice(f"{maker.name} reads the list of {name}, which runs the code of its build there"))
+                reply = _ask_backend(maker, each, tree, index_answer)
+                requires, why = [*reply.requires], reply.message and f"its build says {reply.message}"
+            if why:
+                requires = [line.text for line in each.shown("")]
+                kept = (
+                    f"is read as far as its text shows it ({', '.join(requires[:_SHOWN])})"
+                    if requires
+                    else "is left out"
+                )
+                context.notes.append(f"the list of {name} {kept}: {why}")
+            else:
                 lists = (*context.request.env.lists, digest_of_list(each.path))
                 context.request = replace(context.request, env=replace(context.request.env, lists=lists))
+            context.request = _with_answer(context.request, read_answer(each, requires, plan))
             context.notes += context.request.notes
             context.request = replace(context.request, notes=())
 

@@ -99,6 +99,46 @@ def test_a_list_that_only_the_build_knows_is_left_to_it(tmp_path: Path, name: st
     assert [(each.path.name, each.extras) for each in found.unread] == [(name, ("train",))]
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "lines"),
+    [
+        ("setup.py", "R = ['peft>=0.1']\nsetup(install_requires=R)\n", ("peft>=0.1",)),
+        ("setup.py", "R = ['peft']\nR += ['rich']\nsetup(install_requires=R)\n", None),
+        ("setup.py", "setup(install_requires=['peft'] + more)\n", None),
+        ("setup.cfg", "[options]\ninstall_requires =\n  peft >= 1 # for x\n  # rich\n", ("peft>=1",)),
+        ("setup.cfg", "[options]\ninstall_requires = file: x.txt\n", None),
+        (
+            "pyproject.toml",
+            (
+                '[tool.poetry.dependencies]\npython = "^3.9"\npeft = "^0.2.3"\nrich = "~1.2"\ntqdm = "*"\n'
+                'six = {version = ">=1,<2", extras = ["a"], markers = "sys_platform == \'linux\'"}\n'
+                'wandb = {version = "*", optional = true}\nyacs = "1.0"\nnumpy = "^1"\n'
+            ),
+            (
+                *("peft<0.3,>=0.2.3", "rich<1.3,>=1.2", "tqdm", 'six[a]<2,>=1; sys_platform == "linux"', "yacs==1.0"),
+                "numpy<2,>=1",
+            ),
+        ),
+        ("pyproject.toml", '[tool.poetry.dependencies]\npeft = ">=1 || <3"\n', None),
+        ("pyproject.toml", '[tool.poetry.dependencies]\npeft = [{version = "1"}, {version = "2"}]\n', None),
+    ],
+)
+def test_a_list_that_the_text_shows_whole_is_read_without_a_build(
+    tmp_path: Path, name: str, text: str, lines: tuple[str, ...] | None
+) -> None:
+    (tmp_path / name).write_text(text)
+    found = read_requirements(tmp_path / name)
+    assert found.lines == (lines or ())
+    assert bool(found.unread) == (lines is None)
+
+
+def test_two_lists_of_one_directory_are_left_to_the_build(tmp_path: Path) -> None:
+    (tmp_path / "setup.cfg").write_text("[options]\ninstall_requires = peft\n")
+    (tmp_path / "setup.py").write_text("setup(install_requires=['rich'])\n")
+    (unread,) = read_requirements(tmp_path / "setup.py").unread
+    assert [line.text for line in unread.shown("")] == ["peft"]
+
+
 def test_what_a_build_answers_is_read_as_a_file_is(tmp_path: Path) -> None:
     asked = BackendList(tmp_path / "setup.py", ("train",))
     answer = ("tqdm (>=4,<5)", 'rich ; extra == "train"', 'ruff; extra == "dev"', "torch==1.4.0", "bitsandbytes")
