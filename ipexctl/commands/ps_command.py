@@ -242,7 +242,7 @@ def _row(run: KnownRun, now: float) -> dict[str, str]:
         "hosts": folded_hosts(hosts),
         "started": format_clock(started, day) if started else "?",
         "took": took,
-        "step": progress_text(status) if is_running and status is not None else "",
+        "step": progress_text(status) if status is not None else "",
         "throughput": short_throughput(status.throughput if status is not None else None),
         "ended by": ended_by,
         "slow": slow_text(status),

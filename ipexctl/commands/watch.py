@@ -87,7 +87,7 @@ def open_view(
 
     plan, nodes = record.plan, len(record.hosts) or 1
     first = RunStatus(record.id, "starting", plan.script, plan.environment, nodes, plan.world_size, record.started)
-    return LiveRun(first, stop, cancel.throw, ranks=ranks)
+    return LiveRun(first, stop, cancel.throw, ranks=ranks, tag=plan.asked.tag or "")
 
 
 class _Watching:

@@ -340,7 +340,8 @@ class Meter:
         self._documented_at = 0
         self._tokens = self._token_samples = 0
         self._group = self._apart = 0
-        self._planned = 0
+        self._planned = self._resumed = 0
+        """Steps of the whole training, and those before this process."""
         self._last_loss: float | None = None
         self._largest = 0
         """Ranks of the largest process group in the first steps."""
@@ -426,6 +427,8 @@ class Meter:
             if self.counter.after_step(optimizer, threading.get_ident()):
                 self._stepped_at = time.monotonic_ns()
                 self.made += 1
+                if self._ring is not None:
+                    self._ring.exchange_steps(self.made)
                 self._check_loss()
                 self._optimizers.add(type(optimizer).__name__)
                 self.evidence.after_step()
@@ -440,7 +443,8 @@ class Meter:
                     self._write(self._stepped_at)
                     self._take_request()
                     if self._stepped_at - self._documented_at >= DOCUMENT_INTERVAL:
-                        self._planned = self._planned or planned_steps(self.counter.steps)
+                        if not self._planned:
+                            self._planned, self._resumed = planned_steps(self.made)
                         self._write_document()
         except Exception:  # noqa: BLE001  # the script trains without the meter
             self.turn_off()
@@ -512,7 +516,7 @@ class Meter:
         if (notes or self._stepped_at) and self._has_ring() and self._ring is not None:
             self._documented_at = time.monotonic_ns()
             tokens = self._tokens / self._token_samples if self._token_samples else None
-            progress = {"step": self.counter.steps, "planned": self._planned, "loss": self._last_loss}
+            progress = {"step": self.made, "before": self._resumed, "planned": self._planned, "loss": self._last_loss}
             more = {"tokens_per_sample": tokens, "progress": progress}
             document = {"levers": notes, **more, **self.evidence.document()}
             self._ring.write_document(json.dumps(document, separators=(",", ":")).encode())

@@ -194,6 +194,16 @@ class NetworkCost(NamedTuple):
     advice: WireAdvice | None = None
 
 
+class Stepping(NamedTuple):
+    """Optimizer steps of a rank's process."""
+
+    steps: int = 0
+    usual: float = 0.0
+    """Seconds of a usual step; 0 before two steps."""
+    since: float = 0.0
+    """Seconds since the last step."""
+
+
 class RankFigures(NamedTuple):
     """A rank's numbers, from its wrapper through the supervisor to `ps`, events and the live view. None: unknown."""
 
@@ -210,6 +220,10 @@ class RankFigures(NamedTuple):
     err_lines: int | None = None
     lost: int = 0
     """Bytes of output lost because a disk was full."""
+    stepping: Stepping | None = None
+    """None if no optimizer has stepped."""
+    unheard: float | None = None
+    """Seconds since the supervisor heard of the rank, if that is long."""
 
     def after_exit(self) -> RankFigures:
         return self._replace(cpu=0.0, rss=0)
@@ -324,14 +338,29 @@ class LostOutput(NamedTuple):
     ranks: tuple[int, ...]
 
 
-class TrainingProgress(NamedTuple):
-    """Of the first rank that trains."""
+LEAST_STILL, STILL = 5.0, 60.0
+"""Seconds after which a number is still that usually moves faster, and one that has moved only once."""
 
-    step: int
-    """Optimizer steps of this attempt."""
+
+class TrainingProgress(NamedTuple):
+    """Of the first rank that trains: as the script prints it, else as it was measured."""
+
+    step: int | None = None
+    """Steps so far, also those before a checkpoint from which the script resumed."""
     steps: int | None = None
-    """Steps that the script will make; None if its code does not say so."""
+    """Steps that the script will have made; None if neither its output nor its code says so."""
     loss: float | None = None
+    left: int | None = None
+    """Optimizer steps until the end; None if unknown, or if nothing moves."""
+    age: float | None = None
+    """Seconds since the last step, or without one since another step or loss was printed; None after the end."""
+    usual: float = 0.0
+    """Seconds of a usual step; 0 if unknown."""
+
+    @property
+    def is_still(self) -> bool:
+        """True if nothing moved for three usual steps."""
+        return self.age is not None and self.age > max(3 * self.usual or STILL, LEAST_STILL)
 
 
 class LaterWrite(NamedTuple):
@@ -413,9 +442,15 @@ class RunStatus(NamedTuple):
     def eta(self) -> float | None:
         """Seconds until the last step, at the measured speed; None if unknown."""
         progress, speed = self.progress, self.throughput.steps_per_s if self.throughput is not None else None
-        if self.state != "running" or progress is None or not progress.steps or not speed:
+        if self.state != "running" or progress is None or progress.left is None or not speed:
             return None
-        return max(0, progress.steps - progress.step) / speed
+        return progress.left / speed
+
+    @property
+    def unheard(self) -> tuple[tuple[str, ...], float]:
+        """Hosts of which node0 has not heard for some time, and since how many seconds."""
+        found = [(rank.host, rank.figures.unheard) for rank in self.ranks if rank.figures.unheard is not None]
+        return tuple(dict.fromkeys(host for host, _ in found)), max((each for _, each in found), default=0.0)
 
     @property
     def took(self) -> float | None:

@@ -103,8 +103,11 @@ class WrongTraining(NamedTuple):
 
 class RankProgress(NamedTuple):
     step: int = 0
+    """Optimizer steps of the process."""
+    before: int = 0
+    """Steps before it, if the script resumed."""
     planned: int = 0
-    """Steps that the script will make; 0 if unknown."""
+    """Steps that the script will have made, with those before; 0 if unknown."""
     loss: Loss | None = None
 
 

@@ -17,6 +17,7 @@ from ipexctl.node.common.records import (
     RankStatus,
     RunStatus,
     Throughput,
+    TrainingProgress,
     describe_apart,
     describe_daemons,
 )
@@ -165,14 +166,26 @@ def throughput_forms(throughput: Throughput | None) -> tuple[str, ...]:
 
 
 def progress_text(status: RunStatus) -> str:
-    """`step 40 of 300, loss 0.69, 0:52 left`; empty if nothing was measured."""
-    progress = status.progress
-    if progress is None:
-        return ""
-    parts = [f"step {progress.step:,}" + (f" of {progress.steps:,}" if progress.steps else "")]
+    """`step 40 of 300, loss 0.69, 0:52 left`; empty if nothing is known."""
+    progress, parts = status.progress or TrainingProgress(), []
+    if progress.step is not None:
+        parts = [f"step {progress.step:,}" + (f" of {progress.steps:,}" if progress.steps else "")]
     parts += [f"loss {progress.loss:.4g}"] if progress.loss is not None else []
     parts += [f"{duration(status.eta)} left"] if status.eta is not None else []
-    return ", ".join(parts)
+    return ", ".join([*parts, *filter(None, (still_text(status), unheard_text(status)))])
+
+
+def still_text(status: RunStatus, more: float = 0.0) -> str:
+    """`more`: seconds since the status."""
+    progress = status.progress
+    if progress is None or progress.age is None or not progress.is_still:
+        return ""
+    return f"not moved for {rough_duration(progress.age + more)}"
+
+
+def unheard_text(status: RunStatus, more: float = 0.0) -> str:
+    hosts, age = status.unheard
+    return f"{fold(hosts)} not heard of for {rough_duration(age + more)}" if hosts and not status.is_over else ""
 
 
 def short_throughput(throughput: Throughput | None) -> str:

@@ -16,7 +16,8 @@ from ipexctl.homes.registry import RunRecord
 from ipexctl.node.common.answer import Json
 from ipexctl.node.common.frames import Chunk, Note, StreamName
 from ipexctl.node.common.json_records import encode
-from ipexctl.node.common.records import Failure, RunStatus, State, Throughput, TrainingGroup
+from ipexctl.node.common.records import Failure, RunStatus, State, Throughput, TrainingGroup, TrainingProgress
+from ipexctl.node.run.record.printed import PrintedFigures
 from ipexctl.node.run.record.run_document import CallDocument, RankDocument, RunDocument, document_of_run, rank_document
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Notice
@@ -25,7 +26,6 @@ from ipexctl.run.ranks import EVERY_RANK, RankSet
 from ipexctl.text import strip_colors
 from ipexctl.ui.messages import STOPPING, fit_lines, notice_text, write_to_terminal
 from ipexctl.ui.run.end_of_run import end_lines
-from ipexctl.ui.run.figures import Figures
 from ipexctl.ui.run.plain import ShownNotes
 from ipexctl.ui.safe_output import Pipe, PrefixedLines, print_document
 
@@ -75,6 +75,7 @@ class FiguresEvent(NamedTuple):
     loss: float | None
     step: int | None
     steps: int | None
+    step_age: float | None
     epoch: float | None
     epochs: float | None
     speed: str | None
@@ -154,7 +155,7 @@ class EventsView:
         self._words = Pipe(sys.stderr, cancel)
         self.record: RunRecord | None = None
         self._lines: dict[tuple[int, StreamName], _RankLines] = {}
-        self._figures = Figures()
+        self._figures = PrintedFigures()
         self._notes = ShownNotes()
         self._shown: RunStatus | None = None
         self._attempt = 0
@@ -260,16 +261,17 @@ class EventsView:
             self._on_failure(attempt.attempt, attempt.first_failure, attempt.reason, attempt.ended)
         if status.attempt > self._attempt and (status.state == "running" or status.is_over):
             self._on_restart(status.attempt)
-        step, steps = self._figures.step or (None, None)
+        progress = self._figures.over(status.progress) or TrainingProgress()
         epoch, epochs = self._figures.epoch or (None, None)
         figures = FiguresEvent(
             state=status.state,
             attempt=status.attempt,
             hosts=status.hosts,
             ranks=tuple(map(rank_document, status.ranks)),
-            loss=self._figures.loss,
-            step=step,
-            steps=steps,
+            loss=progress.loss,
+            step=progress.step,
+            steps=progress.steps,
+            step_age=progress.age,
             epoch=float(epoch) if epoch else None,
             epochs=float(epochs) if epochs else None,
             speed=self._figures.speed or None,

@@ -20,10 +20,18 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from ipexctl.node.common.records import KEEPS_STORE
+from ipexctl.node.common.records import KEEPS_STORE, TrainingProgress
 from ipexctl.node.run.decisions.verdict import signal_name
-from ipexctl.text import format_count, printable, readable
-from ipexctl.ui.run.end_of_run import duration, format_state_counts, moved_text, slow_text, throughput_forms
+from ipexctl.text import format_count, printable, readable, rough_duration
+from ipexctl.ui.run.end_of_run import (
+    duration,
+    format_state_counts,
+    moved_text,
+    slow_text,
+    still_text,
+    throughput_forms,
+    unheard_text,
+)
 from ipexctl.ui.run.figures import sparkline
 from ipexctl.ui.run.state import HELP, LogLine, Row, RunState, newest
 
@@ -32,7 +40,7 @@ _STATE_STYLE: Final = {
     "stopped": "yellow", "unknown": "dim",
 }  # fmt: skip
 _ROWS_PER_ENTRY: Final = 4
-_SILENT: Final = 12.0
+_SILENT: Final = 9.0
 _LATE: Final = 1000
 """The view says that it lags once it is this many lines and two seconds behind; less is still on the way."""
 _TABLE_FROM: Final = 10
@@ -86,7 +94,7 @@ class _Held:
 
 
 def _header(state: RunState, width: int, height: int, now: float) -> tuple[RenderableType, int]:
-    run = f"run {printable(state.status.id)}"
+    run = f"run {printable(state.tag or state.status.id)}"
     if height <= 2:
         return "", 0
     if height < _PANEL_FROM:
@@ -98,7 +106,7 @@ def _header(state: RunState, width: int, height: int, now: float) -> tuple[Rende
         Group(*lines),
         box=ROUNDED,
         border_style="dim",
-        title=Text(_tail(printable(state.status.script), width - 8), "bold not dim"),
+        title=Text(_head(printable(state.status.script), width - 8), "bold not dim"),
         title_align="left",
         subtitle=Text(f"{run}: {size}", "not dim", no_wrap=True, overflow="ellipsis"),
         subtitle_align="right",
@@ -112,10 +120,12 @@ def _header_lines(state: RunState, width: int, now: float, run: str, *, has_room
     text = Text.assemble((name, style), f"  {duration(state.elapsed(now))}")
     if status.attempt:
         text.append(f"  restart {status.attempt} of {status.restarts}{printable(moved_text(status))}", "yellow")
+    if unheard := unheard_text(status, state.since_status(now)):
+        text.append(f"  {printable(unheard)}", "bold yellow")
     if (silent := state.silent(now)) > _SILENT:
-        text.append(f"  no answer from node0 for {duration(silent)}", "bold yellow")
+        text.append(f"  no answer from node0 for {rough_duration(silent)}", "bold yellow")
     if run:
-        script = _tail(printable(status.script), max(8, width - text.cell_len - cell_len(run) - 5))
+        script = _head(printable(status.script), max(8, width - text.cell_len - cell_len(run) - 5))
         text = Text.assemble((script, "bold"), "  ", text)
     totals = [Text(run, "dim"), _totals(state)] if run else [_totals(state)]
     lines: list[RenderableType]
@@ -125,7 +135,7 @@ def _header_lines(state: RunState, width: int, now: float, run: str, *, has_room
         lines = list(map(_cut, [text, *totals[-1:]]))
     if slow := slow_text(status):
         lines.append(_cut(Text(printable(slow), "yellow")))
-    return [*lines, *_progress(state, width, has_room=has_room)]
+    return [*lines, *_progress(state, width, now, has_room=has_room)]
 
 
 def _totals(state: RunState) -> Text:
@@ -141,9 +151,13 @@ def _totals(state: RunState) -> Text:
     return Text.assemble((f"{counts}  " if counts else "", "bold red" if has_trouble else ""), "  ".join(parts))
 
 
-def _progress(state: RunState, width: int, *, has_room: bool) -> list[RenderableType]:
-    """Loss, step and speed; shorter, or on two lines, if they don't fit. `has_room`: true if a second line fits."""
-    figures = state.figures
+def _progress(state: RunState, width: int, now: float, *, has_room: bool) -> list[RenderableType]:
+    """Loss, step and speed; shorter, or on two lines, if they don't fit. No speed while numbers do not move, or a host
+    does not answer. `has_room`: true if a second line fits."""
+    figures, status = state.figures, state.status
+    progress = figures.over(status.progress) or TrainingProgress()
+    still = still_text(status, state.since_status(now)) if status.state == "running" else ""
+    is_known = not still and not status.unheard[0] and state.silent(now) <= _SILENT
     grid = Table.grid(padding=(0, _GAP, 0, 0), expand=True)
     cells: list[RenderableType] = []
     room = width
@@ -154,24 +168,24 @@ def _progress(state: RunState, width: int, *, has_room: bool) -> list[Renderable
         cells.append(cell)
         room -= (cell.cell_len if isinstance(cell, Text) else _LEAST_DRAWN) + _GAP
 
-    measured = state.status.progress
-    loss = figures.loss if figures.loss is not None or measured is None else measured.loss
+    loss = progress.loss if figures.loss is None or math.isfinite(figures.loss) else figures.loss
     if loss is not None:
         add(Text(f"loss {loss:.4g}", "bold" if math.isfinite(loss) else "bold red"))
         if figures.curve.points and width >= _PROGRESS_FROM:
             add(_Curve(figures.curve.points), 1)
     if figures.epoch and width >= _PROGRESS_FROM:
         add(Text(f"epoch {figures.epoch[0]}" + (f"/{figures.epoch[1]}" if figures.epoch[1] else "")))
-    if step := figures.step or (measured and (measured.step, measured.steps)):
-        done, total = step
-        add(Text(f"step {done:,}" + (f"/{total:,}" if total else "")))
+    if (done := progress.step) is not None:
+        total = progress.steps
+        add(Text(f"step {done:,}" + (f"/{total:,}" if total else "") + (still and f", {still}")))
         if total:
             add(_bar(done, total), 1)
             add(Text(f"{100 * done // total}%"))
-    if (eta := state.status.eta) is not None:
+    if (eta := status.eta) is not None and is_known:
         add(Text(f"{duration(eta)} left", "dim"))
     # Measured figures are of the complete run; a script may print anything.
-    speeds = throughput_forms(state.status.throughput) or tuple(filter(None, (figures.speed,)))
+    speeds = throughput_forms(status.throughput) or tuple(filter(None, (figures.speed,)))
+    speeds = speeds if is_known else ()
     is_below = has_room and bool(cells and speeds) and cell_len(speeds[0]) > room
     fitting = [text for text in speeds if cell_len(text) <= (width if is_below or not cells else room)]
     if not cells or is_below:
@@ -270,6 +284,8 @@ def _state_text(row: Row) -> str:
         return signal_name(status.signal)
     if status.state == "failed" and status.exit_code is not None:
         return f"exit {status.exit_code}"
+    if status.figures.unheard is not None:
+        return "unheard"
     return "ended" if status.state == "running" and status.figures.waits_in == KEEPS_STORE else status.state
 
 
@@ -385,8 +401,13 @@ def _cut(text: Text) -> Text:
     return text
 
 
-def _tail(text: str, width: int) -> str:
-    return text if cell_len(text) <= width else "…" + text[-(width - 1) :]
+def _head(line: str, width: int) -> str:
+    """A long command line begins with the name of its script, without its directory."""
+    if cell_len(line) <= width:
+        return line
+    first, space, rest = line.partition(" ")
+    text = first.rpartition("/")[2] + space + rest
+    return text if cell_len(text) <= width else text[: width - 1] + "…"
 
 
 def _middle(text: str, width: int) -> str:

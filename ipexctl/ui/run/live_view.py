@@ -58,10 +58,11 @@ class LiveRun:
         on_detach: Callable[[], None],
         *,
         ranks: RankSet = EVERY_RANK,
+        tag: str = "",
     ) -> None:
         self._terminal = Terminal()
         controls = Controls(ranks, keys=self._terminal.keyboard is not None)
-        self.state = RunState(status, controls)
+        self.state = RunState(status, controls, tag)
         self.detached = False
         self._frame = Frame(self.state)
         self._on_stop = on_stop

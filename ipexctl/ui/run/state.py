@@ -238,8 +238,9 @@ class Row:
 
 
 class RunState:
-    def __init__(self, status: RunStatus, controls: Controls | None = None) -> None:
+    def __init__(self, status: RunStatus, controls: Controls | None = None, tag: str = "") -> None:
         self.status = status
+        self.tag = tag
         self.controls = controls or Controls()
         self.rows: dict[int, Row] = {}
         self.figures = Figures()
@@ -339,8 +340,11 @@ class RunState:
         if self.status.ended is not None:
             return self.status.took or 0.0
         if self.status.elapsed is not None:
-            return self.status.elapsed + now - (self._timed[1] if self._timed is not None else now)
+            return self.status.elapsed + self.since_status(now)
         return now - min(self.status.started, self.began or now)
+
+    def since_status(self, now: float) -> float:
+        return now - (self._timed[1] if self._timed is not None else now)
 
     def silent(self, now: float) -> float:
         """Seconds since node0's last event; it sends one every four seconds while ranks run."""

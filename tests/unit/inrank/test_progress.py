@@ -40,30 +40,36 @@ t = argparse.Namespace()
 
 
 @pytest.mark.parametrize(
-    ("script", "planned"),
+    ("script", "planned", "before"),
     [
-        ("for _ in range(20): \n    step()", 20),
-        ("for _ in range(args.steps):\n    step()", 20),
-        ("for epoch in range(args.epochs):\n    for i, x in enumerate(loader):\n        step()", 12),
-        ("def epoch():\n    for x in loader:\n        step()\nfor _ in range(1, 4):\n    epoch()", 12),
-        ("max_steps = 40\nwhile made < 10:\n    step()", 40),
-        ("class T:\n    pass\ndef train(self):\n    step()\nt = T()\nt.max_steps = 9\ntrain(t)", 9),
-        (f"{LIGHTNING}loop.trainer = Trainer(3, 10, 4, -1)\nadvance(loop)", 9),
-        (f"{LIGHTNING}loop.trainer = Trainer(3, 10, 4, 5)\nadvance(loop)", 5),
-        (f"{LIGHTNING}loop.trainer = Trainer(-1, 10, 4, 5)\nloop.max_steps = 5\nadvance(loop)", 5),
-        (f"{TRAINER}t.state = argparse.Namespace(max_steps=120, global_step=0)\ntrain(t)", 120),
-        (f"{TRAINER}t.state = argparse.Namespace(max_steps=120, global_step=50)\ntrain(t)", 70),
-        ("while made < 10:\n    step()", 0),
-        ("for x in iter(loader):\n    step()", 0),
-        ("for x in (y for y in loader):\n    step()", 0),
-        ("accumulate = 4\nfor x in range(20):\n    step()", 0),
-        ("for x in range(len(loader)):\n    step()", 0),
-        ("max_steps = 2\nfor _ in range(5):\n    step()", 5),
-        ("step()", 0),
+        ("for _ in range(20): \n    step()", 20, 0),
+        ("for _ in range(args.steps):\n    step()", 20, 0),
+        ("for epoch in range(args.epochs):\n    for i, x in enumerate(loader):\n        step()", 12, 0),
+        ("def epoch():\n    for x in loader:\n        step()\nfor _ in range(1, 4):\n    epoch()", 12, 0),
+        ("max_steps = 40\nwhile made < 10:\n    step()", 40, 0),
+        ("class T:\n    pass\ndef train(self):\n    step()\nt = T()\nt.max_steps = 9\ntrain(t)", 9, 0),
+        (f"{LIGHTNING}loop.trainer = Trainer(3, 10, 4, -1)\nadvance(loop)", 9, 0),
+        (f"{LIGHTNING}loop.trainer = Trainer(3, 10, 4, 5)\nadvance(loop)", 5, 0),
+        (f"{LIGHTNING}loop.trainer = Trainer(-1, 10, 4, 5)\nloop.max_steps = 5\nadvance(loop)", 5, 0),
+        (f"{TRAINER}t.state = argparse.Namespace(max_steps=120, global_step=0)\ntrain(t)", 120, 0),
+        (f"{TRAINER}t.state = argparse.Namespace(max_steps=120, global_step=50)\ntrain(t)", 120, 50),
+        ("while made < 10:\n    step()", 0, 0),
+        ("for x in iter(loader):\n    step()", 0, 0),
+        ("for x in (y for y in loader):\n    step()", 0, 0),
+        ("accumulate = 4\nfor x in range(20):\n    step()", 0, 0),
+        ("for x in range(len(loader)):\n    step()", 0, 0),
+        ("max_steps = 2\nfor _ in range(5):\n    step()", 5, 0),
+        ("step()", 0, 0),
+        ("start = 15\nfor _ in range(start, 20):\n    step()", 20, 15),
+        ("start = 15\nfor _ in range(start + 1, args.steps + 1):\n    step()", 20, 15),
+        ("for _ in range(1, args.steps + 1):\n    step()", 20, 0),
+        ("first = 2\nfor epoch in range(first, args.epochs):\n    for x in loader:\n        step()", 12, 8),
+        ("max_steps = 40\niter_num = 30\nwhile made < 5:\n    step()\n    iter_num += 1", 40, 30),
+        ("max_steps = 40\niter_num = 0\nwhile made < 5:\n    iter_num += 1\n    step()", 40, 0),
     ],
 )
-def test_steps_are_planned_where_the_code_says_so(tmp_path: Path, script: str, planned: int) -> None:
+def test_steps_are_planned_where_the_code_says_so(tmp_path: Path, script: str, planned: int, before: int) -> None:
     (tmp_path / "train.py").write_text(f"{BEFORE}{script}\nprint(found[-1])\n")
     argv = [sys.executable, str(tmp_path / "train.py")]
     done = subprocess.run(argv, capture_output=True, text=True, check=True, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)})
-    assert int(done.stdout) == planned
+    assert done.stdout == f"({planned}, {before})\n"

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 import time
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from case_table import case_table
+from ipexctl.node.common.records import TrainingProgress
+from ipexctl.node.run.record.printed import Movement
 from ipexctl.ui.run.figures import Curve, Figures, sparkline
 
 
@@ -98,6 +101,61 @@ def test_steps_are_those_of_the_bar_that_moves_while_losses_are_printed() -> Non
     figures.read_line(0, "100%|####| 10/10 [00:00<00:00, 40it/s]")
     assert figures.step == (3000, 3000)
     assert len(figures.curve.points) == 31
+
+
+@pytest.mark.parametrize(
+    "title",
+    [
+        *(
+            "Packing train dataset",
+            "Tokenizing train dataset",
+            "Map (num_proc=2)",
+            "Filter",
+            "Loading weights",
+            "ranks",
+        ),
+        *("Saving the dataset (1/1 shards)", "Generating train split", "Truncating train dataset"),
+        "Adding EOS to train dataset",
+    ],
+)
+def test_bars_before_a_training_are_no_steps(title: str) -> None:
+    figures = Figures()
+    figures.read_line(0, f"{title}: 100%|###| 800/800 [00:00<00:00, 38397.05 examples/s]")
+    figures.read_line(0, f"{title}:  50%|##  | 400/800 [00:00<00:00, 38397.05 examples/s]", unfinished=True)
+    assert (figures.step, figures.speed, figures.over(None)) == (None, "", None)
+    figures.read_line(0, "  0%|    | 0/60 [00:00<?, ?it/s]", unfinished=True)
+    assert (figures.step, figures.speed) == ((0, 60), "")
+
+
+def test_a_script_s_own_counter_comes_before_the_measured_one() -> None:
+    measured, printed = TrainingProgress(127, 139, 0.5, 12, age=1.0), Figures()
+    assert printed.over(measured) == measured
+    printed.read_line(0, "step 180")
+    assert printed.over(measured) == measured, "its total is unknown, and it may count in an epoch"
+    assert printed.over(measured._replace(steps=None)) == measured._replace(step=180, steps=None)
+    printed.read_line(0, "step 180/200 loss 0.25")
+    assert printed.over(measured) == measured._replace(step=180, steps=200, loss=0.25)
+    assert printed.over(None) == TrainingProgress(180, 200, 0.25)
+    printed.read_line(0, "step 181/200 loss nan")
+    assert printed.over(None) == TrainingProgress(181, 200)
+
+
+def test_a_bar_before_the_first_loss_may_be_of_something_else() -> None:
+    printed = Figures()
+    printed.read_line(0, " 10%|#   | 10/100 [00:10<00:20, 98.0it/s]", unfinished=True)
+    assert printed.over(None) == TrainingProgress(10, 100)
+    assert printed.over(TrainingProgress(1, 30)) == TrainingProgress(1, 30)
+
+
+def test_a_number_is_still_after_three_of_its_own_intervals() -> None:
+    movement = Movement()
+    for second in range(0, 100, 10):
+        assert movement.see(second, float(second))[0] == 0.0
+    for later, still in ((29, False), (31, True)):
+        age, usual = movement.see(90, 90.0 + later)
+        assert (age, usual, TrainingProgress(age=age, usual=usual).is_still) == (later, 10.0, still)
+    steps = [TrainingProgress(age=age, usual=usual) for usual, age in ((0.01, 4), (0.01, 6), (0, 59), (0, 61), (9, 26))]
+    assert [each.is_still for each in steps] == [False, True, False, True, False]
 
 
 def test_a_hostile_line_takes_no_time() -> None:

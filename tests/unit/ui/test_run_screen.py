@@ -12,10 +12,20 @@ from rich.console import Console
 from rich.segment import Segment
 
 from ipexctl.node.common.frames import Chunk
-from ipexctl.node.common.records import Failure, RankFigures, RankStatus, RunStatus, SlowRank, State, Throughput
+from ipexctl.node.common.records import (
+    Failure,
+    RankFigures,
+    RankStatus,
+    RunStatus,
+    SlowRank,
+    State,
+    Throughput,
+    TrainingProgress,
+)
 from ipexctl.remote.outcome import Notice
 from ipexctl.run.follow import RunEnded, RunUpdate
 from ipexctl.run.ranks import parse_ranks
+from ipexctl.ui.run.end_of_run import progress_text
 from ipexctl.ui.run.frame import Frame, shown_rows
 from ipexctl.ui.run.state import Controls, FoldedLog, RunState, decode_line
 from message_data import missing
@@ -176,7 +186,7 @@ def test_silent_node0_is_shown_in_the_header() -> None:
     assert "no answer" not in plain(screen, now=100.0)[1]
     screen.feed(Notice("trying to reach it again"))
     assert "no answer" not in plain(screen, now=109.0)[1]  # a rank reports every four seconds
-    assert "no answer from node0 for 0:15" in plain(screen, now=115.0)[1]
+    assert "no answer from node0 for 15 s" in plain(screen, now=115.0)[1]
     screen.feed(status(2))
     assert "no answer" not in plain(screen, now=116.0)[1]
 
@@ -276,6 +286,51 @@ def test_header_shows_measured_throughput_in_place_of_the_scripts_own_speed() ->
     text = "\n".join(plain(screen, 160))
     assert "410 samples/s" in text
     assert "77.5 it/s" not in text.splitlines()[2]
+
+
+def test_a_number_that_does_not_move_is_shown_with_its_age_and_without_a_speed() -> None:
+    moving = status(2)._replace(
+        throughput=Throughput(91.0), elapsed=60.0, progress=TrainingProgress(40, 100, 0.5, 60, age=1.0, usual=0.01)
+    )
+    assert missing("\n".join(plain(RunState(moving), 120)), "step 40/100 0:00 left 91 steps/s") == []
+    assert moving.progress is not None
+    still = moving._replace(progress=moving.progress._replace(left=None, age=61.0))
+    screen = RunState(still)
+    text = "\n".join(plain(screen, 120))
+    assert "step 40/100, not moved for 61 s" in text
+    assert "left" not in text
+    assert "steps/s" not in text
+    assert "not moved for 65 s" in "\n".join(plain(screen, 120, now=104.0)), "the status is four seconds old"
+    assert progress_text(still) == "step 40 of 100, loss 0.5, not moved for 61 s"
+    ended = still._replace(state="ok", progress=moving.progress._replace(age=None, left=0))
+    assert progress_text(ended) == "step 40 of 100, loss 0.5"
+
+
+def test_a_host_that_is_not_heard_of_is_named_at_once() -> None:
+    cut = status(8)
+    rows = tuple(row._replace(figures=row.figures._replace(unheard=12.0)) if row.rank > 3 else row for row in cut.ranks)
+    cut = cut._replace(ranks=rows, elapsed=60.0, throughput=Throughput(9.0), progress=TrainingProgress(4, 9, left=5))
+    screen = RunState(cut)
+    lines = plain(screen, 120)
+    assert missing(lines[1], "running node2 not heard of for 12 s") == []
+    assert "steps/s" not in "\n".join(lines)
+    assert [line.split()[2] for line in lines if line.startswith("   4 ")] == ["unheard"]
+    assert progress_text(cut).endswith("node2 not heard of for 12 s")
+
+
+def test_a_silent_node0_leaves_no_speed() -> None:
+    screen = RunState(status(2)._replace(throughput=Throughput(91.0), progress=TrainingProgress(40, 100, left=60)))
+    assert "91 steps/s" in "\n".join(plain(screen, now=100.0))
+    assert "0:00 left" in "\n".join(plain(screen, now=108.0))
+    assert "left" not in "\n".join(plain(screen, now=110.0))
+
+
+def test_a_long_line_is_titled_by_its_begin_and_a_run_by_its_tag() -> None:
+    line = "examples/very/deep/train.py --lr 3e-4 " + "--option-of-a-long-name value " * 5
+    screen = RunState(status(2)._replace(script=line), tag="lr 3e-4")
+    lines = plain(screen)
+    assert lines[0].startswith("╭─ train.py --lr 3e-4 --option-of-a-long-name value")
+    assert "run lr 3e-4: 1 node, 2 ranks" in "\n".join(lines)
 
 
 def test_header_has_a_line_for_the_rank_that_is_slow_now() -> None:

@@ -11,6 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, Sequence, Union
 
 from ipexctl.node.common.json_records import decode, encode, parse_json
+from ipexctl.node.common.records import Stepping
 from ipexctl.node.common.training import RankTraining
 from ipexctl.node.run.meter.host_notes import HostNotes, HostProbe
 from ipexctl.node.run.meter.meter_reader import MeterReader
@@ -48,6 +49,7 @@ class RankMeter:
         self._host = self.host = host
         self._probe: RankProbe | None = None
         self._host_probe: HostProbe | None = None
+        self._stepping: Stepping | None = None
         self._document = b""
         """The last that was read."""
         self._unsent: deque[Window] = deque(maxlen=MOST_UNSENT)
@@ -86,9 +88,9 @@ class RankMeter:
         self._read_profile()
         if self._probe is not None:
             self._probe.update(pids, self._windows.thread, now)
+        self._read_document()
         closed = self._windows.close_windows(now)
         if closed:
-            self._read_document()
             self._add(closed)
             self._note_host(closed[-1], now)
 
@@ -100,12 +102,17 @@ class RankMeter:
         return self._windows.steps
 
     def count_steps(self, request: str, now: float) -> StepCount:
+        return StepCount(request, *(self.stepping(now) or ()))
+
+    def stepping(self, now: float) -> Stepping | None:
+        """The same after the end; None without a step."""
         windows, reader = self._windows, self._reader
-        if windows is None or reader is None:
-            return StepCount(request)
-        windows.add(reader.read())
-        since = now - windows.newest.wall / 1e9 if windows.newest is not None else 0.0
-        return StepCount(request, reader.steps_made(), windows.usual_step, max(0.0, since))
+        if windows is not None and reader is not None:
+            windows.add(reader.read())
+            if windows.newest is not None:
+                since = max(0.0, now - windows.newest.wall / 1e9)
+                self._stepping = Stepping(reader.steps_made(), windows.usual_step, since)
+        return self._stepping
 
     def ask_for_profile(self, path: str, attempt: int, request: int, after_step: int) -> None:
         if self._reader is not None:
@@ -116,7 +123,7 @@ class RankMeter:
     def finish(self, now: float) -> None:
         self._read_profile()
         if self._windows is not None:
-            self._read_ring(self._windows)
+            self.stepping(now)
         self._read_document()
         if self._reader is not None:
             self._reader.close()

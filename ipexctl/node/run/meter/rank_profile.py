@@ -23,9 +23,8 @@ class StepCount(NamedTuple):
     id: str
     steps: int = 0
     usual: float = 0.0
-    """Seconds of a usual step; 0 before two steps."""
     since: float = 0.0
-    """Seconds since the last step."""
+    """As in `Stepping`, like the others."""
 
 
 class OperatorTime(NamedTuple):

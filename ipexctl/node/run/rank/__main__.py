@@ -22,7 +22,7 @@ from ipexctl.node.common.clock import starvation
 from ipexctl.node.common.environ import SetupError
 from ipexctl.node.common.files import make_private_directory, remove_file
 from ipexctl.node.common.job import Master, StoreJob, read_job
-from ipexctl.node.common.json_records import read_json_file
+from ipexctl.node.common.json_records import encode, read_json_file
 from ipexctl.node.common.limits import RANK_STUCK
 from ipexctl.node.common.link import ready, wake_on_signal
 from ipexctl.node.common.listener import is_of_this_machine, own_port
@@ -459,8 +459,9 @@ class Rank:
     def send_beat(self) -> None:
         is_running = self.state.exit is None
         figures = self.watch.measure() if self.watch is not None and is_running else RankFigures(0.0, 0)
+        figures = figures._replace(stepping=self.meter.stepping(time.monotonic()))
         ends, starved = self.stream_end_offsets(), starvation()
-        self.client.send_message("beat", ends=ends, figures=figures._asdict(), starvation=starved)
+        self.client.send_message("beat", ends=ends, figures=encode(figures), starvation=starved)
 
     def send_windows(self) -> None:
         if self.client.contact.is_up:

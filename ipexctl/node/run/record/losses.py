@@ -25,6 +25,11 @@ _END = "train_runtime"
 """Marks the last line of transformers, in which `train_loss` is the mean of the training."""
 
 
+def plain_text(line: bytes) -> str:
+    """The begin of a line without colors."""
+    return _COLOR.sub("", line[:_MAX_LINE].decode(errors="replace"))
+
+
 def training_loss(line: str) -> float | None:
     if "loss" not in line.lower() or _END in line:
         return None

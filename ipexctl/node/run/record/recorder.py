@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping
 
 from ipexctl.node.common.files import last_lines, open_private, remove_file, write_json_atomically
 from ipexctl.node.common.frames import SUFFIXES, Note, last_state
@@ -22,6 +23,7 @@ from ipexctl.node.common.records import RunStatus
 from ipexctl.node.run.meter.rank_profile import SUFFIX, RankProfile
 from ipexctl.node.run.meter.rates import HostRates, RankRates
 from ipexctl.node.run.meter.window_file import HOST_SUFFIX, RANK_SUFFIX, WindowWriter
+from ipexctl.node.run.record.losses import plain_text
 from ipexctl.node.run.record.output_notes import NotesWriter, note_line
 from ipexctl.node.run.record.output_times import TimesWriter
 from ipexctl.node.run.record.unstored_output import Held, UnstoredOutput
@@ -36,6 +38,8 @@ SAVE = 2.0
 EVENTS = 4096
 SPARE, SPARE_OF_RANK = 1 << 15, 1 << 10
 """Bytes reserved on disk for the last status, and for each rank in it."""
+NEWEST = 1 << 16
+"""Bytes of a rank's new output that are read for its loss and step when the status is written."""
 PROBE = 1 << 18
 """Bytes that must be free before output is written to a disk that was full."""
 
@@ -80,8 +84,8 @@ class OutputFile:
         self.lost = 0
         self.full = False
         self.held: deque[Held] = deque()
-        self._size = 0
-        """Size of the file together with held data."""
+        self._size = self._seen = 0
+        """Size of the file together with held data, and how much of it `new_lines` has read."""
         self._ends_line = True
         self.host = host
         self._on_grown = on_grown
@@ -174,9 +178,24 @@ class OutputFile:
             self.lost += self.held.popleft().size
             memory.drop()
 
+    def new_lines(self) -> Iterator[tuple[str, bool]]:
+        """The newest lines since the last call, and whether each is an unfinished progress bar."""
+        begin = max(self._seen, self._size - NEWEST)
+        try:
+            data = os.pread(self._number, NEWEST, begin)
+        except OSError:  # it is closed
+            return
+        *lines, rest = re.split(rb"[\r\n]+", data)
+        for line in lines[begin > self._seen :]:
+            yield plain_text(line), False
+        self._seen = begin + len(data) - len(rest)
+        if b"%|" in rest:
+            yield plain_text(rest), True
+
     def close(self) -> None:
         """Close the file. Raises an OSError if the filesystem lost output that it had accepted."""
-        os.close(self._number)
+        number, self._number = self._number, -1
+        os.close(number)
 
 
 class WindowFiles:

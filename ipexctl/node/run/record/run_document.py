@@ -8,6 +8,7 @@ import json
 from typing import TYPE_CHECKING, NamedTuple
 
 from ipexctl.node.common.json_records import encode
+from ipexctl.node.common.records import TrainingProgress
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
@@ -60,6 +61,8 @@ class RankDocument(NamedTuple):
     """What `{port}` in the command stands for."""
     restarts: int
     """How often the copy was started again, with --keep-going."""
+    unheard: float | None
+    """Seconds since node0 last heard of the rank; null unless that is long."""
 
 
 class NewestCheckpoint(NamedTuple):
@@ -112,12 +115,16 @@ class RunDocument(NamedTuple):
     output_lost: LostOutput | None = None
     throughput: Throughput | None = None
     step: int | None = None
-    """Optimizer steps of this attempt; null if nothing was measured."""
+    """As the script prints it, else optimizer steps, with those before a checkpoint from which it resumed; null if
+    neither is known."""
     steps: int | None = None
-    """Steps that the script will make; null if its code does not say so."""
+    """Steps that it will have made; null if neither its output nor its code says so."""
     loss: float | None = None
+    """The last that it printed, else the last that was measured."""
+    step_age: float | None = None
+    """Seconds since the step last moved; null if unknown, or after the end."""
     eta: float | None = None
-    """Seconds until the last step, at the measured speed."""
+    """Seconds until the last step, at the measured speed; null if the step does not move."""
     group: TrainingGroup | None = None
     untrained: Untrained | None = None
     nan: NanLoss | None = None
@@ -156,6 +163,7 @@ def document_of_run(plan: Plan | None, status: RunStatus | None, started: float 
     )
     if status is None:
         return of_plan
+    progress = status.progress or TrainingProgress()
     return of_plan._replace(
         **{name: getattr(status, name) for name in _AS_IN_STATUS},
         started=status.started or started,
@@ -163,7 +171,10 @@ def document_of_run(plan: Plan | None, status: RunStatus | None, started: float 
         exit_code=status.code if status.is_over else None,
         cause=status.cause or None,
         checkpoint=NewestCheckpoint(status.checkpoint, status.fetch_line) if status.fetch_line else None,
-        **(status.progress._asdict() if status.progress is not None else {}),
+        step=progress.step,
+        steps=progress.steps,
+        loss=progress.loss,
+        step_age=progress.age,
         eta=status.eta,
         slow=status.slow if status.state == "running" else None,
         amx_idle=tuple(status.amx_idle),
@@ -184,7 +195,7 @@ def rank_document(row: RankStatus) -> RankDocument:
     of_process = (row.exit_code, row.signal, row.oom)
     return RankDocument(
         *(row.rank, row.host, row.state, row.pid, seen.cpu, seen.rss, lines),
-        *(*of_process, seen.lost, row.port, row.restarts),
+        *(*of_process, seen.lost, row.port, row.restarts, seen.unheard),
     )
 
 

@@ -23,6 +23,7 @@ from ipexctl.node.run.meter.rank_profile import RankProfile, main_profile
 from ipexctl.node.run.meter.rates import waiting_of
 from ipexctl.node.run.meter.slow_watch import SlowWatch
 from ipexctl.node.run.meter.step_windows import RankThroughput, StepWindow, run_throughput
+from ipexctl.node.run.record.printed import Movement, PrintedFigures
 
 if TYPE_CHECKING:
     from ipexctl.node.common.plan import Plan
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     from ipexctl.node.run.record.recorder import OutputFile, WindowFiles
 
 MAX_MISMATCHES = 64
+MOST_READ = 16
+"""Ranks whose output is read for a loss, the lowest ones."""
+UNHEARD = 9.0
+"""Seconds without a message of a rank, which sends one every four, until views say so."""
 
 
 class _FiguresOfRank:
@@ -37,6 +42,7 @@ class _FiguresOfRank:
 
     def __init__(self, throughput: RankThroughput) -> None:
         self.beat: Beat | None = None
+        self.beat_at = 0.0
         self.mismatch: tuple[str, ...] = ()
         self.throughput = throughput
 
@@ -60,6 +66,7 @@ class RunFigures:
         self._apart: set[int] = set()
         self._nan: dict[int, int] = {}
         self._training: dict[int, RankTraining] = {}
+        self._printed, self._movement = PrintedFigures(), Movement()
         self._judged: bool | None = None
         """Whether the run had succeeded when `_wrong` was found; None if there is more to judge."""
         self._wrong: tuple[WrongTraining, ...] = ()
@@ -83,7 +90,7 @@ class RunFigures:
         """Take the figures from a message; returns False if it changes none."""
         figures = self._ranks[rank]
         if isinstance(message, Beat):
-            figures.beat = message
+            figures.beat, figures.beat_at = message, now.clock
         elif isinstance(message, Mismatch):
             said = self._hosts[rank], message.text
             if said in self._mismatches or len(figures.mismatch) >= MAX_MISMATCHES:
@@ -169,28 +176,53 @@ class RunFigures:
         """True if every rank has ended without the training step that its script suggests."""
         return not self._stepped and self._unused == self._hosts.keys()
 
-    def rank_status(self, peer: RankState, sinks: Mapping[str, OutputFile]) -> RankStatus:
+    def read_printed(self, sinks: Mapping[int, Mapping[str, OutputFile]]) -> None:
+        for rank in sorted(sinks)[:MOST_READ]:
+            for sink in sinks[rank].values() if rank <= (self._printed.loss_from or rank) else ():
+                for line, is_bar in sink.new_lines():
+                    self._printed.read_line(rank, line, unfinished=is_bar)
+
+    def progress(self, now: float, *, is_over: bool) -> TrainingProgress | None:
+        rank, training = next(
+            ((rank, each) for rank, each in sorted(self._training.items()) if each.progress.step), (-1, RankTraining())
+        )
+        found, (age, usual) = training.progress, self._movement.see((self._printed.step, self._printed.loss), now)
+        beat = self._ranks[rank].beat if rank in self._ranks else None
+        stepping = beat.figures.stepping if beat is not None else None
+        made, measured = max(found.step, stepping.steps if stepping is not None else 0), None
+        if made:
+            steps = found.planned if found.planned >= found.before + made else None
+            loss = None if self.nan is not None else found.loss
+            left = None if steps is None else steps - found.before - made
+            measured = TrainingProgress(found.before + made, steps, loss, left)
+        if stepping is not None and stepping.steps:
+            age, usual = stepping.since + now - self._ranks[rank].beat_at, stepping.usual
+        progress = self._printed.over(measured)
+        return progress and progress._replace(age=None if is_over else round(age, 1), usual=usual)
+
+    def rank_status(self, peer: RankState, sinks: Mapping[str, OutputFile], silence: float = 0.0) -> RankStatus:
+        """`silence`: seconds since the rank was heard."""
         figures, out, err = self._ranks[peer.rank], sinks["out"], sinks["err"]
         now = peer.status.figures if figures.beat is None else figures.beat.figures
         now = now.after_exit() if peer.status.state in FINAL else now
+        unheard = round(silence, 1) if peer.status.state == "running" and silence > UNHEARD else None
         return peer.status._replace(
-            figures=now._replace(out_lines=out.lines, err_lines=err.lines, lost=out.lost + err.lost),
+            figures=now._replace(out_lines=out.lines, err_lines=err.lines, lost=out.lost + err.lost, unheard=unheard),
             throughput=figures.throughput.now(is_over=peer.exit is not None or peer.is_done),
             mismatch=figures.mismatch,
         )
 
-    def run_status(self, status: RunStatus, ranks: Sequence[RankStatus]) -> RunStatus:
+    def run_status(self, status: RunStatus, ranks: Sequence[RankStatus], now: float) -> RunStatus:
         self._judge(has_succeeded=all(rank.state == "ok" for rank in ranks))
         group = self.group
         tokens = [each.tokens_per_sample for each in self._training.values()]
         throughput = run_throughput([rank.throughput for rank in ranks], group, tokens)
         slow, network = self._slow.slow, self._network.network
         amx_idle = {host: found for host, found in self._plan.amx_hosts.items() if host in self._fp32_hosts}
-        progress = next((each.progress for _, each in sorted(self._training.items()) if each.progress.step), None)
-        if progress is not None:
-            steps = progress.planned if progress.planned >= progress.step else None
-            loss = None if self.nan is not None else progress.loss
-            status = status._replace(progress=TrainingProgress(progress.step, steps, loss))
+        progress = self.progress(now, is_over=status.state in FINAL)
+        if any(rank.figures.unheard for rank in ranks) or (progress is not None and progress.is_still):
+            throughput, progress = None, progress and progress._replace(left=None)
+        status = status._replace(progress=progress)
         status = status._replace(ranks=tuple(ranks), throughput=throughput, group=group)
         wrong, exchange = self._wrong, self.exchange
         if any(each.kind in ALONE for each in wrong):

@@ -52,7 +52,7 @@ from ipexctl.node.run.host_starter.remote_shell import SHELL_FILE
 from ipexctl.node.run.meter.rank_profile import RankProfile
 from ipexctl.node.run.meter.step_windows import StepWindow
 from ipexctl.node.run.record import recorder, stack_dumps, stop_file
-from ipexctl.node.run.supervisor.figures import RunFigures
+from ipexctl.node.run.supervisor.figures import UNHEARD, RunFigures
 from ipexctl.node.run.supervisor.host_calls import HostCalls, gone_ranks
 from ipexctl.node.run.supervisor.launcher import LaunchLog, launcher_kind_of, shell_environment, start_attempt
 from ipexctl.node.run.supervisor.rank_connections import RankConnection, RankConnections
@@ -292,6 +292,8 @@ class SupervisorLoop:
             self.on_event(left)
         if self.record.holds_output and self.record.has_room():
             self.record.store_held()
+        if min(self.connections.received().values(), default=clock) < clock - UNHEARD:
+            self.record.is_unsaved = True  # ages grow, though no message changes a figure
         tail: Iterable[str] = ()
         if self.process is not None and supervisor_machine.needs_launcher_log(self.state):
             tail = self.record.tail("mpirun.log", begin=self.process.log_begin)
@@ -364,12 +366,17 @@ class SupervisorLoop:
         self.peer(note.rank).sinks["err"].note(note.kind, dict(note.fields), is_first=True)
 
     def complete_status(self, status: RunStatus) -> RunStatus:
-        ranks = [self.figures.rank_status(peer, self.peer(peer.rank).sinks) for peer in self.state.ranks.values()]
+        now, received = time.monotonic(), self.connections.received()
+        self.figures.read_printed({rank: peer.sinks for rank, peer in self.connections.all.items()})
+        ranks = [
+            self.figures.rank_status(peer, self.peer(peer.rank).sinks, now - received.get(peer.rank, peer.received_at))
+            for peer in self.state.ranks.values()
+        ]
         has_checkpoint = status.has_checkpoint or self.has_checkpoint
         is_untrained = status.state == "ok" and self.figures.is_untrained
         untrained = find_gpu_line(self.record, self.state.ranks) if is_untrained else None
         if not self.is_over:  # the last status may be written long after the end, if the disk was full
-            self.elapsed, self.is_over = round(time.monotonic() - self.began, 3), status.ended is not None
+            self.elapsed, self.is_over = round(now - self.began, 3), status.ended is not None
             if self.is_over:
                 # Only the end of a run needs it.
                 from ipexctl.node.run.record.newest_checkpoint import newest_checkpoint
@@ -377,7 +384,7 @@ class SupervisorLoop:
                 plan, first_write = self.state.plan, self.record.first_write
                 self.checkpoint = newest_checkpoint(plan.cwd, plan.asked.checkpoint or "", self.rundir, first_write)
         raised = verdict.first_exception(self.state)
-        return self.figures.run_status(status, ranks)._replace(
+        return self.figures.run_status(status, ranks, now)._replace(
             has_checkpoint=has_checkpoint,
             untrained=untrained,
             elapsed=self.elapsed,
@@ -653,6 +660,7 @@ class SupervisorLoop:
 
     def close(self, command: m.Close) -> None:
         self.wait_for_room(command.timeout)
+        self.figures.read_printed({rank: peer.sinks for rank, peer in self.connections.all.items()})
         for peer in self.connections.all.values():
             for name, reason in peer.close_files().items():
                 self.log("output-lost", {"rank": peer.rank, "host": peer.host, "stream": name, "reason": reason})

@@ -15,6 +15,7 @@ from ipexctl.node.common.records import (
     NanLoss,
     RankFigures,
     RunStatus,
+    Stepping,
     TrainingGroup,
     TrainingProgress,
     describe_apart,
@@ -83,7 +84,7 @@ def test_bytes_of_a_step_are_those_of_the_steps_that_a_window_had(recorder: Reco
             window = StepWindow(number, 10.0, 50, 5.0, worked=5.0, notes=notes)
             sent = HostNotes(number, 10.0, HostRates(sent_per_s=1e7), "eth0")
             assert all(figures.add(rank, each, recorder.windows(rank), NOW) for each in (window, sent))
-    network = figures.run_status(RunStatus("r", "running"), []).network
+    network = figures.run_status(RunStatus("r", "running"), [], NOW.clock).network
     assert network is not None
     assert network.bytes_per_step == 2e6
 
@@ -102,7 +103,7 @@ def test_shared_memory_that_the_ranks_refused_is_not_counted_on(
             notes = RankNotes(cpu=cpu, queue=0.0)
             window = StepWindow(number, 10.0, 50, 10.0, reduce_wait=reduce_wait[rank], worked=10.0, notes=notes)
             assert figures.add(rank, window, recorder.windows(rank), NOW)
-    slow = figures.run_status(RunStatus("r", "running"), []).slow
+    slow = figures.run_status(RunStatus("r", "running"), [], NOW.clock).slow
     assert slow is not None
     assert (slow.rank, round(slow.percent, 1)) == (1, percent)
 
@@ -130,7 +131,7 @@ def test_amx_is_idle_where_a_host_has_it_and_the_script_multiplies_in_fp32(
     figures = RunFigures({0: "node1", 1: "node2"}, plan)
     for rank in (0, 1):
         figures.add(rank, StepWindow(0, 10.0, 50, 10.0, is_fp32=rank in fp32), recorder.windows(rank), NOW)
-    status = figures.run_status(RunStatus("r", "running"), [])
+    status = figures.run_status(RunStatus("r", "running"), [], NOW.clock)
     assert status.amx_idle == idle
     assert read_status(json.loads(json.dumps(status.to_json()))).amx_idle == idle
 
@@ -157,12 +158,48 @@ def test_the_group_is_the_smallest_of_ranks_that_train_beside_others(
     figures = RunFigures({0: "a", 1: "a", 2: "b"}, small_plan(backend=backend))
     for rank, window in windows.items():
         figures.add(rank, window, recorder.windows(rank), NOW)
-    status = figures.run_status(RunStatus("r", "running"), [])
+    status = figures.run_status(RunStatus("r", "running"), [], NOW.clock)
     assert status.group == read_status(json.loads(json.dumps(status.to_json()))).group == expected
     assert bool(describe_apart(status.group)) == (expected is not None and expected.seen < 3)
     figures.add(0, STEPS._replace(number=2, group=3), recorder.windows(0), NOW)
     figures.add(1, STEPS._replace(number=2, group=3), recorder.windows(1), NOW)
     assert figures.group == (None if backend == "none" else TrainingGroup(3, 3))
+
+
+def test_the_step_is_the_script_s_own_and_has_an_age(recorder: Recorder) -> None:
+    figures = RunFigures({0: "a", 1: "b"}, small_plan())
+    rows = [each.status._replace(state="running") for each in Supervised(2).begin().state.ranks.values()]
+    sinks = {0: recorder.sinks(0, "a"), 1: recorder.sinks(1, "b")}
+    figures.add(0, RankTraining(progress=RankProgress(20, 127, 200, 0.5)), recorder.windows(0), NOW)
+    figures.add(0, Beat(RankFigures(stepping=Stepping(25, 0.1, 1.0)), {}), recorder.windows(0), NOW)
+    figures.add(0, StepWindow(0, 10.0, 100, 10.0, worked=10.0), recorder.windows(0), NOW)
+    status = figures.run_status(RunStatus("r", "running"), rows, NOW.clock + 1)
+    assert status.progress == TrainingProgress(152, 200, 0.5, left=48, age=2.0, usual=0.1)
+    still = figures.run_status(RunStatus("r", "running"), rows, NOW.clock + 5)
+    assert still.progress == TrainingProgress(152, 200, 0.5, age=6.0, usual=0.1)
+    assert (still.throughput, still.eta) == (None, None)
+    lines = b"step 153/200 loss 2.5\nstep 154/200 loss 0.25\n"
+    sinks[0]["out"].take(0, lines[:-3])
+    sinks[1]["out"].take(0, b"step 1/9 loss 7\n")
+    figures.read_printed(sinks)
+    over = figures.run_status(RunStatus("r", "ok"), rows, NOW.clock + 5)
+    assert over.progress == TrainingProgress(153, 200, 2.5, left=48, usual=0.1), "an unfinished line is not read"
+    sinks[0]["out"].take(0, lines)
+    figures.read_printed(sinks)
+    sinks[0]["out"].close()
+    figures.read_printed(sinks)
+    over = figures.run_status(RunStatus("r", "ok"), rows, NOW.clock + 5)
+    assert over.progress is not None
+    assert over.progress[:3] == (154, 200, 0.25)
+
+
+def test_a_rank_that_is_silent_is_unheard_while_it_runs(recorder: Recorder) -> None:
+    figures, peer = RunFigures({0: "a"}, small_plan()), Supervised(1).begin().state.ranks[0]
+    peer = peer._replace(status=peer.status._replace(state="running"))
+    found = [figures.rank_status(peer, recorder.sinks(0, "a"), seconds).figures.unheard for seconds in (8.0, 10.04)]
+    assert found == [None, 10.0]
+    ended = peer._replace(status=peer.status._replace(state="ok"))
+    assert figures.rank_status(ended, recorder.sinks(0, "a"), 99.0).figures.unheard is None
 
 
 def test_the_longest_nan_and_ranks_that_exchange_nothing(recorder: Recorder) -> None:
@@ -171,11 +208,11 @@ def test_the_longest_nan_and_ranks_that_exchange_nothing(recorder: Recorder) -> 
     figures.add(0, alone._replace(nan_since=9), recorder.windows(0), NOW)
     assert (figures.nan, figures.exchange) == (NanLoss(9, 0), None)
     figures.add(1, alone._replace(nan_since=7), recorder.windows(1), NOW)
-    figures.add(1, RankTraining(progress=RankProgress(6, 20, 812.5)), recorder.windows(1), NOW)
-    status = figures.run_status(RunStatus("r", "running"), [])
+    figures.add(1, RankTraining(progress=RankProgress(6, 0, 20, 812.5)), recorder.windows(1), NOW)
+    status = figures.run_status(RunStatus("r", "running"), [], NOW.clock)
     assert (status.nan, status.exchange) == (NanLoss(7, 1, 812.5), GradientExchange(seen=False))
     assert (status.progress, "since step 7, 812.5 before" in NanLoss(7, 1, 812.5).sentence) == (
-        TrainingProgress(6, 20),
+        TrainingProgress(6, 20, left=14, age=0.0),
         True,
     )
     assert read_status(json.loads(json.dumps(status.to_json()))).exchange == GradientExchange(seen=False)
@@ -244,16 +281,16 @@ def test_a_wrong_training_is_told_once_the_run_has_succeeded_and_once(recorder: 
         training = RankTraining(steps=20, elements=100, largest=50, sent=20, most_sent=1, parameters=parameters[rank])
         assert figures.add(rank, training, recorder.windows(rank), NOW)
     rows = [each.status for each in Supervised(2).begin().state.ranks.values()]
-    running = figures.run_status(RunStatus("r", "running"), rows)
-    ended = figures.run_status(RunStatus("r", "ok"), [row._replace(state="ok") for row in rows])
-    stopped = figures.run_status(RunStatus("r", "stopped"), [row._replace(state="stopped") for row in rows])
+    running = figures.run_status(RunStatus("r", "running"), rows, NOW.clock)
+    ended = figures.run_status(RunStatus("r", "ok"), [row._replace(state="ok") for row in rows], NOW.clock)
+    stopped = figures.run_status(RunStatus("r", "stopped"), [row._replace(state="stopped") for row in rows], NOW.clock)
     assert [[each.kind for each in status.wrong] for status in (running, ended, stopped)] == [[], ["no-exchange"], []]
     for rank in (0, 1):
         window = StepWindow(1, 10.0, steps=20, group=2, is_apart=True)
         assert figures.add(rank, window, recorder.windows(rank), NOW)
         training = RankTraining(steps=20, elements=100, largest=50, parameters=parameters[rank])
         assert figures.add(rank, training, recorder.windows(rank), NOW)
-    status = figures.run_status(RunStatus("r", "ok"), [row._replace(state="ok") for row in rows])
+    status = figures.run_status(RunStatus("r", "ok"), [row._replace(state="ok") for row in rows], NOW.clock)
     assert status.exchange is not None
     assert [each.kind for each in status.wrong] == ["no-exchange"]
     assert len(status.training_notes) == 1
