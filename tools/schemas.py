@@ -22,6 +22,7 @@ from ipexctl.doctor.finding import DoctorReport, HostReport
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.plan import SCHEMA as PLAN_SCHEMA
 from ipexctl.node.common.plan import Plan
+from ipexctl.node.common.rank_options import RANK_OPTIONS
 from ipexctl.node.run.record.run_document import SCHEMA as RUN_SCHEMA
 from ipexctl.node.run.record.run_document import RunDocument
 from ipexctl.remote.outcome import HostResult, Report
@@ -162,11 +163,12 @@ def _record(title: str, kind: type, schema: str, **more: Schema) -> Schema:
 
 
 def _plan() -> Schema:
-    properties = {"world_size": _BASIC["int"], "hostfile": _BASIC["str"]}
-    plan = _record("run --dry-run --json, and plan.json of a run", Plan, PLAN_SCHEMA, **properties)
-    definitions = plan.pop("$defs")
-    title = {name: plan.pop(name) for name in ("$schema", "title")}
-    return {**title, "anyOf": [plan, _REFUSAL], "$defs": definitions}
+    writer = SchemaWriter()
+    properties = {"schema": {"const": PLAN_SCHEMA}, "world_size": _BASIC["int"], "hostfile": _BASIC["str"]}
+    own = {"fast": writer.of("FastChoices", sys.modules[Plan.__module__])}
+    choices = dict.fromkeys(RANK_OPTIONS, writer.of("Choice", sys.modules[Plan.__module__]))
+    plan = writer.object_of(Plan, {**properties, **choices, **own}, without=("rank_options",))
+    return _document("run --dry-run --json, and plan.json of a run", {"anyOf": [plan, _REFUSAL]}, writer)
 
 
 def _events() -> Schema:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
+from typing import Any
 
 from ipexctl.facts.facts import Facts
 from ipexctl.launch.overrides import requested_number
 from ipexctl.launch.request import Gathered
 from ipexctl.launch.topology import Binding, Cores
-from ipexctl.node.common.plan import Plan, Setting
+from ipexctl.node.common.plan import LauncherMode, Plan, Setting
+from ipexctl.transports import LaunchFlavor, launcher_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,20 +32,56 @@ class NodeLayout:
         return len(self.binding.slots)
 
 
+@dataclass(frozen=True, slots=True)
+class RankDistribution:
+    counts: tuple[int, ...]
+    """Ranks of each host, in hostfile order."""
+    reason: str
+    notes: tuple[str, ...] = ()
+    by_default: bool = False
+    """True if neither the call nor the hostfile says how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class LauncherProgram:
+    flavor: LaunchFlavor
+    path: str
+    """mpiexec.hydra for Intel MPI and MPICH: Intel's mpirun is a shell script, and signals to it reach no rank."""
+    of_env: bool
+    reason: str
+    version: str | None = None
+
+    @property
+    def mode(self) -> LauncherMode:
+        return "mpirun" if launcher_of(self.flavor) is None else "direct"
+
+    @property
+    def root(self) -> str:
+        return str(PurePosixPath(self.path).parent.parent)
+
+
 ChosenValue = tuple[str | None, str]
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchContext:
+    """What the parts of a plan are decided from. `planner.py: PARTS` has the parts; each returns the plan with more."""
+
     gathered: Gathered
     plan: Plan
-    """What is decided so far: all but hosts, variables and the launcher's line."""
+    """What is decided so far."""
     nodes: tuple[NodeLayout, ...]
     workers: int
+    """oneCCL's workers of each rank."""
+    distribution: RankDistribution
+    program: LauncherProgram
     wanted: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Variables that the user sets. Rules that depend on a variable read it here."""
     bound_by_mpi: bool = False
     """True if the user's variables make Intel MPI bind the ranks to cores."""
+
+    def with_plan(self, **decided: Any) -> LaunchContext:
+        return replace(self, plan=self.plan._replace(**decided))
 
     @property
     def alone(self) -> bool:

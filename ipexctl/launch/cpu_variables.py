@@ -1,4 +1,4 @@
-"""Chooses the variables for OpenMP, the allocator, the instruction sets and --fp32-math, each with its reason. Pure.
+"""Chooses the variables for OpenMP, the allocator and the instruction sets, each with its reason. Pure.
 
 A process must have one OpenMP only: Intel's is preloaded before torch's libgomp. If the CPUs differ, all ranks use the
 instructions of the weakest, because they would round differently.
@@ -6,20 +6,17 @@ instructions of the weakest, because they would round differently.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 from ipexctl.facts.cpu import TIERS
 from ipexctl.facts.software import minor_of
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch.allreduce import SHIM, torch_version
 from ipexctl.launch.context import ChosenValue, LaunchContext, NodeLayout
-from ipexctl.launch.overrides import TUNABLES, requested_variables
-from ipexctl.launch.request import Gathered
+from ipexctl.launch.overrides import TUNABLES
+from ipexctl.launch.rank_rules import IPEX
 from ipexctl.node.common.fix import Fix
-from ipexctl.node.common.plan import AS_THEY_ARE, COMPILER, FP32_MATH, Choice, Setting
-
-IPEX: Final = "intel-extension-for-pytorch"
+from ipexctl.node.common.plan import COMPILER, Setting
 
 
 def settings(context: LaunchContext) -> Iterator[Setting]:
@@ -238,41 +235,3 @@ def _instructions(context: LaunchContext) -> Iterator[Setting]:
     if lowest == "avx2" or IPEX in context.gathered.env.packages:
         yield Setting("ATEN_CPU_CAPABILITY", aten, reason)
     yield Setting("ONEDNN_MAX_CPU_ISA", onednn, f"{reason} (oneDNN's name for it)")
-
-
-OLDEST_TORCH: Final = (2, 3)
-"""As in `node/run/rank/rank_hooks.py`. Before, only IPEX has it."""
-
-
-def choose_fp32_math(gathered: Gathered, nodes: Sequence[NodeLayout]) -> Choice:
-    if gathered.asked.fp32_math == "fp32":
-        return AS_THEY_ARE
-    if requested_variables(gathered).get(SHIM) == "off":
-        return Choice("fp32", "hooks-off")
-    version = torch_version(gathered)
-    if version is not None and version < OLDEST_TORCH and IPEX not in gathered.env.packages:
-        return Choice("fp32", "torch-too-old")
-    without = tuple(node.name for node in nodes if node.facts.cpu.tier != "amx")
-    return Choice("bf16", "no-amx" if without else "asked", without)
-
-
-def fp32_settings(context: LaunchContext) -> Iterator[Setting]:
-    if context.plan.fp32_math.mode == "bf16":
-        yield Setting(FP32_MATH, "bf16", "fp32 matrices are multiplied with bf16 inputs (--fp32-math)")
-
-
-def fp32_notes(context: LaunchContext) -> Iterator[str]:
-    found, torch = context.plan.fp32_math, context.gathered.env.packages.get("torch")
-    if found.reason == "hooks-off":
-        yield f"--fp32-math bf16 has no effect: {SHIM}=off keeps ipexctl's hooks out of the ranks; leave {SHIM} out"
-    elif found.reason == "torch-too-old":
-        needed = "{}.{}".format(*OLDEST_TORCH)
-        yield (
-            Fix(
-                f"--fp32-math bf16 has no effect: torch is {torch}, and needs to be {needed} or newer, or "
-                "to have IPEX; for a newer one: `ipexctl install`"
-            )
-        )
-    elif found.reason == "no-amx":
-        hosts = fold(found.hosts)
-        yield f"--fp32-math bf16 saves little time on {hosts}, without AMX; it changes the rounding on all hosts"

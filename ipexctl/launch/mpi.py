@@ -11,41 +11,22 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Final, Literal
+from typing import Final
 
 from ipexctl.errors import Refusal
 from ipexctl.facts.software import Env, Mpi
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.comm_env import common_iface
-from ipexctl.launch.context import LaunchContext
+from ipexctl.launch.context import LaunchContext, LauncherProgram
 from ipexctl.launch.python_env import for_launcher
 from ipexctl.launch.request import Gathered
 from ipexctl.node.common.fix import Fix
-from ipexctl.node.common.plan import Backend, HostPlan, LaunchFile, Setting, hostfile_text
+from ipexctl.node.common.plan import Backend, LaunchFile, Setting, hostfile_text
 from ipexctl.projects.script_file import MpiImport
 from ipexctl.transports import DIRECT, Launcher, LaunchFlavor, launcher_of
 
 NAMES: Final[dict[LaunchFlavor, str]] = {"intel": "Intel MPI", "openmpi": "Open MPI", "mpich": "MPICH"}
-
-
-@dataclass(frozen=True, slots=True)
-class LauncherProgram:
-    flavor: LaunchFlavor
-    path: str
-    """mpiexec.hydra for Intel MPI and MPICH: Intel's mpirun is a shell script, and signals to it reach no rank."""
-    of_env: bool
-    reason: str
-    version: str | None = None
-
-    @property
-    def mode(self) -> Literal["mpirun", "direct"]:
-        return "mpirun" if launcher_of(self.flavor) is None else "direct"
-
-    @property
-    def root(self) -> str:
-        return str(PurePosixPath(self.path).parent.parent)
 
 
 def title_of(flavor: str) -> str:
@@ -223,8 +204,8 @@ exec {command} "$@"
 """
 
 
-def launcher_argv(context: LaunchContext, program: LauncherProgram) -> tuple[str, ...]:
-    gathered = context.gathered
+def launcher_argv(context: LaunchContext) -> tuple[str, ...]:
+    gathered, program = context.gathered, context.program
     rank = (
         gathered.env.python,
         "-IS",
@@ -289,7 +270,8 @@ def _openmpi(context: LaunchContext, program: LauncherProgram) -> tuple[str, ...
     return tuple(line)
 
 
-def launcher_env(context: LaunchContext, program: LauncherProgram) -> Iterator[Setting]:
+def launcher_env(context: LaunchContext) -> Iterator[Setting]:
+    program = context.program
     if launcher_of(program.flavor) is not None:
         return
     overrides = tuple(for_launcher(context))
@@ -326,10 +308,10 @@ def _intel_env(context: LaunchContext, program: LauncherProgram) -> Iterator[Set
     )
 
 
-def launcher_files(context: LaunchContext, hosts: Sequence[HostPlan]) -> tuple[LaunchFile, ...]:
+def launcher_files(context: LaunchContext) -> tuple[LaunchFile, ...]:
     launcher, shell = launcher_of(context.plan.flavor), context.gathered.transport.remote_shell
     reaches_others = context.gathered.asked.has_pool and not context.alone
-    text = hostfile_text(context.plan.flavor, hosts)
+    text = hostfile_text(context.plan.flavor, context.plan.hosts)
     result = [LaunchFile("hostfile", 0o600, text)] if text else []
     if launcher is not None:
         asks = reaches_others or not (launcher.has_starters or context.alone)  # srun says of no wrapper that it is gone

@@ -20,12 +20,8 @@ from ipexctl.launch.spec import AccelerateConfig, RunSpec
 from ipexctl.launch.topology import automatic_backend
 from ipexctl.node.common.asked import Asked, Export
 from ipexctl.node.common.fix import Fix
-from ipexctl.node.common.plan import (
-    OPTION_OF_VARIABLE,
-    RANK_NAMES,
-    Backend,
-    Setting,
-)
+from ipexctl.node.common.plan import RANK_NAMES, Backend, Setting
+from ipexctl.node.common.rank_options import OF_VARIABLES
 from ipexctl.transports import LaunchFlavor
 
 _MPIS: Final = ("auto", "intel", "openmpi", "mpich")
@@ -49,10 +45,10 @@ def check_options(asked: Asked) -> Refusal | None:
                 f"{export.name} can't be set with -x: each rank has its own value",
                 f"leave {export.name} out of {export.source}",
             )
-        if export.name in OPTION_OF_VARIABLE:
+        if (option := OF_VARIABLES.get(export.name)) is not None:
             return Refusal(
                 f"{export.name} can't be set with -x: the plan sets it for all ranks",
-                f"{OPTION_OF_VARIABLE[export.name]}; leave {export.name} out of {export.source}",
+                f"{option.advice}; leave {export.name} out of {export.source}",
             )
     if asked.wire != "fp32" and asked.allreduce == "backend":
         return Refusal(

@@ -1,4 +1,5 @@
-"""Makes the plan of a run and its notes, or the reason why there is none. Pure; the rules are in the modules it calls.
+"""Makes the plan of a run and its notes, or the reason why there is none: `PARTS`, in order. Pure; the rules are in the
+modules it calls.
 
 A note says what the user should know or decide before the run; a choice only explains the plan, so `run` prints it only
 with -v.
@@ -8,8 +9,9 @@ from __future__ import annotations
 
 import shlex
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 from ipexctl.errors import Refusal
 from ipexctl.facts.cpu import CpuList
@@ -20,16 +22,16 @@ from ipexctl.launch import (
     allreduce,
     comm_env,
     cpu_variables,
-    fast,
     hub_settings,
     mpi,
     numa_notes,
     python_env,
     rank_distribution,
+    rank_rules,
     training_memory,
 )
 from ipexctl.launch.context import LaunchContext, NodeLayout
-from ipexctl.launch.mpi import LauncherProgram, find_launcher, lone_ranks_note, started_by
+from ipexctl.launch.mpi import find_launcher, lone_ranks_note, started_by
 from ipexctl.launch.other_runs import find_other_runs
 from ipexctl.launch.overrides import (
     apply_overrides,
@@ -43,7 +45,8 @@ from ipexctl.launch.overrides import (
     stated_note,
     worker_count,
 )
-from ipexctl.launch.rank_distribution import RankDistribution, ranks_on
+from ipexctl.launch.rank_distribution import ranks_on
+from ipexctl.launch.rank_rules import choose_rank_options, hosts_without_bf16
 from ipexctl.launch.request import Gathered
 from ipexctl.launch.topology import bind, cores_of, cores_per_rank
 from ipexctl.node.common.fix import Fix
@@ -65,6 +68,20 @@ from ipexctl.transports import launcher_of
 
 
 def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
+    context = lay_out(gathered, run)
+    if isinstance(context, Refusal):
+        return context
+    for part in PARTS:
+        plan = part(context)
+        if isinstance(plan, Refusal):
+            return plan
+        context = replace(context, plan=plan)
+    return context.plan
+
+
+def lay_out(gathered: Gathered, run: str) -> LaunchContext | Refusal:
+    """Decide what all parts of the plan depend on: how many ranks each host has, the backend, what starts the ranks,
+    and their cores."""
     if (refusal := check_addresses(gathered)) is not None:
         return refusal
     asked = gathered.asked
@@ -87,60 +104,84 @@ def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
     workers = worker_count(gathered, wanted, backend, world_size)
     by_mpi = is_bound_by_mpi(asked, wanted, program.flavor)
     nodes = _nodes(gathered, ranks_per_host, workers, wanted, bound_by_mpi=by_mpi)
-    adding = allreduce.choose_allreduce(gathered, nodes, backend)
-    launcher = launcher_of(program.flavor)
-    is_alone = len(nodes) == 1
-    has_starters = launcher.has_starters if launcher is not None else gathered.transport.uses_ssh and not is_alone
-    plan = Plan(
-        id=run,
-        home=gathered.home,
-        node0=gathered.hosts[0].name,
-        asked=asked,
+    plan = Plan(run, gathered.home, gathered.hosts[0].name, asked, backend=backend, backend_reason=backend_reason)
+    return LaunchContext(gathered, plan, nodes, workers, distribution, program, wanted, by_mpi)
+
+
+# The parts of a plan
+
+
+def _add_launcher(context: LaunchContext) -> Plan:
+    program, launcher = context.program, launcher_of(context.program.flavor)
+    by_starters = context.gathered.transport.uses_ssh and not context.alone
+    return context.plan._replace(
         flavor=program.flavor,
         launcher=LauncherChoice(program.mode, program.reason, program.path),
-        master_addr=wanted.get("MASTER_ADDR") or ("127.0.0.1" if is_alone else nodes[0].address),
-        master_port=requested_number(wanted, "MASTER_PORT") or asked.master_port,
-        backend=backend,
-        backend_reason=backend_reason,
-        python=gathered.env.python,
-        env=gathered.env.name,
-        versions=gathered.env.packages,
-        stack=gathered.env.stacks[0] if len(gathered.env.stacks) == 1 else None,
-        candidates=gathered.env.stacks,
-        command=_command(gathered, nodes),
-        cwd=gathered.home,
-        project=_planned_project(gathered),
-        has_starters=has_starters,
-        stores=find_leaders(gathered.facts, lambda name: gathered.facts[name].store_of(name)),
+        has_starters=by_starters if launcher is None else launcher.has_starters,
+    )
+
+
+def _add_environment(context: LaunchContext) -> Plan:
+    gathered, env = context.gathered, context.gathered.env
+    return context.plan._replace(
+        python=env.python,
+        env=env.name,
+        versions=env.packages,
+        stack=env.stacks[0] if len(env.stacks) == 1 else None,
+        candidates=env.stacks,
+        python_version=env.version,
         setup=gathered.setup,
+        project=_planned_project(gathered),
+        command=_command(gathered, context.nodes),
+        cwd=gathered.home,
+        local_rank=_local_rank_option(gathered.asked.local_rank, env.packages.get("torch", ""), gathered.spec.project),
+    )
+
+
+def _add_meeting(context: LaunchContext) -> Plan:
+    """Where the ranks meet, and what is known of the hosts."""
+    gathered, asked, wanted = context.gathered, context.gathered.asked, context.wanted
+    return context.plan._replace(
+        master_addr=wanted.get("MASTER_ADDR") or ("127.0.0.1" if context.alone else context.nodes[0].address),
+        master_port=requested_number(wanted, "MASTER_PORT") or asked.master_port,
+        first_world_size=asked.first_world_size or context.world_size,
         job=gathered.job,
-        python_version=gathered.env.version,
-        local_rank=_local_rank_option(asked.local_rank, gathered.env.packages.get("torch", ""), gathered.spec.project),
-        first_world_size=asked.first_world_size or world_size,
+        stores=find_leaders(gathered.facts, lambda name: gathered.facts[name].store_of(name)),
         ends_at_logout=tuple(
             name for name, facts in gathered.facts.items() if facts.logind and facts.logind.kill_user_processes
         ),
-        allreduce=adding,
-        wire=allreduce.choose_wire(gathered, nodes, backend, adding),
-        share_weights=allreduce.choose_share_weights(gathered, nodes, backend),
-        fp32_math=cpu_variables.choose_fp32_math(gathered, nodes),
-        fast=fast.choose_fast(gathered, nodes),
     )
-    context = LaunchContext(gathered, plan, nodes, workers, wanted, by_mpi)
-    plan = plan._replace(memory=training_memory.estimate(context))
-    context = replace(context, plan=plan)
-    if (refusal := _check_names(context) or rank_distribution.memory_refusal(context)) is not None:
-        return refusal
-    hosts = tuple(_host_plan(context, node) for node in nodes)
-    return plan._replace(
-        argv=mpi.launcher_argv(context, program),
-        launcher_env=tuple(mpi.launcher_env(context, program)),
-        hosts=hosts,
-        settings=_settings(context),
-        files=(*mpi.launcher_files(context, hosts), *_own_files(gathered.spec.project.layout)),
-        notes=plan_notes(context, distribution, program),
-        choices=plan_choices(context, distribution, program),
-        other_runs=_other_runs(context, hosts),
+
+
+def _add_memory(context: LaunchContext) -> Plan | Refusal:
+    context = context.with_plan(memory=training_memory.estimate(context))
+    return rank_distribution.memory_refusal(context) or context.plan
+
+
+def _add_hosts(context: LaunchContext) -> Plan:
+    hosts = tuple(_host_plan(context, node) for node in context.nodes)
+    return context.plan._replace(hosts=hosts, other_runs=_other_runs(context, hosts))
+
+
+def _add_line(context: LaunchContext) -> Plan | Refusal:
+    return _check_names(context) or context.plan._replace(
+        argv=mpi.launcher_argv(context), launcher_env=tuple(mpi.launcher_env(context))
+    )
+
+
+def _add_settings(context: LaunchContext) -> Plan:
+    return context.plan._replace(settings=_settings(context))
+
+
+def _add_files(context: LaunchContext) -> Plan:
+    files = (*mpi.launcher_files(context), *_own_files(context.gathered.spec.project.layout))
+    return context.plan._replace(files=files)
+
+
+def _add_texts(context: LaunchContext) -> Plan:
+    return context.plan._replace(
+        notes=tuple(text for rule in NOTES for text in rule(context)),
+        choices=tuple(text for rule in CHOICES for text in rule(context)),
     )
 
 
@@ -228,16 +269,7 @@ def _check_names(context: LaunchContext) -> Refusal | None:
 
 
 def _settings(context: LaunchContext) -> tuple[Setting, ...]:
-    rules = (
-        python_env.settings,
-        cpu_variables.settings,
-        comm_env.settings,
-        allreduce.settings,
-        cpu_variables.fp32_settings,
-        fast.settings,
-        hub_settings.settings,
-    )
-    planned = [setting for settings in rules for setting in settings(context)]
+    planned = [setting for settings in SETTINGS for setting in settings(context)]
     gathered = context.gathered
     settings = apply_overrides(planned, given_settings(gathered), gathered.asked.exports)
     chosen = frozenset(setting.name for setting in settings)
@@ -258,7 +290,7 @@ def _host_plan(context: LaunchContext, node: NodeLayout) -> HostPlan:
 def _command(gathered: Gathered, nodes: Sequence[NodeLayout]) -> tuple[str, ...]:
     asked, project = gathered.asked, gathered.spec.project
     words, spec = project.command, gathered.spec
-    if fast.hosts_without_bf16(nodes):
+    if hosts_without_bf16(nodes):
         words = (*words[: len(words) - len(spec.for_bf16)], *spec.without_bf16)
     if asked.kind == "command" and not project.entry:
         return (*asked.in_front, *words)
@@ -266,62 +298,78 @@ def _command(gathered: Gathered, nodes: Sequence[NodeLayout]) -> tuple[str, ...]
     return (*asked.in_front, gathered.env.python, *asked.python_flags, *module, *words)
 
 
-def plan_choices(context: LaunchContext, distribution: RankDistribution, program: LauncherProgram) -> tuple[str, ...]:
-    choices = [f"ranks on each host: {distribution.reason}", *numa_notes.choices(context)]
+def _distribution_choice(context: LaunchContext) -> Iterator[str]:
+    yield f"ranks on each host: {context.distribution.reason}"
+
+
+def _launcher_choice(context: LaunchContext) -> Iterator[str]:
+    program = context.program
     if program.of_env:
-        choices.append(f"{started_by(program.flavor)}: {program.reason}")
+        yield f"{started_by(program.flavor)}: {program.reason}"
+
+
+def _backend_choices(context: LaunchContext) -> Iterator[str]:
     if context.plan.backend_reason:
-        choices.append(f"backend {context.plan.backend}: {context.plan.backend_reason}")
-    if (text := allreduce.choice_text(context)) is not None:
-        choices.append(text)
-    if (text := allreduce.wire_text(context)) is not None:
-        choices.append(text)
+        yield f"backend {context.plan.backend}: {context.plan.backend_reason}"
+    yield from filter(None, (allreduce.choice_text(context), allreduce.wire_text(context)))
+
+
+def _memory_choice(context: LaunchContext) -> Iterator[str]:
     if context.plan.memory is not None:
-        choices.append(training_memory.describe(context.plan.memory))
+        yield training_memory.describe(context.plan.memory)
+
+
+def _open_ports_choice(context: LaunchContext) -> Iterator[str]:
     torch = context.gathered.env.packages.get("torch")
     if torch and context.plan.backend == "gloo" and not context.alone and has_gloo_overflow(torch):
-        choices.append(
-            Fix(
-                f"gloo of torch {torch}: anyone who reaches a rank's port can write into the rank, until "
-                f"torch {'{}.{}'.format(*GLOO_MENDED)}; `ipexctl doctor` shows whether the ports are open "
-                "to other networks"
-            )
+        yield Fix(
+            f"gloo of torch {torch}: anyone who reaches a rank's port can write into the rank, until "
+            f"torch {'{}.{}'.format(*GLOO_MENDED)}; `ipexctl doctor` shows whether the ports are open "
+            "to other networks"
         )
+
+
+def _turns_choice(context: LaunchContext) -> Iterator[str]:
     taking_turns = [node.name for node in context.nodes if cpu_variables.by_turns(context, node)]
     if taking_turns:
-        choices.append(
+        yield (
             f"ranks on {fold(taking_turns)} have one core each: their threads take turns (SCHED_BATCH), because "
             "each message of gloo would interrupt the thread that computes"
         )
-    return tuple(choices)
 
 
-def plan_notes(context: LaunchContext, distribution: RankDistribution, program: LauncherProgram) -> tuple[str, ...]:
+def _backend_notes(context: LaunchContext) -> Iterator[str]:
     gathered = context.gathered
     no_workers = has_no_workers(gathered)
     stated = stated_note(gathered, context.plan.backend, world_size=context.world_size, no_workers=no_workers)
-    lone = lone_ranks_note(gathered, program, context.world_size)
-    notes = [*filter(None, (stated, lone)), *distribution.notes]
+    yield from filter(None, (stated, lone_ranks_note(gathered, context.program, context.world_size)))
+
+
+def _distribution_notes(context: LaunchContext) -> Iterator[str]:
+    yield from context.distribution.notes
+
+
+def _launcher_notes(context: LaunchContext) -> Iterator[str]:
+    program = context.program
     if not program.of_env:
-        notes.append(f"{started_by(program.flavor)} ({program.path}): {program.reason}")
+        yield f"{started_by(program.flavor)} ({program.path}): {program.reason}"
     if context.plan.backend == "mpi" and not context.plan.backend_reason and context.gathered.env.mpi_backend is None:
-        notes.append("backend mpi: whether this torch was built with MPI shows only when the ranks start")
+        yield "backend mpi: whether this torch was built with MPI shows only when the ranks start"
     if context.bound_by_mpi:
-        notes.append("Intel MPI binds the ranks to cores, by your I_MPI_PIN variables; --bind cores has ipexctl do it")
-    notes += cpu_variables.missing_libraries(context)
-    if distribution.by_default:
-        notes += numa_notes.more_than_sockets(context)
-    notes += allreduce.notes(context)
-    notes += cpu_variables.fp32_notes(context)
-    notes += fast.notes(context)
-    for_bf16, without = gathered.spec.for_bf16, gathered.spec.without_bf16
-    if (for_bf16 or without) and (hosts := fast.hosts_without_bf16(context.nodes)):
+        yield "Intel MPI binds the ranks to cores, by your I_MPI_PIN variables; --bind cores has ipexctl do it"
+
+
+def _socket_notes(context: LaunchContext) -> Iterator[str]:
+    if context.distribution.by_default:
+        yield from numa_notes.more_than_sockets(context)
+
+
+def _bf16_notes(context: LaunchContext) -> Iterator[str]:
+    for_bf16, without = context.gathered.spec.for_bf16, context.gathered.spec.without_bf16
+    if (for_bf16 or without) and (hosts := hosts_without_bf16(context.nodes)):
         left_out = [f"{shlex.join(for_bf16)} is left out"] if for_bf16 else []
         change = join_words([*left_out, *([f"{shlex.join(without)} is added"] if without else [])])
-        notes.append(f"{change}: {fold(hosts)} computes faster in fp32, without bf16 instructions")
-    notes += rank_distribution.memory_notes(context)
-    notes += hub_settings.notes(context)
-    return (*notes, *_crowded(context), *numa_notes.notes(context), *_unequal(context), *comm_env.notes(context))
+        yield f"{change}: {fold(hosts)} computes faster in fp32, without bf16 instructions"
 
 
 def _crowded(context: LaunchContext) -> Iterator[str]:
@@ -373,3 +421,51 @@ def _unequal(context: LaunchContext) -> Iterator[str]:
     for names in machines.values():
         if len(names) > 1:
             yield f"{fold(names)} look like one machine under several names: their ranks would share its cores"
+
+
+PARTS: Final[tuple[Callable[[LaunchContext], Plan | Refusal], ...]] = (
+    _add_launcher,
+    _add_environment,
+    _add_meeting,
+    choose_rank_options,
+    _add_memory,
+    _add_hosts,
+    _add_line,
+    _add_settings,
+    _add_files,
+    _add_texts,
+)
+"""Each returns the plan so far with its own fields, or why there can be no run."""
+SETTINGS: Final[tuple[Callable[[LaunchContext], Iterable[Setting]], ...]] = (
+    python_env.settings,
+    cpu_variables.settings,
+    comm_env.settings,
+    rank_rules.settings,
+    hub_settings.settings,
+)
+"""The ranks' variables, before the user's own."""
+Texts = tuple[Callable[[LaunchContext], Iterable[str]], ...]
+CHOICES: Final[Texts] = (
+    _distribution_choice,
+    numa_notes.choices,
+    _launcher_choice,
+    _backend_choices,
+    _memory_choice,
+    _open_ports_choice,
+    _turns_choice,
+)
+NOTES: Final[Texts] = (
+    _backend_notes,
+    _distribution_notes,
+    _launcher_notes,
+    cpu_variables.missing_libraries,
+    _socket_notes,
+    rank_rules.notes,
+    _bf16_notes,
+    rank_distribution.memory_notes,
+    hub_settings.notes,
+    _crowded,
+    numa_notes.notes,
+    _unequal,
+    comm_env.notes,
+)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from ipexctl.errors import Refusal
@@ -17,7 +17,7 @@ from ipexctl.facts.facts import Facts
 from ipexctl.facts.system_facts import Memory
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch.context import LaunchContext
+from ipexctl.launch.context import LaunchContext, RankDistribution
 from ipexctl.launch.topology import cores_of, default_ranks, level
 from ipexctl.launch.training_memory import describe, ways_to_fit
 from ipexctl.node.common.asked import Asked
@@ -25,14 +25,6 @@ from ipexctl.text import format_count, readable
 
 MAX_RANKS_PER_CORE: Final = 64
 """Limit even with --oversubscribe, because merely starting more ranks can stop a host from answering."""
-
-
-@dataclass(frozen=True, slots=True)
-class RankDistribution:
-    counts: tuple[int, ...]
-    reason: str
-    notes: tuple[str, ...] = ()
-    by_default: bool = False
 
 
 def ranks_on(hosts: Sequence[Host], facts: Mapping[str, Facts], asked: Asked) -> RankDistribution | Refusal:

@@ -10,10 +10,11 @@ from itertools import combinations
 from math import prod
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.launch import fast
 from ipexctl.launch.context import LaunchContext
 from ipexctl.launch.launchers.cpu_options import is_on
+from ipexctl.launch.rank_rules import hosts_without_bf16
 from ipexctl.node.common.plan import TrainingMemory
+from ipexctl.node.common.rank_options import SHARE_WEIGHTS
 from ipexctl.text import join_words, readable
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 MODEL: Final = "model_name_or_path"
 PROCESS: Final = 480 << 20
 """Private memory of a rank that has imported torch, transformers, peft, datasets and TRL."""
-_SHARING: Final = "share_weights"
 _BITS: Final = {"float32": 32, "bfloat16": 16, "float16": 16}
 _STATES: Final = {"sgd": 0, "adafactor": 0, "adagrad": 1}
 """Optimizer → values that it keeps for each parameter, if not two."""
@@ -51,8 +51,8 @@ def estimate(context: LaunchContext, *changes: Mapping[str, str]) -> TrainingMem
     is_sharded = any(is_on(gathered.options, name) for name in _SHARDED)
     if found is None or not found.tensors or "peft" in imports or not trains or is_sharded:
         return None
-    options = {_SHARING: context.plan.share_weights.mode, **_DEFAULTS.get(_tool(context), {})}
-    left_out = gathered.spec.for_bf16 if fast.hosts_without_bf16(context.nodes) else ()
+    options = {SHARE_WEIGHTS.name: context.plan.choice(SHARE_WEIGHTS).mode, **_DEFAULTS.get(_tool(context), {})}
+    left_out = gathered.spec.for_bf16 if hosts_without_bf16(context.nodes) else ()
     for given in (gathered.options, *changes):
         options |= {_RENAMED.get(name, name): value for name, value in given.items() if f"--{name}" not in left_out}
     memory = _memory(found.tensors, options, is_alone=context.world_size == 1)
@@ -61,7 +61,9 @@ def estimate(context: LaunchContext, *changes: Mapping[str, str]) -> TrainingMem
 
 def ways_to_fit(context: LaunchContext, ranks: int, free: int) -> list[str]:
     """The options of the line, as few as possible, with which so many ranks fit."""
-    ways = {"--share-weights auto": {_SHARING: "auto"}} if context.gathered.asked.share_weights == "off" else {}
+    ways = (
+        {"--share-weights auto": {SHARE_WEIGHTS.name: "auto"}} if context.gathered.asked.share_weights == "off" else {}
+    )
     if _tool(context) == "trl":
         ways |= {"--use_peft (LoRA)": {"use_peft": ""}, "--dtype bfloat16": {"torch_dtype": "bfloat16"}}
     for count in range(1, len(ways) + 1):
@@ -106,7 +108,7 @@ def _memory(tensors: Sequence[TensorKind], options: Mapping[str, str], *, is_alo
         "activations": tokens * _of_token(tensors, bits // 8, recomputes=is_on(options, "gradient_checkpointing")),
         "process": PROCESS,
     }
-    is_shared = options[_SHARING] == "auto" and has_adapters and is_mapped
+    is_shared = options[SHARE_WEIGHTS.name] == "auto" and has_adapters and is_mapped
     once, own = ({"base": base}, own) if is_shared else ({}, {"base": base, **own})
     return TrainingMemory(options[MODEL], parameters, trained, once, own)
 

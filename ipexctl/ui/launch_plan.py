@@ -14,6 +14,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.mpi import started_by, title_of
 from ipexctl.launch.training_memory import describe
 from ipexctl.node.common.plan import HostPlan, Plan, Setting
+from ipexctl.node.common.rank_options import AUTOCAST, RANK_OPTIONS
 from ipexctl.run.start.request import StartFailure
 from ipexctl.text import format_count, printable, readable, short_list, short_numbers
 from ipexctl.ui.machine_drawing import DrawnRank, machine_lines, short_cpu
@@ -99,11 +100,11 @@ def _binding(host: HostPlan) -> str:
 
 
 def _precision(plan: Plan) -> Iterator[str]:
-    yield "autocast bf16" if plan.fast.autocast == "bf16" else "the script's own"
-    if plan.fp32_math.mode != "fp32":
-        yield f"fp32 matrices with {plan.fp32_math.mode} inputs"
-    if plan.wire.mode != "fp32":
-        yield f"gradients between hosts in {plan.wire.mode}"
+    if not plan.uses(AUTOCAST):
+        yield "the script's own"
+    for option in RANK_OPTIONS.values():
+        if option.shown and plan.uses(option):
+            yield option.shown.format(mode=plan.choice(option).mode)
 
 
 def _drawn_ranks(hosts: Sequence[HostPlan], width: int, machines: Mapping[str, Cpu]) -> Iterator[str]:

@@ -5,10 +5,7 @@ the words, help and limits of the options.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Literal, Mapping, NamedTuple
-
-from ipexctl.node.common.json_records import FieldDecoder, check_type
 
 CommandKind = Literal["script", "module", "command"]
 Bind = Literal["auto", "socket", "numa", "cores", "none"]
@@ -23,16 +20,6 @@ ShareWeights = Literal["auto", "off"]
 Autocast = Literal["auto", "off", "bf16"]
 OnHang = Literal["report", "dump", "stop"]
 OnNan = Literal["report", "stop"]
-
-# A word of a newer version must not make a plan unreadable.
-FIELD_DECODERS: Mapping[str, FieldDecoder] = dict.fromkeys(
-    (
-        *("CommandKind", "Bind", "Allocator", "OpenMp", "OnHang", "OnNan"),
-        *("AskedLauncher", "AskedBackend", "AskedAllReduce", "Wire", "Fp32Math", "Autocast"),
-        "ShareWeights",
-    ),
-    partial(check_type, str),
-)
 
 
 class Export(NamedTuple):

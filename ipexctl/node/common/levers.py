@@ -7,23 +7,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Iterable, Iterator, Mapping, NamedTuple, Sequence
 
 from ipexctl.node.common.json_records import NATURAL, FieldDecoder, check_type
+from ipexctl.node.common.rank_options import RANK_OPTIONS, mode_asked
 
 if TYPE_CHECKING:
     from ipexctl.node.common.plan import Plan
 
-OPTIONS: Mapping[str, str] = {
-    "autocast": "--autocast bf16",
-    "fused_optimizer": "--fused-optimizer",
-    "fp32_math": "--fp32-math bf16",
-    "allreduce": "--allreduce shared",
-    "wire": "--wire",
-    "fast": "--fast",
-}
-"""Name, as `inrank/` has it, → option of `ipexctl run` that turns the lever on."""
 WORTH = 1.05
 """Least speedup worth advising."""
 _MAX_TEXT = 200
-_REASONS = {
+_REASONS: Mapping[str, str] = {
     "no-bf16": "not all processors have bf16 instructions",
     "torch-too-old": "torch is too old",
     "hooks-off": "ipexctl's hooks are off",
@@ -71,15 +63,9 @@ class Lever(NamedTuple):
 
 def asked_levers(plan: Plan, ranks: Iterable[Sequence[LeverNote]]) -> tuple[Lever, ...]:
     """What became of each option that was asked for, on any rank."""
-    fast, asked = plan.fast, plan.asked
-    is_asked = {
-        "autocast": fast.reasons.get("autocast") != "default" and asked.autocast != "off",
-        "fused_optimizer": fast.reasons.get("fused_optimizer") != "default",
-        "fp32_math": plan.fp32_math.mode == "bf16",
-        "allreduce": asked.allreduce == "shared",
-        "wire": asked.wire != "fp32",
+    notes: dict[str, list[LeverNote]] = {
+        option.name: [] for option in RANK_OPTIONS.values() if option.is_lever and mode_asked(plan.asked, option)
     }
-    notes: dict[str, list[LeverNote]] = {name: [] for name, is_one in is_asked.items() if is_one}
     for rank in ranks:
         for note in rank[: len(notes)]:
             if note.name in notes:
@@ -88,19 +74,17 @@ def asked_levers(plan: Plan, ranks: Iterable[Sequence[LeverNote]]) -> tuple[Leve
 
 
 def _became(name: str, notes: Sequence[LeverNote], plan: Plan) -> Lever:
-    lever = Lever(name, f"--wire {plan.asked.wire}" if name == "wire" else OPTIONS[name])
+    option = RANK_OPTIONS[name]
+    choice = plan.choice(option)
+    lever = Lever(name, option.typed.format(mode=mode_asked(plan.asked, option)))
     acted = [note for note in notes if note.acted]
     if acted:
         reason = next((note.reason for note in acted if note.reason), "")
         return lever._replace(acted=True, steps=max(note.steps for note in acted), reason=reason)
-    against = plan.fast.reasons.get(name, "asked")
-    choice = plan.allreduce if name == "allreduce" else plan.wire if name == "wire" else None
     if notes:
         reason = notes[0].reason
-    elif against != "asked":
-        reason = _REASONS.get(against, against)
-    elif choice is not None and choice.mode in ("backend", "fp32"):
-        reason = f"the plan has left it out ({choice.reason})"
+    elif not plan.uses(option):
+        reason = _REASONS.get(choice.reason, f"the plan has left it out ({choice.reason})")
     elif not plan.asked.meter:
         return lever._replace(reason="--no-meter counts nothing")
     else:
@@ -116,8 +100,9 @@ def with_speedups(levers: Sequence[Lever], speedups: Mapping[str, float]) -> tup
 
 def _others(speedups: Mapping[str, float], known: set[str]) -> Iterator[Lever]:
     for name, speedup in speedups.items():
-        if name not in known and name in OPTIONS:
-            yield Lever(name, OPTIONS[name], asked=False, acted=False, reason="not asked", speedup=speedup)
+        typed = "--fast" if name == "fast" else RANK_OPTIONS[name].advice if name in RANK_OPTIONS else ""
+        if typed and name not in known:
+            yield Lever(name, typed, asked=False, acted=False, reason="not asked", speedup=speedup)
 
 
 def measured(levers: Iterable[Lever]) -> tuple[Lever, ...]:

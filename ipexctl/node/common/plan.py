@@ -8,12 +8,22 @@ from __future__ import annotations
 
 import json
 import shlex
-from functools import partial
 from typing import TYPE_CHECKING, Collection, Literal, Mapping, NamedTuple, Sequence
 
 from ipexctl.node.common.asked import Asked  # `decode` looks it up
-from ipexctl.node.common.json_records import FieldDecoder, check_type, decode, decode_valid, encode
+from ipexctl.node.common.json_records import check_type, decode, decode_valid, encode
 from ipexctl.node.common.placeholders import NAMES, fill
+from ipexctl.node.common.rank_options import (
+    ALL_OFF,
+    ALLREDUCE,
+    AUTOCAST,
+    FP32_MATH,
+    FUSED_OPTIMIZER,
+    RANK_OPTIONS,
+    WIRE,
+    Choice,
+    RankOption,
+)
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
@@ -21,13 +31,6 @@ if TYPE_CHECKING:
 Backend = Literal["ccl", "gloo", "mpi", "none", ""]
 """`none`: independent copies of the command, without rank variables or a rendezvous."""
 
-AllReduceReason = Literal[
-    "asked", "possible", "no-process-group", "other-backend", "one-rank-a-host",
-    "unequal-hosts", "hooks-off", "torch-unknown", "torch-too-old", "other-processor", "more-ranks-than-cores",
-]  # fmt: skip
-"""`asked`: --allreduce names this mode. `allreduce.py` has the sentences."""
-ChoiceReason = Literal["default", "one-host", "one-rank", "backend-asked", "no-amx", AllReduceReason]
-"""`no-amx`: --fp32-math bf16 is on, but saves little time on these hosts."""
 LauncherMode = Literal["mpirun", "direct"]
 
 SCHEMA = "ipexctl.plan/1"
@@ -42,29 +45,8 @@ ELASTIC_NAMES = (
 WRAPPER_NAMES = (*RANK_NAMES, *ELASTIC_NAMES)
 RANK_WORDS = 5
 """Words at the end of `argv` that start the rank wrapper; the last is the path of its job."""
-ALLREDUCE = "IPEXCTL_ALLREDUCE"
-"""Tells a rank's hooks to sum gradients in shared memory; only a plan sets it."""
-WIRE = "IPEXCTL_WIRE"
-"""Tells a rank's hooks to send gradients between hosts in fewer bytes; only a plan sets it."""
 COMPILER = "compiler/c++"
 """Path in an environment that has ziglang and intel-openmp (`node/env/build.py`)."""
-SHARE_WEIGHTS = "IPEXCTL_SHARE_WEIGHTS"
-"""Tells a rank's hooks to share frozen parameters with the other ranks; only a plan sets it."""
-FP32_MATH = "IPEXCTL_FP32_MATH"
-"""Tells a rank's hooks to multiply fp32 matrices with bf16 inputs; only a plan sets it."""
-AUTOCAST = "IPEXCTL_AUTOCAST"
-"""Tells a rank's hooks to run models under autocast; only a plan sets it."""
-FUSED_OPTIMIZER = "IPEXCTL_FUSED_OPTIMIZER"
-"""Tells a rank's hooks to step optimizers with fused kernels; only a plan sets it."""
-OPTION_OF_VARIABLE: Mapping[str, str] = {
-    ALLREDUCE: "--allreduce shared or backend",
-    WIRE: "--wire bf16 or int8",
-    SHARE_WEIGHTS: "--share-weights auto",
-    FP32_MATH: "--fp32-math bf16",
-    AUTOCAST: "--autocast bf16",
-    FUSED_OPTIMIZER: "--fused-optimizer",
-}
-"""Variable of a rank's hooks that only a plan sets → what a user types for it."""
 
 
 class Setting(NamedTuple):
@@ -111,42 +93,16 @@ class HostPlan(NamedTuple):
     """Tells the machine from others of this name, also after a reboot; empty if unknown."""
 
 
-class Choice(NamedTuple):
-    mode: str
-    reason: ChoiceReason
-    hosts: tuple[str, ...] = ()
+class FastChoices(NamedTuple):
+    """What `--fast` and its parts do, as other programs read it."""
 
-
-class AllReduceChoice(NamedTuple):
-    mode: str
-    """`shared`: in shared memory on each host; `backend`: not."""
-    reason: ChoiceReason
-    hosts: tuple[str, ...] = ()
-    calls: tuple[str, ...] = ()
-    """What uses shared memory: collectives of torch.distributed; or `ddp`, the gradients of DDP."""
-
-
-AS_BACKEND = AllReduceChoice("backend", "asked")
-APART = Choice("off", "asked")
-"""As `share_weights`: each rank has frozen parameters of its own; the other mode is `auto`."""
-AS_THEY_ARE = Choice("fp32", "default")
-"""As `wire`: hosts exchange gradients unchanged; the other modes are `bf16` and `int8`. As `fp32_math`: fp32 matrices
-are not rounded; the other mode is `bf16`."""
-
-
-class FastChoice(NamedTuple):
-    """What `--fast` and its parts do."""
-
-    autocast: str = "off"
-    """The other mode is `bf16`."""
-    fused_optimizer: bool = False
-    reasons: Mapping[str, str] = {"autocast": "default", "fused_optimizer": "default"}
-    """Field → `default`, `asked`, `no-bf16`, `hooks-off`, `torch-too-old`."""
-    hosts: tuple[str, ...] = ()
+    autocast: str
+    """`bf16`, or `off`."""
+    fused_optimizer: bool
+    reasons: Mapping[str, str]
+    """Option → why it is on or off."""
+    hosts: tuple[str, ...]
     """Hosts without bf16 instructions, if autocast was asked for."""
-
-
-NOT_FAST = FastChoice()
 
 
 class TrainingMemory(NamedTuple):
@@ -290,13 +246,10 @@ class Plan(NamedTuple):
     notes: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
     """Why ipexctl chose what the user did not; shown by -v."""
-    allreduce: AllReduceChoice = AS_BACKEND
-    wire: Choice = AS_THEY_ARE
-    share_weights: Choice = APART
+    rank_options: Mapping[str, Choice] = ALL_OFF
+    """Name in `RANK_OPTIONS` → what was chosen; read by `choice`. In the JSON, each is a key of the plan."""
     memory: TrainingMemory | None = None
     """None if the line names no model that node0 has."""
-    fp32_math: Choice = AS_THEY_ARE
-    fast: FastChoice = NOT_FAST
     other_runs: tuple[OtherRun, ...] = ()
     install: str = ""
     packages: tuple[str, ...] = ()
@@ -380,20 +333,26 @@ class Plan(NamedTuple):
     def rank_hosts(self) -> tuple[str, ...]:
         return tuple(rank.host for rank in self.ranks)
 
+    def choice(self, option: RankOption) -> Choice:
+        return self.rank_options.get(option.name, option.off)
+
+    def uses(self, option: RankOption) -> bool:
+        return self.choice(option).mode != option.off.mode
+
     @property
     def adds_up(self) -> bool:
         """True if `inrank/` sums the gradients."""
-        return self.allreduce.mode == "shared" or self.wire.mode != "fp32"
+        return self.uses(ALLREDUCE) or self.uses(WIRE)
 
     @property
     def may_send_less(self) -> bool:
         """True if hosts exchange gradients unchanged only by default."""
-        return self.wire[:2] == AS_THEY_ARE[:2]
+        return self.choice(WIRE)[:2] == WIRE.off[:2]
 
     @property
     def amx_hosts(self) -> dict[str, str]:
         """Hosts with AMX, which fp32 would leave idle, and their hardware; none with --fp32-math or --autocast."""
-        is_used = "bf16" in (self.fp32_math.mode, self.fast.autocast)
+        is_used = self.uses(FP32_MATH) or self.uses(AUTOCAST)
         return {} if is_used else {host.name: host.hardware for host in self.all_hosts if host.tier == "amx"}
 
     @property
@@ -418,8 +377,20 @@ NO_PLAN = Plan("", "", "", Asked())
 
 
 def to_json(plan: Plan) -> Json:
-    """The plan as in plan.json, with two fields that only other programs read."""
-    return {"schema": SCHEMA, "world_size": plan.world_size, "hostfile": plan.hostfile, **encode(plan)}
+    """The plan as in plan.json, with three fields that only other programs read."""
+    head = {"schema": SCHEMA, "world_size": plan.world_size, "hostfile": plan.hostfile}
+    choices = {name: encode(plan.choice(option)) for name, option in RANK_OPTIONS.items()}
+    return {**head, **encode(plan, without=("rank_options",)), **choices, "fast": encode(_of_fast(plan))}
+
+
+def _of_fast(plan: Plan) -> FastChoices:
+    autocast, fused = plan.choice(AUTOCAST), plan.choice(FUSED_OPTIMIZER)
+    reasons = {AUTOCAST.name: autocast.reason, FUSED_OPTIMIZER.name: fused.reason}
+    return FastChoices(autocast.mode, plan.uses(FUSED_OPTIMIZER), reasons, autocast.hosts)
+
+
+def _with_choices(document: Json) -> Json:
+    return {**document, "rank_options": {name: document[name] for name in RANK_OPTIONS if name in document}}
 
 
 def plan_text(plan: Plan) -> str:
@@ -431,7 +402,7 @@ def read_plan(document: object, here: Collection[str] = ()) -> Plan:
 
     `here`: decode cores and settings of these hosts only, because decoding thousands of ranks takes 20 ms.
     """
-    document = check_type(dict, document, "the plan")
+    document = _with_choices(check_type(dict, document, "the plan"))
     settings, _ = (check_type(list, document.get(name), name) for name in ("settings", "hosts"))
     if not here:
         return decode(Plan, document, "the plan")
@@ -442,7 +413,7 @@ def read_plan(document: object, here: Collection[str] = ()) -> Plan:
 
 def read_valid_plan(document: object) -> Plan:
     """Decode the plan of a run of any version. What is missing or damaged gets its default."""
-    return decode_valid(Plan, document)
+    return decode_valid(Plan, _with_choices(document) if isinstance(document, dict) else {})
 
 
 def _hosts(documents: object, name: str, here: Collection[str]) -> tuple[HostPlan, ...]:
@@ -598,8 +569,3 @@ def program_line(plan: Plan, program: str, host: str, *words: str) -> str:
         return f"exec {argv}"
     scope = "systemd-run --user --scope --quiet"
     return f"if {scope} true </dev/null >/dev/null 2>&1; then exec {scope} {argv}; fi; exec {argv}"
-
-
-FIELD_DECODERS: dict[str, FieldDecoder] = dict.fromkeys(
-    ("Backend", "ChoiceReason", "LauncherMode"), partial(check_type, str)
-)

@@ -27,6 +27,7 @@ from ipexctl.known_errors.match import (
     shorten_text,
 )
 from ipexctl.node.common.files import format_size
+from ipexctl.node.common.rank_options import AUTOCAST
 from ipexctl.node.common.records import Failure, FullDisk, OutOfMemory, Proof, RankStatus
 from ipexctl.node.run.decisions.verdict import format_limit
 from ipexctl.run.hang import Hang, explain_hang
@@ -255,7 +256,7 @@ def _of_autocast(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
     kind, words = output.exception
     has_acted = next((lever.acted for lever in snapshot.status.levers if lever.name == "autocast"), None)
     is_of_types = _OF_DTYPES.search(words) and not _OTHER_TYPE.search(words) and _UNDER_AUTOCAST in output.text
-    is_on = snapshot.context.plan.fast.autocast == "bf16" and has_acted is not False
+    is_on = snapshot.context.plan.uses(AUTOCAST) and has_acted is not False
     if not is_on or not (_OF_BF16.search(words) or is_of_types):
         return None
     raised = f"{kind}: {shorten_text(words)}" + (f" ({output.place})" if output.place else "")

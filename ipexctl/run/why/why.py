@@ -24,6 +24,7 @@ from ipexctl.limits import DUMP_FRESH, PATIENCE
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.frames import Chunk, Frame, FrameError, decode_chunk, decode_json
 from ipexctl.node.common.levers import measured
+from ipexctl.node.common.rank_options import ALLREDUCE
 from ipexctl.node.common.records import FINAL, RunStatus
 from ipexctl.node.run.meter.rates import waiting_of
 from ipexctl.node.run.record.run_document import RunDocument, document_of_run
@@ -154,7 +155,7 @@ def _judge_windows(
     """`looks`: rank → what runs beside it now."""
     status, plan = snapshot.status, snapshot.context.plan
     hosts = {row.rank: row.host for row in status.ranks}
-    waiting = waiting_of(plan.backend, plan.allreduce.mode, len(set(hosts.values())))
+    waiting = waiting_of(plan.backend, plan.choice(ALLREDUCE).mode, len(set(hosts.values())))
     setup = RunSetup(hosts, waiting, status.network, measured(status.levers), status.amx_idle)
     return find_slow_ranks(windows, setup, looks)
 

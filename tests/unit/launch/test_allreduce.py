@@ -13,7 +13,8 @@ from ipexctl.launch.allreduce import AUTO_CALLS, CALLS
 from ipexctl.launch.overrides import check_options
 from ipexctl.launch.request import RankEnv
 from ipexctl.node.common.asked import Asked, Export
-from ipexctl.node.common.plan import AllReduceChoice, Choice, Plan, to_json
+from ipexctl.node.common.plan import Plan, to_json
+from ipexctl.node.common.rank_options import ALLREDUCE, WIRE, Choice
 
 FOUR, TWO_NODES = cpu(4), cpu(8, 2)
 
@@ -48,7 +49,10 @@ def line_of(found: Plan) -> str:
 def test_shared_memory_is_planned_where_the_ranks_can_use_it(options: dict[str, Any], reason: str) -> None:
     found = plan(machine(FOUR, 1), machine(FOUR, 2), allreduce="shared", **options)
     is_shared = reason == "asked"
-    assert (found.allreduce.mode, found.allreduce.reason) == ("shared" if is_shared else "backend", reason)
+    assert (found.choice(ALLREDUCE).mode, found.choice(ALLREDUCE).reason) == (
+        "shared" if is_shared else "backend",
+        reason,
+    )
     assert value(found, "IPEXCTL_ALLREDUCE") == ("shared" if is_shared else None)
     assert any("--allreduce shared" in note for note in found.notes) != is_shared
 
@@ -60,8 +64,8 @@ def test_shared_memory_is_planned_where_the_ranks_can_use_it(options: dict[str, 
 def test_a_plan_names_the_calls_that_use_shared_memory(hosts: int, version: str, calls: tuple[str, ...]) -> None:
     nodes = [machine(FOUR, number + 1) for number in range(hosts)]
     found = plan(*nodes, ppn=2, env=torch(version), allreduce="shared")
-    assert found.allreduce.calls == calls
-    assert plan(*nodes, ppn=2, env=torch(version)).allreduce.calls == (AUTO_CALLS if calls == CALLS else calls)
+    assert found.choice(ALLREDUCE).calls == calls
+    assert plan(*nodes, ppn=2, env=torch(version)).choice(ALLREDUCE).calls == (AUTO_CALLS if calls == CALLS else calls)
 
 
 @pytest.mark.parametrize(
@@ -69,13 +73,16 @@ def test_a_plan_names_the_calls_that_use_shared_memory(hosts: int, version: str,
 )
 def test_hosts_have_equally_many_ranks(slots: tuple[int, int], reason: str) -> None:
     found = plan(machine(FOUR, 1), machine(FOUR, 2), slots=slots, allreduce="shared")
-    assert (found.allreduce.mode, found.allreduce.reason) == ("shared" if reason == "asked" else "backend", reason)
+    assert (found.choice(ALLREDUCE).mode, found.choice(ALLREDUCE).reason) == (
+        "shared" if reason == "asked" else "backend",
+        reason,
+    )
 
 
 @pytest.mark.parametrize(("arch", "hosts"), [("x86_64", ()), (None, ()), ("aarch64", ("node2",))])
 def test_hosts_with_another_processor_are_named(arch: str | None, hosts: tuple[str, ...]) -> None:
     found = plan(machine(FOUR, 1), machine(FOUR, 2, system=System(arch=arch)), ppn=2, allreduce="shared")
-    assert (found.allreduce.mode, found.allreduce.hosts) == ("backend" if hosts else "shared", hosts)
+    assert (found.choice(ALLREDUCE).mode, found.choice(ALLREDUCE).hosts) == ("backend" if hosts else "shared", hosts)
     notes = [note for note in found.notes if "--allreduce shared" in note]
     assert len(notes) == len(hosts)
     assert all("node2" in note for note in notes)
@@ -83,12 +90,12 @@ def test_hosts_with_another_processor_are_named(arch: str | None, hosts: tuple[s
 
 def test_the_size_of_dev_shm_does_not_matter() -> None:
     found = plan(machine(FOUR, 1, memory=Memory(shm_size=64 << 20, shm_free=0)), ppn=2, allreduce="shared")
-    assert found.allreduce.mode == "shared"
+    assert found.choice(ALLREDUCE).mode == "shared"
 
 
 def test_auto_takes_shared_memory_and_the_ranks_know_that_it_was_not_asked_for() -> None:
     found, asked = plan(machine(FOUR, 1), ppn=2), plan(machine(FOUR, 1), ppn=2, allreduce="shared")
-    assert found.allreduce == AllReduceChoice("shared", "possible", calls=AUTO_CALLS)
+    assert found.choice(ALLREDUCE) == Choice("shared", "possible", calls=AUTO_CALLS)
     assert found.notes == plan(machine(FOUR, 1), ppn=2, allreduce="backend").notes
     values = [{one.name: one.value for one in each.settings}["IPEXCTL_ALLREDUCE"] for each in (found, asked)]
     assert values == ["auto", "shared"]
@@ -97,14 +104,14 @@ def test_auto_takes_shared_memory_and_the_ranks_know_that_it_was_not_asked_for()
 @pytest.mark.parametrize(("ppn", "mode"), [(4, "shared"), (5, "backend")])
 def test_auto_stays_with_the_backend_for_more_ranks_than_cores(ppn: int, mode: str) -> None:
     found = plan(machine(FOUR, 1), ppn=ppn)
-    assert found.allreduce.mode == mode
-    assert found.allreduce.hosts == (() if mode == "shared" else ("node1",))
-    assert plan(machine(FOUR, 1), ppn=ppn, allreduce="shared").allreduce.mode == "shared"
+    assert found.choice(ALLREDUCE).mode == mode
+    assert found.choice(ALLREDUCE).hosts == (() if mode == "shared" else ("node1",))
+    assert plan(machine(FOUR, 1), ppn=ppn, allreduce="shared").choice(ALLREDUCE).mode == "shared"
 
 
 def test_the_backend_that_was_asked_for_is_the_plan_without_the_option() -> None:
     backend = plan(machine(TWO_NODES, 1), allreduce="backend")
-    assert backend.allreduce == AllReduceChoice("backend", "asked")
+    assert backend.choice(ALLREDUCE) == Choice("backend", "asked")
     shared = plan(machine(TWO_NODES, 1))
     assert [one for one in shared.settings if one.name != "IPEXCTL_ALLREDUCE"] == list(backend.settings)
     assert shared.argv == backend.argv
@@ -112,7 +119,7 @@ def test_the_backend_that_was_asked_for_is_the_plan_without_the_option() -> None
 
 def test_a_single_rank_is_planned_alike_with_each_mode() -> None:
     plans = [plan(machine(FOUR, 1), allreduce=mode) for mode in ("auto", "shared", "backend")]
-    assert {found.allreduce.mode for found in plans} == {"backend"}
+    assert {found.choice(ALLREDUCE).mode for found in plans} == {"backend"}
     assert len({(found.settings, found.argv, found.notes, found.choices) for found in plans}) == 1
 
 
@@ -161,9 +168,9 @@ def test_fewer_bytes_go_between_hosts_where_our_code_adds_up(
 ) -> None:
     found = plan(machine(FOUR, 1), machine(FOUR, 2), wire=mode, **options)
     is_on = reason == "asked"
-    assert found.wire == Choice(mode if is_on else "fp32", reason, found.wire.hosts)  # type: ignore[arg-type]
+    assert found.choice(WIRE) == Choice(mode if is_on else "fp32", reason, found.choice(WIRE).hosts)  # type: ignore[arg-type]
     assert value(found, "IPEXCTL_WIRE") == (mode if is_on else None)
-    assert (found.allreduce.mode == "shared") == shared
+    assert (found.choice(ALLREDUCE).mode == "shared") == shared
     assert found.adds_up == (is_on or shared)
     assert any(f"--wire {mode} has no effect" in note for note in found.notes) != is_on
     assert bool(between(found)) == is_on
@@ -182,21 +189,21 @@ def test_fewer_bytes_go_between_hosts_where_our_code_adds_up(
 )
 def test_what_is_not_possible_is_advised_to_nobody(options: dict[str, Any], reason: str) -> None:
     found = plan(machine(FOUR, 1), machine(FOUR, 2), **options)
-    assert found.wire == Choice("fp32", reason, found.wire.hosts)  # type: ignore[arg-type]
+    assert found.choice(WIRE) == Choice("fp32", reason, found.choice(WIRE).hosts)  # type: ignore[arg-type]
     assert found.may_send_less == (reason == "default")
     assert not any("--wire" in note for note in found.notes)
 
 
 def test_values_go_as_they_are_unless_the_user_asks() -> None:
     found = plan(machine(FOUR, 1), machine(FOUR, 2), ppn=1)
-    assert to_json(found)["wire"] == {"mode": "fp32", "reason": "default", "hosts": []}
+    assert to_json(found)["wire"] == {"mode": "fp32", "reason": "default", "hosts": [], "calls": []}
     assert not between(found)
     assert not found.adds_up
 
 
 def test_one_host_has_no_wire() -> None:
     found = plan(machine(FOUR, 1), ppn=2, wire="int8")
-    assert found.wire == Choice("fp32", "one-host")
+    assert found.choice(WIRE) == Choice("fp32", "one-host")
     assert "--wire int8 has no effect: all ranks are on one host" in found.notes
 
 
@@ -212,7 +219,7 @@ def test_the_plan_says_how_many_bytes_go_and_stay() -> None:
 
 def test_a_processor_of_another_kind_is_named() -> None:
     found = plan(machine(FOUR, 1), machine(FOUR, 2, system=System(arch="aarch64")), ppn=1, wire="bf16")
-    assert found.wire == Choice("fp32", "other-processor", ("node2",))
+    assert found.choice(WIRE) == Choice("fp32", "other-processor", ("node2",))
     assert any("it needs x86-64, and node2 has another" in note for note in found.notes)
 
 

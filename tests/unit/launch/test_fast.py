@@ -9,7 +9,9 @@ import pytest
 from launch_helpers import AMX, AVX512, STOCK, cpu, machine, plan, value
 
 from ipexctl.node.common.asked import Export
-from ipexctl.node.common.plan import FastChoice, to_json
+from ipexctl.node.common.plan import to_json
+from ipexctl.node.common.rank_options import AUTOCAST as AUTOCAST_OPTION
+from ipexctl.node.common.rank_options import FUSED_OPTIMIZER
 
 TORCH = {version: replace(STOCK, packages={"torch": version}) for version in ("2.0.1", "2.3.1", "2.4.0")}
 OFF = {"exports": (Export("IPEXCTL_SHIM", "-x", "off"),)}
@@ -23,7 +25,7 @@ FAST, AUTOCAST, FUSED = {"fast": True}, {"autocast": "bf16"}, {"fused_optimizer"
     [
         (BOTH, {}, "", "default default", ""),
         (NODE2, {}, "", "default default", ""),
-        (BOTH, {"autocast": "off"}, "", "default default", ""),
+        (BOTH, {"autocast": "off"}, "", "asked default", ""),
         (BOTH, FAST, "autocast fused", "asked asked", ""),
         (BOTH, AUTOCAST, "autocast", "asked default", ""),
         (BOTH, FUSED, "fused", "default asked", ""),
@@ -56,10 +58,13 @@ def test_each_part_is_on_if_asked_for_and_possible_on_all_hosts(
 ) -> None:
     found = plan(*(machine(cpu(4, flags=isa), number) for number, isa in enumerate(isas, 1)), **options)
     autocast, fused = "bf16" if "autocast" in on else "off", "fused" in on
+    chosen = {option.name: found.choice(option) for option in (AUTOCAST_OPTION, FUSED_OPTIMIZER)}
     of_parts = dict(zip(("autocast", "fused_optimizer"), reasons.split(), strict=True))
-    assert found.fast == FastChoice(autocast, fused, of_parts, found.fast.hosts)
-    assert to_json(found)["fast"]["reasons"] == of_parts
-    given = {"IPEXCTL_AUTOCAST": "bf16" * ("autocast" in on) or None, "IPEXCTL_FUSED_OPTIMIZER": "1" * fused or None}
+    assert {name: choice.reason for name, choice in chosen.items()} == of_parts
+    assert [choice.mode for choice in chosen.values()] == [autocast, "on" if fused else "off"]
+    fast = {"autocast": autocast, "fused_optimizer": fused, "reasons": of_parts}
+    assert {name: to_json(found)["fast"][name] for name in fast} == fast
+    given = {"IPEXCTL_AUTOCAST": "bf16" * ("autocast" in on) or None, "IPEXCTL_FUSED_OPTIMIZER": "on" * fused or None}
     assert {name: value(found, name) for name in given} == given
     notes = [line for line in found.notes if "--fast" in line or "--autocast" in line or "--fused" in line]
     assert [all(part in line for part in note.split("…")) for line in notes] == [True] * bool(note)
@@ -68,9 +73,9 @@ def test_each_part_is_on_if_asked_for_and_possible_on_all_hosts(
 
 def test_hosts_without_bf16_are_named_and_reasons_name_the_option() -> None:
     found = plan(*(machine(cpu(4, flags=isa), number) for number, isa in enumerate(NODE2, 1)), **FAST, **AUTOCAST)
-    assert found.fast.hosts == ("node2",)
+    assert found.choice(AUTOCAST_OPTION).hosts == ("node2",)
     reasons = {each.name: each.reason for each in found.settings}
-    assert "(--autocast bf16)" in reasons["IPEXCTL_AUTOCAST"]
+    assert "(--autocast)" in reasons["IPEXCTL_AUTOCAST"]
     assert "(--fast)" in reasons["IPEXCTL_FUSED_OPTIMIZER"]
 
 

@@ -9,7 +9,8 @@ import pytest
 from launch_helpers import AMX, AVX512, IPEX, STOCK, cpu, machine, plan, value
 
 from ipexctl.node.common.asked import Export
-from ipexctl.node.common.plan import Choice, to_json
+from ipexctl.node.common.plan import to_json
+from ipexctl.node.common.rank_options import FP32_MATH, Choice
 
 OLD = replace(STOCK, packages={"torch": "2.2.2"})
 OLD_IPEX = replace(IPEX, packages={**IPEX.packages, "torch": "2.2.0"})
@@ -34,7 +35,7 @@ def test_it_is_on_where_a_user_asks_for_it_and_torch_can(
     isas: tuple[frozenset[str], ...], options: dict[str, Any], choice: Choice, note: str
 ) -> None:
     found = plan(*(machine(cpu(4, flags=isa), number) for number, isa in enumerate(isas, 1)), **options)
-    assert found.fp32_math == choice
+    assert found.choice(FP32_MATH) == choice
     assert to_json(found)["fp32_math"]["mode"] == choice.mode
     assert value(found, "IPEXCTL_FP32_MATH") == ("bf16" if choice.mode == "bf16" else None)
     notes = [line for line in found.notes if "--fp32-math" in line]

@@ -9,7 +9,8 @@ import pytest
 from launch_helpers import IPEX, STOCK, cpu, machine, plan, value
 
 from ipexctl.node.common.asked import Export
-from ipexctl.node.common.plan import Choice, to_json
+from ipexctl.node.common.plan import to_json
+from ipexctl.node.common.rank_options import SHARE_WEIGHTS, Choice
 
 OFF = (Export("IPEXCTL_SHIM", "-x", "off"),)
 
@@ -31,6 +32,6 @@ OFF = (Export("IPEXCTL_SHIM", "-x", "off"),)
 )
 def test_ranks_share_unless_their_hooks_could_not_meet(hosts: int, options: dict[str, Any], choice: Choice) -> None:
     found = plan(*(machine(cpu(4), number) for number in range(1, hosts + 1)), **options)
-    assert found.share_weights == choice
+    assert found.choice(SHARE_WEIGHTS) == choice
     assert to_json(found)["share_weights"]["reason"] == choice.reason
     assert value(found, "IPEXCTL_SHARE_WEIGHTS") == ("auto" if choice.mode == "auto" else None)

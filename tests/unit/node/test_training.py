@@ -10,7 +10,8 @@ import pytest
 
 from ipexctl.node.common.json_records import decode, encode
 from ipexctl.node.common.levers import LeverNote, asked_levers
-from ipexctl.node.common.plan import FastChoice, Plan
+from ipexctl.node.common.plan import Plan
+from ipexctl.node.common.rank_options import Choice
 from ipexctl.node.common.training import RankTraining, find_wrong
 from plan_helpers import small_plan
 
@@ -96,7 +97,7 @@ def test_a_run_is_judged_at_its_end_or_after_many_steps_of_all_ranks() -> None:
 
 
 AUTOCAST, FUSED = "autocast", "fused_optimizer"
-ASKED = FastChoice("bf16", fused_optimizer=True, reasons={"autocast": "asked", "fused_optimizer": "asked"})
+ASKED: tuple[Choice, Choice] = Choice("bf16", "asked"), Choice("on", "asked")
 
 
 @pytest.mark.parametrize(
@@ -117,17 +118,17 @@ def test_each_option_that_was_asked_for_is_answered(notes: list[Any], said: tupl
 
 
 def test_an_option_that_the_plan_has_left_out_says_why() -> None:
-    left = FastChoice(reasons={"autocast": "no-bf16", "fused_optimizer": "torch-too-old"})
+    left = Choice("off", "no-bf16"), Choice("off", "torch-too-old")
     assert [use.reason for use in asked_levers(plan(left), [])] == [
         "not all processors have bf16 instructions",
         "torch is too old",
     ]
-    assert asked_levers(plan(FastChoice()), []) == ()
+    assert asked_levers(small_plan(), []) == ()
     (use, _) = asked_levers(plan(ASKED, meter=False), [])
     assert use.acted is None
     assert "--no-meter" in use.sentence
 
 
-def plan(fast: FastChoice, *, meter: bool = True) -> Plan:
-    made = small_plan()
-    return made._replace(fast=fast, asked=made.asked._replace(meter=meter))
+def plan(fast: tuple[Choice, Choice], *, meter: bool = True) -> Plan:
+    chosen = dict(zip((AUTOCAST, FUSED), fast, strict=True))
+    return small_plan(rank_options=chosen, asked={"fast": True, "meter": meter})

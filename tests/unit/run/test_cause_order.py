@@ -85,7 +85,7 @@ ROWS: Final[dict[str, tuple[str, tuple[tuple[dict[str, Any], str], ...], dict[st
     "autocast, and an exception about types": (
         "script.autocast",
         ((STOPPED, ""), (FAILED, "Traceback (most recent call last):\nRuntimeError: another dtype: BFloat16")),
-        {"plan": {"fast": {"autocast": "bf16"}}},
+        {"plan": {"autocast": {"mode": "bf16"}}},
     ),
     "the text of the rank that failed first": (
         "script.raised",

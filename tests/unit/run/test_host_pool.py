@@ -15,6 +15,7 @@ from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import Gathered
 from ipexctl.node.common.asked import Export
 from ipexctl.node.common.plan import WRAPPER_NAMES, Plan, for_hosts, variables_of
+from ipexctl.node.common.rank_options import ALLREDUCE
 from ipexctl.run.start.request import check_pool, check_pool_plan
 from plan_helpers import changed, spec_of
 
@@ -86,7 +87,11 @@ def test_an_attempt_on_fewer_hosts_is_planned_as_the_planner_does(data: st.DataO
 
     # By the planner, with what was decided for all hosts.
     kept_hosts = tuple(host for host in asked.hosts if host.name in names)
-    decided: Any = {"backend": whole.backend, "launcher": whole.launcher.mode, "allreduce": whole.allreduce.mode}
+    decided: Any = {
+        "backend": whole.backend,
+        "launcher": whole.launcher.mode,
+        "allreduce": whole.choice(ALLREDUCE).mode,
+    }
     again = replace(asked, spec=changed(asked.spec, hosts=kept_hosts, **decided))
     assert shape(ours) == shape(planned_for(again))
 

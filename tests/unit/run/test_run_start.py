@@ -21,7 +21,8 @@ from ipexctl.hosts.host import Host
 from ipexctl.launch.request import Gathered, RankEnv
 from ipexctl.node.common.job import Start, read_job
 from ipexctl.node.common.json_records import decode
-from ipexctl.node.common.plan import Choice, OtherRun, Plan, read_plan
+from ipexctl.node.common.plan import OtherRun, Plan, read_plan
+from ipexctl.node.common.rank_options import Choice
 from ipexctl.node.common.records import RankStatus, RunStatus
 from ipexctl.node.run.rank import rank_hooks
 from ipexctl.projects.script_file import ProjectLocation
@@ -187,7 +188,7 @@ def test_every_store_gets_its_job_and_the_token_by_stdin() -> None:
         ({"asked": {"meter": False}, "of_ranks": "a"}, False),
         ({"asked": {"meter": True}, "of_ranks": "a"}, True),
         ({"asked": {"meter": False}}, True),
-        ({"asked": {"meter": False}, "of_ranks": "a", "wire": Choice("bf16", "asked")}, True),
+        ({"asked": {"meter": False}, "of_ranks": "a", "rank_options": {"wire": Choice("bf16", "asked")}}, True),
     ],
 )
 def test_the_package_of_a_rank_is_sent_only_if_the_run_uses_it(

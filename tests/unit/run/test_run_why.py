@@ -67,7 +67,7 @@ OF_TYPES = (
 @pytest.mark.parametrize("raised", OF_TYPES)
 @pytest.mark.parametrize("autocast", ["bf16", "off"])
 def test_an_exception_about_types_is_answered_by_autocast_if_it_was_on(raised: str, autocast: str) -> None:
-    plan = {"fast": {"autocast": autocast}}
+    plan = {"autocast": {"mode": autocast}}
     cause = cause_in(judged([(STOPPED, ""), (FAILED, f"{TRACEBACK}\n{raised}")], plan=plan))
     assert ("--autocast off" in cause.fix) == (autocast == "bf16")
     assert (cause.id == "script.autocast") == (autocast == "bf16")
@@ -82,14 +82,14 @@ OWN = (
 
 @pytest.mark.parametrize("raised", [*OWN, OF_TYPES[0]])
 def test_autocast_is_blamed_only_with_evidence_that_it_touched_what_failed(raised: str) -> None:
-    plan, has_left = {"fast": {"autocast": "bf16"}}, raised == OF_TYPES[0]
+    plan, has_left = {"autocast": {"mode": "bf16"}}, raised == OF_TYPES[0]
     levers = [{"name": "autocast", "acted": not has_left, "steps": 0, "reason": ""}]
     text = f"{TRACEBACK}\n{raised}"
     assert cause_in(judged([(STOPPED, ""), (FAILED, text)], plan=plan, status={"levers": levers})).id == "script.raised"
 
 
 def test_an_exception_about_unnamed_types_in_a_model_under_autocast_is_answered_by_it() -> None:
-    plan = {"fast": {"autocast": "bf16"}}
+    plan = {"autocast": {"mode": "bf16"}}
     frame = '  File "/h/hooks/inrank/fast.py", line 64, in __call__\n    outputs = call(self, *args, **kwargs)'
     text = f'{TRACEBACK}\n  File "train.py", line 7, in <module>\n    model(x)\n{frame}\n{OWN[2]}'
     cause = cause_in(judged([(STOPPED, ""), (FAILED, text)], plan=plan))
@@ -99,7 +99,7 @@ def test_an_exception_about_unnamed_types_in_a_model_under_autocast_is_answered_
 
 @pytest.mark.parametrize("raised", ["ValueError: batch 7 is empty", "RuntimeError: shape '[4]' is invalid"])
 def test_another_exception_is_not_blamed_on_autocast(raised: str) -> None:
-    plan = {"fast": {"autocast": "bf16"}}
+    plan = {"autocast": {"mode": "bf16"}}
     assert cause_in(judged([(STOPPED, ""), (FAILED, f"{TRACEBACK}\n{raised}")], plan=plan)).id != "script.autocast"
 
 

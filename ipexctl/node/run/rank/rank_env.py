@@ -17,7 +17,8 @@ from ipexctl.node.common.environ import (
     set_variables,
     source_setup,
 )
-from ipexctl.node.common.plan import OPTION_OF_VARIABLE, host_of, variables_of
+from ipexctl.node.common.plan import host_of, variables_of
+from ipexctl.node.common.rank_options import OF_VARIABLES
 from ipexctl.node.common.records import Detail, FullDisk
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ MPI_PREFIXES = (
     *TASK_OF_SLURM,
 )
 """Removed without a backend: scripts read a rank and a world size from these, and would wait for other ranks."""
-PLANNED_ALONE = (*OPTION_OF_VARIABLE, "IPEXCTL_METER", "IPEXCTL_PROFILE")
+PLANNED_ALONE = (*OF_VARIABLES, "IPEXCTL_METER", "IPEXCTL_PROFILE")
 """Only a plan or the wrapper sets these. Inherited ones would ask for files that this run does not have."""
 _FULL = 1 << 20
 """A disk with fewer free bytes counts as full: no checkpoint fits, and a failed write may have left a few bytes."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Mapping, Sequence
 
 from ipexctl.node.common.levers import Lever, asked_levers, with_speedups
+from ipexctl.node.common.rank_options import ALLREDUCE
 from ipexctl.node.common.records import (
     FINAL,
     GradientExchange,
@@ -56,7 +57,9 @@ class RunFigures:
 
     def begin_attempt(self, hosts: Mapping[int, str]) -> None:
         self._hosts = hosts
-        waiting = self._waiting = waiting_of(self._plan.backend, self._plan.allreduce.mode, len(set(hosts.values())))
+        waiting = self._waiting = waiting_of(
+            self._plan.backend, self._plan.choice(ALLREDUCE).mode, len(set(hosts.values()))
+        )
         self._mismatches: set[tuple[str, str]] = set()
         self._fp32_hosts: set[str] = set()
         self._stepped: set[int] = set()
@@ -73,7 +76,7 @@ class RunFigures:
         self._asked: tuple[Lever, ...] = ()
         self._is_measured = False
         """True once a rank has waited in shared memory. Until then, ranks may have refused that and wait under gloo."""
-        is_shared = self._plan.allreduce.mode == "shared"
+        is_shared = self._plan.uses(ALLREDUCE)
         self._slow = SlowWatch(hosts, waiting)
         can_advise = self._plan.may_send_less
         self._network = NetworkWatch(hosts, waiting, is_wire_possible=can_advise, shared=is_shared)

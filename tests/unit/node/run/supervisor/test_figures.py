@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from supervised_run import Supervised, exit_of
 
-from ipexctl.node.common.plan import Choice
+from ipexctl.node.common.rank_options import Choice
 from ipexctl.node.common.records import (
     GradientExchange,
     NanLoss,
@@ -97,7 +97,7 @@ def test_shared_memory_that_the_ranks_refused_is_not_counted_on(
     recorder: Recorder, reduce_wait: tuple[float | None, ...], percent: float
 ) -> None:
     """The plan has the all-reduce in shared memory; rank 1 is slow."""
-    figures = RunFigures({0: "node1", 1: "node1"}, small_plan(allreduce=Choice("shared", "possible")))
+    figures = RunFigures({0: "node1", 1: "node1"}, small_plan(rank_options={"allreduce": Choice("shared", "possible")}))
     for number in range(5):
         for rank, cpu in enumerate((0.5, 0.8)):
             notes = RankNotes(cpu=cpu, queue=0.0)
@@ -122,7 +122,7 @@ def test_shared_memory_that_the_ranks_refused_is_not_counted_on(
 def test_amx_is_idle_where_a_host_has_it_and_the_script_multiplies_in_fp32(
     recorder: Recorder, tiers: tuple[str | None, ...], mode: str, fp32: tuple[int, ...], idle: dict[str, str]
 ) -> None:
-    plan = small_plan(("node1", "node2"), fp32_math=Choice(mode, "asked"))
+    plan = small_plan(("node1", "node2"), rank_options={"fp32_math": Choice(mode, "asked")})
     plan = plan._replace(
         hosts=tuple(
             host._replace(tier=tier, hardware=f"of {host.name}") for host, tier in zip(plan.hosts, tiers, strict=True)

@@ -1,0 +1,189 @@
+"""How each rank option is chosen, which variable tells the ranks, and what the user is told: a row for each option of
+`node/common/rank_options.py`. Pure.
+
+All ranks round alike, so what changes rounding is on for all hosts or for none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from ipexctl.hosts.nodeset import fold
+from ipexctl.launch.allreduce import (
+    OLDEST_TORCH,
+    SHIM,
+    Version,
+    choose_allreduce,
+    choose_share_weights,
+    choose_wire,
+    obstacle_of_hooks,
+    reason_text,
+)
+from ipexctl.launch.context import LaunchContext, NodeLayout
+from ipexctl.node.common.fix import Fix
+from ipexctl.node.common.plan import Plan, Setting
+from ipexctl.node.common.rank_options import (
+    ALLREDUCE,
+    AUTOCAST,
+    FP32_MATH,
+    FUSED_OPTIMIZER,
+    SHARE_WEIGHTS,
+    WIRE,
+    Choice,
+    ChoiceReason,
+    RankOption,
+    mode_asked,
+)
+
+IPEX: Final = "intel-extension-for-pytorch"
+OLDEST_ROUNDING: Final[Version] = (2, 3)
+"""As in `node/run/rank/rank_hooks.py`. Before, only IPEX rounds on CPUs."""
+OLDEST_FUSED: Final[Version] = (2, 4)
+"""The first torch with fused optimizers for CPUs."""
+_BF16_TIERS: Final = ("avx512_bf16", "amx")
+_INSTRUCTIONS: Final = "bf16 instructions (AMX or AVX512_BF16)"
+
+
+@dataclass(frozen=True, slots=True)
+class RankRule:
+    option: RankOption
+    choose: Callable[[LaunchContext], Choice]
+    """Reads the choices of earlier rows in `context.plan`."""
+    reason: str
+    """Why the plan sets the variable, with `{mode}`."""
+    oldest: Version = OLDEST_TORCH
+    way: str = "it"
+    """What is not possible, in sentences about reasons."""
+    sentences: Mapping[ChoiceReason, str] = field(default_factory=dict)
+    """Notes on an option that was asked for, if some `{hosts}` are the reason; others are of `reason_text`."""
+
+    def value(self, choice: Choice) -> str:
+        """Value of the variable. Ranks tell of shared memory only if the user asked for it."""
+        return "auto" if choice.reason == "possible" else choice.mode
+
+
+def hosts_without_bf16(nodes: Sequence[NodeLayout]) -> tuple[str, ...]:
+    return tuple(node.name for node in nodes if node.facts.cpu.tier not in _BF16_TIERS)
+
+
+def _choose_fp32_math(context: LaunchContext) -> Choice:
+    mode = mode_asked(context.gathered.asked, FP32_MATH)
+    if not mode:
+        return FP32_MATH.off
+    oldest = (0, 0) if IPEX in context.gathered.env.packages else OLDEST_ROUNDING
+    if (against := obstacle_of_hooks(context, oldest)) is not None:
+        return FP32_MATH.off._replace(reason=against)
+    without = tuple(node.name for node in context.nodes if node.facts.cpu.tier != "amx")
+    return Choice(mode, "no-amx" if without else "asked", without)
+
+
+def _choose_autocast(context: LaunchContext) -> Choice:
+    """By --fast, only if all processors have the instructions."""
+    asked = context.gathered.asked
+    mode = mode_asked(asked, AUTOCAST)
+    if not mode:
+        return AUTOCAST.off if asked.autocast == "auto" else AUTOCAST.off._replace(reason="asked")
+    if (against := obstacle_of_hooks(context, OLDEST_TORCH)) is not None:
+        return AUTOCAST.off._replace(reason=against)
+    without = hosts_without_bf16(context.nodes)
+    if without and asked.autocast == "auto":
+        return Choice("off", "no-bf16", without)
+    return Choice(mode, "asked", without)
+
+
+def _choose_fused_optimizer(context: LaunchContext) -> Choice:
+    mode = mode_asked(context.gathered.asked, FUSED_OPTIMIZER)
+    against = obstacle_of_hooks(context, OLDEST_FUSED) if mode else "default"
+    return Choice(mode, "asked") if against is None else FUSED_OPTIMIZER.off._replace(reason=against)
+
+
+RULES: Final = (
+    RankRule(ALLREDUCE, choose_allreduce, "ranks on one host add gradients up in shared memory", way="shared memory"),
+    RankRule(WIRE, choose_wire, "gradients go between hosts as {mode}"),
+    RankRule(
+        SHARE_WEIGHTS,
+        choose_share_weights,
+        "frozen parameters that ranks hold alike are not sent, and are one copy a host",
+    ),
+    RankRule(
+        FP32_MATH,
+        _choose_fp32_math,
+        "fp32 matrices are multiplied with bf16 inputs",
+        oldest=OLDEST_ROUNDING,
+        way="without IPEX it",
+        sentences={
+            "no-amx": "--fp32-math bf16 saves little time on {hosts}, without AMX; it changes the rounding on all hosts"
+        },
+    ),
+    RankRule(
+        AUTOCAST,
+        _choose_autocast,
+        "models run under bf16 autocast; parameters, optimizer state and checkpoints stay fp32",
+        sentences={
+            "no-bf16": f"--fast leaves autocast out: no {_INSTRUCTIONS} on {{hosts}}; --autocast bf16 turns it on "
+            "anyway",
+            "asked": f"--autocast bf16 may be slower than fp32 on {{hosts}}, without {_INSTRUCTIONS}",
+        },
+    ),
+    RankRule(
+        FUSED_OPTIMIZER,
+        _choose_fused_optimizer,
+        "Adam, AdamW, SGD and Adagrad step with one kernel, unless the script says otherwise",
+        oldest=OLDEST_FUSED,
+    ),
+)
+
+
+def choose_rank_options(context: LaunchContext) -> Plan:
+    """The plan with the choice of each option, in the order of the rows."""
+    for rule in RULES:
+        chosen = {**context.plan.rank_options, rule.option.name: rule.choose(context)}
+        context = context.with_plan(rank_options=chosen)
+    return context.plan
+
+
+def settings(context: LaunchContext) -> Iterator[Setting]:
+    for rule in RULES:
+        choice = context.plan.choice(rule.option)
+        if choice.mode != rule.option.off.mode:
+            reason = f"{rule.reason.format(mode=choice.mode)} ({_flag(context, rule.option)})"
+            yield Setting(rule.option.variable, rule.value(choice), reason)
+
+
+def notes(context: LaunchContext) -> Iterator[str]:
+    """On options that were asked for, and are off or gain little."""
+    asked, without_effect = context.gathered.asked, dict[str, list[str]]()
+    for rule in RULES:
+        option, choice = rule.option, context.plan.choice(rule.option)
+        mode = mode_asked(asked, option)
+        if not mode or choice.reason == "one-rank":  # it has nobody to exchange with, and loses nothing
+            continue
+        sentence = rule.sentences.get(choice.reason)
+        if sentence is not None and choice.hosts:
+            yield sentence.format(hosts=fold(choice.hosts))
+        elif choice.mode == option.off.mode:
+            reason = reason_text(context, choice, rule.way, rule.oldest) + _FIXES.get(choice.reason, "")
+            is_of_all = choice.reason == "hooks-off" and _is_by_fast(context, option)
+            typed = "--fast" if is_of_all else option.typed.format(mode=mode)
+            without_effect.setdefault(reason, []).append(typed)
+    for reason, options in without_effect.items():
+        named = tuple(dict.fromkeys(options))
+        yield f"{' and '.join(named)} {'has' if len(named) == 1 else 'have'} no effect: " + reason
+
+
+_FIXES: Final[Mapping[ChoiceReason, str]] = {
+    "other-backend": "; --backend gloo",
+    "hooks-off": f"; leave {SHIM} out",
+    "torch-too-old": Fix("; for a newer one: `ipexctl install`"),
+}
+
+
+def _is_by_fast(context: LaunchContext, option: RankOption) -> bool:
+    asked = context.gathered.asked
+    return option.is_of_fast and asked.fast and not mode_asked(asked._replace(fast=False), option)
+
+
+def _flag(context: LaunchContext, option: RankOption) -> str:
+    return "--fast" if _is_by_fast(context, option) else option.typed.partition(" ")[0]
