@@ -221,6 +221,11 @@ class CallOptions:
         """The hostfile that the call named, if it is no longer there."""
         return next((path for name, path in _pairs(self.hosts) if name == "-H" and not Path(path).exists()), "")
 
+    @property
+    def about_runs(self) -> tuple[str, ...]:
+        """Words that find a run on the hosts of the call, whose limit may leave out its node0."""
+        return tuple(chain.from_iterable(pair for pair in _pairs(self.hosts) if pair[0] not in ("-l", "--iface")))
+
     def without_limit(self) -> CallOptions:
         return dataclasses.replace(self, hosts=_text(pair for pair in _pairs(self.hosts) if pair[0] != "-l"))
 

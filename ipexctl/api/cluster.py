@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from inspect import signature
@@ -56,6 +56,7 @@ from ipexctl.remote.connector import ConnectOptions, OpenHosts, SessionPool
 from ipexctl.remote.local import with_own_address
 from ipexctl.remote.outcome import Cancelled, Notice, ProgressEvent, Report, StepStarted, Watch, ignore_event
 from ipexctl.run.fetch import order_of_host
+from ipexctl.run.find_run import find_runs
 from ipexctl.run.notify import check_notify
 from ipexctl.run.start.project import locate_project
 from ipexctl.run.start.request import (
@@ -350,7 +351,7 @@ class Cluster:
         )
         resumed = None
         if resume is not None:
-            resumed = (resume if isinstance(resume, Run) else Run.find(resume)).record
+            resumed = (resume if isinstance(resume, Run) else self._find(resume, hosts_first=False)).record
             refuse_job(resumed)
         return Run(interruptible(partial(self._start, spec, resumed)), on_line=self._on_line)
 
@@ -365,6 +366,14 @@ class Cluster:
         if isinstance(result, PlannedRun):
             return result.plan
         raise _call_error(spec, result)
+
+    def find(self, run: str = "last") -> Run:
+        """Find a run on these hosts, whoever began it, by its id or a unique part; `last` is the newest there."""
+        return self._find(run, hosts_first=True)
+
+    def _find(self, run: str, *, hosts_first: bool) -> Run:
+        (record,) = self._call(lambda opened: find_runs([run], lambda: nullcontext(opened), hosts_first=hosts_first))
+        return Run(record, on_line=self._on_line)
 
     def ps(self, *, running: bool = False, newest: int | None = None) -> RunList:
         """List the runs that were started from this machine, on any hosts, with their states."""

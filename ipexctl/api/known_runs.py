@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ipexctl.api.open_hosts import open_sessions
-from ipexctl.errors import CallError
+from ipexctl.errors import CallError, UserError
 from ipexctl.homes.local_copy import save_final_status
 from ipexctl.homes.pending import abandoned_runs
 from ipexctl.homes.prune_runs import PruneResult, prune_local, prune_nodes, read_limits
-from ipexctl.homes.registry import RunRecord, RunRegistry, UnreadableRecord
+from ipexctl.homes.registry import RunRecord, RunRegistry, UnreadableRecord, explain_foreign_run
 from ipexctl.hosts.host import Host
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.records import FINAL
 from ipexctl.node.run.run_replies import PrunedRun
 from ipexctl.remote.cancel import Cancel
@@ -34,18 +35,21 @@ if TYPE_CHECKING:
     from ipexctl.run.hosts_now import HostsNow
 
 
+def as_recorded(record: RunRecord) -> RunRecord:
+    return record
+
+
 @dataclass(frozen=True, slots=True)
 class CallWatcher:
     cancel: Cancel
     on_note: Callable[[str], None] = ignore_event
     on_warning: Callable[[str], None] = ignore_event
     on_step: OnStep | None = None
-    connect_timeout: float | None = None
-    """None for that of each run's record."""
+    with_login: Callable[[RunRecord], RunRecord] = as_recorded
+    """Applies the call's login settings to the records of a call on all runs."""
 
     def options(self, record: RunRecord) -> ConnectOptions:
-        options = options_of(record, on_step=self.on_step, on_warning=self.on_warning)
-        return options._replace(connect_timeout=self.connect_timeout or record.connect_timeout)
+        return options_of(record, on_step=self.on_step, on_warning=self.on_warning)
 
     def connector(self, record: RunRecord) -> Connector:
         return Connector(self.options(record))
@@ -66,7 +70,10 @@ def call_error(record: RunRecord, error: HostError) -> CallError:
     return CallError(f"{record.node0.name}: {error.reason}", fix=error.advice, exit_code=exit_code)
 
 
-def stop(record: RunRecord, caller: CallWatcher, *, timeout: float | None = None) -> StopResult:
+def stop(record: RunRecord, caller: CallWatcher, *, timeout: float | None = None, force: bool = False) -> StopResult:
+    """Raises a UserError for a run of others without `force`."""
+    if not record.is_own and not force:
+        raise UserError(explain_foreign_run(record), fix=record.call_text(Fix(f"`ipexctl stop {record.id} --force`")))
     with node0_of(record, caller) as pool:
         session = pool.session(record.node0)
         result = stop_run(session, record, timeout=timeout)
@@ -120,6 +127,7 @@ def _query(
 ) -> tuple[list[RunRecord], list[UnreadableRecord], list[KnownRun]]:
     abandoned_runs(registry.directory)
     records, damaged = registry.read_records()
+    records = list(map(caller.with_login, records))
     if newest is not None:  # don't query the others
         records, damaged = records[-newest:], []
     with _sessions(caller) as open_session:

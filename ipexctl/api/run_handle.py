@@ -21,7 +21,7 @@ from ipexctl.api.known_runs import CallWatcher
 from ipexctl.errors import CallError
 from ipexctl.extras_list import addition
 from ipexctl.files.requested import FetchResult
-from ipexctl.homes.registry import RunRecord, RunRegistry
+from ipexctl.homes.registry import RunRecord
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.frames import Chunk, StreamName
 from ipexctl.node.common.records import RunStatus
@@ -30,6 +30,7 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import Cancelled, Notice, ignore_event
 from ipexctl.run.fetch import order_of_run, orders_of_all_hosts
+from ipexctl.run.find_run import find_runs
 from ipexctl.run.follow import LineChoice, RunUpdate, check_pattern
 from ipexctl.run.node0 import options_of
 from ipexctl.run.ps import KnownRun as WaitResult
@@ -60,8 +61,9 @@ class Run:
 
     @classmethod
     def find(cls, run: str = "last", *, on_line: Callable[[str], object] = ignore_event) -> Run:
-        """By id, by a unique prefix of it; `last` is the last run of this directory's project, `last:all` of all."""
-        return cls(RunRegistry().find(run), on_line=on_line)
+        """By id or a unique part; `last` is the last run of this directory's project, `last:all` of all. For a run that
+        another machine began: `Cluster.find`."""
+        return cls(find_runs([run])[0], on_line=on_line)
 
     @property
     def id(self) -> str:
@@ -114,9 +116,9 @@ class Run:
         )
         return result
 
-    def stop(self, *, timeout: float | None = None) -> StopResult:
-        """Stop the run on every node."""
-        return self._call(partial(known_runs.stop, self.record, timeout=timeout))
+    def stop(self, *, timeout: float | None = None, force: bool = False) -> StopResult:
+        """Stop the run on every node. `force`: also one that others began."""
+        return self._call(partial(known_runs.stop, self.record, timeout=timeout, force=force))
 
     def why(self, *, timeout: float | None = None) -> WhyResult:
         """Why the run ended: the first failure, its last lines, the likely cause and the fix."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -69,8 +69,8 @@ CONNECTION: Final = (
 """Options of each command that reaches hosts. The list of commands explains them, once."""
 DEFAULTS: Final = "ipexctl.defaults"
 """Key of the context's `meta`: the options of this call that a file or variable sets."""
-SHARED_GROUPS: Final[list[frozenset[str]]] = []
-"""Parameters of each shared group: hosts, home, output. Set by `shared_options.py`."""
+SHARED_GROUPS: Final[list[Set[str]]] = []
+"""Parameters of each shared group, those of the output last. Set by `shared_options.py`."""
 
 
 class ConfiguredValue(NamedTuple):

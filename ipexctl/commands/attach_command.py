@@ -10,14 +10,14 @@ from typing import Final
 import typer
 
 from ipexctl.api.explained_runs import why
-from ipexctl.commands.run_calls import call_about_runs, find_run
+from ipexctl.commands.run_calls import call_about_runs, find_named_run
 from ipexctl.commands.shared_options import NAMED_RUN, RANKS, SUMMARY, RunHosts, TextOutput, ViewOptions, command, flag
 from ipexctl.commands.summary_file import check_summary, write_summary
 from ipexctl.commands.watch import watch_run
 from ipexctl.commands.why_command import profile_live
 from ipexctl.errors import UserError
 from ipexctl.homes.local_copy import read_final_status
-from ipexctl.homes.registry import RunRecord, RunRegistry
+from ipexctl.homes.registry import RunRegistry
 from ipexctl.node.common.fix import Fix
 from ipexctl.remote.cancel import Cancel
 from ipexctl.run.profile import lines_of
@@ -49,7 +49,7 @@ def attach_command(
     """
     if output.json:
         raise UserError("attach has no --json", fix=Fix("`ipexctl ps --json` has the state of each run"))
-    record = find_run(run, where, output) if run else _only_run()
+    record = find_named_run(run or _only_run(), "attach", where, output)
     check_summary(summary)
     if profile and not profile_live(record, output)[0]:
         with call_about_runs(output) as (caller, _):
@@ -71,8 +71,8 @@ def attach_command(
     raise typer.Exit(code)
 
 
-def _only_run() -> RunRecord:
-    """The only run of which this machine has not seen the end. Raises a UserError if there are several, or none."""
+def _only_run() -> str | None:
+    """The only run of which this machine has not seen the end; None if there are several, or none."""
     registry = RunRegistry()
-    open_runs = [each for each in registry.all() if read_final_status(registry.directory / each.id) is None]
-    return open_runs[0] if len(open_runs) == 1 else registry.find_named(None, "attach")
+    open_runs = [each.id for each in registry.all() if read_final_status(registry.directory / each.id) is None]
+    return open_runs[0] if len(open_runs) == 1 else None

@@ -22,9 +22,9 @@ from ipexctl.commands.defaults import (
     command_specs,
     effective,
     files_of,
+    host_params,
     read_settings,
     refusal,
-    shared_options,
 )
 from ipexctl.commands.shared_options import (
     ConfiguredCommand,
@@ -126,8 +126,7 @@ def _check_files(files: Sequence[ConfigFile], commands: Iterable[str]) -> None:
 
 
 def _given(ctx: typer.Context) -> dict[str, Any]:
-    targets, home, _ = shared_options()
-    return {key: param for key, param in {**targets, **home}.items() if is_on_command_line(ctx, param.name)}
+    return {key: param for key, param in host_params().items() if is_on_command_line(ctx, param.name)}
 
 
 def _plain(value: object) -> object:
@@ -165,8 +164,7 @@ def _init(ctx: typer.Context, targets: Targets, home: Home, output: Output, *, f
 
 
 def _text(given: Mapping[str, object], report: DoctorReport, root: Path) -> str:
-    targets, home, _ = shared_options()
-    params = {**targets, **home}
+    params = host_params()
     lines = [
         "# Defaults of ipexctl for this project. A key is an option without its dashes; the command line wins.",
         "# `ipexctl config` shows every value and its source.",

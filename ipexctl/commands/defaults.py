@@ -226,6 +226,12 @@ def shared_options() -> tuple[Mapping[str, Param], ...]:
     return tuple({key: param for key, param in keys.items() if param.name in names} for names in SHARED_GROUPS)
 
 
+def host_params() -> dict[str, Param]:
+    """Options of hosts, and of the home on them."""
+    *of_hosts, _ = shared_options()
+    return {key: param for group in of_hosts for key, param in group.items()}
+
+
 def effective(
     spec: CommandSpec, given: Iterable[str], cluster: str | None, files: Sequence[ConfigFile]
 ) -> dict[str, ConfiguredValue]:
@@ -327,11 +333,10 @@ class _FileReader:
 
     def clusters(self) -> dict[str, dict[str, ConfiguredValue]]:
         tables = self._file.tables.get(CLUSTER)
-        targets, home, _ = shared_options()
         result = {}
         for name, values in tables.items() if isinstance(tables, dict) else ():
             if isinstance(values, dict):
-                result[name] = self._settings(f"{CLUSTER}.{name}", values, {**targets, **home})
+                result[name] = self._settings(f"{CLUSTER}.{name}", values, host_params())
             else:
                 self._add(CLUSTER, name, f"[{CLUSTER}] has no options", f"write [{CLUSTER}.NAME] and its options below")
         return result

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +13,7 @@ import typer
 
 from ipexctl.api.fetch import fetch_files, fetch_from_all
 from ipexctl.commands.interrupt import cancelling
-from ipexctl.commands.run_calls import NAMING, find_run
+from ipexctl.commands.run_calls import find_run
 from ipexctl.commands.shared_options import (
     Home,
     Output,
@@ -25,7 +25,7 @@ from ipexctl.commands.shared_options import (
     flag,
     option,
 )
-from ipexctl.commands.target_hosts import check_home, choose_hosts, connect_options, step_printer, with_call_options
+from ipexctl.commands.target_hosts import check_home, choose_hosts, connect_options, step_printer
 from ipexctl.errors import UserError
 from ipexctl.files.requested import FetchResult, FetchSource, parse_source
 from ipexctl.homes.registry import LAST, RunRecord, RunRegistry
@@ -43,6 +43,7 @@ from ipexctl.run.fetch import (
     order_of_run,
     orders_of_all_hosts,
 )
+from ipexctl.run.find_run import NoSuchRun
 from ipexctl.run.node0 import options_of
 from ipexctl.text import format_count, readable
 from ipexctl.ui.messages import print_message, print_with_fix
@@ -54,8 +55,7 @@ from ipexctl.ui.text_table import print_lines
 @dataclass(frozen=True)
 class FetchCall:
     """Each method fetches in one way, shows the results and returns the exit code. The word before the colon is a known
-    run, unless the call names hosts and one of them has this name. Options of this call override the run's record,
-    defaults of files don't.
+    run, unless the call names hosts and one of them has this name.
     """
 
     source: FetchSource
@@ -72,11 +72,11 @@ class FetchCall:
         request, record = self._resolve(check_home(self.home))
         options = connect_options(self.targets, output)
         if record is not None:
-            request, options = self._reached(request), self._options(record)
+            options = self._options(record)
             if request.request["path"] is not None and request.other_hosts:
                 path = request.request["path"]
                 orders = orders_of_all_hosts(record, path, request.dest, results=False, force=self.force)
-                others = [self._reached(order) for order in orders if order.host.name in request.other_hosts]
+                others = [order for order in orders if order.host.name in request.other_hosts]
         cancel = Cancel()
         with cancelling(cancel) as interrupt:
             result, found = fetch_files(
@@ -105,7 +105,7 @@ class FetchCall:
         cancel = Cancel()
         with cancelling(cancel) as interrupt:
             found = fetch_from_all(
-                [self._reached(order) for order in orders],
+                orders,
                 self._options(record),
                 cancel,
                 timeout=self.targets.timeout,
@@ -119,11 +119,7 @@ class FetchCall:
         return interrupt.code or exit_code([result.status for result in found])
 
     def _found(self) -> RunRecord:
-        """The run of the registry; if that has none and the call names hosts, the run that the hosts have."""
-        word, registry = self.source.word, RunRegistry()
-        if not self.targets.typed & NAMING or registry.knows(word):
-            return registry.find(word)
-        return find_run(word, RunHosts.of(self.targets, self.home), self.output)
+        return find_run(self.source.word, RunHosts.of(self.targets, self.home), self.output)
 
     @contextmanager
     def _progress(self) -> Iterator[Watch]:
@@ -135,37 +131,25 @@ class FetchCall:
     def _resolve(self, home: str) -> tuple[FetchRequest, RunRecord | None]:
         source, targets = self.source, self.targets
         of_run = self.rank is not None or self.host is not None or source.path is None or source.word in LAST
-        register, found = RunRegistry(), None
-        if not (of_run or (not targets.names_hosts and register.knows(source.word))):
+        of_run = of_run or (not targets.names_hosts and RunRegistry().has(source.word))
+        no_host: UserError | None = None
+        if not of_run:
             try:
                 return order_of_host(source, self.dest, choose_hosts(targets), home), None
-            except UserError:
-                if not register.knows(source.word):
-                    with suppress(UserError):
-                        found = self._found()
-                    if found is None:
-                        raise
-        if targets.limit is not None and "limit" not in targets.defaults and not targets.names_hosts:
-            fix = "use --from HOST or -r RANK to name the host of a run"
-            raise UserError("-l limits the hosts of a call, and a run has its own hosts", fix=fix)
-        record = found or self._found()
+            except UserError as error:
+                no_host = error
+        try:
+            record = self._found()
+        except NoSuchRun as error:
+            raise no_host or error from None
         others = choose_hosts(targets) if targets.names_hosts and of_run else ()
         request = order_of_run(
             record, source.path, self.dest, rank=self.rank, host=self.host, others=others, force=self.force
         )
         return request, record
 
-    def _reached(self, request: FetchRequest) -> FetchRequest:
-        """Reach the host as its run's record says, unless options override that."""
-        # Not defaults of files: the record is more specific.
-        return replace(request, host=with_call_options(request.host, self.targets.without_defaults()))
-
     def _options(self, record: RunRecord) -> ConnectOptions:
-        options = options_of(record, on_step=step_printer(self.output), on_warning=print_message)
-        targets = self.targets.without_defaults()
-        if targets.host_keys is not None:
-            options = options._replace(host_keys=targets.host_keys)
-        return options._replace(connect_timeout=self.targets.given_connect_timeout or record.connect_timeout)
+        return options_of(record, on_step=step_printer(self.output), on_warning=print_message)
 
 
 _MOST_NAMED: Final = 10
@@ -280,7 +264,7 @@ def fetch_command(
     *,
     source: str = argument(
         "RUN[:PATH]|HOST:PATH",
-        "Run (id, a unique prefix of it, `last`, `last:all`) or host, and a path.",
+        "Run (id, a unique part of it, `last`, `last:all`) or host, and a path.",
         autocompletion=completion("sources"),
     ),
     dest: str = argument("DEST", "Destination on the control machine."),

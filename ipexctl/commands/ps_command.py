@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import typer
@@ -66,7 +67,9 @@ def ps_command(
     \b
     Example: ipexctl ps
     """
-    if targets.typed & {"hosts", "hostfile", "cluster"}:
+    from ipexctl.commands.run_calls import NAMING, call_about_runs
+
+    if targets.typed & NAMING:
         _show_hosts(
             targets,
             output,
@@ -74,25 +77,23 @@ def ps_command(
         )
     from ipexctl.api.known_runs import prune as prune_runs
     from ipexctl.api.known_runs import ps
-    from ipexctl.commands.run_calls import call_about_runs, refuse_without_hosts
 
     if (dry_run or force) and not prune:
         name = "--dry-run" if dry_run else "--force"
         raise UserError(f"{name} is for --prune", fix=Fix(f"`ipexctl ps --prune {name}`"))
     if newest is not None and prune:
         raise UserError("-n chooses runs to show, not to prune", fix="leave -n or --prune out")
-    refuse_without_hosts(targets.typed - {"timeout"}, "-H hostfile")
     timeout = targets.timeout
     check_seconds("--timeout", timeout)
     if prune:
-        with call_about_runs(output, connect_timeout=targets.given_connect_timeout) as (caller, interrupt):
+        with call_about_runs(output, targets=targets) as (caller, interrupt):
             nodes, local = prune_runs(caller, dry_run=dry_run, force=force, timeout=timeout)
         if output.json:
             print_json(pruned_json(nodes, local, dry_run=dry_run))
         else:
             show_pruned(nodes, local, dry_run=dry_run, quiet=output.quiet)
         raise typer.Exit(interrupt.code or exit_code([entry.status for entry in nodes]))
-    with call_about_runs(output, connect_timeout=targets.given_connect_timeout) as (caller, interrupt):
+    with call_about_runs(output, targets=targets) as (caller, interrupt):
         known = ps(caller, running=running, newest=newest, timeout=timeout)
     others = _of_others(targets, output)
     output.print_report(
@@ -120,8 +121,8 @@ def _of_others(targets: Targets, output: Output) -> list[RunOnHosts]:
     except IpexctlError as error:
         output.print_note(f"the runs of others are not shown: {error.message}")
         return []
-    if silent := [result.host.name for result in report.hosts if result.reason]:
-        output.print_note(f"the runs of others on {fold(silent)} are not shown: {report.hosts[0].reason}")
+    for reason, silent in group_by([host for host in report.hosts if host.reason], attrgetter("reason")).items():
+        output.print_note(f"the runs of others on {fold(each.host.name for each in silent)} are not shown: {reason}")
     own = {record.id for record in RunRegistry().all()}
     return [entry for entry in now.runs if entry.run.id not in own]
 

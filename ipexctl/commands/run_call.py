@@ -28,6 +28,7 @@ from ipexctl.errors import IpexctlError, UserError
 from ipexctl.extras_list import addition
 from ipexctl.homes.registry import FailedCall, RunRecord, RunRegistry, explain_foreign_run, save_failed_call
 from ipexctl.hosts.nodeset import fold
+from ipexctl.launch.run_options import call_of
 from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.fix import Fix, ipexctl_command
 from ipexctl.node.common.plan import SCHEMA, OtherRun, Plan, to_json
@@ -63,6 +64,9 @@ def run_of_call(ctx: typer.Context, call: RunCall) -> typer.Exit:
     check_notify(call.notify)
     shown_ranks = parse_ranks(call.ranks)
     outcome.begin_events(shown_ranks)
+    record = None
+    if call.resume_run is not None:
+        record = ctx.obj["resumed"] or _find_resumed(call.resume_run, call)
     spec = read_launch_call(ctx, call, shown_ranks)
     spec = replace(
         spec,
@@ -80,8 +84,8 @@ def run_of_call(ctx: typer.Context, call: RunCall) -> typer.Exit:
         typed=ctx.obj["typed"],
     )
     check_packages(spec.asked)
-    if call.resume_run is not None:
-        record = ctx.obj["resumed"] or _find_resumed(call.resume_run, spec, call)
+    if record is not None:
+        _refuse_absent_checkpoint(spec, record)
         spec = _on_hosts_left(spec, record, call, ctx.obj["given"])
     shown = RunOfCall(spec, shown_ranks, call, outcome)
     result = run(spec, shown, dry_run=call.dry_run)
@@ -96,19 +100,31 @@ def run_of_call(ctx: typer.Context, call: RunCall) -> typer.Exit:
     return typer.Exit(code or (0 if all(written) else 1))
 
 
-def _find_resumed(run: str, spec: RunSpec, call: RunCall) -> RunRecord:
-    """A run that someone else began. Its relative checkpoint is in the tree of their project, where ranks of this call
-    would not find it."""
+def _find_resumed(run: str, call: RunCall) -> RunRecord:
+    """A run that someone else began, whose words their records have."""
     from ipexctl.commands.run_calls import find_run  # for --resume alone
 
-    record = find_run(run, RunHosts.of(call.targets, call.home), call.output)
-    if spec.asked.checkpoint and not spec.asked.checkpoint.startswith("/"):
-        bring = record.call_text(
-            Fix("`ipexctl fetch {id}:{checkpoint} {checkpoint}`", id=record.id, checkpoint=spec.asked.checkpoint)
+    record = find_run(run, RunHosts.of(call.targets, call.home), call.output, reads=False)
+    if call.module is None and not call.words:
+        typed = call_of(record.plan.asked)
+        words = (*record.options.about_runs, *typed.options)
+        line = ipexctl_command("run", "--resume", record.id, *words, argv=typed.words)
+        raise UserError(
+            f"{explain_foreign_run(record)}, and only their records have the words of its call",
+            fix=Fix("in a copy of its project: `{line}`", line=line),
         )
-        reason = f"{explain_foreign_run(record)}, with {spec.asked.checkpoint} in another copy of the project"
-        raise UserError(reason, fix=bring + "; then the same call without --resume")
+    call.output.print_note(explain_foreign_run(record))
     return record
+
+
+def _refuse_absent_checkpoint(spec: RunSpec, record: RunRecord) -> None:
+    """The relative checkpoint of someone else's run is in the tree of their project, where ranks of this call would not
+    find it."""
+    path = spec.asked.checkpoint
+    if not record.is_kept and path and not path.startswith("/"):
+        bring = Fix("`ipexctl fetch {id}:{path} {path}`", id=record.id, path=path)
+        reason = f"{explain_foreign_run(record)}, with {path} in another copy of the project"
+        raise UserError(reason, fix=bring + "; then the same call without --resume")
 
 
 def _on_hosts_left(spec: RunSpec, record: RunRecord, call: RunCall, typed: Collection[str]) -> RunSpec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence, Set
 from itertools import chain
 from pathlib import Path
@@ -14,9 +15,10 @@ from ipexctl.commands.defaults import ALTERNATIVES
 from ipexctl.commands.launch_options import RunCall, ScriptCommand, has_module
 from ipexctl.commands.shared_options import command
 from ipexctl.errors import UserError
-from ipexctl.homes.registry import RunRecord, RunRegistry
+from ipexctl.homes.registry import RunRecord
 from ipexctl.node.common.fix import Fix
 from ipexctl.option_declaration import TypedCall
+from ipexctl.run.find_run import OwnRuns
 
 _HOSTS: Final = frozenset(("hosts", "hostfile", CLUSTER))
 Words: TypeAlias = "tuple[str, ...]"
@@ -35,11 +37,9 @@ class ResumingCommand(ScriptCommand):
         record = None
         if "resume_run" in given and not given & {"help", "help_all"} and not ctx.resilient_parsing:
             run = next(option[-1] for name, option in reversed(named) if name == "resume_run").removeprefix("--resume=")
-            has_script = "module" in given or bool(words)
-            # With a script, a run that someone else began, which is looked for on the hosts of the call.
-            if not (has_script and given & _HOSTS and not RunRegistry().knows(run)):
-                record = RunRegistry().find(run)
-                refuse_typed(record, _directory(), has_script, given)
+            record = OwnRuns.read().choose(run)  # of others: looked for on the hosts of the call, once these are read
+            if record is not None:
+                refuse_typed(record, _directory(), ["-m"] * ("module" in given) + words, given)
                 recorded, words = self.split([*record.typed.options, *record.typed.words])
                 options = merged([(_name_of(option, names), option) for option in recorded], named)
         args = super().parse_args(ctx, [*chain.from_iterable(options), *words])
@@ -61,15 +61,15 @@ def _directory() -> str:
         return ""
 
 
-def refuse_typed(record: RunRecord, directory: str, has_script: bool, given: Set[str]) -> None:
+def refuse_typed(record: RunRecord, directory: str, words: Sequence[str], given: Set[str]) -> None:
     """Raise a UserError for a run that can't be resumed, or options that don't fit it. Pure."""
     from ipexctl.run.start.resume import refuse_job  # seldom needed
 
     run, away = record.id, "" if given & _HOSTS else f" -l '!{record.node0.name}'"
-    if has_script:
+    if words:
         raise UserError(
-            "--resume takes the script of its run, and its arguments",
-            fix=Fix(f"leave script and arguments out: `ipexctl run --resume {run}`"),
+            f"--resume takes script and arguments of its run, and {shlex.join(words)} was typed",
+            fix=Fix(f"leave that out: `ipexctl run --resume {run}`"),
         )
     refuse_job(record)
     if not record.typed.directory:

@@ -150,21 +150,21 @@ def completion(kind: str) -> Callable[[typer.Context, str], list[str]]:
 
 RUN: Final = argument(
     "[RUN]",
-    "Run id, a unique prefix of it, `last` of this project, or `last:all` (default: {default}).",
+    "Run id, a unique part of it, `last` of this project, or `last:all` (default: {default}).",
     "last",
     autocompletion=completion("runs"),
 )
 """For commands that only read."""
 NAMED_RUN: Final = argument(
     "RUN",
-    "Run id, a unique prefix of it, `last` of this project, or `last:all`.",
+    "Run id, a unique part of it, `last` of this project, or `last:all`.",
     None,
     autocompletion=completion("runs"),
 )
 """For commands that can end a run. If it is missing, the error names the last run."""
 RUNS: Final = argument(
     "RUN…",
-    "Run ids, unique prefixes of them, `last` of this project, or `last:all`.",
+    "Run ids, unique parts of them, `last` of this project, or `last:all`.",
     autocompletion=completion("runs"),
 )
 RANKS: Final = option("--ranks -r RANKS", "Ranks to show, such as 0 or 0-3,8 (default: {default}).", "all")
@@ -230,6 +230,14 @@ class HostOptions:
         "Cluster of ipexctl.toml (default: $IPEXCTL_CLUSTER).",
         autocompletion=completion("clusters"),
     )
+    limit: str | None = option(
+        "--limit -l SPEC", "Limit to these hosts or groups; '!name' excludes one.", autocompletion=completion("limits")
+    )
+    transport: Literal["auto", "ssh", "openssh", "srun"] = option(
+        "--transport",
+        "By ssh, always by the ssh program, or by srun in a Slurm allocation (default: {default}).",
+        TRANSPORT,
+    )
     defaults: Defaults = dataclasses.field(default_factory=dict)
     """Options above whose value comes from a file."""
 
@@ -277,24 +285,16 @@ class HostOptions:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Targets(HostOptions):
-    limit: str | None = option(
-        "--limit -l SPEC", "Limit to these hosts or groups; '!name' excludes one.", autocompletion=completion("limits")
-    )
     forks: int = option("--forks -f N", "Hosts to work on at the same time (default: {default}).", FORKS, min=1)
-    transport: Literal["auto", "ssh", "openssh", "srun"] = option(
-        "--transport",
-        "By ssh, always by the ssh program, or by srun in a Slurm allocation (default: {default}).",
-        TRANSPORT,
-    )
     timeout: float | None = TIMEOUT
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RunHosts(HostOptions):
-    """For commands that also read a run which another control machine began: with -H, on its hosts."""
+    """For commands about a run: where to look for one that this machine did not begin, and how to log in."""
 
     home: Path | None = option(
-        "--home DIR", "With -H: directory of ipexctl on the nodes (default: $IPEXCTL_HOME, else ~/.ipexctl)."
+        "--home DIR", "Directory of ipexctl on the nodes (default: $IPEXCTL_HOME, else ~/.ipexctl)."
     )
 
     @classmethod
@@ -334,7 +334,13 @@ class Output:
             print_message(text)
 
 
-SHARED_GROUPS[:] = [frozenset(group.__dataclass_fields__) for group in (Targets, Home, Output)]
+_OF_HOSTS: Final = frozenset(HostOptions.__dataclass_fields__)
+SHARED_GROUPS[:] = [
+    _OF_HOSTS,
+    frozenset(Targets.__dataclass_fields__) - _OF_HOSTS,
+    *({name} for name in Home.__dataclass_fields__),
+    frozenset(Output.__dataclass_fields__),
+]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

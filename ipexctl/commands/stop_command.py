@@ -7,16 +7,14 @@ import typer
 from ipexctl.commands.ps_command import show_stopped
 from ipexctl.commands.shared_options import NAMED_RUN, TIMEOUT, RunHosts, TextOutput, command, flag
 from ipexctl.errors import UserError
-from ipexctl.homes.registry import LAST, RunRecord, RunRegistry, explain_foreign_run
+from ipexctl.homes.registry import LAST, RunRecord
 from ipexctl.node.common.fix import Fix
 from ipexctl.option_declaration import check_seconds
 from ipexctl.projects.root import ProjectHere
 
 
-def refuse_foreign(record: RunRecord, word: str, *, force: bool) -> None:
-    """Raise a UserError for a run of others, and for a last run that was begun in another project."""
-    if not record.is_own and not force:
-        raise UserError(explain_foreign_run(record), fix=record.call_text(Fix(f"`ipexctl stop {record.id} --force`")))
+def refuse_last(record: RunRecord, word: str | None) -> None:
+    """Raise a UserError for a last run that was begun in another project."""
     if record.is_kept and word in LAST and not ProjectHere.find().has(record.typed.directory, record.project):
         reason = f"the last run, {record.id}, is of {record.project or 'another project'}"
         raise UserError(reason, fix=Fix(f"`ipexctl stop {record.id}`"))
@@ -37,14 +35,14 @@ def stop_command(
     Example: ipexctl stop last
     """
     from ipexctl.api.known_runs import stop
-    from ipexctl.commands.run_calls import call_about_runs, find_run
+    from ipexctl.commands.run_calls import call_about_runs, find_named_run
 
     if output.json:
         raise UserError("stop has no --json", fix=Fix("`ipexctl ps --json` has the state of each run"))
     check_seconds("--timeout", timeout)
-    record = find_run(run, where, output, reads=False) if run else RunRegistry().find_named(run, "stop")
-    refuse_foreign(record, run or "", force=force)
+    record = find_named_run(run, "stop", where, output, reads=False)
+    refuse_last(record, run)
     with call_about_runs(output) as (caller, _):
-        result = stop(record, caller, timeout=timeout)
+        result = stop(record, caller, timeout=timeout, force=force)
     show_stopped(record, result, quiet=output.quiet)
     raise typer.Exit(0 if result.status.is_over else 1)

@@ -18,7 +18,7 @@ from ipexctl.commands.shared_options import Home, Output, Targets
 from ipexctl.errors import IpexctlError, UserError
 from ipexctl.hosts.host import Host, home_on_nodes
 from ipexctl.hosts.internal_addresses import InterfaceChoice
-from ipexctl.hosts.select import HostRequest, Selection, override_host, select_hosts
+from ipexctl.hosts.select import HostRequest, Selection, override_logins, select_hosts
 from ipexctl.option_declaration import TRANSPORT, CallOptions, check_seconds, option_text
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
@@ -29,6 +29,7 @@ from ipexctl.transports import OVER_SSH, Transport, choose_transport
 from ipexctl.ui.messages import print_message
 
 if TYPE_CHECKING:  # slow to import
+    from ipexctl.homes.registry import RunRecord
     from ipexctl.launch.spec import AccelerateConfig
 
 _MOST_SHOWN = 300
@@ -91,9 +92,24 @@ def call_options(targets: Targets, home: Home | None = None) -> CallOptions:
     return CallOptions(host_options(targets, home), typed=tuple(sys.argv[1:]))
 
 
-def with_call_options(host: Host, targets: Targets) -> Host:
-    """Apply this call's connection options to a host of a run's record."""
-    return override_host(host, _request(targets), current_directory())
+def with_login(record: RunRecord, targets: Targets) -> RunRecord:
+    """The record with this call's ways to its hosts."""
+    if not record.is_kept:  # it was found by them
+        return record
+    node0, *nodes = override_logins(
+        (record.node0, *record.nodes), _request(targets), targets.typed, current_directory()
+    )
+    transport = record.transport_name
+    if "transport" in targets.typed:
+        transport = choose_transport(targets.transport, (node0, *nodes), os.environ).name
+    return replace(
+        record,
+        node0=node0,
+        nodes=tuple(nodes),
+        host_keys=targets.host_keys if "host_keys" in targets.typed else record.host_keys or targets.host_keys,
+        connect_timeout=targets.given_connect_timeout or record.connect_timeout,
+        transport_name=transport,
+    )
 
 
 def _request(targets: Targets, accelerate: AccelerateConfig | None = None) -> HostRequest:

@@ -166,7 +166,7 @@ class _Watching:
         if self.code is not None:
             return self.code
         if not self._record.is_kept and ended is not None and ended.status is not None and ended.status.code:
-            print_message(self._record.call_text(Fix(f"`ipexctl why {run}`")))
+            print_message(Fix(f"`ipexctl why {run}`"))
         elif ended is not None and ended.status is not None and ended.status.state == "failed":
             from ipexctl.commands.why_command import cause_lines
             from ipexctl.run.why.why import cause_from_copy
@@ -179,8 +179,9 @@ class _Watching:
         return 0 if ended is None else ended.exit_code
 
     def _left_lines(self) -> tuple[str, ...]:
-        lines = left_lines(self._record.id, self._record.node0.name, self._follower.unseen)
-        return tuple(map(self._record.call_text, lines))
+        record = self._record
+        whose = "" if record.is_own else explain_foreign_run(record)
+        return left_lines(record.id, record.node0.name, self._follower.unseen, whose)
 
     def _has_left_ended(self) -> bool:
         status = self._follower.status

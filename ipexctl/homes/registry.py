@@ -9,9 +9,7 @@ import contextlib
 import json
 import re
 import secrets
-import shlex
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,13 +24,12 @@ from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.files import make_private_directory, write_atomically
 from ipexctl.node.common.fix import Fix, FixCommand
 from ipexctl.node.common.json_records import PRIVATE, as_object, check_type, decode, decode_natural, read_json_file
-from ipexctl.node.common.owners import owner_text
+from ipexctl.node.common.owners import is_made_by, owner_text
 from ipexctl.node.common.plan import PLAN_FILE, Plan, plan_text, read_outline
 from ipexctl.option_declaration import CONNECT_SECONDS, NO_OPTIONS, NOT_TYPED, CallOptions, TypedCall
-from ipexctl.projects.root import ProjectHere
 from ipexctl.remote.caller import caller_here
 from ipexctl.remote.node_call import AgentPlace
-from ipexctl.text import expand_tilde, format_clock
+from ipexctl.text import expand_tilde
 from ipexctl.transports import Transport, transport_named
 
 if TYPE_CHECKING:
@@ -100,8 +97,7 @@ class RunRecord:
     @property
     def is_own(self) -> bool:
         """True if the records here have the run, or if the run names them."""
-        by = self.plan.by
-        return self.is_kept or RunRegistry().has(self.id) or (by is not None and by.records == caller_here().records)
+        return self.is_kept or RunRegistry().has(self.id) or is_made_by(self.plan.by, caller_here().records)
 
     def call_text(self, text: str) -> str:
         """Give commands about a run that was found on its hosts the options that name these."""
@@ -109,7 +105,8 @@ class RunRecord:
 
     def _on_hosts(self, command: FixCommand) -> FixCommand:
         verb_and_run, others = command.options[:2], command.options[2:]
-        words = shlex.split(self.options.hosts) if command.verb in _ABOUT_RUN else ()
+        words = self.options.about_runs if command.verb in _ABOUT_RUN else ()
+        words = () if others[: len(words)] == words else words
         return command._replace(options=(*verb_and_run, *words, *others))
 
     @property
@@ -247,77 +244,23 @@ class RunRegistry:
                     found += [record] if record.id == path.stem else []
         return sorted(found, key=lambda record: (record.sequence, record.started, record.id)), damaged
 
-    def find(self, word: str) -> RunRecord:
-        """Find the run by its id or a unique prefix of it. `last` is the newest of the current directory's project,
-        `last:all` of all."""
-        every, damaged = self.read_records()
-        records = _of_this_project(every) if word == "last" else every
-        newest = records[-1].started if records else 0.0
-        of_word = [record for record in damaged if word and record.id.startswith(word)]
-        is_newest_lost = not every or every[-1].sequence < self.last_sequence()
-        of_last = [record for record in damaged if is_newest_lost or record.written > newest]
-        meant = of_last if word in LAST else of_word
-        if meant and not any(record.id == word for record in records):
-            raise max(meant, key=lambda record: (record.id == word, record.written))
-        if not every:
-            raise UserError("no run was started from the control machine yet", fix=Fix("`ipexctl run` starts one"))
-        if not records:
-            raise UserError(
-                "no run of the project in this directory was started from the control machine yet",
-                fix=Fix(f"`ipexctl ps` lists all runs; ``last:all`` is the newest of them, {every[-1].id}"),
-            )
-        return records[-1] if word in LAST else _only(word, records)
-
-    def find_named(self, word: str | None, command: str) -> RunRecord:
-        """Like `find`. Without a word, raise a UserError that names the last run. `command`: what to type."""
-        if word is None:
-            last = self.find("last")
-            began = format_clock(last.started, "%Y-%m-%d %H:%M:%S")
-            raise UserError(
-                f"which run? The last one is {last.id} of {began}",
-                fix=Fix("`ipexctl {command} {run}`", command=command, run=last.id),
-            )
-        return self.find(word)
-
-    def knows(self, word: str) -> bool:
-        """True if `find` finds exactly one run, even if its record can't be read."""
-        try:
-            self.find(word)
-        except UnreadableRecord:
-            return True
-        except UserError:
-            return False
-        return True
+    def get(self, run: str) -> RunRecord | None:
+        """The record with exactly this id; None if it is missing or can't be read."""
+        with contextlib.suppress(UnreadableRecord):
+            record = _read_record(self.directory / f"{run}.json")
+            return record if record.id == run else None
+        return None
 
     def node0_of(self, run: str) -> Host | None:
         """Node0 of the run with exactly this id; None if it was not started from this machine."""
-        with contextlib.suppress(UnreadableRecord):
-            record = _read_record(self.directory / f"{run}.json")
-            return record.node0 if record.id == run else None
-        return None
+        record = self.get(run)
+        return record.node0 if record is not None else None
 
     def has(self, run: str) -> bool:
         return (self.directory / f"{run}.json").is_file()
 
     def remove(self, run: str) -> None:
         remove_record(self.directory, run)
-
-
-def _of_this_project(records: Sequence[RunRecord]) -> list[RunRecord]:
-    here = ProjectHere.find()
-    return [record for record in records if here.has(record.typed.directory, record.project)]
-
-
-def _only(word: str, records: Sequence[RunRecord]) -> RunRecord:
-    found = [record for record in records if record.id == word]
-    found = found or [record for record in records if word and record.id.startswith(word)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        some = ", ".join(record.id for record in found[-4:]) + (" …" if len(found) > 4 else "")
-        raise UserError(f"{len(found)} runs begin with {word!r}: {some}", fix="use more of the id, or `last`")
-    newest = ", ".join(record.id for record in reversed(records[-3:]))
-    raise UserError(f"there is no run {word!r}", fix=Fix(f"`ipexctl ps` shows them; the newest: {newest}"))
 
 
 _NOT_KEPT: Final = ("source", "is_kept")

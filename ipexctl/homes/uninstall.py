@@ -18,6 +18,7 @@ from ipexctl.homes.pending import abandoned_runs, runs_directory, starting_runs
 from ipexctl.homes.registry import RunRegistry
 from ipexctl.hosts.host import Host, find_leaders
 from ipexctl.hosts.nodeset import fold
+from ipexctl.hosts.select import LOCAL
 from ipexctl.node.common.fix import Fix, join_fixes
 from ipexctl.node.common.owners import Owned, name_owners
 from ipexctl.node.uninstall import HomeReply, UninstallRequest
@@ -158,12 +159,7 @@ class _Uninstall:
         found = {}
         for name, result in self.results.items():
             if runs := [run for run in (*result.live, *result.starting) if run in result.live or run not in ended]:
-                foreign = {owned.name for owned in result.foreign}
-                hosts = self.selection or ["--hosts", name]
-                stop = join_fixes(
-                    Fix("`ipexctl stop {run} {*own}`", run=run, own=(*hosts, "--force") if run in foreign else ())
-                    for run in runs
-                )
+                stop = join_fixes(map(self._stop, runs))
                 found[name] = HostError(
                     f"nothing is removed while a run is alive: {', '.join(runs)}", Fix("to end it: {stop}", stop=stop)
                 )
@@ -174,6 +170,16 @@ class _Uninstall:
             reason = f"run {starting[0]} is being started by another call"
             found[CONTROL_MACHINE.name] = HostError(reason, "wait for that call, or press Ctrl-C in it")
         return found
+
+    def _stop(self, run: str) -> Fix:
+        """Finds the run from where this call was typed."""
+        words: tuple[str, ...] = ()
+        if not RunRegistry().has(run):
+            is_alone = [host.name for host in self.hosts] == [LOCAL.name]  # what no command looks at unnamed
+            words = self._opened.options.about_runs or (("--hosts", LOCAL.name) if is_alone else ())
+            owned = {each.name for result in self.results.values() for each in result.foreign}
+            words += ("--force",) if run in owned else ()
+        return Fix("`ipexctl stop {run} {*words}`", run=run, words=words)
 
     def refuse(self, obstacles: Mapping[str, HostError]) -> UninstallReport:
         for result in self.working():

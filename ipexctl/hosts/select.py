@@ -181,8 +181,16 @@ def select_hosts(
     return Selection(hosts, source, project_hostfile)
 
 
-def override_host(host: Host, request: HostRequest, cwd: Path) -> Host:
-    return replace(host, **_overrides(request, cwd))
+def override_logins(hosts: Sequence[Host], request: HostRequest, typed: Container[str], cwd: Path) -> tuple[Host, ...]:
+    """Hosts of a record, reached as the call asks: by the options that were typed, and where a host has no value of its
+    own, by those of files."""
+    overrides = _overrides(request, cwd)
+    has_remote = any(host.address != LOCAL.address for host in hosts)
+    asked = [_overrides_for(host, overrides, has_remote=has_remote) for host in hosts]
+    return tuple(
+        replace(host, **{name: each for name, each in of_host.items() if name in typed or getattr(host, name) is None})
+        for host, of_host in zip(hosts, asked, strict=True)
+    )
 
 
 def _from_first_source(

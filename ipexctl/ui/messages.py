@@ -11,7 +11,7 @@ import re
 import sys
 import textwrap
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, TextIO
 
 from ipexctl.errors import CommandLineError, FileError, UserError
@@ -61,7 +61,8 @@ def wrap_names(text: str, width: int, indent: str, hanging: str) -> list[str]:
 
 def wrap_fix(fix: str, width: int, indent: str, hanging: str) -> list[str]:
     """A command that does not fit the rest of a line gets its own and stays on it."""
-    parts = (str(part).replace(" ", _UNBROKEN) if isinstance(part, FixCommand) else part for part in parts_of(fix))
+    completed = parts_of(_completed(fix))
+    parts = (str(part).replace(" ", _UNBROKEN) if isinstance(part, FixCommand) else part for part in completed)
     return [line.replace(_UNBROKEN, " ") for line in wrap_text("".join(parts), width, indent, hanging)]
 
 
@@ -103,9 +104,23 @@ def paint(text: str, code: str, *, on: bool) -> str:
     return f"\x1b[{code}m{text}\x1b[0m" if on and code and text else text
 
 
+def _as_it_is(line: str) -> str:
+    return line
+
+
+_completed: Callable[[str], str] = _as_it_is
+"""Gives the commands of a line what they need to find the runs of this call."""
+
+
+def complete_lines(change: Callable[[str], str]) -> None:
+    """For this process: `change` a line before it is printed."""
+    global _completed
+    _completed = change
+
+
 def print_message(*lines: str) -> None:
     """Write lines to stderr. If stderr is closed, only the message is lost."""
-    text = safe_lines(lines, colors=wants_color(sys.stderr))
+    text = safe_lines([*map(_completed, lines)], colors=wants_color(sys.stderr))
     try:
         descriptor = sys.stderr.fileno()
     except (OSError, ValueError):  # stderr is not a file: a test captures it

@@ -45,8 +45,13 @@ def find_foreign(kind: str, made: Mapping[str, Mapping[str, object]], request: R
     return tuple(
         Owned(kind, name, by)
         for name, by in owners.items()
-        if name not in known and (by is None or by.records != request["records"])
+        if name not in known and not is_made_by(by, request["records"])
     )
+
+
+def is_made_by(by: RunBy | None, records: str) -> bool:
+    """True if the caller with these records made it. What nobody signed is another's."""
+    return by is not None and by.records == records
 
 
 def owner_text(by: RunBy | None) -> str:

@@ -74,21 +74,28 @@ def list_runs(request: ListRequest) -> Json:
     return {"runs": statuses}
 
 
+def meant_runs(word: str, names: Sequence[str]) -> list[str]:
+    """The run with this id, else those whose id begins with the word, else those that have it."""
+    for fits in (str.__eq__, str.startswith, str.__contains__):
+        if found := [name for name in names if word and fits(name, word)]:
+            return found
+    return []
+
+
 MOST_NAMES = 20
 REQUEST_TAKEN = 10.0
 """Seconds for the supervisor to take a request."""
 
 
 def find(request: FindRequest) -> Json:
-    """Names of the runs with the word in their id, and the plan of the only one. A directory or a plan that another
+    """Names of the runs that the word may mean, and the plan of the only one. A directory or a plan that another
     account could have made is no run.
     """
     directory, word = os.path.join(home_of(request, "runs"), "runs"), request["word"]
-    names = [name for name in list_names(directory) if is_plain_name(name) and word in name]
-    if word in names:
-        names = [word]
-    elif not word:
-        dated = [(mtime, name) for name in names if (mtime := _mtime(os.path.join(directory, name, PLAN_FILE)))]
+    every = [name for name in list_names(directory) if is_plain_name(name)]
+    names = meant_runs(word, every)
+    if not word:
+        dated = [(mtime, name) for name in every if (mtime := _mtime(os.path.join(directory, name, PLAN_FILE)))]
         names = [name for _, name in sorted(dated)[-1:]]
     plans = {name: plan for name in names[:MOST_NAMES] if (plan := _own_plan(os.path.join(directory, name)))}
     if len(plans) != 1:

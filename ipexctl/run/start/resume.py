@@ -144,7 +144,8 @@ def refuse_lost_checkpoint(
     reports = {done.host.name: done.result for done in pool.each(nodes, ask)}
     found = {name: report for name, report in reports.items() if report is not None}
     if len(found) == len(reports) and not any(plan_exchange(found).known.values()):
-        away = [name for name in registry.find(asked.resumed[-1]).hosts if name not in reports]
+        record = registry.get(asked.resumed[-1])
+        away = [name for name in (record.hosts if record is not None else ()) if name not in reports]
         raise StartError(lost_checkpoint(path, asked.resumed[-1], list(reports), away, spec.typed))
 
 

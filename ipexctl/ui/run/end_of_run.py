@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ipexctl.doctor.product_speeds import product_speeds
-from ipexctl.errors import UserError
 from ipexctl.homes.registry import RunRegistry
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.fix import Fix
@@ -203,15 +202,20 @@ def _rate(value: float) -> str:
     return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
-def left_lines(run: str, node0: str, unseen: float | None) -> tuple[str, str]:
-    """`unseen`: seconds since node0 last reported the run; 0 while it does, None if it never did."""
+def left_lines(run: str, node0: str, unseen: float | None, whose: str = "") -> tuple[str, str]:
+    """`unseen`: seconds since node0 last reported the run; 0 while it does, None if it never did. `whose`: names who
+    began a run of others."""
     if unseen is None:
         seen = f"{node0} has not answered, so it is not known whether run {run} continues"
     elif unseen:
         seen = f"{node0} does not answer; run {run} was last seen {rough_duration(unseen)} ago"
     else:
         seen = f"run {run} continues"
-    return Fix(f"detached; {seen}: `ipexctl attach {run}`"), Fix(f"  to stop it: `ipexctl stop {run}`")
+    stop = Fix("  {whose}; to stop it all the same: `ipexctl stop {run} --force`", whose=whose, run=run)
+    return (
+        Fix(f"detached; {seen}: `ipexctl attach {run}`"),
+        stop if whose else Fix(f"  to stop it: `ipexctl stop {run}`"),
+    )
 
 
 def format_state_counts(ranks: list[RankStatus]) -> str:
@@ -238,10 +242,10 @@ _WORTH: Final = 1.1
 def _once_a_project(run: str, text: str) -> str:
     if not text:
         return ""
-    try:
-        project = RunRegistry().find(run).project
-    except UserError:
+    record = RunRegistry().get(run)
+    if record is None:
         return text
+    project = record.project
     if not project or _SAID.text_of(project) == text:
         return ""
     _SAID.add([project], text)

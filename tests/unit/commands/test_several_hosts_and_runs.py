@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ipexctl.commands.fetch_command import fetch_command
 from ipexctl.commands.run_calls import find_runs
 from ipexctl.commands.shared_options import Output, RunHosts
 from ipexctl.commands.wait_command import wait_command
+from ipexctl.errors import UserError
 from ipexctl.files.requested import FetchResult
 from ipexctl.homes.registry import RunRegistry
 from ipexctl.hosts.host import Host
@@ -46,8 +48,36 @@ def test_connect_timeout_of_the_call_or_a_file_replaces_that_of_the_record() -> 
         ({"connect_timeout": 40.0, "defaults": of_file}, 40.0),
     )
     for options, seconds in given:
-        assert find_runs(["r-1"], RunHosts(**options), Output())[0].connect_timeout == seconds
-        assert CallWatcher(Cancel(), connect_timeout=seconds).options(RECORD).connect_timeout == seconds
+        found = find_runs(["r-1"], RunHosts(**options), Output())[0]
+        assert found.connect_timeout == CallWatcher(Cancel()).options(found).connect_timeout == seconds
+
+
+def test_login_settings_that_were_typed_replace_those_of_the_record_and_those_of_files_fill_its_gaps(
+    tmp_path: Path,
+) -> None:
+    (key := tmp_path / "key").touch()
+    RunRegistry().save(replace(RECORD, id="r-2", node0=replace(HOSTS[0], user="me", known_hosts=Path("/own"))))
+    of_file = {
+        name: ConfiguredValue(value, "config.toml")
+        for name, value in {"user": "eve", "identity": key, "known_hosts": Path("/file")}.items()
+    }
+    options: dict[str, Any] = {name: setting.value for name, setting in of_file.items()}
+    typed: dict[str, Any] = {"port": 2222, "host_keys": "accept-new", "transport": "openssh"}
+    found = find_runs(["r-2"], RunHosts(**options, **typed, defaults=of_file), Output())[0]
+    node0 = found.node0
+    assert (node0.user, node0.port, node0.identity, node0.known_hosts) == ("me", 2222, key, Path("/own"))
+    assert [(host.user, host.known_hosts) for host in found.nodes] == [("eve", Path("/file"))] * 3
+    assert (found.host_keys, found.transport_name) == ("accept-new", "openssh")
+    assert find_runs(["r-2"], RunHosts(user="ann"), Output())[0].node0.user == "ann"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"limit": "n0"}, "--limit is for hosts that"), ({"home": Path("/h")}, "--home is for hosts that")],
+)
+def test_options_that_choose_hosts_do_not_fit_a_run_of_the_records(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        find_runs(["r-1"], RunHosts(**options), Output())
 
 
 @pytest.fixture

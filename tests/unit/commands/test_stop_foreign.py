@@ -9,13 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.commands.stop_command import refuse_foreign
+from ipexctl.api.known_runs import CallWatcher, stop
+from ipexctl.commands.stop_command import refuse_last
 from ipexctl.errors import UserError
 from ipexctl.homes.registry import RunRecord, RunRegistry
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.plan import RunBy
 from ipexctl.option_declaration import CallOptions
 from ipexctl.remote.caller import caller_here, identify_caller
+from ipexctl.remote.cancel import Cancel
+from ipexctl.run.find_run import OwnRuns
 from record_helpers import run_record
 
 HERE, OTHER = caller_here(), RunBy("ann", "elsewhere")
@@ -47,18 +50,19 @@ def test_the_last_run_is_stopped_only_if_it_is_of_this_project(
     (tmp_path / "p").mkdir()
     monkeypatch.chdir(tmp_path / "p")
     found = record(by, tmp_path / project)
+    assert found.is_own
     if not is_refused:
-        return refuse_foreign(found, word, force=False)
+        refuse_last(found, word)
+        return
     with pytest.raises(UserError) as caught:
-        refuse_foreign(found, word, force=False)
+        refuse_last(found, word)
     assert caught.value.fix == "ipexctl stop train-1"
     assert f"{tmp_path}/{project}" in caught.value.message
-    return None
 
 
 @pytest.mark.parametrize("by", [HERE, RENAMED])
 def test_a_run_of_ones_records_is_ones_own_by_whatever_way_it_is_named(tmp_path: Path, by: RunBy) -> None:
-    refuse_foreign(record(by, tmp_path, is_kept=False), "train-1", force=False)
+    assert record(by, tmp_path, is_kept=False).is_own
 
 
 @pytest.mark.parametrize("by", [OTHER, None])
@@ -67,7 +71,7 @@ def test_a_run_that_the_records_have_is_ones_own_on_its_hosts(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     RunRegistry().save(record(by, tmp_path))
-    refuse_foreign(record(by, tmp_path, is_kept=False), "train-1", force=False)
+    assert record(by, tmp_path, is_kept=False).is_own
 
 
 def test_the_records_keep_their_name_when_host_and_account_change_theirs(
@@ -89,9 +93,8 @@ def test_the_records_keep_their_name_when_host_and_account_change_theirs(
 def test_a_run_that_was_found_on_hosts_needs_force(tmp_path: Path, by: RunBy | None) -> None:
     found = record(by, tmp_path, is_kept=False)
     with pytest.raises(UserError) as caught:
-        refuse_foreign(found, "train-1", force=False)
+        stop(found, CallWatcher(Cancel()))
     assert caught.value.fix == "ipexctl stop train-1 -H team --force"
-    refuse_foreign(found, "train-1", force=True)
 
 
 def test_who_begins_a_run_is_kept_unless_the_caller_forbids_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,4 +106,4 @@ def test_who_begins_a_run_is_kept_unless_the_caller_forbids_it(tmp_path: Path, m
     registry = RunRegistry(tmp_path)
     registry.save(record(by, tmp_path))
     assert "is_kept" not in json.loads((tmp_path / "train-1.json").read_text())
-    assert registry.find("train-1").plan.by == by
+    assert OwnRuns.read(registry).records["train-1"].plan.by == by

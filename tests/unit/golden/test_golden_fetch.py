@@ -19,6 +19,7 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError
 from ipexctl.run.fetch import fetch, order_of_host, order_of_run
+from ipexctl.run.find_run import OwnRuns
 from ipexctl.run.start.project import files_in_other_generations
 from record_helpers import run_record
 from test_run_record import BELOW, RUN
@@ -46,12 +47,18 @@ def sources() -> list[Case]:
 
 def runs(tmp_path: Path) -> list[Case]:
     register = RunRegistry(tmp_path / "runs")
-    cases = [refusal("no run at all", register.find, "last")]
+
+    def find(word: str) -> None:
+        own = OwnRuns.read(register)
+        if own.choose(word) is None:
+            raise own.error(word, None, hosts_first=False)
+
+    cases = [refusal("no run at all", find, "last")]
     for number in (1, 2, 12):
         register.save(replace(RUN, id=f"train-{number}", started=float(number)))
-    cases += [refusal("several runs", register.find, "tr"), refusal("no such run", register.find, "x")]
+    cases += [refusal("several runs", find, "tr"), refusal("no such run", find, "x")]
     (tmp_path / "runs" / "train-3.json").write_text("{")
-    cases.append(refusal("a damaged record", register.find, "train-3", at=tmp_path))
+    cases.append(refusal("a damaged record", find, "train-3", at=tmp_path))
     beside = replace(RUN, id="train-2", source=RUN.plan._replace(cwd="/code/p-1.gen2/sub"))
     return [*cases, Case("left elsewhere", files_in_other_generations("/code/p-1", BELOW, [RUN, beside]))]
 

@@ -170,6 +170,7 @@ def calls() -> list[Case]:
         "without words": {"typed": NOT_TYPED},
         "elsewhere": {"typed": TypedCall(directory="/a b")},
     }
+    words = ("train.py", "--lr", "1")
     return [
         *(refusal("run request", check_request, request_with(**each).asked) for each in REQUESTS),
         *(
@@ -182,7 +183,12 @@ def calls() -> list[Case]:
         not_resumed(gone, free, free, min_hosts=3),
         *(
             refusal(
-                f"run --resume {name}", refuse_typed, replace(resumed.RECORD, **each), "/project", not each, frozenset()
+                f"run --resume {name}",
+                refuse_typed,
+                replace(resumed.RECORD, **each),
+                "/project",
+                () if each else words,
+                frozenset(),
             )
             for name, each in old.items()
         ),

@@ -15,6 +15,7 @@ from ipexctl.homes.registry import RunRecord, RunRegistry, new_id
 from ipexctl.hosts.host import Host
 from ipexctl.option_declaration import TypedCall
 from ipexctl.projects.script_file import ProjectLocation
+from ipexctl.run.find_run import OwnRuns
 from ipexctl.run.start.project import files_in_other_generations
 from message_data import missing
 from record_helpers import run_record
@@ -32,9 +33,16 @@ BELOW = ProjectLocation(Path("/p"), "sub", ())
 OTHER = Host("b", "10.0.0.2", identity=Path("/key"), proxy="jump")
 
 
+def find(register: RunRegistry, word: str) -> RunRecord:
+    own = OwnRuns.read(register)
+    if (record := own.choose(word)) is None:
+        raise own.error(word, None, hosts_first=False)
+    return record
+
+
 def read(register: RunRegistry, run: str) -> RunRecord:
     """With the plan that its file has."""
-    found = register.find(run)
+    found = find(register, run)
     return replace(found, source=found.plan)
 
 
@@ -59,7 +67,7 @@ def test_record_is_read_back_and_its_file_is_private(register: RunRegistry, tmp_
 def test_a_damaged_plan_does_not_hide_its_run(register: RunRegistry, tmp_path: Path, text: str) -> None:
     register.save(RUN)
     (tmp_path / "runs/train-1/plan.json").write_text(text)
-    found = register.find("train-1")
+    found = find(register, "train-1")
     assert (found.node0, found.hosts, found.plan.world_size, found.leaders) == (NODE0, (), 0, ("node1",))
 
 
@@ -84,17 +92,19 @@ def test_node0_is_found_by_the_full_id_only(register: RunRegistry, tmp_path: Pat
     assert [register.node0_of(run) for run in ("train", "last", "copy", "nosuch")] == [None] * 4
 
 
-def test_last_is_the_newest_run_and_prefixes_must_be_unique(register: RunRegistry) -> None:
+def test_last_is_the_newest_run_and_parts_of_ids_must_be_unique(register: RunRegistry) -> None:
     for number in (1, 12, 2):
         register.save(replace(RUN, id=f"train-{number}"))
     assert [record.id for record in register.all()] == ["train-1", "train-12", "train-2"]
-    assert register.find("last:all").id == "train-2"
-    assert register.find("train-1").id == "train-1"  # whole, although another begins so
-    assert register.find("train-12").id == "train-12"
+    assert find(register, "last:all").id == "train-2"
+    assert find(register, "train-1").id == "train-1"  # whole, although another begins so
+    assert find(register, "train-12").id == "train-12"
     with pytest.raises(UserError, match=r"3.*'tr'"):
-        register.find("tr")
+        find(register, "tr")
+    assert find(register, "n-2").id == "train-2"
+    assert find(register, "train-2").id == "train-2"
     with pytest.raises(UserError, match="'x'"):
-        register.find("x")
+        find(register, "x")
 
 
 def test_the_order_of_runs_does_not_depend_on_the_clock(register: RunRegistry, tmp_path: Path) -> None:
@@ -102,18 +112,18 @@ def test_the_order_of_runs_does_not_depend_on_the_clock(register: RunRegistry, t
     for run, started in (("train-1", 1e9 + 86400), ("train-2", 1e9), ("train-3", 1e9 + 60)):
         register.save(replace(RUN, id=run, started=started))
     assert [each.id for each in register.all()] == ["train-1", "train-2", "train-3"]
-    assert register.find("last:all").id == "train-3"
+    assert find(register, "last:all").id == "train-3"
     register.save(replace(RUN, id="train-2", host_keys="off"))  # saved again
-    assert register.find("last:all").id == "train-3"
+    assert find(register, "last:all").id == "train-3"
     register.remove("train-3")
     (tmp_path / "runs/last-sequence").unlink()
     register.save(replace(RUN, id="train-4", started=1.0))
-    assert register.find("last:all").id == "train-4"
+    assert find(register, "last:all").id == "train-4"
     newest = tmp_path / "runs/train-4.json"
     newest.write_text("{")
     os.utime(newest, (1, 1))
     with pytest.raises(UserError, match="train-4"):
-        register.find("last:all")
+        find(register, "last:all")
 
 
 @pytest.mark.parametrize(
@@ -139,12 +149,12 @@ def test_last_is_the_last_run_of_the_project_here(
         record = replace(RUN, id=run, project=str(tmp_path / project), started=started)
         register.save(replace(record, typed=typed) if run == "a-2" else record)
     monkeypatch.chdir(tmp_path / directory)
-    assert register.find("last:all").id == "c-1"
+    assert find(register, "last:all").id == "c-1"
     if last is not None:
-        assert register.find("last").id == last
+        assert find(register, "last").id == last
         return
     with pytest.raises(UserError) as caught:
-        register.find("last")
+        find(register, "last")
     assert "c-1" in caught.value.fix
 
 
@@ -160,13 +170,13 @@ def test_damaged_and_foreign_files_are_ignored(register: RunRegistry, tmp_path: 
 def test_lookup_of_a_run_with_a_damaged_record_is_an_error(register: RunRegistry, tmp_path: Path) -> None:
     register.save(RUN)
     (tmp_path / "runs" / "train-2.json").write_text("{")
-    for word in ("last", "train-2", "train", "tr"):
+    for word in ("last", "train-2", "n-2"):
         with pytest.raises(UserError, match=r"train-2.*train-2\.json: expecting") as caught:
-            register.find(word)
+            find(register, word)
         assert f"mv {tmp_path}" in caught.value.fix
-        assert register.knows(word)
+    with pytest.raises(UserError, match="2 runs here have 'tr' in their id: train-1, train-2"):
+        find(register, "tr")
     assert read(register, "train-1") == RUN
-    assert not register.knows("x")
 
 
 def test_ids_begin_with_the_script_name_and_are_unique() -> None:

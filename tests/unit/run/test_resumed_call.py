@@ -89,7 +89,7 @@ def test_commands_to_type_leave_out_the_lost_hosts() -> None:
 
 
 def test_a_call_of_its_directory_can_be_begun_anew() -> None:
-    refuse_typed(RECORD, "/project", False, frozenset())
+    refuse_typed(RECORD, "/project", (), frozenset())
 
 
 RECORDED = [("hostfile", ("-H", "old")), ("limit", ("-l", "a")), ("ppn", ("--ppn=2",)), ("module", ("-m", "train"))]

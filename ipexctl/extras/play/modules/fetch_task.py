@@ -17,11 +17,11 @@ from ipexctl.extras.play.variables import PlayContext
 from ipexctl.files.destination import read_umask
 from ipexctl.files.named_paths import check_named_file, write_named_file
 from ipexctl.files.requested import FetchSource
-from ipexctl.homes.registry import RunRegistry
 from ipexctl.node.common.files import encode_name, sha256_of
 from ipexctl.node.files.file_sender import is_contents
 from ipexctl.remote.session import Session
 from ipexctl.run.fetch import FetchRequest, fetch, order_of_host, order_of_run
+from ipexctl.run.find_run import find_runs
 from ipexctl.sync.path_notes import note_fetched
 
 _SEND_FILE: Final = """\
@@ -113,7 +113,7 @@ def _fetch_from_run(context: PlayContext, call: Call) -> TaskResult:
     if not call.args["run"]:
         return TaskResult("skipped", "there is no run to fetch from")
     try:
-        record = RunRegistry().find(call.args["run"])
+        (record,) = find_runs([call.args["run"]])
         if call.host.name != record.node0.name:
             return TaskResult("skipped", f"node0 of the run is {record.node0.name}")
         if call.check:
