@@ -37,7 +37,7 @@ from ipexctl.remote.session import Session
 from ipexctl.stack.catalog import TORCH, StackSpec, known_rows, rows_digest
 from ipexctl.stack.env.record import check_new_env_name
 from ipexctl.stack.expected_stack import check_stack_request
-from ipexctl.stack.lock.wheel_lock import Lock, takes_wheels
+from ipexctl.stack.lock.wheel_lock import BuiltPackage, Lock, takes_wheels
 from ipexctl.stack.resolve.compatibility import usable_pythons
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackPlan, StackRequest
 from ipexctl.stack.resolve.reasons import Reason
@@ -158,7 +158,8 @@ class InstallRequest:
     """Requirements files named on the command line, with their extras."""
     named: tuple[str, ...] = ()
     builds: tuple[str, ...] = ()
-    """Packages to build from source. Never taken from a host's record, because a build runs code."""
+    """Packages to build from source. Never taken from a host's record, because a build runs code: what was built stays
+    as it is unpacked there."""
     projects: tuple[ProjectArchive, ...] = ()
     """Projects to build a wheel of; likewise never from a record."""
     own: tuple[tuple[str, str], ...] = ()
@@ -350,6 +351,8 @@ class InstallContext:
         self.extended: EnvRecord | None = None
         self.origins: Mapping[str, str] = {}
         """Of the environment whose packages were added to `request`, as in EnvRecord."""
+        self.built: tuple[BuiltPackage, ...] = ()
+        """What was built for that environment, and the call does not build again."""
         self.control = ControlMachine.find(opened.pool.cancel)
         self.changes: tuple[PackageChange, ...] = ()
         self.notes: list[str] = [*request.notes]

@@ -9,10 +9,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from email import message_from_bytes
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 from ipexctl.errors import Refusal, UserError
 from ipexctl.facts.facts import Facts, parse
@@ -23,6 +26,7 @@ from ipexctl.hosts.host import Host, check_same_home
 from ipexctl.node.common.json_records import parse_json, parse_object
 from ipexctl.node.env.check import check_packages, find_problems
 from ipexctl.node.env.env_replies import CheckResult, EnvRecord, VerifyResult
+from ipexctl.node.env.lock import MAX_REQUIRED
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import OpenHosts
 from ipexctl.remote.fanout import run_in_background
@@ -33,7 +37,7 @@ from ipexctl.remote.session import Session, capture
 from ipexctl.stack.catalog import TORCH
 from ipexctl.stack.env.env_installer import EnvInstaller, check_by_digest, find_obstacle, find_unpacked
 from ipexctl.stack.env.environment import EnvSpec, in_common, machine_token, parse_result
-from ipexctl.stack.env.record import Existing, find_existing, records_of
+from ipexctl.stack.env.record import Existing, find_existing, is_requirement, records_of
 from ipexctl.stack.expected_stack import installed_plan, installed_record
 from ipexctl.stack.install_context import (
     InstallContext,
@@ -47,7 +51,7 @@ from ipexctl.stack.install_context import (
     with_packages,
 )
 from ipexctl.stack.lock.wheel_indexes import is_for_hosts
-from ipexctl.stack.lock.wheel_lock import Lock, Wheel, uv_for_node
+from ipexctl.stack.lock.wheel_lock import BuiltPackage, Lock, Wheel, uv_for_node
 from ipexctl.stack.resolve.compatibility import incompatibility, interpreters_for
 from ipexctl.stack.resolve.constraints import is_range, stacks
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest
@@ -128,6 +132,7 @@ def install(
             context.extended = None
         if not context.pending:
             return context.report()
+        context.built = _read_built(context)
         locked = _lock(context)
     except Cancelled as error:
         for host in context.pending:
@@ -182,7 +187,9 @@ def _find_known(context: InstallContext) -> Existing | None:
     if context.extended is not None:
         present, stack = EnvRequest.from_json(context.extended.requests[-1]), request.env.stack
         if stack == StackRequest() or (stack == present.stack and not request.downgrade):
-            context.request = replace(request, env=with_packages(present, request.env))
+            typed, env = request.env.extras, with_packages(present, request.env)
+            origins = {line: f"the environment {request.name}" for line in env.extras if line not in typed}
+            context.request = replace(request, env=env, origins={**request.origins, **origins})
             context.origins = context.extended.origins
     made_for = context.request.to_json()
 
@@ -274,8 +281,9 @@ def _install_locked(context: InstallContext, locked: LockedStack) -> InstallRepo
             else:
                 context.add_result(host, "changed", env=name, packages=lock.packages)
         return context.report(stack=summary, lock=lock, path=_path_of(context))
-    built = (*context.request.builds, *(project.name for project in context.request.projects))
-    record = record._replace(requests=(context.request.to_json(),), built=built)
+    built = [*context.request.builds, *(project.name for project in context.request.projects)]
+    built += [each.wheel.name for each in context.built if each.wheel in lock.wheels]
+    record = record._replace(requests=(context.request.to_json(),), built=tuple(built))
     installer = EnvInstaller(context, EnvSpec.of(locked, record, unpacked))
     installer.build_everywhere(context.pending)
     has_failed = any(result.status not in ("ok", "changed") for result in context.done.values())
@@ -331,6 +339,37 @@ def _read_lock(context: InstallContext, host: Host, record: EnvRecord) -> Lock |
     except (HostError, ValueError, KeyError, TypeError):
         return None
     return lock if lock.digest == record.digest else None
+
+
+def _read_built(context: InstallContext) -> tuple[BuiltPackage, ...]:
+    """What was built for the environment that gets more packages, from a host that has it."""
+    record, request = context.extended, context.request
+    again = {*request.builds, *(project.name for project in request.projects)}
+    for line in map(Requirement, (*request.env.extras, *request.env.constraints)):
+        version = record.packages.get(name := canonicalize_name(line.name)) if record is not None else None
+        again |= {name} if version is not None and not line.specifier.contains(version, prereleases=True) else set()
+    if record is None or not (names := {*record.built} - again):
+        return ()
+    site = f"{context.home}/envs/{record.name}/lib/python{record.python}/site-packages"
+    for host in context.pending:
+        has_it = any(env.name == record.name for env, _ in records_of(context.facts[host.name]))
+        if has_it and (lock := _read_lock(context, host, record)) is not None:
+            built = (_read_package(context, host, site, wheel) for wheel in lock.wheels if wheel.name in names)
+            return tuple(package for package in built if package is not None)
+    return ()
+
+
+def _read_package(context: InstallContext, host: Host, site: str, wheel: Wheel) -> BuiltPackage | None:
+    """An unpacked wheel with what it requires. Lines that name a URL are left out, because a host has written them."""
+    info = "-".join(wheel.filename.split("-")[:2])
+    try:
+        output = capture(context.pool.session(host), Command.argv("cat", f"{site}/{info}.dist-info/METADATA"))
+    except HostError:
+        return None
+    metadata = message_from_bytes(output.stdout)
+    lines = [str(line) for line in metadata.get_all("Requires-Dist", [])[:MAX_REQUIRED]]
+    requires = tuple(line for line in lines if "@" not in line and is_requirement(line))
+    return BuiltPackage(replace(wheel, url=None), requires) if metadata["Name"] else None
 
 
 def _reuse(context: InstallContext, known: Existing) -> InstallReport | None:

@@ -297,6 +297,15 @@ def test_named_package_is_built_once_and_installed_by_its_hash(deep: tuple[Machi
         assert (host["status"], host["packages"]["deep"]) == (status, "0.19")
         assert (machine.directory / "built").read_text() == "x"
         assert status == "ok" or "import deep" in [phase["name"] for phase in host["verify"]["phases"]]
+    # What was built stays, and is not built again: neither asks for --build.
+    write_wheel(machine.wheels, "more", "1.0")
+    write_wheel(machine.wheels, "newer", "1.0", requires=("deep>0.19",))
+    (host,) = machine.install(*words[:-1], "more")["hosts"]
+    assert (host["packages"]["deep"], host["packages"]["more"]) == ("0.19", "1.0")
+    assert (machine.directory / "built").read_text() == "x"
+    refused = machine.ask("install", *words[:-1], "newer", "--dry-run")["refused"]
+    assert missing(refused["reason"], "deep newer") == []
+    assert "deep (from --with)" not in refused["reason"]
 
 
 def test_package_that_cannot_be_imported_fails_the_verification(empty: Machine) -> None:

@@ -34,6 +34,7 @@ def request_for(uv: Path, timeout: float = 300) -> bytes:
         "named": {},
         "strict": False,
         "projects": [],
+        "kept": {},
         "interpreter": "",
         "timeout": timeout,
     }

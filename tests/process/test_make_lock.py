@@ -31,7 +31,7 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.stack.lock import wheel_indexes
 from ipexctl.stack.lock.wheel_indexes import PYPI_SOURCE, IndexAnswer, query_indexes, sources_for
-from ipexctl.stack.lock.wheel_lock import Lock, LockMaker, Wheel, make_lock, uv_for_node
+from ipexctl.stack.lock.wheel_lock import BuiltPackage, Lock, LockMaker, Wheel, make_lock, uv_for_node
 from ipexctl.stack.lock.wheels import Availability
 from ipexctl.stack.resolve.model import Sources
 from message_data import missing
@@ -365,6 +365,14 @@ def test_many_versions_without_a_wheel_are_reported_briefly(wheels: Path, tmp_pa
 def test_prerelease_is_used_only_if_requested_by_version(found: IndexAnswer, tmp_path: Path) -> None:
     assert make_lock(maker(tmp_path), plan(), found).packages["small"] == "2.0"
     assert make_lock(maker(tmp_path), plan(), found, extras=["small==3.0rc1"]).packages["small"] == "3.0rc1"
+
+
+def test_what_was_built_before_keeps_its_wheel_and_brings_what_it_requires(found: IndexAnswer, tmp_path: Path) -> None:
+    wheel = Wheel("built", "1.0", "built-1.0-py3-none-any.whl", "f" * 64, 9)
+    kept = [BuiltPackage(wheel, ("small<2",))]
+    lock = make_lock(maker(tmp_path), plan(), found, extras=["built"], kept=kept)
+    assert (wheel in lock.wheels, lock.packages["small"]) == (True, "1.0")
+    assert "built>1" in refused(home=tmp_path, answered=found, extras=["built>1"], kept=kept)
 
 
 def test_prerelease_of_a_package_without_a_release_is_used(wheels: Path, tmp_path: Path) -> None:

@@ -165,6 +165,11 @@ PIN = re.compile(r"[\w.-]+==[\w.+!]+")
 METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
 
 
+class KeptPackage(TypedDict):
+    version: str
+    requires: list[str]
+
+
 class CompileRequest(TypedDict):
     home: str
     uv: str | StoreFile
@@ -184,6 +189,8 @@ class CompileRequest(TypedDict):
     named: Mapping[str, str]
     """Packages of which a named directory has wheels, and the wheel's path; also those with an index of their own, and
     the wheel's URL. Empty if none fits. No other index is asked for them."""
+    kept: Mapping[str, KeptPackage]
+    """Packages that were built for the environment which gets more. No index is asked for them."""
     strict: bool
     """True if the first index that has a package decides its version, as uv does, in place of the first that fits."""
     interpreter: str
@@ -309,11 +316,16 @@ def compile_lock(request: CompileRequest, directory: Path) -> CompileReply:
             env["UV_FIND_LINKS"] = ",".join(filter(None, (env.get("UV_FIND_LINKS"), str(wheel.parent))))
             named[project["name"]] = str(wheel)
             lines.append(f"{project['name']}=={wheel.name.split('-')[1]}")
+        kept, place = request["kept"], directory / "kept"
+        stand_ins = [write_stub(place, name, each["version"], each["requires"]) for name, each in kept.items()]
+        lines += [f"{name}=={each['version']}" for name, each in kept.items()]
+        find_links = ",".join(filter(None, (env.get("UV_FIND_LINKS"), str(place) if kept else "")))
         write_lines(directory / "requirements.txt", lines)
         stubs = [write_stub(directory / "own", name, version) for name, version in request["own"].items()]
-        solve = Solve(compile_argv(request, base, directory), env, directory, request["timeout"])
-        code, text, message = solve.run([*stubs, *overrides_of(named, originals, directory)])
-        is_of_named = code == 0 and bool(named)
+        argv = compile_argv(request, base, directory)
+        solve = Solve(argv, {**env, "UV_FIND_LINKS": find_links} if kept else env, directory, request["timeout"])
+        code, text, message = solve.run([*stubs, *stand_ins, *overrides_of(named, originals, directory)])
+        is_of_named = code == 0 and bool(named or kept)
         if is_of_named:
             # An override ignores limits of versions. Once more, with what uv has fetched: of a named package, that is
             # nothing, so only the directory has it; and with the URLs of those that came from an index of their own.
@@ -397,13 +409,14 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
     path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
 
 
-def write_stub(directory: Path, name: str, version: str) -> str:
+def write_stub(directory: Path, name: str, version: str, requires: Iterable[str] = ()) -> str:
     """Write a wheel with nothing but metadata; return the line that overrides the package with it."""
     directory.mkdir(exist_ok=True)
     escaped = re.sub(r"[-_.]+", "_", name)
     info, wheel = f"{escaped}-{version}.dist-info", directory / f"{escaped}-{version}-py3-none-any.whl"
     with zipfile.ZipFile(str(wheel), "w") as archive:
-        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        lines = [f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {line}" for line in requires)]
+        archive.writestr(f"{info}/METADATA", "\n".join(["Metadata-Version: 2.1", *lines, ""]))
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr(f"{info}/RECORD", "")
     return f"{name} @ {wheel.as_uri()}"

@@ -81,12 +81,12 @@ def _is_request(value: object) -> bool:
     if not isinstance(value, dict):
         return False
     lists = [value.get(name) or [] for name in ("extras", "constraints", "lists")]
-    return all(isinstance(lines, list) and all(map(_is_requirement, lines)) for lines in lists) and all(
+    return all(isinstance(lines, list) and all(map(is_requirement, lines)) for lines in lists) and all(
         isinstance(value.get(name), (str, NoneType)) for name in ("torch", "stack", "ipex", "oneccl", "python")
     )
 
 
-def _is_requirement(line: object) -> bool:
+def is_requirement(line: object) -> bool:
     from packaging.requirements import InvalidRequirement, Requirement  # slow to import, and seldom needed
 
     if not isinstance(line, str) or not line.isprintable():

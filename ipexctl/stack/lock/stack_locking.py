@@ -6,6 +6,7 @@ answer, the call fails, because others may have different packages under the sam
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -552,17 +553,15 @@ class _Locking:
         make = partial(attempt, builds=request.builds)
         if request.dry_run:
             make = partial(attempt, stubs=dict.fromkeys(request.builds, "0"))
-        lock: Lock | None = None
-        if context.extended is not None:  # its packages keep their versions if possible
+        held, limits, lock = request.env.constraints, list[str](), None
+        if context.extended is not None:  # its packages keep their versions if possible, and what was built stays
             packages = context.extended.packages.items()
-            kept = [f"{name}=={version}" for name, version in packages if name not in request.builds]
-            try:
-                lock = make(constraints=(*request.env.constraints, *kept))
-            except (HostError, UserError) as error:
-                built = [name for name in context.extended.built if name not in request.builds]
-                if isinstance(error, LacksWheel) and error.package in built:
-                    raise HostError(error.reason, build_fix(typed, built, maker.name)) from None
-        held, limits = request.env.constraints, list[str]()
+            pins = [f"{name}=={version}" for name, version in packages if name not in request.builds]
+            for constraints in [(*held, *pins), held][: 1 + bool(context.built)]:
+                with contextlib.suppress(HostError, UserError):
+                    lock = lock or make(constraints=constraints, kept=context.built)
+            if lock is not None:
+                attempt, make = partial(attempt, kept=context.built), partial(make, kept=context.built)
 
         def limit(lock: Lock) -> bool:
             limits.extend(self._without_prereleases(plan, lock, index_answer, maker, left_out=named))

@@ -127,6 +127,13 @@ class Lock:
         return cls(data["python"], tuple(Wheel.from_json(wheel) for wheel in data["wheels"]))
 
 
+class BuiltPackage(NamedTuple):
+    """A package that was built for an environment, which has it unpacked."""
+
+    wheel: Wheel
+    requires: tuple[str, ...]
+
+
 def takes_wheels(facts: Facts) -> bool:
     disk = facts.home.disk if facts.home else None
     if disk is None:
@@ -269,6 +276,7 @@ def make_lock(
     stubs: Mapping[str, str] = EMPTY,
     named: Mapping[str, NamedWheels] = EMPTY,
     projects: Sequence[ProjectSource] = (),
+    kept: Sequence[BuiltPackage] = (),
     strict: bool = False,
     hashes: Mapping[str, frozenset[str]] = EMPTY,
 ) -> Lock:
@@ -276,10 +284,11 @@ def make_lock(
     requirement → where the user wrote it. `builds`: built on that machine. `own`: versions of the project's packages.
     `stubs`: packages, with a version, that are left out with what they require.
     `named`: packages that only the directories of the call, or one index, are asked for. `projects`: the user's, built
-    there. `strict`: of CompileRequest. `hashes`: normalized name of a package → sha256 of the files that may be used.
+    there. `kept`: built before. `strict`: of CompileRequest. `hashes`: normalized name of a package → sha256 of the
+    files that may be used.
     """
     wanted = tuple(extras)
-    asked = {*_projects_of(wanted), *(project["name"] for project in projects)}
+    asked = {*_projects_of(wanted), *(project["name"] for project in projects), *(each.wheel.name for each in kept)}
     own = {name: version for name, version in own.items() if name not in asked} | dict(stubs)
     held = [*plan.constraints, *constraints]
     timeout = ENV_BUILD if builds or projects else LOCK_SOLVE
@@ -302,12 +311,13 @@ def make_lock(
             name: wheels.best([*plan.requirements, *wanted, *(() if wheels.option.startswith("--") else held)])
             for name, wheels in named.items()
         },
+        "kept": {wheel.name: {"version": wheel.version, "requires": list(requires)} for wheel, requires in kept},
         "strict": strict,
         "interpreter": maker.interpreter,
         "timeout": timeout,
     }
     reply = maker.call("env.lock", "compile", request).decode(CompileReply)
-    if reply.pylock is None and reply.is_of_named:
+    if reply.pylock is None and reply.is_of_named and named:
         raise _refused_by_named(named, wanted, reply.message)
     if reply.pylock is None:
         raise explain_refusal(reply.message, plan, wanted, origins or {}, index_answer, maker.name)
@@ -319,6 +329,8 @@ def make_lock(
         raise MalformedReply(f"pylock.toml: {error}", reply.pylock) from None
     if unknown := [wheel.filename for wheel in wheels if not wheel.sha256]:
         raise HostError(f"the index has no sha256 for {', '.join(unknown)}", "use another index: --index-url URL")
+    before = {each.wheel.name: each.wheel for each in kept}
+    wheels = tuple(before.get(wheel.name, wheel) for wheel in wheels)
     if not isinstance(maker.session, LocalSession):
         # A path on another host becomes a URL, because this machine must not read a file that a host names.
         wheels = tuple(replace(w, path=None, url=f"file://{quote(w.path)}") if w.path else w for w in wheels)
