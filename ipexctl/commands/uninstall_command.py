@@ -88,6 +88,8 @@ _LEFT: Final = {
     "runs": "output of runs",
     "projects": "files that runs wrote",
     "results": "results of runs",
+    "pushed": "data that push wrote",
+    "changed": "what others changed in data that push wrote",
     "settings": "the settings before tune",
     "records": "records of runs on other hosts",
     "home": "what was installed and run on this machine",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,7 @@ from ipexctl.files.store_client import StoreLocation
 from ipexctl.hosts.host import Host, find_leaders
 from ipexctl.node.files.call_replies import InspectReply, PlaceReply
 from ipexctl.node.files.call_requests import InspectRequest, PlaceRequest
+from ipexctl.remote.caller import identify_caller
 from ipexctl.remote.connector import OpenHosts
 from ipexctl.remote.node_call import AgentPlace, call
 from ipexctl.remote.outcome import BytesMoved, HostError, HostResult, Report, Watch, ignore_event
@@ -205,7 +207,10 @@ class Push:
 
     def _place(self, host: Host, session: Session, transfer: FileTransfer) -> PushResult:
         found = self._found[host.name]
+        by = identify_caller(os.environ)
         request: PlaceRequest = {
+            "home": self.opened.home,
+            "by": by and by._asdict(),
             "path": found.path,
             "listed": found.listed,
             "force": self.options.force,

@@ -27,6 +27,7 @@ from ipexctl.remote.connector import OpenHosts
 from ipexctl.remote.node_call import AgentPlace, call
 from ipexctl.remote.outcome import HostError, HostResult, Report, exit_code
 from ipexctl.remote.session import Session
+from ipexctl.text import join_words
 
 CONTROL_MACHINE: Final = Host("control machine", "localhost")
 
@@ -199,7 +200,11 @@ def survey(opened: OpenHosts, options: UninstallOptions, *, dry_run: bool = Fals
     words = (*state.selection, *(("--with-results",) if options.with_results else ()))
     again = Fix("`ipexctl uninstall {*words} --force`", words=words)
     if foreign and not dry_run:
-        raise UserError(f"nothing was removed: {describe_foreign(foreign)}", fix=again)
+        groups = [group for result in state.results.values() for group in (*result.found, *result.left)]
+        others = {owned.name for on_host in foreign.values() for owned in on_host}
+        pushed = {group.path for group in groups if group.kind == "pushed"} - others
+        yours = f"; data that push wrote stays, too: {join_words(sorted(pushed))}" if pushed else ""
+        raise UserError(f"nothing was removed: {describe_foreign(foreign)}{yours}", fix=again)
     for name, owned in foreign.items():
         obstacles[name] = HostError(f"this is not yours: {name_owners(owned)}", again)
     if obstacles and not dry_run:
@@ -220,6 +225,8 @@ def uninstall(opened: OpenHosts, options: UninstallOptions) -> UninstallReport:
         return listed
     state = _Uninstall(opened, options)
     state.results = {result.host.name: result for result in listed.hosts}
+    if options.with_results:  # hosts that share a home may each have pushed data on their own disks
+        state.call_agent("remove_data", [host for host, leader in state.leaders().items() if host != leader])
     state.call_agent("remove", list(dict.fromkeys(state.leaders().values())))
     if any(result.has_failed for result in state.results.values()):
         # The call itself may be wrong, by its --home, so it is not proposed again.
@@ -259,7 +266,9 @@ def _with_reply(before: UninstallResult, reply: HomeReply, selection: Sequence[s
 
 
 def _fix_of_left(kind: str, hosts: Sequence[str]) -> str:
-    if kind in ("runs", "projects", "results"):
+    if kind == "changed":
+        return "it was changed since push wrote it: look at it before you remove it"
+    if kind in ("runs", "projects", "results", "pushed"):
         return Fix(FETCH_FIRST, hosts=hosts)
     if kind == "settings":
         return Fix("it undoes the settings of tune: `ipexctl play tune-xeon {*hosts} -e undo=true`", hosts=hosts)

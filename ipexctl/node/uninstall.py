@@ -18,7 +18,7 @@ from ipexctl.node.common.clock import age_of, seconds_since
 from ipexctl.node.common.files import disk_usage, encode_name, read_json
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.home import HOME_ENTRIES, MARK, HomeRefused, check_home, home_of, remove_mark
-from ipexctl.node.common.home_entries import TREE, foreign_entries, is_results, is_run, is_tree, own_entries
+from ipexctl.node.common.home_entries import PUSHED, TREE, foreign_entries, is_results, is_run, is_tree, own_entries
 from ipexctl.node.common.liveness import REPORT_LIMITS, RESERVED_FILE, Liveness, liveness_of
 from ipexctl.node.common.owners import Owned, RemovalRequest, find_foreign, name_owners
 from ipexctl.node.common.plan import PLAN_FILE
@@ -26,6 +26,7 @@ from ipexctl.node.common.processes import is_partial_in_use
 from ipexctl.node.common.store_lock import is_alive
 from ipexctl.node.env import environments
 from ipexctl.node.files.checkpoint_aside import remove_aside
+from ipexctl.node.files.pushed import PushedData, read_pushed, remove_pushed
 from ipexctl.node.files.tree import ProjectTree
 from ipexctl.node.files.tree_upload import TreePlan
 from ipexctl.node.run.meter.window_file import HOST_SUFFIX, RANK_SUFFIX
@@ -59,7 +60,7 @@ class HomeReply(NamedTuple):
 
 OUTPUT_DIRECTORIES = ("ranks", "spill")
 WINDOW_SUFFIXES = tuple(encode_name(suffix) + part for suffix in (RANK_SUFFIX, HOST_SUFFIX) for part in (b"", b".part"))
-EMPTIED = ("agent", "checkpoints", "code", "envs", "hub", "results", "runs", "tmp", "wheels")
+EMPTIED = ("agent", "checkpoints", "code", "envs", "hub", "pushed", "results", "runs", "tmp", "wheels")
 KINDS = {"wheels": "wheels", "agent": "agent", "checkpoints": "checkpoints", "hub": "hub", "temporary": "tmp"}
 MAX_FOREIGN = 200
 
@@ -160,6 +161,7 @@ class HomeContents:
         self.home, self.request = home_of(request), request
         self.takes_results, self.ended = request["results"], list(request["ended"])
         check_home(self.home)
+        self.pushed = [pushed for _, pushed in read_pushed(self.home)]
         self.runs = [RunPart(self.home, os.path.basename(path)) for path in self._own("runs") if is_run(path)]
         self.result_directories = [ResultsPart(path) for path in self._own("results")]
         self.trees = [TreePart(self.home, os.path.basename(path)) for path in self._own("code") if is_tree(path)]
@@ -205,7 +207,9 @@ class HomeContents:
         runs = {run.name: read_json(f"{self.home}/runs/{run.name}/{PLAN_FILE}") for run in self.runs}
         found = environments.list_environments({"home": self.home}).envs
         envs = {env.name: read_json(f"{env.path}/env.json") for env in found}
-        return find_foreign("run", runs, self.request) + find_foreign("environment", envs, self.request)
+        data = {pushed.path: pushed._asdict() for pushed in self.pushed}
+        documents = {"run": runs, "environment": envs, "pushed path": data}
+        return sum((find_foreign(kind, made, self.request) for kind, made in documents.items()), ())
 
     def found(self) -> Iterator[HomeEntry]:
         envs = environments.list_environments({"home": self.home}).envs
@@ -214,6 +218,7 @@ class HomeContents:
             files = [part.files(with_results=self.takes_results) for part in parts]
             removable = [paths for part, paths in zip(parts, files) if paths or not part.results()]
             yield HomeEntry(kind, len(removable), sum(size_of(path) for paths in removable for path in paths))
+        yield from (pushed_entry("pushed", each) for each in self.pushed if self.takes_results)
         for kind, name in KINDS.items():
             paths = self._own(name)
             yield HomeEntry(kind, len(paths), sum(usage_of(path) for path in paths))
@@ -227,6 +232,7 @@ class HomeContents:
             if results:
                 size = sum(size_of(path) for path in results)
                 yield HomeEntry(kind, len(results), size, f"{self.home}/{name}")
+        yield from (pushed_entry("pushed", each) for each in self.pushed if not self.takes_results)
         settings = f"{self.home}/tune.before"
         if os.path.lexists(settings):
             yield HomeEntry("settings", 1, usage_of(settings), settings)
@@ -254,9 +260,8 @@ class HomeContents:
             part.remove(with_results=self.takes_results)
         for name in EMPTIED:
             for path in self._own(name):
-                if not (
-                    is_run(path) or is_tree(path) or is_results(path)
-                ):  # a part that has results, or has just begun
+                # A part that has results or has just begun, and the record of what stays.
+                if not (is_run(path) or is_tree(path) or is_results(path) or name == PUSHED):
                     remove_tree(os.fsencode(path))
             remove_directory(os.fsencode(f"{self.home}/{name}"))
         remove_tree(os.fsencode(f"{self.home}/tune.before.rest"))
@@ -268,6 +273,11 @@ class HomeContents:
             return
         remove_mark(self.home)
         remove_directory(os.fsencode(self.home))
+
+
+def pushed_entry(kind: str, pushed: PushedData) -> HomeEntry:
+    where = "" if pushed.host == os.uname().nodename else f"{pushed.host}:"
+    return HomeEntry(kind, len(pushed.entries), pushed.size, where + pushed.path)
 
 
 def is_directory(path: bytes) -> bool:
@@ -330,11 +340,19 @@ def remove(request: UninstallRequest, _: BinaryIO) -> HomeReply:
         raise AgentError(name_owners(description.foreign), Fix("to remove it, too: `ipexctl uninstall --force`"))
     for reason in description.busy:
         raise AgentError(reason, Fix("wait until it has ended, then run `ipexctl uninstall` again"))
+    changed = remove_pushed(contents.home) if contents.takes_results else []
     contents.remove()
     after = HomeContents(request)
-    left = tuple(after.left())
+    left = (*after.left(), *(pushed_entry("changed", each) for each in changed))
     after.remove_home()
     return description._replace(left=left, logins=os.path.isdir(f"{after.home}/ssh"))
+
+
+def remove_data(request: UninstallRequest, _: BinaryIO) -> HomeReply:
+    """On another host of a home: only what pushes wrote on its own disks."""
+    changed = remove_pushed(home_of(request))
+    description = HomeContents(request).describe()
+    return description._replace(found=(), left=tuple(pushed_entry("changed", each) for each in changed))
 
 
 def list_home(request: UninstallRequest, _: BinaryIO) -> HomeReply:
@@ -342,7 +360,7 @@ def list_home(request: UninstallRequest, _: BinaryIO) -> HomeReply:
 
 
 def main(action: str) -> int:
-    actions: dict[str, Action] = {"list": list_home, "remove": remove}
+    actions: dict[str, Action] = {"list": list_home, "remove": remove, "remove_data": remove_data}
 
     def act(request: UninstallRequest, stdin: BinaryIO) -> object:
         try:

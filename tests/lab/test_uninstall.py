@@ -53,6 +53,8 @@ def test_uninstall_restores_hosts_and_control_machine(
     account.good("sync")
     account.good("doctor", "--json")
     account.good("run", "train.py")
+    account.write("corpus/part.bin", "w" * 5000)
+    account.good("push", account.project / "corpus", "corpus")
     used = [snapshot(host) for host in lab.hosts]
     listed = json.loads(account.good("uninstall", "--dry-run", "--json"))
     assert [snapshot(host) for host in lab.hosts] == used
@@ -69,12 +71,13 @@ def test_uninstall_restores_hosts_and_control_machine(
     assert account.call("stop", live.id).rc == 0
     live.end()
 
-    account.good("uninstall", "--yes")
+    kept = account.good("uninstall", "--yes")
     left = account.on(0, "find .ipexctl -type f").split()
     assert {path.rpartition("/")[2] for path in left} == {".ipexctl-home", "result.txt", "0000.out", "0001.out"} & {
         path.rpartition("/")[2] for path in left
     }
     assert any(path.endswith("/result.txt") for path in left)
+    assert missing(kept, "node[1-2] /corpus (5 kB) --with-results") == []
     account.good("uninstall", "--yes", "--with-results")
     assert [snapshot(host) for host in lab.hosts] == before
     assert [name for name in account.files() if not name.endswith((".out", ".err"))] == []

@@ -66,6 +66,8 @@ class Target:
             "repos": repos,
             "is_of_path": not repos,
             "parcels": parcels,
+            "home": "~/.ipexctl",
+            "by": None,
         }
         return self.call("place", request)
 
@@ -364,3 +366,25 @@ def test_a_disk_that_takes_no_more_files_is_shown_with_its_path(
     assert f"{disk}: " in found.reason or f"{disk}/.ipexctl-push-" in found.reason
     assert ("no inodes" in found.reason) == ("inodes" in options)
     assert fix in fix_from_json(found.last["fix"])
+
+
+def test_uninstall_removes_what_pushes_wrote_and_nothing_else(target: Target) -> None:
+    other = target.account / "other"
+    for path, rows in (("data", ROWS), ("other/file", [file_row("", b"a")])):
+        found = target.inspect(rows, path, is_file=rows[0][1] == "f")
+        target.store(found.last["directory"], (LARGE, CONTENT), (b"a", CONTENT), (b"b", CONTENT))
+        assert target.place(found, []).last["event"] == "done"
+    (target.path / "sub/mine").write_bytes(b"mine")
+    (target.path / "a.txt").write_bytes(b"another")
+    home = str(target.account / ".ipexctl")
+    request = {"home": home, "results": False, "ended": [], "records": "", "known": [], "force": True}
+    said = env_helpers.said(env_helpers.start("uninstall", "remove", request))
+    kept = {(entry["kind"], entry["path"]) for entry in said["left"]}
+    assert kept == {("pushed", str(target.path)), ("pushed", str(other / "file"))}
+    assert (other / "file").exists()
+    said = env_helpers.said(env_helpers.start("uninstall", "remove", {**request, "results": True}))
+    assert {(entry["kind"], entry["path"], entry["entries"]) for entry in said["left"]} == {
+        ("changed", str(target.path), 1)
+    }
+    assert target.all() == {"a.txt": b"another", "sub": None, "sub/mine": b"mine"}
+    assert [other.exists(), (other / "file").exists(), (target.account / ".ipexctl").exists()] == [True, False, False]

@@ -84,6 +84,7 @@ class Team:
     def place(self, found: dict[str, Any], *contents: bytes, name: str = CONTENT) -> dict[str, Any]:
         parcels = [str(file_of(content)["sha256"]) for content in contents if name == PARCEL]
         request = {"path": found["path"], "listed": found["listed"], "force": False, "repos": "", "parcels": parcels}
+        request |= {"home": "~/.ipexctl", "by": None}
         # An older agent took the directory from the request.
         return self.call("push", "place", {**request, "directory": found["directory"]})
 
@@ -95,6 +96,7 @@ class Team:
 
     def untouched(self) -> bool:
         files = {str(path.relative_to(self.home)) for path in self.home.rglob("*")}
+        files = {path for path in files if path.split("/")[0] != ".ipexctl"}  # the record of the push
         return files == {".ssh", ".bashrc"} and (self.home / ".bashrc").read_text() == "mine\n"
 
 

@@ -31,6 +31,7 @@ HOME_ENTRIES = frozenset(
         "code",
         "envs",
         HF_HOME,
+        "pushed",
         "results",
         "runs",
         "tmp",

@@ -47,6 +47,7 @@ _RUNS_FILES = re.compile(
 )
 _PUSH = re.compile(r"\.ipexctl-push-[0-9a-f]{16}")
 _VERIFIED = re.compile(r"verified\.json|\.verified\.json\.[0-9a-f]{8}\.new")
+PUSHED = "pushed"
 _HF_DIRECTORIES = ("assets", "datasets", "modules", "xet")
 """Directories that Hugging Face libraries fill from cached repositories."""
 
@@ -168,6 +169,10 @@ def is_results(path: str) -> bool:
     return is_directory(path) and RUN_ID.fullmatch(os.path.basename(path)) is not None
 
 
+def _is_record_of_push(path: str) -> bool:
+    return is_file(path) and re.fullmatch(r"[0-9a-f]{16}\.json", os.path.basename(path)) is not None
+
+
 def _is_in_hub(path: str) -> bool:
     """True for what Hugging Face libraries make in HF_HOME, and for an unfinished push; not for the user's token."""
     name = os.path.basename(path)
@@ -190,6 +195,7 @@ _IS_OWN: Mapping[str, Callable[[str], bool]] = {
     "code": _is_in_code,
     "envs": _is_in_envs,
     HF_HOME: _is_in_hub,
+    PUSHED: _is_record_of_push,
     "results": is_results,
     "runs": _is_in_runs,
     "tmp": is_temporary,

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Sequence, TypedDict
 if TYPE_CHECKING:
     from typing_extensions import NotRequired
 
+    from ipexctl.node.common.answer import Json
+
 
 class StoreFile(TypedDict):
     sha256: str
@@ -97,6 +99,9 @@ class InspectRequest(TypedDict):
 
 
 class PlaceRequest(TypedDict):
+    home: str
+    by: Json | None
+    """Who pushes, as `RunBy`."""
     path: str
     listed: str
     force: bool

@@ -49,6 +49,7 @@ from ipexctl.node.files.manifest import (
 )
 from ipexctl.node.files.place import StagedFiles, Writer, is_as_written, umask_set
 from ipexctl.node.files.policies import FORCED_PATH, HUB, PATH, Policy
+from ipexctl.node.files.pushed import note_pushed
 
 if TYPE_CHECKING:
     from ipexctl.node.common.walk import Place
@@ -331,6 +332,7 @@ def place(request: PlaceRequest) -> PlaceReply:
         rows = read_entries(listed)
         if is_file != any(row.path == _TOP and row.kind != "d" for row in rows):
             raise AgentError(f"{path} was replaced during the push", "run it again")
+        is_new = any(row.path == _TOP and row.kind == "d" for row in rows)
         rows = [row._replace(path=row.path or name) for row in rows if row.path != _TOP or row.kind != "d"]
         try:
             arrived = held.enter_context(own.enter(os.fsencode(STORE), make=True, mode=0o700))
@@ -348,6 +350,9 @@ def place(request: PlaceRequest) -> PlaceReply:
             raise AgentError(f"{error.filename} was created there during the push", "run it again") from None
         if request["repos"]:
             _note_verified(path, rows, writer)
+        else:
+            with contextlib.suppress(OSError, AgentError):  # without a home, nothing is recorded: uninstall keeps them
+                note_pushed(home_of(request), path, top.path, rows, writer, request["by"], is_new=is_new)
         clean_up(top, own, directory)
         return PlaceReply(sum(row.kind != "d" for row in rows))
 
