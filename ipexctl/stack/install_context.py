@@ -168,6 +168,8 @@ class InstallRequest:
     """Lines of the files that hosts cannot install."""
     hashes: Mapping[str, frozenset[str]] = field(default_factory=dict, hash=False, repr=False)
     """Normalized name of a package → sha256 of its files that the files allow."""
+    needed: frozenset[str] | None = None
+    """Modules that the script imports in any case; None if no script is known."""
     unread: tuple[BackendList, ...] = ()
     """Lists that the project's build backend reads on node0, once the stack is chosen."""
     tree: Path | None = None
@@ -196,12 +198,12 @@ def install_request(
     environ: Mapping[str, str],
     builds: Sequence[str] = (),
     layout: ProjectLayout = NO_LAYOUT,
-    needed: frozenset[str] = frozenset(),
+    needed: frozenset[str] | None = None,
     *,
     are_found: bool = False,
     ipex_use: str = "",
 ) -> InstallRequest:
-    """`layout`: of the project that the call is in. `needed`: modules that its script imports in any case.
+    """`layout`: of the project that the call is in. `needed`: as in InstallRequest.
     `are_found`: the files were not named, so that they can't set indexes. `ipex_use`: as in InstallRequest."""
     rows = known_rows(environ)
     check_stack_request(stack, rows)
@@ -210,7 +212,7 @@ def install_request(
     own += tuple((name, "0+local") for name in layout.members if name not in dict(own))
     name = check_new_env_name(env)
     request = InstallRequest(EnvRequest(stack), sources, rows, ipex_use=ipex_use, name=name, own=own)
-    request = replace(request, named_files=tuple(files), builds=tuple(map(_package_to_build, builds)))
+    request = replace(request, needed=needed, named_files=tuple(files), builds=tuple(map(_package_to_build, builds)))
     if not (packages or files) and sources == Sources():
         return request
     from ipexctl.stack.lock.project_files import ProjectScope, split_extras
@@ -221,7 +223,7 @@ def install_request(
         without_torch,
     )
 
-    packages_read = read_package_request(packages, files, ProjectScope(layout, needed, Path.cwd()))
+    packages_read = read_package_request(packages, files, ProjectScope(layout, needed or frozenset(), Path.cwd()))
     torch = None if stack.torch else packages_read.torch
     if torch is not None and (refusal := _refuse_torch(stack, torch, rows)):
         origin = next(place for line, place in packages_read.origins.items() if Requirement(line).name == "torch")

@@ -265,7 +265,7 @@ def request_of_run(spec: RunSpec, on_step: Callable[[str], None]) -> InstallRequ
     asked = spec.asked
     stack = StackRequest(asked.torch, asked.stack)
     project = spec.project
-    needed = frozenset(entry.module for entry in project.script.imports) if project.script is not None else frozenset()
+    needed = frozenset(entry.module for entry in project.script.imports) if project.script is not None else None
     request = partial(
         install_request,
         stack,

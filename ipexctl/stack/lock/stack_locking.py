@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,6 +23,7 @@ from packaging.version import Version
 
 from ipexctl.errors import Refusal, UserError
 from ipexctl.files.store_client import DownloadItem, StoreClient, StoredFile, StoreLocation
+from ipexctl.known_errors.packages import known_packages
 from ipexctl.limits import BACKEND_STEP
 from ipexctl.node.common.files import sha256_of
 from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command
@@ -37,12 +39,12 @@ from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError, Notice
 from ipexctl.remote.session import Session
-from ipexctl.stack.catalog import IPEX, ONECCL, TORCH
+from ipexctl.stack.catalog import IPEX, ONECCL, TORCH, project_of
 from ipexctl.stack.env.record import SCHEMA, env_directory
 from ipexctl.stack.expected_stack import installed_plan, with_ipex_use
 from ipexctl.stack.install_context import InstallContext, InstallRequest, ProjectArchive
 from ipexctl.stack.lock.project_files import BackendList
-from ipexctl.stack.lock.requirements import PackageRequest, contradiction, read_answer
+from ipexctl.stack.lock.requirements import PackageRequest, contradiction, read_answer, without_torch
 from ipexctl.stack.lock.wheel_indexes import (
     CONTROL_MACHINE,
     PYPI,
@@ -267,6 +269,11 @@ def lock_stack(context: InstallContext, *, node0_may: bool = True) -> LockedStac
     if context.extended is not None:
         request = StackRequest(stack=context.extended.row, python=context.extended.python)
     by_table = resolver.resolve(request, context.facts, None, rows=context.request.rows)
+    if isinstance(by_table, Reason) and context.typed.torch is not None and request.torch == context.typed.torch:
+        _leave_torch_out(context, by_table.refusal().reason)  # the lists, not the call, name that version
+        request = replace(request, torch=None)
+        context.request = replace(context.request, env=replace(context.request.env, stack=request))
+        by_table = resolver.resolve(request, context.facts, None, rows=context.request.rows)
     if isinstance(by_table, Reason) and (by_table.is_wrong_call or by_table.hosts):
         return by_table.refusal()  # a build that was not published may still be in a wheelhouse
     projects = resolver.projects(request, context.request.rows)
@@ -277,6 +284,26 @@ def lock_stack(context: InstallContext, *, node0_may: bool = True) -> LockedStac
         local = wheels_in_directories(context.request.sources)
         projects += tuple(name for name in named if name not in local)
     return _Locking(context, projects).lock(node0_may=node0_may)
+
+
+def _leave_torch_out(context: InstallContext, why: str) -> None:
+    request = context.request
+    found = without_torch(PackageRequest(lines=request.env.extras, origins=request.origins), why)
+    env = replace(request.env, extras=found.lines)
+    context.request = replace(request, env=env, origins=found.origins, left_out=(*request.left_out, *found.left_out))
+    context.notes += found.notes
+
+
+def _check_against(plan: StackPlan, context: InstallContext) -> None:
+    """Leave other versions of torch out of the lists. Raises a UserError for one of the call, and for IPEX."""
+    request = context.request
+    typed = [line for line in request.env.extras if line not in request.origins]
+    if error := contradiction(plan, typed, {}):
+        raise error
+    if error := contradiction(plan, request.env.extras, request.origins):
+        _leave_torch_out(context, error.message)
+    if error := contradiction(plan, context.request.env.extras, context.request.origins):
+        raise error
 
 
 def lock_plan(context: InstallContext, plan: StackPlan, projects: tuple[str, ...]) -> LockedStack | Refusal:
@@ -430,8 +457,7 @@ class _Locking:
             )
         if problem := lacks_answer_about_mpi(plan, index_answer.availability):
             raise HostError(*problem)
-        if error := contradiction(plan, request.env.extras, request.origins):
-            raise error
+        _check_against(plan, context)
         if problem := lacks_oneccl(plan, request.env.extras, index_answer.availability):
             raise HostError(*problem)
         to_build = (*request.builds, *(project.name for project in request.projects))
@@ -575,6 +601,8 @@ class _Locking:
             lock = lock or make(constraints=held)
             lock = make(constraints=(*held, *limits)) if limit(lock) else lock
         except LacksWheel as error:
+            if self._leave_out(error, plan):
+                return self._make(plan, index_answer, maker, bound)
             raise self._lacks_wheels(error, try_lock, limit, index_answer, maker) from None
         except UserError as error:
             if lock is None:
@@ -589,6 +617,29 @@ class _Locking:
             text, build = "; ".join(map(str, others)), build_fix(typed, names, maker.name)
             context.notes.append(Fix("{text}; for the newest, {build}", text=text, build=build))
         return lock
+
+    def _leave_out(self, error: LacksWheel, plan: StackPlan) -> bool:
+        """True if lines of lists that need this package are left out now, as no import of the script needs theirs."""
+        context, request = self.context, self.context.request
+        modules = request.needed if request.needed is not None else ()
+        of_script = {name for each in modules for name in known_packages().get(each, (each,))}
+        needed = {canonicalize_name(project_of(name)) for name in of_script}
+        pattern = rf"([A-Za-z0-9][\w.-]*?)(?:==\S+)? depends\s+on\s+{re.escape(error.package)}"
+        names = {canonicalize_name(name) for name in (error.package, *re.findall(pattern, error.reason))} - needed
+        listed = [line for line in request.env.extras if line in request.origins]
+        lines = [line for line in listed if canonicalize_name(Requirement(line).name) in names]
+        if request.needed is None or not lines:
+            return False
+        extras = tuple(line for line in request.env.extras if line not in lines)
+        context.request = replace(
+            request, env=replace(request.env, extras=extras), left_out=(*request.left_out, *lines)
+        )
+        context.notes += [
+            f"{request.origins[line]}: {line} is left out: {error.package} has no wheel for Python {plan.python}, and "
+            f"the script does not import it; to build it: --build {error.package}"
+            for line in lines
+        ]
+        return True
 
     def _refuse_unrequired(self, lock: Lock) -> None:
         request = self.context.request
