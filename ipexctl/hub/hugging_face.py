@@ -15,7 +15,6 @@ RepoKind = Literal["model", "dataset"]
 PREFIXES: Final[dict[str, RepoKind]] = {"hf:": "model", "hf-dataset:": "dataset"}
 DEFAULT_REVISION: Final = "main"
 
-LAST_USE_IPEX: Final = "4.56.2"
 LAST_DDP_CCL: Final = "5.0.0"
 """The last transformers that takes `--ddp_backend ccl`; 5.1 refuses it as an invalid choice."""
 WITHOUT_DDP_CCL: Final = "5.1"

@@ -20,8 +20,6 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.nodeset import fold
 from ipexctl.hub.hugging_face import (
     DEFAULT_REVISION,
-    LAST_ACCELERATE,
-    LAST_USE_IPEX,
     PREFIXES,
     HubRepo,
     load_call,
@@ -72,7 +70,7 @@ def _row(values: Mapping[str, Any]) -> KnownError:
     kinds = fields.pop("detail", ())
     details = (kinds,) if isinstance(kinds, str) else tuple(kinds)
     explain = _FUNCTIONS[fields.pop("explain")] if "explain" in fields else None
-    fields.update((name, tuple(fields[name].split())) for name in ("certain", "impossible") if name in fields)
+    fields.update((name, tuple(fields[name].split())) for name in ("certain", "impossible", "needs") if name in fields)
     return KnownError(patterns=patterns, signals=signals, details=details, explain=explain, **fields)
 
 
@@ -321,27 +319,24 @@ def _argument(found: PatternMatch) -> tuple[str, str]:
     listed = re.search(r"not used by the HfArgumentParser: (\[[^\]]*\])", found.output.last_text)
     words = re.findall(r"'--([\w-]+)", listed[1]) if listed else []
     names = list(dict.fromkeys(name.replace("-", "_") for name in (words or [found.groups["name"].strip("-")])))
-    older = found.context.install(f"transformers=={LAST_USE_IPEX}", f"accelerate=={LAST_ACCELERATE}")
-    hints = {
-        "use_ipex": Fix(
-            "transformers {version} is the last that has it; leave it out, and call ipex.optimize in the script; or "
-            "{older}",
-            version=LAST_USE_IPEX,
-            older=older,
-        ),
-        "no_cuda": "its name is use_cpu now: use_cpu=True",
-        "xpu_backend": "its name is ddp_backend now: ddp_backend='gloo' or 'ccl'",
-        "ddp_backend": "older versions call it xpu_backend; or leave it out and use --backend of ipexctl run",
-        "use_cpu": "older versions call it no_cuda",
-    }
-    known = [name for name in names if name in hints]
-    parts = [Fix("{name}: {hint}", name=name, hint=hints[name]) if len(names) > 1 else hints[name] for name in known]
-    if "use_ipex" not in names:
-        last = found.context.install("transformers<5")
-        other = Fix("another version: {last}", last=last)
-        parts = [*(parts or ["look up the name in that version's documentation"]), other]
-    cause = f"the installed version of transformers or accelerate has no argument {join_words(names)}"
-    return cause, join_fixes(parts)
+    parts = []
+    for known in _sections()["arguments"]:
+        for name in set(known["names"]).intersection(names):
+            older = Fix("; or {older}", older=found.context.install(*known["last"])) if "last" in known else ""
+            parts.append(f"{name}: " * (len(names) > 1) + known["fix"] + older)
+    cause = f"the installed version of {_libraries(found)} has no argument {join_words(names)}"
+    return cause, join_fixes(parts or ["look up its name in the documentation of that version"])
+
+
+def _libraries(found: PatternMatch) -> str:
+    installed = [(name, found.context.version_of(name)) for name in ("transformers", "trl", "accelerate")]
+    return " or ".join(f"{name} {version}" for name, version in installed if version) or "transformers or accelerate"
+
+
+def _lightning_argument(found: PatternMatch) -> tuple[str, str]:
+    name = found.groups["name"]
+    fixes = (each["fix"] for each in _sections()["lightning_arguments"] if name in each["names"])
+    return f"Lightning's Trainer has no argument {name}", next(fixes, "look up its name in Lightning's documentation")
 
 
 _USAGE: Final = re.compile(r"^usage: (?:.*\n)*?(?=\S+: error: )", re.MULTILINE)
@@ -398,13 +393,16 @@ def _other_build(found: PatternMatch) -> tuple[str, str]:
 def _worker_ended(found: PatternMatch) -> tuple[str, str] | None:
     if any(text in found.output.text for text in ("its bootstrapping phase", "context has already been set")):
         return None  # script.no_main
-    crashed = found.groups["how"].endswith("Segmentation fault")
-    shows = "num_workers=0 shows where" if crashed else "num_workers=0 may show it, too"
-    logs = f"{shows}; `ipexctl logs {found.context.run} -r {found.output.rank} --stderr`"
-    how = f"a DataLoader worker on {found.output.host} ended ({found.groups['how']})"
-    if crashed:
-        return f"{how}, in a library or in code of the dataset", Fix(logs)
-    return f"{how}; its own error is above that line", Fix(logs)
+    how = f"a DataLoader worker of {found.output.process} on {found.output.host} was {found.groups['how']}"
+    where = (
+        "in a library or in code of the dataset" if "signal" in how else "in code of the dataset, or a library of it"
+    )
+    logs = Fix(
+        "num_workers=0 shows where: `ipexctl logs {run} -r {rank} --stderr`",
+        run=found.context.run,
+        rank=f"{found.output.rank}",
+    )
+    return f"{how}, {where}".replace("was exited", "exited"), logs
 
 
 _PREFIX: Final = {kind: prefix for prefix, kind in PREFIXES.items()}
@@ -621,6 +619,7 @@ _FUNCTIONS: Final[Mapping[str, Callable[[PatternMatch], tuple[str, str] | None]]
     "illegal_instruction": _illegal_instruction,
     "hidden": _hidden,
     "hides_pythons_own": _hides_pythons_own,
+    "lightning_argument": _lightning_argument,
     "memory_kill": _memory_kill,
     "memory_refused": _memory_refused,
     "mpirun_ended": _mpirun_ended,

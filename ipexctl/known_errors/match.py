@@ -39,7 +39,10 @@ _COLOR: Final = re.compile(r"\x1b\[[0-9;:?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\
 TRACEBACK: Final = "Traceback (most recent call last):"
 _FATAL: Final = "Fatal Python error:"
 _TERMINATE: Final = "terminate called"
-_CHAINED: Final = ("During handling of the above exception", "The above exception was the direct cause")
+_DIRECT_CAUSE: Final = "The above exception was the direct cause"
+_CHAINED: Final = ("During handling of the above exception", _DIRECT_CAUSE)
+_OTHERS: Final = re.compile(r"^(?:Exception in (thread \S+(?: \(\S+\))?)|Process (\S+)):$", re.MULTILINE)
+_OF_CHILDREN: Final = re.compile(r"/multiprocessing/|/concurrent/futures/process\.py|/subprocess\.py")
 _FRAME: Final = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _EXCEPTION: Final = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?::\s(?P<words>.*))?$")
 _OF_PACKAGES: Final = ("site-packages", "dist-packages", "/inrank/")
@@ -106,6 +109,32 @@ class RankOutput:
                 match = _EXCEPTION.match(line)
                 return (match["type"], match["words"] or "") if match else None
         return None
+
+    @cached_property
+    def before(self) -> str:
+        """What a thread, a process or a program of the script raised right before, or how a child ended; or empty."""
+        lines = [bare(line) for line in self.err]
+        above = replace(self, err=tuple(lines[: _last_exception(lines) or 0]), out=())
+        others = [*_OTHERS.finditer("\n".join(above.err[-_SAID_AFTER:]))]
+        is_called = (self.exception or ("",))[0].endswith("CalledProcessError")
+        said = [line.strip() for line in above.err if line.strip()]
+        raised = f"{': '.join(above.exception)}" + f" ({above.place})" * bool(above.place) if above.exception else ""
+        if raised and (others or is_called):
+            who = (others[-1][1] or f"process {others[-1][2]}") if others else "the program that it called"
+            return f"before that, {who} had raised {raised}"
+        if is_called and said:
+            return f"before that, it had printed: {shorten_text(said[-1])}"
+        children = [each.text for each in self.evidence if each.kind == "child"]
+        return f"before that, {children[0]}" if children and _OF_CHILDREN.search(self.last_text) else ""
+
+    @cached_property
+    def root(self) -> str:
+        """The exception from which others were raised (`raise … from`); empty if it is the only one."""
+        head, found, _ = self.last_text.partition(_DIRECT_CAUSE)
+        first = RankOutput(self.rank, self.host, err=tuple(head.splitlines()))
+        if not found or first.exception is None or first.exception == self.exception:
+            return ""
+        return f"its first cause is {': '.join(first.exception)}" + f" ({first.place})" * bool(first.place)
 
     @cached_property
     def _frames(self) -> list[re.Match[str]]:
@@ -303,6 +332,8 @@ class KnownError:
     """Kinds of `Proof` that make this cause certain."""
     impossible: tuple[str, ...] = ()
     """Kinds of `Proof` that exclude it."""
+    needs: tuple[str, ...] = ()
+    """Kinds of `Proof`, one of which the row needs; its texts have it as `{measured}`."""
     package: str = ""
     """Packages for `{install}` in the fix, separated by spaces."""
     backend: str = ""
@@ -320,6 +351,7 @@ class KnownError:
     def texts(self, found: PatternMatch) -> tuple[str, str]:
         fields, context = found.fields(), found.context
         fields["export"] = context.exported(self.export)
+        fields["measured"] = "; ".join(each.text for each in found.measured(*self.needs))
         of_fix = _Fields(fields, install=context.install(*self.package.split()), repair=context.repair)
         return self.cause.format_map(fields), Fix.filled(self.fix, of_fix)
 
@@ -399,6 +431,8 @@ def cause_of(output: RankOutput, context: FailureContext, table: Sequence[KnownE
         met = _meet(known, output, context)
         if met is None or (best is not None and met[1] >= best.order) or met[0].measured(*known.impossible):
             continue
+        if known.needs and not met[0].measured(*known.needs):
+            continue
         sentences, proof = known.sentences(met[0]), met[0].measured(*known.certain)
         if sentences is not None:
             confidence = "certain" if proof else known.confidence
@@ -425,7 +459,8 @@ def _meet(known: KnownError, output: RankOutput, context: FailureContext) -> tup
             return PatternMatch(output, context, _groups(match), pattern, (_line_of(match, output),)), order
     if output.ended_by is not None and output.ended_by in known.signals:
         ended = Proof("signal", f"{signal_name(output.ended_by)} ended {output.process}", output.host)
-        measured = tuple(each for each in output.evidence if each.kind not in ("memory-free", "guard"))
+        shown = ("oom", "memory-low", *known.certain, *known.needs)
+        measured = tuple(each for each in output.evidence if each.kind.startswith(shown))
         return PatternMatch(output, context, {}, seen=(ended, *measured)), _ORDER["signal"]
     if known.weight in ("end", "follows"):
         return None
@@ -454,14 +489,24 @@ def explain_exception(output: RankOutput, context: FailureContext) -> Cause | No
     kind, text = output.exception
     at = f" ({output.place})" if output.place else ""
     what = f"{kind}: {text}" if text else kind
-    sentence = f"the script raised {shorten_text(what)}{at}"
-    fix = Fix(
+    others = _OTHERS.search(output.text.rpartition(TRACEBACK)[0].rstrip().rpartition("\n")[2])
+    who = "the script" if others is None else f"{others[1] or f'process {others[2]}'} of the script"
+    sentence = "; ".join(
+        filter(None, (f"{who} raised {shorten_text(what)}{at}", shorten_text(output.root), output.before))
+    )
+    of_call = (f"{each.source} {each.name}" for each in context.plan.asked.exports if _is_named(each.value, text))
+    fix = "".join(f"{each} of this call names that: correct it, or leave it out; " for each in of_call)
+    fix += Fix(
         f"fix that and run it again; the complete output of rank {output.rank}: `ipexctl logs "
         f"{context.run} -r {output.rank}`"
     )
     sure: Confidence = "likely" if output.exit_code in (1, None) else "possible"
     seen = (Proof("line", shorten_text(what), output.host),)
     return Cause("script.raised", sentence, fix, sure, output.rank, output.host, _ORDER["raised"], evidence=seen)
+
+
+def _is_named(value: str | None, text: str) -> bool:
+    return value is not None and len(value) > 2 and re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text) is not None
 
 
 def shorten_text(text: str, maximum: int = 160) -> str:

@@ -112,14 +112,19 @@ def changed_limits(text: str) -> ProcessLimits:
     own = os.umask(0o077)
     os.umask(own)
     umask = int(first, 8) if re.fullmatch(r"[0-7]{1,4}", first) else own
+    limits = {getattr(resource, f"RLIMIT_{name}"): limit for name, limit in read_limits(table).items()}
+    changed = {number: limit for number, limit in limits.items() if resource.getrlimit(number) != limit}
+    return ProcessLimits(umask if umask != own else None, changed)
+
+
+def read_limits(table: str) -> dict[str, tuple[int, int]]:
+    """Name in `resource` → soft and hard limit, of a /proc/PID/limits."""
     rows = {found[1]: found.groups()[1:] for found in _ROW.finditer(table)}
-    limits = {}
-    for name in filter(rows.get, _LIMITS):
-        number = getattr(resource, f"RLIMIT_{_LIMITS[name]}")
-        soft, hard = (resource.RLIM_INFINITY if word == "unlimited" else int(word) for word in rows[name])
-        if resource.getrlimit(number) != (soft, hard):
-            limits[number] = (soft, hard)
-    return ProcessLimits(umask if umask != own else None, limits)
+    numbers = {"unlimited": resource.RLIM_INFINITY}
+    limits = {
+        _LIMITS[name]: [numbers.get(word) or int(word) for word in rows[name]] for name in _LIMITS if name in rows
+    }
+    return {name: (soft, hard) for name, (soft, hard) in limits.items()}
 
 
 def set_variables(environ: dict[str, str], variables: Variables, prepended: Collection[str]) -> None:

@@ -382,7 +382,8 @@ def _of_full_disk(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
         return None
     full = describe_full_disk(row.disk)
     seen = Proof("disk-full", full, row.host, snapshot.ended_at.get(row.rank))
-    return _recorded(snapshot, first, "disk.full", seen, disk=full, path=shlex.quote(row.disk.path))
+    words = {"disk": full, "path": shlex.quote(row.disk.path), "shows": "-i" if row.disk.lacks_files else "-h"}
+    return _recorded(snapshot, first, "disk.full", seen, **words)
 
 
 def describe_full_disk(disk: FullDisk) -> str:

@@ -85,6 +85,10 @@ class Diagnosis:
     """Who waited for whom, if the run hung and its stacks show it."""
 
 
+_OF_WRITING: Final = tuple(
+    (id_, "output") for id_ in ("disk.full", "disk.write_failed", "memory.shm", "process.bus_error")
+)
+"""Causes in which a full disk has a part."""
 _LABELS: Final = {"certain": "cause", "likely": "likely cause", "possible": "possible cause"}
 _MOST_SEEN: Final = 3
 
@@ -402,7 +406,6 @@ def _lost_peer(output: RankOutput, row: RankStatus, first: Failure, causes: _Own
 
 def _notes(snapshot: RunSnapshot, cause: Cause | None = None) -> tuple[str, ...]:
     notes = [snapshot.status.lost_checkpoint] if snapshot.status.lost_checkpoint else []
-    is_disk_known = cause is not None and (cause.id, cause.source) == ("disk.full", "record")
     status = snapshot.status
     is_explained = any(each.kind == "small-groups" for each in status.wrong)
     if (text := describe_apart(status.group)) and not is_explained:
@@ -433,7 +436,7 @@ def _notes(snapshot: RunSnapshot, cause: Cause | None = None) -> tuple[str, ...]
         line = f": {shorten_text(notify.line, 200)}" if notify.line else ""
         notes.append(f"the command of --notify {how} on {snapshot.node0}{line}")
     for row in snapshot.status.ranks:
-        if row.disk is not None and not is_disk_known:
+        if row.disk is not None and cause is not None and (cause.id, cause.source) in _OF_WRITING:
             notes.append(f"a disk of {row.host} was full when rank {row.rank} failed: {describe_full_disk(row.disk)}")
         notes.extend(f"rank {row.rank} on {row.host}: {text}" for text in row.mismatch[:1])
         if len(notes) > 6:

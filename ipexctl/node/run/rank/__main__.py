@@ -37,6 +37,7 @@ from ipexctl.node.run.meter.rank_meter import MeteredHost, RankMeter
 from ipexctl.node.run.meter.rank_profile import SUFFIX
 from ipexctl.node.run.rank import process_stacks, processes, rank_env
 from ipexctl.node.run.rank.oom import OutOfMemoryWatch
+from ipexctl.node.run.rank.rank_limits import RankLimits, describe_children, find_pointers
 from ipexctl.node.run.rank.rank_machine import Act, ExplainExit, PassOn, SendReport, Turn, WrapperState
 
 if TYPE_CHECKING:
@@ -122,6 +123,10 @@ class Rank:
         self.exchange_process: CheckpointProcess | None = None
         self.child: subprocess.Popen[bytes] | None = None
         self.watch: CommandWatch | None = None
+        self.limits: RankLimits | None = None
+        self.ended_children: list[str] = []
+        self.seconds = 0.0
+        """Processor time of the command, once it has exited."""
         self._signals: list[int] = []
         self._acts: Mapping[Act, Callable[[], None]] = {
             Act.START_COMMAND: self.start_command,
@@ -253,8 +258,9 @@ class Rank:
 
     def reap(self) -> None:
         self.report_stacks()  # the command may have noted the exception that ended it
-        for pid, status, memory in processes.reap():
+        for pid, status, memory, seconds in processes.reap():
             if self.child is not None and pid == self.child.pid:
+                self.seconds = seconds
                 self.child.returncode = 0  # it is reaped here, not by subprocess
                 by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
                 code = 128 + by if by else os.WEXITSTATUS(status)
@@ -269,6 +275,9 @@ class Rank:
         for fields in messages:
             self.client.send_message("stacks", **fields)
         for process, code, text, place in raised:
+            if text.startswith("child "):
+                self.ended_children.append(text)
+                continue
             if not code:
                 self.apply(self.state.on_left(self.meter.steps()))
                 continue
@@ -380,7 +389,7 @@ class Rank:
         self.client.contact = self.client.contact.after_work(time.monotonic())  # sourcing a setup file takes time
         self.choose_port(master)
         with processes.bind_as_planned(self.own, mismatches):
-            return subprocess.Popen(
+            child = subprocess.Popen(
                 command_of(self.plan, self.own, self.port, master.port or 0, self.ports),
                 cwd=self.plan.cwd,
                 env=environ,
@@ -391,6 +400,8 @@ class Rank:
                 start_new_session=True,
                 preexec_fn=processes.prepare_child(setup.process),
             )
+        self.limits = RankLimits(child.pid, self.plan.setup or "", frozenset(setup.process.limits))
+        return child
 
     def master_of(self, welcome: Json) -> Master:
         planned = Master(self.plan.master_addr, self.plan.master_port)
@@ -431,6 +442,9 @@ class Rank:
         evidence: list[Json] = []
         if self.watch is not None and command.has_failed:
             oom, evidence = self.watch.find_kill(command.memory, was_killed=command.was_killed)
+            own = self.limits.describe(self.seconds) if self.limits is not None else ()
+            children = describe_children(self.ended_children)
+            evidence += [each._asdict() for each in (*own, *children, *find_pointers(self.plan.cwd))]
         elif self.child is not None and self.state.exit is not None and self.state.exit["code"] == 0:
             evidence = [{"kind": "daemon", "text": each} for each in processes.daemons(self.child.pid, self.guard.pid)]
         disk = rank_env.find_full_disk(self.plan, self.rank, self.job.secrets) if command.has_failed else None

@@ -209,8 +209,8 @@ def end_descendants(except_pid: int) -> list[int]:
     return victims
 
 
-def reap() -> Iterator[tuple[int, int, int]]:
-    """Pid, status and peak memory in bytes of exited children, including adopted orphans."""
+def reap() -> Iterator[tuple[int, int, int, float]]:
+    """Pid, status, peak memory in bytes and processor time of exited children, including adopted orphans."""
     while True:
         try:
             pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -218,7 +218,7 @@ def reap() -> Iterator[tuple[int, int, int]]:
             return
         if not pid:
             return
-        yield pid, status, usage.ru_maxrss << 10
+        yield pid, status, usage.ru_maxrss << 10, usage.ru_utime + usage.ru_stime
 
 
 class Usage:

@@ -3,7 +3,8 @@
 `sitecustomize.py` imports this as `ipexctl_shim`. That takes one millisecond and prints nothing.
 
 SIGNAL writes all threads' stacks to an unnamed file, which `process_stacks.py` reads through /proc. $IPEXCTL_NOTES is
-`NUMBER:INODE` of an inherited pipe, which gets a line `PID CODE WORDS` for an uncaught error, or `PID 0 left`.
+`NUMBER:INODE` of an inherited pipe, which gets a line `PID CODE WORDS` for an uncaught error, `PID 0 left`, or `PID 0
+child PID CODE` for a process that it has started.
 """
 
 from __future__ import annotations
@@ -187,6 +188,7 @@ def install_notes() -> None:
     atexit.register(notes.at_end)
     for name in RENDEZVOUS:
         call_after_import(name, watch_store)
+    call_after_import("multiprocessing.popen_fork", notes.watch_children)
 
 
 def watch_store(module: Any) -> None:
@@ -481,6 +483,18 @@ class Notes:
                 os.write(self._pipe[0], f"{self._pid} {code} {text}\n".encode("utf-8", "replace"))
         except OSError:
             return
+
+    def watch_children(self, module: Any) -> None:
+        """Note how the first process that fails has ended. A pool ends the others by SIGTERM."""
+        poll = module.Popen.poll
+
+        def poll_and_note(child: Any, *flag: int) -> Any:
+            was_known, code = child.returncode is not None, poll(child, *flag)
+            if code not in (None, 0, -15) and not was_known and os.getpid() == self._pid and is_pipe(*self._pipe):
+                os.write(self._pipe[0], f"{self._pid} 0 child {child.pid} {code}\n".encode())
+            return code
+
+        module.Popen.poll = poll_and_note
 
     def excepthook(self, kind: type[BaseException], value: BaseException, traceback: TracebackType | None, /) -> None:
         """Handle an exception by displaying it with a traceback on sys.stderr."""

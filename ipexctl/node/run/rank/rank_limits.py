@@ -1,0 +1,73 @@
+"""What a rank's own machine shows of a failure: the limits of its process, and pointers of Git LFS in the project."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+from typing import Iterable, Iterator
+
+from ipexctl.node.common.environ import read_limits
+from ipexctl.node.common.processes import read_text
+from ipexctl.node.common.records import Proof
+from ipexctl.node.run.decisions.verdict import signal_name
+
+_LETTERS = {"FSIZE": "f", "CPU": "t", "STACK": "s", "NOFILE": "n", "AS": "v", "DATA": "d"}
+"""Name in `resource` → option of ulimit."""
+_IN_KB = ("FSIZE", "STACK", "AS", "DATA")
+_USUAL_STACK = 8 << 20
+_POINTER = b"version https://git-lfs"
+_LARGEST_POINTER = 1024
+_MOST_FILES = 5000
+
+
+class RankLimits:
+    """The limits of a command from its start. `changed`: numbers of those that its setup file has set."""
+
+    def __init__(self, pid: int, setup: str, changed: frozenset[int]) -> None:
+        self._limits = {name: soft for name, (soft, _) in read_limits(read_text(f"/proc/{pid}/limits")).items()}
+        self._setup, self._changed = setup, changed
+
+    def describe(self, seconds: float) -> Iterator[Proof]:
+        """The limits that may have ended it. `seconds`: its processor time."""
+        for name, letter in _LETTERS.items():
+            soft = self._limits.get(name, resource.RLIM_INFINITY)
+            is_usual = (name == "STACK" and soft >= _USUAL_STACK) or (name == "CPU" and seconds < soft - 1)
+            if soft != resource.RLIM_INFINITY and not is_usual:
+                by = getattr(resource, f"RLIMIT_{name}") in self._changed
+                size = f"{soft >> 10:,} KB" if name in _IN_KB else f"{soft:,}{' s' * (name == 'CPU')}"
+                text = f"RLIMIT_{name} (ulimit -{letter}) is {size}{f', by {self._setup}' * by}"
+                yield Proof(f"limit-{name.lower()}", text)
+
+
+def describe_children(notes: Iterable[str]) -> Iterator[Proof]:
+    """`notes`: of `rank_hooks.py`, such as `child 4711 -9`."""
+    for found in filter(None, map(re.compile(r"child (\d+) (-?)(\d+)").fullmatch, notes)):
+        how = f"was ended by {signal_name(int(found[3]))}" if found[2] else f"exited with code {found[3]}"
+        yield Proof("child", f"process {found[1]}, which it had started, {how}")
+        return
+
+
+def find_pointers(directory: str) -> Iterator[Proof]:
+    """The first file below the directory that is a pointer of Git LFS, which takes the place of a file not pulled."""
+    seen = 0
+    for folder, folders, names in os.walk(directory):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            seen += 1
+            path = os.path.join(folder, name)
+            try:
+                if os.lstat(path).st_size <= _LARGEST_POINTER and _begins_as_pointer(path):
+                    yield Proof("lfs", f"{os.path.relpath(path, directory)} is a pointer of Git LFS")
+                    return
+            except OSError:
+                continue
+        if seen > _MOST_FILES:
+            return
+
+
+def _begins_as_pointer(path: str) -> bool:
+    if not os.path.isfile(path) or os.path.islink(path):
+        return False
+    with open(path, "rb") as file:
+        return file.read(len(_POINTER)) == _POINTER
