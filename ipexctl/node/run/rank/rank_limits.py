@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import resource
+import signal
 from typing import Iterable, Iterator
 
 from ipexctl.node.common.environ import read_limits
 from ipexctl.node.common.processes import read_text
 from ipexctl.node.common.records import Proof
-from ipexctl.node.run.decisions.verdict import signal_name
 
 _LETTERS = {"FSIZE": "f", "CPU": "t", "STACK": "s", "NOFILE": "n", "AS": "v", "DATA": "d"}
 """Name in `resource` → option of ulimit."""
@@ -43,7 +43,8 @@ class RankLimits:
 def describe_children(notes: Iterable[str]) -> Iterator[Proof]:
     """`notes`: of `rank_hooks.py`, such as `child 4711 -9`."""
     for found in filter(None, map(re.compile(r"child (\d+) (-?)(\d+)").fullmatch, notes)):
-        how = f"was ended by {signal_name(int(found[3]))}" if found[2] else f"exited with code {found[3]}"
+        names = {f"{each:d}": each.name for each in signal.Signals}
+        how = f"was ended by {names.get(found[3], 'a signal')}" if found[2] else f"exited with code {found[3]}"
         yield Proof("child", f"process {found[1]}, which it had started, {how}")
         return
 
