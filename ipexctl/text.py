@@ -188,3 +188,25 @@ def short_list(listed: str) -> str:
 
 def short_numbers(numbers: Iterable[int]) -> str:
     return short_list(number_ranges(sorted(set(numbers))))
+
+
+def differing_words(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Of each command line, the options and other words that another lacks: `--lr 3`."""
+    named = [_named_words(line) for line in lines]
+    return [" ".join(w for name, w in own.items() if any(each.get(name) != w for each in named)) for own in named]
+
+
+def _named_words(line: Sequence[str]) -> dict[str, str]:
+    """Options with their values by their names; other words by their place, or by their name if they are NAME=VALUE."""
+    found: dict[str, str] = {}
+    option, place = "", 0
+    for word in line:
+        name, equals, _ = word.partition("=")
+        if word.startswith("-") and not word[1:2].isdigit():
+            found[name], option = word, "" if equals else name
+        elif option:
+            found[option], option = f"{option} {word}", ""
+        else:
+            place += 1
+            found[name if equals else str(place)] = word
+    return found

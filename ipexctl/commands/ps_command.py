@@ -23,7 +23,7 @@ from ipexctl.node.run.run_replies import PrunedRun
 from ipexctl.option_declaration import check_seconds
 from ipexctl.remote.caller import describe_foreign
 from ipexctl.remote.outcome import exit_code
-from ipexctl.text import format_clock, format_count, readable
+from ipexctl.text import differing_words, format_clock, format_count, readable
 from ipexctl.ui.messages import fit_lines, print_message, print_user_error, print_with_fix
 from ipexctl.ui.results import group_by, host_json, print_json, show_failures
 from ipexctl.ui.run.end_of_run import (
@@ -176,6 +176,12 @@ def show(runs: Sequence[KnownRun], *, others: Sequence[RunOnHosts] = (), hidden:
     """`hidden`: number of ended runs left out."""
     now = time.time()
     if rows := [*(_row(run, now) for run in runs), *(_row_of_others(entry, now) for entry in others)]:
+        lines: dict[str, list[dict[str, str]]] = {}
+        for row in rows:
+            lines.setdefault(row["script"].partition(" ")[0], []).append(row)
+        for alike in lines.values():
+            for row, words in zip(alike, differing_words([row["script"].split() for row in alike]), strict=True):
+                row["words"] = words
         layouts = (*((*layout, "ended by") for layout in _LAYOUTS if any(row["ended by"] for row in rows)), *_LAYOUTS)
         for name, after in (("throughput", "took"), ("tag", "state"), ("step", "took"), ("by", "run")):
             layouts = _with_column(name, after, layouts, rows)
@@ -208,6 +214,7 @@ def _note(row: Mapping[str, str], layout: Sequence[str]) -> str:
     )
     parts += [f"by {row['by']}"] if row["by"] and "by" not in layout else []
     names = ("tag",) if row["ended by"] else ("tag", "step", "throughput")
+    parts += [row["words"]] if row["words"] and "script" not in layout else []
     parts += [row[name] for name in names if row[name] and name not in layout]
     parts += [row[name] for name in ("slow", "group", "moved") if row[name]]
     return "; ".join(parts)

@@ -25,6 +25,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Mapping
 from typing import Any, Callable, Iterator, NamedTuple
 
@@ -176,6 +177,8 @@ PRODUCTS = ("mm", "linear", "convolution")
 MOST_NODES, MOST_GRAPHS = 20_000, 4
 COMPARED, ELEMENTS = 16, 4096
 """Parameters that backwards compare, and elements of each."""
+ROWS = "_ipexctl_rows"
+"""Attribute of a DataLoader's iterator: rows of the dataset in each batch that was begun."""
 DEPTH, ITEMS = 4, 16
 """How deep, and in how many items of a batch, the first tensor is searched for."""
 MOST_ITERATORS = 64
@@ -449,12 +452,13 @@ class Meter:
         except Exception:  # noqa: BLE001  # the script trains without the meter
             self.turn_off()
 
-    def on_batch(self, iterator: Any, batch: Any, wait: int) -> None:
+    def on_batch(self, iterator: Any, batch: Any, wait: int, rows: int | None = None) -> None:
+        """`rows`: of the dataset, which a batch may have packed; None if unknown."""
         try:
             if self.evidence.is_on:
                 self.evidence.on_batch(iterator, batch)
             is_sized = getattr(iterator, "_auto_collation", True)  # else an item may be a sample or a batch
-            size = size_of(batch) if is_sized else None
+            size = (rows or size_of(batch)) if is_sized else None
             self.counter.on_batch(id(iterator), size, wait, threading.get_ident())
             if size and (tokens := tokens_in(batch)):
                 self._tokens += tokens
@@ -719,20 +723,27 @@ def watch_loaders(module: Any) -> None:
     base = getattr(module, "_BaseDataLoaderIter", None)
     if base is None:
         return
-    own, clock, give = meter(), time.monotonic_ns, base.__next__
+    own, clock, give, choose = meter(), time.monotonic_ns, base.__next__, base._next_index
     torch = sys.modules["torch"]
+
+    @functools.wraps(choose)
+    def _next_index(self: Any) -> Any:
+        chosen = choose(self)
+        if isinstance(chosen, (list, tuple)) and self._dataset_kind == 0:  # of a dataset with a length
+            vars(self).setdefault(ROWS, deque()).append(len(chosen))
+        return chosen
 
     @functools.wraps(give)
     def __next__(self: Any) -> Any:  # noqa: N807
-        own.is_used = True
-        if not own.is_on or not torch.is_grad_enabled():  # an evaluation under no_grad
-            return give(self)
-        begun = clock()
+        own.is_used, begun = True, clock()
         batch = give(self)
-        own.on_batch(self, batch, clock() - begun)
+        rows = vars(self).get(ROWS)
+        size = rows.popleft() if rows else None
+        if own.is_on and torch.is_grad_enabled():  # an evaluation is under no_grad
+            own.on_batch(self, batch, clock() - begun, size)
         return batch
 
-    base.__next__ = __next__
+    base.__next__, base._next_index = __next__, _next_index
 
 
 def watch_samplers(module: Any) -> None:

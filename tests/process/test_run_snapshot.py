@@ -22,7 +22,7 @@ from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.session import Session
 from ipexctl.run.why.diagnosis import Diagnosis
-from ipexctl.run.why.run_snapshot import RunSnapshot, read_snapshot
+from ipexctl.run.why.run_snapshot import PrintedNumber, RunSnapshot, read_snapshot
 from ipexctl.run.why.why import cause_from_copy, why
 from message_data import missing
 from record_helpers import run_record
@@ -63,11 +63,11 @@ def test_losses_are_read_where_the_output_is_kept(tmp_path: Path) -> None:
         writer.add(0, "stdout", end)
         writer.write_all(at)
     writer.close()
-    assert account(tmp_path, losses=True).losses == ((10.0, 2.5), (11.0, 1.5))
+    assert account(tmp_path, losses=True).losses == (PrintedNumber(10.0, 2.5), PrintedNumber(11.0, 1.5))
     assert account(tmp_path).losses == ()
     answer, chunks = ask(tmp_path, "run1")
     damaged = {**answer, "losses": [[1.0, 2.0], [3.0], "x", [None, 1.0], [4.0, float("inf")]]}
-    assert read_snapshot(damaged, chunks, "node1").losses == ((1.0, 2.0),)
+    assert read_snapshot(damaged, chunks, "node1").losses == (PrintedNumber(1.0, 2.0),)
 
 
 def test_output_is_split_into_lines_for_any_bytes(tmp_path: Path) -> None:

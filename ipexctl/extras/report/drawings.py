@@ -26,6 +26,7 @@ from ipexctl.extras.report.markup import (
 )
 from ipexctl.extras.report.measurements import HostCurves, PhaseKind, RankGrid, RankRow, RunPhase
 from ipexctl.extras.report.page import TimeCurve
+from ipexctl.run.why.run_snapshot import PrintedNumber
 
 LEFT, RIGHT, WIDTH = 118, 944, 960
 PLOT: Final = RIGHT - LEFT
@@ -253,33 +254,51 @@ def curve(number: int, shown: TimeCurve, span: float, restarts: Sequence[float] 
         data_values=",".join("" if value is None else number_text(value) for value in shown.values),
         data_unit=shown.unit,
     )
-    return figure(number, shown.title, drawing, _curve_table(shown), _mean(shown))
+    return figure(number, shown.title, drawing, _curve_table(shown), _last(shown))
 
 
 LINES: Final = 6
 
 
-def overlay(runs: Sequence[tuple[str, TimeCurve]]) -> Markup:
-    """The losses of several runs over the time since each one's start."""
-    known = [value for _, shown in runs for value in shown.values if value is not None]
-    ticks, span = value_ticks(max(known), min(known)), max(shown.columns.span for _, shown in runs)
-    top, lines = 8.0, []
-    for at, (_, shown) in enumerate(runs):
-        values = (*shown.values, *[None] * round(len(shown.values) * (span / shown.columns.span - 1)))
-        path = line_path(values, ticks[-1], _CURVE_HEIGHT, ticks[0], shown.bridged)
-        lines.append(element("path", d=path, class_=f"line o{at % LINES}"))
-    axes = _value_axis(ticks, top, top + _CURVE_HEIGHT, ""), _time_axis(span, top, top + _CURVE_HEIGHT)
-    drawing = _svg(top + _CURVE_HEIGHT + _AXIS, "Losses over time", *axes, _plot(top, _CURVE_HEIGHT, *lines))
+MOST_POINTS: Final = 400
+
+
+def overlay(runs: Sequence[tuple[str, Sequence[PrintedNumber]]]) -> Markup:
+    """The losses of several runs over their steps; over their numbers, if a run does not print its steps in order."""
+    own = [[each.step for each in losses] for _, losses in runs]
+    has_steps = all(None not in each and sorted(filter(None, each)) == [*filter(None, each)] for each in own)
+    points = [
+        [((each.step or 0.0) if has_steps else float(number), each.value) for number, each in enumerate(losses, 1)]
+        for _, losses in runs
+    ]
+    known = [value for line in points for _, value in line]
+    ticks, counts = value_ticks(max(known), min(known)), value_ticks(max(at for line in points for at, _ in line))
+    top, shapes = 8.0, []
+    for number, line in enumerate(points):
+        places = [
+            (LEFT + at / counts[-1] * PLOT, (1 - _share(value, ticks[0], ticks[-1])) * _CURVE_HEIGHT)
+            for at, value in (*line[: -1 : -(-len(line) // MOST_POINTS) or 1], *line[-1:])
+        ]
+        style = f"line o{number % LINES}"
+        words = "L".join(f"{short(x)} {short(y)}" for x, y in places)
+        shapes += [element("path", d=path_data(f"M{words}"), class_=style)] if len(places) > 1 else []
+        shapes += [element("circle", cx=x, cy=y, r=3, class_=style) for x, y in places if len(places) == 1]
+    marks = []
+    for at in counts:
+        x = LEFT + at / counts[-1] * PLOT
+        marks.append(element("text", escape(number_text(at)), x=x, y=top + _CURVE_HEIGHT + 16.0, text_anchor="middle"))
+    axis = "steps" if has_steps else "number of the printed loss"
+    marks.append(element("text", escape(axis), x=RIGHT, y=top + _CURVE_HEIGHT + 30.0, text_anchor="end", class_="unit"))
+    axes = _value_axis(ticks, top, top + _CURVE_HEIGHT, "loss")
+    drawing = _svg(top + _CURVE_HEIGHT + 36, f"Losses over {axis}", axes, *marks, _plot(top, _CURVE_HEIGHT, *shapes))
     keys = legend([(f"o{at % LINES}", f"loss of {run}") for at, (run, _) in enumerate(runs)])
     return join_markup(keys, element("div", drawing, class_="wide"))
 
 
-def _mean(shown: TimeCurve) -> Markup:
-    known = [value for value in shown.values if value is not None]
-    if not known or shown.unit:
+def _last(shown: TimeCurve) -> Markup:
+    if shown.last is None:
         return Markup("")
-    words = f"median {number_text(statistics.median(known))}, last {number_text(known[-1])}"
-    return element("p", escape(words), class_="note")
+    return element("p", escape(f"last {shown.last:.4g}"), class_="note")
 
 
 def _curve_table(shown: TimeCurve) -> Markup:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from ipexctl.extras.report import drawings
-from ipexctl.extras.report.markup import Markup, duration_text, element, escape, join_markup, number_text
+from ipexctl.extras.report.markup import Markup, duration_text, element, escape, join_markup
 from ipexctl.extras.report.page import Fact, Incomparable, ReportPage, RunComparison, SettingRow
 from ipexctl.extras.report.profile_section import profile_content
 from ipexctl.node.common.fix import clauses
@@ -48,7 +48,7 @@ def page_html(page: ReportPage) -> str:
         sections.append(section("Where a step's time goes", *profile_content(page.profile, page.run)))
     sections += _drawings(page)
     sections += [_plan(page), _missing(page)]
-    return document(f"Run {page.run}", sections)
+    return document(f"Run {page.title}", sections)
 
 
 def document(title: str, sections: Iterable[Markup]) -> str:
@@ -77,7 +77,7 @@ def _ending(page: ReportPage) -> Markup:
     diagnosis, cause = page.diagnosis, page.diagnosis.cause
     style = diagnosis.state if diagnosis.state in _STATES else "unknown"
     state = element("span", escape(_STATES.get(diagnosis.state, f"? {diagnosis.state}")), class_=f"state {style}")
-    parts = [element("h1", escape(diagnosis.headline)), element("p", state, escape(f"Run {page.run}"), class_="run")]
+    parts = [element("h1", escape(diagnosis.headline)), element("p", state, escape(f"Run {page.title}"), class_="run")]
     if cause is not None:
         found = [element("p", escape(f"{label_of(cause).capitalize()}: {cause.sentence}"), class_="cause")]
         found += [element("p", escape(seen), class_="note") for seen in describe_evidence(diagnosis)]
@@ -102,6 +102,7 @@ def _facts(page: ReportPage) -> Markup:
     if not page.facts:
         return join_markup()
     figures = [Fact("Throughput", speed)] if (speed := throughput_text(page.measured)) else []
+    figures += [] if page.last_loss is None else [Fact("Last loss", f"{page.last_loss:.4g}")]
     if page.took is not None:
         figures.insert(0, Fact("Duration", duration_text(page.took)))
     shown = [*page.facts[:_FIGURES_AT], *figures, *page.facts[_FIGURES_AT:]]
@@ -209,41 +210,39 @@ def _missing(page: ReportPage) -> Markup:
 def _comparison(comparison: RunComparison) -> Markup:
     runs = comparison.runs
     parts = [element("p", escape(_change_sentence(comparison, at))) for at in range(1, len(runs))]
-    curves = [(page.run, page.loss) for page in runs if page.loss is not None]
-    last = {run: next((each for each in reversed(loss.values) if each is not None), None) for run, loss in curves}
     figures = {
+        "Command line": comparison.words,
         "Throughput": tuple(throughput_text(page.measured) for page in runs),
-        "Last loss": tuple("" if (loss := last.get(page.run)) is None else number_text(loss) for page in runs),
+        "Last loss": tuple("" if page.last_loss is None else f"{page.last_loss:.4g}" for page in runs),
     }
-    shown = {**comparison.arguments, **figures, **comparison.settings}
+    shown = {name: found for name, found in figures.items() if any(found)} | {**comparison.settings}
     rows = ((name, *(value or "-" for value in values)) for name, values in shown.items())
-    names = [page.run for page in runs]
     title = "What differs, the earliest run first"
-    parts.append(drawings.wide(drawings.table(("", *names), rows, title, "settings"), title))
-    if curves:
-        parts.append(drawings.overlay(curves))
+    parts.append(drawings.wide(drawings.table(("", *comparison.names), rows, title, "settings"), title))
+    if any(page.losses for page in runs):
+        parts.append(drawings.overlay([*zip(comparison.names, (page.losses for page in runs), strict=True)]))
     return section("Runs compared", *parts, is_long=True)
 
 
 _INCOMPARABLE: Final[dict[Incomparable, str]] = {
     "not-measured": "a run has no measured steps",
     "other-unit": "one run has samples, the other has steps",
+    "other-batch": "their batches differ",
     "too-short": "a run ended during its warm-up; a minute of steps is enough",
 }
-_MOST_NAMED: Final = 6
 
 
 def _change_sentence(comparison: RunComparison, at: int) -> str:
     """About the run at this place and the first one."""
-    first, run, change = comparison.runs[0].run, comparison.runs[at].run, comparison.changes[at - 1]
+    first, run, change = comparison.names[0], comparison.names[at], comparison.changes[at - 1]
     chosen = {name: found for name, found in comparison.settings.items() if name in ("Script", "Hosts")}
-    pairs = [(name, found[0], found[at]) for name, found in {**chosen, **comparison.arguments}.items()]
+    pairs = [(name, found[0], found[at]) for name, found in {**chosen, "words": comparison.words}.items()]
     apart = [f"{name} ({old or '-'} before, {new or '-'} now)" for name, old, new in pairs if old != new]
-    differing = f". These differ, too: {', '.join(apart[:_MOST_NAMED])}" if apart else ""
+    differing = f". These differ, too: {', '.join(apart)}" if apart else ""
     if isinstance(change, str):
         return f"The throughput of {first} and {run} cannot be compared: {_INCOMPARABLE[change]}{differing}."
-    sentence = f"From {first} (before) to {run} (now), throughput changed by {100 * change.ratio:+.1f} %"
+    sentence = f"From {first} (before) to {run} (now), {change.unit} changed by {100 * change.ratio:+.1f} %"
     if change.low is None or change.high is None:
-        return f"{sentence}; a run is too short for a confidence interval{differing}."
+        return f"{sentence}{differing}."
     bounds = f"between {100 * change.low:+.1f} % and {100 * change.high:+.1f} %"
     return f"{sentence}, {bounds} with 95 % confidence; two starts of one program differ, too{differing}."

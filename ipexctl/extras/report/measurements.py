@@ -17,7 +17,7 @@ from typing import Final, Literal, NamedTuple
 from ipexctl.node.common.records import Failure, Throughput, as_number
 from ipexctl.node.run.meter.rates import HostRates, RankRates
 from ipexctl.node.run.meter.window_file import HostWindows, RankWindows
-from ipexctl.run.why.run_snapshot import RunSnapshot
+from ipexctl.run.why.run_snapshot import PrintedNumber, RunSnapshot
 from ipexctl.run.why.timeline import RARE_STEPS
 
 MAX_COLUMNS: Final = 400
@@ -53,8 +53,8 @@ class HostWindow(NamedTuple):
 class Measurements:
     ranks: Mapping[int, Sequence[Window]] = field(default_factory=dict, hash=False)
     hosts: Mapping[str, Sequence[HostWindow]] = field(default_factory=dict, hash=False)
-    losses: tuple[tuple[float, float], ...] = ()
-    series: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict, hash=False)
+    losses: tuple[PrintedNumber, ...] = ()
+    series: Mapping[str, tuple[PrintedNumber, ...]] = field(default_factory=dict, hash=False)
 
 
 NO_MEASUREMENTS: Final = Measurements()
@@ -63,8 +63,8 @@ NO_MEASUREMENTS: Final = Measurements()
 def measurements_of(
     ranks: Mapping[int, RankWindows],
     hosts: Mapping[str, HostWindows],
-    losses: tuple[tuple[float, float], ...],
-    series: Mapping[str, tuple[tuple[float, float], ...]] = MappingProxyType({}),
+    losses: tuple[PrintedNumber, ...],
+    series: Mapping[str, tuple[PrintedNumber, ...]] = MappingProxyType({}),
 ) -> Measurements:
     return Measurements(
         {rank: windows_of(record.started, record.seconds, record.windows) for rank, record in ranks.items()},

@@ -9,7 +9,7 @@ import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, count
+from itertools import chain
 from typing import Final, Literal
 
 from ipexctl.extras.report.measurements import (
@@ -37,9 +37,9 @@ from ipexctl.run.profile import RunProfile
 from ipexctl.run.ranks import describe_ranks
 from ipexctl.run.stack_dump import Dump
 from ipexctl.run.why.diagnosis import Diagnosis
-from ipexctl.run.why.run_snapshot import RunSnapshot
+from ipexctl.run.why.run_snapshot import PrintedNumber, RunSnapshot
 from ipexctl.run.why.slow_verdict import SlowVerdict
-from ipexctl.text import format_clock, format_count
+from ipexctl.text import differing_words, format_clock, format_count
 
 MAX_SETTINGS: Final = 300
 _FEW_VALUES: Final = 2
@@ -86,6 +86,8 @@ class TimeCurve:
     columns: Columns
     bridged: int = 0
     """Number of columns without a value that do not make a gap, for values printed now and then."""
+    last: float | None = None
+    """The last of printed values."""
     low: tuple[float | None, ...] = ()
     high: tuple[float | None, ...] = ()
 
@@ -114,8 +116,17 @@ class ReportPage:
     """Used for the commands in the section on slow ranks."""
     slow: SlowVerdict | None = None
     profile: RunProfile | None = None
-    arguments: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    """Of the command line, after the script."""
+    tag: str = ""
+    ranks: int = 0
+    losses: tuple[PrintedNumber, ...] = ()
+    last_loss: float | None = None
     versions: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    @property
+    def title(self) -> str:
+        return f"{self.tag}, {self.run}" if self.tag else self.run
 
     @property
     def span(self) -> float:
@@ -156,7 +167,11 @@ def report_page(
         more_settings=max(0, len(settings) - MAX_SETTINGS),
         stacks=_stacks(dump) if dump is not None else (),
         missing=tuple(_missing(grid, curves, settings)),
-        arguments=plan.asked.argv[1:],
+        words=plan.asked.argv[1:],
+        tag=plan.asked.tag or "",
+        ranks=status.world_size or record.plan.world_size,
+        losses=measured.losses,
+        last_loss=status.progress.loss if status.progress is not None else None,
         versions=plan.versions,
     )
 
@@ -228,13 +243,14 @@ def throughput_of(grid: RankGrid, *, together: bool = True) -> TimeCurve | None:
         tuple(statistics.median(each) if each else None for each in rates),
         grid.columns,
         0,
+        None,
         tuple(min(each, default=None) for each in rates),
         tuple(max(each, default=None) for each in rates),
     )
 
 
-def _printed(title: str, printed: Sequence[tuple[float, float]], start: float, end: float) -> TimeCurve | None:
-    points = [(at, value) for at, value in printed if start <= at <= end]
+def _printed(title: str, printed: Sequence[PrintedNumber], start: float, end: float) -> TimeCurve | None:
+    points = [(each.at, each.value) for each in printed if start <= each.at <= end]
     if len(points) < 2:
         return None
     columns = columns_for(start, end, (end - start) / len(points), MAX_COLUMNS)
@@ -244,7 +260,7 @@ def _printed(title: str, printed: Sequence[tuple[float, float]], start: float, e
         sums[column] += value
         counts[column] += 1
     means = tuple(total / count if count else None for total, count in zip(sums, counts, strict=True))
-    return TimeCurve(title, "", means, columns, _BRIDGED)
+    return TimeCurve(title, "", means, columns, _BRIDGED, points[-1][1])
 
 
 def _settings(settings: Sequence[Setting]) -> Iterator[SettingRow]:
@@ -302,6 +318,9 @@ def _stacks(dump: Dump) -> tuple[StackText, ...]:
 PARTS: Final = 10
 MIN_PARTS: Final = 5
 _WARM_UP: Final = 0.1
+_RATES: Final = ("tokens_per_s", "samples_per_s", "steps_per_s")
+_SAME_BATCH: Final = 0.03
+"""Difference of two batches that count as the same: an epoch's last one is smaller."""
 _T_95: Final = {4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26, 10: 2.23, 12: 2.18, 14: 2.14, 16: 2.12}
 """Student's t for 95 % by degrees of freedom; for numbers not listed, the next lower one, whose interval is wider."""
 
@@ -311,12 +330,13 @@ class Change:
     """Throughput of this run divided by the other's, minus 1, with 95 % bounds."""
 
     ratio: float
+    unit: str
     low: float | None = None
     high: float | None = None
 
 
-Incomparable = Literal["not-measured", "other-unit", "too-short"]
-"""A run has no steps, the curves have different units, or a run has only windows of its start."""
+Incomparable = Literal["not-measured", "other-unit", "other-batch", "too-short"]
+"""A run has no steps, the runs have different units or batches, or a run has only windows of its start."""
 
 
 Differences = Mapping[str, tuple[str | None, ...]]
@@ -327,7 +347,10 @@ Differences = Mapping[str, tuple[str | None, ...]]
 class RunComparison:
     runs: tuple[ReportPage, ...]
     """In the order of their starts."""
-    arguments: Differences
+    names: tuple[str, ...]
+    """Their tags, or their ids."""
+    words: tuple[str, ...]
+    """What differs in their command lines."""
     settings: Differences
     changes: tuple[Change | Incomparable, ...]
     """Of each run after the first, compared with the first."""
@@ -337,11 +360,13 @@ def compare(page: ReportPage, *others: ReportPage) -> RunComparison:
     """What differs, and the change of throughput with Welch's interval. Windows within a run are correlated, so each
     run gives the means of a few equal parts; with fewer than `MIN_PARTS` there is none."""
     runs = sorted((*others, page), key=lambda each: each.record.started if each.record is not None else 0.0)
+    tags = [each.tag for each in runs]
     return RunComparison(
         tuple(runs),
-        _differences([_arguments(each.arguments) for each in runs]),
+        tuple(each.tag if each.tag and tags.count(each.tag) == 1 else each.run for each in runs),
+        tuple(differing_words([each.words for each in runs])),
         _differences(list(map(_shown_settings, runs))),
-        tuple(_change(each.throughput, runs[0].throughput) for each in runs[1:]),
+        tuple(_change(each, runs[0]) for each in runs[1:]),
     )
 
 
@@ -350,19 +375,7 @@ def _differences(runs: Sequence[Mapping[str, str]]) -> Differences:
     return {name: found for name, found in values.items() if len(set(found)) > 1}
 
 
-def _arguments(words: Sequence[str]) -> dict[str, str]:
-    """Options with their values; other words by their place, or by their name if they are NAME=VALUE."""
-    found: dict[str, str] = {}
-    option, places = "", count(1)
-    for word in words:
-        name, equals, value = word.partition("=")
-        if word.startswith("-") and not word[1:2].isdigit():
-            found[name], option = value, "" if equals else name
-        elif option:
-            found[option], option = word, ""
-        else:
-            found[name if equals else f"argument {next(places)}"] = value if equals else word
-    return {name: value or "given" for name, value in found.items()}
+_OF_A_RUN: Final = re.compile(r"(?:_ADDR|_PORT|_RUN_ID|_HOSTS?)$|^IPEXCTL_RUN")
 
 
 def _shown_settings(page: ReportPage) -> dict[str, str]:
@@ -375,6 +388,8 @@ def _shown_settings(page: ReportPage) -> dict[str, str]:
         elif fact.label == "Script":  # without its arguments
             values["Script"] = fact.value.split()[:1]
     for row in page.settings:
+        if row.where.startswith("rank") or row.where.endswith("by rank") or _OF_A_RUN.search(row.name):
+            continue
         shown = "(not shown)" if row.is_hidden else "(removed)" if row.value is None else row.value
         # Some variables hold the run's id or the environment's path, which are no settings.
         shown = shown.replace(page.run, "RUN").replace(f"/{env}/", "/ENVIRONMENT/")
@@ -382,16 +397,42 @@ def _shown_settings(page: ReportPage) -> dict[str, str]:
     return {name: ", ".join(found) for name, found in values.items()} | {**page.versions}
 
 
-def _change(after: TimeCurve | None, before: TimeCurve | None) -> Change | Incomparable:
-    if after is None or before is None or not any(after.values) or not any(before.values):
+def _change(now: ReportPage, then: ReportPage) -> Change | Incomparable:
+    """Of tokens/s where both runs have them, because samples may be packed; of samples/s only with like batches."""
+    curves = [each.throughput for each in (now, then) if each.throughput is not None and any(each.throughput.values)]
+    if len(curves) < 2:
         return "not-measured"
-    if after.unit != before.unit:
+    if curves[0].unit != curves[1].unit:
         return "other-unit"
-    now, then = _parts(after.values), _parts(before.values)
-    if not now or not then:
+    parts = [_parts(curve.values) for curve in curves]
+    if not all(parts):
         return "too-short"
-    old, bounds = statistics.fmean(then), _interval(now, then)
-    return Change(statistics.fmean(now) / old - 1, *(bound / old for bound in bounds))
+    rates = {
+        name: _measured(name, now, then) for name in _RATES if name == "steps_per_s" or curves[0].unit != "steps/s"
+    }
+    name = next((name for name, found in rates.items() if len(found) == 2), "")
+    new, old = rates.get(name) or map(statistics.fmean, parts)
+    steps = _measured("steps_per_s", now, then) or [new, old]
+    batches = new / steps[0], old / steps[-1]
+    # What a step is, only the command lines tell.
+    is_alike = math.isclose(*batches, rel_tol=_SAME_BATCH) and (name in _RATES[:2] or now.words == then.words)
+    per_rank = batches[0] / (now.ranks or 1), batches[1] / (then.ranks or 1)
+    if name == "samples_per_s" and not is_alike and not math.isclose(*per_rank, rel_tol=_SAME_BATCH):
+        return "other-batch"
+    bounds: tuple[float, ...] = ()
+    if is_alike and now.ranks == then.ranks:
+        # A run's parts get the mean that the page shows.
+        bounds = _interval(
+            *(
+                [part * mean / statistics.fmean(own) for part in own]
+                for own, mean in zip(parts, (new, old), strict=True)
+            )
+        )
+    return Change(new / old - 1, name.replace("_per_", "/") or curves[0].unit, *(bound / old for bound in bounds))
+
+
+def _measured(name: str, *pages: ReportPage) -> list[float]:
+    return [found for page in pages if (found := getattr(page.measured, name, None))]
 
 
 def _parts(values: Sequence[float | None]) -> list[float]:

@@ -31,8 +31,9 @@ from ipexctl.node.common.records import as_list
 from ipexctl.node.run.notify import end_on_node0
 from ipexctl.node.run.rank.oom import kills_of_machine
 from ipexctl.node.run.record.file_owner import read_status_now
-from ipexctl.node.run.record.losses import read_losses, read_series
+from ipexctl.node.run.record.losses import read_series
 from ipexctl.node.run.record.output_notes import NotesReader
+from ipexctl.node.run.record.printed import read_losses
 from ipexctl.node.run.record.stack_dumps import encode_dump, newest_dump
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from ipexctl.known_errors.match import FailureContext, RankOutput
 from ipexctl.node.common.frames import SUFFIXES, Chunk
@@ -29,6 +29,13 @@ from ipexctl.node.common.records import (
 )
 from ipexctl.node.run.record.losses import MAX_POINTS, MAX_SERIES
 from ipexctl.run.stack_dump import Dump
+
+
+class PrintedNumber(NamedTuple):
+    at: float
+    value: float
+    step: float | None = None
+    """None if it was not printed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +71,9 @@ class RunSnapshot:
     failed_notify: FailedNotify | None = None
     copied: tuple[int, ...] = ()
     """Ranks whose lines are from the local copy, because the record lacks some of their output."""
-    losses: tuple[tuple[float, float], ...] = ()
-    """Time and loss, if they were asked for."""
-    series: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict, hash=False)
+    losses: tuple[PrintedNumber, ...] = ()
+    """If they were asked for."""
+    series: Mapping[str, tuple[PrintedNumber, ...]] = field(default_factory=dict, hash=False)
     """What rank 0 printed beside the losses, by its name there."""
 
     @property
@@ -118,16 +125,16 @@ def read_snapshot(
         supervise=as_lines(document.get("supervise")),
         dump=dump,
         failed_notify=_failed_notify(document.get("notify")),
-        losses=tuple(_losses(document.get("losses"))),
-        series={name[:80]: tuple(_losses(rows)) for name, rows in islice(series.items(), MAX_SERIES)},
+        losses=tuple(_numbers(document.get("losses"))),
+        series={name[:80]: tuple(_numbers(rows)) for name, rows in islice(series.items(), MAX_SERIES)},
     )
 
 
-def _losses(document: object) -> Iterator[tuple[float, float]]:
+def _numbers(document: object) -> Iterator[PrintedNumber]:
     for row in as_list(document)[:MAX_POINTS]:
-        at, value = (as_number(each) for each in (*as_list(row), None, None)[:2])
+        at, value, step = (as_number(each) for each in (*as_list(row), None, None, None)[:3])
         if at is not None and value is not None:
-            yield at, value
+            yield PrintedNumber(at, value, step)
 
 
 def _failed_notify(document: object) -> FailedNotify | None:

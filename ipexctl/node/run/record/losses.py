@@ -1,11 +1,11 @@
-"""Reads the losses that rank 0 printed from a run's record or a copy of it: in nearly all scripts rank 0 has them."""
+"""Finds the loss of a line, and reads what rank 0 printed: in nearly all scripts rank 0 has the losses."""
 
 from __future__ import annotations
 
-import math
+import contextlib
 import os
 import re
-from typing import Iterable, Iterator
+from typing import Any, Iterable, Iterator
 
 from ipexctl.node.common.frames import SUFFIXES, StreamName
 from ipexctl.node.run.record.output_times import TimesReader
@@ -37,16 +37,6 @@ def training_loss(line: str) -> float | None:
     return next((float(found[2]) for found in losses), None)
 
 
-def find_losses(lines: Iterable[tuple[float, str]]) -> list[tuple[float, float]]:
-    """Losses with the time at which node0 received each line."""
-    found: list[tuple[float, float]] = []
-    for at, line in lines:
-        value = training_loss(_COLOR.sub("", line[:_MAX_LINE]))
-        if value is not None and math.isfinite(value) and len(found) < MAX_LOSSES:
-            found.append((at, value))
-    return found
-
-
 _NAMED = re.compile(rf"(?<![\w.])([a-z][\w/@-]{{1,40}}){IS}({NUMBER})(?![\w%]|\.\d)", re.I)
 _NO_SERIES = re.compile(
     r".*loss|(global_|train_)?(epoch|step|iter|iteration|batch)s?|it|rank|at|in|of|to|took|(.*_)?(time|eta|secs?|seconds)",
@@ -60,8 +50,7 @@ def find_series(lines: Iterable[tuple[float, str]]) -> dict[str, list[tuple[floa
     """Numbers that most lines with a loss have besides it, such as an accuracy, by their names; no constant ones."""
     found: dict[str, list[tuple[float, float]]] = {}
     count = 0
-    for at, line in lines:
-        text = _COLOR.sub("", line[:_MAX_LINE])
+    for at, text in lines:
         if training_loss(text) is None or count >= MAX_LOSSES:
             continue
         count += 1
@@ -73,35 +62,33 @@ def find_series(lines: Iterable[tuple[float, str]]) -> dict[str, list[tuple[floa
     return {name: usual[name] for name in shown}
 
 
-def read_losses(directory: str) -> list[tuple[float, float]]:
-    return next((thin(found) for lines in _lines_of_rank_0(directory) if (found := find_losses(lines))), [])
-
-
 def read_series(directory: str) -> dict[str, list[tuple[float, float]]]:
-    found = (find_series(lines) for lines in _lines_of_rank_0(directory) if find_losses(lines))
-    return {name: thin(points) for name, points in next(found, {}).items()}
+    found = map(find_series, lines_of_rank_0(directory))
+    return {name: thin(points) for name, points in next(filter(None, found), {}).items()}
 
 
-def _lines_of_rank_0(directory: str) -> Iterator[list[tuple[float, str]]]:
+def lines_of_rank_0(directory: str) -> list[list[tuple[float, str]]]:
     """The timed lines of each stream."""
     times = TimesReader(os.path.join(directory, "output.times"), 2)
     ends: dict[StreamName, list[tuple[float, int]]] = {}
     for at, (rank, stream), end in times.entries():
         if rank == 0:
             ends.setdefault(stream, []).append((at, end))
+    found = []
     for stream, steps in ends.items():
-        try:
-            with open(os.path.join(directory, "ranks", f"0000.{SUFFIXES[stream]}"), "rb") as file:
-                data = file.read(MAX_BYTES)
-        except OSError:
-            continue
-        yield list(timed_lines(data, steps))
+        with contextlib.suppress(OSError), open(
+            os.path.join(directory, "ranks", f"0000.{SUFFIXES[stream]}"), "rb"
+        ) as file:
+            found.append(list(timed_lines(file.read(MAX_BYTES), steps)))
+    return found
 
 
-def thin(losses: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    size = -(-len(losses) // MAX_POINTS)
-    groups = (losses[at : at + size] for at in range(0, len(losses), size or 1))
-    return [(group[-1][0], sum(value for _, value in group) / len(group)) for group in groups]
+def thin(points: list[Any]) -> list[Any]:
+    """Means of groups of points, if there are many; the last point as it is."""
+    size = -(-len(points) // MAX_POINTS)
+    groups = [points[at : at + size] for at in range(0, len(points), size or 1)]
+    means = [(group[-1][0], sum(each[1] for each in group) / len(group), *group[-1][2:]) for group in groups[:-1]]
+    return [*means, *points[-1:]]
 
 
 def timed_lines(data: bytes, steps: Iterable[tuple[float, int]]) -> Iterator[tuple[float, str]]:
@@ -113,5 +100,5 @@ def timed_lines(data: bytes, steps: Iterable[tuple[float, int]]) -> Iterator[tup
             continue
         for line in re.split(rb"[\r\n]+", data[begin:last]):
             if line:
-                yield at, line.decode(errors="replace")
+                yield at, plain_text(line)
         begin = last

@@ -5,13 +5,15 @@ downloads and saved files have bars too; before the first loss, from a bar that 
 
 from __future__ import annotations
 
+import heapq
 import math
 import re
 from collections import deque
 from statistics import median
+from typing import Sequence
 
 from ipexctl.node.common.records import TrainingProgress
-from ipexctl.node.run.record.losses import IS, NUMBER, training_loss
+from ipexctl.node.run.record.losses import IS, MAX_LOSSES, NUMBER, lines_of_rank_0, thin, training_loss
 
 _STEP = re.compile(
     rf"\b(?:step|iter|iteration|batch)s?\b{IS}(\d{{1,12}})(?:\s{{0,4}}(?:/|of)\s{{0,4}}(\d{{1,12}}))?", re.I
@@ -98,7 +100,29 @@ class PrintedFigures:
         loss = loss if loss is not None and math.isfinite(loss) else None
         if step is None and loss is None:
             return None
-        return (measured or TrainingProgress())._replace(step=step, steps=steps, loss=loss)
+        shown = (measured or TrainingProgress())._replace(step=step, steps=steps, loss=loss)
+        if measured is not None and measured.left is not None and step is not None and steps == measured.steps:
+            shown = shown._replace(left=max(0, (steps or step) - step))
+        return shown
+
+
+def read_losses(directory: str) -> list[tuple[float, float, int | None]]:
+    """Time, value and step of each loss that rank 0 printed; of a record or a copy of it."""
+    return thin(find_losses(lines_of_rank_0(directory)))
+
+
+def find_losses(streams: Sequence[Sequence[tuple[float, str]]]) -> list[tuple[float, float, int | None]]:
+    """`streams`: lines with their times. The losses are those of one stream; a progress bar may be in the other."""
+    printed = PrintedFigures()
+    found: list[tuple[float, float, int | None]] = []
+    numbered = [[(at, number, line) for at, line in lines] for number, lines in enumerate(streams)]
+    own = next((number for lines in numbered for _, number, line in lines if training_loss(line) is not None), -1)
+    for at, number, line in heapq.merge(*numbered, key=lambda each: each[0]):
+        printed.read_line(0, line)
+        value = training_loss(line) if number == own else None
+        if value is not None and math.isfinite(value) and len(found) < MAX_LOSSES:
+            found.append((at, value, printed.step[0] if printed.step is not None else None))
+    return found
 
 
 class Movement:

@@ -20,7 +20,6 @@ from report_samples import START, measured_page, measurements, page
 import chromium
 from ipexctl.extras.report.html import SCRIPT, STYLE, page_html
 from ipexctl.extras.report.measurements import (
-    Columns,
     Measurements,
     RunPhase,
     Window,
@@ -28,11 +27,12 @@ from ipexctl.extras.report.measurements import (
     measurements_of,
     rank_grid,
 )
-from ipexctl.extras.report.page import Fact, ReportPage, RunComparison, SettingRow, StackText, TimeCurve
+from ipexctl.extras.report.page import Fact, ReportPage, RunComparison, SettingRow, StackText
 from ipexctl.known_errors.match import Cause
 from ipexctl.node.run.meter.rates import RankRates
 from ipexctl.node.run.meter.window_file import CAPACITY, WindowWriter
 from ipexctl.run.why.diagnosis import Diagnosis, Line
+from ipexctl.run.why.run_snapshot import PrintedNumber
 from ipexctl.run.windows import read_copied_windows
 
 if TYPE_CHECKING:
@@ -104,8 +104,8 @@ class Skeleton(HTMLParser):
 
 def attacked(text: str) -> ReportPage:
     measured = Measurements({0: [Window(START, 10.0, 1, None, 0.0, 1.0)] * 3})
-    other, loss = page(text, loss=TimeCurve("Loss", "", (2.0, 1.0), Columns(0.0, 5.0, 2))), {text: (text, None)}
-    comparison = RunComparison((other, other), loss, loss, ("not-measured",))
+    other = page(text, losses=(PrintedNumber(0.0, 2.0), PrintedNumber(1.0, 1.0)), tag=text)
+    comparison = RunComparison((other, other), (text, text), (text, ""), {text: (text, None)}, ("not-measured",))
     curves = host_curves(measurements(1, 60), {0: "node-000.example.com"}, START, START + 60)
     return page(
         text,
@@ -271,7 +271,11 @@ def test_nothing_is_requested_and_no_text_runs(tab: chromium.Page, tmp_path: Pat
         stacks=tuple(StackText(text, (text,)) for text in texts),
         phases=tuple(RunPhase("script", 0.0, 9.0, text) for text in texts),
         comparison=RunComparison(
-            (page(texts[0]), page(texts[1])), {}, {text: (text, text) for text in texts}, ("too-short",)
+            (page(texts[0]), page(texts[1])),
+            tuple(texts[:2]),
+            tuple(texts[2:4]),
+            {text: (text, text) for text in texts},
+            ("too-short",),
         ),
         grid=grid,
     )

@@ -22,11 +22,13 @@ from ipexctl.extras.report.page import Change, ReportPage, TimeCurve, compare, r
 from ipexctl.extras.report.report_command import page_without_record
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.plan import NO_PLAN, read_valid_plan
-from ipexctl.node.run.record.losses import MAX_POINTS, find_losses, find_series, read_losses, thin, timed_lines
+from ipexctl.node.common.records import Throughput
+from ipexctl.node.run.record.losses import MAX_POINTS, find_series, plain_text, thin, timed_lines
 from ipexctl.node.run.record.output_times import TimesWriter
+from ipexctl.node.run.record.printed import find_losses, read_losses
 from ipexctl.run.stack_dump import Dump, RankStacks
 from ipexctl.run.why.diagnosis import Diagnosis, diagnose
-from ipexctl.run.why.run_snapshot import read_snapshot
+from ipexctl.run.why.run_snapshot import PrintedNumber, read_snapshot
 from ipexctl.run.why.slow_verdict import SlowVerdict
 from ipexctl.text import printable
 from record_helpers import run_record
@@ -156,8 +158,8 @@ def test_a_script_without_steps_has_no_throughput() -> None:
 
 
 def test_the_loss_is_drawn_from_two_values_on() -> None:
-    assert made(measured=Measurements(losses=((1001.0, 2.0),))).loss is None
-    loss = made(measured=Measurements(losses=((1001.0, 2.0), (1012.0, 1.0)))).loss
+    assert made(measured=Measurements(losses=(PrintedNumber(1001.0, 2.0),))).loss is None
+    loss = made(measured=Measurements(losses=(PrintedNumber(1001.0, 2.0), PrintedNumber(1012.0, 1.0)))).loss
     assert loss is not None
     assert [value for value in loss.values if value is not None] == [2.0, 1.0]
 
@@ -172,8 +174,10 @@ def curve(values: list[float], unit: str = "steps/s") -> TimeCurve:
     return TimeCurve("", unit, tuple(values), Columns(0, 10, len(values)))
 
 
-def page_with(values: list[float], unit: str = "steps/s") -> ReportPage:
-    return ReportPage("a", Diagnosis("a", "ok", ""), throughput=curve(values, unit))
+def page_with(
+    values: list[float], unit: str = "steps/s", ranks: int = 2, measured: Throughput | None = None
+) -> ReportPage:
+    return ReportPage("a", Diagnosis("a", "ok", ""), throughput=curve(values, unit), ranks=ranks, measured=measured)
 
 
 def test_the_change_of_throughput_has_an_interval_that_contains_it() -> None:
@@ -217,6 +221,45 @@ def test_a_run_that_has_ended_in_its_warm_up_is_too_short_for_a_comparison() -> 
 def test_different_units_are_not_compared() -> None:
     assert compare(page_with([1.0] * 60), page_with([1.0] * 60, "samples/s")).changes[0] == "other-unit"
     assert compare(made(), made()).changes[0] == "not-measured"
+
+
+@pytest.mark.parametrize(
+    ("now", "then", "ranks", "change", "has_interval"),
+    [
+        # A packed batch is one sample of another number of tokens.
+        (Throughput(2.0, 4.0, tokens_per_s=830.0), Throughput(5.0, 10.0, tokens_per_s=1000.0), 2, -0.17, False),
+        (Throughput(2.0, 4.0, tokens_per_s=830.0), Throughput(2.4, 4.8, tokens_per_s=1000.0), 2, -0.17, True),
+        (Throughput(2.0, 16.0), Throughput(4.0, 32.0), 2, -0.5, True),
+        (Throughput(2.0, 16.0), Throughput(2.0, 8.0), 2, "other-batch", False),
+        (Throughput(2.0, 8.0), Throughput(1.0, 8.0), 2, "other-batch", False),
+        (Throughput(2.0, 8.0), Throughput(2.0, 4.0), 1, 1.0, False),
+        (Throughput(2.0, 16.0, tokens_per_s=99.0), Throughput(2.5, 20.0), 2, -0.2, True),
+    ],
+)
+def test_only_like_batches_of_as_many_ranks_are_compared_by_their_samples(
+    now: Throughput, then: Throughput, ranks: int, change: float | str, has_interval: bool
+) -> None:
+    rates = [1.0, 1.01] * 30
+    found = compare(
+        replace(page_with(rates, "samples/s", measured=now), record=replace(RECORD, started=2.0)),
+        replace(page_with(rates, "samples/s", ranks, then), record=replace(RECORD, started=1.0)),
+    ).changes[0]
+    if isinstance(found, Change):
+        assert (found.low is not None) == has_interval
+        assert found.ratio == pytest.approx(change)
+    else:
+        assert found == change
+
+
+def test_variables_of_single_ranks_and_of_a_run_are_not_compared() -> None:
+    def page(run: str, address: str, omp: str) -> ReportPage:
+        rows: list[dict[str, object]] = [{"name": "MASTER_ADDR", "value": address}, {"name": "X", "value": run}]
+        rows += [{"name": "OMP_NUM_THREADS", "value": omp}, {"name": "RANK", "value": address[-1], "rank": 0}]
+        return replace(made({"settings": rows}), run=run)
+
+    assert compare(page("a-2", "10.0.0.2", "4"), page("a-1", "10.0.0.1", "2")).settings == {
+        "OMP_NUM_THREADS": ("2", "4")
+    }
 
 
 def test_only_settings_that_differ_are_named_and_no_hidden_value() -> None:
@@ -313,12 +356,15 @@ def test_an_exchange_of_checkpoints_is_a_phase() -> None:
 
 @case_table
 def test_a_line_with_a_loss(line: str, value: float | None) -> None:
-    assert [found for _, found in find_losses([(1.0, line)])] == ([] if value is None else [value])
+    assert [found for _, found, _ in find_losses([[(1.0, plain_text(line.encode()))]])] == (
+        [] if value is None else [value]
+    )
 
 
 def test_a_line_that_is_made_to_take_long_does_not() -> None:
     begin = time.process_time()
-    find_losses([(0.0, "loss " * 400_000), (0.0, "loss" + " " * 100_000), (0.0, "loss: " + "1" * 100_000)] * 20)
+    texts = ("loss " * 400_000, "loss" + " " * 100_000, "loss: " + "1" * 100_000)
+    find_losses([[(0.0, plain_text(text.encode())) for text in texts * 20]])
     assert time.process_time() - begin < 1.0
 
 
@@ -340,7 +386,16 @@ def test_the_losses_of_a_copy(tmp_path: Path) -> None:
         writer.add(rank, "stdout", end)
         writer.write_all(at)
     writer.close()
-    assert read_losses(str(tmp_path)) == [(10.0, 2.0), (12.0, 1.0)]
+    assert read_losses(str(tmp_path)) == [(10.0, 2.0, None), (12.0, 1.0, None)]
+
+
+def test_a_loss_has_the_step_that_was_printed_with_it_or_of_the_bar_before() -> None:
+    words = [[(1.0, "step 10/90 loss 2"), (2.0, "step 20/90"), (3.0, "step 20/90 loss 1")]]
+    assert find_losses(words) == [(1.0, 2.0, 10), (3.0, 1.0, 20)]
+    out = [(1.2, "{'loss': '6.25', 'epoch': '0.1'}"), (2.2, "{'loss': '6.0', 'epoch': '0.2'}")]
+    bars = [(0.5, "Packing train dataset: 100%|#| 800/800 [00:00<00:00, 9 examples/s]")]
+    bars += [(at, f" 10%|#   | {step}/60 [00:02<00:10, 4.2it/s]") for at, step in ((1.0, 5), (1.5, 7), (2.0, 10))]
+    assert find_losses([out, bars]) == find_losses([bars, out]) == [(1.2, 6.25, 5), (2.2, 6.0, 10)]
 
 
 def test_numbers_beside_the_loss_are_series() -> None:
@@ -353,7 +408,10 @@ def test_numbers_beside_the_loss_are_series() -> None:
 
 
 def test_a_page_draws_what_was_printed_beside_the_loss() -> None:
-    measured = Measurements(losses=((1001.0, 2.0), (1005.0, 1.0)), series={"acc": ((1001.0, 0.1), (1005.0, 0.7))})
+    measured = Measurements(
+        losses=(PrintedNumber(1001.0, 2.0), PrintedNumber(1005.0, 1.0)),
+        series={"acc": (PrintedNumber(1001.0, 0.1), PrintedNumber(1005.0, 0.7))},
+    )
     page = made(measured=measured)
     assert [curve.title for curve in page.series] == ["acc"]
     assert ">acc</h2>" in page_html(page)
@@ -378,31 +436,34 @@ def test_packages_differ_and_not_the_paths_of_their_environments() -> None:
 
 
 def test_a_sweep_differs_in_its_arguments_and_the_earliest_run_is_before() -> None:
-    def page(run: str, started: float, *words: str, speed: float = 1.0) -> ReportPage:
-        made_page = made({"asked": {"argv": ["train.py", *words]}})
-        loss = TimeCurve("Loss", "", (2.0, started / 1000), Columns(0.0, 5.0, 2))
-        record = replace(RECORD, id=run, started=started)
-        return replace(made_page, run=run, record=record, loss=loss, throughput=curve([speed, speed] * 30))
+    def page(run: str, started: float, *words: str, speed: float = 1.0, tag: str = "") -> ReportPage:
+        made_page = made({"asked": {"argv": ["train.py", *words], "tag": tag}})
+        losses = (PrintedNumber(0.0, 2.0, 10.0), PrintedNumber(1.0, started / 1000, 20.0))[-2 if tag else -1 :]
+        return replace(
+            made_page,
+            run=run,
+            record=replace(RECORD, id=run, started=started),
+            losses=losses,
+            last_loss=losses[-1].value,
+            throughput=curve([speed, speed] * 30),
+        )
 
     late = page("late", 3000.0, "--lr", "-0.1", "--sleep", "2", "data", "opt=sgd", speed=2.0)
-    early = page("early", 1000.0, "--lr=0.3", "data", "opt=adam", "-v")
+    early = page("early", 1000.0, "--lr=0.3", "data", "opt=adam", "-v", tag="lr 0.3")
     middle = page("middle", 2000.0, "--lr", "0.2", "data", "opt=adam")
     comparison = compare(late, early, middle)
     assert [each.run for each in comparison.runs] == ["early", "middle", "late"]
-    assert comparison.arguments == {
-        "--lr": ("0.3", "0.2", "-0.1"),
-        "opt": ("adam", "adam", "sgd"),
-        "-v": ("given", None, None),
-        "--sleep": (None, None, "2"),
-    }
+    assert comparison.names == ("lr 0.3", "middle", "late")
+    words = ("--lr=0.3 opt=adam -v", "--lr 0.2 opt=adam", "--lr -0.1 --sleep 2 opt=sgd")
+    assert comparison.words == words
     text = html.unescape(page_html(replace(late, comparison=comparison)))
-    assert "From early (before) to late (now), throughput changed by +100.0 %" in text
-    assert (
-        "These differ, too: --lr (0.3 before, -0.1 now), opt (adam before, sgd now), -v (given before, - now)" in text
-    )
+    assert "From lr 0.3 (before) to late (now), steps/s changed by +100.0 %" in text
+    assert f"These differ, too: words ({words[0]} before, {words[2]} now)" in text
+    assert f'<th scope="row">Command line</th>{"".join(f"<td>{each}</td>" for each in words)}' in text
     assert '<th scope="row">Last loss</th><td>1</td><td>2</td><td>3</td>' in text
-    assert [f"loss of {run}" in text for run in ("early", "middle", "late")] == [True] * 3
-    assert text.count('class="line o') == 3
+    assert [f"loss of {run}" in text for run in comparison.names] == [True] * 3
+    assert (text.count('<path d="M', text.index("Losses over steps")) > 0, text.count('class="line o0"')) == (True, 1)
+    assert text.count('<circle cx="944"') == 2, "a single point is drawn"
 
 
 def test_a_rank_s_parts_add_up_and_no_figure_is_said_twice() -> None:
@@ -425,6 +486,7 @@ def test_of_many_losses_a_page_gets_the_means_of_groups() -> None:
     assert thin([(1.0, 2.0), (2.0, 4.0)]) == [(1.0, 2.0), (2.0, 4.0)]
     found = thin([(float(at), float(at % 2)) for at in range(2 * MAX_POINTS)])
     assert (len(found), found[0]) == (MAX_POINTS, (1.0, 0.5))
+    assert found[-1] == (2 * MAX_POINTS - 1, 1.0), "the last loss is no mean"
 
 
 def test_a_copy_without_the_file_of_output_has_no_losses(tmp_path: Path) -> None:
