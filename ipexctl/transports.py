@@ -1,4 +1,5 @@
-"""Transports: how a call reaches the nodes. Launchers: what starts ranks there without an MPI. Values and text only.
+"""Transports: how a call reaches the nodes. Launchers: what starts ranks there without an MPI (`node/common/mpi.py` has
+the MPIs). Values and text only.
 
 A `Transport` is ssh or Slurm's srun. Only the functions at the end compare names; other code asks the transport or
 launcher.
@@ -14,10 +15,11 @@ from typing import Final, Literal, Protocol
 from ipexctl.errors import UserError
 from ipexctl.hosts.allocation import job_name, job_number, node_names
 from ipexctl.hosts.host import Host, ssh_options
+from ipexctl.node.common.mpi import MpiFlavor
 
 TransportOption = Literal["auto", "ssh", "openssh", "srun"]
 NoMpiFlavor = Literal["srun", "none"]
-LaunchFlavor = Literal["intel", "openmpi", "mpich", NoMpiFlavor]
+LaunchFlavor = Literal[MpiFlavor, NoMpiFlavor]
 
 
 class Launcher(Protocol):

@@ -29,6 +29,7 @@ from ipexctl.facts.software import (
     ways_to_python,
 )
 from ipexctl.node.common.fix import Fix
+from ipexctl.node.common.mpi import MPIS
 from ipexctl.option_declaration import install_command
 from ipexctl.stack.env.record import read_record
 
@@ -210,7 +211,7 @@ def mpis(host: HostContext) -> Iterator[Finding]:
             "No mpirun is installed; mpirun starts the ranks on all hosts",
             Fix("nothing to do: `ipexctl install` installs Intel MPI in the environment, without root"),
         )
-    kinds = {"mpich": "MPICH", "openmpi": "Open MPI", "intel": "Intel MPI", "mvapich": "MVAPICH"}
+    kinds: dict[str, str] = {"mvapich": "MVAPICH", **{mpi.flavor: mpi.title for mpi in MPIS}}
     flavors = list(dict.fromkeys(kinds[mpi.flavor] for mpi in found if mpi.flavor in kinds))
     if len(flavors) > 1:
         yield Finding(

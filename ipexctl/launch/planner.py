@@ -31,7 +31,7 @@ from ipexctl.launch import (
     training_memory,
 )
 from ipexctl.launch.context import LaunchContext, NodeLayout
-from ipexctl.launch.mpi import find_launcher, lone_ranks_note, started_by
+from ipexctl.launch.mpi import find_launcher, lone_ranks_note, started_by, title_of
 from ipexctl.launch.other_runs import find_other_runs
 from ipexctl.launch.overrides import (
     apply_overrides,
@@ -50,6 +50,7 @@ from ipexctl.launch.rank_rules import choose_rank_options, hosts_without_bf16
 from ipexctl.launch.request import Gathered
 from ipexctl.launch.topology import bind, cores_of, cores_per_rank
 from ipexctl.node.common.fix import Fix
+from ipexctl.node.common.mpi import INTEL
 from ipexctl.node.common.plan import (
     HostPlan,
     LauncherChoice,
@@ -251,15 +252,16 @@ def _nodes(
 
 def _check_names(context: LaunchContext) -> Refusal | None:
     """Refuse names that break mpirun: hydra reads a rank count after a colon, Open MPI splits paths on spaces."""
-    if context.plan.flavor == "openmpi":
-        if context.alone or not any(letter.isspace() for letter in context.plan.rundir):
-            return None
+    mpi = context.mpi
+    if mpi is None:
+        return None
+    if mpi.splits_at_spaces and not context.alone and any(letter.isspace() for letter in context.plan.rundir):
         return Refusal(
-            f"Open MPI can't use {context.plan.rundir}: it splits the path on spaces",
-            "--home DIR with a path without spaces, or --mpi intel",
+            f"{mpi.title} can't use {context.plan.rundir}: it splits the path on spaces",
+            f"--home DIR with a path without spaces, or --mpi {INTEL.flavor}",
         )
     ipv6 = [node for node in context.nodes if ":" in node.word]
-    if not ipv6 or launcher_of(context.plan.flavor) is not None:
+    if mpi.takes_ipv6 or not ipv6:
         return None
     return Refusal(
         f"mpirun can't use {ipv6[0].word}: it reads an IPv6 address in its list of hosts as a host and a count",
@@ -356,7 +358,8 @@ def _launcher_notes(context: LaunchContext) -> Iterator[str]:
     if context.plan.backend == "mpi" and not context.plan.backend_reason and context.gathered.env.mpi_backend is None:
         yield "backend mpi: whether this torch was built with MPI shows only when the ranks start"
     if context.bound_by_mpi:
-        yield "Intel MPI binds the ranks to cores, by your I_MPI_PIN variables; --bind cores has ipexctl do it"
+        by = f"by your {context.mpi.placements[0]} variables" if context.mpi is not None else ""
+        yield f"{title_of(program.flavor)} binds the ranks to cores, {by}; --bind cores has ipexctl do it"
 
 
 def _socket_notes(context: LaunchContext) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import Final
 
 from ipexctl.launch.comm_env import over_mpi
 from ipexctl.launch.context import ChosenValue, LaunchContext, NodeLayout
+from ipexctl.node.common.mpi import each_of
 from ipexctl.node.common.plan import PlannedProject, Setting
 from ipexctl.projects.dist_info import DIRECTORY
 from ipexctl.text import join_words
@@ -21,7 +22,7 @@ _THREADS: Final = ("OMP_", "KMP_", "GOMP_", "MKL_NUM_THREADS")
 _PYTHON: Final = ("PYTHONPATH", "PYTHONHOME")
 _TUNING: Final = ("CCL_", "FI_", "I_MPI_", "OMPI_MCA_", "ONEDNN_", "DNNL_", "ATEN_", "MALLOC_", "GLIBC_TUNABLES")
 """A site's tuning variables are kept if all hosts have the same value. Ranks with different values hang."""
-_LAUNCHER_PREFIXES: Final = ("I_MPI_", "HYDRA_", "MPIEXEC_", "PRTE_MCA_", "OMPI_MCA_")
+_LAUNCHER_PREFIXES: Final = each_of(lambda mpi: mpi.own_prefixes)
 
 
 def settings(context: LaunchContext) -> Iterator[Setting]:
@@ -90,14 +91,10 @@ def _removed(context: LaunchContext, name: str, reason: str) -> Iterator[Setting
 def for_launcher(context: LaunchContext) -> Iterator[Setting]:
     """Settings of the user and the site that mpirun needs too, such as its port range."""
     exported = {export.name for export in context.gathered.asked.exports}
-    ports = "I_MPI_PORT_RANGE"
     node0 = context.nodes[0]
-    if (
-        context.plan.flavor == "intel"
-        and ports not in exported
-        and (value := node0.facts.environment.variables.get(ports))
-    ):
-        yield Setting(ports, value, f"a login on {node0.name} sets it, perhaps because of a firewall")
+    for name in context.mpi.site_variables if context.mpi is not None else ():
+        if name not in exported and (value := node0.facts.environment.variables.get(name)):
+            yield Setting(name, value, f"a login on {node0.name} sets it, perhaps because of a firewall")
     for export in context.gathered.asked.exports:
         if export.name.startswith(_LAUNCHER_PREFIXES) and export.value is not None:
             yield Setting(export.name, export.value, f"set by {export.source}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.node.common.asked import Asked
+from ipexctl.node.common.mpi import MPIS
 from ipexctl.option_declaration import PROJECT, Declaration, SyncOptions, TypedCall, declarations_of
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ DECLARED: Final[Mapping[str, Declaration]] = {
     ),
     "mpi": Declaration(
         "--mpi NAME|PATH",
-        "MPI: auto, intel, openmpi, mpich, or the path of an mpirun (default: {default}).",
+        f"MPI: auto, {', '.join(mpi.flavor for mpi in MPIS)}, or the path of an mpirun (default: {{default}}).",
         panel=_COMMUNICATION,
     ),
     "master_port": Declaration(

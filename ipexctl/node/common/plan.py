@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Collection, Literal, Mapping, NamedTuple, Sequ
 
 from ipexctl.node.common.asked import Asked  # `decode` looks it up
 from ipexctl.node.common.json_records import check_type, decode, decode_valid, encode
+from ipexctl.node.common.mpi import MPIS
 from ipexctl.node.common.placeholders import NAMES, fill
 from ipexctl.node.common.rank_options import (
     ALL_OFF,
@@ -502,12 +503,12 @@ def _argv_with(argv: Sequence[str], hosts: int, ranks: int) -> tuple[str, ...]:
     return tuple(line)
 
 
-_HOSTFILES = {"none": "", "openmpi": "{word} slots={count}\n", "srun": "{ranks}"}
+_HOSTFILES: Mapping[str, str] = {"none": "", "srun": "{ranks}", **{mpi.flavor: mpi.hostfile for mpi in MPIS}}
 """Launch flavor → lines of a host in the hostfile. srun's has a line for each rank."""
 
 
 def hostfile_text(flavor: str, hosts: Sequence[HostPlan]) -> str:
-    form = _HOSTFILES.get(flavor, "{word}:{count}\n")
+    form = _HOSTFILES.get(flavor, MPIS[0].hostfile)
     counts = [(host, len(host.ranks)) for host in hosts]
     return "".join(form.format(word=host.word, count=n, ranks=f"{host.name}\n" * n) for host, n in counts)
 

@@ -13,12 +13,13 @@ from datetime import timedelta
 from typing import Any
 
 from ipexctl.node.common.json_records import parse_json
+from ipexctl.node.common.mpi import each_of
 from ipexctl.node.common.processes import end_with_parent
 
 MARK = "@ipexctl-rank "
 """Prefix of a line with a rank's result or failure (`records.Detail`) as JSON."""
-RANK = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "RANK")
-LOCAL = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "LOCAL_RANK")
+RANK = (*each_of(lambda mpi: mpi.number), "RANK")
+LOCAL = (*each_of(lambda mpi: mpi.local_number), "LOCAL_RANK")
 SIZES = (1024, 1 << 20)
 
 

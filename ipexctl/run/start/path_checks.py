@@ -26,6 +26,7 @@ from ipexctl.launch.spec import RunSpec
 from ipexctl.limits import PATIENCE
 from ipexctl.node.common.fix import Fix, ipexctl_command
 from ipexctl.node.common.json_records import JsonError, parse_object
+from ipexctl.node.common.mpi import INTEL, MPICH
 from ipexctl.remote.command import Command, shell_text
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.node_call import WALK, script_text
@@ -403,8 +404,8 @@ def _same_environment(pythons: Mapping[str, FoundPython], python: str) -> RankEn
             prepended.append("LD_LIBRARY_PATH")
         if found.providers:
             variables["FI_PROVIDER_PATH"] = found.providers[0]
-    elif "mpich" in packages:
-        packages.pop("impi-rt", None)  # MPICH's wheel, installed later, has replaced its mpirun
+    elif MPICH.package in packages:
+        packages.pop(INTEL.package, None)  # MPICH's wheel, installed later, has replaced its mpirun
     return RankEnv(
         python=python,
         prefix=found.prefix,

