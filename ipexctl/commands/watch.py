@@ -174,7 +174,8 @@ class _Watching:
             cause = cause_from_copy(self._record, self._run_dir.parent)
             print_message(*fit_lines(cause_lines(run, cause)))
             if ended.status.fetch_line and (line := self._record.continue_command):
-                print_message(f"  to go on from its newest checkpoint: {line}")
+                script, checkpoint = self._record.plan.asked.script, ended.status.checkpoint
+                print_message(f"  {checkpoint} is there; {script} decides whether it loads it: {line}")
         self._check_output()
         return 0 if ended is None else ended.exit_code
 

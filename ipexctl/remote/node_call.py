@@ -157,6 +157,7 @@ interpreter is gone, or it is for another libc."""
 _MORE_FOLDERS: Final = {
     "uninstall": ("env", "files", "run"),
     "hub.hub_download": ("files",),
+    "files.checkpoint": ("run",),
     "files.file_sender": ("run",),
 }
 """Folder, or one command of it → the folders that it imports."""

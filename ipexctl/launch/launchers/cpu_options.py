@@ -36,6 +36,9 @@ OF_TRL: Final = (
     # The Trainer searches each step's graph for unused parameters if the model has adapters.
     CpuOption(("--ddp_find_unused_parameters", "False"), ("ddp_find_unused_parameters",), "use_peft"),
 )
+RESUMES: Final = "--resume_from_checkpoint"
+RESUMING_TRL: Final = "1.14.1"
+"""The first trl whose scripts read that option."""
 _MODULE_OF_TRL: Final = re.compile(r"trl\.scripts\.\w+")
 _LLAMA_FACTORY: Final = "llamafactory.launcher"
 _TRAINER: Final = re.compile(
@@ -53,7 +56,7 @@ def with_cpu_options(spec: RunSpec, checkpoint: str = "") -> tuple[RunSpec, str]
     asked = spec.asked
     name, options = _options_of(asked)
     if options and re.fullmatch(r"checkpoint-\d+", posixpath.basename(checkpoint)):
-        options = (CpuOption(("--resume_from_checkpoint", checkpoint), ("resume_from_checkpoint",)), *options)
+        options = (CpuOption((RESUMES, checkpoint), ("resume_from_checkpoint",)), *options)
     given = given_options(asked.argv[1:])
     found = (each for each in options if given.keys().isdisjoint(each.names))
     added = [each for each in found if not each.needs or is_on(given, each.needs)]
@@ -74,11 +77,15 @@ def with_cpu_options(spec: RunSpec, checkpoint: str = "") -> tuple[RunSpec, str]
     return spec, f"{why}, {name} gets {shlex.join(words)}; options of the line win" if words else ""
 
 
+def is_of_trl(asked: Asked) -> bool:
+    return asked.kind == "module" and _MODULE_OF_TRL.fullmatch(asked.script) is not None
+
+
 def _options_of(asked: Asked) -> tuple[str, Sequence[CpuOption]]:
     """Name and options of the tool that the ranks run."""
     program, text = asked.argv[0], ""
     if asked.kind == "module":
-        if _MODULE_OF_TRL.fullmatch(program):
+        if is_of_trl(asked):
             return f"trl {program.rpartition('.')[2]}", OF_TRL
         return program, OF_TRAINER if program == _LLAMA_FACTORY else ()
     if asked.kind == "script":

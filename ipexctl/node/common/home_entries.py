@@ -40,6 +40,7 @@ _CHECKPOINT = re.compile(r"[0-9a-f]{16}")
 _CHECKPOINT_FILES = re.compile(r"files\.json(\.damaged)?|in|out|aside|\.files\.json\.[0-9a-f]{8}\.new")
 _DIGEST_NAME = re.compile(r".+-[0-9a-f]{8}", re.DOTALL)
 _ENV_FILES = ("env.json", "lock.json", "pyvenv.cfg")
+KEPT, KEPT_PART = ".ipexctl-kept", ".ipexctl-kept.part"
 REMOVED_RUN = re.compile(r"\.gone-[A-Za-z0-9_][A-Za-z0-9._-]*")
 _RUNS_FILES = re.compile(
     rf"\.pruned\.jsonl|\.prune\.lock(\.{_HEX12})?|\.(ages|connectivity)\.json|"
@@ -230,3 +231,19 @@ def release_trees(rundir: str) -> None:
         path = os.path.realpath(f"{code}/{tree}")
         with contextlib.suppress(OSError, AgentError), GuardedDirectory.open(path) as top, top.enter(_LEASES) as leases:
             leases.unlink(name)
+
+
+def kept_copies(rundir: str) -> str:
+    """Where copies of a run's checkpoints are kept from before another run could overwrite them."""
+    runs, run = os.path.split(rundir)
+    return os.path.join(os.path.dirname(runs), "results", run, KEPT)
+
+
+def drop_kept_copies(rundir: str) -> None:
+    """Remove them, and the results of the run if there are no others."""
+    results = os.path.dirname(kept_copies(rundir))
+    with contextlib.suppress(OSError, AgentError), GuardedDirectory.open(os.path.realpath(results)) as opened:
+        for name in (KEPT, KEPT_PART):
+            opened.remove_tree(os.fsencode(name), ignore_errors=True)
+    with contextlib.suppress(OSError):
+        os.rmdir(results)

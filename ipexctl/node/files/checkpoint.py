@@ -1,8 +1,8 @@
 """One host's part of a checkpoint exchange: report its copies, send and receive files, put them in place.
 
-A call that resumes a run asks with `find` what exists; it changes nothing. For an exchange, a rank wrapper starts
-`PYTHON -I RUNDIR/agent.zip files.checkpoint` with a `CheckpointRequest` on stdin. It connects to the supervisor
-(`common/authenticated_socket.py`), and the two take turns with one line of JSON each:
+A call that resumes a run asks with `find` what exists, and keeps it (`kept_checkpoint.py`). For an exchange, a rank
+wrapper starts `PYTHON -I RUNDIR/agent.zip files.checkpoint` with a `CheckpointRequest` on stdin. It connects to the
+supervisor (`common/authenticated_socket.py`), and the two take turns with one line of JSON each:
 
     {"rank"}
         → {"scan": true, "hosts": [name, …]}
@@ -28,16 +28,17 @@ import threading
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 from ipexctl.node.common import authenticated_socket
-from ipexctl.node.common.answer import FREE_SPACE_FIX, AgentError, Json, answer, explain_os_error
+from ipexctl.node.common.answer import FREE_SPACE_FIX, AgentError, Json, answer, explain_os_error, signs_of_life
 from ipexctl.node.common.authenticated_socket import MALFORMED, ConnectError, read_line, send_line
 from ipexctl.node.common.files import explain_full_disk, free_space, make_private_directory
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.json_records import parse_json
-from ipexctl.node.common.limits import CHECKPOINT_STEP
+from ipexctl.node.common.limits import CHECKPOINT_STEP, LONGEST_READ, SIGN_OF_LIFE
 from ipexctl.node.common.link import CHECKPOINT_EXCHANGE, CHECKPOINT_FILES, derive_token
 from ipexctl.node.files import store
 from ipexctl.node.files.checkpoint_files import CheckpointFiles
 from ipexctl.node.files.checkpoint_report import check_name, read_copies, read_known
+from ipexctl.node.files.kept_checkpoint import keep_checkpoint
 from ipexctl.node.files.peer_transfer import FileServer, connect
 from ipexctl.node.files.place import CONTENT
 
@@ -169,8 +170,12 @@ def _as_store_files(copies: list[ManifestEntry]) -> list[StoreFile]:
 
 
 def find(request: Json, _: BinaryIO) -> Json:
+    with signs_of_life(SIGN_OF_LIFE, LONGEST_READ):
+        kept = keep_checkpoint(request["keep"])
+    if not request["path"]:
+        return {"kept": kept}
     with contextlib.closing(CheckpointFiles(request["path"], request["home"], tree=request["tree"])) as files:
-        return {"report": files.scan(has_hashes=False).to_json()}
+        return {"kept": kept, "report": files.scan(has_hashes=False).to_json()}
 
 
 def main(action: str) -> int:

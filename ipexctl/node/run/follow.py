@@ -40,7 +40,7 @@ from ipexctl.node.run.record.file_owner import read_status_now
 from ipexctl.node.run.record.output_notes import NotesReader
 from ipexctl.node.run.record.output_times import OutputKey, TimesReader
 from ipexctl.node.run.record.stack_dumps import encode_dump
-from ipexctl.node.run.record.stored_status import StoredStatus, read_status_file
+from ipexctl.node.run.record.stored_status import StoredStatus
 from ipexctl.node.run.record.unstored_output import UnstoredReader
 
 READ_INTERVAL = 0.03
@@ -252,7 +252,7 @@ class StatusWatcher:
             if changed != self._modified:
                 self._modified, self._modified_at, self._is_new = changed, now, True
             self._checked_at = now
-            self._stored = read_status_file(self._rundir, unchanged_for=now - self._modified_at)
+            self._stored = read_status_now(self._rundir, unchanged_for=now - self._modified_at)
         elif not self._is_new:
             return self._stored, False
         status = self._stored.status

@@ -2,8 +2,9 @@
 Ages are those of `run_times.py`.
 
 A run is renamed before its files are deleted, so that an interrupted removal leaves no incomplete run; its summary
-stays in `runs/.pruned.jsonl`. Job files of finished runs contain tokens and secrets, and are removed at once. Ranks can
-change a run's directory, so everything is reached from the descriptor of `runs`.
+stays in `runs/.pruned.jsonl`. Copies of its checkpoints that were kept for a resume go with it. Job files of finished
+runs contain tokens and secrets, and are removed at once. Ranks can change a run's directory, so everything is reached
+from the descriptor of `runs`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,14 @@ from ipexctl.node.common.clock import read_clocks
 from ipexctl.node.common.files import disk_usage, read_json, write_atomically
 from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.common.home import check_home, home_of, open_home
-from ipexctl.node.common.home_entries import REMOVED_RUN, is_run, list_names, release_trees
+from ipexctl.node.common.home_entries import (
+    REMOVED_RUN,
+    drop_kept_copies,
+    is_run,
+    kept_copies,
+    list_names,
+    release_trees,
+)
 from ipexctl.node.common.limits import LOCK_WAIT
 from ipexctl.node.common.liveness import DAY, RESERVED_FILE, RETENTION_LIMITS, liveness_of
 from ipexctl.node.common.owners import RemovalRequest, find_foreign
@@ -66,7 +74,7 @@ class StoredRun:
         self.document = read_json(self.path + "/status.json")
         self.status = read_status(self.document)
         self.at = self.status.ended or last_write_in(self.path)
-        self.bytes = disk_usage(self.path)
+        self.bytes = disk_usage(self.path) + disk_usage(kept_copies(self.path))
         self.machine = ""
         """Host that received the job; empty for runs of older versions."""
         with contextlib.suppress(OSError), open(self.path + "/machine", errors="replace") as file:
@@ -129,8 +137,7 @@ def remove(runs_directory: GuardedDirectory, run: StoredRun, reason: str, now: f
     runs_directory.remove_tree(removed, ignore_errors=True)
     if not is_noted:
         append_line(runs_directory, line)
-    with contextlib.suppress(OSError):  # fails if there are results, which are kept
-        os.rmdir(f"{os.path.dirname(os.path.dirname(run.path))}/results/{run.name}")
+    drop_kept_copies(run.path)
     release_trees(run.path)
     return True
 

@@ -65,6 +65,7 @@ from ipexctl.run.start.script_imports import (
 from ipexctl.run.start.start_notes import (
     check_gpu_code,
     check_resumed,
+    check_resumed_trl,
     job_notes,
     logind_notes,
     restart_note,
@@ -240,9 +241,10 @@ def _start_locked(start: RunStart, run: str, locks: HostLocks | None) -> Started
             start.note(text)
         plan = _in_tree(plan, tree, spec)
         if spec.asked.resumed:
-            from ipexctl.run.start.resume import refuse_lost_checkpoint  # most runs begin anew
+            from ipexctl.run.start.resume import keep_checkpoint  # most runs begin anew
 
-            refuse_lost_checkpoint(spec, record.nodes, plan, pool, registry)
+            if text := keep_checkpoint(spec, record.nodes, plan, pool, registry):
+                start.note(text)
         if apart := check_resumed(record.nodes, spec, plan, pool, records):
             start.note(resume_note(apart))
             plan = plan._replace(apart=apart)
@@ -340,6 +342,7 @@ def make_plan(context: Gathered, run: str) -> Plan:
 def _plan_hosts(context: Gathered, run: str) -> Plan:
     spec = context.spec
     check_gpu_code(spec, context.env.packages)
+    check_resumed_trl(spec.asked, context.env.packages)
     packages = tuple(sorted(map(normalize, context.env.packages)))
     if spec.project.script is not None:
         check_own_modules(spec.project.script, packages)

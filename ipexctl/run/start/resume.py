@@ -18,10 +18,13 @@ from ipexctl.hosts.host import Host, quote
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.spec import RunSpec
 from ipexctl.limits import PATIENCE
+from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.fix import Fix, ipexctl_command
 from ipexctl.node.common.plan import Plan
+from ipexctl.node.common.records import LaterWrite
 from ipexctl.node.files.checkpoint_report import HostCopies, read_host_copies
 from ipexctl.node.files.checkpoint_units import plan_exchange
+from ipexctl.node.files.kept_checkpoint import KeepRequest, KeptCheckpoint
 from ipexctl.option_declaration import TypedCall
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.node_call import call
@@ -54,7 +57,7 @@ def on_hosts_left(
     for host in spec.hosts:
         if isinstance(error := snapshots[host.name], HostError) and host not in found.hosts:
             on_note(f"{host.name} is left out: {error.reason}")
-    on_note(f"run {record.id} starts over on {fold(host.name for host in found.hosts)}")
+    on_note(f"run {record.id} is resumed on {fold(host.name for host in found.hosts)}")
     return found
 
 
@@ -119,34 +122,68 @@ def _has_run(snapshot: HostSnapshot, run: str) -> bool:
 _HOSTS: Final = frozenset(("-H", "--hostfile", "--hosts", "-c", "--cluster", "-l", "--limit"))
 
 
-def refuse_lost_checkpoint(
-    spec: RunSpec, nodes: Sequence[Host], plan: Plan, pool: SessionPool, registry: RunRegistry
-) -> None:
-    """Raise a StartError if the resumed run had a checkpoint, and every host says that it has no complete one."""
-    asked = spec.asked
-    path, cwd, home = asked.checkpoint, plan.cwd, plan.home
-    records = [read_copy(registry.directory / run) for run in asked.resumed]
-    if not path or not any(record is not None and record.status.has_checkpoint for record in records):
-        return
-    tree = "" if posixpath.isabs(path) else posixpath.relpath(cwd, f"{home}/code").partition("/")[0]
-    request = {"path": posixpath.join(cwd, path), "home": home, "tree": tree}
+def keep_checkpoint(spec: RunSpec, nodes: Sequence[Host], plan: Plan, pool: SessionPool, registry: RunRegistry) -> str:
+    """Keep a copy of the checkpoint that the run resumes from on each host that has it. Returns what is known of that.
 
-    def ask(host: Host, session: Session) -> HostCopies:
+    Raises a StartError if a copy does not fit, or if the resumed run had a checkpoint, and every host says that it has
+    no complete one."""
+    asked = spec.asked
+    cwd, home, run = plan.cwd, plan.home, asked.resumed[-1]
+    statuses = {each: copy.status for each in asked.resumed if (copy := read_copy(registry.directory / each))}
+    path = posixpath.join(cwd, asked.checkpoint) if asked.checkpoint else ""
+    last = next((each for each, status in reversed(statuses.items()) if status.checkpoint), "")
+    recorded = statuses[last].checkpoint if last else ""
+    if not path and not recorded:
+        return ""
+    keep: KeepRequest = {
+        "home": home,
+        "cwd": cwd,
+        "resumed": asked.resumed,
+        "recorded": posixpath.join(registry.find(last).plan.cwd or cwd, recorded) if recorded else "",
+        "path": path,
+    }
+    had_one = path and any(status.has_checkpoint for status in statuses.values())
+    tree = "" if posixpath.isabs(asked.checkpoint or "") else posixpath.relpath(cwd, f"{home}/code").partition("/")[0]
+    request = {"path": path if had_one else "", "home": home, "tree": tree, "keep": keep}
+
+    def ask(host: Host, session: Session) -> tuple[KeptCheckpoint, HostCopies | None]:
         del host
         reply = call(
             session, "files.checkpoint", "find", request, label="look for checkpoints", silence=PATIENCE,
         )  # fmt: skip
         try:
-            return read_host_copies(reply.record("report"), posixpath.basename(path))
+            kept = reply.record("kept").decode(KeptCheckpoint)
+            return kept, read_host_copies(reply.record("report"), posixpath.basename(path)) if had_one else None
         except (ValueError, TypeError, KeyError):
             raise HostError("its list of checkpoints cannot be read", Fix("`ipexctl doctor`")) from None
 
-    reports = {done.host.name: done.result for done in pool.each(nodes, ask)}
-    found = {name: report for name, report in reports.items() if report is not None}
-    if len(found) == len(reports) and not any(plan_exchange(found).known.values()):
-        record = registry.get(asked.resumed[-1])
+    found = dict[str, tuple[KeptCheckpoint, HostCopies | None]]()
+    for done in pool.each(nodes, ask):
+        if done.error is not None or done.result is None:
+            assert done.error is not None
+            raise StartError(StartFailure.of_host(done.host.name, done.error))
+        found[done.host.name] = done.result
+    reports = {name: report for name, (_, report) in found.items() if report is not None}
+    if reports and not any(plan_exchange(reports).known.values()):
+        record = registry.get(run)
         away = [name for name in (record.hosts if record is not None else ()) if name not in reports]
-        raise StartError(lost_checkpoint(path, asked.resumed[-1], list(reports), away, spec.typed))
+        raise StartError(lost_checkpoint(asked.checkpoint or "", run, list(reports), away, spec.typed))
+    return describe_kept({name: kept for name, (kept, _) in found.items()}, asked, cwd)
+
+
+def describe_kept(kept: Mapping[str, KeptCheckpoint], asked: Asked, cwd: str) -> str:
+    """What is known of the checkpoint before the start: that it is there, and whose it is. Pure."""
+    hosts: dict[KeptCheckpoint, list[str]] = {}
+    for host, each in kept.items():
+        hosts.setdefault(each, []).append(host)
+    texts = []
+    for each, names in hosts.items():
+        path = posixpath.relpath(each.path, cwd) if each.path.startswith(f"{cwd}/") else each.path
+        by = "" if each.run in asked.resumed else f", but {LaterWrite(each.run, each.written).sentence}"
+        texts += [f"{path} is there on {fold(names)}{by}"] if each.path else []
+    if not texts:
+        return f"no whole checkpoint of run {asked.resumed[-1]} is there on {fold(kept)}"
+    return f"{'; '.join(texts)}, and is kept until a newer one is there; {asked.script} decides whether it loads it"
 
 
 def lost_checkpoint(path: str, run: str, hosts: Sequence[str], away: Collection[str], typed: TypedCall) -> StartFailure:

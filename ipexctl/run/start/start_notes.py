@@ -25,9 +25,11 @@ from ipexctl.hosts.select import LOCAL
 from ipexctl.hub.hugging_face import INDEXED_CPU, RESUMES_ON_CPU
 from ipexctl.known_errors.gpu_code import suggestions
 from ipexctl.launch.accelerate_env import before
+from ipexctl.launch.launchers.cpu_options import RESUMES, RESUMING_TRL, is_of_trl
 from ipexctl.launch.request import Gathered
 from ipexctl.launch.spec import RunSpec
 from ipexctl.limits import PATIENCE
+from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.plan import ApartHosts, Plan
 from ipexctl.projects.layout import ProjectLayout
@@ -108,6 +110,16 @@ def check_gpu_code(spec: RunSpec, packages: Mapping[str, str]) -> None:
     if any(line.is_certain for line in script.gpu_lines):
         reason = f"{script.name} is written for GPUs, and the ranks run on CPUs"
         raise StartError(StartFailure(reason, suggestions(script.gpu_lines), exit_code=2))
+
+
+def check_resumed_trl(asked: Asked, packages: Mapping[str, str]) -> None:
+    """Raise a StartError for a version of trl that would begin at step 1 and overwrite the checkpoint. Pure."""
+    version = packages.get("trl", "")
+    names_checkpoint = any(word.startswith(RESUMES) for word in asked.argv[1:])
+    if asked.resumed and names_checkpoint and is_of_trl(asked) and version and before(version, RESUMING_TRL):
+        reason = f"trl {version} ignores {RESUMES}: {asked.script} would start over and overwrite the checkpoint"
+        fix = Fix("`ipexctl install --with {trl}`", trl=f"trl>={RESUMING_TRL}")
+        raise StartError(StartFailure(reason, fix, exit_code=2))
 
 
 def script_notes(context: Gathered, plan: Plan) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
 from ipexctl.run.start.request import StartError
-from ipexctl.run.start.resume import lost_checkpoint, refuse_lost_checkpoint, resumed_spec
+from ipexctl.run.start.resume import keep_checkpoint, lost_checkpoint, resumed_spec
 from message_data import missing
 from plan_helpers import changed, spec_of
 from record_helpers import run_record
@@ -161,7 +161,7 @@ def test_a_lost_checkpoint_is_refused_with_the_line_that_starts_over(options: tu
         (True, 0, (), True),
         (True, 40, (), True),
         (True, 999, (), False),
-        (True, 0, ("n3",), False),
+        (True, 0, ("n3",), True),
         (False, 0, (), False),
     ],
     ids=["nowhere", "half-written", "on a host", "a host that cannot say", "none before"],
@@ -182,11 +182,12 @@ def test_a_run_is_begun_anew_only_with_its_checkpoint(
 
     def each(nodes: Sequence[Host], ask: Callable[[Host, LocalSession], object]) -> Iterator[SimpleNamespace]:
         for node in nodes:
-            yield SimpleNamespace(host=node, result=None if node.name in silent else ask(node, LocalSession(node)))
+            error = GONE if node.name in silent else None
+            yield SimpleNamespace(host=node, error=error, result=None if error else ask(node, LocalSession(node)))
 
     spec = changed(SPEC, checkpoint="last.pt", resumed=("train-1",))
     plan = RECORD.plan._replace(cwd=str(tmp_path / "work"), home=str(tmp_path / "home"))
     pool: Any = SimpleNamespace(each=each, cancel=Cancel())
     with pytest.raises(StartError) if refused else nullcontext() as caught:
-        refuse_lost_checkpoint(spec, HOSTS[1:], plan, pool, registry)
-    assert caught is None or caught.value.failure.hosts == ("n1",)
+        keep_checkpoint(spec, HOSTS[1:], plan, pool, registry)
+    assert caught is None or caught.value.failure.hosts == (silent or ("n1",))

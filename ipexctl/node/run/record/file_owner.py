@@ -10,6 +10,7 @@ import functools
 import os
 
 from ipexctl.node.common.files import read_json
+from ipexctl.node.common.home_entries import kept_copies
 from ipexctl.node.common.plan import PLAN_FILE
 from ipexctl.node.common.records import LaterWrite
 from ipexctl.node.run.record.newest_checkpoint import (
@@ -20,13 +21,6 @@ from ipexctl.node.run.record.newest_checkpoint import (
     recorded_run,
 )
 from ipexctl.node.run.record.stored_status import StoredStatus, read_status_file
-
-KEPT = ".ipexctl-kept"
-
-
-def kept_copies(rundir: str) -> str:
-    runs, run = os.path.split(rundir)
-    return os.path.join(os.path.dirname(runs), "results", run, KEPT)
 
 
 class FileOwner:
@@ -55,12 +49,13 @@ class FileOwner:
         return copy if os.path.lexists(copy) else ""
 
 
-def read_status_now(rundir: str, *, is_copy: bool = False) -> StoredStatus:
+def read_status_now(rundir: str, *, is_copy: bool = False, unchanged_for: float | None = None) -> StoredStatus:
     """As `read_status_file`; the checkpoint of an ended run is left out if it is gone, and is said to be another run's
     if that is so."""
-    stored = read_status_file(rundir, is_copy=is_copy)
-    checkpoint, cwd = stored.status.checkpoint, read_json(os.path.join(rundir, PLAN_FILE)).get("cwd")
-    if is_copy or not stored.status.is_over or not checkpoint or not isinstance(cwd, str):
+    stored = read_status_file(rundir, is_copy=is_copy, unchanged_for=unchanged_for)
+    checkpoint = "" if is_copy or not stored.status.is_over else stored.status.checkpoint
+    cwd = read_json(os.path.join(rundir, PLAN_FILE)).get("cwd") if checkpoint else None
+    if not isinstance(cwd, str):
         return stored
     path = os.path.join(cwd, checkpoint)
     owner, written = FileOwner(rundir, os.path.dirname(path)), newest_write(path)

@@ -117,7 +117,7 @@ def newest_checkpoint(cwd: str, asked: str, rundir: str, first_write: os.stat_re
     """The newest one, relative to `cwd`, or absolute if `asked` is; empty without one. `asked`: the PATH of
     `--checkpoint`, or empty. `first_write`: the file that the supervisor wrote first."""
     top = os.path.join(cwd, asked)
-    files = _saved_files(os.path.dirname(os.path.dirname(rundir)), cwd, top, first_write)
+    files = saved_files(os.path.dirname(os.path.dirname(rundir)), cwd, top, first_write)
     if not files:
         return ""
 
@@ -130,7 +130,7 @@ def newest_checkpoint(cwd: str, asked: str, rundir: str, first_write: os.stat_re
     return newest if not newest or os.path.isabs(asked) else os.path.relpath(newest, cwd)
 
 
-def _saved_files(home: str, cwd: str, top: str, first_write: os.stat_result) -> list[SavedFile]:
+def saved_files(home: str, cwd: str, top: str, first_write: os.stat_result) -> list[SavedFile]:
     """Checkpoints not older than the run, without those that sync brought."""
     tree, sent = _sent_files(home, cwd)
     walk = os.walk(top) if os.path.isdir(top) else [(os.path.dirname(top), [], [os.path.basename(top)])]
