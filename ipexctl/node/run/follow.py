@@ -14,7 +14,7 @@ import math
 import os
 import signal
 import time
-from typing import BinaryIO, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, BinaryIO, Iterable, Iterator, Mapping, Sequence
 
 from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.files import RunReference, read_json
@@ -40,8 +40,10 @@ from ipexctl.node.run.record.file_owner import read_status_now
 from ipexctl.node.run.record.output_notes import NotesReader
 from ipexctl.node.run.record.output_times import OutputKey, TimesReader
 from ipexctl.node.run.record.stack_dumps import encode_dump
-from ipexctl.node.run.record.stored_status import StoredStatus
 from ipexctl.node.run.record.unstored_output import UnstoredReader
+
+if TYPE_CHECKING:
+    from ipexctl.node.run.record.stored_status import StoredStatus
 
 READ_INTERVAL = 0.03
 """Seconds between reads while output is frequent, or before the first output."""
