@@ -72,6 +72,7 @@ def run_of_call(ctx: typer.Context, call: RunCall) -> typer.Exit:
         spec,
         asked=spec.asked._replace(
             is_followed=not call.detach,
+            is_attended=not call.detach and sys.stdin.isatty(),
             install=call.installs or spec.asked.install,
             packages=(*(call.packages or ()), *spec.asked.packages),
             requirements=tuple(map(str, call.requirements or ())),

@@ -31,7 +31,7 @@ from typing import Any, Callable, Iterator, NamedTuple
 
 from .acted import is_rounding, levers
 from .evidence import COLLECTIVES, PEER_TO_PEER, TrainingEvidence
-from .progress import planned_steps
+from .progress import first_step, planned_steps
 
 SLOTS = 1024
 WORDS = 9
@@ -344,6 +344,7 @@ class Meter:
         self._tokens = self._token_samples = 0
         self._group = self._apart = 0
         self._planned = self._resumed = 0
+        self._began = 0, False
         """Steps of the whole training, and those before this process."""
         self._last_loss: float | None = None
         self._largest = 0
@@ -438,7 +439,7 @@ class Meter:
                 for lever in levers.values():
                     lever.after_step()
                 if self.counter.steps == 1:
-                    self._collectives = count_collectives()
+                    self._collectives, self._began = count_collectives(), first_step(optimizer)
                 if self.counter.steps < ALONE_STEPS:
                     self._find_group()
                 if self._stepped_at - self._written_at >= INTERVAL or self.counter.steps == ALONE_STEPS:
@@ -521,6 +522,7 @@ class Meter:
             self._documented_at = time.monotonic_ns()
             tokens = self._tokens / self._token_samples if self._token_samples else None
             progress = {"step": self.made, "before": self._resumed, "planned": self._planned, "loss": self._last_loss}
+            progress["began"], progress["is_of_trainer"] = self._began
             more = {"tokens_per_sample": tokens, "progress": progress}
             document = {"levers": notes, **more, **self.evidence.document()}
             self._ring.write_document(json.dumps(document, separators=(",", ":")).encode())

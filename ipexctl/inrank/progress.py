@@ -42,6 +42,21 @@ def planned_steps(done: int) -> tuple[int, int]:
     return (total, before) if place and total - before >= max(done, 2) else (0, 0)
 
 
+def first_step(optimizer: Any) -> tuple[int, bool]:
+    """Number of a process's first step, and whether a Trainer says so; else by the optimizer's state, which a script
+    may have left out of its checkpoint. (0, False) if unknown. An optimizer's step calls it."""
+    frame: Any = sys._getframe(1)
+    for _ in range(DEEPEST):
+        if frame is None:
+            break
+        state: Any = getattr(frame.f_locals.get("self"), "__dict__", {}).get("state")
+        if type(state).__name__ == "TrainerState" and type(state.global_step) is int:
+            return state.global_step + 1, True
+        frame = frame.f_back
+    steps = (each["step"] for each in optimizer.state.values() if "step" in each)
+    return int(next(steps, 0)), False
+
+
 def named_steps(variables: dict[str, Any], done: int) -> tuple[int, int]:
     holders = [vars(variables[name]) for name in HOLDERS if hasattr(variables.get(name), "__dict__")]
     states = [vars(each["state"]) for each in holders if hasattr(each.get("state"), "__dict__")]

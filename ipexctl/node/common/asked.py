@@ -98,6 +98,8 @@ class Asked(NamedTuple):
     sources: Mapping[str, str] = {}
     """`ranks`, `omp`, `master_port`, `master_addr`, `backend` → what set it, if not the option of `ipexctl run`."""
     is_followed: bool = True
+    is_attended: bool = True
+    """False if nobody can press Ctrl-C."""
     resumed: tuple[str, ...] = ()
     """The runs that this one continues, that of --resume last. None of them uses a tree any more."""
     extra: tuple[str, ...] = ()

@@ -264,6 +264,8 @@ class Plan(NamedTuple):
     """Commit of the project; None until the project is sent."""
     before_start: Mapping[str, float] = {}
     apart: ApartHosts | None = None
+    resumes_from: str = ""
+    """RUN:PATH of the checkpoint that was there before the start; empty if none was found, or for a new run."""
     by: RunBy | None = None
     """None until the start, and with IPEXCTL_ANONYMOUS=1."""
 

@@ -363,6 +363,12 @@ class TrainingProgress(NamedTuple):
         return self.age is not None and self.age > max(3 * self.usual or STILL, LEAST_STILL)
 
 
+def has_gone_on(run: RunStatus, resumed: RunStatus) -> bool:
+    """True if a run has a checkpoint of its own, and made more steps than the run that it resumed. Pure."""
+    now, before = (each.progress.step if each.progress is not None else None for each in (run, resumed))
+    return bool(run.checkpoint) and now is not None and before is not None and now > before
+
+
 class LaterWrite(NamedTuple):
     """A later run's write to a file that this run had written."""
 

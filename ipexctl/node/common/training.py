@@ -109,6 +109,10 @@ class RankProgress(NamedTuple):
     planned: int = 0
     """Steps that the script will have made, with those before; 0 if unknown."""
     loss: Loss | None = None
+    began: int = 0
+    """Number of the process's first step; 0 if unknown."""
+    is_of_trainer: bool = False
+    """True if a Trainer counts so, and not only its optimizer."""
 
 
 class RankTraining(NamedTuple):

@@ -21,7 +21,7 @@ from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.checkpoint_layout import parts_of
 from ipexctl.node.common.files import explain_full_disk, format_size, free_space
 from ipexctl.node.common.guarded_directory import GuardedDirectory
-from ipexctl.node.common.home_entries import KEPT, KEPT_PART, kept_copies
+from ipexctl.node.common.home_entries import KEPT, KEPT_PART, drop_kept_copies, kept_copies
 from ipexctl.node.common.plan import PLAN_FILE
 from ipexctl.node.run.record.newest_checkpoint import (
     find_later_writer,
@@ -47,6 +47,8 @@ class KeepRequest(TypedDict):
     """The newest checkpoint by the record of the last of them that has one; absolute, or empty."""
     path: str
     """PATH of --checkpoint, likewise."""
+    superseded: Sequence[str]
+    """Those of the runs from whose checkpoints a later one of them went on."""
 
 
 class KeptCheckpoint(NamedTuple):
@@ -67,6 +69,8 @@ def keep_checkpoint(request: KeepRequest) -> KeptCheckpoint:
         writer = find_later_writer(written, own, other_runs(own, os.path.dirname(path))) or own
         _keep(os.path.realpath(path), kept_copies(writer.directory))
         newest = newest if newest.path else KeptCheckpoint(path, os.path.basename(writer.directory), written)
+    for run in request["superseded"] if newest.path else ():
+        drop_kept_copies(os.path.join(runs, run))
     return newest
 
 

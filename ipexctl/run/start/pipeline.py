@@ -243,7 +243,9 @@ def _start_locked(start: RunStart, run: str, locks: HostLocks | None) -> Started
         if spec.asked.resumed:
             from ipexctl.run.start.resume import keep_checkpoint  # most runs begin anew
 
-            if text := keep_checkpoint(spec, record.nodes, plan, pool, registry):
+            text, source = keep_checkpoint(spec, record.nodes, plan, pool, registry)
+            plan = plan._replace(resumes_from=source)
+            if text:
                 start.note(text)
         if apart := check_resumed(record.nodes, spec, plan, pool, records):
             start.note(resume_note(apart))

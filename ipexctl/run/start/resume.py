@@ -21,7 +21,7 @@ from ipexctl.limits import PATIENCE
 from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.fix import Fix, ipexctl_command
 from ipexctl.node.common.plan import Plan
-from ipexctl.node.common.records import LaterWrite
+from ipexctl.node.common.records import LaterWrite, has_gone_on
 from ipexctl.node.files.checkpoint_report import HostCopies, read_host_copies
 from ipexctl.node.files.checkpoint_units import plan_exchange
 from ipexctl.node.files.kept_checkpoint import KeepRequest, KeptCheckpoint
@@ -122,8 +122,11 @@ def _has_run(snapshot: HostSnapshot, run: str) -> bool:
 _HOSTS: Final = frozenset(("-H", "--hostfile", "--hosts", "-c", "--cluster", "-l", "--limit"))
 
 
-def keep_checkpoint(spec: RunSpec, nodes: Sequence[Host], plan: Plan, pool: SessionPool, registry: RunRegistry) -> str:
-    """Keep a copy of the checkpoint that the run resumes from on each host that has it. Returns what is known of that.
+def keep_checkpoint(
+    spec: RunSpec, nodes: Sequence[Host], plan: Plan, pool: SessionPool, registry: RunRegistry
+) -> tuple[str, str]:
+    """Keep a copy of the checkpoint that the run resumes from on each host that has it. Returns what is known of that,
+    and the plan's `resumes_from`.
 
     Raises a StartError if a copy does not fit, or if the resumed run had a checkpoint, and every host says that it has
     no complete one."""
@@ -134,13 +137,15 @@ def keep_checkpoint(spec: RunSpec, nodes: Sequence[Host], plan: Plan, pool: Sess
     last = next((each for each, status in reversed(statuses.items()) if status.checkpoint), "")
     recorded = statuses[last].checkpoint if last else ""
     if not path and not recorded:
-        return ""
+        return "", ""
+    later = {each: list(statuses.values())[at + 1 :] for at, each in enumerate(statuses)}
     keep: KeepRequest = {
         "home": home,
         "cwd": cwd,
         "resumed": asked.resumed,
         "recorded": posixpath.join(registry.find(last).plan.cwd or cwd, recorded) if recorded else "",
         "path": path,
+        "superseded": [each for each in statuses if any(has_gone_on(run, statuses[each]) for run in later[each])],
     }
     had_one = path and any(status.has_checkpoint for status in statuses.values())
     tree = "" if posixpath.isabs(asked.checkpoint or "") else posixpath.relpath(cwd, f"{home}/code").partition("/")[0]
@@ -168,7 +173,9 @@ def keep_checkpoint(spec: RunSpec, nodes: Sequence[Host], plan: Plan, pool: Sess
         record = registry.get(run)
         away = [name for name in (record.hosts if record is not None else ()) if name not in reports]
         raise StartError(lost_checkpoint(asked.checkpoint or "", run, list(reports), away, spec.typed))
-    return describe_kept({name: kept for name, (kept, _) in found.items()}, asked, cwd)
+    kept = {name: each for name, (each, _) in found.items()}
+    newest = max(kept.values(), key=lambda each: each.written)
+    return describe_kept(kept, asked, cwd), f"{newest.run}:{_shown(newest.path, cwd)}" if newest.path else ""
 
 
 def describe_kept(kept: Mapping[str, KeptCheckpoint], asked: Asked, cwd: str) -> str:
@@ -178,12 +185,15 @@ def describe_kept(kept: Mapping[str, KeptCheckpoint], asked: Asked, cwd: str) ->
         hosts.setdefault(each, []).append(host)
     texts = []
     for each, names in hosts.items():
-        path = posixpath.relpath(each.path, cwd) if each.path.startswith(f"{cwd}/") else each.path
         by = "" if each.run in asked.resumed else f", but {LaterWrite(each.run, each.written).sentence}"
-        texts += [f"{path} is there on {fold(names)}{by}"] if each.path else []
+        texts += [f"{_shown(each.path, cwd)} is there on {fold(names)}{by}"] if each.path else []
     if not texts:
         return f"no whole checkpoint of run {asked.resumed[-1]} is there on {fold(kept)}"
     return f"{'; '.join(texts)}, and is kept until a newer one is there; {asked.script} decides whether it loads it"
+
+
+def _shown(path: str, cwd: str) -> str:
+    return posixpath.relpath(path, cwd) if path.startswith(f"{cwd}/") else path
 
 
 def lost_checkpoint(path: str, run: str, hosts: Sequence[str], away: Collection[str], typed: TypedCall) -> StartFailure:

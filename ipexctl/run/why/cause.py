@@ -229,10 +229,12 @@ def _report(first: Failure, text: str) -> Proof:
     return Proof("report", text, first.host or "", first.at)
 
 
-def _of_nan(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
-    """Needs a run that --on-nan stop has ended."""
-    if first is None or first.kind != "nan" or first.detail is None:
+def _of_training(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
+    """Needs a run that was ended for what it trained."""
+    if first is None or first.kind not in ("nan", "starts-over"):
         return None
+    if first.detail is None:
+        return _recorded(snapshot, first, "script.starts_over", _report(first, snapshot.status.reason))
     step = first.detail.fields.get("step", "")
     return _recorded(snapshot, first, "script.nan", _report(first, f"the loss of step {step}, as measured"), step=step)
 
@@ -618,7 +620,7 @@ def _hint(snapshot: RunSnapshot) -> Cause | None:
 
 CAUSE_FINDERS: Final = (
     CauseFinder("the exchange of the checkpoint", _of_checkpoint),
-    CauseFinder("the loss", _of_nan),
+    CauseFinder("the loss", _of_training),
     CauseFinder("the kernel's report on memory", _of_oom),
     CauseFinder("a disk that was full when the rank could not write", _of_full_disk),
     CauseFinder("the checkpoints from which the ranks said that they resumed", _of_different_checkpoints),

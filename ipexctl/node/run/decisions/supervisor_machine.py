@@ -516,10 +516,8 @@ def on_silence_seen(turn: Transition, event: m.SilenceSeen) -> None:
     turn.do(m.TakeDump())
 
 
-def on_loss_is_nan(turn: Transition, event: m.LossIsNan) -> None:
-    peer = turn.state.ranks[event.nan.rank]
-    reason = f"{event.nan.sentence}, and --on-nan stop has ended the run"
-    verdict.fail(turn, reason, verdict.failure_of("nan", [peer], Detail("nan", {"step": str(event.nan.step)})))
+def on_training_fails(turn: Transition, event: m.TrainingFails) -> None:
+    verdict.fail(turn, event.reason, verdict.failure_of(event.kind, [turn.state.ranks[event.rank]], event.detail))
 
 
 def on_dump_asked(turn: Transition, event: m.DumpAsked) -> None:
@@ -739,7 +737,7 @@ EVENTS: Mapping[type, Callable[[Transition, Any], None]] = {
     m.OutputRefused: on_output_refused,
     m.DiskHasRoom: on_disk_has_room,
     m.SilenceSeen: on_silence_seen,
-    m.LossIsNan: on_loss_is_nan,
+    m.TrainingFails: on_training_fails,
     m.DumpAsked: on_dump_asked,
     m.ProfileAsked: profile_request.on_profile_asked,
     m.TimeLeft: on_time_left,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ipexctl.node.common.asked import Asked
     from ipexctl.node.common.job import Master, Start
     from ipexctl.node.common.plan import Plan
-    from ipexctl.node.common.records import Detail, NanLoss, SilentRank
+    from ipexctl.node.common.records import Detail, SilentRank
     from ipexctl.node.run.connection.messages import Exit, Left, Message, Raised
     from ipexctl.node.run.decisions.launcher_kind import LauncherKind
     from ipexctl.node.run.meter.rank_profile import StepCount
@@ -367,10 +367,13 @@ class SilenceSeen(NamedTuple):
     ranks: tuple[SilentRank, ...]
 
 
-class LossIsNan(NamedTuple):
-    """Only with --on-nan stop."""
+class TrainingFails(NamedTuple):
+    """What a rank trains is to end the run."""
 
-    nan: NanLoss
+    rank: int
+    kind: str
+    reason: str
+    detail: Detail | None = None
 
 
 class DumpAsked(NamedTuple):
@@ -419,7 +422,7 @@ Event = Union[
     OutputRefused,
     DiskHasRoom,
     SilenceSeen,
-    LossIsNan,
+    TrainingFails,
     DumpAsked,
     ProfileAsked,
     TimeLeft,

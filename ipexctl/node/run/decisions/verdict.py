@@ -13,6 +13,7 @@ not-begun   the rank did not connect in time, or the launcher exited before any 
 mpirun      the launcher exited or was killed while ranks ran, or could not be started
 hang        no rank printed anything for --hang-after, and the run has --on-hang stop
 nan         the loss of a rank is nan, and the run has --on-nan stop
+starts-over a resumed run that nobody follows began at step 1
 time-limit  the run reached its time limit
 checkpoint  the checkpoint could not be copied to all hosts before the attempt
 changed-orders  somebody changes the supervisor's orders to a host, so it can't be reached
@@ -84,6 +85,7 @@ KINDS: Mapping[str, FailureKind] = {
     "mpirun": FailureKind(restarts=True, restarts_elsewhere=True, may_hide_loss=True),
     "hang": FailureKind(restarts=True),
     "nan": FailureKind(),
+    "starts-over": FailureKind(),
     "time-limit": FailureKind(),
     "checkpoint": FailureKind(restarts_elsewhere=True, may_hide_loss=True, is_of_hosts=True),
     "changed-orders": FailureKind(),

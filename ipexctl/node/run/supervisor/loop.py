@@ -22,11 +22,13 @@ from ipexctl.node.common.clock import MOST_STARVATION, starvation
 from ipexctl.node.common.environ import SetupError
 from ipexctl.node.common.files import (
     make_private_directory,
+    read_json,
     remove_file,
     write_atomically,
     write_json_atomically,
 )
 from ipexctl.node.common.fix import Fix, fix_to_json
+from ipexctl.node.common.home_entries import drop_kept_copies
 from ipexctl.node.common.job import (
     CONNECTIVITY_FILE,
     STARTERS_FILE,
@@ -42,7 +44,16 @@ from ipexctl.node.common.limits import FULL_DISK_FLUSH, NOTIFY, NOTIFY_CLAIM, ST
 from ipexctl.node.common.link import SHELL, derive_token, ready, wake_on_signal
 from ipexctl.node.common.plan import program_line
 from ipexctl.node.common.processes import has_exited
-from ipexctl.node.common.records import Detail, RunStatus, SilentRank, Untrained, describe_apart
+from ipexctl.node.common.records import (
+    Detail,
+    RunStatus,
+    SilentRank,
+    Untrained,
+    describe_apart,
+    has_gone_on,
+    read_status,
+)
+from ipexctl.node.common.training import RankTraining
 from ipexctl.node.run.connection import messages
 from ipexctl.node.run.connection.master_port import PortError, check_master_port
 from ipexctl.node.run.decisions import supervisor_machine, verdict
@@ -64,6 +75,7 @@ if TYPE_CHECKING:
 
     from ipexctl.node.common.answer import Json
     from ipexctl.node.common.plan import HostPlan, Plan
+    from ipexctl.node.common.training import RankProgress
     from ipexctl.node.run.supervisor.checkpoint_exchange import CheckpointExchange
     from ipexctl.node.run.supervisor.launcher import AttemptProcesses
 
@@ -117,7 +129,7 @@ class SupervisorLoop:
         self.exchange: CheckpointExchange | None = None
         self.has_checkpoint = False
         self.checkpoint = ""
-        self.has_noted_group = False
+        self.has_noted_group = self.has_noted_start = False
         self.fix = ""
         self.is_finished = False
         self.events: deque[m.Event] = deque()
@@ -247,6 +259,8 @@ class SupervisorLoop:
             self.record.is_unsaved = True
             if isinstance(message, messages.Mismatch):
                 self.log("mismatch", {"rank": peer.rank, "host": peer.host, "text": message.text})
+            elif isinstance(message, RankTraining):
+                self.check_start(peer.rank, message.progress)
             elif isinstance(message, StepWindow):
                 self.note_group(peer.rank)
                 self.check_loss()
@@ -264,7 +278,23 @@ class SupervisorLoop:
 
     def check_loss(self) -> None:
         if self.state.asked.on_nan == "stop" and (nan := self.figures.nan) is not None:
-            self.on_event(m.LossIsNan(nan))
+            reason = f"{nan.sentence}, and --on-nan stop has ended the run"
+            self.on_event(m.TrainingFails(nan.rank, "nan", reason, Detail("nan", {"step": str(nan.step)})))
+
+    def check_start(self, rank: int, progress: RankProgress) -> None:
+        """Say once that a resumed run begins at step 1; if nobody follows it, end it before it overwrites anything."""
+        plan = self.state.plan
+        if self.has_noted_start or progress.began != 1 or not plan.resumes_from:
+            return
+        self.has_noted_start = True
+        kept = f"a copy of it is kept: ipexctl fetch {shlex.quote(plan.resumes_from)} out/"
+        path = plan.resumes_from.partition(":")[2]
+        who = plan.asked.script if progress.is_of_trainer else f"the optimizer of {plan.asked.script}"
+        text = f"{who} began at step 1, so it has not loaded {path}; {kept}"
+        self.log("starts-over", {"rank": rank, "path": path})
+        self.add_note(m.AddNote(rank, "checkpoint", {"text": text}))
+        if progress.is_of_trainer and not plan.asked.is_attended:
+            self.on_event(m.TrainingFails(rank, "starts-over", f"{text}; the run was ended, as nobody follows it"))
 
     def handle_signals(self) -> None:
         while self.signals:
@@ -375,7 +405,8 @@ class SupervisorLoop:
         has_checkpoint = status.has_checkpoint or self.has_checkpoint
         is_untrained = status.state == "ok" and self.figures.is_untrained
         untrained = find_gpu_line(self.record, self.state.ranks) if is_untrained else None
-        if not self.is_over:  # the last status may be written long after the end, if the disk was full
+        was_over = self.is_over
+        if not was_over:  # the last status may be written long after the end, if the disk was full
             self.elapsed, self.is_over = round(now - self.began, 3), status.ended is not None
             if self.is_over:
                 # Only the end of a run needs it.
@@ -384,13 +415,18 @@ class SupervisorLoop:
                 plan, first_write = self.state.plan, self.record.first_write
                 self.checkpoint = newest_checkpoint(plan.cwd, plan.asked.checkpoint or "", self.rundir, first_write)
         raised = verdict.first_exception(self.state)
-        return self.figures.run_status(status, ranks, now)._replace(
+        complete = self.figures.run_status(status, ranks, now)._replace(
             has_checkpoint=has_checkpoint,
             untrained=untrained,
             elapsed=self.elapsed,
             raised=raised.text.partition(" ")[2] if raised is not None else "",
             checkpoint=self.checkpoint,
         )
+        for run in self.state.asked.resumed if self.is_over and not was_over else ():
+            rundir = os.path.join(os.path.dirname(self.rundir), run)
+            if has_gone_on(complete, read_status(read_json(os.path.join(rundir, "status.json")))):
+                drop_kept_copies(rundir)
+        return complete
 
     def end_output(self, command: m.EndOutput) -> None:
         peer = self.peer(command.rank)

@@ -20,7 +20,7 @@ from ipexctl.node.common.limits import (
     RANKS_BEGIN,
     TERM_GRACE,
 )
-from ipexctl.node.common.records import Detail, NanLoss, SilentRank
+from ipexctl.node.common.records import Detail, SilentRank
 from ipexctl.node.run.connection import messages
 from ipexctl.node.run.decisions import supervisor_machine
 from ipexctl.node.run.decisions import supervisor_state as m
@@ -71,7 +71,14 @@ CHECK = supervisor_machine.RUNNING_INTERVAL
     [
         ({}, [(5, exit_of(1, 3))], ("failed", 3), ("exit", 1), 5, "rank 1 node1 3"),
         ({}, [(5, exit_of(1, 137, signal=9))], ("failed", 137), ("signal", 1), 5, "rank 1 SIGKILL"),
-        ({}, [(5, m.LossIsNan(NanLoss(7, 1)))], ("failed", 1), ("nan", 1), 5, "rank 1 nan step 7 --on-nan"),
+        (
+            {},
+            [(5, m.TrainingFails(1, "nan", "rank 1 nan step 7 --on-nan"))],
+            ("failed", 1),
+            ("nan", 1),
+            5,
+            "rank 1 nan step 7 --on-nan",
+        ),
         ({}, [(5, m.StopAsked(15))], ("stopped", 143), None, 5, "it was stopped"),
         ({}, [(5, m.StopAsked(2))], ("stopped", 130), None, 5, "it was stopped"),
         ({"time_limit": 7.0}, [], ("failed", 1), ("time-limit", None), 7, "7 s"),
