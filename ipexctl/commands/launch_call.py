@@ -21,7 +21,7 @@ from ipexctl.commands.shared_options import Output, Targets, is_on_command_line
 from ipexctl.commands.target_hosts import check_home, current_directory, host_options, select
 from ipexctl.errors import UserError
 from ipexctl.file_reader import SCRIPT, read_regular
-from ipexctl.homes.local_copy import read_copy
+from ipexctl.homes.local_copy import read_newest_status
 from ipexctl.homes.registry import RunRegistry
 from ipexctl.hosts.host import private_keys
 from ipexctl.launch.accelerate_config import read_accelerate_file, with_config
@@ -99,8 +99,8 @@ def read_launch_call(ctx: typer.Context, call: RunCall, ranks: RankSet = EVERY_R
         if "limit" in pasted.values:
             targets = replace(targets.without_defaults("limit"), limit=pasted.values["limit"].value)
     resumed = ctx.obj.get("resumed")
-    copy = read_copy(RunRegistry().directory / resumed.id) if resumed is not None else None
-    spec, cpu_note = with_cpu_options(spec, copy.status.checkpoint if copy is not None else "")
+    status = read_newest_status(RunRegistry().directory / resumed.id) if resumed is not None else None
+    spec, cpu_note = with_cpu_options(spec, status.checkpoint if status is not None else "")
     of_accelerate = Path(found.hostfile) if found and found.hostfile else None
     cwd = current_directory()
     script = Path(spec.asked.script) if spec.asked.kind == "script" and os.path.isfile(spec.asked.script) else None  # noqa: PTH113

@@ -171,6 +171,12 @@ def read_copy(directory: Path) -> ReadCopy | None:
     return ReadCopy(read_status(document), seen) if document else None
 
 
+def read_newest_status(directory: Path) -> RunStatus | None:
+    """Also of a run that was never followed, if a call has seen its end."""
+    copy = read_copy(directory)
+    return read_final_status(directory) or (copy.status if copy is not None else None)
+
+
 def save_final_status(directory: Path, status: RunStatus) -> None:
     """Save the final status of a run that no call followed to its end. If that fails, node0 is asked next time."""
     with contextlib.suppress(OSError):

@@ -19,10 +19,11 @@ from typing import Iterator, NamedTuple, Sequence, TypedDict
 
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.checkpoint_layout import parts_of
-from ipexctl.node.common.files import explain_full_disk, format_size, free_space
+from ipexctl.node.common.files import explain_full_disk, format_size, free_space, read_json
 from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.common.home_entries import KEPT, KEPT_PART, drop_kept_copies, kept_copies
 from ipexctl.node.common.plan import PLAN_FILE
+from ipexctl.node.common.records import read_status
 from ipexctl.node.run.record.newest_checkpoint import (
     find_later_writer,
     is_whole,
@@ -44,7 +45,7 @@ class KeepRequest(TypedDict):
     resumed: Sequence[str]
     """The runs that the new one continues, in order."""
     recorded: str
-    """The newest checkpoint by the record of the last of them that has one; absolute, or empty."""
+    """The newest checkpoint by the record of the last of them that has one; absolute; empty if node0 has to know."""
     path: str
     """PATH of --checkpoint, likewise."""
     superseded: Sequence[str]
@@ -76,10 +77,11 @@ def keep_checkpoint(request: KeepRequest) -> KeptCheckpoint:
 
 def _find(request: KeepRequest, first: str) -> Sequence[str]:
     """The newest first. `first`: the first run's directory."""
-    recorded, found = request["recorded"], dict[str, str]()
+    recorded, found = request["recorded"] or _recorded(request["resumed"], os.path.dirname(first)), dict[str, str]()
     with contextlib.suppress(OSError):
         began = os.stat(os.path.join(first, PLAN_FILE))
-        files = saved_files(request["home"], request["cwd"], request["path"] or os.path.dirname(recorded), began)
+        top = request["path"] or os.path.dirname(recorded)
+        files = saved_files(request["home"], request["cwd"], top, began) if top else []
         for file in sorted(files, key=lambda file: file.written, reverse=True):
             series = re.sub("[0-9]+", "#", file.path)
             if series not in found and is_whole(file.path):
@@ -87,6 +89,14 @@ def _find(request: KeepRequest, first: str) -> Sequence[str]:
     if not found and os.path.lexists(recorded) and is_whole(recorded):
         return (recorded,)
     return tuple(found.values())
+
+
+def _recorded(resumed: Sequence[str], runs: str) -> str:
+    for rundir in (os.path.join(runs, run) for run in reversed(resumed)):
+        checkpoint = read_status(read_json(os.path.join(rundir, "status.json"))).checkpoint
+        if checkpoint:
+            return os.path.join(str(read_json(os.path.join(rundir, PLAN_FILE)).get("cwd")), checkpoint)
+    return ""
 
 
 def _keep(path: str, place: str) -> None:

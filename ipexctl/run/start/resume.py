@@ -12,7 +12,7 @@ from typing import Final
 
 from ipexctl.errors import CallError, Refusal, UserError
 from ipexctl.facts.live_runs import HostSnapshot
-from ipexctl.homes.local_copy import read_copy
+from ipexctl.homes.local_copy import read_newest_status
 from ipexctl.homes.registry import RunRecord, RunRegistry
 from ipexctl.hosts.host import Host, quote
 from ipexctl.hosts.nodeset import fold
@@ -132,18 +132,16 @@ def keep_checkpoint(
     no complete one."""
     asked = spec.asked
     cwd, home, run = plan.cwd, plan.home, asked.resumed[-1]
-    statuses = {each: copy.status for each in asked.resumed if (copy := read_copy(registry.directory / each))}
+    statuses = {each: status for each in asked.resumed if (status := read_newest_status(registry.directory / each))}
     path = posixpath.join(cwd, asked.checkpoint) if asked.checkpoint else ""
     last = next((each for each, status in reversed(statuses.items()) if status.checkpoint), "")
-    recorded = statuses[last].checkpoint if last else ""
-    if not path and not recorded:
-        return "", ""
+    recorded, source = (statuses[last].checkpoint, registry.get(last)) if last else ("", None)
     later = {each: list(statuses.values())[at + 1 :] for at, each in enumerate(statuses)}
     keep: KeepRequest = {
         "home": home,
         "cwd": cwd,
         "resumed": asked.resumed,
-        "recorded": posixpath.join(registry.find(last).plan.cwd or cwd, recorded) if recorded else "",
+        "recorded": posixpath.join(cwd, source.plan.cwd if source else "", recorded) if recorded else "",
         "path": path,
         "superseded": [each for each in statuses if any(has_gone_on(run, statuses[each]) for run in later[each])],
     }
@@ -187,7 +185,7 @@ def describe_kept(kept: Mapping[str, KeptCheckpoint], asked: Asked, cwd: str) ->
     for each, names in hosts.items():
         by = "" if each.run in asked.resumed else f", but {LaterWrite(each.run, each.written).sentence}"
         texts += [f"{_shown(each.path, cwd)} is there on {fold(names)}{by}"] if each.path else []
-    if not texts:
+    if not texts:  # the record of a run that nobody followed is on node0 alone
         return f"no whole checkpoint of run {asked.resumed[-1]} is there on {fold(kept)}"
     return f"{'; '.join(texts)}, and is kept until a newer one is there; {asked.script} decides whether it loads it"
 
