@@ -17,7 +17,7 @@ from ipexctl.remote.node_call import NO_PYTHON
 from ipexctl.remote.reply import Reply
 
 Pair = tuple[str, str]
-ConnectionKind = Literal["ok", "refused", "timeout", "noroute", "denied", "wrong", "mute", "error"]
+ConnectionKind = Literal["ok", "refused", "timeout", "noroute", "denied", "wrong", "mute", "large-lost", "error"]
 _KINDS: Final[tuple[ConnectionKind, ...]] = get_args(ConnectionKind)
 _BLOCKED: Final = ("refused", "timeout", "noroute", "denied")
 ALL_PAIRS_UP_TO: Final = 16
@@ -136,6 +136,7 @@ def port_findings(
     if diagnosis.pairs:
         findings.append(_blocked_pairs(diagnosis.pairs))
     findings += _wrong_hosts(results, internal)
+    findings += _lost_packets(results, internal, facts)
     findings += _untested(results, untested, facts)
     return tuple(findings)
 
@@ -235,6 +236,27 @@ def _wrong_hosts(results: Mapping[Pair, ConnectionResult], internal: Mapping[str
     )
     fix = "choose the network that the hosts share: --iface NAME or CIDR, or internal=ADDRESS in the hostfile"
     return [Finding("network.wrong_host", "fail", message, fix, hosts)]
+
+
+def _lost_packets(
+    results: Mapping[Pair, ConnectionResult], internal: Mapping[str, str], facts: Mapping[str, Facts]
+) -> list[Finding]:
+    pairs = [(to, source) for (source, to), result in results.items() if result.kind == "large-lost"]
+    if not pairs:
+        return []
+    (sender, receiver), more = pairs[0], f" and {len(pairs) - 1} more" if len(pairs) > 1 else ""
+    nics = facts[receiver].network.nics if receiver in facts else ()
+    own = [nic for nic in nics if any(each.address == internal.get(receiver) for each in nic.addresses)]
+    name, mtu = (own[0].name, own[0].mtu or 1500) if own else ("IFACE", 1500)
+    message = f"Large packets (MTU {mtu}) are lost from {sender} to {receiver}{more}, while small ones arrive"
+    fix = Fix(
+        "look for a tunnel, a VPN or a firewall that drops them, or ICMP's 'fragmentation needed'; what passes, on "
+        "{host}: `ping -c 3 -M do -s {size} {to}`; as root on every host, as most tunnels pass it: "
+        "`ip link set dev {name} mtu 1400`",
+        **{"host": sender, "size": str(mtu - 28), "to": internal.get(receiver, receiver), "name": name},
+    )
+    hosts = tuple(dict.fromkeys(each for pair in pairs for each in pair))
+    return [Finding("network.large_lost", "fail", f"{message}: ssh works, and ranks would hang.", fix, hosts)]
 
 
 def _untested(

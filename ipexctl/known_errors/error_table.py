@@ -393,18 +393,19 @@ def _other_build(found: PatternMatch) -> tuple[str, str]:
 def _worker_ended(found: PatternMatch) -> tuple[str, str] | None:
     if any(text in found.output.text for text in ("its bootstrapping phase", "context has already been set")):
         return None  # script.no_main
-    how = f"a DataLoader worker of {found.output.process} on {found.output.host} was {found.groups['how']}"
+    first = _WORKER.search(found.output.text)  # above, where a worker's own lines mix with it
+    how = first[1] if first is not None else found.groups["how"]
     where = (
         "in a library or in code of the dataset" if "signal" in how else "in code of the dataset, or a library of it"
     )
-    logs = Fix(
-        "num_workers=0 shows where: `ipexctl logs {run} -r {rank} --stderr`",
-        run=found.context.run,
-        rank=f"{found.output.rank}",
-    )
-    return f"{how}, {where}".replace("was exited", "exited"), logs
+    who = f"a DataLoader worker of {found.output.process} on {found.output.host} {'was ' * ('signal' in how)}{how}"
+    shows = "num_workers=0 shows where: `ipexctl logs {run} -r {rank} --stderr`"
+    return f"{who}, {where}", Fix(shows, run=found.context.run, rank=f"{found.output.rank}")
 
 
+_WORKER: Final = re.compile(
+    r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) (?:is )?(killed by signal: [^.]+|exited unexpectedly with exit code \d+)"
+)
 _PREFIX: Final = {kind: prefix for prefix, kind in PREFIXES.items()}
 _HUB_ADDRESS: Final = re.compile(
     r"(?:https?://[^/\s'\"]+|with url: )/(?:api/)?(?P<kind>models/|datasets/)?(?P<repo>[\w.-]+/[\w.-]+)"

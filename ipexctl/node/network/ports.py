@@ -33,6 +33,8 @@ _KINDS = {
     errno.ETIMEDOUT: "timeout",
 }
 _LONGEST_GREETING = 512
+_FILLING = b"\0" * (1 << 15)
+"""Follows a greeting: packets as large as the path allows, also with jumbo frames."""
 _write_lock = _thread.allocate_lock()
 
 
@@ -54,7 +56,10 @@ def listen(address: str, token: str) -> tuple[int | None, str]:
                 connection = _socket.socket(fileno=number)
                 try:
                     connection.settimeout(1)
+                    connection.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDBUF, 4 * len(_FILLING))
+                    connection.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
                     connection.sendall(_greeting(token, os.urandom(16).hex()))
+                    connection.sendall(_FILLING)
                 finally:
                     connection.close()
             except OSError:
@@ -83,23 +88,25 @@ def _encoded(address: str) -> str | bytes:
 def connect(address: str, port: int, token: str, seconds: float) -> tuple[str, str]:
     """Connect once and wait for the greeting; returns a kind and a text.
 
-    Kinds: ok refused timeout noroute denied, wrong (no proof of the token), mute (no greeting in time), error.
+    Kinds: ok refused timeout noroute denied, wrong (no proof of the token), mute (no greeting in time), large-lost (the
+    greeting arrives, and the large packets behind it do not), error.
     """
     deadline = time.monotonic() + seconds
-    connection, data = None, b""
+    connection, data, filling = None, b"", 0
     try:
         connection = _open_connection(address, port, seconds)
-        while not data.endswith(b"\n"):
+        while b"\n" not in data or (_is_greeting(data, token) and filling < len(_FILLING)):
             connection.settimeout(max(0.01, deadline - time.monotonic()))
-            received = connection.recv(256)
-            data += received
+            received = connection.recv(1 << 16)
+            greeting, end, rest = (data + received).partition(b"\n")
+            data, filling = greeting + end, filling + len(rest)
             if not received or len(data) > _LONGEST_GREETING:
                 break
     except _socket.timeout:
-        return "mute" if connection is not None else "timeout", ""
+        return "large-lost" if _is_greeting(data, token) else "mute" if connection is not None else "timeout", ""
     except OSError as error:
-        kind = _KINDS.get(error.errno or 0, "error")
-        return kind, "" if kind in ("refused", "timeout") else error.strerror or str(error)
+        kind = "ok" if _is_greeting(data, token) else _KINDS.get(error.errno or 0, "error")
+        return kind, "" if kind in ("ok", "refused", "timeout") else error.strerror or str(error)
     finally:
         if connection is not None:
             connection.close()

@@ -45,6 +45,7 @@ _PROBLEMS: Final = {
     "denied": "not permitted",
     "wrong": "another program answers",
     "mute": "connected, but nothing was sent",
+    "large-lost": "small packets arrive, and large ones are lost on the way back (`ipexctl doctor` has more)",
 }
 
 

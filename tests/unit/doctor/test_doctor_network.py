@@ -40,6 +40,7 @@ from ipexctl.facts.facts import Facts
 from ipexctl.facts.network_facts import Address, Network, Nic
 from ipexctl.facts.system_facts import Security
 from ipexctl.hosts.host import Host
+from ipexctl.node.network import ports
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import ConnectOptions, Connector, SessionPool
@@ -350,6 +351,21 @@ def test_listener_without_the_token_is_wrong(probe: Callable[[str], PortProbe], 
         thread = threading.Thread(target=answer)
         thread.start()
         assert probe("127.0.0.1").connect([("127.0.0.1", "x", PortListener(liar.getsockname()[1]))], 2) == ["wrong"]
+        thread.join()
+
+
+def test_packets_behind_a_greeting_that_do_not_arrive_are_told(probe: Callable[[str], PortProbe]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as lossy:
+
+        def answer() -> None:
+            with lossy.accept()[0] as conn:
+                conn.sendall(ports._greeting("x", "0" * 32) + b"\0" * 400)
+                conn.recv(1)  # until the other end gives up
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        targets = [("127.0.0.1", "x", PortListener(lossy.getsockname()[1]))]
+        assert probe("127.0.0.1").connect(targets, 0.5) == ["large-lost"]
         thread.join()
 
 

@@ -48,6 +48,9 @@ def network() -> list[Case]:
         *port_findings({}, {"a": "REASON", "c": "REASON"}, INTERNAL, {}),
         *port_findings({}, {"a": NO_PYTHON, "b": NO_PYTHON}, INTERNAL, {"a": ROCKY}),
         *port_findings({("a", "b"): ConnectionResult("mute")}, {}, INTERNAL, {}),
+        *port_findings(
+            open_ | {("a", "b"): ConnectionResult("large-lost")}, {}, INTERNAL, {"a": facts_with("10.1.0.1", 24)}
+        ),
         *port_findings({("a", "b"): ConnectionResult("error", "Too many open files")}, {}, INTERNAL, {}),
         *(
             finding
