@@ -253,7 +253,10 @@ def _lost_packets(
         "look for a tunnel, a VPN or a firewall that drops them, or ICMP's 'fragmentation needed'; what passes, on "
         "{host}: `ping -c 3 -M do -s {size} {to}`; as root on every host, as most tunnels pass it: "
         "`ip link set dev {name} mtu 1400`",
-        **{"host": sender, "size": str(mtu - 28), "to": internal.get(receiver, receiver), "name": name},
+        host=sender,
+        size=str(mtu - 28),
+        to=internal.get(receiver, receiver),
+        name=name,
     )
     hosts = tuple(dict.fromkeys(each for pair in pairs for each in pair))
     return [Finding("network.large_lost", "fail", f"{message}: ssh works, and ranks would hang.", fix, hosts)]
