@@ -404,7 +404,7 @@ def _worker_ended(found: PatternMatch) -> tuple[str, str] | None:
 
 
 _WORKER: Final = re.compile(
-    r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) (?:is )?(killed by signal: [^.]+|exited unexpectedly with exit code \d+)"
+    r"DataLoader worker \(pid \d+\) (?:is )?(killed by signal: [^.]+|exited unexpectedly with exit code \d+)"
 )
 _PREFIX: Final = {kind: prefix for prefix, kind in PREFIXES.items()}
 _HUB_ADDRESS: Final = re.compile(
