@@ -189,8 +189,8 @@ def _memory(hosts: Sequence[HostReport]) -> str:
     memories = [host.facts.memory for host in hosts if host.facts]
     if not memories or memories[0].usable is None:
         return ""
-    used = [memory.total - memory.available for memory in memories if memory.total and memory.available is not None]
-    return f"{_range([_gib(size) for size in sorted(used)]) or '?'}/{_gib(memories[0].usable)} GiB"
+    used = [memory.usable - memory.free for memory in memories if memory.usable and memory.free is not None]
+    return f"{_range([_gib(max(0, size)) for size in sorted(used)]) or '?'}/{_gib(memories[0].usable)} GiB"
 
 
 def _load(hosts: Sequence[HostReport]) -> str:
@@ -203,7 +203,7 @@ def _range(ascending: Sequence[str]) -> str:
 
 
 def _gib(size: int) -> str:
-    return f"{size / 2**30:.0f}"
+    return f"{size / 2**30:.{0 if size >= 10 << 30 else 1}f}"
 
 
 def _without_facts(hosts: Sequence[HostReport]) -> list[tuple[str, str, str, str]]:

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from ipexctl.doctor.finding import GB, MB, Finding, HostContext, HostRule, Level, size, usable_cores
-from ipexctl.facts.cpu import TIERS, X86, Cpu, Tier
+from ipexctl.facts.cpu import TIERS, X86, Cpu, Tier, format_numa_nodes
+from ipexctl.launch.topology import common_layout, default_ranks, tasks_of
 from ipexctl.node.common.fix import Fix
 from ipexctl.text import format_count
 
@@ -106,15 +107,27 @@ def fewer_allowed_cpus(host: HostContext) -> Iterator[Finding]:
     if usable >= cpu.cores:
         return
     level: Level = "info" if host.facts.batch.job else "warn"
-    yield Finding(
-        "cpu.fewer_allowed",
-        level,
-        f"This account may use {usable} of the machine's {format_count(cpu.cores, 'core')}: ranks and threads are "
-        f"planned only for {'this core' if usable == 1 else 'these cores'}",
-        "ask the scheduler for more cores"
-        if host.facts.batch.job
-        else "change the container's --cpuset-cpus, the cgroup's cpuset or a taskset in the login files",
-    )
+    fix = "change the container's --cpuset-cpus, the cgroup's cpuset or a taskset in the login files"
+    reason = f"This account may use {usable} of the machine's {format_count(cpu.cores, 'core')}"
+    if cpu.isolated is not None and not set(cpu.online or ()) - set(cpu.affinity or ()) - set(cpu.isolated):
+        level, reason = "info", f"The boot line keeps programs off CPUs {cpu.isolated} (isolcpus=)"
+        fix = "if nothing else needs these cores: boot without isolcpus=, nohz_full= and rcu_nocbs="
+    elif host.facts.batch.job:
+        fix = "ask the scheduler for more cores"
+    planned = "this core" if usable == 1 else "these cores"
+    if reason.endswith("(isolcpus=)"):
+        planned = f"the other {format_count(usable, 'core')}"
+    yield Finding("cpu.fewer_allowed", level, f"{reason}: ranks and threads are planned only for {planned}", fix)
+
+
+def offline_cpus(host: HostContext) -> Iterator[Finding]:
+    if (offline := host.facts.cpu.offline) is not None and offline.cpus:
+        yield Finding(
+            "cpu.offline",
+            "info",
+            f"CPUs {offline} are switched off: no rank can use them",
+            Fix(f"as root: `echo 1 > /sys/devices/system/cpu/cpu{offline.cpus[0]}/online`, and so for each"),
+        )
 
 
 def quota(host: HostContext) -> Iterator[Finding]:
@@ -124,7 +137,7 @@ def quota(host: HostContext) -> Iterator[Finding]:
     cores = len(cpu.allowed_cores) or cpu.cores
     if cores is None or cpu.quota >= cores:
         return
-    is_fraction = cpu.quota != math.floor(cpu.quota)
+    is_fraction, all_of_them = cpu.quota != math.floor(cpu.quota), f"{cores} CPUs, CPUQuota={cores}00%"
     yield Finding(
         "cpu.quota",
         "warn",
@@ -134,7 +147,9 @@ def quota(host: HostContext) -> Iterator[Finding]:
             if is_fraction
             else "more threads than that are stalled"
         ),
-        f"allow whole cores: the container's --cpus, the pod's limit or CPUQuota ({math.ceil(cpu.quota)} or more)",
+        f"allow whole cores: the container's --cpus, the pod's limit or CPUQuota ({math.ceil(cpu.quota)} or more)"
+        if is_fraction
+        else f"for more: the container's --cpus, the pod's limit or CPUQuota, up to {all_of_them}",
     )
 
 
@@ -207,6 +222,20 @@ def numa(host: HostContext) -> Iterator[Finding]:
         )
 
 
+def far_memory(host: HostContext) -> Iterator[Finding]:
+    cpu = host.facts.cpu
+    closed = [node for node in cpu.usable_numa if node.memory == 0]
+    far = [node for node in closed if any(core & node.cpus for core in cpu.allowed_cores)]
+    if cpu.mems is not None and (excluded := [node.number for node in far if node.number not in cpu.mems]):
+        yield Finding(
+            "numa.mems",
+            "warn",
+            f"This account may use cores of {format_numa_nodes(excluded)}, but not the memory there (cpuset.mems is "
+            f"{cpu.mems}): their ranks fetch every byte from another node",
+            "allow the memory of the same nodes: the container's --cpuset-mems, AllowedMemoryNodes= of the unit",
+        )
+
+
 def hbm(host: HostContext) -> Iterator[Finding]:
     nodes = host.facts.cpu.hbm
     if nodes:
@@ -233,7 +262,8 @@ def amount(host: HostContext) -> Iterator[Finding]:
             "warn",
             f"{size(usable)} of memory: PyTorch takes about 1 GiB before the model; a rank that needs more is killed "
             "(signal 9)",
-            "use one rank per host (--ppn 1) or a smaller batch, or leave the host out: --limit '!NAME'",
+            ("" if default_ranks(host.facts.cpu) == 1 else "use one rank per host (--ppn 1), ")
+            + ("use a smaller batch" if host.alone else "a smaller batch, or leave the host out: --limit '!NAME'"),
         )
 
 
@@ -253,15 +283,29 @@ def limit(host: HostContext) -> Iterator[Finding]:
     )
 
 
+def throttled_memory(host: HostContext) -> Iterator[Finding]:
+    memory = host.facts.memory
+    if memory.high is not None and memory.usable is not None and memory.high < memory.usable:
+        yield Finding(
+            "memory.high",
+            "warn",
+            f"The cgroup is slowed down above {size(memory.high)} (memory.high): ranks that need more in total stand "
+            "nearly still, and no error says so",
+            "raise MemoryHigh= of the unit, or the cgroup's memory.high, to its limit",
+        )
+
+
 def busy_memory(host: HostContext) -> Iterator[Finding]:
     memory = host.facts.memory
-    if memory.total is None or memory.available is None or memory.available >= memory.total * 0.2:
+    free, usable = memory.free, memory.usable
+    if usable is None or free is None or free >= usable * 0.2:
         return
+    others = "of its cgroup use" if free != memory.available else "use"
     yield Finding(
         "memory.busy",
         "warn",
-        f"Only {size(memory.available)} of {size(memory.total)} memory is free: other programs use the rest, and ranks "
-        "may be killed (signal 9)",
+        f"Only {size(free)} of {size(usable)} memory is free: other programs {others} the rest, and ranks may be "
+        "killed (signal 9)",
         Fix("to see which programs: `ps -eo user,rss,args --sort=-rss | head`"),
     )
 
@@ -392,8 +436,21 @@ def processes(host: HostContext) -> Iterator[Finding]:
         )
 
 
+def tasks(host: HostContext) -> Iterator[Finding]:
+    left, layout = host.facts.limits.pids_left, common_layout([host.facts.cpu], 0)
+    needed = tasks_of(layout.ppn, layout.omp_num_threads)
+    if left is not None and left < needed:
+        yield Finding(
+            "limits.pids",
+            "warn",
+            f"The cgroup allows {left} more processes and threads (pids.max): {format_count(layout.ppn, 'rank')} with "
+            f"{format_count(layout.omp_num_threads, 'thread')} each need about {needed}, and crash without them",
+            "raise TasksMax= of the unit, the container's --pids-limit or the pod's limit",
+        )
+
+
 RULES: Final[tuple[HostRule, ...]] = (
-    arch, instructions, hidden_instructions, fewer_allowed_cpus, quota, numa, hbm, topology, smt, governor, one_core,
-    amount, limit, busy_memory, shared_memory, huge_pages, transparent_huge_pages, swap, locked_memory, processes,
-    files,
+    arch, instructions, hidden_instructions, fewer_allowed_cpus, offline_cpus, quota, numa, far_memory, hbm, topology,
+    smt, governor, one_core, amount, limit, throttled_memory, busy_memory, shared_memory, huge_pages,
+    transparent_huge_pages, swap, locked_memory, processes, tasks, files,
 )  # fmt: skip

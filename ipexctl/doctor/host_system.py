@@ -46,11 +46,17 @@ def complete_probe(host: HostContext) -> Iterator[Finding]:
         return
     lost = few(cut, 3) or "the rest"
     likely = next((causes[part] for part in cut if part in causes), "a slow machine or a lost connection")
+    times = {
+        "home": "time df ~ /tmp",
+        "names": "time getent hosts $(hostname)",
+        "programs": "time command -v python3 mpirun; time python3 --version",
+    }
+    slow = [times[part] for part in cut if part in times] or ["time true", "uptime"]
     yield Finding(
         "probe.incomplete",
         "warn",
         f"The host did not answer everything (missing: {lost}): {likely} would make training hang as well",
-        "run these on the host to see which one is slow: time df ~ /tmp; time getent hosts $(hostname)",
+        f"run on the host to see whether it is slow: {'; '.join(slow)}",
     )
 
 

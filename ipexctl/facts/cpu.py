@@ -122,10 +122,16 @@ class Cpu(NamedTuple):
     """Affinity mask of this account, combined with the cpuset."""
     quota: float | None = None
     """CPU time limit of the cgroup, in CPUs; None without a limit."""
+    offline: CpuList | None = None
+    """CPUs that are switched off; None if there are none."""
+    isolated: CpuList | None = None
+    """CPUs that the boot line keeps the scheduler off (isolcpus); None if there are none."""
+    mems: CpuList | None = None
+    """NUMA nodes whose memory this account may use (cpuset.mems); None if unknown."""
 
     def __hash__(self) -> int:
         """Of a part: functions of a processor are cached, and its lists have an entry for each core."""
-        return hash((self.model_name, self.cores, self.affinity, self.quota))
+        return hash((self.model_name, self.cores, self.affinity, self.quota, self.mems))
 
     @property
     def isa(self) -> dict[str, bool | None]:
@@ -143,13 +149,20 @@ class Cpu(NamedTuple):
         return sum(1 for node in self.numa if node.cpus) or None
 
     @property
+    def usable_numa(self) -> tuple[NumaNode, ...]:
+        """The nodes as this account may use them: without memory where the cpuset excludes it."""
+        if self.mems is None or not any(node.number in self.mems for node in self.numa):
+            return self.numa
+        return tuple(node if node.number in self.mems else node._replace(memory=0) for node in self.numa)
+
+    @property
     def hbm(self) -> tuple[NumaNode, ...]:
         """Nodes of high-bandwidth memory: a Xeon Max or Xeon Phi in flat mode shows it as nodes without CPUs. Such a
         node of another processor is slow memory, such as CXL or Optane."""
         is_xeon_max = re.search(r"\bXeon\b.*\bMax\b", self.model_name or "", re.IGNORECASE)
         if self.vendor != "GenuineIntel" or not (is_xeon_max or (self.family == 6 and self.model in _PHI_MODELS)):
             return ()
-        return tuple(node for node in self.numa if not node.cpus and 0 < (node.memory or 0) <= _MOST_HBM)
+        return tuple(node for node in self.usable_numa if not node.cpus and 0 < (node.memory or 0) <= _MOST_HBM)
 
     @property
     def allowed_cpus(self) -> CpuList | None:
@@ -266,6 +279,9 @@ def _parse_cpu(lines: tuple[tuple[str, tuple[str, ...]], ...], arch: str | None)
         smt=any(len(core) > 1 for core in siblings) if siblings else None,
         affinity=_affinity(answers, known),
         quota=_quota(answers),
+        offline=parse_cpulist(answers.first("cpu.offline") or ""),
+        isolated=parse_cpulist(answers.first("cpu.isolated") or ""),
+        mems=_mems(answers, known),
     )
 
 
@@ -352,16 +368,24 @@ def _numa(answers: Answers) -> tuple[NumaNode, ...]:
     )
 
 
+def _is_of_kernel(answers: Answers, online: CpuList | None) -> bool:
+    """The kernel prints a mask that is as wide as the CPUs it can have. A topology with more CPUs is not this kernel's,
+    but a CPU profile of the lab."""
+    width = 4 * len(answers.named("status").get("Cpus_allowed", "").replace(",", ""))
+    return not (width and online and width < len(online))
+
+
+def _mems(answers: Answers, online: CpuList | None) -> CpuList | None:
+    nodes = parse_cpulist(answers.named("status").get("Mems_allowed_list", ""))
+    return nodes if _is_of_kernel(answers, online) else None
+
+
 def _affinity(answers: Answers, online: CpuList | None) -> CpuList | None:
-    """The kernel prints a mask that is as wide as the CPUs it can have. A topology with more CPUs is not this kernel's
-    (but a CPU profile of the lab); then a mask that covers the first process's mask is no limit.
-    """
-    status = answers.named("status")
-    mask = parse_cpulist(status.get("Cpus_allowed_list", ""))
+    """In a topology that is not this kernel's, a mask that covers the first process's mask is no limit."""
+    mask = parse_cpulist(answers.named("status").get("Cpus_allowed_list", ""))
     if mask is None:
         return None
-    width = 4 * len(status.get("Cpus_allowed", "").replace(",", ""))
-    if width and online and width < len(online):
+    if not _is_of_kernel(answers, online):
         init_mask = parse_cpulist(answers.named("init").get("Cpus_allowed_list", ""))
         return None if init_mask is None or mask.covers(init_mask) else mask
     cpuset = next(

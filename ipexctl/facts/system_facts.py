@@ -46,6 +46,10 @@ class Memory(NamedTuple):
     available: int | None = None
     limit: int | None = None
     """The cgroup's limit; None if there is none or it is unknown."""
+    limit_left: int | None = None
+    """What the cgroup's limits leave, less what is used and cannot be reclaimed; None as for `limit`."""
+    high: int | None = None
+    """Above it, the kernel slows the cgroup's processes down (memory.high); None without such a limit."""
     swap: int | None = None
     hugepages_total: int | None = None
     hugepages_free: int | None = None
@@ -62,6 +66,12 @@ class Memory(NamedTuple):
             return self.total
         return min(self.total, self.limit)
 
+    @property
+    def free(self) -> int | None:
+        """What ranks can still get, of the machine and of the cgroup; None if unknown."""
+        left = self.limit if self.limit_left is None else self.limit_left
+        return min((size for size in (self.available, left) if size is not None), default=None)
+
 
 class Limit(NamedTuple):
     """`math.inf` means unlimited, which is "unlimited" in JSON."""
@@ -74,6 +84,8 @@ class Limits(NamedTuple):
     memlock: Limit = Limit()
     nofile: Limit = Limit()
     nproc: Limit = Limit()
+    pids_left: int | None = None
+    """Processes and threads that the cgroup still allows (pids.max); None without such a limit."""
 
 
 class Mount(NamedTuple):
@@ -211,19 +223,16 @@ def _libc(text: str) -> tuple[Literal["glibc", "musl"] | None, str | None]:
 
 
 def parse_memory(answers: Answers, mounts: Sequence[Mount]) -> Memory:
-    limits = [
-        value
-        for key in ("cgroup.memory.max", "cgroup.memory.limit_in_bytes")
-        for text in answers.all(key)
-        if (value := natural(text)) is not None and value < _NO_LIMIT
-    ]
+    limit = _lowest(answers, "cgroup.memory.max", "cgroup.memory.limit_in_bytes")
     meminfo = answers.named("meminfo")
     thp = re.search(r"\[(\w+)\]", answers.first("thp") or "")
     shm = parse_disk(answers, "/dev/shm", mounts)  # noqa: S108  # a name, no temporary file
     return Memory(
         total=kilobytes(meminfo.get("MemTotal")),
         available=kilobytes(meminfo.get("MemAvailable")),
-        limit=min(limits, default=None),
+        limit=limit,
+        limit_left=_lowest(answers, "cgroup.memory.left") if limit is not None else None,
+        high=_lowest(answers, "cgroup.memory.high"),
         swap=kilobytes(meminfo.get("SwapTotal")),
         hugepages_total=natural(meminfo.get("HugePages_Total")),
         hugepages_free=natural(meminfo.get("HugePages_Free")),
@@ -232,6 +241,12 @@ def parse_memory(answers: Answers, mounts: Sequence[Mount]) -> Memory:
         shm_size=shm.total if shm else None,
         shm_free=shm.free if shm else None,
     )
+
+
+def _lowest(answers: Answers, *keys: str) -> int | None:
+    """The lowest number of all levels of the cgroup; `max` is none."""
+    numbers = (natural(text) for key in keys for text in answers.all(key))
+    return min((number for number in numbers if number is not None and number < _NO_LIMIT), default=None)
 
 
 _NO_LIMIT: Final = 1 << 62
@@ -245,7 +260,8 @@ def parse_limits(answers: Answers) -> Limits:
         if match:
             limits.setdefault(match[1], Limit(limit(match[2]), limit(match[3])))
     names = ("Max locked memory", "Max open files", "Max processes")
-    return Limits(*(limits.get(name, Limit()) for name in names))
+    memlock, nofile, nproc = (limits.get(name, Limit()) for name in names)
+    return Limits(memlock, nofile, nproc, _lowest(answers, "cgroup.pids.left"))
 
 
 def parse_disk(answers: Answers, path: str, mounts: Sequence[Mount]) -> Disk | None:

@@ -466,6 +466,7 @@ NOTES: Final[Texts] = (
     rank_rules.notes,
     _bf16_notes,
     rank_distribution.memory_notes,
+    rank_distribution.tasks_notes,
     hub_settings.notes,
     _crowded,
     numa_notes.notes,

@@ -14,11 +14,10 @@ from typing import Final
 
 from ipexctl.errors import Refusal
 from ipexctl.facts.facts import Facts
-from ipexctl.facts.system_facts import Memory
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.context import LaunchContext, RankDistribution
-from ipexctl.launch.topology import cores_of, default_ranks, level
+from ipexctl.launch.topology import cores_of, default_ranks, level, tasks_of
 from ipexctl.launch.training_memory import describe, ways_to_fit
 from ipexctl.node.common.asked import Asked
 from ipexctl.text import format_count, readable
@@ -132,7 +131,7 @@ TORCH_START: Final = 210 << 20
 def memory_refusal(context: LaunchContext) -> Refusal | None:
     earlier, planned, asked = context.gathered.earlier_memory, context.plan.memory, context.gathered.asked
     for node in context.nodes:
-        free, shared, size, whence = free_memory(node.facts.memory), 0, 0, ""
+        free, shared, size, whence = node.facts.memory.free, 0, 0, ""
         if free is None or asked.oversubscribe:
             continue
         if planned is not None:
@@ -159,7 +158,7 @@ def memory_refusal(context: LaunchContext) -> Refusal | None:
 def memory_notes(context: LaunchContext) -> Iterator[str]:
     earlier, planned, hosts = context.gathered.earlier_memory, context.plan.memory, defaultdict[str, list[str]](list)
     for node in context.nodes:
-        free, needed, whence, ranks = free_memory(node.facts.memory), 0, "", format_count(node.count, "rank")
+        free, needed, whence, ranks = node.facts.memory.free, 0, "", format_count(node.count, "rank")
         if free is None:
             continue
         if earlier is not None:
@@ -183,7 +182,12 @@ def memory_notes(context: LaunchContext) -> Iterator[str]:
         yield text.format(fold(names))
 
 
-def free_memory(memory: Memory) -> int | None:
-    """Available memory of the host or of its cgroup, whichever is less; None if unknown."""
-    known = [size for size in (memory.available, memory.limit) if size is not None]
-    return min(known, default=None)
+def tasks_notes(context: LaunchContext) -> Iterator[str]:
+    """Hosts whose cgroup does not allow the threads of the plan."""
+    for node in context.nodes:
+        left, needed = node.facts.limits.pids_left, tasks_of(node.count, node.binding.threads)
+        if left is not None and left < needed:
+            yield (
+                f"{format_count(node.count, 'rank')} on {node.name} need about {needed} processes and threads, and its "
+                f"cgroup allows {left} more (pids.max): fewer ranks or threads: --ppn, --omp; or raise TasksMax="
+            )

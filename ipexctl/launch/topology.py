@@ -85,7 +85,7 @@ def _areas(cpu: Cpu) -> tuple[Area, ...]:
     """Nodes that list the same CPUs are one area, and CPUs of a node without memory go to the nearest that has some."""
     groups: list[list[NumaNode]] = []
     group_of: dict[int, list[NumaNode]] = {}
-    for node in cpu.numa:
+    for node in cpu.usable_numa:
         if node.cpus:
             group = next((group_of[number] for number in node.cpus if number in group_of), [])
             groups += [] if group else [group]
@@ -218,6 +218,12 @@ def automatic_backend(has_ccl: bool, hosts: int, world_size: int, cores_per_rank
     return "ccl", "the environment has oneCCL bindings"
 
 
+def tasks_of(ranks: int, threads: int) -> int:
+    """Processes and threads of a host's ranks, as pids.max counts them. With torch 2.13 over gloo, a rank has 4 threads
+    beside those of OpenMP, and a wrapper; up to 8 programs start and watch the ranks."""
+    return ranks * (threads + 5) + 8
+
+
 def dtype(tiers: Iterable[str]) -> Dtype:
     """bfloat16 if every host computes it in hardware: elsewhere it is slower than float32."""
     return "bfloat16" if all(tier in ("amx", "avx512_bf16") for tier in tiers) else "float32"
@@ -254,6 +260,9 @@ def bind(
     crowded = ranks > cores.count
     blocks = _blocks(cores.cores, ranks) if mode != "none" and ranks <= len(cores.cores) else []
     share = min([cores.count // ranks, *map(len, blocks)])
+    if cores.limited and share:
+        blocks = [_on_one_socket(block, share) for block in blocks]
+        blocks = [block[: min(map(len, blocks))] for block in blocks]
     reserved = workers if share - workers >= omp else 0
     threads, formula = threads_of_rank(share, cores, ranks, reserved)
     if mode == "none" or not cores.cores:
@@ -312,6 +321,15 @@ def _blocks(cores: Sequence[Core], ranks: int) -> list[tuple[Core, ...]]:
             ]
     size = len(cores) // ranks
     return [tuple(cores[at * size : (at + 1) * size]) for at in range(ranks)]
+
+
+def _on_one_socket(block: tuple[Core, ...], share: int) -> tuple[Core, ...]:
+    """Under a quota, a rank has more cores than their time: those of one socket, if it has enough."""
+    parts: dict[int | None, list[Core]] = {}
+    for core in block:
+        parts.setdefault(core.socket, []).append(core)
+    largest = max(parts.values(), key=len, default=[])
+    return tuple(largest) if len(largest) >= share else block
 
 
 @lru_cache(maxsize=256)

@@ -58,6 +58,8 @@ function processors(cpus, file, line, begun, online, count, i, at, group) {
     cpus = "/sys/devices/system/cpu"
     online = first(cpus "/online")
     put("cpu.online", online)
+    put("cpu.offline", first(cpus "/offline"))
+    put("cpu.isolated", first(cpus "/isolated"))
     put("cpu.performance", first("/sys/devices/cpu_core/cpus"))
     put("cpu.governor", first(cpus "/cpu0/cpufreq/scaling_governor"))
     count = expand(online, at)
@@ -110,7 +112,7 @@ function numa(nodes, count, list, i, at) {
 
 # The limits of the account; awk inherits those of the shell.
 function account_limits() {
-    matching("status", "/proc/self/status", "^(Cpus_allowed|Cpus_allowed_list|Uid):")
+    matching("status", "/proc/self/status", "^(Cpus_allowed|Cpus_allowed_list|Mems_allowed_list|Uid):")
     matching("init", "/proc/1/status", "^Cpus_allowed_list:")
     matching("limit", "/proc/self/limits", "^Max (locked memory|open files|processes) ")
     put("load", first("/proc/loadavg"))

@@ -65,6 +65,27 @@ up_the_tree() { # mount path file...
     done
 }
 
+# What a group has left of a limit, on each level that has one. Memory that the kernel can take back is not used.
+left_up_the_tree() { # key mount path limit used cache
+    key=$1 mount=$2 at=$2$3 limit=$4 used=$5
+    case $at in */..*) at=$mount ;; esac
+    while :; do
+        get "$at/$limit"
+        case $got in
+        '' | max | *[!0-9]* | ????????????????*) ;; # v1 prints the largest number if there is no limit
+        *)
+            left=$got
+            get "$at/$used"
+            [ -z "$got" ] || left=$((left - got))
+            [ -z "$6" ] || left=$((left + $(awk "/^($6) /"'{sum += $2} END {printf "%.0f", sum}' "$at/memory.stat")))
+            buffer "cgroup.$key.left" "$((left > 0 ? left : 0))"
+            ;;
+        esac
+        [ "$at" != "$mount" ] || break
+        at=${at%/*}
+    done
+}
+
 cgroup() {
     groups=/sys/fs/cgroup
     [ -d $groups ] || return
@@ -74,14 +95,20 @@ cgroup() {
         0:*)
             at=$groups
             [ -r $at/cgroup.controllers ] || at=$groups/unified
-            up_the_tree $at "$path" cpu.max memory.max cpuset.cpus.effective
+            up_the_tree $at "$path" cpu.max memory.max memory.high cpuset.cpus.effective
+            left_up_the_tree memory $at "$path" memory.max memory.current 'inactive_file|active_file|slab_reclaimable'
+            left_up_the_tree pids $at "$path" pids.max pids.current ''
             ;;
         *,cpu,*)
             [ -d "$groups/$controllers" ] || controllers=cpu
             # The period first: it is printed after the quota.
             up_the_tree "$groups/$controllers" "$path" cpu.cfs_period_us cpu.cfs_quota_us
             ;;
-        *,memory,*) up_the_tree $groups/memory "$path" memory.limit_in_bytes ;;
+        *,memory,*)
+            up_the_tree $groups/memory "$path" memory.limit_in_bytes
+            left_up_the_tree memory $groups/memory "$path" memory.limit_in_bytes memory.usage_in_bytes 'total_(in)?active_file'
+            ;;
+        *,pids,*) left_up_the_tree pids $groups/pids "$path" pids.max pids.current '' ;;
         *,cpuset,*) up_the_tree $groups/cpuset "$path" cpuset.effective_cpus ;;
         esac
     done </proc/self/cgroup

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
     Scene = Callable[[], tuple[Finding, ...]]
 
+ISOLATED: Final = CpuList.of(cpu for core in healthy().cpu.siblings[4:6] for cpu in core)
+REST: Final = CpuList.of(set(healthy().cpu.online or ()) - set(ISOLATED))
 GRAVITON: Final = recorded("lab-graviton3")
 DOCKER: Final = recorded("ubuntu2004-docker")
 CENTOS7: Final = recorded("centos7-nfs-slurm")
@@ -93,12 +95,14 @@ HOST: Final[Mapping[str, Scene]] = {
     "cpu.no_bf16": lambda: alone(recorded("lab-icelake-sp")),
     "cpu.isa_hidden": lambda: changed(cpu={"flags": healthy().cpu.flags - set(AMX)}),
     "cpu.fewer_allowed": lambda: alone(recorded("container-cgroup2-cpuset")),
+    "cpu.offline": lambda: changed(cpu={"offline": CpuList((7, 8))}),
     "cpu.quota": lambda: alone(recorded("container-cgroup1-quota")),
     "cpu.one_core": lambda: changed(cpu={"affinity": CpuList((0,))}),
     "cpu.smt": lambda: alone(recorded("lab-cascadelake")),
     "cpu.governor": lambda: alone(DOCKER),
     "cpu.topology_hidden": lambda: changed(cpu={"siblings": (), "packages": ()}),
     "numa.no_memory": lambda: changed(cpu={"numa": _numa(256 * GB, 0)}),
+    "numa.mems": lambda: changed(cpu={"mems": CpuList((0,))}),
     "numa.hbm": lambda: changed(
         cpu={
             "model_name": "Intel(R) Xeon(R) CPU Max 9480",
@@ -109,6 +113,7 @@ HOST: Final[Mapping[str, Scene]] = {
     "memory.small": lambda: changed(memory={"total": 2 * GB, "available": 2 * GB}),
     "memory.limit": lambda: alone(recorded("container-cgroup1-quota")),
     "memory.busy": lambda: changed(memory={"available": 20 * GB}),
+    "memory.high": lambda: changed(memory={"high": 8 * GB}),
     "memory.hugepages": lambda: changed(memory={"hugepages_free": 65536, "hugepage_size": 2 * MB}),
     "memory.thp": lambda: changed(memory={"thp": "never"}),
     "memory.swap": lambda: changed(memory={"swap": 512 * GB}),
@@ -117,6 +122,7 @@ HOST: Final[Mapping[str, Scene]] = {
     "limits.memlock": lambda: changed(network={"rdma": (IB,)}),
     "limits.nofile": lambda: changed(limits={"nofile": Limit(256, 4096)}),
     "limits.nproc": lambda: changed(limits={"nproc": Limit(200, 200)}),
+    "limits.pids": lambda: changed(limits={"pids_left": 14}),
     "name.loopback": lambda: alone(DOCKER),
     "name.unresolved": lambda: changed(network={"resolves_to": ()}),
     "name.elsewhere": lambda: changed(network={"resolves_to": ("192.0.2.9",)}),
@@ -265,6 +271,9 @@ MORE_SCENES: Final[tuple[tuple[str, Scene], ...]] = (
     ),
     ("home.inodes", lambda: changed(home=home(inodes_free=10))),
     ("cpu.fewer_allowed", lambda: changed(cpu={"affinity": CpuList((0, 1))}, batch={"job": "1"})),
+    ("cpu.fewer_allowed", lambda: changed(cpu={"isolated": ISOLATED, "affinity": REST})),
+    ("cpu.quota", lambda: changed(cpu={"quota": 3.0})),
+    ("memory.busy", lambda: changed(memory={"limit": 64 * GB, "limit_left": 2 * GB})),
     ("memory.limit", lambda: changed(memory={"limit": 8 * GB}, batch={"job": "1"})),
     ("memory.hugepages", lambda: changed(memory={"hugepages_free": 8192, "hugepage_size": 2 * MB})),
     ("network.slow_link", lambda: changed(network=_nics(1, speed=100))),

@@ -32,9 +32,11 @@ from ipexctl.doctor.cluster_machines import gain_without_slow
 from ipexctl.doctor.doctor_run import examine_cluster, examine_host
 from ipexctl.doctor.finding import GB, MB, Finding, HostContext, merge_findings, recommend, worst
 from ipexctl.errors import Refusal
+from ipexctl.facts.cpu import CpuList
 from ipexctl.facts.facts import Facts, parse
 from ipexctl.facts.network_facts import Rdma, Route
 from ipexctl.facts.system_facts import Limit
+from ipexctl.launch.topology import common_layout, tasks_of
 from ipexctl.stack.catalog import StackSpec, merged, rows
 from ipexctl.stack.resolve.model import StackPlan, StackRequest, Undecided
 from ipexctl.stack.resolve.reasons import Reason
@@ -282,7 +284,8 @@ def test_fix_for_an_incomplete_probe_does_not_name_timeout() -> None:
     """`--timeout` can't raise the probe's own limit."""
     fix = found(alone(healthy()._replace(complete=False, cut=("home",))), "probe.incomplete").fix
     assert "--timeout" not in fix
-    assert "time getent" in fix
+    assert "time df" in fix
+    assert "getent" not in fix
 
 
 @pytest.mark.parametrize("iface", ["eth0", "eth1"])
@@ -349,6 +352,10 @@ def level(findings: tuple[Finding, ...], identifier: str) -> str | None:
         ({"limit": 256 * GB}, "memory.limit", None),
         ({"total": 500 * GB, "available": 100 * GB - 1}, "memory.busy", "warn"),
         ({"total": 500 * GB, "available": 100 * GB}, "memory.busy", None),
+        ({"limit": 50 * GB, "limit_left": 10 * GB - 1}, "memory.busy", "warn"),
+        ({"limit": 50 * GB, "limit_left": 10 * GB}, "memory.busy", None),
+        ({"limit": 300 * GB, "high": 300 * GB - 1}, "memory.high", "warn"),
+        ({"limit": 300 * GB, "high": 300 * GB}, "memory.high", None),
         ({"total": 100 * GB, "hugepages_free": 2, "hugepage_size": GB - 1}, "memory.hugepages", None),
         ({"total": 100 * GB, "hugepages_free": 2, "hugepage_size": GB}, "memory.hugepages", "info"),
         ({"total": 100 * GB, "hugepages_free": 20, "hugepage_size": GB - 1}, "memory.hugepages", "info"),
@@ -438,6 +445,20 @@ def test_open_files_are_raised_by_the_account_itself_up_to_the_hard_limit(hard: 
 def test_processes_on_both_sides_of_the_threshold(uid: int, soft: float, expected: str | None) -> None:
     found = changed(limits={"nproc": Limit(soft, soft)}, account={"uid": uid})  # 4 for each of 224 threads are fewer
     assert level(found, "limits.nproc") == expected
+
+
+def test_tasks_on_both_sides_of_what_the_plan_needs() -> None:
+    layout = common_layout([healthy().cpu], 0)
+    needed = tasks_of(layout.ppn, layout.omp_num_threads)
+    assert level(changed(limits={"pids_left": needed - 1}), "limits.pids") == "warn"
+    assert level(changed(limits={"pids_left": needed}), "limits.pids") is None
+
+
+def test_memory_of_far_nodes_counts_only_where_a_core_is_used() -> None:
+    near = {"mems": CpuList((0,)), "affinity": healthy().cpu.numa[0].cpus}
+    assert level(changed(cpu=near), "numa.mems") is None
+    every = CpuList(tuple(node.number for node in healthy().cpu.numa))
+    assert level(changed(cpu={"mems": every}), "numa.mems") is None
 
 
 @pytest.mark.parametrize(("usable", "expected"), [(384 * GB - 1, "warn"), (384 * GB, None)])

@@ -519,3 +519,15 @@ def test_a_new_bridge_makes_no_other_machine_but_a_container_is_known_by_its_vir
     assert bridged.machine == host.machine == "b1/02:eth0"
     assert container.hardware not in ("", host.hardware)
     assert container.machine == "b1/02:tap0"
+
+
+def test_a_cgroup_has_what_its_tightest_level_leaves() -> None:
+    lines = ["meminfo MemTotal: 8388608 kB", "meminfo MemAvailable: 4194304 kB", "cgroup.memory.max 1073741824"]
+    lines += [f"cgroup.memory.left {left}" for left in (700_000_000, 200_000_000)]
+    lines += ["cgroup.memory.high max", "cgroup.memory.high 900000000", "cgroup.pids.left 52", "cgroup.pids.left 14"]
+    facts = parse("".join(f"{line}\n" for line in lines))
+    assert (facts.memory.limit, facts.memory.limit_left, facts.memory.free) == (1 << 30, 200_000_000, 200_000_000)
+    assert (facts.memory.high, facts.limits.pids_left) == (900_000_000, 14)
+    older = parse("".join(f"{line}\n" for line in lines[:3]))
+    assert older.memory.free == 1 << 30
+    assert older.limits.pids_left is None

@@ -108,6 +108,24 @@ def test_quota_lowers_threads_and_keeps_core_blocks() -> None:
     assert plan(machine(cpu(64, 2, quota=8.0))).notes != plan(machine(cpu(64, 2))).notes
 
 
+def test_rank_whose_quota_fits_one_socket_stays_there_with_its_memory() -> None:
+    few = cpu(12, 2, sockets=2, threads=1, affinity=CpuList((0, 2, 4, 8, 10)))
+    (slot,) = bound(few._replace(quota=3.0), 1).slots
+    assert (slot.cores, slot.memory) == ((0, 2, 4), (0,))
+    (slot,) = bound(few._replace(quota=4.0), 1).slots
+    assert (slot.cores, slot.memory) == ((0, 2, 4, 8, 10), ())
+    sizes = [len(slot.cores) for slot in bound(few._replace(quota=2.0), 2).slots]
+    assert sizes == [2, 2]
+
+
+def test_memory_is_of_the_nodes_that_the_cpuset_allows() -> None:
+    both = cpu(8, 2, sockets=2)
+    closed = bound(both._replace(mems=CpuList((0,))), 2)
+    assert cores(closed) == ["0-3", "4-7"]
+    assert [slot.memory for slot in closed.slots] == [(0,), (0,)]
+    assert [slot.memory for slot in bound(both._replace(mems=CpuList((0, 1))), 2).slots] == [(0,), (1,)]
+
+
 def test_more_ranks_than_cores_share_all_cores_with_a_note() -> None:
     found = plan(machine(cpu(2, threads=1)), n=3)
     assert [rank.cores for rank in found.ranks] == [(0, 1)] * 3

@@ -70,7 +70,7 @@ WHY = why_json(answer(judged([(STOPPED, ""), (FAILED, NO_MODULE)], out={1: "hell
         ),
         (
             install_command.as_json(InstallReport((InstallResult(N1, "ok"),), 0.0)),
-            "stack refused path wheels bytes notes dry_run changes",
+            "stack refused path wheels bytes notes dry_run changes unread",
             "env packages verify",
         ),
         (
