@@ -38,16 +38,11 @@ class NoSuchRun(UserError):
     pass
 
 
-class OtherRuns(UserError):
-    """Names the runs that a word means, of which the call can't take one."""
-
-
-def no_hosts() -> None:
-    """For a call that names no hosts."""
-
-
-def find_runs(words: Sequence[str], open_hosts: OpensHosts = no_hosts, *, hosts_first: bool = False) -> list[RunRecord]:
-    """Raise a UserError or a CallError if a word means no run, or several. `hosts_first`: the call names the hosts."""
+def find_runs(
+    words: Sequence[str], open_hosts: OpensHosts = lambda: None, *, hosts_first: bool = False
+) -> list[RunRecord]:
+    """Raise a UserError or a CallError if a word means no run, or several. `open_hosts` returns None if nothing names
+    hosts. `hosts_first`: the call does."""
     own = OwnRuns.read()
     found = {word: None if hosts_first else own.choose(word) for word in words}
     unknown, on_hosts = [word for word, record in found.items() if record is None], None
@@ -79,10 +74,6 @@ class OwnRuns(NamedTuple):
         every, damaged = registry.read_records()
         return cls({record.id: record for record in every}, damaged, registry.last_sequence())
 
-    @property
-    def newest(self) -> RunRecord | None:
-        return next(reversed(self.records.values()), None)
-
     def choose(self, word: str) -> RunRecord | None:
         """None if the records have no such run. Raise a UserError for several, or for a record that can't be read."""
         if word in LAST:
@@ -96,14 +87,10 @@ class OwnRuns(NamedTuple):
         return self.records[runs[0]] if runs else None
 
     def _last(self, word: str) -> RunRecord | None:
-        newest, here = self.newest, ProjectHere.find()
-        records = [
-            record
-            for record in self.records.values()
-            if word != "last" or here.has(record.typed.directory, record.project)
-        ]
+        here, every = ProjectHere.find(), [*self.records.values()]
+        records = [each for each in every if word != "last" or here.has(each.typed.directory, each.project)]
         began = records[-1].started if records else 0.0
-        is_newest_lost = newest is None or newest.sequence < self.last_sequence
+        is_newest_lost = not every or every[-1].sequence < self.last_sequence
         lost = [record for record in self.damaged if is_newest_lost or record.written > began]
         if lost:
             raise max(lost, key=lambda record: record.written)
@@ -111,23 +98,20 @@ class OwnRuns(NamedTuple):
 
     def error(self, word: str, on_hosts: IpexctlError | None, *, hosts_first: bool) -> IpexctlError:
         """Why a word means no run, with what to type. `on_hosts`: the reason there."""
-        if on_hosts is None:
-            return self._none(word)
-        if not hosts_first and not isinstance(on_hosts, OtherRuns):
-            on_hosts.message = f"{self._none(word).message}; {on_hosts.message}"
-        return on_hosts
-
-    def _none(self, word: str) -> UserError:
-        newest = self.newest
-        if newest is None:
-            return NoSuchRun("no run was started from the control machine yet", fix=Fix("`ipexctl run` starts one"))
-        if word in LAST:
-            return NoSuchRun(
+        newest = [*reversed(self.records)]
+        if not newest:
+            own = NoSuchRun("no run was started from the control machine yet", fix=Fix("`ipexctl run` starts one"))
+        elif word in LAST:
+            own = NoSuchRun(
                 "no run of the project in this directory was started from the control machine yet",
-                fix=Fix(f"`ipexctl ps` lists all runs; ``last:all`` is the newest of them, {newest.id}"),
+                fix=Fix(f"`ipexctl ps` lists all runs; ``last:all`` is the newest of them, {newest[0]}"),
             )
-        some = ", ".join([*reversed(self.records)][:3])
-        return NoSuchRun(f"there is no run {quote(word)}", fix=Fix(f"`ipexctl ps` shows them; the newest: {some}"))
+        else:
+            some = Fix(f"`ipexctl ps` shows them; the newest: {', '.join(newest[:3])}")
+            own = NoSuchRun(f"there is no run {quote(word)}", fix=some)
+        if on_hosts is not None and not hosts_first and isinstance(on_hosts, (NoSuchRun, CallError)):
+            on_hosts.message = f"{own.message}; {on_hosts.message}"
+        return on_hosts or own
 
     def with_own(self, found: RunRecord, opened: OpenHosts) -> RunRecord:
         """The record here if there is one, with the call's way to its hosts. A host says which run it has, not where
@@ -144,9 +128,9 @@ class OwnRuns(NamedTuple):
         return replace(own, node0=reached(own.node0), nodes=tuple(map(reached, own.nodes)), **way)
 
 
-def _ambiguous(word: str, runs: Sequence[str], where: str) -> OtherRuns:
+def _ambiguous(word: str, runs: Sequence[str], where: str) -> UserError:
     some = ", ".join(runs[-4:]) + (" …" if len(runs) > 4 else "")
-    return OtherRuns(f"{len(runs)} runs {where} have {quote(word)} in their id: {some}", fix="use more of the id")
+    return UserError(f"{len(runs)} runs {where} have {quote(word)} in their id: {some}", fix="use more of the id")
 
 
 class RunInHome(NamedTuple):
@@ -178,7 +162,7 @@ def _find_on_hosts(word: str, opened: OpenHosts) -> RunRecord:
     return _record(next(host for host in hosts if host.name == node0), plan, at, opened)
 
 
-def _of_another_account(word: str, opened: OpenHosts) -> OtherRuns | None:
+def _of_another_account(word: str, opened: OpenHosts) -> UserError | None:
     """Names the live runs of other accounts on these hosts that a word may mean; None if it means none."""
     from ipexctl.run.hosts_now import hosts_now  # with the planner's sentences, for this answer alone
     from ipexctl.run.start.exclusive import inspect_hosts
@@ -191,7 +175,7 @@ def _of_another_account(word: str, opened: OpenHosts) -> OtherRuns | None:
     if not meant:
         return None
     names = "; ".join(f"run {run} on {fold(runs[run].hosts)} is of account {runs[run].account}" for run in meant[:4])
-    return OtherRuns(
+    return UserError(
         f"{names}; its record is in that account's home, which this account can't read",
         fix=Fix(
             "see what is known of it: `ipexctl ps {*hosts}`; its owner can stop it",

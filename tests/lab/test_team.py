@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,27 @@ def begun(person: Person, *options: object) -> str:
     return run
 
 
+def ways_to_hosts(person: Person, place: Path) -> list[tuple[Person, tuple[object, ...], dict[str, str]]]:
+    """Each way to name the hosts and to log in to them, as options and environment."""
+    hostfile, beside = person.lab.hostfile, place / "beside"
+    lab, configs = hostfile.parent, [place / name for name in ("login", "all")]
+    beside.mkdir()
+    plain = beside / "hostfile"
+    plain.write_text(re.sub(r" (identity|known_hosts)=\S+", "", hostfile.read_text()))
+    login = f"identity = '{lab}/key'\nknown-hosts = '{lab}/known_hosts'\n"
+    for config, text in zip(configs, (login, f"hostfile = '{plain}'\n{login}"), strict=True):
+        (config / "ipexctl").mkdir(parents=True)
+        (config / "ipexctl/config.toml").write_text(text)
+    of_login, of_all = ({"XDG_CONFIG_HOME": str(config)} for config in configs)
+    return [
+        (person, (), {"IPEXCTL_HOSTFILE": str(hostfile)}),
+        (replace(person, project=beside), (), of_login),
+        (person, ("-H", lab / "inventory.ini"), {}),
+        (person, ("-H", plain), of_login),
+        (person, (), of_all),
+    ]
+
+
 def test_a_colleague_sees_whose_run_it_is_reads_it_and_stops_it_only_by_force(
     people: tuple[Person, Person], tmp_path: Path
 ) -> None:
@@ -92,11 +115,22 @@ def test_a_colleague_sees_whose_run_it_is_reads_it_and_stops_it_only_by_force(
     assert attached.end() == 130
     assert ann.status(run)["state"] == "running"
 
-    for words in ((run,), ("last",)):
-        refused = ben.call("stop", *words, *on)
-        assert (refused.rc, f"ipexctl stop {run}" in refused.err, "--force" in refused.err) == (2, True, True)
+    reading = (
+        ("logs", part),
+        ("why", "last"),
+        ("wait", run, "--timeout", "1"),
+        ("fetch", f"{part}:waits.py", tmp_path / "two"),
+        ("report", part, "-o", tmp_path / "two.html"),
+    )
+    for (person, options, env), (command, *words) in zip(ways_to_hosts(ben, tmp_path), reading, strict=True):
+        read = person.call(command, *words, *options, env=env)
+        assert (read.rc, "ann@" in read.err) == (124 if command == "wait" else 0, True), read.err
+        typed = person.call("stop", str(words[0]).partition(":")[0], *options, env=env)
+        assert (typed.rc, "ann@" in typed.err) == (2, True), typed.err
+        line = typed.err.splitlines()[-1].strip()
+        assert line == shlex.join(["ipexctl", "stop", run, *map(str, options), "--force"])
     assert not ben.kept
-    ben.good("stop", run, *on, "--force")
+    person.good(*shlex.split(line)[1:], env=env)
     assert ann.status(run)["state"] == "stopped"
     assert waiting.end(100) == 0, waiting.said()
     assert ben.good("logs", run, *on)
@@ -109,6 +143,9 @@ def test_a_colleague_resumes_a_run_with_the_words_of_its_call(people: tuple[Pers
     alive = ben.run("--resume", run, "waits.py", rc=1)
     assert f"run {run} is alive" in alive.err
     ann.good("stop", run)
+    wordless = ben.run("--resume", run[-4:], rc=2)
+    assert "ann@" in wordless.err
+    assert f"ipexctl run --resume {run} -H {ann.lab.hostfile} --ppn 1 waits.py" in wordless.err
     relative = ben.run("--resume", run, "--checkpoint", "ck", "short.py", rc=2)
     assert f"ipexctl fetch {run}:ck -H {ann.lab.hostfile} ck" in relative.err
     again = ben.run("--resume", run, "--ppn", "1", "short.py")

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from run_helpers import HERE
 
 from agent_helpers import all_pythons, read_events
 from env_helpers import start
+from ipexctl.homes.local_copy import save_final_status
 from ipexctl.node.common.frames import Chunk, Note
+from ipexctl.node.common.records import read_status
 from ipexctl.node.run.record.output_notes import NotesWriter, note_line
 from ipexctl.node.run.record.output_times import TimesWriter
 from ipexctl.remote.cancel import Cancel
@@ -168,7 +171,11 @@ def test_unfinished_or_missing_copy_gives_state_unknown(tmp_path: Path) -> None:
     assert nothing.diagnosis.state == half.diagnosis.state == "unknown"
     assert missing(nothing.diagnosis.notes[0], "train.py 2") == []
     assert any("running" in note for note in half.diagnosis.notes)
-    assert cause_from_copy(run_record("run2", HERE, "/nowhere", sys.executable), state / "runs") is None
+    for name in ("run1", "run2"):  # a stop or wait saw the end, which `ps` shows; with and without a copy
+        save_final_status(state / "runs" / name, read_status({"id": name, "state": "ok", "started": 1e9, "ended": 2e9}))
+        seen = why(replace(record, id=name), out_of_reach, state / "runs", Cancel())
+        assert (seen.exit_code, seen.diagnosis.state) == (0, "ok")
+    assert cause_from_copy(run_record("run3", HERE, "/nowhere", sys.executable), state / "runs") is None
 
 
 def test_missing_record_on_node0_is_reported(tmp_path: Path) -> None:

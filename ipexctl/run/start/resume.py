@@ -87,7 +87,8 @@ def resumed_spec(
             tuple(alive),
         )
     if alive:
-        return Refusal(f"run {record.id} is alive on {fold(alive)}", Fix(f"`ipexctl stop {record.id}`"), tuple(alive))
+        stop = Fix("`ipexctl stop {run} {*force}`", run=record.id, force=() if record.is_own else ("--force",))
+        return Refusal(f"run {record.id} is alive on {fold(alive)}", stop, tuple(alive))
     left = tuple(host for host in spec.hosts if not isinstance(snapshots[host.name], NO_ANSWER))
     away = tuple(host.name for host in spec.hosts if host not in left)
     if len(left) < (asked.min_hosts or 1):

@@ -16,10 +16,11 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
+from ipexctl.homes.local_copy import read_final_status
 from ipexctl.homes.registry import FailedCall, RunRecord
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
-from ipexctl.known_errors.match import Cause
+from ipexctl.known_errors.match import Cause, FailureContext
 from ipexctl.limits import DUMP_FRESH, PATIENCE
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.frames import Chunk, Frame, FrameError, decode_chunk, decode_json
@@ -316,6 +317,9 @@ def _from_copy(record: RunRecord, runs: Path, error: HostError, cancel: Cancel, 
         snapshot = _copied_snapshot(record, runs, None, cancel, losses=losses)
     except HostError:
         snapshot = None
+    is_cut = snapshot is None or snapshot.status.state not in FINAL
+    if is_cut and (ended := read_final_status(runs / record.id)) is not None:  # what `ps` says
+        snapshot = replace(snapshot or RunSnapshot(ended, FailureContext(record.id, plan=record.plan)), status=ended)
     if snapshot is not None and snapshot.status.state in FINAL:
         diagnosis = diagnose(snapshot)
         notes = (*diagnosis.notes, f"{away}; this is from the copy on the control machine")
