@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from ipexctl.commands.shared_options import (
     EXTRA,
@@ -113,9 +113,6 @@ def install_command(
     raise interrupt.or_exit(report.exit_code)
 
 
-_SHOWN_CHANGES: Final = 8
-
-
 def as_json(report: InstallReport) -> dict[str, Any]:
     lock = report.lock
     bytes_moved = {"wheels": lock.size if lock else 0, "downloaded": report.downloaded, "uplink": report.uplink}
@@ -147,10 +144,8 @@ def show(report: InstallReport, *, quiet: bool = False, ends_call: bool = True) 
 
 def _show_changes(report: InstallReport) -> None:
     if report.changes and report.refusal is None:
-        shown = ", ".join(map(str, report.changes[:_SHOWN_CHANGES]))
-        more = len(report.changes) - _SHOWN_CHANGES
         verb = "would change" if report.dry_run else "changed"
-        print_sentence(f"{verb}: {shown}" + (f" and {more} more" if more > 0 else ""))
+        print_sentence(f"{verb}: {', '.join(map(str, report.changes))}")
 
 
 def _describe(result: InstallResult) -> str:

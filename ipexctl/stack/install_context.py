@@ -46,7 +46,6 @@ from ipexctl.stack.resolve.resolver import resolve
 if TYPE_CHECKING:
     from ipexctl.stack.lock.project_files import BackendList
 
-_SHOWN = 6
 _BOUNDS = frozenset(("==", "===", "~=", "<", "<="))
 """Operators that limit how high a version may be."""
 
@@ -85,9 +84,9 @@ def refuse_downgrade(
     """Refuse to lose or lower what an earlier call asked for, and torch, because a working script could fail after the
     install. What the call pins is exempt, and what only the resolver chose may move or go.
     """
-    named = _names((*request.extras, *request.constraints), _BOUNDS)
+    named = names_of((*request.extras, *request.constraints), _BOUNDS)
     before = [EnvRequest.from_json(made_for) for made_for in record.requests]
-    wanted = _names(line for made_for in before for line in made_for.extras)
+    wanted = names_of(line for made_for in before for line in made_for.extras)
     is_other_stack = row != record.row and request.stack != StackRequest()
     lower = [
         change
@@ -98,7 +97,7 @@ def refuse_downgrade(
     ]
     if not lower:
         return None
-    listed = ", ".join(map(str, lower[:_SHOWN])) + (f" and {len(lower) - _SHOWN} more" if len(lower) > _SHOWN else "")
+    listed = ", ".join(map(str, lower))
     fix = Fix(f"to keep it and make a second environment: `--env {name}-2`; to change this one: `--downgrade`")
     return Refusal(
         f"packages of the environment {name} would get lower versions or be lost: {listed}", fix, exit_code=2
@@ -107,9 +106,9 @@ def refuse_downgrade(
 
 def with_packages(present: EnvRequest, added: EnvRequest) -> EnvRequest:
     """Packages of both requests. If both name a package, the added line wins."""
-    named = _names((*added.extras, *added.constraints))
-    extras = [line for line in present.extras if not _names([line]) & named]
-    constraints = [line for line in present.constraints if not _names([line]) & named]
+    named = names_of((*added.extras, *added.constraints))
+    extras = [line for line in present.extras if not names_of([line]) & named]
+    constraints = [line for line in present.constraints if not names_of([line]) & named]
     return replace(
         present,
         extras=tuple(dict.fromkeys((*extras, *added.extras))),
@@ -118,7 +117,7 @@ def with_packages(present: EnvRequest, added: EnvRequest) -> EnvRequest:
     )
 
 
-def _names(lines: Iterable[str], operators: frozenset[str] = frozenset()) -> frozenset[str]:
+def names_of(lines: Iterable[str], operators: frozenset[str] = frozenset()) -> frozenset[str]:
     found = set()
     for line in lines:
         try:

@@ -46,6 +46,7 @@ from ipexctl.stack.install_context import (
     StackSummary,
     changes_of,
     inspect_hosts,
+    names_of,
     refuse_downgrade,
     summary_of,
     with_packages,
@@ -303,7 +304,9 @@ def _check_changes(context: InstallContext, env: str, row: str, packages: Mappin
     record = next(named, None)
     if record is None or record.name == env:
         return None
-    context.changes = changes_of(record.packages, packages)
+    asked = names_of(context.typed.env.extras)
+    changes = changes_of(record.packages, packages)
+    context.changes = tuple(sorted(changes, key=lambda change: canonicalize_name(change.name) not in asked))
     if context.request.downgrade:
         return None
     return refuse_downgrade(context.changes, record, row, context.request.env, context.request.name)

@@ -104,6 +104,7 @@ def install_first(
         if (failure := _left_out_packages(report, spec, wanted)) is not None:
             return failure
         if dry_run:
+            start.packages = report.lock.packages if report.lock is not None else {}
             return wanted
         if lacking is not None and not watcher.agrees_to_install(report):
             call = ipexctl_command("run", "--install", argv=spec.asked.program)

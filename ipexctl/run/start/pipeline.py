@@ -11,7 +11,7 @@ import hashlib
 import os
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from dataclasses import replace
@@ -90,6 +90,8 @@ class RunStart:
         self._shown_before = frozenset[str]()
         self._project: ProjectUpload | None = None
         self._probed: tuple[HostFacts, ...] = ()
+        self.packages: Mapping[str, str] = {}
+        """What the environment has once the install that a dry run looked up is done."""
 
     @property
     def project(self) -> ProjectUpload:
@@ -110,7 +112,8 @@ class RunStart:
         self._project, self._probed = None, ()
 
     def gather(self, *, dry_run: bool = False, before_install: bool = False) -> Gathered:
-        return gather(self.spec, self.pool, self.probe, dry_run=dry_run, before_install=before_install)
+        found = gather(self.spec, self.pool, self.probe, dry_run=dry_run, before_install=before_install)
+        return replace(found, env=replace(found.env, packages={**found.env.packages, **self.packages}))
 
     def check_script(self, context: Gathered, hosts: Sequence[Host]) -> None:
         """Note why the script may fail on these hosts. Raises a StartError if it would."""
