@@ -173,7 +173,7 @@ def test_environment_is_extended_unless_it_does_not_fit_or_one_for_this_request_
     monkeypatch: pytest.MonkeyPatch, is_known: bool, fits: bool, is_extended: bool
 ) -> None:
     """An existing one for this request that is not built again, as no host has its lock, is locked anew."""
-    record: Any = object()
+    record: Any = SimpleNamespace(built=(), packages={})
     extended: list[object] = []
 
     def find_known(context: InstallContext) -> object | None:
