@@ -118,6 +118,8 @@ def _push_repos(
         with ProgressView(quiet=output.quiet, verbose=output.verbose > 0) as view:
             report = push_repos(opened, repos, access, include=include, on=on, dry_run=dry_run, watch=view.watch)
     output.print_report(report, as_json, show)
+    for place in (repo.path for repo in report.repos if repo.path and not (output.json or output.quiet or dry_run)):
+        print_message(f"the directory of this dataset on each host, for load_dataset() or --dataset_name: {place}")
     raise interrupt.or_exit(report.exit_code)
 
 

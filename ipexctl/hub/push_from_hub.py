@@ -46,6 +46,8 @@ class PushedRepo:
     files: int
     bytes: int
     downloaded_bytes: int
+    path: str = ""
+    """Directory of a dataset on the hosts, which scripts and options name there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +99,16 @@ def push_repos(
         sender=None if downloader.is_control else downloader.host,
     )
     report = push.run()
+    place = next((hf_home(each.home.path) for each in facts.values() if each.home is not None), cache)
     pushed = tuple(
-        PushedRepo(repo.word, found.commit, found.files, _size_of(found, entries), found.downloaded)
+        PushedRepo(
+            repo.word,
+            found.commit,
+            found.files,
+            _size_of(found, entries),
+            found.downloaded,
+            f"{place}/{HUB_CACHE}/{repo.folder}/snapshots/{found.commit}" if repo.kind == "dataset" else "",
+        )
         for repo, found in zip(repos, snapshots, strict=True)
     )
     done = {result.host.name: result for result in report.hosts}

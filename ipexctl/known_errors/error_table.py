@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -445,7 +446,13 @@ def _hub(found: PatternMatch) -> tuple[str, str]:
         return f"the cache of {hosts} lacks a file of {what} that the script needs", line
     if "dataset" in found.groups and repos:
         cause = f"datasets cannot reach the hub from {hosts}, and {what} was not prepared there before"
-        return cause, Fix("{line}; then, in the script: {call}", line=line, call=load_call(repos[0]))
+        repo, argv = repos[0], found.context.plan.asked.argv
+        if any(match["call"] == "load_dataset" for match in _HUB_CALL.finditer(found.output.text)):
+            return cause, Fix("{line}; then, in the script: {call}", line=line, call=load_call(repo))
+        options = (option for option, value in pairwise(argv) if value == repo.repo_id and option.startswith("-"))
+        option = next(options, "")
+        then = f"to {option}, in place of {repo.repo_id}" if option else f"in place of {repo.repo_id}"
+        return cause, Fix("{line}; then give the directory that it prints {then}", line=line, then=then)
     cause = f"{hosts} can't reach the hub or is offline by a setting, and the cache of its ranks lacks {what}"
     return cause, Fix("{line}; if a proxy leads to the hub: `-x HTTPS_PROXY`", line=line)
 

@@ -230,7 +230,15 @@ def pushed(target: Path, nodes: Tree, then: Then = nothing, *, force: bool = Fal
         place: Any = {"store": f"{found.directory}/store", "files": None}
         store.receive(place, io.BytesIO(stream({sha256: contents[sha256] for sha256 in found.need})), nothing)
         then()
-        asked: Any = {"path": found.path, "listed": found.listed, "force": force, "repos": "", "parcels": []}
+        asked: Any = {
+            "path": found.path,
+            "listed": found.listed,
+            "force": force,
+            "repos": "",
+            "parcels": [],
+            "home": str(target.parent / "home"),
+            "by": None,
+        }
         done = push.place(asked)
         return counted(received=len(found.need), sent=done.placed)
     except (AgentError, OSError) as error:
