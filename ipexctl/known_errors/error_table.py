@@ -95,7 +95,8 @@ def _illegal_instruction(found: PatternMatch) -> tuple[str, str]:
         (
             Fix(
                 "`ipexctl doctor` shows each processor's instruction set; `ipexctl install` takes a stack "
-                f"that runs on all; or `--limit !{host}`"
+                "that runs on all{without}",
+                without=found.fields()["or_without_host"],
             )
         ),
     )
@@ -257,8 +258,9 @@ def _no_file(found: PatternMatch) -> tuple[str, str]:
         fix = Fix("put it into the project; or copy it to every node and name its absolute path: `ipexctl push --help`")
         absent = "{hosts_have_no} file {path}".format_map(found.fields())
         return f"{absent}: the path leads out of the project, and only the project is uploaded", fix
-    if line := found.context.line_that_sends(path):
-        return f"{sentence}; the project has it, but an ignore file keeps it from the hosts", line
+    why, line = found.context.line_that_sends(path)
+    if line:
+        return f"{sentence}; {why}", line
     if path.startswith("/"):
         copy = "if this machine has it, copy it: `ipexctl push {path} {path}`"
         return sentence, Fix(f"{copy}; to see which hosts have it: `ipexctl exec -- ls -d {{path}}`", path=path)

@@ -196,8 +196,8 @@ class FailureContext:
 
     evidence: tuple[Proof, ...] = ()
     """What is known of the whole run, such as `autocast`."""
-    line_that_sends: Callable[[str], str] = lambda _: ""
-    """Path that a rank did not find → command that sends it, if the control machine has it; else empty."""
+    line_that_sends: Callable[[str], tuple[str, str]] = lambda _: ("", "")
+    """Path that a rank did not find → why sync leaves it out, and the command that sends it; else empty."""
     project_file: Callable[[str], str] = lambda _: ""
     """Path on a host → path in the project, if the control machine has that file; else empty."""
     is_set_here: Callable[[str], bool] = lambda _: False
@@ -300,8 +300,10 @@ class PatternMatch:
         have_no = f"{_folded(hosts)} {'has' if len(hosts) == 1 else 'have'} no"
         if len(self.context.hosts) > 1 and not quiet:
             have_no = "no node of this run has a"
+        is_alone = len(self.context.plan.hosts) == 1
         return _Fields(
             self.groups,
+            or_without_host="" if is_alone else Fix("; to run without it: `--limit !{host}`", host=output.host),
             rank=output.rank,
             process=output.process,
             at=f" ({output.place})" if output.place else "",

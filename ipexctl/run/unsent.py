@@ -17,7 +17,7 @@ from ipexctl.homes.registry import RunRecord
 from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command
 from ipexctl.projects.root import owner_here, real_path, tree_name
-from ipexctl.sync.ignore import pattern_for
+from ipexctl.sync.ignore import is_credential, pattern_for
 from ipexctl.sync.project import Project
 from ipexctl.sync.scan import scan_project
 from ipexctl.text import join_words
@@ -41,12 +41,13 @@ def unsent_note(spec: RunSpec, project: Project) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(_ignored([name for name in names if name not in sent], project)))
     if not found:
         return ()
+    keeper = "credentials are not sent" if all(map(_is_secret, found)) else "an ignore file keeps {them} from the hosts"
     options = [word for pattern in dict.fromkeys(map(_include_pattern, found)) for word in ("--include", pattern)]
     line = FixCommand("", tuple(options))
     if spec.options.call.is_known:
         line = spec.options.complete(ipexctl_command("run", *options, argv=spec.asked.program))
     them = "it" if len(found) == 1 else "them"
-    kept = f"{spec.asked.script} names {join_words(found)}, but an ignore file keeps {them} from the hosts"
+    kept = f"{spec.asked.script} names {join_words(found)}, but {keeper.format(them=them)}"
     return (Fix("{kept}; to send {them}: {line}", kept=kept, them=them, line=line),)
 
 
@@ -71,30 +72,44 @@ def _ignored(names: Collection[str], project: Project) -> Iterator[str]:
 def _include_pattern(path: str) -> str:
     """The --include pattern for files of the same kind in the same directory."""
     place = PurePosixPath(path)
-    if not place.suffix:
+    if not place.suffix or _is_secret(path):
         return pattern_for(path)
     directory = "" if place.parent == PurePosixPath() else pattern_for(str(place.parent))[1:]
     return f"{directory}/*{pattern_for(place.suffix)[1:]}"
 
 
-def project_file(record: RunRecord, path: str) -> str:
-    """Path in the project of a file that a rank knows by `path`; empty if the control machine has no such file."""
-    root = real_path(record.project)
+def _is_secret(path: str) -> bool:
+    place = PurePosixPath(path)
+    above = (str(directory) for directory in place.parents)
+    return is_credential(path, is_directory=False) or any(is_credential(each, is_directory=True) for each in above)
+
+
+def _path_in_project(record: RunRecord, path: str) -> str:
+    """Path in the project of a file that a rank knows by `path`; or empty."""
     with suppress(UserError, OSError):
-        tree = f"/code/{tree_name(root, owner_here())}"  # then `.gen2`, and the path in the project
-        name = posixpath.normpath(posixpath.join(record.plan.cwd, path)).partition(tree)[2].partition("/")[2]
-        return name if name and (root / name).is_file() else ""
+        tree = f"/code/{tree_name(real_path(record.project), owner_here())}"  # then `.gen2`, and the path
+        return posixpath.normpath(posixpath.join(record.plan.cwd, path)).partition(tree)[2].partition("/")[2]
     return ""
 
 
-def line_that_sends(record: RunRecord, path: str) -> str:
-    """The command for a file that a rank missed; empty if the control machine lacks it or sync sends it anyway."""
-    root, name = real_path(record.project), project_file(record, path)
+def project_file(record: RunRecord, path: str) -> str:
+    """As `_path_in_project`; empty if the control machine has no such file."""
+    name = _path_in_project(record, path)
+    return name if name and (real_path(record.project) / name).is_file() else ""
+
+
+def line_that_sends(record: RunRecord, path: str) -> tuple[str, str]:
+    """Why sync does not send a file that a rank missed, and the command that does; empty if sync sends it."""
+    name, has_it = _path_in_project(record, path), bool(project_file(record, path))
     with suppress(UserError, OSError):
-        if name and all(found.path != name for found in scan_project(root).found):
+        is_left_out = has_it and all(found.path != name for found in scan_project(real_path(record.project)).found)
+        if is_left_out or (name and not has_it and _is_secret(name)):
             can_resume = record.typed.directory and not record.plan.job
             option = FixCommand("", ("--include", _include_pattern(name)))
             if can_resume:
                 option = ipexctl_command("run", "--resume", record.id, *option.options)
-            return Fix.of((option,))
-    return ""
+            if not has_it:
+                return "credentials are not sent", Fix("put it into the project, then: {line}", line=Fix.of((option,)))
+            keeper = "credentials are not sent" if _is_secret(name) else "an ignore file keeps it from the hosts"
+            return f"the project has it, but {keeper}", Fix.of((option,))
+    return "", ""

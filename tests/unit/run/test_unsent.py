@@ -58,22 +58,32 @@ def test_ignored_files_that_the_script_names_are_a_note_with_the_whole_call(proj
 
 
 @pytest.mark.parametrize(
-    ("path", "pattern"),
+    ("path", "pattern", "keeper"),
     [
-        ("data/char/train.bin", "data/char/*.bin"),
-        ("sub/./../big/conf.json", "big/*.json"),
-        ("last.pt", "/*.pt"),
-        ("conf.json", ""),
-        ("data/char/absent.bin", ""),
-        ("/etc/passwd", ""),
-        ("../../outside.bin", ""),
+        ("data/char/train.bin", "data/char/*.bin", "the project has it, but an ignore file keeps it from the hosts"),
+        ("sub/./../big/conf.json", "big/*.json", "the project has it, but an ignore file keeps it from the hosts"),
+        ("last.pt", "/*.pt", "the project has it, but an ignore file keeps it from the hosts"),
+        (".env", "/.env", "the project has it, but credentials are not sent"),
+        ("keys/.ssh/config.txt", "/keys/.ssh/config.txt", "the project has it, but credentials are not sent"),
+        ("absent.pem", "/absent.pem", "credentials are not sent"),
+        ("conf.json", "", ""),
+        ("data/char/absent.bin", "", ""),
+        ("/etc/passwd", "", ""),
+        ("../../outside.bin", "", ""),
     ],
 )
-def test_a_missed_file_of_the_project_has_the_line_that_sends_it(project: Path, path: str, pattern: str) -> None:
+def test_a_missed_file_of_the_project_has_the_line_that_sends_it(
+    project: Path, path: str, pattern: str, keeper: str
+) -> None:
     (project.parent / "outside.bin").write_text("x")
+    (project / "keys/.ssh").mkdir(parents=True)
+    for name in (".env", "keys/.ssh/config.txt"):
+        (project / name).write_text("x")
     tree = f"/h/code/{tree_name(project, owner_here())}.gen2"
     typed = TypedCall(directory=str(project))
     record = run_record("train-1", Host("n1", "n1"), "/h", "py", cwd=tree, project=str(project), typed=typed)
-    line = f"ipexctl run --resume train-1 --include '{pattern}'"
-    assert line_that_sends(record, path) == (line if pattern else "")
-    assert line_that_sends(record, f"{tree}/{path}") == ("" if path == "/etc/passwd" or not pattern else line)
+    line = f"ipexctl run --resume train-1 --include {shlex.quote(pattern)}"
+    first = "put it into the project, then: " if "absent" in path else ""
+    said = (keeper, f"{first}{line}") if pattern else ("", "")
+    assert line_that_sends(record, path) == said
+    assert line_that_sends(record, f"{tree}/{path}") == said
