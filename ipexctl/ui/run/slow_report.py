@@ -119,7 +119,8 @@ def fix_of(found: SlowFinding, run: ToldRun) -> str:
     host, (record, is_over) = found.host, run
     word = "last" if is_over else record.id
     next_run = "during the next run, " if is_over else ""
-    later = Fix("start the next run without it: {again}", again=_again(record, "-l", f"!{host}"))
+    without = Fix("start the next run without it: {again}", again=_again(record, "-l", f"!{host}"))
+    later = without if len(record.plan.hosts) > 1 else ""
     top = Fix(f"see what runs there: `ipexctl exec -l {host} -- top -b -n 1`")
     stacks = Fix(f"`ipexctl why {word} --stacks -r {found.rank}`").commands[0]
     where = Fix("{next_run}see where it is: {stacks}", next_run=next_run, stacks=stacks)
