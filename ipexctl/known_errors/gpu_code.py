@@ -57,6 +57,8 @@ class GpuLine(NamedTuple):
     """True if every run on CPUs reaches the line."""
     file: str = ""
     """The project's file that has the line; empty for the script."""
+    option: tuple[str, ...] = ()
+    """Words for CPUs to type behind the script, if the line declares an option of it."""
 
 
 def suggestion_for(text: str) -> str:
@@ -69,7 +71,8 @@ def suggestions(lines: Sequence[GpuLine]) -> str:
     for line in lines[:_SHOWN]:
         text = line.text if len(line.text) <= _WIDTH else f"{line.text[:_WIDTH]}…"
         place = f"{line.file}, line" if line.file else "line"
-        shown.append(f"{place} {line.line}, {text}: {suggestion_for(line.text)}")
+        typed = f"type {' '.join(line.option)} behind the script" if line.option else suggestion_for(line.text)
+        shown.append(f"{place} {line.line}, {text}: {typed}")
     more = len(lines) - _SHOWN
     return "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
 
@@ -91,6 +94,10 @@ def find_gpu_lines(tree: ast.Module, text: str) -> tuple[GpuLine, ...]:
             is_certain = is_sure
             call = " ".join(map(str.strip, lines[node.lineno - 1 : node.end_lineno]))
             found[node.lineno] = GpuLine(node.lineno, call, is_certain)
+        if isinstance(node, ast.Call) and (option := _option_for_cpus(node)) and not has_doubt:
+            value = re.escape(option[0].strip("-").replace("-", "_"))
+            is_device = option[-1] == "cpu" and re.search(rf"\.{value}\b", text) is not None
+            found[node.lineno] = GpuLine(node.lineno, _source(node), is_sure and is_device, option=option)
         followed.read(node, is_sure=is_sure)
         if is_sure and isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in functions:
             waiting.append((ast.Module(functions.pop(node.func.id).body, []), True))
@@ -167,6 +174,25 @@ def _needs_gpu(call: ast.Call) -> bool:
         return True
     ids = keywords.get("device_ids")
     return _CALLS.fullmatch(name) is not None or (isinstance(ids, ast.List) and bool(ids.elts) and last != "barrier")
+
+
+_OFF: Final = re.compile(r"--(?:no[-_]?(?:cuda|gpu)|disable[-_](?:cuda|gpu)|(?:use[-_]|force[-_])?cpu)")
+
+
+def _option_for_cpus(call: ast.Call) -> tuple[str, ...]:
+    """What chooses the CPU, if the call declares an option that chooses the device; or empty."""
+    if _name(call.func).rpartition(".")[2] not in ("add_argument", "option"):
+        return ()
+    names = [each.value for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+    name = next((each for each in names if each.startswith("--")), "")
+    given = {word.arg: word.value.value for word in call.keywords if isinstance(word.value, ast.Constant)}
+    default, action = given.get("default"), given.get("action")
+    if name and isinstance(default, str) and re.fullmatch(r"(?:cuda|gpu)(?::\d+)?", default):
+        return (name, "cpu")
+    if name and default == "nccl":
+        return (name, "gloo")
+    is_switch = action == "store_true" and _OFF.fullmatch(name)
+    return (name,) if is_switch or (action == "store_false" and re.search("cuda|gpu", name)) else ()
 
 
 def _name(node: ast.AST) -> str:

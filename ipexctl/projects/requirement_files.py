@@ -1,6 +1,7 @@
 """The files that name what a project requires, for `run --install` and for hints: the lists from the script's directory
 up to the root together, uv's lock in place of the packages' own declarations; else the list that a line of a README
-names, up to the repository's root; else conda's file. Avoids slow imports, because it runs at each start of a run.
+names, up to the repository's root; else conda's file; else the packages that a README installs by their names. Avoids
+slow imports, because it runs at each start of a run.
 """
 
 from __future__ import annotations
@@ -37,6 +38,13 @@ _LIST_LINE: Final = re.compile(
     r"\b(?:pip3? install\b[^\n`]{0,300}?\s(?:-r|--requirement)"
     r"|(?:conda|mamba|micromamba) (?:env )?(?:create|update)\b[^\n`]{0,300}?\s(?:-f|--file))[ =]?\s*[\"']?([\w./-]+)"
 )
+_INSTALL_LINE: Final = re.compile(
+    r"(?m)(?:^[ \t]*(?:[$>!%][ \t]*)?|`)(?:python3? -m |uv |sudo )?pip3? install[ \t]+([^\n`;&|#]{1,500})(?=[`;&|#]|$)"
+)
+_PACKAGE: Final = re.compile(
+    r"([\"']?)([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?(?:\[[\w,-]+\])?(?:[=<>!~]=?[\w.*]+(?:,[<>!~]=?[\w.*]+)*)?)\1"
+)
+_PLAIN_OPTIONS: Final = frozenset(("-U", "-q", "-v", "--upgrade", "--user", "--quiet", "--pre", "--no-cache-dir"))
 _NAME: Final = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 _PIN: Final = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[\w, -]*\])?\s*==\s*([\w.!+]+)\s*(?:[;#]|$)")
 _CONDA_LINE: Final = re.compile(r"\s*-\s+[\"']?([A-Za-z0-9][A-Za-z0-9._-]*)")
@@ -71,6 +79,8 @@ class RequirementFiles(NamedTuple):
     """Those of `files` that only a build backend can read."""
     notes: tuple[str, ...] = ()
     """Why files do not count."""
+    stated: tuple[str, ...] = ()
+    """Requirements that a README installs by their names, if there are no files."""
 
     def option_for(self, packages: Sequence[str]) -> str:
         """The extras and groups, or the file, that have most of the packages and may bring the others; or empty."""
@@ -106,12 +116,15 @@ def find_requirement_files(layout: ProjectLayout, start: Path) -> RequirementFil
     conda = next((file for directory in chain for file in _conda_in(layout.root, directory)), "")
     found = found or [*islice(_lists_in_readmes(layout.root, chain[0]), 1)]
     found = found or [conda] * bool(conda)
+    stated = () if found else tuple(islice(_packages_in_readmes(layout, chain[0]), _MOST_STATED))
     others = tuple(file for file in (*_other_files(layout.root), conda) if file and file not in found)
     names, optional = _names_in(layout, found, others)
     unread = unread or (conda if conda in others else "")
     pins = tuple(pin for file in found for pin in _pins_of(layout, file))
     asked = tuple(file for file in found if file.endswith(FILES) and needs_backend(layout.root / file))
-    return RequirementFiles(tuple(found), names, pins, optional, unread, others, asked, tuple(dict.fromkeys(notes)))
+    names |= {*_of_lines(stated)}
+    shown = tuple(dict.fromkeys(notes))
+    return RequirementFiles(tuple(found), names, pins, optional, unread, others, asked, shown, stated)
 
 
 def with_optional(
@@ -167,6 +180,31 @@ def _lists_in_readmes(root: Path, start: str) -> Iterator[str]:
                     yield os.path.relpath(repository / file, root)
 
 
+def _packages_in_readmes(layout: ProjectLayout, start: str) -> Iterator[str]:
+    """What `pip install NAMES` of the nearest README names: not the project, torch, nor what is for GPUs. A line with
+    another option, such as an index, is left out."""
+    root = layout.root
+    repository = next((path for path in (root, *root.parents) if (path / ".git").exists()), root)
+    read = TextReader(repository)
+    for directory in directories_up(repository, root / start):
+        found = dict[str, str]()
+        for text in (read(_joined(directory, name)) for name in _READMES):
+            for match in _INSTALL_LINE.finditer(text):
+                words = [word for word in match[1].split() if word not in _PLAIN_OPTIONS]
+                packages = [package[2] for package in map(_PACKAGE.fullmatch, words) if package]
+                for package in packages if len(packages) == len(words) else ():
+                    name = next(_of_lines([package]))
+                    if not (layout.is_own(name) or GPU_ONLY.fullmatch(name) or name in _OF_TORCH):
+                        found.setdefault(name, package)
+        if found:
+            yield from found.values()
+            return
+
+
+_OF_TORCH: Final = ("torch", "torchvision", "torchaudio", "pip", "ipexctl")
+_MOST_STATED: Final = 30
+
+
 def _conda_in(root: Path, directory: str) -> tuple[str, ...]:
     return tuple(_joined(directory, name) for name in CONDA if (root / directory / name).is_file())[:1]
 
@@ -175,11 +213,8 @@ def _other_files(root: Path) -> Iterator[str]:
     patterns = ("*requirements*.txt", "requirements*/*.txt", "requirements*/*.in")
     files = [path for pattern in patterns for path in sorted(root.glob(pattern))[:_MOST_OTHERS]]
 
-    def rank(path: Path) -> tuple[bool, bool]:
-        return FOR_DEVELOPERS.search(str(path.relative_to(root))) is not None, path.stem not in _MAIN
-
-    for path in sorted(files, key=rank):
-        yield path.relative_to(root).as_posix()
+    names = [path.relative_to(root).as_posix() for path in sorted(files, key=lambda path: path.stem not in _MAIN)]
+    yield from (name for name in names if not FOR_DEVELOPERS.search(name))
 
 
 def has_dependencies(pyproject: str) -> bool:

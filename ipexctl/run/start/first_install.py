@@ -280,6 +280,11 @@ def request_of_run(spec: RunSpec, on_step: Callable[[str], None]) -> InstallRequ
     wanted = _request_of_project(spec, request, on_step)
     if wanted is not None:
         return wanted
+    if project.requirements.stated and takes_own_requirements(asked):
+        stated = project.requirements.stated
+        on_step(f"note: packages that the README names are installed: {', '.join(stated)}; without: --no-requirements")
+        made = request(packages=stated, files=(), sources=Sources(), are_found=True)
+        return replace(made, origins=dict.fromkeys(made.env.extras, "README"))
     return request(packages=asked.packages, files=tuple(map(Path, asked.requirements)), sources=Sources())
 
 
@@ -298,7 +303,7 @@ def _request_of_project(
     for note in files.notes:
         on_step("note: " + note)
     if not taken:
-        if note := _note_on_none(layout, files):
+        if not files.stated and (note := _note_on_none(layout, files)):
             on_step("note: " + note)
         return None
 

@@ -151,7 +151,7 @@ def _with_imports(
         if mpi is None and any(module in text for module in MPI_MODULES):
             mpi = _mpi_import(own, name, only_certain=True)
         if any(word in text for word in ("cuda", "nccl", "torch.accelerator")):
-            gpu.extend(line._replace(file=name) for line in find_gpu_lines(own, text) if line.is_certain)
+            gpu.extend(line._replace(file=name) for line in find_gpu_lines(own, text))
         spawner = spawner or find_spawner(own, text, name)
         if "transformers" in text:
             found["uses_it"] |= uses_trainer(own)
@@ -163,6 +163,8 @@ def _with_imports(
     built = {name for each in layout.own for name in each.declaration.extensions}
     reached = follow_imports(tree, layout.root, places, package=package, on_file=read_own, built=built)
     own = {entry.module for entry, _ in reached.own}
+    if not any(line.is_certain or not line.file for line in gpu):  # code for GPUs, which may not be reached
+        gpu = [line for line in gpu if line.option]
     return replace(
         script,
         imports=reached.imports,
@@ -606,9 +608,12 @@ def each_with(option: str, values: Iterable[str]) -> list[str]:
 
 
 def requirement_options(script: ScriptFile) -> list[str]:
-    """`-r FILE` for each list that an install takes by itself."""
-    root = script.layout.root if script.layout is not None else Path()
-    return each_with("-r", (os.path.relpath(root / file) for file in script.requirements.files))
+    """`-r FILE` for each list that an install takes by itself, and `--with` for what a README names."""
+    root, files = script.layout.root if script.layout is not None else Path(), script.requirements
+    return [
+        *each_with("-r", (os.path.relpath(root / file) for file in files.files)),
+        *each_with("--with", files.stated),
+    ]
 
 
 def find_package(module: str, script: ScriptFile) -> str:

@@ -23,14 +23,14 @@ from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.hosts.select import LOCAL
 from ipexctl.hub.hugging_face import INDEXED_CPU, RESUMES_ON_CPU
-from ipexctl.known_errors.gpu_code import suggestions
+from ipexctl.known_errors.gpu_code import GpuLine, suggestions
 from ipexctl.launch.accelerate_env import before
 from ipexctl.launch.launchers.cpu_options import RESUMES, RESUMING_TRL, is_of_trl
 from ipexctl.launch.request import Gathered
 from ipexctl.launch.spec import RunSpec
 from ipexctl.limits import PATIENCE
 from ipexctl.node.common.asked import Asked
-from ipexctl.node.common.fix import Fix
+from ipexctl.node.common.fix import Fix, ipexctl_command
 from ipexctl.node.common.plan import ApartHosts, Plan
 from ipexctl.projects.layout import ProjectLayout
 from ipexctl.projects.named_checkpoints import of_call
@@ -107,9 +107,22 @@ def check_gpu_code(spec: RunSpec, packages: Mapping[str, str]) -> None:
         or any(name.startswith(("nvidia-cu", "nvidia-nccl")) for name in packages)
     ):
         return
-    if any(line.is_certain for line in script.gpu_lines):
+    lines = _without_typed(script.gpu_lines, spec.asked.argv)
+    certain = [line for line in lines if line.is_certain]
+    if certain:
         reason = f"{script.name} is written for GPUs, and the ranks run on CPUs"
-        raise StartError(StartFailure(reason, suggestions(script.gpu_lines), exit_code=2))
+        words = [word for line in certain for word in line.option]
+        fix: str = suggestions(lines)
+        if all(line.option for line in certain):
+            install = ("--install",) if spec.asked.install else ()
+            fix = Fix.of((ipexctl_command("run", *install, argv=(*spec.asked.program, *words)),))
+        raise StartError(StartFailure(reason, fix, exit_code=2))
+
+
+def _without_typed(lines: Sequence[GpuLine], argv: Sequence[str]) -> tuple[GpuLine, ...]:
+    """The lines without options that the call has."""
+    typed = {word.partition("=")[0] for word in argv}
+    return tuple(line for line in lines if not typed.intersection(line.option[:1]))
 
 
 def check_resumed_trl(asked: Asked, packages: Mapping[str, str]) -> None:
@@ -127,7 +140,7 @@ def script_notes(context: Gathered, plan: Plan) -> tuple[str, ...]:
     uses_it = script is not None and script.uses_trainer
     packages = context.env.packages if context.env.is_installed else {}
     ranks = plan.world_size if plan.backend != "none" else 1
-    lines = script.gpu_lines if script is not None else ()
+    lines = _without_typed(script.gpu_lines, asked.argv) if script is not None else ()
     notes: tuple[str, ...] = (
         f"{asked.script} seems to be written for GPUs, and the ranks run on CPUs: {suggestions(lines)}"
         if lines

@@ -233,3 +233,31 @@ def test_a_dry_run_of_an_install_checks_no_import_while_a_list_is_not_known(
     start: Any = SimpleNamespace(spec=spec_of(install=True))
     _plan(start, start)
     assert asked == [checks]
+
+
+@pytest.mark.parametrize(
+    ("readme", "stated"),
+    [
+        (
+            "```\n$ pip install -U torch==1.7 'peft>=0.1' rich[x] # all\n```\nand `pip install tqdm`.",
+            "peft>=0.1 rich[x] tqdm",
+        ),
+        ("You can pip install numpy and rich.\n", ""),
+        ("pip install peft --index-url https://x/simple\npip install -e .\npip install git+https://h/x\n", ""),
+        ("pip3 install flash-attn mine peft\n", "peft"),
+        ("pip install -r other.txt peft\n", ""),
+        ("pip install peft<1; rm -rf /\nuv pip install $(id)\n", "peft<1"),
+    ],
+)
+def test_packages_that_a_readme_installs_by_name_are_the_projects_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, readme: str, stated: str
+) -> None:
+    (tmp_path / "README.md").write_text(readme)
+    (tmp_path / "setup.py").write_text("setup(name='mine')")
+    (tmp_path / "requirements-frozen.txt").write_text("peft==0.1\n")
+    (tmp_path / "docs-requirements.txt").write_text("peft\nsphinx\n")
+    spec = spec_in(tmp_path, "import peft\n", monkeypatch)
+    assert " ".join(spec.project.requirements.stated) == stated
+    assert spec.project.requirements.others == ("requirements-frozen.txt",)
+    (tmp_path / "requirements.txt").write_text("rich\n")
+    assert spec_in(tmp_path, "import peft\n", monkeypatch).project.requirements.stated == ()

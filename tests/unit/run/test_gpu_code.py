@@ -142,3 +142,34 @@ def test_a_script_is_refused_only_if_it_certainly_needs_a_gpu(
         assert (is_refused, error.failure.exit_code, error.failure.fix.startswith(fix)) == (True, 2, True)
     else:
         assert not is_refused
+
+
+@pytest.mark.parametrize(
+    ("code", "typed", "fix"),
+    [
+        (
+            "p.add_argument('--device', default='cuda:0')\nx.to(p.parse_args().device)",
+            "",
+            "ipexctl run t.py --device cpu",
+        ),
+        ("p.add_argument('--device', default='cuda')\nx.to(p.parse_args().device)", "--device=cpu", ""),
+        ("p.add_argument('--device', default='cuda')\nprint(p.parse_args())", "", "note: --device cpu"),
+        ("p.add_argument('--device', default='cuda', help='or cpu')\nx.to(a.device)", "", ""),
+        ("p.add_argument('--cuda', action='store_false')\nif a.cuda:\n    x.cuda()", "", "note: --cuda"),
+        ("p.add_argument('-n', '--no_cuda', action='store_true')", "", "note: --no_cuda"),
+        ("p.add_argument('--dist-backend', default='nccl')", "", "note: --dist-backend gloo"),
+        ("p.add_argument('--device', **words)", "", ""),
+    ],
+)
+def test_an_option_of_the_script_that_chooses_the_cpu_is_named(code: str, typed: str, fix: str) -> None:
+    script, _ = read_script("t.py", code.encode())
+    argv = ("t.py", *typed.split())
+    spec = spec_of("script", argv, project=ProjectLocation(Path(), ".", argv, script))
+    try:
+        check_gpu_code(spec, {})
+        refusal = ""
+    except StartError as error:
+        refusal = str(error.failure.fix)
+    assert refusal.strip("`") == ("" if fix.startswith("note: ") else fix)
+    if fix.startswith("note: "):
+        assert f"type {fix[6:]} behind the script" in suggestions(script.gpu_lines)
