@@ -128,6 +128,12 @@ class RankOutput:
         return f"before that, {children[0]}" if children and _OF_CHILDREN.search(self.last_text) else ""
 
     @cached_property
+    def who(self) -> str:
+        """Who raised the exception: the script, or a thread or process of it that Python names above the traceback."""
+        others = _OTHERS.search(self.text.rpartition(TRACEBACK)[0].rstrip().rpartition("\n")[2])
+        return "the script" if others is None else f"{others[1] or f'process {others[2]}'} of the script"
+
+    @cached_property
     def root(self) -> str:
         """The exception from which others were raised (`raise … from`); empty if it is the only one."""
         head, found, _ = self.last_text.partition(_DIRECT_CAUSE)
@@ -491,10 +497,8 @@ def explain_exception(output: RankOutput, context: FailureContext) -> Cause | No
     kind, text = output.exception
     at = f" ({output.place})" if output.place else ""
     what = f"{kind}: {text}" if text else kind
-    others = _OTHERS.search(output.text.rpartition(TRACEBACK)[0].rstrip().rpartition("\n")[2])
-    who = "the script" if others is None else f"{others[1] or f'process {others[2]}'} of the script"
     sentence = "; ".join(
-        filter(None, (f"{who} raised {shorten_text(what)}{at}", shorten_text(output.root), output.before))
+        filter(None, (f"{output.who} raised {shorten_text(what)}{at}", shorten_text(output.root), output.before))
     )
     of_call = (f"{each.source} {each.name}" for each in context.plan.asked.exports if _is_named(each.value, text))
     fix = "".join(f"{each} of this call names that: correct it, or leave it out; " for each in of_call)

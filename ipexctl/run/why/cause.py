@@ -68,13 +68,19 @@ def find_hang(snapshot: RunSnapshot, first: Failure | None = None) -> Hang | Non
         return None
     if silent is not None and dump.at >= silent.since:
         return explain_hang(dump)
-    is_training = snapshot.status.state == "running" and snapshot.status.throughput is not None
-    if not is_training and snapshot.printed_at is not None and dump.at - snapshot.printed_at > _QUIET:
+    if is_quiet(snapshot):
         hang = explain_hang(dump)
         return hang if hang is not None and hang.kind == "mismatch" else None
     if first is None or first.at is None or (waited := _waited_by(snapshot, first)) is None:
         return None
     return explain_hang(dump) if first.at - waited <= dump.at <= first.at else None
+
+
+def is_quiet(snapshot: RunSnapshot) -> bool:
+    """True if no rank had printed or trained for a while when the stacks were taken."""
+    since, dump = snapshot.printed_at or snapshot.status.started, snapshot.current_dump
+    is_training = snapshot.status.state == "running" and snapshot.status.throughput is not None
+    return not is_training and dump is not None and since is not None and dump.at - since > _QUIET
 
 
 def choose_hang_cause(snapshot: RunSnapshot) -> Cause | None:
@@ -85,6 +91,8 @@ def choose_hang_cause(snapshot: RunSnapshot) -> Cause | None:
 
 
 def _of_hanging(snapshot: RunSnapshot) -> Cause | None:
+    if (held := _held(snapshot)) is not None:
+        return held
     hang = find_hang(snapshot)
     is_apart = hang is not None and hang.kind in ("mismatch", "ended")
     apart = _resumed_apart(snapshot) or (_unequal_data(snapshot) if is_apart else None)
@@ -100,8 +108,29 @@ def _of_hanging(snapshot: RunSnapshot) -> Cause | None:
     if hang is not None:
         return hint or _of_hang(snapshot, hang)
     if snapshot.current_dump is not None and snapshot.current_dump.is_complete:
-        return None  # no rank waits for another one
+        raised = choose_raised(snapshot)  # by a thread: no rank waits for another one
+        return raised if raised is not None and snapshot.output_of(raised.rank).who != "the script" else None
     return choose_raised(snapshot) or hint
+
+
+def _held(snapshot: RunSnapshot) -> Cause | None:
+    """Needs a process that is stopped, or waits for a lock of a file, or a child that waits for a lock in own code."""
+    dump = snapshot.current_dump
+    for rank in dump.ranks if dump is not None else ():
+        for process in rank.processes:
+            inner = process.frames[0] if process.frames else None
+            is_own = inner is not None and not (inner.is_standard or inner.is_library)
+            own = next((frame for frame in process.frames if not (frame.is_standard or frame.is_library)), None)
+            place = f" at {own.place}:{own.line}" if own is not None else ""
+            words = {"pid": f"{process.pid}", "place": place}
+            kinds = {
+                "hang.stopped": process.state in ("T", "t"),
+                "hang.file_lock": "locks_lock" in process.wchan,
+                "hang.child_lock": process is not rank.processes[0] and is_own and "futex" in process.wchan,
+            }
+            for id_ in (name for name, is_so in kinds.items() if is_so):
+                return _recorded(snapshot, Failure(rank.rank, rank.host), id_, _stacks(snapshot), rank.host, **words)
+    return None
 
 
 def _kept_by_thread(snapshot: RunSnapshot) -> Cause | None:

@@ -39,6 +39,7 @@ from ipexctl.run.why.cause import (
     describe_full_disk,
     find_first_failure,
     find_hang,
+    is_quiet,
 )
 from ipexctl.run.why.run_snapshot import RunSnapshot
 from ipexctl.text import format_clock, format_count, rough_duration
@@ -248,7 +249,18 @@ def _hung(snapshot: RunSnapshot) -> tuple[str, ...]:
 def _ended_well(snapshot: RunSnapshot) -> Diagnosis:
     headline = f"run {snapshot.id} succeeded{_after(snapshot)}{snapshot.status.but_nan}: {_size(snapshot)}"
     after = filter(None, (Fix(f"`ipexctl logs {snapshot.id}`"), snapshot.status.fetch_line))
-    return Diagnosis(snapshot.id, "ok", headline, notes=_notes(snapshot), next=tuple(after))
+    raised = next(filter(_printed_last, snapshot.context.outputs), None)
+    said = (
+        ()
+        if raised is None
+        else (f"rank {raised.rank} printed {_shown_exception(raised)} last, and exited with code 0",)
+    )
+    return Diagnosis(snapshot.id, "ok", headline, notes=(*said, *_notes(snapshot)), next=tuple(after))
+
+
+def _printed_last(output: RankOutput) -> bool:
+    lines = [bare(line) for line in output.err if line.strip()]
+    return output.exception is not None and bool(lines) and lines[-1].startswith(output.exception[0])
 
 
 def _running(snapshot: RunSnapshot) -> Diagnosis:
@@ -264,7 +276,7 @@ def _running(snapshot: RunSnapshot) -> Diagnosis:
     after: tuple[str, ...] = (Fix(f"`ipexctl attach {run}`"),)
     if silent is not None:
         headline += f"; no rank has printed anything for {rough_duration(silent)}"
-    if silent is not None or find_hang(snapshot) is not None:
+    if silent is not None or find_hang(snapshot) is not None or is_quiet(snapshot):
         cause = choose_hang_cause(snapshot)
         after = (Fix(f"`ipexctl why {run} --stacks`"), *after, Fix(f"`ipexctl stop {run}`"))
     others = (*_places(snapshot), *_states_of_silent(snapshot))
