@@ -184,7 +184,6 @@ SCENES = (
     ),
     Scene("docs/guides/start.md", REAL_HERE, frozenset({0}), before={0: (SHORT, INSTALLS)}),
     Scene("docs/guides/start.md", CLUSTER, frozenset({1}), take={"hostfile": ("text", 0)}, before={1: (TRAIN,)}),
-    Scene("docs/guides/start.md", LAB, frozenset({2})),
     Scene("docs/hostfile.md", CLUSTER, hosts=4, slots=":2"),
     Scene("docs/install.md", CLUSTER, home=True, before={0: ("echo tqdm > requirements.txt",)}),
     Scene("docs/lab.md", BARE, frozenset({0})),
