@@ -254,7 +254,7 @@ def curve(number: int, shown: TimeCurve, span: float, restarts: Sequence[float] 
         data_values=",".join("" if value is None else number_text(value) for value in shown.values),
         data_unit=shown.unit,
     )
-    return figure(number, shown.title, drawing, _curve_table(shown), _last(shown))
+    return figure(number, shown.title, drawing, _curve_table(shown))
 
 
 LINES: Final = 6
@@ -267,38 +267,28 @@ def overlay(runs: Sequence[tuple[str, Sequence[PrintedNumber]]]) -> Markup:
     """The losses of several runs over their steps; over their numbers, if a run does not print its steps in order."""
     own = [[each.step for each in losses] for _, losses in runs]
     has_steps = all(None not in each and sorted(filter(None, each)) == [*filter(None, each)] for each in own)
-    points = [
-        [((each.step or 0.0) if has_steps else float(number), each.value) for number, each in enumerate(losses, 1)]
-        for _, losses in runs
-    ]
-    known = [value for line in points for _, value in line]
-    ticks, counts = value_ticks(max(known), min(known)), value_ticks(max(at for line in points for at, _ in line))
-    top, shapes = 8.0, []
+    points = [[(each.step if has_steps else n, each.value) for n, each in enumerate(line, 1)] for _, line in runs]
+    known, counts = zip(*((value, at or 0.0) for line in points for at, value in line), strict=True)
+    ticks, steps = value_ticks(max(known), min(known)), value_ticks(max(counts))
+    bottom, shapes = 8.0 + _CURVE_HEIGHT, []
     for number, line in enumerate(points):
+        line = [*line[: -1 : -(-len(line) // MOST_POINTS) or 1], *line[-1:]]
         places = [
-            (LEFT + at / counts[-1] * PLOT, (1 - _share(value, ticks[0], ticks[-1])) * _CURVE_HEIGHT)
-            for at, value in (*line[: -1 : -(-len(line) // MOST_POINTS) or 1], *line[-1:])
+            (LEFT + (at or 0.0) / steps[-1] * PLOT, bottom - _share(value, ticks[0], ticks[-1]) * _CURVE_HEIGHT)
+            for at, value in line
         ]
-        style = f"line o{number % LINES}"
-        words = "L".join(f"{short(x)} {short(y)}" for x, y in places)
-        shapes += [element("path", d=path_data(f"M{words}"), class_=style)] if len(places) > 1 else []
-        shapes += [element("circle", cx=x, cy=y, r=3, class_=style) for x, y in places if len(places) == 1]
-    marks = []
-    for at in counts:
-        x = LEFT + at / counts[-1] * PLOT
-        marks.append(element("text", escape(number_text(at)), x=x, y=top + _CURVE_HEIGHT + 16.0, text_anchor="middle"))
-    axis = "steps" if has_steps else "number of the printed loss"
-    marks.append(element("text", escape(axis), x=RIGHT, y=top + _CURVE_HEIGHT + 30.0, text_anchor="end", class_="unit"))
-    axes = _value_axis(ticks, top, top + _CURVE_HEIGHT, "loss")
-    drawing = _svg(top + _CURVE_HEIGHT + 36, f"Losses over {axis}", axes, *marks, _plot(top, _CURVE_HEIGHT, *shapes))
+        words = path_data("M" + "L".join(f"{short(x)} {short(y)}" for x, y in places))
+        shapes += [element("path", d=words, class_=f"line o{number % LINES}")] if len(places) > 1 else []
+        shapes += [
+            element("circle", cx=x, cy=y, r=3, class_=f"o{number % LINES}") for x, y in places if len(places) == 1
+        ]
+    for at in steps:
+        x = LEFT + at / steps[-1] * PLOT
+        shapes.append(element("text", escape(number_text(at)), x=x, y=bottom + 16.0, text_anchor="middle"))
+    title = f"Losses over {'steps' if has_steps else 'the number of losses'}"
+    drawing = _svg(bottom + _AXIS, title, _value_axis(ticks, 8.0, bottom, "loss"), *shapes)
     keys = legend([(f"o{at % LINES}", f"loss of {run}") for at, (run, _) in enumerate(runs)])
-    return join_markup(keys, element("div", drawing, class_="wide"))
-
-
-def _last(shown: TimeCurve) -> Markup:
-    if shown.last is None:
-        return Markup("")
-    return element("p", escape(f"last {shown.last:.4g}"), class_="note")
+    return join_markup(element("h3", escape(title)), keys, element("div", drawing, class_="wide"))
 
 
 def _curve_table(shown: TimeCurve) -> Markup:

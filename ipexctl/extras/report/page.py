@@ -86,8 +86,6 @@ class TimeCurve:
     columns: Columns
     bridged: int = 0
     """Number of columns without a value that do not make a gap, for values printed now and then."""
-    last: float | None = None
-    """The last of printed values."""
     low: tuple[float | None, ...] = ()
     high: tuple[float | None, ...] = ()
 
@@ -243,7 +241,6 @@ def throughput_of(grid: RankGrid, *, together: bool = True) -> TimeCurve | None:
         tuple(statistics.median(each) if each else None for each in rates),
         grid.columns,
         0,
-        None,
         tuple(min(each, default=None) for each in rates),
         tuple(max(each, default=None) for each in rates),
     )
@@ -260,7 +257,7 @@ def _printed(title: str, printed: Sequence[PrintedNumber], start: float, end: fl
         sums[column] += value
         counts[column] += 1
     means = tuple(total / count if count else None for total, count in zip(sums, counts, strict=True))
-    return TimeCurve(title, "", means, columns, _BRIDGED, points[-1][1])
+    return TimeCurve(title, "", means, columns, _BRIDGED)
 
 
 def _settings(settings: Sequence[Setting]) -> Iterator[SettingRow]:

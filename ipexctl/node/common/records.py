@@ -356,6 +356,10 @@ class TrainingProgress(NamedTuple):
     """Seconds since the last step, or without one since another step or loss was printed; None after the end."""
     usual: float = 0.0
     """Seconds of a usual step; 0 if unknown."""
+    epoch: float | None = None
+    epochs: float | None = None
+    speed: str = ""
+    """As printed, like the epoch: `9.8 it/s`."""
 
     @property
     def is_still(self) -> bool:

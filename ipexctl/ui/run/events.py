@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -17,21 +16,17 @@ from ipexctl.node.common.answer import Json
 from ipexctl.node.common.frames import Chunk, Note, StreamName
 from ipexctl.node.common.json_records import encode
 from ipexctl.node.common.records import Failure, RunStatus, State, Throughput, TrainingGroup, TrainingProgress
-from ipexctl.node.run.record.printed import PrintedFigures
 from ipexctl.node.run.record.run_document import CallDocument, RankDocument, RunDocument, document_of_run, rank_document
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Notice
 from ipexctl.run.follow import RunUpdate
 from ipexctl.run.ranks import EVERY_RANK, RankSet
-from ipexctl.text import strip_colors
 from ipexctl.ui.messages import STOPPING, fit_lines, notice_text, write_to_terminal
 from ipexctl.ui.run.end_of_run import end_lines
 from ipexctl.ui.run.plain import ShownNotes
 from ipexctl.ui.safe_output import Pipe, PrefixedLines, print_document
 
 SCHEMA: Final = "ipexctl.run-event/1"
-_READ_FOR_FIGURES: Final = 50
-"""Newest lines that are read for loss and step when figures are printed: to read all would take 20 µs a line."""
 _ENCODE: Final = json.JSONEncoder().encode
 
 
@@ -155,7 +150,6 @@ class EventsView:
         self._words = Pipe(sys.stderr, cancel)
         self.record: RunRecord | None = None
         self._lines: dict[tuple[int, StreamName], _RankLines] = {}
-        self._figures = PrintedFigures()
         self._notes = ShownNotes()
         self._shown: RunStatus | None = None
         self._attempt = 0
@@ -231,7 +225,6 @@ class EventsView:
             return
         texts = complete[:-1].decode(errors="replace").split("\n")
         self._write(lines.events(texts))
-        lines.newest.extend(texts[-_READ_FOR_FIGURES:])
 
     def _on_note(self, note: Note) -> None:
         if (text := self._notes.text_of(note)) is None:
@@ -244,25 +237,15 @@ class EventsView:
         if note.kind == "restart" and isinstance(attempt, int):
             self._on_restart(attempt, note.at)
 
-    def _read_figures(self) -> None:
-        for lines in self._lines.values():
-            for text in lines.newest:
-                self._figures.read_line(lines.rank, strip_colors(text))
-            lines.newest.clear()
-            if bar := lines.prefixed.unfinished.decode(errors="replace"):
-                self._figures.read_line(lines.rank, strip_colors(bar), unfinished=True)
-
     def _on_status(self, status: RunStatus) -> None:
         self._shown = status
-        self._read_figures()
         for attempt in status.attempts:
             if attempt.first_failure is None and attempt.reason:  # a job that began again
                 continue
             self._on_failure(attempt.attempt, attempt.first_failure, attempt.reason, attempt.ended)
         if status.attempt > self._attempt and (status.state == "running" or status.is_over):
             self._on_restart(status.attempt)
-        progress = self._figures.over(status.progress) or TrainingProgress()
-        epoch, epochs = self._figures.epoch or (None, None)
+        progress = status.progress or TrainingProgress()
         figures = FiguresEvent(
             state=status.state,
             attempt=status.attempt,
@@ -272,9 +255,9 @@ class EventsView:
             step=progress.step,
             steps=progress.steps,
             step_age=progress.age,
-            epoch=float(epoch) if epoch else None,
-            epochs=float(epochs) if epochs else None,
-            speed=self._figures.speed or None,
+            epoch=progress.epoch,
+            epochs=progress.epochs,
+            speed=progress.speed or None,
             throughput=status.throughput,
             group=status.group,
         )
@@ -314,7 +297,6 @@ class _RankLines:
         self.rank = rank
         self.prefixed = PrefixedLines(b"")
         self.at: float | None = None
-        self.newest: deque[str] = deque(maxlen=_READ_FOR_FIGURES)
         self._head = f'{{"schema": "{SCHEMA}", "kind": "line", "time": '
         self._fields = f', "rank": {rank}, "host": {_ENCODE(host)}, "stream": "{stream}", "text": '
 

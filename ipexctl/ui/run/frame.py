@@ -173,8 +173,8 @@ def _progress(state: RunState, width: int, now: float, *, has_room: bool) -> lis
         add(Text(f"loss {loss:.4g}", "bold" if math.isfinite(loss) else "bold red"))
         if figures.curve.points and width >= _PROGRESS_FROM:
             add(_Curve(figures.curve.points), 1)
-    if figures.epoch and width >= _PROGRESS_FROM:
-        add(Text(f"epoch {figures.epoch[0]}" + (f"/{figures.epoch[1]}" if figures.epoch[1] else "")))
+    if progress.epoch is not None and width >= _PROGRESS_FROM:
+        add(Text(f"epoch {progress.epoch:g}" + (f"/{progress.epochs:g}" if progress.epochs else "")))
     if (done := progress.step) is not None:
         total = progress.steps
         add(Text(f"step {done:,}" + (f"/{total:,}" if total else "") + (still and f", {still}")))
@@ -184,7 +184,7 @@ def _progress(state: RunState, width: int, now: float, *, has_room: bool) -> lis
     if (eta := status.eta) is not None and is_known:
         add(Text(f"{duration(eta)} left", "dim"))
     # Measured figures are of the complete run; a script may print anything.
-    speeds = throughput_forms(status.throughput) or tuple(filter(None, (figures.speed,)))
+    speeds = throughput_forms(status.throughput) or tuple(filter(None, (progress.speed,)))
     speeds = speeds if is_known else ()
     is_below = has_room and bool(cells and speeds) and cell_len(speeds[0]) > room
     fitting = [text for text in speeds if cell_len(text) <= (width if is_below or not cells else room)]

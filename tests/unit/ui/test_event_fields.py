@@ -10,7 +10,7 @@ import pytest
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.frames import Chunk, Note
 from ipexctl.node.common.json_records import encode
-from ipexctl.node.common.records import Attempt, Failure, RankStatus, RunStatus
+from ipexctl.node.common.records import Attempt, Failure, RankStatus, RunStatus, TrainingProgress
 from ipexctl.node.run.record.output_notes import note_line
 from ipexctl.node.run.record.run_document import document_of_run
 from ipexctl.remote.cancel import Cancel
@@ -29,7 +29,7 @@ RUNNING = RunStatus(
 )
 FAILED = RUNNING._replace(
     state="failed", exit_code=5, first_failure=Failure(1, "n2", 5, kind="exit", ranks=(1,)), reason="rank 1 ended"
-)
+)._replace(progress=TrainingProgress(1, 9, 2.5, age=3.0, epoch=2.0))
 CONTRACT: dict[str, list[str]] = {kind: list(event._fields) for event, kind in KINDS.items()}
 
 
@@ -60,14 +60,9 @@ def test_events_have_these_fields(capfd: Captured) -> None:
     for event in events:
         assert list(event) == ["schema", "kind", "time", *CONTRACT[event["kind"]]]
     assert events[2]["ranks"] == encode(document_of_run(RECORD.plan, RUNNING).ranks)
-    assert (events[5]["loss"], events[5]["step"], events[5]["steps"]) == (2.5, 1, 9)
+    names = ("loss", "step", "steps", "step_age", "epoch", "speed")
+    assert [events[5][name] for name in names] == [2.5, 1, 9, 3.0, 2.0, None]
     assert (events[-1]["id"], events[-1]["state"], events[-1]["call"]["exit_code"]) == ("r7", "failed", 5)
-
-
-def test_figures_have_the_step_of_a_bar_that_has_no_end_yet(capfd: Captured) -> None:
-    bar = Chunk(0, "stderr", b"  3%|#   | 90/3000 [00:01<00:40, 9it/s]\r  4%|#   | 120/3000 [00:02<00:40, 9it/s]")
-    (figures,) = (event for event in shown(capfd, bar, RUNNING) if event["kind"] == "figures")
-    assert (figures["step"], figures["steps"]) == (120, 3000)
 
 
 def test_words_of_ipexctl_are_on_stderr_too(capfd: Captured) -> None:

@@ -20,7 +20,7 @@ def test_loss_step_epoch_and_speed_are_parsed(
     line: str,
     loss: float | None,
     step: tuple[int, int | None] | None,
-    epoch: tuple[str, str | None] | None,
+    epoch: tuple[float | None, float | None],
     speed: str,
 ) -> None:
     figures = Figures()
@@ -143,8 +143,8 @@ def test_a_script_s_own_counter_comes_before_the_measured_one() -> None:
 def test_a_bar_before_the_first_loss_may_be_of_something_else() -> None:
     printed = Figures()
     printed.read_line(0, " 10%|#   | 10/100 [00:10<00:20, 98.0it/s]", unfinished=True)
-    assert printed.over(None) == TrainingProgress(10, 100)
-    assert printed.over(TrainingProgress(1, 30)) == TrainingProgress(1, 30)
+    assert printed.over(None) == TrainingProgress(10, 100, speed="98.0 it/s")
+    assert printed.over(TrainingProgress(1, 30, left=29)) == TrainingProgress(1, 30, left=29, speed="98.0 it/s")
 
 
 def test_a_number_is_still_after_three_of_its_own_intervals() -> None:

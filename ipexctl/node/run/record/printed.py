@@ -38,7 +38,7 @@ class PrintedFigures:
     def __init__(self) -> None:
         self.loss: float | None = None
         self.step: tuple[int, int | None] | None = None
-        self.epoch: tuple[str, str | None] | None = None
+        self.epoch: tuple[float | None, float | None] = (None, None)
         self.speed = ""
         self.loss_from: int | None = None
         self._progress_from: int | None = None
@@ -85,7 +85,7 @@ class PrintedFigures:
         if step:
             self.step = int(step[1]), int(step[2]) if step[2] else None
         if epoch:
-            self.epoch = epoch[1], epoch[2]
+            self.epoch = float(epoch[1]), float(epoch[2]) if epoch[2] else None
         if speed:
             self.speed = f"{speed[1]} {speed[2]}"
 
@@ -98,11 +98,12 @@ class PrintedFigures:
             step, steps = measured.step, measured.steps
         loss = self.loss if self.loss is not None or measured is None else measured.loss
         loss = loss if loss is not None and math.isfinite(loss) else None
-        if step is None and loss is None:
+        if step is None and loss is None and self.epoch[0] is None and not self.speed:
             return None
-        shown = (measured or TrainingProgress())._replace(step=step, steps=steps, loss=loss)
-        if measured is not None and measured.left is not None and step is not None and steps == measured.steps:
-            shown = shown._replace(left=max(0, (steps or step) - step))
+        shown = (measured or TrainingProgress())._replace(step=step, steps=steps, loss=loss, speed=self.speed)
+        shown = shown._replace(epoch=self.epoch[0], epochs=self.epoch[1])
+        if measured is not None and steps and steps == measured.steps and step is not None:
+            shown = shown._replace(left=max(0, steps - step))
         return shown
 
 

@@ -224,7 +224,7 @@ class RunFigures:
         amx_idle = {host: found for host, found in self._plan.amx_hosts.items() if host in self._fp32_hosts}
         progress = self.progress(now, is_over=status.state in FINAL)
         if any(rank.figures.unheard for rank in ranks) or (progress is not None and progress.is_still):
-            throughput, progress = None, progress and progress._replace(left=None)
+            throughput, progress = None, progress and progress._replace(left=None, speed="")
         status = status._replace(progress=progress)
         status = status._replace(ranks=tuple(ranks), throughput=throughput, group=group)
         wrong, exchange = self._wrong, self.exchange

@@ -183,7 +183,7 @@ def test_the_step_is_the_script_s_own_and_has_an_age(recorder: Recorder) -> None
     sinks[1]["out"].take(0, b"step 1/9 loss 7\n")
     figures.read_printed(sinks)
     over = figures.run_status(RunStatus("r", "ok"), rows, NOW.clock + 5)
-    assert over.progress == TrainingProgress(153, 200, 2.5, left=48, usual=0.1), "an unfinished line is not read"
+    assert over.progress == TrainingProgress(153, 200, 2.5, left=47, usual=0.1), "an unfinished line is not read"
     sinks[0]["out"].take(0, lines)
     figures.read_printed(sinks)
     sinks[0]["out"].close()
