@@ -725,13 +725,12 @@ def watch_loaders(module: Any) -> None:
     base = getattr(module, "_BaseDataLoaderIter", None)
     if base is None:
         return
-    own, clock, give, choose = meter(), time.monotonic_ns, base.__next__, base._next_index
+    own, clock, give, choose = meter(), time.monotonic_ns, base.__next__, getattr(base, "_next_index", None)
     torch = sys.modules["torch"]
 
-    @functools.wraps(choose)
     def _next_index(self: Any) -> Any:
-        chosen = choose(self)
-        if isinstance(chosen, (list, tuple)) and self._dataset_kind == 0:  # of a dataset with a length
+        chosen = choose(self)  # type: ignore[misc]
+        if isinstance(chosen, (list, tuple)) and getattr(self, "_dataset_kind", None) == 0:  # it has a length
             vars(self).setdefault(ROWS, deque()).append(len(chosen))
         return chosen
 
@@ -745,7 +744,9 @@ def watch_loaders(module: Any) -> None:
             own.on_batch(self, batch, clock() - begun, size)
         return batch
 
-    base.__next__, base._next_index = __next__, _next_index
+    base.__next__ = __next__
+    if choose is not None:
+        base._next_index = _next_index
 
 
 def watch_samplers(module: Any) -> None:

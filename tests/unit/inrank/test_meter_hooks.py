@@ -42,12 +42,14 @@ LOADER = """\
 class Tensor:
     def __init__(self, *shape): self.shape = shape
 class _BaseDataLoaderIter:
-    _auto_collation = True
+    _auto_collation, _dataset_kind = True, 1
+    def _next_index(self): return [0] * 4
     def __init__(self, count, size): self.count, self.size = count, size
     def __iter__(self): return self
     def __next__(self):
         if not self.count: raise StopIteration
         self.count -= 1
+        self._next_index()
         return {"x": Tensor(self.size, 3)}
 class Iter(_BaseDataLoaderIter): pass
 """
@@ -130,6 +132,11 @@ def test_steps_samples_and_thread_of_a_training(site: Path, ring: MeterReader) -
         for n in (*range(1, 6), 5)  # the last one with the group
     ]
     assert all(record.thread > 0 and record.wait > 0 for record in records)
+
+
+def test_samples_are_the_rows_of_the_dataset_that_a_batch_has_packed(site: Path, ring: MeterReader) -> None:
+    records = run(site, ring, "Iter._dataset_kind = 0; train(3)")
+    assert [record.samples for record in records][:3] == [4, 8, 12]
 
 
 def test_without_the_variable_nothing_is_loaded(site: Path) -> None:
