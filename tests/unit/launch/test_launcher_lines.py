@@ -562,7 +562,8 @@ def test_independent_copies_have_no_process_group() -> None:
     names = {setting.name for setting in made.settings if setting.value is not None}
     assert not names & {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "GLOO_SOCKET_IFNAME", "FI_PROVIDER"}
     assert {value(made, "IPEXCTL_BACKEND"), value(made, "IPEXCTL_WORLD_SIZE")} == {"none", "4"}
-    assert [s.value for s in made.settings if s.name == "IPEXCTL_RANK"] == ["0", "1", "2", "3"]
+    numbers = [(s.host, s.rank, s.value) for s in made.settings if s.name == "IPEXCTL_RANK"]
+    assert numbers == [("node1", 0, "0"), ("node1", 1, "1"), ("node2", 2, "2"), ("node2", 3, "3")]
     assert made.connection == "without a process group"
 
 

@@ -185,6 +185,15 @@ def test_mpi_of_the_environment_is_preferred_to_that_of_the_host() -> None:
     assert plan(*hosts, mpi="/opt/intel/oneapi/mpi/latest/bin").launcher.path.endswith("latest/bin/mpiexec.hydra")
 
 
+def test_an_mpi_counts_only_if_every_host_has_the_same_one_at_its_path() -> None:
+    open_here = Mpi("/opt/mpi/bin/mpirun", "openmpi", "4.1")
+    mpich_there = Mpi("/opt/mpi/bin/mpirun", "mpich", "4.2")
+    hosts = [machine(SPR, at, software=software(mpis=(each,))) for at, each in ((1, open_here), (2, mpich_there))]
+    assert plan(*hosts, env=BARE).flavor == "none"
+    same = [machine(SPR, at, software=software(mpis=(open_here,))) for at in (1, 2)]
+    assert plan(*same, env=BARE).launcher.path == "/opt/mpi/bin/mpirun"
+
+
 def test_of_two_mpis_of_an_environment_intel_mpi_is_taken() -> None:
     both = RankEnv("/e/bin/python", "/e", packages={"impi-rt": "2021.18.0", "openmpi": "5.0.11", "mpich": "5.0.2"})
     assert plan(machine(SPR), env=both).flavor == "intel"
@@ -273,7 +282,8 @@ def test_mpi_given_by_path_is_identified_by_its_version_output() -> None:
 def test_oneccl_without_intel_mpirun_uses_libfabric() -> None:
     found = two(env=replace(IPEX, packages={"openmpi": "5.0.11"}, variables={}))
     assert (value(found, "CCL_ATL_TRANSPORT"), value(found, "CCL_PROCESS_LAUNCHER")) == ("ofi", "none")
-    assert [one.value for one in found.settings if one.name == "CCL_LOCAL_RANK"] == ["0", "1", "0", "1"]
+    numbers = [(one.host, one.rank, one.value) for one in found.settings if one.name == "CCL_LOCAL_RANK"]
+    assert numbers == [("node1", 0, "0"), ("node1", 1, "1"), ("node2", 2, "0"), ("node2", 3, "1")]
     assert value(two(env=IPEX), "CCL_ATL_TRANSPORT") == "mpi"
 
 
