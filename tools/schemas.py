@@ -37,6 +37,7 @@ _BASIC: dict[object, Schema] = {
     "str": {"type": "string"},
     "int": {"type": "integer"},
     "float": {"type": "number"},
+    "Computed": {"type": "number"},
     "bool": {"type": "boolean"},
     "Json": {"type": "object"},
     "Facts": {"type": "object"},

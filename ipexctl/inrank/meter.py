@@ -381,6 +381,7 @@ class Meter:
             parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
             wide = [parameter for parameter in parameters if str(parameter.dtype) in WIDE]
             self._models[model] = sum(parameter.numel() * parameter.element_size() for parameter in wide)
+            self.gather(watch_inputs, self)
         except Exception:  # noqa: BLE001
             self.turn_off()
 
@@ -400,7 +401,9 @@ class Meter:
         is_loss = hasattr(tensors, "numel") and tensors.numel() == 1 and tensors.device.type == "cpu"
         before, self._loss = self._loss, tensors.detach() if is_loss else None
         if self.evidence.is_on:
-            self.evidence.on_loss(self._loss, nodes_of(tensors))
+            self.evidence.before_backward(self._loss, nodes_of(tensors))
+            if not self._stepped_at:
+                self.evidence.note_models(list(self._models))
         if before is not None and self._loss is not None:  # Trainer and Lightning divide each by their number
             self._loss = before + self._loss
 
@@ -416,13 +419,17 @@ class Meter:
     def _has_changed(self) -> bool:
         return any(ref() is not None and not is_unchanged(ref, value) for ref, value in self._kept or ())
 
-    def before_step(self, optimizer: Any) -> None:
-        self.counter.before_step()
+    def gather(self, note: Callable[..., None], *args: Any, **options: Any) -> None:
+        """Call a function of the evidence."""
         if self.is_on and self.evidence.is_on:
             try:
-                self.evidence.before_step(optimizer, list(self._models))
+                note(*args, **options)
             except Exception:  # noqa: BLE001  # a torch or tensors without what it reads
                 self.evidence.is_on = False
+
+    def before_step(self, optimizer: Any) -> None:
+        self.counter.before_step()
+        self.gather(self.evidence.before_step, optimizer, list(self._models))
 
     def after_step(self, optimizer: Any) -> None:
         if not self.is_on:
@@ -518,7 +525,10 @@ class Meter:
             reason = self._reason_against_rounding()
             steps = 0 if reason else self.made
             notes.append({"name": "fp32_math", "acted": not reason, "steps": steps, "reason": reason})
-        if (notes or self._stepped_at) and self._has_ring() and self._ring is not None:
+        if not self._stepped_at:
+            self.evidence.fields["is_changed"] = not self._kept or self._has_changed()
+        is_told = notes or self._stepped_at or self.evidence.fields["backwards"]
+        if is_told and self._has_ring() and self._ring is not None:
             self._documented_at = time.monotonic_ns()
             tokens = self._tokens / self._token_samples if self._token_samples else None
             progress = {"step": self.made, "before": self._resumed, "planned": self._planned, "loss": self._last_loss}
@@ -582,9 +592,11 @@ class Meter:
         """Write the steps since the last record, at exit. The script may have destroyed its group by now."""
         if not self.is_on:
             return
+        if self._inf_since < self._before.steps + self.counter.steps:  # one alone may be of an overflow in fp16
+            self._nan_since = self._nan_since or self._inf_since
         may_train = not self._stepped_at and (self.is_training or not self.is_used)
         try:
-            if self._stepped_at > self._written_at or 0 < self.counter.steps < ALONE_STEPS:
+            if self._stepped_at > self._written_at or 0 < self.counter.steps < ALONE_STEPS or self._inf_since:
                 self._find_group(min(ALONE_STEPS, self.counter.steps))
                 self._write(max(self._stepped_at, self._written_at))
             elif may_train and not self._has_changed() and (self._kept or self._is_training_script()):
@@ -656,7 +668,10 @@ def watch_backward(module: Any) -> None:
                     is_seen = own.on_backward(tensors)
             except Exception:  # noqa: BLE001  # the type stays unknown then
                 is_seen = True
-        return backward(tensors, *args, **kwargs)
+        result = backward(tensors, *args, **kwargs)
+        if not getattr(torch, place).is_compiling():
+            own.gather(own.evidence.after_backward)
+        return result
 
     module.backward = inspect_graph
 
@@ -749,6 +764,22 @@ def watch_loaders(module: Any) -> None:
         base._next_index = _next_index
 
 
+@functools.lru_cache(maxsize=None)
+def watch_inputs(own: Meter) -> None:
+    """See what models in DistributedDataParallel are fed."""
+    torch = sys.modules["torch"]
+    kind, place = torch.nn.parallel.DistributedDataParallel, place_of_compiler(torch)
+    prepare = kind._pre_forward
+
+    @functools.wraps(prepare)
+    def _pre_forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
+        if torch.is_grad_enabled() and not getattr(torch, place).is_compiling():
+            own.gather(own.evidence.on_forward, (inputs, kwargs))
+        return prepare(self, *inputs, **kwargs)
+
+    kind._pre_forward = _pre_forward
+
+
 def watch_samplers(module: Any) -> None:
     own, kind = meter(), module.DistributedSampler
     give = kind.__iter__
@@ -771,12 +802,11 @@ def watch_collectives(module: Any) -> None:
         @functools.wraps(function)
         def counted(*args: Any, **kwargs: Any) -> Any:
             # torch.compile would trace the counting, and compile anew for each count.
-            if not getattr(torch, place).is_compiling():
-                own.evidence.on_collective(
-                    [*args, *kwargs.values()],
-                    is_peer_to_peer=is_peer_to_peer,
-                    is_sum=function.__name__.startswith("all_reduce"),
-                )
+            is_traced = getattr(torch, place).is_compiling()
+            if not is_traced and sys._getframe(1).f_globals.get("__package__") != __package__:  # `ddp.py`
+                is_sum = function.__name__.startswith("all_reduce")
+                values = [*args, *kwargs.values()]
+                own.gather(own.evidence.on_collective, values, is_peer_to_peer=is_peer_to_peer, is_sum=is_sum)
             return function(*args, **kwargs)
 
         return counted

@@ -1,153 +1,675 @@
-"""Run by two ranks: `wrong_cases.py CASE` trains as CASE says. The first cases are wrong, and succeed all the same."""
+"""Run by two ranks: `wrong_cases.py CASE` trains as CASE says. `wrong_cases.py all` trains as each case says in a child
+process of its own, and prints what the child's meter has noted: `CASE JSON`. Wrong trainings succeed all the same."""
 
+import contextlib
 import copy
+import importlib
+import json
+import os
 import sys
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional as differentiable
 from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
-EPOCHS = 3
+STEPS = 18
+Case = Callable[[], None]
+WRONG: dict[str, tuple[Case, str]] = {}
+"""Name → case and the kind that it is told as."""
+RIGHT: dict[str, Case] = {}
 
 
-def samples() -> Any:
-    values = torch.randn(256, 16, generator=torch.Generator().manual_seed(7))
-    return TensorDataset(values, (values.sum(1) > 0).long())
+def wrong(kind: str) -> Callable[[Case], Case]:
+    def add(case: Case) -> Case:
+        WRONG[case.__name__] = case, kind
+        return case
+
+    return add
 
 
-def drawn(*, is_fixed: bool) -> Iterator[Any]:
-    """Without a DataLoader. Fixed: a benchmark's one batch, the same on each rank."""
-    values = torch.randn(16, 16)
-    for _ in range(8):
-        values = values if is_fixed else torch.randn(16, 16)
-        yield values, (values.sum(1) > 0).long()
+def right(case: Case) -> Case:
+    RIGHT[case.__name__] = case
+    return case
 
 
-def sum_bucket(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    summed = dist.all_reduce(bucket.buffer() / dist.get_world_size(), async_op=True).get_future()
-    return summed.then(lambda done: done.value()[0])
+def rank() -> int:
+    return int(dist.get_rank())
 
 
-def network() -> Any:
-    return nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 2))
+def world() -> int:
+    return int(dist.get_world_size())
 
 
-class Case:
-    def __init__(self, name: str) -> None:
-        self.name, self.rank, self.world = name, dist.get_rank(), dist.get_world_size()
-        self.data = samples()
-        self.sampler = DistributedSampler(self.data)
-        self.loader = DataLoader(self.data, batch_size=16, sampler=self.sampler)
-        self.plain = network()
-        self.model = self.wrap()
-        self.copied = self.plain
-        if name in ("other_parameters", "moving_average"):
-            self.copied = copy.deepcopy(self.plain)
-        parameters = (self.copied if name == "other_parameters" else self.model).parameters()
-        self.optimizer = torch.optim.AdamW(parameters, lr=0.0 if name in ("rate_zero", "warmed_up") else 0.01)
-        if name == "own_hook":
-            self.model.register_comm_hook(None, sum_bucket)
-        if name == "gan":
-            self.critic = DistributedDataParallel(network())
-            self.optimizer_of_critic = torch.optim.AdamW(self.critic.parameters())
-        if name in ("same_data", "whole_set", "noise"):
-            size = 256 if name == "whole_set" else 16
-            self.loader = DataLoader(self.data, batch_size=size, shuffle=name == "same_data")
-        torch.manual_seed(self.rank if name in ("noise", "drawn") else 0)
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
 
-    def wrap(self) -> Any:
-        name = self.name
-        if name in ("loss_alone", "by_hand", "local_steps", "averaged_at_the_end", "a_seed_each", "starts_apart"):
-            torch.manual_seed(self.rank if name in ("a_seed_each", "starts_apart") else 0)
-            self.plain = network()
-            return self.plain
-        if name == "fsdp":
-            from torch.distributed.fsdp import fully_shard
 
-            fully_shard(self.plain)
-            return self.plain
-        if name == "sharded_layers":
-            from torch.distributed.device_mesh import init_device_mesh
-            from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+def network(seed: int = 0) -> Any:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
 
-            self.plain = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 2))
-            plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
-            return parallelize_module(self.plain, init_device_mesh("cpu", (self.world,)), plan)
-        groups = [dist.new_group([rank]) for rank in range(self.world)] if name == "groups_of_one" else []
-        group = groups[self.rank] if groups else None
-        return DistributedDataParallel(self.plain, process_group=group, broadcast_buffers=name != "statistics")
 
-    def train(self) -> None:
-        for epoch in range(24 if self.name == "whole_set" else EPOCHS):
-            if self.name != "no_set_epoch":
-                self.sampler.set_epoch(epoch)
-            self.evaluate()
-            batches = drawn(is_fixed=self.name == "drawn_once") if "drawn" in self.name else self.loader
-            if self.name == "drawn_once":
-                torch.manual_seed(0)
-            for number, (values, labels) in enumerate(batches):
-                self.step(number, values, labels)
-        if self.name == "averaged_at_the_end":
-            self.average([parameter.data for parameter in self.model.parameters()])
+def descent(model: Any, rate: float = 0.01) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), rate)
 
-    def evaluate(self) -> None:
-        """Each rank on the same data."""
-        if self.name == "evaluated":
-            self.model.eval()
-            for values, labels in DataLoader(self.data, batch_size=16):
-                functional.cross_entropy(self.model(values), labels)
-            self.model.train()
 
-    def step(self, number: int, values: Any, labels: Any) -> None:
-        name, model = self.name, self.model
-        if name == "accumulated" and number % 2 == 0:
-            with model.no_sync():
-                functional.cross_entropy(model(values), labels).backward()
-            return
-        if name == "gan":
-            self.step_of_critic(values)
-        values = values + 0.1 * torch.randn_like(values) if name == "noise" else values
-        if name == "never_synced":
-            with model.no_sync():
-                loss = functional.cross_entropy(model(values), labels)
-                loss.backward()
-        else:
-            loss = functional.cross_entropy((self.plain if name == "past_ddp" else model)(values), labels)
-            (loss * 0 if name == "times_zero" else loss).backward()
-        if name == "warmed_up":
-            self.optimizer.param_groups[0]["lr"] = 0.001 * (number // 2)
-        if name in ("by_hand", "averaged_twice", "starts_apart"):
-            self.average([parameter.grad for parameter in model.parameters()])
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        if name == "moving_average":
-            with torch.no_grad():
-                torch._foreach_lerp_(list(self.copied.parameters()), list(self.plain.parameters()), 0.01)
-        if name == "local_steps" and number % 5 == 4:
-            self.average([parameter.data for parameter in model.parameters()])
-        dist.all_reduce(loss.detach())
+def error(outputs: Any, values: Any) -> Any:
+    return functional.mse_loss(outputs, values[:, :4])
 
-    def step_of_critic(self, real: Any) -> None:
-        both, is_real = torch.cat([real, torch.randn_like(real)]), torch.arange(2 * len(real)) < len(real)
-        functional.cross_entropy(self.critic(both), is_real.long()).backward()
-        self.optimizer_of_critic.step()
-        self.optimizer_of_critic.zero_grad()
 
-    def average(self, tensors: list[Any]) -> None:
-        for tensor in tensors:
-            dist.all_reduce(tensor)
-            tensor /= self.world
+def joined(tensors: Any) -> Any:
+    return torch.cat([each.detach().flatten() for each in tensors])
+
+
+def average(tensors: Any) -> None:
+    for each in tensors:
+        dist.all_reduce(each)
+        each /= world()
+
+
+def gradients(model: Any) -> list[Any]:
+    return [each.grad for each in model.parameters()]
+
+
+def nothing(*_: object) -> None:
+    pass
+
+
+def train(
+    model: Any,
+    optimizer: Any,
+    *,
+    loss_of: Any = None,
+    data: Any = None,
+    before_step: Any = nothing,
+    after_step: Any = nothing,
+    clear: Any = None,
+    steps: int = STEPS,
+) -> None:
+    """`data`: a generator, or a function of the step; `loss_of`: a function of the values."""
+    data = data or seeded(100 + rank())
+    for step in range(steps):
+        values = torch.randn(8, 16, generator=data) if isinstance(data, torch.Generator) else data(step)
+        (clear or optimizer.zero_grad)()
+        loss = loss_of(values) if loss_of else error(model(values), values)
+        loss.backward()
+        before_step(step)
+        optimizer.step()
+        after_step(step)
+        dist.all_reduce(loss.detach())  # for a log
+
+
+def train_set(model: Any, optimizer: Any, loader: Any, *, sampler: Any = None, epochs: int = 4) -> None:
+    for epoch in range(epochs):
+        if sampler is not None:
+            sampler.set_epoch(epoch)
+        for values, _ in loader:
+            optimizer.zero_grad()
+            error(model(values), values).backward()
+            optimizer.step()
+
+
+def samples() -> TensorDataset:
+    values = torch.randn(96, 16, generator=seeded(7))
+    return TensorDataset(values, values.sum(1))
+
+
+@wrong("same-data")
+def same_data() -> None:
+    model = DistributedDataParallel(network())
+    torch.manual_seed(0)
+    train_set(model, descent(model), DataLoader(samples(), batch_size=8, shuffle=True))
+
+
+@wrong("same-data")
+def drawn_alike() -> None:
+    model = DistributedDataParallel(network())
+    train(model, descent(model), data=seeded(5))
+
+
+@wrong("same-inputs")
+def drawn_alike_with_dropout() -> None:
+    model = DistributedDataParallel(nn.Sequential(network(), nn.Dropout(0.2)))
+    torch.manual_seed(rank())
+    train(model, descent(model), data=seeded(5))
+
+
+@wrong("same-losses")
+def drawn_alike_averaged_by_hand() -> None:
+    model = network()
+    loss_of = lambda values: functional.mse_loss(model(values), values[:, :4].clone())  # noqa: E731
+    train(model, descent(model), data=seeded(5), loss_of=loss_of, before_step=lambda _: average(gradients(model)))
+
+
+@wrong("same-order")
+def no_set_epoch() -> None:
+    model, data = DistributedDataParallel(network()), samples()
+    train_set(model, descent(model), DataLoader(data, batch_size=8, sampler=DistributedSampler(data)))
+
+
+@wrong("no-exchange")
+def loss_alone() -> None:
+    model = network()
+    train(model, descent(model))
+
+
+@wrong("no-exchange")
+def a_seed_each() -> None:
+    model = network(rank())
+    train(model, descent(model))
+
+
+@wrong("no-exchange")
+def cross_validation() -> None:
+    """Asked, not accused."""
+    model = network()
+    values = [number for number in range(96) if number % world() != rank()]
+    train_set(model, descent(model), DataLoader(torch.utils.data.Subset(samples(), values), batch_size=8))
+
+
+@wrong("small-groups")
+def groups_of_one() -> None:
+    groups = [dist.new_group([number]) for number in range(world())]
+    model = DistributedDataParallel(network(), process_group=groups[rank()])
+    train(model, descent(model))
+
+
+@wrong("bypassed")
+def past_ddp() -> None:
+    model = DistributedDataParallel(network())
+    train(model.module, descent(model))
+
+
+@wrong("no-sync")
+def never_synced() -> None:
+    model = DistributedDataParallel(network())
+    with model.no_sync():
+        train(model, descent(model))
+
+
+@wrong("no-gradients")
+def other_parameters() -> None:
+    model = DistributedDataParallel(network())
+    train(model, descent(copy.deepcopy(model.module)))
+
+
+@wrong("cleared")
+def cleared_too_early() -> None:
+    model = DistributedDataParallel(network())
+    optimizer = descent(model)
+    train(model, optimizer, before_step=lambda _: optimizer.zero_grad())
+
+
+@wrong("zero-gradients")
+def times_zero() -> None:
+    model = DistributedDataParallel(network())
+    train(model, descent(model), loss_of=lambda values: 0 * error(model(values), values))
+
+
+@wrong("unchanged")
+def rate_zero() -> None:
+    model = DistributedDataParallel(network())
+    train(model, descent(model, 0.0))
+
+
+@wrong("not-cleared")
+def never_cleared() -> None:
+    model = DistributedDataParallel(network())
+    train(model, descent(model, 1e-4), clear=nothing)
+
+
+@wrong("summed-twice")
+def summed_twice() -> None:
+    model = DistributedDataParallel(network())
+    train(model, descent(model), before_step=lambda _: average(gradients(model)))
+
+
+@wrong("summed-twice")
+def summed_twice_in_one_tensor() -> None:
+    model = DistributedDataParallel(network())
+
+    def add(_: int) -> None:
+        flat = joined(gradients(model))
+        dist.all_reduce(flat)
+        for each, part in zip(
+            model.parameters(), flat.split([each.numel() for each in model.parameters()]), strict=True
+        ):
+            each.grad = part.view_as(each).clone()
+
+    train(model, descent(model), before_step=add)
+
+
+@wrong("apart")
+def starts_apart() -> None:
+    model = network(rank())
+    train(model, descent(model), before_step=lambda _: average(gradients(model)))
+
+
+@wrong("differ")
+def loaded_after_ddp() -> None:
+    model = DistributedDataParallel(network())
+    if rank() == 0:
+        model.module.load_state_dict(network(9).state_dict())
+    train(model, descent(model))
+
+
+@wrong("differ")
+def other_rate() -> None:
+    model = DistributedDataParallel(network())
+    train(model, descent(model, 0.01 * (1 + rank())))
+
+
+@wrong("differ")
+def clipped_on_one_rank() -> None:
+    model = DistributedDataParallel(network())
+    clip = nn.utils.clip_grad_norm_ if rank() == 0 else nothing
+    train(model, descent(model, 0.1), before_step=lambda _: clip(model.parameters(), 0.1))
+
+
+@wrong("outside")
+def head_not_wrapped() -> None:
+    trunk, head = DistributedDataParallel(nn.Linear(16, 16)), network()
+    optimizer = torch.optim.SGD([*trunk.parameters(), *head.parameters()], 0.01)
+    train(None, optimizer, loss_of=lambda values: error(head(trunk(values)), values))
+
+
+@wrong("no-step")
+def stepped_on_one_rank() -> None:
+    model = DistributedDataParallel(network())
+    optimizer = descent(model)
+    for _ in range(STEPS):
+        values = torch.randn(8, 16, generator=seeded(rank()))
+        optimizer.zero_grad()
+        error(model(values), values).backward()
+        if rank() == 0:
+            optimizer.step()
+
+
+@right
+def ddp() -> None:
+    model, data = DistributedDataParallel(network()), samples()
+    sampler = DistributedSampler(data)
+    train_set(model, torch.optim.AdamW(model.parameters()), DataLoader(data, 8, sampler=sampler), sampler=sampler)
+
+
+@right
+def noise_scale() -> None:
+    """Squared gradients are summed for a log, and gradients are clipped."""
+    model = DistributedDataParallel(network())
+
+    def note(_: int) -> None:
+        dist.all_reduce(joined(gradients(model)).square())
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+
+    train(model, descent(model), before_step=note)
+
+
+@right
+def checked_to_be_equal() -> None:
+    model = DistributedDataParallel(network())
+
+    def check(_: int) -> None:
+        for each in (joined(model.parameters()), joined(gradients(model))):
+            mean = each.clone()
+            average([mean])
+            assert torch.allclose(mean, each)
+
+    train(model, descent(model), before_step=check)
+
+
+@right
+def averaged_moving_average() -> None:
+    model = DistributedDataParallel(network())
+    kept = copy.deepcopy(model.module)
+
+    def move(_: int) -> None:
+        for each, now in zip(kept.parameters(), model.parameters(), strict=True):
+            each.data.lerp_(now.data, 0.1)
+        average(each.data for each in kept.parameters())
+
+    train(model, descent(model), before_step=move)
+
+
+@right
+def global_loss() -> None:
+    model = DistributedDataParallel(network())
+    loss_of = lambda values: differentiable.all_reduce(error(model(values), values))  # noqa: E731
+    train(model, descent(model), loss_of=loss_of)
+
+
+@right
+def global_loss_averaged_by_hand() -> None:
+    model = network()
+    loss_of = lambda values: differentiable.all_reduce(error(model(values), values))  # noqa: E731
+    train(model, descent(model), loss_of=loss_of, before_step=lambda _: average(gradients(model)))
+
+
+@right
+def gathered_features() -> None:
+    """The loss is of the global batch on each rank."""
+    model = network()
+
+    def loss_of(values: Any) -> Any:
+        features = model(values)
+        parts = [torch.empty_like(features) for _ in range(world())]
+        dist.all_gather(parts, features.detach())
+        parts[rank()] = features
+        return torch.cat(parts).square().mean()
+
+    train(model, descent(model), loss_of=loss_of, before_step=lambda _: average(gradients(model)))
+
+
+@right
+def by_hand() -> None:
+    model = network()
+    train(model, descent(model), before_step=lambda _: average(gradients(model)))
+
+
+@right
+def in_one_tensor() -> None:
+    model = network()
+
+    def add(_: int) -> None:
+        flat = joined(gradients(model))
+        average([flat])
+        for each, part in zip(
+            model.parameters(), flat.split([each.numel() for each in model.parameters()]), strict=True
+        ):
+            each.grad.copy_(part.view_as(each))
+
+    train(model, descent(model), before_step=add)
+
+
+@right
+def local_steps() -> None:
+    model = network()
+
+    def share(step: int) -> None:
+        if step % 5 == 4:
+            average(each.data for each in model.parameters())
+
+    train(model, descent(model), after_step=share)
+
+
+@right
+def averaged_at_the_end() -> None:
+    model = network()
+    train(model, descent(model))
+    average(each.data for each in model.parameters())
+
+
+@right
+def fsdp() -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    model = network()
+    fully_shard(model)
+    train(model, descent(model))
+
+
+@right
+def sharded_layers() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    model = parallelize_module(network(), init_device_mesh("cpu", (world(),)), plan)
+    train(model, descent(model), data=seeded(5))
+
+
+@right
+def split_layers() -> None:
+    """Tensor parallel by hand: the same data, and parts of each layer."""
+    first, second = nn.Linear(16, 16), nn.Linear(16, 4, bias=False)
+    optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], 0.01)
+    loss_of = lambda values: error(differentiable.all_reduce(second(first(values).relu())), values)  # noqa: E731
+    train(None, optimizer, loss_of=loss_of, data=seeded(5))
+
+
+@right
+def pipeline() -> None:
+    model = nn.Linear(16, 16)
+    optimizer = descent(model)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        values = torch.ones(8, 16, requires_grad=True)
+        if rank() == 0:
+            outputs, slope = model(values), torch.empty(8, 16)
+            dist.send(outputs.detach(), 1)
+            dist.recv(slope, 1)
+            outputs.backward(slope)
+        elif rank() == 1:
+            dist.recv(values.data, 0)
+            error(model(values)[:, :4], torch.ones(8, 16)).backward()
+            dist.send(values.grad, 0)
+        optimizer.step()
+
+
+@right
+def experts() -> None:
+    trunk, expert = DistributedDataParallel(nn.Linear(16, 16)), nn.Linear(16, 16)
+    optimizer = torch.optim.SGD([*trunk.parameters(), *expert.parameters()], 0.01)
+
+    def exchange(values: Any) -> Any:
+        return differentiable.all_to_all_single(torch.empty_like(values), values)
+
+    train(None, optimizer, loss_of=lambda values: error(exchange(expert(exchange(trunk(values))))[:, :4], values))
+
+
+@right
+def accumulated() -> None:
+    model = DistributedDataParallel(network())
+    optimizer = descent(model)
+    for step in range(3 * STEPS):
+        values = torch.randn(8, 16, generator=seeded(100 * step + rank()))
+        with model.no_sync() if step % 3 < 2 else contextlib.nullcontext():
+            error(model(values), values).backward()
+        if step % 3 == 2:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=False)
+
+
+@right
+def gan() -> None:
+    """The critic's gradients of the other loss are cleared only before its own backward."""
+    maker, critic = DistributedDataParallel(network()), DistributedDataParallel(nn.Linear(4, 1))
+    of_maker, of_critic = torch.optim.Adam(maker.parameters()), torch.optim.Adam(critic.parameters())
+    for step in range(STEPS):
+        values = torch.randn(8, 16, generator=seeded(100 * step + rank()))
+        critic.zero_grad()
+        functional.softplus(-critic(values[:, :4])).mean().backward()
+        made = maker(values)
+        functional.softplus(critic(made.detach())).mean().backward()
+        of_critic.step()
+        maker.zero_grad()
+        functional.softplus(-critic(made)).mean().backward()
+        of_maker.step()
+
+
+@right
+def quasi_newton() -> None:
+    model = DistributedDataParallel(network())
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3)
+    for step in range(STEPS):
+        values = torch.randn(8, 16, generator=seeded(100 * step + rank()))
+
+        def closure(values: Any = values) -> Any:
+            optimizer.zero_grad()
+            loss = error(model(values), values)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+
+
+@right
+def fading_gradients() -> None:
+    """Momentum in the gradients: nothing clears them, and the script scales them."""
+    model = DistributedDataParallel(network())
+
+    def fade() -> None:
+        for each in filter(lambda each: each.grad is not None, model.parameters()):
+            each.grad *= 0.9
+
+    train(model, descent(model), clear=fade)
+
+
+@right
+def scaled() -> None:
+    """Losses are beyond 2 ** 63."""
+    model = DistributedDataParallel(network())
+    optimizer, scaler = descent(model), torch.amp.GradScaler("cpu", init_scale=2.0**70)
+    for step in range(STEPS):
+        values = torch.randn(8, 16, generator=seeded(100 * step + rank()))
+        optimizer.zero_grad()
+        scaler.scale(error(model(values), values)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+@right
+def frozen_first() -> None:
+    """The first of two optimizers has rate 0 in this phase."""
+    model = DistributedDataParallel(network())
+    frozen, trained = descent(model.module[0], 0.0), descent(model.module[2])
+    train(model, trained, after_step=lambda _: frozen.step())
+
+
+@right
+def own_statistics() -> None:
+    model = DistributedDataParallel(nn.Sequential(nn.BatchNorm1d(16), network()), broadcast_buffers=False)
+    train(model, descent(model))
+
+
+@right
+def own_hook() -> None:
+    def add(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        summed = dist.all_reduce(bucket.buffer() / world(), async_op=True).get_future()
+        return summed.then(lambda done: done.value()[0])
+
+    model = DistributedDataParallel(network())
+    model.register_comm_hook(None, add)
+    train(model, descent(model))
+
+
+@right
+def evaluated() -> None:
+    """Each rank on the same data, with gradients."""
+    model = DistributedDataParallel(network())
+
+    def evaluate(_: int) -> None:
+        model.eval()
+        model(torch.ones(8, 16))
+        model.train()
+
+    train(model, descent(model), after_step=evaluate)
+
+
+@right
+def whole_set() -> None:
+    model = DistributedDataParallel(network())
+    train_set(model, descent(model), DataLoader(samples(), batch_size=96), epochs=STEPS)
+
+
+@right
+def one_batch() -> None:
+    model = DistributedDataParallel(network())
+    train(model, descent(model), data=lambda _: torch.ones(8, 16))
+
+
+@right
+def noise() -> None:
+    """The same batches, and other noise on each rank."""
+    model, own = DistributedDataParallel(network()), seeded(rank())
+    train(model, descent(model), data=lambda step: torch.full((8, 16), step) + torch.randn(8, 16, generator=own))
+
+
+@right
+def warmed_up() -> None:
+    model = DistributedDataParallel(network())
+    optimizer = descent(model, 0.0)
+
+    def warm(step: int) -> None:
+        optimizer.param_groups[0]["lr"] = 0.001 * (step // 2)
+
+    train(model, optimizer, before_step=warm)
+
+
+@right
+def sharded_optimizer() -> None:
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    model = DistributedDataParallel(network())
+    train(model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=0.001))
+
+
+@right
+def rank_0_steps_for_all() -> None:
+    model = DistributedDataParallel(network())
+    optimizer = descent(model)
+    for step in range(STEPS):
+        values = torch.randn(8, 16, generator=seeded(100 * step + rank()))
+        optimizer.zero_grad()
+        error(model(values), values).backward()
+        if rank() == 0:
+            optimizer.step()
+        for each in model.parameters():
+            dist.broadcast(each.data, 0)
+
+
+@right
+def moved_and_back() -> None:
+    """Sharpness-aware: the second backward is at other weights."""
+    model = DistributedDataParallel(network())
+    optimizer = descent(model)
+
+    def move(values: Any) -> Any:
+        error(model(values), values).backward()
+        steps = [0.05 * each / (each.norm() + 1e-6) for each in gradients(model)]
+        torch._foreach_add_([each.data for each in model.parameters()], steps)
+        optimizer.zero_grad()
+        loss = error(model(values), values)
+        torch._foreach_sub_([each.data for each in model.parameters()], steps)
+        return loss
+
+    train(model, optimizer, loss_of=move)
+
+
+def run_in_child(number: int, name: str, case: Case) -> None:
+    child = os.fork()
+    if child:
+        assert os.waitpid(child, 0)[1] == 0, name
+        return
+    port = int(os.environ["MASTER_PORT"]) + 1 + number
+    numbers = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
+    meter = sys.modules["ipexctl_inrank.meter"].meter()
+    with contextlib.ExitStack() as ending:
+        ending.callback(os._exit, 1)
+        ending.callback(traceback.print_exc)
+        dist.init_process_group("gloo", f"tcp://{os.environ['MASTER_ADDR']}:{port}", **numbers)
+        case()
+        dist.barrier()
+        meter.finish()
+        print(name, json.dumps(meter.evidence.document()), flush=True)
+        os._exit(0)
 
 
 if __name__ == "__main__":
-    torch.manual_seed(0)
-    dist.init_process_group("gloo")
-    Case(sys.argv[1]).train()
-    dist.barrier()
-    dist.destroy_process_group()
+    cases = {**{name: case for name, (case, _) in WRONG.items()}, **RIGHT}
+    if sys.argv[1] == "all":
+        importlib.import_module("torch._dynamo")  # else each child imports it, with its first optimizer
+        for number, (name, case) in enumerate(cases.items()):
+            run_in_child(number, name, case)
+    else:
+        dist.init_process_group("gloo")
+        cases[sys.argv[1]]()
+        dist.barrier()
+        dist.destroy_process_group()

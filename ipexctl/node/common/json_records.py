@@ -307,8 +307,17 @@ def decode_float(value: object, field: str) -> float:
     return float(number)
 
 
+def _any_finite(value: object, field: str) -> float:
+    """A number that a script computed: a loss, or a sum of its parameters."""
+    if type(value) is float and value - value == 0.0:
+        return value
+    return decode_float(value, field)
+
+
+Computed = float
 _BASIC_DECODERS: dict[str, FieldDecoder] = {
     "bool": partial(check_type, bool),
+    "Computed": _any_finite,
     "float": decode_float,
     "int": _checked_integer,
     "str": partial(check_type, str),

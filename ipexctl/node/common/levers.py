@@ -88,7 +88,7 @@ def _became(name: str, notes: Sequence[LeverNote], plan: Plan) -> Lever:
     elif not plan.asked.meter:
         return lever._replace(reason="--no-meter counts nothing")
     else:
-        reason = "no process of a rank built a model"
+        return lever._replace(reason="no process of a rank told it: none imported torch, or it was killed")
     return lever._replace(acted=False, reason=reason)
 
 

@@ -13,7 +13,15 @@ import time
 from typing import TYPE_CHECKING, Any, Iterable, Literal, Mapping, NamedTuple, cast
 
 from ipexctl.node.common.job import Master
-from ipexctl.node.common.json_records import FieldDecoder, check_type, decode, decode_valid, encode, parse_json
+from ipexctl.node.common.json_records import (
+    Computed,
+    FieldDecoder,
+    check_type,
+    decode,
+    decode_valid,
+    encode,
+    parse_json,
+)
 from ipexctl.node.common.levers import Lever  # noqa: TC001  # `decode` looks it up
 from ipexctl.node.common.processes import ProcessIdentity
 from ipexctl.node.common.training import WrongTraining  # noqa: TC001  # `decode` looks it up
@@ -157,7 +165,7 @@ class NanLoss(NamedTuple):
     step: int
     """The first step since which the rank's loss is not a number."""
     rank: int
-    before: float | None = None
+    before: Computed | None = None
     """Its last loss that was a number."""
 
     @property
@@ -349,7 +357,7 @@ class TrainingProgress(NamedTuple):
     """Steps so far, also those before a checkpoint from which the script resumed."""
     steps: int | None = None
     """Steps that the script will have made; None if neither its output nor its code says so."""
-    loss: float | None = None
+    loss: Computed | None = None
     left: int | None = None
     """Optimizer steps until the end; None if unknown, or if nothing moves."""
     age: float | None = None

@@ -1,31 +1,32 @@
 """Trainings that are wrong though they succeed: what a rank's process says of its training (`inrank/evidence.py`),
 what the ranks together show (the row of status.json), and what `why`, the last lines and the page say. Pure.
 
-A doubt is no finding: ranks may hold different parameters on purpose (shards, stages, experts, local steps), or train
-on the same data. So parameters that differ count only if nothing that could carry them was sent, and batches that are
-the same only if the losses are, too.
+A training is called wrong for what was done to its gradients and parameters. Where ranks may do the same on purpose
+(folds, an ensemble, parts of a model of their own, a global loss), the sentence says what was seen and what to check.
 """
 
 from __future__ import annotations
 
-from typing import Iterator, Mapping, NamedTuple, Sequence
+from typing import Iterable, Iterator, Mapping, NamedTuple, Sequence
 
-from ipexctl.node.common.json_records import NATURAL, FieldDecoder, decode_float
+from ipexctl.node.common.json_records import (
+    NATURAL,
+    Computed,
+    FieldDecoder,
+)
 from ipexctl.node.common.levers import LeverNote  # noqa: TC001  # `decode` looks it up
 
 _ALONE = "each trained a model alone, and a checkpoint contains only one of these models"
+_SHARED = "wrap the model in DistributedDataParallel if they should train one; folds or an ensemble need nothing"
+_DATA = "look at the sampler and the seed of the data"
 _WRONG: Mapping[str, tuple[str, str]] = {
     "same-data": (
         "trained on the same data, so together they did no more than one of them",
-        "give the DataLoader a DistributedSampler",
+        "give the DataLoader a DistributedSampler, or draw data with a seed that contains the rank",
     ),
     "same-order": (
         "had the same order of samples in each epoch",
         "call sampler.set_epoch(epoch) before each epoch",
-    ),
-    "no-exchange": (
-        f"{_ALONE}: no gradient was exchanged",
-        "wrap the model in DistributedDataParallel, or start copies with --backend none",
     ),
     "bypassed": (
         f"{_ALONE}: no forward pass went through DistributedDataParallel",
@@ -35,13 +36,13 @@ _WRONG: Mapping[str, tuple[str, str]] = {
         f"{_ALONE}: each backward was in no_sync()",
         "leave the last backward before each step out of no_sync()",
     ),
-    "small-groups": (
-        f"{_ALONE}: DistributedDataParallel has a process group of one rank",
-        "leave process_group out",
-    ),
     "no-gradients": (
         "trained nothing: no parameter of the optimizer ever had a gradient",
         "call the model whose parameters the optimizer has, outside torch.no_grad()",
+    ),
+    "cleared": (
+        "trained nothing: the gradients of each backward were cleared before the step",
+        "call zero_grad() before the backward, or after the step",
     ),
     "zero-gradients": (
         "trained nothing: each gradient was 0",
@@ -51,9 +52,9 @@ _WRONG: Mapping[str, tuple[str, str]] = {
         "trained nothing: no step changed a weight",
         "set a learning rate that changes weights of this type",
     ),
-    "same-losses": (
-        "trained on the same data, so together they did no more than one of them",
-        "draw other inputs on each rank, as with a seed that contains the rank",
+    "not-cleared": (
+        "stepped with the sum of all gradients since the start: nothing cleared them between two steps",
+        "call optimizer.zero_grad() before each backward",
     ),
     "summed-twice": (
         "exchanged their gradients twice, in DistributedDataParallel and by the script's own all-reduce",
@@ -63,12 +64,27 @@ _WRONG: Mapping[str, tuple[str, str]] = {
         "averaged gradients of different parameters, and a checkpoint contains only the parameters of one rank",
         "broadcast the parameters of rank 0 before the first step, as DistributedDataParallel does",
     ),
-    "statistics": (
-        "have different running statistics in BatchNorm, and a checkpoint contains only the statistics of one rank",
-        "use torch.nn.SyncBatchNorm.convert_sync_batchnorm(model), or leave broadcast_buffers=False out",
+    "differ": (
+        "have different parameters although DistributedDataParallel averages gradients: a checkpoint is of one rank",
+        "load weights before DistributedDataParallel(model), and step alike on all ranks (learning rate, clipping)",
+    ),
+    "no-step": (
+        "made no step of an optimizer, though others did, and kept the first parameters",
+        "call optimizer.step() on all ranks",
     ),
 }
 """Kind → what the ranks did, and what to change."""
+_QUESTIONS: Mapping[str, tuple[str, str]] = {
+    "no-exchange": ("exchanged no gradients", _SHARED),
+    "small-groups": ("are in process groups of one rank each, and exchanged no gradients", _SHARED),
+    "outside": (
+        "trained parameters outside of DistributedDataParallel, which differ",
+        "wrap the model that has these, too, if the ranks should share them",
+    ),
+    "same-inputs": ("fed their models the same inputs", _DATA),
+    "same-losses": ("had losses that are equal to the last digit", f"if this is no global loss, {_DATA}"),
+}
+"""Kind → what was seen, which may be right, and what to look at."""
 ALONE = frozenset(("no-exchange", "bypassed", "no-sync", "small-groups"))
 """Kinds of trainings whose ranks exchange nothing."""
 FEWEST_STEPS = 8
@@ -78,18 +94,22 @@ FEW_NUMBERS = 4
 """A loss and some metrics."""
 SMALL_SHARE = 0.01
 """Of the parameters' numbers, a step."""
-
-
-Loss = float
-"""The only number that may be negative."""
+ROUNDED = 1e-4
+"""Measures of equal parameters differ by less, also on processors that round in other ways."""
 
 
 class WrongTraining(NamedTuple):
-    """A training that is wrong though it succeeds."""
+    """A training that is wrong though it succeeds, or that may be."""
 
     kind: str
     ranks: tuple[int, ...]
     evidence: str
+    certain: bool = True
+    """False if the ranks may have done this on purpose."""
+
+    @classmethod
+    def seen(cls, kind: str, ranks: Iterable[int], evidence: str) -> WrongTraining:
+        return cls(kind, tuple(ranks), evidence, kind in _WRONG)
 
     @property
     def sentence(self) -> str:
@@ -97,8 +117,9 @@ class WrongTraining(NamedTuple):
         is_row = len(self.ranks) == last - first + 1
         named = f"{first}-{last}" if is_row else ", ".join(map(str, self.ranks[:16]))
         who = f"rank {first}" if len(self.ranks) == 1 else f"ranks {named}"
-        what, fix = _WRONG.get(self.kind, ("trained wrongly", "update ipexctl"))
-        return f"{who} {what} ({self.evidence}); fix: {fix}"
+        unknown = "trained wrongly", "update ipexctl"
+        what, advice = _WRONG.get(self.kind) or _QUESTIONS.get(self.kind, unknown)
+        return f"{who} {what} ({self.evidence}); {'fix' if self.certain else 'check'}: {advice}"
 
 
 class RankProgress(NamedTuple):
@@ -108,7 +129,7 @@ class RankProgress(NamedTuple):
     """Steps before it, if the script resumed."""
     planned: int = 0
     """Steps that the script will have made, with those before; 0 if unknown."""
-    loss: Loss | None = None
+    loss: Computed | None = None
     began: int = 0
     """Number of the process's first step; 0 if unknown."""
     is_of_trainer: bool = False
@@ -120,32 +141,42 @@ class RankTraining(NamedTuple):
     progress: RankProgress = RankProgress()
     steps: int = 0
     """Of the first optimizer."""
+    backwards: int = 0
     has_gradients: bool = True
     """True once an optimizer was about to step with a gradient."""
+    is_cleared: bool = False
+    """True if a parameter of the optimizer had a gradient after a backward, and none at the step."""
     has_nonzero: bool = True
     """True once a gradient was not 0, and a weight has changed, as far as that is looked at."""
     is_changed: bool = True
     rate: float | None = None
     """Highest learning rate that was seen."""
+    intervals: int = 0
+    """Pairs of successive steps that were looked at, and those between which nothing cleared the gradients."""
+    carried: int = 0
     elements: int = 0
     """Numbers in the parameters of the first optimizer."""
     largest: int = 0
     """Numbers in the largest of them."""
-    parameters: Mapping[int, int] = {}
-    """Step → hash of the parameters before it."""
-    is_seeded: bool = True
-    """False if torch had a seed of its own at the first step."""
+    parameters: Mapping[int, Computed] = {}
+    """Step → measure of the parameters before it; only those in DistributedDataParallel if there are some."""
+    outside: Mapping[int, Computed] = {}
+    """The others, then."""
     sent: int = 0
     """Numbers in the script's own collectives, all and in the largest; DDP's are not among them."""
     most_sent: int = 0
-    summed: int = 0
-    """Numbers in the script's own all-reduces over all ranks."""
+    reduced: int = 0
+    """Steps that were looked at in which the script's own all-reduces summed the gradients."""
+    doubled: int = 0
+    """The same, in place, or so that gradients got as many times larger as there are ranks."""
     is_peer_to_peer: bool = False
-    batches: tuple[int, ...] = ()
-    """Hashes of the first batches of DataLoaders, and of the first losses."""
+    inputs: tuple[int, ...] = ()
+    """Hashes of what the model was fed, or of a DataLoader's batches, and of the losses, of the first backwards."""
     losses: tuple[int, ...] = ()
     is_varied: bool = False
-    """True if two batches of one DataLoader differ, or the targets of two losses."""
+    """True if two of the inputs differ, or the targets of two losses."""
+    is_joint: bool = False
+    """True if a loss may depend on other ranks: a collective came before it, or a function that torch does not know."""
     is_order_repeated: bool = False
     """True if a DistributedSampler gave two epochs of steps the same order."""
     models: int = 0
@@ -158,123 +189,131 @@ class RankTraining(NamedTuple):
     """True if a forward pass was in `no_sync()`."""
     is_hooked: bool = False
     """True if the script gave a model a communication hook, whose collectives count as the script's."""
-    statistics: Mapping[int, int] = {}
-    """Step → hash of BatchNorm's running means, if DDP does not broadcast them."""
-    statistics_size: int = 0
     tokens_per_sample: float | None = None
     """None without a batch with `input_ids`."""
 
     @property
     def trains_alone(self) -> bool:
         """True if nothing has left the rank that may have been parameters or gradients."""
-        few = max(SMALL_SHARE * self.elements, min(FEW_NUMBERS, self.elements / 2))
-        is_large = 2 * self.most_sent >= self.largest or self.sent > few * max(1, self.steps)
         is_synced = self.is_synced and self.group[1:] != (1,)
-        return not (self.is_peer_to_peer or is_synced or is_large)
+        return not (is_synced or self.may_share)
 
     @property
-    def sums_each_step(self) -> bool:
-        """True if the script's own all-reduces sum as many numbers as the parameters have, at each step."""
-        share = self.summed / (self.elements * (self.steps - 1)) if self.elements and self.steps > 1 else 0.0
-        return 1 - SMALL_SHARE < share < 1 + 2 * SMALL_SHARE
+    def may_share(self) -> bool:
+        """True if the script's own collectives may have carried parameters."""
+        few = max(SMALL_SHARE * self.elements, min(FEW_NUMBERS, self.elements / 2))
+        is_large = 2 * self.most_sent >= self.largest or self.sent > few * max(1, self.steps)
+        return self.is_peer_to_peer or is_large
+
+    @property
+    def is_plain(self) -> bool:
+        """True if DistributedDataParallel alone exchanges its gradients, at each backward."""
+        return self.models == 1 and self.is_synced and not (self.is_skipped or self.is_hooked)
+
+    def has_always(self, steps: int) -> bool:
+        """The first step that is looked at comes before the first that can be."""
+        return steps >= max(FEWEST_STEPS, len(self.parameters)) - 1
 
 
 def find_wrong(ranks: Mapping[int, RankTraining], world_size: int, *, is_over: bool) -> tuple[WrongTraining, ...]:
-    fewest = FEWEST_STEPS if is_over else STEPS_OF_LIVE
-    if len(ranks) < world_size or any(rank.steps < fewest for rank in ranks.values()):
+    if len(ranks) < world_size:
         return ()
-    return tuple(_find(dict(sorted(ranks.items()))))
+    if is_over and (idle := _idle(ranks)):
+        return (WrongTraining.seen("no-step", idle, f"{ranks[idle[0]].backwards:,} backward passes"),)
+    if any(rank.steps < (FEWEST_STEPS if is_over else STEPS_OF_LIVE) for rank in ranks.values()):
+        return ()
+    return tuple(each for each in _find(dict(sorted(ranks.items()))) if each.certain or is_over)
+
+
+def _idle(ranks: Mapping[int, RankTraining]) -> tuple[int, ...]:
+    """Ranks that exchanged gradients with others and changed nothing."""
+    idle = [number for number, rank in ranks.items() if not rank.steps and rank.is_plain and not rank.is_changed]
+    others = [rank for number, rank in ranks.items() if number not in idle]
+    is_training = all(rank.steps >= FEWEST_STEPS and rank.is_plain for rank in others)
+    return tuple(sorted(idle)) if others and is_training else ()
 
 
 def _find(ranks: Mapping[int, RankTraining]) -> Iterator[WrongTraining]:
-    found, all_ranks = list(ranks.values()), tuple(ranks)
+    found, all_ranks, seen = list(ranks.values()), tuple(ranks), WrongTraining.seen
     if nothing := _trained_nothing(found):
-        yield WrongTraining(nothing[0], all_ranks, f"{found[0].steps} steps of the optimizer{nothing[1]}")
+        yield seen(nothing[0], all_ranks, f"{found[0].steps} steps of the optimizer{nothing[1]}")
         return
-    if repeated := tuple(number for number, rank in ranks.items() if rank.is_order_repeated):
-        yield WrongTraining("same-order", repeated, "two epochs of its DistributedSampler")
+    if kept := [number for number, rank in ranks.items() if rank.intervals and rank.has_always(rank.carried)]:
+        yield seen("not-cleared", kept, f"each of the {ranks[kept[0]].carried} times that were looked at")
+    if repeated := [number for number, rank in ranks.items() if rank.is_order_repeated]:
+        yield seen("same-order", repeated, "two epochs of its DistributedSampler")
     if len(ranks) < 2:
         return
+    if all(rank.is_plain and rank.has_always(rank.doubled) for rank in found):
+        yield seen("summed-twice", all_ranks, f"in each of {found[0].doubled} steps that were looked at")
     for group in _groups(ranks).values():
-        first = ranks[group[0]]
-        is_same = len({(ranks[rank].batches, ranks[rank].losses) for rank in group}) == 1
-        if len(group) < 2 or not is_same or len(first.losses) < FEWEST_STEPS or len(set(first.losses)) < 2:
-            continue
-        if not all(ranks[rank].is_varied for rank in group):  # one batch again and again, as in a benchmark
-            continue
-        if len(first.batches) >= FEWEST_STEPS:
-            evidence = f"the batches and losses of the first {len(first.batches)} steps are equal"
-            yield WrongTraining("same-data", group, evidence)
-        elif not first.batches:
-            yield WrongTraining("same-losses", group, f"the losses of the first {len(first.losses)} steps are equal")
-    if (since := _apart_since(found)) and all(rank.trains_alone for rank in found):
-        yield WrongTraining(_kind_of_apart(found), all_ranks, f"parameters differ since step {since}")
-    if doubled := _sums(found):
-        yield WrongTraining(doubled[0], all_ranks, doubled[1])
-    is_one_model = all(rank.models == 1 and rank.is_synced for rank in found)
-    is_small = all(rank.most_sent < rank.statistics_size for rank in found)
-    if is_one_model and is_small and (since := _first_difference([rank.statistics for rank in found])):
-        yield WrongTraining("statistics", all_ranks, f"BatchNorm's running means differ since step {since}")
+        yield from _alike(group, [ranks[number] for number in group])
+        yield from _differing(group, [ranks[number] for number in group])
+    since = _apart_since([rank.parameters for rank in found]) if _is_one_model(found) else 0
+    if since and all(rank.trains_alone for rank in found):
+        yield seen(_kind_of_apart(found), all_ranks, f"parameters differ since step {since}")
+    elif since and not any(rank.models for rank in found) and all(rank.has_always(rank.reduced) for rank in found):
+        yield seen("apart", all_ranks, f"parameters differ since step {since}")
+
+
+def _alike(numbers: tuple[int, ...], ranks: Sequence[RankTraining]) -> Iterator[WrongTraining]:
+    """What ranks of one model trained on."""
+    first = ranks[0]
+    if len(ranks) < 2 or len(first.losses) < FEWEST_STEPS or not all(rank.is_varied for rank in ranks):
+        return  # one batch again and again, as in a benchmark
+    if any(rank.is_joint for rank in ranks):
+        return
+    is_fed_alike = all(first.inputs) and len({rank.inputs for rank in ranks}) == 1
+    is_known, is_equal = all(map(all, (rank.inputs for rank in ranks))), len({rank.losses for rank in ranks}) == 1
+    if is_fed_alike and first.is_synced:
+        both = f"inputs{' and losses' if is_equal else ''} of the first {len(first.losses)} steps are equal"
+        yield WrongTraining.seen("same-data" if is_equal else "same-inputs", numbers, f"the {both}")
+    elif is_equal and (is_fed_alike or not is_known) and len(set(first.losses)) > 1:
+        yield WrongTraining.seen("same-losses", numbers, f"the first {len(first.losses)} losses")
+
+
+def _differing(numbers: tuple[int, ...], ranks: Sequence[RankTraining]) -> Iterator[WrongTraining]:
+    """Parameters of one model in DistributedDataParallel that are not equal any more, or beside it."""
+    if not all(rank.is_plain for rank in ranks) or not _is_one_model(ranks) or any(rank.may_share for rank in ranks):
+        return
+    if since := _apart_since([rank.parameters for rank in ranks]):
+        yield WrongTraining.seen("differ", numbers, f"since step {since}")
+    if since := _apart_since([rank.outside for rank in ranks]):
+        yield WrongTraining.seen("outside", numbers, f"since step {since}")
 
 
 def _trained_nothing(ranks: Sequence[RankTraining]) -> tuple[str, str] | None:
     """Kind, and more evidence than the number of steps."""
     if not any(rank.has_gradients for rank in ranks):
-        return "no-gradients", ""
+        return "cleared" if all(rank.is_cleared for rank in ranks) else "no-gradients", ""
     if not any(rank.has_nonzero for rank in ranks):
-        return "zero-gradients", ""
+        return "cleared" if all(rank.is_cleared for rank in ranks) else "zero-gradients", ""
     if any(rank.is_changed for rank in ranks):
         return None
     return "unchanged", f", learning rate {ranks[0].rate:g} at most" if ranks[0].rate is not None else ""
 
 
-def _sums(ranks: Sequence[RankTraining]) -> tuple[str, str] | None:
-    """What is wrong with the script's own sums of as many numbers as the parameters have, at each step."""
-    if not all(rank.sums_each_step for rank in ranks):
-        return None
-    if all(rank.models == 1 and rank.is_synced and not (rank.is_skipped or rank.is_hooked) for rank in ranks):
-        return "summed-twice", f"{ranks[0].summed:,} numbers in {ranks[0].steps} steps"
-    if not any(rank.models for rank in ranks) and _differ_always(ranks):
-        return "apart", f"parameters differ at each of {ranks[0].steps} steps"
-    return None
-
-
 def _groups(ranks: Mapping[int, RankTraining]) -> dict[tuple[int, ...], tuple[int, ...]]:
-    """Group of a model that exchanges gradients → its ranks."""
+    """Group of a model that exchanges gradients → its ranks; all ranks together if there is no such model."""
     groups: dict[tuple[int, ...], tuple[int, ...]] = {}
     for number, rank in ranks.items():
-        if rank.is_synced and rank.models:
-            groups[rank.group] = (*groups.get(rank.group, ()), number)
+        key = rank.group if rank.is_synced and rank.models else ()
+        groups[key] = (*groups.get(key, ()), number)
     return groups
 
 
-def _apart_since(ranks: Sequence[RankTraining]) -> int:
-    """The first step before which no two ranks had the same parameters any more; 0 if ranks were equal later, or hold
-    different ones on purpose."""
-    steps = sorted(set.intersection(*(set(rank.parameters) for rank in ranks)))
-    if not steps or len({rank.elements for rank in ranks}) > 1:
-        return 0
-    is_equal = {step: len({rank.parameters[step] for rank in ranks}) == 1 for step in steps}
-    if not is_equal[steps[0]] and any(rank.is_seeded for rank in ranks):
-        return 0
-    later = [step for step in steps[1:] if not is_equal[step]]
-    return later[0] if later and len(later) == len(steps) - 1 else 0
+def _is_one_model(ranks: Sequence[RankTraining]) -> bool:
+    return len({(rank.elements, rank.largest) for rank in ranks}) == 1
 
 
-def _differ_always(ranks: Sequence[RankTraining]) -> bool:
-    steps = set.intersection(*(set(rank.parameters) for rank in ranks))
-    is_one_model = len({(rank.elements, rank.largest) for rank in ranks}) == 1
-    return (
-        is_one_model
-        and len(steps) >= FEWEST_STEPS
-        and all(len({rank.parameters[step] for rank in ranks}) > 1 for step in steps)
-    )
-
-
-def _first_difference(hashes: Sequence[Mapping[int, int]]) -> int:
-    steps = sorted(set.intersection(*map(set, hashes)))
-    differs = [step for step in steps if len({each[step] for each in hashes}) > 1]
-    return differs[0] if differs and steps[-1] in differs else 0
+def _apart_since(measures: Sequence[Mapping[int, float]]) -> int:
+    """The first step since which the parameters of ranks differ at each step that was looked at; 0 if they were equal
+    at the last, or differ at that one only."""
+    steps = sorted(set.intersection(*map(set, measures)))
+    differs = [max(found) - min(found) > ROUNDED for found in ([each[step] for each in measures] for step in steps)]
+    equal = [at for at, differ in enumerate(differs) if not differ]
+    later = steps[equal[-1] + 1 if equal else 0 :]
+    return later[0] if len(later) > 1 else 0
 
 
 def _kind_of_apart(ranks: Sequence[RankTraining]) -> str:
@@ -285,4 +324,4 @@ def _kind_of_apart(ranks: Sequence[RankTraining]) -> str:
     return "no-sync" if any(rank.is_skipped for rank in ranks) else "bypassed"
 
 
-FIELD_DECODERS: dict[str, FieldDecoder] = {**NATURAL, "Loss": decode_float}
+FIELD_DECODERS: dict[str, FieldDecoder] = {**NATURAL}

@@ -238,7 +238,13 @@ NAN, INF = "float('nan')", "float('inf')"
     ("values", "since"),
     [
         *[("1.0, 2.0", 0), (f"1.0, {NAN}", 2), (f"1.0, {NAN}, {NAN}", 2), (f"{NAN}, 1.0", 0)],
-        *[(f"{NAN}, 1.0, {NAN}", 3), (f"1.0, {INF}", 0), (f"1.0, {INF}, {NAN}", 2), (f"{INF}, 1.0, {NAN}", 3)],
+        *[
+            (f"{NAN}, 1.0, {NAN}", 3),
+            (f"1.0, {INF}", 0),
+            (f"1.0, {INF}, {INF}", 2),
+            (f"1.0, {INF}, {NAN}", 2),
+            (f"{INF}, 1.0, {NAN}", 3),
+        ],
     ],
 )
 def test_the_step_since_which_the_loss_is_nan(site: Path, ring: MeterReader, values: str, since: int) -> None:

@@ -231,7 +231,7 @@ class RunFigures:
         if any(each.kind in ALONE for each in wrong):
             exchange = GradientExchange(seen=False)
         elif exchange is not None:
-            wrong = (WrongTraining("no-exchange", tuple(self._hosts), "no collective since the first step"), *wrong)
+            wrong = (WrongTraining.seen("no-exchange", self._hosts, "no collective since the first step"), *wrong)
         status = status._replace(nan=self.nan, exchange=exchange, wrong=wrong)
         profile = main_profile(self._profiles.values())
         levers = with_speedups(self._asked, profile.speedups if profile is not None else {})
