@@ -29,6 +29,7 @@ MOST_WATCHED = 1 << 20
 """Elements of a gradient among which the largest is looked for."""
 MOST_FED = 256
 """Forward passes of the first steps whose inputs are hashed."""
+RANDOM_STATE = 5056
 FEW_NUMBERS = 4
 """A loss and some metrics."""
 SMALL_SHARE = 0.01
@@ -48,31 +49,11 @@ class Pass:
         self.steps = 0
 
 
-class SampledGradient:
-    """A gradient as a backward left it."""
-
-    def __init__(self, parameter: Any) -> None:
-        self.parameter = weakref.ref(parameter)
-        gradient = parameter.grad
-        self._written = gradient.data_ptr(), gradient._version
-        self._sum = float(sample_of(gradient).double().sum())
-
-    def is_cleared(self, gradient: Any) -> bool:
-        return self._sum != 0 and (gradient is None or not float(sample_of(gradient).abs().max()))
-
-    def is_written(self, gradient: Any) -> bool:
-        return (gradient.data_ptr(), gradient._version) != self._written
-
-    def is_times(self, factor: int, gradient: Any) -> bool:
-        now = float(sample_of(gradient).double().sum())
-        return now != 0 and math.isclose(now, factor * self._sum, rel_tol=1e-4)
-
-
 class TrainingEvidence:
     def __init__(self) -> None:
         self.is_on = os.environ.get("IPEXCTL_CHECK_TRAINING") != "0"
         lists: dict[str, Any] = {"parameters": {}, "outside": {}, "inputs": [], "losses": []}
-        counts = dict.fromkeys(("backwards", "intervals", "carried", "reduced", "doubled"), 0)
+        counts = dict.fromkeys(("backwards", "intervals", "carried", "reduced"), 0)
         self.fields: dict[str, Any] = {**lists, **counts}
         """As `RankTraining` has them."""
         self._optimizer: Any = None
@@ -87,8 +68,8 @@ class TrainingEvidence:
         self._is_peer_to_peer = False
         self._joined = 0
         """Numbers in the script's own collectives since the last step or backward."""
-        self._gradients: list[SampledGradient] = []
-        """Of the last backward, if the step after it leaves evidence."""
+        self._gradients: list[tuple[weakref.ref[Any], tuple[int, int]]] = []
+        """Parameters, and their gradients' versions after the last backward, if the step after it leaves evidence."""
         self._places: set[int] = set()
         """Addresses of the gradients once a collective has been called since."""
         self._reduced = self._flat = 0
@@ -131,7 +112,7 @@ class TrainingEvidence:
             fields["outside"][str(count)] = measure_of(outside)
         sizes = [each.numel() for each in parameters]
         fields.update(elements=sum(sizes), largest=max(sizes, default=0))
-        self._note_sums(parameters)
+        self._note_sums(parameters, models)
         self._keep_gradient(parameters)
         rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
         fields["rate"] = max([*filter(math.isfinite, rates), fields.get("rate") or 0.0])
@@ -161,23 +142,15 @@ class TrainingEvidence:
                 return
         fields["has_nonzero"] = bool(self._watched)
 
-    def _note_sums(self, parameters: Sequence[Any]) -> None:
-        """Note whether the script's all-reduces have summed the gradients since the backward."""
-        before, self._gradients = self._gradients, []
-        pairs = [(each, each.parameter()) for each in before]
-        now = [(each, parameter.grad) for each, parameter in pairs if parameter is not None]
-        size = sum(each.grad.numel() for each in parameters if each.grad is not None)
-        in_place = self._reduced > (1 - SMALL_SHARE) * size
-        if any(each.is_cleared(gradient) for each, gradient in now):
+    def _note_sums(self, parameters: Sequence[Any], models: Sequence[Any]) -> None:
+        """Note whether the script has cleared the gradients since the backward, or summed them over all ranks."""
+        now = [(before, getattr(parameter(), "grad", None)) for parameter, before in self._gradients]
+        written = [gradient for before, gradient in now if gradient is None or version_of(gradient) != before]
+        if any(gradient is None or not float(sample_of(gradient).abs().max()) for gradient in written):
             self.fields["is_cleared"] = True
-        if not size or any(gradient is None for _, gradient in now) or not self._reduced + self._flat:
-            return
-        world = sys.modules["torch"].distributed.get_world_size()
-        is_flat = 1 - SMALL_SHARE < self._flat / size < 1 + 2 * SMALL_SHARE
-        is_copied = is_flat and any(each.is_written(gradient) for each, gradient in now)
-        self.fields["reduced"] += in_place or is_copied
-        is_times = all(each.is_times(world, gradient) for each, gradient in now)
-        self.fields["doubled"] += in_place or (is_copied and is_times)
+        size, self._gradients = sum(each.grad.numel() for each in parameters if each.grad is not None), []
+        is_flat = bool(written) and not models and 1 - SMALL_SHARE < self._flat / max(size, 1) < 1 + 2 * SMALL_SHARE
+        self.fields["reduced"] += is_flat or self._reduced > (1 - SMALL_SHARE) * max(size, 1)
 
     def _keep_gradient(self, parameters: Sequence[Any]) -> None:
         """Keep a number of a gradient, to see whether it is still there at the next backward."""
@@ -261,7 +234,7 @@ class TrainingEvidence:
         if optimizer is not None and is_looked_at(self._steps + 1):
             parameters = parameters_of(optimizer)
             some = [each for each in parameters[:: 1 + len(parameters) // TENSORS] if is_plain(each.grad)]
-            self._gradients = [SampledGradient(each) for each in some]
+            self._gradients = [(weakref.ref(each), version_of(each.grad)) for each in some]
 
     def on_sampler(self, sampler: Any) -> None:
         """Called before a DistributedSampler gives its indices."""
@@ -277,22 +250,15 @@ class TrainingEvidence:
         self._joined += size
         self._most_sent = max(self._most_sent, size)
         self._is_peer_to_peer = self._is_peer_to_peer or is_peer_to_peer
-        if is_sum and self._gradients:
-            self._note_sum(values)
-
-    def _note_sum(self, values: Sequence[Any]) -> None:
-        distributed = sys.modules["torch"].distributed
-        world = distributed.get_world_size()
-        if any(isinstance(each, distributed.ProcessGroup) and each.size() != world for each in values):
+        optimizer, distributed = self._optimizer, sys.modules["torch"].distributed
+        groups = [each for each in values if isinstance(each, distributed.ProcessGroup)]
+        if not (is_sum and self._gradients) or any(each.size() != distributed.get_world_size() for each in groups):
             return
-        optimizer = self._optimizer()
-        if not self._places and optimizer is not None:
-            self._places = {each.grad.data_ptr() for each in parameters_of(optimizer) if each.grad is not None}
-        for tensor in tensors_in(list(values)):
-            if tensor.data_ptr() in self._places:
-                self._reduced += tensor.numel()
-            else:
-                self._flat += tensor.numel()
+        if not self._places:
+            self._places = {each.grad.data_ptr() for each in parameters_of(optimizer()) if each.grad is not None}
+        in_place = sum(each.numel() for each in tensors_in(values) if each.data_ptr() in self._places)
+        self._reduced += in_place
+        self._flat += 0 if in_place else size
 
     def document(self) -> dict[str, Any]:
         if not self.is_on:
@@ -311,6 +277,10 @@ def parameters_of(optimizer: Any) -> list[Any]:
 
 def is_plain(gradient: Any) -> bool:
     return gradient is not None and gradient.layout == sys.modules["torch"].strided and gradient.numel() > 0
+
+
+def version_of(gradient: Any) -> tuple[int, int]:
+    return gradient.data_ptr(), gradient._version
 
 
 def sample_of(tensor: Any) -> Any:
@@ -353,7 +323,8 @@ def tensors_in(value: Any, depth: int = 4) -> Iterator[Any]:
 
 
 def size_in(value: Any) -> int:
-    """Numbers in a tensor, or in all of a list of any depth."""
+    """Numbers in a tensor, or in all of a list of any depth. accelerate sends torch's random state."""
     if hasattr(value, "numel"):
-        return int(value.numel())
+        size = int(value.numel())
+        return 0 if size == RANDOM_STATE else size
     return sum(map(size_in, value)) if isinstance(value, (list, tuple)) else 0

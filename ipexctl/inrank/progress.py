@@ -50,8 +50,9 @@ def first_step(optimizer: Any) -> tuple[int, bool]:
         if frame is None:
             break
         state: Any = getattr(frame.f_locals.get("self"), "__dict__", {}).get("state")
-        if type(state).__name__ == "TrainerState" and type(state.global_step) is int:
-            return state.global_step + 1, True
+        step = getattr(state, "global_step", None)  # Lightning's TrainerState has none
+        if type(state).__name__ == "TrainerState" and type(step) is int:
+            return step + 1, True
         frame = frame.f_back
     steps = (each["step"] for each in optimizer.state.values() if "step" in each)
     return int(next(steps, 0)), False

@@ -232,21 +232,6 @@ def summed_twice() -> None:
     train(model, descent(model), before_step=lambda _: average(gradients(model)))
 
 
-@wrong("summed-twice")
-def summed_twice_in_one_tensor() -> None:
-    model = DistributedDataParallel(network())
-
-    def add(_: int) -> None:
-        flat = joined(gradients(model))
-        dist.all_reduce(flat)
-        for each, part in zip(
-            model.parameters(), flat.split([each.numel() for each in model.parameters()]), strict=True
-        ):
-            each.grad = part.view_as(each).clone()
-
-    train(model, descent(model), before_step=add)
-
-
 @wrong("apart")
 def starts_apart() -> None:
     model = network(rank())

@@ -166,9 +166,7 @@ class RankTraining(NamedTuple):
     """Numbers in the script's own collectives, all and in the largest; DDP's are not among them."""
     most_sent: int = 0
     reduced: int = 0
-    """Steps that were looked at in which the script's own all-reduces summed the gradients."""
-    doubled: int = 0
-    """The same, in place, or so that gradients got as many times larger as there are ranks."""
+    """Steps that were looked at in which the script's own all-reduces summed the gradients; with DDP only in place."""
     is_peer_to_peer: bool = False
     inputs: tuple[int, ...] = ()
     """Hashes of what the model was fed, or of a DataLoader's batches, and of the losses, of the first backwards."""
@@ -244,8 +242,8 @@ def _find(ranks: Mapping[int, RankTraining]) -> Iterator[WrongTraining]:
         yield seen("same-order", repeated, "two epochs of its DistributedSampler")
     if len(ranks) < 2:
         return
-    if all(rank.is_plain and rank.has_always(rank.doubled) for rank in found):
-        yield seen("summed-twice", all_ranks, f"in each of {found[0].doubled} steps that were looked at")
+    if all(rank.is_plain and rank.has_always(rank.reduced) for rank in found):
+        yield seen("summed-twice", all_ranks, f"in each of {found[0].reduced} steps that were looked at")
     for group in _groups(ranks).values():
         yield from _alike(group, [ranks[number] for number in group])
         yield from _differing(group, [ranks[number] for number in group])

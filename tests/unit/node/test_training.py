@@ -49,7 +49,7 @@ def ranks(fields: dict[str, Any]) -> dict[int, RankTraining]:
         ("zero-gradients", {**OF_DDP, "has_nonzero": False, "is_changed": False}),
         ("unchanged", {**OF_DDP, "is_changed": False, "rate": 0.0}),
         ("not-cleared", {**OF_DDP, "intervals": 9, "carried": 9}),
-        ("summed-twice", {**OF_DDP, **LARGE, "reduced": 9, "doubled": 9}),
+        ("summed-twice", {**OF_DDP, **LARGE, "reduced": 9}),
         ("apart", {"parameters": [SAME, OTHER], **LARGE, "reduced": 9}),
         ("apart", {**APART, **LARGE, "reduced": 9}),  # a rate a rank, averaged by hand
         ("differ", {**OF_DDP, **APART}),
@@ -74,11 +74,10 @@ def ranks(fields: dict[str, Any]) -> dict[int, RankTraining]:
             "",
             {**OF_DDP, "intervals": 9, "carried": 8, "parameters": dict.fromkeys(range(1, 11), 7.0)},
         ),  # a GAN's critic
-        ("", {**OF_DDP, **LARGE, "reduced": 9}),  # a flat copy, written back unchanged
-        ("", {**OF_DDP, **LARGE, "doubled": 3}),
-        ("", {**OF_DDP, **LARGE, "doubled": 9, "is_hooked": True}),
-        ("", {**OF_DDP, **LARGE, "doubled": 9, "is_skipped": True}),
-        ("", {**LARGE, "reduced": 9, "doubled": 9}),  # averaged by hand
+        ("", {**OF_DDP, **LARGE, "reduced": 3}),
+        ("", {**OF_DDP, **LARGE, "reduced": 9, "is_hooked": True}),
+        ("", {**OF_DDP, **LARGE, "reduced": 9, "is_skipped": True}),
+        ("", {**LARGE, "reduced": 9}),  # averaged by hand
         ("", {"parameters": [SAME, ROUNDED], **LARGE, "reduced": 9}),
         ("", OF_DDP),
         ("", {**OF_DDP, "parameters": [SAME, ROUNDED]}),  # processors that round in other ways
