@@ -80,6 +80,10 @@ _NEEDS_CUDA: Final = frozenset(
     "selective_scan_cuda tensorrt transformer_engine xentropy_cuda_lib".split()
 )
 """Modules of packages that cannot be installed, or imported, without CUDA."""
+_OF_LAUNCHERS: Final = frozenset(
+    "accelerate colossalai composer deepspeed horovod lightning lightning_fabric pytorch_lightning ray torchx".split()  # noqa: SIM905
+)
+"""Packages whose own code starts ranks for others: in their repositories, a script that imports them starts none."""
 _OF_TORCH: Final = frozenset({"torch", "torchvision", "torchaudio"})
 _STACK_OPTIONS: Final = {
     "intel_extension_for_pytorch": "--stack ipex",
@@ -152,7 +156,8 @@ def _with_imports(
             mpi = _mpi_import(own, name, only_certain=True)
         if any(word in text for word in ("cuda", "nccl", "torch.accelerator")):
             gpu.extend(line._replace(file=name) for line in find_gpu_lines(own, text))
-        spawner = spawner or find_spawner(own, text, name)
+        if _OF_LAUNCHERS.isdisjoint(name.split("/")):
+            spawner = spawner or find_spawner(own, text, name)
         if "transformers" in text:
             found["uses_it"] |= uses_trainer(own)
         found["accelerate"] |= "accelerate" in text and uses_accelerate(own)
