@@ -67,9 +67,9 @@ def ps_command(
     \b
     Example: ipexctl ps
     """
-    from ipexctl.commands.run_calls import NAMING, call_about_runs
+    from ipexctl.commands.run_calls import call_about_runs
 
-    if targets.typed & NAMING:
+    if targets.names_hosts:
         _show_hosts(
             targets,
             output,

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Final
 
 from ipexctl.api.known_runs import CallWatcher
 from ipexctl.commands.interrupt import Interrupt, cancelling
@@ -32,9 +31,7 @@ def find_run(word: str, where: RunHosts, output: Output, *, reads: bool = True) 
 def find_runs(words: Sequence[str], where: RunHosts, output: Output, *, reads: bool = True) -> list[RunRecord]:
     """The runs that these words mean, reached by the login settings of the call and its files. `reads`: the call
     changes no run, so a note names who began one of others."""
-    targets, home = Targets(**where.host_options), Home(where.home)
-
-    is_named = bool(where.typed & NAMING)
+    targets, home, is_named = Targets(**where.host_options), Home(where.home), where.names_hosts
 
     @contextmanager
     def opening() -> Iterator[OpenHosts]:
@@ -71,10 +68,6 @@ def find_named_run(run: str | None, command: str, where: RunHosts, output: Outpu
 def know_hosts(targets: Targets) -> bool:
     """True if $IPEXCTL_HOSTFILE, ./hostfile or config names hosts. An allocation's may have no room for a look."""
     return not is_in_allocation(os.environ) and not select(targets).is_alone
-
-
-NAMING: Final = frozenset(("hosts", "hostfile", "cluster"))
-"""The options that name hosts."""
 
 
 @contextmanager

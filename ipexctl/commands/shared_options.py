@@ -258,12 +258,6 @@ class HostOptions:
         return frozenset(name for name in changed if name not in self.defaults)
 
     @property
-    def given_connect_timeout(self) -> float | None:
-        """For hosts that a run's record names: None if the call and its files leave it to the record."""
-        is_given = "connect_timeout" in self.typed | self.defaults.keys()
-        return self.connect_timeout if is_given else None
-
-    @property
     def config_file(self) -> str | None:
         return next((setting.named_file for setting in self.defaults.values() if setting.named_file), None)
 

@@ -99,7 +99,9 @@ def with_login(record: RunRecord, targets: Targets) -> RunRecord:
     node0, *nodes = override_logins(
         (record.node0, *record.nodes), _request(targets), targets.typed, current_directory()
     )
-    transport = record.transport_name
+    connect_timeout, transport = record.connect_timeout, record.transport_name
+    if "connect_timeout" in targets.typed | targets.defaults.keys():
+        connect_timeout = targets.connect_timeout
     if "transport" in targets.typed:
         transport = choose_transport(targets.transport, (node0, *nodes), os.environ).name
     return replace(
@@ -107,7 +109,7 @@ def with_login(record: RunRecord, targets: Targets) -> RunRecord:
         node0=node0,
         nodes=tuple(nodes),
         host_keys=targets.host_keys if "host_keys" in targets.typed else record.host_keys or targets.host_keys,
-        connect_timeout=targets.given_connect_timeout or record.connect_timeout,
+        connect_timeout=connect_timeout,
         transport_name=transport,
     )
 
