@@ -9,6 +9,7 @@ import re
 import shlex
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
@@ -525,6 +526,20 @@ def _port_busy(found: PatternMatch) -> tuple[str, str]:
     )
 
 
+def _recursion(found: PatternMatch) -> tuple[str, str] | None:
+    """A crash whose stack, of which Python shows 100 calls, is of few functions."""
+    names = Counter(re.findall(r"^  File .* in (\S+)$", found.output.last_text, re.MULTILINE))
+    name, number = max(names.items(), key=lambda each: each[1], default=("", 0))
+    if number < _RECURSIVE:
+        return None
+    what = (
+        f"{found.output.process} used up its stack{found.fields()['at']}: {name} calls itself, deeper than the {number}"
+    )
+    way = "end the recursion: sys.setrecursionlimit lets Python go deeper than the stack (ulimit -s) has room for"
+    return f"{what} calls that the crash shows", way
+
+
+_RECURSIVE: Final = 20
 _SEE_WHO: Final = (
     "see who works there: `ipexctl exec -l {host} -- ps -eo user,lstart,args --sort start_time`; its output: "
     "`ipexctl logs {run}"
@@ -642,6 +657,7 @@ _FUNCTIONS: Final[Mapping[str, Callable[[PatternMatch], tuple[str, str] | None]]
     "port_busy": _port_busy,
     "proxy_ended": _proxy_ended,
     "timed_out": _timed_out,
+    "recursion": _recursion,
     "torch_library": _torch_library,
     "use_cpu": _use_cpu,
     "windows_lines": _windows_lines,

@@ -12,7 +12,7 @@ from typing import Any
 from zlib import crc32
 
 import pytest
-from known_texts import SECTIONS, TEXTS, Text, account, page, planned, recorded_dump, verdict_of
+from known_texts import SECTIONS, TEXTS, Text, account, document, page, planned, recorded_dump, verdict_of
 from supervised_run import Supervised, closed_by_peer
 from why_helpers import FAILED, FIRST, NO_MODULE, STOPPED, cause_id, cause_in, judged
 
@@ -119,6 +119,20 @@ def test_a_line_of_an_installed_package_is_not_to_be_changed() -> None:
     assert "modeling_utils.py, line 5026" in cause.sentence
     assert missing(cause.fix, "axolotl -n 1") == []
     assert "line" not in cause.fix
+
+
+@pytest.mark.parametrize(
+    "text",
+    [text for text in TEXTS if text.state == "failed"],
+    ids=lambda text: f"{text.id}-{crc32(text.text.encode())}",
+)
+def test_run_and_why_give_one_cause(text: Text) -> None:
+    """`run` reads the copy, which has the status, the plan, the stacks and all output, and nothing else."""
+    of_node0, chunks = document(text)
+    copied = {name: of_node0[name] for name in ("status", "ranks", "plan") if name in of_node0}
+    copied["status"] = {**copied["status"], "mpirun": {"tail": of_node0.get("mpirun") or []}}
+    dump = recorded_dump(text.stacks) if text.stacks else None
+    assert diagnose(read_snapshot(copied, chunks, "node1", dump)).cause == verdict_of(text).cause
 
 
 def test_every_known_error_has_an_example_text() -> None:
