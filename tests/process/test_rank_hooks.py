@@ -133,11 +133,20 @@ def test_failures_are_reported_and_output_is_unchanged(shim: HookDirectory, pyth
 
 
 @pytest.mark.parametrize("python", SOME_PYTHONS)
-def test_caught_exceptions_and_exits_are_not_reported(shim: HookDirectory, python: str) -> None:
+def test_a_script_that_ends_is_reported_and_caught_exceptions_and_exits_are_not(
+    shim: HookDirectory, python: str
+) -> None:
     for what, code in CONTINUING_CODE.items():
         got, plain = shim.run(python, code), bare(python, code)
-        assert shim.note() == "", what
+        assert re.fullmatch(r"\d+ 0 left\n", shim.note()), what
         assert (got.returncode, got.stdout, got.stderr) == (plain.returncode, plain.stdout, plain.stderr), what
+
+
+def test_how_the_first_failed_child_ended_is_reported(shim: HookDirectory) -> None:
+    start = "import multiprocessing as mp, os\nfor code in (0, 3):\n"
+    end = "    child = mp.get_context('fork').Process(target=os._exit, args=(code,)); child.start(); child.join()"
+    shim.run(sys.executable, start + end)
+    assert re.fullmatch(r"(\d+) 0 child \d+ 3\n\1 0 left\n", shim.note())
 
 
 INSPECT_CODE = """
