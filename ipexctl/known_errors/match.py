@@ -53,6 +53,7 @@ OF_HOOKS: Final = "/shim/"
 _ERR_LINES, _OUT_LINES = 40, 15
 _SAID_AFTER: Final = 60
 """Number of lines that an exception and its consequences may print; if more follow, it was handled."""
+_OF_STACKS: Final = (" ", "\t", "Current thread ", "Thread 0x", "Extension modules:")
 _ORDER: Final[Mapping[str, int]] = {"end": 0, "signal": 1, "anywhere": 2, "vague": 3, "follows": 4, "raised": 5}
 _ASIDE: Final = 6
 
@@ -414,7 +415,8 @@ def _last_exception(lines: Sequence[str]) -> int | None:
     if not starts:
         return None
     start = starts[-1]
-    after = next((at for at in range(start + 1, len(lines)) if lines[at] and not lines[at][0].isspace()), len(lines))
+    rest = range(start + 1, len(lines))
+    after = next((at for at in rest if lines[at] and not lines[at].startswith(_OF_STACKS)), len(lines))
     if len(lines) - after > _SAID_AFTER:
         return None
     for before in reversed(starts[:-1]):
