@@ -9,7 +9,6 @@ import re
 import shlex
 import signal
 import sys
-from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
@@ -328,19 +327,8 @@ def _argument(found: PatternMatch) -> tuple[str, str]:
         for name in set(known["names"]).intersection(names):
             older = Fix("; or {older}", older=found.context.install(*known["last"])) if "last" in known else ""
             parts.append(f"{name}: " * (len(names) > 1) + known["fix"] + older)
-    cause = f"the installed version of {_libraries(found)} has no argument {join_words(names)}"
+    cause = f"the installed version of transformers or accelerate has no argument {join_words(names)}"
     return cause, join_fixes(parts or ["look up its name in the documentation of that version"])
-
-
-def _libraries(found: PatternMatch) -> str:
-    installed = [(name, found.context.version_of(name)) for name in ("transformers", "trl", "accelerate")]
-    return " or ".join(f"{name} {version}" for name, version in installed if version) or "transformers or accelerate"
-
-
-def _lightning_argument(found: PatternMatch) -> tuple[str, str]:
-    name = found.groups["name"]
-    fixes = (each["fix"] for each in _sections()["lightning_arguments"] if name in each["names"])
-    return f"Lightning's Trainer has no argument {name}", next(fixes, "look up its name in Lightning's documentation")
 
 
 _USAGE: Final = re.compile(r"^usage: (?:.*\n)*?(?=\S+: error: )", re.MULTILINE)
@@ -526,20 +514,6 @@ def _port_busy(found: PatternMatch) -> tuple[str, str]:
     )
 
 
-def _recursion(found: PatternMatch) -> tuple[str, str] | None:
-    """A crash whose stack, of which Python shows 100 calls, is of few functions."""
-    names = Counter(re.findall(r"^  File .* in (\S+)$", found.output.last_text, re.MULTILINE))
-    name, number = max(names.items(), key=lambda each: each[1], default=("", 0))
-    if number < _RECURSIVE:
-        return None
-    what = (
-        f"{found.output.process} used up its stack{found.fields()['at']}: {name} calls itself, deeper than the {number}"
-    )
-    way = "end the recursion: sys.setrecursionlimit lets Python go deeper than the stack (ulimit -s) has room for"
-    return f"{what} calls that the crash shows", way
-
-
-_RECURSIVE: Final = 20
 _SEE_WHO: Final = (
     "see who works there: `ipexctl exec -l {host} -- ps -eo user,lstart,args --sort start_time`; its output: "
     "`ipexctl logs {run}"
@@ -644,7 +618,6 @@ _FUNCTIONS: Final[Mapping[str, Callable[[PatternMatch], tuple[str, str] | None]]
     "illegal_instruction": _illegal_instruction,
     "hidden": _hidden,
     "hides_pythons_own": _hides_pythons_own,
-    "lightning_argument": _lightning_argument,
     "memory_kill": _memory_kill,
     "memory_refused": _memory_refused,
     "mpirun_ended": _mpirun_ended,
@@ -657,7 +630,6 @@ _FUNCTIONS: Final[Mapping[str, Callable[[PatternMatch], tuple[str, str] | None]]
     "port_busy": _port_busy,
     "proxy_ended": _proxy_ended,
     "timed_out": _timed_out,
-    "recursion": _recursion,
     "torch_library": _torch_library,
     "use_cpu": _use_cpu,
     "windows_lines": _windows_lines,

@@ -129,7 +129,7 @@ def test_a_line_of_an_installed_package_is_not_to_be_changed() -> None:
 def test_run_and_why_give_one_cause(text: Text) -> None:
     """`run` reads the copy, which has the status, the plan, the stacks and all output, and nothing else."""
     of_node0, chunks = document(text)
-    copied = {name: of_node0[name] for name in ("status", "ranks", "plan") if name in of_node0}
+    copied: dict[str, Any] = {name: of_node0[name] for name in ("status", "ranks", "plan") if name in of_node0}
     copied["status"] = {**copied["status"], "mpirun": {"tail": of_node0.get("mpirun") or []}}
     dump = recorded_dump(text.stacks) if text.stacks else None
     assert diagnose(read_snapshot(copied, chunks, "node1", dump)).cause == verdict_of(text).cause

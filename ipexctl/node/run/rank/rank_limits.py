@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import resource
 import signal
+import stat
 from typing import Iterable, Iterator
 
 from ipexctl.node.common.environ import read_limits
@@ -53,22 +55,13 @@ def find_pointers(directory: str) -> Iterator[Proof]:
     """The first file below the directory that is a pointer of Git LFS, which takes the place of a file not pulled."""
     seen = 0
     for folder, folders, names in os.walk(directory):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in names:
-            seen += 1
-            path = os.path.join(folder, name)
-            try:
-                if os.lstat(path).st_size <= _LARGEST_POINTER and _begins_as_pointer(path):
-                    yield Proof("lfs", f"{os.path.relpath(path, directory)} is a pointer of Git LFS")
-                    return
-            except OSError:
-                continue
-        if seen > _MOST_FILES:
-            return
-
-
-def _begins_as_pointer(path: str) -> bool:
-    if not os.path.isfile(path) or os.path.islink(path):
-        return False
-    with open(path, "rb") as file:
-        return file.read(len(_POINTER)) == _POINTER
+        folders[:] = [name for name in folders if not name.startswith(".")] if seen < _MOST_FILES else []
+        seen += len(names)
+        for path in (os.path.join(folder, name) for name in names[:_MOST_FILES]):
+            with contextlib.suppress(OSError):
+                status = os.lstat(path)
+                if stat.S_ISREG(status.st_mode) and status.st_size <= _LARGEST_POINTER:
+                    with open(path, "rb") as file:
+                        if file.read(len(_POINTER)) == _POINTER:
+                            yield Proof("lfs", f"{os.path.relpath(path, directory)} is a pointer of Git LFS")
+                            return
