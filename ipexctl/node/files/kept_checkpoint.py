@@ -20,6 +20,7 @@ from typing import Iterator, NamedTuple, Sequence, TypedDict
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.checkpoint_layout import parts_of
 from ipexctl.node.common.files import explain_full_disk, format_size, free_space, read_json
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.common.home_entries import KEPT, KEPT_PART, drop_kept_copies, kept_copies
 from ipexctl.node.common.plan import PLAN_FILE
@@ -106,14 +107,12 @@ def _keep(path: str, place: str) -> None:
     above = os.path.dirname(place)
     os.makedirs(above, mode=0o700, exist_ok=True)
     with GuardedDirectory.open(os.path.realpath(above)) as results:
-        size = sum(os.stat(source).st_size for source in sources)
         try:
             results.remove_tree(KEPT_PART.encode(), ignore_errors=True)
-            for number, source in enumerate(sources):
+            for source in sources:
                 directory, name = os.path.split(os.fsencode(source))
                 with results.enter(KEPT_PART.encode() + directory, make=True, mode=0o700) as target:
-                    is_cloned = _copy(source, target, name, left=0 if number else size)
-                size = 0 if is_cloned else size
+                    _copy(source, target, name)
             for unit in (path,) if os.path.isdir(path) else sources:
                 directory, name = os.path.split(os.fsencode(unit))
                 with results.enter(KEPT.encode() + directory, make=True, mode=0o700) as target:
@@ -122,33 +121,35 @@ def _keep(path: str, place: str) -> None:
                         target.rename(copied.number, name, name)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                size = sum(os.stat(source).st_size for source in sources)
                 raise _too_large(path, above, size) from None
             raise
         finally:
             results.remove_tree(KEPT_PART.encode(), ignore_errors=True)
 
 
-def _copy(source: str, directory: GuardedDirectory, name: bytes, *, left: int) -> bool:
-    """True if the filesystem shares the blocks. Otherwise `left` bytes have to fit."""
+def _copy(source: str, directory: GuardedDirectory, name: bytes) -> None:
     with open(os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
         status = os.fstat(file.fileno())
         with directory.written(name, stat.S_IMODE(status.st_mode)) as number:
-            is_cloned = True
             try:
                 fcntl.ioctl(number, _CLONE, file.fileno())
-            except OSError:
-                is_cloned = False
-                if left + _RESERVE > free_space(number):
-                    raise _too_large(source, directory.path, left) from None
+            except OSError:  # no reflinks there
+                if status.st_size + _RESERVE > free_space(number):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), source) from None
                 with open(number, "wb", closefd=False) as copy:
                     shutil.copyfileobj(file, copy, 1 << 20)
             os.utime(number, ns=(status.st_mtime_ns, status.st_mtime_ns))
-    return is_cloned
 
 
-def _too_large(path: str, place: str, size: int) -> AgentError:
+def _too_large(path: str, results: str, size: int) -> AgentError:
     text = f"{path} ({format_size(size)}) has to be kept while a resumed run may overwrite it"
-    return AgentError(f"{text}: {explain_full_disk(place, size + _RESERVE).reason}", "free some space there")
+    source = f"{os.path.basename(results)}:{path}"
+    fix = Fix(
+        "free some space there; or bring it here, `ipexctl fetch {source} out/`, and start without --resume",
+        source=source,
+    )
+    return AgentError(f"{text}: {explain_full_disk(results, size + _RESERVE).reason}", fix)
 
 
 def _files_of(path: str) -> Iterator[str]:
