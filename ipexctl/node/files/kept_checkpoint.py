@@ -13,7 +13,6 @@ import errno
 import fcntl
 import os
 import re
-import shutil
 import stat
 from typing import Iterator, NamedTuple, Sequence, TypedDict
 
@@ -21,7 +20,8 @@ from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.checkpoint_layout import parts_of
 from ipexctl.node.common.files import explain_full_disk, format_size, free_space, read_json
 from ipexctl.node.common.fix import Fix
-from ipexctl.node.common.guarded_directory import GuardedDirectory
+from ipexctl.node.common.guarded_directory import GuardedDirectory, blocks_of, write_all
+from ipexctl.node.common.home import home_of
 from ipexctl.node.common.home_entries import KEPT, KEPT_PART, drop_kept_copies, kept_copies
 from ipexctl.node.common.plan import PLAN_FILE
 from ipexctl.node.common.records import read_status
@@ -63,13 +63,14 @@ class KeptCheckpoint(NamedTuple):
 
 def keep_checkpoint(request: KeepRequest) -> KeptCheckpoint:
     """Keep what there is, and return the newest. Raises an AgentError if it does not fit."""
-    runs, newest = os.path.join(request["home"], "runs"), KeptCheckpoint()
+    home, newest = home_of(request, "results"), KeptCheckpoint()
+    runs = os.path.join(home, "runs")
     chain = [recorded_run(os.path.join(runs, run)) for run in request["resumed"]]
     for path in _find(request, os.path.join(runs, request["resumed"][0])):
         written = newest_write(path)
         own = next((run for run in reversed(chain) if run.begun < written), chain[-1])
         writer = find_later_writer(written, own, other_runs(own, os.path.dirname(path))) or own
-        _keep(os.path.realpath(path), kept_copies(writer.directory))
+        _keep(os.path.realpath(path), home, os.path.basename(writer.directory))
         newest = newest if newest.path else KeptCheckpoint(path, os.path.basename(writer.directory), written)
     for run in request["superseded"] if newest.path else ():
         drop_kept_copies(os.path.join(runs, run))
@@ -82,7 +83,7 @@ def _find(request: KeepRequest, first: str) -> Sequence[str]:
     with contextlib.suppress(OSError):
         began = os.stat(os.path.join(first, PLAN_FILE))
         top = request["path"] or os.path.dirname(recorded)
-        files = saved_files(request["home"], request["cwd"], top, began) if top else []
+        files = saved_files(first.rpartition("/runs/")[0], request["cwd"], top, began) if top else []
         for file in sorted(files, key=lambda file: file.written, reverse=True):
             series = re.sub("[0-9]+", "#", file.path)
             if series not in found and is_whole(file.path):
@@ -100,13 +101,11 @@ def _recorded(resumed: Sequence[str], runs: str) -> str:
     return ""
 
 
-def _keep(path: str, place: str) -> None:
-    sources = list(_files_of(path))
+def _keep(path: str, home: str, run: str) -> None:
+    sources, place = list(_files_of(path)), kept_copies(f"{home}/runs/{run}")
     if all(_identity(place + source) == _identity(source) for source in sources):
         return
-    above = os.path.dirname(place)
-    os.makedirs(above, mode=0o700, exist_ok=True)
-    with GuardedDirectory.open(os.path.realpath(above)) as results:
+    with GuardedDirectory.open(home) as top, top.enter(os.fsencode(f"results/{run}"), make=True, mode=0o700) as results:
         try:
             results.remove_tree(KEPT_PART.encode(), ignore_errors=True)
             for source in sources:
@@ -122,7 +121,7 @@ def _keep(path: str, place: str) -> None:
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 size = sum(os.stat(source).st_size for source in sources)
-                raise _too_large(path, above, size) from None
+                raise _too_large(path, os.path.dirname(place), size) from None
             raise
         finally:
             results.remove_tree(KEPT_PART.encode(), ignore_errors=True)
@@ -137,8 +136,8 @@ def _copy(source: str, directory: GuardedDirectory, name: bytes) -> None:
             except OSError:  # no reflinks there
                 if status.st_size + _RESERVE > free_space(number):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), source) from None
-                with open(number, "wb", closefd=False) as copy:
-                    shutil.copyfileobj(file, copy, 1 << 20)
+                for block in blocks_of(file):
+                    write_all(number, block)
             os.utime(number, ns=(status.st_mtime_ns, status.st_mtime_ns))
 
 

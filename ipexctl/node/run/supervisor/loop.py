@@ -287,14 +287,14 @@ class SupervisorLoop:
         if self.has_noted_start or progress.began != 1 or not plan.resumes_from:
             return
         self.has_noted_start = True
-        kept = f"a copy of it is kept: ipexctl fetch {shlex.quote(plan.resumes_from)} out/"
         path = plan.resumes_from.partition(":")[2]
         who = plan.asked.script if progress.is_of_trainer else f"the optimizer of {plan.asked.script}"
-        text = f"{who} began at step 1, so it has not loaded {path}; {kept}"
+        text = f"{who} began at step 1, so it has not loaded {path}"
+        kept = f"a copy of it is kept: ipexctl fetch {shlex.quote(plan.resumes_from)} out/"
         self.log("starts-over", {"rank": rank, "path": path})
-        self.add_note(m.AddNote(rank, "checkpoint", {"text": text}))
+        self.add_note(m.AddNote(rank, "checkpoint", {"text": f"{text}; {kept}"}))
         if progress.is_of_trainer and not plan.asked.is_attended:
-            self.on_event(m.TrainingFails(rank, "starts-over", f"{text}; the run was ended, as nobody follows it"))
+            self.on_event(m.TrainingFails(rank, "starts-over", f"{text}, and nobody follows the run"))
 
     def handle_signals(self) -> None:
         while self.signals:
