@@ -167,8 +167,10 @@ def throughput_forms(throughput: Throughput | None) -> tuple[str, ...]:
 def progress_text(status: RunStatus) -> str:
     """`step 40 of 300, loss 0.69, 0:52 left`; empty if nothing is known."""
     progress, parts = status.progress or TrainingProgress(), []
+    if progress.epoch is not None and progress.epochs:  # the step may be counted in each epoch
+        parts = [f"epoch {progress.epoch:g} of {progress.epochs:g}"]
     if progress.step is not None:
-        parts = [f"step {progress.step:,}" + (f" of {progress.steps:,}" if progress.steps else "")]
+        parts += [f"step {progress.step:,}" + (f" of {progress.steps:,}" if progress.steps else "")]
     parts += [f"loss {progress.loss:.4g}"] if progress.loss is not None else []
     parts += [f"{duration(status.eta)} left"] if status.eta is not None else []
     return ", ".join([*parts, *filter(None, (still_text(status), unheard_text(status)))])

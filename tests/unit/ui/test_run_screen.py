@@ -304,6 +304,8 @@ def test_a_number_that_does_not_move_is_shown_with_its_age_and_without_a_speed()
     assert progress_text(still) == "step 40 of 100, loss 0.5, not moved for 61 s"
     ended = still._replace(state="ok", progress=moving.progress._replace(age=None, left=0))
     assert progress_text(ended) == "step 40 of 100, loss 0.5"
+    in_epoch = ended._replace(progress=TrainingProgress(40, 100, 0.5, epoch=2.0, epochs=5.0))
+    assert progress_text(in_epoch) == "epoch 2 of 5, step 40 of 100, loss 0.5"
 
 
 def test_a_host_that_is_not_heard_of_is_named_at_once() -> None:
